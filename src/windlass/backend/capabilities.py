@@ -1,0 +1,24 @@
+"""What a backend can do beyond the core verbs. What is missing is refused, and listed in the docs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from windlass.errors import UnsupportedByBackendError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Capabilities:
+    """Declared once per backend, asserted by the conformance suite."""
+
+    #: Survives the end of the process.
+    durable: bool
+    #: Several processes may share the store.
+    shared: bool
+    #: Jobs can be added inside the application's own database transaction.
+    transactional_add: bool = False
+
+    def require(self, backend: str, capability: str, advice: str = "") -> None:
+        """Raise ``UnsupportedByBackendError`` unless ``capability`` is declared."""
+        if not getattr(self, capability):
+            raise UnsupportedByBackendError(backend, capability.replace("_", " "), advice)

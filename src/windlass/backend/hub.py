@@ -1,0 +1,104 @@
+"""Hints within one process: whoever changed something tells whoever listens.
+
+Shared by the backends whose store lives in, or beside, the process. A listener belongs to the event loop
+that made it; ``publish`` may be called from any thread. Hints may be lost or repeated: listeners look at
+the store, they never trust the hint itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterable
+
+from windlass.core.clock import SYSTEM_CLOCK, Clock
+
+
+class HubListener:
+    """See ``backend.protocol.Listener``."""
+
+    def __init__(self, hub: Hub, topics: Iterable[str]) -> None:
+        self._hub = hub
+        self.topics = frozenset(topics)
+        self._loop = asyncio.get_running_loop()
+        self._thread = threading.get_ident()
+        self._event = asyncio.Event()
+        self._lock = threading.Lock()
+        self._touched: set[str] = set()
+        self._signalled = False
+        self._closed = False
+
+    async def wait(self, timeout_ms: float | None = None, clock: Clock = SYSTEM_CLOCK) -> frozenset[str]:
+        await clock.wait(self._event, timeout_ms)
+        with self._lock:
+            touched = frozenset(self._touched)
+            self._touched.clear()
+            self._signalled = False
+            self._event.clear()
+        return touched
+
+    def wake(self) -> None:
+        self.touch(())
+
+    def touch(self, topics: Iterable[str]) -> None:
+        """Remember ``topics`` and wake the owner, from any thread."""
+        with self._lock:
+            self._touched.update(topics)
+            if self._signalled or self._closed:
+                return
+            self._signalled = True
+        if threading.get_ident() == self._thread:
+            self._event.set()
+            return
+        try:
+            self._loop.call_soon_threadsafe(self._event.set)
+        except RuntimeError:  # the loop was closed without closing its listener
+            self.close()
+
+    def close(self) -> None:
+        self._closed = True
+        self._hub.forget(self)
+
+
+class Hub:
+    """Listeners by topic."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._listeners: dict[str, set[HubListener]] = {}
+
+    def listen(self, topics: Iterable[str]) -> HubListener:
+        """A listener for ``topics``, owned by the running event loop."""
+        listener = HubListener(self, topics)
+        with self._lock:
+            for topic in listener.topics:
+                self._listeners.setdefault(topic, set()).add(listener)
+        return listener
+
+    def forget(self, listener: HubListener) -> None:
+        with self._lock:
+            for topic in listener.topics:
+                listeners = self._listeners.get(topic)
+                if listeners is not None:
+                    listeners.discard(listener)
+                    if not listeners:
+                        del self._listeners[topic]
+
+    def publish(self, topics: Iterable[str]) -> None:
+        """Wake the listeners of ``topics``."""
+        if not self._listeners:
+            return
+        woken: dict[HubListener, list[str]] = {}
+        with self._lock:
+            for topic in topics:
+                for listener in self._listeners.get(topic, ()):
+                    woken.setdefault(listener, []).append(topic)
+        for listener, touched in woken.items():
+            listener.touch(touched)
+
+    def wake_all(self) -> None:
+        """Wake everybody: something may have changed, nobody knows what."""
+        with self._lock:
+            listeners = {listener for group in self._listeners.values() for listener in group}
+        for listener in listeners:
+            listener.touch(listener.topics)

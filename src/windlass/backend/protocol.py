@@ -1,0 +1,71 @@
+"""What a backend is: open, close, execute a request, listen for hints.
+
+A backend owns its connections and never leaks one. ``execute`` is the only door for reads and writes, so
+clocks, telemetry, time limits and injected faults are each written once, around it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Protocol, TypeVar
+
+from windlass.backend.capabilities import Capabilities
+from windlass.backend.requests import Request
+from windlass.core.clock import SYSTEM_CLOCK, Clock
+
+R = TypeVar("R")
+
+
+class Listener(Protocol):
+    """Wakes its owner when something may have changed. A hint: never the only way to notice.
+
+    Topics: ``ready:<queue>`` (a job may be claimable), ``done:<queue>`` (a job finished),
+    ``event:<queue>`` (the event log grew), ``worker:<id>`` (somebody wants this worker's attention).
+    """
+
+    async def wait(self, timeout_ms: float | None = None, clock: Clock = SYSTEM_CLOCK) -> frozenset[str]:
+        """The topics touched since the last call; waits for one, at most ``timeout_ms`` (then empty)."""
+        ...
+
+    def wake(self) -> None:
+        """Make a pending or the next ``wait`` return at once. Callable from any thread."""
+        ...
+
+    def close(self) -> None:
+        """Stop listening. Idempotent."""
+        ...
+
+
+class Backend(Protocol):
+    """A store of jobs. Usable from several event loops and threads at once."""
+
+    @property
+    def name(self) -> str:
+        """``memory``, ``sqlite``, ...: as in the URL."""
+        ...
+
+    @property
+    def capabilities(self) -> Capabilities: ...
+
+    async def open(self) -> None:
+        """Connect, and create or migrate what the store needs. Idempotent."""
+        ...
+
+    async def close(self) -> None:
+        """Let go of every resource. Idempotent; pending calls finish first."""
+        ...
+
+    async def execute(self, request: Request[R]) -> R:
+        """Carry out one request atomically and answer it.
+
+        Raises ``StorageError`` when the store cannot be reached or does not answer in time.
+        """
+        ...
+
+    def listen(self, topics: Iterable[str]) -> Listener:
+        """Hints about ``topics``, from now on. To be awaited on the event loop that calls this."""
+        ...
+
+    def clone(self) -> Backend:
+        """Another client of the same store, for use by another thread. Opened and closed on its own."""
+        ...

@@ -1,0 +1,412 @@
+"""One request object per verb, with the type of its answer.
+
+Every verb is one whole, atomic transition; lifecycle verbs take batches and answer per item, in order.
+``now_ms`` is None in production (the store's clock decides) and set when a test drives the clock.
+
+Every verb may be repeated after a lost reply:
+
+* ``Add`` with the same id and ``request_id`` answers as it did the first time;
+* ``Settle`` under a token that already settled answers ``already``;
+* a lost ``Claim`` is mended by ``Reconcile``, which gives back leases that the worker does not hold.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Generic, TypeVar
+
+import msgspec
+
+from windlass.core.job import (
+    AttemptRecord,
+    CounterRow,
+    Event,
+    JobRecord,
+    JobRef,
+    NewJob,
+    QueueInfo,
+    WorkerInfo,
+)
+from windlass.core.outcome import AddOutcome, CancelOutcome, Changed, Extended, Settled, Settlement
+from windlass.core.states import JobState
+
+R = TypeVar("R")
+
+
+class Request(msgspec.Struct, Generic[R], kw_only=True):
+    """Base of all requests; ``R`` is the type of the answer."""
+
+    now_ms: int | None = None
+
+
+# --- add ----------------------------------------------------------------------------------------
+
+
+class Added(msgspec.Struct):
+    """The answer for one added job. ``record`` is the existing job for ``duplicate`` and ``cached``."""
+
+    outcome: AddOutcome
+    state: JobState | None
+    enqueued_ms: int = 0
+    due_ms: int | None = None
+    record: JobRecord | None = None
+
+
+class Add(Request[list[Added]], kw_only=True):
+    """Add jobs, all of them in one atomic step.
+
+    A job whose id is already there is not added again (``duplicate``) while that job is alive; it answers
+    ``cached`` while a completed job's result may be read; a failed, cancelled or expired one is replaced by
+    the new job (``queued``). An id under ``keep_id`` always answers ``duplicate``, even without a record
+    (then with ``record`` and ``state`` None).
+    """
+
+    jobs: list[NewJob]
+
+
+# --- claim, settle, extend ----------------------------------------------------------------------
+
+
+class ClaimQueue(msgspec.Struct, array_like=True):
+    """How much one queue may contribute to a claim: ``share`` first, up to ``cap`` when others are empty."""
+
+    name: str
+    share: int
+    cap: int
+
+
+class Claimed(msgspec.Struct):
+    """Leased jobs, in the order to start them.
+
+    ``next_due_in_ms``: how long until the next job of these queues is due (None: none is scheduled).
+    """
+
+    jobs: list[JobRecord]
+    now_ms: int
+    next_due_in_ms: int | None = None
+
+
+class Claim(Request[Claimed], kw_only=True):
+    """Lease up to ``limit`` jobs to ``worker``.
+
+    First promotes what is due in these queues (at most 1,000), then visits the queues in order: each gives
+    up to its ``share``, a second round fills up to each ``cap``. Inside a queue: highest priority first,
+    then place in line. Paused queues give nothing. Jobs past ``expires_ms`` end as failed (``expired``).
+    The token of the n-th job begins with ``claim_id``, which must be new for every claim.
+    """
+
+    worker: str
+    queues: list[ClaimQueue]
+    limit: int
+    claim_id: str
+    lease_ms: int = 30_000
+
+
+class SettleResult(msgspec.Struct):
+    """Answers in the order of the settlements, and the next jobs when a claim came along."""
+
+    items: list[Settled]
+    claimed: Claimed | None = None
+
+
+class Settle(Request[SettleResult], kw_only=True):
+    """End attempts and, in the same step, claim the next jobs."""
+
+    items: list[Settlement]
+    claim: Claim | None = None
+
+
+class LeaseRef(msgspec.Struct, array_like=True):
+    """One held lease."""
+
+    queue: str
+    id: str
+    token: str
+    lease_ms: int
+
+
+class Extend(Request[list[Extended]], kw_only=True):
+    """Move lease deadlines to now + ``lease_ms``. Only the newest token may."""
+
+    leases: list[LeaseRef]
+
+
+class Reconcile(Request[int], kw_only=True):
+    """Release every lease of ``worker`` whose token is not in ``held``, at its old place; returns how many.
+
+    Sent after a lost reply: the store may have leased jobs that the worker never heard of.
+    """
+
+    worker: str
+    held: list[str]
+
+
+# --- duties (safe to run anywhere, any number of times) ------------------------------------------
+
+
+class Promoted(msgspec.Struct):
+    count: int
+    next_due_in_ms: int | None = None
+
+
+class Promote(Request[Promoted], kw_only=True):
+    """Make due jobs of all queues waiting, earliest first, at most ``limit``."""
+
+    limit: int = 1_000
+
+
+class Recovered(msgspec.Struct):
+    """Jobs taken back from silent workers, and those that failed because it happened too often."""
+
+    recovered: list[JobRef]
+    failed: list[JobRef]
+
+
+class Recover(Request[Recovered], kw_only=True):
+    """Take back expired leases, earliest first: waiting at the old place, stalls + 1.
+
+    A job over its ``max_stalls`` ends as failed, reason ``stalled``.
+    """
+
+    limit: int = 1_000
+
+
+class Pruned(msgspec.Struct):
+    """What a prune pass removed. ``more``: a bound was reached, run again."""
+
+    jobs: int = 0
+    ids: int = 0
+    events: int = 0
+    history: int = 0
+    workers: int = 0
+    more: bool = False
+
+
+class Prune(Request[Pruned], kw_only=True):
+    """Remove what is past its keep: records by age and by count, kept ids, events, history, workers.
+
+    A finished record goes when its result is past its time and it is too old or beyond the count; see
+    ``core.retention``. At most ``limit`` jobs go in one pass.
+    """
+
+    limit: int = 1_000
+
+
+class Elect(Request[bool], kw_only=True):
+    """Take or keep the leadership of ``role`` for ``ttl_ms``; False when another holder has it."""
+
+    role: str
+    holder: str
+    ttl_ms: int
+
+
+class Resign(Request[bool], kw_only=True):
+    """Give up the leadership of ``role``; False when it was not ours."""
+
+    role: str
+    holder: str
+
+
+class Beat(Request[bool], kw_only=True):
+    """A worker's heartbeat. Returns True when someone asked this worker to go quiet or stop (later)."""
+
+    worker: WorkerInfo
+    #: Forget the worker instead: it stops.
+    gone: bool = False
+
+
+# --- changes by people and programs ---------------------------------------------------------------
+
+
+class CancelJobs(Request[list[CancelOutcome]], kw_only=True):
+    """Cancel jobs: at once while pending, by a stored request to the worker while active."""
+
+    refs: list[JobRef]
+    reason: str = ""
+
+
+class ChangeResult(msgspec.Struct):
+    status: Changed
+    state: JobState | None = None
+
+
+class RemoveJobs(Request[list[ChangeResult]], kw_only=True):
+    """Delete records. Active jobs answer ``illegal`` unless ``force``."""
+
+    refs: list[JobRef]
+    force: bool = False
+
+
+class RetryJobs(Request[list[ChangeResult]], kw_only=True):
+    """Put finished jobs back to waiting with a fresh budget (attempts 0, history of errors kept).
+
+    A ``retrying`` job is simply made ready now. Others answer ``illegal``.
+    """
+
+    refs: list[JobRef]
+
+
+class ChangeJob(Request[ChangeResult], kw_only=True):
+    """Change a pending job's priority, due time or payload; or, with its token, an active job's payload.
+
+    ``delay_ms`` is from now: 0 makes a scheduled or retrying job ready at once (event ``promoted``); more
+    moves a waiting, scheduled or retrying job's due time. A changed priority joins the back of its new
+    priority.
+    """
+
+    ref: JobRef
+    token: str | None = None
+    priority: int | None = None
+    delay_ms: int | None = None
+    payload: bytes | None = None
+
+
+class Report(Request[ChangeResult], kw_only=True):
+    """A running attempt's progress (needs the token) and log lines (need only the job)."""
+
+    ref: JobRef
+    token: str | None = None
+    progress: bytes | None = None
+    logs: list[str] = []
+
+
+class PauseQueue(Request[bool], kw_only=True):
+    """Pause or resume a queue; True when that changed something."""
+
+    queue: str
+    paused: bool
+
+
+class Purged(msgspec.Struct):
+    count: int
+    ids: list[str]
+
+
+class Purge(Request[Purged], kw_only=True):
+    """Remove up to ``limit`` jobs of a queue in the given states, oldest first.
+
+    Only those that entered the state before now - ``grace_ms`` (finished ones by finish time, others by add
+    time). Serves ``clean``, ``drain`` and ``obliterate``. Active jobs go only with ``force``.
+    """
+
+    queue: str
+    states: list[JobState]
+    grace_ms: int = 0
+    limit: int = 1_000
+    force: bool = False
+    #: Also forget the queue itself (settings, events) when no job is left.
+    forget: bool = False
+
+
+class SetResultTtl(Request[ChangeResult], kw_only=True):
+    """Keep a completed job's result until now + ``ttl_ms``."""
+
+    ref: JobRef
+    ttl_ms: int
+
+
+# --- inspection ------------------------------------------------------------------------------------
+
+
+class GetJobs(Request[list["JobRecord | None"]], kw_only=True):
+    """Records by reference; None where there is none."""
+
+    refs: list[JobRef]
+
+
+class Page(msgspec.Struct):
+    """Some records and where to go on (None: that was all)."""
+
+    jobs: list[JobRecord]
+    cursor: str | None = None
+
+
+class ListJobs(Request[Page], kw_only=True):
+    """Records of a queue by state, task, tag or last error; in order of their adding.
+
+    ``cursor`` is opaque and comes from the page before. A page may hold fewer than ``limit`` jobs and still
+    have a cursor: filters are applied to a bounded number of rows per call.
+    """
+
+    queue: str
+    states: list[JobState] = []
+    task: str | None = None  # glob: * and ?
+    tag: str | None = None
+    error_class: str | None = None
+    newest_first: bool = True
+    cursor: str | None = None
+    limit: int = 100
+
+
+class CountJobs(Request[dict[JobState, int]], kw_only=True):
+    """How many jobs of a queue are in each state (every state present)."""
+
+    queue: str
+
+
+class ListQueues(Request[list[QueueInfo]], kw_only=True):
+    """Every queue the store knows, by name."""
+
+
+class LogPage(msgspec.Struct):
+    lines: list[str]
+    count: int
+
+
+class GetLogs(Request[LogPage], kw_only=True):
+    """Log lines of a job from ``start``, at most ``limit``; ``count`` is how many are kept."""
+
+    ref: JobRef
+    start: int = 0
+    limit: int = 1_000
+
+
+class EventPage(msgspec.Struct):
+    """Events in order, and the range that the log holds now (``last_id`` 0: nothing yet)."""
+
+    events: list[Event]
+    last_id: int
+    oldest_id: int
+
+
+class ReadEvents(Request[EventPage], kw_only=True):
+    """Events of a queue after id ``after``, oldest first. Trimmed ones are skipped (compare ``oldest_id``)."""
+
+    queue: str
+    after: int = 0
+    limit: int = 1_000
+
+
+class HistoryPage(msgspec.Struct):
+    """Attempt records in order. ``last`` is the cursor to go on from."""
+
+    records: list[AttemptRecord]
+    last: int
+    #: Position of the newest and the oldest record in the log.
+    newest: int
+    oldest: int
+
+
+class ReadHistory(Request[HistoryPage], kw_only=True):
+    """Attempt records of a queue after position ``after`` (0 = from the start), oldest first.
+
+    Raises ``HistoryTrimmedError`` when records after ``after`` were trimmed: nothing is skipped silently.
+    """
+
+    queue: str
+    after: int = 0
+    limit: int = 1_000
+
+
+class ReadCounters(Request[list[CounterRow]], kw_only=True):
+    """Lifetime counters per task and outcome. They only grow, and match the history log exactly."""
+
+    queue: str | None = None
+
+
+class ListWorkers(Request[list[WorkerInfo]], kw_only=True):
+    """Workers with a heartbeat in the last ``stale_ms``."""
+
+    stale_ms: int = 45_000
+
+
+AnyRequest = Request[Any]

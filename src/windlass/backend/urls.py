@@ -1,0 +1,71 @@
+"""From a URL to a backend, imported only when asked for.
+
+``memory://`` · ``sqlite:///relative.db`` · ``sqlite:////absolute.db``. Every URL takes ``?namespace=``, so
+that two applications or two tests on one store never meet.
+"""
+
+from __future__ import annotations
+
+import importlib
+from dataclasses import dataclass, field
+from urllib.parse import parse_qsl, unquote, urlsplit
+
+from windlass.backend.protocol import Backend
+from windlass.core.ids import check_queue_name
+from windlass.core.options import check_known
+from windlass.errors import ConfigError
+
+DEFAULT_URL = "sqlite:///windlass.db"
+DEFAULT_NAMESPACE = "default"
+
+#: scheme -> (module, what to install when its import fails)
+_SCHEMES = {
+    "memory": ("windlass.backends.memory", ""),
+    "sqlite": ("windlass.backends.sqlite", ""),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class BackendUrl:
+    """A parsed URL. ``options`` are the query's settings other than the namespace."""
+
+    text: str
+    scheme: str
+    host: str
+    path: str
+    namespace: str = DEFAULT_NAMESPACE
+    options: dict[str, str] = field(default_factory=dict)
+
+    def check_options(self, known: set[str]) -> None:
+        """Refuse settings that the backend does not know."""
+        check_known(self.options, known, f"setting of {self.scheme}:// URLs")
+
+
+def parse_url(url: str) -> BackendUrl:
+    """Split and check ``url``, or ``ConfigError``."""
+    if not isinstance(url, str) or "://" not in url:
+        raise ConfigError("url", "like sqlite:///jobs.db or memory://", url)
+    parts = urlsplit(url)
+    query = dict(parse_qsl(parts.query, keep_blank_values=True))
+    namespace = check_queue_name(query.pop("namespace", DEFAULT_NAMESPACE), "namespace")
+    return BackendUrl(url, parts.scheme, parts.netloc, unquote(parts.path), namespace, query)
+
+
+def register_scheme(scheme: str, module: str, install: str = "") -> None:
+    """Make URLs that begin with ``scheme://`` open ``module.from_url(BackendUrl)``."""
+    _SCHEMES[scheme] = (module, install)
+
+
+def open_backend(url: str) -> Backend:
+    """The backend that ``url`` names, not yet opened."""
+    parsed = parse_url(url)
+    found = _SCHEMES.get(parsed.scheme)
+    if found is None:
+        raise ConfigError("url", f"one of {', '.join(f'{s}://' for s in sorted(_SCHEMES))}", url)
+    module, install = found
+    try:
+        factory = importlib.import_module(module).from_url
+    except ImportError as exc:
+        raise ConfigError("url", f"usable: pip install '{install}' first ({exc})", url) from exc
+    backend: Backend = factory(parsed)
+    return backend

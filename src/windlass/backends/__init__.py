@@ -1,0 +1,1 @@
+"""The stores. Each is found by URL; nothing else imports them."""

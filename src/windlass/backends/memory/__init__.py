@@ -1,0 +1,9 @@
+"""Jobs in this process's memory: the readable reference, for tests and for embedding.
+
+``memory://`` is one store per process; ``memory://name`` and ``?namespace=`` are others. Nothing survives
+the process.
+"""
+
+from windlass.backends.memory.backend import MemoryBackend, from_url
+
+__all__ = ["MemoryBackend", "from_url"]

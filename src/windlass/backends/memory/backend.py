@@ -1,0 +1,72 @@
+"""The memory store as a backend: a lock around the state machine, and hints to listeners."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable
+from typing import TypeVar
+
+from windlass.backend.capabilities import Capabilities
+from windlass.backend.hub import Hub, HubListener
+from windlass.backend.requests import Request
+from windlass.backend.urls import BackendUrl
+from windlass.backends.memory.store import MemoryStore
+from windlass.core.clock import SteadyClock
+from windlass.core.ids import check_queue_name
+
+R = TypeVar("R")
+
+_CAPABILITIES = Capabilities(durable=False, shared=False)
+
+
+class _Shared:
+    """One store with its lock, clock and listeners; several backends may speak to it."""
+
+    def __init__(self) -> None:
+        self.store = MemoryStore()
+        self.lock = threading.Lock()
+        self.clock = SteadyClock()
+        self.hub = Hub()
+
+
+_stores: dict[tuple[str, str], _Shared] = {}
+_stores_lock = threading.Lock()
+
+
+class MemoryBackend:
+    """A client of a store in this process."""
+
+    name = "memory"
+    capabilities = _CAPABILITIES
+
+    def __init__(self, shared: _Shared | None = None) -> None:
+        self._shared = shared or _Shared()
+
+    async def open(self) -> None:
+        """Nothing to do."""
+
+    async def close(self) -> None:
+        """Nothing to do: the store lives as long as the process."""
+
+    async def execute(self, request: Request[R]) -> R:
+        shared = self._shared
+        with shared.lock:
+            now_ms = request.now_ms if request.now_ms is not None else shared.clock.now_ms()
+            answer, topics = shared.store.apply(request, now_ms)
+        if topics:
+            shared.hub.publish(topics)
+        return answer
+
+    def listen(self, topics: Iterable[str]) -> HubListener:
+        return self._shared.hub.listen(topics)
+
+    def clone(self) -> MemoryBackend:
+        return MemoryBackend(self._shared)
+
+
+def from_url(url: BackendUrl) -> MemoryBackend:
+    """The process's store under the URL's name and namespace."""
+    url.check_options(set())
+    name = check_queue_name(url.host, "store name") if url.host else ""
+    with _stores_lock:
+        return MemoryBackend(_stores.setdefault((name, url.namespace), _Shared()))

@@ -1,0 +1,635 @@
+"""The reference store: a small, deterministic state machine over dictionaries.
+
+``apply`` carries out one request at one instant. Time, randomness and ids come in with the request, so the
+same requests always give the same answers; property tests compare every other backend with this one. What
+a change does to a job is in ``core.transitions``; this module finds the jobs and keeps the indexes.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Iterator
+from copy import copy
+from fnmatch import fnmatchcase
+from typing import Any, TypeVar, cast
+
+from windlass.backend import requests as rq
+from windlass.core import transitions
+from windlass.core.job import (
+    EVENTS_KEPT,
+    HISTORY_KEPT,
+    HISTORY_KEPT_MS,
+    LOGS_KEPT,
+    AttemptRecord,
+    CounterRow,
+    Event,
+    EventType,
+    JobRecord,
+    JobRef,
+    NewJob,
+    QueueInfo,
+    WorkerInfo,
+)
+from windlass.core.outcome import AddOutcome, CancelOutcome, Changed, Extended, Settled
+from windlass.core.retention import keep_until, spare_until
+from windlass.core.states import DUE_LATER, FINISHED, JobState
+from windlass.core.transitions import Note, Scribe
+from windlass.errors import HistoryTrimmedError
+
+R = TypeVar("R")
+
+#: Most due jobs that one claim promotes; the bound on the work of any verb.
+STEP = 1_000
+WORKER_KEPT_MS = 300_000
+
+
+class _Queue:
+    """One queue: its jobs in order of their adding, what is ready, what is due, its two logs."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.paused = False
+        #: False after it was obliterated, until something is added again.
+        self.known = True
+        self.jobs: dict[str, JobRecord] = {}
+        # Heaps keep stale entries; an entry counts only while it matches its record.
+        self.ready: list[tuple[int, int, str]] = []
+        self.due: list[tuple[int, int, str]] = []
+        self.events: deque[Event] = deque(maxlen=EVENTS_KEPT)
+        self.last_event = 0
+        self.history: deque[tuple[int, AttemptRecord]] = deque()
+        self.last_history = 0
+
+    def index(self, job: JobRecord) -> None:
+        """Enter ``job`` where its state says it can be found."""
+        if job.state is JobState.WAITING:
+            heapq.heappush(self.ready, (-job.priority, job.place, job.id))
+        elif job.state in DUE_LATER and job.due_ms is not None:
+            heapq.heappush(self.due, (job.due_ms, job.seq, job.id))
+
+    def next_ready(self) -> JobRecord | None:
+        """The job that is first in line, left in place."""
+        while self.ready:
+            priority, place, job_id = self.ready[0]
+            job = self.jobs.get(job_id)
+            if job and (job.state, -job.priority, job.place) == (JobState.WAITING, priority, place):
+                return job
+            heapq.heappop(self.ready)
+        return None
+
+    def next_due(self) -> JobRecord | None:
+        """The job that is due first, left in place."""
+        while self.due:
+            due_ms, seq, job_id = self.due[0]
+            job = self.jobs.get(job_id)
+            if job and job.state in DUE_LATER and (job.due_ms, job.seq) == (due_ms, seq):
+                return job
+            heapq.heappop(self.due)
+        return None
+
+    def waiting(self) -> Iterator[JobRecord]:
+        return (job for job in self.jobs.values() if job.state is JobState.WAITING)
+
+
+class MemoryStore:
+    """All queues of one namespace."""
+
+    def __init__(self) -> None:
+        self._queues: dict[str, _Queue] = {}
+        self._active: dict[JobRef, JobRecord] = {}
+        self._kept_ids: dict[JobRef, int] = {}
+        self._logs: dict[JobRef, deque[str]] = {}
+        self._counters: Counter[tuple[str, str, str]] = Counter()
+        self._workers: dict[str, WorkerInfo] = {}
+        self._leaders: dict[str, tuple[str, int]] = {}
+        self._last_place = 0
+        self._topics: set[str] = set()
+        self._verbs: dict[type[Any], Callable[[Any, Scribe], Any]] = {
+            rq.Add: self._add,
+            rq.Claim: self._claim,
+            rq.Settle: self._settle,
+            rq.Extend: self._extend,
+            rq.Reconcile: self._reconcile,
+            rq.Promote: self._promote,
+            rq.Recover: self._recover,
+            rq.Prune: self._prune,
+            rq.Elect: self._elect,
+            rq.Resign: self._resign,
+            rq.Beat: self._beat,
+            rq.CancelJobs: self._cancel,
+            rq.RemoveJobs: self._remove,
+            rq.RetryJobs: self._retry,
+            rq.ChangeJob: self._change,
+            rq.Report: self._report,
+            rq.PauseQueue: self._pause,
+            rq.Purge: self._purge,
+            rq.SetResultTtl: self._set_result_ttl,
+            rq.GetJobs: self._get,
+            rq.ListJobs: self._list,
+            rq.CountJobs: self._count,
+            rq.ListQueues: self._list_queues,
+            rq.GetLogs: self._get_logs,
+            rq.ReadEvents: self._read_events,
+            rq.ReadHistory: self._read_history,
+            rq.ReadCounters: self._read_counters,
+            rq.ListWorkers: self._list_workers,
+        }
+
+    def apply(self, request: rq.Request[R], now_ms: int) -> tuple[R, set[str]]:
+        """Carry out ``request`` at ``now_ms``; returns its answer and the topics to tell listeners."""
+        self._topics = set()
+        scribe = Scribe(now_ms, self._fresh_place)
+        answer = self._verbs[type(request)](request, scribe)
+        self._write_down(scribe)
+        return cast("R", answer), self._topics
+
+    # --- shared steps ----------------------------------------------------------------------------
+
+    def _fresh_place(self) -> int:
+        self._last_place += 1
+        return self._last_place
+
+    def _queue(self, name: str) -> _Queue:
+        found = self._queues.get(name)
+        if found is None:
+            found = self._queues[name] = _Queue(name)
+        return found
+
+    def _find(self, ref: JobRef) -> JobRecord | None:
+        queue = self._queues.get(ref.queue)
+        return queue.jobs.get(ref.id) if queue else None
+
+    def _file(self, job: JobRecord) -> None:
+        """Put a changed record where its state belongs, and say who may care."""
+        queue = self._queue(job.queue)
+        queue.index(job)
+        if job.state is JobState.ACTIVE:
+            self._active[job.ref] = job
+        else:
+            self._active.pop(job.ref, None)
+        if job.state is JobState.WAITING or job.state in DUE_LATER:
+            self._topics.add(f"ready:{job.queue}")
+        elif job.state in FINISHED:
+            self._topics.add(f"done:{job.queue}")
+
+    def _drop(self, job: JobRecord, now_ms: int) -> None:
+        """Delete a record, its logs and leases; an id that was promised to be kept stays known."""
+        del self._queue(job.queue).jobs[job.id]
+        self._active.pop(job.ref, None)
+        self._logs.pop(job.ref, None)
+        if transitions.kept_until(job) > now_ms:
+            self._kept_ids[job.ref] = transitions.kept_until(job)
+
+    def _write_down(self, scribe: Scribe) -> None:
+        for note in scribe.notes:
+            queue = self._queue(note.queue)
+            queue.last_event += 1
+            queue.events.append(
+                Event(queue.last_event, scribe.now_ms, note.type, note.job_id, note.task, note.data)
+            )
+            self._topics.add(f"event:{note.queue}")
+        for record in scribe.history:
+            queue = self._queue(record.queue)
+            queue.last_history += 1
+            queue.history.append((queue.last_history, record))
+            self._counters[record.queue, record.task, record.outcome.value] += 1
+
+    # --- add ---------------------------------------------------------------------------------------
+
+    def _add(self, request: rq.Add, scribe: Scribe) -> list[rq.Added]:
+        return [self._add_one(new, scribe) for new in request.jobs]
+
+    def _add_one(self, new: NewJob, scribe: Scribe) -> rq.Added:
+        ref, now_ms = JobRef(new.queue, new.id), scribe.now_ms
+        old = self._find(ref)
+        if old is not None:
+            answer = self._answer_known(old, new, scribe)
+            if answer is not None:
+                return answer
+            transitions.remove(old, scribe)
+            self._drop(old, now_ms)
+        elif self._kept_ids.get(ref, 0) > now_ms:
+            scribe.notes.append(Note(new.queue, EventType.DEDUPLICATED, new.id, new.task))
+            return rq.Added(AddOutcome.DUPLICATE, None)
+        job = transitions.create(new, scribe, after_ms=old.enqueued_ms if old else 0)
+        queue = self._queue(new.queue)
+        queue.jobs[new.id], queue.known = job, True
+        self._counters[new.queue, new.task, "enqueued"] += 1
+        self._file(job)
+        return rq.Added(AddOutcome.QUEUED, job.state, job.enqueued_ms, job.due_ms)
+
+    def _answer_known(self, old: JobRecord, new: NewJob, scribe: Scribe) -> rq.Added | None:
+        """The answer that an existing record gives; None when it makes way for the new job."""
+        if new.request_id and new.request_id == old.request_id:
+            return rq.Added(AddOutcome.QUEUED, old.state, old.enqueued_ms, old.due_ms)
+        if transitions.blocks_id(old, scribe.now_ms):
+            outcome = AddOutcome.DUPLICATE
+        elif transitions.answers_cached(old, scribe.now_ms):
+            outcome = AddOutcome.CACHED
+        else:
+            return None
+        scribe.note(old, EventType.DEDUPLICATED)
+        view = self._view(old, scribe.now_ms)
+        return rq.Added(outcome, old.state, old.enqueued_ms, old.due_ms, view)
+
+    # --- claim, settle, extend -----------------------------------------------------------------------
+
+    def _claim(self, request: rq.Claim, scribe: Scribe) -> rq.Claimed:
+        queues = [(self._queues[item.name], item) for item in request.queues if item.name in self._queues]
+        budget = STEP
+        for queue, _ in queues:
+            budget -= self._promote_queue(queue, budget, scribe)
+        jobs: list[JobRecord] = []
+        taken: Counter[str] = Counter()
+        for bound in ("share", "cap"):
+            for queue, item in queues:
+                room = min(getattr(item, bound) - taken[queue.name], request.limit - len(jobs))
+                picked = self._pick(queue, room, request, scribe, len(jobs))
+                taken[queue.name] += len(picked)
+                jobs += picked
+        for queue, _ in queues:
+            if taken[queue.name] and queue.next_ready() is None:
+                scribe.notes.append(Note(queue.name, EventType.DRAINED))
+        return rq.Claimed(
+            [copy(job) for job in jobs], scribe.now_ms, self._next_due_in(scribe, [q for q, _ in queues])
+        )
+
+    def _pick(
+        self, queue: _Queue, room: int, request: rq.Claim, scribe: Scribe, first: int
+    ) -> list[JobRecord]:
+        picked: list[JobRecord] = []
+        while len(picked) < room and not queue.paused:
+            job = queue.next_ready()
+            if job is None:
+                break
+            if transitions.is_expired(job, scribe.now_ms):
+                transitions.expire(job, scribe)
+            else:
+                token = f"{request.claim_id}.{first + len(picked)}"
+                transitions.lease(job, scribe, token=token, worker=request.worker, lease_ms=request.lease_ms)
+                picked.append(job)
+            self._file(job)
+        return picked
+
+    def _settle(self, request: rq.Settle, scribe: Scribe) -> rq.SettleResult:
+        items = []
+        for end in request.items:
+            job = self._find(JobRef(end.queue, end.id))
+            status = transitions.check_token(job, end.token)
+            if status is Settled.OK and job is not None:
+                transitions.settle(job, end, scribe)
+                self._file(job)
+            items.append(status)
+        return rq.SettleResult(items, self._claim(request.claim, scribe) if request.claim else None)
+
+    def _extend(self, request: rq.Extend, scribe: Scribe) -> list[Extended]:
+        return [
+            transitions.extend(
+                self._find(JobRef(lease.queue, lease.id)), lease.token, lease.lease_ms, scribe.now_ms
+            )
+            for lease in request.leases
+        ]
+
+    def _reconcile(self, request: rq.Reconcile, scribe: Scribe) -> int:
+        held = set(request.held)
+        lost = [
+            job for job in self._active.values() if job.worker == request.worker and job.token not in held
+        ]
+        for job in sorted(lost, key=lambda job: job.seq):
+            transitions.give_back(job, scribe)
+            self._file(job)
+        return len(lost)
+
+    # --- duties --------------------------------------------------------------------------------------
+
+    def _promote(self, request: rq.Promote, scribe: Scribe) -> rq.Promoted:
+        due: list[JobRecord] = []
+        for queue in self._queues.values():
+            due += [
+                job for job in queue.jobs.values() if job.due_ms is not None and job.due_ms <= scribe.now_ms
+            ]
+        due.sort(key=lambda job: (job.due_ms or 0, job.seq))
+        for job in due[: request.limit]:
+            transitions.promote(job, scribe)
+            self._file(job)
+        return rq.Promoted(min(len(due), request.limit), self._next_due_in(scribe, self._queues.values()))
+
+    def _promote_queue(self, queue: _Queue, limit: int, scribe: Scribe) -> int:
+        count = 0
+        while count < limit:
+            job = queue.next_due()
+            if job is None or job.due_ms is None or job.due_ms > scribe.now_ms:
+                break
+            transitions.promote(job, scribe)
+            self._file(job)
+            count += 1
+        return count
+
+    def _next_due_in(self, scribe: Scribe, queues: Iterable[_Queue]) -> int | None:
+        first = [job.due_ms for queue in queues if (job := queue.next_due()) and job.due_ms is not None]
+        return max(min(first) - scribe.now_ms, 0) if first else None
+
+    def _recover(self, request: rq.Recover, scribe: Scribe) -> rq.Recovered:
+        expired = [
+            job
+            for job in self._active.values()
+            if job.lease_until_ms is not None and job.lease_until_ms <= scribe.now_ms
+        ]
+        expired.sort(key=lambda job: (job.lease_until_ms or 0, job.seq))
+        result = rq.Recovered([], [])
+        for job in expired[: request.limit]:
+            alive = transitions.recover(job, scribe)
+            (result.recovered if alive else result.failed).append(job.ref)
+            self._file(job)
+        return result
+
+    def _prune(self, request: rq.Prune, scribe: Scribe) -> rq.Pruned:
+        now_ms = scribe.now_ms
+        old = [job for queue in self._queues.values() for job in _prunable(queue, now_ms)]
+        for job in old[: request.limit]:
+            self._drop(job, now_ms)
+        gone_ids = [ref for ref, until in self._kept_ids.items() if until <= now_ms]
+        for ref in gone_ids:
+            del self._kept_ids[ref]
+        gone_workers = [w.id for w in self._workers.values() if w.beat_ms <= now_ms - WORKER_KEPT_MS]
+        for worker_id in gone_workers:
+            del self._workers[worker_id]
+        history = sum(_trim_history(queue, now_ms) for queue in self._queues.values())
+        return rq.Pruned(
+            jobs=min(len(old), request.limit),
+            ids=len(gone_ids),
+            history=history,
+            workers=len(gone_workers),
+            more=len(old) > request.limit,
+        )
+
+    def _elect(self, request: rq.Elect, scribe: Scribe) -> bool:
+        holder, until_ms = self._leaders.get(request.role, ("", 0))
+        if holder != request.holder and until_ms > scribe.now_ms:
+            return False
+        self._leaders[request.role] = (request.holder, scribe.now_ms + request.ttl_ms)
+        return True
+
+    def _resign(self, request: rq.Resign, scribe: Scribe) -> bool:
+        holder, until_ms = self._leaders.get(request.role, ("", 0))
+        if holder != request.holder or until_ms <= scribe.now_ms:
+            return False
+        del self._leaders[request.role]
+        return True
+
+    def _beat(self, request: rq.Beat, scribe: Scribe) -> bool:
+        if request.gone:
+            self._workers.pop(request.worker.id, None)
+            return False
+        worker = copy(request.worker)
+        worker.beat_ms = scribe.now_ms
+        known = self._workers.get(worker.id)
+        worker.started_ms = known.started_ms if known else scribe.now_ms
+        self._workers[worker.id] = worker
+        return False
+
+    # --- changes ---------------------------------------------------------------------------------------
+
+    def _cancel(self, request: rq.CancelJobs, scribe: Scribe) -> list[CancelOutcome]:
+        answers = []
+        for ref in request.refs:
+            job = self._find(ref)
+            outcome = transitions.cancel(job, request.reason, scribe)
+            if job is not None and outcome is CancelOutcome.CANCELLED:
+                self._file(job)
+            if job is not None and outcome is CancelOutcome.CANCELLING:
+                self._topics.add(f"worker:{job.worker}")
+            answers.append(outcome)
+        return answers
+
+    def _remove(self, request: rq.RemoveJobs, scribe: Scribe) -> list[rq.ChangeResult]:
+        answers = []
+        for ref in request.refs:
+            job = self._find(ref)
+            if job is None:
+                answers.append(rq.ChangeResult(Changed.NOT_FOUND))
+            elif job.state is JobState.ACTIVE and not request.force:
+                answers.append(rq.ChangeResult(Changed.ILLEGAL, job.state))
+            else:
+                transitions.remove(job, scribe)
+                self._drop(job, scribe.now_ms)
+                self._topics.add(f"done:{ref.queue}")
+                answers.append(rq.ChangeResult(Changed.OK, job.state))
+        return answers
+
+    def _retry(self, request: rq.RetryJobs, scribe: Scribe) -> list[rq.ChangeResult]:
+        return [self._change_one(ref, lambda job: transitions.retry(job, scribe)) for ref in request.refs]
+
+    def _change(self, request: rq.ChangeJob, scribe: Scribe) -> rq.ChangeResult:
+        return self._change_one(
+            request.ref,
+            lambda job: transitions.change(
+                job,
+                scribe,
+                token=request.token,
+                priority=request.priority,
+                delay_ms=request.delay_ms,
+                payload=request.payload,
+            ),
+        )
+
+    def _change_one(self, ref: JobRef, step: Callable[[JobRecord], Changed]) -> rq.ChangeResult:
+        job = self._find(ref)
+        if job is None:
+            return rq.ChangeResult(Changed.NOT_FOUND)
+        status = step(job)
+        if status is Changed.OK:
+            self._file(job)
+        return rq.ChangeResult(status, job.state)
+
+    def _report(self, request: rq.Report, scribe: Scribe) -> rq.ChangeResult:
+        job = self._find(request.ref)
+        if job is None:
+            return rq.ChangeResult(Changed.NOT_FOUND)
+        if request.progress is not None:
+            if request.token is None or not transitions.holds(job, request.token):
+                return rq.ChangeResult(Changed.LOST, job.state)
+            job.progress = request.progress
+            scribe.note(job, EventType.PROGRESS, progress=transitions.progress_text(job))
+        if request.logs:
+            lines = self._logs.setdefault(job.ref, deque(maxlen=LOGS_KEPT))
+            lines.extend(request.logs)
+        return rq.ChangeResult(Changed.OK, job.state)
+
+    def _pause(self, request: rq.PauseQueue, scribe: Scribe) -> bool:
+        queue = self._queue(request.queue)
+        if queue.paused is request.paused:
+            return False
+        queue.paused = request.paused
+        event = EventType.PAUSED if request.paused else EventType.RESUMED
+        scribe.notes.append(Note(queue.name, event))
+        self._topics.add(f"ready:{queue.name}")
+        return True
+
+    def _purge(self, request: rq.Purge, scribe: Scribe) -> rq.Purged:
+        queue = self._queue(request.queue)
+        before_ms = scribe.now_ms - request.grace_ms
+        found = [
+            job
+            for job in queue.jobs.values()
+            if job.state in request.states
+            and _state_since(job) <= before_ms
+            and (request.force or job.state is not JobState.ACTIVE)
+        ]
+        found.sort(key=lambda job: (_state_since(job), job.seq))
+        for job in found[: request.limit]:
+            transitions.remove(job, scribe)
+            self._drop(job, scribe.now_ms)
+        if found:
+            self._topics.add(f"done:{queue.name}")
+        if request.forget and not queue.jobs:
+            queue.paused, queue.known = False, False
+            queue.events.clear()
+        return rq.Purged(min(len(found), request.limit), [job.id for job in found[: request.limit]])
+
+    def _set_result_ttl(self, request: rq.SetResultTtl, scribe: Scribe) -> rq.ChangeResult:
+        return self._change_one(
+            request.ref, lambda job: transitions.set_result_ttl(job, request.ttl_ms, scribe)
+        )
+
+    # --- inspection --------------------------------------------------------------------------------------
+
+    def _view(self, job: JobRecord, now_ms: int) -> JobRecord:
+        """A copy for the caller, without a result that is past its time."""
+        view = copy(job)
+        if view.result_until_ms is not None and view.result_until_ms <= now_ms:
+            view.result = None
+        return view
+
+    def _get(self, request: rq.GetJobs, scribe: Scribe) -> list[JobRecord | None]:
+        found = [self._find(ref) for ref in request.refs]
+        return [self._view(job, scribe.now_ms) if job else None for job in found]
+
+    def _list(self, request: rq.ListJobs, scribe: Scribe) -> rq.Page:
+        queue = self._queues.get(request.queue)
+        jobs = list(queue.jobs.values()) if queue else []
+        if request.newest_first:
+            jobs.reverse()
+        page: list[JobRecord] = []
+        for job in jobs:
+            if not _after_cursor(job, request) or not _matches(job, request):
+                continue
+            if len(page) == request.limit:
+                return rq.Page(page, str(page[-1].seq))
+            page.append(self._view(job, scribe.now_ms))
+        return rq.Page(page)
+
+    def _count(self, request: rq.CountJobs, scribe: Scribe) -> dict[JobState, int]:
+        counts = dict.fromkeys(JobState, 0)
+        queue = self._queues.get(request.queue)
+        for job in queue.jobs.values() if queue else ():
+            counts[job.state] += 1
+        return counts
+
+    def _list_queues(self, request: rq.ListQueues, scribe: Scribe) -> list[QueueInfo]:
+        infos = []
+        for name in sorted(self._queues):
+            queue = self._queues[name]
+            if not queue.known:
+                continue
+            counts = self._count(rq.CountJobs(queue=name), scribe)
+            oldest = min((job.ready_ms for job in queue.waiting()), default=None)
+            infos.append(
+                QueueInfo(
+                    name=name,
+                    paused=queue.paused,
+                    counts={state.value: count for state, count in counts.items()},
+                    oldest_ready_ms=oldest,
+                )
+            )
+        return infos
+
+    def _get_logs(self, request: rq.GetLogs, scribe: Scribe) -> rq.LogPage:
+        lines = list(self._logs.get(request.ref, ()))
+        return rq.LogPage(lines[request.start : request.start + request.limit], len(lines))
+
+    def _read_events(self, request: rq.ReadEvents, scribe: Scribe) -> rq.EventPage:
+        queue = self._queues.get(request.queue)
+        if queue is None:
+            return rq.EventPage([], 0, 1)
+        events = [event for event in queue.events if event.id > request.after]
+        return rq.EventPage(
+            events[: request.limit], queue.last_event, queue.last_event - len(queue.events) + 1
+        )
+
+    def _read_history(self, request: rq.ReadHistory, scribe: Scribe) -> rq.HistoryPage:
+        queue = self._queues.get(request.queue)
+        if queue is None:
+            return rq.HistoryPage([], request.after, 0, 1)
+        oldest = queue.last_history - len(queue.history) + 1
+        if request.after + 1 < oldest:
+            raise HistoryTrimmedError("history", request.queue, request.after, oldest)
+        rows = [(at, record) for at, record in queue.history if at > request.after][: request.limit]
+        last = rows[-1][0] if rows else request.after
+        return rq.HistoryPage([record for _, record in rows], last, queue.last_history, oldest)
+
+    def _read_counters(self, request: rq.ReadCounters, scribe: Scribe) -> list[CounterRow]:
+        return [
+            CounterRow(queue, task, outcome, count)
+            for (queue, task, outcome), count in sorted(self._counters.items())
+            if request.queue in (None, queue)
+        ]
+
+    def _list_workers(self, request: rq.ListWorkers, scribe: Scribe) -> list[WorkerInfo]:
+        alive = [w for w in self._workers.values() if w.beat_ms > scribe.now_ms - request.stale_ms]
+        return [copy(worker) for worker in sorted(alive, key=lambda worker: worker.id)]
+
+
+def _state_since(job: JobRecord) -> int:
+    return job.finished_ms if job.finished_ms is not None else job.enqueued_ms
+
+
+def _after_cursor(job: JobRecord, request: rq.ListJobs) -> bool:
+    if request.cursor is None:
+        return True
+    last = int(request.cursor)
+    return job.seq < last if request.newest_first else job.seq > last
+
+
+def _matches(job: JobRecord, request: rq.ListJobs) -> bool:
+    return (
+        (not request.states or job.state in request.states)
+        and (request.task is None or fnmatchcase(job.task, request.task))
+        and (request.tag is None or request.tag in job.options.tags)
+        and (
+            request.error_class is None
+            or (bool(job.errors) and job.errors[-1].error_class == request.error_class)
+        )
+    )
+
+
+def _prunable(queue: _Queue, now_ms: int) -> list[JobRecord]:
+    """Finished records past their keep, oldest first (the rule is told in ``core.retention``)."""
+    found = []
+    for state in FINISHED:
+        jobs = sorted(
+            (job for job in queue.jobs.values() if job.state is state),
+            key=lambda job: (job.finished_ms or 0, job.seq),
+            reverse=True,
+        )
+        count = jobs[0].options.keep_for(state).count if jobs else None
+        for rank, job in enumerate(jobs):
+            finished_ms = job.finished_ms or 0
+            until = keep_until(job.options, state, finished_ms)
+            too_old = until is not None and until <= now_ms
+            too_many = count is not None and rank >= count
+            if too_old or (too_many and spare_until(job.options, finished_ms) <= now_ms):
+                found.append(job)
+    found.sort(key=lambda job: (job.finished_ms or 0, job.seq))
+    return found
+
+
+def _trim_history(queue: _Queue, now_ms: int) -> int:
+    count = 0
+    while queue.history and (
+        len(queue.history) > HISTORY_KEPT or queue.history[0][1].finished_ms <= now_ms - HISTORY_KEPT_MS
+    ):
+        queue.history.popleft()
+        count += 1
+    return count

@@ -1,0 +1,1 @@
+"""Pure decisions: jobs, states, options, outcomes, backoff, ids, time. No I/O anywhere below."""

@@ -1,0 +1,93 @@
+"""Ids and names: made in order of time, checked before they reach any store.
+
+A job id is a UUIDv7 as 32 hex digits (sorts by time, needs no round trip) or the caller's own text of
+1 to 256 letters, digits, dots, dashes and underscores. Nothing else ever becomes a key or a path.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import threading
+
+from windlass.core.clock import SYSTEM_CLOCK
+from windlass.errors import ConfigError
+
+_JOB_ID = re.compile(r"[A-Za-z0-9._-]{1,256}\Z")
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}\Z")
+_TASK = re.compile(r"[^\x00-\x1f\x7f]{1,256}\Z")
+
+
+class _Sequence:
+    """UUIDv7 fields: 48 bits of time, then 74 bits that only grow within a millisecond.
+
+    The random part is drawn once per millisecond and counted up after that, so ids of one process are
+    strictly increasing and one system call serves a whole batch.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._ms = 0
+        self._tail = 0
+
+    def take(self, count: int) -> list[str]:
+        with self._lock:
+            ms = SYSTEM_CLOCK.now_ms()
+            if ms > self._ms:
+                self._ms = ms
+                self._tail = int.from_bytes(os.urandom(9)) >> 1  # 71 bits: room to count up
+            first = self._tail + 1
+            self._tail += count
+            ms = self._ms
+        return [_uuid7(ms, first + step) for step in range(count)]
+
+
+def _uuid7(ms: int, tail: int) -> str:
+    a, b = tail >> 62, tail & 0x3FFF_FFFF_FFFF_FFFF
+    return f"{(ms << 80) | (7 << 76) | ((a & 0xFFF) << 64) | (2 << 62) | b:032x}"
+
+
+_sequence = _Sequence()
+
+
+def _after_fork() -> None:
+    global _sequence
+    _sequence = _Sequence()  # a child must not count on from its parent's draw
+
+
+os.register_at_fork(after_in_child=_after_fork)
+
+
+def new_id() -> str:
+    """A fresh, time-ordered id."""
+    return _sequence.take(1)[0]
+
+
+def new_ids(count: int) -> list[str]:
+    """``count`` fresh ids, increasing."""
+    return _sequence.take(count)
+
+
+def check_job_id(value: object) -> str:
+    """The caller's own id, or ``ConfigError``."""
+    if not isinstance(value, str) or not _JOB_ID.match(value):
+        raise ConfigError("job_id", "1 to 256 letters, digits, dots, dashes or underscores", value)
+    return value
+
+
+def check_queue_name(value: object, option: str = "queue") -> str:
+    """A queue's (or namespace's) name, or ``ConfigError``."""
+    if not isinstance(value, str) or not _NAME.match(value):
+        raise ConfigError(
+            option,
+            "1 to 128 letters, digits, dots, dashes or underscores, beginning with a letter or digit",
+            value,
+        )
+    return value
+
+
+def check_task_name(value: object) -> str:
+    """A task's name: any printable text up to 256 characters, or ``ConfigError``."""
+    if not isinstance(value, str) or not _TASK.match(value) or not value.strip():
+        raise ConfigError("name", "1 to 256 printable characters", value)
+    return value

@@ -1,0 +1,274 @@
+"""The records that cross the backend contract: jobs, errors, events, attempts, workers, queues.
+
+These are plain data in integer milliseconds UTC. Payload, result and progress are opaque bytes: only the
+codec named in the record reads them. What users hold is ``windlass.Job``, built on ``JobRecord``.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from enum import StrEnum
+from typing import NamedTuple
+
+import msgspec
+
+from windlass.core.options import StoredOptions
+from windlass.core.states import JobState
+
+#: Errors kept per job (the newest), and log lines kept per job (the newest).
+ERRORS_KEPT = 32
+LOGS_KEPT = 1_000
+#: Events kept per queue, and attempt records kept per queue while no archiver is registered.
+EVENTS_KEPT = 10_000
+HISTORY_KEPT = 100_000
+HISTORY_KEPT_MS = 86_400_000
+HISTORY_SCHEMA_VERSION = 1
+
+
+class JobRef(NamedTuple):
+    """Names one job. Ids are unique within a queue."""
+
+    queue: str
+    id: str
+
+
+class ErrorInfo(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One failed attempt, as kept in the job's error history."""
+
+    at_ms: int = 0
+    attempt: int = 0
+    error_class: str = ""
+    message: str = ""
+    traceback: str = ""
+    fingerprint: str = ""
+
+
+class NewJob(msgspec.Struct, kw_only=True):
+    """A job to be added. Already validated and encoded by the caller."""
+
+    queue: str
+    id: str
+    task: str
+    payload: bytes
+    codec: str = "json"
+    priority: int = 0
+    options: StoredOptions = StoredOptions()
+    #: Due this long after the store's now, or at this instant; neither = ready at once.
+    delay_ms: int = 0
+    run_at_ms: int | None = None
+    expires_in_ms: int | None = None
+    #: Repeating an add with the same non-empty request id answers as the first time.
+    request_id: str = ""
+
+
+class JobRecord(msgspec.Struct, kw_only=True):
+    """A job as its store knows it."""
+
+    queue: str
+    id: str
+    task: str
+    payload: bytes
+    codec: str = "json"
+    state: JobState = JobState.WAITING
+    priority: int = 0
+    #: Number of its add within the store: the order of listings, and the first place in line.
+    seq: int = 0
+    #: Place in line: smaller first within a priority. Kept when a job is released or recovered.
+    place: int = 0
+    options: StoredOptions = StoredOptions()
+    request_id: str = ""
+    enqueued_ms: int = 0
+    #: When it last became ready to start; the wait of an attempt is counted from here.
+    ready_ms: int = 0
+    #: When it is due (scheduled, retrying), else None.
+    due_ms: int | None = None
+    #: Not started by then: ends as failed, reason ``expired``.
+    expires_ms: int | None = None
+    started_ms: int | None = None
+    finished_ms: int | None = None
+    #: Runs that ended in failure or timeout, since it was added or retried by hand.
+    attempts: int = 0
+    #: Claims, ever.
+    deliveries: int = 0
+    stalls: int = 0
+    manual_retries: int = 0
+    #: Releases because no handler was known.
+    misses: int = 0
+    #: The lease, while active.
+    token: str | None = None
+    #: The token that settled last: repeating that settlement answers ``already``.
+    settled_token: str | None = None
+    lease_until_ms: int | None = None
+    worker: str | None = None
+    cancel_reason: str | None = None
+    progress: bytes | None = None
+    result: bytes | None = None
+    #: The result may be read (and answers ``cached``) until then.
+    result_until_ms: int | None = None
+    #: Why it failed or was cancelled: ``attempts``, ``unrecoverable``, ``stalled``, ``unknown_task``, ...
+    reason: str = ""
+    errors: list[ErrorInfo] = []
+
+    @property
+    def ref(self) -> JobRef:
+        return JobRef(self.queue, self.id)
+
+
+class EventType(StrEnum):
+    """What happened. Every change of state has exactly one event."""
+
+    ENQUEUED = "enqueued"
+    SCHEDULED = "scheduled"
+    PROMOTED = "promoted"
+    STARTED = "started"
+    PROGRESS = "progress"
+    RETRYING = "retrying"
+    COMPLETED = "completed"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+    CANCELLING = "cancelling"
+    STALLED = "stalled"
+    RELEASED = "released"
+    PARKED = "parked"
+    DEDUPLICATED = "deduplicated"
+    CHANGED = "changed"
+    REMOVED = "removed"
+    PAUSED = "paused"
+    RESUMED = "resumed"
+    DRAINED = "drained"
+
+
+class Event(msgspec.Struct, frozen=True, array_like=True):
+    """One entry of a queue's event log. ``id`` grows by one per queue and never repeats."""
+
+    id: int
+    at_ms: int
+    type: EventType
+    job_id: str = ""
+    task: str = ""
+    data: dict[str, str | int | None] = {}
+
+
+class AttemptOutcome(StrEnum):
+    """How an attempt ended, or how a job ended without one."""
+
+    COMPLETED = "completed"
+    RETRYING = "retrying"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+    SNOOZED = "snoozed"
+    RELEASED = "released"
+    STALLED = "stalled"
+    EXPIRED = "expired"
+
+
+class AttemptRecord(msgspec.Struct, frozen=True, array_like=True):
+    """One row of history: a settled attempt, or a job's end without one (``attempt`` = 0).
+
+    ``run_id`` is the lease token and never repeats. ``started_ms`` and ``finished_ms`` are the store's
+    times; ``duration_ms`` is the worker's own monotonic clock (None when no worker reported).
+    Fields are only ever appended; readers tell old rows by ``schema_version``.
+    """
+
+    run_id: str
+    job_id: str
+    attempt: int
+    delivery: int
+    queue: str
+    task: str
+    group: str | None
+    tags: tuple[str, ...]
+    worker: str | None
+    enqueued_ms: int
+    ready_ms: int
+    started_ms: int | None
+    finished_ms: int
+    wait_ms: int | None
+    duration_ms: int | None
+    outcome: AttemptOutcome
+    error_class: str | None
+    error_fingerprint: str | None
+    schema_version: int = HISTORY_SCHEMA_VERSION
+
+
+class WorkerInfo(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """A worker process as its last heartbeat described it."""
+
+    id: str
+    hostname: str = ""
+    pid: int = 0
+    tag: str = ""
+    queues: tuple[str, ...] = ()
+    concurrency: int = 0
+    busy: int = 0
+    rss_kb: int = 0
+    version: str = ""
+    started_ms: int = 0
+    beat_ms: int = 0
+    quiet: bool = False
+
+
+class QueueInfo(msgspec.Struct, kw_only=True):
+    """A queue at a glance."""
+
+    name: str
+    paused: bool = False
+    counts: dict[str, int] = {}
+    #: When the oldest waiting job became ready; None when none waits.
+    oldest_ready_ms: int | None = None
+
+
+class CounterRow(NamedTuple):
+    """How many attempts of a task ended in ``outcome`` (or were ``enqueued``) in the queue's whole life."""
+
+    queue: str
+    task: str
+    outcome: str
+    total: int
+
+
+def attempt_record(
+    job: JobRecord,
+    outcome: AttemptOutcome,
+    now_ms: int,
+    *,
+    duration_ms: int | None = None,
+    error: ErrorInfo | None = None,
+) -> AttemptRecord:
+    """The history row for ``job`` as it stands *before* the change that ends its attempt."""
+    ran = job.token is not None
+    return AttemptRecord(
+        job.token if job.token is not None else ended_run_id(job),
+        job.id,
+        job.attempts + 1 if ran else 0,
+        job.deliveries,
+        job.queue,
+        job.task,
+        None,
+        job.options.tags,
+        job.worker if ran else None,
+        job.enqueued_ms,
+        job.ready_ms,
+        job.started_ms if ran else None,
+        now_ms,
+        job.started_ms - job.ready_ms if ran and job.started_ms is not None else None,
+        duration_ms,
+        outcome,
+        error.error_class if error else None,
+        error.fingerprint if error else None,
+    )
+
+
+def ended_run_id(job: JobRecord) -> str:
+    """The ``run_id`` of a job's end without an attempt: it can happen once per add and manual retry."""
+    return f"end.{job.queue}.{job.id}.{job.enqueued_ms}.{job.manual_retries}"
+
+
+_VOLATILE = re.compile(r"0x[0-9a-fA-F]+|\d+|'[^']*'|\"[^\"]*\"")
+
+
+def fingerprint(error_class: str, message: str) -> str:
+    """A short key under which errors that differ only in numbers and quoted values are one."""
+    text = f"{error_class}:{_VOLATILE.sub('#', message)[:500]}"
+    return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()

@@ -1,0 +1,283 @@
+"""Job options: what users set, checked at once, and the compact form that stores keep.
+
+``JobOptions`` speaks seconds and ``timedelta``; ``StoredOptions`` speaks integer milliseconds. Options
+merge from the general to the special: app, queue, task, call. An unknown name is refused with the
+nearest known one.
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime, timedelta
+from typing import Any, Literal
+
+import msgspec
+
+from windlass.core.backoff import BUILT_IN, DEFAULT_BACKOFF, Backoff
+from windlass.core.ids import check_job_id
+from windlass.errors import ConfigError
+
+Duration = int | float | timedelta
+
+PRIORITY_MIN, PRIORITY_MAX = -(2**20), 2**20 - 1
+#: Jobs without their own ``result_ttl`` keep results this long, as far as the count bound allows.
+DEFAULT_RESULT_TTL_MS = 3_600_000
+#: No finished record is pruned younger than this, so that whoever waits for it can still read it.
+GRACE_MS = 60_000
+_MAX_SECONDS = 100 * 366 * 86_400
+
+
+class Priority:
+    """Names for common priorities. Higher runs first; anything from -2^20 to 2^20-1 is allowed."""
+
+    CRITICAL = 1_000_000
+    HIGH = 100_000
+    NORMAL = 0
+    LOW = -100_000
+
+
+class Keep(msgspec.Struct, frozen=True, omit_defaults=True):
+    """How long finished records stay: at most ``age_ms`` old and ``count`` many; ``None`` = no bound."""
+
+    age_ms: int | None = None
+    count: int | None = None
+
+
+KEEP_COMPLETED = Keep(86_400_000, 10_000)
+KEEP_FAILED = Keep(180 * 86_400_000, 10_000)
+
+
+class StoredOptions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The options that travel with a job. Defaults are left out, so a plain job stores ``{}``."""
+
+    max_attempts: int = 3
+    backoff: Backoff = DEFAULT_BACKOFF
+    timeout_ms: int | None = None
+    #: ``None``: the worker's lease applies.
+    lease_ms: int | None = None
+    max_stalls: int = 2
+    #: ``None``: ``DEFAULT_RESULT_TTL_MS``, but the count bound of ``keep_completed`` wins.
+    result_ttl_ms: int | None = None
+    keep_completed: Keep = KEEP_COMPLETED
+    keep_failed: Keep = KEEP_FAILED
+    tags: tuple[str, ...] = ()
+    #: The id answers ``duplicate`` until this long after it was added, record or not.
+    keep_id_ms: int | None = None
+    #: Lines of traceback to keep per error.
+    backtrace: int = 50
+    trace: dict[str, str] | None = None
+
+    def keep_for(self, state: str) -> Keep:
+        """The retention that applies to a job that ended in ``state``."""
+        return self.keep_failed if state == "failed" else self.keep_completed
+
+
+def seconds_to_ms(value: object, option: str, *, minimum: float = 0) -> int:
+    """A duration option in milliseconds, or ``ConfigError``. A positive one is at least 1 ms."""
+    seconds = value.total_seconds() if isinstance(value, timedelta) else value
+    if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or math.isnan(seconds):
+        raise ConfigError(option, "a number of seconds or a timedelta", value)
+    if not minimum <= seconds <= _MAX_SECONDS:
+        raise ConfigError(option, f"between {minimum:g} seconds and 100 years", value)
+    return max(round(seconds * 1000), int(seconds > 0))
+
+
+def instant_to_ms(value: object, option: str) -> int:
+    """A point in time (aware ``datetime`` or seconds since 1970) in milliseconds."""
+    if isinstance(value, datetime):
+        if value.tzinfo is None:
+            raise ConfigError(
+                option, "a datetime with a timezone (for example datetime.now(UTC) + ...)", value
+            )
+        return round(value.astimezone(UTC).timestamp() * 1000)
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < 1e11:
+        raise ConfigError(option, "an aware datetime, or seconds since 1970", value)
+    return round(value * 1000)
+
+
+class JobOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """What may be said about a job when it is added. Durations are seconds or ``timedelta``."""
+
+    #: Start no earlier than this from now.
+    delay: Duration = 0
+    #: Start no earlier than this instant (aware datetime or seconds since 1970). Excludes ``delay``.
+    run_at: datetime | float | None = None
+    #: Higher runs first; ties run in order of arrival.
+    priority: int = 0
+    #: Total runs, the first included.
+    max_attempts: int = 3
+    #: A name, a number of seconds (fixed), a ``{"type": ..., "delay": ..., "cap": ..., "jitter": ...}``
+    #: mapping, or a ``Backoff``.
+    backoff: str | float | Mapping[str, Any] | Backoff = DEFAULT_BACKOFF
+    #: Longest run of one attempt; ``None`` = no limit.
+    timeout: Duration | None = None
+    #: How long a silent worker keeps the job; ``None`` = the worker's setting.
+    lease: Duration | None = None
+    #: How many lost workers a job survives before it fails as ``stalled``.
+    max_stalls: int = 2
+    #: Your own id: the same id is not added twice while its job is alive.
+    job_id: str | None = None
+    #: True = for ever, False = only as long as its result, a number = that many, timedelta = that long,
+    #: ``{"age": ..., "count": ...}`` = both.
+    keep_completed: bool | int | timedelta | Mapping[str, Any] | Keep = KEEP_COMPLETED
+    keep_failed: bool | int | timedelta | Mapping[str, Any] | Keep = KEEP_FAILED
+    #: Keep the result (and the record) this long, whatever the count bound says.
+    result_ttl: Duration | None = None
+    tags: tuple[str, ...] | list[str] = ()
+    #: Fail as ``expired`` when not started this long after being added.
+    expires_in: Duration | None = None
+    #: The id answers ``duplicate`` for this long, even when its record is gone.
+    keep_id: Duration | None = None
+    #: Lines of traceback kept per error.
+    backtrace: int = 50
+    #: Text that travels with the job for tracing and correlation.
+    trace: dict[str, str] | None = None
+
+    def __post_init__(self) -> None:
+        _check_int("priority", self.priority, PRIORITY_MIN, PRIORITY_MAX)
+        _check_int("max_attempts", self.max_attempts, 1, 1_000_000)
+        _check_int("max_stalls", self.max_stalls, 0, 1_000)
+        _check_int("backtrace", self.backtrace, 0, 1_000)
+        if self.run_at is not None and self.delay:
+            raise ConfigError("run_at", "given without delay (they exclude each other)", self.run_at)
+        if self.job_id is not None:
+            check_job_id(self.job_id)
+        _check_tags(self.tags)
+        _check_trace(self.trace)
+
+    @property
+    def delay_ms(self) -> int:
+        return seconds_to_ms(self.delay, "delay") if self.delay else 0
+
+    @property
+    def run_at_ms(self) -> int | None:
+        return None if self.run_at is None else instant_to_ms(self.run_at, "run_at")
+
+    @property
+    def expires_in_ms(self) -> int | None:
+        return _optional_ms(self.expires_in, "expires_in", minimum=0.001)
+
+    def stored(self) -> StoredOptions:
+        """The compact form, checked."""
+        return StoredOptions(
+            max_attempts=self.max_attempts,
+            backoff=to_backoff(self.backoff),
+            timeout_ms=_optional_ms(self.timeout, "timeout", minimum=0.001),
+            lease_ms=_optional_ms(self.lease, "lease", minimum=1),
+            max_stalls=self.max_stalls,
+            result_ttl_ms=_optional_ms(self.result_ttl, "result_ttl"),
+            keep_completed=to_keep(self.keep_completed, "keep_completed"),
+            keep_failed=to_keep(self.keep_failed, "keep_failed"),
+            tags=tuple(self.tags),
+            keep_id_ms=_optional_ms(self.keep_id, "keep_id", minimum=0.001),
+            backtrace=self.backtrace,
+            trace=dict(self.trace) if self.trace else None,
+        )
+
+    def merged(self, given: Mapping[str, Any]) -> JobOptions:
+        """These options overruled by ``given``; an unknown name is a ``ConfigError``."""
+        if not given:
+            return self
+        check_known(given, OPTION_NAMES, "job option")
+        if "run_at" in given and given["run_at"] is not None and "delay" not in given:
+            given = {**given, "delay": 0}  # a more special run_at overrules a general delay
+        if given.get("delay") and "run_at" not in given:
+            given = {**given, "run_at": None}
+        return msgspec.structs.replace(self, **given)
+
+
+OPTION_NAMES = frozenset(field.name for field in msgspec.structs.fields(JobOptions))
+
+
+def check_known(given: Iterable[str], known: Iterable[str], what: str) -> None:
+    """Refuse names that are not in ``known``, naming the nearest that is."""
+    for name in given:
+        if name not in known:
+            near = difflib.get_close_matches(str(name), list(known), 1)
+            hint = f" (did you mean {near[0]!r}?)" if near else f" (known: {', '.join(sorted(known))})"
+            raise ConfigError(str(name), f"a known {what}{hint}")
+
+
+def to_backoff(value: object) -> Backoff:
+    """Any accepted spelling of a backoff policy."""
+    if isinstance(value, Backoff):
+        return value
+    if isinstance(value, str):
+        return _named_backoff({"type": value})
+    if isinstance(value, Mapping):
+        return _named_backoff(value)
+    return Backoff(type="fixed", delay_ms=seconds_to_ms(value, "backoff"), jitter=0.0)
+
+
+def _named_backoff(value: Mapping[str, Any]) -> Backoff:
+    check_known(value, {"type", "delay", "cap", "jitter"}, "backoff setting")
+    kind = value.get("type", "exponential")
+    if not isinstance(kind, str) or not kind:
+        raise ConfigError("backoff.type", f"one of {', '.join(sorted(BUILT_IN))} or a registered name", kind)
+    jitter = value.get("jitter", 0.2)
+    if isinstance(jitter, bool):
+        jitter = 0.1 if jitter else 0.0
+    if not isinstance(jitter, (int, float)) or not 0 <= jitter <= 1:
+        raise ConfigError("backoff.jitter", "between 0 and 1", jitter)
+    return Backoff(
+        type=kind,
+        delay_ms=seconds_to_ms(value.get("delay", 2), "backoff.delay"),
+        cap_ms=seconds_to_ms(value.get("cap", 3600), "backoff.cap"),
+        jitter=float(jitter),
+    )
+
+
+def to_keep(value: object, option: str) -> Keep:
+    """Any accepted spelling of a retention rule."""
+    if isinstance(value, Keep):
+        return value
+    if value is True:
+        return Keep()
+    if value is False:
+        return Keep(0, 0)
+    if isinstance(value, int):
+        _check_int(option, value, 0, 10**12)
+        return Keep(None, value)
+    if isinstance(value, timedelta):
+        return Keep(seconds_to_ms(value, option), None)
+    if isinstance(value, Mapping):
+        check_known(value, {"age", "count"}, f"{option} setting")
+        count = value.get("count")
+        if count is not None:
+            _check_int(f"{option}.count", count, 0, 10**12)
+        return Keep(_optional_ms(value.get("age"), f"{option}.age"), count)
+    raise ConfigError(option, "True, False, a count, a timedelta, or {'age': ..., 'count': ...}", value)
+
+
+def _optional_ms(value: object, option: str, *, minimum: float = 0) -> int | None:
+    return None if value is None else seconds_to_ms(value, option, minimum=minimum)
+
+
+def _check_int(option: str, value: object, low: int, high: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
+        raise ConfigError(option, f"a whole number from {low} to {high}", value)
+
+
+def _check_tags(tags: object) -> None:
+    if not isinstance(tags, (tuple, list)) or len(tags) > 32:
+        raise ConfigError("tags", "a list of at most 32 texts", tags)
+    for tag in tags:
+        if not isinstance(tag, str) or not 1 <= len(tag) <= 128:
+            raise ConfigError("tags", "texts of 1 to 128 characters", tag)
+
+
+def _check_trace(trace: object) -> None:
+    if trace is None:
+        return
+    if not isinstance(trace, dict) or not all(
+        isinstance(key, str) and isinstance(value, str) for key, value in trace.items()
+    ):
+        raise ConfigError("trace", "a mapping of text to text", trace)
+
+
+Isolation = Literal["auto", "thread", "process"]
+
+#: What applies when nobody says anything.
+DEFAULT_OPTIONS = JobOptions()

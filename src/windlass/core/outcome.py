@@ -1,0 +1,100 @@
+"""How attempts end and how requests about single jobs are answered."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+import msgspec
+
+from windlass.core.job import ErrorInfo
+
+
+class AddOutcome(StrEnum):
+    """What became of an ``add``."""
+
+    QUEUED = "queued"
+    DUPLICATE = "duplicate"
+    REPLACED = "replaced"
+    CACHED = "cached"
+
+
+class Outcome(StrEnum):
+    """How a worker ends an attempt."""
+
+    COMPLETE = "complete"
+    FAIL = "fail"
+    RETRY = "retry"
+    SNOOZE = "snooze"
+    RELEASE = "release"
+    CANCEL = "cancel"
+
+
+class Settlement(msgspec.Struct, kw_only=True):
+    """The end of one attempt, under its lease token.
+
+    * ``complete``: completed, with ``result``;
+    * ``fail``: failed for good, with ``error`` and ``reason``;
+    * ``retry``: attempts + 1, ``retrying`` until ``delay_ms`` passed; with 0, waiting at the back of its
+      priority;
+    * ``snooze``: ``scheduled`` until ``delay_ms`` passed (0: waiting, at the back); costs no attempt;
+    * ``release``: waiting at its old place, or ``scheduled`` for ``delay_ms``; costs no attempt;
+    * ``cancel``: cancelled, with ``reason``.
+
+    When somebody asked for cancellation meanwhile, ``retry``, ``snooze`` and ``release`` end as cancelled.
+    """
+
+    queue: str
+    id: str
+    token: str
+    outcome: Outcome
+    duration_ms: int | None = None
+    result: bytes | None = None
+    delay_ms: int = 0
+    error: ErrorInfo | None = None
+    reason: str = ""
+    #: False: a failure that is not the handler's fault leaves ``attempts`` alone.
+    uses_attempt: bool = True
+    #: True: this release is due to a missing handler and counts in ``misses``.
+    miss: bool = False
+
+
+class Settled(StrEnum):
+    """The answer for one settlement."""
+
+    OK = "ok"
+    #: This token settled before: the reply was lost, nothing changed now.
+    ALREADY = "already"
+    #: Another lease is newer, or the lease expired and was recovered.
+    LOST = "lost"
+    #: The record is no longer there.
+    GONE = "gone"
+
+
+class Extended(StrEnum):
+    """The answer for one lease extension."""
+
+    OK = "ok"
+    #: Extended, and somebody asked for the job to be cancelled.
+    CANCELLING = "cancelling"
+    LOST = "lost"
+
+
+class CancelOutcome(StrEnum):
+    """The answer to ``cancel``."""
+
+    CANCELLED = "cancelled"
+    #: It runs: the worker was told and will stop it.
+    CANCELLING = "cancelling"
+    FINISHED = "finished"
+    NOT_FOUND = "not_found"
+
+
+class Changed(StrEnum):
+    """The answer to a change of one job."""
+
+    OK = "ok"
+    NOT_FOUND = "not_found"
+    #: The job's state does not allow it.
+    ILLEGAL = "illegal"
+    #: A token was given and is not the newest.
+    LOST = "lost"

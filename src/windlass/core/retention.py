@@ -1,0 +1,27 @@
+"""When a finished record may go. One rule for every store.
+
+A record stays while its result may be read: for ``GRACE_MS`` at least, and for an explicit ``result_ttl``.
+After that it goes when it is older than the ``age`` of its keep rule, or when ``count`` newer ones of the
+same queue and state exist (the rule of the newest finished job decides the count).
+"""
+
+from __future__ import annotations
+
+from windlass.core.options import DEFAULT_RESULT_TTL_MS, GRACE_MS, StoredOptions
+
+
+def result_until(options: StoredOptions, now_ms: int) -> int:
+    """Until when the result of a job that completes now may be read."""
+    ttl = DEFAULT_RESULT_TTL_MS if options.result_ttl_ms is None else options.result_ttl_ms
+    return now_ms + ttl
+
+
+def keep_until(options: StoredOptions, state: str, now_ms: int) -> int | None:
+    """When a record that finishes now is too old (None: never)."""
+    age = options.keep_for(state).age_ms
+    return None if age is None else max(now_ms + age, spare_until(options, now_ms))
+
+
+def spare_until(options: StoredOptions, now_ms: int) -> int:
+    """Before this instant not even the count bound removes a record that finishes now."""
+    return now_ms + max(GRACE_MS, options.result_ttl_ms or 0)

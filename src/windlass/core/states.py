@@ -1,0 +1,69 @@
+"""The states of a job and the only moves between them.
+
+::
+
+      add ──► waiting ◄──────────────┐ promote, retry by hand,
+       │        │ claim              │ release, recover (old place)
+       │        ▼                    │
+       │      active ──► completed   │
+       │        │  │ ──► failed  ────┤
+       │        │  │ ──► cancelled ──┤
+       │        │  └───► retrying ───┤ (after a failed attempt)
+       │        └──────► scheduled ──┘ (snoozed; or due later)
+       └──► scheduled
+
+``failed`` is final: it is the dead set. ``blocked`` (on dependencies) and ``parked`` (group or rate
+limit) wait for something other than time. ``paused`` is a property of a queue, never of a job.
+Every backend is tested against ``MOVES``.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+
+class JobState(StrEnum):
+    """Where a job is. A job is in exactly one state."""
+
+    WAITING = "waiting"
+    SCHEDULED = "scheduled"
+    RETRYING = "retrying"
+    BLOCKED = "blocked"
+    PARKED = "parked"
+    ACTIVE = "active"
+    COMPLETED = "completed"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+
+#: Nothing happens any more in these, unless a person retries the job.
+FINISHED = frozenset({JobState.COMPLETED, JobState.FAILED, JobState.CANCELLED})
+#: Waiting for a due time.
+DUE_LATER = frozenset({JobState.SCHEDULED, JobState.RETRYING})
+#: Not started, not finished: may be changed, cancelled or removed freely.
+PENDING = frozenset(
+    {JobState.WAITING, JobState.SCHEDULED, JobState.RETRYING, JobState.BLOCKED, JobState.PARKED}
+)
+
+_W, _S, _R, _A = JobState.WAITING, JobState.SCHEDULED, JobState.RETRYING, JobState.ACTIVE
+_C, _F, _X = JobState.COMPLETED, JobState.FAILED, JobState.CANCELLED
+_B, _P = JobState.BLOCKED, JobState.PARKED
+
+#: ``None`` stands for "no record": a job is born into a state and leaves from one.
+MOVES: dict[JobState | None, frozenset[JobState | None]] = {
+    None: frozenset({_W, _S, _B, _P}),
+    _W: frozenset({_A, _X, _F, _S, _P, None}),
+    _S: frozenset({_W, _X, _F, _P, None}),
+    _R: frozenset({_W, _X, _F, None}),
+    _B: frozenset({_W, _S, _X, _F, None}),
+    _P: frozenset({_W, _A, _X, _F, None}),
+    _A: frozenset({_C, _F, _X, _R, _S, _W, _B, _P, None}),
+    _C: frozenset({_W, _S, None}),
+    _F: frozenset({_W, _S, None}),
+    _X: frozenset({_W, _S, None}),
+}
+
+
+def may_move(before: JobState | None, after: JobState | None) -> bool:
+    """Whether the table allows this move. Staying in place is not a move."""
+    return after in MOVES[before]

@@ -1,0 +1,421 @@
+"""Every change that a job can go through, as a function on its record.
+
+Pure and deterministic: time and fresh places come in with the ``Scribe``, which also takes down the event
+of each change and the history of each attempt. The memory backend runs all of it; other stores run it for
+all but their hottest verbs, and the conformance suite holds those to the same results.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import msgspec
+
+from windlass.core.job import (
+    ERRORS_KEPT,
+    AttemptOutcome,
+    AttemptRecord,
+    ErrorInfo,
+    EventType,
+    JobRecord,
+    NewJob,
+    attempt_record,
+)
+from windlass.core.outcome import CancelOutcome, Changed, Extended, Outcome, Settled, Settlement
+from windlass.core.retention import result_until
+from windlass.core.states import DUE_LATER, FINISHED, PENDING, JobState
+
+EventData = dict[str, str | int | None]
+
+STALLED_CLASS = "JobStalled"
+EXPIRED_CLASS = "JobExpired"
+
+
+class Note(NamedTuple):
+    """An event before it has its id."""
+
+    queue: str
+    type: EventType
+    job_id: str = ""
+    task: str = ""
+    data: EventData = {}
+
+
+class Scribe:
+    """The moment of a change, and what the change writes besides the job itself."""
+
+    def __init__(self, now_ms: int, fresh_place: Callable[[], int]) -> None:
+        self.now_ms = now_ms
+        self.fresh_place = fresh_place
+        self.notes: list[Note] = []
+        self.history: list[AttemptRecord] = []
+
+    def note(self, job: JobRecord, event: EventType, **data: str | int | None) -> None:
+        """Take down that ``event`` happened to ``job``."""
+        self.notes.append(Note(job.queue, event, job.id, job.task, data))
+
+
+def create(new: NewJob, scribe: Scribe, *, after_ms: int = 0) -> JobRecord:
+    """The record of a job that is added now. ``after_ms``: add time of the job it replaces, if any."""
+    now_ms = max(scribe.now_ms, after_ms + 1 if after_ms else 0)
+    due_ms = new.run_at_ms if new.run_at_ms is not None else now_ms + new.delay_ms
+    later = due_ms > now_ms
+    seq = scribe.fresh_place()
+    job = JobRecord(
+        queue=new.queue,
+        id=new.id,
+        task=new.task,
+        payload=new.payload,
+        codec=new.codec,
+        state=JobState.SCHEDULED if later else JobState.WAITING,
+        priority=new.priority,
+        seq=seq,
+        place=seq,
+        options=new.options,
+        request_id=new.request_id,
+        enqueued_ms=now_ms,
+        ready_ms=due_ms if later else now_ms,
+        due_ms=due_ms if later else None,
+        expires_ms=None if new.expires_in_ms is None else now_ms + new.expires_in_ms,
+    )
+    if later:
+        scribe.note(job, EventType.SCHEDULED, run_at_ms=due_ms)
+    else:
+        scribe.note(job, EventType.ENQUEUED)
+    return job
+
+
+def answers_cached(job: JobRecord, now_ms: int) -> bool:
+    """Whether adding this id again is answered by the finished job's result."""
+    return (
+        job.state is JobState.COMPLETED and job.result_until_ms is not None and job.result_until_ms > now_ms
+    )
+
+
+def kept_until(job: JobRecord) -> int:
+    """Until when the id answers ``duplicate`` whatever became of the job (0: no such promise)."""
+    return 0 if job.options.keep_id_ms is None else job.enqueued_ms + job.options.keep_id_ms
+
+
+def blocks_id(job: JobRecord, now_ms: int) -> bool:
+    """Whether adding this id again is a duplicate."""
+    return job.state not in FINISHED or kept_until(job) > now_ms
+
+
+def promote(job: JobRecord, scribe: Scribe) -> None:
+    """A due (or hurried) job becomes waiting, at the back of its priority."""
+    job.state = JobState.WAITING
+    job.ready_ms = min(job.due_ms, scribe.now_ms) if job.due_ms is not None else scribe.now_ms
+    job.due_ms = None
+    job.place = scribe.fresh_place()
+    scribe.note(job, EventType.PROMOTED)
+
+
+def is_expired(job: JobRecord, now_ms: int) -> bool:
+    """Whether a job that never started is past its ``expires_in``."""
+    return job.expires_ms is not None and job.expires_ms <= now_ms and job.deliveries == 0
+
+
+def expire(job: JobRecord, scribe: Scribe) -> None:
+    """End a job that was not started in time."""
+    error = ErrorInfo(scribe.now_ms, 0, EXPIRED_CLASS, "not started before its expires_in passed")
+    scribe.history.append(attempt_record(job, AttemptOutcome.EXPIRED, scribe.now_ms, error=error))
+    _finish(job, JobState.FAILED, scribe, reason="expired")
+    scribe.note(job, EventType.FAILED, reason="expired", error_class=EXPIRED_CLASS)
+
+
+def lease(job: JobRecord, scribe: Scribe, *, token: str, worker: str, lease_ms: int) -> None:
+    """A waiting job starts: it belongs to ``worker`` until the lease runs out."""
+    job.state = JobState.ACTIVE
+    job.token = token
+    job.worker = worker
+    job.started_ms = scribe.now_ms
+    job.deliveries += 1
+    job.progress = None
+    job.lease_until_ms = scribe.now_ms + (job.options.lease_ms or lease_ms)
+    scribe.note(job, EventType.STARTED, attempt=job.attempts + 1, worker=worker)
+
+
+def holds(job: JobRecord, token: str) -> bool:
+    """Whether ``token`` is the job's newest lease."""
+    return job.state is JobState.ACTIVE and job.token == token
+
+
+def check_token(job: JobRecord | None, token: str) -> Settled:
+    """What a settlement under ``token`` is answered."""
+    if job is None:
+        return Settled.GONE
+    if holds(job, token):
+        return Settled.OK
+    return Settled.ALREADY if job.settled_token == token else Settled.LOST
+
+
+def settle(job: JobRecord, end: Settlement, scribe: Scribe) -> None:
+    """End the attempt of an active job. The caller checked the token."""
+    outcome = end.outcome
+    if job.cancel_reason is not None and outcome in (Outcome.RETRY, Outcome.SNOOZE, Outcome.RELEASE):
+        outcome = Outcome.CANCEL
+    _ENDS[outcome](job, end, scribe)
+
+
+def _record(
+    job: JobRecord, outcome: AttemptOutcome, end: Settlement, scribe: Scribe, error: ErrorInfo | None = None
+) -> None:
+    scribe.history.append(
+        attempt_record(job, outcome, scribe.now_ms, duration_ms=end.duration_ms, error=error)
+    )
+
+
+def _complete(job: JobRecord, end: Settlement, scribe: Scribe) -> None:
+    _record(job, AttemptOutcome.COMPLETED, end, scribe)
+    job.result = end.result
+    job.result_until_ms = result_until(job.options, scribe.now_ms)
+    _finish(job, JobState.COMPLETED, scribe)
+    scribe.note(job, EventType.COMPLETED)
+
+
+def _fail(job: JobRecord, end: Settlement, scribe: Scribe) -> None:
+    error = _keep_error(job, end, scribe)
+    _record(job, AttemptOutcome.FAILED, end, scribe, error)
+    job.attempts += end.uses_attempt
+    _finish(job, JobState.FAILED, scribe, reason=end.reason)
+    scribe.note(
+        job, EventType.FAILED, reason=end.reason, error_class=error.error_class, message=error.message[:500]
+    )
+
+
+def _retry(job: JobRecord, end: Settlement, scribe: Scribe) -> None:
+    error = _keep_error(job, end, scribe)
+    _record(job, AttemptOutcome.RETRYING, end, scribe, error)
+    job.attempts += 1
+    _put_back(job, JobState.RETRYING, end.delay_ms, scribe)
+    scribe.note(
+        job,
+        EventType.RETRYING,
+        attempt=job.attempts,
+        error_class=error.error_class,
+        message=error.message[:500],
+        run_at_ms=job.due_ms,
+    )
+
+
+def _snooze(job: JobRecord, end: Settlement, scribe: Scribe) -> None:
+    _record(job, AttemptOutcome.SNOOZED, end, scribe)
+    _put_back(job, JobState.SCHEDULED, end.delay_ms, scribe)
+    if job.due_ms is None:
+        scribe.note(job, EventType.RELEASED, reason=end.reason or "snoozed")
+    else:
+        scribe.note(job, EventType.SCHEDULED, reason=end.reason or "snoozed", run_at_ms=job.due_ms)
+
+
+def _release(job: JobRecord, end: Settlement, scribe: Scribe) -> None:
+    _record(job, AttemptOutcome.RELEASED, end, scribe)
+    job.misses += end.miss
+    place, ready_ms = job.place, job.ready_ms
+    _put_back(job, JobState.SCHEDULED, end.delay_ms, scribe)
+    if job.due_ms is None:
+        job.place, job.ready_ms = place, ready_ms
+    scribe.note(job, EventType.RELEASED, reason=end.reason, run_at_ms=job.due_ms)
+
+
+def _cancel(job: JobRecord, end: Settlement, scribe: Scribe) -> None:
+    reason = end.reason or job.cancel_reason or ""
+    _record(job, AttemptOutcome.CANCELLED, end, scribe)
+    _finish(job, JobState.CANCELLED, scribe, reason=reason)
+    scribe.note(job, EventType.CANCELLED, reason=reason)
+
+
+_ENDS: dict[Outcome, Callable[[JobRecord, Settlement, Scribe], None]] = {
+    Outcome.COMPLETE: _complete,
+    Outcome.FAIL: _fail,
+    Outcome.RETRY: _retry,
+    Outcome.SNOOZE: _snooze,
+    Outcome.RELEASE: _release,
+    Outcome.CANCEL: _cancel,
+}
+
+
+def _keep_error(job: JobRecord, end: Settlement, scribe: Scribe) -> ErrorInfo:
+    given = end.error or ErrorInfo()
+    error = ErrorInfo(
+        scribe.now_ms,
+        job.attempts + 1,
+        given.error_class,
+        given.message,
+        given.traceback,
+        given.fingerprint,
+    )
+    job.errors = [*job.errors, error][-ERRORS_KEPT:]
+    return error
+
+
+def _drop_lease(job: JobRecord, *, settled: bool = True) -> None:
+    if settled:
+        job.settled_token = job.token
+    job.token = None
+    job.lease_until_ms = None
+
+
+def _finish(job: JobRecord, state: JobState, scribe: Scribe, reason: str = "") -> None:
+    if job.token is not None:
+        _drop_lease(job)
+    job.state = state
+    job.due_ms = None
+    job.finished_ms = scribe.now_ms
+    job.reason = reason
+
+
+def _put_back(job: JobRecord, state: JobState, delay_ms: int, scribe: Scribe) -> None:
+    _drop_lease(job)
+    if delay_ms > 0:
+        job.state = state
+        job.due_ms = job.ready_ms = scribe.now_ms + delay_ms
+    else:
+        job.state = JobState.WAITING
+        job.ready_ms = scribe.now_ms
+        job.place = scribe.fresh_place()
+
+
+def extend(job: JobRecord | None, token: str, lease_ms: int, now_ms: int) -> Extended:
+    """Renew a lease; only the newest token may."""
+    if job is None or not holds(job, token):
+        return Extended.LOST
+    job.lease_until_ms = now_ms + lease_ms
+    return Extended.OK if job.cancel_reason is None else Extended.CANCELLING
+
+
+def give_back(job: JobRecord, scribe: Scribe) -> None:
+    """Release a lease that its worker never heard of: old place, nothing counted but the delivery."""
+    _release(
+        job,
+        Settlement(queue=job.queue, id=job.id, token="", outcome=Outcome.RELEASE, reason="reconciled"),
+        scribe,
+    )
+
+
+def recover(job: JobRecord, scribe: Scribe) -> bool:
+    """Take back an expired lease; False when the job has now failed because that happened too often."""
+    worker = job.worker
+    job.stalls += 1
+    if job.cancel_reason is not None:
+        scribe.history.append(attempt_record(job, AttemptOutcome.CANCELLED, scribe.now_ms))
+        _drop_lease(job, settled=False)
+        _finish(job, JobState.CANCELLED, scribe, reason=job.cancel_reason)
+        scribe.note(job, EventType.CANCELLED, reason=job.reason)
+        return True
+    if job.stalls > job.options.max_stalls:
+        return _fail_stalled(job, scribe, worker)
+    scribe.history.append(attempt_record(job, AttemptOutcome.STALLED, scribe.now_ms))
+    _drop_lease(job, settled=False)
+    job.state = JobState.WAITING
+    scribe.note(job, EventType.STALLED, worker=worker, stalls=job.stalls)
+    return True
+
+
+def _fail_stalled(job: JobRecord, scribe: Scribe, worker: str | None) -> bool:
+    message = f"the worker went silent {job.stalls} times, last {worker}"
+    error = ErrorInfo(scribe.now_ms, job.attempts + 1, STALLED_CLASS, message, "", STALLED_CLASS)
+    job.errors = [*job.errors, error][-ERRORS_KEPT:]
+    scribe.history.append(attempt_record(job, AttemptOutcome.FAILED, scribe.now_ms, error=error))
+    _drop_lease(job, settled=False)  # the silent worker settled nothing: its late answer is lost
+    _finish(job, JobState.FAILED, scribe, reason="stalled")
+    scribe.note(job, EventType.FAILED, reason="stalled", error_class=STALLED_CLASS, message=message)
+    return False
+
+
+def cancel(job: JobRecord | None, reason: str, scribe: Scribe) -> CancelOutcome:
+    """Cancel a pending job now, ask the worker of an active one."""
+    if job is None:
+        return CancelOutcome.NOT_FOUND
+    if job.state in FINISHED:
+        return CancelOutcome.FINISHED
+    if job.state is JobState.ACTIVE:
+        if job.cancel_reason is None:
+            job.cancel_reason = reason
+            scribe.note(job, EventType.CANCELLING, reason=reason)
+        return CancelOutcome.CANCELLING
+    scribe.history.append(attempt_record(job, AttemptOutcome.CANCELLED, scribe.now_ms))
+    _finish(job, JobState.CANCELLED, scribe, reason=reason)
+    scribe.note(job, EventType.CANCELLED, reason=reason)
+    return CancelOutcome.CANCELLED
+
+
+def remove(job: JobRecord, scribe: Scribe) -> None:
+    """Take down that a record goes; one that had not finished leaves its end in history."""
+    if job.state not in FINISHED:
+        scribe.history.append(attempt_record(job, AttemptOutcome.CANCELLED, scribe.now_ms))
+    scribe.note(job, EventType.REMOVED, state=job.state.value)
+
+
+def retry(job: JobRecord, scribe: Scribe) -> Changed:
+    """Put a finished job back with a fresh budget; hurry a retrying one."""
+    if job.state is JobState.RETRYING:
+        promote(job, scribe)
+        return Changed.OK
+    if job.state not in FINISHED:
+        return Changed.ILLEGAL
+    job.state = JobState.WAITING
+    job.attempts = job.stalls = job.misses = 0
+    job.manual_retries += 1
+    job.finished_ms = job.expires_ms = job.cancel_reason = None
+    job.result = job.result_until_ms = None
+    job.reason = ""
+    job.ready_ms = scribe.now_ms
+    job.place = scribe.fresh_place()
+    scribe.note(job, EventType.ENQUEUED, reason="retried")
+    return Changed.OK
+
+
+def change(
+    job: JobRecord,
+    scribe: Scribe,
+    *,
+    token: str | None,
+    priority: int | None,
+    delay_ms: int | None,
+    payload: bytes | None,
+) -> Changed:
+    """Change a pending job, or (payload only, with its token) an active one."""
+    if token is not None:
+        if not holds(job, token):
+            return Changed.LOST
+        if priority is not None or delay_ms is not None:
+            return Changed.ILLEGAL
+    elif job.state not in PENDING:
+        return Changed.ILLEGAL
+    if payload is not None:
+        job.payload = payload
+        scribe.note(job, EventType.CHANGED, what="data")
+    if priority is not None and priority != job.priority:
+        job.priority = priority
+        job.place = scribe.fresh_place()
+        scribe.note(job, EventType.CHANGED, what="priority", priority=priority)
+    return Changed.OK if delay_ms is None else _change_delay(job, delay_ms, scribe)
+
+
+def _change_delay(job: JobRecord, delay_ms: int, scribe: Scribe) -> Changed:
+    if delay_ms <= 0:
+        if job.state in DUE_LATER:
+            promote(job, scribe)
+        return Changed.OK
+    if job.state is JobState.WAITING:
+        job.state = JobState.SCHEDULED
+    job.due_ms = job.ready_ms = scribe.now_ms + delay_ms
+    scribe.note(job, EventType.SCHEDULED, run_at_ms=job.due_ms)
+    return Changed.OK
+
+
+def progress_text(job: JobRecord) -> str:
+    """Progress for the event log: JSON as it is, other codecs as a note of their size."""
+    data = job.progress or b""
+    return data.decode() if job.codec == "json" and len(data) <= 1_000 else f"{len(data)} bytes"
+
+
+def set_result_ttl(job: JobRecord, ttl_ms: int, scribe: Scribe) -> Changed:
+    """Keep a completed job's result (and its record) until ``ttl_ms`` from now."""
+    if job.state is not JobState.COMPLETED or job.finished_ms is None:
+        return Changed.ILLEGAL
+    job.result_until_ms = scribe.now_ms + ttl_ms
+    job.options = msgspec.structs.replace(job.options, result_ttl_ms=job.result_until_ms - job.finished_ms)
+    return Changed.OK

@@ -1,0 +1,264 @@
+"""Every error and every signal that Windlass raises, in one tree.
+
+::
+
+    WindlassError
+    ├── ConfigError (ValueError)          an option, name or URL that cannot work
+    │   └── PayloadTooLargeError          arguments over the size cap
+    ├── UnsupportedByBackendError         the chosen store cannot do this
+    ├── StorageError (ConnectionError)    the store is unreachable, locked, full or damaged
+    │   └── HistoryTrimmedError           a cursor points below the oldest kept record
+    ├── JobNotFoundError (LookupError)    no job under that id
+    ├── IllegalTransitionError            the job's state does not allow the request
+    ├── LeaseLostError                    the job belongs to a newer lease
+    ├── ResultError                       a handler's result cannot be stored
+    ├── WaitTimeoutError (TimeoutError)   nothing finished in time; the job goes on
+    ├── JobFailedError                    the awaited job failed for good
+    │   └── MaxRetriesError               ... because its attempts are spent
+    ├── JobCancelledError                 the awaited job was cancelled
+    ├── JobTimeoutError (TimeoutError)    an attempt ran longer than its ``timeout``
+    ├── WorkerCrashError                  the child process of an attempt died
+    └── UnrecoverableError                raised by a handler: fail now, never retry
+
+    JobSignal                             raised by a handler to steer its job; not an error
+    ├── Snooze(delay)                     run me again later; costs no attempt
+    ├── Retry(delay)                      this attempt failed; run me again after ``delay``
+    ├── Cancel(reason)                    end as cancelled
+    └── RateLimitError(delay)             the other side is busy; costs no attempt
+
+Each error carries a stable ``code`` (for logs, HTTP answers and metrics) and its facts as
+attributes, so that nobody has to parse a sentence.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any, ClassVar
+
+
+class WindlassError(Exception):
+    """Base of every error that Windlass raises on purpose."""
+
+    code: ClassVar[str] = "error"
+
+
+class ConfigError(WindlassError, ValueError):
+    """An option cannot work. ``option``, ``want`` and ``got`` say which, and why."""
+
+    code = "config"
+
+    def __init__(self, option: str, want: str, got: object = ...) -> None:
+        self.option = option
+        self.want = want
+        self.got = got
+        tail = "" if got is ... else f", got {got!r}"
+        super().__init__(f"{option} must be {want}{tail}")
+
+
+class PayloadTooLargeError(ConfigError):
+    """Encoded arguments are larger than the cap (1 MB unless the app says otherwise)."""
+
+    code = "payload_too_large"
+
+    def __init__(self, size: int, limit: int) -> None:
+        self.size = size
+        self.limit = limit
+        super().__init__(
+            "payload",
+            f"at most {limit} bytes once encoded (store large data elsewhere and pass a reference)",
+            size,
+        )
+
+
+class UnsupportedByBackendError(WindlassError):
+    """The backend declares this capability missing. Nothing was changed."""
+
+    code = "unsupported"
+
+    def __init__(self, backend: str, capability: str, advice: str = "") -> None:
+        self.backend = backend
+        self.capability = capability
+        super().__init__(
+            f"the {backend} backend does not support {capability}" + (f"; {advice}" if advice else "")
+        )
+
+
+class StorageError(WindlassError, ConnectionError):
+    """The store did not answer, refused, or is damaged. The message says what to do.
+
+    After this error a write may or may not have happened; every verb can be repeated safely.
+    """
+
+    code = "storage"
+
+
+class HistoryTrimmedError(StorageError):
+    """The log was trimmed past the requested position: records in between are gone."""
+
+    code = "history_trimmed"
+
+    def __init__(self, log: str, queue: str, after: int, oldest: int) -> None:
+        self.log = log
+        self.queue = queue
+        self.after = after
+        self.oldest = oldest
+        super().__init__(
+            f"the {log} of queue {queue!r} was asked for everything after {after}, but its oldest kept "
+            f"record is {oldest}; records in between were trimmed. Continue from {oldest - 1} to accept the gap"
+        )
+
+
+class JobNotFoundError(WindlassError, LookupError):
+    """No such job: the id is wrong, or the record was pruned or removed."""
+
+    code = "job_not_found"
+
+    def __init__(self, queue: str, job_id: str) -> None:
+        self.queue = queue
+        self.job_id = job_id
+        super().__init__(f"queue {queue!r} has no job {job_id!r} (never added, pruned, or removed)")
+
+
+class IllegalTransitionError(WindlassError):
+    """The job's state does not allow what was asked. Nothing was changed."""
+
+    code = "illegal_transition"
+
+    def __init__(self, job_id: str, state: str, action: str, advice: str = "") -> None:
+        self.job_id = job_id
+        self.state = state
+        self.action = action
+        super().__init__(f"cannot {action} job {job_id!r}: it is {state}" + (f"; {advice}" if advice else ""))
+
+
+class LeaseLostError(WindlassError):
+    """Another lease is newer, or the job ended: this attempt may not change it any more."""
+
+    code = "lease_lost"
+
+    def __init__(self, queue: str, job_id: str) -> None:
+        self.queue = queue
+        self.job_id = job_id
+        super().__init__(
+            f"the lease on job {job_id!r} of queue {queue!r} was lost: it expired and the job was "
+            "recovered, or the job was removed"
+        )
+
+
+class ResultError(WindlassError):
+    """A handler returned something that cannot be encoded, or that is too large to store."""
+
+    code = "result"
+
+
+class WaitTimeoutError(WindlassError, TimeoutError):
+    """The awaited job did not finish in time. It goes on; only the waiting ended."""
+
+    code = "wait_timeout"
+
+    def __init__(self, job_id: str, timeout_s: float) -> None:
+        self.job_id = job_id
+        self.timeout_s = timeout_s
+        super().__init__(f"job {job_id!r} did not finish within {timeout_s:g} s; it is still in the queue")
+
+
+class JobFailedError(WindlassError):
+    """The awaited job failed for good. The original error's class, message and trace are kept."""
+
+    code = "job_failed"
+
+    def __init__(
+        self, job_id: str, reason: str, error_class: str = "", error_message: str = "", traceback: str = ""
+    ) -> None:
+        self.job_id = job_id
+        self.reason = reason
+        self.error_class = error_class
+        self.error_message = error_message
+        self.traceback = traceback
+        detail = f": {error_class}: {error_message}" if error_class else ""
+        super().__init__(f"job {job_id!r} failed ({reason}){detail}")
+
+
+class MaxRetriesError(JobFailedError):
+    """The job failed because every attempt failed. Carries what a dead-letter handler needs."""
+
+    code = "max_retries"
+
+    def __init__(
+        self,
+        job_id: str,
+        attempts: int,
+        error_class: str = "",
+        error_message: str = "",
+        traceback: str = "",
+        payload: Any = None,
+    ) -> None:
+        super().__init__(job_id, f"all {attempts} attempts failed", error_class, error_message, traceback)
+        self.attempts = attempts
+        self.payload = payload
+
+
+class JobCancelledError(WindlassError):
+    """The awaited job was cancelled."""
+
+    code = "job_cancelled"
+
+    def __init__(self, job_id: str, reason: str = "") -> None:
+        self.job_id = job_id
+        self.reason = reason
+        super().__init__(f"job {job_id!r} was cancelled" + (f": {reason}" if reason else ""))
+
+
+class JobTimeoutError(WindlassError, TimeoutError):
+    """An attempt ran longer than the job's ``timeout``. Counts as a failed attempt."""
+
+    code = "job_timeout"
+
+
+class WorkerCrashError(WindlassError):
+    """The child process that ran an attempt died (crash, memory limit, hard timeout)."""
+
+    code = "worker_crash"
+
+
+class UnrecoverableError(WindlassError):
+    """Raise it in a handler to fail the job at once, whatever attempts are left."""
+
+    code = "unrecoverable"
+
+
+class JobSignal(Exception):
+    """Raised by a handler to steer its own job. Never logged as a failure."""
+
+
+class _DelaySignal(JobSignal):
+    def __init__(self, delay: float | timedelta = 0) -> None:
+        seconds = delay.total_seconds() if isinstance(delay, timedelta) else delay
+        if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not 0 <= seconds < 1e10:
+            raise ConfigError("delay", "a number of seconds or a timedelta, not negative", delay)
+        self.delay_ms = round(seconds * 1000)
+        super().__init__(f"{type(self).__name__} for {seconds:g} s")
+
+
+class Snooze(_DelaySignal):
+    """Put the running job back for ``delay``. The attempt does not count."""
+
+
+class Retry(_DelaySignal):
+    """Count this attempt as failed and run the job again after ``delay`` (if attempts are left)."""
+
+    def __init__(self, delay: float | timedelta = 0, reason: str = "") -> None:
+        super().__init__(delay)
+        self.reason = reason
+
+
+class RateLimitError(_DelaySignal):
+    """The service behind the handler said "slow down": run again after ``delay``, at no cost."""
+
+
+class Cancel(JobSignal):
+    """End the running job as ``cancelled``, with a reason."""
+
+    def __init__(self, reason: str = "") -> None:
+        self.reason = reason
+        super().__init__(reason or "cancelled by its handler")

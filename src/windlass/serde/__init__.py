@@ -1,0 +1,87 @@
+"""Codecs: how arguments and results become bytes, with a cap on their size.
+
+JSON is the default and the only codec that every language reads. MessagePack is smaller and keeps bytes.
+``register_codec`` adds one's own (CBOR, Protocol Buffers, encrypted, ...). There is no pickle: whoever can
+write to the store must not be able to run code in a worker.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Protocol, runtime_checkable
+
+import msgspec
+
+from windlass.errors import ConfigError, PayloadTooLargeError
+
+#: One megabyte. Larger data belongs in an object store, with its address in the job.
+DEFAULT_MAX_BYTES = 1_000_000
+
+
+@runtime_checkable
+class Codec(Protocol):
+    """Turns values into bytes and back. ``name`` is stored with each job."""
+
+    @property
+    def name(self) -> str: ...
+
+    def encode(self, value: Any) -> bytes:
+        """The bytes of ``value``; raises ``TypeError`` or ``ValueError`` when it cannot be stored."""
+        ...
+
+    def decode(self, data: bytes) -> Any:
+        """The value of ``data``; raises ``ValueError`` when the bytes are not this codec's."""
+        ...
+
+
+class JsonCodec:
+    """JSON by msgspec: datetimes, UUIDs, Decimals, dataclasses and structs become JSON's own types."""
+
+    name = "json"
+
+    def __init__(self) -> None:
+        self._encoder = msgspec.json.Encoder()
+        self._decoder = msgspec.json.Decoder()
+        self.encode = self._encoder.encode
+        self.decode = self._decoder.decode
+
+
+class MsgpackCodec:
+    """MessagePack by msgspec: like JSON, but smaller, and bytes stay bytes."""
+
+    name = "msgpack"
+
+    def __init__(self) -> None:
+        self._encoder = msgspec.msgpack.Encoder()
+        self._decoder = msgspec.msgpack.Decoder()
+        self.encode = self._encoder.encode
+        self.decode = self._decoder.decode
+
+
+JSON: Codec = JsonCodec()
+_codecs: dict[str, Codec] = {"json": JSON, "msgpack": MsgpackCodec()}
+
+
+def register_codec(codec: Codec) -> None:
+    """Make ``codec`` known in this process, for ``Windlass(codec=...)`` and for workers."""
+    if not isinstance(codec, Codec) or not isinstance(codec.name, str) or not 1 <= len(codec.name) <= 32:
+        raise ConfigError("codec", "an object with name, encode and decode", codec)
+    _codecs[codec.name] = codec
+
+
+def get_codec(name: str) -> Codec:
+    """The codec registered as ``name``, or ``ConfigError``."""
+    codec = _codecs.get(name)
+    if codec is None:
+        raise ConfigError("codec", f"one of {', '.join(sorted(_codecs))} (see register_codec)", name)
+    return codec
+
+
+def encode_payload(codec: Codec, value: Any, max_bytes: int = DEFAULT_MAX_BYTES) -> bytes:
+    """Encode arguments; ``ConfigError`` when they cannot be stored, ``PayloadTooLargeError`` over the cap."""
+    try:
+        data = codec.encode(value)
+    except (TypeError, ValueError, OverflowError, RecursionError) as exc:
+        raise ConfigError("arguments", f"values that {codec.name} can store ({exc})") from exc
+    if len(data) > max_bytes:
+        raise PayloadTooLargeError(len(data), max_bytes)
+    return data
