@@ -1,0 +1,101 @@
+"""Windlass: background jobs that are never lost, that are fast, and whose history can be queried.
+
+    from windlass import Windlass
+
+    app = Windlass()                       # sqlite:///windlass.db, or $WINDLASS_URL
+
+    @app.task(queue="mail", max_attempts=5)
+    async def send_mail(to: str) -> str: ...
+
+    job = await send_mail.enqueue("ada@example.com")
+
+Run it with ``windlass worker module:app``.
+"""
+
+from windlass._version import __version__
+from windlass.app import Windlass
+from windlass.context import current_job
+from windlass.core.backoff import Backoff
+from windlass.core.job import Event, EventType
+from windlass.core.options import JobOptions, Keep, Priority
+from windlass.core.outcome import AddOutcome, CancelOutcome
+from windlass.core.states import JobState
+from windlass.errors import (
+    Cancel,
+    ConfigError,
+    IllegalTransitionError,
+    JobCancelledError,
+    JobFailedError,
+    JobNotFoundError,
+    JobSignal,
+    JobTimeoutError,
+    LeaseLostError,
+    MaxRetriesError,
+    PayloadTooLargeError,
+    RateLimitError,
+    ResultError,
+    Retry,
+    Snooze,
+    StorageError,
+    UnrecoverableError,
+    UnsupportedByBackendError,
+    WaitTimeoutError,
+    WindlassError,
+    WorkerCrashError,
+)
+from windlass.events import QueueEvents
+from windlass.job import Job
+from windlass.queue import Queue
+from windlass.serde import Codec, register_codec
+from windlass.task import Task
+from windlass.worker import QueueSpec, Worker
+
+__all__ = [  # noqa: RUF022 - grouped by topic
+    # what people start with
+    "Windlass",
+    "Queue",
+    "Job",
+    "Worker",
+    "Task",
+    "QueueEvents",
+    "current_job",
+    # options
+    "JobOptions",
+    "QueueSpec",
+    "Backoff",
+    "Keep",
+    "Priority",
+    # words
+    "JobState",
+    "AddOutcome",
+    "CancelOutcome",
+    "Event",
+    "EventType",
+    # raised by handlers
+    "JobSignal",
+    "Snooze",
+    "Retry",
+    "Cancel",
+    "RateLimitError",
+    "UnrecoverableError",
+    # raised to callers
+    "WindlassError",
+    "ConfigError",
+    "PayloadTooLargeError",
+    "UnsupportedByBackendError",
+    "StorageError",
+    "JobNotFoundError",
+    "IllegalTransitionError",
+    "LeaseLostError",
+    "JobFailedError",
+    "MaxRetriesError",
+    "JobCancelledError",
+    "JobTimeoutError",
+    "WorkerCrashError",
+    "WaitTimeoutError",
+    "ResultError",
+    # codecs
+    "Codec",
+    "register_codec",
+    "__version__",
+]

@@ -1,0 +1,202 @@
+"""``Windlass``: one store, its queues, its tasks.
+
+The front door for applications; ``Queue`` and ``Worker`` can also be used without one.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, overload
+
+from windlass.backend import requests as rq
+from windlass.backend.store import Store
+from windlass.backend.urls import DEFAULT_URL, open_backend
+from windlass.core.backoff import Strategy
+from windlass.core.clock import SYSTEM_CLOCK, Clock
+from windlass.core.job import QueueInfo, WorkerInfo
+from windlass.core.options import DEFAULT_OPTIONS, Isolation, JobOptions
+from windlass.errors import ConfigError
+from windlass.queue import Queue
+from windlass.registry import Handler, Registry
+from windlass.serde import DEFAULT_MAX_BYTES, Codec, get_codec, register_codec
+from windlass.task import Task, TaskDecorator
+
+if TYPE_CHECKING:
+    from windlass.job import Job
+    from windlass.sync import SyncApp
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class Windlass:
+    """A job system on one store.
+
+    ``url`` names the store; without it ``$WINDLASS_URL``, else ``sqlite:///windlass.db``. Nothing is opened
+    until the first use, or ``async with app``.
+    """
+
+    def __init__(
+        self,
+        url: str | None = None,
+        *,
+        defaults: JobOptions | Mapping[str, Any] | None = None,
+        codec: str | Codec = "json",
+        max_payload_bytes: int = DEFAULT_MAX_BYTES,
+        backoff_strategies: Mapping[str, Strategy] | None = None,
+        context: Any = None,
+        clock: Clock = SYSTEM_CLOCK,
+    ) -> None:
+        self.url = url or os.environ.get("WINDLASS_URL") or DEFAULT_URL
+        self.store = Store(open_backend(self.url), clock)
+        self.clock = clock
+        self.codec = _as_codec(codec)
+        self.max_payload_bytes = max_payload_bytes
+        self.defaults = (
+            defaults if isinstance(defaults, JobOptions) else DEFAULT_OPTIONS.merged(defaults or {})
+        )
+        self.backoff_strategies: dict[str, Strategy] = dict(backoff_strategies or {})
+        #: Handed to every handler as ``job.context``.
+        self.context = context
+        self.registry = Registry()
+        self._tasks: dict[str, Task[Any, Any]] = {}
+        self._queues: dict[str, Queue] = {}
+        #: Called with the jobs of every add; the testing kit's inline mode hangs here.
+        self.after_add: Callable[[list[Job[Any]]], Awaitable[None]] | None = None
+
+    def __repr__(self) -> str:
+        return f"<Windlass on {self.store.name}>"
+
+    async def __aenter__(self) -> Windlass:
+        await self.store.open()
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Disconnect. Idempotent; a later use connects again."""
+        for queue in self._queues.values():
+            await queue.close()
+        await self.store.close()
+
+    def queue(self, name: str) -> Queue:
+        """The queue of that name (made on first use; the same object every time)."""
+        found = self._queues.get(name)
+        if found is None:
+            found = self._queues[name] = Queue(name, self)
+        return found
+
+    async def queues(self) -> list[QueueInfo]:
+        """Every queue the store knows, with its counts."""
+        return await self.store.execute(rq.ListQueues())
+
+    async def workers(self) -> list[WorkerInfo]:
+        """Workers that were alive in the last 45 seconds."""
+        return await self.store.execute(rq.ListWorkers())
+
+    @property
+    def tasks(self) -> dict[str, Task[Any, Any]]:
+        """Registered tasks by name."""
+        return dict(self._tasks)
+
+    @overload
+    def task(self, fn: Callable[P, Coroutine[Any, Any, R]], /) -> Task[P, R]: ...
+    @overload
+    def task(self, fn: Callable[P, R], /) -> Task[P, R]: ...
+    @overload
+    def task(
+        self,
+        /,
+        *,
+        name: str | None = None,
+        queue: str = "default",
+        isolation: Isolation = "auto",
+        memory_limit: int | None = None,
+        **options: Any,
+    ) -> TaskDecorator: ...
+    def task(
+        self,
+        fn: Any = None,
+        /,
+        *,
+        name: str | None = None,
+        queue: str = "default",
+        isolation: Isolation = "auto",
+        memory_limit: int | None = None,
+        **options: Any,
+    ) -> Any:
+        """Register a function as a task: ``@app.task`` or ``@app.task(queue="mail", max_attempts=5)``.
+
+        ``async def`` runs on the worker's loop, ``def`` in a thread; ``isolation="process"`` runs either in a
+        child process, where ``memory_limit`` (bytes) can hold. All job options are checked here, at import.
+        """
+        register = partial(
+            self._register,
+            name=name,
+            queue=queue,
+            isolation=isolation,
+            memory_limit=memory_limit,
+            options=self.defaults.merged(options),
+        )
+        return register if fn is None else register(fn)
+
+    def _register(
+        self,
+        fn: Callable[..., Any],
+        *,
+        name: str | None,
+        queue: str,
+        isolation: Isolation,
+        memory_limit: int | None,
+        options: JobOptions,
+    ) -> Task[Any, Any]:
+        if not callable(fn):
+            raise ConfigError("task", "a function", fn)
+        task: Task[Any, Any] = Task(
+            self,
+            fn,
+            name=name,
+            queue=queue,
+            isolation=isolation,
+            memory_limit=memory_limit,
+            options=options,
+        )
+        known = self._tasks.get(task.name)
+        if known is not None and known.fn.__code__ is not getattr(fn, "__code__", None):
+            raise ConfigError("name", "unique: two tasks are called the same", task.name)
+        self._tasks[task.name] = task
+        self.registry.add(
+            task.name,
+            Handler(fn, takes_job=False, isolation=isolation, memory_limit=memory_limit, task=task),
+        )
+        return task
+
+    def register(self, name: str, handler: Callable[..., Any], queue: str | None = None) -> None:
+        """Register a handler that receives the ``Job``, for all queues or for one."""
+        self.registry.add(name, Handler(handler, takes_job=True), queue)
+
+    @property
+    def sync(self) -> SyncApp:
+        """The producer verbs for code without an event loop."""
+        from windlass.sync import SyncApp  # sync sits above the app
+
+        return SyncApp(self)
+
+
+def as_app(url_or_app: str | Windlass | None) -> Windlass:
+    """The app itself, or a new one on that URL."""
+    if isinstance(url_or_app, Windlass):
+        return url_or_app
+    if url_or_app is None or isinstance(url_or_app, str):
+        return Windlass(url_or_app)
+    raise ConfigError("url_or_app", "a URL or a Windlass app", url_or_app)
+
+
+def _as_codec(codec: str | Codec) -> Codec:
+    if isinstance(codec, str):
+        return get_codec(codec)
+    register_codec(codec)
+    return codec

@@ -1,0 +1,436 @@
+"""``Job``: one unit of work, as users hold it.
+
+A job is a snapshot of its record plus the verbs that change it. Inside a handler it carries the lease, so
+progress, logs and data are written under its token; a newer lease makes them raise ``LeaseLostError``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from windlass.abort import AbortSignal
+from windlass.backend import requests as rq
+from windlass.backend.store import check_changed
+from windlass.context import JobLogger
+from windlass.core.job import ErrorInfo, JobRecord, JobRef
+from windlass.core.options import StoredOptions, seconds_to_ms
+from windlass.core.outcome import AddOutcome, CancelOutcome, Outcome, Settled, Settlement
+from windlass.core.states import DUE_LATER, FINISHED, JobState
+from windlass.errors import (
+    ConfigError,
+    IllegalTransitionError,
+    JobNotFoundError,
+    LeaseLostError,
+)
+from windlass.payload import Call, pack_call, pack_data, unpack
+from windlass.serde import encode_payload, get_codec
+
+if TYPE_CHECKING:
+    from windlass.queue import Queue
+
+ResultT = TypeVar("ResultT")
+
+
+class Job(Generic[ResultT]):
+    """A job of a queue. Fields show the record as it was last read; ``refresh`` reads it again."""
+
+    __slots__ = (
+        "_call",
+        "_held",
+        "_logger",
+        "_queue",
+        "_record",
+        "abort_signal",
+        "context",
+        "discarded",
+        "loop",
+        "outcome",
+    )
+
+    def __init__(
+        self,
+        queue: Queue,
+        record: JobRecord,
+        outcome: AddOutcome | None = None,
+        *,
+        held: bool = False,
+        context: Any = None,
+    ) -> None:
+        self._queue = queue
+        self._record = record
+        self._call: Call | None = None
+        self._held = held
+        self._logger: JobLogger | None = None
+        #: What the ``add`` that returned this job did: queued, duplicate, replaced or cached.
+        self.outcome = outcome
+        #: Inside a handler: set when the attempt should stop.
+        self.abort_signal: AbortSignal | None = AbortSignal() if held else None
+        #: Inside a handler: the worker's shared context.
+        self.context = context
+        #: Inside a handler that runs in a thread: the worker's event loop, for ``sync``.
+        self.loop: asyncio.AbstractEventLoop | None = None
+        #: Inside a handler: True after ``discard()``.
+        self.discarded = False
+
+    def __repr__(self) -> str:
+        return f"<Job {self.name} {self.id} of {self.queue_name}: {self.state.value}>"
+
+    # --- fields ------------------------------------------------------------------------------------
+
+    @property
+    def id(self) -> str:
+        return self._record.id
+
+    @property
+    def name(self) -> str:
+        """The task's name."""
+        return self._record.task
+
+    @property
+    def queue_name(self) -> str:
+        return self._record.queue
+
+    @property
+    def queue(self) -> Queue:
+        return self._queue
+
+    @property
+    def ref(self) -> JobRef:
+        return self._record.ref
+
+    @property
+    def record(self) -> JobRecord:
+        """The raw record, in milliseconds and bytes."""
+        return self._record
+
+    @property
+    def call(self) -> Call:
+        """Decoded arguments; ``ValueError`` when the stored bytes are not arguments."""
+        if self._call is None:
+            record = self._record
+            self._call = unpack(get_codec(record.codec).decode(record.payload))
+        return self._call
+
+    @property
+    def data(self) -> Any:
+        """What was given to ``queue.add``; for a task's call, its arguments."""
+        return self.call.data
+
+    @property
+    def args(self) -> list[Any]:
+        return self.call.args
+
+    @property
+    def kwargs(self) -> dict[str, Any]:
+        return self.call.kwargs
+
+    @property
+    def options(self) -> StoredOptions:
+        return self._record.options
+
+    @property
+    def state(self) -> JobState:
+        """The state when last read; ``get_state`` asks the store."""
+        return self._record.state
+
+    @property
+    def priority(self) -> int:
+        return self._record.priority
+
+    @property
+    def attempt(self) -> int:
+        """The number of the current or next run: 1 in the first."""
+        return self._record.attempts + 1
+
+    @property
+    def attempts(self) -> int:
+        """Runs that failed so far."""
+        return self._record.attempts
+
+    @property
+    def max_attempts(self) -> int:
+        return self._record.options.max_attempts
+
+    @property
+    def deliveries(self) -> int:
+        """How often it was handed to a worker."""
+        return self._record.deliveries
+
+    @property
+    def stalled_count(self) -> int:
+        return self._record.stalls
+
+    @property
+    def manual_retries(self) -> int:
+        return self._record.manual_retries
+
+    @property
+    def errors(self) -> list[ErrorInfo]:
+        """The error of each failed attempt, oldest first."""
+        return self._record.errors
+
+    @property
+    def failed_reason(self) -> str | None:
+        """Why it failed or was cancelled, or the last error's message while it retries."""
+        if self._record.reason:
+            return self._record.reason
+        return self._record.errors[-1].message if self._record.errors else None
+
+    @property
+    def stacktrace(self) -> list[str]:
+        return [error.traceback for error in self._record.errors if error.traceback]
+
+    @property
+    def progress(self) -> Any:
+        """The last reported progress, or None."""
+        data = self._record.progress
+        return None if data is None else get_codec(self._record.codec).decode(data)
+
+    @property
+    def return_value(self) -> Any:
+        """The stored result of a completed job (None as well when it is past its time)."""
+        data = self._record.result
+        return None if data is None else get_codec(self._record.codec).decode(data)
+
+    @property
+    def enqueued_ms(self) -> int:
+        return self._record.enqueued_ms
+
+    @property
+    def run_at_ms(self) -> int | None:
+        """When it is due, while scheduled or retrying."""
+        return self._record.due_ms
+
+    @property
+    def started_ms(self) -> int | None:
+        return self._record.started_ms
+
+    @property
+    def finished_ms(self) -> int | None:
+        return self._record.finished_ms
+
+    @property
+    def worker_id(self) -> str | None:
+        return self._record.worker
+
+    @property
+    def tags(self) -> tuple[str, ...]:
+        return self._record.options.tags
+
+    @property
+    def trace(self) -> dict[str, str]:
+        return self._record.options.trace or {}
+
+    @property
+    def idempotency_key(self) -> str:
+        """The same for every attempt of this job: hand it to services that deduplicate."""
+        return f"{self.queue_name}:{self.id}:{self._record.enqueued_ms}"
+
+    @property
+    def run_id(self) -> str | None:
+        """Inside a handler: the id of this attempt, unique for ever."""
+        return self._record.token if self._held else None
+
+    @property
+    def logger(self) -> JobLogger:
+        """A standard logger that names this job on every line."""
+        if self._logger is None:
+            self._logger = JobLogger(self)
+        return self._logger
+
+    # --- inside a handler ----------------------------------------------------------------------------
+
+    async def log(self, line: str) -> None:
+        """Keep a line with the job, readable with ``queue.get_job_logs`` and in the dashboard."""
+        result = await self._queue.store.execute(
+            rq.Report(ref=self.ref, token=self._token(), logs=[str(line)[:10_000]])
+        )
+        check_changed(self.ref, result, "log to")
+
+    async def update_progress(self, progress: Any) -> None:
+        """Report progress: any JSON value; 0..100 and ``{"current", "total"}`` are drawn as bars."""
+        data = encode_payload(get_codec(self._record.codec), progress, self._queue.app.max_payload_bytes)
+        result = await self._queue.store.execute(rq.Report(ref=self.ref, token=self._token(), progress=data))
+        check_changed(self.ref, result, "report progress of", "only its running attempt may")
+        self._record.progress = data
+
+    async def update_data(self, data: Any) -> None:
+        """Replace the payload of a pending job, or of the running one by its own handler."""
+        app = self._queue.app
+        payload = encode_payload(get_codec(self._record.codec), pack_data(data), app.max_payload_bytes)
+        await self._change(
+            "change the data of", rq.ChangeJob(ref=self.ref, token=self._token(), payload=payload)
+        )
+        self._record.payload = payload
+        self._call = None
+
+    @property
+    def sync(self) -> HeldJob:
+        """The verbs of a running handler for plain functions: ``current_job().sync.log("...")``."""
+        return HeldJob(self)
+
+    def discard(self) -> None:
+        """Allow no more retries: if this attempt fails, the job has failed."""
+        self.discarded = True
+
+    async def move_to_failed(self, error: BaseException | str, reason: str = "failed_by_hand") -> None:
+        """End the running attempt as failed, now and for good. Later results of it are ignored."""
+        token = self._token()
+        if token is None:
+            raise IllegalTransitionError(
+                self.id, self.state, "fail", "only its running attempt may; use cancel"
+            )
+        info = ErrorInfo(
+            error_class=type(error).__name__ if isinstance(error, BaseException) else "Failed",
+            message=str(error),
+        )
+        end = Settlement(
+            queue=self.queue_name, id=self.id, token=token, outcome=Outcome.FAIL, error=info, reason=reason
+        )
+        result = await self._queue.store.execute(rq.Settle(items=[end]))
+        if result.items[0] is Settled.GONE:
+            raise JobNotFoundError(self.queue_name, self.id)
+        if result.items[0] is Settled.LOST:
+            raise LeaseLostError(self.queue_name, self.id)
+
+    def _token(self) -> str | None:
+        return self._record.token if self._held else None
+
+    # --- changes from anywhere -------------------------------------------------------------------------
+
+    async def cancel(self, reason: str = "") -> CancelOutcome:
+        """Cancel it: at once while pending, by telling its worker while it runs."""
+        return await self._queue.cancel(self.id, reason)
+
+    async def remove(self, *, force: bool = False) -> None:
+        """Delete the record. An active job is refused unless ``force``."""
+        await self._queue.remove(self.id, force=force)
+
+    async def retry(self) -> None:
+        """Run a finished job again with a fresh budget; make a retrying one ready now."""
+        await self._queue.retry(self.id)
+
+    async def promote(self) -> None:
+        """Make a scheduled or retrying job ready now; any other state is refused."""
+        record = await self._fresh()
+        if record.state not in DUE_LATER:
+            raise IllegalTransitionError(
+                self.id, record.state, "promote", "only scheduled or retrying jobs wait for a time"
+            )
+        await self._change("promote", rq.ChangeJob(ref=self.ref, delay_ms=0))
+
+    async def change_priority(self, priority: int) -> None:
+        """Move a pending job to another priority (to the back of it)."""
+        self._queue.defaults.merged({"priority": priority})  # checks the range
+        await self._change("change the priority of", rq.ChangeJob(ref=self.ref, priority=priority))
+        self._record.priority = priority
+
+    async def change_delay(self, delay: float | timedelta) -> None:
+        """Make a pending job due ``delay`` from now."""
+        delay_ms = seconds_to_ms(delay, "delay")
+        await self._change("change the delay of", rq.ChangeJob(ref=self.ref, delay_ms=delay_ms))
+
+    async def _change(self, action: str, request: rq.ChangeJob) -> None:
+        result = await self._queue.store.execute(request)
+        check_changed(self.ref, result, action, "only pending jobs can be changed")
+
+    # --- questions -----------------------------------------------------------------------------------------
+
+    async def refresh(self) -> Job[ResultT]:
+        """Read the record again; ``JobNotFoundError`` when it is gone."""
+        await self._fresh()
+        return self
+
+    async def _fresh(self) -> JobRecord:
+        record = await self._queue.store.get(self.ref)
+        if record is None:
+            raise JobNotFoundError(self.queue_name, self.id)
+        if not self._held:
+            self._record = record
+            self._call = None
+        return record
+
+    async def get_state(self) -> JobState:
+        """The state in the store, now."""
+        return (await self._fresh()).state
+
+    async def is_completed(self) -> bool:
+        return await self.get_state() is JobState.COMPLETED
+
+    async def is_failed(self) -> bool:
+        return await self.get_state() is JobState.FAILED
+
+    async def is_cancelled(self) -> bool:
+        return await self.get_state() is JobState.CANCELLED
+
+    async def is_revoked(self) -> bool:
+        """Cancelled, or running with cancellation asked for."""
+        record = await self._fresh()
+        return record.state is JobState.CANCELLED or record.cancel_reason is not None
+
+    async def is_active(self) -> bool:
+        return await self.get_state() is JobState.ACTIVE
+
+    async def is_waiting(self) -> bool:
+        return await self.get_state() is JobState.WAITING
+
+    async def is_delayed(self) -> bool:
+        """Waiting for a time: scheduled or retrying."""
+        return await self.get_state() in DUE_LATER
+
+    async def is_finished(self) -> bool:
+        return await self.get_state() in FINISHED
+
+    async def wait_until_finished(self, timeout: float | timedelta | None = 30) -> JobState:
+        """Wait until it completed, failed or was cancelled; ``WaitTimeoutError`` when that takes longer."""
+        self._record = await self._queue.wait_for(self.ref, timeout)
+        self._call = None
+        return self._record.state
+
+    async def result(self, timeout: float | timedelta | None = 30) -> ResultT:
+        """Wait for the result. Raises what became of the job otherwise:
+
+        ``JobFailedError`` (``MaxRetriesError`` when attempts ran out), ``JobCancelledError``,
+        ``WaitTimeoutError``, ``JobNotFoundError``.
+        """
+        if self._held:
+            raise ConfigError("result", "awaited outside of the job's own handler")
+        await self.wait_until_finished(timeout)
+        value: ResultT = self._queue.result_of(self._record)
+        return value
+
+
+class HeldJob:
+    """What a plain (threaded) handler can do with its job: the same verbs, blocking."""
+
+    def __init__(self, job: Job[Any]) -> None:
+        self._job = job
+
+    def log(self, line: str) -> None:
+        """Keep a line with the job."""
+        self._run(self._job.log(line))
+
+    def update_progress(self, progress: Any) -> None:
+        """Report progress."""
+        self._run(self._job.update_progress(progress))
+
+    def update_data(self, data: Any) -> None:
+        """Replace the payload."""
+        self._run(self._job.update_data(data))
+
+    def _run(self, verb: Coroutine[Any, Any, None]) -> None:
+        loop = self._job.loop
+        if loop is None:
+            verb.close()
+            raise RuntimeError(
+                "job.sync works inside a plain function that runs as a task; await the verb instead"
+            )
+        asyncio.run_coroutine_threadsafe(verb, loop).result()
+
+
+def encode_call(queue: Queue, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:
+    """The payload of a task's call."""
+    return encode_payload(queue.app.codec, pack_call(args, kwargs), queue.app.max_payload_bytes)

@@ -1,0 +1,53 @@
+"""Which code runs a job: by (queue, task name), then by task name, then the fallback.
+
+Read at every claim, so handlers that are registered late are seen by workers that already run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from windlass.core.ids import check_queue_name, check_task_name
+from windlass.core.options import Isolation
+from windlass.errors import ConfigError
+
+
+@dataclass(frozen=True, slots=True)
+class Handler:
+    """How to run a job. ``takes_job``: called with the Job, else with the job's arguments."""
+
+    call: Callable[..., Any]
+    takes_job: bool
+    isolation: Isolation = "auto"
+    #: Memory limit of an isolated child, in bytes.
+    memory_limit: int | None = None
+    #: The task behind it, for argument decoding (None for plain handlers).
+    task: Any = None
+
+
+class Registry:
+    """Handlers by task name, with overrides per queue. The key is a tuple, never a joined string."""
+
+    def __init__(self, fallback: Handler | None = None) -> None:
+        self._handlers: dict[tuple[str | None, str], Handler] = {}
+        self.fallback = fallback
+
+    def add(self, name: str, handler: Handler, queue: str | None = None) -> None:
+        """Register ``handler`` for ``name``; registering again replaces it."""
+        check_task_name(name)
+        if queue is not None:
+            check_queue_name(queue)
+        if not callable(handler.call):
+            raise ConfigError("handler", "callable", handler.call)
+        self._handlers[queue, name] = handler
+
+    def find(self, queue: str, name: str) -> Handler | None:
+        """The handler for a job, or None."""
+        handlers = self._handlers
+        return handlers.get((queue, name)) or handlers.get((None, name)) or self.fallback
+
+    def names(self) -> list[str]:
+        """Every registered task name."""
+        return sorted({name for _, name in self._handlers})

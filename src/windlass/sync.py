@@ -1,0 +1,190 @@
+"""The producer verbs without asyncio: one thread that runs the loop, no second implementation.
+
+``app.sync.queue("mail").add(...)`` and ``send_mail.sync.enqueue(...)`` run the very same coroutines on one
+background loop per process. For web views, scripts and notebooks; workers have no use for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import os
+import threading
+from collections.abc import Callable, Coroutine
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar
+
+from windlass.core.states import JobState
+from windlass.job import Job
+from windlass.queue import Page, Queue
+from windlass.task import BoundTask
+
+if TYPE_CHECKING:
+    from windlass.app import Windlass
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class Portal:
+    """An event loop in a daemon thread, started on first use and again after a fork."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._pid = 0
+
+    def run(self, coroutine: Coroutine[Any, Any, R]) -> R:
+        """Run ``coroutine`` on the portal's loop and wait for its result."""
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:
+            pass
+        else:
+            coroutine.close()
+            raise RuntimeError("an event loop runs in this thread: await the async verb instead of .sync")
+        return asyncio.run_coroutine_threadsafe(coroutine, self._ensure()).result()
+
+    def _ensure(self) -> asyncio.AbstractEventLoop:
+        with self._lock:
+            if self._loop is None or self._pid != os.getpid():
+                self._loop, self._pid = asyncio.new_event_loop(), os.getpid()
+                threading.Thread(target=self._loop.run_forever, name="windlass-sync", daemon=True).start()
+            return self._loop
+
+    def stop(self) -> None:
+        """End the thread. The next ``run`` starts a new one."""
+        with self._lock:
+            loop, self._loop = self._loop, None
+        if loop is not None and self._pid == os.getpid():
+            loop.call_soon_threadsafe(loop.stop)
+
+
+PORTAL = Portal()
+
+
+def _plain(
+    verb: Callable[Concatenate[Queue, P], Coroutine[Any, Any, R]],
+) -> Callable[Concatenate[SyncQueue, P], R]:
+    @functools.wraps(verb)
+    def run(self: SyncQueue, /, *args: P.args, **kwargs: P.kwargs) -> R:
+        return PORTAL.run(verb(self.queue, *args, **kwargs))
+
+    return run
+
+
+def _one_job(
+    verb: Callable[Concatenate[Queue, P], Coroutine[Any, Any, Job[Any]]],
+) -> Callable[Concatenate[SyncQueue, P], SyncJob[Any]]:
+    @functools.wraps(verb)
+    def run(self: SyncQueue, /, *args: P.args, **kwargs: P.kwargs) -> SyncJob[Any]:
+        return SyncJob(PORTAL.run(verb(self.queue, *args, **kwargs)))
+
+    return run
+
+
+def _many_jobs(
+    verb: Callable[Concatenate[Queue, P], Coroutine[Any, Any, list[Job[Any]] | Page]],
+) -> Callable[Concatenate[SyncQueue, P], list[SyncJob[Any]]]:
+    @functools.wraps(verb)
+    def run(self: SyncQueue, /, *args: P.args, **kwargs: P.kwargs) -> list[SyncJob[Any]]:
+        return [SyncJob(job) for job in PORTAL.run(verb(self.queue, *args, **kwargs))]
+
+    return run
+
+
+class SyncJob(Generic[R]):
+    """A job for code without an event loop; ``job`` is the job itself."""
+
+    def __init__(self, job: Job[R]) -> None:
+        self.job = job
+
+    def __repr__(self) -> str:
+        return f"<SyncJob {self.job.name} {self.job.id}>"
+
+    @property
+    def id(self) -> str:
+        return self.job.id
+
+    @property
+    def state(self) -> JobState:
+        return self.job.state
+
+    @property
+    def outcome(self) -> str | None:
+        return self.job.outcome
+
+    def get_state(self) -> JobState:
+        """The state in the store, now."""
+        return PORTAL.run(self.job.get_state())
+
+    def result(self, timeout: float | timedelta | None = 30) -> R:
+        """Wait for the result; raises like ``Job.result``."""
+        return PORTAL.run(self.job.result(timeout))
+
+    def cancel(self, reason: str = "") -> str:
+        """Cancel it; see ``Queue.cancel``."""
+        return PORTAL.run(self.job.cancel(reason))
+
+
+class SyncQueue:
+    """A queue's verbs for code without an event loop: same names, same arguments."""
+
+    def __init__(self, queue: Queue) -> None:
+        self.queue = queue
+
+    add = _one_job(Queue.add)
+    add_bulk = _many_jobs(Queue.add_bulk)
+    add_and_wait = _plain(Queue.add_and_wait)
+    get_jobs = _many_jobs(Queue.get_jobs)
+    get_job_counts = _plain(Queue.get_job_counts)
+    count = _plain(Queue.count)
+    get_status = _plain(Queue.get_status)
+    get_result = _plain(Queue.get_result)
+    cancel = _plain(Queue.cancel)
+    revoke = _plain(Queue.revoke)
+    remove = _plain(Queue.remove)
+    retry = _plain(Queue.retry)
+    retry_jobs = _plain(Queue.retry_jobs)
+    pause = _plain(Queue.pause)
+    resume = _plain(Queue.resume)
+    is_paused = _plain(Queue.is_paused)
+
+    def get_job(self, job_id: str) -> SyncJob[Any] | None:
+        """The job, or None when there is no record of it."""
+        job = PORTAL.run(self.queue.get_job(job_id))
+        return None if job is None else SyncJob(job)
+
+
+class SyncTask(Generic[P, R]):
+    """A task's verbs for code without an event loop."""
+
+    def __init__(self, bound: BoundTask[P, R]) -> None:
+        self._bound = bound
+
+    def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> SyncJob[R]:
+        """Add a job that calls the task with these arguments."""
+        return SyncJob(PORTAL.run(self._bound.enqueue(*args, **kwargs)))
+
+    def call(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        """Add a job, wait up to 30 s for it, return its result."""
+        return PORTAL.run(self._bound.call(*args, **kwargs))
+
+    def options(self, **options: Any) -> SyncTask[P, R]:
+        """The same with further job options."""
+        return SyncTask(self._bound.options(**options))
+
+
+class SyncApp:
+    """An app's producer verbs for code without an event loop."""
+
+    def __init__(self, app: Windlass) -> None:
+        self._app = app
+
+    def queue(self, name: str) -> SyncQueue:
+        """The queue of that name."""
+        return SyncQueue(self._app.queue(name))
+
+    def close(self) -> None:
+        """Disconnect the app."""
+        PORTAL.run(self._app.close())

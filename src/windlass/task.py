@@ -1,0 +1,150 @@
+"""``Task``: a function that can be enqueued, typed by its own signature."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Protocol, TypeVar, overload
+
+from windlass.core.ids import check_queue_name, check_task_name
+from windlass.core.options import Isolation, JobOptions
+from windlass.errors import ConfigError
+from windlass.job import Job, encode_call
+from windlass.queue import Plan, Queue
+from windlass.signature import Signature
+
+if TYPE_CHECKING:
+    from windlass.app import Windlass
+    from windlass.sync import SyncTask
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+_ISOLATIONS = ("auto", "thread", "process")
+
+
+class Task(Generic[P, R]):
+    """A registered function. Calling it runs it here and now; ``enqueue`` runs it in a worker."""
+
+    def __init__(
+        self,
+        app: Windlass,
+        fn: Callable[P, Any],
+        *,
+        name: str | None,
+        queue: str,
+        isolation: Isolation,
+        memory_limit: int | None,
+        options: JobOptions,
+    ) -> None:
+        if isolation not in _ISOLATIONS:
+            raise ConfigError("isolation", f"one of {', '.join(_ISOLATIONS)}", isolation)
+        self.app = app
+        self.fn = fn
+        self.name = check_task_name(name if name is not None else default_name(fn))
+        self.queue_name = check_queue_name(queue)
+        self.isolation: Isolation = isolation
+        self.memory_limit = memory_limit
+        self.signature = Signature.of(fn)
+        self._bound: BoundTask[P, R] = BoundTask(self, options)
+        self.__doc__ = fn.__doc__
+        self.__name__ = getattr(fn, "__name__", self.name)
+        self.__module__ = getattr(fn, "__module__", __name__)
+        self.__wrapped__ = fn
+
+    def __repr__(self) -> str:
+        return f"<Task {self.name} on queue {self.queue_name}>"
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Any:
+        """Run the function itself (a coroutine for ``async def``)."""
+        return self.fn(*args, **kwargs)
+
+    def options(self, **options: Any) -> BoundTask[P, R]:
+        """The same task with other job options: ``task.options(delay=60).enqueue(...)``."""
+        return BoundTask(self, self._bound.job_options.merged(options))
+
+    async def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Job[R]:
+        """Add a job that calls this task with these arguments."""
+        return await self._bound.enqueue(*args, **kwargs)
+
+    async def call(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        """Add a job, wait up to 30 s for it, return its result: request and response."""
+        return await self._bound.call(*args, **kwargs)
+
+    @property
+    def job_options(self) -> JobOptions:
+        return self._bound.job_options
+
+    @property
+    def queue(self) -> Queue:
+        return self.app.queue(self.queue_name)
+
+    @property
+    def sync(self) -> SyncTask[P, R]:
+        """The same verbs for code without an event loop."""
+        return self._bound.sync
+
+
+class BoundTask(Generic[P, R]):
+    """A task with its job options fixed."""
+
+    __slots__ = ("_call_plan", "_plan", "job_options", "task")
+
+    def __init__(self, task: Task[P, R], options: JobOptions) -> None:
+        self.task = task
+        self.job_options = options
+        self._plan = Plan(options)
+        self._call_plan: Plan | None = None
+
+    async def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Job[R]:
+        """Add a job that calls the task with these arguments."""
+        task = self.task
+        task.signature.check(task.name, args, kwargs)
+        queue = task.queue
+        return await queue.add_planned(task.name, encode_call(queue, args, kwargs), self._plan)
+
+    async def call(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        """Add a job, wait up to 30 s for it, return its result."""
+        return await self.call_within(30, *args, **kwargs)
+
+    async def call_within(self, timeout: float | timedelta | None, *args: P.args, **kwargs: P.kwargs) -> R:
+        """``call`` with a time limit of its own (None: wait for ever)."""
+        task = self.task
+        task.signature.check(task.name, args, kwargs)
+        if self._call_plan is None:
+            options = self.job_options
+            keep = options if options.result_ttl is not None else options.merged({"result_ttl": 60})
+            self._call_plan = Plan(keep)
+        queue = task.queue
+        payload = encode_call(queue, args, kwargs)
+        value = await queue.call_planned(task.name, payload, self._call_plan, timeout)
+        result: R = task.signature.decode_result(value)
+        return result
+
+    def options(self, **options: Any) -> BoundTask[P, R]:
+        """The same with further options."""
+        return BoundTask(self.task, self.job_options.merged(options))
+
+    @property
+    def sync(self) -> SyncTask[P, R]:
+        """The same verbs for code without an event loop."""
+        from windlass.sync import SyncTask  # sync sits above tasks
+
+        return SyncTask(self)
+
+
+class TaskDecorator(Protocol):
+    """What ``@app.task(...)`` returns: takes an async or a plain function."""
+
+    @overload
+    def __call__(self, fn: Callable[P, Coroutine[Any, Any, R]], /) -> Task[P, R]: ...
+    @overload
+    def __call__(self, fn: Callable[P, R], /) -> Task[P, R]: ...
+    def __call__(self, fn: Any, /) -> Any: ...
+
+
+def default_name(fn: Callable[..., Any]) -> str:
+    """``module.function``; functions of a script are named by the function alone, wherever it runs."""
+    qualname = getattr(fn, "__qualname__", "") or type(fn).__qualname__
+    module = getattr(fn, "__module__", "")
+    return qualname if module in ("__main__", "") else f"{module}.{qualname}"

@@ -1,0 +1,236 @@
+"""One run of one job: decode, call, encode, classify.
+
+An attempt always ends in exactly one settlement, or in none when its lease was lost. What may stop it (a
+timeout, a cancel, a shutdown) only sets its signal; the way it ends is decided here, in one place.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import inspect
+import random
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Protocol
+
+from windlass.abort import AbortSignal, StopReason
+from windlass.context import set_current_job
+from windlass.core.backoff import Strategy
+from windlass.core.clock import Clock
+from windlass.core.job import JobRecord
+from windlass.core.outcome import Outcome, Settlement
+from windlass.errors import ConfigError, JobTimeoutError, ResultError
+from windlass.job import Job
+from windlass.registry import Handler
+from windlass.serde import get_codec
+from windlass.worker import classify
+
+
+class ProcessRunner(Protocol):
+    """Runs a handler in a child process; cancelling the call kills the child's job."""
+
+    async def run(self, attempt: Attempt) -> Any: ...
+
+
+class Tools:
+    """What every attempt of a worker shares."""
+
+    def __init__(
+        self,
+        *,
+        clock: Clock,
+        threads: ThreadPoolExecutor,
+        processes: ProcessRunner,
+        strategies: Mapping[str, Strategy],
+        rng: random.Random,
+        max_result_bytes: int,
+    ) -> None:
+        self.clock = clock
+        self.threads = threads
+        self.processes = processes
+        self.strategies = strategies
+        self.rng = rng
+        self.max_result_bytes = max_result_bytes
+
+
+class Attempt:
+    """A job that runs in this worker."""
+
+    __slots__ = (
+        "_timer",
+        "error",
+        "handler",
+        "job",
+        "record",
+        "result",
+        "signal",
+        "started_ms",
+        "task",
+        "tools",
+    )
+
+    def __init__(self, job: Job[Any], handler: Handler, tools: Tools) -> None:
+        self.job = job
+        self.record: JobRecord = job.record
+        self.handler = handler
+        self.tools = tools
+        assert job.abort_signal is not None  # jobs that are held have one
+        self.signal: AbortSignal = job.abort_signal
+        self.started_ms = tools.clock.monotonic_ms()
+        self.task: asyncio.Task[Settlement | None] | None = None
+        self.result: Any = None
+        self.error: BaseException | None = None
+        self._timer: asyncio.Task[None] | asyncio.TimerHandle | None = None
+
+    @property
+    def killable(self) -> bool:
+        """Whether stopping it can interrupt it: a thread cannot be interrupted."""
+        return self.mode != "thread"
+
+    @property
+    def mode(self) -> str:
+        """``loop``, ``thread`` or ``process``."""
+        if self.handler.isolation == "process":
+            return "process"
+        if self.handler.isolation == "auto" and inspect.iscoroutinefunction(self.handler.call):
+            return "loop"
+        return "thread"
+
+    def stop(self, reason: StopReason) -> None:
+        """Ask it to stop. The first reason stays."""
+        if self.signal.aborted:
+            return
+        self.signal.abort(reason)
+        if self.killable and self.task is not None:
+            self.task.cancel()
+
+    async def run(self) -> Settlement | None:
+        """Run to the end; None when the lease was lost and there is nothing to settle."""
+        set_current_job(self.job)
+        self._start_timer()
+        try:
+            settlement = await self._conclude()
+        finally:
+            if self._timer is not None:
+                self._timer.cancel()
+        if settlement is not None:
+            settlement.duration_ms = round(self.tools.clock.monotonic_ms() - self.started_ms)
+        return settlement
+
+    def release(self, reason: str) -> Settlement:
+        """Give the job back unfinished, at its old place, without using an attempt."""
+        return classify.end(self.record, Outcome.RELEASE, reason=reason)
+
+    async def _conclude(self) -> Settlement | None:
+        try:
+            value = await self._execute()
+        except asyncio.CancelledError as exc:
+            return self._stopped(exc)
+        except BaseException as exc:
+            return self._failed(exc)
+        if self.signal.reason is StopReason.LOST:
+            return None
+        if self.signal.reason is StopReason.TIMEOUT:
+            return self._failed(self._timeout_error())
+        return self._completed(value)
+
+    def _stopped(self, exc: BaseException) -> Settlement | None:
+        match self.signal.reason:
+            case StopReason.LOST:
+                return None
+            case StopReason.CANCEL:
+                return classify.end(self.record, Outcome.CANCEL, reason=self.record.cancel_reason or "")
+            case StopReason.SHUTDOWN:
+                return self.release("shutdown")
+            case StopReason.TIMEOUT:
+                return self._failed(self._timeout_error())
+        # The handler cancelled itself, or leaked a CancelledError: a failure like any other.
+        return self._failed(exc)
+
+    def _failed(self, error: BaseException) -> Settlement | None:
+        if self.signal.reason is StopReason.LOST:
+            return None
+        self.error = error
+        return classify.classify(
+            self.record,
+            error,
+            discarded=self.job.discarded,
+            strategies=self.tools.strategies,
+            rng=self.tools.rng,
+        )
+
+    def _completed(self, value: Any) -> Settlement:
+        try:
+            data = get_codec(self.record.codec).encode(value)
+            limit = self.tools.max_result_bytes
+            if len(data) > limit:
+                raise ResultError(
+                    f"the result is {len(data)} bytes, over the limit of {limit}; store it elsewhere and "
+                    "return a reference"
+                )
+        except ResultError as exc:
+            self.error = exc
+        except (TypeError, ValueError, OverflowError, RecursionError) as exc:
+            kind = type(value).__name__
+            self.error = ResultError(f"the result ({kind}) cannot be stored as {self.record.codec}: {exc}")
+        else:
+            self.result = value
+            return Settlement(
+                queue=self.record.queue,
+                id=self.record.id,
+                token=self.record.token or "",
+                outcome=Outcome.COMPLETE,
+                result=data,
+            )
+        return classify.classify(self.record, self.error, rng=self.tools.rng)
+
+    async def _execute(self) -> Any:
+        handler = self.handler
+        if self.mode == "process":
+            return await self.tools.processes.run(self)
+        if handler.takes_job:
+            args: list[Any] = [self.job]
+            kwargs: dict[str, Any] = {}
+        else:
+            call = self.job.call
+            args, kwargs = handler.task.signature.decode(call.args, call.kwargs)
+        if self.mode == "loop":
+            return await handler.call(*args, **kwargs)
+        return await self._in_thread(args, kwargs)
+
+    async def _in_thread(self, args: list[Any], kwargs: dict[str, Any]) -> Any:
+        loop = asyncio.get_running_loop()
+        self.job.loop = loop
+        context = contextvars.copy_context()
+        call = self.handler.call
+        value = await loop.run_in_executor(self.tools.threads, lambda: context.run(call, *args, **kwargs))
+        # A plain function may return a coroutine (a wrapped async one): finish it on the loop.
+        return await value if inspect.isawaitable(value) else value
+
+    def _timeout_error(self) -> JobTimeoutError:
+        seconds = (self.record.options.timeout_ms or 0) / 1000
+        return JobTimeoutError(f"the attempt ran longer than its timeout of {seconds:g} s")
+
+    def _start_timer(self) -> None:
+        timeout_ms = self.record.options.timeout_ms
+        if timeout_ms is None:
+            return
+        if self.tools.clock.driven:
+            self._timer = asyncio.create_task(self._timed_stop(timeout_ms))
+        else:
+            loop = asyncio.get_running_loop()
+            self._timer = loop.call_later(timeout_ms / 1000, self.stop, StopReason.TIMEOUT)
+
+    async def _timed_stop(self, timeout_ms: int) -> None:
+        await self.tools.clock.wait(asyncio.Event(), timeout_ms)
+        self.stop(StopReason.TIMEOUT)
+
+
+def check_payload(job: Job[Any]) -> Settlement | None:
+    """A settlement for a job whose stored bytes are not arguments; None when they are."""
+    try:
+        _ = job.call
+    except (ValueError, TypeError, ConfigError) as exc:
+        return classify.bad_payload(job.record, exc)
+    return None

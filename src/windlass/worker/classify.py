@@ -1,0 +1,109 @@
+"""From what a handler did to how its attempt ends. Pure but for the dice of the backoff."""
+
+from __future__ import annotations
+
+import random
+import traceback
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+
+from windlass.core.backoff import Strategy, backoff_ms
+from windlass.core.job import ErrorInfo, JobRecord, fingerprint
+from windlass.core.outcome import Outcome, Settlement
+from windlass.errors import (
+    Cancel,
+    RateLimitError,
+    ResultError,
+    Retry,
+    Snooze,
+    UnrecoverableError,
+)
+
+#: A job whose task nobody here knows is given back so often, at these distances, before it fails: a
+#: rolling deploy sends new task names to old workers.
+UNKNOWN_TASK_DELAYS_MS = (5_000, 30_000, 120_000, 600_000)
+_MESSAGE_CHARS = 10_000
+_TRACE_CHARS = 32_000
+_PACKAGE = str(Path(__file__).resolve().parent.parent)
+
+
+def end(job: JobRecord, outcome: Outcome, **fields: object) -> Settlement:
+    """A settlement of ``job``'s current attempt."""
+    settlement = Settlement(queue=job.queue, id=job.id, token=job.token or "", outcome=outcome)
+    for name, value in fields.items():
+        setattr(settlement, name, value)
+    return settlement
+
+
+def classify(
+    job: JobRecord,
+    error: BaseException,
+    *,
+    discarded: bool = False,
+    strategies: Mapping[str, Strategy] | None = None,
+    rng: random.Random,
+) -> Settlement:
+    """How an attempt ends that raised ``error``."""
+    match error:
+        case RateLimitError():
+            return end(job, Outcome.SNOOZE, delay_ms=error.delay_ms, reason="rate_limited")
+        case Snooze():
+            return end(job, Outcome.SNOOZE, delay_ms=error.delay_ms, reason="snoozed")
+        case Cancel():
+            return end(job, Outcome.CANCEL, reason=error.reason)
+    info = describe(error, job.options.backtrace)
+    if isinstance(error, ResultError):
+        return end(job, Outcome.FAIL, error=info, reason="result")
+    if isinstance(error, UnrecoverableError) or getattr(error, "unrecoverable", False):
+        return end(job, Outcome.FAIL, error=info, reason="unrecoverable")
+    if discarded:
+        return end(job, Outcome.FAIL, error=info, reason="discarded")
+    failures = job.attempts + 1
+    if failures >= job.options.max_attempts:
+        return end(job, Outcome.FAIL, error=info, reason="attempts")
+    if isinstance(error, Retry):
+        return end(job, Outcome.RETRY, error=info, delay_ms=error.delay_ms)
+    delay_ms = backoff_ms(job.options.backoff, failures, error, strategies or {}, rng)
+    if delay_ms is None:
+        return end(job, Outcome.FAIL, error=info, reason="gave_up")
+    return end(job, Outcome.RETRY, error=info, delay_ms=delay_ms)
+
+
+def unknown_task(job: JobRecord) -> Settlement:
+    """Give back a job that no handler here takes; after the last time it fails."""
+    if job.misses < len(UNKNOWN_TASK_DELAYS_MS):
+        delay_ms = UNKNOWN_TASK_DELAYS_MS[job.misses]
+        return end(job, Outcome.RELEASE, delay_ms=delay_ms, reason="unknown_task", miss=True)
+    message = f"no worker of queue {job.queue!r} has a handler for task {job.task!r}"
+    info = ErrorInfo(0, 0, "UnknownTask", message, "", fingerprint("UnknownTask", message))
+    return end(job, Outcome.FAIL, error=info, reason="unknown_task", uses_attempt=False)
+
+
+def bad_payload(job: JobRecord, error: Exception) -> Settlement:
+    """Stored bytes that are not arguments: the job fails with its bytes kept for people to look at."""
+    message = f"the stored payload cannot be decoded as {job.codec}: {error}"
+    info = ErrorInfo(0, 0, "BadPayload", message, "", fingerprint("BadPayload", str(error)))
+    return end(job, Outcome.FAIL, error=info, reason="bad_payload", uses_attempt=False)
+
+
+def describe(error: BaseException, lines: int) -> ErrorInfo:
+    """What is kept of an error: its class, its message, the last ``lines`` of its traceback."""
+    name = getattr(error, "error_class", "") or type(error).__name__
+    message = str(error)[:_MESSAGE_CHARS]
+    trace = getattr(error, "remote_traceback", "") or _format(error)
+    kept = "\n".join(trace.splitlines()[-lines:])[-_TRACE_CHARS:] if lines else ""
+    return ErrorInfo(0, 0, name, message, kept, fingerprint(name, message))
+
+
+def _format(error: BaseException) -> str:
+    own = _skip_our_frames(error.__traceback__)
+    return "".join(traceback.format_exception(type(error), error, own)).rstrip()
+
+
+def _skip_our_frames(trace: TracebackType | None) -> TracebackType | None:
+    """Begin the traceback where the user's code begins."""
+    frame = trace
+    while frame is not None and frame.tb_frame.f_code.co_filename.startswith(_PACKAGE):
+        frame = frame.tb_next
+    return frame or trace

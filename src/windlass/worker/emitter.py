@@ -1,0 +1,76 @@
+"""Callbacks by event name, for things that happen inside one worker."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+from collections.abc import Callable
+from typing import Any
+
+from windlass.core.options import check_known
+
+log = logging.getLogger("windlass.worker")
+
+#: What a worker tells, and with which arguments.
+WORKER_EVENTS = {
+    "ready": "()",
+    "active": "(job)",
+    "completed": "(job, result)",
+    "retrying": "(job, error)",
+    "failed": "(job, error)",
+    "cancelled": "(job)",
+    "released": "(job)",
+    "progress": "(job, progress)",
+    "stalled": "(job_id)",
+    "lease_lost": "(job)",
+    "drained": "()",
+    "paused": "()",
+    "resumed": "()",
+    "error": "(error)",
+    "closing": "()",
+    "closed": "()",
+}
+
+
+class Emitter:
+    """Runs callbacks on the event loop; one that fails is logged and harms nobody."""
+
+    def __init__(self) -> None:
+        self._callbacks: dict[str, list[Callable[..., Any]]] = {}
+        self._tasks: set[asyncio.Task[Any]] = set()
+
+    def on(self, event: str, callback: Callable[..., Any]) -> None:
+        """Call ``callback`` at every ``event``. Coroutines run beside the worker."""
+        check_known([event], WORKER_EVENTS, "worker event")
+        self._callbacks.setdefault(event, []).append(callback)
+
+    def wants(self, event: str) -> bool:
+        return event in self._callbacks
+
+    def emit(self, event: str, *args: Any) -> None:
+        """Call everyone who listens to ``event``."""
+        for callback in self._callbacks.get(event, ()):
+            try:
+                answer = callback(*args)
+            except Exception:
+                log.exception("a callback of worker event %r failed", event)
+                continue
+            if inspect.iscoroutine(answer):
+                self._background(event, answer)
+
+    def _background(self, event: str, answer: Any) -> None:
+        async def guarded() -> None:
+            try:
+                await answer
+            except Exception:
+                log.exception("a callback of worker event %r failed", event)
+
+        task = asyncio.create_task(guarded())
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def settle(self) -> None:
+        """Wait for callbacks that still run."""
+        while self._tasks:
+            await asyncio.wait(list(self._tasks))

@@ -1,0 +1,104 @@
+"""What can be said about a worker, checked at once."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from typing import Literal
+
+import msgspec
+
+from windlass.core.ids import check_queue_name
+from windlass.core.options import Duration, seconds_to_ms
+from windlass.errors import ConfigError
+
+Order = Literal["weighted", "strict"]
+
+
+class QueueSpec(msgspec.Struct, frozen=True):
+    """A queue's part of the pool: its weight, the most slots it may take, and slots kept free for it."""
+
+    weight: float = 1
+    cap: int | None = None
+    reserve: int = 0
+
+    def __post_init__(self) -> None:
+        if isinstance(self.weight, bool) or not isinstance(self.weight, (int, float)) or self.weight <= 0:
+            raise ConfigError("weight", "a number above 0", self.weight)
+        if self.cap is not None and self.cap < 1:
+            raise ConfigError("cap", "at least 1, or None", self.cap)
+        if self.reserve < 0 or (self.cap is not None and self.reserve > self.cap):
+            raise ConfigError("reserve", "from 0 to the queue's cap", self.reserve)
+
+
+class WorkerOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """Settings of one worker. Durations are seconds or ``timedelta``."""
+
+    #: Jobs that run at once, over all queues.
+    concurrency: int = 16
+    #: ``weighted``: every queue gets its share; ``strict``: earlier queues first, always.
+    order: Order = "weighted"
+    #: How long the store waits for a sign of life before it gives a job to someone else.
+    lease: Duration = 30
+    #: How long running jobs may go on after a stop was asked for ...
+    grace: Duration = 20
+    #: ... and how long they have after they were cancelled, before they are given back.
+    cancel_wait: Duration = 5
+    #: Look for jobs at least this often, hints or not.
+    poll: Duration = 2
+    #: Look for silent workers this often.
+    recover_every: Duration = 15
+    #: Remove old records this often (one worker does it for all).
+    prune_every: Duration = 30
+    #: Tell the store that this worker lives this often.
+    heartbeat: Duration = 10
+    #: Children for tasks with ``isolation="process"``.
+    process_slots: int = msgspec.field(default_factory=lambda: os.cpu_count() or 2)
+    #: Replace a child after so many jobs (None: never).
+    max_jobs_per_child: int | None = None
+    #: Run the store's duties (recover, prune) beside the jobs.
+    duties: bool = True
+    #: Stop by itself when nothing is waiting, active or retrying.
+    burst: bool = False
+    #: A label for people, part of the heartbeat.
+    tag: str = ""
+
+    def __post_init__(self) -> None:
+        for name in ("concurrency", "process_slots"):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= 10_000:
+                raise ConfigError(name, "a whole number from 1 to 10000", value)
+        if self.order not in ("weighted", "strict"):
+            raise ConfigError("order", "weighted or strict", self.order)
+        seconds_to_ms(self.lease, "lease", minimum=1)
+        for name in ("poll", "recover_every", "prune_every", "heartbeat"):
+            seconds_to_ms(getattr(self, name), name, minimum=0.01)
+        for name in ("grace", "cancel_wait"):
+            seconds_to_ms(getattr(self, name), name)
+
+    def ms(self, name: str) -> int:
+        """A duration option in milliseconds."""
+        return seconds_to_ms(getattr(self, name), name)
+
+
+Queues = str | Iterable[str] | Mapping[str, float | QueueSpec]
+
+
+def to_specs(queues: Queues, concurrency: int) -> dict[str, QueueSpec]:
+    """Queue names with their specs, in order. Reserves together must fit into the pool."""
+    if isinstance(queues, str):
+        queues = [queues]
+    if isinstance(queues, Mapping):
+        specs = {
+            name: value if isinstance(value, QueueSpec) else QueueSpec(value)
+            for name, value in queues.items()
+        }
+    else:
+        specs = {name: QueueSpec() for name in queues}
+    if not specs:
+        raise ConfigError("queues", "at least one queue name")
+    for name in specs:
+        check_queue_name(name)
+    if sum(spec.reserve for spec in specs.values()) > concurrency:
+        raise ConfigError("reserve", f"at most the pool's {concurrency} slots in all")
+    return specs

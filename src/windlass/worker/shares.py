@@ -1,0 +1,97 @@
+"""Which queue may fill how many of the free slots. Pure arithmetic.
+
+``strict``: earlier queues first. ``weighted``: start-time fair queueing. Each queue has a virtual time that
+advances by 1/weight per job it got; the next slot goes to the queue that is furthest behind. Shares are thus
+met exactly while queues have work, an idle queue neither saves up nor starves, and nothing is random.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+
+from windlass.backend.requests import ClaimQueue
+from windlass.core.job import JobRecord
+from windlass.worker.options import Order, QueueSpec
+
+
+class SharePlanner:
+    """Splits free slots among queues; remembers who got what."""
+
+    def __init__(self, specs: Mapping[str, QueueSpec], order: Order) -> None:
+        self._specs = dict(specs)
+        self._order = order
+        self._served = dict.fromkeys(self._specs, 0.0)
+        self._reserves = any(spec.reserve for spec in self._specs.values())
+
+    @property
+    def names(self) -> list[str]:
+        return list(self._specs)
+
+    def add(self, name: str, spec: QueueSpec) -> None:
+        """Serve one more queue from now on, without arrears."""
+        self._specs[name] = spec
+        self._served[name] = min(self._served.values(), default=0.0)
+        self._reserves = self._reserves or spec.reserve > 0
+
+    def plan(self, free: int, active: Counter[str]) -> list[ClaimQueue]:
+        """What each queue may contribute to a claim of ``free`` jobs, first queue first."""
+        room = {name: self._room(name, free, active) for name in self._specs}
+        if len(room) == 1 or self._order == "strict":
+            return self._in_order(free, active, room)
+        shares = self._fair_shares(free, active, room)
+        names = sorted((name for name in room if room[name] > 0), key=self._served.__getitem__)
+        if self._reserves:  # a second round could eat into what is reserved for others
+            return [ClaimQueue(name, shares[name], shares[name]) for name in names if shares[name]]
+        return [ClaimQueue(name, shares[name], room[name]) for name in names]
+
+    def charge(self, jobs: list[JobRecord]) -> None:
+        """Count the jobs that were really given."""
+        if len(self._specs) == 1 or self._order == "strict":
+            return
+        given = Counter(job.queue for job in jobs)
+        for name, count in given.items():
+            self._served[name] += count / self._specs[name].weight
+        if given:  # who had nothing to give does not save up turns
+            floor = min(
+                self._served[name] - count / self._specs[name].weight for name, count in given.items()
+            )
+            for name in self._served:
+                self._served[name] = max(self._served[name], floor)
+
+    def _room(self, name: str, free: int, active: Counter[str]) -> int:
+        cap = self._specs[name].cap
+        return free if cap is None else max(min(free, cap - active[name]), 0)
+
+    def _in_order(self, free: int, active: Counter[str], room: dict[str, int]) -> list[ClaimQueue]:
+        shared = self._shared(free, active)
+        plans = []
+        for name in room:
+            own = self._own(name, active)
+            share = min(room[name], shared + own)
+            if share > 0:
+                plans.append(ClaimQueue(name, share, share))
+                shared -= max(share - own, 0) if self._reserves else 0
+        return plans
+
+    def _fair_shares(self, free: int, active: Counter[str], room: dict[str, int]) -> Counter[str]:
+        shared = self._shared(free, active)
+        own = {name: self._own(name, active) for name in room}
+        served = dict(self._served)
+        shares: Counter[str] = Counter()
+        for _ in range(free):
+            open_ = [n for n in room if shares[n] < room[n] and (shared > 0 or shares[n] < own[n])]
+            if not open_:
+                break
+            name = min(open_, key=served.__getitem__)
+            if shares[name] >= own[name]:
+                shared -= 1
+            shares[name] += 1
+            served[name] += 1 / self._specs[name].weight
+        return shares
+
+    def _own(self, name: str, active: Counter[str]) -> int:
+        return max(self._specs[name].reserve - active[name], 0)
+
+    def _shared(self, free: int, active: Counter[str]) -> int:
+        return max(free - sum(self._own(name, active) for name in self._specs), 0)

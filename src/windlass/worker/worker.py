@@ -1,0 +1,545 @@
+"""``Worker``: claims jobs of any number of queues, runs them in one pool of slots, settles them.
+
+The pump is the heart: it gathers finished attempts and free slots and calls ``settle(ends, claim)``. Under
+load one call carries many jobs; when idle nothing waits for a batch to fill. A lease is never held without
+a slot, a claim or settle in flight is never cancelled, and after a lost reply the worker reconciles before
+it goes on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import random
+import signal
+import socket
+from collections import Counter
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from windlass._version import __version__
+from windlass.abort import StopReason
+from windlass.app import Windlass, as_app
+from windlass.backend import requests as rq
+from windlass.backend.protocol import Listener
+from windlass.core.backoff import Strategy
+from windlass.core.ids import new_id
+from windlass.core.job import JobRecord, WorkerInfo
+from windlass.core.options import check_known
+from windlass.core.outcome import Extended, Outcome, Settled, Settlement
+from windlass.core.probe import reach
+from windlass.core.states import JobState
+from windlass.errors import ConfigError, RateLimitError, StorageError
+from windlass.job import Job
+from windlass.queue import Queue
+from windlass.registry import Handler, Registry
+from windlass.worker import classify
+from windlass.worker.attempt import Attempt, Tools, check_payload
+from windlass.worker.emitter import Emitter
+from windlass.worker.heartbeat import Heartbeat, rss_kb
+from windlass.worker.leases import LeaseKeeper
+from windlass.worker.options import Queues, QueueSpec, WorkerOptions, to_specs
+from windlass.worker.processes import SandboxRunner
+from windlass.worker.services import Duties, Pruner, Recoverer
+from windlass.worker.shares import SharePlanner
+
+log = logging.getLogger("windlass.worker")
+
+_FIRST_BACKOFF_MS, _LAST_BACKOFF_MS = 100, 5_000
+_OPTION_NAMES = frozenset(WorkerOptions.__struct_fields__)
+
+
+class Worker:
+    """A pool of slots that serves queues.
+
+    ``queues`` is a name, a list of names, ``{name: weight}`` or ``{name: QueueSpec(...)}``. With ``handler``,
+    every job goes to it (as a ``Job``); without, to the app's tasks and registered handlers.
+    """
+
+    RateLimitError = RateLimitError
+    _listener: Listener
+
+    def __init__(
+        self,
+        queues: Queues,
+        handler: Callable[[Job[Any]], Any] | None = None,
+        *,
+        url_or_app: str | Windlass | None = None,
+        context: Any = None,
+        backoff_strategies: Mapping[str, Strategy] | None = None,
+        **options: Any,
+    ) -> None:
+        check_known(options, _OPTION_NAMES, "worker option")
+        self.options = WorkerOptions(**options)
+        self.app = as_app(url_or_app)
+        self._owns_app = self.app is not url_or_app
+        if handler is not None and not callable(handler):
+            raise ConfigError("handler", "callable", handler)
+        self.registry = self.app.registry if handler is None else Registry(Handler(handler, takes_job=True))
+        self.id = f"{socket.gethostname()[:80]}:{os.getpid()}:{new_id()[-8:]}"
+        self._context = context if context is not None else self.app.context
+        self._strategies = {**self.app.backoff_strategies, **(backoff_strategies or {})}
+        self._shares = SharePlanner(to_specs(queues, self.options.concurrency), self.options.order)
+        self._queues: dict[str, Queue] = {}
+        self._emitter = Emitter()
+        self._attempts: dict[str, Attempt] = {}
+        self._busy: Counter[str] = Counter()
+        self._ends: list[Settlement] = []
+        self._state = "new"
+        self._paused = False
+        self._closing = False
+        self._until_empty = self.options.burst
+        self._look = True
+        self._next_due_ms: float | None = None
+        self._rng = random.Random()
+        self._limited_until_ms = 0.0
+
+    def __repr__(self) -> str:
+        return f"<Worker {self.id} on {', '.join(self._shares.names)}: {self._state}>"
+
+    # --- what users call -----------------------------------------------------------------------------
+
+    def register(self, name: str, handler: Callable[..., Any], queue: str | None = None) -> None:
+        """Send jobs of task ``name`` (of one queue, or of all) to ``handler``. May be called while running."""
+        self.registry.add(name, Handler(handler, takes_job=True), queue)
+
+    def add_queue(self, name: str, spec: QueueSpec | float = 1) -> None:
+        """Serve one more queue from now on."""
+        added = to_specs({name: spec}, self.options.concurrency)
+        self._shares.add(name, added[name])
+        if self._state == "running":
+            self._listener.close()
+            self._listener = self.app.store.backend.listen(self._topics())
+        self._wake()
+
+    def on(self, event: str, callback: Callable[..., Any]) -> None:
+        """Call ``callback`` when something happens here: ``active``, ``completed``, ``failed``, ``error``, ..."""
+        self._emitter.on(event, callback)
+
+    async def start(self) -> None:
+        """Begin to work in the background. Idempotent."""
+        if self._state != "new":
+            return
+        self._state = "running"
+        store = self.app.store
+        await store.open()
+        self._listener = await store.listen(self._topics())
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self._hurry = asyncio.Event()
+        self._closed = asyncio.Event()
+        self._threads = ThreadPoolExecutor(self.options.concurrency, thread_name_prefix="windlass-job")
+        self._processes = SandboxRunner(self.options)
+        self._tools = Tools(
+            clock=self.app.clock,
+            threads=self._threads,
+            processes=self._processes,
+            strategies=self._strategies,
+            rng=self._rng,
+            max_result_bytes=self.app.max_payload_bytes,
+        )
+        self._keeper = LeaseKeeper(store, on_lost=self._on_lost, on_cancel=self._on_cancel)
+        await self._keeper.start()
+        self._heartbeat = Heartbeat(store, self.options.ms("heartbeat"), self.info)
+        self._heartbeat.start()
+        self._duties = self._make_duties()
+        if self.options.duties:
+            self._duties.start()
+        self._pump_task = asyncio.create_task(self._pump_safely(), name="windlass-pump")
+        self._emitter.emit("ready")
+
+    async def run(self, *, handle_signals: bool = False) -> None:
+        """Work until ``close`` is called, or until all is done with ``burst``."""
+        await self.start()
+        if handle_signals:
+            self._handle_signals()
+        try:
+            await self._pump_task
+        finally:
+            await self.close()
+
+    async def wait_until_ready(self) -> None:
+        """Return when the worker is connected and claiming."""
+        await self.start()
+
+    async def drain(self) -> None:
+        """Work until nothing is waiting, active or retrying, then stop fetching and close."""
+        self._until_empty = True
+        await self.start()
+        self._wake()
+        await self._pump_task
+        await self.close()
+
+    def pause(self) -> None:
+        """Claim no more jobs here; running ones go on."""
+        if not self._paused:
+            self._paused = True
+            self._emitter.emit("paused")
+
+    def resume(self) -> None:
+        """Undo ``pause``."""
+        if self._paused:
+            self._paused = False
+            self._emitter.emit("resumed")
+            self._wake()
+
+    @property
+    def is_running(self) -> bool:
+        return self._state == "running"
+
+    @property
+    def is_paused(self) -> bool:
+        return self._paused
+
+    @property
+    def busy(self) -> int:
+        """Jobs that run now."""
+        return len(self._attempts)
+
+    def rate_limit(self, seconds: float) -> None:
+        """Claim nothing for ``seconds``: the service behind the handlers said so."""
+        self._limited_until_ms = self.app.clock.monotonic_ms() + seconds * 1000
+
+    def abort_job(self, job_id: str) -> bool:
+        """Stop a job that runs here, as if it was cancelled; False when it does not."""
+        found = [attempt for attempt in self._attempts.values() if attempt.record.id == job_id]
+        for attempt in found:
+            attempt.stop(StopReason.CANCEL)
+        return bool(found)
+
+    async def close(self, force: bool = False) -> None:
+        """Stop: claim no more, wait ``grace``, cancel, wait ``cancel_wait``, give the rest back. Idempotent.
+
+        ``force`` skips the waiting; calling again with it hurries a close that is under way.
+        """
+        if self._state == "new":
+            self._state = "closed"
+        if self._state == "closed":
+            return
+        if force:
+            self._hurry.set()
+        if self._state == "closing":
+            await self._closed.wait()
+            return
+        self._state = "closing"
+        self._closing = True
+        self._emitter.emit("closing")
+        self._wake()
+        await self._finish_attempts()
+        await self._pump_task
+        await self._let_go()
+        self._state = "closed"
+        self._closed.set()
+        self._emitter.emit("closed")
+        await self._emitter.settle()
+
+    def info(self) -> WorkerInfo:
+        """This worker as its heartbeat tells it."""
+        return WorkerInfo(
+            id=self.id,
+            hostname=socket.gethostname(),
+            pid=os.getpid(),
+            tag=self.options.tag,
+            queues=tuple(self._shares.names),
+            concurrency=self.options.concurrency,
+            busy=len(self._attempts),
+            rss_kb=rss_kb(),
+            version=__version__,
+            quiet=self._paused or self._closing,
+        )
+
+    # --- the pump ----------------------------------------------------------------------------------------
+
+    def _topics(self) -> list[str]:
+        return [f"worker:{self.id}", *(f"ready:{name}" for name in self._shares.names)]
+
+    def _wake(self) -> None:
+        if self._state in ("running", "closing"):
+            self._look = True
+            self._listener.wake()
+
+    async def _pump_safely(self) -> None:
+        """Keep the pump going through anything but a deliberate stop."""
+        backoff_ms = _FIRST_BACKOFF_MS
+        reconcile = False
+        while True:
+            try:
+                if reconcile:
+                    await self._reconcile()
+                    reconcile = False
+                await self._pump()
+                return
+            except StorageError as exc:
+                log.warning("the store is out of reach, trying again in %g s: %s", backoff_ms / 1000, exc)
+                self._emitter.emit("error", exc)
+            except Exception as exc:
+                log.exception("the worker met an unexpected error and goes on")
+                self._emitter.emit("error", exc)
+            reconcile = True
+            await self.app.clock.wait(self._hurry, backoff_ms * self._rng.uniform(0.5, 1))
+            if self._hurry.is_set() and self._closing:
+                return
+            backoff_ms = min(backoff_ms * 2, _LAST_BACKOFF_MS)
+
+    async def _pump(self) -> None:
+        while not (self._closing and not self._attempts and not self._ends):
+            claim = self._plan_claim()
+            if self._ends or (claim is not None and self._look):
+                await self._exchange(claim)
+            elif self._until_empty and not self._attempts and await self._is_empty():
+                return
+            else:
+                await self._wait()
+
+    def _plan_claim(self) -> rq.Claim | None:
+        free = self.options.concurrency - len(self._attempts)
+        if free <= 0 or self._paused or self._closing:
+            return None
+        if self._limited_until_ms and self._limited_until_ms > self.app.clock.monotonic_ms():
+            return None
+        queues = self._shares.plan(free, self._busy)
+        if not queues:
+            return None
+        return rq.Claim(
+            worker=self.id, queues=queues, limit=free, claim_id=new_id(), lease_ms=self.options.ms("lease")
+        )
+
+    async def _exchange(self, claim: rq.Claim | None) -> None:
+        """Settle what ended and claim what fits, in one round trip."""
+        ends = self._ends
+        sent_ms = self.app.clock.monotonic_ms()
+        if ends:
+            result = await self._call(rq.Settle(items=ends, claim=claim))
+            # Only now are they off our hands: a lost reply settles them again.
+            self._ends = self._ends[len(ends) :]
+            self._after_settle(ends, result.items)
+            claimed = result.claimed
+        elif claim is not None:
+            claimed = await self._call(claim)
+        else:
+            return
+        reach("worker.claimed", count=len(claimed.jobs) if claimed else 0)
+        if claim is not None and claimed is not None:
+            self._take(claim, claimed, sent_ms)
+
+    async def _call(self, request: rq.Request[Any]) -> Any:
+        return await self.app.store.execute(request)
+
+    def _take(self, claim: rq.Claim, claimed: rq.Claimed, sent_ms: float) -> None:
+        self._shares.charge(claimed.jobs)
+        self._look = len(claimed.jobs) >= claim.limit
+        due_ms = claimed.next_due_in_ms
+        self._next_due_ms = None if due_ms is None else sent_ms + due_ms
+        for record in claimed.jobs:
+            self._begin(record, claim.lease_ms, sent_ms)
+        if claimed.jobs and not self._look:
+            self._emitter.emit("drained")
+
+    def _after_settle(self, ends: list[Settlement], answers: list[Settled]) -> None:
+        for end, answer in zip(ends, answers, strict=True):
+            if answer in (Settled.LOST, Settled.GONE):
+                log.warning("job %s: the lease was lost before the attempt was settled", end.id)
+                reach("worker.lease_lost", job_id=end.id)
+
+    async def _wait(self) -> None:
+        topics = await self._listener.wait(self._wait_ms(), self.app.clock)
+        if not topics and not self._ends:
+            self._look = True  # time passed: a job may be due, or a hint was lost
+        elif any(topic.startswith("ready:") for topic in topics):
+            self._look = True
+        if f"worker:{self.id}" in topics:
+            await self._ask_cancels()
+
+    def _wait_ms(self) -> float:
+        now = self.app.clock.monotonic_ms()
+        wait_ms = self.options.ms("poll")
+        if self._next_due_ms is not None:
+            wait_ms = min(wait_ms, max(round(self._next_due_ms - now) + 1, 1))
+        if self._limited_until_ms > now:
+            wait_ms = min(wait_ms, max(round(self._limited_until_ms - now), 1))
+        return wait_ms
+
+    async def _is_empty(self) -> bool:
+        busy_states = (JobState.WAITING, JobState.ACTIVE, JobState.RETRYING)
+        for name in self._shares.names:
+            counts = await self._call(rq.CountJobs(queue=name))
+            if any(counts[state] for state in busy_states):
+                return False
+        return True
+
+    async def _reconcile(self) -> None:
+        """After a lost reply: give back leases that we do not hold, so that nothing waits for a stall."""
+        held = [*self._attempts, *(end.token for end in self._ends)]
+        released = await self._call(rq.Reconcile(worker=self.id, held=held))
+        if released:
+            log.info("gave back %d leases whose claim was never answered", released)
+        self._look = True
+        reach("worker.reconciled", released=released)
+
+    # --- attempts ------------------------------------------------------------------------------------------
+
+    def _begin(self, record: JobRecord, lease_ms: int, since_ms: float) -> None:
+        """Start one claimed job."""
+        queue = self._queues.get(record.queue)
+        if queue is None:
+            queue = self._queues[record.queue] = self.app.queue(record.queue)
+        handler = self.registry.find(record.queue, record.task)
+        if handler is None:
+            log.warning("no handler here for task %r of queue %r", record.task, record.queue)
+            self._end(classify.unknown_task(record))
+            return
+        job: Job[Any] = Job(queue, record, held=True, context=self._context)
+        bad = check_payload(job)
+        if bad is not None:
+            self._end(bad)
+            return
+        attempt = Attempt(job, handler, self._tools)
+        token = record.token or ""
+        self._attempts[token] = attempt
+        self._busy[record.queue] += 1
+        self._idle.clear()
+        lease = rq.LeaseRef(record.queue, record.id, token, record.options.lease_ms or lease_ms)
+        self._keeper.hold(lease, since_ms)
+        attempt.task = asyncio.create_task(attempt.run())
+        attempt.task.add_done_callback(lambda task: self._ended(attempt, task))
+        if self._emitter.wants("active"):
+            self._emitter.emit("active", job)
+
+    def _ended(self, attempt: Attempt, task: asyncio.Task[Settlement | None]) -> None:
+        """An attempt's task is done: free its slot, hand its end to the pump."""
+        token = attempt.record.token or ""
+        if self._attempts.pop(token, None) is None:
+            return  # given back at shutdown; what it did since does not count
+        self._busy[attempt.record.queue] -= 1
+        if not self._attempts:
+            self._idle.set()
+        held = self._keeper.drop(token)
+        settlement = self._outcome_of(attempt, task)
+        if settlement is not None and held:
+            self._end(settlement)
+        else:
+            reach("worker.lease_lost", job_id=attempt.record.id)
+            self._emitter.emit("lease_lost", attempt.job)
+            self._listener.wake()
+        self._tell(attempt, settlement)
+
+    def _outcome_of(self, attempt: Attempt, task: asyncio.Task[Settlement | None]) -> Settlement | None:
+        if task.cancelled():  # cancelled before its first step
+            return attempt._stopped(asyncio.CancelledError())
+        error = task.exception()
+        if error is not None:  # KeyboardInterrupt and the like; the handler's own errors were classified
+            log.error("an attempt ended in an unexpected way", exc_info=error)
+            return attempt.release("worker_error")
+        return task.result()
+
+    def _end(self, settlement: Settlement) -> None:
+        self._ends.append(settlement)
+        self._listener.wake()
+
+    def _tell(self, attempt: Attempt, settlement: Settlement | None) -> None:
+        if settlement is None:
+            return
+        match settlement.outcome:
+            case Outcome.COMPLETE:
+                if self._emitter.wants("completed"):
+                    self._emitter.emit("completed", attempt.job, attempt.result)
+            case Outcome.FAIL:
+                log.error("job %s (%s) failed: %s", attempt.record.id, attempt.record.task, attempt.error)
+                self._emitter.emit("failed", attempt.job, attempt.error)
+            case Outcome.RETRY:
+                log.info(
+                    "job %s (%s) will be retried: %s", attempt.record.id, attempt.record.task, attempt.error
+                )
+                self._emitter.emit("retrying", attempt.job, attempt.error)
+            case Outcome.CANCEL:
+                self._emitter.emit("cancelled", attempt.job)
+            case Outcome.RELEASE | Outcome.SNOOZE:
+                self._emitter.emit("released", attempt.job)
+
+    def _on_lost(self, token: str) -> None:
+        attempt = self._attempts.get(token)
+        if attempt is not None:
+            log.warning("job %s: the lease was lost, stopping its handler", attempt.record.id)
+            attempt.stop(StopReason.LOST)
+
+    def _on_cancel(self, token: str) -> None:
+        attempt = self._attempts.get(token)
+        if attempt is not None:
+            attempt.stop(StopReason.CANCEL)
+
+    async def _ask_cancels(self) -> None:
+        """Somebody cancelled a job that may run here: ask which."""
+        leases = [
+            rq.LeaseRef(
+                a.record.queue, a.record.id, token, a.record.options.lease_ms or self.options.ms("lease")
+            )
+            for token, a in self._attempts.items()
+        ]
+        if not leases:
+            return
+        for lease, answer in zip(leases, await self._call(rq.Extend(leases=leases)), strict=True):
+            if answer is Extended.CANCELLING:
+                self._on_cancel(lease.token)
+
+    # --- the end ---------------------------------------------------------------------------------------------
+
+    async def _finish_attempts(self) -> None:
+        """Let running jobs end by themselves, then by force, then give them back."""
+        if not await self._idle_within(self.options.ms("grace")):
+            for attempt in list(self._attempts.values()):
+                attempt.stop(StopReason.SHUTDOWN)
+            await self._idle_within(self.options.ms("cancel_wait"))
+        for token, attempt in list(self._attempts.items()):
+            del self._attempts[token]
+            self._keeper.drop(token)
+            attempt.stop(StopReason.SHUTDOWN)
+            self._end(attempt.release("shutdown"))
+        self._listener.wake()
+
+    async def _idle_within(self, ms: int) -> bool:
+        """Whether all attempts ended within ``ms`` (or before somebody is in a hurry)."""
+        idle = asyncio.create_task(self._idle.wait())
+        hurry = asyncio.create_task(self._hurry.wait())
+        time_up = asyncio.create_task(self.app.clock.wait(asyncio.Event(), ms))
+        try:
+            await asyncio.wait({idle, hurry, time_up}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in (idle, hurry, time_up):
+                task.cancel()
+        return self._idle.is_set()
+
+    async def _let_go(self) -> None:
+        await self._duties.stop()
+        await self._heartbeat.stop()
+        await self._keeper.stop()
+        await self._processes.close()
+        self._threads.shutdown(wait=False, cancel_futures=True)
+        self._listener.close()
+        if self._owns_app:
+            await self.app.close()
+
+    def _make_duties(self) -> Duties:
+        options, store = self.options, self.app.store
+        recoverer = Recoverer(
+            store, options.ms("recover_every"), lambda job_id: self._emitter.emit("stalled", job_id)
+        )
+        return Duties(store, self.id, [recoverer, Pruner(store, options.ms("prune_every"))], self._rng)
+
+    def _handle_signals(self) -> None:
+        loop = asyncio.get_running_loop()
+        asked = 0
+
+        def stop() -> None:
+            nonlocal asked
+            asked += 1
+            log.info("stopping%s", "" if asked == 1 else " at once")
+            task = loop.create_task(self.close(force=asked > 1))
+            self._stop_tasks.add(task)
+            task.add_done_callback(self._stop_tasks.discard)
+
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, stop)
+
+    _stop_tasks: set[asyncio.Task[None]] = set()
