@@ -18,20 +18,26 @@ class StopReason(StrEnum):
 class AbortSignal:
     """Set once, readable from any thread. Handlers in threads look at it; tasks are also cancelled."""
 
+    __slots__ = ("_event", "reason")
+
     def __init__(self) -> None:
-        self._event = threading.Event()
         self.reason: StopReason | None = None
+        self._event: threading.Event | None = None  # made for the first who waits
 
     @property
     def aborted(self) -> bool:
-        return self._event.is_set()
+        return self.reason is not None
 
     def abort(self, reason: StopReason) -> None:
         """Ask the handler to stop. The first reason stays."""
-        if not self._event.is_set():
+        if self.reason is None:
             self.reason = reason
-            self._event.set()
+            if self._event is not None:
+                self._event.set()
 
     def wait(self, timeout: float | None = None) -> bool:
         """Block this thread until asked to stop, at most ``timeout`` seconds; whether it was asked."""
-        return self._event.wait(timeout)
+        event = self._event = self._event or threading.Event()
+        if self.reason is not None:  # asked before the event was there to be set
+            return True
+        return event.wait(timeout)

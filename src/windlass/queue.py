@@ -15,6 +15,7 @@ from weakref import WeakKeyDictionary
 
 from windlass.backend import requests as rq
 from windlass.backend.store import Store, check_changed
+from windlass.core.clock import SYSTEM_CLOCK
 from windlass.core.ids import check_queue_name, check_task_name, new_id, new_ids
 from windlass.core.job import CounterRow, Event, JobRecord, JobRef, NewJob, WorkerInfo
 from windlass.core.options import JobOptions, StoredOptions, check_known, seconds_to_ms
@@ -26,6 +27,7 @@ from windlass.errors import (
     JobCancelledError,
     JobFailedError,
     MaxRetriesError,
+    StorageError,
 )
 from windlass.job import Job
 from windlass.payload import pack_data, unpack
@@ -37,6 +39,9 @@ if TYPE_CHECKING:
 
 #: Jobs per atomic chunk of ``add_bulk`` and of other batches.
 CHUNK = 1_000
+#: An ``add`` that fails within the first second is tried again after these pauses.
+_REPEAT_AFTER_MS = (20, 100)
+_REPEAT_WITHIN_MS = 1_000
 
 
 class Page(list[Job[Any]]):
@@ -152,11 +157,23 @@ class Queue:
         jobs: list[Job[Any]] = []
         for start in range(0, len(news), CHUNK):
             chunk = list(news[start : start + CHUNK])
-            answers = await self.store.execute(rq.Add(jobs=chunk))
+            answers = await self._add_chunk(chunk)
             jobs += [self._added(new, added) for new, added in zip(chunk, answers, strict=True)]
         if self.app.after_add is not None:
             await self.app.after_add(jobs)
         return jobs
+
+    async def _add_chunk(self, chunk: list[NewJob]) -> list[rq.Added]:
+        """Add one chunk; a quick failure may be a lost reply and is repeated, which is safe by request id."""
+        started_ms = SYSTEM_CLOCK.monotonic_ms()
+        for pause_ms in _REPEAT_AFTER_MS:
+            try:
+                return await self.store.execute(rq.Add(jobs=chunk))
+            except StorageError:
+                if SYSTEM_CLOCK.monotonic_ms() - started_ms > _REPEAT_WITHIN_MS:
+                    raise
+            await SYSTEM_CLOCK.wait(asyncio.Event(), pause_ms)
+        return await self.store.execute(rq.Add(jobs=chunk))
 
     def prepare(self, name: str, data: Any = None, **options: Any) -> NewJob:
         """A checked and encoded job that is not added yet, for ``windlass.sqlite.add``."""

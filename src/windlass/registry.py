@@ -5,16 +5,19 @@ Read at every claim, so handlers that are registered late are seen by workers th
 
 from __future__ import annotations
 
+import functools
+import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from functools import cached_property
+from typing import Any, Literal
 
 from windlass.core.ids import check_queue_name, check_task_name
 from windlass.core.options import Isolation
 from windlass.errors import ConfigError
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Handler:
     """How to run a job. ``takes_job``: called with the Job, else with the job's arguments."""
 
@@ -25,6 +28,24 @@ class Handler:
     memory_limit: int | None = None
     #: The task behind it, for argument decoding (None for plain handlers).
     task: Any = None
+
+    @cached_property
+    def mode(self) -> Literal["loop", "thread", "process"]:
+        """Where it runs."""
+        if self.isolation == "process":
+            return "process"
+        if self.isolation == "auto" and inspect.iscoroutinefunction(_innermost(self.call)):
+            return "loop"
+        return "thread"
+
+
+def _innermost(call: Callable[..., Any]) -> Callable[..., Any]:
+    """The function behind partials and callable objects."""
+    while isinstance(call, functools.partial):
+        call = call.func
+    if not inspect.isroutine(call) and not inspect.isclass(call):
+        return type(call).__call__
+    return call
 
 
 class Registry:

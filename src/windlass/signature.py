@@ -19,11 +19,14 @@ import typing
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from pathlib import PurePath
-from typing import Annotated, Any, ForwardRef, TypeVar, Union, get_args, get_origin
+from typing import TYPE_CHECKING, Annotated, Any, ForwardRef, TypeVar, Union, get_args, get_origin
 
 import msgspec
 
 from windlass.errors import ConfigError, ResultError, UnrecoverableError
+
+if TYPE_CHECKING:
+    from windlass.serde import Codec
 
 Convert = Callable[[Any], Any]
 
@@ -66,6 +69,14 @@ def to_plain(value: Any) -> Any:
     """
     keep = (bytes, bytearray, memoryview, *_NATIVE)
     return msgspec.to_builtins(value, builtin_types=keep, enc_hook=plain_hook)
+
+
+def encode_value(codec: Codec, value: Any) -> bytes:
+    """``codec.encode`` that also takes pydantic models and paths, at no cost to everything else."""
+    try:
+        return codec.encode(value)
+    except TypeError:
+        return codec.encode(to_plain(value))
 
 
 def _native_types() -> tuple[type, ...]:

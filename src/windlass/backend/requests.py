@@ -90,7 +90,8 @@ class Claim(Request[Claimed], kw_only=True):
 
     First promotes what is due in these queues (at most 1,000), then visits the queues in order: each gives
     up to its ``share``, a second round fills up to each ``cap``. Inside a queue: highest priority first,
-    then place in line. Paused queues give nothing. Jobs past ``expires_ms`` end as failed (``expired``).
+    then place in line. Paused queues give nothing. Jobs past ``expires_ms`` that are met on the way end as
+    failed (``expired``), at most 1,000 per queue and round.
     The token of the n-th job begins with ``claim_id``, which must be new for every claim.
     """
 

@@ -220,7 +220,7 @@ def _release(job: JobRecord, end: Settlement, scribe: Scribe) -> None:
 
 
 def _cancel(job: JobRecord, end: Settlement, scribe: Scribe) -> None:
-    reason = end.reason or job.cancel_reason or ""
+    reason = end.reason if job.cancel_reason is None else job.cancel_reason
     _record(job, AttemptOutcome.CANCELLED, end, scribe)
     _finish(job, JobState.CANCELLED, scribe, reason=reason)
     scribe.note(job, EventType.CANCELLED, reason=reason)
@@ -286,12 +286,16 @@ def extend(job: JobRecord | None, token: str, lease_ms: int, now_ms: int) -> Ext
 
 
 def give_back(job: JobRecord, scribe: Scribe) -> None:
-    """Release a lease that its worker never heard of: old place, nothing counted but the delivery."""
-    _release(
-        job,
-        Settlement(queue=job.queue, id=job.id, token="", outcome=Outcome.RELEASE, reason="reconciled"),
-        scribe,
+    """Release a lease that its worker never heard of: old place, nothing counted but the delivery.
+
+    Nobody settled anything: a late settlement under that token is lost.
+    """
+    settled_before = job.settled_token
+    release = Settlement(
+        queue=job.queue, id=job.id, token=job.token or "", outcome=Outcome.RELEASE, reason="reconciled"
     )
+    settle(job, release, scribe)
+    job.settled_token = settled_before
 
 
 def recover(job: JobRecord, scribe: Scribe) -> bool:

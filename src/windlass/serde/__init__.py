@@ -33,13 +33,21 @@ class Codec(Protocol):
         ...
 
 
+def _plain(value: Any) -> Any:
+    """Plain data for classes that msgspec does not know: pydantic models describe themselves."""
+    dump = getattr(value, "model_dump", None)
+    if callable(dump):
+        return dump(mode="json")
+    raise TypeError(f"a {type(value).__name__} is not something it can store")
+
+
 class JsonCodec:
     """JSON by msgspec: datetimes, UUIDs, Decimals, dataclasses and structs become JSON's own types."""
 
     name = "json"
 
     def __init__(self) -> None:
-        self._encoder = msgspec.json.Encoder()
+        self._encoder = msgspec.json.Encoder(enc_hook=_plain)
         self._decoder = msgspec.json.Decoder()
         self.encode = self._encoder.encode
         self.decode = self._decoder.decode
@@ -51,7 +59,7 @@ class MsgpackCodec:
     name = "msgpack"
 
     def __init__(self) -> None:
-        self._encoder = msgspec.msgpack.Encoder()
+        self._encoder = msgspec.msgpack.Encoder(enc_hook=_plain)
         self._decoder = msgspec.msgpack.Decoder()
         self.encode = self._encoder.encode
         self.decode = self._decoder.decode

@@ -10,7 +10,7 @@ import asyncio
 import contextvars
 import inspect
 import random
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Protocol
 
@@ -55,13 +55,14 @@ class Tools:
 
 
 class Attempt:
-    """A job that runs in this worker."""
+    """A job that runs in this worker. ``on_end`` is called once, with the settlement or None."""
 
     __slots__ = (
         "_timer",
         "error",
         "handler",
         "job",
+        "on_end",
         "record",
         "result",
         "signal",
@@ -70,65 +71,61 @@ class Attempt:
         "tools",
     )
 
-    def __init__(self, job: Job[Any], handler: Handler, tools: Tools) -> None:
+    def __init__(
+        self,
+        job: Job[Any],
+        handler: Handler,
+        tools: Tools,
+        on_end: Callable[[Attempt, Settlement | None], None],
+    ) -> None:
         self.job = job
         self.record: JobRecord = job.record
         self.handler = handler
         self.tools = tools
-        assert job.abort_signal is not None  # jobs that are held have one
-        self.signal: AbortSignal = job.abort_signal
-        self.started_ms = tools.clock.monotonic_ms()
-        self.task: asyncio.Task[Settlement | None] | None = None
+        self.on_end = on_end
+        self.signal: AbortSignal = job.abort_signal or AbortSignal()
+        self.started_ms = 0.0
+        self.task: asyncio.Task[None] | None = None
         self.result: Any = None
         self.error: BaseException | None = None
         self._timer: asyncio.Task[None] | asyncio.TimerHandle | None = None
 
-    @property
-    def killable(self) -> bool:
-        """Whether stopping it can interrupt it: a thread cannot be interrupted."""
-        return self.mode != "thread"
-
-    @property
-    def mode(self) -> str:
-        """``loop``, ``thread`` or ``process``."""
-        if self.handler.isolation == "process":
-            return "process"
-        if self.handler.isolation == "auto" and inspect.iscoroutinefunction(self.handler.call):
-            return "loop"
-        return "thread"
-
     def stop(self, reason: StopReason) -> None:
-        """Ask it to stop. The first reason stays."""
+        """Ask it to stop. The first reason stays. A thread cannot be interrupted: it sees the signal."""
         if self.signal.aborted:
             return
         self.signal.abort(reason)
-        if self.killable and self.task is not None:
+        # Before its first step there is nothing to interrupt: run() looks at the signal.
+        if self.started_ms and self.task is not None and self.handler.mode != "thread":
             self.task.cancel()
 
-    async def run(self) -> Settlement | None:
-        """Run to the end; None when the lease was lost and there is nothing to settle."""
+    async def run(self) -> None:
+        """Run to the end and report it. None is reported when the lease was lost: nothing to settle."""
+        clock = self.tools.clock
+        self.started_ms = clock.monotonic_ms()
         set_current_job(self.job)
-        self._start_timer()
+        if self.record.options.timeout_ms is not None:
+            self._start_timer(self.record.options.timeout_ms)
+        settlement: Settlement | None
         try:
-            settlement = await self._conclude()
-        finally:
-            if self._timer is not None:
-                self._timer.cancel()
+            if self.signal.aborted:
+                raise asyncio.CancelledError
+            settlement = self._returned(await self._execute())
+        except asyncio.CancelledError as exc:
+            settlement = self._stopped(exc)
+        except BaseException as exc:
+            settlement = self._failed(exc)
+        if self._timer is not None:
+            self._timer.cancel()
         if settlement is not None:
-            settlement.duration_ms = round(self.tools.clock.monotonic_ms() - self.started_ms)
-        return settlement
+            settlement.duration_ms = int(clock.monotonic_ms() - self.started_ms)
+        self.on_end(self, settlement)
 
     def release(self, reason: str) -> Settlement:
         """Give the job back unfinished, at its old place, without using an attempt."""
         return classify.end(self.record, Outcome.RELEASE, reason=reason)
 
-    async def _conclude(self) -> Settlement | None:
-        try:
-            value = await self._execute()
-        except asyncio.CancelledError as exc:
-            return self._stopped(exc)
-        except BaseException as exc:
-            return self._failed(exc)
+    def _returned(self, value: Any) -> Settlement | None:
         if self.signal.reason is StopReason.LOST:
             return None
         if self.signal.reason is StopReason.TIMEOUT:
@@ -187,15 +184,15 @@ class Attempt:
 
     async def _execute(self) -> Any:
         handler = self.handler
-        if self.mode == "process":
+        if handler.mode == "process":
             return await self.tools.processes.run(self)
         if handler.takes_job:
-            args: list[Any] = [self.job]
-            kwargs: dict[str, Any] = {}
-        else:
-            call = self.job.call
-            args, kwargs = handler.task.signature.decode(call.args, call.kwargs)
-        if self.mode == "loop":
+            if handler.mode == "loop":
+                return await handler.call(self.job)
+            return await self._in_thread([self.job], {})
+        call = self.job.call
+        args, kwargs = handler.task.signature.decode(call.args, call.kwargs)
+        if handler.mode == "loop":
             return await handler.call(*args, **kwargs)
         return await self._in_thread(args, kwargs)
 
@@ -212,10 +209,7 @@ class Attempt:
         seconds = (self.record.options.timeout_ms or 0) / 1000
         return JobTimeoutError(f"the attempt ran longer than its timeout of {seconds:g} s")
 
-    def _start_timer(self) -> None:
-        timeout_ms = self.record.options.timeout_ms
-        if timeout_ms is None:
-            return
+    def _start_timer(self, timeout_ms: int) -> None:
         if self.tools.clock.driven:
             self._timer = asyncio.create_task(self._timed_stop(timeout_ms))
         else:

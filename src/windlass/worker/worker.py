@@ -95,6 +95,10 @@ class Worker:
         self._next_due_ms: float | None = None
         self._rng = random.Random()
         self._limited_until_ms = 0.0
+        self._pumped_ms = 0.0
+        self._stop_tasks: set[asyncio.Task[None]] = set()
+        #: Handlers in threads that did not stop in time; their jobs were given back.
+        self.abandoned = 0
 
     def __repr__(self) -> str:
         return f"<Worker {self.id} on {', '.join(self._shares.names)}: {self._state}>"
@@ -123,6 +127,7 @@ class Worker:
         if self._state != "new":
             return
         self._state = "running"
+        self._loop = asyncio.get_running_loop()
         store = self.app.store
         await store.open()
         self._listener = await store.listen(self._topics())
@@ -197,6 +202,13 @@ class Worker:
     def busy(self) -> int:
         """Jobs that run now."""
         return len(self._attempts)
+
+    @property
+    def is_ready(self) -> bool:
+        """Connected, and the pump moved lately: what a readiness probe asks."""
+        if self._state != "running":
+            return False
+        return self.app.clock.monotonic_ms() - self._pumped_ms < 3 * self.options.ms("poll") + 5_000
 
     def rate_limit(self, seconds: float) -> None:
         """Claim nothing for ``seconds``: the service behind the handlers said so."""
@@ -285,6 +297,7 @@ class Worker:
 
     async def _pump(self) -> None:
         while not (self._closing and not self._attempts and not self._ends):
+            self._pumped_ms = self.app.clock.monotonic_ms()
             claim = self._plan_claim()
             if self._ends or (claim is not None and self._look):
                 await self._exchange(claim)
@@ -395,52 +408,38 @@ class Worker:
         if bad is not None:
             self._end(bad)
             return
-        attempt = Attempt(job, handler, self._tools)
+        attempt = Attempt(job, handler, self._tools, self._ended)
         token = record.token or ""
         self._attempts[token] = attempt
         self._busy[record.queue] += 1
         self._idle.clear()
         lease = rq.LeaseRef(record.queue, record.id, token, record.options.lease_ms or lease_ms)
         self._keeper.hold(lease, since_ms)
-        attempt.task = asyncio.create_task(attempt.run())
-        attempt.task.add_done_callback(lambda task: self._ended(attempt, task))
+        attempt.task = self._loop.create_task(attempt.run())
         if self._emitter.wants("active"):
             self._emitter.emit("active", job)
 
-    def _ended(self, attempt: Attempt, task: asyncio.Task[Settlement | None]) -> None:
-        """An attempt's task is done: free its slot, hand its end to the pump."""
+    def _ended(self, attempt: Attempt, settlement: Settlement | None) -> None:
+        """An attempt is over: free its slot, hand its end to the pump."""
         token = attempt.record.token or ""
         if self._attempts.pop(token, None) is None:
             return  # given back at shutdown; what it did since does not count
         self._busy[attempt.record.queue] -= 1
         if not self._attempts:
             self._idle.set()
-        held = self._keeper.drop(token)
-        settlement = self._outcome_of(attempt, task)
-        if settlement is not None and held:
+        if self._keeper.drop(token) and settlement is not None:
             self._end(settlement)
+            self._tell(attempt, settlement)
         else:
             reach("worker.lease_lost", job_id=attempt.record.id)
             self._emitter.emit("lease_lost", attempt.job)
             self._listener.wake()
-        self._tell(attempt, settlement)
-
-    def _outcome_of(self, attempt: Attempt, task: asyncio.Task[Settlement | None]) -> Settlement | None:
-        if task.cancelled():  # cancelled before its first step
-            return attempt._stopped(asyncio.CancelledError())
-        error = task.exception()
-        if error is not None:  # KeyboardInterrupt and the like; the handler's own errors were classified
-            log.error("an attempt ended in an unexpected way", exc_info=error)
-            return attempt.release("worker_error")
-        return task.result()
 
     def _end(self, settlement: Settlement) -> None:
         self._ends.append(settlement)
         self._listener.wake()
 
-    def _tell(self, attempt: Attempt, settlement: Settlement | None) -> None:
-        if settlement is None:
-            return
+    def _tell(self, attempt: Attempt, settlement: Settlement) -> None:
         match settlement.outcome:
             case Outcome.COMPLETE:
                 if self._emitter.wants("completed"):
@@ -495,6 +494,7 @@ class Worker:
             del self._attempts[token]
             self._keeper.drop(token)
             attempt.stop(StopReason.SHUTDOWN)
+            self.abandoned += 1
             self._end(attempt.release("shutdown"))
         self._listener.wake()
 
@@ -528,18 +528,15 @@ class Worker:
         return Duties(store, self.id, [recoverer, Pruner(store, options.ms("prune_every"))], self._rng)
 
     def _handle_signals(self) -> None:
-        loop = asyncio.get_running_loop()
         asked = 0
 
         def stop() -> None:
             nonlocal asked
             asked += 1
             log.info("stopping%s", "" if asked == 1 else " at once")
-            task = loop.create_task(self.close(force=asked > 1))
+            task = self._loop.create_task(self.close(force=asked > 1))
             self._stop_tasks.add(task)
             task.add_done_callback(self._stop_tasks.discard)
 
         for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, stop)
-
-    _stop_tasks: set[asyncio.Task[None]] = set()
+            self._loop.add_signal_handler(number, stop)

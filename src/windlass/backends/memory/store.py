@@ -259,12 +259,14 @@ class MemoryStore:
         self, queue: _Queue, room: int, request: rq.Claim, scribe: Scribe, first: int
     ) -> list[JobRecord]:
         picked: list[JobRecord] = []
-        while len(picked) < room and not queue.paused:
+        expired = 0
+        while len(picked) < room and not queue.paused and expired < STEP:
             job = queue.next_ready()
             if job is None:
                 break
             if transitions.is_expired(job, scribe.now_ms):
                 transitions.expire(job, scribe)
+                expired += 1
             else:
                 token = f"{request.claim_id}.{first + len(picked)}"
                 transitions.lease(job, scribe, token=token, worker=request.worker, lease_ms=request.lease_ms)
@@ -458,17 +460,20 @@ class MemoryStore:
         return rq.ChangeResult(Changed.OK, job.state)
 
     def _pause(self, request: rq.PauseQueue, scribe: Scribe) -> bool:
-        queue = self._queue(request.queue)
-        if queue.paused is request.paused:
+        known = self._queues.get(request.queue)
+        if (known is not None and known.paused) is request.paused:
             return False
-        queue.paused = request.paused
+        queue = self._queue(request.queue)
+        queue.paused, queue.known = request.paused, True
         event = EventType.PAUSED if request.paused else EventType.RESUMED
         scribe.notes.append(Note(queue.name, event))
         self._topics.add(f"ready:{queue.name}")
         return True
 
     def _purge(self, request: rq.Purge, scribe: Scribe) -> rq.Purged:
-        queue = self._queue(request.queue)
+        queue = self._queues.get(request.queue)
+        if queue is None:
+            return rq.Purged(0, [])
         before_ms = scribe.now_ms - request.grace_ms
         found = [
             job
