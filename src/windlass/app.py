@@ -35,7 +35,7 @@ class Windlass:
     """A job system on one store.
 
     ``url`` names the store; without it ``$WINDLASS_URL``, else ``sqlite:///windlass.db``. Nothing is opened
-    until the first use, or ``async with app``.
+    until the first use, or ``async with app``. ``compress`` stores payloads and results over 2 kB compressed.
     """
 
     def __init__(
@@ -44,6 +44,7 @@ class Windlass:
         *,
         defaults: JobOptions | Mapping[str, Any] | None = None,
         codec: str | Codec = "json",
+        compress: bool = False,
         max_payload_bytes: int = DEFAULT_MAX_BYTES,
         backoff_strategies: Mapping[str, Strategy] | None = None,
         context: Any = None,
@@ -52,7 +53,7 @@ class Windlass:
         self.url = url or os.environ.get("WINDLASS_URL") or DEFAULT_URL
         self.store = Store(open_backend(self.url), clock)
         self.clock = clock
-        self.codec = _as_codec(codec)
+        self.codec = _as_codec(codec, compress)
         self.max_payload_bytes = max_payload_bytes
         self.defaults = (
             defaults if isinstance(defaults, JobOptions) else DEFAULT_OPTIONS.merged(defaults or {})
@@ -195,8 +196,8 @@ def as_app(url_or_app: str | Windlass | None) -> Windlass:
     raise ConfigError("url_or_app", "a URL or a Windlass app", url_or_app)
 
 
-def _as_codec(codec: str | Codec) -> Codec:
-    if isinstance(codec, str):
-        return get_codec(codec)
-    register_codec(codec)
-    return codec
+def _as_codec(codec: str | Codec, compress: bool) -> Codec:
+    if not isinstance(codec, str):
+        register_codec(codec)
+        codec = codec.name
+    return get_codec(f"{codec}+zlib" if compress else codec)

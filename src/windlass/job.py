@@ -7,7 +7,7 @@ progress, logs and data are written under its token; a newer lease makes them ra
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
@@ -41,6 +41,7 @@ class Job(Generic[ResultT]):
         "_call",
         "_held",
         "_logger",
+        "_on_progress",
         "_queue",
         "_record",
         "abort_signal",
@@ -58,12 +59,14 @@ class Job(Generic[ResultT]):
         *,
         held: bool = False,
         context: Any = None,
+        on_progress: Callable[[Job[Any], Any], None] | None = None,
     ) -> None:
         self._queue = queue
         self._record = record
         self._call: Call | None = None
         self._held = held
         self._logger: JobLogger | None = None
+        self._on_progress = on_progress
         #: What the ``add`` that returned this job did: queued, duplicate, replaced or cached.
         self.outcome = outcome
         #: Inside a handler: set when the attempt should stop.
@@ -256,6 +259,8 @@ class Job(Generic[ResultT]):
         result = await self._queue.store.execute(rq.Report(ref=self.ref, token=self._token(), progress=data))
         check_changed(self.ref, result, "report progress of", "only its running attempt may")
         self._record.progress = data
+        if self._on_progress is not None:
+            self._on_progress(self, progress)
 
     async def update_data(self, data: Any) -> None:
         """Replace the payload of a pending job, or of the running one by its own handler."""

@@ -7,10 +7,10 @@ so a process that only produces needs no registration.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 from weakref import WeakKeyDictionary
 
 from windlass.backend import requests as rq
@@ -36,6 +36,8 @@ from windlass.waiting import Waiters
 
 if TYPE_CHECKING:
     from windlass.app import Windlass
+    from windlass.backend.protocol import TransactionalBackend
+    from windlass.events import QueueEvents
 
 #: Jobs per atomic chunk of ``add_bulk`` and of other batches.
 CHUNK = 1_000
@@ -76,6 +78,7 @@ class Queue:
         base = self.app.defaults
         self.defaults = defaults if isinstance(defaults, JobOptions) else base.merged(defaults or {})
         self._plain = _Plan(self.defaults)
+        self._events: QueueEvents | None = None
         self._waiters: WeakKeyDictionary[asyncio.AbstractEventLoop, Waiters] = WeakKeyDictionary()
 
     def __repr__(self) -> str:
@@ -94,6 +97,9 @@ class Queue:
 
     async def close(self) -> None:
         """Stop waiting; a queue that was made from a URL also disconnects. Idempotent."""
+        if self._events is not None:
+            events, self._events = self._events, None
+            await events.close()
         waiters = self._waiters.pop(asyncio.get_running_loop(), None)
         if waiters is not None:
             await waiters.close()
@@ -108,14 +114,22 @@ class Queue:
         plan = _Plan(self.defaults.merged(options)) if options else self._plain
         return await self.add_planned(name, self._encode(pack_data(data)), plan)
 
-    async def add_bulk(self, jobs: Iterable[Mapping[str, Any]]) -> list[Job[Any]]:
+    async def add_bulk(
+        self, jobs: Iterable[Mapping[str, Any]], *, spread: float | timedelta = 0
+    ) -> list[Job[Any]]:
         """Add many jobs: ``[{"name": ..., "data": ..., **options}, ...]``.
 
-        Everything is checked before anything is stored; each chunk of 1,000 is one atomic step.
+        Everything is checked before anything is stored; each chunk of 1,000 is one atomic step. ``spread``
+        makes them due evenly over that time, on top of their own delays.
         """
         planned = [self._plan_item(item) for item in jobs]
-        ids = iter(new_ids(len(planned)))
-        news = [plan.new_job(self, name, payload, next(ids)) for name, payload, plan in planned]
+        ids = new_ids(len(planned))
+        news = [
+            plan.new_job(self, name, payload, fresh_id)
+            for (name, payload, plan), fresh_id in zip(planned, ids, strict=True)
+        ]
+        if spread:
+            _spread(news, seconds_to_ms(spread, "spread"))
         return await self.add_new(news)
 
     async def add_and_wait(
@@ -176,10 +190,23 @@ class Queue:
         return await self.store.execute(rq.Add(jobs=chunk))
 
     def prepare(self, name: str, data: Any = None, **options: Any) -> NewJob:
-        """A checked and encoded job that is not added yet, for ``windlass.sqlite.add``."""
+        """A checked and encoded job that is not added yet."""
         check_task_name(name)
         plan = _Plan(self.defaults.merged(options)) if options else self._plain
         return plan.new_job(self, name, self._encode(pack_data(data)), new_id())
+
+    def add_in_transaction(self, connection: Any, /, name: str, data: Any = None, **options: Any) -> Job[Any]:
+        """Add a job inside the application's own open transaction on the same database.
+
+        It is there when the transaction commits and was never there when it rolls back. Only for stores
+        that are a database the application can open (``sqlite``); ``connection`` is a ``sqlite3.Connection``
+        to the same file. Plain, not async: it uses the caller's connection. Workers notice the job within a
+        fraction of a second after the commit.
+        """
+        self.store.capabilities.require(self.store.name, "transactional_add", "use add after the commit")
+        backend = cast("TransactionalBackend", self.store.backend)
+        new = self.prepare(name, data, **options)
+        return self._added(new, backend.add_in_transaction(connection, [new])[0])
 
     def _plan_item(self, item: Mapping[str, Any]) -> tuple[str, bytes, _Plan]:
         if not isinstance(item, Mapping) or "name" not in item:
@@ -483,6 +510,17 @@ class Queue:
         finally:
             listener.close()
 
+    def on(self, event: str, callback: Callable[[Event], Any]) -> None:
+        """Call ``callback(event)`` at every event of that name in this queue, on any process.
+
+        A shorthand for ``QueueEvents``: needs a running event loop, ends with ``close``.
+        """
+        from windlass.events import QueueEvents  # events sit above queues
+
+        if self._events is None:
+            self._events = QueueEvents(self.name, self.app)
+        self._events.on(event, callback)
+
     def _page(self, page: rq.Page) -> Page:
         jobs = Page(Job(self, record) for record in page.jobs)
         jobs.cursor = page.cursor
@@ -524,6 +562,16 @@ Plan = _Plan
 
 def _seconds(value: float | timedelta | None) -> float | None:
     return value.total_seconds() if isinstance(value, timedelta) else value
+
+
+def _spread(news: list[NewJob], span_ms: int) -> None:
+    """Make the jobs due one after the other, evenly over ``span_ms``."""
+    for index, new in enumerate(news):
+        later_ms = index * span_ms // len(news)
+        if new.run_at_ms is None:
+            new.delay_ms += later_ms
+        else:
+            new.run_at_ms += later_ms
 
 
 def _states(value: Iterable[JobState | str] | JobState | str) -> list[JobState]:

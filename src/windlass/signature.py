@@ -263,8 +263,8 @@ def _underlying(fn: Callable[..., Any]) -> Callable[..., Any]:
     fn = inspect.unwrap(fn)
     if inspect.isroutine(fn) or isinstance(fn, type):
         return fn
-    call: Callable[..., Any] = type(fn).__call__
-    return inspect.unwrap(call)
+    call: Callable[..., Any] = inspect.unwrap(type(fn).__call__)
+    return call
 
 
 def _hints(fn: Callable[..., Any]) -> dict[str, Any]:
@@ -388,7 +388,7 @@ class Signature:
     # --- at enqueue --------------------------------------------------------------------------------
 
     def check(self, task: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
-        """``ConfigError``, naming ``task``, unless the handler can be called like this and could decode it."""
+        """``ConfigError``, naming ``task``, unless the handler can be called so and could decode it all."""
         if not (self._quick and self._binds(args, kwargs)):
             self._bind(task, args, kwargs)
         if self._typed_args:

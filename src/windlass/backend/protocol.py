@@ -7,11 +7,12 @@ clocks, telemetry, time limits and injected faults are each written once, around
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from windlass.backend.capabilities import Capabilities
-from windlass.backend.requests import Request
+from windlass.backend.requests import Added, Request
 from windlass.core.clock import SYSTEM_CLOCK, Clock
+from windlass.core.job import NewJob
 
 R = TypeVar("R")
 
@@ -68,4 +69,12 @@ class Backend(Protocol):
 
     def clone(self) -> Backend:
         """Another client of the same store, for use by another thread. Opened and closed on its own."""
+        ...
+
+
+class TransactionalBackend(Protocol):
+    """A backend whose store is a database that the application itself can open."""
+
+    def add_in_transaction(self, connection: Any, jobs: list[NewJob]) -> list[Added]:
+        """Add jobs inside the open transaction of the caller's own ``connection``."""
         ...

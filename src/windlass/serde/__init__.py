@@ -7,6 +7,8 @@ write to the store must not be able to run code in a worker.
 
 from __future__ import annotations
 
+import zlib
+from pathlib import PurePath
 from typing import Any, Protocol, runtime_checkable
 
 import msgspec
@@ -15,6 +17,9 @@ from windlass.errors import ConfigError, PayloadTooLargeError
 
 #: One megabyte. Larger data belongs in an object store, with its address in the job.
 DEFAULT_MAX_BYTES = 1_000_000
+#: No compressed value may unfold to more than this.
+_MAX_INFLATED = 64_000_000
+_ZLIB = "+zlib"
 
 
 @runtime_checkable
@@ -33,11 +38,13 @@ class Codec(Protocol):
         ...
 
 
-def _plain(value: Any) -> Any:
-    """Plain data for classes that msgspec does not know: pydantic models describe themselves."""
+def plain_hook(value: Any) -> Any:
+    """Plain data for what msgspec does not know: pydantic models describe themselves, paths are text."""
     dump = getattr(value, "model_dump", None)
     if callable(dump):
         return dump(mode="json")
+    if isinstance(value, PurePath):
+        return str(value)
     raise TypeError(f"a {type(value).__name__} is not something it can store")
 
 
@@ -47,7 +54,7 @@ class JsonCodec:
     name = "json"
 
     def __init__(self) -> None:
-        self._encoder = msgspec.json.Encoder(enc_hook=_plain)
+        self._encoder = msgspec.json.Encoder(enc_hook=plain_hook)
         self._decoder = msgspec.json.Decoder()
         self.encode = self._encoder.encode
         self.decode = self._decoder.decode
@@ -59,10 +66,44 @@ class MsgpackCodec:
     name = "msgpack"
 
     def __init__(self) -> None:
-        self._encoder = msgspec.msgpack.Encoder(enc_hook=_plain)
+        self._encoder = msgspec.msgpack.Encoder(enc_hook=plain_hook)
         self._decoder = msgspec.msgpack.Decoder()
         self.encode = self._encoder.encode
         self.decode = self._decoder.decode
+
+
+class ZlibCodec:
+    """Another codec, with large values compressed. Small ones stay as they are, readable in the store.
+
+    Compressed data begins with zlib's mark 0x78. JSON never does, and a MessagePack value that does is one
+    byte long, so the two cannot be confused.
+    """
+
+    def __init__(self, inner: Codec, threshold: int = 2_048) -> None:
+        self.name = f"{inner.name}{_ZLIB}"
+        self._inner = inner
+        self._threshold = threshold
+
+    def encode(self, value: Any) -> bytes:
+        data = self._inner.encode(value)
+        if len(data) < self._threshold:
+            return data
+        small = zlib.compress(data, 1)
+        return small if len(small) < len(data) else data
+
+    def decode(self, data: bytes) -> Any:
+        return self._inner.decode(_inflate(data) if len(data) > 1 and data[0] == 0x78 else data)
+
+
+def _inflate(data: bytes) -> bytes:
+    stream = zlib.decompressobj()
+    try:
+        plain = stream.decompress(data, _MAX_INFLATED)
+    except zlib.error as exc:
+        raise ValueError(f"damaged compressed data: {exc}") from exc
+    if not stream.eof:
+        raise ValueError(f"cut off, or more than {_MAX_INFLATED} bytes once decompressed")
+    return plain
 
 
 JSON: Codec = JsonCodec()
@@ -77,8 +118,10 @@ def register_codec(codec: Codec) -> None:
 
 
 def get_codec(name: str) -> Codec:
-    """The codec registered as ``name``, or ``ConfigError``."""
+    """The codec registered as ``name``, or ``ConfigError``. ``json+zlib`` is ``json``, compressed."""
     codec = _codecs.get(name)
+    if codec is None and name.endswith(_ZLIB):
+        codec = _codecs[name] = ZlibCodec(get_codec(name.removesuffix(_ZLIB)))
     if codec is None:
         raise ConfigError("codec", f"one of {', '.join(sorted(_codecs))} (see register_codec)", name)
     return codec

@@ -403,7 +403,7 @@ class Worker:
             log.warning("no handler here for task %r of queue %r", record.task, record.queue)
             self._end(classify.unknown_task(record))
             return
-        job: Job[Any] = Job(queue, record, held=True, context=self._context)
+        job: Job[Any] = Job(queue, record, held=True, context=self._context, on_progress=self._on_progress)
         bad = check_payload(job)
         if bad is not None:
             self._end(bad)
@@ -456,6 +456,10 @@ class Worker:
                 self._emitter.emit("cancelled", attempt.job)
             case Outcome.RELEASE | Outcome.SNOOZE:
                 self._emitter.emit("released", attempt.job)
+
+    def _on_progress(self, job: Job[Any], progress: Any) -> None:
+        if self._emitter.wants("progress"):
+            self._emitter.emit("progress", job, progress)
 
     def _on_lost(self, token: str) -> None:
         attempt = self._attempts.get(token)
