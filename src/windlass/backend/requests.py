@@ -262,7 +262,10 @@ class ChangeJob(Request[ChangeResult], kw_only=True):
 
 
 class Report(Request[ChangeResult], kw_only=True):
-    """A running attempt's progress (needs the token) and log lines (need only the job)."""
+    """A running attempt's progress (needs the token) and log lines (need only the job).
+
+    The one verb whose repetition shows: log lines that were sent twice are kept twice.
+    """
 
     ref: JobRef
     token: str | None = None

@@ -262,7 +262,7 @@ def attempt_record(
 
 def ended_run_id(job: JobRecord) -> str:
     """The ``run_id`` of a job's end without an attempt: it can happen once per add and manual retry."""
-    return f"end.{job.queue}.{job.id}.{job.enqueued_ms}.{job.manual_retries}"
+    return f"end.{job.queue}.{job.id}.{job.seq}.{job.manual_retries}"
 
 
 _VOLATILE = re.compile(r"0x[0-9a-fA-F]+|\d+|'[^']*'|\"[^\"]*\"")

@@ -11,7 +11,6 @@ import heapq
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator
 from copy import copy
-from fnmatch import fnmatchcase
 from typing import Any, TypeVar, cast
 
 from windlass.backend import requests as rq
@@ -32,6 +31,7 @@ from windlass.core.job import (
     WorkerInfo,
 )
 from windlass.core.outcome import AddOutcome, CancelOutcome, Changed, Extended, Settled
+from windlass.core.patterns import matches
 from windlass.core.retention import keep_until, spare_until
 from windlass.core.states import DUE_LATER, FINISHED, JobState
 from windlass.core.transitions import Note, Scribe
@@ -252,7 +252,9 @@ class MemoryStore:
             if taken[queue.name] and queue.next_ready() is None:
                 scribe.notes.append(Note(queue.name, EventType.DRAINED))
         return rq.Claimed(
-            [copy(job) for job in jobs], scribe.now_ms, self._next_due_in(scribe, [q for q, _ in queues])
+            [self._view(job, scribe.now_ms) for job in jobs],
+            scribe.now_ms,
+            self._next_due_in(scribe, [q for q, _ in queues]),
         )
 
     def _pick(
@@ -503,6 +505,7 @@ class MemoryStore:
     def _view(self, job: JobRecord, now_ms: int) -> JobRecord:
         """A copy for the caller, without a result that is past its time."""
         view = copy(job)
+        view.errors = list(job.errors)
         if view.result_until_ms is not None and view.result_until_ms <= now_ms:
             view.result = None
         return view
@@ -600,7 +603,7 @@ def _after_cursor(job: JobRecord, request: rq.ListJobs) -> bool:
 def _matches(job: JobRecord, request: rq.ListJobs) -> bool:
     return (
         (not request.states or job.state in request.states)
-        and (request.task is None or fnmatchcase(job.task, request.task))
+        and (request.task is None or matches(job.task, request.task))
         and (request.tag is None or request.tag in job.options.tags)
         and (
             request.error_class is None

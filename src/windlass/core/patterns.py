@@ -1,0 +1,15 @@
+"""Patterns in searches: ``*`` stands for any text, ``?`` for one character, everything else for itself."""
+
+from __future__ import annotations
+
+from fnmatch import fnmatchcase
+
+
+def to_glob(pattern: str) -> str:
+    """``pattern`` as a glob in which brackets are not special (for ``fnmatch`` and SQL's ``GLOB``)."""
+    return pattern.replace("[", "[[]")
+
+
+def matches(text: str, pattern: str) -> bool:
+    """Whether ``text`` fits ``pattern``."""
+    return fnmatchcase(text, to_glob(pattern))
