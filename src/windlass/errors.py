@@ -104,7 +104,7 @@ class HistoryTrimmedError(StorageError):
         self.oldest = oldest
         super().__init__(
             f"the {log} of queue {queue!r} was asked for everything after {after}, but its oldest kept "
-            f"record is {oldest}; records in between were trimmed. Continue from {oldest - 1} to accept the gap"
+            f"record is {oldest}; what was between is gone. Go on from {oldest - 1} to accept the gap"
         )
 
 

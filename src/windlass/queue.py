@@ -333,7 +333,7 @@ class Queue:
         return status
 
     async def get_result(self, job_id: str) -> Any:
-        """The result if the job completed and its result is kept; None otherwise (``get_status`` tells why)."""
+        """The result of a completed job while it is kept; else None (``get_status`` tells why)."""
         job = await self.get_job(job_id)
         return job.return_value if job is not None else None
 
@@ -362,7 +362,7 @@ class Queue:
     # --- change ------------------------------------------------------------------------------------------
 
     async def cancel(self, job_id: str, reason: str = "") -> CancelOutcome:
-        """Cancel a job: ``cancelled``, ``cancelling`` (it runs and was told), ``finished`` or ``not_found``."""
+        """Cancel a job: ``cancelled``, ``cancelling`` (it runs, and was told), ``finished``, ``not_found``."""
         refs = [JobRef(self.name, job_id)]
         return (await self.store.execute(rq.CancelJobs(refs=refs, reason=reason)))[0]
 

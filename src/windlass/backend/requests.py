@@ -373,7 +373,7 @@ class EventPage(msgspec.Struct):
 
 
 class ReadEvents(Request[EventPage], kw_only=True):
-    """Events of a queue after id ``after``, oldest first. Trimmed ones are skipped (compare ``oldest_id``)."""
+    """Events of a queue after id ``after``, oldest first; trimmed ones are skipped (see ``oldest_id``)."""
 
     queue: str
     after: int = 0

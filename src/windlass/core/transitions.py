@@ -27,6 +27,7 @@ from windlass.core.retention import result_until
 from windlass.core.states import DUE_LATER, FINISHED, PENDING, JobState
 
 EventData = dict[str, str | int | None]
+NO_DATA: EventData = {}
 
 STALLED_CLASS = "JobStalled"
 EXPIRED_CLASS = "JobExpired"
@@ -39,7 +40,7 @@ class Note(NamedTuple):
     type: EventType
     job_id: str = ""
     task: str = ""
-    data: EventData = {}
+    data: EventData = NO_DATA
 
 
 class Scribe:

@@ -106,7 +106,7 @@ class Worker:
     # --- what users call -----------------------------------------------------------------------------
 
     def register(self, name: str, handler: Callable[..., Any], queue: str | None = None) -> None:
-        """Send jobs of task ``name`` (of one queue, or of all) to ``handler``. May be called while running."""
+        """Send jobs of task ``name`` (of one queue, or of all) to ``handler``; also while running."""
         self.registry.add(name, Handler(handler, takes_job=True), queue)
 
     def add_queue(self, name: str, spec: QueueSpec | float = 1) -> None:
@@ -119,7 +119,7 @@ class Worker:
         self._wake()
 
     def on(self, event: str, callback: Callable[..., Any]) -> None:
-        """Call ``callback`` when something happens here: ``active``, ``completed``, ``failed``, ``error``, ..."""
+        """Call ``callback`` when something happens here; the events are listed in ``WORKER_EVENTS``."""
         self._emitter.on(event, callback)
 
     async def start(self) -> None:
@@ -486,7 +486,7 @@ class Worker:
             if answer is Extended.CANCELLING:
                 self._on_cancel(lease.token)
 
-    # --- the end ---------------------------------------------------------------------------------------------
+    # --- the end ---------------------------------------------------------------------------------
 
     async def _finish_attempts(self) -> None:
         """Let running jobs end by themselves, then by force, then give them back."""
