@@ -362,7 +362,7 @@ class Queue:
     # --- change ------------------------------------------------------------------------------------------
 
     async def cancel(self, job_id: str, reason: str = "") -> CancelOutcome:
-        """Cancel a job: ``cancelled``, ``cancelling`` (it runs, and was told), ``finished``, ``not_found``."""
+        """Cancel a job: ``cancelled``, ``cancelling`` (it runs and was told), ``finished``, ``not_found``."""
         refs = [JobRef(self.name, job_id)]
         return (await self.store.execute(rq.CancelJobs(refs=refs, reason=reason)))[0]
 

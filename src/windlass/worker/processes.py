@@ -2,21 +2,40 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from windlass.worker.attempt import Attempt
 from windlass.worker.options import WorkerOptions
 
+if TYPE_CHECKING:
+    from windlass.sandbox import ProcessPool
+
 
 class SandboxRunner:
-    """Starts the pool of children when the first isolated job comes."""
+    """Starts the pool of children when the first isolated job comes.
+
+    Cancelling a run (timeout, cancel, shutdown) ends the child that runs it; the next job gets a new one.
+    """
 
     def __init__(self, options: WorkerOptions) -> None:
         self._options = options
-        self._pool: Any = None
+        self._pool: ProcessPool | None = None
 
     async def run(self, attempt: Attempt) -> Any:
-        raise NotImplementedError
+        from windlass.sandbox import ProcessPool, SandboxCall, requests_to, target_of  # only when needed
+
+        if self._pool is None:
+            self._pool = ProcessPool(
+                self._options.process_slots, max_jobs_per_child=self._options.max_jobs_per_child
+            )
+        handler = attempt.handler
+        call = SandboxCall(
+            target=target_of(handler.task or handler.call),
+            record=attempt.record,
+            takes_job=handler.takes_job,
+            memory_limit=handler.memory_limit,
+        )
+        return await self._pool.run(call, requests_to(attempt.job))
 
     async def close(self) -> None:
         """End every child."""

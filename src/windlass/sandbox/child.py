@@ -1,0 +1,317 @@
+"""The child process: runs one job after another, in its main thread.
+
+A second thread reads the pipe. It hands jobs to the main thread and answers to whoever waits for them, and it
+ends the process when the pipe closes: a child never outlives its parent. On Linux the kernel sees to that as
+well, for handlers that never let go of the interpreter.
+
+Signals have their defaults, except two. SIGINT does nothing: the parent decides what an interrupt means.
+SIGTERM stops the running handler in a way it can clean up after: a coroutine is cancelled, a function sees
+``SystemExit``. Then the process exits. What takes longer than the parent's grace is killed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import ctypes
+import inspect
+import itertools
+import os
+import queue
+import signal
+import sys
+import threading
+from concurrent.futures import Future
+from typing import TYPE_CHECKING, Any, NoReturn, cast
+
+from windlass.abort import StopReason
+from windlass.errors import JobSignal, ResultError, WorkerCrashError
+from windlass.sandbox import protocol
+from windlass.sandbox.job import SandboxJob
+from windlass.sandbox.limits import limit_memory
+from windlass.sandbox.remote import rebuild, report, signal_message
+from windlass.sandbox.target import prepare_main, resolve
+from windlass.serde import get_codec
+from windlass.signature import ArgumentError, Signature, encode_value
+
+if TYPE_CHECKING:
+    import socket
+    from collections.abc import Awaitable, Callable
+
+    from windlass.job import Job
+
+#: The exit code of a child that a SIGTERM ended, as shells count.
+TERMINATED = 128 + signal.SIGTERM
+_PR_SET_PDEATHSIG = 1
+
+
+def main(pipe: socket.socket) -> None:
+    """Serve on ``pipe`` until told to stop. Called once, by ``_bootstrap``."""
+    _default_signals()
+    os.set_inheritable(pipe.fileno(), False)
+    os.register_at_fork(after_in_child=pipe.close)  # a forked grandchild must not keep the pipe open
+    link = _Link(pipe)
+    boot = link.receive()
+    if not isinstance(boot, protocol.Boot):
+        sys.exit("the first message must be a Boot")
+    _die_with_parent(boot.parent_pid)
+    link.max_bytes = boot.max_bytes
+    Child(link, boot).serve()
+
+
+def _default_signals() -> None:
+    for number in (
+        signal.SIGHUP,
+        signal.SIGQUIT,
+        signal.SIGALRM,
+        signal.SIGUSR1,
+        signal.SIGUSR2,
+        signal.SIGCHLD,
+    ):
+        signal.signal(number, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, lambda *_: None)  # not SIG_IGN, which programs started here would inherit
+    signal.pthread_sigmask(signal.SIG_SETMASK, [])
+
+
+def _die_with_parent(parent: int) -> None:
+    """Ask Linux for SIGKILL when the parent ends; it may have ended just before."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != parent:
+        os._exit(1)
+
+
+class _Link:
+    """The pipe: framed messages, written by any thread, read by one."""
+
+    def __init__(self, pipe: socket.socket) -> None:
+        self.max_bytes = protocol.MAX_FRAME_BYTES
+        self._pipe = pipe
+        self._write = threading.Lock()
+
+    def send(self, message: protocol.FromChild) -> None:
+        """Send; ``FrameTooLargeError`` over the cap. Ends the process when nobody listens any more."""
+        data = protocol.pack(message, self.max_bytes)
+        try:
+            with self._write:
+                self._pipe.sendall(data)
+        except OSError:
+            os._exit(1)
+
+    def receive(self) -> protocol.FromParent:
+        """The next message. Ends the process when the parent is gone."""
+        header = self._exactly(protocol.HEADER.size)
+        return protocol.read_from_parent(self._exactly(protocol.frame_length(header, self.max_bytes)))
+
+    def _exactly(self, count: int) -> bytes:
+        data = bytearray(count)
+        view, got = memoryview(data), 0
+        while got < count:
+            try:
+                part = self._pipe.recv_into(view[got:])
+            except OSError:
+                part = 0
+            if not part:
+                os._exit(1)
+            got += part
+        return bytes(data)
+
+
+class _Requests:
+    """Requests of the handler that the parent has not answered yet."""
+
+    def __init__(self, link: _Link) -> None:
+        self._link = link
+        self._ids = itertools.count(1)
+        self._open: dict[int, Future[None]] = {}
+
+    def sender(self, run: int) -> Callable[[protocol.Verb, bytes], Future[None]]:
+        """What a job of that run sends its requests with."""
+
+        def send(verb: protocol.Verb, value: bytes) -> Future[None]:
+            number = next(self._ids)
+            future = self._open[number] = Future()
+            try:
+                self._link.send(protocol.Request(run, number, verb, value))
+            except protocol.FrameTooLargeError:
+                del self._open[number]
+                raise
+            return future
+
+        return send
+
+    def answer(self, message: protocol.Answer) -> None:
+        future = self._open.pop(message.id, None)
+        if future is None or future.cancelled():
+            return
+        if message.error is None:
+            future.set_result(None)
+        else:
+            future.set_exception(rebuild(message.error))
+
+
+class Child:
+    """Runs jobs until the parent has no more."""
+
+    def __init__(self, link: _Link, boot: protocol.Boot) -> None:
+        self._link = link
+        self._boot = boot
+        self._inbox: queue.SimpleQueue[protocol.Run | None] = queue.SimpleQueue()
+        self._requests = _Requests(link)
+        self._handlers: dict[str, tuple[Callable[..., Any], Signature]] = {}
+        self._lift = limit_memory(boot.memory_limit) if boot.memory_limit is not None else None
+        self._job: SandboxJob | None = None
+        self._runner: asyncio.Runner | None = None
+        self._task: asyncio.Task[Any] | None = None
+        self._stopping = False
+
+    def serve(self) -> None:
+        """Take jobs from the pipe until ``Shutdown``, SIGTERM or the end of the parent."""
+        signal.signal(signal.SIGTERM, self._on_sigterm)
+        threading.Thread(target=self._read, name="windlass-pipe", daemon=True).start()
+        self._link.send(protocol.Ready(os.getpid()))
+        while (message := self._inbox.get()) is not None:
+            self._link.send(self._run(message))
+            self._job = None
+            if self._stopping:
+                sys.exit(TERMINATED)
+        if self._runner is not None:
+            self._runner.close()
+
+    def _read(self) -> None:
+        try:
+            while True:
+                self._dispatch(self._link.receive())
+        except WorkerCrashError as exc:
+            sys.stderr.write(f"windlass child process {os.getpid()}: {exc}\n")
+            os._exit(1)
+
+    def _dispatch(self, message: protocol.FromParent) -> None:
+        match message:
+            case protocol.Run():
+                self._inbox.put(message)
+            case protocol.Answer():
+                self._requests.answer(message)
+            case protocol.Stop():
+                job = self._job
+                if job is not None:
+                    job.abort_signal.abort(StopReason(message.reason))
+            case protocol.Shutdown():
+                self._inbox.put(None)
+
+    def _on_sigterm(self, *_: object) -> None:
+        self._stopping = True
+        task, runner = self._task, self._runner
+        if task is not None and runner is not None:
+            runner.get_loop().call_soon_threadsafe(task.cancel)
+        else:
+            raise SystemExit(TERMINATED)
+
+    # --- one job -----------------------------------------------------------------------------------
+
+    def _run(self, message: protocol.Run) -> protocol.FromChild:
+        """Run the job; the message that ends it."""
+        try:
+            done = protocol.Done(message.run, self._result_of(message))
+            if len(done.result) + 1_000 > self._link.max_bytes:
+                raise ResultError(f"the result is {len(done.result)} bytes, too large to leave its process")
+        except JobSignal as exc:
+            return signal_message(message.run, exc) or self._failure(message.run, exc)
+        except BaseException as exc:
+            if self._stopping:
+                self._exit_stopped()
+            return self._failure(message.run, exc)
+        finally:
+            _flush()
+        return done
+
+    def _result_of(self, message: protocol.Run) -> bytes:
+        record = message.record
+        job = self._job = SandboxJob(record, self._requests.sender(message.run))
+        fn, signature = self._handler(message)
+        args, kwargs = ([job], {}) if message.takes_job else _arguments(job, signature)
+        context = contextvars.copy_context()
+        context.run(_set_current, job)
+        if inspect.iscoroutinefunction(fn):
+            value = self._drive(fn(*args, **kwargs), context)
+        else:
+            value = context.run(fn, *args, **kwargs)
+            if inspect.isawaitable(value):
+                value = self._drive(value, context)
+        return _encoded(record.codec, value)
+
+    def _handler(self, message: protocol.Run) -> tuple[Callable[..., Any], Signature]:
+        record = message.record
+        key = f"{message.target} {record.queue} {record.task}"
+        found = self._handlers.get(key)
+        if found is None:
+            if message.target.startswith("__main__:"):
+                prepare_main(self._boot.main_module, self._boot.main_path)
+            fn = resolve(message.target, record)
+            found = self._handlers[key] = (fn, Signature.of(fn, name=record.task))
+        return found
+
+    def _drive(self, awaitable: Awaitable[Any], context: contextvars.Context) -> Any:
+        """Run a coroutine on this process's loop; tasks that it leaves behind are cancelled."""
+        if self._runner is None:
+            self._runner = asyncio.Runner()
+        return self._runner.run(self._whole(awaitable), context=context)
+
+    async def _whole(self, awaitable: Awaitable[Any]) -> Any:
+        self._task = asyncio.current_task()
+        try:
+            return await awaitable
+        finally:
+            self._task = None
+            left = asyncio.all_tasks() - {asyncio.current_task()}
+            for task in left:
+                task.cancel()
+            if left:
+                await asyncio.gather(*left, return_exceptions=True)
+
+    def _failure(self, run: int, exc: BaseException) -> protocol.Failed:
+        if isinstance(exc, MemoryError):
+            self._lift_limit()
+            return protocol.Failed(run, report(exc, skip_module=__name__), "memory")
+        described = report(exc, skip_module=__name__)
+        return protocol.Failed(run, described, "result" if isinstance(exc, ResultError) else "error")
+
+    def _lift_limit(self) -> None:
+        """Make room for telling what happened. The parent replaces this process."""
+        if self._lift is not None:
+            self._lift()
+            self._lift = None
+
+    def _exit_stopped(self) -> NoReturn:
+        _flush()
+        sys.exit(TERMINATED)
+
+
+def _arguments(job: SandboxJob, signature: Signature) -> tuple[list[Any], dict[str, Any]]:
+    try:
+        call = job.call
+    except ValueError as exc:
+        raise ArgumentError(f"the stored arguments cannot be read: {exc}") from exc
+    return signature.decode(call.args, call.kwargs)
+
+
+def _set_current(job: SandboxJob) -> None:
+    from windlass.context import set_current_job
+
+    set_current_job(cast("Job[Any]", job))
+
+
+def _encoded(codec: str, value: Any) -> bytes:
+    try:
+        return encode_value(get_codec(codec), value)
+    except (TypeError, ValueError, OverflowError, RecursionError) as exc:
+        kind = type(value).__name__
+        raise ResultError(f"a result of type {kind} cannot be stored as {codec}: {exc}") from exc
+
+
+def _flush() -> None:
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except (OSError, ValueError, AttributeError):
+            continue

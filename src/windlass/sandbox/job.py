@@ -1,0 +1,213 @@
+"""``SandboxJob``: the job as a handler in a child process sees it.
+
+Its fields are those of ``windlass.Job``. Its verbs go over the pipe to the worker, which holds the lease and
+performs them. Each can be awaited or just called: on an event loop the call sends the request and its
+``Reply`` can be awaited for the answer; anywhere else the call waits for the answer itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Generator
+from typing import TYPE_CHECKING, Any, cast
+
+from windlass.abort import AbortSignal
+from windlass.errors import ConfigError
+from windlass.payload import Call, pack_data, unpack
+from windlass.serde import get_codec
+from windlass.signature import encode_value
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future
+
+    from windlass.context import JobLogger
+    from windlass.core.job import JobRecord, JobRef
+    from windlass.core.options import StoredOptions
+    from windlass.job import Job
+    from windlass.sandbox.protocol import Verb
+
+#: Sends a verb and its encoded argument; the future ends when the worker has answered.
+Send = Callable[["Verb", bytes], "Future[None]"]
+
+
+class Reply:
+    """The answer to a request. Awaiting it waits, and raises what the worker raised."""
+
+    __slots__ = ("_future",)
+
+    def __init__(self, future: Future[None]) -> None:
+        self._future = future
+
+    def __await__(self) -> Generator[Any, None, None]:
+        return asyncio.wrap_future(self._future).__await__()
+
+    def wait(self, timeout: float | None = None) -> None:
+        """Block this thread until the answer is there."""
+        self._future.result(timeout)
+
+
+class SandboxJob:
+    """The running job, in a child process."""
+
+    def __init__(self, record: JobRecord, send: Send) -> None:
+        self.record = record
+        self.abort_signal = AbortSignal()
+        #: The worker's shared context stays in the worker.
+        self.context: Any = None
+        self.discarded = False
+        self._send = send
+        self._codec = get_codec(record.codec)
+        self._call: Call | None = None
+        self._progress: Any = None
+        self._logger: JobLogger | None = None
+
+    def __repr__(self) -> str:
+        return f"<SandboxJob {self.name} {self.id} of {self.queue_name}>"
+
+    # --- fields ------------------------------------------------------------------------------------
+
+    @property
+    def id(self) -> str:
+        return self.record.id
+
+    @property
+    def name(self) -> str:
+        """The task's name."""
+        return self.record.task
+
+    @property
+    def queue_name(self) -> str:
+        return self.record.queue
+
+    @property
+    def queue(self) -> str:
+        """The queue's name: the queue itself is not connected here."""
+        return self.record.queue
+
+    @property
+    def ref(self) -> JobRef:
+        return self.record.ref
+
+    @property
+    def call(self) -> Call:
+        """Decoded arguments; ``ValueError`` when the stored bytes are not arguments."""
+        if self._call is None:
+            self._call = unpack(self._codec.decode(self.record.payload))
+        return self._call
+
+    @property
+    def data(self) -> Any:
+        return self.call.data
+
+    @property
+    def args(self) -> list[Any]:
+        return self.call.args
+
+    @property
+    def kwargs(self) -> dict[str, Any]:
+        return self.call.kwargs
+
+    @property
+    def options(self) -> StoredOptions:
+        return self.record.options
+
+    @property
+    def priority(self) -> int:
+        return self.record.priority
+
+    @property
+    def attempt(self) -> int:
+        """The number of this run: 1 in the first."""
+        return self.record.attempts + 1
+
+    @property
+    def attempts(self) -> int:
+        """Runs that failed so far."""
+        return self.record.attempts
+
+    @property
+    def max_attempts(self) -> int:
+        return self.record.options.max_attempts
+
+    @property
+    def deliveries(self) -> int:
+        return self.record.deliveries
+
+    @property
+    def tags(self) -> tuple[str, ...]:
+        return self.record.options.tags
+
+    @property
+    def trace(self) -> dict[str, str]:
+        return self.record.options.trace or {}
+
+    @property
+    def progress(self) -> Any:
+        """What this run reported last, or None."""
+        return self._progress
+
+    @property
+    def enqueued_ms(self) -> int:
+        return self.record.enqueued_ms
+
+    @property
+    def idempotency_key(self) -> str:
+        """The same for every attempt of this job: hand it to services that deduplicate."""
+        return f"{self.queue_name}:{self.id}:{self.record.enqueued_ms}"
+
+    @property
+    def run_id(self) -> str | None:
+        """The id of this attempt, unique for ever."""
+        return self.record.token
+
+    @property
+    def logger(self) -> JobLogger:
+        """A standard logger that names this job on every line."""
+        if self._logger is None:
+            from windlass.context import JobLogger
+
+            self._logger = JobLogger(cast("Job[Any]", self))
+        return self._logger
+
+    @property
+    def sync(self) -> SandboxJob:
+        """The verbs for plain functions, under the name that ``windlass.Job`` has for them."""
+        return self
+
+    # --- verbs -------------------------------------------------------------------------------------
+
+    def log(self, line: str) -> Reply:
+        """Keep a line with the job."""
+        return self._ask("log", str(line))
+
+    def update_progress(self, progress: Any) -> Reply:
+        """Report progress: any value that can be stored."""
+        reply = self._ask("update_progress", progress)
+        self._progress = progress
+        return reply
+
+    def update_data(self, data: Any) -> Reply:
+        """Replace the job's payload; its next attempt sees it."""
+        call = unpack(self._codec.decode(self._encode(pack_data(data))))
+        reply = self._ask("update_data", data)
+        self._call = call
+        return reply
+
+    def discard(self) -> Reply:
+        """Allow no more retries: if this attempt fails, the job has failed."""
+        self.discarded = True
+        return self._ask("discard")
+
+    def _ask(self, verb: Verb, value: Any = None) -> Reply:
+        future = self._send(verb, b"" if verb == "discard" else self._encode(value))
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:
+            future.result()
+        return Reply(future)
+
+    def _encode(self, value: Any) -> bytes:
+        try:
+            return encode_value(self._codec, value)
+        except (TypeError, ValueError, OverflowError, RecursionError) as exc:
+            raise ConfigError("value", f"something that {self._codec.name} can store ({exc})") from exc

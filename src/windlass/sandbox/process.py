@@ -1,0 +1,327 @@
+"""One child process, seen from the worker's event loop.
+
+The loop never waits for it: the pipe is an asyncio stream, and its end is a readable pidfd (a waiting thread
+where the system has none). The child leads a process group of its own, so that what it started ends with it
+when it is ended by force, and Ctrl-C in a terminal reaches the worker only.
+
+Children must be started from the thread that runs the loop: on Linux they die with the thread that made them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from windlass.abort import StopReason
+from windlass.core.job import JobRecord
+from windlass.errors import PayloadTooLargeError, WorkerCrashError
+from windlass.sandbox import protocol
+from windlass.sandbox.limits import show_limit
+from windlass.sandbox.protocol import JobRequest
+from windlass.sandbox.remote import report
+from windlass.sandbox.target import main_source
+from windlass.serde import get_codec
+
+OnRequest = Callable[[JobRequest], Awaitable[Any]]
+Ending = protocol.Done | protocol.Failed | protocol.Signalled
+
+_BOOTSTRAP = str(Path(__file__).with_name("_bootstrap.py"))
+#: Seconds between the end of a process and giving up on what may still be in its pipe.
+_LINGER = 1.0
+_STREAM_LIMIT = 1024 * 1024
+
+
+class SandboxCall(msgspec.Struct, frozen=True, kw_only=True):
+    """A job to run in a child.
+
+    ``target`` names the handler (see ``target_of``). ``takes_job``: it is called with the job, else with the
+    job's arguments. ``memory_limit`` (bytes) overrides the pool's.
+    """
+
+    target: str
+    record: JobRecord
+    takes_job: bool = False
+    memory_limit: int | None = None
+
+
+class ChildProcess:
+    """A running child. Made by ``start``; one job at a time."""
+
+    def __init__(self, process: subprocess.Popen[bytes], memory_limit: int | None, max_bytes: int) -> None:
+        self.memory_limit = memory_limit
+        #: Jobs given to it so far.
+        self.jobs = 0
+        #: True once its end was asked for, or it cannot be used any more.
+        self.spent = False
+        #: Set by whoever kills it for using too much memory.
+        self.over_limit = False
+        self.exited = asyncio.Event()
+        self._process = process
+        self._max_bytes = max_bytes
+        self._loop = asyncio.get_running_loop()
+        self._reader: asyncio.StreamReader
+        self._writer: asyncio.StreamWriter
+        self._pidfd = -1
+
+    @classmethod
+    async def start(
+        cls,
+        *,
+        memory_limit: int | None = None,
+        max_bytes: int = protocol.MAX_FRAME_BYTES,
+        start_timeout: float = 60.0,
+    ) -> ChildProcess:
+        """Start a child and wait until it is ready; ``WorkerCrashError`` when it does not come up."""
+        ours, theirs = socket.socketpair()
+        with theirs:
+            try:
+                process = _spawn(theirs)
+            except BaseException:
+                ours.close()
+                raise
+        child = cls(process, memory_limit, max_bytes)
+        child._watch()
+        try:
+            ours.setblocking(False)
+            child._reader, child._writer = await asyncio.open_unix_connection(sock=ours, limit=_STREAM_LIMIT)
+            await child._boot(start_timeout)
+        except BaseException:
+            child.kill()
+            if not hasattr(child, "_writer"):
+                ours.close()
+            await asyncio.shield(child._gone())
+            raise
+        return child
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
+    def is_usable(self) -> bool:
+        """Whether it lives and can take a job."""
+        return not self.spent and not self.exited.is_set() and not _has_ended(self.pid)
+
+    async def execute(self, call: SandboxCall, on_request: OnRequest | None) -> Ending:
+        """Run one job to its end; ``WorkerCrashError`` when the process dies or talks nonsense.
+
+        Requests of the handler go to ``on_request``, one after the other; what it raises is raised in the
+        handler.
+        """
+        self.jobs += 1
+        run = self.jobs
+        try:
+            data = protocol.pack(protocol.Run(run, call.target, call.record, call.takes_job), self._max_bytes)
+        except protocol.FrameTooLargeError as exc:
+            raise PayloadTooLargeError(exc.size, exc.limit) from None
+        try:
+            self._writer.write(data)
+            await self._writer.drain()
+            return await self._conversation(run, call.record.codec, on_request)
+        except (ConnectionError, asyncio.IncompleteReadError):
+            await self._closed_pipe()
+            raise WorkerCrashError(self._how_it_ended(call.record.task)) from None
+        except WorkerCrashError:
+            self.spent = True
+            raise
+
+    async def _conversation(self, run: int, codec: str, on_request: OnRequest | None) -> Ending:
+        while True:
+            message = await self._receive()
+            if isinstance(message, protocol.Request):
+                current = on_request if message.run == run else None
+                await self._perform(message, codec, current)
+            elif isinstance(message, protocol.Ready):
+                raise WorkerCrashError("malformed message from the child process: it is ready twice")
+            elif message.run == run:
+                # After a MemoryError its heap is full of holes, and its limit was lifted.
+                self.spent = isinstance(message, protocol.Failed) and message.kind == "memory"
+                return message
+
+    async def _perform(self, message: protocol.Request, codec: str, on_request: OnRequest | None) -> None:
+        try:
+            if on_request is None:
+                raise RuntimeError(f"nobody performs {message.verb}() for this job now")
+            value = get_codec(codec).decode(message.value) if message.value else None
+            await on_request(JobRequest(message.verb, value))
+        except Exception as exc:
+            answer = protocol.Answer(message.id, report(exc, skip_module=__name__))
+        else:
+            answer = protocol.Answer(message.id)
+        self._send(answer)
+
+    # --- the end -----------------------------------------------------------------------------------
+
+    async def shutdown(self, grace: float) -> None:
+        """End an idle child: politely, then by force after ``grace`` seconds. Waits until it is gone."""
+        self.spent = True
+        self._send(protocol.Shutdown())
+        if not await self._ends_within(grace):
+            await self.terminate(0)
+        await self._gone()
+
+    async def terminate(self, grace: float, reason: StopReason = StopReason.CANCEL) -> None:
+        """End a child even in the middle of a job: SIGTERM, after ``grace`` seconds SIGKILL. Waits for it."""
+        self.spent = True
+        if grace > 0 and not self.exited.is_set():
+            self._send(protocol.Stop(reason.value))
+            self._signal_group(signal.SIGTERM)
+            await self._ends_within(grace)
+        self.kill()
+        await self._gone()
+
+    def kill(self) -> None:
+        """SIGKILL for the child and what it started, now."""
+        self.spent = True
+        self._signal_group(signal.SIGKILL)
+
+    async def _gone(self) -> None:
+        await self.exited.wait()
+        if hasattr(self, "_writer"):
+            self._writer.close()
+            with contextlib.suppress(OSError):
+                await self._writer.wait_closed()
+
+    async def _ends_within(self, seconds: float) -> bool:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self.exited.wait()
+        return self.exited.is_set()
+
+    async def _closed_pipe(self) -> None:
+        """The pipe is closed: the process is dying, or its handler closed what is not its own."""
+        self.spent = True
+        if not await self._ends_within(_LINGER):
+            self.kill()
+        await self.exited.wait()
+
+    def _how_it_ended(self, task: str) -> str:
+        who = f"the child process (pid {self.pid}) of task {task!r}"
+        limit = f" (its memory limit is {show_limit(self.memory_limit)})" if self.memory_limit else ""
+        if self.over_limit and self.memory_limit:
+            return f"{who} was killed: it used more than its memory limit of {show_limit(self.memory_limit)}"
+        code = self._process.returncode
+        if code is None or code >= 0:
+            return f"{who} exited with code {code} in the middle of its job{limit}"
+        name = _signal_name(-code)
+        hint = "; the system may have been out of memory" if -code == signal.SIGKILL else ""
+        return f"{who} was killed by signal {-code} ({name}){hint}{limit}"
+
+    # --- the process -------------------------------------------------------------------------------
+
+    def _watch(self) -> None:
+        """Arrange for ``_on_exit`` to be called when the process ends."""
+        try:
+            self._pidfd = os.pidfd_open(self.pid)
+        except (AttributeError, OSError):
+            threading.Thread(
+                target=self._wait_in_thread, name=f"windlass-child-{self.pid}", daemon=True
+            ).start()
+        else:
+            self._loop.add_reader(self._pidfd, self._on_exit)
+
+    def _wait_in_thread(self) -> None:
+        os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT)
+        with contextlib.suppress(RuntimeError):  # the loop may be closed already
+            self._loop.call_soon_threadsafe(self._on_exit)
+
+    def _on_exit(self) -> None:
+        if self._pidfd >= 0:
+            self._loop.remove_reader(self._pidfd)
+            os.close(self._pidfd)
+            self._pidfd = -1
+        status = os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT | os.WNOHANG)
+        if status is not None and (status.si_code != os.CLD_EXITED or status.si_status != 0):
+            self._signal_group(signal.SIGKILL)  # before it is reaped, so that the group cannot be another's
+        self._process.wait()
+        self.spent = True
+        self.exited.set()
+        self._loop.call_later(_LINGER, self._drop_pipe)
+
+    def _drop_pipe(self) -> None:
+        if hasattr(self, "_writer"):
+            self._writer.transport.abort()
+
+    def _signal_group(self, number: signal.Signals) -> None:
+        if self._process.returncode is None:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(self.pid, number)
+
+    # --- the pipe ----------------------------------------------------------------------------------
+
+    async def _boot(self, timeout: float) -> None:
+        main_module, main_path = main_source()
+        self._writer.write(protocol.frame(json.dumps(_import_path()).encode()))
+        self._send(
+            protocol.Boot(
+                parent_pid=os.getpid(),
+                main_module=main_module,
+                main_path=main_path,
+                memory_limit=self.memory_limit,
+                max_bytes=self._max_bytes,
+            )
+        )
+        try:
+            async with asyncio.timeout(timeout):
+                ready = await self._receive()
+        except TimeoutError:
+            raise WorkerCrashError(f"a child process was not ready within {timeout:g} s") from None
+        except (ConnectionError, asyncio.IncompleteReadError):
+            await self._closed_pipe()
+            code = self._process.returncode
+            raise WorkerCrashError(f"a child process did not start: it ended with code {code}") from None
+        if not isinstance(ready, protocol.Ready):
+            raise WorkerCrashError("malformed message from the child process: it is not ready")
+
+    def _send(self, message: protocol.FromParent) -> None:
+        """Queue a small message; the child may be gone, which others notice."""
+        if not self._writer.is_closing():
+            self._writer.write(protocol.pack(message, self._max_bytes))
+
+    async def _receive(self) -> protocol.FromChild:
+        header = await self._reader.readexactly(protocol.HEADER.size)
+        length = protocol.frame_length(header, self._max_bytes)
+        return protocol.read_from_child(await self._reader.readexactly(length))
+
+
+def _spawn(pipe: socket.socket) -> subprocess.Popen[bytes]:
+    """Start the interpreter. Never a fork of this one: threads and connections would be broken copies."""
+    flags = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
+    return subprocess.Popen(
+        [sys.executable, "-P", *flags, _BOOTSTRAP, str(pipe.fileno())],
+        stdin=subprocess.DEVNULL,
+        pass_fds=[pipe.fileno()],
+        process_group=0,
+    )
+
+
+def _import_path() -> list[str]:
+    """``sys.path`` for another process: the empty entry means this one's directory."""
+    return [os.path.abspath(entry) for entry in sys.path]
+
+
+def _has_ended(pid: int) -> bool:
+    """Whether our child ``pid`` is dead already, even if nobody has been told yet."""
+    try:
+        return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT | os.WNOHANG) is not None
+    except ChildProcessError:
+        return True
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return "unknown"

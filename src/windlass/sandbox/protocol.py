@@ -1,0 +1,186 @@
+"""What a worker and its child processes say to each other, and how it is framed.
+
+Both ends hold one end of a socket pair. A frame is four bytes of length (big endian) and that many bytes of
+MessagePack: one message of the two unions below. Frames over the cap are refused by the sender, and by the
+receiver before their bytes are read. The very first frame is JSON instead: the parent's ``sys.path``, read
+by ``_bootstrap`` before anything of ours can be imported.
+
+A conversation: ``Boot`` -> ``Ready``; then, for each job, ``Run`` -> any number of ``Request``, each answered
+by one ``Answer`` -> one of ``Done``, ``Failed``, ``Signalled``. ``Stop`` tells why a SIGTERM follows;
+``Shutdown`` ends the child between jobs. Everything about a job carries its run number, so that what a thread
+of an earlier job still says is never taken for the current one's.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Any, Literal, NamedTuple
+
+import msgspec
+
+from windlass.core.job import JobRecord
+from windlass.errors import WorkerCrashError
+
+#: Default cap of one frame. Payloads and results have their own, smaller caps above this.
+MAX_FRAME_BYTES = 64 * 1024 * 1024
+HEADER = struct.Struct(">I")
+
+Verb = Literal["log", "update_progress", "update_data", "discard"]
+SignalName = Literal["snooze", "retry", "rate_limit", "cancel"]
+
+
+class ErrorReport(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """An exception, as it crosses the process boundary."""
+
+    error_class: str
+    module: str
+    message: str
+    traceback: str = ""
+    #: The nearest classes that both sides know: names in ``windlass.errors`` and in ``builtins``.
+    windlass_base: str = ""
+    builtin_base: str = ""
+
+
+# --- from the parent -----------------------------------------------------------------------------------
+
+
+class Boot(msgspec.Struct, tag="boot", frozen=True, kw_only=True):
+    """The first message: where the parent's ``__main__`` came from, and what holds for the child's life."""
+
+    parent_pid: int
+    main_module: str | None = None
+    main_path: str | None = None
+    memory_limit: int | None = None
+    max_bytes: int = MAX_FRAME_BYTES
+
+
+class Run(msgspec.Struct, tag="run", frozen=True):
+    """Run one job. The result comes back in the record's codec."""
+
+    run: int
+    target: str
+    record: JobRecord
+    takes_job: bool = False
+
+
+class Answer(msgspec.Struct, tag="answer", frozen=True):
+    """A request was performed, or raised."""
+
+    id: int
+    error: ErrorReport | None = None
+
+
+class Stop(msgspec.Struct, tag="stop", frozen=True):
+    """The running handler is about to be ended; ``reason`` is a ``StopReason``."""
+
+    reason: str
+
+
+class Shutdown(msgspec.Struct, tag="shutdown", frozen=True):
+    """No more jobs: exit."""
+
+
+# --- from the child ------------------------------------------------------------------------------------
+
+
+class Ready(msgspec.Struct, tag="ready", frozen=True):
+    """Booted, and waiting for jobs."""
+
+    pid: int
+
+
+class Request(msgspec.Struct, tag="request", frozen=True):
+    """The handler asks for a verb of its job. ``value`` is in the record's codec."""
+
+    run: int
+    id: int
+    verb: Verb
+    value: bytes = b""
+
+
+class Done(msgspec.Struct, tag="done", frozen=True):
+    """The handler returned; ``result`` is in the record's codec."""
+
+    run: int
+    result: bytes
+
+
+class Failed(msgspec.Struct, tag="failed", frozen=True):
+    """The handler raised (``error``), ran out of memory, or its result cannot be stored."""
+
+    run: int
+    error: ErrorReport
+    kind: Literal["error", "memory", "result"] = "error"
+
+
+class Signalled(msgspec.Struct, tag="signalled", frozen=True):
+    """The handler raised a ``JobSignal``."""
+
+    run: int
+    signal: SignalName
+    delay_ms: int = 0
+    reason: str = ""
+
+
+FromParent = Boot | Run | Answer | Stop | Shutdown
+FromChild = Ready | Request | Done | Failed | Signalled
+
+
+class JobRequest(NamedTuple):
+    """A request as the worker sees it: the job's verb, and its decoded argument (None for ``discard``)."""
+
+    verb: Verb
+    value: Any = None
+
+
+class FrameTooLargeError(ValueError):
+    """A message is larger than the cap. Nothing was sent."""
+
+    def __init__(self, size: int, limit: int) -> None:
+        self.size = size
+        self.limit = limit
+        super().__init__(f"a message of {size} bytes is over the limit of {limit} between worker and child")
+
+
+_encoder = msgspec.msgpack.Encoder()
+_from_parent = msgspec.msgpack.Decoder(FromParent)
+_from_child = msgspec.msgpack.Decoder(FromChild)
+
+
+def frame(data: bytes, max_bytes: int = MAX_FRAME_BYTES) -> bytes:
+    """``data`` behind its length."""
+    if len(data) > max_bytes:
+        raise FrameTooLargeError(len(data), max_bytes)
+    return HEADER.pack(len(data)) + data
+
+
+def pack(message: FromParent | FromChild, max_bytes: int = MAX_FRAME_BYTES) -> bytes:
+    """The frame of a message; ``FrameTooLargeError`` over the cap."""
+    return frame(_encoder.encode(message), max_bytes)
+
+
+def frame_length(header: bytes, max_bytes: int = MAX_FRAME_BYTES) -> int:
+    """The length that a header announces; ``WorkerCrashError`` when no honest peer would send it."""
+    length: int = HEADER.unpack(header)[0]
+    if length > max_bytes:
+        raise WorkerCrashError(f"malformed message from the other process: {length} bytes announced")
+    return length
+
+
+def read_from_parent(data: bytes) -> FromParent:
+    """A message of the parent; ``WorkerCrashError`` when it is none."""
+    message: FromParent = _read(_from_parent, data)
+    return message
+
+
+def read_from_child(data: bytes) -> FromChild:
+    """A message of the child; ``WorkerCrashError`` when it is none."""
+    message: FromChild = _read(_from_child, data)
+    return message
+
+
+def _read(decoder: msgspec.msgpack.Decoder[Any], data: bytes) -> Any:
+    try:
+        return decoder.decode(data)
+    except (msgspec.DecodeError, msgspec.ValidationError, ValueError, RecursionError) as exc:
+        raise WorkerCrashError(f"malformed message from the other process: {exc}") from exc

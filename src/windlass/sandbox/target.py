@@ -1,0 +1,145 @@
+"""How a handler is named to a child process, and found there.
+
+A target is one of
+
+* ``module:qualname``: a function, a ``Task`` around one, or an app (whose registry then has the handler);
+* ``path/to/file.py:qualname``, or just the file, which then has a function ``handler``.
+
+``__main__`` works as it does for multiprocessing: the child runs the parent's script again under the name
+``__windlass_main__``, so a script that starts a worker needs its ``if __name__ == "__main__"``.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import importlib.util
+import inspect
+import os
+import runpy
+import sys
+import types
+from typing import TYPE_CHECKING, Any
+
+from windlass.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from windlass.core.job import JobRecord
+
+MAIN = "__windlass_main__"
+#: The function of a file that is named without one.
+FILE_HANDLER = "handler"
+
+
+# --- in the parent -------------------------------------------------------------------------------------
+
+
+def target_of(handler: Any) -> str:
+    """The target of a function, task, or file; ``ConfigError`` when a child could not find it again."""
+    if isinstance(handler, (str, os.PathLike)):
+        return _file_target(os.fspath(handler))
+    fn = _unwrapped(handler)
+    module, qualname = getattr(fn, "__module__", None), getattr(fn, "__qualname__", None)
+    if not inspect.isroutine(fn) or not isinstance(module, str) or not isinstance(qualname, str):
+        raise ConfigError("handler", "a function of a module, to run in a child process", handler)
+    if "<" in qualname or _unwrapped(_walk(sys.modules.get(module), qualname)) is not fn:
+        raise ConfigError(
+            "handler",
+            f"found in its module under its own name, to run in a child process; {module}.{qualname} is not",
+        )
+    if module == "__main__" and main_source() == (None, None):
+        raise ConfigError("handler", "in a file, to run in a child process; this __main__ has none")
+    return f"{'__main__' if module == MAIN else module}:{qualname}"
+
+
+def _file_target(path: str) -> str:
+    if ":" in path and not path.endswith(".py"):
+        file, _, name = path.rpartition(":")
+        if not file.endswith(".py"):
+            return path  # module:qualname
+        return f"{_real_file(file)}:{name}"
+    return f"{_real_file(path)}:{FILE_HANDLER}"
+
+
+def _real_file(path: str) -> str:
+    real = os.path.realpath(path)
+    if not real.endswith(".py") or not os.path.isfile(real):
+        raise ConfigError("handler", "a Python file that exists, or module:function", path)
+    return real
+
+
+def main_source() -> tuple[str | None, str | None]:
+    """The module name (for ``python -m``) or else the path of this process's ``__main__``."""
+    main = sys.modules.get("__main__")
+    name = getattr(getattr(main, "__spec__", None), "name", None)
+    if isinstance(name, str):
+        return name, None
+    path = getattr(main, "__file__", None)
+    return None, os.path.abspath(path) if isinstance(path, str) and os.path.exists(path) else None
+
+
+# --- in the child --------------------------------------------------------------------------------------
+
+
+def resolve(target: str, record: JobRecord) -> Callable[..., Any]:
+    """The function behind ``target``. Import errors pass; ``ConfigError`` when it names no function."""
+    place, _, qualname = target.rpartition(":")
+    if place.endswith(".py"):
+        module = _load_file(place)
+    else:
+        module = sys.modules[MAIN] if place == "__main__" else importlib.import_module(place)
+    found = _walk(module, qualname)
+    registry = getattr(found, "registry", None)
+    if registry is not None and hasattr(registry, "find"):
+        handler = registry.find(record.queue, record.task)
+        found = None if handler is None else handler.call
+    found = _unwrapped(found)
+    if not callable(found):
+        raise ConfigError("handler", f"a function that child processes can import as {target!r}")
+    function: Callable[..., Any] = found
+    return function
+
+
+def prepare_main(module: str | None, path: str | None) -> None:
+    """Run the parent's ``__main__`` under the name ``__windlass_main__``, once."""
+    if MAIN in sys.modules:
+        return
+    if module is None and path is None:
+        raise ConfigError("handler", "in a file, to run in a child process; the worker's __main__ has none")
+    main = types.ModuleType(MAIN)
+    if module is not None:
+        main.__dict__.update(runpy.run_module(module, run_name=MAIN, alter_sys=True))
+    else:
+        main.__dict__.update(runpy.run_path(str(path), run_name=MAIN))
+    sys.modules["__main__"] = sys.modules[MAIN] = main
+
+
+@functools.cache
+def _load_file(path: str) -> types.ModuleType:
+    name = f"windlass_file_{os.path.splitext(os.path.basename(path))[0]}"
+    spec = importlib.util.spec_from_file_location(name, path)
+    if spec is None or spec.loader is None:
+        raise ConfigError("handler", "a Python file that exists", path)
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        sys.modules.pop(name, None)
+        raise
+    return module
+
+
+def _walk(found: Any, qualname: str) -> Any:
+    for part in qualname.split("."):
+        found = getattr(found, part, None)
+    return found
+
+
+def _unwrapped(handler: Any) -> Any:
+    """The function inside a task. A decorated function stays what it is."""
+    if not inspect.isroutine(handler) and hasattr(handler, "__wrapped__"):
+        return handler.__wrapped__
+    return handler
