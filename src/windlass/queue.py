@@ -7,7 +7,7 @@ so a process that only produces needs no registration.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, cast
@@ -29,6 +29,7 @@ from windlass.errors import (
     MaxRetriesError,
     StorageError,
 )
+from windlass.feed import EventFeed, read_events
 from windlass.job import Job
 from windlass.payload import pack_data, unpack
 from windlass.serde import Codec, encode_payload, get_codec
@@ -37,7 +38,6 @@ from windlass.waiting import Waiters
 if TYPE_CHECKING:
     from windlass.app import Windlass
     from windlass.backend.protocol import TransactionalBackend
-    from windlass.events import QueueEvents
 
 #: Jobs per atomic chunk of ``add_bulk`` and of other batches.
 CHUNK = 1_000
@@ -78,7 +78,7 @@ class Queue:
         base = self.app.defaults
         self.defaults = defaults if isinstance(defaults, JobOptions) else base.merged(defaults or {})
         self._plain = _Plan(self.defaults)
-        self._events: QueueEvents | None = None
+        self._feed: EventFeed | None = None
         self._waiters: WeakKeyDictionary[asyncio.AbstractEventLoop, Waiters] = WeakKeyDictionary()
 
     def __repr__(self) -> str:
@@ -97,9 +97,8 @@ class Queue:
 
     async def close(self) -> None:
         """Stop waiting; a queue that was made from a URL also disconnects. Idempotent."""
-        if self._events is not None:
-            events, self._events = self._events, None
-            await events.close()
+        if self._feed is not None:
+            await self._feed.stop()
         waiters = self._waiters.pop(asyncio.get_running_loop(), None)
         if waiters is not None:
             await waiters.close()
@@ -494,32 +493,18 @@ class Queue:
             raise MaxRetriesError(record.id, record.attempts, *facts, payload=_payload_of(record))
         raise JobFailedError(record.id, record.reason or "failed", *facts)
 
-    async def events(self, after: int | None = None) -> AsyncIterator[Event]:
+    def events(self, after: int | None = None) -> AsyncGenerator[Event, None]:
         """The queue's events as they happen; ``after`` an event id replays from there (0: all kept)."""
-        listener = await self.store.listen([f"event:{self.name}"])
-        try:
-            if after is None:
-                after = (await self.store.execute(rq.ReadEvents(queue=self.name, limit=1))).last_id
-            while True:
-                page = await self.store.execute(rq.ReadEvents(queue=self.name, after=after))
-                for event in page.events:
-                    after = event.id
-                    yield event
-                if not page.events:
-                    await listener.wait(1_000, self.store.clock)
-        finally:
-            listener.close()
+        return read_events(self.store, self.name, after)
 
     def on(self, event: str, callback: Callable[[Event], Any]) -> None:
         """Call ``callback(event)`` at every event of that name in this queue, on any process.
 
         A shorthand for ``QueueEvents``: needs a running event loop, ends with ``close``.
         """
-        from windlass.events import QueueEvents  # events sit above queues
-
-        if self._events is None:
-            self._events = QueueEvents(self.name, self.app)
-        self._events.on(event, callback)
+        if self._feed is None:
+            self._feed = EventFeed(self.store, self.name)
+        self._feed.on(event, callback)
 
     def _page(self, page: rq.Page) -> Page:
         jobs = Page(Job(self, record) for record in page.jobs)

@@ -14,6 +14,7 @@ from __future__ import annotations
 import enum
 import functools
 import inspect
+import sys
 import types
 import typing
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
@@ -376,21 +377,29 @@ class Signature:
         self._typed_kwargs = any(self._by_name.values()) or self._rest_by_name is not None
 
     def _read_binding(self, params: list[inspect.Parameter]) -> None:
-        """What the quick check of a call needs; only plain parameters have one."""
-        odd = (inspect.Parameter.POSITIONAL_ONLY, *_VARIADIC)
-        self._quick = all(param.kind not in odd for param in params)
-        self._place = {
-            param.name: place if param.kind is param.POSITIONAL_OR_KEYWORD else len(params) + 1
+        """What it takes to tell whether a call would be accepted."""
+        kinds = {param.kind for param in params}
+        self._takes_more = inspect.Parameter.VAR_POSITIONAL in kinds
+        self._takes_any_name = inspect.Parameter.VAR_KEYWORD in kinds
+        by_position = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+        places = {
+            param.name: place if param.kind in by_position else sys.maxsize
             for place, param in enumerate(params)
+            if param.kind not in _VARIADIC
         }
-        self._required = tuple(param.name for param in params if param.default is _EMPTY)
+        self._place = {name: place for name, place in places.items() if name in self._by_name}
+        self._required = tuple(
+            (param.name if param.name in self._by_name else None, places[param.name])
+            for param in params
+            if param.default is _EMPTY and param.kind not in _VARIADIC
+        )
 
     # --- at enqueue --------------------------------------------------------------------------------
 
     def check(self, task: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
         """``ConfigError``, naming ``task``, unless the handler can be called so and could decode it all."""
-        if not (self._quick and self._binds(args, kwargs)):
-            self._bind(task, args, kwargs)
+        if not self._accepts(args, kwargs):
+            raise self._refusal(task, args, kwargs)
         if self._typed_args:
             for place, value in enumerate(args):
                 param = self._at(place)
@@ -402,24 +411,29 @@ class Signature:
                 if param is not None and type(value) is not param.exact:
                     _check_value(task, param, name, value)
 
-    def _binds(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+    def _accepts(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
         given, place = len(args), self._place
-        if given > len(self._positional):
+        if given > len(self._positional) and not self._takes_more:
             return False
         for name in kwargs:
-            if place.get(name, -1) < given:
+            if name not in place:
+                if not self._takes_any_name:
+                    return False
+            elif place[name] < given:
                 return False
-        for name in self._required:
-            if place[name] >= given and name not in kwargs:
+        for required, position in self._required:
+            if position >= given and required not in kwargs:
                 return False
         return True
 
-    def _bind(self, task: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+    def _refusal(self, task: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> ConfigError:
+        why = ""
         try:
             self._signature.bind(*args, **kwargs)
         except TypeError as exc:
-            want = f"what {self.name}{self._signature} can be called with ({exc})"
-            raise ConfigError(f"arguments of task {task!r}", want) from None
+            why = f" ({exc})"
+        want = f"what {self.name}{self._signature} can be called with{why}"
+        return ConfigError(f"arguments of task {task!r}", want)
 
     # --- in the worker -----------------------------------------------------------------------------
 

@@ -1,0 +1,10 @@
+"""Jobs in one SQLite file, shared by all processes of a machine.
+
+``sqlite:///relative.db`` or ``sqlite:////absolute.db``, with ``?namespace=``, ``?synchronous=full|normal``
+and ``?timeout=`` (seconds that a call may wait). An acknowledged write survives the loss of the process and,
+with ``synchronous=full`` (the default), of power.
+"""
+
+from windlass.backends.sqlite.backend import SqliteBackend, from_url
+
+__all__ = ["SqliteBackend", "from_url"]

@@ -1,0 +1,89 @@
+"""One call on its way from an event loop to a database thread and back.
+
+A call that was not begun in time is taken back: it raises ``StorageError`` and will never be carried out.
+One that was begun is waited for somewhat longer. Cancelling the task that waits does not stop the work.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from windlass.errors import StorageError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from windlass.backend.requests import Request
+
+R = TypeVar("R")
+
+#: A call that was begun may take this many timeouts more.
+_BEGUN_FACTOR = 4
+
+
+class Call(Generic[R]):
+    """Made and awaited on one event loop; begun and answered by a database thread."""
+
+    __slots__ = ("_explain", "_ticket", "_timeout", "_timer", "future", "loop", "request")
+
+    def __init__(self, request: Request[R], timeout: float, explain: Callable[[bool], str]) -> None:
+        self.request = request
+        self.loop = asyncio.get_running_loop()
+        self.future: asyncio.Future[R] = self.loop.create_future()
+        # Whoever pops the ticket decides: the thread that begins the call, or the timer that drops it.
+        self._ticket = [True]
+        self._timeout = timeout
+        self._explain = explain
+        self._timer = self.loop.call_later(timeout, self._late)
+
+    @property
+    def waiting(self) -> bool:
+        """Neither begun nor dropped."""
+        return bool(self._ticket)
+
+    def begin(self) -> bool:
+        """Take the call for execution; False when it was dropped."""
+        try:
+            return self._ticket.pop()
+        except IndexError:
+            return False
+
+    def answer(self, value: R | None, error: Exception | None) -> None:
+        """End the call, on its own loop."""
+        self._timer.cancel()
+        if self.future.done():
+            return
+        if error is None:
+            self.future.set_result(value)  # type: ignore[arg-type]
+        else:
+            self.future.set_exception(error)
+
+    def _late(self) -> None:
+        if self.begin():
+            self.answer(None, StorageError(self._explain(False)))
+        else:
+            self._timer = self.loop.call_later(self._timeout * _BEGUN_FACTOR, self._overdue)
+
+    def _overdue(self) -> None:
+        self.answer(None, StorageError(self._explain(True)))
+
+
+Answer = tuple[Call[Any], Any, Exception | None]
+
+
+def deliver(answers: Iterable[Answer]) -> None:
+    """Hand answers to the loops that wait for them: one wake-up for each loop."""
+    by_loop: dict[asyncio.AbstractEventLoop, list[Answer]] = {}
+    for answer in answers:
+        by_loop.setdefault(answer[0].loop, []).append(answer)
+    for loop, its in by_loop.items():
+        try:
+            loop.call_soon_threadsafe(_answer_all, its)
+        except RuntimeError:
+            pass  # that loop is closed: nobody waits any more
+
+
+def _answer_all(answers: list[Answer]) -> None:
+    for call, value, error in answers:
+        call.answer(value, error)

@@ -1,0 +1,83 @@
+"""Connections, and what SQLite's errors mean to people."""
+
+from __future__ import annotations
+
+import sqlite3
+from typing import TYPE_CHECKING
+
+from windlass.errors import StorageError
+
+if TYPE_CHECKING:
+    from windlass.backends.sqlite.settings import Settings
+
+#: How long one attempt to begin waits for writers that do not use our lock file, before it looks around.
+BUSY_MS = 1_000
+#: Pages (4 KiB) in the write-ahead log before a commit copies them into the database file. Small, because
+#: writing over a log that was copied costs half as much as appending to it.
+CHECKPOINT_PAGES = 1_000
+
+_BUSY = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}
+_ADVICE = {
+    sqlite3.SQLITE_BUSY: "another program holds the database; end its transaction, or raise ?timeout=",
+    sqlite3.SQLITE_LOCKED: "another program holds the database; end its transaction, or raise ?timeout=",
+    sqlite3.SQLITE_READONLY: "give this user write access to the file and its directory",
+    sqlite3.SQLITE_PERM: "give this user access to the file and its directory",
+    sqlite3.SQLITE_FULL: "the disk is full: make room, then repeat the call",
+    sqlite3.SQLITE_IOERR: "the disk reported an error: check it, then repeat the call",
+    sqlite3.SQLITE_CANTOPEN: "check that its directory exists and that this user may write there",
+    sqlite3.SQLITE_NOTADB: "this file is not an SQLite database; choose another path",
+    sqlite3.SQLITE_CORRUPT: "the file is damaged: restore a backup, or try .recover in the sqlite3 shell",
+    sqlite3.SQLITE_TOOBIG: "a value is over SQLite's size limit",
+}
+
+
+def connect(settings: Settings, *, busy_ms: int = BUSY_MS, read_only: bool = False) -> sqlite3.Connection:
+    """A connection in autocommit mode: every transaction is begun by an explicit statement."""
+    conn = sqlite3.connect(
+        settings.path,
+        timeout=busy_ms / 1000,
+        isolation_level=None,
+        check_same_thread=False,
+        cached_statements=256,
+    )
+    try:
+        conn.execute(f"PRAGMA synchronous = {settings.synchronous.upper()}")
+        conn.execute("PRAGMA secure_delete = OFF")
+        if read_only:
+            conn.execute("PRAGMA query_only = ON")
+    except BaseException:
+        conn.close()
+        raise
+    return conn
+
+
+def prepare_file(conn: sqlite3.Connection) -> None:
+    """Bring a fresh file into the shape that all connections expect. Call it under the lock."""
+    conn.execute("PRAGMA auto_vacuum = INCREMENTAL")  # heeded only before the first table exists
+    (mode,) = conn.execute("PRAGMA journal_mode = WAL").fetchone()
+    if mode != "wal":
+        raise StorageError(
+            f"SQLite cannot use a write-ahead log here (journal mode is {mode!r}); "
+            "put the database on a local disk"
+        )
+    conn.execute(f"PRAGMA wal_autocheckpoint = {CHECKPOINT_PAGES}")
+
+
+def is_busy(exc: sqlite3.Error) -> bool:
+    """Whether ``exc`` only says that somebody else is writing."""
+    return _primary(exc) in _BUSY
+
+
+def storage_error(exc: Exception, settings: Settings) -> StorageError:
+    """``exc`` as the error that callers see, with what to do about it."""
+    if isinstance(exc, StorageError):
+        return exc
+    advice = _ADVICE.get(_primary(exc), "") if isinstance(exc, sqlite3.Error) else ""
+    error = StorageError(f"{settings.shown}: {exc}" + (f"; {advice}" if advice else ""))
+    error.__cause__ = exc
+    return error
+
+
+def _primary(exc: sqlite3.Error) -> int:
+    """The primary result code: the extended one without its upper bytes."""
+    return int(getattr(exc, "sqlite_errorcode", 0)) & 0xFF

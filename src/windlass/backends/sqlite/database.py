@@ -1,0 +1,151 @@
+"""One database file, as this process uses it: a writer, a reader, listeners. Shared by all its clients."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from typing import TYPE_CHECKING, TypeVar
+
+from windlass.backend.hub import Hub, HubListener
+from windlass.backends.sqlite.calls import Call
+from windlass.backends.sqlite.reader import Reader
+from windlass.backends.sqlite.verbs_reads import READS
+from windlass.backends.sqlite.wake import Wake
+from windlass.backends.sqlite.writer import Writer
+from windlass.errors import StorageError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from windlass.backend.requests import Request
+    from windlass.backends.sqlite.lane import Lane
+    from windlass.backends.sqlite.settings import Settings
+
+R = TypeVar("R")
+
+_WAITED = {
+    "open": "it is still being opened",
+    "lock": "another process is writing, or is stopped in the middle of a transaction",
+    "begin": "another program holds the write lock",
+    "run": "the disk or the transactions before it are slow",
+    "idle": "this process had no time for it",
+}
+
+
+class Database:
+    """Threads and connections for one (file, namespace, settings) in this process."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.pid = os.getpid()
+        self.clients = 0
+        self.hub = Hub()
+        self.wake = Wake(self.hub)
+        self._writer = Writer(settings, self.wake)
+        self._reader: Reader | None = None
+        self._reader_lock = threading.Lock()
+        self._writer.start()
+
+    async def opened(self) -> None:
+        """Wait until the file is open and migrated; raises ``StorageError`` when it cannot be."""
+        opening = asyncio.wrap_future(self._writer.opened)
+        try:
+            await asyncio.wait_for(asyncio.shield(opening), self.settings.timeout)
+        except TimeoutError:
+            raise StorageError(
+                f"{self.settings.shown} could not be opened within {self.settings.timeout:g} s: "
+                f"{_WAITED['lock']}; find that process, or raise ?timeout="
+            ) from None
+
+    async def execute(self, request: Request[R]) -> R:
+        """See ``Backend.execute``."""
+        self.check_process()
+        call = Call(request, self.settings.timeout, self._explain)
+        self._lane(request).put(call)
+        return await call.future
+
+    def listen(self, topics: Iterable[str]) -> HubListener:
+        self.check_process()
+        return self.hub.listen(topics)
+
+    async def stop(self) -> None:
+        """End the threads after the calls that are under way, and close every connection."""
+        lanes: list[Lane] = [self._writer] + ([self._reader] if self._reader else [])
+        for lane in lanes:
+            lane.stop()
+        for lane in lanes:
+            await asyncio.wait([asyncio.wrap_future(lane.ended)], timeout=self.settings.timeout)
+            if lane.ended.done():
+                lane.thread.join()
+
+    def check_process(self) -> None:
+        """Refuse to work in a child that was forked while this database was open."""
+        if self.pid != os.getpid():
+            raise StorageError(
+                f"{self.settings.shown} was opened by process {self.pid} and this is its fork {os.getpid()}; "
+                "open a backend of its own in each process (and prefer spawn to fork)"
+            )
+
+    def _lane(self, request: Request[R]) -> Lane:
+        if type(request) not in READS:
+            return self._writer
+        if self._reader is None:
+            with self._reader_lock:
+                if self._reader is None:
+                    reader = Reader(self.settings)
+                    reader.start()
+                    self._reader = reader
+        return self._reader
+
+    def _explain(self, begun: bool) -> str:
+        if begun:
+            return (
+                f"{self.settings.shown} did not finish a call within {self.settings.timeout * 5:g} s; it may "
+                "still be carried out (repeating it is safe). Is the disk stuck?"
+            )
+        why = _WAITED.get(self._writer.phase, "it is busy")
+        return (
+            f"{self.settings.shown} did not begin a call within {self.settings.timeout:g} s: {why}. "
+            "Nothing was changed; repeat the call, end what holds the database, or raise ?timeout="
+        )
+
+
+_databases: dict[Settings, Database] = {}
+_lock = threading.Lock()
+
+
+def acquire(settings: Settings) -> Database:
+    """The process's database for ``settings``, with one more client."""
+    with _lock:
+        database = _databases.get(settings)
+        if database is None:
+            database = _databases[settings] = Database(settings)
+        database.clients += 1
+        return database
+
+
+async def release(database: Database) -> None:
+    """Take one client away; the last one ends the threads."""
+    with _lock:
+        database.clients -= 1
+        last = database.clients == 0
+        if last and _databases.get(database.settings) is database:
+            del _databases[database.settings]
+    if last and database.pid == os.getpid():
+        await database.stop()
+
+
+_left_to_parent: list[Database] = []
+
+
+def _after_fork() -> None:
+    """A child begins without databases, and must never close its parent's connections."""
+    global _lock
+    _lock = threading.Lock()
+    _left_to_parent.extend(_databases.values())
+    _databases.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)

@@ -1,0 +1,76 @@
+"""A daemon thread that serves calls from an inbox, and how it starts and ends."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import Future
+from queue import Empty, SimpleQueue
+from typing import Any
+
+from windlass.backends.sqlite.calls import Call, deliver
+from windlass.errors import StorageError
+
+
+class Lane:
+    """Base of the writer and the reader. ``opened`` and ``ended`` tell how far the thread is."""
+
+    def __init__(self, name: str) -> None:
+        self._inbox: SimpleQueue[Call[Any] | None] = SimpleQueue()
+        self._stopping = False
+        self.opened: Future[None] = Future()
+        self.ended: Future[None] = Future()
+        self.thread = threading.Thread(target=self._main, name=name, daemon=True)
+
+    def start(self) -> None:
+        self.thread.start()
+
+    def put(self, call: Call[Any]) -> None:
+        """Line up a call. Callable from any thread."""
+        self._inbox.put(call)
+
+    def stop(self) -> None:
+        """End the thread once everything lined up so far is done."""
+        self._inbox.put(None)
+
+    def _main(self) -> None:
+        try:
+            self._open()
+            self.opened.set_result(None)
+            self._serve_all()
+        except Exception as exc:
+            if not self.opened.done():
+                self.opened.set_exception(exc)
+            self._refuse(exc)
+        finally:
+            self._close()
+            self._refuse(StorageError("the backend was closed"))
+            self.ended.set_result(None)
+
+    def _take(self, *, block: bool) -> list[Call[Any]]:
+        """All calls lined up now; with ``block``, at least one unless the end was asked for."""
+        calls: list[Call[Any]] = []
+        try:
+            while not self._stopping:
+                call = self._inbox.get(block and not calls)
+                if call is None:
+                    self._stopping = True
+                else:
+                    calls.append(call)
+        except Empty:
+            pass
+        return calls
+
+    def _refuse(self, exc: Exception) -> None:
+        """Answer whatever is still lined up."""
+        error = exc if isinstance(exc, StorageError) else StorageError(str(exc))
+        self._stopping = False
+        deliver([(call, None, error) for call in self._take(block=False) if call.begin()])
+
+    def _open(self) -> None:
+        raise NotImplementedError
+
+    def _serve_all(self) -> None:
+        raise NotImplementedError
+
+    def _close(self) -> None:
+        raise NotImplementedError

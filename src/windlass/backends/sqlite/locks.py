@@ -1,0 +1,82 @@
+"""A fair lock between the processes that write to one database.
+
+SQLite's own lock is correct but not fair: whoever asks again at once gets it again, and those who wait
+sleep up to a tenth of a second between their attempts. So writers first queue at a lock file, where the
+kernel wakes the next one within microseconds.
+
+Two files make it fair: whoever waits for ``-lock`` holds ``-turn`` meanwhile, so the process that has just
+released cannot overtake. The turn is a courtesy, not a promise: when its holder is frozen, others pass it
+by after a moment. What keeps data right is ``BEGIN IMMEDIATE`` alone.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
+fcntl: ModuleType | None
+try:
+    import fcntl
+except ImportError:  # Windows: SQLite's own lock has to do
+    fcntl = None
+
+#: Longest wait for the turn, and how long it is left alone after a wait in vain.
+_PATIENCE_S = 0.05
+_PAUSE_S = 0.0002
+_IGNORE_S = 1.0
+
+
+class FairLock:
+    """Not reentrant; used by one thread at a time."""
+
+    def __init__(self, path: str) -> None:
+        self._lock = _open(path + "-lock") if fcntl else -1
+        self._turn = _open(path + "-turn") if fcntl else -1
+        self._ignore_turn_until = 0.0
+
+    def acquire(self) -> None:
+        """Wait for the lock, however long that takes."""
+        if fcntl is None:
+            return
+        mine = self._take_turn(fcntl)
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX)
+        finally:
+            if mine:
+                fcntl.flock(self._turn, fcntl.LOCK_UN)
+
+    def release(self) -> None:
+        if fcntl is not None:
+            fcntl.flock(self._lock, fcntl.LOCK_UN)
+
+    def close(self) -> None:
+        for fd in (self._lock, self._turn):
+            if fd >= 0:
+                os.close(fd)
+        self._lock = self._turn = -1
+
+    def _take_turn(self, fcntl: ModuleType) -> bool:
+        give_up = 0.0
+        while True:
+            try:
+                fcntl.flock(self._turn, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return True
+            except BlockingIOError:
+                now = time.monotonic()
+                give_up = give_up or (0.0 if now < self._ignore_turn_until else now + _PATIENCE_S)
+                if now >= give_up:
+                    self._ignore_turn_until = now + _IGNORE_S
+                    return False
+                time.sleep(_PAUSE_S)
+
+
+def _open(path: str) -> int:
+    """A descriptor to lock; reading is enough when the file belongs to another user."""
+    try:
+        return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+    except PermissionError:
+        return os.open(path, os.O_RDONLY | os.O_CLOEXEC)

@@ -1,0 +1,80 @@
+"""The tables of a namespace, brought to the version that this release knows.
+
+Each version is one file of ``sql/``. Applied versions are noted in a table of the namespace, inside the
+transaction that applies them, so processes that open the file at once agree on who does it.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+
+from windlass._version import __version__
+from windlass.backends.sqlite.statements import in_namespace, read, table
+from windlass.errors import StorageError
+
+#: version -> file; append only.
+MIGRATIONS = {
+    1: "001_schema.sql",
+}
+NEWEST = max(MIGRATIONS)
+
+
+def version(conn: sqlite3.Connection, namespace: str) -> int:
+    """The version of the namespace's tables; 0 when there are none."""
+    name = table(namespace, "migration")
+    found = conn.execute("SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = ?", (name.strip('"'),))
+    if found.fetchone() is None:
+        return 0
+    (newest,) = conn.execute(f"SELECT coalesce(max(version), 0) FROM {name}").fetchone()
+    return int(newest)
+
+
+def check(found: int, namespace: str) -> None:
+    """Refuse tables that a newer release made."""
+    if found > NEWEST:
+        raise StorageError(
+            f"the tables of namespace {namespace!r} have version {found}, made by a newer release; this one "
+            f"({__version__}) knows version {NEWEST}. Upgrade windlass here, or choose another ?namespace="
+        )
+
+
+def migrate(conn: sqlite3.Connection, namespace: str, now_ms: int) -> None:
+    """Apply what is missing, all in one transaction. Nothing is written when nothing is missing."""
+    found = version(conn, namespace)
+    check(found, namespace)
+    if found == NEWEST:
+        return
+    conn.execute("BEGIN IMMEDIATE")
+    try:
+        _apply(conn, namespace, now_ms)
+        conn.execute("COMMIT")
+    except BaseException:
+        if conn.in_transaction:
+            conn.execute("ROLLBACK")
+        raise
+
+
+def _apply(conn: sqlite3.Connection, namespace: str, now_ms: int) -> None:
+    found = version(conn, namespace)  # again, under the lock: another process may have been first
+    check(found, namespace)
+    name = table(namespace, "migration")
+    conn.execute(
+        f"CREATE TABLE IF NOT EXISTS {name} "
+        "(version INTEGER PRIMARY KEY, applied_ms INTEGER NOT NULL, release TEXT NOT NULL)"
+    )
+    for number, file in sorted(MIGRATIONS.items()):
+        if number > found:
+            for statement in _split(in_namespace(read(file), namespace)):
+                conn.execute(statement)
+            conn.execute(f"INSERT INTO {name} VALUES (?, ?, ?)", (number, now_ms, __version__))
+
+
+def _split(text: str) -> list[str]:
+    """The statements of a script, one by one: ``executescript`` would commit in between."""
+    statements, current = [], ""
+    for line in text.splitlines(keepends=True):
+        current += line
+        if sqlite3.complete_statement(current):
+            statements.append(current)
+            current = ""
+    return statements

@@ -1,0 +1,62 @@
+"""The thread that answers inspections, from snapshots that never wait for writers."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from windlass.backends.sqlite import statements
+from windlass.backends.sqlite.calls import Answer, Call, deliver
+from windlass.backends.sqlite.connection import connect, storage_error
+from windlass.backends.sqlite.lane import Lane
+from windlass.backends.sqlite.tx import Meta, Names
+from windlass.backends.sqlite.verbs_reads import READS, Snapshot
+from windlass.core.clock import SteadyClock
+from windlass.errors import WindlassError
+
+if TYPE_CHECKING:
+    import sqlite3
+
+    from windlass.backends.sqlite.settings import Settings
+
+
+class Reader(Lane):
+    """Opened on the first read."""
+
+    def __init__(self, settings: Settings) -> None:
+        super().__init__("windlass-sqlite-reader")
+        self._settings = settings
+        self._sql = statements.load(settings.namespace)
+        self._clock = SteadyClock()
+        self._conn: sqlite3.Connection | None = None
+
+    def _open(self) -> None:
+        busy_ms = round(self._settings.timeout * 1000)
+        self._conn = connect(self._settings, busy_ms=busy_ms, read_only=True)
+        self._names = Names(self._conn, self._sql)
+
+    def _serve_all(self) -> None:
+        while calls := self._take(block=True):
+            deliver([self._serve(call) for call in calls if call.begin()])
+
+    def _serve(self, call: Call[Any]) -> Answer:
+        conn = self._conn
+        assert conn is not None
+        try:
+            conn.execute("BEGIN")
+            try:
+                meta = Meta(*conn.execute(self._sql["meta"]).fetchone())
+                now_ms = call.request.now_ms
+                if now_ms is None:
+                    now_ms = self._clock.now_ms(meta.clock_ms)
+                snap = Snapshot(conn, self._sql, self._names, now_ms)
+                return call, READS[type(call.request)](snap, call.request), None
+            finally:
+                conn.execute("ROLLBACK")
+        except WindlassError as exc:
+            return call, None, exc
+        except Exception as exc:
+            return call, None, storage_error(exc, self._settings)
+
+    def _close(self) -> None:
+        if self._conn is not None:
+            self._conn.close()

@@ -1,0 +1,150 @@
+"""Between a row of the job table and a ``JobRecord``."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any
+
+import msgspec
+
+from windlass.core.job import AttemptRecord, ErrorInfo, Event, JobRecord, WorkerInfo
+from windlass.core.options import StoredOptions
+from windlass.core.retention import keep_until, spare_until
+from windlass.core.states import FINISHED, JobState
+
+Row = tuple[Any, ...]
+
+#: What ``record`` reads, in its order.
+JOB_COLUMNS = (
+    "seq, queue, id, task, state, priority, place, "
+    "coalesce(payload, (SELECT data FROM [payload] WHERE [payload].seq = [job].seq)), "
+    "codec, options, request_id, enqueued_ms, ready_ms, due_ms, expires_ms, started_ms, finished_ms, "
+    "attempts, deliveries, stalls, manual_retries, misses, token, settled_token, lease_until_ms, worker, "
+    "cancel_reason, progress, result, result_until_ms, reason, errors"
+)
+#: Payloads above this many bytes stand in their own table.
+INLINE_PAYLOAD = 2_000
+#: Chunks of a log are keyed by queue * LOG_KEY + id of their last record.
+LOG_KEY = 2**40
+
+STATES = {state.value: state for state in JobState}
+
+_options_encoder = msgspec.json.Encoder()
+_options_decoder = msgspec.json.Decoder(StoredOptions)
+_errors_decoder = msgspec.json.Decoder(list[ErrorInfo])
+pack = msgspec.msgpack.Encoder().encode
+unpack_events = msgspec.msgpack.Decoder(list[Event]).decode
+unpack_history = msgspec.msgpack.Decoder(list[AttemptRecord]).decode
+unpack_worker = msgspec.msgpack.Decoder(WorkerInfo).decode
+
+_PLAIN = StoredOptions()
+
+
+@lru_cache(maxsize=1_024)
+def decode_options(text: str) -> StoredOptions:
+    return _options_decoder.decode(text)
+
+
+def encode_options(options: StoredOptions) -> str:
+    """Options as JSON; a plain job's are ``{}``."""
+    if options == _PLAIN:
+        return "{}"
+    return _options_encoder.encode(options).decode()
+
+
+def encode_errors(errors: list[ErrorInfo]) -> str | None:
+    return _options_encoder.encode(errors).decode() if errors else None
+
+
+def record(row: Row, queue: str) -> JobRecord:
+    """The job that ``row`` (its columns as in ``JOB_COLUMNS``) describes."""
+    return JobRecord(
+        queue=queue,
+        seq=row[0],
+        id=row[2],
+        task=row[3],
+        state=STATES[row[4]],
+        priority=row[5],
+        place=row[6],
+        payload=row[7],
+        codec=row[8],
+        options=decode_options(row[9]),
+        request_id=row[2] if row[10] is None else row[10],
+        enqueued_ms=row[11],
+        ready_ms=row[12],
+        due_ms=row[13],
+        expires_ms=row[14],
+        started_ms=row[15],
+        finished_ms=row[16],
+        attempts=row[17],
+        deliveries=row[18],
+        stalls=row[19],
+        manual_retries=row[20],
+        misses=row[21],
+        token=row[22],
+        settled_token=row[23],
+        lease_until_ms=row[24],
+        worker=row[25],
+        cancel_reason=row[26],
+        progress=row[27],
+        result=row[28],
+        result_until_ms=row[29],
+        reason=row[30],
+        errors=[] if row[31] is None else _errors_decoder.decode(row[31]),
+    )
+
+
+def new_row(job: JobRecord, queue: int) -> Row:
+    """The parameters of ``job_insert``."""
+    return (
+        job.seq,
+        queue,
+        job.id,
+        job.task,
+        job.state.value,
+        job.priority,
+        job.place,
+        job.payload if len(job.payload) <= INLINE_PAYLOAD else None,
+        job.codec,
+        encode_options(job.options),
+        None if job.request_id == job.id else job.request_id,
+        job.enqueued_ms,
+        job.ready_ms,
+        job.due_ms,
+        job.expires_ms,
+    )
+
+
+def changed_row(job: JobRecord) -> Row:
+    """The parameters of ``job_save``: everything that may change after the add, but the payload."""
+    finished_ms = job.finished_ms
+    ended = finished_ms is not None and job.state in FINISHED
+    return (
+        job.state.value,
+        job.priority,
+        job.place,
+        encode_options(job.options),
+        job.ready_ms,
+        job.due_ms,
+        job.expires_ms,
+        job.started_ms,
+        finished_ms,
+        job.attempts,
+        job.deliveries,
+        job.stalls,
+        job.manual_retries,
+        job.misses,
+        job.token,
+        job.settled_token,
+        job.lease_until_ms,
+        job.worker,
+        job.cancel_reason,
+        job.progress,
+        job.result,
+        job.result_until_ms,
+        job.reason,
+        encode_errors(job.errors),
+        keep_until(job.options, job.state, finished_ms or 0) if ended else None,
+        spare_until(job.options, finished_ms or 0) if ended else None,
+        job.seq,
+    )

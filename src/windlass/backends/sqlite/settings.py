@@ -1,0 +1,66 @@
+"""What a ``sqlite://`` URL says: which file, which namespace, how durable, how patient."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import Literal
+
+from windlass.backend.urls import DEFAULT_NAMESPACE, BackendUrl
+from windlass.errors import ConfigError
+
+Synchronous = Literal["full", "normal"]
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """One database as one set of clients sees it; equal settings share threads and connections."""
+
+    path: str
+    namespace: str = DEFAULT_NAMESPACE
+    synchronous: Synchronous = "full"
+    #: Seconds that a call may wait before it raises ``StorageError``.
+    timeout: float = 5.0
+
+    @property
+    def shown(self) -> str:
+        """The file as people should see it in messages."""
+        return f"database {self.path!r}"
+
+
+def parse(url: BackendUrl) -> Settings:
+    """The settings of ``url``, or ``ConfigError``."""
+    url.check_options({"synchronous", "timeout"})
+    if url.host:
+        raise ConfigError(
+            "url", "like sqlite:///relative.db or sqlite:////absolute.db (three slashes)", url.text
+        )
+    path = url.path.removeprefix("/")
+    if not path or path.endswith("/") or "\0" in path:
+        raise ConfigError("url", "a path to a file, like sqlite:///jobs.db", url.text)
+    if path == ":memory:":
+        raise ConfigError("url", "a path to a file (for jobs in memory use memory://)", url.text)
+    return Settings(
+        path=os.path.realpath(path),
+        namespace=url.namespace,
+        synchronous=_synchronous(url.options.get("synchronous", "full")),
+        timeout=_timeout(url.options.get("timeout", "5")),
+    )
+
+
+def _synchronous(value: str) -> Synchronous:
+    if value == "full":
+        return "full"
+    if value == "normal":
+        return "normal"
+    raise ConfigError("synchronous", "full or normal", value)
+
+
+def _timeout(value: str) -> float:
+    try:
+        seconds = float(value)
+    except ValueError:
+        seconds = 0.0
+    if not 0.01 <= seconds <= 3_600:
+        raise ConfigError("timeout", "a number of seconds from 0.01 to 3600", value)
+    return seconds

@@ -1,0 +1,124 @@
+-- Version 1. A name in [brackets] is a table or index of one namespace: see statements.py.
+-- Times are integer milliseconds UTC. States are plain text: new ones need no rebuilt table.
+
+-- One row. last_place: newest place in line given out. clock_ms: the store's clock never goes below it.
+-- serial: grows with every transaction that other processes may want to hear of.
+CREATE TABLE [meta] (
+    one INTEGER PRIMARY KEY,
+    last_place INTEGER NOT NULL,
+    clock_ms INTEGER NOT NULL,
+    serial INTEGER NOT NULL
+);
+INSERT INTO [meta] VALUES (1, 0, 0, 0);
+
+-- Queues are never deleted: num stands for the name everywhere else. Events up to event_floor and history
+-- up to history_floor are gone. The columns named after states count this queue's jobs.
+CREATE TABLE [queue] (
+    num INTEGER PRIMARY KEY,
+    name TEXT NOT NULL UNIQUE,
+    paused INTEGER NOT NULL DEFAULT 0,
+    known INTEGER NOT NULL DEFAULT 1,
+    last_event INTEGER NOT NULL DEFAULT 0,
+    event_floor INTEGER NOT NULL DEFAULT 0,
+    last_history INTEGER NOT NULL DEFAULT 0,
+    history_floor INTEGER NOT NULL DEFAULT 0,
+    waiting INTEGER NOT NULL DEFAULT 0,
+    scheduled INTEGER NOT NULL DEFAULT 0,
+    retrying INTEGER NOT NULL DEFAULT 0,
+    blocked INTEGER NOT NULL DEFAULT 0,
+    parked INTEGER NOT NULL DEFAULT 0,
+    active INTEGER NOT NULL DEFAULT 0,
+    completed INTEGER NOT NULL DEFAULT 0,
+    failed INTEGER NOT NULL DEFAULT 0,
+    cancelled INTEGER NOT NULL DEFAULT 0
+);
+
+-- Large payloads stand in [payload], so that claiming and settling need not rewrite them.
+CREATE TABLE [job] (
+    seq INTEGER PRIMARY KEY,
+    queue INTEGER NOT NULL,
+    id TEXT NOT NULL,
+    task TEXT NOT NULL,
+    state TEXT NOT NULL,
+    priority INTEGER NOT NULL,
+    place INTEGER NOT NULL,
+    payload BLOB,
+    codec TEXT NOT NULL,
+    options TEXT NOT NULL,
+    request_id TEXT,              -- NULL: the same as id
+    enqueued_ms INTEGER NOT NULL,
+    ready_ms INTEGER NOT NULL,
+    due_ms INTEGER,
+    expires_ms INTEGER,
+    started_ms INTEGER,
+    finished_ms INTEGER,
+    attempts INTEGER NOT NULL DEFAULT 0,
+    deliveries INTEGER NOT NULL DEFAULT 0,
+    stalls INTEGER NOT NULL DEFAULT 0,
+    manual_retries INTEGER NOT NULL DEFAULT 0,
+    misses INTEGER NOT NULL DEFAULT 0,
+    token TEXT,
+    settled_token TEXT,
+    lease_until_ms INTEGER,
+    worker TEXT,
+    cancel_reason TEXT,
+    progress BLOB,
+    result BLOB,
+    result_until_ms INTEGER,
+    reason TEXT NOT NULL DEFAULT '',
+    errors TEXT,                  -- NULL: none
+    keep_until_ms INTEGER,        -- finished: too old from then on (NULL: never)
+    spare_until_ms INTEGER,       -- finished: before then not even a count bound removes it
+    UNIQUE (queue, id)
+);
+CREATE INDEX [job_ready] ON [job] (queue, priority DESC, place) WHERE state = 'waiting';
+CREATE INDEX [job_due] ON [job] (queue, due_ms) WHERE due_ms IS NOT NULL;
+CREATE INDEX [job_lease] ON [job] (lease_until_ms) WHERE lease_until_ms IS NOT NULL;
+CREATE INDEX [job_finished] ON [job] (queue, state, finished_ms) WHERE finished_ms IS NOT NULL;
+CREATE INDEX [job_age] ON [job] (keep_until_ms) WHERE keep_until_ms IS NOT NULL;
+
+CREATE TABLE [payload] (seq INTEGER PRIMARY KEY, data BLOB NOT NULL);
+
+-- Logs in chunks: one row per queue and transaction. key = queue * 2^40 + id of the last record;
+-- at_ms: the newest record's time; records: a MessagePack array of records.
+CREATE TABLE [event] (
+    key INTEGER PRIMARY KEY,
+    first_id INTEGER NOT NULL,
+    at_ms INTEGER NOT NULL,
+    records BLOB NOT NULL
+);
+CREATE TABLE [history] (
+    key INTEGER PRIMARY KEY,
+    first_id INTEGER NOT NULL,
+    at_ms INTEGER NOT NULL,
+    records BLOB NOT NULL
+);
+
+CREATE TABLE [counter] (
+    queue INTEGER NOT NULL,
+    task TEXT NOT NULL,
+    outcome TEXT NOT NULL,
+    total INTEGER NOT NULL,
+    PRIMARY KEY (queue, task, outcome)
+) WITHOUT ROWID;
+
+-- Ids that answer "duplicate" after their record is gone.
+CREATE TABLE [kept_id] (
+    queue INTEGER NOT NULL,
+    id TEXT NOT NULL,
+    until_ms INTEGER NOT NULL,
+    PRIMARY KEY (queue, id)
+) WITHOUT ROWID;
+CREATE INDEX [kept_id_until] ON [kept_id] (until_ms);
+
+CREATE TABLE [log] (
+    job INTEGER NOT NULL,         -- seq of the job
+    n INTEGER NOT NULL,
+    line TEXT NOT NULL,
+    PRIMARY KEY (job, n)
+) WITHOUT ROWID;
+
+CREATE TABLE [worker] (id TEXT PRIMARY KEY, started_ms INTEGER NOT NULL, beat_ms INTEGER NOT NULL, info BLOB NOT NULL)
+    WITHOUT ROWID;
+
+CREATE TABLE [leader] (role TEXT PRIMARY KEY, holder TEXT NOT NULL, until_ms INTEGER NOT NULL) WITHOUT ROWID;

@@ -1,0 +1,299 @@
+-- Every statement of the sqlite store. See statements.py for the notation.
+
+-- name: meta
+SELECT last_place, clock_ms, serial FROM [meta]
+
+-- name: meta_save
+UPDATE [meta] SET last_place = ?, clock_ms = ?, serial = ?
+
+-- name: meta_serial
+SELECT serial FROM [meta]
+
+-- name: queue_num
+SELECT num FROM [queue] WHERE name = ?
+
+-- name: queue_name
+SELECT name FROM [queue] WHERE num = ?
+
+-- name: queue_insert
+INSERT INTO [queue] (name) VALUES (?) RETURNING num
+
+-- name: queue_flush
+UPDATE [queue]
+SET last_event = last_event + ?, last_history = last_history + ?, known = coalesce(?, known),
+    waiting = waiting + ?, scheduled = scheduled + ?, retrying = retrying + ?, blocked = blocked + ?,
+    parked = parked + ?, active = active + ?, completed = completed + ?, failed = failed + ?,
+    cancelled = cancelled + ?
+WHERE num = ?
+RETURNING last_event, last_history
+
+-- name: queue_pause
+UPDATE [queue] SET paused = ?1 WHERE num = ?2 AND paused <> ?1
+
+-- name: queue_forget
+UPDATE [queue] SET paused = 0, event_floor = last_event + ? WHERE num = ? RETURNING event_floor
+
+-- name: queue_nums
+SELECT num FROM [queue] ORDER BY num
+
+-- name: queue_list
+SELECT name, paused, waiting, scheduled, retrying, blocked, parked, active, completed, failed, cancelled, num
+FROM [queue] WHERE known ORDER BY name
+
+-- name: queue_tally
+SELECT waiting, scheduled, retrying, blocked, parked, active, completed, failed, cancelled
+FROM [queue] WHERE num = ?
+
+-- name: queue_logs
+SELECT last_event, event_floor, last_history, history_floor FROM [queue] WHERE num = ?
+
+-- name: job_by_id
+SELECT /*job*/ FROM [job] WHERE queue = ? AND id = ?
+
+-- name: job_by_seqs
+SELECT /*job*/ FROM [job] WHERE seq IN (SELECT value FROM json_each(?))
+
+-- name: job_exists
+SELECT 1 FROM [job] WHERE queue = ? LIMIT 1
+
+-- name: job_insert
+INSERT OR IGNORE INTO [job]
+    (seq, queue, id, task, state, priority, place, payload, codec, options, request_id, enqueued_ms, ready_ms,
+     due_ms, expires_ms)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+
+-- name: job_undo_insert
+DELETE FROM [job] WHERE seq > ?
+
+-- name: job_save
+UPDATE [job]
+SET state = ?, priority = ?, place = ?, options = ?, ready_ms = ?, due_ms = ?, expires_ms = ?, started_ms = ?,
+    finished_ms = ?, attempts = ?, deliveries = ?, stalls = ?, manual_retries = ?, misses = ?, token = ?,
+    settled_token = ?, lease_until_ms = ?, worker = ?, cancel_reason = ?, progress = ?, result = ?,
+    result_until_ms = ?, reason = ?, errors = ?, keep_until_ms = ?, spare_until_ms = ?
+WHERE seq = ?
+
+-- name: job_delete
+DELETE FROM [job] WHERE seq = ?
+
+-- name: payload_insert
+INSERT OR REPLACE INTO [payload] (seq, data) VALUES (?, ?)
+
+-- name: payload_delete
+DELETE FROM [payload] WHERE seq = ?
+
+-- name: payload_save
+UPDATE [job] SET payload = ? WHERE seq = ?
+
+-- name: claim_queues
+SELECT num, paused,
+    (SELECT min(due_ms) FROM [job] WHERE queue = num AND due_ms IS NOT NULL),
+    EXISTS (SELECT 1 FROM [job] WHERE queue = num AND state = 'waiting')
+FROM [queue] WHERE num IN (SELECT value FROM json_each(?))
+
+-- name: job_ready
+SELECT /*job*/ FROM [job] WHERE queue = ? AND state = 'waiting' ORDER BY priority DESC, place LIMIT ?
+
+-- name: job_any_ready
+SELECT 1 FROM [job] WHERE queue = ? AND state = 'waiting' LIMIT 1
+
+-- name: job_lease
+UPDATE [job]
+SET state = 'active', token = ?, worker = ?, started_ms = ?, deliveries = ?, lease_until_ms = ?, progress = NULL
+WHERE seq = ?
+
+-- name: job_due
+SELECT /*job*/ FROM [job]
+WHERE queue = ? AND due_ms IS NOT NULL AND due_ms <= ? ORDER BY due_ms, seq LIMIT ?
+
+-- name: job_next_due
+SELECT min(due_ms) FROM [job] WHERE queue = ? AND due_ms IS NOT NULL
+
+-- name: job_next_dues
+SELECT num, (SELECT min(due_ms) FROM [job] WHERE queue = num AND due_ms IS NOT NULL) AS next
+FROM [queue] WHERE next IS NOT NULL
+
+-- name: job_extend
+UPDATE [job] SET lease_until_ms = ? WHERE seq = ?
+
+-- name: job_leased_by
+SELECT /*job*/ FROM [job] WHERE lease_until_ms IS NOT NULL AND worker = ? ORDER BY seq
+
+-- name: job_lease_over
+SELECT /*job*/ FROM [job]
+WHERE lease_until_ms IS NOT NULL AND lease_until_ms <= ? ORDER BY lease_until_ms, seq LIMIT ?
+
+-- name: job_progress
+UPDATE [job] SET progress = ? WHERE seq = ?
+
+-- name: job_cancelling
+UPDATE [job] SET cancel_reason = ? WHERE seq = ?
+
+-- name: prune_old
+SELECT queue, finished_ms, seq FROM [job]
+WHERE keep_until_ms IS NOT NULL AND keep_until_ms <= ? ORDER BY keep_until_ms LIMIT ?
+
+-- name: prune_newest
+SELECT options FROM [job]
+WHERE queue = ? AND state = ? AND finished_ms IS NOT NULL ORDER BY finished_ms DESC, seq DESC LIMIT 1
+
+-- name: prune_surplus
+SELECT queue, finished_ms, seq FROM (
+    SELECT queue, finished_ms, seq, spare_until_ms FROM [job]
+    WHERE queue = ? AND state = ? AND finished_ms IS NOT NULL ORDER BY finished_ms, seq LIMIT ?
+) WHERE spare_until_ms <= ? LIMIT ?
+
+-- name: purge_finished
+SELECT /*job*/ FROM [job]
+WHERE queue = ? AND state = ? AND finished_ms IS NOT NULL AND finished_ms <= ? ORDER BY finished_ms, seq LIMIT ?
+
+-- name: purge_waiting
+SELECT /*job*/ FROM [job]
+WHERE queue = ? AND state = 'waiting' AND enqueued_ms <= ? ORDER BY enqueued_ms, seq LIMIT ?
+
+-- name: purge_pending
+SELECT /*job*/ FROM [job]
+WHERE queue = ? AND state = ? AND finished_ms IS NULL AND enqueued_ms <= ? ORDER BY enqueued_ms, seq LIMIT ?
+
+-- name: purge_due
+SELECT /*job*/ FROM [job]
+WHERE queue = ? AND due_ms IS NOT NULL AND state = ? AND enqueued_ms <= ? ORDER BY enqueued_ms, seq LIMIT ?
+
+-- name: purge_active
+SELECT /*job*/ FROM [job]
+WHERE lease_until_ms IS NOT NULL AND queue = ? AND enqueued_ms <= ? ORDER BY enqueued_ms, seq LIMIT ?
+
+-- name: list_edge_up
+SELECT seq FROM [job] WHERE seq > ? ORDER BY seq LIMIT 1 OFFSET ?
+
+-- name: list_edge_down
+SELECT seq FROM [job] WHERE seq < ? ORDER BY seq DESC LIMIT 1 OFFSET ?
+
+-- name: list_walk_up
+SELECT /*job*/ FROM [job] WHERE seq > ? AND seq <= ? AND +queue = ? ORDER BY seq
+
+-- name: list_walk_down
+SELECT /*job*/ FROM [job] WHERE seq < ? AND seq >= ? AND +queue = ? ORDER BY seq DESC
+
+-- name: event_insert
+INSERT INTO [event] (key, first_id, at_ms, records) VALUES (?, ?, ?, ?)
+
+-- name: event_trim
+DELETE FROM [event] WHERE key > ? AND key <= ?
+
+-- name: event_read
+SELECT first_id, records FROM [event] WHERE key > ? AND key <= ? ORDER BY key
+
+-- name: history_insert
+INSERT INTO [history] (key, first_id, at_ms, records) VALUES (?, ?, ?, ?)
+
+-- name: history_trim
+DELETE FROM [history] WHERE key > ? AND key <= ?
+
+-- name: history_read
+SELECT first_id, records FROM [history] WHERE key > ? AND key <= ? ORDER BY key
+
+-- name: history_ages
+SELECT key, first_id, at_ms FROM [history] WHERE key > ? AND key <= ? ORDER BY key LIMIT ?
+
+-- name: history_chunk
+SELECT records FROM [history] WHERE key = ?
+
+-- name: history_floor
+UPDATE [queue] SET history_floor = ? WHERE num = ?
+
+-- name: counter_add
+INSERT INTO [counter] (queue, task, outcome, total) VALUES (?, ?, ?, ?)
+ON CONFLICT DO UPDATE SET total = total + excluded.total
+
+-- name: counter_list
+SELECT [queue].name, task, outcome, total FROM [counter] JOIN [queue] ON [queue].num = [counter].queue
+ORDER BY [queue].name, task, outcome
+
+-- name: counter_list_of
+SELECT task, outcome, total FROM [counter] WHERE queue = ? ORDER BY task, outcome
+
+-- name: kept_id_any
+SELECT 1 FROM [kept_id] LIMIT 1
+
+-- name: kept_id
+SELECT until_ms FROM [kept_id] WHERE queue = ? AND id = ?
+
+-- name: kept_id_save
+INSERT OR REPLACE INTO [kept_id] (queue, id, until_ms) VALUES (?, ?, ?)
+
+-- name: kept_id_prune
+DELETE FROM [kept_id] WHERE (queue, id) IN (SELECT queue, id FROM [kept_id] WHERE until_ms <= ? LIMIT ?)
+
+-- name: log_insert
+INSERT INTO [log] (job, n, line) VALUES (?, ?, ?)
+
+-- name: log_last
+SELECT max(n) FROM [log] WHERE job = ?
+
+-- name: log_trim
+DELETE FROM [log] WHERE job = ? AND n <= ?
+
+-- name: log_delete
+DELETE FROM [log] WHERE job = ?
+
+-- name: log_count
+SELECT count(*) FROM [log] WHERE job = ?
+
+-- name: log_read
+SELECT line FROM [log] WHERE job = ? ORDER BY n LIMIT ? OFFSET ?
+
+-- name: job_seq
+SELECT seq FROM [job] WHERE queue = ? AND id = ?
+
+-- name: worker_started
+SELECT started_ms FROM [worker] WHERE id = ?
+
+-- name: worker_save
+INSERT OR REPLACE INTO [worker] (id, started_ms, beat_ms, info) VALUES (?, ?, ?, ?)
+
+-- name: worker_delete
+DELETE FROM [worker] WHERE id = ?
+
+-- name: worker_prune
+DELETE FROM [worker] WHERE beat_ms <= ?
+
+-- name: worker_list
+SELECT info FROM [worker] WHERE beat_ms > ? ORDER BY id
+
+-- name: leader
+SELECT holder, until_ms FROM [leader] WHERE role = ?
+
+-- name: leader_save
+INSERT OR REPLACE INTO [leader] (role, holder, until_ms) VALUES (?, ?, ?)
+
+-- name: leader_delete
+DELETE FROM [leader] WHERE role = ?
+
+-- name: list_seqs_of
+SELECT seq FROM [job] WHERE queue = ?
+
+-- name: list_seqs_waiting
+SELECT seq FROM [job] WHERE queue = ? AND state = 'waiting'
+
+-- name: list_seqs_due
+SELECT seq FROM [job] WHERE queue = ? AND due_ms IS NOT NULL
+
+-- name: list_seqs_active
+SELECT seq FROM [job] WHERE lease_until_ms IS NOT NULL AND queue = ?
+
+-- name: list_seqs_finished
+SELECT seq FROM [job] WHERE queue = ? AND state = ? AND finished_ms IS NOT NULL
+
+-- name: oldest_ready
+SELECT min(ready_ms) FROM (
+    SELECT ready_ms FROM [job] WHERE queue = ? AND state = 'waiting' ORDER BY priority DESC, place LIMIT ?
+)
+
+-- name: oldest_ready_in
+SELECT min(ready_ms) FROM (
+    SELECT ready_ms FROM [job] WHERE queue = ? AND state = 'waiting' AND priority = ? ORDER BY place LIMIT ?
+)
+
+-- name: next_priority
+SELECT priority FROM [job] WHERE queue = ? AND state = 'waiting' AND priority < ? ORDER BY priority DESC LIMIT 1

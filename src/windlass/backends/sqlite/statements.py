@@ -1,0 +1,50 @@
+"""SQL from the named files beside this module.
+
+``queries.sql`` holds one statement after each line ``-- name: something``. A name in ``[brackets]`` is a
+table or index of the namespace: ``[job]`` becomes ``"windlass_default_job"``. ``/*job*/`` stands for the
+columns of a job in the order that ``rows.record`` reads them.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from importlib import resources
+
+from windlass.backends.sqlite.rows import JOB_COLUMNS
+
+_NAMED = re.compile(r"^-- name: (\w+)\n", re.MULTILINE)
+_BRACKETS = re.compile(r"\[(\w+)\]")
+_COMMENT = re.compile(r"--.*$", re.MULTILINE)
+
+Statements = dict[str, str]
+
+
+def table(namespace: str, name: str) -> str:
+    """The full, quoted name of a table or index.
+
+    SQLite ignores the case of names and namespaces do not: a capital becomes ``^`` and its small letter.
+    """
+    small = re.sub("[A-Z]", lambda found: "^" + found[0].lower(), namespace)
+    return f'"windlass_{small}_{name}"'
+
+
+def in_namespace(text: str, namespace: str) -> str:
+    """``text`` with every bracketed name made one of ``namespace``."""
+    text = text.replace("/*job*/", JOB_COLUMNS)
+    return _BRACKETS.sub(lambda found: table(namespace, found[1]), text)
+
+
+def read(name: str) -> str:
+    """The text of a file of ``sql/``."""
+    return resources.files(__package__).joinpath("sql", name).read_text(encoding="utf-8")
+
+
+@cache
+def load(namespace: str) -> Statements:
+    """Every named statement, for ``namespace``."""
+    parts = _NAMED.split(read("queries.sql"))
+    return {
+        name: " ".join(in_namespace(_COMMENT.sub("", body), namespace).split())
+        for name, body in zip(parts[1::2], parts[2::2], strict=True)
+    }

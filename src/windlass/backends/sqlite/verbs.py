@@ -1,0 +1,35 @@
+"""Which function carries out which request that writes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from windlass.backend import requests as rq
+from windlass.backends.sqlite import verbs_changes, verbs_duties, verbs_lifecycle
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from windlass.backends.sqlite.tx import Step
+
+WRITES: dict[type[Any], Callable[[Step, Any], Any]] = {
+    rq.Add: verbs_lifecycle.add,
+    rq.Claim: verbs_lifecycle.claim,
+    rq.Settle: verbs_lifecycle.settle,
+    rq.Extend: verbs_lifecycle.extend,
+    rq.Reconcile: verbs_lifecycle.reconcile,
+    rq.Promote: verbs_duties.promote,
+    rq.Recover: verbs_duties.recover,
+    rq.Prune: verbs_duties.prune,
+    rq.Elect: verbs_duties.elect,
+    rq.Resign: verbs_duties.resign,
+    rq.Beat: verbs_duties.beat,
+    rq.CancelJobs: verbs_changes.cancel,
+    rq.RemoveJobs: verbs_changes.remove,
+    rq.RetryJobs: verbs_changes.retry,
+    rq.ChangeJob: verbs_changes.change,
+    rq.Report: verbs_changes.report,
+    rq.PauseQueue: verbs_changes.pause,
+    rq.Purge: verbs_changes.purge,
+    rq.SetResultTtl: verbs_changes.set_result_ttl,
+}

@@ -1,0 +1,170 @@
+"""Cancel, remove, retry, change, report, pause, purge: changes by people and programs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from windlass.backend import requests as rq
+from windlass.backends.sqlite.rows import INLINE_PAYLOAD, LOG_KEY, Row
+from windlass.core import transitions
+from windlass.core.job import LOGS_KEPT, EventType, JobRecord, JobRef
+from windlass.core.outcome import CancelOutcome, Changed
+from windlass.core.states import DUE_LATER, FINISHED, JobState
+from windlass.core.transitions import Note
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from windlass.backends.sqlite.tx import Step
+
+
+def cancel(step: Step, request: rq.CancelJobs) -> list[CancelOutcome]:
+    answers = []
+    for ref in request.refs:
+        job = step.find(ref)
+        before = job.state if job else None
+        outcome = transitions.cancel(job, request.reason, step)
+        if job is not None and before is not None and outcome is CancelOutcome.CANCELLED:
+            step.save([(job, before)])
+        if job is not None and outcome is CancelOutcome.CANCELLING:
+            step.run("job_cancelling", job.cancel_reason, job.seq)
+            step.topics.add(f"worker:{job.worker}")
+        answers.append(outcome)
+    return answers
+
+
+def remove(step: Step, request: rq.RemoveJobs) -> list[rq.ChangeResult]:
+    answers = []
+    for ref in request.refs:
+        job = step.find(ref)
+        if job is None:
+            answers.append(rq.ChangeResult(Changed.NOT_FOUND))
+        elif job.state is JobState.ACTIVE and not request.force:
+            answers.append(rq.ChangeResult(Changed.ILLEGAL, job.state))
+        else:
+            transitions.remove(job, step)
+            step.drop(job)
+            step.topics.add(f"done:{ref.queue}")
+            answers.append(rq.ChangeResult(Changed.OK, job.state))
+    return answers
+
+
+def retry(step: Step, request: rq.RetryJobs) -> list[rq.ChangeResult]:
+    return [_change_one(step, ref, lambda job: transitions.retry(job, step)) for ref in request.refs]
+
+
+def change(step: Step, request: rq.ChangeJob) -> rq.ChangeResult:
+    def turn(job: JobRecord) -> Changed:
+        status = transitions.change(
+            job,
+            step,
+            token=request.token,
+            priority=request.priority,
+            delay_ms=request.delay_ms,
+            payload=request.payload,
+        )
+        if status is Changed.OK and request.payload is not None:
+            _save_payload(step, job)
+        return status
+
+    return _change_one(step, request.ref, turn)
+
+
+def _save_payload(step: Step, job: JobRecord) -> None:
+    if len(job.payload) > INLINE_PAYLOAD:
+        step.run("payload_save", None, job.seq)
+        step.run("payload_insert", job.seq, job.payload)
+    else:
+        step.run("payload_save", job.payload, job.seq)
+        step.run("payload_delete", job.seq)
+
+
+def _change_one(step: Step, ref: JobRef, turn: Callable[[JobRecord], Changed]) -> rq.ChangeResult:
+    job = step.find(ref)
+    if job is None:
+        return rq.ChangeResult(Changed.NOT_FOUND)
+    before = job.state
+    status = turn(job)
+    if status is Changed.OK:
+        step.save([(job, before)])
+    return rq.ChangeResult(status, job.state)
+
+
+def set_result_ttl(step: Step, request: rq.SetResultTtl) -> rq.ChangeResult:
+    return _change_one(step, request.ref, lambda job: transitions.set_result_ttl(job, request.ttl_ms, step))
+
+
+def report(step: Step, request: rq.Report) -> rq.ChangeResult:
+    job = step.find(request.ref)
+    if job is None:
+        return rq.ChangeResult(Changed.NOT_FOUND)
+    if request.progress is not None:
+        if request.token is None or not transitions.holds(job, request.token):
+            return rq.ChangeResult(Changed.LOST, job.state)
+        job.progress = request.progress
+        step.run("job_progress", job.progress, job.seq)
+        step.note(job, EventType.PROGRESS, progress=transitions.progress_text(job))
+    if request.logs:
+        last = (step.all("log_last", job.seq)[0][0] or 0) + len(request.logs)
+        lines = list(enumerate(request.logs, last - len(request.logs) + 1))[-LOGS_KEPT:]
+        step.conn.executemany(step.sql["log_insert"], [(job.seq, n, line) for n, line in lines])
+        step.run("log_trim", job.seq, last - LOGS_KEPT)
+    return rq.ChangeResult(Changed.OK, job.state)
+
+
+def pause(step: Step, request: rq.PauseQueue) -> bool:
+    if request.paused:
+        step.queue(request.queue)
+    num = step.tx.names.num(request.queue)
+    if num is None or not step.run("queue_pause", request.paused, num):
+        return False
+    step.known[request.queue] = True
+    event = EventType.PAUSED if request.paused else EventType.RESUMED
+    step.notes.append(Note(request.queue, event))
+    step.topics.add(f"ready:{request.queue}")
+    return True
+
+
+# --- purge ----------------------------------------------------------------------------------------
+
+
+def purge(step: Step, request: rq.Purge) -> rq.Purged:
+    num = step.tx.names.num(request.queue)
+    if num is None:
+        return rq.Purged(0, [])
+    jobs = _purgeable(step, num, request)
+    for job in jobs:
+        transitions.remove(job, step)
+        step.drop(job)
+    if jobs:
+        step.topics.add(f"done:{request.queue}")
+    if request.forget and step.one("job_exists", num) is None:
+        _forget(step, num, request.queue)
+    return rq.Purged(len(jobs), [job.id for job in jobs])
+
+
+def _purgeable(step: Step, num: int, request: rq.Purge) -> list[JobRecord]:
+    before_ms = step.now_ms - request.grace_ms
+    rows: list[Row] = []
+    for state in set(request.states):
+        if state in FINISHED:
+            rows += step.all("purge_finished", num, state, before_ms, request.limit)
+        elif state is JobState.ACTIVE:
+            rows += step.all("purge_active", num, before_ms, request.limit) if request.force else []
+        elif state is JobState.WAITING:
+            rows += step.all("purge_waiting", num, before_ms, request.limit)
+        elif state in DUE_LATER:
+            rows += step.all("purge_due", num, state, before_ms, request.limit)
+        else:
+            rows += step.all("purge_pending", num, state, before_ms, request.limit)
+    jobs = step.records(rows)
+    jobs.sort(key=lambda job: (job.enqueued_ms if job.finished_ms is None else job.finished_ms, job.seq))
+    return jobs[: request.limit]
+
+
+def _forget(step: Step, num: int, queue: str) -> None:
+    """Drop a queue's settings and events. What this request itself notes comes after, and stays."""
+    held = len(step.tx.notes.get(queue, ()))
+    (floor,) = step.all("queue_forget", held, num)[0]
+    step.run("event_trim", num * LOG_KEY, num * LOG_KEY + floor)
+    step.known[queue] = False

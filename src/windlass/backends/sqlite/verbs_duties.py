@@ -1,0 +1,174 @@
+"""Promote, recover, prune, elect, resign, beat: duties that are safe to run anywhere, any number of times."""
+
+from __future__ import annotations
+
+from copy import copy
+from typing import TYPE_CHECKING
+
+from windlass.backend import requests as rq
+from windlass.backends.sqlite.rows import (
+    LOG_KEY,
+    Row,
+    decode_options,
+    pack,
+    unpack_history,
+)
+from windlass.backends.sqlite.verbs_lifecycle import promote_jobs
+from windlass.core import transitions
+from windlass.core.job import HISTORY_KEPT, HISTORY_KEPT_MS, JobRecord, WorkerInfo
+from windlass.core.states import FINISHED, JobState
+
+if TYPE_CHECKING:
+    from windlass.backends.sqlite.tx import Step
+
+WORKER_KEPT_MS = 300_000
+#: Most candidates, kept ids or chunks of a log that one prune looks at.
+SCAN = 10_000
+#: Most pages that one prune gives back to the file system.
+VACUUM_PAGES = 1_000
+
+#: The order of the columns in ``queue_tally``.
+TALLY = tuple(JobState)
+
+
+def promote(step: Step, request: rq.Promote) -> rq.Promoted:
+    due: list[JobRecord] = []
+    for num, next_ms in step.all("job_next_dues"):
+        if next_ms <= step.now_ms:
+            due += step.records(step.all("job_due", num, step.now_ms, request.limit))
+    due.sort(key=lambda job: (job.due_ms or 0, job.seq))
+    promote_jobs(step, due[: request.limit])
+    dues = [next_ms for _, next_ms in step.all("job_next_dues")]
+    return rq.Promoted(min(len(due), request.limit), max(min(dues) - step.now_ms, 0) if dues else None)
+
+
+def recover(step: Step, request: rq.Recover) -> rq.Recovered:
+    jobs = step.records(step.all("job_lease_over", step.now_ms, request.limit))
+    result = rq.Recovered([], [])
+    for job in jobs:
+        alive = transitions.recover(job, step)
+        (result.recovered if alive else result.failed).append(job.ref)
+    step.save([(job, JobState.ACTIVE) for job in jobs])
+    return result
+
+
+# --- prune ----------------------------------------------------------------------------------------
+
+
+def prune(step: Step, request: rq.Prune) -> rq.Pruned:
+    old = _prunable(step, request.limit)
+    for _, _, seq in old[: request.limit]:
+        for job in step.records(step.all("job_by_seqs", f"[{seq}]")):
+            step.drop(job)
+    ids = step.run("kept_id_prune", step.now_ms, SCAN)
+    workers = step.run("worker_prune", step.now_ms - WORKER_KEPT_MS)
+    history, more_history = 0, False
+    for (num,) in step.all("queue_nums"):
+        count, more = _trim_history(step, num)
+        history += count
+        more_history = more_history or more
+    step.conn.execute(f"PRAGMA incremental_vacuum({VACUUM_PAGES})").fetchall()
+    return rq.Pruned(
+        jobs=min(len(old), request.limit),
+        ids=ids,
+        history=history,
+        workers=workers,
+        more=len(old) > request.limit or ids == SCAN or more_history,
+    )
+
+
+def _prunable(step: Step, limit: int) -> list[Row]:
+    """(queue, finished_ms, seq) of finished records past their keep, in the order in which they go.
+
+    By age through one index; by count from the oldest of each queue and state. Looks at a bounded number
+    of candidates, so with more than ``SCAN`` of them the order among queues is only approximate.
+    """
+    scan = max(SCAN, limit + 1)
+    found = set(step.all("prune_old", step.now_ms, scan))
+    for (num,) in step.all("queue_nums"):
+        tally = dict(zip(TALLY, step.all("queue_tally", num)[0], strict=True))
+        name = step.tx.names.name(num)
+        for state in FINISHED:
+            total = tally[state] + step.tx.tallies[name, state] + step.tallies[name, state]
+            if total:
+                found.update(_surplus(step, num, state, total, scan))
+    return sorted(found)
+
+
+def _surplus(step: Step, num: int, state: JobState, total: int, scan: int) -> list[Row]:
+    newest = step.one("prune_newest", num, state)
+    keep = decode_options(newest[0]).keep_for(state).count if newest else None
+    if keep is None or total <= keep:
+        return []
+    return step.all("prune_surplus", num, state, total - keep, step.now_ms, scan)
+
+
+def _trim_history(step: Step, num: int) -> tuple[int, bool]:
+    """Forget old attempt records of a queue; returns how many, and whether more may have to go."""
+    row = step.one("queue_logs", num)
+    assert row is not None
+    last, floor = row[2], row[3]
+    before, base = floor, num * LOG_KEY
+    # Records of this transaction are not written yet; they are young, but they count.
+    held = len(step.tx.history.get(step.tx.names.name(num), ()))
+    floor = max(floor, last + held - HISTORY_KEPT)
+    chunks = step.all("history_ages", base + floor, base + last, SCAN)
+    for key, _, at_ms in chunks:
+        if at_ms > step.now_ms - HISTORY_KEPT_MS:
+            floor = _floor_within(step, key, floor)
+            break
+        floor = key - base
+    floor = min(floor, last)
+    if floor > before:
+        step.run("history_floor", floor, num)
+        step.run("history_trim", base, base + floor)
+    return floor - before, len(chunks) == SCAN and floor == chunks[-1][0] - base
+
+
+def _floor_within(step: Step, key: int, floor: int) -> int:
+    """The new floor when the chunk at ``key`` holds the first record that stays."""
+    row = step.one("history_chunk", key)
+    assert row is not None
+    records = unpack_history(row[0])
+    first = key % LOG_KEY - len(records) + 1
+    for at, ended in enumerate(records, first):
+        if at > floor and ended.finished_ms > step.now_ms - HISTORY_KEPT_MS:
+            return at - 1
+    return floor
+
+
+# --- leaders and workers ------------------------------------------------------------------------------
+
+
+def elect(step: Step, request: rq.Elect) -> bool:
+    holder, until_ms = step.one("leader", request.role) or ("", 0)
+    if holder != request.holder and until_ms > step.now_ms:
+        return False
+    step.run("leader_save", request.role, request.holder, step.now_ms + request.ttl_ms)
+    return True
+
+
+def resign(step: Step, request: rq.Resign) -> bool:
+    holder, until_ms = step.one("leader", request.role) or ("", 0)
+    if holder != request.holder or until_ms <= step.now_ms:
+        return False
+    step.run("leader_delete", request.role)
+    return True
+
+
+def beat(step: Step, request: rq.Beat) -> bool:
+    worker = request.worker
+    if request.gone:
+        step.run("worker_delete", worker.id)
+        return False
+    known = step.one("worker_started", worker.id)
+    worker = _stamped(worker, known[0] if known else step.now_ms, step.now_ms)
+    step.run("worker_save", worker.id, worker.started_ms, worker.beat_ms, pack(worker))
+    return False
+
+
+def _stamped(worker: WorkerInfo, started_ms: int, beat_ms: int) -> WorkerInfo:
+    worker = copy(worker)
+    worker.started_ms = started_ms
+    worker.beat_ms = beat_ms
+    return worker

@@ -1,0 +1,272 @@
+"""Inspection: every answer comes from one snapshot and changes nothing."""
+
+from __future__ import annotations
+
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING, Any
+
+from windlass.backend import requests as rq
+from windlass.backends.sqlite.rows import LOG_KEY, Row, record, unpack_events, unpack_history, unpack_worker
+from windlass.backends.sqlite.verbs_lifecycle import view
+from windlass.core.job import (
+    EVENTS_KEPT,
+    AttemptRecord,
+    CounterRow,
+    Event,
+    JobRecord,
+    QueueInfo,
+    WorkerInfo,
+)
+from windlass.core.states import DUE_LATER, FINISHED, JobState
+from windlass.errors import ConfigError, HistoryTrimmedError
+
+if TYPE_CHECKING:
+    import sqlite3
+    from collections.abc import Callable, Iterator
+
+    from windlass.backends.sqlite.statements import Statements
+    from windlass.backends.sqlite.tx import Names
+
+#: Rows that one listing looks at before it answers with what it found and a cursor.
+SCAN = 10_000
+#: Lists of jobs up to this long are found by an index and sorted; longer ones by walking over the jobs.
+SORTABLE = 20_000
+#: Waiting jobs per priority that are looked at for the oldest one.
+HEAD = 5_000
+
+_STATES = tuple(JobState)
+_END = 2**63 - 1
+_PART = 200
+_PRIORITIES = 32
+
+
+class Snapshot:
+    """A read transaction, and the time at which it is looked at."""
+
+    def __init__(self, conn: sqlite3.Connection, sql: Statements, names: Names, now_ms: int) -> None:
+        self.conn = conn
+        self.sql = sql
+        self.names = names
+        self.now_ms = now_ms
+
+    def all(self, name: str, *params: Any) -> list[Row]:
+        return self.conn.execute(self.sql[name], params).fetchall()
+
+    def tally(self, num: int) -> dict[JobState, int]:
+        return dict(zip(_STATES, self.all("queue_tally", num)[0], strict=True))
+
+
+def get(snap: Snapshot, request: rq.GetJobs) -> list[JobRecord | None]:
+    answers: list[JobRecord | None] = []
+    for ref in request.refs:
+        num = snap.names.num(ref.queue)
+        rows = [] if num is None else snap.all("job_by_id", num, ref.id)
+        answers.append(view(record(rows[0], ref.queue), snap.now_ms) if rows else None)
+    return answers
+
+
+# --- listing --------------------------------------------------------------------------------------
+
+
+def list_jobs(snap: Snapshot, request: rq.ListJobs) -> rq.Page:
+    num = snap.names.num(request.queue)
+    if num is None or request.limit <= 0:
+        return rq.Page([])
+    start = _start(request)
+    edge: int | None = None
+    seqs = _short_list(snap, num, request, start)
+    if seqs is None:
+        edge = _edge(snap, request, start)
+        rows = _walk(snap, num, request, start, edge)
+    else:
+        rows = _rows(snap, seqs)
+    page: list[JobRecord] = []
+    for row in rows:
+        job = record(row, request.queue)
+        if not _matches(job, request):
+            continue
+        if len(page) == request.limit:
+            return rq.Page(page, str(page[-1].seq))
+        page.append(view(job, snap.now_ms))
+    return rq.Page(page, None if edge is None else str(edge))
+
+
+def _start(request: rq.ListJobs) -> int:
+    if request.cursor is None:
+        return _END if request.newest_first else 0
+    try:
+        return int(request.cursor)
+    except ValueError:
+        raise ConfigError("cursor", "one that came with a page", request.cursor) from None
+
+
+def _short_list(snap: Snapshot, num: int, request: rq.ListJobs, start: int) -> list[int] | None:
+    """The numbers of all jobs in these states, in order, when there are few enough; else None."""
+    tally = snap.tally(num)
+    states = set(request.states) or set(_STATES)
+    if sum(tally[state] for state in states) > SORTABLE:
+        return None
+    found: set[int] = set()
+    for state in states:
+        if tally[state]:
+            found.update(seq for (seq,) in _of_state(snap, num, state))
+    down = request.newest_first
+    return sorted((seq for seq in found if (seq < start if down else seq > start)), reverse=down)
+
+
+def _of_state(snap: Snapshot, num: int, state: JobState) -> list[Row]:
+    if state in FINISHED:
+        return snap.all("list_seqs_finished", num, state)
+    if state is JobState.ACTIVE:
+        return snap.all("list_seqs_active", num)
+    if state is JobState.WAITING:
+        return snap.all("list_seqs_waiting", num)
+    return snap.all("list_seqs_due" if state in DUE_LATER else "list_seqs_of", num)
+
+
+def _rows(snap: Snapshot, seqs: list[int]) -> Iterator[Row]:
+    """The rows of these jobs, in this order; read in parts, as far as the caller goes."""
+    for first in range(0, len(seqs), _PART):
+        part = seqs[first : first + _PART]
+        rows = {row[0]: row for row in snap.all("job_by_seqs", str(part))}
+        yield from (rows[seq] for seq in part)
+
+
+def _edge(snap: Snapshot, request: rq.ListJobs, start: int) -> int | None:
+    """The last job that a walk over all jobs may look at; None when it may go to the end."""
+    found = snap.all("list_edge_down" if request.newest_first else "list_edge_up", start, SCAN)
+    return found[0][0] if found else None
+
+
+def _walk(snap: Snapshot, num: int, request: rq.ListJobs, start: int, edge: int | None) -> Iterator[Row]:
+    if request.newest_first:
+        return snap.conn.execute(snap.sql["list_walk_down"], (start, 0 if edge is None else edge, num))
+    return snap.conn.execute(snap.sql["list_walk_up"], (start, _END if edge is None else edge, num))
+
+
+def _matches(job: JobRecord, request: rq.ListJobs) -> bool:
+    return (
+        (not request.states or job.state in request.states)
+        and (request.task is None or fnmatchcase(job.task, request.task))
+        and (request.tag is None or request.tag in job.options.tags)
+        and (
+            request.error_class is None
+            or (bool(job.errors) and job.errors[-1].error_class == request.error_class)
+        )
+    )
+
+
+# --- queues, logs, counters, workers ------------------------------------------------------------------
+
+
+def count(snap: Snapshot, request: rq.CountJobs) -> dict[JobState, int]:
+    num = snap.names.num(request.queue)
+    return dict.fromkeys(JobState, 0) if num is None else snap.tally(num)
+
+
+def list_queues(snap: Snapshot, request: rq.ListQueues) -> list[QueueInfo]:
+    infos = []
+    for name, paused, *counts, num in snap.all("queue_list"):
+        tally = dict(zip(_STATES, counts, strict=True))
+        infos.append(
+            QueueInfo(
+                name=name,
+                paused=bool(paused),
+                counts={state.value: total for state, total in tally.items()},
+                oldest_ready_ms=_oldest_ready(snap, num, tally[JobState.WAITING]),
+            )
+        )
+    return infos
+
+
+def _oldest_ready(snap: Snapshot, num: int, waiting: int) -> int | None:
+    """When the oldest waiting job became ready.
+
+    Exact up to ``HEAD`` waiting jobs; above that the heads of each priority's line are looked at: places
+    are given out in the order of becoming ready, but for a few jobs that came back.
+    """
+    if not waiting:
+        return None
+    oldest: list[int] = [snap.all("oldest_ready", num, HEAD)[0][0]]
+    if waiting > HEAD:
+        priority = _END
+        for _ in range(_PRIORITIES):
+            found = snap.all("next_priority", num, priority)
+            if not found:
+                break
+            ((priority,),) = found
+            oldest.append(snap.all("oldest_ready_in", num, priority, _PART)[0][0])
+    return min(oldest)
+
+
+def get_logs(snap: Snapshot, request: rq.GetLogs) -> rq.LogPage:
+    num = snap.names.num(request.ref.queue)
+    found = [] if num is None else snap.all("job_seq", num, request.ref.id)
+    if not found:
+        return rq.LogPage([], 0)
+    ((seq,),) = found
+    lines = [line for (line,) in snap.all("log_read", seq, request.limit, request.start)]
+    return rq.LogPage(lines, snap.all("log_count", seq)[0][0])
+
+
+def read_events(snap: Snapshot, request: rq.ReadEvents) -> rq.EventPage:
+    num = snap.names.num(request.queue)
+    if num is None:
+        return rq.EventPage([], 0, 1)
+    last, floor, *_ = snap.all("queue_logs", num)[0]
+    floor = max(floor, last - EVENTS_KEPT)
+    after = max(request.after, floor)
+    events: list[Event] = []
+    chunks = snap.conn.execute(snap.sql["event_read"], _log_range(num, after))
+    for _, records in chunks:
+        if len(events) >= request.limit:
+            break
+        events += [event for event in unpack_events(records) if event.id > after]
+    return rq.EventPage(events[: request.limit], last, floor + 1)
+
+
+def read_history(snap: Snapshot, request: rq.ReadHistory) -> rq.HistoryPage:
+    num = snap.names.num(request.queue)
+    if num is None:
+        return rq.HistoryPage([], request.after, 0, 1)
+    _, _, newest, floor = snap.all("queue_logs", num)[0]
+    if request.after < floor:
+        raise HistoryTrimmedError("history", request.queue, request.after, floor + 1)
+    found: list[AttemptRecord] = []
+    chunks = snap.conn.execute(snap.sql["history_read"], _log_range(num, request.after))
+    for first_id, records in chunks:
+        if len(found) >= request.limit:
+            break
+        found += unpack_history(records)[max(request.after + 1 - first_id, 0) :]
+    found = found[: request.limit]
+    return rq.HistoryPage(found, request.after + len(found), newest, floor + 1)
+
+
+def _log_range(num: int, after: int) -> tuple[int, int]:
+    return num * LOG_KEY + max(after, 0), num * LOG_KEY + LOG_KEY - 1
+
+
+def read_counters(snap: Snapshot, request: rq.ReadCounters) -> list[CounterRow]:
+    if request.queue is None:
+        return [CounterRow(*row) for row in snap.all("counter_list")]
+    num = snap.names.num(request.queue)
+    return (
+        [] if num is None else [CounterRow(request.queue, *row) for row in snap.all("counter_list_of", num)]
+    )
+
+
+def list_workers(snap: Snapshot, request: rq.ListWorkers) -> list[WorkerInfo]:
+    return [unpack_worker(info) for (info,) in snap.all("worker_list", snap.now_ms - request.stale_ms)]
+
+
+READS: dict[type[Any], Callable[[Snapshot, Any], Any]] = {
+    rq.GetJobs: get,
+    rq.ListJobs: list_jobs,
+    rq.CountJobs: count,
+    rq.ListQueues: list_queues,
+    rq.GetLogs: get_logs,
+    rq.ReadEvents: read_events,
+    rq.ReadHistory: read_history,
+    rq.ReadCounters: read_counters,
+    rq.ListWorkers: list_workers,
+}

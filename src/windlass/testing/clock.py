@@ -1,0 +1,231 @@
+"""Clocks that tests drive.
+
+``ManualClock`` is for one event loop: ``advance`` wakes sleepers in the order in which they are due and lets
+each run until nothing more happens before it moves on, so an hour of a worker's life takes milliseconds.
+``SharedClock`` is for several processes: its time lives in a file that all of them look at.
+
+Both are *driven*: requests to the store carry their time, so delays, leases and expiries obey them too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import itertools
+import mmap
+import os
+import struct
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+
+from windlass.errors import ConfigError
+
+#: 2025-06-15, 15:06:40 UTC: where clocks begin unless told otherwise.
+START_MS = 1_750_000_000_000
+#: Turns of the event loop without any work in between that count as "nothing more happens".
+_QUIET_TURNS = 30
+
+
+class ManualClock:
+    """Time that stands still until ``advance`` is called."""
+
+    driven = True
+
+    def __init__(self, start: datetime | float = START_MS / 1000) -> None:
+        self._monotonic_ms = 0.0
+        self._offset_ms = _instant_ms(start)
+        self._sleepers: list[tuple[float, int, _Sleeper]] = []
+        self._order = itertools.count()
+        self._working = 0
+
+    def __repr__(self) -> str:
+        return f"<ManualClock at {self.now().isoformat()}, {self.sleepers} asleep>"
+
+    def now_ms(self) -> int:
+        return int(self._offset_ms + self._monotonic_ms)
+
+    def now(self) -> datetime:
+        """The time as an aware ``datetime``."""
+        return datetime.fromtimestamp(self.now_ms() / 1000, UTC)
+
+    def monotonic_ms(self) -> float:
+        return self._monotonic_ms
+
+    @property
+    def sleepers(self) -> int:
+        """How many waits with a time limit are pending."""
+        return sum(not sleeper.done for _, _, sleeper in self._sleepers)
+
+    @property
+    def next_wake_ms(self) -> float | None:
+        """How long until the first sleeper is due; None when nobody sleeps."""
+        self._forget_done()
+        return self._sleepers[0][0] - self._monotonic_ms if self._sleepers else None
+
+    async def wait(self, event: asyncio.Event, timeout_ms: float | None) -> bool:
+        if timeout_ms is None:
+            await event.wait()
+            return True
+        if timeout_ms <= 0:
+            await asyncio.sleep(0)
+            return event.is_set()
+        sleeper = _Sleeper()
+        heapq.heappush(self._sleepers, (self._monotonic_ms + timeout_ms, next(self._order), sleeper))
+        try:
+            async with sleeper.scope:
+                await event.wait()
+        except TimeoutError:
+            return event.is_set()
+        finally:
+            sleeper.done = True
+        return True
+
+    async def advance(self, seconds: float = 0, *, ms: float = 0) -> None:
+        """Let time pass, waking sleepers in due order; each runs until all is quiet before the next."""
+        if seconds < 0 or ms < 0:
+            raise ConfigError("advance", "a time that is not negative", (seconds, ms))
+        target_ms = self._monotonic_ms + seconds * 1000 + ms
+        await self.settle()
+        while True:
+            self._forget_done()
+            if not self._sleepers or self._sleepers[0][0] > target_ms:
+                break
+            due_ms, _, sleeper = heapq.heappop(self._sleepers)
+            self._monotonic_ms = max(self._monotonic_ms, due_ms)
+            sleeper.wake()
+            await self.settle()
+        self._monotonic_ms = target_ms
+        await self.settle()
+
+    def set(self, instant: datetime | float) -> None:
+        """Set the wall clock (aware datetime or seconds since 1970), forward or back.
+
+        Nobody wakes: sleepers wait for durations, and durations only pass by ``advance``.
+        """
+        self._offset_ms = _instant_ms(instant) - self._monotonic_ms
+
+    @contextmanager
+    def working(self) -> Iterator[None]:
+        """Work that happens outside of the event loop; ``advance`` waits for its end before it moves on."""
+        self._working += 1
+        try:
+            yield
+        finally:
+            self._working -= 1
+
+    async def settle(self) -> None:
+        """Return when nothing more happens without time passing."""
+        quiet = 0
+        while quiet < _QUIET_TURNS:
+            if self._working:
+                quiet = 0
+                await asyncio.sleep(0.0005)  # another thread is at work: give it real time
+            else:
+                quiet += 1
+                await asyncio.sleep(0)
+
+    def _forget_done(self) -> None:
+        while self._sleepers and self._sleepers[0][2].done:
+            heapq.heappop(self._sleepers)
+
+
+class _Sleeper:
+    """One pending wait. Waking it ends its scope as a timeout does."""
+
+    def __init__(self) -> None:
+        self.scope = asyncio.timeout(None)
+        self.done = False
+
+    def wake(self) -> None:
+        self.done = True
+        self.scope.reschedule(asyncio.get_running_loop().time())
+
+
+#: magic, monotonic ms, offset ms
+_LAYOUT = struct.Struct("<8sqq")
+_MAGIC = b"windclk1"
+_MONOTONIC_AT, _OFFSET_AT = 8, 16
+
+
+class SharedClock:
+    """A clock in a file, driven by one process and obeyed by all that open the same path.
+
+    Waiting processes look at the file every ``poll`` seconds of real time. ``advance`` moves it at once; it
+    cannot know when the others have done what they do then, so tests wait for what they expect.
+    """
+
+    driven = True
+
+    def __init__(
+        self, path: str | os.PathLike[str], start: datetime | float = START_MS / 1000, *, poll: float = 0.002
+    ) -> None:
+        self._path = Path(path)
+        self._poll = poll
+        self._create(_instant_ms(start))
+        with self._path.open("r+b") as file:
+            self._memory = mmap.mmap(file.fileno(), _LAYOUT.size)
+        if self._memory[:8] != _MAGIC:
+            raise ConfigError("path", "a file made by SharedClock", str(path))
+
+    def now_ms(self) -> int:
+        return self._read(_OFFSET_AT) + self._read(_MONOTONIC_AT)
+
+    def monotonic_ms(self) -> float:
+        return float(self._read(_MONOTONIC_AT))
+
+    async def wait(self, event: asyncio.Event, timeout_ms: float | None) -> bool:
+        if timeout_ms is None:
+            await event.wait()
+            return True
+        deadline_ms = self.monotonic_ms() + timeout_ms
+        while not event.is_set() and self.monotonic_ms() < deadline_ms:
+            try:
+                async with asyncio.timeout(self._poll):
+                    await event.wait()
+            except TimeoutError:
+                continue
+        return event.is_set()
+
+    async def advance(self, seconds: float = 0, *, ms: float = 0) -> None:
+        """Let time pass for every process at once."""
+        if seconds < 0 or ms < 0:
+            raise ConfigError("advance", "a time that is not negative", (seconds, ms))
+        self._write(_MONOTONIC_AT, self._read(_MONOTONIC_AT) + round(seconds * 1000 + ms))
+        await asyncio.sleep(0)
+
+    def set(self, instant: datetime | float) -> None:
+        """Set the wall clock of every process, forward or back; durations are not touched."""
+        self._write(_OFFSET_AT, _instant_ms(instant) - self._read(_MONOTONIC_AT))
+
+    def close(self) -> None:
+        """Let go of the file. Idempotent."""
+        self._memory.close()
+
+    def _create(self, start_ms: int) -> None:
+        """Make the file unless it is there; two processes may try at once."""
+        draft = self._path.with_name(f"{self._path.name}.{os.getpid()}.new")
+        if self._path.exists():
+            return
+        draft.write_bytes(_LAYOUT.pack(_MAGIC, 0, start_ms))
+        try:
+            os.link(draft, self._path)
+        except FileExistsError:
+            pass
+        finally:
+            draft.unlink()
+
+    def _read(self, at: int) -> int:
+        return int.from_bytes(self._memory[at : at + 8], "little", signed=True)
+
+    def _write(self, at: int, value: int) -> None:
+        self._memory[at : at + 8] = value.to_bytes(8, "little", signed=True)
+
+
+def _instant_ms(instant: datetime | float) -> int:
+    if isinstance(instant, datetime):
+        if instant.tzinfo is None:
+            raise ConfigError("instant", "a datetime with a timezone", instant)
+        return round(instant.timestamp() * 1000)
+    return round(instant * 1000)

@@ -1,0 +1,270 @@
+"""Breaking things on purpose, at a named place, the same way every time.
+
+In this process::
+
+    with probing() as probe:
+        probe.arm("worker.claimed", lose_reply)
+        ...
+        assert probe.count("worker.claimed") == 1
+
+In child processes, through ``$WINDLASS_PROBES``: ``point=action``, separated by commas, each optionally with
+``@n`` for the n-th time the point is reached (the first unless told) and ``:argument``::
+
+    WINDLASS_PROBES="worker.claimed=kill@3,sqlite.committed=stop,worker.claimed=touch:/tmp/claimed"
+
+Actions: ``kill`` (SIGKILL), ``stop`` (SIGSTOP), ``lose`` (``StorageError``: a lost reply), ``block:PATH``
+(until the file appears), ``touch:PATH``.
+
+Around a backend: ``FaultyBackend`` loses replies, refuses or delays requests by their type.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from windlass.core.probe import Action, Probe, install
+from windlass.errors import ConfigError, StorageError
+
+if TYPE_CHECKING:
+    import asyncio
+
+    from windlass.backend import Backend, Capabilities, Listener
+    from windlass.backend.requests import Request
+
+ENVIRONMENT_VARIABLE = "WINDLASS_PROBES"
+R = TypeVar("R")
+
+
+@contextmanager
+def probing(probe: Probe | None = None) -> Iterator[Probe]:
+    """Install a probe in this process for the length of the block."""
+    probe = probe or Probe()
+    before = install(probe)
+    try:
+        yield probe
+    finally:
+        install(before)
+
+
+# --- actions --------------------------------------------------------------------------------------
+
+
+def kill(point: str, facts: dict[str, Any]) -> None:
+    """End this process as a power cut would."""
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def stop(point: str, facts: dict[str, Any]) -> None:
+    """Freeze this process until somebody sends SIGCONT."""
+    os.kill(os.getpid(), signal.SIGSTOP)
+
+
+def lose_reply(point: str, facts: dict[str, Any]) -> None:
+    """Raise what a lost reply raises."""
+    raise StorageError(f"the reply was lost at {point} (injected)")
+
+
+def block_until(path: str | os.PathLike[str], timeout: float = 60) -> Action:
+    """An action that blocks its thread until ``path`` exists."""
+
+    def block(point: str, facts: dict[str, Any]) -> None:
+        give_up = time.monotonic() + timeout
+        while not Path(path).exists():
+            if time.monotonic() > give_up:
+                raise TimeoutError(f"{path} did not appear within {timeout:g} s")
+            time.sleep(0.002)
+
+    return block
+
+
+def touch(path: str | os.PathLike[str]) -> Action:
+    """An action that creates ``path``, to tell another process how far this one is."""
+
+    def mark(point: str, facts: dict[str, Any]) -> None:
+        Path(path).touch()
+
+    return mark
+
+
+def _ignore(point: str, facts: dict[str, Any]) -> None:
+    """The times before the one that was asked for."""
+
+
+def _nothing_more(argument: str, action: Action) -> Action:
+    if argument:
+        raise ConfigError(ENVIRONMENT_VARIABLE, "an action without an argument", argument)
+    return action
+
+
+def _with_path(argument: str, action: Callable[[str], Action]) -> Action:
+    if not argument:
+        raise ConfigError(ENVIRONMENT_VARIABLE, "an action with a path, like touch:/tmp/file")
+    return action(argument)
+
+
+_ACTIONS: dict[str, Callable[[str], Action]] = {
+    "kill": lambda argument: _nothing_more(argument, kill),
+    "stop": lambda argument: _nothing_more(argument, stop),
+    "lose": lambda argument: _nothing_more(argument, lose_reply),
+    "block": lambda argument: _with_path(argument, block_until),
+    "touch": lambda argument: _with_path(argument, touch),
+}
+
+
+# --- the environment ------------------------------------------------------------------------------
+
+
+def install_from_environment() -> Probe | None:
+    """Install the probe that ``$WINDLASS_PROBES`` describes; None when it is not set."""
+    text = os.environ.get(ENVIRONMENT_VARIABLE, "")
+    if not text.strip():
+        return None
+    probe = parse_probes(text)
+    install(probe)
+    return probe
+
+
+def parse_probes(text: str) -> Probe:
+    """A probe armed as ``text`` says (see the head of this module), or ``ConfigError``."""
+    plans: dict[str, dict[int, list[Action]]] = {}
+    for item in filter(None, (part.strip() for part in text.split(","))):
+        point, nth, action = _parse_item(item)
+        plans.setdefault(point, {}).setdefault(nth, []).append(action)
+    probe = Probe()
+    for point, plan in plans.items():
+        for nth in range(1, max(plan) + 1):
+            probe.arm(point, _all_of(plan.get(nth, [_ignore])))
+    return probe
+
+
+def _parse_item(item: str) -> tuple[str, int, Action]:
+    point, equals, rest = item.partition("=")
+    word, at, count = rest.rpartition("@")
+    if not at or not count.isdecimal():
+        word, count = rest, "1"
+    name, _, argument = word.partition(":")
+    if not equals or not point or name not in _ACTIONS or int(count) < 1:
+        raise ConfigError(ENVIRONMENT_VARIABLE, f"point={'|'.join(_ACTIONS)}[:argument][@n], ...", item)
+    return point.strip(), int(count), _ACTIONS[name](argument)
+
+
+def _all_of(actions: list[Action]) -> Action:
+    def run(point: str, facts: dict[str, Any]) -> None:
+        for action in actions:
+            action(point, facts)
+
+    return run
+
+
+# --- a backend that fails on command --------------------------------------------------------------
+
+
+class _Fault:
+    """What happens to some requests of one type."""
+
+    def __init__(self, request: type[Any], kind: str, skip: int, times: int) -> None:
+        self.request = request
+        self.kind = kind
+        self.skip = skip
+        self.times = times
+        self.until: asyncio.Event | None = None
+
+
+class _Plan:
+    """The faults that a backend and its clones share."""
+
+    def __init__(self) -> None:
+        self.faults: list[_Fault] = []
+        self.sent: Counter[str] = Counter()
+        self.failed: Counter[str] = Counter()
+
+    def take(self, request: Request[Any], kinds: tuple[str, ...]) -> _Fault | None:
+        """The fault that hits ``request``, used up by one."""
+        for fault in self.faults:
+            if fault.kind not in kinds or not isinstance(request, fault.request):
+                continue
+            if fault.skip:
+                fault.skip -= 1
+                continue
+            fault.times -= 1
+            if fault.times <= 0:
+                self.faults.remove(fault)
+            return fault
+        return None
+
+
+class FaultyBackend:
+    """A backend around ``inner`` that loses replies, refuses or delays requests when told to.
+
+    ``sent`` counts requests by the name of their type, ``failed`` those that were made to fail.
+    """
+
+    def __init__(self, inner: Backend, plan: _Plan | None = None) -> None:
+        self.inner = inner
+        self._plan = plan or _Plan()
+
+    @property
+    def name(self) -> str:
+        return self.inner.name
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return self.inner.capabilities
+
+    @property
+    def sent(self) -> Counter[str]:
+        return self._plan.sent
+
+    @property
+    def failed(self) -> Counter[str]:
+        return self._plan.failed
+
+    def lose_reply(self, request: type[Any], times: int = 1, *, skip: int = 0) -> None:
+        """Carry out the next ``times`` requests of that type (after ``skip`` of them), then raise
+        ``StorageError``: the store did it, the caller does not know."""
+        self._plan.faults.append(_Fault(request, "lose", skip, times))
+
+    def refuse(self, request: type[Any], times: int = 1, *, skip: int = 0) -> None:
+        """Raise ``StorageError`` instead of carrying out the next ``times`` requests of that type."""
+        self._plan.faults.append(_Fault(request, "refuse", skip, times))
+
+    def delay(self, request: type[Any], until: asyncio.Event, times: int = 1, *, skip: int = 0) -> None:
+        """Hold the next ``times`` requests of that type back until the event is set."""
+        fault = _Fault(request, "delay", skip, times)
+        fault.until = until
+        self._plan.faults.append(fault)
+
+    async def open(self) -> None:
+        await self.inner.open()
+
+    async def close(self) -> None:
+        await self.inner.close()
+
+    async def execute(self, request: Request[R]) -> R:
+        plan, kind = self._plan, type(request).__name__
+        plan.sent[kind] += 1
+        fault = plan.take(request, ("delay",))
+        if fault is not None and fault.until is not None:
+            await fault.until.wait()
+        fault = plan.take(request, ("refuse", "lose"))
+        if fault is not None and fault.kind == "refuse":
+            plan.failed[kind] += 1
+            raise StorageError(f"{kind} was refused (injected)")
+        answer = await self.inner.execute(request)
+        if fault is not None:
+            plan.failed[kind] += 1
+            raise StorageError(f"the reply to {kind} was lost (injected)")
+        return answer
+
+    def listen(self, topics: Iterable[str]) -> Listener:
+        return self.inner.listen(topics)
+
+    def clone(self) -> FaultyBackend:
+        return FaultyBackend(self.inner.clone(), self._plan)

@@ -1,0 +1,29 @@
+"""How to make each backend's store for one test. The conformance suite runs on every one listed here."""
+
+from __future__ import annotations
+
+import importlib.util
+from typing import TYPE_CHECKING
+
+from windlass.testing.conformance import Harness, UrlHarness
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def _names() -> list[str]:
+    names = ["memory"]
+    if importlib.util.find_spec("windlass.backends.sqlite.backend") is not None:
+        names.append("sqlite")
+    return names
+
+
+#: The backends under test, by name.
+HARNESSES = _names()
+
+
+def make_harness(name: str, directory: Path) -> Harness:
+    """A harness for one test; ``directory`` is the test's own."""
+    if name == "sqlite":
+        return UrlHarness("sqlite", f"sqlite:///{directory / 'jobs.db'}")
+    return UrlHarness(name, f"{name}://")

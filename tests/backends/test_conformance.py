@@ -1,0 +1,24 @@
+"""The conformance suite of ``windlass.testing.conformance``, on every backend of ``harnesses``."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.backends.harnesses import HARNESSES, make_harness
+from windlass.testing.conformance import Harness, all_tests
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from pathlib import Path
+
+
+@pytest.fixture(params=HARNESSES)
+async def harness(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Harness]:
+    """A fresh store of each backend."""
+    async with make_harness(request.param, tmp_path) as started:
+        yield started
+
+
+globals().update(all_tests())

@@ -1,0 +1,93 @@
+"""Fail a test that leaves a thread or an asyncio task behind.
+
+Both guards look after the last fixture of the test was torn down, so a fixture may own threads
+and tasks for as long as it lives. A thread that is on its way out is waited for, at most
+``THREAD_PATIENCE`` seconds; a task gets a few turns of the loop.
+
+A test that needs a thread of the whole process to stay says so:
+``@pytest.mark.keeps_threads("windlass-portal*", reason="...")``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import threading
+from fnmatch import fnmatch
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterable, Iterator
+
+#: Seconds that threads may take to end once the test is over.
+THREAD_PATIENCE = 5.0
+#: Turns of the event loop that cancelled tasks may take to end.
+LOOP_TURNS = 10
+
+
+@pytest.fixture(autouse=True)
+def no_thread_leaks(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Every thread that starts during a test is gone when it ends."""
+    before = set(threading.enumerate())
+    yield
+    marks = request.node.iter_markers("keeps_threads")
+    allowed = [pattern for mark in marks for pattern in mark.args]
+    left = leaked_threads(before, allowed, patience=THREAD_PATIENCE)
+    if left:
+        pytest.fail(f"threads left behind: {', '.join(left)}", pytrace=False)
+
+
+@pytest.fixture
+async def no_task_leaks() -> AsyncIterator[None]:
+    """Every asyncio task that starts during a test is done when it ends."""
+    before = asyncio.all_tasks()
+    yield
+    left = await leaked_tasks(before)
+    if left:
+        pytest.fail(f"tasks left behind: {', '.join(left)}", pytrace=False)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pycollect_makeitem(collector: pytest.Module | pytest.Class, name: str, obj: object) -> None:
+    """Put the task guard in front of the fixtures of every coroutine test."""
+    if collector.istestfunction(obj, name) and inspect.iscoroutinefunction(obj) and not _guarded(obj):
+        pytest.mark.usefixtures("no_task_leaks")(obj)
+
+
+def leaked_threads(before: set[threading.Thread], allowed: list[str], *, patience: float) -> list[str]:
+    """The names of threads that started since ``before`` and do not end within ``patience``."""
+    started = [thread for thread in threading.enumerate() if thread not in before]
+    suspects = [thread for thread in started if not any(fnmatch(thread.name, name) for name in allowed)]
+    for thread in suspects:
+        thread.join(patience)
+    return sorted(thread.name for thread in suspects if thread.is_alive())
+
+
+async def leaked_tasks(before: set[asyncio.Task[object]]) -> list[str]:
+    """The names of tasks of this loop that started since ``before`` and do not end by themselves."""
+    for _ in range(LOOP_TURNS):
+        if not _open_tasks(before):
+            break
+        await asyncio.sleep(0)
+    return sorted(_describe(_open_tasks(before)))
+
+
+def _open_tasks(before: set[asyncio.Task[object]]) -> set[asyncio.Task[object]]:
+    current = asyncio.current_task()
+    return {task for task in asyncio.all_tasks() - before if task is not current and not _is_runner(task)}
+
+
+def _is_runner(task: asyncio.Task[object]) -> bool:
+    """Whether a task is anyio's own, which carries tests and fixtures into the loop."""
+    return getattr(task.get_coro(), "__qualname__", "").startswith("TestRunner.")
+
+
+def _describe(tasks: Iterable[asyncio.Task[object]]) -> list[str]:
+    return [f"{task.get_name()} ({getattr(task.get_coro(), '__qualname__', '?')})" for task in tasks]
+
+
+def _guarded(obj: object) -> bool:
+    marks: list[pytest.Mark] = getattr(obj, "pytestmark", [])
+    return any(mark.name == "usefixtures" and "no_task_leaks" in mark.args for mark in marks)

@@ -1,0 +1,66 @@
+"""The evidence of a run: one entry for each finished test that names rows of the ledger."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+#: The backend of a test that runs on none in particular: what it proves holds for all.
+ANY_BACKEND = "-"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evidence:
+    """What one test says about the rows it names."""
+
+    test: str
+    backend: str
+    #: Rows the test proves when it passes.
+    rows: tuple[str, ...] = ()
+    #: Rows whose refusal the test asserts: the backend declares that it lacks them.
+    missing: tuple[str, ...] = ()
+    passed: bool
+
+
+@dataclass(slots=True)
+class RunReport:
+    """Everything the ledger needs to know about a run of the suite."""
+
+    tests: int = 0
+    entries: dict[str, Evidence] = field(default_factory=dict)
+
+    def add(self, entry: Evidence) -> None:
+        """Note one test; a later result of the same test replaces the earlier one."""
+        self.entries[entry.test] = entry
+
+    def merge(self, other: RunReport) -> None:
+        """Take in another part of the same run."""
+        self.tests += other.tests
+        self.entries.update(other.entries)
+
+    def to_json(self) -> dict[str, Any]:
+        """The stored form: stable order, so that two equal runs give equal files."""
+        entries = sorted(self.entries.values(), key=lambda entry: entry.test)
+        return {"tests": self.tests, "entries": [asdict(entry) for entry in entries]}
+
+
+def load_report(path: Path) -> RunReport:
+    """Read a report; a file that does not exist is an empty run."""
+    if not path.exists():
+        return RunReport()
+    raw = json.loads(path.read_text(encoding="utf-8"))
+    report = RunReport(tests=raw["tests"])
+    for entry in raw["entries"]:
+        rows, missing = tuple(entry.pop("rows")), tuple(entry.pop("missing"))
+        report.add(Evidence(**entry, rows=rows, missing=missing))
+    return report
+
+
+def save_report(path: Path, report: RunReport) -> None:
+    """Write a report, making its folder when needed."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(report.to_json(), indent=1) + "\n", encoding="utf-8")
