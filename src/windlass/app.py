@@ -58,6 +58,7 @@ class Windlass:
         self.defaults = (
             defaults if isinstance(defaults, JobOptions) else DEFAULT_OPTIONS.merged(defaults or {})
         )
+        self.defaults.check()
         self.backoff_strategies: dict[str, Strategy] = dict(backoff_strategies or {})
         #: Handed to every handler as ``job.context``.
         self.context = context

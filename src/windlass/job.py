@@ -39,6 +39,7 @@ class Job(Generic[ResultT]):
 
     __slots__ = (
         "_call",
+        "_decode",
         "_held",
         "_logger",
         "_on_progress",
@@ -67,6 +68,7 @@ class Job(Generic[ResultT]):
         self._held = held
         self._logger: JobLogger | None = None
         self._on_progress = on_progress
+        self._decode: Callable[[Any], ResultT] | None = None
         #: What the ``add`` that returned this job did: queued, duplicate, replaced or cached.
         self.outcome = outcome
         #: Inside a handler: set when the attempt should stop.
@@ -244,6 +246,10 @@ class Job(Generic[ResultT]):
             self._logger = JobLogger(self)
         return self._logger
 
+    def decode_with(self, decode: Callable[[Any], ResultT]) -> None:
+        """Turn results into their own type: a task's annotation."""
+        self._decode = decode
+
     # --- inside a handler ----------------------------------------------------------------------------
 
     async def log(self, line: str) -> None:
@@ -405,7 +411,7 @@ class Job(Generic[ResultT]):
             raise ConfigError("result", "awaited outside of the job's own handler")
         await self.wait_until_finished(timeout)
         value: ResultT = self._queue.result_of(self._record)
-        return value
+        return value if self._decode is None else self._decode(value)
 
 
 class HeldJob:

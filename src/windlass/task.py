@@ -101,7 +101,9 @@ class BoundTask(Generic[P, R]):
         task = self.task
         task.signature.check(task.name, args, kwargs)
         queue = task.queue
-        return await queue.add_planned(task.name, encode_call(queue, args, kwargs), self._plan)
+        job: Job[R] = await queue.add_planned(task.name, encode_call(queue, args, kwargs), self._plan)
+        job.decode_with(task.signature.decode_result)
+        return job
 
     async def call(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """Add a job, wait up to 30 s for it, return its result."""

@@ -176,6 +176,11 @@ class JobOptions(msgspec.Struct, frozen=True, kw_only=True):
             trace=dict(self.trace) if self.trace else None,
         )
 
+    def check(self) -> None:
+        """Raise the ``ConfigError`` that adding a job with these options would."""
+        self.stored()
+        _ = (self.delay_ms, self.run_at_ms, self.expires_in_ms)
+
     def merged(self, given: Mapping[str, Any]) -> JobOptions:
         """These options overruled by ``given``; an unknown name is a ``ConfigError``."""
         if not given:

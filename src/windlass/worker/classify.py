@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
+import concurrent.futures
 import random
 import traceback
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 
+import windlass
 from windlass.core.backoff import Strategy, backoff_ms
 from windlass.core.job import ErrorInfo, JobRecord, fingerprint
 from windlass.core.outcome import Outcome, Settlement
@@ -25,7 +28,10 @@ from windlass.errors import (
 UNKNOWN_TASK_DELAYS_MS = (5_000, 30_000, 120_000, 600_000)
 _MESSAGE_CHARS = 10_000
 _TRACE_CHARS = 32_000
-_PACKAGE = str(Path(__file__).resolve().parent.parent)
+#: Files whose frames lead to a handler: ours, and what runs our tasks and threads.
+_MACHINERY = tuple(
+    str(Path(str(module.__file__)).resolve().parent) for module in (windlass, asyncio, concurrent.futures)
+)
 
 
 def end(job: JobRecord, outcome: Outcome, **fields: object) -> Settlement:
@@ -104,6 +110,6 @@ def _format(error: BaseException) -> str:
 def _skip_our_frames(trace: TracebackType | None) -> TracebackType | None:
     """Begin the traceback where the user's code begins."""
     frame = trace
-    while frame is not None and frame.tb_frame.f_code.co_filename.startswith(_PACKAGE):
+    while frame is not None and frame.tb_frame.f_code.co_filename.startswith(_MACHINERY):
         frame = frame.tb_next
     return frame or trace

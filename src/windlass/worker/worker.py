@@ -321,12 +321,14 @@ class Worker:
 
     async def _exchange(self, claim: rq.Claim | None) -> None:
         """Settle what ended and claim what fits, in one round trip."""
-        ends = self._ends
+        ends, self._ends = self._ends, []
         sent_ms = self.app.clock.monotonic_ms()
         if ends:
-            result = await self._call(rq.Settle(items=ends, claim=claim))
-            # Only now are they off our hands: a lost reply settles them again.
-            self._ends = self._ends[len(ends) :]
+            try:
+                result = await self._call(rq.Settle(items=ends, claim=claim))
+            except BaseException:
+                self._ends = ends + self._ends  # not off our hands: they are settled again
+                raise
             self._after_settle(ends, result.items)
             claimed = result.claimed
         elif claim is not None:

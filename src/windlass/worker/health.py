@@ -1,0 +1,146 @@
+"""Liveness and readiness over HTTP, for whoever watches the process.
+
+``/live`` answers 200 as long as the event loop turns. ``/ready`` answers 200 while the worker is connected
+and its pump advances, else 503 with the reason. Nothing is read from a request but its first line; a
+request that is too large, too slow or one too many is refused.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from windlass.worker.worker import Worker
+
+_REQUEST_BYTES = 8_192
+_REQUEST_SECONDS = 5.0
+_CONNECTIONS = 64
+_GET = ("GET", "HEAD")
+
+
+class HealthServer:
+    """A tiny HTTP server beside a worker. ``stale``: seconds without progress that mean "not ready"."""
+
+    def __init__(
+        self,
+        worker: Worker,
+        port: int,
+        *,
+        host: str = "127.0.0.1",
+        stale: float = 30,
+        limit: int = _CONNECTIONS,
+    ) -> None:
+        self._worker = worker
+        self._host = host
+        self._port = port
+        self._stale_ms = stale * 1000
+        self._limit = limit
+        self._open: set[asyncio.Task[None]] = set()
+        self._server: asyncio.Server | None = None
+
+    @property
+    def port(self) -> int:
+        """The port that it listens on; useful when 0 was asked for."""
+        if self._server is None:
+            return self._port
+        number: int = self._server.sockets[0].getsockname()[1]
+        return number
+
+    async def start(self) -> None:
+        """Begin to listen. ``OSError`` when the port is taken."""
+        self._server = await asyncio.start_server(self._accept, self._host, self._port, limit=_REQUEST_BYTES)
+
+    async def stop(self) -> None:
+        """Stop listening and drop open connections. Idempotent."""
+        server, self._server = self._server, None
+        if server is None:
+            return
+        server.close()
+        for task in list(self._open):
+            task.cancel()
+        await asyncio.gather(*self._open, return_exceptions=True)
+        await server.wait_closed()
+
+    def live(self) -> dict[str, Any]:
+        """What ``/live`` tells."""
+        return {"live": True, "worker": self._worker.id}
+
+    def ready(self) -> tuple[bool, dict[str, Any]]:
+        """Whether the worker takes jobs, and what ``/ready`` tells about it."""
+        worker = self._worker
+        reason = ""
+        since_ms = self._since_progress_ms()
+        if not worker.is_running:
+            reason = "not running"
+        elif since_ms is not None and since_ms > self._stale_ms:
+            reason = f"no contact with the store for {since_ms / 1000:.0f} s"
+        facts: dict[str, Any] = {"ready": not reason, "worker": worker.id, "busy": worker.busy}
+        facts["slots"] = worker.options.concurrency
+        if since_ms is not None:
+            facts["since_progress_ms"] = round(since_ms)
+        if reason:
+            facts["reason"] = reason
+        return not reason, facts
+
+    def _since_progress_ms(self) -> float | None:
+        last: float | None = getattr(self._worker, "last_progress_ms", None)
+        return None if last is None else self._worker.app.clock.monotonic_ms() - last
+
+    def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if len(self._open) >= self._limit:
+            writer.close()
+            return
+        task = asyncio.ensure_future(self._converse(reader, writer))
+        self._open.add(task)
+        task.add_done_callback(self._open.discard)
+
+    async def _converse(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            async with asyncio.timeout(_REQUEST_SECONDS):
+                head = await _read_head(reader)
+                writer.write(self._answer(head))
+                await writer.drain()
+        except (OSError, TimeoutError, asyncio.IncompleteReadError):
+            pass  # they went away, or were too slow to be served
+        finally:
+            writer.close()
+
+    def _answer(self, head: bytes | None) -> bytes:
+        if head is None:
+            return _response(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, {"error": "request too large"})
+        words = head.split(b"\r\n", 1)[0].decode("latin-1").split(" ")
+        if len(words) != 3 or not words[2].startswith("HTTP/1."):
+            return _response(HTTPStatus.BAD_REQUEST, {"error": "not an HTTP/1 request"})
+        method, path = words[0], words[1].partition("?")[0]
+        if method not in _GET:
+            return _response(HTTPStatus.METHOD_NOT_ALLOWED, {"error": "use GET"})
+        if path == "/live":
+            return _response(HTTPStatus.OK, self.live(), body=method == "GET")
+        if path == "/ready":
+            good, facts = self.ready()
+            status = HTTPStatus.OK if good else HTTPStatus.SERVICE_UNAVAILABLE
+            return _response(status, facts, body=method == "GET")
+        return _response(HTTPStatus.NOT_FOUND, {"error": "try /live or /ready"}, body=method == "GET")
+
+
+async def _read_head(reader: asyncio.StreamReader) -> bytes | None:
+    """The request up to its empty line; None when it is too large."""
+    try:
+        return await reader.readuntil(b"\r\n\r\n")
+    except asyncio.LimitOverrunError:
+        return None
+
+
+def _response(status: HTTPStatus, facts: dict[str, Any], *, body: bool = True) -> bytes:
+    data = json.dumps(facts).encode() + b"\n"
+    allow = "Allow: GET, HEAD\r\n" if status is HTTPStatus.METHOD_NOT_ALLOWED else ""
+    head = (
+        f"HTTP/1.1 {status.value} {status.phrase}\r\n"
+        "Content-Type: application/json\r\n"
+        f"Content-Length: {len(data)}\r\n"
+        f"{allow}Cache-Control: no-store\r\nConnection: close\r\n\r\n"
+    )
+    return head.encode() + (data if body else b"")
