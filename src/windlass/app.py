@@ -157,6 +157,8 @@ class Windlass:
     ) -> Task[Any, Any]:
         if not callable(fn):
             raise ConfigError("task", "a function", fn)
+        if memory_limit is not None and isolation != "process":
+            raise ConfigError("memory_limit", 'given with isolation="process"', memory_limit)
         task: Task[Any, Any] = Task(
             self,
             fn,

@@ -20,14 +20,12 @@ import typing
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from pathlib import PurePath
-from typing import TYPE_CHECKING, Annotated, Any, ForwardRef, TypeVar, Union, get_args, get_origin
+from typing import Annotated, Any, ForwardRef, TypeVar, Union, get_args, get_origin
 
 import msgspec
 
 from windlass.errors import ConfigError, ResultError, UnrecoverableError
-
-if TYPE_CHECKING:
-    from windlass.serde import Codec
+from windlass.serde import plain_hook
 
 Convert = Callable[[Any], Any]
 
@@ -48,54 +46,6 @@ class ArgumentError(UnrecoverableError, ValueError):
     def __init__(self, message: str, parameter: str = "") -> None:
         self.parameter = parameter
         super().__init__(message)
-
-
-# --- plain data ----------------------------------------------------------------------------------------
-
-
-def plain_hook(value: Any) -> Any:
-    """msgspec's ``enc_hook``: pydantic models and paths as plain data, ``TypeError`` for the rest."""
-    if _is_model(type(value)):
-        return value.model_dump(mode="json")
-    if isinstance(value, PurePath):
-        return str(value)
-    raise TypeError(f"Encoding objects of type {type(value).__name__} is unsupported")
-
-
-def to_plain(value: Any) -> Any:
-    """``value`` with pydantic models and paths, at any depth, turned into data that every codec stores.
-
-    Bytes and what msgspec encodes by itself in each codec's own way stay as they are. Raises
-    ``TypeError`` when something in it cannot be stored.
-    """
-    keep = (bytes, bytearray, memoryview, *_NATIVE)
-    return msgspec.to_builtins(value, builtin_types=keep, enc_hook=plain_hook)
-
-
-def encode_value(codec: Codec, value: Any) -> bytes:
-    """``codec.encode`` that also takes pydantic models and paths, at no cost to everything else."""
-    try:
-        return codec.encode(value)
-    except TypeError:
-        return codec.encode(to_plain(value))
-
-
-def _native_types() -> tuple[type, ...]:
-    import datetime
-    import decimal
-    import uuid
-
-    return (
-        datetime.datetime,
-        datetime.date,
-        datetime.time,
-        datetime.timedelta,
-        decimal.Decimal,
-        uuid.UUID,
-    )
-
-
-_NATIVE = _native_types()
 
 
 def _is_model(kind: Any) -> bool:

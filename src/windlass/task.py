@@ -45,7 +45,7 @@ class Task(Generic[P, R]):
         self.queue_name = check_queue_name(queue)
         self.isolation: Isolation = isolation
         self.memory_limit = memory_limit
-        self.signature = Signature.of(fn)
+        self.signature = Signature.of(fn, name=self.name)
         self._bound: BoundTask[P, R] = BoundTask(self, options)
         self.__doc__ = fn.__doc__
         self.__name__ = getattr(fn, "__name__", self.name)
@@ -149,4 +149,4 @@ def default_name(fn: Callable[..., Any]) -> str:
     """``module.function``; functions of a script are named by the function alone, wherever it runs."""
     qualname = getattr(fn, "__qualname__", "") or type(fn).__qualname__
     module = getattr(fn, "__module__", "")
-    return qualname if module in ("__main__", "") else f"{module}.{qualname}"
+    return qualname if module in ("__main__", "__windlass_main__", "") else f"{module}.{qualname}"

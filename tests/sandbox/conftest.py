@@ -19,7 +19,11 @@ if TYPE_CHECKING:
 
 
 def call_to(
-    fn: Callable[..., Any], *args: Any, takes_job: bool = False, memory_limit: int | None = None, **kwargs: Any
+    fn: Callable[..., Any],
+    *args: Any,
+    takes_job: bool = False,
+    memory_limit: int | None = None,
+    **kwargs: Any,
 ) -> SandboxCall:
     """A call of ``fn`` with these arguments, as a job."""
     return SandboxCall(

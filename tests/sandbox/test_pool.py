@@ -256,7 +256,11 @@ async def test_what_is_over_the_cap_is_refused_and_harms_nobody() -> None:
 @pytest.mark.feature("T2")
 @pytest.mark.parametrize(
     ("how", "words"),
-    [("exit", "exited with code 3"), ("kill", r"signal 9 \(SIGKILL\)"), ("segfault", r"signal 11 \(SIGSEGV\)")],
+    [
+        ("exit", "exited with code 3"),
+        ("kill", r"signal 9 \(SIGKILL\)"),
+        ("segfault", r"signal 11 \(SIGSEGV\)"),
+    ],
 )
 async def test_a_crash_fails_the_attempt_and_the_child_is_replaced(
     pool: ProcessPool, how: str, words: str
@@ -353,7 +357,7 @@ async def test_b_py_2_an_endless_loop_is_killed_at_its_timeout(
     started = Recorder()
     await pool.start()
     doomed = pool.pids[0]
-    with pytest.raises(JobTimeoutError, match="longer than 0.5 s"):
+    with pytest.raises(JobTimeoutError, match=r"longer than 0\.5 s"):
         await pool.run(call_to(fn), started, timeout=0.5)
     assert not psutil.pid_exists(doomed)
     assert await pool.run(call_to(handlers.add, 1)) == 1
@@ -382,9 +386,8 @@ async def test_a_second_cancellation_does_not_wait_for_the_grace() -> None:
         await started.started.wait()
         doomed = pool.pids[0]
         run.cancel()
-        while pool._endings == set():
-            await asyncio.sleep(0)
-        await asyncio.sleep(0)
+        done, _ = await asyncio.wait([run], timeout=0.05)  # the grace has begun
+        assert not done
         run.cancel()
         with pytest.raises(asyncio.CancelledError):
             await run
@@ -520,7 +523,7 @@ def test_close_leaves_nothing_behind() -> None:
         await started.started.wait()
         await pool.close()
         await pool.close()
-        with pytest.raises(WorkerCrashError, match="SIGKILL"):
+        with pytest.raises(WorkerCrashError, match="was ended by its worker: shutdown"):
             await run
         return pids
 

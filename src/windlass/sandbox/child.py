@@ -31,8 +31,8 @@ from windlass.sandbox.job import SandboxJob
 from windlass.sandbox.limits import limit_memory
 from windlass.sandbox.remote import rebuild, report, signal_message
 from windlass.sandbox.target import prepare_main, resolve
-from windlass.serde import get_codec
-from windlass.signature import ArgumentError, Signature, encode_value
+from windlass.serde import encode_value, get_codec
+from windlass.signature import ArgumentError, Signature
 
 if TYPE_CHECKING:
     import socket
@@ -55,6 +55,7 @@ def main(pipe: socket.socket) -> None:
     if not isinstance(boot, protocol.Boot):
         sys.exit("the first message must be a Boot")
     _die_with_parent(boot.parent_pid)
+    sys.argv[:] = boot.argv  # as in the parent, for scripts that look at it when they are run again
     link.max_bytes = boot.max_bytes
     Child(link, boot).serve()
 

@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any, cast
 from windlass.abort import AbortSignal
 from windlass.errors import ConfigError
 from windlass.payload import Call, pack_data, unpack
-from windlass.serde import get_codec
-from windlass.signature import encode_value
+from windlass.serde import encode_value, get_codec
 
 if TYPE_CHECKING:
     from concurrent.futures import Future

@@ -35,6 +35,7 @@ from windlass.sandbox.target import main_source
 from windlass.serde import get_codec
 
 OnRequest = Callable[[JobRequest], Awaitable[Any]]
+Pipe = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 Ending = protocol.Done | protocol.Failed | protocol.Signalled
 
 _BOOTSTRAP = str(Path(__file__).with_name("_bootstrap.py"))
@@ -59,20 +60,22 @@ class SandboxCall(msgspec.Struct, frozen=True, kw_only=True):
 class ChildProcess:
     """A running child. Made by ``start``; one job at a time."""
 
-    def __init__(self, process: subprocess.Popen[bytes], memory_limit: int | None, max_bytes: int) -> None:
+    def __init__(
+        self, process: subprocess.Popen[bytes], pipe: Pipe, memory_limit: int | None, max_bytes: int
+    ) -> None:
         self.memory_limit = memory_limit
         #: Jobs given to it so far.
         self.jobs = 0
-        #: True once its end was asked for, or it cannot be used any more.
+        #: True in the middle of a job, once its end was asked for, and when it cannot be used any more.
         self.spent = False
         #: Set by whoever kills it for using too much memory.
         self.over_limit = False
         self.exited = asyncio.Event()
+        self._stopped: StopReason | None = None
         self._process = process
+        self._reader, self._writer = pipe
         self._max_bytes = max_bytes
         self._loop = asyncio.get_running_loop()
-        self._reader: asyncio.StreamReader
-        self._writer: asyncio.StreamWriter
         self._pidfd = -1
 
     @classmethod
@@ -86,22 +89,19 @@ class ChildProcess:
         """Start a child and wait until it is ready; ``WorkerCrashError`` when it does not come up."""
         ours, theirs = socket.socketpair()
         with theirs:
+            ours.setblocking(False)
+            pipe = await asyncio.open_unix_connection(sock=ours, limit=_STREAM_LIMIT)
             try:
                 process = _spawn(theirs)
             except BaseException:
-                ours.close()
+                pipe[1].close()
                 raise
-        child = cls(process, memory_limit, max_bytes)
+        child = cls(process, pipe, memory_limit, max_bytes)
         child._watch()
         try:
-            ours.setblocking(False)
-            child._reader, child._writer = await asyncio.open_unix_connection(sock=ours, limit=_STREAM_LIMIT)
             await child._boot(start_timeout)
         except BaseException:
-            child.kill()
-            if not hasattr(child, "_writer"):
-                ours.close()
-            await asyncio.shield(child._gone())
+            await asyncio.shield(child.terminate(0))
             raise
         return child
 
@@ -126,16 +126,18 @@ class ChildProcess:
             data = protocol.pack(protocol.Run(run, call.target, call.record, call.takes_job), self._max_bytes)
         except protocol.FrameTooLargeError as exc:
             raise PayloadTooLargeError(exc.size, exc.limit) from None
+        self.spent = True
         try:
             self._writer.write(data)
             await self._writer.drain()
-            return await self._conversation(run, call.record.codec, on_request)
+            ending = await self._conversation(run, call.record.codec, on_request)
         except (ConnectionError, asyncio.IncompleteReadError):
             await self._closed_pipe()
             raise WorkerCrashError(self._how_it_ended(call.record.task)) from None
-        except WorkerCrashError:
-            self.spent = True
-            raise
+        # After a MemoryError its heap is full of holes, and its limit was lifted.
+        exhausted = isinstance(ending, protocol.Failed) and ending.kind == "memory"
+        self.spent = exhausted or self._stopped is not None
+        return ending
 
     async def _conversation(self, run: int, codec: str, on_request: OnRequest | None) -> Ending:
         while True:
@@ -146,8 +148,6 @@ class ChildProcess:
             elif isinstance(message, protocol.Ready):
                 raise WorkerCrashError("malformed message from the child process: it is ready twice")
             elif message.run == run:
-                # After a MemoryError its heap is full of holes, and its limit was lifted.
-                self.spent = isinstance(message, protocol.Failed) and message.kind == "memory"
                 return message
 
     async def _perform(self, message: protocol.Request, codec: str, on_request: OnRequest | None) -> None:
@@ -175,6 +175,7 @@ class ChildProcess:
     async def terminate(self, grace: float, reason: StopReason = StopReason.CANCEL) -> None:
         """End a child even in the middle of a job: SIGTERM, after ``grace`` seconds SIGKILL. Waits for it."""
         self.spent = True
+        self._stopped = self._stopped or reason
         if grace > 0 and not self.exited.is_set():
             self._send(protocol.Stop(reason.value))
             self._signal_group(signal.SIGTERM)
@@ -184,15 +185,13 @@ class ChildProcess:
 
     def kill(self) -> None:
         """SIGKILL for the child and what it started, now."""
-        self.spent = True
         self._signal_group(signal.SIGKILL)
 
     async def _gone(self) -> None:
         await self.exited.wait()
-        if hasattr(self, "_writer"):
-            self._writer.close()
-            with contextlib.suppress(OSError):
-                await self._writer.wait_closed()
+        self._writer.close()
+        with contextlib.suppress(OSError):
+            await self._writer.wait_closed()
 
     async def _ends_within(self, seconds: float) -> bool:
         with contextlib.suppress(TimeoutError):
@@ -202,7 +201,6 @@ class ChildProcess:
 
     async def _closed_pipe(self) -> None:
         """The pipe is closed: the process is dying, or its handler closed what is not its own."""
-        self.spent = True
         if not await self._ends_within(_LINGER):
             self.kill()
         await self.exited.wait()
@@ -212,6 +210,8 @@ class ChildProcess:
         limit = f" (its memory limit is {show_limit(self.memory_limit)})" if self.memory_limit else ""
         if self.over_limit and self.memory_limit:
             return f"{who} was killed: it used more than its memory limit of {show_limit(self.memory_limit)}"
+        if self._stopped is not None:
+            return f"{who} was ended by its worker: {self._stopped.value}"
         code = self._process.returncode
         if code is None or code >= 0:
             return f"{who} exited with code {code} in the middle of its job{limit}"
@@ -246,13 +246,11 @@ class ChildProcess:
         if status is not None and (status.si_code != os.CLD_EXITED or status.si_status != 0):
             self._signal_group(signal.SIGKILL)  # before it is reaped, so that the group cannot be another's
         self._process.wait()
-        self.spent = True
         self.exited.set()
         self._loop.call_later(_LINGER, self._drop_pipe)
 
     def _drop_pipe(self) -> None:
-        if hasattr(self, "_writer"):
-            self._writer.transport.abort()
+        self._writer.transport.abort()
 
     def _signal_group(self, number: signal.Signals) -> None:
         if self._process.returncode is None:
@@ -267,6 +265,7 @@ class ChildProcess:
         self._send(
             protocol.Boot(
                 parent_pid=os.getpid(),
+                argv=sys.argv,
                 main_module=main_module,
                 main_path=main_path,
                 memory_limit=self.memory_limit,

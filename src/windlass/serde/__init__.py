@@ -7,6 +7,9 @@ write to the store must not be able to run code in a worker.
 
 from __future__ import annotations
 
+import datetime
+import decimal
+import uuid
 import zlib
 from pathlib import PurePath
 from typing import Any, Protocol, runtime_checkable
@@ -40,12 +43,42 @@ class Codec(Protocol):
 
 def plain_hook(value: Any) -> Any:
     """Plain data for what msgspec does not know: pydantic models describe themselves, paths are text."""
-    dump = getattr(value, "model_dump", None)
+    dump = getattr(type(value), "model_dump", None)
     if callable(dump):
-        return dump(mode="json")
+        return dump(value, mode="json")
     if isinstance(value, PurePath):
         return str(value)
-    raise TypeError(f"a {type(value).__name__} is not something it can store")
+    raise TypeError(f"a {type(value).__name__} is not something that can be stored")
+
+
+#: What msgspec encodes by itself, in each codec's own way.
+_NATIVE = (
+    bytes,
+    bytearray,
+    memoryview,
+    datetime.datetime,
+    datetime.date,
+    datetime.time,
+    datetime.timedelta,
+    decimal.Decimal,
+    uuid.UUID,
+)
+
+
+def to_plain(value: Any) -> Any:
+    """``value`` with pydantic models and paths, at any depth, turned into data that every codec stores.
+
+    Raises ``TypeError`` when something in it cannot be stored.
+    """
+    return msgspec.to_builtins(value, builtin_types=_NATIVE, enc_hook=plain_hook)
+
+
+def encode_value(codec: Codec, value: Any) -> bytes:
+    """``codec.encode`` that also takes pydantic models and paths, at no cost to everything else."""
+    try:
+        return codec.encode(value)
+    except TypeError:
+        return codec.encode(to_plain(value))
 
 
 class JsonCodec:
@@ -54,7 +87,7 @@ class JsonCodec:
     name = "json"
 
     def __init__(self) -> None:
-        self._encoder = msgspec.json.Encoder(enc_hook=plain_hook)
+        self._encoder = msgspec.json.Encoder()
         self._decoder = msgspec.json.Decoder()
         self.encode = self._encoder.encode
         self.decode = self._decoder.decode
@@ -66,7 +99,7 @@ class MsgpackCodec:
     name = "msgpack"
 
     def __init__(self) -> None:
-        self._encoder = msgspec.msgpack.Encoder(enc_hook=plain_hook)
+        self._encoder = msgspec.msgpack.Encoder()
         self._decoder = msgspec.msgpack.Decoder()
         self.encode = self._encoder.encode
         self.decode = self._decoder.decode
@@ -130,7 +163,7 @@ def get_codec(name: str) -> Codec:
 def encode_payload(codec: Codec, value: Any, max_bytes: int = DEFAULT_MAX_BYTES) -> bytes:
     """Encode arguments; ``ConfigError`` when they cannot be stored, ``PayloadTooLargeError`` over the cap."""
     try:
-        data = codec.encode(value)
+        data = encode_value(codec, value)
     except (TypeError, ValueError, OverflowError, RecursionError) as exc:
         raise ConfigError("arguments", f"values that {codec.name} can store ({exc})") from exc
     if len(data) > max_bytes:

@@ -23,7 +23,7 @@ from windlass.core.outcome import Outcome, Settlement
 from windlass.errors import ConfigError, JobTimeoutError, ResultError
 from windlass.job import Job
 from windlass.registry import Handler
-from windlass.serde import get_codec
+from windlass.serde import encode_value, get_codec
 from windlass.worker import classify
 
 
@@ -159,7 +159,7 @@ class Attempt:
 
     def _completed(self, value: Any) -> Settlement:
         try:
-            data = get_codec(self.record.codec).encode(value)
+            data = encode_value(get_codec(self.record.codec), value)
             limit = self.tools.max_result_bytes
             if len(data) > limit:
                 raise ResultError(
