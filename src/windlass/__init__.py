@@ -16,9 +16,10 @@ from windlass._version import __version__
 from windlass.app import Windlass
 from windlass.context import current_job
 from windlass.core.backoff import Backoff
+from windlass.core.ids import content_id
 from windlass.core.job import Event, EventType
 from windlass.core.options import JobOptions, Keep, Priority
-from windlass.core.outcome import AddOutcome, CancelOutcome
+from windlass.core.outcome import AddOutcome, CancelResult
 from windlass.core.states import JobState
 from windlass.errors import (
     Cancel,
@@ -46,7 +47,9 @@ from windlass.errors import (
 from windlass.events import QueueEvents
 from windlass.job import Job
 from windlass.queue import Queue
+from windlass.registry import from_callback
 from windlass.serde import Codec, register_codec
+from windlass.shutdown import graceful_shutdown
 from windlass.task import Task
 from windlass.worker import QueueSpec, Worker
 
@@ -59,6 +62,9 @@ __all__ = [  # noqa: RUF022 - grouped by topic
     "Task",
     "QueueEvents",
     "current_job",
+    "content_id",
+    "from_callback",
+    "graceful_shutdown",
     # options
     "JobOptions",
     "QueueSpec",
@@ -68,7 +74,7 @@ __all__ = [  # noqa: RUF022 - grouped by topic
     # words
     "JobState",
     "AddOutcome",
-    "CancelOutcome",
+    "CancelResult",
     "Event",
     "EventType",
     # raised by handlers

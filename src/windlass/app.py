@@ -44,6 +44,7 @@ class Windlass:
         *,
         defaults: JobOptions | Mapping[str, Any] | None = None,
         codec: str | Codec = "json",
+        result_codec: str | Codec | None = None,
         compress: bool = False,
         max_payload_bytes: int = DEFAULT_MAX_BYTES,
         backoff_strategies: Mapping[str, Strategy] | None = None,
@@ -58,6 +59,9 @@ class Windlass:
         self.defaults = (
             defaults if isinstance(defaults, JobOptions) else DEFAULT_OPTIONS.merged(defaults or {})
         )
+        if result_codec is not None:
+            name = _as_codec(result_codec, compress).name
+            self.defaults = self.defaults.merged({"result_codec": name})
         self.defaults.check()
         self.backoff_strategies: dict[str, Strategy] = dict(backoff_strategies or {})
         #: Handed to every handler as ``job.context``.
@@ -83,6 +87,12 @@ class Windlass:
         for queue in self._queues.values():
             await queue.close()
         await self.store.close()
+
+    def use_store(self, url: str) -> None:
+        """Change the store, before anything was opened: ``--url`` overrules what the code says."""
+        self.url = url
+        self.store = Store(open_backend(url), self.clock)
+        self._queues.clear()
 
     def queue(self, name: str) -> Queue:
         """The queue of that name (made on first use; the same object every time)."""

@@ -17,7 +17,7 @@ from windlass.backend.store import check_changed
 from windlass.context import JobLogger
 from windlass.core.job import ErrorInfo, JobRecord, JobRef
 from windlass.core.options import StoredOptions, seconds_to_ms
-from windlass.core.outcome import AddOutcome, CancelOutcome, Outcome, Settled, Settlement
+from windlass.core.outcome import AddOutcome, CancelResult, Outcome, Settled, Settlement
 from windlass.core.states import DUE_LATER, FINISHED, JobState
 from windlass.errors import (
     ConfigError,
@@ -192,13 +192,13 @@ class Job(Generic[ResultT]):
     def progress(self) -> Any:
         """The last reported progress, or None."""
         data = self._record.progress
-        return None if data is None else get_codec(self._record.codec).decode(data)
+        return None if data is None else get_codec(self._record.result_codec).decode(data)
 
     @property
     def return_value(self) -> Any:
         """The stored result of a completed job (None as well when it is past its time)."""
         data = self._record.result
-        return None if data is None else get_codec(self._record.codec).decode(data)
+        return None if data is None else get_codec(self._record.result_codec).decode(data)
 
     @property
     def enqueued_ms(self) -> int:
@@ -261,7 +261,8 @@ class Job(Generic[ResultT]):
 
     async def update_progress(self, progress: Any) -> None:
         """Report progress: any JSON value; 0..100 and ``{"current", "total"}`` are drawn as bars."""
-        data = encode_payload(get_codec(self._record.codec), progress, self._queue.app.max_payload_bytes)
+        codec = get_codec(self._record.result_codec)
+        data = encode_payload(codec, progress, self._queue.app.max_payload_bytes)
         result = await self._queue.store.execute(rq.Report(ref=self.ref, token=self._token(), progress=data))
         check_changed(self.ref, result, "report progress of", "only its running attempt may")
         self._record.progress = data
@@ -312,7 +313,7 @@ class Job(Generic[ResultT]):
 
     # --- changes from anywhere -------------------------------------------------------------------------
 
-    async def cancel(self, reason: str = "") -> CancelOutcome:
+    async def cancel(self, reason: str = "") -> CancelResult:
         """Cancel it: at once while pending, by telling its worker while it runs."""
         return await self._queue.cancel(self.id, reason)
 

@@ -19,7 +19,7 @@ from windlass.core.clock import SYSTEM_CLOCK
 from windlass.core.ids import check_queue_name, check_task_name, new_id, new_ids
 from windlass.core.job import CounterRow, Event, JobRecord, JobRef, NewJob, WorkerInfo
 from windlass.core.options import JobOptions, StoredOptions, check_known, seconds_to_ms
-from windlass.core.outcome import CancelOutcome
+from windlass.core.outcome import CancelResult
 from windlass.core.states import FINISHED, JobState
 from windlass.errors import (
     ConfigError,
@@ -360,12 +360,12 @@ class Queue:
 
     # --- change ------------------------------------------------------------------------------------------
 
-    async def cancel(self, job_id: str, reason: str = "") -> CancelOutcome:
+    async def cancel(self, job_id: str, reason: str = "") -> CancelResult:
         """Cancel a job: ``cancelled``, ``cancelling`` (it runs and was told), ``finished``, ``not_found``."""
         refs = [JobRef(self.name, job_id)]
         return (await self.store.execute(rq.CancelJobs(refs=refs, reason=reason)))[0]
 
-    async def revoke(self, job_id: str, reason: str = "") -> CancelOutcome:
+    async def revoke(self, job_id: str, reason: str = "") -> CancelResult:
         """Another word for ``cancel``."""
         return await self.cancel(job_id, reason)
 
@@ -484,7 +484,7 @@ class Queue:
     def result_of(self, record: JobRecord) -> Any:
         """The value of a finished job, or the error that it means."""
         if record.state is JobState.COMPLETED:
-            return None if record.result is None else get_codec(record.codec).decode(record.result)
+            return None if record.result is None else get_codec(record.result_codec).decode(record.result)
         if record.state is JobState.CANCELLED:
             raise JobCancelledError(record.id, record.reason)
         last = record.errors[-1] if record.errors else None
@@ -519,6 +519,8 @@ class _Plan:
 
     def __init__(self, options: JobOptions) -> None:
         self.stored: StoredOptions = options.stored()
+        if options.result_codec is not None:
+            get_codec(options.result_codec)  # unknown names are refused now, not by the worker
         self.priority = options.priority
         self.delay_ms = options.delay_ms
         self.run_at_ms = options.run_at_ms

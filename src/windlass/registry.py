@@ -5,6 +5,7 @@ Read at every claim, so handlers that are registered late are seen by workers th
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import inspect
 from collections.abc import Callable
@@ -46,6 +47,33 @@ def _innermost(call: Callable[..., Any]) -> Callable[..., Any]:
     if not inspect.isroutine(call) and not inspect.isclass(call):
         return type(call).__call__
     return call
+
+
+def from_callback(fn: Callable[[Any, Callable[..., None]], Any]) -> Callable[[Any], Any]:
+    """A handler from a callback-style function ``fn(job, done)``, which calls ``done(error, result)`` once.
+
+    ``done`` may be called from any thread, later; an error (first argument) fails the attempt.
+    """
+
+    async def handler(job: Any) -> Any:
+        loop = asyncio.get_running_loop()
+        outcome: asyncio.Future[Any] = loop.create_future()
+
+        def settle(error: BaseException | None, result: Any) -> None:
+            if outcome.done():
+                return  # the first call counts
+            if error is not None:
+                outcome.set_exception(error)
+            else:
+                outcome.set_result(result)
+
+        def done(error: BaseException | None = None, result: Any = None) -> None:
+            loop.call_soon_threadsafe(settle, error, result)
+
+        fn(job, done)
+        return await outcome
+
+    return handler
 
 
 class Registry:

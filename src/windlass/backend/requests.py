@@ -17,6 +17,7 @@ from typing import Any, Generic, TypeVar
 import msgspec
 
 from windlass.core.job import (
+    ArchiverInfo,
     AttemptRecord,
     CounterRow,
     Event,
@@ -26,7 +27,7 @@ from windlass.core.job import (
     QueueInfo,
     WorkerInfo,
 )
-from windlass.core.outcome import AddOutcome, CancelOutcome, Changed, Extended, Settled, Settlement
+from windlass.core.outcome import AddOutcome, CancelResult, Changed, Extended, Settled, Settlement
 from windlass.core.states import JobState
 
 R = TypeVar("R")
@@ -192,6 +193,17 @@ class Prune(Request[Pruned], kw_only=True):
     limit: int = 1_000
 
 
+class Archive(Request[None], kw_only=True):
+    """Say that the archiver ``name`` has safely copied the history up to ``cursors`` (queue -> position).
+
+    The log holds what archivers of the last 7 days have not copied yet, up to 1,000,000 records per queue.
+    Cursors never go back; queues that are not named stay as they were.
+    """
+
+    name: str
+    cursors: dict[str, int]
+
+
 class Elect(Request[bool], kw_only=True):
     """Take or keep the leadership of ``role`` for ``ttl_ms``; False when another holder has it."""
 
@@ -218,7 +230,7 @@ class Beat(Request[bool], kw_only=True):
 # --- changes by people and programs ---------------------------------------------------------------
 
 
-class CancelJobs(Request[list[CancelOutcome]], kw_only=True):
+class CancelJobs(Request[list[CancelResult]], kw_only=True):
     """Cancel jobs: at once while pending, by a stored request to the worker while active."""
 
     refs: list[JobRef]
@@ -405,6 +417,10 @@ class ReadCounters(Request[list[CounterRow]], kw_only=True):
     """Lifetime counters per task and outcome. They only grow, and match the history log exactly."""
 
     queue: str | None = None
+
+
+class ListArchivers(Request[list[ArchiverInfo]], kw_only=True):
+    """Archivers of the last 7 days, by name."""
 
 
 class ListWorkers(Request[list[WorkerInfo]], kw_only=True):

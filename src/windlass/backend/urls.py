@@ -66,6 +66,7 @@ def open_backend(url: str) -> Backend:
     try:
         factory = importlib.import_module(module).from_url
     except ImportError as exc:
-        raise ConfigError("url", f"usable: pip install '{install}' first ({exc})", url) from exc
+        advice = f"pip install '{install}' first" if install else "its module does not load"
+        raise ConfigError("url", f"usable here: {advice} ({exc})", url) from exc
     backend: Backend = factory(parsed)
     return backend

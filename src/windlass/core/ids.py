@@ -6,9 +6,12 @@ A job id is a UUIDv7 as 32 hex digits (sorts by time, needs no round trip) or th
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 import threading
+
+import msgspec
 
 from windlass.core.clock import SYSTEM_CLOCK
 from windlass.errors import ConfigError
@@ -66,6 +69,15 @@ def new_id() -> str:
 def new_ids(count: int) -> list[str]:
     """``count`` fresh ids, increasing."""
     return _sequence.take(count)
+
+
+def content_id(value: object) -> str:
+    """16 hex digits that are the same for equal data: a ``job_id`` by content.
+
+    Objects are compared by their JSON with sorted keys, so the order of keys does not matter.
+    """
+    data = msgspec.json.encode(value, order="deterministic")
+    return hashlib.sha256(data).hexdigest()[:16]
 
 
 def check_job_id(value: object) -> str:

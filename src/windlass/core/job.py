@@ -23,6 +23,10 @@ LOGS_KEPT = 1_000
 EVENTS_KEPT = 10_000
 HISTORY_KEPT = 100_000
 HISTORY_KEPT_MS = 86_400_000
+#: With archivers: records they have not read yet are held, up to this many per queue ...
+HISTORY_HELD = 1_000_000
+#: ... for archivers that were seen within this time.
+ARCHIVER_KEPT_MS = 7 * 86_400_000
 HISTORY_SCHEMA_VERSION = 1
 
 
@@ -113,6 +117,11 @@ class JobRecord(msgspec.Struct, kw_only=True):
     @property
     def ref(self) -> JobRef:
         return JobRef(self.queue, self.id)
+
+    @property
+    def result_codec(self) -> str:
+        """The codec of progress and result."""
+        return self.options.result_codec or self.codec
 
 
 class EventType(StrEnum):
@@ -217,6 +226,14 @@ class QueueInfo(msgspec.Struct, kw_only=True):
     counts: dict[str, int] = {}
     #: When the oldest waiting job became ready; None when none waits.
     oldest_ready_ms: int | None = None
+
+
+class ArchiverInfo(msgspec.Struct, kw_only=True):
+    """Somebody who copies the history log elsewhere, and how far they are in each queue."""
+
+    name: str
+    cursors: dict[str, int]
+    seen_ms: int = 0
 
 
 class CounterRow(NamedTuple):

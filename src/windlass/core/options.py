@@ -68,6 +68,8 @@ class StoredOptions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     #: Lines of traceback to keep per error.
     backtrace: int = 50
     trace: dict[str, str] | None = None
+    #: The codec of progress and result, when it is not the payload's.
+    result_codec: str | None = None
 
     def keep_for(self, state: str) -> Keep:
         """The retention that applies to a job that ended in ``state``."""
@@ -134,6 +136,8 @@ class JobOptions(msgspec.Struct, frozen=True, kw_only=True):
     backtrace: int = 50
     #: Text that travels with the job for tracing and correlation.
     trace: dict[str, str] | None = None
+    #: Name of the codec for the result, when it is not the payload's.
+    result_codec: str | None = None
 
     def __post_init__(self) -> None:
         _check_int("priority", self.priority, PRIORITY_MIN, PRIORITY_MAX)
@@ -174,6 +178,7 @@ class JobOptions(msgspec.Struct, frozen=True, kw_only=True):
             keep_id_ms=_optional_ms(self.keep_id, "keep_id", minimum=0.001),
             backtrace=self.backtrace,
             trace=dict(self.trace) if self.trace else None,
+            result_codec=self.result_codec,
         )
 
     def check(self) -> None:

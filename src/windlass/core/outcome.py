@@ -79,7 +79,7 @@ class Extended(StrEnum):
     LOST = "lost"
 
 
-class CancelOutcome(StrEnum):
+class CancelResult(StrEnum):
     """The answer to ``cancel``."""
 
     CANCELLED = "cancelled"
@@ -87,6 +87,9 @@ class CancelOutcome(StrEnum):
     CANCELLING = "cancelling"
     FINISHED = "finished"
     NOT_FOUND = "not_found"
+
+
+CancelOutcome = CancelResult
 
 
 class Changed(StrEnum):

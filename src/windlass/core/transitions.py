@@ -22,7 +22,7 @@ from windlass.core.job import (
     NewJob,
     attempt_record,
 )
-from windlass.core.outcome import CancelOutcome, Changed, Extended, Outcome, Settled, Settlement
+from windlass.core.outcome import CancelResult, Changed, Extended, Outcome, Settled, Settlement
 from windlass.core.retention import result_until
 from windlass.core.states import DUE_LATER, FINISHED, PENDING, JobState
 
@@ -329,21 +329,21 @@ def _fail_stalled(job: JobRecord, scribe: Scribe, worker: str | None) -> bool:
     return False
 
 
-def cancel(job: JobRecord | None, reason: str, scribe: Scribe) -> CancelOutcome:
+def cancel(job: JobRecord | None, reason: str, scribe: Scribe) -> CancelResult:
     """Cancel a pending job now, ask the worker of an active one."""
     if job is None:
-        return CancelOutcome.NOT_FOUND
+        return CancelResult.NOT_FOUND
     if job.state in FINISHED:
-        return CancelOutcome.FINISHED
+        return CancelResult.FINISHED
     if job.state is JobState.ACTIVE:
         if job.cancel_reason is None:
             job.cancel_reason = reason
             scribe.note(job, EventType.CANCELLING, reason=reason)
-        return CancelOutcome.CANCELLING
+        return CancelResult.CANCELLING
     scribe.history.append(attempt_record(job, AttemptOutcome.CANCELLED, scribe.now_ms))
     _finish(job, JobState.CANCELLED, scribe, reason=reason)
     scribe.note(job, EventType.CANCELLED, reason=reason)
-    return CancelOutcome.CANCELLED
+    return CancelResult.CANCELLED
 
 
 def remove(job: JobRecord, scribe: Scribe) -> None:
@@ -414,7 +414,7 @@ def _change_delay(job: JobRecord, delay_ms: int, scribe: Scribe) -> Changed:
 def progress_text(job: JobRecord) -> str:
     """Progress for the event log: JSON as it is, other codecs as a note of their size."""
     data = job.progress or b""
-    return data.decode() if job.codec == "json" and len(data) <= 1_000 else f"{len(data)} bytes"
+    return data.decode() if job.result_codec == "json" and len(data) <= 1_000 else f"{len(data)} bytes"
 
 
 def set_result_ttl(job: JobRecord, ttl_ms: int, scribe: Scribe) -> Changed:

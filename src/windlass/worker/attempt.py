@@ -159,7 +159,7 @@ class Attempt:
 
     def _completed(self, value: Any) -> Settlement:
         try:
-            data = encode_value(get_codec(self.record.codec), value)
+            data = encode_value(get_codec(self.record.result_codec), value)
             limit = self.tools.max_result_bytes
             if len(data) > limit:
                 raise ResultError(
@@ -170,7 +170,9 @@ class Attempt:
             self.error = exc
         except (TypeError, ValueError, OverflowError, RecursionError) as exc:
             kind = type(value).__name__
-            self.error = ResultError(f"the result ({kind}) cannot be stored as {self.record.codec}: {exc}")
+            self.error = ResultError(
+                f"the result ({kind}) cannot be stored as {self.record.result_codec}: {exc}"
+            )
         else:
             self.result = value
             return Settlement(

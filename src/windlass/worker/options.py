@@ -62,6 +62,8 @@ class WorkerOptions(msgspec.Struct, frozen=True, kw_only=True):
     burst: bool = False
     #: A label for people, part of the heartbeat.
     tag: str = ""
+    #: The worker's identity: must be its own, also after a restart. None: host:pid:random.
+    id: str | None = None
 
     def __post_init__(self) -> None:
         for name in ("concurrency", "process_slots"):

@@ -78,7 +78,7 @@ class Worker:
         if handler is not None and not callable(handler):
             raise ConfigError("handler", "callable", handler)
         self.registry = self.app.registry if handler is None else Registry(Handler(handler, takes_job=True))
-        self.id = f"{socket.gethostname()[:80]}:{os.getpid()}:{new_id()[-8:]}"
+        self.id = self.options.id or f"{socket.gethostname()[:80]}:{os.getpid()}:{new_id()[-8:]}"
         self._context = context if context is not None else self.app.context
         self._strategies = {**self.app.backoff_strategies, **(backoff_strategies or {})}
         self._shares = SharePlanner(to_specs(queues, self.options.concurrency), self.options.order)
@@ -95,7 +95,8 @@ class Worker:
         self._next_due_ms: float | None = None
         self._rng = random.Random()
         self._limited_until_ms = 0.0
-        self._pumped_ms = 0.0
+        #: When the pump last got through to the store, by the worker's monotonic clock.
+        self.last_progress_ms = 0.0
         self._stop_tasks: set[asyncio.Task[None]] = set()
         #: Handlers in threads that did not stop in time; their jobs were given back.
         self.abandoned = 0
@@ -152,6 +153,7 @@ class Worker:
         self._duties = self._make_duties()
         if self.options.duties:
             self._duties.start()
+        self.last_progress_ms = self.app.clock.monotonic_ms()
         self._pump_task = asyncio.create_task(self._pump_safely(), name="windlass-pump")
         self._emitter.emit("ready")
 
@@ -208,7 +210,7 @@ class Worker:
         """Connected, and the pump moved lately: what a readiness probe asks."""
         if self._state != "running":
             return False
-        return self.app.clock.monotonic_ms() - self._pumped_ms < 3 * self.options.ms("poll") + 5_000
+        return self.app.clock.monotonic_ms() - self.last_progress_ms < 3 * self.options.ms("poll") + 5_000
 
     def rate_limit(self, seconds: float) -> None:
         """Claim nothing for ``seconds``: the service behind the handlers said so."""
@@ -297,7 +299,6 @@ class Worker:
 
     async def _pump(self) -> None:
         while not (self._closing and not self._attempts and not self._ends):
-            self._pumped_ms = self.app.clock.monotonic_ms()
             claim = self._plan_claim()
             if self._ends or (claim is not None and self._look):
                 await self._exchange(claim)
@@ -305,6 +306,7 @@ class Worker:
                 return
             else:
                 await self._wait()
+            self.last_progress_ms = self.app.clock.monotonic_ms()
 
     def _plan_claim(self) -> rq.Claim | None:
         free = self.options.concurrency - len(self._attempts)
@@ -402,7 +404,8 @@ class Worker:
             queue = self._queues[record.queue] = self.app.queue(record.queue)
         handler = self.registry.find(record.queue, record.task)
         if handler is None:
-            log.warning("no handler here for task %r of queue %r", record.task, record.queue)
+            facts = {"job_id": record.id, "task": record.task, "queue": record.queue}
+            log.warning("no handler here for task %r of queue %r", record.task, record.queue, extra=facts)
             self._end(classify.unknown_task(record))
             return
         job: Job[Any] = Job(queue, record, held=True, context=self._context, on_progress=self._on_progress)
@@ -447,12 +450,10 @@ class Worker:
                 if self._emitter.wants("completed"):
                     self._emitter.emit("completed", attempt.job, attempt.result)
             case Outcome.FAIL:
-                log.error("job %s (%s) failed: %s", attempt.record.id, attempt.record.task, attempt.error)
+                _log_attempt(logging.ERROR, "failed", attempt)
                 self._emitter.emit("failed", attempt.job, attempt.error)
             case Outcome.RETRY:
-                log.info(
-                    "job %s (%s) will be retried: %s", attempt.record.id, attempt.record.task, attempt.error
-                )
+                _log_attempt(logging.INFO, "will be retried", attempt)
                 self._emitter.emit("retrying", attempt.job, attempt.error)
             case Outcome.CANCEL:
                 self._emitter.emit("cancelled", attempt.job)
@@ -466,7 +467,7 @@ class Worker:
     def _on_lost(self, token: str) -> None:
         attempt = self._attempts.get(token)
         if attempt is not None:
-            log.warning("job %s: the lease was lost, stopping its handler", attempt.record.id)
+            _log_attempt(logging.WARNING, "lost its lease and is stopped", attempt)
             attempt.stop(StopReason.LOST)
 
     def _on_cancel(self, token: str) -> None:
@@ -546,3 +547,16 @@ class Worker:
 
         for number in (signal.SIGTERM, signal.SIGINT):
             self._loop.add_signal_handler(number, stop)
+
+
+def _log_attempt(level: int, what: str, attempt: Attempt) -> None:
+    """A line about an attempt, with its facts as fields for structured logs."""
+    record = attempt.record
+    facts = {
+        "job_id": record.id,
+        "task": record.task,
+        "queue": record.queue,
+        "attempt": record.attempts + 1,
+    }
+    error = f": {attempt.error}" if attempt.error is not None else ""
+    log.log(level, "job %s (%s) %s%s", record.id, record.task, what, error, extra=facts)

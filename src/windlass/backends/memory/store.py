@@ -16,10 +16,13 @@ from typing import Any, TypeVar, cast
 from windlass.backend import requests as rq
 from windlass.core import transitions
 from windlass.core.job import (
+    ARCHIVER_KEPT_MS,
     EVENTS_KEPT,
+    HISTORY_HELD,
     HISTORY_KEPT,
     HISTORY_KEPT_MS,
     LOGS_KEPT,
+    ArchiverInfo,
     AttemptRecord,
     CounterRow,
     Event,
@@ -30,7 +33,7 @@ from windlass.core.job import (
     QueueInfo,
     WorkerInfo,
 )
-from windlass.core.outcome import AddOutcome, CancelOutcome, Changed, Extended, Settled
+from windlass.core.outcome import AddOutcome, CancelResult, Changed, Extended, Settled
 from windlass.core.patterns import matches
 from windlass.core.retention import keep_until, spare_until
 from windlass.core.states import DUE_LATER, FINISHED, JobState
@@ -102,6 +105,7 @@ class MemoryStore:
         self._logs: dict[JobRef, deque[str]] = {}
         self._counters: Counter[tuple[str, str, str]] = Counter()
         self._workers: dict[str, WorkerInfo] = {}
+        self._archivers: dict[str, ArchiverInfo] = {}
         self._leaders: dict[str, tuple[str, int]] = {}
         self._last_place = 0
         self._topics: set[str] = set()
@@ -134,6 +138,8 @@ class MemoryStore:
             rq.ReadHistory: self._read_history,
             rq.ReadCounters: self._read_counters,
             rq.ListWorkers: self._list_workers,
+            rq.Archive: self._archive,
+            rq.ListArchivers: self._list_archivers,
         }
 
     def apply(self, request: rq.Request[R], now_ms: int) -> tuple[R, set[str]]:
@@ -359,7 +365,8 @@ class MemoryStore:
         gone_workers = [w.id for w in self._workers.values() if w.beat_ms <= now_ms - WORKER_KEPT_MS]
         for worker_id in gone_workers:
             del self._workers[worker_id]
-        history = sum(_trim_history(queue, now_ms) for queue in self._queues.values())
+        archivers = self._list_archivers(rq.ListArchivers(), scribe)
+        history = sum(self._trim_history(queue, archivers, now_ms) for queue in self._queues.values())
         return rq.Pruned(
             jobs=min(len(old), request.limit),
             ids=len(gone_ids),
@@ -367,6 +374,38 @@ class MemoryStore:
             workers=len(gone_workers),
             more=len(old) > request.limit,
         )
+
+    def _trim_history(self, queue: _Queue, archivers: list[ArchiverInfo], now_ms: int) -> int:
+        """Drop what is old or too much; what a live archiver has not copied goes only over the hard bound."""
+        copied = min((info.cursors.get(queue.name, 0) for info in archivers), default=queue.last_history)
+        count = 0
+        while queue.history:
+            at, record = queue.history[0]
+            too_much = len(queue.history) > HISTORY_KEPT
+            too_old = record.finished_ms <= now_ms - HISTORY_KEPT_MS
+            if at <= copied:
+                if not (too_much or too_old):
+                    break
+            elif len(queue.history) <= HISTORY_HELD:
+                break
+            else:
+                self._counters[queue.name, "", "history_dropped"] += 1
+            queue.history.popleft()
+            count += 1
+        return count
+
+    def _archive(self, request: rq.Archive, scribe: Scribe) -> None:
+        known = self._archivers.setdefault(request.name, ArchiverInfo(name=request.name, cursors={}))
+        for queue, at in request.cursors.items():
+            known.cursors[queue] = max(known.cursors.get(queue, 0), at)
+        known.seen_ms = scribe.now_ms
+
+    def _list_archivers(self, request: rq.ListArchivers, scribe: Scribe) -> list[ArchiverInfo]:
+        live = [a for a in self._archivers.values() if a.seen_ms > scribe.now_ms - ARCHIVER_KEPT_MS]
+        return [
+            ArchiverInfo(name=a.name, cursors=dict(a.cursors), seen_ms=a.seen_ms)
+            for a in sorted(live, key=lambda info: info.name)
+        ]
 
     def _elect(self, request: rq.Elect, scribe: Scribe) -> bool:
         holder, until_ms = self._leaders.get(request.role, ("", 0))
@@ -395,14 +434,14 @@ class MemoryStore:
 
     # --- changes ---------------------------------------------------------------------------------------
 
-    def _cancel(self, request: rq.CancelJobs, scribe: Scribe) -> list[CancelOutcome]:
+    def _cancel(self, request: rq.CancelJobs, scribe: Scribe) -> list[CancelResult]:
         answers = []
         for ref in request.refs:
             job = self._find(ref)
             outcome = transitions.cancel(job, request.reason, scribe)
-            if job is not None and outcome is CancelOutcome.CANCELLED:
+            if job is not None and outcome is CancelResult.CANCELLED:
                 self._file(job)
-            if job is not None and outcome is CancelOutcome.CANCELLING:
+            if job is not None and outcome is CancelResult.CANCELLING:
                 self._topics.add(f"worker:{job.worker}")
             answers.append(outcome)
         return answers
@@ -631,13 +670,3 @@ def _prunable(queue: _Queue, now_ms: int) -> list[JobRecord]:
                 found.append(job)
     found.sort(key=lambda job: (job.finished_ms or 0, job.seq))
     return found
-
-
-def _trim_history(queue: _Queue, now_ms: int) -> int:
-    count = 0
-    while queue.history and (
-        len(queue.history) > HISTORY_KEPT or queue.history[0][1].finished_ms <= now_ms - HISTORY_KEPT_MS
-    ):
-        queue.history.popleft()
-        count += 1
-    return count

@@ -1,0 +1,254 @@
+"""``windlass bench``: how fast is this store, here?"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from itertools import count
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from windlass.cli.output import Column, Out
+from windlass.cli.store import StoreOptions, shown_url, sqlite_path, store_command
+from windlass.cli.values import show_rate, show_span
+from windlass.core.clock import SYSTEM_CLOCK
+from windlass.core.ids import new_id
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from windlass.app import Windlass
+    from windlass.queue import Queue
+
+_DATA = {"text": "x" * 80}
+_TASK = "bench"
+_TOGETHER = 64
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options(StoreOptions):
+    """``jobs`` for the bulk steps; steps that go one by one use fewer."""
+
+    jobs: int = 10_000
+    concurrency: int = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Measure:
+    """One measured step. Latencies only where each job was timed."""
+
+    step: str
+    jobs: int
+    seconds: float
+    p50_ms: float | None = None
+    p99_ms: float | None = None
+
+    @property
+    def per_second(self) -> float:
+        return self.jobs / max(self.seconds, 1e-9)
+
+
+async def run(options: Options, out: Out) -> int:
+    """Measure, in a place of its own that is removed afterwards."""
+    few = max(min(options.jobs // 10, 1_000), 1)
+    async with _fresh_app(options, out) as app:
+        queue = app.queue("bench")
+        measures = [
+            await add_one_by_one(queue, few, out),
+            await add_together(queue, few * 4, out),
+            await add_bulk(queue, options.jobs, out),
+            await drain(app, few * 5 + options.jobs, options.concurrency, out),
+            await latency(app, min(few, 300), out),
+        ]
+        await queue.obliterate(force=True)
+    _report(measures, options, out)
+    return 0
+
+
+@asynccontextmanager
+async def _fresh_app(options: Options, out: Out) -> AsyncIterator[Windlass]:
+    """A namespace of its own; on sqlite a file of its own beside the database, on the same disk."""
+    from windlass.app import Windlass
+    from windlass.backend.urls import DEFAULT_URL
+
+    url = options.url or DEFAULT_URL
+    name = f"bench-{new_id()[-12:]}"
+    path = sqlite_path(url)
+    if path is not None:
+        query = url.partition("?")[2]
+        path = (path.parent / f".windlass-{name}.db").absolute()
+        url = f"sqlite:///{path}" + (f"?{query}" if query else "")
+    else:
+        url += f"{'&' if '?' in url else '?'}namespace={name}"
+    out.note(f"Measuring {shown_url(options.url or DEFAULT_URL)} ...")
+    try:
+        async with Windlass(url) as app:
+            yield app
+    finally:
+        if path is not None:
+            _remove(path)
+
+
+def _remove(path: Path) -> None:
+    for file in path.parent.glob(path.name + "*"):
+        file.unlink(missing_ok=True)
+
+
+async def add_one_by_one(queue: Queue, jobs: int, out: Out) -> Measure:
+    """Each ``add`` awaited before the next: what a single producer sees."""
+    times: list[float] = []
+
+    async def step() -> None:
+        start = SYSTEM_CLOCK.monotonic_ms()
+        await queue.add(_TASK, _DATA)
+        times.append(SYSTEM_CLOCK.monotonic_ms() - start)
+
+    with out.progress("Add one by one", jobs) as advance:
+        seconds = await _timed(lambda: _repeat(step, jobs, advance))
+    return Measure("add, one by one", jobs, seconds, *_percentiles(times))
+
+
+async def add_together(queue: Queue, jobs: int, out: Out) -> Measure:
+    """Many producers at once: the store may share one commit among them."""
+    with out.progress(f"Add, {_TOGETHER} at once", jobs) as advance:
+
+        async def producer(count: int) -> None:
+            for _ in range(count):
+                await queue.add(_TASK, _DATA)
+                advance(1)
+
+        shares = [jobs // _TOGETHER + (n < jobs % _TOGETHER) for n in range(_TOGETHER)]
+        seconds = await _timed(lambda: asyncio.gather(*map(producer, shares)))
+    return Measure(f"add, {_TOGETHER} at once", jobs, seconds)
+
+
+async def add_bulk(queue: Queue, jobs: int, out: Out) -> Measure:
+    """``add_bulk`` in chunks of a thousand."""
+    seconds = 0.0
+    with out.progress("Add in bulk", jobs) as advance:
+        for start in range(0, jobs, 1_000):
+            chunk = [{"name": _TASK, "data": _DATA}] * min(1_000, jobs - start)
+            seconds += await _timed(lambda chunk=chunk: queue.add_bulk(chunk))  # type: ignore[misc]
+            advance(len(chunk))
+    return Measure("add in bulk", jobs, seconds)
+
+
+async def drain(app: Windlass, jobs: int, concurrency: int, out: Out) -> Measure:
+    """One worker runs jobs that do nothing until the queue is empty."""
+    from windlass.worker import Worker
+
+    done = count()
+    with out.progress("Drain", jobs) as advance:
+
+        async def work(job: object) -> None:
+            if next(done) % 100 == 99:  # drawing is not what we measure
+                advance(100)
+
+        worker = Worker("bench", work, url_or_app=app, concurrency=concurrency, burst=True)
+        seconds = await _timed(worker.run)
+    return Measure(f"drain, {concurrency} slots", jobs, seconds)
+
+
+async def latency(app: Windlass, jobs: int, out: Out) -> Measure:
+    """From ``add`` to the start of the handler, on an idle worker."""
+    from windlass.worker import Worker
+
+    started: asyncio.Queue[float] = asyncio.Queue()
+
+    async def work(job: object) -> None:
+        started.put_nowait(SYSTEM_CLOCK.monotonic_ms())
+
+    times: list[float] = []
+    queue = app.queue("bench")
+
+    async def step() -> None:
+        start = SYSTEM_CLOCK.monotonic_ms()
+        await queue.add(_TASK, _DATA)
+        times.append(await started.get() - start)
+
+    worker = Worker("bench", work, url_or_app=app, concurrency=1)
+    await worker.start()
+    try:
+        with out.progress("Add to start", jobs) as advance:
+            seconds = await _timed(lambda: _repeat(step, jobs, advance))
+    finally:
+        await worker.close()
+    return Measure("add to start, idle", jobs, seconds, *_percentiles(times))
+
+
+async def _timed(work: Callable[[], Awaitable[Any]]) -> float:
+    start = SYSTEM_CLOCK.monotonic_ms()
+    await work()
+    return (SYSTEM_CLOCK.monotonic_ms() - start) / 1000
+
+
+async def _repeat(step: Callable[[], Awaitable[None]], times: int, advance: Callable[[float], None]) -> None:
+    for _ in range(times):
+        await step()
+        advance(1)
+
+
+def _percentiles(times: list[float]) -> tuple[float, float]:
+    ordered = sorted(times)
+    return ordered[len(ordered) // 2], ordered[min(int(len(ordered) * 0.99), len(ordered) - 1)]
+
+
+def _report(measures: list[Measure], options: Options, out: Out) -> None:
+    if out.as_json:
+        out.document([{**_fields(m), "per_second": round(m.per_second, 1)} for m in measures])
+        return
+    columns = [
+        Column("step"),
+        Column("jobs", right=True),
+        Column("time", right=True),
+        Column("per second", right=True, style="bold"),
+        Column("p50", right=True),
+        Column("p99", right=True),
+    ]
+    rows = [
+        [
+            measure.step,
+            f"{measure.jobs:,}",
+            show_span(measure.seconds * 1000),
+            show_rate(measure.per_second),
+            _latency(measure.p50_ms),
+            _latency(measure.p99_ms),
+        ]
+        for measure in measures
+    ]
+    out.table(columns, rows)
+    out.note(
+        "Figures depend on this machine, its disk and what else runs on it: compare only runs made here."
+    )
+
+
+def _fields(measure: Measure) -> dict[str, Any]:
+    return {name: getattr(measure, name) for name in Measure.__slots__}
+
+
+def _latency(ms: float | None) -> str:
+    return "" if ms is None else f"{ms:.2f}ms" if ms < 100 else show_span(ms)
+
+
+@store_command(
+    "bench",
+    run,
+    fast=True,
+    examples="""
+windlass bench
+windlass bench --jobs 50000 --concurrency 64
+windlass bench --url sqlite:///shop.db --json       beside shop.db, on its disk
+""",
+)
+@click.option("--jobs", "-n", type=click.IntRange(10, 1_000_000), default=10_000, show_default=True)
+@click.option("--concurrency", "-c", type=click.IntRange(1, 10_000), default=16, show_default=True)
+def command(**values: Any) -> Options:
+    """Measure adding, draining and latency on this machine.
+
+    Works in a namespace of its own (for sqlite: in a file of its own beside the database), and
+    removes it afterwards. Jobs carry about 100 bytes and do nothing.
+    """
+    return Options(**values)

@@ -1,0 +1,61 @@
+"""``windlass cancel``: stop jobs, whether they wait or run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import click
+
+from windlass.cli.changes import Answers, each
+from windlass.cli.output import Out
+from windlass.cli.store import StoreOptions, store_command
+from windlass.core.outcome import CancelResult
+from windlass.errors import IllegalTransitionError, JobNotFoundError
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options(StoreOptions):
+    """Which jobs, and the reason that is kept with them."""
+
+    queue: str
+    ids: tuple[str, ...]
+    reason: str = ""
+
+
+async def run(options: Options, out: Out) -> int:
+    """Cancel jobs."""
+    answers = Answers("cancelled")
+    async with options.app() as app:
+        queue = app.queue(options.queue)
+
+        async def cancel(job_id: str) -> str:
+            outcome = await queue.cancel(job_id, options.reason)
+            if outcome is CancelResult.NOT_FOUND:
+                raise JobNotFoundError(options.queue, job_id)
+            if outcome is CancelResult.FINISHED:
+                raise IllegalTransitionError(job_id, "finished", "cancel")
+            return outcome.value
+
+        await each(options.ids, cancel, answers, out)
+    return answers.report(out)
+
+
+@store_command(
+    "cancel",
+    run,
+    examples="""
+windlass cancel mail order-17
+windlass cancel mail order-17 order-18 --reason 'sold out'
+windlass jobs mail --state active --json | jq -r '.jobs[].id' | xargs windlass cancel mail
+""",
+)
+@click.argument("queue")
+@click.argument("ids", nargs=-1, required=True, metavar="ID...")
+@click.option("--reason", default="", help="Kept with the job, for people.")
+def command(**values: Any) -> Options:
+    """Cancel jobs of QUEUE.
+
+    A waiting job is cancelled at once. A running one is 'cancelling': its worker is told and stops it.
+    """
+    return Options(**values)

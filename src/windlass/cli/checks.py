@@ -1,0 +1,210 @@
+"""What ``windlass doctor`` looks at: each check yields what it saw and what to do about it."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections import Counter
+from collections.abc import AsyncIterator, Callable
+from contextlib import closing
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from windlass._version import __version__
+from windlass.backend import requests as rq
+from windlass.backend.urls import parse_url
+from windlass.cli.store import shown_url, sqlite_path
+from windlass.cli.values import show_age, show_bytes
+from windlass.core.states import JobState
+
+if TYPE_CHECKING:
+    from windlass.app import Windlass
+    from windlass.core.job import JobRecord, QueueInfo, WorkerInfo
+
+Level = Literal["fact", "warning", "problem"]
+#: Living workers take back a lease at most this long after it ran out.
+_RECOVER_MS = 30_000
+#: Somebody should look when jobs wait this long although workers are there.
+_BACKLOG_MS = 5 * 60_000
+_BIG_LOG = 64 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that was seen, and what to do about it."""
+
+    level: Level
+    text: str
+    advice: str = ""
+
+
+def fact(text: str) -> Finding:
+    """Good to know."""
+    return Finding("fact", text)
+
+
+def warning(text: str, advice: str) -> Finding:
+    """Somebody should look at it."""
+    return Finding("warning", text, advice)
+
+
+def problem(text: str, advice: str = "") -> Finding:
+    """Something is wrong."""
+    return Finding("problem", text, advice)
+
+
+@dataclass(frozen=True, slots=True)
+class Patient:
+    """What the checks look at. ``deep``: they may take long."""
+
+    app: Windlass
+    deep: bool
+    now: int
+    queues: list[QueueInfo]
+    workers: list[WorkerInfo]
+
+    def served(self, queue: str) -> bool:
+        """Whether a worker takes jobs of the queue."""
+        return any(queue in worker.queues and not worker.quiet for worker in self.workers)
+
+    async def jobs(self, queue: str, state: JobState) -> list[JobRecord]:
+        """The newest thousand in the state."""
+        request = rq.ListJobs(queue=queue, states=[state], limit=1_000)
+        return (await self.app.store.execute(request)).jobs
+
+
+def many(count: int, word: str) -> str:
+    """``1 job``, ``2 jobs``."""
+    return f"{count:,} {word}{'s' * (count != 1)}"
+
+
+async def check_store(patient: Patient) -> AsyncIterator[Finding]:
+    """It opens: say what it is."""
+    kept = sum(sum(info.counts.values()) for info in patient.queues)
+    size = f"{many(len(patient.queues), 'queue')}, {many(kept, 'job')} kept"
+    yield fact(f"{shown_url(patient.app.url)} answers: {size}")
+    yield fact(f"windlass {__version__} on {patient.app.store.name}")
+
+
+async def check_sqlite(patient: Patient) -> AsyncIterator[Finding]:
+    """The database file: journal, size, and with ``deep`` its integrity."""
+    path = sqlite_path(patient.app.url)
+    if path is None:
+        return
+    verdict = ""
+    with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as conn:
+        (mode,) = conn.execute("PRAGMA journal_mode").fetchone()
+        (free,) = conn.execute("PRAGMA freelist_count").fetchone()
+        (page,) = conn.execute("PRAGMA page_size").fetchone()
+        if patient.deep:
+            (verdict,) = conn.execute("PRAGMA quick_check(1)").fetchone()
+    log = path.with_name(path.name + "-wal")
+    log_size = log.stat().st_size if log.exists() else 0
+    synchronous = parse_url(patient.app.url).options.get("synchronous", "full")
+    yield fact(f"sqlite {sqlite3.sqlite_version}: journal {mode}, synchronous {synchronous}")
+    size, spare = show_bytes(path.stat().st_size), show_bytes(free * page)
+    yield fact(f"the file has {size} ({spare} free inside), its log {show_bytes(log_size)}")
+    if verdict == "ok":
+        yield fact("the file passed its integrity check")
+    elif verdict:
+        advice = "restore a backup, or save what the sqlite3 shell's .recover finds"
+        yield problem(f"the file is damaged: {verdict}", advice)
+    if mode != "wal":
+        yield problem(f"the journal mode is {mode}, not wal", "put the file on a local disk")
+    if synchronous != "full":
+        advice = "drop ?synchronous= from the URL unless you chose this"
+        yield warning(f"synchronous is {synchronous}: a power cut may lose the last jobs", advice)
+    if log_size > _BIG_LOG:
+        advice = "some program reads for very long: look for open transactions on the file"
+        yield warning(f"the log has grown to {show_bytes(log_size)}", advice)
+
+
+async def check_workers(patient: Patient) -> AsyncIterator[Finding]:
+    """Is anybody there, and of one version?"""
+    workers = patient.workers
+    if not workers:
+        yield fact("no worker is alive")  # whether that matters, check_unserved tells
+        return
+    busy, slots = sum(w.busy for w in workers), sum(w.concurrency for w in workers)
+    yield fact(f"{many(len(workers), 'worker')} alive, {busy} of {slots} slots busy")
+    versions = sorted({worker.version for worker in workers})
+    if len(versions) > 1:
+        advice = "fine during a rolling deploy; otherwise restart the old ones"
+        yield warning(f"workers run different versions: {', '.join(versions)}", advice)
+    elif versions != [__version__]:
+        text = f"workers run {versions[0]}, this command is {__version__}"
+        yield warning(text, "use the same version in both places")
+
+
+async def check_unserved(patient: Patient) -> AsyncIterator[Finding]:
+    """Jobs that wait for a worker which is not there, or not quick enough."""
+    for info in patient.queues:
+        waiting = info.counts.get("waiting", 0) + info.counts.get("retrying", 0)
+        if not waiting or info.paused:
+            continue
+        age_ms = 0 if info.oldest_ready_ms is None else patient.now - info.oldest_ready_ms
+        if not patient.served(info.name):
+            advice = f"start one: windlass worker MODULE:APP --queues {info.name}"
+            yield problem(
+                f"{info.name}: {many(waiting, 'job')} to run and no worker serves the queue", advice
+            )
+        elif age_ms > _BACKLOG_MS:
+            advice = "add slots (--concurrency, --processes) or workers, or give the queue more weight"
+            yield warning(
+                f"{info.name}: the oldest of {many(waiting, 'job')} waits for {show_age(age_ms)}", advice
+            )
+
+
+async def check_paused(patient: Patient) -> AsyncIterator[Finding]:
+    """Queues that somebody paused, with jobs in them."""
+    for info in patient.queues:
+        waiting = info.counts.get("waiting", 0)
+        if info.paused and waiting:
+            text = f"{info.name}: paused with {many(waiting, 'job')} waiting"
+            yield warning(text, f"windlass resume {info.name}")
+
+
+async def check_leases(patient: Patient) -> AsyncIterator[Finding]:
+    """Active jobs whose worker fell silent."""
+    overdue = patient.now - (_RECOVER_MS if patient.workers else 0)
+    for info in patient.queues:
+        if not info.counts.get("active"):
+            continue
+        active = await patient.jobs(info.name, JobState.ACTIVE)
+        ends = [job.lease_until_ms for job in active if job.lease_until_ms and job.lease_until_ms < overdue]
+        if ends:
+            since = show_age(patient.now - min(ends))
+            who = "nobody took them back" if patient.workers else "no worker is alive to take them back"
+            text = f"{info.name}: {many(len(ends), 'running job')} lost the worker {since} ago and {who}"
+            yield problem(text, "start any worker on this store: it recovers them within seconds")
+        stalled = sum(job.stalls > 0 for job in active)
+        if stalled:
+            advice = "look for handlers that block or crash the worker; isolation='process' contains them"
+            yield warning(f"{info.name}: {many(stalled, 'running job')} had to be recovered before", advice)
+
+
+async def check_failed(patient: Patient) -> AsyncIterator[Finding]:
+    """The dead set, by what killed it."""
+    for info in patient.queues:
+        count = info.counts.get("failed", 0)
+        if not count:
+            continue
+        failed = await patient.jobs(info.name, JobState.FAILED)
+        classes = Counter(job.errors[-1].error_class if job.errors else job.reason for job in failed)
+        detail = ", ".join(f"{name} {number:,}" for name, number in classes.most_common(3))
+        sampled = "" if len(failed) >= count else f" among the newest {len(failed):,}"
+        advice = f"windlass jobs {info.name} --state failed; once mended: windlass retry {info.name} --all"
+        yield warning(f"{info.name}: {many(count, 'failed job')} kept ({detail}{sampled})", advice)
+        if any(job.reason == "stalled" for job in failed):
+            advice = "look for crashes or memory limits; run the task with isolation='process'"
+            yield warning(f"{info.name}: jobs failed because their worker died again and again", advice)
+
+
+CHECKS: tuple[Callable[[Patient], AsyncIterator[Finding]], ...] = (
+    check_store,
+    check_sqlite,
+    check_workers,
+    check_unserved,
+    check_paused,
+    check_leases,
+    check_failed,
+)

@@ -1,0 +1,87 @@
+"""``windlass doctor``: look for trouble and say what to do about it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import click
+
+from windlass.cli.checks import CHECKS, Finding, Patient, many, problem
+from windlass.cli.output import Out, styled
+from windlass.cli.store import StoreOptions, store_command
+from windlass.cli.views import now_ms
+from windlass.errors import WindlassError
+
+_MARKS = {"fact": ("✓", "green"), "warning": ("!", "yellow"), "problem": ("✗", "bold red")}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options(StoreOptions):
+    """``deep``: also read the whole database. ``strict``: warnings count as problems."""
+
+    deep: bool = False
+    strict: bool = False
+
+
+async def run(options: Options, out: Out) -> int:
+    """Examine the store."""
+    findings = await examine(options)
+    bad = ("problem", "warning") if options.strict else ("problem",)
+    code = int(any(finding.level in bad for finding in findings))
+    if out.as_json:
+        out.document({"healthy": code == 0, "findings": findings})
+    else:
+        _draw(findings, out)
+    return code
+
+
+async def examine(options: Options) -> list[Finding]:
+    """Everything the checks find; a store that cannot be used is a finding too."""
+    findings: list[Finding] = []
+    try:
+        async with options.app() as app:
+            patient = Patient(app, options.deep, now_ms(), await app.queues(), await app.workers())
+            for check in CHECKS:
+                findings += [finding async for finding in check(patient)]
+    except WindlassError as exc:
+        findings.append(problem(f"the store cannot be used: {exc}"))
+    return findings
+
+
+def _draw(findings: list[Finding], out: Out) -> None:
+    for finding in findings:
+        mark, style = _MARKS[finding.level]
+        line = styled(f"{mark} ", style)
+        line.append(finding.text, style="" if finding.level == "fact" else style)
+        out.text(line)
+        if finding.advice:
+            out.text(f"  → {finding.advice}", "dim")
+    problems = sum(finding.level == "problem" for finding in findings)
+    warnings = sum(finding.level == "warning" for finding in findings)
+    out.text()
+    if not problems and not warnings:
+        out.text("All is well.", "bold green")
+    else:
+        out.text(f"{many(problems, 'problem')}, {many(warnings, 'warning')}.", "bold")
+
+
+@store_command(
+    "doctor",
+    run,
+    examples="""
+windlass doctor
+windlass doctor --deep                              also check the database file
+windlass doctor --strict --json                     for monitoring
+""",
+)
+@click.option("--deep", is_flag=True, help="Also read the whole database to check its integrity.")
+@click.option("--strict", is_flag=True, help="Exit with 1 for warnings too.")
+def command(**values: Any) -> Options:
+    """Look for problems and say what to do about each.
+
+    Exit code 1 when something is wrong: the store cannot be used, jobs wait without a worker, jobs
+    lost their worker and were not taken back. Warnings (failed jobs, paused queues, mixed versions)
+    do not change the exit code unless --strict.
+    """
+    return Options(**values)

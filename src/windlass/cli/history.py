@@ -1,0 +1,105 @@
+"""``windlass history``: attempts that ended, with their times."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from windlass.backend import requests as rq
+from windlass.cli.output import STATE_STYLES, Column, Out, styled
+from windlass.cli.store import StoreOptions, store_command
+from windlass.cli.values import show_span, show_time
+from windlass.errors import HistoryTrimmedError
+
+if TYPE_CHECKING:
+    from windlass.core.job import AttemptRecord
+    from windlass.queue import Queue
+
+COLUMNS = [
+    Column("finished"),
+    Column("task", cut=True),
+    Column("job", drop=2),
+    Column("run", right=True),
+    Column("outcome"),
+    Column("waited", right=True),
+    Column("took", right=True),
+    Column("error", cut=True, drop=1),
+    Column("worker", cut=True, drop=3),
+]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options(StoreOptions):
+    """Records of ``queue`` after position ``after`` (None: the last ``limit``)."""
+
+    queue: str
+    after: int | None = None
+    limit: int = 30
+
+
+async def run(options: Options, out: Out) -> int:
+    """Print attempts, oldest first."""
+    async with options.app() as app:
+        queue = app.queue(options.queue)
+        after = options.after if options.after is not None else await _start(queue, options.limit)
+        page = await queue.store.execute(rq.ReadHistory(queue=queue.name, after=after, limit=options.limit))
+    if out.as_json:
+        records = [_view(record) for record in page.records]
+        out.document({"records": records, "last": page.last, "newest": page.newest, "oldest": page.oldest})
+        return 0
+    if not page.records:
+        out.text(f"No finished attempts in {options.queue}.")
+        return 0
+    out.table(COLUMNS, [_row(record) for record in page.records])
+    if page.last < page.newest:
+        out.note(f"{page.newest - page.last:,} more: add --after {page.last}")
+    return 0
+
+
+async def _start(queue: Queue, limit: int) -> int:
+    """Where the last ``limit`` records begin."""
+    try:
+        newest = (await queue.store.execute(rq.ReadHistory(queue=queue.name, limit=1))).newest
+        oldest = 1
+    except HistoryTrimmedError as exc:
+        oldest = exc.oldest
+        request = rq.ReadHistory(queue=queue.name, after=oldest - 1, limit=1)
+        newest = (await queue.store.execute(request)).newest
+    return max(newest - limit, oldest - 1)
+
+
+def _view(record: AttemptRecord) -> dict[str, Any]:
+    return {name: getattr(record, name) for name in record.__struct_fields__}
+
+
+def _row(record: AttemptRecord) -> list[Any]:
+    return [
+        styled(show_time(record.finished_ms, with_date=False), "dim"),
+        record.task,
+        record.job_id,
+        str(record.attempt) if record.attempt else "-",
+        styled(record.outcome.value, STATE_STYLES.get(record.outcome.value, "yellow")),
+        show_span(record.wait_ms),
+        show_span(record.duration_ms),
+        styled(record.error_class or "", "red"),
+        record.worker or "",
+    ]
+
+
+@store_command(
+    "history",
+    run,
+    examples="""
+windlass history mail                               the last 30 attempts
+windlass history mail --after 1200 --limit 1000 --json
+windlass history mail --json | jq '[.records[].duration_ms] | add / length'
+""",
+)
+@click.argument("queue")
+@click.option("--after", type=click.IntRange(0), help="Only records after this position of the log.")
+@click.option("--limit", "-l", type=click.IntRange(1, 1_000), default=30, show_default=True)
+def command(**values: Any) -> Options:
+    """Show finished attempts of QUEUE: how long each waited and ran, and how it ended."""
+    return Options(**values)

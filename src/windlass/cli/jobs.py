@@ -1,0 +1,165 @@
+"""``windlass jobs``: list, search and export."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from windlass.cli.output import Column, Out, state_text, styled
+from windlass.cli.store import StoreOptions, store_command
+from windlass.cli.values import parse_pairs, show_age
+from windlass.cli.views import job_export, job_view, now_ms, runs, when_text
+from windlass.core.states import JobState
+
+if TYPE_CHECKING:
+    from windlass.app import Windlass
+    from windlass.job import Job
+    from windlass.queue import Page
+
+STATES = click.Choice([state.value for state in JobState])
+_PAGE = 1_000
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options(StoreOptions):
+    """What to look for. ``queue`` None: in all queues."""
+
+    queue: str | None = None
+    states: tuple[str, ...] = ()
+    name: str | None = None
+    tag: str | None = None
+    error: str | None = None
+    data: dict[str, Any] = field(default_factory=dict)
+    limit: int = 20
+    cursor: str | None = None
+    export: bool = False
+
+
+async def run(options: Options, out: Out) -> int:
+    """List jobs, newest first."""
+    async with options.app() as app:
+        if options.export:
+            return await _export(app, options, out)
+        found: list[Job[Any]] = []
+        cursor = options.cursor
+        for name in await _queue_names(app, options):
+            page = await _search(app, name, options, options.limit - len(found), options.cursor)
+            found += page
+            cursor = page.cursor
+            if len(found) >= options.limit:
+                break
+    if options.queue is None:
+        cursor = None  # a cursor is a place in one queue
+    if out.as_json:
+        out.document({"jobs": [job_view(job) for job in found], "cursor": cursor})
+    elif not found:
+        out.text("No such jobs." if cursor is None else "None among those looked at.")
+    else:
+        _draw(found, options, out)
+    if cursor is not None:
+        out.note(f"More: add --cursor {cursor}")
+    return 0
+
+
+async def _queue_names(app: Windlass, options: Options) -> list[str]:
+    return [options.queue] if options.queue else [info.name for info in await app.queues()]
+
+
+async def _search(app: Windlass, queue: str, options: Options, limit: int, cursor: str | None) -> Page:
+    return await app.queue(queue).search_jobs(
+        name=options.name,
+        state=options.states,
+        data=options.data,
+        tag=options.tag,
+        error=options.error,
+        cursor=cursor,
+        limit=limit,
+    )
+
+
+async def _export(app: Windlass, options: Options, out: Out) -> int:
+    """Every match as JSON lines, in the form that ``enqueue --file`` reads."""
+    unreadable = 0
+    for name in await _queue_names(app, options):
+        async for job in _all(app, name, options):
+            try:
+                out.line(job_export(job))
+            except ValueError:
+                unreadable += 1
+    if unreadable:
+        out.note(f"{unreadable} jobs were left out: their stored arguments cannot be decoded.")
+    return 1 if unreadable else 0
+
+
+async def _all(app: Windlass, queue: str, options: Options) -> AsyncIterator[Job[Any]]:
+    cursor = options.cursor
+    while True:
+        page = await _search(app, queue, options, _PAGE, cursor)
+        for job in page:
+            yield job
+        cursor = page.cursor
+        if cursor is None:
+            return
+
+
+def _draw(found: list[Job[Any]], options: Options, out: Out) -> None:
+    columns = [
+        Column("id"),
+        Column("queue", cut=True, drop=1),
+        Column("task", cut=True),
+        Column("state"),
+        Column("runs", right=True),
+        Column("added", right=True),
+        Column("", drop=2),
+        Column("last error", cut=True, drop=3),
+    ]
+    now = now_ms()
+    out.table(columns, [_row(job, now, named=options.queue is None) for job in found])
+
+
+def _row(job: Job[Any], now: int, *, named: bool) -> list[Any]:
+    last = job.errors[-1] if job.errors else None
+    error = f"{last.error_class}: {last.message}" if last else job.record.reason
+    return [
+        job.id,
+        job.queue_name if named else "",
+        job.name,
+        state_text(job.state),
+        f"{runs(job)}/{job.max_attempts}",
+        show_age(now - job.enqueued_ms),
+        styled(when_text(job, now), "dim"),
+        styled(" ".join(error.split())[:200], "red" if last else "dim"),
+    ]
+
+
+@store_command(
+    "jobs",
+    run,
+    examples="""
+windlass jobs mail --state failed
+windlass jobs mail --name 'send_*' --error SMTPError --limit 50
+windlass jobs --state active                        all queues
+windlass jobs mail --data to=ada@example.com --json
+windlass jobs mail --state failed --export > failed.jsonl
+""",
+)
+@click.argument("queue", required=False)
+@click.option("--state", "-s", "states", multiple=True, type=STATES, help="Only these states (repeatable).")
+@click.option("--name", "-n", metavar="GLOB", help="Only tasks whose name matches (* and ?).")
+@click.option("--tag", "-t", help="Only jobs with this tag.")
+@click.option("--error", metavar="CLASS", help="Only jobs whose last error is of this class.")
+@click.option("--data", "-d", multiple=True, metavar="KEY=VALUE", help="Only jobs with this argument.")
+@click.option("--limit", "-l", type=click.IntRange(1, 100_000), default=20, show_default=True)
+@click.option("--cursor", help="Go on where an earlier page ended (needs QUEUE).")
+@click.option("--export", is_flag=True, help="All matches as JSON lines for 'windlass enqueue --file'.")
+def command(queue: str | None, data: tuple[str, ...], cursor: str | None, **values: Any) -> Options:
+    """List jobs of QUEUE (of all queues without it), newest first.
+
+    'runs' counts attempts against the most that the job may have.
+    """
+    if cursor is not None and queue is None:
+        raise click.UsageError("--cursor is a place in one queue: name the queue too.")
+    return Options(queue=queue, data=parse_pairs(data, "--data"), cursor=cursor, **values)

@@ -1,0 +1,86 @@
+"""What a worker logs: readable lines, or one JSON object per line.
+
+Every record that is written while a task runs carries the job's id, task, queue and attempt.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+import traceback
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+
+from windlass.context import current_job
+
+#: What every LogRecord has; anything else on it was given as ``extra``.
+_STANDARD = frozenset(
+    {*vars(logging.LogRecord("", 0, "", 0, "", None, None)), "message", "asctime", "taskName"}
+)
+
+
+class JobFields(logging.Filter):
+    """Names the job on every record that its task writes, through whatever logger."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        if not hasattr(record, "job_id"):
+            try:
+                job = current_job()
+            except RuntimeError:
+                return True
+            record.job_id, record.task = job.id, job.name
+            record.queue, record.attempt = job.queue_name, job.attempt
+        return True
+
+
+class JsonLines(logging.Formatter):
+    """One JSON object per record."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        line: dict[str, Any] = {
+            "time": _time(record),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        line |= {name: value for name, value in vars(record).items() if name not in _STANDARD}
+        if record.exc_info and record.exc_info[1] is not None:
+            error = record.exc_info[1]
+            line["error"] = {
+                "class": type(error).__name__,
+                "message": str(error),
+                "traceback": "".join(traceback.format_exception(error)),
+            }
+        return msgspec.json.encode(line, enc_hook=str).decode()
+
+
+class Lines(logging.Formatter):
+    """``time LEVEL logger: message``, with the job in brackets."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        job_id = getattr(record, "job_id", None)
+        message = record.getMessage()
+        if job_id is not None and job_id not in message:
+            message = f"[{getattr(record, 'task', '')} {job_id}] {message}"
+        line = f"{_time(record)} {record.levelname:<7} {record.name}: {message}"
+        if record.exc_info:
+            line += "\n" + self.formatException(record.exc_info)
+        return line
+
+
+def _time(record: logging.LogRecord) -> str:
+    at = datetime.fromtimestamp(record.created, UTC)
+    return at.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def set_up(level: str, *, as_json: bool) -> None:
+    """Send all logging to stderr."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(JsonLines() if as_json else Lines())
+    handler.addFilter(JobFields())
+    root = logging.getLogger()
+    root.handlers[:] = [handler]
+    root.setLevel(level.upper())
+    logging.captureWarnings(True)

@@ -1,0 +1,93 @@
+"""The tree of commands. Each is imported when it is called, so that ``windlass --help`` is quick."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+from typing import NamedTuple
+
+import click
+
+from windlass._version import __version__
+
+
+class Entry(NamedTuple):
+    """A command in the list of commands; its code is the module of the same name."""
+
+    section: str
+    summary: str
+
+
+COMMANDS = {
+    "worker": Entry("Run", "Run the tasks of an app until told to stop."),
+    "enqueue": Entry("Run", "Add a job, or a file full of jobs."),
+    "queues": Entry("Look", "List the queues and how many jobs are in each state."),
+    "jobs": Entry("Look", "List, search or export jobs."),
+    "job": Entry("Look", "Show one job: timeline, arguments, errors, logs."),
+    "stats": Entry("Look", "Totals and rates, live with --watch."),
+    "workers": Entry("Look", "List the workers that are alive."),
+    "events": Entry("Look", "Show what happened in a queue, or follow it."),
+    "history": Entry("Look", "Show finished attempts with wait and run times."),
+    "retry": Entry("Change", "Run failed or finished jobs again."),
+    "cancel": Entry("Change", "Cancel jobs, running ones too."),
+    "remove": Entry("Change", "Delete jobs for good."),
+    "pause": Entry("Change", "Stop handing out the jobs of a queue."),
+    "resume": Entry("Change", "Hand out the jobs of a paused queue again."),
+    "clean": Entry("Change", "Delete old finished jobs."),
+    "drain": Entry("Change", "Delete all waiting jobs of a queue."),
+    "doctor": Entry("Check", "Look for problems and say what to do about them."),
+    "bench": Entry("Check", "Measure how fast a store is on this machine."),
+}
+
+
+class CommandTree(click.Group):
+    """Loads commands on demand, lists them by topic, and guesses what was meant."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in COMMANDS:
+            return None
+        command: click.Command = importlib.import_module(f"windlass.cli.{cmd_name}").command
+        return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        name = args[0] if args else ""
+        if name and not name.startswith("-") and name not in COMMANDS:
+            near = difflib.get_close_matches(name, COMMANDS, n=1)
+            hint = f"Did you mean '{near[0]}'?" if near else "See 'windlass --help' for the list."
+            ctx.fail(f"There is no command '{name}'. {hint}")
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        for section in dict.fromkeys(entry.section for entry in COMMANDS.values()):
+            with formatter.section(section):
+                formatter.write_dl(
+                    [(name, entry.summary) for name, entry in COMMANDS.items() if entry.section == section]
+                )
+
+
+EPILOG = """\b
+Start here:
+  windlass worker shop:app              run the tasks of shop.py
+  windlass enqueue mail send_mail --arg to=ada@example.com
+  windlass queues
+  windlass stats --watch
+
+Every command takes --url or reads $WINDLASS_URL; without either the store is
+windlass.db in the current folder. 'windlass COMMAND --help' shows examples.
+"""
+
+
+@click.group(cls=CommandTree, epilog=EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, message="windlass %(version)s")
+def tree() -> None:
+    """Windlass: background jobs from the shell."""
+
+
+def main() -> None:
+    """The entry point of ``windlass`` and of ``python -m windlass``."""
+    tree(prog_name="windlass")

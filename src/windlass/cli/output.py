@@ -1,0 +1,220 @@
+"""What commands print, and where: tables and colours for people, JSON for programs.
+
+Results go to stdout; questions, notes, errors and progress bars to stderr. Rich is imported when something
+is drawn, never before.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import click
+import msgspec
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+#: Pipes get whole lines: nothing is cut or folded for a terminal that is not there.
+_PIPE_WIDTH = 4_000
+#: A column that may be cut keeps at least so much, as long as there are columns to drop.
+_CUT_WIDTH = 16
+
+STATE_STYLES = {
+    "waiting": "cyan",
+    "scheduled": "blue",
+    "retrying": "yellow",
+    "blocked": "blue",
+    "parked": "blue",
+    "active": "bold green",
+    "completed": "green",
+    "failed": "bold red",
+    "cancelled": "magenta",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column of a table. ``cut``: may be shortened. ``drop``: where room is short, or when it is empty, it
+    may be left out, the highest first (0: never)."""
+
+    title: str
+    right: bool = False
+    cut: bool = False
+    drop: int = 0
+    style: str = ""
+
+
+def styled(text: str, style: str) -> Text:
+    """Text in a style. Never read as markup, so that data cannot colour the terminal."""
+    from rich.text import Text
+
+    return Text(text, style=style)
+
+
+def has_terminal() -> bool:
+    """Whether there is somebody to ask."""
+    return sys.stdin.isatty()
+
+
+def state_text(state: str) -> Text:
+    """The name of a state in its colour."""
+    return styled(state, STATE_STYLES.get(state, ""))
+
+
+class Out:
+    """Where a command writes. ``as_json``: programs read it, nothing but JSON goes to stdout."""
+
+    def __init__(self, *, as_json: bool = False, debug: bool = False, yes: bool = False) -> None:
+        self.as_json = as_json
+        self.debug = debug
+        self.yes = yes
+
+    @cached_property
+    def console(self) -> Console:
+        """Results for people."""
+        return _console(sys.stdout)
+
+    @cached_property
+    def notes(self) -> Console:
+        """Everything that is not the result."""
+        return _console(sys.stderr)
+
+    @property
+    def is_terminal(self) -> bool:
+        return sys.stdout.isatty()
+
+    # --- for programs --------------------------------------------------------------------------------
+
+    def document(self, value: Any) -> None:
+        """One JSON document."""
+        print(msgspec.json.format(msgspec.json.encode(value, enc_hook=str), indent=2).decode())
+
+    def line(self, value: Any) -> None:
+        """One line of JSON lines, at once."""
+        print(msgspec.json.encode(value, enc_hook=str).decode(), flush=True)
+
+    # --- for people ------------------------------------------------------------------------------------
+
+    def text(self, text: str | Text = "", style: str = "") -> None:
+        """One line, wrapped only in a terminal, never read as markup."""
+        whole = self.console.width >= _PIPE_WIDTH
+        self.console.print(text, style=style or None, markup=False, highlight=False, soft_wrap=whole)
+
+    def done(self, text: str, value: Any) -> None:
+        """The outcome of a change: a sentence for people, ``value`` for programs."""
+        if self.as_json:
+            self.document(value)
+        else:
+            self.text(text)
+
+    def note(self, text: str) -> None:
+        """A remark beside the result."""
+        if not self.as_json:
+            self.notes.print(text, style="dim", markup=False, highlight=False, soft_wrap=True)
+
+    def table(self, columns: Sequence[Column], rows: Iterable[Sequence[str | Text]]) -> None:
+        """A table of cells."""
+        self.console.print(make_table(columns, rows, self.console.width))
+
+    def error(self, message: str, code: str = "error") -> None:
+        """What went wrong, in one line."""
+        if self.as_json:
+            error = {"error": {"code": code, "message": message}}
+            print(msgspec.json.encode(error).decode(), file=sys.stderr)
+            return
+        line = styled("error: ", "bold red")
+        line.append(" ".join(message.split()), style="red")
+        self.notes.print(line, highlight=False, soft_wrap=True)
+
+    def confirm(self, question: str) -> bool:
+        """Ask before something is lost. ``--yes`` answers; without a terminal there is nobody to ask."""
+        if self.yes:
+            return True
+        if not has_terminal():
+            raise click.UsageError(f"{question} There is no terminal to ask on: pass --yes.")
+        if click.confirm(question, err=True):
+            return True
+        self.note("Nothing was changed.")
+        return False
+
+    @contextmanager
+    def progress(self, title: str, total: float | None) -> Iterator[Callable[[float], None]]:
+        """A bar on stderr while something long goes on; yields the function that advances it."""
+        if self.as_json or not sys.stderr.isatty():
+            yield lambda step: None
+            return
+        from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+        columns = (
+            TextColumn("{task.description}"),
+            BarColumn(),
+            TextColumn("{task.percentage:>3.0f}%"),
+            TimeRemainingColumn(),
+        )
+        with Progress(*columns, console=self.notes, transient=True) as progress:
+            task = progress.add_task(title, total=total)
+            yield lambda step: progress.advance(task, step)
+
+    @contextmanager
+    def waiting(self, title: str) -> Iterator[None]:
+        """A spinner on stderr while somebody else works."""
+        if self.as_json or not sys.stderr.isatty():
+            yield
+            return
+        with self.notes.status(title):
+            yield
+
+
+def make_table(columns: Sequence[Column], rows: Iterable[Sequence[str | Text]], width: int) -> Table:
+    """A table that fits ``width``."""
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    cells = [[cell if isinstance(cell, Text) else Text(cell) for cell in row] for row in rows]
+    shown = _choose(columns, [[len(cell) for cell in row] for row in cells], width)
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
+    for n in shown:
+        column = columns[n]
+        table.add_column(
+            column.title,
+            justify="right" if column.right else "left",
+            no_wrap=not column.cut,  # rich takes room from columns that it may wrap
+            overflow="ellipsis",
+            style=column.style,
+        )
+    for row in cells:
+        for cell in row:
+            cell.no_wrap, cell.overflow = True, "ellipsis"  # ... and then we cut instead
+        table.add_row(*(row[n] for n in shown))
+    return table
+
+
+def _choose(columns: Sequence[Column], lengths: list[list[int]], width: int) -> list[int]:
+    """Which columns to show: none that is empty and may go, then as many as fit."""
+    natural = [max([len(column.title), *(row[n] for row in lengths)]) for n, column in enumerate(columns)]
+    need = [
+        min(size, _CUT_WIDTH) if column.cut else size for column, size in zip(columns, natural, strict=True)
+    ]
+    shown = [n for n, column in enumerate(columns) if not column.drop or any(row[n] for row in lengths)]
+    while sum(need[n] + 2 for n in shown) - 2 > width:
+        last = max(shown, key=lambda n: columns[n].drop)
+        if not columns[last].drop:
+            break
+        shown.remove(last)
+    return shown
+
+
+def _console(stream: Any) -> Console:
+    from rich.console import Console
+
+    follow_terminal = stream.isatty() or "COLUMNS" in os.environ
+    return Console(file=stream, width=None if follow_terminal else _PIPE_WIDTH)

@@ -1,0 +1,41 @@
+"""``windlass resume``: hand out jobs again."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import click
+
+from windlass.cli.output import Out
+from windlass.cli.store import StoreOptions, store_command
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options(StoreOptions):
+    """Which queues."""
+
+    queues: tuple[str, ...]
+
+
+async def run(options: Options, out: Out) -> int:
+    """Resume queues."""
+    async with options.app() as app:
+        for name in options.queues:
+            await app.queue(name).resume()
+    out.done(f"Resumed {', '.join(options.queues)}.", {"resumed": options.queues})
+    return 0
+
+
+@store_command(
+    "resume",
+    run,
+    examples="""
+windlass resume mail
+windlass resume mail images
+""",
+)
+@click.argument("queues", nargs=-1, required=True, metavar="QUEUE...")
+def command(**values: Any) -> Options:
+    """Hand out the jobs of a paused QUEUE again."""
+    return Options(**values)

@@ -1,0 +1,144 @@
+"""What all commands on a store share: ``--url``, ``--json``, ``--debug``, errors, exit codes."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import importlib
+import importlib.util
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from windlass.cli.output import Out
+from windlass.errors import StorageError, WindlassError
+
+if TYPE_CHECKING:
+    from windlass.app import Windlass
+
+INTERRUPTED = 130
+
+OptionsT = TypeVar("OptionsT")
+Run = Callable[[OptionsT, Out], Coroutine[Any, Any, int]]
+Make = Callable[..., OptionsT]
+
+
+@dataclass(frozen=True, kw_only=True)
+class StoreOptions:
+    """Which store a command works on. None: ``$WINDLASS_URL``, else the default file."""
+
+    url: str | None = None
+
+    def app(self, *, create: bool = False) -> Windlass:
+        """An app on the store. Unless ``create``, a database file that is not there is an error."""
+        from windlass.app import Windlass
+
+        app = Windlass(self.url)
+        path = sqlite_path(app.url)
+        if not create and path is not None and not path.exists():
+            raise StorageError(
+                f"there is no database at {path}: check --url or $WINDLASS_URL (a worker or an "
+                "enqueue would create it)"
+            )
+        return app
+
+
+def sqlite_path(url: str) -> Path | None:
+    """The file behind a ``sqlite://`` URL; None for other stores."""
+    from windlass.backend.urls import parse_url
+
+    parsed = parse_url(url)
+    return Path(parsed.path.removeprefix("/")) if parsed.scheme == "sqlite" else None
+
+
+def shown_url(url: str) -> str:
+    """A URL as it may be printed: without its password."""
+    from urllib.parse import urlsplit
+
+    parts = urlsplit(url)
+    if parts.password is None:
+        return url
+    return url.replace(f":{parts.password}@", ":***@", 1)
+
+
+def store_command(
+    name: str, run: Run[OptionsT], *, examples: str, asks: bool = False, fast: bool = False
+) -> Callable[[Make[OptionsT]], click.Command]:
+    """Make a click command of a function that turns its parameters into the options of ``run``.
+
+    ``asks``: the command destroys something, so it takes ``--yes``. ``fast``: run on the loop of workers.
+    """
+
+    def decorate(make: Make[OptionsT]) -> click.Command:
+        @functools.wraps(make)
+        def callback(as_json: bool, debug: bool, yes: bool = False, **values: Any) -> None:
+            out = Out(as_json=as_json, debug=debug, yes=yes)
+            options = make(**values)
+            click.get_current_context().exit(carry_out(lambda: _run(run(options, out), fast), out))
+
+        wrapped: Any = callback
+        for option in reversed(_shared_options(asks)):
+            wrapped = option(wrapped)
+        return click.command(name, epilog=examples_epilog(examples))(wrapped)
+
+    return decorate
+
+
+def _run(work: Coroutine[Any, Any, int], fast: bool) -> int:
+    with asyncio.Runner(loop_factory=loop_factory() if fast else None) as runner:
+        return runner.run(work)
+
+
+def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    """uvloop's, where it is installed."""
+    if importlib.util.find_spec("uvloop") is None:
+        return None
+    factory: Callable[[], asyncio.AbstractEventLoop] = importlib.import_module("uvloop").new_event_loop
+    return factory
+
+
+def examples_epilog(examples: str) -> str:
+    """The end of a help page."""
+    return "\b\nExamples:\n" + "\n".join(f"  {line}" for line in examples.strip().splitlines())
+
+
+url_option = click.option(
+    "--url",
+    metavar="URL",
+    envvar="WINDLASS_URL",
+    show_envvar=True,
+    help="The store, such as sqlite:///jobs.db.  [default: windlass.db here]",
+)
+
+
+def _shared_options(asks: bool) -> list[Callable[[Any], Any]]:
+    options = [
+        url_option,
+        click.option("--json", "as_json", is_flag=True, help="Print JSON for programs."),
+        click.option("--debug", is_flag=True, help="Show tracebacks of errors."),
+    ]
+    if asks:
+        options.insert(0, click.option("--yes", "-y", is_flag=True, help="Do not ask."))
+    return options
+
+
+def carry_out(work: Callable[[], int], out: Out) -> int:
+    """Run a command's work; errors become one line and an exit code."""
+    try:
+        return work()
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except (click.ClickException, click.exceptions.Exit, BrokenPipeError):
+        raise
+    except WindlassError as exc:
+        if out.debug:
+            raise
+        out.error(str(exc), exc.code)
+    except Exception as exc:
+        if out.debug:
+            raise
+        out.error(f"unexpected {type(exc).__name__}: {exc} (--debug shows where)", "unexpected")
+    return 1

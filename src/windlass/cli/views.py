@@ -1,0 +1,92 @@
+"""Jobs as commands show them: one mapping for JSON, one set of cells for tables."""
+
+from __future__ import annotations
+
+import base64
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from windlass.core.clock import SYSTEM_CLOCK
+from windlass.core.states import DUE_LATER, FINISHED, JobState
+from windlass.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from windlass.job import Job
+
+
+def now_ms() -> int:
+    """The time of this machine, for ages that people look at."""
+    return SYSTEM_CLOCK.now_ms()
+
+
+def job_view(job: Job[Any]) -> dict[str, Any]:
+    """Everything about a job that is of use to programs."""
+    record = job.record
+    return {
+        "id": job.id,
+        "queue": job.queue_name,
+        "name": job.name,
+        "state": job.state.value,
+        "data": readable(job, lambda: job.data, record.payload),
+        "priority": job.priority,
+        "attempts": job.attempts,
+        "max_attempts": job.max_attempts,
+        "deliveries": job.deliveries,
+        "stalls": job.stalled_count,
+        "manual_retries": job.manual_retries,
+        "tags": job.tags,
+        "enqueued_ms": job.enqueued_ms,
+        "ready_ms": record.ready_ms or None,
+        "due_ms": record.due_ms,
+        "expires_ms": record.expires_ms,
+        "started_ms": job.started_ms,
+        "finished_ms": job.finished_ms,
+        "worker": job.worker_id,
+        "progress": readable(job, lambda: job.progress, record.progress),
+        "result": readable(job, lambda: job.return_value, record.result),
+        "reason": record.reason,
+        "cancel_reason": record.cancel_reason,
+        "errors": [msgspec.structs.asdict(error) for error in job.errors],
+    }
+
+
+def job_export(job: Job[Any]) -> dict[str, Any]:
+    """A job in the form that ``windlass enqueue --file`` reads."""
+    line: dict[str, Any] = {"name": job.name, "data": job.data}
+    if job.priority:
+        line["priority"] = job.priority
+    if job.tags:
+        line["tags"] = list(job.tags)
+    if job.max_attempts != 3:
+        line["max_attempts"] = job.max_attempts
+    return line
+
+
+def readable(job: Job[Any], read: Callable[[], Any], raw: bytes | None) -> Any:
+    """A decoded value; bytes that cannot be decoded are shown as they are stored."""
+    try:
+        return read()
+    except (ValueError, TypeError, ConfigError):
+        return {"codec": job.record.codec, "base64": base64.b64encode(raw or b"").decode()}
+
+
+def when_text(job: Job[Any], now: int) -> str:
+    """The time that matters in the job's state, as an age or a wait."""
+    from windlass.cli.values import show_age, show_span
+
+    record = job.record
+    if job.state in DUE_LATER and record.due_ms is not None:
+        return f"in {show_age(record.due_ms - now)}" if record.due_ms > now else "due"
+    if job.state is JobState.ACTIVE and record.started_ms is not None:
+        return f"for {show_age(now - record.started_ms)}"
+    if job.state in FINISHED and record.finished_ms is not None and record.started_ms is not None:
+        return f"took {show_span(record.finished_ms - record.started_ms)}"
+    return ""
+
+
+def runs(job: Job[Any]) -> int:
+    """Runs so far that count against the limit, the current one included."""
+    return job.attempts + (job.state in (JobState.ACTIVE, JobState.COMPLETED))

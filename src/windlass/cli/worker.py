@@ -1,0 +1,329 @@
+"""``windlass worker``: run the tasks of an app."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import logging
+import os
+import sys
+import threading
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal
+
+import click
+
+from windlass.cli import logs
+from windlass.cli.banner import announce
+from windlass.cli.loading import LoadError, load_app, put_here_first
+from windlass.cli.output import Out
+from windlass.cli.signals import Stopper
+from windlass.cli.store import carry_out, examples_epilog, loop_factory, url_option
+from windlass.cli.supervisor import INTERRUPTED, Plan, Supervisor
+from windlass.cli.values import DURATION
+
+if TYPE_CHECKING:
+    from windlass.app import Windlass
+    from windlass.worker import QueueSpec, Worker
+
+log = logging.getLogger("windlass.cli")
+
+#: What threads that hang may take at the end, before the process ends without them.
+_LEAVE_SECONDS = 2.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """A worker as the command line describes it. Durations are seconds."""
+
+    app: str
+    url: str | None = None
+    #: ``name`` to weight, in order; empty: all queues of the app's tasks.
+    weights: dict[str, float] = field(default_factory=dict)
+    caps: dict[str, int] = field(default_factory=dict)
+    reserves: dict[str, int] = field(default_factory=dict)
+    concurrency: int = 16
+    order: Literal["weighted", "strict"] = "weighted"
+    grace: float = 20
+    lease: float = 30
+    burst: bool = False
+    tag: str = ""
+    processes: int = 1
+    reload: bool = False
+    health_port: int | None = None
+    health_host: str = "127.0.0.1"
+    log_level: str = "info"
+    log_json: bool = False
+    debug: bool = False
+    #: A descriptor whose end of file means that the parent is gone.
+    lifeline: int | None = None
+
+    def child_command(self, number: int, lifeline: int) -> list[str]:
+        """The argument list of one child of several, or of one that is reloaded."""
+        command = [sys.executable, "-m", "windlass", "worker", self.app, "--lifeline", str(lifeline)]
+        if self.url is not None:
+            command += ["--url", self.url]
+        if self.weights:
+            command += ["--queues", ",".join(f"{name}:{weight:g}" for name, weight in self.weights.items())]
+        command += [f"--cap={name}={cap}" for name, cap in self.caps.items()]
+        command += [f"--reserve={name}={reserve}" for name, reserve in self.reserves.items()]
+        for name in ("concurrency", "order", "grace", "lease", "tag", "health_host", "log_level"):
+            command.append(f"--{name.replace('_', '-')}={getattr(self, name)}")
+        if self.health_port is not None:
+            command.append(f"--health-port={self.health_port + number if self.health_port else 0}")
+        flags = ("burst", "log_json", "debug")
+        return command + [f"--{name.replace('_', '-')}" for name in flags if getattr(self, name)]
+
+
+def launch(options: Options, out: Out) -> int:
+    """Run the worker, or the parent of several; returns the exit code."""
+    logs.set_up(options.log_level, as_json=options.log_json)
+    if options.processes > 1 or options.reload:
+        put_here_first()
+        plan = Plan(
+            command=options.child_command,
+            processes=options.processes,
+            burst=options.burst,
+            watch=options.app.partition(":")[0] if options.reload else None,
+        )
+        return asyncio.run(Supervisor(plan).run())
+    if os.environ.get("WINDLASS_PROBES"):
+        importlib.import_module("windlass.testing.faults").install_from_environment()
+    try:
+        app = load_app(options.app, options.url)  # before there is a loop: user code may start its own
+    except LoadError as exc:
+        if options.debug and exc.__cause__ is not None:
+            raise exc.__cause__ from None
+        raise
+    return _run_loop(lambda: run(app, options, out))
+
+
+async def run(app: Windlass, options: Options, out: Out) -> int:
+    """Work until told to stop, or with ``burst`` until all is done."""
+    worker = make_worker(app, options)
+    stopper = Stopper(worker)
+    stopper.install(options.lifeline)
+    health = await _start_health(worker, options)
+    try:
+        async with app:
+            await worker.start()
+            stopper.ready()
+            terminal = sys.stderr.isatty() and not options.log_json and options.lifeline is None
+            announce(worker, queue_specs(app, options), out if terminal else None)
+            await worker.run()
+            log.info("stopped")
+    finally:
+        stopper.uninstall()
+        if health is not None:
+            await health.stop()
+    return INTERRUPTED if stopper.asked > 1 else 0
+
+
+def make_worker(app: Windlass, options: Options) -> Worker:
+    """The worker that the options describe."""
+    from windlass.worker import Worker
+
+    return Worker(
+        queue_specs(app, options),
+        url_or_app=app,
+        concurrency=options.concurrency,
+        order=options.order,
+        grace=options.grace,
+        lease=options.lease,
+        burst=options.burst,
+        tag=options.tag,
+    )
+
+
+def queue_specs(app: Windlass, options: Options) -> dict[str, QueueSpec]:
+    """The named queues, or those of the app's tasks, with weight, cap and reserve."""
+    from windlass.worker import QueueSpec
+
+    weights = options.weights or {task.queue_name: 1.0 for task in app.tasks.values()}
+    if not weights:
+        raise click.UsageError(f"'{options.app}' has no tasks, so name the queues to serve: --queues a,b.")
+    strange = {**options.caps, **options.reserves}.keys() - weights.keys()
+    if strange:
+        raise click.UsageError(f"--cap or --reserve names queues that are not served: {', '.join(strange)}.")
+    return {
+        name: QueueSpec(weight, options.caps.get(name), options.reserves.get(name, 0))
+        for name, weight in weights.items()
+    }
+
+
+async def _start_health(worker: Worker, options: Options) -> Any:
+    if options.health_port is None:
+        return None
+    from windlass.worker.health import HealthServer
+
+    server = HealthServer(worker, options.health_port, host=options.health_host)
+    try:
+        await server.start()
+    except OSError as exc:
+        raise click.ClickException(
+            f"Port {options.health_port} cannot be used for probes: {exc.strerror}"
+        ) from exc
+    log.info("probes on %s:%d: /live and /ready", options.health_host, server.port)
+    return server
+
+
+def _run_loop(work: Callable[[], Coroutine[Any, Any, int]]) -> int:
+    """Run on uvloop where it is installed, and let no hanging thread keep the process at the end."""
+    before = set(threading.enumerate())
+    runner = asyncio.Runner(loop_factory=loop_factory())
+    try:
+        code = runner.run(work())
+    except BaseException:
+        runner.close()
+        raise
+    if code == INTERRUPTED:
+        _leave(code)
+    watchdog = threading.Timer(_LEAVE_SECONDS, _leave, [code])
+    watchdog.daemon = True
+    watchdog.start()
+    runner.close()
+    for thread in set(threading.enumerate()) - before - {watchdog}:
+        if not thread.daemon:
+            thread.join()
+    watchdog.cancel()
+    return code
+
+
+def _leave(code: int) -> None:
+    """End this process now: a plain function that never returns cannot be interrupted."""
+    logging.shutdown()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
+# --- the command -----------------------------------------------------------------------------------------
+
+
+def parse_weights(text: str | None) -> dict[str, float]:
+    """Queue names and weights from ``a,b:3,c:1``."""
+    weights: dict[str, float] = {}
+    for part in (text or "").split(","):
+        name, colon, weight = part.strip().partition(":")
+        if not name and not colon:
+            continue
+        try:
+            weights[name] = float(weight) if colon else 1.0
+        except ValueError:
+            weights[name] = 0.0
+        if not name or not 0 < weights[name] < 1e9:
+            raise click.BadParameter(f"write NAME or NAME:WEIGHT, got {part!r}", param_hint="'--queues'")
+    return weights
+
+
+def _counts(pairs: tuple[str, ...], option: str) -> dict[str, int]:
+    found: dict[str, int] = {}
+    for pair in pairs:
+        name, _, number = pair.partition("=")
+        if not name or not number.isdecimal():
+            raise click.BadParameter(f"write QUEUE=NUMBER, got {pair!r}", param_hint=f"'{option}'")
+        found[name] = int(number)
+    return found
+
+
+EXAMPLES = """
+windlass worker shop:app                            all queues of the app's tasks
+windlass worker shop:app --queues mail:3,images --concurrency 50
+windlass worker shop:app --processes 4 --log-json --health-port 8081
+windlass worker shop:app --reload                   restart when the code changes
+windlass worker shop:app --burst                    stop when everything is done
+"""
+_LEVELS = click.Choice(["debug", "info", "warning", "error"])
+
+
+@click.command("worker", epilog=examples_epilog(EXAMPLES))
+@click.argument("app", metavar="MODULE:APP")
+@click.option(
+    "--queues",
+    "-q",
+    metavar="NAME[:WEIGHT],...",
+    help="Queues to serve, with weights.  [default: those of the app's tasks]",
+)
+@click.option(
+    "--concurrency",
+    "-c",
+    type=click.IntRange(1, 10_000),
+    default=16,
+    show_default=True,
+    help="Jobs at once, over all queues.",
+)
+@click.option(
+    "--processes",
+    "-p",
+    type=click.IntRange(1, 256),
+    default=1,
+    show_default=True,
+    help="Worker processes, to use all cores.",
+)
+@click.option(
+    "--order",
+    type=click.Choice(["weighted", "strict"]),
+    default="weighted",
+    show_default=True,
+    help="Share slots by weight, or earlier queues first.",
+)
+@click.option(
+    "--cap", "caps", multiple=True, metavar="QUEUE=N", help="At most N slots for a queue (repeatable)."
+)
+@click.option(
+    "--reserve",
+    "reserves",
+    multiple=True,
+    metavar="QUEUE=N",
+    help="N slots kept free for a queue (repeatable).",
+)
+@click.option("--burst", "-b", is_flag=True, help="Stop when nothing is waiting, running or retrying.")
+@click.option("--reload", is_flag=True, help="Restart when a .py file of the app changes.")
+@click.option(
+    "--grace",
+    type=DURATION,
+    default="20s",
+    show_default=True,
+    help="How long running jobs may go on after a stop.",
+)
+@click.option(
+    "--lease",
+    type=DURATION,
+    default="30s",
+    show_default=True,
+    help="Silence after which a job is given to another worker.",
+)
+@click.option("--tag", default="", help="A label, shown by 'windlass workers'.")
+@click.option(
+    "--health-port",
+    type=click.IntRange(0, 65_535),
+    metavar="PORT",
+    help="Serve /live and /ready; process N uses PORT+N-1.",
+)
+@click.option(
+    "--health-host", default="127.0.0.1", show_default=True, metavar="HOST", help="Address for the probes."
+)
+@click.option("--log-level", type=_LEVELS, default="info", show_default=True)
+@click.option("--log-json", "--json", is_flag=True, help="Log JSON lines, with the job on each.")
+@click.option("--lifeline", type=int, hidden=True)
+@click.option("--debug", is_flag=True, help="Show tracebacks of errors.")
+@url_option
+def command(queues: str | None, caps: tuple[str, ...], reserves: tuple[str, ...], **values: Any) -> None:
+    """Run the tasks of an app until told to stop.
+
+    MODULE:APP names the Windlass object, such as shop.jobs:app; MODULE alone is enough when it holds
+    only one. The current folder comes first on the Python path. --url replaces the store that the
+    code chose.
+
+    The first Ctrl-C or SIGTERM lets running jobs finish, the second gives them back at once. Exit
+    codes: 0 done, 1 error, 2 wrong usage, 130 stopped by a second signal.
+    """
+    options = Options(
+        weights=parse_weights(queues),
+        caps=_counts(caps, "--cap"),
+        reserves=_counts(reserves, "--reserve"),
+        **values,
+    )
+    out = Out(debug=options.debug)
+    click.get_current_context().exit(carry_out(lambda: launch(options, out), out))

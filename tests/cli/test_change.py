@@ -1,0 +1,270 @@
+"""Commands that change: enqueue, retry, cancel, remove, pause, resume, clean, drain."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cli.support import Cli, eventually
+from windlass import Job, JobState, Windlass, Worker
+
+pytestmark = pytest.mark.feature("X3")
+backend_name = "sqlite"
+
+
+def fail_all(cli: Cli, queue: str = "mail") -> None:
+    """Run what waits; everything fails."""
+
+    async def handle(job: Job[Any]) -> None:
+        raise ValueError("no")
+
+    async def work(app: Windlass) -> None:
+        await Worker(queue, handle, url_or_app=app, burst=True).run()
+
+    cli.app(work)
+
+
+def counts(cli: Cli, queue: str = "mail") -> dict[str, int]:
+    async def count(app: Windlass) -> dict[str, int]:
+        found = await app.queue(queue).get_job_counts()
+        return {state.value: number for state, number in found.items() if number}
+
+    return cli.app(count)
+
+
+# --- enqueue -------------------------------------------------------------------------------------------
+
+
+def test_enqueue_with_arguments_by_name(cli: Cli) -> None:
+    args = ("--arg", "to=ada", "--arg", "copies=2", "--arg", 'more={"a": [1]}', "--arg", "text=x=y")
+    job = cli.json("enqueue", "mail", "send", *args)
+    assert (job["outcome"], job["state"]) == ("queued", "waiting")
+    assert job["data"] == {"to": "ada", "copies": 2, "more": {"a": [1]}, "text": "x=y"}
+
+
+@pytest.mark.parametrize(
+    ("args", "data"),
+    [
+        (('{"to": "ada"}',), {"to": "ada"}),
+        (("--data", "[1, 2]"), [1, 2]),
+        (("--data", "7"), 7),
+        ((), None),
+        (("--data", "-"), {"from": "stdin"}),
+    ],
+)
+def test_enqueue_with_json(cli: Cli, args: tuple[str, ...], data: object) -> None:
+    assert cli.json("enqueue", "mail", "send", *args, input='{"from": "stdin"}')["data"] == data
+
+
+def test_enqueue_with_options(cli: Cli) -> None:
+    job = cli.json(
+        *("enqueue", "mail", "send", "--delay", "10m", "--priority", "-3", "--id", "one", "--tag", "a"),
+        *("--max-attempts", "9", "--option", "timeout=5"),
+    )
+    assert (job["id"], job["state"], job["priority"], job["tags"]) == ("one", "scheduled", -3, ["a"])
+    assert job["max_attempts"] == 9
+    assert job["due_ms"] - job["enqueued_ms"] == 600_000
+    assert cli.job("mail", "one").options.timeout_ms == 5_000
+    assert "Duplicate: one is already there" in cli("enqueue", "mail", "send", "--id", "one").output
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (("mail", "send", "--data", "{oops"), "not JSON at character 2"),
+        (("mail", "send", "--arg", "oops"), "write KEY=VALUE"),
+        (("mail", "send", "1", "--arg", "a=1"), "Give the arguments once"),
+        (("mail",), "Give the NAME of a task"),
+        (("mail", "send", "--file", "x.jsonl"), "No such file"),
+        (("mail", "send", "--delay", "soon"), "write 10s, 5m, 2h, 1d"),
+    ],
+)
+def test_enqueue_used_wrongly(cli: Cli, args: tuple[str, ...], message: str) -> None:
+    assert message in cli("enqueue", *args, code=2).stderr
+
+
+def test_options_that_cannot_work_change_nothing(cli: Cli) -> None:
+    result = cli("enqueue", "mail", "send", "--option", "max_atempts=3", code=1)
+    assert "max_attempts" in result.stderr  # did you mean
+    assert len(result.stderr.splitlines()) == 1
+    assert counts(cli) == {}
+
+
+def test_enqueue_waits_for_the_result(cli: Cli) -> None:
+    """A worker in a thread of its own answers the command."""
+    stop = threading.Event()
+
+    async def handle(job: Job[Any]) -> dict[str, str]:
+        if job.name == "bad":
+            raise ValueError("out of paper")
+        return {"printed": job.data["text"]}
+
+    async def work(app: Windlass) -> None:
+        worker = Worker("print", handle, url_or_app=app)
+        await worker.start()
+        await asyncio.to_thread(stop.wait)
+        await worker.close()
+
+    thread = threading.Thread(target=lambda: cli.app(work))
+    thread.start()
+    try:
+        answer = cli("enqueue", "print", "page", "--arg", "text=hi", "--wait")
+        assert json.loads(answer.stdout) == {"printed": "hi"}
+        bad = cli("enqueue", "print", "bad", "--max-attempts", "1", "--wait", code=1)
+        assert "out of paper" in bad.stderr
+        assert cli.json("enqueue", "print", "page", "--arg", "text=a", "--wait")["result"] == {"printed": "a"}
+    finally:
+        stop.set()
+        thread.join()
+
+
+def test_waiting_in_vain_is_an_error(cli: Cli) -> None:
+    result = cli("enqueue", "mail", "send", "--wait", "--timeout", "100ms", code=1)
+    assert "did not finish within 0.1 s" in result.stderr
+
+
+def test_enqueue_a_file(cli: Cli, tmp_path: Path) -> None:
+    lines = [{"name": "send", "data": {"n": n}, "job_id": f"job-{n}"} for n in range(2_500)]
+    path = tmp_path / "jobs.jsonl"
+    path.write_text("\n".join(map(json.dumps, lines)) + "\n\n")
+    assert cli.json("enqueue", "mail", "--file", str(path), "--priority", "4") == {"queued": 2500, "known": 0}
+    assert (
+        cli("enqueue", "mail", "--file", str(path)).output
+        == "Queued 0 jobs (2,500 more were there already).\n"
+    )
+    assert counts(cli) == {"waiting": 2500}
+    assert cli.job("mail", "job-17").priority == 4
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("{oops", "line 1501 must be a JSON object"),
+        ('{"data": 1}', "line 1501 must be an object like"),
+        ('{"name": "x", "prioritty": 1}', "line 1501: "),
+    ],
+)
+def test_a_bad_line_changes_nothing(cli: Cli, line: str, message: str) -> None:
+    text = '{"name": "x"}\n' * 1_500 + line + "\n"
+    assert message in cli("enqueue", "mail", "--file", "-", input=text, code=1).stderr
+    assert counts(cli) == {}
+
+
+# --- retry, cancel, remove --------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def failed(cli: Cli) -> Cli:
+    """Three failed jobs, ``a-0`` to ``a-2``, of two tasks."""
+
+    async def add(app: Windlass) -> None:
+        await app.queue("mail").add_bulk(
+            [{"name": f"task-{n % 2}", "job_id": f"a-{n}", "max_attempts": 1} for n in range(3)]
+        )
+
+    cli.app(add)
+    fail_all(cli)
+    return cli
+
+
+def test_retry_by_id_answers_for_each(failed: Cli) -> None:
+    result = failed("retry", "mail", "a-0", "nobody", "a-1", code=1)
+    assert "retried a-0" in result.output
+    assert "retried a-1" in result.output
+    assert "has no job 'nobody'" in result.output
+    assert counts(failed) == {"waiting": 2, "failed": 1}
+    answers = failed.json("retry", "mail", "a-0", code=1)
+    assert answers[0]["outcome"] == "illegal_transition"
+
+
+def test_retry_all(failed: Cli) -> None:
+    assert failed.json("retry", "mail", "--all", "--name", "*-1") == {"retried": 1}
+    assert failed("retry", "mail", "--all").output == "Retried 2 jobs of mail.\n"
+    assert counts(failed) == {"waiting": 3}
+    assert "Name the jobs" in failed("retry", "mail", code=2).stderr
+    assert "Name the jobs" in failed("retry", "mail", "x", "--all", code=2).stderr
+
+
+def test_cancel_keeps_the_reason(cli: Cli) -> None:
+    cli.add("mail", "send", job_id="one")
+    assert cli("cancel", "mail", "one", "--reason", "sold out").output == "cancelled one\n"
+    job = cli.job("mail", "one")
+    assert (job.state, job.record.reason) == (JobState.CANCELLED, "sold out")
+    assert "cannot cancel" in cli("cancel", "mail", "one", code=1).output
+    assert cli.json("cancel", "mail", "two", code=1)[0]["outcome"] == "job_not_found"
+
+
+def test_destructive_commands_do_not_act_without_consent(failed: Cli) -> None:
+    failed.add("mail", "send")
+    for command in (("remove", "mail", "a-0"), ("clean", "mail", "--state", "failed"), ("drain", "mail")):
+        assert "pass --yes" in failed(*command, code=2).stderr
+    assert counts(failed) == {"failed": 3, "waiting": 1}
+
+
+def test_a_question_can_be_denied(failed: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("windlass.cli.output.has_terminal", lambda: True)
+    assert "Nothing was changed" in failed("remove", "mail", "a-0", input="n\n", code=1).stderr
+    assert counts(failed) == {"failed": 3}
+    assert "removed a-0" in failed("remove", "mail", "a-0", input="y\n").output
+    assert counts(failed) == {"failed": 2}
+
+
+def test_remove_with_yes(failed: Cli) -> None:
+    answers = failed.json("remove", "mail", "a-0", "a-9", "--yes", code=1)
+    assert [answer["outcome"] for answer in answers] == ["removed", "job_not_found"]
+
+
+# --- queues ------------------------------------------------------------------------------------------
+
+
+def test_pause_and_resume(cli: Cli) -> None:
+    cli.add("mail", "send")
+    assert "Paused mail" in cli("pause", "mail").output
+    assert cli.json("queues")[0]["paused"]
+    assert cli.json("resume", "mail") == {"resumed": ["mail"]}
+    assert not cli.json("queues")[0]["paused"]
+
+
+def test_clean_by_state_and_age(failed: Cli) -> None:
+    assert failed.json("clean", "mail", "--state", "failed", "--grace", "1h", "--yes") == {"removed": 0}
+    assert failed.json("clean", "mail", "--yes") == {"removed": 0}  # nothing completed
+    assert failed.json("clean", "mail", "--state", "failed", "--limit", "2", "--yes") == {"removed": 2}
+    assert failed("clean", "mail", "--state", "failed", "--yes").output == "Deleted 1 failed jobs of mail.\n"
+    assert counts(failed) == {}
+
+
+def test_drain_spares_what_is_due_later_unless_told(failed: Cli) -> None:
+    failed.add("mail", "send")
+    failed.add("mail", "send", delay=60)
+    assert failed.json("drain", "mail", "--yes") == {"removed": 1}
+    assert counts(failed) == {"failed": 3, "scheduled": 1}
+    assert failed.json("drain", "mail", "--delayed", "--yes") == {"removed": 1}
+    assert failed.json("drain", "mail") == {"removed": 0}  # nothing to lose, nothing to ask
+    assert counts(failed) == {"failed": 3}
+
+
+def test_follow_prints_events_as_they_happen(cli: Cli, tmp_path: Path) -> None:
+    cli.add("mail", "first", job_id="first")
+    log = tmp_path / "events.log"
+    with log.open("wb") as file:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "windlass", "events", "mail", "--follow", "--json", "--url", cli.url],
+            stdout=file,
+        )
+    try:
+        eventually(lambda: '"first"' in log.read_text(), "the kept event")
+        cli.add("mail", "second", job_id="second")
+        eventually(lambda: '"second"' in log.read_text(), "the new event")
+        process.send_signal(signal.SIGINT)
+        assert process.wait(10) == 0
+    finally:
+        process.kill()
+        process.wait()
