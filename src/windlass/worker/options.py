@@ -46,8 +46,8 @@ class WorkerOptions(msgspec.Struct, frozen=True, kw_only=True):
     cancel_wait: Duration = 5
     #: Look for jobs at least this often, hints or not.
     poll: Duration = 2
-    #: Look for silent workers this often.
-    recover_every: Duration = 15
+    #: Look for silent workers this often (None: half the lease, at most 15 s).
+    recover_every: Duration | None = None
     #: Remove old records this often (one worker does it for all).
     prune_every: Duration = 30
     #: Tell the store that this worker lives this often.
@@ -73,10 +73,18 @@ class WorkerOptions(msgspec.Struct, frozen=True, kw_only=True):
         if self.order not in ("weighted", "strict"):
             raise ConfigError("order", "weighted or strict", self.order)
         seconds_to_ms(self.lease, "lease", minimum=1)
-        for name in ("poll", "recover_every", "prune_every", "heartbeat"):
+        for name in ("poll", "prune_every", "heartbeat"):
             seconds_to_ms(getattr(self, name), name, minimum=0.01)
+        _ = self.recover_ms
         for name in ("grace", "cancel_wait"):
             seconds_to_ms(getattr(self, name), name)
+
+    @property
+    def recover_ms(self) -> int:
+        """How often to look for silent workers, in milliseconds."""
+        if self.recover_every is None:
+            return min(self.ms("lease") // 2, 15_000)
+        return seconds_to_ms(self.recover_every, "recover_every", minimum=0.01)
 
     def ms(self, name: str) -> int:
         """A duration option in milliseconds."""

@@ -23,6 +23,9 @@ class SharePlanner:
         self._order = order
         self._served = dict.fromkeys(self._specs, 0.0)
         self._reserves = any(spec.reserve for spec in self._specs.values())
+        #: With reserves: queues that gave less than asked. Until something happens they compete for nothing
+        #: but their own reserve, so that the others can have the shared slots.
+        self._dry: set[str] = set()
 
     @property
     def names(self) -> list[str]:
@@ -45,11 +48,24 @@ class SharePlanner:
             return [ClaimQueue(name, shares[name], shares[name]) for name in names if shares[name]]
         return [ClaimQueue(name, shares[name], room[name]) for name in names]
 
-    def charge(self, jobs: list[JobRecord]) -> None:
-        """Count the jobs that were really given."""
-        if len(self._specs) == 1 or self._order == "strict":
-            return
+    def charge(self, asked: list[ClaimQueue], jobs: list[JobRecord]) -> bool:
+        """Count the jobs that were really given; True when planning again would fill slots left empty."""
+        if len(self._specs) == 1:
+            return False
         given = Counter(job.queue for job in jobs)
+        if self._order == "weighted":
+            self._advance(given)
+        if not self._reserves:
+            return False
+        dry = {item.name for item in asked if given[item.name] < item.share} - self._dry
+        self._dry |= dry
+        return bool(dry)
+
+    def refill(self) -> None:
+        """Something happened, or time passed: any queue may have jobs again."""
+        self._dry.clear()
+
+    def _advance(self, given: Counter[str]) -> None:
         for name, count in given.items():
             self._served[name] += count / self._specs[name].weight
         if given:  # who had nothing to give does not save up turns
@@ -68,7 +84,7 @@ class SharePlanner:
         plans = []
         for name in room:
             own = self._own(name, active)
-            share = min(room[name], shared + own)
+            share = min(room[name], own if name in self._dry else shared + own)
             if share > 0:
                 plans.append(ClaimQueue(name, share, share))
                 shared -= max(share - own, 0) if self._reserves else 0
@@ -80,7 +96,11 @@ class SharePlanner:
         served = dict(self._served)
         shares: Counter[str] = Counter()
         for _ in range(free):
-            open_ = [n for n in room if shares[n] < room[n] and (shared > 0 or shares[n] < own[n])]
+            open_ = [
+                n
+                for n in room
+                if shares[n] < room[n] and (shares[n] < own[n] or (shared > 0 and n not in self._dry))
+            ]
             if not open_:
                 break
             name = min(open_, key=served.__getitem__)

@@ -95,6 +95,7 @@ class Worker:
         self._next_due_ms: float | None = None
         self._rng = random.Random()
         self._limited_until_ms = 0.0
+        self._failures = 0
         #: When the pump last got through to the store, by the worker's monotonic clock.
         self.last_progress_ms = 0.0
         self._stop_tasks: set[asyncio.Task[None]] = set()
@@ -276,7 +277,6 @@ class Worker:
 
     async def _pump_safely(self) -> None:
         """Keep the pump going through anything but a deliberate stop."""
-        backoff_ms = _FIRST_BACKOFF_MS
         reconcile = False
         while True:
             try:
@@ -286,16 +286,17 @@ class Worker:
                 await self._pump()
                 return
             except StorageError as exc:
-                log.warning("the store is out of reach, trying again in %g s: %s", backoff_ms / 1000, exc)
+                log.warning("the store is out of reach, trying again: %s", exc)
                 self._emitter.emit("error", exc)
             except Exception as exc:
                 log.exception("the worker met an unexpected error and goes on")
                 self._emitter.emit("error", exc)
             reconcile = True
+            backoff_ms = min(_FIRST_BACKOFF_MS * 2**self._failures, _LAST_BACKOFF_MS)
+            self._failures = min(self._failures + 1, 10)
             await self.app.clock.wait(self._hurry, backoff_ms * self._rng.uniform(0.5, 1))
             if self._hurry.is_set() and self._closing:
                 return
-            backoff_ms = min(backoff_ms * 2, _LAST_BACKOFF_MS)
 
     async def _pump(self) -> None:
         while not (self._closing and not self._attempts and not self._ends):
@@ -337,6 +338,7 @@ class Worker:
             claimed = await self._call(claim)
         else:
             return
+        self._failures = 0
         reach("worker.claimed", count=len(claimed.jobs) if claimed else 0)
         if claim is not None and claimed is not None:
             self._take(claim, claimed, sent_ms)
@@ -345,8 +347,8 @@ class Worker:
         return await self.app.store.execute(request)
 
     def _take(self, claim: rq.Claim, claimed: rq.Claimed, sent_ms: float) -> None:
-        self._shares.charge(claimed.jobs)
-        self._look = len(claimed.jobs) >= claim.limit
+        plan_again = self._shares.charge(claim.queues, claimed.jobs)
+        self._look = plan_again or len(claimed.jobs) >= claim.limit
         due_ms = claimed.next_due_in_ms
         self._next_due_ms = None if due_ms is None else sent_ms + due_ms
         for record in claimed.jobs:
@@ -362,10 +364,10 @@ class Worker:
 
     async def _wait(self) -> None:
         topics = await self._listener.wait(self._wait_ms(), self.app.clock)
-        if not topics and not self._ends:
-            self._look = True  # time passed: a job may be due, or a hint was lost
-        elif any(topic.startswith("ready:") for topic in topics):
+        # Without a topic, time passed: a job may be due, or a hint was lost.
+        if (not topics and not self._ends) or any(topic.startswith("ready:") for topic in topics):
             self._look = True
+            self._shares.refill()
         if f"worker:{self.id}" in topics:
             await self._ask_cancels()
 
@@ -529,9 +531,7 @@ class Worker:
 
     def _make_duties(self) -> Duties:
         options, store = self.options, self.app.store
-        recoverer = Recoverer(
-            store, options.ms("recover_every"), lambda job_id: self._emitter.emit("stalled", job_id)
-        )
+        recoverer = Recoverer(store, options.recover_ms, lambda job_id: self._emitter.emit("stalled", job_id))
         return Duties(store, self.id, [recoverer, Pruner(store, options.ms("prune_every"))], self._rng)
 
     def _handle_signals(self) -> None:
