@@ -19,7 +19,7 @@ from windlass.core.clock import SYSTEM_CLOCK
 from windlass.core.ids import check_queue_name, check_task_name, new_id, new_ids
 from windlass.core.job import CounterRow, Event, JobRecord, JobRef, NewJob, WorkerInfo
 from windlass.core.options import JobOptions, StoredOptions, check_known, seconds_to_ms
-from windlass.core.outcome import CancelResult
+from windlass.core.outcome import AddOutcome, CancelResult
 from windlass.core.states import FINISHED, JobState
 from windlass.errors import (
     ConfigError,
@@ -140,7 +140,8 @@ class Queue:
         joined. Raises like ``Job.result``.
         """
         check_task_name(name)
-        options.setdefault("result_ttl", max(_seconds(timeout) or 0, 60))
+        timeout_ms = None if timeout is None else seconds_to_ms(timeout, "timeout")
+        options.setdefault("result_ttl", max((timeout_ms or 0) / 1000, 60))
         return await self.call_planned(
             name, self._encode(pack_data(data)), _Plan(self.defaults.merged(options)), timeout
         )
@@ -150,12 +151,13 @@ class Queue:
     ) -> Any:
         """``add_and_wait`` for arguments that are already encoded."""
         timeout_ms = None if timeout is None else seconds_to_ms(timeout, "timeout")
-        job_id = plan.job_id or new_id()
+        fresh_id = new_id()
+        job_id = plan.job_id or fresh_id
         waiters = self._waiters_here()
         future = await waiters.subscribe(job_id)  # before adding, so that no answer is missed
         try:
-            job = (await self.add_new([plan.new_job(self, name, payload, job_id)]))[0]
-            if job.state in FINISHED:
+            job = (await self.add_new([plan.new_job(self, name, payload, fresh_id)]))[0]
+            if job.outcome is AddOutcome.CACHED:
                 return self.result_of(job.record)
             return self.result_of(await waiters.outcome(job.ref, future, timeout_ms))
         finally:
@@ -415,6 +417,7 @@ class Queue:
         await self.store.execute(rq.PauseQueue(queue=self.name, paused=False))
 
     async def is_paused(self) -> bool:
+        """Whether the queue is paused."""
         queues = await self.store.execute(rq.ListQueues())
         return any(info.name == self.name and info.paused for info in queues)
 
@@ -545,10 +548,6 @@ class _Plan:
 
 
 Plan = _Plan
-
-
-def _seconds(value: float | timedelta | None) -> float | None:
-    return value.total_seconds() if isinstance(value, timedelta) else value
 
 
 def _spread(news: list[NewJob], span_ms: int) -> None:

@@ -32,6 +32,7 @@ class Portal:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
         self._pid = 0
 
     def run(self, coroutine: Coroutine[Any, Any, R]) -> R:
@@ -49,15 +50,27 @@ class Portal:
         with self._lock:
             if self._loop is None or self._pid != os.getpid():
                 self._loop, self._pid = asyncio.new_event_loop(), os.getpid()
-                threading.Thread(target=self._loop.run_forever, name="windlass-sync", daemon=True).start()
+                self._thread = threading.Thread(
+                    target=_serve, args=(self._loop,), name="windlass-sync", daemon=True
+                )
+                self._thread.start()
             return self._loop
 
     def stop(self) -> None:
-        """End the thread. The next ``run`` starts a new one."""
+        """End the thread and wait for it. The next ``run`` starts a new one."""
         with self._lock:
             loop, self._loop = self._loop, None
-        if loop is not None and self._pid == os.getpid():
+            thread, self._thread = self._thread, None
+        if loop is not None and thread is not None and self._pid == os.getpid():
             loop.call_soon_threadsafe(loop.stop)
+            thread.join()
+
+
+def _serve(loop: asyncio.AbstractEventLoop) -> None:
+    try:
+        loop.run_forever()
+    finally:
+        loop.close()
 
 
 PORTAL = Portal()

@@ -51,7 +51,11 @@ class Waiters:
         if self._watch is None or self._watch.done():
             self._watching.clear()
             self._watch = asyncio.create_task(self._run(), name=f"windlass-wait-{self._queue}")
-        await self._watching.wait()
+        try:
+            await self._watching.wait()
+        except BaseException:
+            self.unsubscribe(job_id, future)
+            raise
         return future
 
     def unsubscribe(self, job_id: str, future: _Future) -> None:

@@ -14,10 +14,13 @@ that a thousand jobs failing together do not come back together.
 
 from __future__ import annotations
 
+import logging
 import random
 from collections.abc import Callable, Mapping
 
 import msgspec
+
+log = logging.getLogger("windlass.backoff")
 
 Strategy = Callable[[int, BaseException], float | None]
 
@@ -63,5 +66,10 @@ def _custom_ms(
     if strategy is None:
         # Stored by a newer release or another worker's registry: retry by the default, never lose the job.
         return backoff_ms(DEFAULT_BACKOFF, failures, error, {}, random.Random(failures))
-    seconds = strategy(failures, error)
-    return None if seconds is None or seconds < 0 else round(seconds * 1000)
+    try:
+        seconds = strategy(failures, error)
+        return None if seconds is None or seconds < 0 else round(seconds * 1000)
+    except Exception:
+        # A broken strategy must not lose the job: it is retried by the default.
+        log.exception("the backoff strategy %r failed", name)
+        return backoff_ms(DEFAULT_BACKOFF, failures, error, {}, random.Random(failures))

@@ -108,8 +108,8 @@ class MsgpackCodec:
 class ZlibCodec:
     """Another codec, with large values compressed. Small ones stay as they are, readable in the store.
 
-    Compressed data begins with zlib's mark 0x78. JSON never does, and a MessagePack value that does is one
-    byte long, so the two cannot be confused.
+    Compressed data begins with zlib's mark 0x78 and is longer than a byte. Data of the other codec that
+    looks the same is always compressed, so the two cannot be confused.
     """
 
     def __init__(self, inner: Codec, threshold: int = 2_048) -> None:
@@ -119,13 +119,18 @@ class ZlibCodec:
 
     def encode(self, value: Any) -> bytes:
         data = self._inner.encode(value)
-        if len(data) < self._threshold:
+        marked = _looks_compressed(data)  # by chance: then it must be compressed, to be told apart
+        if len(data) < self._threshold and not marked:
             return data
         small = zlib.compress(data, 1)
-        return small if len(small) < len(data) else data
+        return small if marked or len(small) < len(data) else data
 
     def decode(self, data: bytes) -> Any:
-        return self._inner.decode(_inflate(data) if len(data) > 1 and data[0] == 0x78 else data)
+        return self._inner.decode(_inflate(data) if _looks_compressed(data) else data)
+
+
+def _looks_compressed(data: bytes) -> bool:
+    return len(data) > 1 and data[0] == 0x78
 
 
 def _inflate(data: bytes) -> bytes:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import inspect
+import logging
 import random
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -25,6 +26,8 @@ from windlass.job import Job
 from windlass.registry import Handler
 from windlass.serde import encode_value, get_codec
 from windlass.worker import classify
+
+log = logging.getLogger("windlass.worker")
 
 
 class ProcessRunner(Protocol):
@@ -84,7 +87,7 @@ class Attempt:
         self.tools = tools
         self.on_end = on_end
         self.signal: AbortSignal = job.abort_signal or AbortSignal()
-        self.started_ms = 0.0
+        self.started_ms: float | None = None
         self.task: asyncio.Task[None] | None = None
         self.result: Any = None
         self.error: BaseException | None = None
@@ -96,30 +99,40 @@ class Attempt:
             return
         self.signal.abort(reason)
         # Before its first step there is nothing to interrupt: run() looks at the signal.
-        if self.started_ms and self.task is not None and self.handler.mode != "thread":
+        if self.started_ms is not None and self.task is not None and self.handler.mode != "thread":
             self.task.cancel()
 
     async def run(self) -> None:
         """Run to the end and report it. None is reported when the lease was lost: nothing to settle."""
         clock = self.tools.clock
-        self.started_ms = clock.monotonic_ms()
+        self.started_ms = started_ms = clock.monotonic_ms()
         set_current_job(self.job)
+        settlement: Settlement | None = None
+        try:
+            settlement = await self._conclude()
+        except BaseException as exc:  # our own mistake: the job must come back all the same
+            log.exception("an attempt of job %s could not be concluded", self.record.id)
+            self.error = exc
+            settlement = self.release("worker_error")
+        finally:
+            if self._timer is not None:
+                self._timer.cancel()
+            if settlement is not None:
+                settlement.duration_ms = int(clock.monotonic_ms() - started_ms)
+            self.on_end(self, settlement)
+
+    async def _conclude(self) -> Settlement | None:
         if self.record.options.timeout_ms is not None:
             self._start_timer(self.record.options.timeout_ms)
-        settlement: Settlement | None
         try:
             if self.signal.aborted:
                 raise asyncio.CancelledError
-            settlement = self._returned(await self._execute())
+            value = await self._execute()
         except asyncio.CancelledError as exc:
-            settlement = self._stopped(exc)
+            return self._stopped(exc)
         except BaseException as exc:
-            settlement = self._failed(exc)
-        if self._timer is not None:
-            self._timer.cancel()
-        if settlement is not None:
-            settlement.duration_ms = int(clock.monotonic_ms() - self.started_ms)
-        self.on_end(self, settlement)
+            return self._failed(exc)
+        return self._returned(value)
 
     def release(self, reason: str) -> Settlement:
         """Give the job back unfinished, at its old place, without using an attempt."""
@@ -168,7 +181,7 @@ class Attempt:
                 )
         except ResultError as exc:
             self.error = exc
-        except (TypeError, ValueError, OverflowError, RecursionError) as exc:
+        except Exception as exc:  # whatever a codec of one's own may raise
             kind = type(value).__name__
             self.error = ResultError(
                 f"the result ({kind}) cannot be stored as {self.record.result_codec}: {exc}"

@@ -96,10 +96,17 @@ def bad_payload(job: JobRecord, error: Exception) -> Settlement:
 def describe(error: BaseException, lines: int) -> ErrorInfo:
     """What is kept of an error: its class, its message, the last ``lines`` of its traceback."""
     name = getattr(error, "error_class", "") or type(error).__name__
-    message = str(error)[:_MESSAGE_CHARS]
+    message = _message(error)[:_MESSAGE_CHARS]
     trace = getattr(error, "remote_traceback", "") or _format(error)
     kept = "\n".join(trace.splitlines()[-lines:])[-_TRACE_CHARS:] if lines else ""
     return ErrorInfo(0, 0, name, message, kept, fingerprint(name, message))
+
+
+def _message(error: BaseException) -> str:
+    try:
+        return str(error)
+    except Exception:  # a broken __str__ must not hide the failure itself
+        return f"<{type(error).__name__}: its message cannot be shown>"
 
 
 def _format(error: BaseException) -> str:
