@@ -205,8 +205,10 @@ def check_known(given: Iterable[str], known: Iterable[str], what: str) -> None:
     """Refuse names that are not in ``known``, naming the nearest that is."""
     for name in given:
         if name not in known:
-            near = difflib.get_close_matches(str(name), list(known), 1)
-            hint = f" (did you mean {near[0]!r}?)" if near else f" (known: {', '.join(sorted(known))})"
+            near = difflib.get_close_matches(str(name), [str(item) for item in known], 1)
+            hint = (
+                f" (did you mean {near[0]!r}?)" if near else f" (known: {', '.join(sorted(map(str, known)))})"
+            )
             raise ConfigError(str(name), f"a known {what}{hint}")
 
 

@@ -96,6 +96,7 @@ class Worker:
         self._rng = random.Random()
         self._limited_until_ms = 0.0
         self._failures = 0
+        self._fed = False  # whether jobs came since the last time that none were left
         #: When the pump last got through to the store, by the worker's monotonic clock.
         self.last_progress_ms = 0.0
         self._stop_tasks: set[asyncio.Task[None]] = set()
@@ -353,7 +354,9 @@ class Worker:
         self._next_due_ms = None if due_ms is None else sent_ms + due_ms
         for record in claimed.jobs:
             self._begin(record, claim.lease_ms, sent_ms)
-        if claimed.jobs and not self._look:
+        self._fed = self._fed or bool(claimed.jobs)
+        if self._fed and not self._look:
+            self._fed = False
             self._emitter.emit("drained")
 
     def _after_settle(self, ends: list[Settlement], answers: list[Settled]) -> None:
