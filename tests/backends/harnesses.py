@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 from typing import TYPE_CHECKING
 
 from windlass.testing.conformance import Harness, UrlHarness
@@ -10,16 +9,8 @@ from windlass.testing.conformance import Harness, UrlHarness
 if TYPE_CHECKING:
     from pathlib import Path
 
-
-def _names() -> list[str]:
-    names = ["memory"]
-    if importlib.util.find_spec("windlass.backends.sqlite.backend") is not None:
-        names.append("sqlite")
-    return names
-
-
-#: The backends under test, by name.
-HARNESSES = _names()
+#: The backends under test, by name. The first is the reference.
+HARNESSES = ["memory", "sqlite"]
 
 
 def make_harness(name: str, directory: Path) -> Harness:

@@ -6,5 +6,6 @@
 from windlass.testing import faults
 from windlass.testing.clock import ManualClock, SharedClock
 from windlass.testing.faults import FaultyBackend
+from windlass.testing.wrapper import WatchedBackend
 
-__all__ = ["FaultyBackend", "ManualClock", "SharedClock", "faults"]
+__all__ = ["FaultyBackend", "ManualClock", "SharedClock", "WatchedBackend", "faults"]

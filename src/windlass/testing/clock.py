@@ -35,7 +35,7 @@ class ManualClock:
 
     def __init__(self, start: datetime | float = START_MS / 1000) -> None:
         self._monotonic_ms = 0.0
-        self._offset_ms = _instant_ms(start)
+        self._offset_ms: float = _instant_ms(start)
         self._sleepers: list[tuple[float, int, _Sleeper]] = []
         self._order = itertools.count()
         self._working = 0

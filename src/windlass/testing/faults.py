@@ -24,18 +24,19 @@ import os
 import signal
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from windlass.core.probe import Action, Probe, install
 from windlass.errors import ConfigError, StorageError
+from windlass.testing.wrapper import BackendWrapper
 
 if TYPE_CHECKING:
     import asyncio
 
-    from windlass.backend import Backend, Capabilities, Listener
+    from windlass.backend import Backend
     from windlass.backend.requests import Request
 
 ENVIRONMENT_VARIABLE = "WINDLASS_PROBES"
@@ -200,23 +201,15 @@ class _Plan:
         return None
 
 
-class FaultyBackend:
+class FaultyBackend(BackendWrapper):
     """A backend around ``inner`` that loses replies, refuses or delays requests when told to.
 
     ``sent`` counts requests by the name of their type, ``failed`` those that were made to fail.
     """
 
     def __init__(self, inner: Backend, plan: _Plan | None = None) -> None:
-        self.inner = inner
+        super().__init__(inner)
         self._plan = plan or _Plan()
-
-    @property
-    def name(self) -> str:
-        return self.inner.name
-
-    @property
-    def capabilities(self) -> Capabilities:
-        return self.inner.capabilities
 
     @property
     def sent(self) -> Counter[str]:
@@ -241,12 +234,6 @@ class FaultyBackend:
         fault.until = until
         self._plan.faults.append(fault)
 
-    async def open(self) -> None:
-        await self.inner.open()
-
-    async def close(self) -> None:
-        await self.inner.close()
-
     async def execute(self, request: Request[R]) -> R:
         plan, kind = self._plan, type(request).__name__
         plan.sent[kind] += 1
@@ -263,8 +250,5 @@ class FaultyBackend:
             raise StorageError(f"the reply to {kind} was lost (injected)")
         return answer
 
-    def listen(self, topics: Iterable[str]) -> Listener:
-        return self.inner.listen(topics)
-
-    def clone(self) -> FaultyBackend:
+    def clone(self) -> Backend:
         return FaultyBackend(self.inner.clone(), self._plan)

@@ -37,7 +37,9 @@ def client(path: Path, **options: object) -> SqliteBackend:
 def new(queue: str = "q", *, id: str | None = None, **fields: Any) -> NewJob:
     """A job to add."""
     job_id = id or new_id()
-    return NewJob(**{"queue": queue, "id": job_id, "task": "t", "payload": b"{}", "request_id": job_id, **fields})
+    return NewJob(
+        **{"queue": queue, "id": job_id, "task": "t", "payload": b"{}", "request_id": job_id, **fields}
+    )
 
 
 async def add(store: SqliteBackend, *jobs: NewJob, now_ms: int | None = None) -> list[rq.Added]:
@@ -45,7 +47,12 @@ async def add(store: SqliteBackend, *jobs: NewJob, now_ms: int | None = None) ->
 
 
 async def claim(
-    store: SqliteBackend, *queues: str, limit: int = 10, worker: str = "w", now_ms: int | None = None, **more: Any
+    store: SqliteBackend,
+    *queues: str,
+    limit: int = 10,
+    worker: str = "w",
+    now_ms: int | None = None,
+    **more: Any,
 ) -> list[JobRecord]:
     """Lease up to ``limit`` jobs."""
     wanted = [rq.ClaimQueue(queue, limit, limit) for queue in queues or ("q",)]

@@ -41,6 +41,11 @@ class Twins:
         self.back: dict[str, str] = {}
         #: (queue, id, memory's token) of leases, some of them long lost
         self.leases: list[tuple[str, str, str]] = []
+        self.told_by_memory: set[str] = set()
+        self.told_by_sqlite: set[str] = set()
+        assert sqlite._database is not None
+        memory._shared.hub.publish = self.told_by_memory.update  # type: ignore[method-assign]
+        sqlite._database.hub.publish = self.told_by_sqlite.update  # type: ignore[method-assign]
 
     async def both(self, *requests: rq.AnyRequest) -> list[Any]:
         """Carry out requests: one by one in memory, all in one group in sqlite."""
@@ -51,7 +56,15 @@ class Twins:
             self._learn(want, got)
             differences = list(_differences("", _plain(got, self.back), _plain(want, {})))
             assert not differences, f"{request}: {differences}"
+        await self.same_hints(requests)
         return expected
+
+    async def same_hints(self, requests: tuple[rq.AnyRequest, ...]) -> None:
+        """Listeners were told the same by both stores."""
+        await self.sqlite.execute(rq.Resign(role="", holder=""))  # hints of earlier writes are out by now
+        assert self.told_by_sqlite == self.told_by_memory, requests
+        self.told_by_memory.clear()
+        self.told_by_sqlite.clear()
 
     async def _try(self, store: Any, request: rq.AnyRequest) -> Any:
         try:
@@ -62,10 +75,14 @@ class Twins:
     def _translated(self, request: rq.AnyRequest) -> rq.AnyRequest:
         """The request with sqlite's tokens."""
         if isinstance(request, rq.Settle):
-            items = [msgspec.structs.replace(e, token=self.there.get(e.token, e.token)) for e in request.items]
+            items = [
+                msgspec.structs.replace(e, token=self.there.get(e.token, e.token)) for e in request.items
+            ]
             return msgspec.structs.replace(request, items=items)
         if isinstance(request, rq.Extend):
-            leases = [msgspec.structs.replace(e, token=self.there.get(e.token, e.token)) for e in request.leases]
+            leases = [
+                msgspec.structs.replace(e, token=self.there.get(e.token, e.token)) for e in request.leases
+            ]
             return msgspec.structs.replace(request, leases=leases)
         if isinstance(request, rq.Reconcile):
             return msgspec.structs.replace(request, held=[self.there.get(t, t) for t in request.held])
@@ -92,6 +109,7 @@ class Twins:
             rq.ReadCounters(),
             rq.ReadCounters(queue="a"),
             rq.ListWorkers(),
+            rq.ListArchivers(),
         ]
         for queue in (*QUEUES, "unknown"):
             requests += [
@@ -100,8 +118,12 @@ class Twins:
                 rq.ListJobs(queue=queue, limit=2, task="s*", cursor=str(self.rng.randrange(60))),
                 rq.ListJobs(queue=queue, tag="x", error_class=self.rng.choice([None, "Boom"])),
                 rq.CountJobs(queue=queue),
-                rq.ReadEvents(queue=queue, after=self.rng.randrange(30), limit=self.rng.choice([1, 7, 10_000])),
-                rq.ReadHistory(queue=queue, after=self.rng.randrange(10), limit=self.rng.choice([1, 7, 10_000])),
+                rq.ReadEvents(
+                    queue=queue, after=self.rng.randrange(30), limit=self.rng.choice([1, 7, 10_000])
+                ),
+                rq.ReadHistory(
+                    queue=queue, after=self.rng.randrange(10), limit=self.rng.choice([1, 7, 10_000])
+                ),
                 rq.GetLogs(ref=self.ref(), start=self.rng.randrange(3), limit=self.rng.choice([2, 1_000])),
             ]
         for request in requests:
@@ -183,7 +205,7 @@ class Twins:
         )
 
     def request(self) -> rq.AnyRequest:
-        made = self.rng.choice(MAKERS)(self)
+        made: rq.AnyRequest = self.rng.choice(MAKERS)(self)
         made.now_ms = self.now_ms
         return made
 
@@ -272,6 +294,7 @@ MAKERS: list[Any] = [
     lambda t: rq.Promote(limit=t.rng.choice([1, 2, 1_000])),
     lambda t: rq.Recover(limit=t.rng.choice([1, 2, 1_000])),
     lambda t: rq.Prune(limit=t.rng.choice([1, 2, 1_000])),
+    lambda t: rq.Archive(name=t.rng.choice("pq"), cursors={t.rng.choice(QUEUES): t.rng.randrange(12)}),
     lambda t: rq.Elect(role="r", holder=t.rng.choice("xy"), ttl_ms=4_000),
     lambda t: rq.Resign(role="r", holder=t.rng.choice("xy")),
     _beat,

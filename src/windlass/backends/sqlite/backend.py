@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import os
+import sqlite3
 from typing import TYPE_CHECKING, TypeVar
 
 from windlass.backend.capabilities import Capabilities
 from windlass.backends.sqlite.database import Database, acquire, release
 from windlass.backends.sqlite.settings import Settings, parse
-from windlass.errors import StorageError
+from windlass.backends.sqlite.transactional import add_in_transaction
+from windlass.errors import ConfigError, StorageError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from windlass.backend.hub import HubListener
-    from windlass.backend.requests import Request
+    from windlass.backend.requests import Added, Request
     from windlass.backend.urls import BackendUrl
+    from windlass.core.job import NewJob
 
 R = TypeVar("R")
 
@@ -52,6 +56,15 @@ class SqliteBackend:
     def listen(self, topics: Iterable[str]) -> HubListener:
         return self._open_database().listen(topics)
 
+    def add_in_transaction(self, connection: sqlite3.Connection, jobs: list[NewJob]) -> list[Added]:
+        """Add jobs inside the caller's own transaction on this file; see ``transactional``."""
+        _check_same_file(connection, self._settings)
+        return add_in_transaction(connection, jobs, namespace=self._settings.namespace)
+
+    def notify(self) -> None:
+        """Wake all listeners on this machine. For applications, after the commit of such a transaction."""
+        self._open_database().wake.announce_all()
+
     def clone(self) -> SqliteBackend:
         return SqliteBackend(self._settings)
 
@@ -59,6 +72,18 @@ class SqliteBackend:
         if self._database is None:
             raise StorageError(f"{self._settings.shown} is not open: await backend.open() first")
         return self._database
+
+
+def _check_same_file(connection: sqlite3.Connection, settings: Settings) -> None:
+    if not isinstance(connection, sqlite3.Connection):
+        raise ConfigError("connection", "a sqlite3.Connection", connection)
+    cursor = sqlite3.Cursor(connection)
+    cursor.row_factory = None
+    main = [row[2] for row in cursor.execute("PRAGMA database_list") if row[1] in ("main", b"main")]
+    if not main or os.path.realpath(os.fsdecode(main[0])) != settings.path:
+        raise ConfigError(
+            "connection", f"one to {settings.path!r}, the file of this store", os.fsdecode(main[0])
+        )
 
 
 def from_url(url: BackendUrl) -> SqliteBackend:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sqlite3
-from typing import TYPE_CHECKING
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, Protocol
 
 from windlass.errors import StorageError
 
@@ -29,6 +30,20 @@ _ADVICE = {
     sqlite3.SQLITE_CORRUPT: "the file is damaged: restore a backup, or try .recover in the sqlite3 shell",
     sqlite3.SQLITE_TOOBIG: "a value is over SQLite's size limit",
 }
+
+
+class Executor(Protocol):
+    """What the verbs need of a connection."""
+
+    @property
+    def in_transaction(self) -> bool: ...
+
+    @property
+    def total_changes(self) -> int: ...
+
+    def execute(self, sql: str, parameters: tuple[Any, ...] = (), /) -> sqlite3.Cursor: ...
+
+    def executemany(self, sql: str, parameters: Iterable[Any], /) -> sqlite3.Cursor: ...
 
 
 def connect(settings: Settings, *, busy_ms: int = BUSY_MS, read_only: bool = False) -> sqlite3.Connection:
@@ -72,10 +87,15 @@ def storage_error(exc: Exception, settings: Settings) -> StorageError:
     """``exc`` as the error that callers see, with what to do about it."""
     if isinstance(exc, StorageError):
         return exc
-    advice = _ADVICE.get(_primary(exc), "") if isinstance(exc, sqlite3.Error) else ""
-    error = StorageError(f"{settings.shown}: {exc}" + (f"; {advice}" if advice else ""))
+    error = StorageError(explain(exc, settings.shown))
     error.__cause__ = exc
     return error
+
+
+def explain(exc: Exception, what: str) -> str:
+    """What went wrong and what to do about it, in a sentence that begins with ``what``."""
+    advice = _ADVICE.get(_primary(exc), "") if isinstance(exc, sqlite3.Error) else ""
+    return f"{what}: {exc}" + (f"; {advice}" if advice else "")
 
 
 def _primary(exc: sqlite3.Error) -> int:

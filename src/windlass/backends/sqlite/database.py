@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 R = TypeVar("R")
 
+_LAST_MOMENT_S = 0.1
 _WAITED = {
     "open": "it is still being opened",
     "lock": "another process is writing, or is stopped in the middle of a transaction",
@@ -41,7 +42,7 @@ class Database:
         self.pid = os.getpid()
         self.clients = 0
         self.hub = Hub()
-        self.wake = Wake(self.hub)
+        self.wake = Wake(settings, self.hub)
         self._writer = Writer(settings, self.wake)
         self._reader: Reader | None = None
         self._reader_lock = threading.Lock()
@@ -61,13 +62,18 @@ class Database:
     async def execute(self, request: Request[R]) -> R:
         """See ``Backend.execute``."""
         self.check_process()
+        lane = self._lane(request)
+        if lane.ended.done():
+            raise StorageError(f"{self.settings.shown} is closed")
         call = Call(request, self.settings.timeout, self._explain)
-        self._lane(request).put(call)
+        lane.put(call)
         return await call.future
 
     def listen(self, topics: Iterable[str]) -> HubListener:
         self.check_process()
-        return self.hub.listen(topics)
+        listener = self.hub.listen(topics)
+        self.wake.listen_for(listener.topics)
+        return listener
 
     async def stop(self) -> None:
         """End the threads after the calls that are under way, and close every connection."""
@@ -75,9 +81,12 @@ class Database:
         for lane in lanes:
             lane.stop()
         for lane in lanes:
-            await asyncio.wait([asyncio.wrap_future(lane.ended)], timeout=self.settings.timeout)
+            # One that could not even open hangs at a lock: it is left to end by itself.
+            patience = self.settings.timeout if lane.opened.done() else _LAST_MOMENT_S
+            await asyncio.wait([asyncio.wrap_future(lane.ended)], timeout=patience)
             if lane.ended.done():
                 lane.thread.join()
+        self.wake.stop()
 
     def check_process(self) -> None:
         """Refuse to work in a child that was forked while this database was open."""

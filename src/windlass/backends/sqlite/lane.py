@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from concurrent.futures import Future
-from queue import Empty, SimpleQueue
+from queue import SimpleQueue
 from typing import Any
 
 from windlass.backends.sqlite.calls import Call, deliver
@@ -49,15 +49,14 @@ class Lane:
     def _take(self, *, block: bool) -> list[Call[Any]]:
         """All calls lined up now; with ``block``, at least one unless the end was asked for."""
         calls: list[Call[Any]] = []
-        try:
-            while not self._stopping:
-                call = self._inbox.get(block and not calls)
-                if call is None:
-                    self._stopping = True
-                else:
-                    calls.append(call)
-        except Empty:
-            pass
+        inbox = self._inbox
+        while not self._stopping and (block or not inbox.empty()):
+            call = inbox.get()  # nobody else takes from it
+            if call is None:
+                self._stopping = True
+            else:
+                calls.append(call)
+                block = False
         return calls
 
     def _refuse(self, exc: Exception) -> None:

@@ -7,10 +7,14 @@ transaction that applies them, so processes that open the file at once agree on 
 from __future__ import annotations
 
 import sqlite3
+from typing import TYPE_CHECKING
 
 from windlass._version import __version__
 from windlass.backends.sqlite.statements import in_namespace, read, table
 from windlass.errors import StorageError
+
+if TYPE_CHECKING:
+    from windlass.backends.sqlite.connection import Executor
 
 #: version -> file; append only.
 MIGRATIONS = {
@@ -19,7 +23,7 @@ MIGRATIONS = {
 NEWEST = max(MIGRATIONS)
 
 
-def version(conn: sqlite3.Connection, namespace: str) -> int:
+def version(conn: Executor, namespace: str) -> int:
     """The version of the namespace's tables; 0 when there are none."""
     name = table(namespace, "migration")
     found = conn.execute("SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = ?", (name.strip('"'),))
@@ -38,7 +42,7 @@ def check(found: int, namespace: str) -> None:
         )
 
 
-def migrate(conn: sqlite3.Connection, namespace: str, now_ms: int) -> None:
+def migrate(conn: Executor, namespace: str, now_ms: int) -> None:
     """Apply what is missing, all in one transaction. Nothing is written when nothing is missing."""
     found = version(conn, namespace)
     check(found, namespace)
@@ -54,7 +58,7 @@ def migrate(conn: sqlite3.Connection, namespace: str, now_ms: int) -> None:
         raise
 
 
-def _apply(conn: sqlite3.Connection, namespace: str, now_ms: int) -> None:
+def _apply(conn: Executor, namespace: str, now_ms: int) -> None:
     found = version(conn, namespace)  # again, under the lock: another process may have been first
     check(found, namespace)
     name = table(namespace, "migration")

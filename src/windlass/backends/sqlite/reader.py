@@ -8,7 +8,7 @@ from windlass.backends.sqlite import statements
 from windlass.backends.sqlite.calls import Answer, Call, deliver
 from windlass.backends.sqlite.connection import connect, storage_error
 from windlass.backends.sqlite.lane import Lane
-from windlass.backends.sqlite.tx import Meta, Names
+from windlass.backends.sqlite.tx import Meta, Queues
 from windlass.backends.sqlite.verbs_reads import READS, Snapshot
 from windlass.core.clock import SteadyClock
 from windlass.errors import WindlassError
@@ -32,7 +32,7 @@ class Reader(Lane):
     def _open(self) -> None:
         busy_ms = round(self._settings.timeout * 1000)
         self._conn = connect(self._settings, busy_ms=busy_ms, read_only=True)
-        self._names = Names(self._conn, self._sql)
+        self._queues = Queues(self._conn, self._sql)
 
     def _serve_all(self) -> None:
         while calls := self._take(block=True):
@@ -48,7 +48,7 @@ class Reader(Lane):
                 now_ms = call.request.now_ms
                 if now_ms is None:
                     now_ms = self._clock.now_ms(meta.clock_ms)
-                snap = Snapshot(conn, self._sql, self._names, now_ms)
+                snap = Snapshot(conn, self._sql, self._queues, now_ms)
                 return call, READS[type(call.request)](snap, call.request), None
             finally:
                 conn.execute("ROLLBACK")

@@ -29,13 +29,18 @@ LOG_KEY = 2**40
 
 STATES = {state.value: state for state in JobState}
 
-_options_encoder = msgspec.json.Encoder()
+_json = msgspec.json.Encoder()
 _options_decoder = msgspec.json.Decoder(StoredOptions)
+decode_cursors = msgspec.json.Decoder(dict[str, int]).decode
 _errors_decoder = msgspec.json.Decoder(list[ErrorInfo])
 pack = msgspec.msgpack.Encoder().encode
 unpack_events = msgspec.msgpack.Decoder(list[Event]).decode
 unpack_history = msgspec.msgpack.Decoder(list[AttemptRecord]).decode
 unpack_worker = msgspec.msgpack.Decoder(WorkerInfo).decode
+
+#: By how much a transaction changed job counts (state, by) and lifetime counters (task, outcome, by).
+Deltas = tuple[list[tuple[JobState, int]], list[tuple[str, str, int]]]
+unpack_deltas = msgspec.msgpack.Decoder(Deltas).decode
 
 _PLAIN = StoredOptions()
 
@@ -49,11 +54,15 @@ def encode_options(options: StoredOptions) -> str:
     """Options as JSON; a plain job's are ``{}``."""
     if options == _PLAIN:
         return "{}"
-    return _options_encoder.encode(options).decode()
+    return encode_json(options)
 
 
 def encode_errors(errors: list[ErrorInfo]) -> str | None:
-    return _options_encoder.encode(errors).decode() if errors else None
+    return encode_json(errors) if errors else None
+
+
+def encode_json(value: object) -> str:
+    return _json.encode(value).decode()
 
 
 def record(row: Row, queue: str) -> JobRecord:

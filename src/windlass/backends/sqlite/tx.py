@@ -1,48 +1,93 @@
 """One transaction: the requests that share it, and what they write besides jobs.
 
-Events, history, counters and job counts are gathered while requests run and written once, before the
-commit: one chunk per queue and log, one row per queue, one per counter. A request that fails takes back
-its own share only.
+Events, history and counts are gathered while requests run and written once, before the commit: one chunk
+per queue and log. A chunk of events also carries by how much it changed the queue's job counts and lifetime
+counters; every so often these are added up in the tables that hold the totals (``fold``). A request that
+fails takes back its own share only.
 """
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter as Counted
+from operator import attrgetter, itemgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from windlass.backends.sqlite.rows import (
     LOG_KEY,
+    STATES,
+    Deltas,
     Row,
     changed_row,
+    decode_options,
     pack,
     record,
+    unpack_deltas,
 )
 from windlass.core import transitions
-from windlass.core.job import EVENTS_KEPT, AttemptRecord, JobRecord, JobRef
+from windlass.core.job import EVENTS_KEPT, JobRecord, JobRef
 from windlass.core.states import DUE_LATER, FINISHED, JobState
 from windlass.core.transitions import Note, Scribe
 
 if TYPE_CHECKING:
-    import sqlite3
+    from collections.abc import Iterable
 
+    from windlass.backends.sqlite.connection import Executor
     from windlass.backends.sqlite.statements import Statements
+    from windlass.core.job import AttemptRecord
 
 #: Most records in one chunk of a log: bounds what a reader has to unpack for one of them.
 CHUNK = 1_000
-#: Old events are deleted when this many more have come.
-TRIM_EVERY = 1_000
+#: Chunks, and events in them, whose counts may stand outside the totals.
+FOLD_CHUNKS = 64
+FOLD_EVENTS = 2_000
 
-_STATES = tuple(state.value for state in JobState)
+_STATES = tuple(JobState)
+
+_first = itemgetter(0)
+_queue = attrgetter("queue")
+_task_and_outcome = attrgetter("task", "outcome")
+
+Counter = tuple[str, str, str]
+Tally = tuple[str, JobState]
 
 
-class Names:
-    """Queue names and numbers, as one connection has seen them. Neither ever changes."""
+class Meta(NamedTuple):
+    """The one row of the meta table."""
 
-    def __init__(self, conn: sqlite3.Connection, sql: Statements) -> None:
+    last_place: int
+    clock_ms: int
+    serial: int
+
+
+class Queue:
+    """What is known of one queue: where its logs end and how far its counts are folded."""
+
+    __slots__ = ("folded", "known", "last_event", "last_history", "num", "unfolded")
+
+    def __init__(self, num: int, row: Row) -> None:
+        known, last_event, last_history, newest_event, newest_history, self.folded, self.unfolded = row
+        self.num = num
+        self.known = bool(known)
+        self.last_event: int = max(last_event, (newest_event or 0) % LOG_KEY)
+        self.last_history: int = max(last_history, (newest_history or 0) % LOG_KEY)
+
+
+class Queues:
+    """The queues as one connection knows them: numbers and names for ever, the rest as long as it may.
+
+    Every transaction that changes what a ``Queue`` says also raises ``Meta.serial``. So while the meta row
+    is as this connection left it, what it knows is still true.
+    """
+
+    def __init__(self, conn: Executor, sql: Statements) -> None:
         self._conn = conn
         self._sql = sql
         self._nums: dict[str, int] = {}
         self._names: dict[int, str] = {}
+        self._queues: dict[str, Queue] = {}
+        self._meta: Meta | None = None
+        #: Whether no id is kept without its record; None: not known.
+        self.no_kept_ids: bool | None = None
 
     def num(self, name: str) -> int | None:
         """The number of a queue; None when it was never heard of."""
@@ -66,23 +111,39 @@ class Names:
         (num,) = self._conn.execute(self._sql["queue_insert"], (name,)).fetchone()
         return self._learn(num, name)
 
-    def forget(self, names: list[str]) -> None:
-        """The transaction that made these queues was rolled back."""
-        for name in names:
+    def get(self, name: str) -> Queue:
+        """A queue that exists. What the caller changes in it must become true with this transaction."""
+        found = self._queues.get(name)
+        if found is None:
+            num = self.num(name)
+            assert num is not None
+            first, last = num * LOG_KEY, num * LOG_KEY + LOG_KEY - 1
+            row = self._conn.execute(self._sql["queue"], (first, last, num)).fetchone()
+            found = self._queues[name] = Queue(num, row)
+        return found
+
+    def begun(self, meta: Meta) -> None:
+        """A transaction has begun and found ``meta``."""
+        if meta != self._meta:
+            self._forget()
+
+    def committed(self, meta: Meta) -> None:
+        self._meta = meta
+
+    def rolled_back(self, made: list[str]) -> None:
+        """Forget what was not to be, and the queues that were made in it."""
+        self._forget()
+        for name in made:
             self._names.pop(self._nums.pop(name, 0), None)
+
+    def _forget(self) -> None:
+        self._queues.clear()
+        self.no_kept_ids = None
 
     def _learn(self, num: int, name: str) -> int:
         self._nums[name] = num
         self._names[num] = name
         return num
-
-
-class Meta(NamedTuple):
-    """The one row of the meta table."""
-
-    last_place: int
-    clock_ms: int
-    serial: int
 
 
 class Step(Scribe):
@@ -93,9 +154,10 @@ class Step(Scribe):
         self.tx = tx
         self.conn = tx.conn
         self.sql = tx.sql
+        self.queues = tx.queues
         self.last_place = tx.last_place
-        self.counts: Counter[tuple[str, str, str]] = Counter()
-        self.tallies: Counter[tuple[str, str]] = Counter()
+        self.counts: dict[Counter, int] = {}
+        self.tallies: dict[Tally, int] = {}
         self.known: dict[str, bool] = {}
         self.topics: set[str] = set()
         self.made: list[str] = []
@@ -117,29 +179,43 @@ class Step(Scribe):
         """Execute a named statement; returns how many rows it changed."""
         return self.conn.execute(self.sql[name], params).rowcount
 
+    def many(self, name: str, rows: list[Row]) -> int:
+        """Execute a named statement once for each row; returns how many rows it changed in all."""
+        return self.conn.executemany(self.sql[name], rows).rowcount
+
     def queue(self, name: str) -> int:
         """The number of a queue, which is made when it is new."""
-        num = self.tx.names.num(name)
+        num = self.queues.num(name)
         if num is None:
-            num = self.tx.names.make(name)
+            num = self.queues.make(name)
             self.made.append(name)
         return num
 
     def find(self, ref: JobRef) -> JobRecord | None:
         """The job under ``ref``."""
-        num = self.tx.names.num(ref.queue)
+        num = self.queues.num(ref.queue)
         row = None if num is None else self.one("job_by_id", num, ref.id)
         return None if row is None else record(row, ref.queue)
 
     def records(self, rows: list[Row]) -> list[JobRecord]:
         """Jobs of any queue."""
-        name = self.tx.names.name
+        name = self.queues.name
         return [record(row, name(row[1])) for row in rows]
+
+    def count(self, queue: str, task: str, outcome: str, by: int = 1) -> None:
+        """Raise a lifetime counter."""
+        key = (queue, task, outcome)
+        self.counts[key] = self.counts.get(key, 0) + by
+
+    def tally(self, queue: str, state: JobState, by: int) -> None:
+        """Change how many jobs of a queue are in a state."""
+        key = (queue, state)
+        self.tallies[key] = self.tallies.get(key, 0) + by
 
     def save(self, jobs: list[tuple[JobRecord, JobState]]) -> None:
         """Write changed jobs back, each given with the state it had before."""
         if jobs:
-            self.conn.executemany(self.sql["job_save"], [changed_row(job) for job, _ in jobs])
+            self.many("job_save", [changed_row(job) for job, _ in jobs])
         for job, before in jobs:
             self.moved(job, before)
 
@@ -147,44 +223,70 @@ class Step(Scribe):
         """Count a change of state and say who may care."""
         state, queue = job.state, job.queue
         if state is not before:
-            self.tallies[queue, before] -= 1
-            self.tallies[queue, state] += 1
+            self.tally(queue, before, -1)
+            self.tally(queue, state, 1)
         if state is JobState.WAITING or state in DUE_LATER:
             self.topics.add(f"ready:{queue}")
         elif state in FINISHED:
             self.topics.add(f"done:{queue}")
 
-    def drop(self, job: JobRecord) -> None:
-        """Delete a record and its logs; an id that was promised to be kept stays known."""
-        num = self.queue(job.queue)
-        self.run("job_delete", job.seq)
-        self.run("payload_delete", job.seq)
-        self.run("log_delete", job.seq)
-        self.tallies[job.queue, job.state] -= 1
-        until_ms = transitions.kept_until(job)
+    def drop(self, jobs: list[JobRecord]) -> None:
+        """Delete records and their logs; ids that were promised to be kept stay known."""
+        for job in jobs:
+            self._keep_id(job.queue, job.id, transitions.kept_until(job))
+            self.tally(job.queue, job.state, -1)
+        self._delete([job.seq for job in jobs])
+
+    def drop_unseen(self, seqs: list[int]) -> None:
+        """As ``drop``, without reading whole records."""
+        for _, num, job_id, state, options, enqueued_ms in self.all("job_ends", str(seqs)):
+            queue = self.queues.name(num)
+            kept_ms = decode_options(options).keep_id_ms
+            self._keep_id(queue, job_id, 0 if kept_ms is None else enqueued_ms + kept_ms)
+            self.tally(queue, STATES[state], -1)
+        self._delete(seqs)
+
+    def _keep_id(self, queue: str, job_id: str, until_ms: int) -> None:
         if until_ms > self.now_ms:
-            self.run("kept_id_save", num, job.id, until_ms)
+            self.run("kept_id_save", self.queue(queue), job_id, until_ms)
+            self.queues.no_kept_ids = False
+
+    def _delete(self, seqs: list[int]) -> None:
+        if seqs:
+            for statement in ("job_delete", "payload_delete", "log_delete"):
+                self.run(statement, str(seqs))
+
+    def totals(self, queue: str) -> dict[JobState, int]:
+        """How many jobs of a queue are in each state, as of now."""
+        found = tally_of(self.conn, self.sql, self.queues.get(queue).num)
+        for held in (self.tx.tallies, self.tallies):
+            for (name, state), by in held.items():
+                if name == queue:
+                    found[state] += by
+        return found
 
 
 class Tx:
     """What the requests of one transaction have in common."""
 
-    def __init__(
-        self, conn: sqlite3.Connection, sql: Statements, names: Names, meta: Meta, now_ms: int
-    ) -> None:
+    def __init__(self, conn: Executor, sql: Statements, queues: Queues, meta: Meta, now_ms: int) -> None:
         self.conn = conn
         self.sql = sql
-        self.names = names
+        self.queues = queues
         self.meta = meta
         self.now_ms = now_ms
         self.last_place = meta.last_place
-        self.notes: dict[str, list[tuple[int, Note]]] = {}
-        self.history: dict[str, list[AttemptRecord]] = {}
-        self.counts: Counter[tuple[str, str, str]] = Counter()
-        self.tallies: Counter[tuple[str, str]] = Counter()
+        #: Not written yet: notes with their times, attempt records, counts.
+        self.notes: list[tuple[int, list[Note]]] = []
+        self.history: list[AttemptRecord] = []
+        self.counts: dict[Counter, int] = {}
+        self.tallies: dict[Tally, int] = {}
         self.known: dict[str, bool] = {}
         self.topics: set[str] = set()
         self.made: list[str] = []
+        self.absorbed = False
+        self._changes_before = conn.total_changes
+        queues.begun(meta)
 
     def step(self, now_ms: int | None) -> Step:
         """A fresh share for one request, at its own time or at the store's."""
@@ -193,86 +295,197 @@ class Tx:
     def absorb(self, step: Step) -> None:
         """Keep what a successful request did."""
         self.last_place = step.last_place
-        for note in step.notes:
-            self.notes.setdefault(note.queue, []).append((step.now_ms, note))
-        for ended in step.history:
-            self.history.setdefault(ended.queue, []).append(ended)
-            self.counts[ended.queue, ended.task, ended.outcome] += 1
-        self.counts.update(step.counts)
-        self.tallies.update(step.tallies)
+        if step.notes:
+            self.notes.append((step.now_ms, step.notes))
+        if not self.absorbed:
+            self.absorbed = True
+            self.history, self.counts, self.tallies = step.history, step.counts, step.tallies
+            self.known, self.topics, self.made = step.known, step.topics, step.made
+            return
+        self.history += step.history
+        _add_to(self.counts, step.counts)
+        _add_to(self.tallies, step.tallies)
         self.known.update(step.known)
         self.topics |= step.topics
         self.made += step.made
 
-    def flush(self) -> set[str]:
-        """Write everything that was gathered; returns the topics to tell listeners."""
-        deltas: dict[str, dict[str, int]] = {}
-        for (queue, state), delta in self.tallies.items():
-            if delta:
-                deltas.setdefault(queue, {})[state] = delta
-        for queue in self.notes:
-            self.topics.add(f"event:{queue}")
-        for queue in dict.fromkeys([*self.notes, *self.history, *deltas, *self.known]):
-            self._flush_queue(queue, deltas.get(queue, {}))
-        if self.counts:
-            self.conn.executemany(
-                self.sql["counter_add"],
-                [
-                    (self._num(queue), task, outcome, count)
-                    for (queue, task, outcome), count in self.counts.items()
-                ],
-            )
-        self._flush_meta()
-        return self.topics
+    def held_notes(self, queue: str) -> int:
+        """How many notes about a queue are not written yet."""
+        return sum(note[0] == queue for _, notes in self.notes for note in notes)
 
-    def _num(self, queue: str) -> int:
-        num = self.names.num(queue)
-        if num is None:
-            num = self.names.make(queue)
-            self.made.append(queue)
-        return num
+    def held_history(self, queue: str) -> int:
+        """How many attempt records of a queue are not written yet."""
+        return sum(ended.queue == queue for ended in self.history)
 
-    def _flush_queue(self, queue: str, deltas: dict[str, int]) -> None:
-        num = self._num(queue)
-        notes, history = self.notes.get(queue, []), self.history.get(queue, [])
-        last_event, last_history = self.conn.execute(
-            self.sql["queue_flush"],
-            (
-                len(notes),
-                len(history),
-                self.known.get(queue),
-                *[deltas.get(state, 0) for state in _STATES],
-                num,
-            ),
-        ).fetchone()
-        events = [
-            (at, at_ms, note.type, note.job_id, note.task, note.data)
-            for at, (at_ms, note) in enumerate(notes, last_event - len(notes) + 1)
-        ]
-        for first in range(0, len(events), CHUNK):
-            chunk = events[first : first + CHUNK]
-            self._chunk("event", num, chunk[0][0], chunk[-1][0], max(event[1] for event in chunk), chunk)
-        first_id = last_history - len(history) + 1
-        for first in range(0, len(history), CHUNK):
-            part = history[first : first + CHUNK]
-            newest = max(ended.finished_ms for ended in part)
-            self._chunk("history", num, first_id + first, first_id + first + len(part) - 1, newest, part)
-        if notes and last_event // TRIM_EVERY != (last_event - len(notes)) // TRIM_EVERY:
-            self.conn.execute(
-                self.sql["event_trim"], (num * LOG_KEY, num * LOG_KEY + max(last_event - EVENTS_KEPT, 0))
-            )
+    # --- writing it down ----------------------------------------------------------------------------
 
-    def _chunk(self, log: str, num: int, first_id: int, last_id: int, at_ms: int, records: list[Any]) -> None:
-        self.conn.execute(
-            self.sql[f"{log}_insert"], (num * LOG_KEY + last_id, first_id, at_ms, pack(records))
-        )
+    def flush(self) -> Meta:
+        """Write everything that was gathered; returns the meta row as it is now."""
+        pens: dict[str, _Pen] = {}
+        for now_ms, notes in self.notes:
+            for name, its in _by_queue(notes):
+                (pens.get(name) or self._pen(pens, name)).note(now_ms, its)
+        for name, records in _by_queue(self.history):
+            (pens.get(name) or self._pen(pens, name)).end(records)
+        for (name, task, outcome), by in self.counts.items():
+            pen = pens.get(name) or self._pen(pens, name)
+            pen.count(task, outcome, by)
+        for (name, state), by in self.tallies.items():
+            if by:
+                pen = pens.get(name) or self._pen(pens, name)
+                pen.tallies.append((state, by))
+        for name, known in self.known.items():
+            self._make_known(name, known)
+        for name, pen in pens.items():
+            pen.write(self.conn, self.sql)
+            if pen.events:
+                self.topics.add(f"event:{name}")
+        return self._flush_meta()
 
-    def _flush_meta(self) -> None:
-        meta = Meta(
-            self.last_place,
-            max(self.meta.clock_ms, self.now_ms),
-            self.meta.serial + bool(self.topics),
-        )
+    def _pen(self, pens: dict[str, _Pen], name: str) -> _Pen:
+        if self.queues.num(name) is None:
+            self.queues.make(name)
+            self.made.append(name)
+        pens[name] = pen = _Pen(self.queues.get(name))
+        return pen
+
+    def _make_known(self, name: str, known: bool) -> None:
+        queue = self.queues.get(name)
+        if queue.known is not known:
+            queue.known = known
+            self.conn.execute(self.sql["queue_known"], (known, queue.num))
+
+    def _flush_meta(self) -> Meta:
+        if self.conn.total_changes == self._changes_before:
+            return self.meta  # nothing was written, so there is nothing to stamp
+        heard_of = bool(self.topics or self.known or self.tallies)
+        meta = Meta(self.last_place, max(self.meta.clock_ms, self.now_ms), self.meta.serial + heard_of)
         if meta != self.meta:
             self.conn.execute(self.sql["meta_save"], meta)
-            self.meta = meta
+        return meta
+
+
+class _Pen:
+    """What one transaction writes about one queue."""
+
+    __slots__ = ("at_ms", "counts", "events", "history", "queue", "tallies")
+
+    def __init__(self, queue: Queue) -> None:
+        self.queue = queue
+        self.at_ms = 0
+        self.events: list[tuple[Any, ...]] = []
+        self.history: list[AttemptRecord] = []
+        self.counts: dict[tuple[str, str], int] = {}
+        self.tallies: list[tuple[JobState, int]] = []
+
+    def note(self, now_ms: int, notes: list[Note]) -> None:
+        """Give notes their numbers."""
+        first = self.queue.last_event + 1
+        self.queue.last_event += len(notes)
+        self.at_ms = max(self.at_ms, now_ms)
+        self.events += [(number, now_ms, *note[1:]) for number, note in enumerate(notes, first)]
+
+    def end(self, records: list[AttemptRecord]) -> None:
+        """Take over attempt records and count them."""
+        self.history += records
+        for (task, outcome), by in Counted(map(_task_and_outcome, records)).items():
+            self.count(task, outcome, by)
+
+    def count(self, task: str, outcome: str, by: int) -> None:
+        key = (task, outcome)
+        self.counts[key] = self.counts.get(key, 0) + by
+
+    def write(self, conn: Executor, sql: Statements) -> None:
+        queue = self.queue
+        base = queue.num * LOG_KEY
+        counts = [(task, outcome, by) for (task, outcome), by in self.counts.items()]
+        deltas = pack((self.tallies, counts))
+        if self.history:
+            at_ms = max(ended.finished_ms for ended in self.history)
+            last = queue.last_history
+            for part in _parts(self.history):
+                conn.execute(sql["history_insert"], (base + last + len(part), last + 1, at_ms, pack(part)))
+                last += len(part)
+            queue.last_history = last
+        if not self.events:
+            fold(conn, sql, queue, [deltas])
+            return
+        for part in _parts(self.events):
+            first, last = part[0][0], part[-1][0]
+            mine = deltas if first == self.events[0][0] else None  # once is enough
+            conn.execute(sql["event_insert"], (base + last, first, self.at_ms, mine, pack(part)))
+            queue.unfolded += 1
+        if queue.unfolded >= FOLD_CHUNKS or queue.last_event - queue.folded >= FOLD_EVENTS:
+            fold(conn, sql, queue)
+
+
+def fold(conn: Executor, sql: Statements, queue: Queue, more: Iterable[bytes] = ()) -> None:
+    """Add the counts of chunks to the totals, and delete events that are past their bound."""
+    base = queue.num * LOG_KEY
+    rows = conn.execute(sql["event_deltas"], (base + queue.folded, base + queue.last_event)).fetchall()
+    tallies, counts = add_up([row[0] for row in rows] + [*more])
+    by_state = [tallies.get(state, 0) for state in _STATES]
+    folded = (queue.last_event, queue.last_event, queue.last_history)
+    conn.execute(sql["queue_fold"], (*folded, *by_state, queue.num))
+    conn.executemany(
+        sql["counter_add"], [(queue.num, task, outcome, by) for (task, outcome), by in counts.items()]
+    )
+    conn.execute(sql["event_trim"], (base, base + max(queue.last_event - EVENTS_KEPT, 0)))
+    queue.folded, queue.unfolded = queue.last_event, 0
+
+
+def add_up(deltas: Iterable[bytes]) -> tuple[dict[JobState, int], dict[tuple[str, str], int]]:
+    """The sums of packed counts: jobs by state, and lifetime counters by (task, outcome)."""
+    tallies: dict[JobState, int] = {}
+    counts: dict[tuple[str, str], int] = {}
+    for packed in deltas:
+        found: Deltas = unpack_deltas(packed)
+        for state, by in found[0]:
+            tallies[state] = tallies.get(state, 0) + by
+        for task, outcome, by in found[1]:
+            counts[task, outcome] = counts.get((task, outcome), 0) + by
+    return tallies, counts
+
+
+def tally_of(conn: Executor, sql: Statements, num: int) -> dict[JobState, int]:
+    """How many jobs of a queue are in each state: the totals and what is not folded yet."""
+    folded, *totals = conn.execute(sql["queue_tally"], (num,)).fetchone()
+    tallies, _ = _unfolded(conn, sql, num, folded)
+    return {state: total + tallies.get(state, 0) for state, total in zip(_STATES, totals, strict=True)}
+
+
+def unfolded_counts(conn: Executor, sql: Statements, num: int) -> dict[tuple[str, str], int]:
+    """What is to be added to a queue's lifetime counters."""
+    folded, *_ = conn.execute(sql["queue_tally"], (num,)).fetchone()
+    return _unfolded(conn, sql, num, folded)[1]
+
+
+def _unfolded(
+    conn: Executor, sql: Statements, num: int, folded: int
+) -> tuple[dict[JobState, int], dict[tuple[str, str], int]]:
+    first, last = num * LOG_KEY + folded, num * LOG_KEY + LOG_KEY - 1
+    return add_up(row[0] for row in conn.execute(sql["event_deltas"], (first, last)).fetchall())
+
+
+def _by_queue(records: list[Any]) -> Iterable[tuple[str, list[Any]]]:
+    """Notes or attempt records, by queue and otherwise in their order."""
+    if not records:
+        return ()
+    queue_of = _first if isinstance(records[0], tuple) else _queue
+    if len(set(map(queue_of, records))) == 1:
+        return ((queue_of(records[0]), records),)
+    parts: dict[str, list[Any]] = {}
+    for item in records:
+        parts.setdefault(queue_of(item), []).append(item)
+    return parts.items()
+
+
+def _parts(records: list[Any]) -> list[list[Any]]:
+    if len(records) <= CHUNK:
+        return [records]
+    return [records[first : first + CHUNK] for first in range(0, len(records), CHUNK)]
+
+
+def _add_to(totals: dict[Any, int], more: dict[Any, int]) -> None:
+    for key, by in more.items():
+        totals[key] = totals.get(key, 0) + by

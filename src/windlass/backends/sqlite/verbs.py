@@ -21,6 +21,7 @@ WRITES: dict[type[Any], Callable[[Step, Any], Any]] = {
     rq.Promote: verbs_duties.promote,
     rq.Recover: verbs_duties.recover,
     rq.Prune: verbs_duties.prune,
+    rq.Archive: verbs_duties.archive,
     rq.Elect: verbs_duties.elect,
     rq.Resign: verbs_duties.resign,
     rq.Beat: verbs_duties.beat,

@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING
 
 from windlass.backend import requests as rq
 from windlass.backends.sqlite.rows import INLINE_PAYLOAD, LOG_KEY, Row
+from windlass.backends.sqlite.tx import fold
 from windlass.core import transitions
 from windlass.core.job import LOGS_KEPT, EventType, JobRecord, JobRef
-from windlass.core.outcome import CancelOutcome, Changed
+from windlass.core.outcome import CancelResult, Changed
 from windlass.core.states import DUE_LATER, FINISHED, JobState
 from windlass.core.transitions import Note
 
@@ -18,15 +19,15 @@ if TYPE_CHECKING:
     from windlass.backends.sqlite.tx import Step
 
 
-def cancel(step: Step, request: rq.CancelJobs) -> list[CancelOutcome]:
+def cancel(step: Step, request: rq.CancelJobs) -> list[CancelResult]:
     answers = []
     for ref in request.refs:
         job = step.find(ref)
         before = job.state if job else None
         outcome = transitions.cancel(job, request.reason, step)
-        if job is not None and before is not None and outcome is CancelOutcome.CANCELLED:
+        if job is not None and before is not None and outcome is CancelResult.CANCELLED:
             step.save([(job, before)])
-        if job is not None and outcome is CancelOutcome.CANCELLING:
+        if job is not None and outcome is CancelResult.CANCELLING:
             step.run("job_cancelling", job.cancel_reason, job.seq)
             step.topics.add(f"worker:{job.worker}")
         answers.append(outcome)
@@ -43,7 +44,7 @@ def remove(step: Step, request: rq.RemoveJobs) -> list[rq.ChangeResult]:
             answers.append(rq.ChangeResult(Changed.ILLEGAL, job.state))
         else:
             transitions.remove(job, step)
-            step.drop(job)
+            step.drop([job])
             step.topics.add(f"done:{ref.queue}")
             answers.append(rq.ChangeResult(Changed.OK, job.state))
     return answers
@@ -76,7 +77,7 @@ def _save_payload(step: Step, job: JobRecord) -> None:
         step.run("payload_insert", job.seq, job.payload)
     else:
         step.run("payload_save", job.payload, job.seq)
-        step.run("payload_delete", job.seq)
+        step.run("payload_delete", f"[{job.seq}]")
 
 
 def _change_one(step: Step, ref: JobRef, turn: Callable[[JobRecord], Changed]) -> rq.ChangeResult:
@@ -115,7 +116,7 @@ def report(step: Step, request: rq.Report) -> rq.ChangeResult:
 def pause(step: Step, request: rq.PauseQueue) -> bool:
     if request.paused:
         step.queue(request.queue)
-    num = step.tx.names.num(request.queue)
+    num = step.queues.num(request.queue)
     if num is None or not step.run("queue_pause", request.paused, num):
         return False
     step.known[request.queue] = True
@@ -129,13 +130,13 @@ def pause(step: Step, request: rq.PauseQueue) -> bool:
 
 
 def purge(step: Step, request: rq.Purge) -> rq.Purged:
-    num = step.tx.names.num(request.queue)
+    num = step.queues.num(request.queue)
     if num is None:
         return rq.Purged(0, [])
     jobs = _purgeable(step, num, request)
     for job in jobs:
         transitions.remove(job, step)
-        step.drop(job)
+    step.drop(jobs)
     if jobs:
         step.topics.add(f"done:{request.queue}")
     if request.forget and step.one("job_exists", num) is None:
@@ -164,7 +165,9 @@ def _purgeable(step: Step, num: int, request: rq.Purge) -> list[JobRecord]:
 
 def _forget(step: Step, num: int, queue: str) -> None:
     """Drop a queue's settings and events. What this request itself notes comes after, and stays."""
-    held = len(step.tx.notes.get(queue, ()))
-    (floor,) = step.all("queue_forget", held, num)[0]
+    found = step.queues.get(queue)
+    fold(step.conn, step.sql, found)
+    floor = found.last_event + step.tx.held_notes(queue)
+    step.run("queue_forget", floor, num)
     step.run("event_trim", num * LOG_KEY, num * LOG_KEY + floor)
     step.known[queue] = False

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from copy import copy
 from typing import TYPE_CHECKING
 
@@ -9,13 +10,23 @@ from windlass.backend import requests as rq
 from windlass.backends.sqlite.rows import (
     LOG_KEY,
     Row,
+    decode_cursors,
     decode_options,
+    encode_json,
     pack,
     unpack_history,
 )
 from windlass.backends.sqlite.verbs_lifecycle import promote_jobs
 from windlass.core import transitions
-from windlass.core.job import HISTORY_KEPT, HISTORY_KEPT_MS, JobRecord, WorkerInfo
+from windlass.core.job import (
+    ARCHIVER_KEPT_MS,
+    HISTORY_HELD,
+    HISTORY_KEPT,
+    HISTORY_KEPT_MS,
+    ArchiverInfo,
+    JobRecord,
+    WorkerInfo,
+)
 from windlass.core.states import FINISHED, JobState
 
 if TYPE_CHECKING:
@@ -26,9 +37,6 @@ WORKER_KEPT_MS = 300_000
 SCAN = 10_000
 #: Most pages that one prune gives back to the file system.
 VACUUM_PAGES = 1_000
-
-#: The order of the columns in ``queue_tally``.
-TALLY = tuple(JobState)
 
 
 def promote(step: Step, request: rq.Promote) -> rq.Promoted:
@@ -57,16 +65,10 @@ def recover(step: Step, request: rq.Recover) -> rq.Recovered:
 
 def prune(step: Step, request: rq.Prune) -> rq.Pruned:
     old = _prunable(step, request.limit)
-    for _, _, seq in old[: request.limit]:
-        for job in step.records(step.all("job_by_seqs", f"[{seq}]")):
-            step.drop(job)
+    step.drop_unseen([seq for _, _, seq in old[: request.limit]])
     ids = step.run("kept_id_prune", step.now_ms, SCAN)
     workers = step.run("worker_prune", step.now_ms - WORKER_KEPT_MS)
-    history, more_history = 0, False
-    for (num,) in step.all("queue_nums"):
-        count, more = _trim_history(step, num)
-        history += count
-        more_history = more_history or more
+    history, more_history = _trim_histories(step)
     step.conn.execute(f"PRAGMA incremental_vacuum({VACUUM_PAGES})").fetchall()
     return rq.Pruned(
         jobs=min(len(old), request.limit),
@@ -85,13 +87,11 @@ def _prunable(step: Step, limit: int) -> list[Row]:
     """
     scan = max(SCAN, limit + 1)
     found = set(step.all("prune_old", step.now_ms, scan))
-    for (num,) in step.all("queue_nums"):
-        tally = dict(zip(TALLY, step.all("queue_tally", num)[0], strict=True))
-        name = step.tx.names.name(num)
+    for num, name in step.all("queue_nums"):
+        totals = step.totals(name)
         for state in FINISHED:
-            total = tally[state] + step.tx.tallies[name, state] + step.tallies[name, state]
-            if total:
-                found.update(_surplus(step, num, state, total, scan))
+            if totals[state]:
+                found.update(_surplus(step, num, state, totals[state], scan))
     return sorted(found)
 
 
@@ -103,26 +103,42 @@ def _surplus(step: Step, num: int, state: JobState, total: int, scan: int) -> li
     return step.all("prune_surplus", num, state, total - keep, step.now_ms, scan)
 
 
-def _trim_history(step: Step, num: int) -> tuple[int, bool]:
-    """Forget old attempt records of a queue; returns how many, and whether more may have to go."""
-    row = step.one("queue_logs", num)
-    assert row is not None
-    last, floor = row[2], row[3]
-    before, base = floor, num * LOG_KEY
+def _trim_histories(step: Step) -> tuple[int, bool]:
+    """Forget old attempt records; returns how many, and whether more may have to go."""
+    archivers = list_archivers(step.all, step.now_ms)
+    trimmed, more = 0, False
+    for num, name in step.all("queue_nums"):
+        last = step.queues.get(name).last_history
+        copied = min((info.cursors.get(name, 0) for info in archivers), default=last)
+        before, floor, unsure = _history_floor(step, num, name, copied)
+        if floor > before:
+            step.run("history_floor", floor, last, num)
+            step.run("history_trim", num * LOG_KEY, num * LOG_KEY + floor)
+        if floor > max(before, copied):
+            step.count(name, "", "history_dropped", floor - max(before, copied))
+        trimmed += floor - before
+        more = more or unsure
+    return trimmed, more
+
+
+def _history_floor(step: Step, num: int, name: str, copied: int) -> tuple[int, int, bool]:
+    """Up to where a queue's history was gone before, and shall be now; and whether that is not all yet.
+
+    Too old or too much goes when every live archiver has copied it; beyond the hard bound it goes anyway.
+    """
+    ((before,),) = step.all("queue_floor", num)
+    base, last = num * LOG_KEY, step.queues.get(name).last_history
     # Records of this transaction are not written yet; they are young, but they count.
-    held = len(step.tx.history.get(step.tx.names.name(num), ()))
-    floor = max(floor, last + held - HISTORY_KEPT)
+    count = last + step.tx.held_history(name)
+    floor = max(before, count - HISTORY_KEPT)
     chunks = step.all("history_ages", base + floor, base + last, SCAN)
     for key, _, at_ms in chunks:
         if at_ms > step.now_ms - HISTORY_KEPT_MS:
             floor = _floor_within(step, key, floor)
             break
         floor = key - base
-    floor = min(floor, last)
-    if floor > before:
-        step.run("history_floor", floor, num)
-        step.run("history_trim", base, base + floor)
-    return floor - before, len(chunks) == SCAN and floor == chunks[-1][0] - base
+    unsure = len(chunks) == SCAN and floor == chunks[-1][0] - base
+    return before, min(max(before, min(floor, copied), count - HISTORY_HELD), last), unsure
 
 
 def _floor_within(step: Step, key: int, floor: int) -> int:
@@ -135,6 +151,22 @@ def _floor_within(step: Step, key: int, floor: int) -> int:
         if at > floor and ended.finished_ms > step.now_ms - HISTORY_KEPT_MS:
             return at - 1
     return floor
+
+
+def archive(step: Step, request: rq.Archive) -> None:
+    row = step.one("archiver", request.name)
+    cursors: dict[str, int] = {} if row is None else decode_cursors(row[0])
+    for queue, at in request.cursors.items():
+        cursors[queue] = max(cursors.get(queue, 0), at)
+    step.run("archiver_save", request.name, step.now_ms, encode_json(cursors))
+
+
+def list_archivers(select: Callable[..., list[Row]], now_ms: int) -> list[ArchiverInfo]:
+    """Archivers that were seen lately, by name."""
+    return [
+        ArchiverInfo(name=name, cursors=decode_cursors(cursors), seen_ms=seen_ms)
+        for name, cursors, seen_ms in select("archiver_list", now_ms - ARCHIVER_KEPT_MS)
+    ]
 
 
 # --- leaders and workers ------------------------------------------------------------------------------

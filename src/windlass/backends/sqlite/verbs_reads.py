@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
 from windlass.backend import requests as rq
 from windlass.backends.sqlite.rows import LOG_KEY, Row, record, unpack_events, unpack_history, unpack_worker
+from windlass.backends.sqlite.tx import tally_of, unfolded_counts
+from windlass.backends.sqlite.verbs_duties import list_archivers
 from windlass.backends.sqlite.verbs_lifecycle import view
 from windlass.core.job import (
     EVENTS_KEPT,
+    ArchiverInfo,
     AttemptRecord,
     CounterRow,
     Event,
@@ -17,6 +19,7 @@ from windlass.core.job import (
     QueueInfo,
     WorkerInfo,
 )
+from windlass.core.patterns import matches
 from windlass.core.states import DUE_LATER, FINISHED, JobState
 from windlass.errors import ConfigError, HistoryTrimmedError
 
@@ -25,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from windlass.backends.sqlite.statements import Statements
-    from windlass.backends.sqlite.tx import Names
+    from windlass.backends.sqlite.tx import Queues
 
 #: Rows that one listing looks at before it answers with what it found and a cursor.
 SCAN = 10_000
@@ -43,23 +46,35 @@ _PRIORITIES = 32
 class Snapshot:
     """A read transaction, and the time at which it is looked at."""
 
-    def __init__(self, conn: sqlite3.Connection, sql: Statements, names: Names, now_ms: int) -> None:
+    def __init__(self, conn: sqlite3.Connection, sql: Statements, queues: Queues, now_ms: int) -> None:
         self.conn = conn
         self.sql = sql
-        self.names = names
+        self.queues = queues
         self.now_ms = now_ms
 
     def all(self, name: str, *params: Any) -> list[Row]:
         return self.conn.execute(self.sql[name], params).fetchall()
 
     def tally(self, num: int) -> dict[JobState, int]:
-        return dict(zip(_STATES, self.all("queue_tally", num)[0], strict=True))
+        return tally_of(self.conn, self.sql, num)
+
+    def logs(self, num: int) -> tuple[int, int, int, int]:
+        """Last event, last attempt record, and up to where either log is gone."""
+        last_event, last_history, event_floor, history_floor, event_key, history_key = self.all(
+            "queue_logs", num * LOG_KEY, num * LOG_KEY + LOG_KEY - 1, num
+        )[0]
+        return (
+            max(last_event, (event_key or 0) % LOG_KEY),
+            max(last_history, (history_key or 0) % LOG_KEY),
+            event_floor,
+            history_floor,
+        )
 
 
 def get(snap: Snapshot, request: rq.GetJobs) -> list[JobRecord | None]:
     answers: list[JobRecord | None] = []
     for ref in request.refs:
-        num = snap.names.num(ref.queue)
+        num = snap.queues.num(ref.queue)
         rows = [] if num is None else snap.all("job_by_id", num, ref.id)
         answers.append(view(record(rows[0], ref.queue), snap.now_ms) if rows else None)
     return answers
@@ -69,7 +84,7 @@ def get(snap: Snapshot, request: rq.GetJobs) -> list[JobRecord | None]:
 
 
 def list_jobs(snap: Snapshot, request: rq.ListJobs) -> rq.Page:
-    num = snap.names.num(request.queue)
+    num = snap.queues.num(request.queue)
     if num is None or request.limit <= 0:
         return rq.Page([])
     start = _start(request)
@@ -147,7 +162,7 @@ def _walk(snap: Snapshot, num: int, request: rq.ListJobs, start: int, edge: int 
 def _matches(job: JobRecord, request: rq.ListJobs) -> bool:
     return (
         (not request.states or job.state in request.states)
-        and (request.task is None or fnmatchcase(job.task, request.task))
+        and (request.task is None or matches(job.task, request.task))
         and (request.tag is None or request.tag in job.options.tags)
         and (
             request.error_class is None
@@ -160,14 +175,14 @@ def _matches(job: JobRecord, request: rq.ListJobs) -> bool:
 
 
 def count(snap: Snapshot, request: rq.CountJobs) -> dict[JobState, int]:
-    num = snap.names.num(request.queue)
+    num = snap.queues.num(request.queue)
     return dict.fromkeys(JobState, 0) if num is None else snap.tally(num)
 
 
 def list_queues(snap: Snapshot, request: rq.ListQueues) -> list[QueueInfo]:
     infos = []
-    for name, paused, *counts, num in snap.all("queue_list"):
-        tally = dict(zip(_STATES, counts, strict=True))
+    for num, name, paused in snap.all("queue_list"):
+        tally = snap.tally(num)
         infos.append(
             QueueInfo(
                 name=name,
@@ -200,7 +215,7 @@ def _oldest_ready(snap: Snapshot, num: int, waiting: int) -> int | None:
 
 
 def get_logs(snap: Snapshot, request: rq.GetLogs) -> rq.LogPage:
-    num = snap.names.num(request.ref.queue)
+    num = snap.queues.num(request.ref.queue)
     found = [] if num is None else snap.all("job_seq", num, request.ref.id)
     if not found:
         return rq.LogPage([], 0)
@@ -210,10 +225,10 @@ def get_logs(snap: Snapshot, request: rq.GetLogs) -> rq.LogPage:
 
 
 def read_events(snap: Snapshot, request: rq.ReadEvents) -> rq.EventPage:
-    num = snap.names.num(request.queue)
+    num = snap.queues.num(request.queue)
     if num is None:
         return rq.EventPage([], 0, 1)
-    last, floor, *_ = snap.all("queue_logs", num)[0]
+    last, _, floor, _ = snap.logs(num)
     floor = max(floor, last - EVENTS_KEPT)
     after = max(request.after, floor)
     events: list[Event] = []
@@ -226,10 +241,10 @@ def read_events(snap: Snapshot, request: rq.ReadEvents) -> rq.EventPage:
 
 
 def read_history(snap: Snapshot, request: rq.ReadHistory) -> rq.HistoryPage:
-    num = snap.names.num(request.queue)
+    num = snap.queues.num(request.queue)
     if num is None:
         return rq.HistoryPage([], request.after, 0, 1)
-    _, _, newest, floor = snap.all("queue_logs", num)[0]
+    _, newest, _, floor = snap.logs(num)
     if request.after < floor:
         raise HistoryTrimmedError("history", request.queue, request.after, floor + 1)
     found: list[AttemptRecord] = []
@@ -247,16 +262,22 @@ def _log_range(num: int, after: int) -> tuple[int, int]:
 
 
 def read_counters(snap: Snapshot, request: rq.ReadCounters) -> list[CounterRow]:
-    if request.queue is None:
-        return [CounterRow(*row) for row in snap.all("counter_list")]
-    num = snap.names.num(request.queue)
-    return (
-        [] if num is None else [CounterRow(request.queue, *row) for row in snap.all("counter_list_of", num)]
-    )
+    rows = []
+    for num, name in snap.all("queue_nums"):
+        if request.queue in (None, name):
+            totals = {(task, outcome): total for task, outcome, total in snap.all("counter_list", num)}
+            for key, by in unfolded_counts(snap.conn, snap.sql, num).items():
+                totals[key] = totals.get(key, 0) + by
+            rows += [CounterRow(name, task, outcome, total) for (task, outcome), total in totals.items()]
+    return sorted(rows)
 
 
 def list_workers(snap: Snapshot, request: rq.ListWorkers) -> list[WorkerInfo]:
     return [unpack_worker(info) for (info,) in snap.all("worker_list", snap.now_ms - request.stale_ms)]
+
+
+def archivers(snap: Snapshot, request: rq.ListArchivers) -> list[ArchiverInfo]:
+    return list_archivers(snap.all, snap.now_ms)
 
 
 READS: dict[type[Any], Callable[[Snapshot, Any], Any]] = {
@@ -269,4 +290,5 @@ READS: dict[type[Any], Callable[[Snapshot, Any], Any]] = {
     rq.ReadHistory: read_history,
     rq.ReadCounters: read_counters,
     rq.ListWorkers: list_workers,
+    rq.ListArchivers: archivers,
 }

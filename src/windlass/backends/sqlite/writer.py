@@ -16,7 +16,7 @@ from windlass.backends.sqlite.calls import Answer, Call, deliver
 from windlass.backends.sqlite.connection import connect, is_busy, prepare_file, storage_error
 from windlass.backends.sqlite.lane import Lane
 from windlass.backends.sqlite.locks import FairLock
-from windlass.backends.sqlite.tx import Meta, Names, Step, Tx
+from windlass.backends.sqlite.tx import Meta, Queues, Step, Tx
 from windlass.backends.sqlite.verbs import WRITES
 from windlass.core.clock import SYSTEM_CLOCK, SteadyClock
 from windlass.core.probe import reach
@@ -61,7 +61,8 @@ class Writer(Lane):
                 self._lock.release()
         except (sqlite3.Error, OSError) as exc:
             raise storage_error(exc, self._settings) from exc
-        self._names = Names(self._conn, self._sql)
+        self._queues = Queues(self._conn, self._sql)
+        self._wake.open()
         self.phase = "idle"
 
     def _serve_all(self) -> None:
@@ -109,10 +110,7 @@ class Writer(Lane):
 
         A foreign writer may hold the database for long: calls drop out of the line by their own timers.
         """
-        while True:
-            self._drop_dead()
-            if not self._urgent and not self._line:
-                return False
+        while self._urgent or self._line:
             try:
                 conn.execute("BEGIN IMMEDIATE")
                 return True
@@ -120,7 +118,9 @@ class Writer(Lane):
                 if not is_busy(exc):
                     error = storage_error(exc, self._settings)
                     deliver([(call, None, error) for call in self._next_group() if call.begin()])
-                self._queue_up(self._take(block=False))
+            self._queue_up(self._take(block=False))
+            self._drop_dead()
+        return False
 
     def _drop_dead(self) -> None:
         self._urgent = deque(call for call in self._urgent if call.waiting)
@@ -141,22 +141,27 @@ class Writer(Lane):
         self._queue_up(self._take(block=False))
         calls = [call for call in self._next_group() if call.begin()]
         tx: Tx | None = None
+        raised = 0
         try:
             reach("sqlite.begun")
             meta = Meta(*conn.execute(self._sql["meta"]).fetchone())
-            tx = Tx(conn, self._sql, self._names, meta, self._clock.now_ms(meta.clock_ms))
+            tx = Tx(conn, self._sql, self._queues, meta, self._clock.now_ms(meta.clock_ms))
             answers = self._run_calls(tx, calls)
-            topics = tx.flush()
+            after = tx.flush()
+            raised = after.serial - meta.serial
+            self._wake.own_serials += raised  # before the commit, so that nobody takes it for a stranger's
             reach("sqlite.committing")
             conn.execute("COMMIT")
+            self._queues.committed(after)
         except Exception as exc:
+            self._wake.own_serials -= raised
             self._roll_back(conn, tx)
             return [(call, None, self._error(exc)) for call in calls], set()
         try:
             reach("sqlite.committed")
         except Exception as exc:
-            return [(call, None, self._error(exc)) for call in calls], topics
-        return answers, topics
+            return [(call, None, self._error(exc)) for call in calls], tx.topics
+        return answers, tx.topics
 
     def _run_calls(self, tx: Tx, calls: list[Call[Any]]) -> list[Answer]:
         if len(calls) == 1:
@@ -179,14 +184,14 @@ class Writer(Lane):
         try:
             value = WRITES[type(call.request)](step, call.request)
         except BaseException:
-            self._names.forget(step.made)
+            self._queues.rolled_back(step.made)
             raise
         tx.absorb(step)
         return value
 
     def _roll_back(self, conn: sqlite3.Connection, tx: Tx | None) -> None:
         if tx is not None:
-            self._names.forget(tx.made)
+            self._queues.rolled_back(tx.made)
         try:
             if conn.in_transaction:
                 conn.execute("ROLLBACK")

@@ -6,12 +6,12 @@ import pytest
 
 from windlass.backend import requests as rq
 from windlass.core.job import AttemptOutcome, EventType, JobRef
-from windlass.core.outcome import CancelOutcome, Outcome, Settled
+from windlass.core.outcome import CancelResult, Outcome, Settled
 from windlass.core.states import JobState
 from windlass.testing.conformance.harness import QUEUE, START_MS, Harness
 
 
-async def cancel(harness: Harness, *job_ids: str, reason: str = "") -> list[CancelOutcome]:
+async def cancel(harness: Harness, *job_ids: str, reason: str = "") -> list[CancelResult]:
     refs = [JobRef(QUEUE, job_id) for job_id in job_ids]
     return await harness.do(rq.CancelJobs(refs=refs, reason=reason))
 
@@ -21,7 +21,7 @@ async def cancel(harness: Harness, *job_ids: str, reason: str = "") -> list[Canc
 async def test_a_pending_job_is_cancelled_at_once(harness: Harness, delay_ms: int) -> None:
     await harness.add("a", delay_ms=delay_ms)
     harness.pass_ms(5)
-    assert await cancel(harness, "a", reason="no need") == [CancelOutcome.CANCELLED]
+    assert await cancel(harness, "a", reason="no need") == [CancelResult.CANCELLED]
     job = await harness.get("a")
     assert (job.state, job.reason, job.due_ms) == (JobState.CANCELLED, "no need", None)
     assert (job.finished_ms, job.attempts, job.deliveries) == (START_MS + 5, 0, 0)
@@ -31,7 +31,7 @@ async def test_a_pending_job_is_cancelled_at_once(harness: Harness, delay_ms: in
 async def test_a_retrying_job_is_cancelled_at_once(harness: Harness) -> None:
     job = await harness.start("a")
     await harness.settle(job, Outcome.RETRY, delay_ms=100)
-    assert await cancel(harness, "a") == [CancelOutcome.CANCELLED]
+    assert await cancel(harness, "a") == [CancelResult.CANCELLED]
     assert await harness.state("a") is JobState.CANCELLED
 
 
@@ -47,7 +47,7 @@ async def test_a_cancelled_job_is_never_claimed(harness: Harness) -> None:
 @pytest.mark.feature("F2", "F3")
 async def test_an_active_job_is_asked_to_stop_and_goes_on(harness: Harness) -> None:
     job = await harness.start("a")
-    assert await cancel(harness, "a", reason="stop") == [CancelOutcome.CANCELLING]
+    assert await cancel(harness, "a", reason="stop") == [CancelResult.CANCELLING]
     job.cancel_reason = "stop"
     assert await harness.get("a") == job
 
@@ -57,7 +57,7 @@ async def test_the_first_reason_stands_and_only_one_event_tells_of_it(harness: H
     await harness.start("a")
     mark = await harness.mark()
     await cancel(harness, "a", reason="first")
-    assert await cancel(harness, "a", reason="second") == [CancelOutcome.CANCELLING]
+    assert await cancel(harness, "a", reason="second") == [CancelResult.CANCELLING]
     assert (await harness.get("a")).cancel_reason == "first"
     (event,) = await harness.events(after=mark)
     assert (event.type, event.data["reason"]) == (EventType.CANCELLING, "first")
@@ -68,14 +68,14 @@ async def test_the_first_reason_stands_and_only_one_event_tells_of_it(harness: H
 async def test_a_finished_job_answers_finished_and_stays(harness: Harness, outcome: Outcome) -> None:
     before = await harness.finish("a", outcome)
     mark = await harness.mark()
-    assert await cancel(harness, "a") == [CancelOutcome.FINISHED]
+    assert await cancel(harness, "a") == [CancelResult.FINISHED]
     assert await harness.get("a") == before
     assert await harness.mark() == mark
 
 
 @pytest.mark.feature("F1")
 async def test_an_unknown_job_answers_not_found(harness: Harness) -> None:
-    assert await cancel(harness, "nobody") == [CancelOutcome.NOT_FOUND]
+    assert await cancel(harness, "nobody") == [CancelResult.NOT_FOUND]
 
 
 @pytest.mark.feature("F1")
@@ -85,11 +85,11 @@ async def test_cancellations_are_answered_per_item_in_order(harness: Harness) ->
     await harness.add("waits")
     answers = await cancel(harness, "waits", "nobody", "runs", "done", "waits")
     assert answers == [
-        CancelOutcome.CANCELLED,
-        CancelOutcome.NOT_FOUND,
-        CancelOutcome.CANCELLING,
-        CancelOutcome.FINISHED,
-        CancelOutcome.FINISHED,
+        CancelResult.CANCELLED,
+        CancelResult.NOT_FOUND,
+        CancelResult.CANCELLING,
+        CancelResult.FINISHED,
+        CancelResult.FINISHED,
     ]
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from windlass.backend import requests as rq
 from windlass.core.job import EventType, JobRef
-from windlass.core.outcome import AddOutcome, CancelOutcome, Changed, Extended, Outcome, Settled
+from windlass.core.outcome import AddOutcome, CancelResult, Changed, Extended, Outcome, Settled
 from windlass.core.states import JobState
 from windlass.testing.conformance.harness import LEASE_MS, QUEUE, START_MS, Harness, settlement
 
@@ -156,7 +156,7 @@ async def test_a_repeated_cancel_changes_nothing_more(harness: Harness) -> None:
     await harness.add("a")
     await harness.do(rq.CancelJobs(refs=[A]))
     before, mark = await harness.get("a"), await harness.mark()
-    assert await harness.do(rq.CancelJobs(refs=[A])) == [CancelOutcome.FINISHED]
+    assert await harness.do(rq.CancelJobs(refs=[A])) == [CancelResult.FINISHED]
     assert (await harness.get("a"), await harness.mark()) == (before, mark)
 
 

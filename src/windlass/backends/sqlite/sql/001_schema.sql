@@ -12,12 +12,15 @@ CREATE TABLE [meta] (
 INSERT INTO [meta] VALUES (1, 0, 0, 0);
 
 -- Queues are never deleted: num stands for the name everywhere else. Events up to event_floor and history
--- up to history_floor are gone. The columns named after states count this queue's jobs.
+-- up to history_floor are gone. The columns named after states count this queue's jobs, up to what the event
+-- numbered "folded" did to them: newer chunks of events carry their own counts. The logs may go on after
+-- last_event and last_history, too.
 CREATE TABLE [queue] (
     num INTEGER PRIMARY KEY,
     name TEXT NOT NULL UNIQUE,
     paused INTEGER NOT NULL DEFAULT 0,
     known INTEGER NOT NULL DEFAULT 1,
+    folded INTEGER NOT NULL DEFAULT 0,
     last_event INTEGER NOT NULL DEFAULT 0,
     event_floor INTEGER NOT NULL DEFAULT 0,
     last_history INTEGER NOT NULL DEFAULT 0,
@@ -69,6 +72,7 @@ CREATE TABLE [job] (
     errors TEXT,                  -- NULL: none
     keep_until_ms INTEGER,        -- finished: too old from then on (NULL: never)
     spare_until_ms INTEGER,       -- finished: before then not even a count bound removes it
+    pad BLOB DEFAULT (zeroblob(96)), -- room that the claim fills: a row that grows would split its page
     UNIQUE (queue, id)
 );
 CREATE INDEX [job_ready] ON [job] (queue, priority DESC, place) WHERE state = 'waiting';
@@ -80,11 +84,13 @@ CREATE INDEX [job_age] ON [job] (keep_until_ms) WHERE keep_until_ms IS NOT NULL;
 CREATE TABLE [payload] (seq INTEGER PRIMARY KEY, data BLOB NOT NULL);
 
 -- Logs in chunks: one row per queue and transaction. key = queue * 2^40 + id of the last record;
--- at_ms: the newest record's time; records: a MessagePack array of records.
+-- at_ms: the newest record's time; records: a MessagePack array of records; deltas: by how much the
+-- transaction changed job counts and lifetime counters.
 CREATE TABLE [event] (
     key INTEGER PRIMARY KEY,
     first_id INTEGER NOT NULL,
     at_ms INTEGER NOT NULL,
+    deltas BLOB,
     records BLOB NOT NULL
 );
 CREATE TABLE [history] (
@@ -120,5 +126,8 @@ CREATE TABLE [log] (
 
 CREATE TABLE [worker] (id TEXT PRIMARY KEY, started_ms INTEGER NOT NULL, beat_ms INTEGER NOT NULL, info BLOB NOT NULL)
     WITHOUT ROWID;
+
+-- Who copies the history log elsewhere, and how far they are: JSON, queue name -> position.
+CREATE TABLE [archiver] (name TEXT PRIMARY KEY, seen_ms INTEGER NOT NULL, cursors TEXT NOT NULL) WITHOUT ROWID;
 
 CREATE TABLE [leader] (role TEXT PRIMARY KEY, holder TEXT NOT NULL, until_ms INTEGER NOT NULL) WITHOUT ROWID;

@@ -18,34 +18,46 @@ SELECT name FROM [queue] WHERE num = ?
 -- name: queue_insert
 INSERT INTO [queue] (name) VALUES (?) RETURNING num
 
--- name: queue_flush
+-- name: queue
+SELECT known, last_event, last_history,
+    (SELECT max(key) FROM [event] WHERE key BETWEEN ?1 AND ?2),
+    (SELECT max(key) FROM [history] WHERE key BETWEEN ?1 AND ?2),
+    folded,
+    (SELECT count(*) FROM [event] WHERE key > ?1 + folded AND key <= ?2)
+FROM [queue] WHERE num = ?3
+
+-- name: queue_known
+UPDATE [queue] SET known = ? WHERE num = ?
+
+-- name: queue_fold
 UPDATE [queue]
-SET last_event = last_event + ?, last_history = last_history + ?, known = coalesce(?, known),
+SET folded = ?, last_event = ?, last_history = ?,
     waiting = waiting + ?, scheduled = scheduled + ?, retrying = retrying + ?, blocked = blocked + ?,
     parked = parked + ?, active = active + ?, completed = completed + ?, failed = failed + ?,
     cancelled = cancelled + ?
 WHERE num = ?
-RETURNING last_event, last_history
 
 -- name: queue_pause
 UPDATE [queue] SET paused = ?1 WHERE num = ?2 AND paused <> ?1
 
 -- name: queue_forget
-UPDATE [queue] SET paused = 0, event_floor = last_event + ? WHERE num = ? RETURNING event_floor
+UPDATE [queue] SET paused = 0, event_floor = ? WHERE num = ?
 
 -- name: queue_nums
-SELECT num FROM [queue] ORDER BY num
+SELECT num, name FROM [queue] ORDER BY num
 
 -- name: queue_list
-SELECT name, paused, waiting, scheduled, retrying, blocked, parked, active, completed, failed, cancelled, num
-FROM [queue] WHERE known ORDER BY name
+SELECT num, name, paused FROM [queue] WHERE known ORDER BY name
 
 -- name: queue_tally
-SELECT waiting, scheduled, retrying, blocked, parked, active, completed, failed, cancelled
+SELECT folded, waiting, scheduled, retrying, blocked, parked, active, completed, failed, cancelled
 FROM [queue] WHERE num = ?
 
 -- name: queue_logs
-SELECT last_event, event_floor, last_history, history_floor FROM [queue] WHERE num = ?
+SELECT last_event, last_history, event_floor, history_floor,
+    (SELECT max(key) FROM [event] WHERE key BETWEEN ?1 AND ?2),
+    (SELECT max(key) FROM [history] WHERE key BETWEEN ?1 AND ?2)
+FROM [queue] WHERE num = ?3
 
 -- name: job_by_id
 SELECT /*job*/ FROM [job] WHERE queue = ? AND id = ?
@@ -62,6 +74,12 @@ INSERT OR IGNORE INTO [job]
      due_ms, expires_ms)
 VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 
+-- name: job_insert_one
+INSERT INTO [job]
+    (seq, queue, id, task, state, priority, place, payload, codec, options, request_id, enqueued_ms, ready_ms,
+     due_ms, expires_ms)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+
 -- name: job_undo_insert
 DELETE FROM [job] WHERE seq > ?
 
@@ -73,14 +91,17 @@ SET state = ?, priority = ?, place = ?, options = ?, ready_ms = ?, due_ms = ?, e
     result_until_ms = ?, reason = ?, errors = ?, keep_until_ms = ?, spare_until_ms = ?
 WHERE seq = ?
 
+-- name: job_ends
+SELECT seq, queue, id, state, options, enqueued_ms FROM [job] WHERE seq IN (SELECT value FROM json_each(?))
+
 -- name: job_delete
-DELETE FROM [job] WHERE seq = ?
+DELETE FROM [job] WHERE seq IN (SELECT value FROM json_each(?))
 
 -- name: payload_insert
 INSERT OR REPLACE INTO [payload] (seq, data) VALUES (?, ?)
 
 -- name: payload_delete
-DELETE FROM [payload] WHERE seq = ?
+DELETE FROM [payload] WHERE seq IN (SELECT value FROM json_each(?))
 
 -- name: payload_save
 UPDATE [job] SET payload = ? WHERE seq = ?
@@ -91,16 +112,40 @@ SELECT num, paused,
     EXISTS (SELECT 1 FROM [job] WHERE queue = num AND state = 'waiting')
 FROM [queue] WHERE num IN (SELECT value FROM json_each(?))
 
+-- name: claim_queue
+SELECT num, paused, (SELECT min(due_ms) FROM [job] WHERE queue = num AND due_ms IS NOT NULL), 1
+FROM [queue] WHERE num = ?
+
 -- name: job_ready
-SELECT /*job*/ FROM [job] WHERE queue = ? AND state = 'waiting' ORDER BY priority DESC, place LIMIT ?
+SELECT seq, id, task, priority, place,
+    coalesce(payload, (SELECT data FROM [payload] WHERE [payload].seq = [job].seq)),
+    codec, options, request_id, enqueued_ms, ready_ms, expires_ms, deliveries OR manual_retries
+FROM [job] WHERE queue = ? AND state = 'waiting' ORDER BY priority DESC, place LIMIT ?
 
 -- name: job_any_ready
 SELECT 1 FROM [job] WHERE queue = ? AND state = 'waiting' LIMIT 1
 
 -- name: job_lease
 UPDATE [job]
-SET state = 'active', token = ?, worker = ?, started_ms = ?, deliveries = ?, lease_until_ms = ?, progress = NULL
-WHERE seq = ?
+SET state = 'active', token = ?1 || '.' || seq, worker = ?2, started_ms = ?3, deliveries = deliveries + 1,
+    lease_until_ms = ?4, progress = NULL, pad = NULL
+WHERE seq IN (SELECT value FROM json_each(?5))
+
+-- name: job_leased
+SELECT seq, queue, id, token, attempts, deliveries, task, options, worker, enqueued_ms, ready_ms, started_ms
+FROM [job] WHERE seq IN (SELECT value FROM json_each(?))
+
+-- name: job_complete
+UPDATE [job]
+SET state = 'completed', finished_ms = ?1, result = ?2, result_until_ms = ?3, keep_until_ms = ?4,
+    spare_until_ms = ?5, settled_token = token, token = NULL, lease_until_ms = NULL
+WHERE seq IN (SELECT value FROM json_each(?6))
+
+-- name: job_complete_one
+UPDATE [job]
+SET state = 'completed', finished_ms = ?1, result = ?2, result_until_ms = ?3, keep_until_ms = ?4,
+    spare_until_ms = ?5, settled_token = token, token = NULL, lease_until_ms = NULL
+WHERE seq = ?6
 
 -- name: job_due
 SELECT /*job*/ FROM [job]
@@ -112,6 +157,9 @@ SELECT min(due_ms) FROM [job] WHERE queue = ? AND due_ms IS NOT NULL
 -- name: job_next_dues
 SELECT num, (SELECT min(due_ms) FROM [job] WHERE queue = num AND due_ms IS NOT NULL) AS next
 FROM [queue] WHERE next IS NOT NULL
+
+-- name: job_held
+SELECT seq, queue, id, token, cancel_reason FROM [job] WHERE seq IN (SELECT value FROM json_each(?))
 
 -- name: job_extend
 UPDATE [job] SET lease_until_ms = ? WHERE seq = ?
@@ -176,7 +224,10 @@ SELECT /*job*/ FROM [job] WHERE seq > ? AND seq <= ? AND +queue = ? ORDER BY seq
 SELECT /*job*/ FROM [job] WHERE seq < ? AND seq >= ? AND +queue = ? ORDER BY seq DESC
 
 -- name: event_insert
-INSERT INTO [event] (key, first_id, at_ms, records) VALUES (?, ?, ?, ?)
+INSERT INTO [event] (key, first_id, at_ms, deltas, records) VALUES (?, ?, ?, ?, ?)
+
+-- name: event_deltas
+SELECT deltas FROM [event] WHERE key > ? AND key <= ? AND deltas IS NOT NULL
 
 -- name: event_trim
 DELETE FROM [event] WHERE key > ? AND key <= ?
@@ -199,19 +250,18 @@ SELECT key, first_id, at_ms FROM [history] WHERE key > ? AND key <= ? ORDER BY k
 -- name: history_chunk
 SELECT records FROM [history] WHERE key = ?
 
+-- name: queue_floor
+SELECT history_floor FROM [queue] WHERE num = ?
+
 -- name: history_floor
-UPDATE [queue] SET history_floor = ? WHERE num = ?
+UPDATE [queue] SET history_floor = ?, last_history = ? WHERE num = ?
 
 -- name: counter_add
 INSERT INTO [counter] (queue, task, outcome, total) VALUES (?, ?, ?, ?)
 ON CONFLICT DO UPDATE SET total = total + excluded.total
 
 -- name: counter_list
-SELECT [queue].name, task, outcome, total FROM [counter] JOIN [queue] ON [queue].num = [counter].queue
-ORDER BY [queue].name, task, outcome
-
--- name: counter_list_of
-SELECT task, outcome, total FROM [counter] WHERE queue = ? ORDER BY task, outcome
+SELECT task, outcome, total FROM [counter] WHERE queue = ?
 
 -- name: kept_id_any
 SELECT 1 FROM [kept_id] LIMIT 1
@@ -235,7 +285,7 @@ SELECT max(n) FROM [log] WHERE job = ?
 DELETE FROM [log] WHERE job = ? AND n <= ?
 
 -- name: log_delete
-DELETE FROM [log] WHERE job = ?
+DELETE FROM [log] WHERE job IN (SELECT value FROM json_each(?))
 
 -- name: log_count
 SELECT count(*) FROM [log] WHERE job = ?
@@ -260,6 +310,15 @@ DELETE FROM [worker] WHERE beat_ms <= ?
 
 -- name: worker_list
 SELECT info FROM [worker] WHERE beat_ms > ? ORDER BY id
+
+-- name: archiver
+SELECT cursors FROM [archiver] WHERE name = ?
+
+-- name: archiver_save
+INSERT OR REPLACE INTO [archiver] (name, seen_ms, cursors) VALUES (?, ?, ?)
+
+-- name: archiver_list
+SELECT name, cursors, seen_ms FROM [archiver] WHERE seen_ms > ? ORDER BY name
 
 -- name: leader
 SELECT holder, until_ms FROM [leader] WHERE role = ?

@@ -1,0 +1,61 @@
+"""Worker processes of the benchmarks."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from benchmarks._common import ROOT
+from benchmarks._stamps import VARIABLE, StampFile
+from windlass import Windlass
+
+
+@contextmanager
+def worker(url: str, stamps: StampFile, queues: list[str], *, concurrency: int = 16) -> Iterator[None]:
+    """A ``windlass worker`` process, until the block ends."""
+    command = ["-m", "windlass", "worker", "benchmarks._windlass_jobs:app", "--log-level", "warning"]
+    options = ["--queues", ",".join(queues), "--concurrency", str(concurrency)]
+    with _process([*command, *options], stamps, WINDLASS_URL=url):
+        yield
+
+
+@contextmanager
+def consumer(path: Path, stamps: StampFile, kind: str, workers: int) -> Iterator[None]:
+    """A ``huey_consumer`` process, until the block ends."""
+    command = ["-m", "huey.bin.huey_consumer", "benchmarks._huey_jobs.huey"]
+    options = ["--quiet", "--worker-type", kind, "--workers", str(workers)]
+    with _process([*command, *options], stamps, BENCH_HUEY=str(path)):
+        yield
+
+
+@contextmanager
+def _process(arguments: list[str], stamps: StampFile, **variables: str) -> Iterator[None]:
+    env = {
+        **os.environ,
+        VARIABLE: str(stamps.path),
+        "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "src")]),
+        **variables,
+    }
+    process = subprocess.Popen([sys.executable, *arguments], cwd=ROOT, env=env)
+    try:
+        yield
+    finally:
+        process.send_signal(signal.SIGINT)
+        try:
+            process.wait(15)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+async def wait_for_worker(app: Windlass, timeout: float = 30) -> None:
+    """Until a worker has told the store that it is there."""
+    async with asyncio.timeout(timeout):
+        while not await app.workers():  # noqa: ASYNC110 - the store is what we wait for
+            await asyncio.sleep(0.05)

@@ -1,0 +1,124 @@
+"""Adding jobs inside the application's own transaction on the same file.
+
+The job is there when the application's transaction commits and was never there when it rolls back. What
+holds and what does not:
+
+* one file: ``connection`` is a plain ``sqlite3`` connection whose main database is the store's file;
+* durability is the connection's own (``PRAGMA synchronous``), its waiting for other writers too
+  (``sqlite3.connect(timeout=...)``): the store's settings do not reach it;
+* nobody else can write to the file until the application commits: keep such transactions short. A
+  transaction that has only read so far may be refused when others wrote meanwhile; begin with
+  ``BEGIN IMMEDIATE`` to be sure;
+* workers notice the job within a quarter of a second of the commit, or at once when the application then
+  calls ``notify()`` on its backend.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+from windlass.backend import requests as rq
+from windlass.backend.urls import DEFAULT_NAMESPACE
+from windlass.backends.sqlite import migrations, statements
+from windlass.backends.sqlite.connection import explain
+from windlass.backends.sqlite.tx import Meta, Queues, Tx
+from windlass.backends.sqlite.verbs_lifecycle import add
+from windlass.core.clock import SteadyClock
+from windlass.errors import ConfigError, StorageError
+
+if TYPE_CHECKING:
+    from windlass.core.job import NewJob
+
+_clock = SteadyClock()
+
+
+def add_in_transaction(
+    connection: sqlite3.Connection,
+    jobs: list[NewJob],
+    *,
+    namespace: str = DEFAULT_NAMESPACE,
+    now_ms: int | None = None,
+) -> list[rq.Added]:
+    """Add ``jobs`` inside the transaction of ``connection``; the caller commits or rolls back.
+
+    Without an open transaction one is begun, as the ``sqlite3`` module does before a write; a connection in
+    autocommit mode (``isolation_level=None``) has to begin its own. When this raises, nothing was added and
+    the transaction is as it was.
+    """
+    if not isinstance(connection, sqlite3.Connection):
+        raise ConfigError("connection", "a sqlite3.Connection", connection)
+    if not connection.in_transaction and connection.isolation_level is None:
+        raise ConfigError("connection", "inside a transaction: execute BEGIN IMMEDIATE first")
+    plain = _Plain(connection)
+    try:
+        if not connection.in_transaction:
+            connection.execute("BEGIN IMMEDIATE")
+        return _add(plain, jobs, namespace, now_ms)
+    except sqlite3.Error as exc:
+        raise StorageError(explain(exc, "cannot add to the application's transaction")) from exc
+    finally:
+        plain.done()
+
+
+def _add(plain: _Plain, jobs: list[NewJob], namespace: str, now_ms: int | None) -> list[rq.Added]:
+    _check_schema(plain, namespace)
+    sql = statements.load(namespace)
+    plain.execute("SAVEPOINT windlass_add")
+    try:
+        meta = Meta(*plain.execute(sql["meta"]).fetchone())
+        tx = Tx(plain, sql, Queues(plain, sql), meta, _clock.now_ms(meta.clock_ms))
+        step = tx.step(now_ms)
+        added = add(step, rq.Add(jobs=jobs))
+        tx.absorb(step)
+        tx.flush()
+    except BaseException:
+        if plain.in_transaction:
+            plain.execute("ROLLBACK TO windlass_add")
+            plain.execute("RELEASE windlass_add")
+        raise
+    plain.execute("RELEASE windlass_add")
+    return added
+
+
+def _check_schema(plain: _Plain, namespace: str) -> None:
+    found = migrations.version(plain, namespace)
+    migrations.check(found, namespace)
+    if found != migrations.NEWEST:
+        state = f"version {found} of" if found else "no"
+        raise StorageError(
+            f"this database has {state} tables of namespace {namespace!r}: open a windlass backend on it "
+            "once (which makes or upgrades them), and check that the connection is to the same file"
+        )
+
+
+class _Plain:
+    """The caller's connection, answering in plain tuples and texts whatever its factories are."""
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self._connection = connection
+        self._text_factory = connection.text_factory
+        connection.text_factory = str
+
+    @property
+    def in_transaction(self) -> bool:
+        return self._connection.in_transaction
+
+    @property
+    def total_changes(self) -> int:
+        return self._connection.total_changes
+
+    def execute(self, sql: str, parameters: tuple[Any, ...] = (), /) -> sqlite3.Cursor:
+        return self._cursor().execute(sql, parameters)
+
+    def executemany(self, sql: str, parameters: Iterable[Any], /) -> sqlite3.Cursor:
+        return self._cursor().executemany(sql, parameters)
+
+    def _cursor(self) -> sqlite3.Cursor:
+        cursor = sqlite3.Cursor(self._connection)
+        cursor.row_factory = None
+        return cursor
+
+    def done(self) -> None:
+        self._connection.text_factory = self._text_factory

@@ -1,0 +1,166 @@
+"""Request and response: waiting for results, cached ones, and their time."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from windlass import Job, JobFailedError, JobState, WaitTimeoutError
+from windlass.testing.conformance.harness import Harness
+from windlass.testing.conformance.stage import QUEUE, Gate, Stage
+
+
+@pytest.mark.feature("E1", "E2")
+async def test_add_and_wait_gives_the_result(harness: Harness) -> None:
+    async with Stage(harness) as stage:
+
+        async def handler(job: Job[Any]) -> int:
+            return int(job.data) * 2
+
+        await stage.work(handler)
+        assert await stage.queue.add_and_wait("double", 21) == 42
+
+
+@pytest.mark.feature("E1", "Y1")
+async def test_a_task_can_be_called(harness: Harness) -> None:
+    async with Stage(harness) as stage:
+
+        @stage.app.task(queue=QUEUE)
+        async def double(n: int) -> int:
+            return n * 2
+
+        await stage.work()
+        assert await double.call(4) == 8
+
+
+@pytest.mark.feature("E1", "E2")
+async def test_many_callers_wait_at_once(harness: Harness) -> None:
+    async with Stage(harness) as stage:
+
+        @stage.app.task(queue=QUEUE)
+        async def double(n: int) -> int:
+            return n * 2
+
+        await stage.work()
+        answers = await asyncio.gather(*(double.call(n) for n in range(50)))
+        assert answers == [n * 2 for n in range(50)]
+
+
+@pytest.mark.feature("E4", "Z15")
+async def test_waiting_ends_in_time_and_the_job_goes_on(harness: Harness) -> None:
+    async with Stage(harness) as stage:
+        gate = Gate()
+
+        async def handler(job: Job[Any]) -> str:
+            await gate.pass_through()
+            return "late"
+
+        await stage.work(handler)
+        job = await stage.queue.add("n")
+        waiting = asyncio.create_task(job.result(timeout=5))
+        await stage.advance(5)
+        with pytest.raises(WaitTimeoutError):
+            await waiting
+        gate.open()
+        assert await job.result() == "late"
+
+
+@pytest.mark.feature("E4", "Z15")
+async def test_a_failed_job_raises_its_error_to_whoever_waits(harness: Harness) -> None:
+    async with Stage(harness) as stage:
+
+        async def handler(job: Job[Any]) -> None:
+            raise ValueError("no such user")
+
+        await stage.work(handler)
+        with pytest.raises(JobFailedError) as caught:
+            await stage.queue.add_and_wait("n", max_attempts=1)
+        assert (caught.value.error_class, caught.value.error_message) == ("ValueError", "no such user")
+
+
+@pytest.mark.feature("E4", "D2")
+async def test_a_second_request_under_the_same_id_joins_the_running_job(harness: Harness) -> None:
+    async with Stage(harness) as stage:
+        gate = Gate()
+
+        async def handler(job: Job[Any]) -> str:
+            await gate.pass_through()
+            return "shared"
+
+        await stage.work(handler)
+        first = asyncio.create_task(stage.queue.add_and_wait("n", job_id="own"))
+        await gate.reached.wait()
+        second = asyncio.create_task(stage.queue.add_and_wait("n", job_id="own"))
+        await stage.settle()
+        gate.open()
+        assert await asyncio.gather(first, second) == ["shared", "shared"]
+        assert gate.count == 1
+
+
+@pytest.mark.feature("E4", "D2", "E5")
+async def test_a_request_after_the_end_is_answered_from_the_cache(harness: Harness) -> None:
+    async with Stage(harness) as stage:
+        runs: list[str] = []
+        await stage.work(lambda job: runs.append(job.id))
+        for _ in range(3):
+            assert await stage.queue.add_and_wait("n", job_id="own") is None
+        assert runs == ["own"]
+
+
+@pytest.mark.feature("E5", "E8")
+async def test_a_result_is_gone_after_its_time_and_the_next_request_runs_anew(harness: Harness) -> None:
+    async with Stage(harness) as stage:
+        runs: list[str] = []
+
+        async def handler(job: Job[Any]) -> int:
+            runs.append(job.id)
+            return len(runs)
+
+        await stage.work(handler)
+        assert await stage.queue.add_and_wait("n", job_id="own", result_ttl=100) == 1
+        await stage.advance(99)
+        assert await stage.queue.get_result("own") == 1
+        await stage.advance(1)
+        assert await stage.queue.get_result("own") is None
+        assert await stage.queue.add_and_wait("n", job_id="own", result_ttl=100) == 2
+
+
+@pytest.mark.feature("E5", "A29")
+async def test_the_status_of_a_job_tells_result_or_error(harness: Harness) -> None:
+    async with Stage(harness) as stage:
+
+        async def handler(job: Job[Any]) -> str:
+            if job.data == "bad":
+                raise ValueError("no")
+            return "fine"
+
+        await stage.work(handler)
+        good = await stage.queue.add("n", "good")
+        bad = await stage.queue.add("n", "bad", max_attempts=1)
+        await good.wait_until_finished()
+        await bad.wait_until_finished()
+        status = await stage.queue.get_status(good.id)
+        assert status is not None and (status["state"], status["result"]) == (JobState.COMPLETED, "fine")
+        status = await stage.queue.get_status(bad.id)
+        assert status is not None and status["error"] == {"class": "ValueError", "message": "no"}
+        assert await stage.queue.get_status("nobody") is None
+
+
+@pytest.mark.feature("E6", "E3")
+async def test_whoever_waits_learns_of_the_end_without_time_passing(harness: Harness) -> None:
+    async with Stage(harness) as stage:
+        gate = Gate()
+
+        async def handler(job: Job[Any]) -> None:
+            await gate.pass_through()
+
+        await stage.work(handler)
+        job = await stage.queue.add("n")
+        waiting = asyncio.create_task(job.wait_until_finished())
+        await gate.reached.wait()
+        before = stage.clock.now_ms()
+        gate.open()
+        assert await waiting is JobState.COMPLETED
+        assert stage.clock.now_ms() == before

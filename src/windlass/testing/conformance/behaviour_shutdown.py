@@ -1,0 +1,154 @@
+"""Stopping: nothing lost, nothing doubled, no attempt spent."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from windlass import Job, JobState
+from windlass.testing.conformance.harness import Harness
+from windlass.testing.conformance.stage import Gate, Stage
+
+
+def gated(gate: Gate) -> Any:
+    async def handler(job: Job[Any]) -> str:
+        await gate.pass_through()
+        return "done"
+
+    return handler
+
+
+@pytest.mark.feature("V2", "V4")
+async def test_closing_waits_for_running_jobs_and_claims_no_more(harness: Harness) -> None:
+    async with Stage(harness) as stage:
+        gate = Gate()
+        worker = await stage.work(gated(gate), concurrency=1)
+        running, waiting = await stage.queue.add("n"), await stage.queue.add("n")
+        await gate.reached.wait()
+        closing = asyncio.create_task(worker.close())
+        await stage.settle()
+        assert not closing.done()
+        gate.open()
+        await closing
+        assert await running.result() == "done"
+        assert await waiting.is_waiting()
+        assert not worker.is_running
+
+
+@pytest.mark.feature("V2", "V3", "V5", "J8")
+async def test_a_job_that_outlasts_the_grace_is_cancelled_and_given_back(harness: Harness) -> None:
+    async with Stage(harness) as stage:
+        gate = Gate()
+        worker = await stage.work(gated(gate), grace=20, cancel_wait=5)
+        job = await stage.queue.add("n")
+        await gate.reached.wait()
+        closing = asyncio.create_task(worker.close())
+        await stage.advance(19.9)
+        assert await job.is_active()
+        await stage.advance(0.2)
+        await closing
+        await job.refresh()
+        assert (job.state, job.attempts, job.deliveries) == (JobState.WAITING, 0, 1)
+        assert (job.stalled_count, job.errors) == (0, [])
+
+
+@pytest.mark.feature("V5")
+async def test_a_given_back_job_keeps_its_place_in_line(harness: Harness) -> None:
+    async with Stage(harness) as stage:
+        gate = Gate()
+        worker = await stage.work(gated(gate), concurrency=1)
+        for name in ("first", "second"):
+            await stage.queue.add(name)
+        await gate.reached.wait()
+        await worker.close(force=True)
+        ran: list[str] = []
+        await (await stage.work(lambda job: ran.append(job.name), concurrency=1)).drain()
+        assert ran == ["first", "second"]
+
+
+@pytest.mark.feature("V2", "V3")
+async def test_a_forced_close_waits_for_nothing(harness: Harness) -> None:
+    async with Stage(harness) as stage:
+        gate = Gate()
+        worker = await stage.work(gated(gate))
+        job = await stage.queue.add("n")
+        await gate.reached.wait()
+        before = stage.clock.now_ms()
+        await worker.close(force=True)
+        assert stage.clock.now_ms() == before
+        assert await job.is_waiting()
+
+
+@pytest.mark.feature("V2")
+async def test_a_second_forced_close_hurries_the_first(harness: Harness) -> None:
+    async with Stage(harness) as stage:
+        gate = Gate()
+        worker = await stage.work(gated(gate))
+        job = await stage.queue.add("n")
+        await gate.reached.wait()
+        closing = asyncio.create_task(worker.close())
+        await stage.settle()
+        await worker.close(force=True)
+        await closing
+        assert await job.is_waiting()
+
+
+@pytest.mark.feature("V2", "V5")
+async def test_a_handler_that_cleans_up_when_cancelled_may_still_finish(harness: Harness) -> None:
+    async with Stage(harness) as stage:
+        gate = Gate()
+
+        async def handler(job: Job[Any]) -> str:
+            try:
+                await gate.pass_through()
+            except asyncio.CancelledError:
+                return "finished in a hurry"
+            return "not reached"
+
+        worker = await stage.work(handler, grace=0)
+        job = await stage.queue.add("n")
+        await gate.reached.wait()
+        await worker.close()
+        assert await job.result() == "finished in a hurry"
+
+
+@pytest.mark.feature("V2")
+async def test_closing_is_legal_at_any_time_and_as_often_as_one_likes(harness: Harness) -> None:
+    async with Stage(harness) as stage:
+        worker = await stage.work(gated(Gate()))
+        await worker.close()
+        await worker.close()
+        await worker.close(force=True)
+        unused = await stage.work(gated(Gate()))
+        await unused.close(force=True)
+
+
+@pytest.mark.feature("V2", "K2")
+async def test_a_worker_tells_that_it_closes(harness: Harness) -> None:
+    async with Stage(harness) as stage:
+        told: list[str] = []
+        worker = await stage.work(gated(Gate()))
+        worker.on("closing", lambda: told.append("closing"))
+        worker.on("closed", lambda: told.append("closed"))
+        await worker.close()
+        assert told == ["closing", "closed"]
+
+
+@pytest.mark.feature("R3", "V3")
+async def test_a_closed_worker_is_no_longer_listed(harness: Harness) -> None:
+    async with Stage(harness) as stage:
+        worker = await stage.work(gated(Gate()))
+        await stage.settle()
+        assert len(await stage.app.workers()) == 1
+        await worker.close()
+        assert await stage.app.workers() == []
+
+
+@pytest.mark.feature("V2")
+async def test_a_closed_queue_connects_again_when_it_is_used(harness: Harness) -> None:
+    async with Stage(harness) as stage:
+        await stage.queue.add("n")
+        await stage.queue.close()
+        assert await stage.queue.count() == 1

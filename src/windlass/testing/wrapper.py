@@ -1,0 +1,63 @@
+"""A backend around another one: what the testing kit's wrappers share."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from windlass.backend import Backend, Capabilities, Listener
+    from windlass.backend.requests import Request
+    from windlass.testing.clock import ManualClock
+
+R = TypeVar("R")
+
+
+class BackendWrapper:
+    """Passes everything on to ``inner``. Subclasses change ``execute`` and say how they are cloned."""
+
+    def __init__(self, inner: Backend) -> None:
+        self.inner = inner
+
+    @property
+    def name(self) -> str:
+        return self.inner.name
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return self.inner.capabilities
+
+    async def open(self) -> None:
+        await self.inner.open()
+
+    async def close(self) -> None:
+        await self.inner.close()
+
+    async def execute(self, request: Request[R]) -> R:
+        return await self.inner.execute(request)
+
+    def listen(self, topics: Iterable[str]) -> Listener:
+        return self.inner.listen(topics)
+
+    def clone(self) -> Backend:
+        raise NotImplementedError
+
+
+class WatchedBackend(BackendWrapper):
+    """Tells a ``ManualClock`` while requests are under way, so that ``advance`` waits for their answers.
+
+    Needed for stores that work in other threads, where the event loop alone does not show that something
+    is still going on.
+    """
+
+    def __init__(self, inner: Backend, clock: ManualClock) -> None:
+        super().__init__(inner)
+        self._clock = clock
+
+    async def execute(self, request: Request[R]) -> R:
+        with self._clock.working():
+            return await self.inner.execute(request)
+
+    def clone(self) -> Backend:
+        return WatchedBackend(self.inner.clone(), self._clock)

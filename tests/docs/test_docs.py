@@ -1,0 +1,76 @@
+"""Every code block of the guides runs, and prints what the page says it prints."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.docs.runner import blocks_of
+
+ROOT = Path(__file__).resolve().parents[2]
+DOCS = ROOT / "docs"
+RUNNER = Path(__file__).with_name("runner.py")
+PAGES = ["quickstart", "lifecycle", "reliability", "testing", "guide"]
+
+
+def _run(arguments: list[str], directory: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, *arguments],
+        cwd=directory,
+        env={**os.environ, "WINDLASS_URL": f"sqlite:///{directory / 'docs.db'}", **environment},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=58,
+    )
+
+
+@pytest.mark.feature("Z11")
+@pytest.mark.parametrize("page", PAGES)
+def test_every_block_of_a_page_runs(page: str, tmp_path: Path) -> None:
+    done = _run([str(RUNNER), str(DOCS / f"{page}.md")], tmp_path)
+    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
+    assert done.stdout.split() == [str(len(blocks_of((DOCS / f"{page}.md").read_text()))), "blocks"]
+
+
+def test_the_runner_notices_a_page_that_lies(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text("```python\nprint(1 + 1)  # -> 3\n```\n")
+    done = _run([str(RUNNER), str(page)], tmp_path)
+    assert done.returncode != 0
+    assert "printed ['2'], the page says ['3']" in done.stderr
+
+
+def test_every_relative_link_leads_somewhere() -> None:
+    broken = []
+    for page in [ROOT / "README.md", *DOCS.glob("*.md")]:
+        for target in re.findall(r"\]\((?!https?:|#|mailto:)([^)#\s]+)", page.read_text()):
+            if not (page.parent / target).exists():
+                broken.append(f"{page.name}: {target}")
+    assert broken == []
+
+
+def test_every_test_that_a_claim_names_exists() -> None:
+    """``reliability.md`` names the test behind each claim."""
+    named = set(re.findall(r"`(test_\w+)`", (DOCS / "reliability.md").read_text()))
+    sources = [*ROOT.glob("tests/**/*.py"), *ROOT.glob("src/windlass/testing/**/*.py")]
+    known = {name for path in sources for name in re.findall(r"def (test_\w+)", path.read_text())}
+    assert len(named) > 20
+    assert sorted(named - known) == []
+
+
+@pytest.mark.feature("Z7", "Z12")
+def test_the_promise_and_the_loss_windows_are_written_down() -> None:
+    text = (DOCS / "reliability.md").read_text().lower()
+    for word in ("at least once", "idempot", "memory", "synchronous=full", "synchronous=normal", "power", "kill -9"):
+        assert word in text, word
+
+
+def test_the_index_names_every_guide() -> None:
+    index = (DOCS / "README.md").read_text()
+    assert [page.name for page in DOCS.glob("*.md") if page.name != "README.md" and page.name not in index] == []

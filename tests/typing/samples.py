@@ -1,0 +1,91 @@
+"""What a type checker must see. Checked by mypy (strict): wrong calls are refused, types come through.
+
+Every ``type: ignore`` below names the error that must be there; mypy complains about one that is not needed.
+Nothing here is run.
+"""
+
+from __future__ import annotations
+
+from typing import Any, assert_type
+
+from windlass import Job, JobState, Queue, Windlass, Worker
+from windlass.core.job import Event
+from windlass.core.outcome import AddOutcome, CancelResult
+from windlass.queue import Cleaned, Page
+from windlass.sync import SyncJob
+
+app = Windlass("memory://")
+
+
+@app.task
+async def send(to: str, subject: str = "") -> int:
+    return len(to + subject)
+
+
+@app.task(queue="sums", max_attempts=5)
+def add(a: int, b: int) -> float:
+    return a + b
+
+
+@app.task(isolation="process", memory_limit=10_000_000)
+async def nothing() -> None: ...
+
+
+async def tasks() -> None:
+    job = await send.enqueue("ada", subject="hi")
+    assert_type(job, Job[int])
+    assert_type(await job.result(), int)
+    assert_type(await send.call("ada"), int)
+    assert_type(await add.enqueue(1, b=2), Job[float])
+    assert_type(await add.call(1, 2), float)
+    assert_type(await nothing.call(), None)
+    assert_type(job.outcome, AddOutcome | None)
+    assert_type(job.state, JobState)
+    assert_type(await job.cancel(), CancelResult)
+    assert_type(await job.wait_until_finished(), JobState)
+
+    bound = add.options(delay=60, priority=3)
+    assert_type(await bound.enqueue(1, 2), Job[float])
+    assert_type(await bound.options(timeout=1).call(1, 2), float)
+    assert_type(await bound.call_within(5, 1, 2), float)
+
+
+async def wrong_calls() -> None:
+    await send.enqueue()  # type: ignore[call-arg]
+    await send.enqueue(5)  # type: ignore[arg-type]
+    await send.enqueue("ada", subjekt="hi")  # type: ignore[call-arg]
+    await send.enqueue("ada", "hi", "more")  # type: ignore[call-arg]
+    await add.enqueue(1, b="2")  # type: ignore[arg-type]
+    await add.options(delay=1).enqueue("1", 2)  # type: ignore[arg-type]
+    await add.options(delay=1).call(1)  # type: ignore[call-arg]
+    await nothing.enqueue(1)  # type: ignore[call-arg]
+    add.sync.enqueue(1, "2")  # type: ignore[arg-type]
+    app.task(queue=5)  # type: ignore[call-overload]
+    app.task(isolation="fork")  # type: ignore[call-overload]
+
+
+def without_a_loop() -> None:
+    assert_type(add.sync.enqueue(1, 2), SyncJob[float])
+    assert_type(add.sync.enqueue(1, 2).result(), float)
+    assert_type(add.sync.call(1, 2), float)
+    assert_type(app.sync.queue("a").add("work"), SyncJob[Any])
+    assert_type(app.sync.queue("a").count(), int)
+    app.sync.queue("a").get_status()  # type: ignore[call-arg]
+    app.sync.queue("a").cancel(5)  # type: ignore[arg-type]
+
+
+async def classes() -> None:
+    queue = app.queue("mail")
+    assert_type(queue, Queue)
+    assert_type(await queue.add("work", {"a": 1}, priority=3), Job[Any])
+    assert_type(await queue.add_bulk([{"name": "a"}]), list[Job[Any]])
+    assert_type(await queue.get_job("x"), Job[Any] | None)
+    assert_type(await queue.get_jobs("failed"), Page)
+    assert_type(await queue.get_job_counts(), dict[JobState, int])
+    assert_type(await queue.clean(), Cleaned)
+    async for event in queue.events():
+        assert_type(event, Event)
+    worker = Worker({"mail": 3}, url_or_app=app, concurrency=4)
+    assert_type(worker.busy, int)
+    await queue.add(5)  # type: ignore[arg-type]
+    Worker()  # type: ignore[call-arg]

@@ -1,0 +1,161 @@
+"""Cancelling jobs, wherever they are."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from typing import Any
+
+import pytest
+
+from tests.unit.app.support import event_names, history_of, work_off, working
+from windlass import CancelResult, Job, JobCancelledError, JobState, Queue, Windlass
+
+
+@pytest.mark.feature("F1", "F2", "F5")
+async def test_waiting_and_scheduled_jobs_are_cancelled_at_once(app: Windlass, queue: Queue) -> None:
+    jobs = [await queue.add("work"), await queue.add("work", delay=60)]
+    for job in jobs:
+        assert await job.cancel("not needed") is CancelResult.CANCELLED
+        assert (await job.refresh()).state is JobState.CANCELLED
+        assert job.failed_reason == "not needed"
+        assert (await event_names(queue, job.id))[-1] == "cancelled"
+        with pytest.raises(JobCancelledError, match="not needed") as told:
+            await job.result()
+        assert told.value.job_id == job.id
+    ran: list[str] = []
+    await work_off(app, "default", lambda job: ran.append(job.id))
+    assert ran == []
+    assert [(row.outcome, row.attempt) for row in await history_of(queue)] == [("cancelled", 0)] * 2
+
+
+@pytest.mark.feature("F1")
+async def test_cancel_answers_for_finished_and_unknown_jobs(app: Windlass, queue: Queue) -> None:
+    job = await queue.add("work")
+    await work_off(app, "default", lambda job: 1)
+    assert await queue.cancel(job.id) is CancelResult.FINISHED
+    assert await queue.cancel("nope") is CancelResult.NOT_FOUND
+    assert await job.get_state() is JobState.COMPLETED
+
+
+@pytest.mark.feature("F1", "F2", "F3", "F5")
+async def test_a_running_async_handler_is_stopped_from_another_client(url: str, app: Windlass) -> None:
+    started = asyncio.Event()
+    reasons: list[Any] = []
+
+    async def handler(job: Job[Any]) -> None:
+        started.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            reasons.append(job.abort_signal.reason if job.abort_signal else None)
+
+    job = await app.queue("default").add("work")
+    async with working(app, "default", handler), Windlass(url) as elsewhere:
+        await started.wait()
+        assert await elsewhere.queue("default").revoke(job.id, "changed my mind") is CancelResult.CANCELLING
+        with pytest.raises(JobCancelledError, match="changed my mind"):
+            await job.result()
+    assert reasons == ["cancel"]
+    await job.refresh()
+    assert (job.state, job.attempts) == (JobState.CANCELLED, 0)
+    names = await event_names(app.queue("default"), job.id)
+    assert names == ["enqueued", "started", "cancelling", "cancelled"]
+
+
+@pytest.mark.feature("F2", "F3")
+async def test_a_running_thread_sees_the_cancel_and_ends_as_cancelled(app: Windlass, queue: Queue) -> None:
+    started = threading.Event()
+
+    def handler(job: Job[Any]) -> None:
+        started.set()
+        assert job.abort_signal is not None
+        if job.abort_signal.wait(20):
+            raise InterruptedError("stopping as asked")
+
+    job = await queue.add("work")
+    async with working(app, "default", handler):
+        await asyncio.to_thread(started.wait)
+        assert await job.cancel() is CancelResult.CANCELLING
+        assert await job.is_revoked()
+        assert await job.wait_until_finished() is JobState.CANCELLED
+
+
+@pytest.mark.feature("F1")
+async def test_a_thread_that_finishes_its_work_before_it_looks_has_completed(
+    app: Windlass, queue: Queue
+) -> None:
+    started, go = threading.Event(), threading.Event()
+
+    def handler(job: Job[Any]) -> str:
+        started.set()
+        go.wait(20)
+        return "done anyway"
+
+    job = await queue.add("work")
+    async with working(app, "default", handler):
+        await asyncio.to_thread(started.wait)
+        assert await job.cancel() is CancelResult.CANCELLING
+        go.set()
+        assert await job.result() == "done anyway"
+
+
+@pytest.mark.feature("F2")
+async def test_a_failure_after_a_cancel_is_not_retried(app: Windlass, queue: Queue) -> None:
+    started, go = threading.Event(), threading.Event()
+
+    def handler(job: Job[Any]) -> None:
+        started.set()
+        go.wait(20)
+        raise ValueError
+
+    job = await queue.add("work", max_attempts=5, backoff=0)
+    async with working(app, "default", handler):
+        await asyncio.to_thread(started.wait)
+        await job.cancel("enough")
+        go.set()
+        assert await job.wait_until_finished() is JobState.CANCELLED
+    assert job.failed_reason == "enough"
+    assert job.deliveries == 1
+
+
+@pytest.mark.feature("F4")
+async def test_a_worker_aborts_a_job_that_runs_here(app: Windlass, queue: Queue) -> None:
+    started = asyncio.Event()
+
+    async def handler(job: Job[Any]) -> None:
+        started.set()
+        await asyncio.Event().wait()
+
+    job = await queue.add("work")
+    async with working(app, "default", handler) as worker:
+        assert not worker.abort_job("nope")
+        await started.wait()
+        assert worker.abort_job(job.id)
+        assert await job.wait_until_finished() is JobState.CANCELLED
+
+
+@pytest.mark.feature("F1")
+async def test_cancelling_twice_keeps_the_first_reason(app: Windlass, queue: Queue) -> None:
+    started = asyncio.Event()
+
+    async def handler(job: Job[Any]) -> None:
+        started.set()
+        await asyncio.Event().wait()
+
+    job = await queue.add("work")
+    async with working(app, "default", handler):
+        await started.wait()
+        answers = {await job.cancel("first"), await job.cancel("second")}
+        await job.wait_until_finished()
+    assert answers <= {CancelResult.CANCELLING, CancelResult.FINISHED}
+    assert job.failed_reason == "first"
+
+
+@pytest.mark.feature("A2")
+async def test_a_cancelled_job_can_be_retried_by_hand(app: Windlass, queue: Queue) -> None:
+    job = await queue.add("work")
+    await job.cancel()
+    await job.retry()
+    await work_off(app, "default", lambda job: "ran after all")
+    assert await job.result() == "ran after all"

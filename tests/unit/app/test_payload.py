@@ -1,0 +1,153 @@
+"""What is added is what comes back, whatever its shape."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.unit.app.support import work_off
+from windlass import ConfigError, Job, JobState, PayloadTooLargeError, Windlass
+from windlass.payload import Call, pack_call, pack_data, unpack
+
+FORMS: list[Any] = [
+    None,
+    {},
+    {"a": 1},
+    {"args": [1], "kwargs": {"x": 2}},
+    {"form": "value"},
+    {"nested": {"list": [1, {"deep": None}]}},
+    [],
+    [1, 2, 3],
+    [[]],
+    [None],
+    "",
+    "text",
+    0,
+    1.5,
+    True,
+    False,
+    2**63,
+    -(2**63),
+    "ünïcödé \u2028 \U0001f600",
+]
+
+
+@pytest.mark.feature("A1", "A19", "W3")
+@pytest.mark.parametrize("data", FORMS, ids=repr)
+async def test_data_is_given_back_exactly(app: Windlass, data: Any) -> None:
+    queue = app.queue("default")
+    job = await queue.add("work", data)
+    assert job.data == data
+    assert type(job.data) is type(data)
+    stored = await queue.get_job(job.id)
+    assert stored is not None
+    assert stored.data == data
+    assert type(stored.data) is type(data)
+
+
+@pytest.mark.feature("J1")
+async def test_the_handler_sees_the_data_that_was_added(app: Windlass) -> None:
+    seen: list[Any] = []
+
+    async def handler(job: Job[Any]) -> None:
+        seen.append(job.data)
+
+    queue = app.queue("default")
+    for data in FORMS:
+        await queue.add("work", data)
+    await work_off(app, "default", handler, concurrency=1)
+    assert seen == FORMS
+
+
+def test_a_tuple_is_stored_as_a_list() -> None:
+    assert unpack({"args": [1, 2], "form": "list"}).data == [1, 2]
+    assert pack_data((1, 2)) == {"args": (1, 2), "form": "list"}
+
+
+def test_objects_become_keyword_arguments_lists_positional_ones_others_one() -> None:
+    assert unpack(pack_data({"a": 1})) == Call([], {"a": 1}, "object")
+    assert unpack(pack_data([1, 2])) == Call([1, 2], {}, "list")
+    assert unpack(pack_data("x")) == Call(["x"], {}, "value")
+    assert unpack(pack_data(None)) == Call([], {}, "none")
+
+
+@pytest.mark.feature("A3", "W3")
+def test_any_language_can_write_args_and_kwargs_both_optional() -> None:
+    assert unpack({}) == Call([], {})
+    assert unpack({"args": [1]}).data == [1]
+    assert unpack({"kwargs": {"a": 1}}).data == {"a": 1}
+    assert unpack({"args": [1], "kwargs": {"a": 2}}).data == {"args": [1], "kwargs": {"a": 2}}
+    assert unpack({}).data is None
+
+
+def test_a_call_stores_only_what_it_has() -> None:
+    assert pack_call((), {}) == {}
+    assert pack_call((1,), {"b": 2}) == {"args": (1,), "kwargs": {"b": 2}}
+
+
+@pytest.mark.parametrize(
+    "stored", [None, [], 5, "x", {"args": {}}, {"kwargs": []}, {"args": [], "form": "value"}]
+)
+def test_what_is_not_a_call_is_refused(stored: Any) -> None:
+    with pytest.raises(ValueError, match=r"args|object|argument"):
+        unpack(stored)
+
+
+def test_object_keys_must_be_texts() -> None:
+    with pytest.raises(ConfigError, match="keys are texts"):
+        pack_data({1: "a"})
+
+
+@pytest.mark.feature("A37")
+async def test_a_payload_over_the_cap_is_refused_and_nothing_is_stored(app: Windlass) -> None:
+    queue = app.queue("default")
+    with pytest.raises(PayloadTooLargeError) as refused:
+        await queue.add("work", "x" * 1_000_000)
+    assert refused.value.limit == 1_000_000
+    assert refused.value.size > 1_000_000
+    assert "reference" in str(refused.value)
+    assert await queue.count() == 0
+
+
+@pytest.mark.feature("A37")
+async def test_one_item_over_the_cap_refuses_the_whole_bulk(app: Windlass) -> None:
+    queue = app.queue("default")
+    with pytest.raises(PayloadTooLargeError):
+        await queue.add_bulk([{"name": "a"}, {"name": "b", "data": "x" * 1_000_001}])
+    assert await queue.count() == 0
+
+
+@pytest.mark.feature("A37")
+async def test_the_cap_can_be_set_by_the_app(url: str) -> None:
+    async with Windlass(url, max_payload_bytes=100) as app:
+        queue = app.queue("default")
+        await queue.add("work", "x" * 50)
+        with pytest.raises(PayloadTooLargeError, match="at most 100 bytes"):
+            await queue.add("work", "x" * 100)
+
+
+@pytest.mark.feature("C17")
+@pytest.mark.parametrize("raw", [b"", b"not json", b"[1, 2]", b'{"args": 5}', b"\xff\xfe"], ids=repr)
+async def test_bytes_that_are_no_call_fail_with_their_reason_and_are_kept(app: Windlass, raw: bytes) -> None:
+    from windlass.backend import requests as rq
+
+    queue = app.queue("default")
+    new = queue.prepare("work")
+    new.payload = raw
+    await app.store.execute(rq.Add(jobs=[new]))
+    healthy = await queue.add("work", {"ok": True})
+    ran: list[str] = []
+
+    async def handler(job: Job[Any]) -> None:
+        ran.append(job.id)
+
+    await work_off(app, "default", handler)
+    bad = await queue.get_job(new.id)
+    assert bad is not None
+    assert bad.state is JobState.FAILED
+    assert bad.failed_reason == "bad_payload"
+    assert bad.record.payload == raw
+    assert bad.errors[-1].error_class == "BadPayload"
+    assert bad.attempts == 0, "it is not the handler's fault"
+    assert ran == [healthy.id]

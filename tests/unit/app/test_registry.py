@@ -1,0 +1,100 @@
+"""Which code runs a job."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import pytest
+
+from windlass import ConfigError
+from windlass.registry import Handler, Registry
+
+
+def _handler(tag: str) -> Handler:
+    def call(job: Any) -> str:
+        return tag
+
+    return Handler(call, takes_job=True)
+
+
+@pytest.mark.feature("J13")
+def test_a_queues_own_handler_comes_first_then_the_name_then_the_fallback() -> None:
+    own, general, fallback = _handler("own"), _handler("general"), _handler("fallback")
+    registry = Registry(fallback)
+    registry.add("send", general)
+    registry.add("send", own, queue="mail")
+    assert registry.find("mail", "send") is own
+    assert registry.find("other", "send") is general
+    assert registry.find("mail", "unknown") is fallback
+    assert Registry().find("mail", "send") is None
+
+
+@pytest.mark.feature("J13")
+def test_names_with_colons_do_not_collide() -> None:
+    one, two = _handler("one"), _handler("two")
+    registry = Registry()
+    registry.add("c", one, queue="a.b")
+    registry.add("b:c", two, queue="a")
+    assert registry.find("a.b", "c") is one
+    assert registry.find("a", "b:c") is two
+    assert registry.find("a", "c") is None
+
+
+@pytest.mark.feature("J13")
+def test_registering_again_replaces() -> None:
+    registry = Registry()
+    registry.add("send", _handler("old"))
+    new = _handler("new")
+    registry.add("send", new)
+    assert registry.find("mail", "send") is new
+    assert registry.names() == ["send"]
+
+
+def test_what_cannot_be_called_or_named_is_refused() -> None:
+    registry = Registry()
+    with pytest.raises(ConfigError, match="callable"):
+        registry.add("send", Handler(5, takes_job=True))  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="queue"):
+        registry.add("send", _handler("x"), queue="a:b")
+    with pytest.raises(ConfigError, match="name"):
+        registry.add("", _handler("x"))
+
+
+async def _coroutine(job: Any) -> None: ...
+
+
+def _plain(job: Any) -> None: ...
+
+
+class _AsyncObject:
+    async def __call__(self, job: Any) -> None: ...
+
+    async def method(self, job: Any) -> None: ...
+
+
+class _PlainObject:
+    def __call__(self, job: Any) -> None: ...
+
+
+@pytest.mark.feature("J10", "Y6")
+@pytest.mark.parametrize(
+    ("call", "mode"),
+    [
+        (_coroutine, "loop"),
+        (_plain, "thread"),
+        (functools.partial(_coroutine, None), "loop"),
+        (functools.partial(functools.partial(_plain), None), "thread"),
+        (_AsyncObject(), "loop"),
+        (_AsyncObject().method, "loop"),
+        (_PlainObject(), "thread"),
+        (print, "thread"),
+    ],
+)
+def test_where_a_handler_runs_follows_from_what_it_is(call: Any, mode: str) -> None:
+    assert Handler(call, takes_job=True).mode == mode
+
+
+def test_isolation_overrules_what_it_is() -> None:
+    assert Handler(_coroutine, takes_job=True, isolation="process").mode == "process"
+    assert Handler(_plain, takes_job=True, isolation="thread").mode == "thread"

@@ -1,0 +1,181 @@
+"""The same verbs for code without an event loop."""
+
+from __future__ import annotations
+
+import inspect
+import threading
+from typing import Any
+
+import pytest
+
+from tests.unit.app.support import work_off
+from windlass import ConfigError, JobState, Queue, WaitTimeoutError, Windlass
+from windlass.core.outcome import CancelResult
+from windlass.sync import PORTAL, SyncJob, SyncQueue, SyncTask
+
+pytestmark = pytest.mark.keeps_threads(
+    "windlass-sync", "windlass-sqlite-*", reason="the portal's thread lives as long as the process"
+)
+
+VERBS = sorted(
+    name for name, value in vars(SyncQueue).items() if not name.startswith("_") and callable(value)
+)
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_a_sync_queue_has_the_signatures_of_a_queue(verb: str) -> None:
+    ours = inspect.signature(getattr(SyncQueue, verb))
+    theirs = inspect.signature(getattr(Queue, verb))
+    shape = [(p.name, p.kind, p.default) for p in ours.parameters.values()]
+    assert shape == [(p.name, p.kind, p.default) for p in theirs.parameters.values()]
+    assert not inspect.iscoroutinefunction(getattr(SyncQueue, verb))
+    assert getattr(SyncQueue, verb).__doc__
+
+
+def test_a_sync_queue_has_every_verb_that_a_producer_needs() -> None:
+    assert set(VERBS) >= {
+        "add", "add_bulk", "add_and_wait", "get_job", "get_jobs", "get_job_counts", "count", "get_status",
+        "get_result", "cancel", "revoke", "remove", "retry", "retry_jobs", "pause", "resume", "is_paused",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("verb", ["enqueue", "call", "options"])
+def test_a_sync_task_has_the_verbs_of_a_task(verb: str) -> None:
+    assert callable(getattr(SyncTask, verb))
+
+
+@pytest.fixture
+def sync_app(url: str) -> Any:
+    app = Windlass(url)
+    yield app
+    app.sync.close()
+
+
+@pytest.mark.feature("A1", "A5", "A28", "A40")
+def test_a_script_adds_looks_and_changes_without_asyncio(sync_app: Windlass) -> None:
+    queue = sync_app.sync.queue("default")
+    job = queue.add("work", {"a": 1}, job_id="one", priority=4)
+    assert isinstance(job, SyncJob)
+    assert (job.id, job.outcome, job.state) == ("one", "queued", JobState.WAITING)
+    assert job.get_state() is JobState.WAITING
+    assert queue.add("work", job_id="one").outcome == "duplicate"
+    many = queue.add_bulk([{"name": "n"}, {"name": "n", "delay": 60}])
+    assert [one.state for one in many] == ["waiting", "scheduled"]
+    assert queue.count() == 3
+    found = queue.get_job("one")
+    assert found is not None
+    assert found.job.data == {"a": 1}
+    assert queue.get_job("none") is None
+    assert [one.id for one in queue.get_jobs("scheduled")] == [many[1].id]
+    assert queue.cancel("one", "why not") is CancelResult.CANCELLED
+    assert many[0].cancel() == "cancelled"
+    assert (queue.get_status("one") or {})["state"] == "cancelled"
+    queue.retry("one")
+    queue.remove("one")
+    queue.pause()
+    assert queue.is_paused()
+    queue.resume()
+    assert queue.get_job_counts()[JobState.SCHEDULED] == 1
+
+
+def test_errors_come_through_as_they_are(sync_app: Windlass) -> None:
+    with pytest.raises(ConfigError, match="did you mean 'priority'"):
+        sync_app.sync.queue("default").add("work", priorty=1)
+    with pytest.raises(WaitTimeoutError):
+        sync_app.sync.queue("default").add_and_wait("work", timeout=0.01)
+
+
+@pytest.mark.feature("E1")
+def test_a_script_calls_a_task_and_gets_its_result(sync_app: Windlass) -> None:
+    import asyncio
+
+    @sync_app.task
+    async def double(value: int) -> int:
+        return 2 * value
+
+    def work_in_a_thread() -> None:
+        async def main() -> None:
+            async with Windlass(sync_app.url) as app:
+                app.registry = sync_app.registry
+                from windlass import Worker
+
+                worker = Worker("default", url_or_app=app)
+                await worker.start()
+                await asyncio.to_thread(stop.wait)
+                await worker.close()
+
+        asyncio.run(main())
+
+    stop = threading.Event()
+    thread = threading.Thread(target=work_in_a_thread)
+    thread.start()
+    try:
+        assert double.sync.call(21) == 42
+        job = double.sync.options(priority=3).enqueue(4)
+        assert job.result(timeout=20) == 8
+    finally:
+        stop.set()
+        thread.join()
+
+
+async def test_inside_a_running_loop_the_sync_verbs_are_refused(app: Windlass) -> None:
+    @app.task
+    async def work() -> None: ...
+
+    for blocked in (
+        lambda: app.sync.queue("default").add("work"),
+        lambda: app.sync.queue("default").count(),
+        lambda: work.sync.enqueue(),
+        lambda: app.sync.close(),
+    ):
+        with pytest.raises(RuntimeError, match="await the async verb instead"):
+            blocked()
+    assert await app.queue("default").count() == 0
+
+
+async def test_a_plain_task_may_enqueue_through_sync_while_the_worker_runs(app: Windlass) -> None:
+    """A handler in a thread has no loop of its own: the portal serves it."""
+
+    @app.task(name="child")
+    def child() -> str:
+        return "child"
+
+    @app.task(name="parent")
+    def parent() -> str:
+        return child.sync.enqueue().id
+
+    job = await parent.enqueue()
+    await work_off(app)
+    child_job = await app.queue("default").get_job(await job.result())
+    assert child_job is not None
+    assert await child_job.result() == "child"
+
+
+def test_one_thread_serves_all_apps(tmp_path: Any) -> None:
+    from windlass.core.ids import new_id
+
+    for _ in range(3):
+        app = Windlass(f"memory://t{new_id()}")
+        app.sync.queue("default").add("work")
+        app.sync.close()
+    names = [thread.name for thread in threading.enumerate()]
+    assert names.count("windlass-sync") == 1
+
+
+def test_the_portal_starts_again_after_a_stop() -> None:
+    async def answer() -> int:
+        return 42
+
+    assert PORTAL.run(answer()) == 42
+    PORTAL.stop()
+    assert PORTAL.run(answer()) == 42
+
+
+def test_many_threads_share_the_portal(sync_app: Windlass) -> None:
+    queue = sync_app.sync.queue("default")
+    threads = [threading.Thread(target=lambda: queue.add("work")) for _ in range(20)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert queue.count() == 20
