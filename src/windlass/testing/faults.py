@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -63,8 +64,11 @@ def kill(point: str, facts: dict[str, Any]) -> None:
 
 
 def stop(point: str, facts: dict[str, Any]) -> None:
-    """Freeze this process until somebody sends SIGCONT."""
-    os.kill(os.getpid(), signal.SIGSTOP)
+    """Freeze this process, at this very point, until somebody sends SIGCONT.
+
+    Sent to this thread: a signal to the process may be taken by another one, and this one would go on.
+    """
+    signal.pthread_kill(threading.get_ident(), signal.SIGSTOP)
 
 
 def lose_reply(point: str, facts: dict[str, Any]) -> None:
