@@ -38,7 +38,8 @@ class HubListener:
         return touched
 
     def wake(self) -> None:
-        self.touch(())
+        if not self._signalled:  # else the owner is on its way already
+            self.touch(())
 
     def touch(self, topics: Iterable[str]) -> None:
         """Remember ``topics`` and wake the owner, from any thread."""
