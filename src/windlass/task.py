@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Coroutine
 from datetime import timedelta
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Protocol, TypeVar, overload
 
 from windlass.core.ids import check_queue_name, check_task_name
@@ -146,7 +147,17 @@ class TaskDecorator(Protocol):
 
 
 def default_name(fn: Callable[..., Any]) -> str:
-    """``module.function``; functions of a script are named by the function alone, wherever it runs."""
+    """``module.function``. A script's functions are named as if the script was imported.
+
+    ``python mail.py`` and a worker that imports ``mail`` thus mean the same task.
+    """
     qualname = getattr(fn, "__qualname__", "") or type(fn).__qualname__
-    module = getattr(fn, "__module__", "")
-    return qualname if module in ("__main__", "__windlass_main__", "") else f"{module}.{qualname}"
+    module = getattr(fn, "__module__", "") or ""
+    if module in ("__main__", "__windlass_main__"):
+        scope = getattr(fn, "__globals__", {})
+        spec, file = scope.get("__spec__"), scope.get("__file__")
+        if spec is not None:  # python -m shop.mail
+            module = spec.name.removesuffix(".__main__")
+        else:  # python mail.py; nothing at a prompt
+            module = Path(file).stem if file else ""
+    return f"{module}.{qualname}" if module else qualname

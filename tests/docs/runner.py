@@ -1,11 +1,11 @@
 """Runs the code of one Markdown page: ``python runner.py PAGE.md``, in an empty directory.
 
-- A ``python`` block whose first line is ``# name.py`` becomes that file. Every other one is executed, all in one
-  namespace, in order; ``await`` works at the top level, as in ``python -m asyncio``.
-- A comment ``# -> text`` in a block is a line that the block must print, in order. A block without such comments may
-  print what it likes.
-- In a ``sh`` block, lines that begin with ``windlass`` or ``python`` are run. A worker without ``--burst`` stays in the
-  background until the page ends. Other lines (``pip install``) are for people.
+- A ``python`` block whose first line is ``# name.py`` becomes that file. Every other one is executed, all in
+  one namespace, in order; ``await`` works at the top level, as in ``python -m asyncio``.
+- A comment ``# -> text`` in a block is a line that the block must print, in order. A block without such
+  comments may print what it likes.
+- In a ``sh`` block, lines that begin with ``windlass`` or ``python`` are run. A worker without ``--burst``
+  stays in the background until the page ends. Other lines (``pip install``) are for people.
 - A block that follows ``<!-- not run -->`` is left alone.
 """
 
@@ -22,7 +22,7 @@ import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from types import CodeType
+from types import CodeType, ModuleType
 from typing import Any
 
 _FENCE = re.compile(
@@ -55,7 +55,8 @@ class Page:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._namespace: dict[str, Any] = {"__name__": "__page__"}
+        module = sys.modules["page"] = ModuleType("page")  # dataclasses look themselves up there
+        self._namespace: dict[str, Any] = module.__dict__
         self._loop = asyncio.Runner()
         self._background: list[subprocess.Popen[bytes]] = []
 
@@ -77,7 +78,9 @@ class Page:
 
     def _python(self, block: Block) -> None:
         source = "\n" * (block.line - 1) + block.code
-        code: CodeType = compile(source, str(self._path), "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+        code: CodeType = compile(
+            source, str(self._path), "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, dont_inherit=True
+        )
         printed = io.StringIO()
         with contextlib.redirect_stdout(printed):
             self._loop.run(self._execute(code))
@@ -100,9 +103,13 @@ class Page:
             if words[:2] == ["windlass", "worker"] and "--burst" not in words:
                 self._background.append(subprocess.Popen([*start, *words[1:]], stderr=subprocess.DEVNULL))
                 continue
-            done = subprocess.run([*start, *words[1:]], capture_output=True, text=True, check=False, timeout=50)
+            done = subprocess.run(
+                [*start, *words[1:]], capture_output=True, text=True, check=False, timeout=50
+            )
             if done.returncode != 0:
-                raise AssertionError(f"{self._path.name}: {line!r} ended with {done.returncode}: {done.stderr}")
+                raise AssertionError(
+                    f"{self._path.name}: {line!r} ended with {done.returncode}: {done.stderr}"
+                )
 
     def _end(self) -> None:
         self._loop.close()

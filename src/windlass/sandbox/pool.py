@@ -20,7 +20,7 @@ from windlass.sandbox.remote import rebuild, rebuild_signal
 from windlass.serde import get_codec
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Coroutine
+    from collections.abc import AsyncIterator, Callable, Coroutine
 
 #: Seconds between two looks at the memory of a child, in ``rss`` mode.
 _RSS_INTERVAL = 0.1
@@ -120,9 +120,14 @@ class ProcessPool:
             raise failures[0]
 
     async def run(
-        self, call: SandboxCall, on_request: OnRequest | None = None, *, timeout: float | None = None
+        self,
+        call: SandboxCall,
+        on_request: OnRequest | None = None,
+        *,
+        timeout: float | None = None,
+        on_start: Callable[[], None] | None = None,
     ) -> Any:
-        """Run a job and return its result, as plain data.
+        """Run a job and return its result, as plain data. ``on_start`` is called when a child has it.
 
         Raises what the handler raised, as ``RemoteError`` or as the ``JobSignal`` itself; ``ResultError``
         for a result that cannot be stored; ``WorkerCrashError`` when the child died; ``JobTimeoutError``
@@ -130,10 +135,16 @@ class ProcessPool:
         time, it ends the child and waits for that: the handler does not run any more when this returns. A
         second cancellation kills the child at once.
         """
-        return get_codec(call.record.codec).decode(await self.run_encoded(call, on_request, timeout=timeout))
+        data = await self.run_encoded(call, on_request, timeout=timeout, on_start=on_start)
+        return get_codec(call.record.codec).decode(data)
 
     async def run_encoded(
-        self, call: SandboxCall, on_request: OnRequest | None = None, *, timeout: float | None = None
+        self,
+        call: SandboxCall,
+        on_request: OnRequest | None = None,
+        *,
+        timeout: float | None = None,
+        on_start: Callable[[], None] | None = None,
     ) -> bytes:
         """``run``, with the result in the bytes of the record's codec."""
         limit = self._memory_limit
@@ -143,6 +154,8 @@ class ProcessPool:
         async with self._slots:
             self._check_open()
             child = await self._checkout(limit)
+            if on_start is not None:
+                on_start()
             try:
                 ending = await self._execute(child, call, on_request, timeout)
             finally:

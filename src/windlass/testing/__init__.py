@@ -1,11 +1,24 @@
-"""For tests: clocks you drive, faults you place, and the suite that every backend passes.
+"""For tests: clocks you drive, what was enqueued, running it now, faults you place.
 
-``windlass.testing.conformance`` (which needs pytest) is imported by itself.
+``windlass.testing.conformance`` (needs pytest) and ``windlass.testing.machine`` (needs Hypothesis)
+are for authors of backends and are imported by themselves.
 """
 
 from windlass.testing import faults
 from windlass.testing.clock import ManualClock, SharedClock
 from windlass.testing.faults import FaultyBackend
+from windlass.testing.kit import all_enqueued, assert_enqueued, drain, inline, refute_enqueued
 from windlass.testing.wrapper import WatchedBackend
 
-__all__ = ["FaultyBackend", "ManualClock", "SharedClock", "WatchedBackend", "faults"]
+__all__ = [
+    "FaultyBackend",
+    "ManualClock",
+    "SharedClock",
+    "WatchedBackend",
+    "all_enqueued",
+    "assert_enqueued",
+    "drain",
+    "faults",
+    "inline",
+    "refute_enqueued",
+]

@@ -26,6 +26,8 @@ from windlass.errors import ConfigError
 START_MS = 1_750_000_000_000
 #: Turns of the event loop without any work in between that count as "nothing more happens".
 _QUIET_TURNS = 30
+#: Real seconds in which the hints of a store in other threads or processes arrive.
+_LINGER = 0.005
 
 
 class ManualClock:
@@ -39,6 +41,7 @@ class ManualClock:
         self._sleepers: list[tuple[float, int, _Sleeper]] = []
         self._order = itertools.count()
         self._working = 0
+        self._works = self._settled_works = 0
 
     def __repr__(self) -> str:
         return f"<ManualClock at {self.now().isoformat()}, {self.sleepers} asleep>"
@@ -108,8 +111,10 @@ class ManualClock:
 
     @contextmanager
     def working(self) -> Iterator[None]:
-        """Work that happens outside of the event loop; ``advance`` waits for its end before it moves on."""
+        """Work outside of the event loop. ``advance`` waits for its end, and a moment for its echo (the
+        hints that a store sends), before it moves on."""
         self._working += 1
+        self._works += 1
         try:
             yield
         finally:
@@ -117,6 +122,14 @@ class ManualClock:
 
     async def settle(self) -> None:
         """Return when nothing more happens without time passing."""
+        while True:
+            await self._quiet_down()
+            if self._works == self._settled_works:
+                return
+            self._settled_works = self._works
+            await asyncio.sleep(_LINGER)
+
+    async def _quiet_down(self) -> None:
         quiet = 0
         while quiet < _QUIET_TURNS:
             if self._working:

@@ -48,7 +48,7 @@ class WatchedBackend(BackendWrapper):
     """Tells a ``ManualClock`` while requests are under way, so that ``advance`` waits for their answers.
 
     Needed for stores that work in other threads, where the event loop alone does not show that something
-    is still going on.
+    is still going on. A store that lives in the process (``shared`` is false) answers on the loop itself.
     """
 
     def __init__(self, inner: Backend, clock: ManualClock) -> None:
@@ -56,6 +56,8 @@ class WatchedBackend(BackendWrapper):
         self._clock = clock
 
     async def execute(self, request: Request[R]) -> R:
+        if not self.inner.capabilities.shared:
+            return await self.inner.execute(request)
         with self._clock.working():
             return await self.inner.execute(request)
 

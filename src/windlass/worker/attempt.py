@@ -122,8 +122,8 @@ class Attempt:
             self.on_end(self, settlement)
 
     async def _conclude(self) -> Settlement | None:
-        if self.record.options.timeout_ms is not None:
-            self._start_timer(self.record.options.timeout_ms)
+        if self.handler.mode != "process":
+            self.start_timer()
         try:
             if self.signal.aborted:
                 raise asyncio.CancelledError
@@ -224,7 +224,11 @@ class Attempt:
         seconds = (self.record.options.timeout_ms or 0) / 1000
         return JobTimeoutError(f"the attempt ran longer than its timeout of {seconds:g} s")
 
-    def _start_timer(self, timeout_ms: int) -> None:
+    def start_timer(self) -> None:
+        """From now on, the attempt's time runs."""
+        timeout_ms = self.record.options.timeout_ms
+        if timeout_ms is None:
+            return
         if self.tools.clock.driven:
             self._timer = asyncio.create_task(self._timed_stop(timeout_ms))
         else:

@@ -35,7 +35,8 @@ class SandboxRunner:
             takes_job=handler.takes_job,
             memory_limit=handler.memory_limit,
         )
-        return await self._pool.run(call, requests_to(attempt.job))
+        # Its time begins when a child has it: waiting for one is not the job's fault.
+        return await self._pool.run(call, requests_to(attempt.job), on_start=attempt.start_timer)
 
     async def close(self) -> None:
         """End every child."""

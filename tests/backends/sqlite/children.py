@@ -19,7 +19,8 @@ from windlass.core.job import NewJob
 
 
 def say(*words: object) -> None:
-    print(*words, flush=True)
+    sys.stdout.write(" ".join(map(str, words)) + "\n")
+    sys.stdout.flush()
 
 
 def wait() -> None:

@@ -44,8 +44,8 @@ class Twins:
         self.told_by_memory: set[str] = set()
         self.told_by_sqlite: set[str] = set()
         assert sqlite._database is not None
-        memory._shared.hub.publish = self.told_by_memory.update  # type: ignore[method-assign]
-        sqlite._database.hub.publish = self.told_by_sqlite.update  # type: ignore[method-assign]
+        memory._shared.hub.publish = self.told_by_memory.update  # type: ignore[method-assign, assignment]
+        sqlite._database.hub.publish = self.told_by_sqlite.update  # type: ignore[method-assign, assignment]
 
     async def both(self, *requests: rq.AnyRequest) -> list[Any]:
         """Carry out requests: one by one in memory, all in one group in sqlite."""

@@ -19,7 +19,7 @@ from windlass.core import probe
 from windlass.core.job import JobRef
 from windlass.core.outcome import AddOutcome, Extended, Settled
 from windlass.core.states import JobState
-from windlass.errors import StorageError
+from windlass.errors import ConfigError, StorageError
 
 
 @pytest.fixture
@@ -31,15 +31,18 @@ def points() -> Iterator[probe.Probe]:
     probe.install(before)
 
 
+def void(_: object) -> None:
+    """Nothing, after all."""
+
+
 @contextlib.asynccontextmanager
 async def held_up(store: SqliteBackend, points: probe.Probe) -> Any:
     """The writer stands still inside a transaction of its own; calls made meanwhile wait together."""
     gate = threading.Event()
-    points.arm("sqlite.begun", lambda point, facts: gate.wait(10) and None)
+    points.arm("sqlite.begun", lambda point, facts: void(gate.wait(10)))
     begun = points.count("sqlite.begun")
     first = asyncio.create_task(store.execute(rq.Elect(role="hold", holder="up", ttl_ms=1)))
-    while points.count("sqlite.begun") == begun:
-        await asyncio.sleep(0.001)
+    await asyncio.to_thread(points.wait, "sqlite.begun", count=begun + 1)
     try:
         yield
     finally:
@@ -80,7 +83,7 @@ async def test_one_bad_request_of_a_group_fails_alone(tmp_path: Path, points: pr
             good.append(asyncio.create_task(add(store, new(id="e"))))
         answers = await asyncio.gather(*good)
         assert [answer[0].outcome for answer in answers] == [AddOutcome.QUEUED] * 3
-        with pytest.raises(StorageError):
+        with pytest.raises(ConfigError, match="64 bits"):
             await bad
         refs = [
             JobRef("q", "a"),
@@ -100,7 +103,7 @@ async def test_one_bad_request_of_a_group_fails_alone(tmp_path: Path, points: pr
 
 async def test_a_bad_request_alone_changes_nothing(tmp_path: Path) -> None:
     async with opened(tmp_path / "jobs.db") as store:
-        with pytest.raises(StorageError):
+        with pytest.raises(ConfigError, match="64 bits"):
             await add(store, new("fresh", id="a"), new("fresh", id="b", priority=2**70))
         assert await store.execute(rq.ListQueues()) == []
         await add(store, new("fresh", id="a"))
@@ -128,12 +131,15 @@ async def test_all_answers_for_a_loop_come_in_one_wake_up(
     async with opened(tmp_path / "jobs.db") as store:
         loop = asyncio.get_running_loop()
         real, woken = loop.call_soon_threadsafe, []
+
+        def counted(*args: Any, **more: Any) -> Any:
+            woken.append(1)
+            return real(*args, **more)
+
         async with held_up(store, points):
             calls = [asyncio.create_task(add(store, new())) for _ in range(20)]
             await asyncio.sleep(0.005)
-            monkeypatch.setattr(
-                loop, "call_soon_threadsafe", lambda *args, **kw: woken.append(1) or real(*args, **kw)
-            )
+            monkeypatch.setattr(loop, "call_soon_threadsafe", counted)
         await asyncio.gather(*calls)
         assert len(woken) == 2  # for the call that stood still, and for the twenty
         monkeypatch.undo()

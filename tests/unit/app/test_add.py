@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -20,6 +20,9 @@ from windlass import (
     Worker,
 )
 from windlass.backend import requests as rq
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 @pytest.mark.feature("A1", "A6")
@@ -371,7 +374,9 @@ async def test_a_closed_queue_connects_again_on_use(url: str) -> None:
     await queue.close()
 
 
-async def test_memory_refuses_to_add_in_somebodys_transaction() -> None:
+@pytest.mark.feature_missing("A34", reason="jobs in memory are in no database that an application could open")
+@pytest.mark.parametrize("backend_name", ["memory"])
+async def test_memory_refuses_to_add_in_somebodys_transaction(backend_name: str) -> None:
     import sqlite3
 
     app = Windlass("memory://")
@@ -384,7 +389,10 @@ async def test_memory_refuses_to_add_in_somebodys_transaction() -> None:
 
 
 @pytest.mark.feature("A34")
-async def test_a_job_added_in_the_applications_transaction_lives_and_dies_with_it(tmp_path: Any) -> None:
+@pytest.mark.parametrize("backend_name", ["sqlite"])
+async def test_a_job_added_in_the_applications_transaction_lives_and_dies_with_it(
+    backend_name: str, tmp_path: Path
+) -> None:
     import sqlite3
 
     path = tmp_path / "app.db"
@@ -410,3 +418,14 @@ async def test_a_job_added_in_the_applications_transaction_lives_and_dies_with_i
         stored = await queue.get_job(kept.id)
         assert stored is not None
         assert (stored.data, stored.priority, stored.state) == ({"order": 2}, 3, JobState.WAITING)
+
+
+@pytest.mark.feature("A2", "A6")
+async def test_an_id_by_content_makes_equal_data_one_job(queue: Queue) -> None:
+    from windlass import content_id
+
+    one = await queue.add("work", {"a": 1, "b": [2]}, job_id=content_id({"a": 1, "b": [2]}))
+    two = await queue.add("work", {"b": [2], "a": 1}, job_id=content_id({"b": [2], "a": 1}))
+    other = await queue.add("work", {"a": 2}, job_id=content_id({"a": 2}))
+    assert [job.outcome for job in (one, two, other)] == ["queued", "duplicate", "queued"]
+    assert len(one.id) == 16

@@ -56,7 +56,6 @@ def test_each_error_has_its_end(error: BaseException, outcome: Outcome, reason: 
     assert (end.queue, end.id, end.token) == ("q", "j", "tok")
 
 
-@pytest.mark.feature("A10", "C1")
 @pytest.mark.parametrize("error", [ValueError("x"), Retry(3)])
 def test_the_last_attempt_fails_for_good(error: BaseException) -> None:
     for failed_before, outcome in ((0, Outcome.RETRY), (1, Outcome.RETRY), (2, Outcome.FAIL)):
@@ -65,12 +64,10 @@ def test_the_last_attempt_fails_for_good(error: BaseException) -> None:
     assert end.reason == "attempts"
 
 
-@pytest.mark.feature("A10")
 def test_a_budget_of_one_means_no_retry() -> None:
     assert _end(ValueError(), _job(max_attempts=1)).outcome is Outcome.FAIL
 
 
-@pytest.mark.feature("C9", "B15")
 @pytest.mark.parametrize("signal", [Snooze(1), RateLimitError(1), Cancel()])
 def test_signals_cost_no_attempt_even_on_the_last(signal: BaseException) -> None:
     end = _end(signal, _job(2, max_attempts=3))
@@ -83,21 +80,18 @@ def test_a_discarded_job_fails_by_any_error_but_obeys_its_signals() -> None:
     assert _end(Snooze(1), discarded=True).outcome is Outcome.SNOOZE
 
 
-@pytest.mark.feature("C5")
 def test_a_strategy_that_gives_none_gives_up() -> None:
     job = _job(backoff=Backoff(type="mine"))
     end = _end(ValueError(), job, strategies={"mine": lambda failures, error: None})
     assert (end.outcome, end.reason) == (Outcome.FAIL, "gave_up")
 
 
-@pytest.mark.feature("C5")
 def test_an_unknown_strategy_falls_back_to_the_default_and_keeps_the_job() -> None:
     end = _end(ValueError(), _job(backoff=Backoff(type="of-tomorrow")))
     assert end.outcome is Outcome.RETRY
     assert 1_600 <= end.delay_ms <= 2_000
 
 
-@pytest.mark.feature("C17", "J13")
 def test_an_unknown_task_is_given_back_four_times_and_then_fails() -> None:
     job = _job()
     assert UNKNOWN_TASK_DELAYS_MS == (5_000, 30_000, 120_000, 600_000)
@@ -122,7 +116,6 @@ def test_a_bad_payload_fails_without_using_an_attempt() -> None:
     assert (end.outcome, end.reason, end.uses_attempt) == (Outcome.FAIL, "bad_payload", False)
 
 
-@pytest.mark.feature("A18", "C20")
 def test_an_error_is_kept_with_its_last_lines() -> None:
     def deep(level: int) -> None:
         if level == 0:

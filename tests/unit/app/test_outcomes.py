@@ -376,6 +376,59 @@ async def test_a_result_over_the_cap_fails_for_good(url: str) -> None:
     assert "over the limit of 1000" in job.errors[0].message
 
 
+# --- backoff -------------------------------------------------------------------------------------------
+
+
+async def _pauses(app: Windlass, clock: DrivenClock, runs: int, **options: Any) -> list[float]:
+    """The seconds between the end of each failed run and the time for which the next is due."""
+    pauses: list[float] = []
+    queue = app.queue("default")
+    job = await queue.add("work", max_attempts=runs + 1, **options)
+
+    async def handler(job: Job[Any]) -> None:
+        raise ValueError
+
+    async with working(app, "default", handler):
+        for _ in range(runs):
+            await clock.settle()
+            await job.refresh()
+            assert job.run_at_ms is not None
+            pauses.append((job.run_at_ms - clock.now_ms()) / 1000)
+            await job.promote()
+    return pauses
+
+
+@pytest.mark.feature("C2", "A11")
+async def test_the_default_backoff_doubles_from_two_seconds_up_to_its_cap(
+    timed_app: Windlass, clock: DrivenClock
+) -> None:
+    exact = await _pauses(timed_app, clock, 5, backoff={"jitter": 0})
+    assert exact == [2, 4, 8, 16, 32]
+    capped = await _pauses(timed_app, clock, 4, backoff={"delay": 10, "cap": 25, "jitter": 0})
+    assert capped == [10, 20, 25, 25]
+
+
+@pytest.mark.feature("C2", "A11")
+async def test_a_fixed_backoff_stays_the_same(timed_app: Windlass, clock: DrivenClock) -> None:
+    assert await _pauses(timed_app, clock, 3, backoff={"type": "fixed", "delay": 7, "jitter": 0}) == [7, 7, 7]
+    assert await _pauses(timed_app, clock, 2, backoff=1.5) == [1.5, 1.5]
+
+
+@pytest.mark.feature("C3")
+async def test_the_sidekiq_backoff_follows_its_formula(timed_app: Windlass, clock: DrivenClock) -> None:
+    pauses = await _pauses(timed_app, clock, 6, backoff="sidekiq")
+    for failures, pause in enumerate(pauses, 1):
+        least = (failures - 1) ** 4 + 15
+        assert least <= pause <= least + 30 * failures
+
+
+@pytest.mark.feature("C4")
+async def test_jitter_only_ever_shortens_a_pause(timed_app: Windlass, clock: DrivenClock) -> None:
+    pauses = await _pauses(timed_app, clock, 20, backoff={"type": "fixed", "delay": 100, "jitter": 0.5})
+    assert all(50 <= pause <= 100 for pause in pauses)
+    assert len(set(pauses)) > 1
+
+
 # --- backoff of one's own --------------------------------------------------------------------------------
 
 

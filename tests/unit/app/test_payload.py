@@ -72,7 +72,6 @@ def test_objects_become_keyword_arguments_lists_positional_ones_others_one() -> 
     assert unpack(pack_data(None)) == Call([], {}, "none")
 
 
-@pytest.mark.feature("A3", "W3")
 def test_any_language_can_write_args_and_kwargs_both_optional() -> None:
     assert unpack({}) == Call([], {})
     assert unpack({"args": [1]}).data == [1]

@@ -18,7 +18,6 @@ def _handler(tag: str) -> Handler:
     return Handler(call, takes_job=True)
 
 
-@pytest.mark.feature("J13")
 def test_a_queues_own_handler_comes_first_then_the_name_then_the_fallback() -> None:
     own, general, fallback = _handler("own"), _handler("general"), _handler("fallback")
     registry = Registry(fallback)
@@ -30,7 +29,6 @@ def test_a_queues_own_handler_comes_first_then_the_name_then_the_fallback() -> N
     assert Registry().find("mail", "send") is None
 
 
-@pytest.mark.feature("J13")
 def test_names_with_colons_do_not_collide() -> None:
     one, two = _handler("one"), _handler("two")
     registry = Registry()
@@ -41,7 +39,6 @@ def test_names_with_colons_do_not_collide() -> None:
     assert registry.find("a", "c") is None
 
 
-@pytest.mark.feature("J13")
 def test_registering_again_replaces() -> None:
     registry = Registry()
     registry.add("send", _handler("old"))
@@ -77,7 +74,6 @@ class _PlainObject:
     def __call__(self, job: Any) -> None: ...
 
 
-@pytest.mark.feature("J10", "Y6")
 @pytest.mark.parametrize(
     ("call", "mode"),
     [

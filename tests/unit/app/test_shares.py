@@ -47,7 +47,6 @@ def _run(planner: SharePlanner, claims: list[int], backlog: dict[str, int]) -> C
     return total
 
 
-@pytest.mark.feature("G4")
 @pytest.mark.parametrize("free", [1, 3, 7, 16, 100])
 def test_weights_are_met_exactly_while_all_queues_have_work(free: int) -> None:
     planner = _planner({"high": 6, "mid": 3, "low": 1})
@@ -57,7 +56,6 @@ def test_weights_are_met_exactly_while_all_queues_have_work(free: int) -> None:
         assert abs(total[name] - share * jobs) <= 2, total
 
 
-@pytest.mark.feature("G4", "J16")
 def test_equal_queues_take_turns() -> None:
     planner = _planner({"a": 1, "b": 1, "c": 1})
     order = []
@@ -69,13 +67,11 @@ def test_equal_queues_take_turns() -> None:
     assert order == ["a", "b", "c", "a", "b", "c"]
 
 
-@pytest.mark.feature("G4")
 def test_a_queue_with_much_work_may_use_what_others_leave() -> None:
     planner = _planner({"busy": 1, "idle": 1})
     assert _run(planner, [10], {"busy": 50}) == {"busy": 10}
 
 
-@pytest.mark.feature("G4")
 def test_an_idle_queue_does_not_save_up_turns() -> None:
     planner = _planner({"busy": 1, "idle": 1})
     _run(planner, [10] * 100, {"busy": 10_000})
@@ -83,7 +79,6 @@ def test_an_idle_queue_does_not_save_up_turns() -> None:
     assert abs(both["busy"] - both["idle"]) <= 10, "at most one claim ahead, however long it was idle"
 
 
-@pytest.mark.feature("G4")
 def test_a_queue_that_is_added_late_has_no_arrears() -> None:
     planner = _planner({"old": 1})
     planner = _planner({"old": 1, "other": 1})
@@ -94,7 +89,6 @@ def test_a_queue_that_is_added_late_has_no_arrears() -> None:
     assert total == {"old": 30, "other": 30, "new": 30}
 
 
-@pytest.mark.feature("G4")
 def test_strict_order_serves_earlier_queues_first_always() -> None:
     planner = _planner({"first": 1, "second": 100}, "strict")
     assert _run(planner, [10] * 3, {"first": 25, "second": 100}) == {"first": 25, "second": 5}

@@ -496,6 +496,25 @@ async def test_a_lost_reply_neither_loses_doubles_nor_stalls_a_job(
         assert (job.stalled_count, job.attempts) == (0, 0)
 
 
+@pytest.mark.feature("J26")
+async def test_an_executor_of_ones_own_claims_extends_and_settles_by_token(
+    app: Windlass, queue: Queue
+) -> None:
+    from windlass.core.outcome import Outcome, Settlement
+
+    job = await queue.add("work", {"n": 1})
+    execute = app.store.execute
+    claim = rq.Claim(worker="mine", queues=[rq.ClaimQueue("default", 1, 1)], limit=1, claim_id="mine-1")
+    (record,) = (await execute(claim)).jobs
+    token = record.token or ""
+    assert await execute(rq.Extend(leases=[rq.LeaseRef("default", job.id, token, 60_000)])) == ["ok"]
+    assert await execute(rq.Extend(leases=[rq.LeaseRef("default", job.id, "other", 60_000)])) == ["lost"]
+    end = Settlement(queue="default", id=job.id, token=token, outcome=Outcome.COMPLETE, result=b"2")
+    assert (await execute(rq.Settle(items=[end]))).items == ["ok"]
+    assert (await execute(rq.Settle(items=[end]))).items == ["already"]
+    assert await job.result() == 2
+
+
 # --- shutdown ---------------------------------------------------------------------------------------
 
 
@@ -642,3 +661,42 @@ async def test_a_worker_made_from_a_url_owns_its_connection(url: str) -> None:
         worker = Worker("default", _ok, url_or_app=url)
         await worker.drain()
         assert await job.result() == "ok"
+
+
+@pytest.mark.feature("V1")
+async def test_a_signal_closes_everything_in_the_order_given(app: Windlass, queue: Queue) -> None:
+    import os
+    import signal
+
+    from windlass import graceful_shutdown
+
+    closed: list[str] = []
+
+    class Part:
+        def __init__(self, name: str) -> None:
+            self.name = name
+
+        async def close(self) -> None:
+            closed.append(self.name)
+
+    worker = Worker("default", _ok, url_or_app=app)
+    await worker.start()
+    waiting = asyncio.create_task(graceful_shutdown(worker, Part("queue"), Part("app")))
+    await turns(3)  # the signal's handler is in place now
+    os.kill(os.getpid(), signal.SIGTERM)
+    async with asyncio.timeout(20):
+        await waiting
+    assert closed == ["queue", "app"]
+    assert not worker.is_running
+
+
+@pytest.mark.feature("T1")
+async def test_waiting_for_a_child_is_not_part_of_the_timeout(app: Windlass) -> None:
+    """One child, four jobs: each has its whole timeout once it runs. Standing in line is not its fault."""
+    from tests.unit.app.children import busy
+
+    task = app.task(name="busy", isolation="process", timeout=1, max_attempts=1)(busy)
+    jobs = [await task.enqueue() for _ in range(4)]
+    await work_off(app, "default", concurrency=4, process_slots=1)
+    states = [(await job.refresh()).state for job in jobs]
+    assert states == [JobState.COMPLETED] * 4

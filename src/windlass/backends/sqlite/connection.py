@@ -6,7 +6,7 @@ import sqlite3
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Protocol
 
-from windlass.errors import StorageError
+from windlass.errors import ConfigError, StorageError, WindlassError
 
 if TYPE_CHECKING:
     from windlass.backends.sqlite.settings import Settings
@@ -16,6 +16,8 @@ BUSY_MS = 1_000
 #: Pages (4 KiB) in the write-ahead log before a commit copies them into the database file. Small, because
 #: writing over a log that was copied costs half as much as appending to it.
 CHECKPOINT_PAGES = 1_000
+#: A log that grew longer than this is cut back once it was copied.
+LOG_BYTES = 64 * 2**20
 
 _BUSY = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}
 _ADVICE = {
@@ -76,6 +78,7 @@ def prepare_file(conn: sqlite3.Connection) -> None:
             "put the database on a local disk"
         )
     conn.execute(f"PRAGMA wal_autocheckpoint = {CHECKPOINT_PAGES}")
+    conn.execute(f"PRAGMA journal_size_limit = {LOG_BYTES}")
 
 
 def is_busy(exc: sqlite3.Error) -> bool:
@@ -83,17 +86,22 @@ def is_busy(exc: sqlite3.Error) -> bool:
     return _primary(exc) in _BUSY
 
 
-def storage_error(exc: Exception, settings: Settings) -> StorageError:
-    """``exc`` as the error that callers see, with what to do about it."""
-    if isinstance(exc, StorageError):
+def to_error(exc: Exception, what: str) -> WindlassError:
+    """``exc`` as the error that callers see, with what to do about it; ``what`` failed."""
+    if isinstance(exc, WindlassError):
         return exc
-    error = StorageError(explain(exc, settings.shown))
+    error: WindlassError
+    if isinstance(exc, OverflowError):
+        error = ConfigError("numbers", f"of at most 64 bits ({exc})")
+    elif isinstance(exc, UnicodeEncodeError):
+        error = ConfigError("texts", f"valid Unicode ({exc})")
+    else:
+        error = StorageError(_explain(exc, what))
     error.__cause__ = exc
     return error
 
 
-def explain(exc: Exception, what: str) -> str:
-    """What went wrong and what to do about it, in a sentence that begins with ``what``."""
+def _explain(exc: Exception, what: str) -> str:
     advice = _ADVICE.get(_primary(exc), "") if isinstance(exc, sqlite3.Error) else ""
     return f"{what}: {exc}" + (f"; {advice}" if advice else "")
 

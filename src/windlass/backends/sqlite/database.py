@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, TypeVar
 from windlass.backend.hub import Hub, HubListener
 from windlass.backends.sqlite.calls import Call
 from windlass.backends.sqlite.reader import Reader
+from windlass.backends.sqlite.verbs import WRITES
 from windlass.backends.sqlite.verbs_reads import READS
 from windlass.backends.sqlite.wake import Wake
 from windlass.backends.sqlite.writer import Writer
-from windlass.errors import StorageError
+from windlass.errors import StorageError, UnsupportedByBackendError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 R = TypeVar("R")
 
 _LAST_MOMENT_S = 0.1
+#: Opening may mean making tables on a slow disk: it has this long, whatever a call may take.
+_OPEN_S = 1.0
 _WAITED = {
     "open": "it is still being opened",
     "lock": "another process is writing, or is stopped in the middle of a transaction",
@@ -50,12 +53,13 @@ class Database:
 
     async def opened(self) -> None:
         """Wait until the file is open and migrated; raises ``StorageError`` when it cannot be."""
+        patience = max(self.settings.timeout, _OPEN_S)
         opening = asyncio.wrap_future(self._writer.opened)
         try:
-            await asyncio.wait_for(asyncio.shield(opening), self.settings.timeout)
+            await asyncio.wait_for(asyncio.shield(opening), patience)
         except TimeoutError:
             raise StorageError(
-                f"{self.settings.shown} could not be opened within {self.settings.timeout:g} s: "
+                f"{self.settings.shown} could not be opened within {patience:g} s: "
                 f"{_WAITED['lock']}; find that process, or raise ?timeout="
             ) from None
 
@@ -97,8 +101,10 @@ class Database:
             )
 
     def _lane(self, request: Request[R]) -> Lane:
-        if type(request) not in READS:
+        if type(request) in WRITES:
             return self._writer
+        if type(request) not in READS:
+            raise UnsupportedByBackendError("sqlite", type(request).__name__)
         if self._reader is None:
             with self._reader_lock:
                 if self._reader is None:

@@ -6,12 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 from windlass.backends.sqlite import statements
 from windlass.backends.sqlite.calls import Answer, Call, deliver
-from windlass.backends.sqlite.connection import connect, storage_error
+from windlass.backends.sqlite.connection import connect, to_error
 from windlass.backends.sqlite.lane import Lane
 from windlass.backends.sqlite.tx import Meta, Queues
 from windlass.backends.sqlite.verbs_reads import READS, Snapshot
 from windlass.core.clock import SteadyClock
-from windlass.errors import WindlassError
 
 if TYPE_CHECKING:
     import sqlite3
@@ -52,10 +51,8 @@ class Reader(Lane):
                 return call, READS[type(call.request)](snap, call.request), None
             finally:
                 conn.execute("ROLLBACK")
-        except WindlassError as exc:
-            return call, None, exc
         except Exception as exc:
-            return call, None, storage_error(exc, self._settings)
+            return call, None, to_error(exc, self._settings.shown)
 
     def _close(self) -> None:
         if self._conn is not None:

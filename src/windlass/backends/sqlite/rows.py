@@ -33,7 +33,7 @@ _json = msgspec.json.Encoder()
 _options_decoder = msgspec.json.Decoder(StoredOptions)
 decode_cursors = msgspec.json.Decoder(dict[str, int]).decode
 _errors_decoder = msgspec.json.Decoder(list[ErrorInfo])
-pack = msgspec.msgpack.Encoder().encode
+_pack = msgspec.msgpack.Encoder().encode
 unpack_events = msgspec.msgpack.Decoder(list[Event]).decode
 unpack_history = msgspec.msgpack.Decoder(list[AttemptRecord]).decode
 unpack_worker = msgspec.msgpack.Decoder(WorkerInfo).decode
@@ -62,7 +62,35 @@ def encode_errors(errors: list[ErrorInfo]) -> str | None:
 
 
 def encode_json(value: object) -> str:
-    return _json.encode(value).decode()
+    try:
+        return _json.encode(value).decode()
+    except UnicodeEncodeError:
+        return _json.encode(storable(value)).decode()
+
+
+def pack(value: object) -> bytes:
+    """MessagePack."""
+    try:
+        return _pack(value)
+    except UnicodeEncodeError:
+        return _pack(storable(value))
+
+
+def storable(value: Any) -> Any:
+    """``value`` with every text made valid Unicode.
+
+    Half a surrogate pair (in the text of an error about a file name, say) is no reason to lose a job: it
+    becomes a question mark.
+    """
+    if isinstance(value, str):
+        return value.encode("utf-8", "replace").decode()
+    if isinstance(value, msgspec.Struct):
+        return type(value)(*map(storable, msgspec.structs.astuple(value)))
+    if isinstance(value, dict):
+        return {storable(key): storable(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [storable(item) for item in value]
+    return value
 
 
 def record(row: Row, queue: str) -> JobRecord:

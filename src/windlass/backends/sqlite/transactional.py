@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 from windlass.backend import requests as rq
 from windlass.backend.urls import DEFAULT_NAMESPACE
 from windlass.backends.sqlite import migrations, statements
-from windlass.backends.sqlite.connection import explain
+from windlass.backends.sqlite.connection import to_error
 from windlass.backends.sqlite.tx import Meta, Queues, Tx
 from windlass.backends.sqlite.verbs_lifecycle import add
 from windlass.core.clock import SteadyClock
@@ -56,8 +56,8 @@ def add_in_transaction(
         if not connection.in_transaction:
             connection.execute("BEGIN IMMEDIATE")
         return _add(plain, jobs, namespace, now_ms)
-    except sqlite3.Error as exc:
-        raise StorageError(explain(exc, "cannot add to the application's transaction")) from exc
+    except Exception as exc:
+        raise to_error(exc, "cannot add to the application's transaction") from exc
     finally:
         plain.done()
 

@@ -21,6 +21,7 @@ from windlass.backends.sqlite.rows import (
     decode_options,
     pack,
     record,
+    storable,
     unpack_deltas,
 )
 from windlass.core import transitions
@@ -177,11 +178,17 @@ class Step(Scribe):
 
     def run(self, name: str, *params: Any) -> int:
         """Execute a named statement; returns how many rows it changed."""
-        return self.conn.execute(self.sql[name], params).rowcount
+        try:
+            return self.conn.execute(self.sql[name], params).rowcount
+        except UnicodeEncodeError:
+            return self.conn.execute(self.sql[name], tuple(storable(params))).rowcount
 
     def many(self, name: str, rows: list[Row]) -> int:
         """Execute a named statement once for each row; returns how many rows it changed in all."""
-        return self.conn.executemany(self.sql[name], rows).rowcount
+        try:
+            return self.conn.executemany(self.sql[name], rows).rowcount
+        except UnicodeEncodeError:
+            return self.conn.executemany(self.sql[name], storable(rows)).rowcount
 
     def queue(self, name: str) -> int:
         """The number of a queue, which is made when it is new."""

@@ -19,6 +19,10 @@ if TYPE_CHECKING:
     from windlass.backends.sqlite.tx import Step
 
 
+#: Up to this many jobs of a state are sorted to find the oldest.
+SORTABLE = 10_000
+
+
 def cancel(step: Step, request: rq.CancelJobs) -> list[CancelResult]:
     answers = []
     for ref in request.refs:
@@ -108,7 +112,7 @@ def report(step: Step, request: rq.Report) -> rq.ChangeResult:
     if request.logs:
         last = (step.all("log_last", job.seq)[0][0] or 0) + len(request.logs)
         lines = list(enumerate(request.logs, last - len(request.logs) + 1))[-LOGS_KEPT:]
-        step.conn.executemany(step.sql["log_insert"], [(job.seq, n, line) for n, line in lines])
+        step.many("log_insert", [(job.seq, n, line) for n, line in lines])
         step.run("log_trim", job.seq, last - LOGS_KEPT)
     return rq.ChangeResult(Changed.OK, job.state)
 
@@ -145,22 +149,30 @@ def purge(step: Step, request: rq.Purge) -> rq.Purged:
 
 
 def _purgeable(step: Step, num: int, request: rq.Purge) -> list[JobRecord]:
+    """Jobs that go, oldest first. Among very many of a state that has no such order, those first in line."""
     before_ms = step.now_ms - request.grace_ms
+    totals = step.totals(request.queue)
     rows: list[Row] = []
     for state in set(request.states):
-        if state in FINISHED:
-            rows += step.all("purge_finished", num, state, before_ms, request.limit)
-        elif state is JobState.ACTIVE:
-            rows += step.all("purge_active", num, before_ms, request.limit) if request.force else []
-        elif state is JobState.WAITING:
-            rows += step.all("purge_waiting", num, before_ms, request.limit)
-        elif state in DUE_LATER:
-            rows += step.all("purge_due", num, state, before_ms, request.limit)
-        else:
-            rows += step.all("purge_pending", num, state, before_ms, request.limit)
+        if totals[state] and (request.force or state is not JobState.ACTIVE):
+            statement, params = _purge_statement(state, num, totals[state])
+            rows += step.all(statement, *params, before_ms, request.limit)
     jobs = step.records(rows)
     jobs.sort(key=lambda job: (job.enqueued_ms if job.finished_ms is None else job.finished_ms, job.seq))
     return jobs[: request.limit]
+
+
+def _purge_statement(state: JobState, num: int, total: int) -> tuple[str, tuple[int | JobState, ...]]:
+    many = "_many" if total > SORTABLE else ""
+    if state in FINISHED:
+        return "purge_finished", (num, state)
+    if state is JobState.ACTIVE:
+        return "purge_active", (num,)
+    if state is JobState.WAITING:
+        return f"purge_waiting{many}", (num,)
+    if state in DUE_LATER:
+        return f"purge_due{many}", (num, state)
+    return "purge_other", (num, state)
 
 
 def _forget(step: Step, num: int, queue: str) -> None:

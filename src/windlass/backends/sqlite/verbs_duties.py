@@ -16,7 +16,7 @@ from windlass.backends.sqlite.rows import (
     pack,
     unpack_history,
 )
-from windlass.backends.sqlite.verbs_lifecycle import promote_jobs
+from windlass.backends.sqlite.verbs_lifecycle import promote_rows
 from windlass.core import transitions
 from windlass.core.job import (
     ARCHIVER_KEPT_MS,
@@ -24,9 +24,9 @@ from windlass.core.job import (
     HISTORY_KEPT,
     HISTORY_KEPT_MS,
     ArchiverInfo,
-    JobRecord,
     WorkerInfo,
 )
+from windlass.core.options import GRACE_MS
 from windlass.core.states import FINISHED, JobState
 
 if TYPE_CHECKING:
@@ -35,17 +35,18 @@ if TYPE_CHECKING:
 WORKER_KEPT_MS = 300_000
 #: Most candidates, kept ids or chunks of a log that one prune looks at.
 SCAN = 10_000
-#: Most pages that one prune gives back to the file system.
-VACUUM_PAGES = 1_000
+#: Most pages that one prune gives back to the file system, and free ones that are left for what comes next.
+VACUUM_PAGES = 500
+SPARE_PAGES = 500
 
 
 def promote(step: Step, request: rq.Promote) -> rq.Promoted:
-    due: list[JobRecord] = []
+    due: list[Row] = []
     for num, next_ms in step.all("job_next_dues"):
         if next_ms <= step.now_ms:
-            due += step.records(step.all("job_due", num, step.now_ms, request.limit))
-    due.sort(key=lambda job: (job.due_ms or 0, job.seq))
-    promote_jobs(step, due[: request.limit])
+            due += step.all("job_due", num, step.now_ms, request.limit)
+    due.sort()
+    promote_rows(step, due[: request.limit])
     dues = [next_ms for _, next_ms in step.all("job_next_dues")]
     return rq.Promoted(min(len(due), request.limit), max(min(dues) - step.now_ms, 0) if dues else None)
 
@@ -67,9 +68,11 @@ def prune(step: Step, request: rq.Prune) -> rq.Pruned:
     old = _prunable(step, request.limit)
     step.drop_unseen([seq for _, _, seq in old[: request.limit]])
     ids = step.run("kept_id_prune", step.now_ms, SCAN)
+    if ids:
+        step.queues.no_kept_ids = None
     workers = step.run("worker_prune", step.now_ms - WORKER_KEPT_MS)
     history, more_history = _trim_histories(step)
-    step.conn.execute(f"PRAGMA incremental_vacuum({VACUUM_PAGES})").fetchall()
+    _shrink(step)
     return rq.Pruned(
         jobs=min(len(old), request.limit),
         ids=ids,
@@ -77,6 +80,15 @@ def prune(step: Step, request: rq.Prune) -> rq.Pruned:
         workers=workers,
         more=len(old) > request.limit or ids == SCAN or more_history,
     )
+
+
+def _shrink(step: Step) -> None:
+    """Give some free pages back, when they are many: a queue that comes and goes shall reuse its own."""
+    ((free,),) = step.conn.execute("PRAGMA freelist_count").fetchall()
+    ((pages,),) = step.conn.execute("PRAGMA page_count").fetchall()
+    if free > SPARE_PAGES + pages // 8:
+        for _ in range(min(free - SPARE_PAGES, VACUUM_PAGES)):
+            step.conn.execute("PRAGMA incremental_vacuum(1)")  # the sqlite3 module stops after one page
 
 
 def _prunable(step: Step, limit: int) -> list[Row]:
@@ -87,7 +99,7 @@ def _prunable(step: Step, limit: int) -> list[Row]:
     """
     scan = max(SCAN, limit + 1)
     found = set(step.all("prune_old", step.now_ms, scan))
-    for num, name in step.all("queue_nums"):
+    for num, name in step.all("prune_queues", LOG_KEY):
         totals = step.totals(name)
         for state in FINISHED:
             if totals[state]:
@@ -100,14 +112,14 @@ def _surplus(step: Step, num: int, state: JobState, total: int, scan: int) -> li
     keep = decode_options(newest[0]).keep_for(state).count if newest else None
     if keep is None or total <= keep:
         return []
-    return step.all("prune_surplus", num, state, total - keep, step.now_ms, scan)
+    return step.all("prune_surplus", num, state, step.now_ms, GRACE_MS, total - keep, scan)
 
 
 def _trim_histories(step: Step) -> tuple[int, bool]:
     """Forget old attempt records; returns how many, and whether more may have to go."""
     archivers = list_archivers(step.all, step.now_ms)
     trimmed, more = 0, False
-    for num, name in step.all("queue_nums"):
+    for num, name in step.all("prune_queues", LOG_KEY):
         last = step.queues.get(name).last_history
         copied = min((info.cursors.get(name, 0) for info in archivers), default=last)
         before, floor, unsure = _history_floor(step, num, name, copied)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, cast
 from windlass.backend import requests as rq
 from windlass.backends.sqlite.rows import (
     INLINE_PAYLOAD,
+    STATES,
     Row,
     decode_options,
     encode_options,
@@ -225,17 +226,23 @@ def _promote_lines(step: Step, lines: Iterable[_Line]) -> None:
 
 def promote_queue(step: Step, num: int, limit: int) -> int:
     """Make due jobs of one queue waiting, earliest first; returns how many."""
-    jobs = step.records(step.all("job_due", num, step.now_ms, limit))
-    promote_jobs(step, jobs)
-    return len(jobs)
+    rows = step.all("job_due", num, step.now_ms, limit)
+    promote_rows(step, rows)
+    return len(rows)
 
 
-def promote_jobs(step: Step, jobs: list[JobRecord]) -> None:
+def promote_rows(step: Step, rows: list[Row]) -> None:
+    """Make the jobs of rows of ``job_due`` waiting, in this order, as ``transitions.promote`` does."""
     changed = []
-    for job in jobs:
-        changed.append((job, job.state))
-        transitions.promote(job, step)
-    step.save(changed)
+    for due_ms, seq, num, job_id, task, state in rows:
+        queue = step.queues.name(num)
+        changed.append((min(due_ms, step.now_ms), step.fresh_place(), seq))
+        step.notes.append(cast("Note", (queue, EventType.PROMOTED, job_id, task, NO_DATA)))
+        step.tally(queue, STATES[state], -1)
+        step.tally(queue, JobState.WAITING, 1)
+        step.topics.add(f"ready:{queue}")
+    if changed:
+        step.many("job_promote", changed)
 
 
 def _pick(step: Step, line: _Line, room: int, request: rq.Claim, jobs: list[JobRecord]) -> None:

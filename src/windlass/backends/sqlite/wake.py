@@ -15,9 +15,9 @@ import contextlib
 import errno
 import hashlib
 import os
-import select
 import socket
 import sqlite3
+import stat
 import tempfile
 import threading
 import time
@@ -73,9 +73,11 @@ class Mailboxes:
 
     def open(self) -> None:
         """Make the directory. It stays for ever: taking it away could cut off whoever comes next."""
-        if self._socket is not None:
-            mode = 0o777 if self._directory.endswith(_BESIDE) else 0o700
-            os.makedirs(self._directory, mode=mode, exist_ok=True)
+        if self._socket is None:
+            return
+        private = not self._directory.endswith(_BESIDE)
+        os.makedirs(self._directory, mode=0o700 if private else 0o777, exist_ok=True)
+        if not private or _is_own(self._directory):
             self._fd = os.open(self._directory, os.O_RDONLY)
 
     def bind(self, box: socket.socket, kinds: str, before: str = "") -> str:
@@ -159,8 +161,11 @@ class Wake:
         self._thread: threading.Thread | None = None
         #: Transactions of this process that raised the serial number; counted before they commit.
         self.own_serials = 0
+        self._serial_before = 0
 
-    def open(self) -> None:
+    def open(self, serial: int) -> None:
+        """The database is open; ``serial`` is where it stood."""
+        self._serial_before = serial
         with contextlib.suppress(OSError):  # without a directory the slow check has to do
             if not self._stop.is_set():
                 self._boxes.open()
@@ -210,7 +215,7 @@ class Wake:
     # --- the thread -------------------------------------------------------------------------------
 
     def _main(self) -> None:
-        checker = _Checker(self._settings)
+        checker = _Checker(self._settings, self._serial_before)
         next_check = 0.0
         try:
             while not self._stop.is_set():
@@ -228,12 +233,12 @@ class Wake:
         if self._box is None or not self._name:
             self._stop.wait(timeout)
             return
-        if not select.select([self._box], [], [], timeout)[0]:
-            return
         hints: set[bytes] = set()
-        with contextlib.suppress(BlockingIOError):
+        self._box.settimeout(max(timeout, 0.001))
+        with contextlib.suppress(TimeoutError, BlockingIOError):
             while True:
                 hints.update(self._box.recv(_LONGEST_HINT + 1).split(b"\n"))
+                self._box.settimeout(0)
         if _ANYTHING in hints:
             self._hub.wake_all()
         else:
@@ -243,12 +248,13 @@ class Wake:
 class _Checker:
     """Tells whether another process has changed the store since it was last asked."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, serial: int) -> None:
         self._settings = settings
         self._serial_sql = statements.load(settings.namespace)["meta_serial"]
         self._conn: sqlite3.Connection | None = None
         self._version = -1
-        self._foreign: int | None = None
+        #: Serial numbers that were not this process's own.
+        self._foreign = serial
 
     def foreign(self, own_serials: int) -> bool:
         try:
@@ -262,11 +268,17 @@ class _Checker:
         except sqlite3.Error:
             return False  # the next look may succeed; callers see their own errors
         before, self._foreign = self._foreign, serial - own_serials
-        return before is not None and self._foreign > before
+        return self._foreign > before
 
     def close(self) -> None:
         if self._conn is not None:
             self._conn.close()
+
+
+def _is_own(path: str) -> bool:
+    """Whether nobody else can put things into a directory that stands among other people's."""
+    found = os.lstat(path)
+    return stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid() and not found.st_mode & 0o077
 
 
 def _socket() -> socket.socket | None:

@@ -6,6 +6,7 @@ own, so that one that fails alone takes back only itself. Lease renewals go firs
 
 from __future__ import annotations
 
+import logging
 import sqlite3
 from collections import deque
 from typing import TYPE_CHECKING, Any
@@ -13,18 +14,20 @@ from typing import TYPE_CHECKING, Any
 from windlass.backend import requests as rq
 from windlass.backends.sqlite import migrations, statements
 from windlass.backends.sqlite.calls import Answer, Call, deliver
-from windlass.backends.sqlite.connection import connect, is_busy, prepare_file, storage_error
+from windlass.backends.sqlite.connection import connect, is_busy, prepare_file, to_error
 from windlass.backends.sqlite.lane import Lane
 from windlass.backends.sqlite.locks import FairLock
 from windlass.backends.sqlite.tx import Meta, Queues, Step, Tx
 from windlass.backends.sqlite.verbs import WRITES
 from windlass.core.clock import SYSTEM_CLOCK, SteadyClock
 from windlass.core.probe import reach
-from windlass.errors import StorageError, WindlassError
+from windlass.errors import StorageError
 
 if TYPE_CHECKING:
     from windlass.backends.sqlite.settings import Settings
     from windlass.backends.sqlite.wake import Wake
+
+log = logging.getLogger("windlass.sqlite")
 
 #: Bounds of one transaction: requests, and jobs or items in them.
 GROUP_CALLS = 256
@@ -60,9 +63,9 @@ class Writer(Lane):
             finally:
                 self._lock.release()
         except (sqlite3.Error, OSError) as exc:
-            raise storage_error(exc, self._settings) from exc
+            raise to_error(exc, self._settings.shown) from exc
         self._queues = Queues(self._conn, self._sql)
-        self._wake.open()
+        self._wake.open(Meta(*self._conn.execute(self._sql["meta"]).fetchone()).serial)
         self.phase = "idle"
 
     def _serve_all(self) -> None:
@@ -71,7 +74,12 @@ class Writer(Lane):
             self._queue_up(self._take(block=idle))
             if not self._urgent and not self._line:
                 return  # the end was asked for, and nothing is left
-            self._serve_group()
+            try:
+                self._serve_group()
+            except Exception as exc:  # whatever it is, this thread must live on
+                log.exception("a group of calls failed in an unexpected way")
+                deliver([self._failed(call, exc) for call in (*self._urgent, *self._line) if call.begin()])
+                self._drop_dead()
 
     def _close(self) -> None:
         left = [*self._urgent, *self._line]
@@ -116,8 +124,7 @@ class Writer(Lane):
                 return True
             except sqlite3.Error as exc:
                 if not is_busy(exc):
-                    error = storage_error(exc, self._settings)
-                    deliver([(call, None, error) for call in self._next_group() if call.begin()])
+                    deliver([self._failed(call, exc) for call in self._next_group() if call.begin()])
             self._queue_up(self._take(block=False))
             self._drop_dead()
         return False
@@ -156,11 +163,11 @@ class Writer(Lane):
         except Exception as exc:
             self._wake.own_serials -= raised
             self._roll_back(conn, tx)
-            return [(call, None, self._error(exc)) for call in calls], set()
+            return [self._failed(call, exc) for call in calls], set()
         try:
             reach("sqlite.committed")
         except Exception as exc:
-            return [(call, None, self._error(exc)) for call in calls], tx.topics
+            return [self._failed(call, exc) for call in calls], tx.topics
         return answers, tx.topics
 
     def _run_calls(self, tx: Tx, calls: list[Call[Any]]) -> list[Answer]:
@@ -175,7 +182,7 @@ class Writer(Lane):
                 if not tx.conn.in_transaction:
                     raise  # SQLite gave up the whole transaction: disk full, I/O error
                 tx.conn.execute("ROLLBACK TO one")
-                answers.append((call, None, self._error(exc)))
+                answers.append(self._failed(call, exc))
             tx.conn.execute("RELEASE one")
         return answers
 
@@ -189,6 +196,9 @@ class Writer(Lane):
         tx.absorb(step)
         return value
 
+    def _failed(self, call: Call[Any], exc: Exception) -> Answer:
+        return call, None, to_error(exc, self._settings.shown)
+
     def _roll_back(self, conn: sqlite3.Connection, tx: Tx | None) -> None:
         if tx is not None:
             self._queues.rolled_back(tx.made)
@@ -197,9 +207,6 @@ class Writer(Lane):
                 conn.execute("ROLLBACK")
         except sqlite3.Error:
             pass  # the next BEGIN tells
-
-    def _error(self, exc: Exception) -> Exception:
-        return exc if isinstance(exc, WindlassError) else storage_error(exc, self._settings)
 
 
 def _size(call: Call[Any]) -> int:

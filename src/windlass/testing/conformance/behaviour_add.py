@@ -79,6 +79,7 @@ async def test_a_delayed_job_runs_at_its_time_and_not_before(harness: Harness) -
         await stage.work(lambda job: ran.append(stage.clock.now_ms()))
         start = stage.clock.now_ms()
         await stage.queue.add("later", delay=60)
+        await stage.settle()
         await stage.advance(59.999)
         assert ran == []
         await stage.advance(ms=1)

@@ -55,7 +55,7 @@ async def test_a_cancel_reaches_the_worker_without_time_passing(harness: Harness
     async with Stage(harness) as stage:
         await stage.work(forever)
         job = await stage.queue.add("n")
-        await stage.settle()
+        await stage.until_state(job, JobState.ACTIVE)
         before = stage.clock.now_ms()
         await job.cancel()
         await job.wait_until_finished()
@@ -128,7 +128,7 @@ async def test_a_cancelled_slot_is_free_for_the_next_job(harness: Harness) -> No
         await stage.work(handler, concurrency=1)
         long = await stage.queue.add("n", "long")
         short = await stage.queue.add("n", "short")
-        await stage.settle()
+        await stage.until_state(long, JobState.ACTIVE)
         await long.cancel()
         assert await short.result() == "ran"
 
@@ -136,13 +136,14 @@ async def test_a_cancelled_slot_is_free_for_the_next_job(harness: Harness) -> No
 @pytest.mark.feature("F2", "A27")
 async def test_a_job_tells_that_it_was_revoked(harness: Harness) -> None:
     async with Stage(harness) as stage:
-        gate = Gate()
+        gate, told = Gate(), asyncio.Event()
 
         async def handler(job: Job[Any]) -> None:
             try:
                 await gate.pass_through()
             except asyncio.CancelledError:
-                await asyncio.shield(gate.opened.wait())
+                told.set()
+                await gate.opened.wait()
                 raise
 
         await stage.work(handler)
@@ -151,5 +152,6 @@ async def test_a_job_tells_that_it_was_revoked(harness: Harness) -> None:
         assert not await job.is_revoked()
         await stage.queue.revoke(job.id)
         assert await job.is_revoked()
+        await told.wait()
         gate.open()
         assert await job.wait_until_finished() is JobState.CANCELLED

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from windlass import ConfigError, Event, Job, QueueEvents
+from windlass import ConfigError, Event, Job, JobState, QueueEvents
 from windlass.testing.conformance.harness import Harness
-from windlass.testing.conformance.stage import QUEUE, Stage
+from windlass.testing.conformance.stage import QUEUE, Stage, eventually
 
 
 async def fail_once(job: Job[Any]) -> str:
@@ -26,7 +26,7 @@ async def collect(stage: Stage, after: int | None, until: str) -> list[Event]:
         found.append(event)
         if event.type == until:
             break
-    await stream.aclose()  # type: ignore[attr-defined] # an async generator
+    await stream.aclose()
     return found
 
 
@@ -35,6 +35,7 @@ async def test_the_life_of_a_job_can_be_replayed_from_its_events(harness: Harnes
     async with Stage(harness) as stage:
         await stage.work(fail_once)
         job = await stage.queue.add("n", backoff={"type": "fixed", "delay": 5, "jitter": 0})
+        await stage.until_state(job, JobState.RETRYING)
         await stage.advance(6)
         await job.result()
         events = await collect(stage, 0, "completed")
@@ -127,7 +128,7 @@ async def test_a_worker_tells_what_happens_in_it(harness: Harness) -> None:
         worker.on("completed", lambda job, result: told.append(("completed", result)))
         job = await stage.queue.add("n", backoff=0)
         await job.result()
-        await stage.settle()
+        await eventually(lambda: len(told) == 4)
         assert told == [
             ("active", job.id),
             ("retrying", "first"),

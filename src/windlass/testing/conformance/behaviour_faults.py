@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 
 from windlass import Job, JobState, StorageError
 from windlass.backend import requests as rq
+from windlass.core.outcome import Outcome
 from windlass.testing.conformance.harness import Harness
 from windlass.testing.conformance.stage import QUEUE, Stage
 
@@ -92,10 +94,8 @@ async def test_whoever_waits_outlives_a_store_that_goes_away(harness: Harness) -
         await stage.settle()
         stage.faults.refuse(rq.GetJobs, times=2, skip=1)
         record = await harness.get(job.id, QUEUE)
-        import asyncio
-
         waiting = asyncio.create_task(job.wait_until_finished(timeout=3_600))
         await stage.settle()
-        await harness.settle(record, "complete")  # type: ignore[arg-type] # a text is an Outcome
+        await harness.settle(record, Outcome.COMPLETE)
         await stage.advance(60)
         assert await waiting is JobState.COMPLETED

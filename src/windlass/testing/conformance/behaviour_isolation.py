@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import threading
 from typing import TYPE_CHECKING, Any
@@ -117,7 +116,7 @@ async def test_signals_of_a_child_steer_its_job(harness: Harness) -> None:
         snooze = isolated(stage, targets.snooze_once, max_attempts=1)
         await stage.work(process_slots=1)
         job = await snooze.enqueue()
-        await eventually_state(job, JobState.SCHEDULED)
+        await stage.until_state(job, JobState.SCHEDULED)
         await stage.advance(31)
         assert await job.result() == "after the snooze"
 
@@ -154,10 +153,3 @@ async def test_a_cancelled_child_is_killed(harness: Harness, tmp_path: Path) -> 
         await eventually((tmp_path / "began").exists)
         await job.cancel("stop")
         assert await job.wait_until_finished() is JobState.CANCELLED
-
-
-async def eventually_state(job: Job[Any], state: JobState) -> None:
-    """Wait in real time until the store shows ``state``."""
-    async with asyncio.timeout(20):
-        while await job.get_state() is not state:
-            await asyncio.sleep(0.005)

@@ -9,7 +9,7 @@ import pytest
 
 from windlass import ConfigError, Job, JobState, QueueSpec, Worker
 from windlass.testing.conformance.harness import Harness
-from windlass.testing.conformance.stage import QUEUE, Gate, Stage
+from windlass.testing.conformance.stage import QUEUE, Gate, Stage, eventually
 
 
 class Log:
@@ -91,6 +91,7 @@ async def test_no_more_jobs_run_at_once_than_there_are_slots(harness: Harness) -
         await stage.queue.add_bulk([{"name": "n"} for _ in range(20)])
         crowd = Crowd()
         worker = await stage.work(crowd, concurrency=4)
+        await eventually(lambda: crowd.running["all"] == 4)
         await stage.settle()
         assert (crowd.running["all"], worker.busy) == (4, 4)
         counts = await stage.queue.get_job_counts()
@@ -107,7 +108,7 @@ async def test_a_queues_cap_is_never_exceeded(harness: Harness) -> None:
             await stage.app.queue(name).add_bulk([{"name": "n"} for _ in range(20)])
         crowd = Crowd()
         worker = await stage.work(crowd, {"slow": QueueSpec(cap=2), "quick": QueueSpec()}, concurrency=10)
-        await stage.settle()
+        await eventually(lambda: crowd.running["all"] == 10)
         assert crowd.running == {"slow": 2, "quick": 8, "all": 10}
         crowd.gate.open()
         await worker.drain()
@@ -120,11 +121,11 @@ async def test_reserved_slots_stay_free_for_their_queue(harness: Harness) -> Non
         await stage.app.queue("big").add_bulk([{"name": "n"} for _ in range(20)])
         crowd = Crowd()
         worker = await stage.work(crowd, {"big": QueueSpec(), "urgent": QueueSpec(reserve=2)}, concurrency=6)
+        await eventually(lambda: crowd.running["big"] == 4)
         await stage.settle()
         assert crowd.running["big"] == 4
         await stage.app.queue("urgent").add("n")
-        await stage.settle()
-        assert crowd.running["urgent"] == 1
+        await eventually(lambda: crowd.running["urgent"] == 1)
         crowd.gate.open()
         await worker.drain()
 
@@ -174,8 +175,7 @@ async def test_an_unknown_task_is_given_back_and_at_last_fails_with_its_reason(h
         job = await stage.queue.add("nobody-knows", max_attempts=1)
         waits = []
         for delay in (5, 30, 120, 600):
-            await stage.settle()
-            await job.refresh()
+            await stage.until_state(job, JobState.SCHEDULED)
             assert job.run_at_ms is not None
             waits.append(job.run_at_ms - stage.clock.now_ms())
             await stage.advance(delay)
@@ -190,8 +190,7 @@ async def test_a_handler_registered_late_is_seen_by_running_workers(harness: Har
     async with Stage(harness) as stage:
         await stage.work()
         job = await stage.queue.add("new-task")
-        await stage.settle()
-        assert await job.is_delayed()
+        await stage.until_state(job, JobState.SCHEDULED)
 
         async def handler(job: Job[Any]) -> str:
             return "known now"

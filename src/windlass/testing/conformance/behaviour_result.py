@@ -95,7 +95,7 @@ async def test_a_second_request_under_the_same_id_joins_the_running_job(harness:
         second = asyncio.create_task(stage.queue.add_and_wait("n", job_id="own"))
         await stage.settle()
         gate.open()
-        assert await asyncio.gather(first, second) == ["shared", "shared"]
+        assert [await first, await second] == ["shared", "shared"]
         assert gate.count == 1
 
 

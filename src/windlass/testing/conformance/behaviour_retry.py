@@ -46,8 +46,7 @@ async def test_a_failed_attempt_is_retried_after_its_backoff(harness: Harness) -
         script = Script(ValueError("one"), "done")
         await stage.work(script)
         job = await stage.queue.add("n", backoff=EXACT)
-        await stage.settle()
-        assert await job.get_state() is JobState.RETRYING
+        await stage.until_state(job, JobState.RETRYING)
         assert (job.attempts, job.run_at_ms) == (1, stage.clock.now_ms() + 10_000)
         await stage.advance(9.99)
         assert script.runs == [1]
@@ -62,6 +61,7 @@ async def test_a_spent_budget_fails_the_job_with_everything_a_dead_letter_needs(
         script = Script(*(ValueError(f"no {n}") for n in range(3)))
         await stage.work(script)
         job = await stage.queue.add("n", {"to": "ada"}, max_attempts=3, backoff=EXACT)
+        await stage.until_state(job, JobState.RETRYING)
         await stage.advance(60)
         with pytest.raises(MaxRetriesError) as caught:
             await job.result()
@@ -76,6 +76,7 @@ async def test_every_attempts_error_is_kept(harness: Harness) -> None:
     async with Stage(harness) as stage:
         await stage.work(Script(ValueError("one"), KeyError("two"), "fine"))
         job = await stage.queue.add("n", backoff=EXACT)
+        await stage.until_state(job, JobState.RETRYING)
         await stage.advance(60)
         await job.refresh()
         assert [(e.attempt, e.error_class) for e in job.errors] == [(1, "ValueError"), (2, "KeyError")]
@@ -109,8 +110,7 @@ async def test_a_snoozed_job_comes_back_without_using_an_attempt(harness: Harnes
         script = Script(Snooze(30), Snooze(30), "done")
         await stage.work(script)
         job = await stage.queue.add("n", max_attempts=1)
-        await stage.settle()
-        assert await job.get_state() is JobState.SCHEDULED
+        await stage.until_state(job, JobState.SCHEDULED)
         await stage.advance(61)
         assert await job.result() == "done"
         assert (job.attempts, job.deliveries, script.runs) == (0, 3, [1, 1, 1])
@@ -121,6 +121,7 @@ async def test_a_rate_limited_job_comes_back_without_using_an_attempt(harness: H
     async with Stage(harness) as stage:
         await stage.work(Script(RateLimitError(5), "done"))
         job = await stage.queue.add("n", max_attempts=1)
+        await stage.until_state(job, JobState.SCHEDULED)
         await stage.advance(5.1)
         assert await job.result() == "done"
         assert job.attempts == 0
@@ -132,6 +133,7 @@ async def test_retry_asks_for_its_own_delay_and_costs_an_attempt(harness: Harnes
         script = Script(Retry(100), Retry(0), "never")
         await stage.work(script)
         job = await stage.queue.add("n", max_attempts=2, backoff=EXACT)
+        await stage.until_state(job, JobState.RETRYING)
         await stage.advance(99)
         assert script.runs == [1]
         await stage.advance(2)
@@ -186,6 +188,7 @@ async def test_a_named_strategy_decides_and_may_give_up(harness: Harness) -> Non
         script = Script(*(ValueError() for _ in range(4)))
         await stage.work(script)
         job = await stage.queue.add("n", backoff="patience", max_attempts=99)
+        await stage.until_state(job, JobState.RETRYING)
         await stage.advance(6.9)
         assert script.runs == [1]
         await stage.advance(0.2)
@@ -208,6 +211,7 @@ async def test_an_attempt_past_its_timeout_is_stopped_and_counts_as_failed(harne
 
         await stage.work(handler, lease=1_000)
         job = await stage.queue.add("n", timeout=30, max_attempts=1)
+        await stage.until_state(job, JobState.ACTIVE)
         await stage.advance(29.9)
         assert await job.is_active()
         await stage.advance(0.2)
@@ -242,7 +246,7 @@ async def test_a_waiting_retry_can_be_hurried(harness: Harness) -> None:
     async with Stage(harness) as stage:
         await stage.work(Script(ValueError(), "done"))
         job = await stage.queue.add("n", backoff={"type": "fixed", "delay": 3_600})
-        await stage.settle()
+        await stage.until_state(job, JobState.RETRYING)
         await job.promote()
         assert await job.result() == "done"
 

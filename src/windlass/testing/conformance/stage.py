@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
-from windlass import Queue, Windlass, Worker
+from windlass import Job, JobState, Queue, Windlass, Worker
 from windlass.backend.store import Store
 from windlass.testing.clock import ManualClock
 from windlass.testing.faults import FaultyBackend
@@ -37,9 +37,10 @@ class Stage:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        for worker in self.workers:
-            await worker.close(force=True)
-        await self.app.close()
+        async with asyncio.timeout(20):
+            for worker in self.workers:
+                await worker.close(force=True)
+            await self.app.close()
 
     @property
     def queue(self) -> Queue:
@@ -68,6 +69,13 @@ class Stage:
         """Let everything happen that happens without time passing."""
         await self.clock.settle()
 
+    async def until_state(self, job: Job[Any], state: JobState, timeout: float = 20) -> None:
+        """Wait, in real time, until the store shows ``state``; then let the worker hear of it too."""
+        async with asyncio.timeout(timeout):
+            while await job.get_state() is not state:  # noqa: ASYNC110 - nothing tells of every state
+                await asyncio.sleep(0.002)
+        await self.settle()
+
 
 class Gate:
     """Where a handler waits until the test lets it pass."""
@@ -92,5 +100,5 @@ class Gate:
 async def eventually(condition: Callable[[], bool], timeout: float = 10) -> None:
     """Wait, in real time, until ``condition`` holds: for what other threads and processes do."""
     async with asyncio.timeout(timeout):
-        while not condition():
+        while not condition():  # noqa: ASYNC110 - any condition, so nothing to wait on
             await asyncio.sleep(0.002)

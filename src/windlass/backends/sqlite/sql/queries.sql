@@ -147,8 +147,11 @@ SET state = 'completed', finished_ms = ?1, result = ?2, result_until_ms = ?3, ke
     spare_until_ms = ?5, settled_token = token, token = NULL, lease_until_ms = NULL
 WHERE seq = ?6
 
+-- name: job_promote
+UPDATE [job] SET state = 'waiting', due_ms = NULL, ready_ms = ?, place = ? WHERE seq = ?
+
 -- name: job_due
-SELECT /*job*/ FROM [job]
+SELECT due_ms, seq, queue, id, task, state FROM [job]
 WHERE queue = ? AND due_ms IS NOT NULL AND due_ms <= ? ORDER BY due_ms, seq LIMIT ?
 
 -- name: job_next_due
@@ -165,7 +168,8 @@ SELECT seq, queue, id, token, cancel_reason FROM [job] WHERE seq IN (SELECT valu
 UPDATE [job] SET lease_until_ms = ? WHERE seq = ?
 
 -- name: job_leased_by
-SELECT /*job*/ FROM [job] WHERE lease_until_ms IS NOT NULL AND worker = ? ORDER BY seq
+SELECT /*job*/ FROM [job] INDEXED BY [job_lease]
+WHERE lease_until_ms IS NOT NULL AND worker = ? ORDER BY seq
 
 -- name: job_lease_over
 SELECT /*job*/ FROM [job]
@@ -176,6 +180,12 @@ UPDATE [job] SET progress = ? WHERE seq = ?
 
 -- name: job_cancelling
 UPDATE [job] SET cancel_reason = ? WHERE seq = ?
+
+-- name: prune_queues
+SELECT num, name FROM [queue]
+WHERE completed + failed + cancelled > 0 OR last_history > history_floor
+    OR EXISTS (SELECT 1 FROM [event] WHERE key > num * ?1 + folded AND key < (num + 1) * ?1)
+ORDER BY num
 
 -- name: prune_old
 SELECT queue, finished_ms, seq FROM [job]
@@ -188,28 +198,36 @@ WHERE queue = ? AND state = ? AND finished_ms IS NOT NULL ORDER BY finished_ms D
 -- name: prune_surplus
 SELECT queue, finished_ms, seq FROM (
     SELECT queue, finished_ms, seq, spare_until_ms FROM [job]
-    WHERE queue = ? AND state = ? AND finished_ms IS NOT NULL ORDER BY finished_ms, seq LIMIT ?
-) WHERE spare_until_ms <= ? LIMIT ?
+    WHERE queue = ?1 AND state = ?2 AND finished_ms <= ?3 - ?4 ORDER BY finished_ms, seq LIMIT ?5
+) WHERE spare_until_ms <= ?3 LIMIT ?6
 
 -- name: purge_finished
 SELECT /*job*/ FROM [job]
 WHERE queue = ? AND state = ? AND finished_ms IS NOT NULL AND finished_ms <= ? ORDER BY finished_ms, seq LIMIT ?
 
 -- name: purge_waiting
-SELECT /*job*/ FROM [job]
+SELECT /*job*/ FROM [job] INDEXED BY [job_ready]
 WHERE queue = ? AND state = 'waiting' AND enqueued_ms <= ? ORDER BY enqueued_ms, seq LIMIT ?
 
--- name: purge_pending
-SELECT /*job*/ FROM [job]
-WHERE queue = ? AND state = ? AND finished_ms IS NULL AND enqueued_ms <= ? ORDER BY enqueued_ms, seq LIMIT ?
+-- name: purge_waiting_many
+SELECT /*job*/ FROM [job] INDEXED BY [job_ready]
+WHERE queue = ? AND state = 'waiting' AND enqueued_ms <= ? ORDER BY priority DESC, place LIMIT ?
 
 -- name: purge_due
-SELECT /*job*/ FROM [job]
+SELECT /*job*/ FROM [job] INDEXED BY [job_due]
 WHERE queue = ? AND due_ms IS NOT NULL AND state = ? AND enqueued_ms <= ? ORDER BY enqueued_ms, seq LIMIT ?
 
+-- name: purge_due_many
+SELECT /*job*/ FROM [job] INDEXED BY [job_due]
+WHERE queue = ? AND due_ms IS NOT NULL AND state = ? AND enqueued_ms <= ? ORDER BY due_ms LIMIT ?
+
 -- name: purge_active
-SELECT /*job*/ FROM [job]
+SELECT /*job*/ FROM [job] INDEXED BY [job_lease]
 WHERE lease_until_ms IS NOT NULL AND queue = ? AND enqueued_ms <= ? ORDER BY enqueued_ms, seq LIMIT ?
+
+-- name: purge_other
+SELECT /*job*/ FROM [job]
+WHERE queue = ? AND state = ? AND enqueued_ms <= ? ORDER BY enqueued_ms, seq LIMIT ?
 
 -- name: list_edge_up
 SELECT seq FROM [job] WHERE seq > ? ORDER BY seq LIMIT 1 OFFSET ?
@@ -276,7 +294,7 @@ INSERT OR REPLACE INTO [kept_id] (queue, id, until_ms) VALUES (?, ?, ?)
 DELETE FROM [kept_id] WHERE (queue, id) IN (SELECT queue, id FROM [kept_id] WHERE until_ms <= ? LIMIT ?)
 
 -- name: log_insert
-INSERT INTO [log] (job, n, line) VALUES (?, ?, ?)
+INSERT OR REPLACE INTO [log] (job, n, line) VALUES (?, ?, ?)
 
 -- name: log_last
 SELECT max(n) FROM [log] WHERE job = ?
@@ -339,7 +357,7 @@ SELECT seq FROM [job] WHERE queue = ? AND state = 'waiting'
 SELECT seq FROM [job] WHERE queue = ? AND due_ms IS NOT NULL
 
 -- name: list_seqs_active
-SELECT seq FROM [job] WHERE lease_until_ms IS NOT NULL AND queue = ?
+SELECT seq FROM [job] INDEXED BY [job_lease] WHERE lease_until_ms IS NOT NULL AND queue = ?
 
 -- name: list_seqs_finished
 SELECT seq FROM [job] WHERE queue = ? AND state = ? AND finished_ms IS NOT NULL
