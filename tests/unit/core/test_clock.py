@@ -1,0 +1,80 @@
+"""The machine's own clocks, and one that never goes back."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from windlass.core.clock import SYSTEM_CLOCK, Clock, SteadyClock
+
+
+class Hands:
+    """A clock whose hands a test moves."""
+
+    driven = True
+
+    def __init__(self, now_ms: int) -> None:
+        self.ms = now_ms
+
+    def now_ms(self) -> int:
+        return self.ms
+
+    def monotonic_ms(self) -> float:
+        return float(self.ms)
+
+    async def wait(self, event: asyncio.Event, timeout_ms: float | None) -> bool:
+        return event.is_set()
+
+
+def test_the_system_clock_is_a_clock_that_nobody_drives() -> None:
+    assert isinstance(SYSTEM_CLOCK, Clock)
+    assert not SYSTEM_CLOCK.driven
+    assert 1_700_000_000_000 < SYSTEM_CLOCK.now_ms() < 10_000_000_000_000
+
+
+def test_the_monotonic_clock_does_not_go_back() -> None:
+    readings = [SYSTEM_CLOCK.monotonic_ms() for _ in range(100)]
+    assert readings == sorted(readings)
+
+
+async def test_a_wait_ends_with_its_event_or_its_time() -> None:
+    event = asyncio.Event()
+    assert await SYSTEM_CLOCK.wait(event, 1) is False
+    event.set()
+    assert await SYSTEM_CLOCK.wait(event, 1_000) is True
+    assert await SYSTEM_CLOCK.wait(event, None) is True
+    assert await SYSTEM_CLOCK.wait(event, 0) is True
+
+
+async def test_a_sleeping_waiter_is_woken_by_its_event() -> None:
+    event = asyncio.Event()
+    waiting = asyncio.create_task(SYSTEM_CLOCK.wait(event, None))
+    await asyncio.sleep(0)
+    assert not waiting.done()
+    event.set()
+    assert await waiting is True
+
+
+async def test_cancelling_a_wait_is_not_mistaken_for_its_time_running_out() -> None:
+    waiting = asyncio.create_task(SYSTEM_CLOCK.wait(asyncio.Event(), 60_000))
+    await asyncio.sleep(0)
+    waiting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+
+
+def test_a_steady_clock_never_goes_back() -> None:
+    hands = Hands(1_000)
+    steady = SteadyClock(hands)
+    assert steady.now_ms() == 1_000
+    hands.ms = 500
+    assert steady.now_ms() == 1_000
+    hands.ms = 1_001
+    assert steady.now_ms() == 1_001
+
+
+def test_a_steady_clock_is_not_behind_what_the_store_has_seen() -> None:
+    steady = SteadyClock(Hands(1_000))
+    assert steady.now_ms(at_least=5_000) == 5_000
+    assert steady.now_ms() == 5_000
