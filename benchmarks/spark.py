@@ -136,9 +136,8 @@ def measure_rollups(spark: Any, folder: Path) -> dict[str, float]:
     for name in ("spark, first", "spark, again"):
         shutil.rmtree(out, ignore_errors=True)
         started = time.perf_counter()
-        rows = rollups.merge_rollups(
-            rollups.with_all_grains(rollups.minute_parts(spark.read.parquet(str(folder))))
-        )
+        parts = rollups.attempt_parts(spark.read.parquet(str(folder)))
+        rows = rollups.rollups_of(parts)
         rows.write.partitionBy("grain", "date").parquet(str(out))
         seconds[name] = time.perf_counter() - started
     for name in ("duckdb, first", "duckdb, again"):

@@ -1,7 +1,8 @@
 """From a URL to a backend, imported only when asked for.
 
-``memory://`` · ``sqlite:///relative.db`` · ``sqlite:////absolute.db``. Every URL takes ``?namespace=``, so
-that two applications or two tests on one store never meet.
+``memory://`` · ``sqlite:///relative.db`` · ``sqlite:////absolute.db`` · ``valkey://host:port/db``,
+``redis://`` (+``s`` for TLS, ``+cluster``, ``+sentinel``). Every URL takes ``?namespace=``, so that two
+applications or two tests on one store never meet.
 """
 
 from __future__ import annotations
@@ -22,6 +23,11 @@ DEFAULT_NAMESPACE = "default"
 _SCHEMES = {
     "memory": ("windlass.backends.memory", ""),
     "sqlite": ("windlass.backends.sqlite", ""),
+    **{
+        family + ending: ("windlass.backends.valkey", "windlass[valkey]")
+        for family in ("valkey", "redis")
+        for ending in ("", "s", "+cluster", "s+cluster", "+sentinel", "s+sentinel")
+    },
 }
 
 

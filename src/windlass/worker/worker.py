@@ -117,8 +117,9 @@ class Worker:
         added = to_specs({name: spec}, self.options.concurrency)
         self._shares.add(name, added[name])
         if self._state == "running":
-            self._listener.close()
-            self._listener = self.app.store.backend.listen(self._topics())
+            before, self._listener = self._listener, self.app.store.backend.listen(self._topics())
+            before.wake()  # the pump may be waiting on it
+            before.close()
         self._wake()
 
     def on(self, event: str, callback: Callable[..., Any]) -> None:

@@ -11,11 +11,13 @@ from windlass.errors import ConfigError, StorageError, WindlassError
 if TYPE_CHECKING:
     from windlass.backends.sqlite.settings import Settings
 
-#: How long one attempt to begin waits for writers that do not use our lock file, before it looks around.
+#: How long a connection that only reads waits when it finds the database locked (in recovery, say).
 BUSY_MS = 1_000
-#: Pages (4 KiB) in the write-ahead log before a commit copies them into the database file. Small, because
+#: Pages (4 KiB) in the write-ahead log before the writer copies them into the database file. Few, because
 #: writing over a log that was copied costs half as much as appending to it.
-CHECKPOINT_PAGES = 1_000
+CHECKPOINT_PAGES = 500
+#: When nobody did so, a commit does.
+BACKSTOP_PAGES = 2_000
 #: A log that grew longer than this is cut back once it was copied.
 LOG_BYTES = 64 * 2**20
 
@@ -77,7 +79,7 @@ def prepare_file(conn: sqlite3.Connection) -> None:
             f"SQLite cannot use a write-ahead log here (journal mode is {mode!r}); "
             "put the database on a local disk"
         )
-    conn.execute(f"PRAGMA wal_autocheckpoint = {CHECKPOINT_PAGES}")
+    conn.execute(f"PRAGMA wal_autocheckpoint = {BACKSTOP_PAGES}")
     conn.execute(f"PRAGMA journal_size_limit = {LOG_BYTES}")
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, TypeVar
 from windlass.backend.hub import Hub, HubListener
 from windlass.backends.sqlite.calls import Call
 from windlass.backends.sqlite.reader import Reader
+from windlass.backends.sqlite.session import Session
 from windlass.backends.sqlite.verbs import WRITES
 from windlass.backends.sqlite.verbs_reads import READS
 from windlass.backends.sqlite.wake import Wake
@@ -46,7 +47,8 @@ class Database:
         self.clients = 0
         self.hub = Hub()
         self.wake = Wake(settings, self.hub)
-        self._writer = Writer(settings, self.wake)
+        self._session = Session(settings, self.wake)
+        self._writer = Writer(self._session, self.wake)
         self._reader: Reader | None = None
         self._reader_lock = threading.Lock()
         self._writer.start()

@@ -8,7 +8,7 @@ from windlass.backends.sqlite import statements
 from windlass.backends.sqlite.calls import Answer, Call, deliver
 from windlass.backends.sqlite.connection import connect, to_error
 from windlass.backends.sqlite.lane import Lane
-from windlass.backends.sqlite.tx import Meta, Queues
+from windlass.backends.sqlite.tx import Queues, read_meta
 from windlass.backends.sqlite.verbs_reads import READS, Snapshot
 from windlass.core.clock import SteadyClock
 
@@ -43,10 +43,9 @@ class Reader(Lane):
         try:
             conn.execute("BEGIN")
             try:
-                meta = Meta(*conn.execute(self._sql["meta"]).fetchone())
                 now_ms = call.request.now_ms
                 if now_ms is None:
-                    now_ms = self._clock.now_ms(meta.clock_ms)
+                    now_ms = self._clock.now_ms(read_meta(conn, self._sql).clock_ms)
                 snap = Snapshot(conn, self._sql, self._queues, now_ms)
                 return call, READS[type(call.request)](snap, call.request), None
             finally:

@@ -23,7 +23,7 @@ from windlass.backend import requests as rq
 from windlass.backend.urls import DEFAULT_NAMESPACE
 from windlass.backends.sqlite import migrations, statements
 from windlass.backends.sqlite.connection import to_error
-from windlass.backends.sqlite.tx import Meta, Queues, Tx
+from windlass.backends.sqlite.tx import Queues, Tx, read_meta
 from windlass.backends.sqlite.verbs_lifecycle import add
 from windlass.core.clock import SteadyClock
 from windlass.errors import ConfigError, StorageError
@@ -67,7 +67,7 @@ def _add(plain: _Plain, jobs: list[NewJob], namespace: str, now_ms: int | None) 
     sql = statements.load(namespace)
     plain.execute("SAVEPOINT windlass_add")
     try:
-        meta = Meta(*plain.execute(sql["meta"]).fetchone())
+        meta = read_meta(plain, sql)
         tx = Tx(plain, sql, Queues(plain, sql), meta, _clock.now_ms(meta.clock_ms))
         step = tx.step(now_ms)
         added = add(step, rq.Add(jobs=jobs))

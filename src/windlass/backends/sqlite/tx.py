@@ -53,11 +53,24 @@ Tally = tuple[str, JobState]
 
 
 class Meta(NamedTuple):
-    """The one row of the meta table."""
+    """The state of the whole store: newest place given out, its clock, and a number that others watch.
+
+    A transaction of plain adds leaves the row of the meta table alone, which saves it a page: the newest job,
+    when its number is above the row's ``last_place``, tells place and clock just as well.
+    """
 
     last_place: int
     clock_ms: int
     serial: int
+
+    @property
+    def activity(self) -> int:
+        """Grows with everything that listeners may want to hear of."""
+        return self.last_place + self.serial
+
+
+def read_meta(conn: Executor, sql: Statements) -> Meta:
+    return Meta(*conn.execute(sql["meta"]).fetchone())
 
 
 class Queue:
@@ -74,11 +87,7 @@ class Queue:
 
 
 class Queues:
-    """The queues as one connection knows them: numbers and names for ever, the rest as long as it may.
-
-    Every transaction that changes what a ``Queue`` says also raises ``Meta.serial``. So while the meta row
-    is as this connection left it, what it knows is still true.
-    """
+    """The queues as one connection knows them: numbers and names for ever, the rest until ``forget``."""
 
     def __init__(self, conn: Executor, sql: Statements) -> None:
         self._conn = conn
@@ -86,7 +95,6 @@ class Queues:
         self._nums: dict[str, int] = {}
         self._names: dict[int, str] = {}
         self._queues: dict[str, Queue] = {}
-        self._meta: Meta | None = None
         #: Whether no id is kept without its record; None: not known.
         self.no_kept_ids: bool | None = None
 
@@ -123,23 +131,16 @@ class Queues:
             found = self._queues[name] = Queue(num, row)
         return found
 
-    def begun(self, meta: Meta) -> None:
-        """A transaction has begun and found ``meta``."""
-        if meta != self._meta:
-            self._forget()
-
-    def committed(self, meta: Meta) -> None:
-        self._meta = meta
+    def forget(self) -> None:
+        """Another connection has written, or what this one wrote was rolled back."""
+        self._queues.clear()
+        self.no_kept_ids = None
 
     def rolled_back(self, made: list[str]) -> None:
         """Forget what was not to be, and the queues that were made in it."""
-        self._forget()
+        self.forget()
         for name in made:
             self._names.pop(self._nums.pop(name, 0), None)
-
-    def _forget(self) -> None:
-        self._queues.clear()
-        self.no_kept_ids = None
 
     def _learn(self, num: int, name: str) -> int:
         self._nums[name] = num
@@ -162,6 +163,8 @@ class Step(Scribe):
         self.known: dict[str, bool] = {}
         self.topics: set[str] = set()
         self.made: list[str] = []
+        #: Whether all that it did was to add new jobs, at the store's time.
+        self.plain = False
 
     def _fresh_place(self) -> int:
         self.last_place += 1
@@ -291,9 +294,9 @@ class Tx:
         self.known: dict[str, bool] = {}
         self.topics: set[str] = set()
         self.made: list[str] = []
-        self.absorbed = False
+        self._plain = True
+        self._absorbed = False
         self._changes_before = conn.total_changes
-        queues.begun(meta)
 
     def step(self, now_ms: int | None) -> Step:
         """A fresh share for one request, at its own time or at the store's."""
@@ -302,10 +305,11 @@ class Tx:
     def absorb(self, step: Step) -> None:
         """Keep what a successful request did."""
         self.last_place = step.last_place
+        self._plain = self._plain and step.plain and step.now_ms == self.now_ms
         if step.notes:
             self.notes.append((step.now_ms, step.notes))
-        if not self.absorbed:
-            self.absorbed = True
+        if not self._absorbed:
+            self._absorbed = True
             self.history, self.counts, self.tallies = step.history, step.counts, step.tallies
             self.known, self.topics, self.made = step.known, step.topics, step.made
             return
@@ -315,6 +319,11 @@ class Tx:
         self.known.update(step.known)
         self.topics |= step.topics
         self.made += step.made
+
+    @property
+    def pages(self) -> float:
+        """About how many pages of the database this transaction changed."""
+        return 4 + 0.4 * (self.conn.total_changes - self._changes_before)
 
     def held_notes(self, queue: str) -> int:
         """How many notes about a queue are not written yet."""
@@ -365,10 +374,11 @@ class Tx:
     def _flush_meta(self) -> Meta:
         if self.conn.total_changes == self._changes_before:
             return self.meta  # nothing was written, so there is nothing to stamp
-        heard_of = bool(self.topics or self.known or self.tallies)
-        meta = Meta(self.last_place, max(self.meta.clock_ms, self.now_ms), self.meta.serial + heard_of)
-        if meta != self.meta:
-            self.conn.execute(self.sql["meta_save"], meta)
+        clock_ms = max(self.meta.clock_ms, self.now_ms)
+        if self._plain:
+            return Meta(self.last_place, clock_ms, self.meta.serial)
+        meta = Meta(self.last_place, clock_ms, self.meta.serial + bool(self.topics))
+        self.conn.execute(self.sql["meta_save"], meta)
         return meta
 
 

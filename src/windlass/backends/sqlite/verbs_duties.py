@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from windlass.backends.sqlite.tx import Step
 
 WORKER_KEPT_MS = 300_000
-#: Most candidates, kept ids or chunks of a log that one prune looks at.
+#: Most kept ids, and chunks of a log, that one prune looks at.
 SCAN = 10_000
 #: Most pages that one prune gives back to the file system, and free ones that are left for what comes next.
 VACUUM_PAGES = 500
@@ -94,25 +94,24 @@ def _shrink(step: Step) -> None:
 def _prunable(step: Step, limit: int) -> list[Row]:
     """(queue, finished_ms, seq) of finished records past their keep, in the order in which they go.
 
-    By age through one index; by count from the oldest of each queue and state. Looks at a bounded number
-    of candidates, so with more than ``SCAN`` of them the order among queues is only approximate.
+    By age through one index; by count from the oldest of each queue and state. Only so many candidates are
+    looked at, so when very many are too old at once, the order among them is approximate.
     """
-    scan = max(SCAN, limit + 1)
-    found = set(step.all("prune_old", step.now_ms, scan))
+    found = set(step.all("prune_old", step.now_ms, max(2 * limit, 1_000)))
     for num, name in step.all("prune_queues", LOG_KEY):
         totals = step.totals(name)
         for state in FINISHED:
             if totals[state]:
-                found.update(_surplus(step, num, state, totals[state], scan))
+                found.update(_surplus(step, num, state, totals[state], limit + 1))
     return sorted(found)
 
 
-def _surplus(step: Step, num: int, state: JobState, total: int, scan: int) -> list[Row]:
+def _surplus(step: Step, num: int, state: JobState, total: int, limit: int) -> list[Row]:
     newest = step.one("prune_newest", num, state)
     keep = decode_options(newest[0]).keep_for(state).count if newest else None
     if keep is None or total <= keep:
         return []
-    return step.all("prune_surplus", num, state, step.now_ms, GRACE_MS, total - keep, scan)
+    return step.all("prune_surplus", num, state, step.now_ms, GRACE_MS, total - keep, limit)
 
 
 def _trim_histories(step: Step) -> tuple[int, bool]:

@@ -44,6 +44,7 @@ def add(step: Step, request: rq.Add) -> list[rq.Added]:
         rows, answers = _new_rows(step, jobs)
         if step.many("job_insert", rows) == len(rows):
             _count_added(step, jobs, rows)
+            step.plain = request.now_ms is None
             return answers
         step.run("job_undo_insert", last_place)
         step.last_place = last_place

@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING
 
 from windlass.backends.sqlite import statements
 from windlass.backends.sqlite.connection import connect
+from windlass.backends.sqlite.tx import read_meta
 
 if TYPE_CHECKING:
     from windlass.backend.hub import Hub
@@ -159,13 +160,13 @@ class Wake:
         self._box: socket.socket | None = None
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
-        #: Transactions of this process that raised the serial number; counted before they commit.
-        self.own_serials = 0
-        self._serial_before = 0
+        #: How much of the store's activity was this process's; counted before it commits.
+        self.own_activity = 0
+        self._before = 0
 
-    def open(self, serial: int) -> None:
-        """The database is open; ``serial`` is where it stood."""
-        self._serial_before = serial
+    def open(self, activity: int) -> None:
+        """The database is open; ``activity`` is what there was before."""
+        self._before = activity
         with contextlib.suppress(OSError):  # without a directory the slow check has to do
             if not self._stop.is_set():
                 self._boxes.open()
@@ -215,14 +216,14 @@ class Wake:
     # --- the thread -------------------------------------------------------------------------------
 
     def _main(self) -> None:
-        checker = _Checker(self._settings, self._serial_before)
+        checker = _Checker(self._settings, self._before)
         next_check = 0.0
         try:
             while not self._stop.is_set():
                 now = time.monotonic()
                 if now >= next_check:
                     next_check = now + CHECK_S
-                    if checker.foreign(self.own_serials):
+                    if checker.foreign(self.own_activity):
                         self._hub.wake_all()
                 self._receive(max(next_check - time.monotonic(), 0))
         finally:
@@ -248,15 +249,15 @@ class Wake:
 class _Checker:
     """Tells whether another process has changed the store since it was last asked."""
 
-    def __init__(self, settings: Settings, serial: int) -> None:
+    def __init__(self, settings: Settings, foreign: int) -> None:
         self._settings = settings
-        self._serial_sql = statements.load(settings.namespace)["meta_serial"]
+        self._sql = statements.load(settings.namespace)
         self._conn: sqlite3.Connection | None = None
         self._version = -1
-        #: Serial numbers that were not this process's own.
-        self._foreign = serial
+        self._foreign = foreign
 
-    def foreign(self, own_serials: int) -> bool:
+    def foreign(self, own_activity: int) -> bool:
+        """Compare the store's activity with what this process did of it."""
         try:
             if self._conn is None:
                 self._conn = connect(self._settings, read_only=True)
@@ -264,10 +265,10 @@ class _Checker:
             if version == self._version:
                 return False
             self._version = version
-            (serial,) = self._conn.execute(self._serial_sql).fetchone()
+            activity = read_meta(self._conn, self._sql).activity
         except sqlite3.Error:
             return False  # the next look may succeed; callers see their own errors
-        before, self._foreign = self._foreign, serial - own_serials
+        before, self._foreign = self._foreign, activity - own_activity
         return self._foreign > before
 
     def close(self) -> None:

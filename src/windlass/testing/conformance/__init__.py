@@ -29,6 +29,8 @@ own subclass of ``Harness`` with one method, ``connect``.
 
 from __future__ import annotations
 
+import asyncio
+import functools
 import importlib
 import inspect
 import pkgutil
@@ -42,6 +44,9 @@ from windlass.testing.conformance.harness import Harness, UrlHarness  # noqa: E4
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+#: Seconds that one test may take, whatever the machine does besides.
+LIMIT = 40
 
 __all__ = ["Harness", "UrlHarness", "all_tests", "behaviour_tests", "contract_tests"]
 
@@ -71,5 +76,16 @@ def _collect(prefix: str) -> dict[str, Callable[..., Any]]:
             if name.startswith("test_") and inspect.isfunction(value):
                 if name in found:
                     raise RuntimeError(f"two conformance tests are named {name}")
-                found[name] = value
+                found[name] = _limited(value)
     return found
+
+
+def _limited(test: Callable[..., Any]) -> Callable[..., Any]:
+    """``test`` with a limit of its own: one that hangs fails, and takes nothing else down with it."""
+
+    @functools.wraps(test)
+    async def run(*args: Any, **kwargs: Any) -> None:
+        async with asyncio.timeout(LIMIT):
+            await test(*args, **kwargs)
+
+    return run

@@ -1,13 +1,15 @@
 -- Every statement of the sqlite store. See statements.py for the notation.
 
+-- What plain adds did stands in their jobs alone: see Meta.
 -- name: meta
-SELECT last_place, clock_ms, serial FROM [meta]
+SELECT max(last_place, coalesce(newest, 0)),
+    CASE WHEN newest > last_place
+        THEN max(clock_ms, (SELECT enqueued_ms FROM [job] WHERE seq = newest)) ELSE clock_ms END,
+    serial
+FROM [meta], (SELECT max(seq) AS newest FROM [job])
 
 -- name: meta_save
 UPDATE [meta] SET last_place = ?, clock_ms = ?, serial = ?
-
--- name: meta_serial
-SELECT serial FROM [meta]
 
 -- name: queue_num
 SELECT num FROM [queue] WHERE name = ?

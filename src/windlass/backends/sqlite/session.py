@@ -1,0 +1,164 @@
+"""The connection through which a process writes, and one transaction on it.
+
+Everything that waits when a transaction begins shares it and its fsync: each request in a savepoint of its
+own, so that one that fails alone takes back only itself.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+from typing import TYPE_CHECKING, Any
+
+from windlass.backends.sqlite import migrations, statements
+from windlass.backends.sqlite.connection import CHECKPOINT_PAGES, connect, is_busy, prepare_file, to_error
+from windlass.backends.sqlite.locks import FairLock
+from windlass.backends.sqlite.tx import Meta, Queues, Tx, read_meta
+from windlass.backends.sqlite.verbs import WRITES
+from windlass.core.clock import SYSTEM_CLOCK, SteadyClock
+from windlass.core.probe import reach
+
+if TYPE_CHECKING:
+    from windlass.backends.sqlite.calls import Answer, Call
+    from windlass.backends.sqlite.settings import Settings
+    from windlass.backends.sqlite.wake import Wake
+
+
+class Session:
+    """Belongs to whoever holds ``mutex``."""
+
+    def __init__(self, settings: Settings, wake: Wake) -> None:
+        self.mutex = threading.Lock()
+        self._settings = settings
+        self._wake = wake
+        self._sql = statements.load(settings.namespace)
+        self._clock = SteadyClock()
+        self._meta: Meta | None = None
+        self._version = -1
+        #: About how many pages were written to the log since it was last copied into the file.
+        self._pages = 0.0
+
+    # --- life -------------------------------------------------------------------------------------
+
+    def open(self) -> None:
+        """Open and migrate the file, under the lock of all processes; raises ``StorageError``."""
+        try:
+            self.lock = FairLock(self._settings.path)
+            self.lock.acquire()
+            try:
+                self.conn = connect(self._settings, busy_ms=round(self._settings.timeout * 1000))
+                prepare_file(self.conn)
+                migrations.migrate(self.conn, self._settings.namespace, SYSTEM_CLOCK.now_ms())
+                self.conn.execute("PRAGMA busy_timeout = 0")  # from now on whoever waits does so by itself
+            finally:
+                self.lock.release()
+        except (sqlite3.Error, OSError) as exc:
+            self.close()
+            raise to_error(exc, self._settings.shown) from exc
+        self._queues = Queues(self.conn, self._sql)
+        self._wake.open(read_meta(self.conn, self._sql).activity)
+
+    def close(self) -> None:
+        if hasattr(self, "conn"):
+            self.conn.close()
+        if hasattr(self, "lock"):
+            self.lock.close()
+
+    # --- one transaction ----------------------------------------------------------------------------
+
+    def begin(self) -> bool:
+        """Begin a transaction; False when another program is writing. The lock must be held."""
+        try:
+            self.conn.execute("BEGIN IMMEDIATE")
+        except sqlite3.Error as exc:
+            if is_busy(exc):
+                return False
+            raise
+        return True
+
+    def run(self, calls: list[Call[Any]]) -> tuple[list[Answer], set[str]]:
+        """Carry out calls inside the open transaction and end that; returns answers and topics."""
+        tx: Tx | None = None
+        done = 0
+        try:
+            reach("sqlite.begun")
+            meta = self._read_meta()
+            tx = Tx(self.conn, self._sql, self._queues, meta, self._clock.now_ms(meta.clock_ms))
+            answers = self._run_calls(tx, calls)
+            self._meta = tx.flush()
+            done = self._meta.activity - meta.activity
+            self._wake.own_activity += done  # before the commit, so that nobody takes it for a stranger's
+            self._pages += tx.pages
+            reach("sqlite.committing")
+            self.conn.execute("COMMIT")
+        except Exception as exc:
+            self._wake.own_activity -= done
+            self._roll_back(tx)
+            return [self.failed(call, exc) for call in calls], set()
+        try:
+            reach("sqlite.committed")
+        except Exception as exc:
+            return [self.failed(call, exc) for call in calls], tx.topics
+        return answers, tx.topics
+
+    def failed(self, call: Call[Any], exc: Exception) -> Answer:
+        return call, None, to_error(exc, self._settings.shown)
+
+    def _read_meta(self) -> Meta:
+        """The state of the store. What was known of it is still true unless another connection wrote."""
+        (version,) = self.conn.execute("PRAGMA data_version").fetchone()
+        if self._meta is None or version != self._version:
+            self._queues.forget()
+            self._version = version
+            self._meta = read_meta(self.conn, self._sql)
+        return self._meta
+
+    def _run_calls(self, tx: Tx, calls: list[Call[Any]]) -> list[Answer]:
+        if len(calls) == 1:
+            return [(calls[0], self._run_call(tx, calls[0]), None)]
+        answers: list[Answer] = []
+        for call in calls:
+            self.conn.execute("SAVEPOINT one")
+            try:
+                answers.append((call, self._run_call(tx, call), None))
+            except Exception as exc:
+                if not self.conn.in_transaction:
+                    raise  # SQLite gave up the whole transaction: disk full, I/O error
+                self.conn.execute("ROLLBACK TO one")
+                answers.append(self.failed(call, exc))
+            self.conn.execute("RELEASE one")
+        return answers
+
+    def _run_call(self, tx: Tx, call: Call[Any]) -> Any:
+        step = tx.step(call.request.now_ms)
+        try:
+            value = WRITES[type(call.request)](step, call.request)
+        except BaseException:
+            self._queues.rolled_back(step.made)
+            raise
+        tx.absorb(step)
+        return value
+
+    def _roll_back(self, tx: Tx | None) -> None:
+        self._meta = None
+        self._queues.rolled_back(tx.made if tx is not None else [])
+        try:
+            if self.conn.in_transaction:
+                self.conn.execute("ROLLBACK")
+        except sqlite3.Error:
+            pass  # the next BEGIN tells
+
+    # --- the log ------------------------------------------------------------------------------------
+
+    @property
+    def checkpoint_due(self) -> bool:
+        """Whether the log should be copied into the file: a log that is short is quickly written over."""
+        return self._pages >= CHECKPOINT_PAGES
+
+    def checkpoint(self) -> None:
+        """Copy the log into the file, as far as readers allow."""
+        self._pages = 0
+        try:
+            self.conn.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
+        except sqlite3.Error:
+            pass  # a full disk, say: the log goes on growing and the next commit tells

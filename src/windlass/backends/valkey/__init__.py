@@ -1,0 +1,10 @@
+"""Jobs in Valkey or Redis: one server, a cluster, or behind Sentinel.
+
+``valkey://host:port/db`` · ``redis://`` · ``valkeys://``, ``rediss://`` (TLS) ·
+``valkey+cluster://host1,host2`` · ``valkey+sentinel://host1,host2/name-of-the-primary/db``.
+Every change is one server function; see ``lua/``.
+"""
+
+from windlass.backends.valkey.backend import ValkeyBackend, from_url
+
+__all__ = ["ValkeyBackend", "from_url"]

@@ -1,0 +1,141 @@
+"""Adding jobs, many callers in one call.
+
+While one batch is on its way the next one gathers: a caller that is alone is served at once, a thousand
+callers share a few round trips. Requests stay whole: the jobs of one request never span two batches (of one
+slot), so each is added in one step per slot.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from windlass.backend import requests as rq
+from windlass.backends.valkey import records
+from windlass.backends.valkey.codes import ADD_OUTCOMES, STATES
+from windlass.backends.valkey.session import Group, Session, together
+from windlass.core.job import NewJob
+from windlass.core.outcome import AddOutcome
+from windlass.core.states import JobState
+from windlass.errors import StorageError
+
+#: A batch is sent once it holds so many jobs or bytes of payload.
+_MOST_JOBS = 1_000
+_MOST_BYTES = 4_000_000
+
+Waiting = tuple[rq.Add, "asyncio.Future[list[rq.Added]]"]
+
+
+class Adder:
+    """Gathers and sends; belongs to one event loop."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._busy = False
+        self._waiting: list[Waiting] = []
+        self._task: asyncio.Task[None] | None = None
+
+    async def add(self, request: rq.Add) -> list[rq.Added]:
+        """Add the jobs of ``request``, alone or together with others."""
+        if not request.jobs:
+            return []
+        if self._busy:
+            future: asyncio.Future[list[rq.Added]] = asyncio.get_running_loop().create_future()
+            self._waiting.append((request, future))
+            return await future
+        self._busy = True
+        try:
+            return await self._send(request.jobs, request.now_ms)
+        finally:
+            self._go_on()
+
+    async def close(self) -> None:
+        """Wait for what was gathered."""
+        while self._task is not None:
+            await asyncio.wait([self._task])
+
+    def _go_on(self) -> None:
+        if self._waiting:
+            self._task = asyncio.get_running_loop().create_task(self._serve(), name="windlass-valkey-add")
+        else:
+            self._busy = False
+
+    async def _serve(self) -> None:
+        try:
+            while self._waiting:
+                await self._serve_batch(self._next_batch())
+        finally:
+            self._busy, self._task = False, None
+
+    async def _serve_batch(self, batch: list[Waiting]) -> None:
+        jobs = [job for request, _ in batch for job in request.jobs]
+        try:
+            answers = await self._send(jobs, batch[0][0].now_ms)
+        except StorageError as exc:
+            for _, future in batch:
+                if not future.done():
+                    future.set_exception(StorageError(str(exc)))
+            return
+        start = 0
+        for request, future in batch:
+            end = start + len(request.jobs)
+            if not future.done():
+                future.set_result(answers[start:end])
+            start = end
+
+    def _next_batch(self) -> list[Waiting]:
+        """As many waiting requests of one instant as fit into one call."""
+        batch: list[Waiting] = []
+        jobs = size = 0
+        now_ms = self._waiting[0][0].now_ms
+        for request, future in self._waiting:
+            jobs += len(request.jobs)
+            size += sum(len(job.payload) for job in request.jobs)
+            if batch and (jobs > _MOST_JOBS or size > _MOST_BYTES or request.now_ms != now_ms):
+                break
+            batch.append((request, future))
+        del self._waiting[: len(batch)]
+        return batch
+
+    # --- one batch -------------------------------------------------------------------------------
+
+    async def _send(self, jobs: list[NewJob], now_ms: int | None) -> list[rq.Added]:
+        now = "" if now_ms is None else str(now_ms)
+        queue = jobs[0].queue
+        if len(jobs) == 1 or all(job.queue == queue for job in jobs):
+            if queue not in self._session.listed:
+                await self._session.list_queues([queue])
+            root = self._session.keys.queue(queue)
+            return await self._send_group(Group([root], [], [1] * len(jobs), [queue]), jobs, now)
+        await self._session.list_queues(job.queue for job in jobs)
+        groups = self._session.grouped(job.queue for job in jobs)
+        if len(groups) == 1:
+            return await self._send_group(groups[0], jobs, now)
+        answers: list[rq.Added | None] = [None] * len(jobs)
+        parts = await together(*(self._send_group(group, jobs, now) for group in groups))
+        for group, part in zip(groups, parts, strict=True):
+            assert isinstance(part, list)
+            for at, added in zip(group.positions, part, strict=True):
+                answers[at] = added
+        return [answer for answer in answers if answer is not None]
+
+    async def _send_group(self, group: Group, jobs: list[NewJob], now: str) -> list[rq.Added]:
+        some = 0 < len(group.positions) < len(jobs)
+        mine = [jobs[at] for at in group.positions] if some else jobs
+        heads = [records.new_job(index, job) for index, job in zip(group.indexes, mine, strict=True)]
+        tails = [records.tail(job) for job in mine]
+        now_ms, new, *answers = await self._session.functions.add(group.roots, now, heads, tails)
+        if new:
+            await self._session.list_again([group.names[index - 1] for index in new])
+        return [
+            _added(answer, now_ms, job.queue)
+            if answer
+            else rq.Added(AddOutcome.QUEUED, JobState.WAITING, now_ms)
+            for answer, job in zip(answers, mine, strict=True)
+        ]
+
+
+def _added(answer: list[Any], now_ms: int, queue: str) -> rq.Added:
+    outcome, state, enqueued_ms, due_ms = answer[:4]
+    record = records.viewed(queue, answer[4]) if len(answer) > 4 else None
+    return rq.Added(ADD_OUTCOMES[outcome], STATES.get(state), enqueued_ms, due_ms or None, record)

@@ -1,0 +1,148 @@
+"""The backend: a session per event loop, and the way from a request to its verb."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass
+from typing import Any, TypeVar, cast
+
+from windlass.backend import requests as rq
+from windlass.backend.capabilities import Capabilities
+from windlass.backend.urls import BackendUrl
+from windlass.backends.valkey import changes, duties, looks, work
+from windlass.backends.valkey.adds import Adder
+from windlass.backends.valkey.gate import Gate
+from windlass.backends.valkey.keys import Keys
+from windlass.backends.valkey.session import Session
+from windlass.backends.valkey.settings import Settings, parse
+from windlass.backends.valkey.wake import WakeListener, Waker
+from windlass.core.probe import reach
+
+R = TypeVar("R")
+Verb = Callable[[Session, Any, str], Awaitable[Any]]
+
+_CAPABILITIES = Capabilities(durable=True, shared=True)
+
+_VERBS: dict[type[Any], Verb] = {
+    rq.Settle: work.settle,
+    rq.Claim: work.claim,
+    rq.Extend: work.extend,
+    rq.Reconcile: work.reconcile,
+    rq.Promote: duties.promote,
+    rq.Recover: duties.recover,
+    rq.Prune: duties.prune,
+    rq.Elect: duties.elect,
+    rq.Resign: duties.resign,
+    rq.Beat: duties.beat,
+    rq.ListWorkers: duties.list_workers,
+    rq.CancelJobs: changes.cancel,
+    rq.RemoveJobs: changes.remove,
+    rq.RetryJobs: changes.retry,
+    rq.ChangeJob: changes.change,
+    rq.Report: changes.report,
+    rq.PauseQueue: changes.pause,
+    rq.Purge: changes.purge,
+    rq.SetResultTtl: changes.set_result_ttl,
+    rq.GetJobs: looks.get,
+    rq.ListJobs: looks.list_jobs,
+    rq.CountJobs: looks.count,
+    rq.ListQueues: looks.list_queues,
+    rq.GetLogs: looks.get_logs,
+    rq.ReadEvents: looks.read_events,
+    rq.ReadHistory: looks.read_history,
+    rq.ReadCounters: looks.read_counters,
+}
+
+
+@dataclass(slots=True)
+class _PerLoop:
+    """What belongs to one event loop."""
+
+    loop: asyncio.AbstractEventLoop
+    session: Session
+    adder: Adder
+    waker: Waker
+
+    async def close(self) -> None:
+        await self.waker.close()
+        await self.adder.close()
+        await self.session.close()
+
+
+class ValkeyBackend:
+    """A client of one namespace. Usable from several event loops: each gets connections of its own."""
+
+    capabilities = _CAPABILITIES
+
+    def __init__(self, settings: Settings, gate: Gate | None = None) -> None:
+        self.name = settings.name
+        self._settings = settings
+        self._keys = Keys(settings.namespace)
+        self._gate = gate or Gate()
+        self._lock = threading.Lock()
+        self._loops: dict[int, _PerLoop] = {}
+
+    async def open(self) -> None:
+        """Reach the server and load the function library where it is missing. Idempotent."""
+        await self._here().session.functions.version(self._keys.root)
+
+    async def close(self) -> None:
+        """Close the connections of every event loop. Idempotent; the next request opens new ones."""
+        with self._lock:
+            loops, self._loops = list(self._loops.values()), {}
+        for one in loops:
+            await _close(one)
+
+    async def execute(self, request: rq.Request[R]) -> R:
+        here = self._here()
+        if self._gate.is_shut:
+            await self._gate.passed()
+        reach("valkey.execute", request=request)
+        if request.now_ms is None:
+            return cast("R", await _answer(here, request, ""))
+        answer = await _answer(here, request, str(request.now_ms))
+        await here.waker.sync()  # a test drives time: what this changed is heard before time goes on
+        return cast("R", answer)
+
+    def listen(self, topics: Iterable[str]) -> WakeListener:
+        return self._here().waker.listen(topics)
+
+    def clone(self) -> ValkeyBackend:
+        return ValkeyBackend(self._settings, self._gate)
+
+    def _here(self) -> _PerLoop:
+        loop = asyncio.get_running_loop()
+        found = self._loops.get(id(loop))
+        if found is None or found.loop is not loop:
+            session = Session(self._settings, self._keys)
+            found = _PerLoop(loop, session, Adder(session), Waker(session.client, self._keys, self._gate))
+            with self._lock:
+                stale = self._loops.get(id(loop))
+                self._loops[id(loop)] = found
+            if stale is not None:
+                stale.session.client.abandon()
+        return found
+
+
+async def _answer(here: _PerLoop, request: rq.Request[Any], now: str) -> Any:
+    if type(request) is rq.Add:
+        return await here.adder.add(request)
+    return await _VERBS[type(request)](here.session, request, now)
+
+
+async def _close(one: _PerLoop) -> None:
+    if one.loop is asyncio.get_running_loop():
+        await one.close()
+    elif one.loop.is_closed() or not one.loop.is_running():
+        one.session.client.abandon()
+    else:
+        with contextlib.suppress(RuntimeError):  # it ended while we looked
+            await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(one.close(), one.loop))
+
+
+def from_url(url: BackendUrl) -> ValkeyBackend:
+    """The client that ``url`` describes."""
+    return ValkeyBackend(parse(url))

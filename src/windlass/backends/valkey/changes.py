@@ -1,0 +1,103 @@
+"""Changes by people and programs: cancel, remove, retry, change, report, pause, purge."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+from windlass.backend import requests as rq
+from windlass.backends.valkey.codes import CANCELLED, CHANGED, STATE_NUMBERS, STATES
+from windlass.backends.valkey.records import text
+from windlass.backends.valkey.session import Group, Session, together
+from windlass.core.job import LOGS_KEPT, JobRef
+from windlass.core.outcome import CancelOutcome, Changed
+
+Items = list[tuple[int, str]]
+#: Given as a token, but no lease ever has it.
+_NO_TOKEN = "-"
+
+
+async def cancel(session: Session, request: rq.CancelJobs, now: str) -> list[CancelOutcome]:
+    answers = [CancelOutcome.NOT_FOUND] * len(request.refs)
+
+    async def one(group: Group, items: Items) -> None:
+        statuses, *workers = await session.functions.cancel(group.roots, now, text(request.reason), items)
+        for worker in workers:
+            channel = session.keys.channel(f"worker:{worker.decode()}")
+            await session.client.command(channel, "SPUBLISH", channel, "")
+        for at, status in zip(group.positions, statuses, strict=True):
+            answers[at] = CANCELLED[status]
+
+    await together(*(one(group, items) for group, items in session.grouped_refs(request.refs)))
+    return answers
+
+
+async def remove(session: Session, request: rq.RemoveJobs, now: str) -> list[rq.ChangeResult]:
+    async def one(group: Group, items: Items) -> list[int]:
+        return await session.functions.remove(group.roots, now, request.force, items)
+
+    return await _change_many(session, request.refs, one)
+
+
+async def retry(session: Session, request: rq.RetryJobs, now: str) -> list[rq.ChangeResult]:
+    async def one(group: Group, items: Items) -> list[int]:
+        return await session.functions.retry(group.roots, now, items)
+
+    return await _change_many(session, request.refs, one)
+
+
+async def _change_many(
+    session: Session, refs: list[JobRef], call: Callable[[Group, Items], Awaitable[list[int]]]
+) -> list[rq.ChangeResult]:
+    answers = [rq.ChangeResult(Changed.NOT_FOUND)] * len(refs)
+
+    async def one(group: Group, items: Items) -> None:
+        found = await call(group, items)
+        for number, at in enumerate(group.positions):
+            answers[at] = _changed(found[2 * number : 2 * number + 2])
+
+    await together(*(one(group, items) for group, items in session.grouped_refs(refs)))
+    return answers
+
+
+def _changed(answer: list[int]) -> rq.ChangeResult:
+    return rq.ChangeResult(CHANGED[answer[0]], STATES.get(answer[1]))
+
+
+async def change(session: Session, request: rq.ChangeJob, now: str) -> rq.ChangeResult:
+    what = (
+        request.ref.id,
+        "" if request.token is None else request.token or _NO_TOKEN,
+        int(request.priority is not None),
+        request.priority or 0,
+        -1 if request.delay_ms is None else max(request.delay_ms, 0),
+        int(request.payload is not None),
+    )
+    root = session.keys.queue(request.ref.queue)
+    return _changed(await session.functions.change(root, now, what, request.payload or b""))
+
+
+async def report(session: Session, request: rq.Report, now: str) -> rq.ChangeResult:
+    what = (request.ref.id, request.token or "", int(request.progress is not None), LOGS_KEPT)
+    root = session.keys.queue(request.ref.queue)
+    logs = [text(line) for line in request.logs]
+    return _changed(await session.functions.report(root, now, what, request.progress or b"", logs))
+
+
+async def pause(session: Session, request: rq.PauseQueue, now: str) -> bool:
+    await session.list_queues([request.queue])
+    changed, known = await session.functions.pause(session.keys.queue(request.queue), now, request.paused)
+    if known:
+        await session.list_again([request.queue])
+    return bool(changed)
+
+
+async def purge(session: Session, request: rq.Purge, now: str) -> rq.Purged:
+    states = sorted({STATE_NUMBERS[state] for state in request.states})
+    what = (states, request.grace_ms, request.limit, int(request.force), int(request.forget))
+    found = await session.functions.purge(session.keys.queue(request.queue), now, what)
+    return rq.Purged(len(found), [job_id.decode() for job_id in found])
+
+
+async def set_result_ttl(session: Session, request: rq.SetResultTtl, now: str) -> rq.ChangeResult:
+    root = session.keys.queue(request.ref.queue)
+    return _changed(await session.functions.result_ttl(root, now, request.ref.id, request.ttl_ms))

@@ -1,0 +1,86 @@
+"""Check the Lua files without a server: ``python -m windlass.backends.valkey.check``.
+
+Every function has a header that names its keys, arguments and answer, and a stub in ``functions.py`` that
+sends as many arguments as its body reads. Syntax is checked by
+``luac`` where it is installed (the tests load the whole library into a server anyway).
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from importlib.resources import files
+from pathlib import Path
+
+from windlass.backends.valkey import loader
+
+_NEEDED = ("KEYS", "ARGV", "returns")
+_ARGUMENT = re.compile(r"args\[(\d+)\]")
+
+
+def problems() -> list[str]:
+    """Everything that is wrong, one line each."""
+    found: list[str] = []
+    stubs = _stub_arguments()
+    for function in loader.function_files():
+        found += _header_problems(function)
+        if function.name not in stubs:
+            found.append(f"{function.name}: no stub in functions.py calls it")
+            continue
+        sent = stubs.pop(function.name)
+        used = max((int(number) for number in _ARGUMENT.findall(function.body)), default=0)
+        if used > sent:
+            found.append(f"{function.name}: reads args[{used}], its stub sends {sent} arguments")
+    found += [f"{name}: a stub calls it, but there is no such file" for name in stubs]
+    return found + _syntax_problems()
+
+
+def _header_problems(function: loader.FunctionFile) -> list[str]:
+    found = [f"{function.name}: its header lacks {name}" for name in _NEEDED if name not in function.header]
+    if function.name not in function.header:
+        found.append(f"{function.name}: its header does not begin with its name")
+    if function.header.get("KEYS") == "none" and "keys" in re.sub(r"--.*", "", function.body):
+        found.append(f"{function.name}: uses keys that its header does not name")
+    if "keys[2]" in function.body:
+        found.append(f"{function.name}: names a second key; all keys of a call are roots of one kind")
+    return found
+
+
+def _stub_arguments() -> dict[str, int]:
+    """Function -> how many arguments its stub sends (a starred one may be any number: 1,000 here)."""
+    tree = ast.parse(files(__package__).joinpath("functions.py").read_text("utf-8"))
+    found: dict[str, int] = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "_call":
+            name = node.args[0]
+            assert isinstance(name, ast.Constant)
+            rest = node.args[2:]
+            starred = any(isinstance(argument, ast.Starred) for argument in rest)
+            found[str(name.value)] = 1_000 if starred else len(rest)
+    return found
+
+
+def _syntax_problems() -> list[str]:
+    luac = shutil.which("luac5.1") or shutil.which("luac")
+    if luac is None:
+        return []
+    with tempfile.NamedTemporaryFile("w", suffix=".lua") as file:
+        file.write(loader.library_source().split("\n", 1)[1])  # without the line that names the engine
+        file.flush()
+        done = subprocess.run([luac, "-p", file.name], capture_output=True, text=True, check=False)
+    return [done.stderr.replace(file.name, Path("library.lua").name).strip()] if done.returncode else []
+
+
+def main() -> int:
+    found = problems()
+    for line in found:
+        sys.stderr.write(f"{line}\n")
+    return 1 if found else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

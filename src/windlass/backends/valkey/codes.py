@@ -1,0 +1,76 @@
+"""Numbers that stand for words between the server functions and us. Never change one; add new ones."""
+
+from __future__ import annotations
+
+from windlass.core.job import AttemptOutcome, EventType
+from windlass.core.outcome import AddOutcome, CancelOutcome, Changed, Extended, Outcome, Settled
+from windlass.core.states import JobState
+
+STATES = {
+    1: JobState.WAITING,
+    2: JobState.SCHEDULED,
+    3: JobState.RETRYING,
+    4: JobState.BLOCKED,
+    5: JobState.PARKED,
+    6: JobState.ACTIVE,
+    7: JobState.COMPLETED,
+    8: JobState.FAILED,
+    9: JobState.CANCELLED,
+}
+STATE_NUMBERS = {state: number for number, state in STATES.items()}
+
+ADD_OUTCOMES = (AddOutcome.QUEUED, AddOutcome.DUPLICATE, AddOutcome.CACHED)
+#: Answers that come as one character per item.
+SETTLED = {ord("0"): Settled.OK, ord("1"): Settled.ALREADY, ord("2"): Settled.LOST, ord("3"): Settled.GONE}
+EXTENDED = {ord("0"): Extended.OK, ord("1"): Extended.CANCELLING, ord("2"): Extended.LOST}
+CANCELLED = {
+    ord("0"): CancelOutcome.CANCELLED,
+    ord("1"): CancelOutcome.CANCELLING,
+    ord("2"): CancelOutcome.FINISHED,
+    ord("3"): CancelOutcome.NOT_FOUND,
+}
+CHANGED = (Changed.OK, Changed.NOT_FOUND, Changed.ILLEGAL, Changed.LOST)
+
+OUTCOME_NUMBERS = {
+    Outcome.COMPLETE: 1,
+    Outcome.FAIL: 2,
+    Outcome.RETRY: 3,
+    Outcome.SNOOZE: 4,
+    Outcome.RELEASE: 5,
+    Outcome.CANCEL: 6,
+}
+
+ATTEMPT_OUTCOMES = {
+    1: AttemptOutcome.COMPLETED,
+    2: AttemptOutcome.RETRYING,
+    3: AttemptOutcome.FAILED,
+    4: AttemptOutcome.CANCELLED,
+    5: AttemptOutcome.SNOOZED,
+    6: AttemptOutcome.RELEASED,
+    7: AttemptOutcome.STALLED,
+    8: AttemptOutcome.EXPIRED,
+}
+
+#: Number of an event -> its type and the names of what follows id and task. A value of 0 under a name that
+#: ends in ``_ms`` means "none".
+EVENTS: dict[int, tuple[EventType, tuple[str, ...]]] = {
+    1: (EventType.ENQUEUED, ("reason",)),
+    2: (EventType.SCHEDULED, ("run_at_ms", "reason")),
+    3: (EventType.PROMOTED, ()),
+    4: (EventType.STARTED, ("attempt", "worker")),
+    5: (EventType.PROGRESS, ("progress",)),
+    6: (EventType.RETRYING, ("attempt", "error_class", "message", "run_at_ms")),
+    7: (EventType.COMPLETED, ()),
+    8: (EventType.FAILED, ("reason", "error_class", "message")),
+    9: (EventType.CANCELLED, ("reason",)),
+    10: (EventType.CANCELLING, ("reason",)),
+    11: (EventType.STALLED, ("worker", "stalls")),
+    12: (EventType.RELEASED, ("reason", "run_at_ms")),
+    13: (EventType.PARKED, ("reason",)),
+    14: (EventType.DEDUPLICATED, ()),
+    15: (EventType.CHANGED, ("what", "priority")),
+    16: (EventType.REMOVED, ("state",)),
+    17: (EventType.PAUSED, ()),
+    18: (EventType.RESUMED, ()),
+    19: (EventType.DRAINED, ()),
+}

@@ -1,0 +1,100 @@
+"""Promote, recover, prune, lead, beat: over all queues of the namespace."""
+
+from __future__ import annotations
+
+import heapq
+from typing import Any
+
+import msgspec
+
+from windlass.backend import requests as rq
+from windlass.backends.valkey.session import Group, Session
+from windlass.core.job import JobRef, WorkerInfo
+
+WORKER_KEPT_MS = 300_000
+
+_encode_worker = msgspec.json.Encoder().encode
+_decode_worker = msgspec.json.Decoder(WorkerInfo).decode
+
+
+async def _shares(session: Session, now: str, index: str, limit: int) -> list[tuple[Group, int]]:
+    """How much of ``limit`` goes to which group, earliest first over all of them."""
+    groups = await session.all_groups()
+    if len(groups) <= 1:
+        return [(group, limit) for group in groups]
+    scores: list[tuple[int, int, int]] = []
+    for number, group in enumerate(groups):
+        found = await session.functions.peek(group.roots, now, index, limit)
+        for part in found:
+            pairs = zip(part[::2], part[1::2], strict=True)
+            scores += [(int(score), int(seq), number) for seq, score in pairs]
+    counts = [0] * len(groups)
+    for _, _, number in heapq.nsmallest(limit, scores):
+        counts[number] += 1
+    return list(zip(groups, counts, strict=True))
+
+
+async def promote(session: Session, request: rq.Promote, now: str) -> rq.Promoted:
+    total = 0
+    next_due: int | None = None
+    for group, count in await _shares(session, now, "d", request.limit):
+        done, due = await session.functions.promote(group.roots, now, count)
+        total += done
+        if due >= 0:
+            next_due = due if next_due is None else min(next_due, due)
+    return rq.Promoted(total, next_due)
+
+
+async def recover(session: Session, request: rq.Recover, now: str) -> rq.Recovered:
+    rows: list[tuple[int, int, JobRef, int]] = []
+    for group, count in await _shares(session, now, "a", request.limit):
+        if count == 0:
+            continue
+        found: list[Any] = await session.functions.recover(group.roots, now, count)
+        for at in range(0, len(found), 5):
+            index, job_id, alive, deadline_ms, seq = found[at : at + 5]
+            rows.append((deadline_ms, seq, JobRef(group.names[index - 1], job_id.decode()), alive))
+    rows.sort()
+    result = rq.Recovered([], [])
+    for _, _, ref, alive in rows:
+        (result.recovered if alive else result.failed).append(ref)
+    return result
+
+
+async def prune(session: Session, request: rq.Prune, now: str) -> rq.Pruned:
+    result = rq.Pruned()
+    for group in await session.all_groups():
+        jobs, ids, history, more = await session.functions.prune(
+            group.roots, now, request.limit - result.jobs
+        )
+        result.jobs += jobs
+        result.ids += ids
+        result.history += history
+        result.more = result.more or bool(more)
+    result.workers = await session.functions.sweep(session.keys.root, now, WORKER_KEPT_MS)
+    return result
+
+
+async def elect(session: Session, request: rq.Elect, now: str) -> bool:
+    return await session.functions.elect(session.keys.root, now, request.role, request.holder, request.ttl_ms)
+
+
+async def resign(session: Session, request: rq.Resign, now: str) -> bool:
+    return await session.functions.elect(session.keys.root, now, request.role, request.holder, -1)
+
+
+async def beat(session: Session, request: rq.Beat, now: str) -> bool:
+    described = _encode_worker(request.worker)
+    await session.functions.beat(session.keys.root, now, request.worker.id, request.gone, described)
+    return False
+
+
+async def list_workers(session: Session, request: rq.ListWorkers, now: str) -> list[WorkerInfo]:
+    found = await session.functions.workers(session.keys.root, now, request.stale_ms)
+    workers = []
+    for at in range(0, len(found), 2):
+        started, _, described = found[at + 1].partition(b" ")
+        worker = _decode_worker(described)
+        worker.beat_ms, worker.started_ms = int(found[at]), int(started)
+        workers.append(worker)
+    return sorted(workers, key=lambda worker: worker.id)

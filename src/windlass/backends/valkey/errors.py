@@ -1,0 +1,79 @@
+"""What the server and the client library say, in our words and with advice."""
+
+from __future__ import annotations
+
+import redis.exceptions as theirs
+
+from windlass.errors import StorageError
+
+#: The server said no before it did anything: asking again (perhaps somewhere else) is safe.
+_NOT_NOW = (
+    "LOADING",
+    "READONLY",
+    "MASTERDOWN",
+    "CLUSTERDOWN",
+    "TRYAGAIN",
+    "NOREPLICAS",
+    "BUSY ",
+    "UNKILLABLE",
+)
+
+_ADVICE = {
+    "NOAUTH": "the server wants a password: put user:password@ into the URL",
+    "WRONGPASS": "the user name or password in the URL is wrong",
+    "NOPERM": "the user in the URL may not do this: it needs FCALL, FUNCTION LOAD, SSUBSCRIBE, SPUBLISH and "
+    "SADD, and the keys and channels windlass:*",
+    "OOM": "the server is out of memory: raise maxmemory, keep fewer finished jobs, or drain the queues; "
+    "maxmemory-policy must be noeviction",
+    "MISCONF": "the server cannot write to its disk: see its log",
+    "CROSSSLOT": "the server is part of a cluster: use a URL that begins with valkey+cluster://",
+    "ERR unknown command": "the server is too old: Valkey 7.2 or Redis 7.0 is needed",
+    "ERR DB index": "the server has no such database: see the number at the end of the URL",
+}
+
+
+class NotSentError(Exception):
+    """No server was reached, so nothing happened; ``cause`` is why."""
+
+    def __init__(self, cause: BaseException) -> None:
+        self.cause = cause
+        super().__init__(str(cause))
+
+
+def is_function_missing(error: BaseException) -> bool:
+    """Whether the server does not have our library."""
+    return isinstance(error, theirs.ResponseError) and "Function not found" in str(error)
+
+
+def is_refused_for_now(error: BaseException) -> bool:
+    """Whether the server refused without doing anything, and may do it later or elsewhere."""
+    if isinstance(error, NotSentError):
+        return True
+    if isinstance(error, (theirs.BusyLoadingError, theirs.ReadOnlyError, theirs.MovedError, theirs.AskError)):
+        return True
+    if isinstance(error, (theirs.ClusterDownError, theirs.TryAgainError, theirs.MasterDownError)):
+        return True
+    return isinstance(error, theirs.ResponseError) and str(error).startswith(_NOT_NOW)
+
+
+def storage_error(error: BaseException, where: str) -> StorageError:
+    """``error`` as the caller should see it."""
+    said = str(error.cause if isinstance(error, NotSentError) else error) or type(error).__name__
+    if isinstance(error, NotSentError):
+        return StorageError(f"no answer from {where}: {said}; is the server running and the URL right?")
+    if isinstance(error, theirs.AuthenticationError):
+        return StorageError(
+            f"{where} refused: {said}; put user:password@ into the URL, or mend what is there"
+        )
+    if isinstance(error, TimeoutError):
+        return StorageError(
+            f"{where} did not answer in time; the request may or may not have been carried out"
+        )
+    if isinstance(error, (theirs.ConnectionError, OSError)):
+        return StorageError(
+            f"lost the connection to {where}: {said}; the request may or may not have been done"
+        )
+    for start, advice in _ADVICE.items():
+        if said.startswith(start) or start in said.split(":", 1)[0]:
+            return StorageError(f"{where} refused: {said}; {advice}")
+    return StorageError(f"{where} refused: {said}")

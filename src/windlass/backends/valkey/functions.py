@@ -1,0 +1,136 @@
+"""One typed stub per server function. What each takes and answers is told in the header of its Lua file."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from windlass.backends.valkey.client import Client
+from windlass.backends.valkey.records import pack
+
+Roots = list[str]
+Item = tuple[int, str]
+
+
+class Turn(NamedTuple):
+    """The answer of ``work``: ``left`` tells per claimed queue whether it holds more (character 1)."""
+
+    now_ms: int
+    statuses: bytes
+    next_due_in_ms: int
+    left: bytes
+    leased: list[Any]
+
+
+class Functions:
+    """The library as seen from Python. All roots of one call share a slot."""
+
+    def __init__(self, client: Client) -> None:
+        self._call = client.call
+
+    async def version(self, root: str) -> int:
+        return int(await self._call("version", [root]))
+
+    async def add(self, roots: Roots, now: str, jobs: list[Any], tails: list[bytes]) -> list[Any]:
+        found: list[Any] = await self._call("add", roots, now, pack(jobs), *tails)
+        return found
+
+    async def work(self, roots: Roots, now: str, ends: list[Any], claim: Any, results: list[bytes]) -> Turn:
+        found = await self._call("work", roots, now, pack((ends, claim)), *results)
+        return Turn(found[0], found[1], found[2], found[3], found[4:])
+
+    async def extend(self, roots: Roots, now: str, leases: list[Any]) -> bytes:
+        found: bytes = await self._call("extend", roots, now, pack(leases))
+        return found
+
+    async def reconcile(
+        self, root: str, now: str, worker: str, held: list[str], skip: int
+    ) -> tuple[int, int]:
+        given, skip = await self._call("reconcile", [root], now, pack((worker, held, skip)))
+        return given, skip
+
+    async def peek(self, roots: Roots, now: str, index: str, limit: int) -> list[list[bytes]]:
+        found: list[list[bytes]] = await self._call("peek", roots, now, pack((index, limit)))
+        return found
+
+    async def promote(self, roots: Roots, now: str, limit: int) -> tuple[int, int]:
+        count, next_due_in_ms = await self._call("promote", roots, now, pack((limit,)))
+        return count, next_due_in_ms
+
+    async def recover(self, roots: Roots, now: str, limit: int) -> list[Any]:
+        found: list[Any] = await self._call("recover", roots, now, pack((limit,)))
+        return found
+
+    async def prune(self, roots: Roots, now: str, limit: int) -> tuple[int, int, int, int]:
+        jobs, ids, history, more = await self._call("prune", roots, now, pack((limit,)))
+        return jobs, ids, history, more
+
+    async def cancel(self, roots: Roots, now: str, reason: str, items: list[Item]) -> list[bytes]:
+        found: list[bytes] = await self._call("cancel", roots, now, pack((reason, items)))
+        return found
+
+    async def remove(self, roots: Roots, now: str, force: bool, items: list[Item]) -> list[int]:
+        found: list[int] = await self._call("remove", roots, now, pack((int(force), items)))
+        return found
+
+    async def retry(self, roots: Roots, now: str, items: list[Item]) -> list[int]:
+        found: list[int] = await self._call("retry", roots, now, pack(items))
+        return found
+
+    async def change(self, root: str, now: str, what: tuple[Any, ...], payload: bytes) -> list[int]:
+        found: list[int] = await self._call("change", [root], now, pack(what), payload)
+        return found
+
+    async def report(
+        self, root: str, now: str, what: tuple[Any, ...], progress: bytes, logs: list[str]
+    ) -> list[int]:
+        found: list[int] = await self._call("report", [root], now, pack(what), progress, *logs)
+        return found
+
+    async def pause(self, root: str, now: str, paused: bool) -> tuple[int, int]:
+        changed, known = await self._call("pause", [root], now, pack((int(paused),)))
+        return changed, known
+
+    async def purge(self, root: str, now: str, what: tuple[Any, ...]) -> list[bytes]:
+        found: list[bytes] = await self._call("purge", [root], now, pack(what))
+        return found
+
+    async def result_ttl(self, root: str, now: str, job_id: str, ttl_ms: int) -> list[int]:
+        found: list[int] = await self._call("result_ttl", [root], now, pack((job_id, ttl_ms)))
+        return found
+
+    async def get(self, roots: Roots, now: str, items: list[Item]) -> list[Any]:
+        found: list[Any] = await self._call("get", roots, now, pack(items))
+        return found
+
+    async def list_jobs(self, root: str, now: str, what: tuple[Any, ...], pattern: bytes) -> list[Any]:
+        found: list[Any] = await self._call("list_jobs", [root], now, pack(what), pattern)
+        return found
+
+    async def info(self, roots: Roots, now: str, deep: bool) -> list[list[int]]:
+        found: list[list[int]] = await self._call("info", roots, now, pack((int(deep),)))
+        return found
+
+    async def logs(self, root: str, job_id: str, start: int, limit: int) -> list[Any]:
+        found: list[Any] = await self._call("logs", [root], pack((job_id, start, limit)))
+        return found
+
+    async def log_rows(self, root: str, log: str, after: int, limit: int) -> list[Any]:
+        found: list[Any] = await self._call("log_rows", [root], pack((log, after, limit)))
+        return found
+
+    async def counters(self, roots: Roots) -> list[list[bytes]]:
+        found: list[list[bytes]] = await self._call("counters", roots)
+        return found
+
+    async def beat(self, root: str, now: str, worker: str, gone: bool, described: bytes) -> None:
+        await self._call("beat", [root], now, worker, int(gone), described)
+
+    async def workers(self, root: str, now: str, stale_ms: int) -> list[bytes]:
+        found: list[bytes] = await self._call("workers", [root], now, stale_ms)
+        return found
+
+    async def elect(self, root: str, now: str, role: str, holder: str, ttl_ms: int) -> bool:
+        return bool(await self._call("elect", [root], now, role, holder, ttl_ms))
+
+    async def sweep(self, root: str, now: str, kept_ms: int) -> int:
+        return int(await self._call("sweep", [root], now, kept_ms))

@@ -1,0 +1,32 @@
+"""Names of keys and channels.
+
+Everything of a queue carries the hash tag ``{namespace:queue}`` and so lives in one slot of a cluster; what
+belongs to the namespace as a whole carries ``{namespace}``. ``lua/includes/10_queue.lua`` lists what hangs
+below a root.
+"""
+
+from __future__ import annotations
+
+PREFIX = "windlass:"
+
+
+class Keys:
+    """The keys of one namespace."""
+
+    def __init__(self, namespace: str) -> None:
+        self.namespace = namespace
+        self.root = f"{PREFIX}{{{namespace}}}"
+        self.queues = f"{self.root}:queues"
+        self._known: dict[str, str] = {}
+
+    def queue(self, name: str) -> str:
+        """The root of a queue's keys."""
+        root = self._known.get(name)
+        if root is None:
+            root = self._known[name] = f"{PREFIX}{{{self.namespace}:{name}}}"
+        return root
+
+    def channel(self, topic: str) -> str:
+        """The channel on which hints about ``topic`` are published."""
+        kind, _, name = topic.partition(":")
+        return f"{self.root}:worker:{name}" if kind == "worker" else f"{self.queue(name)}:{kind}"

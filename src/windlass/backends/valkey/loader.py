@@ -1,0 +1,92 @@
+"""One function library out of many small Lua files.
+
+The library and its functions carry a number (``windlass_v1``, ``windlass_v1_add``). A release that changes
+what a function takes or answers raises ``VERSION``: libraries of different numbers live side by side, and a
+client loads its own where it is missing and never replaces or removes another.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+
+VERSION = 1
+
+_HEADER = re.compile(r"^-- (\w+): ?(.*)$")
+_MORE = re.compile(r"^--  +(.*)$")
+
+
+@dataclass(frozen=True, slots=True)
+class FunctionFile:
+    """One server function: its name, what its header says, and its body."""
+
+    name: str
+    header: dict[str, str]
+    body: str
+
+    @property
+    def flags(self) -> list[str]:
+        return self.header.get("flags", "").split()
+
+
+def function_name(name: str, version: int = VERSION) -> str:
+    """The name under which the server knows the function."""
+    return f"windlass_v{version}_{name}"
+
+
+def library_name(version: int = VERSION) -> str:
+    return f"windlass_v{version}"
+
+
+@cache
+def function_files() -> tuple[FunctionFile, ...]:
+    """Every function, by name."""
+    return tuple(_parse(name, text) for name, text in _texts("functions"))
+
+
+@cache
+def include_files() -> tuple[tuple[str, str], ...]:
+    """Name and text of the shared parts, in the order of their names."""
+    return tuple(_texts("includes"))
+
+
+@cache
+def library_source(version: int = VERSION) -> str:
+    """The text for ``FUNCTION LOAD``."""
+    parts = [f"#!lua name={library_name(version)}", f"local LIBRARY_VERSION = {version}"]
+    parts += [text for _, text in include_files()]
+    parts += [_registration(function, version) for function in function_files()]
+    return "\n".join(parts) + "\n"
+
+
+def _texts(folder: str) -> list[tuple[str, str]]:
+    found = files(__package__).joinpath("lua", folder).iterdir()
+    return sorted(
+        (file.name.removesuffix(".lua"), file.read_text("utf-8"))
+        for file in found
+        if file.name.endswith(".lua")
+    )
+
+
+def _parse(name: str, text: str) -> FunctionFile:
+    header: dict[str, str] = {}
+    key = ""
+    for line in text.splitlines():
+        if match := _HEADER.match(line):
+            key = match[1]
+            header[key] = match[2]
+        elif key and (more := _MORE.match(line)):
+            header[key] += " " + more[1]
+        else:
+            break
+    return FunctionFile(name, header, text)
+
+
+def _registration(function: FunctionFile, version: int) -> str:
+    flags = ", ".join(f"'{flag}'" for flag in function.flags)
+    return (
+        f"redis.register_function({{ function_name = '{function_name(function.name, version)}', "
+        f"flags = {{ {flags} }}, callback = function(keys, args)\n{function.body}\nend }})"
+    )

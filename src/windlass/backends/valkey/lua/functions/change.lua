@@ -1,0 +1,26 @@
+-- change: priority, due time or payload of a pending job; with its token, the payload of an active one.
+-- KEYS: queue root
+-- ARGV: now or '', packed {id, token or '', has priority, priority, delay or -1, has payload}, payload
+-- returns: status (0 ok, 1 not found, 2 illegal, 3 lost), state
+-- emits: changed, scheduled, promoted
+local q = open(keys[1], now_from(args[1]))
+local id, token, ranked, priority, delay, filled = unpack(cmsgpack.unpack(args[2]))
+local head = head_of(q, id)
+if not head then
+  return { 1, 0 }
+end
+local status = may_change(head, token, ranked == 1 or delay >= 0)
+if status == 0 then
+  if filled == 1 then
+    change_payload(q, id, head, args[3])
+  end
+  if ranked == 1 and priority ~= head[PRIORITY] then
+    change_priority(q, id, head, priority)
+  end
+  if delay >= 0 then
+    change_delay(q, id, head, delay)
+  end
+  q.ready = q.ready or head[STATE] < ACTIVE
+  close(q)
+end
+return { status, head[STATE] }

@@ -1,0 +1,14 @@
+-- get: records by id.
+-- KEYS: queue roots
+-- ARGV: now or '', packed {{queue, id}, ...}
+-- returns: per job a view {id, record, head, result, progress, errors, lease deadline}, or nil
+-- flags: no-writes
+local items = cmsgpack.unpack(args[2])
+local queues = open_all(keys, now_from(args[1]))
+local answer = {}
+load_items(queues, items)
+for index, item in ipairs(items) do
+  local q = queues[item[1]]
+  answer[index] = q.heads[item[2]] and view(q, item[2]) or false
+end
+return answer

@@ -1,0 +1,26 @@
+-- prune: removes what is past its keep: records, kept ids, history, empty streams.
+-- KEYS: queue roots
+-- ARGV: now or '', packed {limit of records}
+-- returns: records, ids, history rows removed, 1 when a bound was reached
+local now = now_from(args[1])
+local limit = cmsgpack.unpack(args[2])[1]
+local jobs, ids, history, more = 0, 0, 0, 0
+for _, root in ipairs(keys) do
+  local q = open(root, now)
+  local found = prunable(q, limit - jobs)
+  if #found > limit - jobs then
+    more = 1
+  end
+  for at = 1, math.min(#found, limit - jobs) do
+    drop(q, found[at][3], q.heads[found[at][3]])
+    jobs = jobs + 1
+  end
+  settle_down(q)
+  local gone = prune_ids(q)
+  more = gone == STEP and 1 or more
+  ids = ids + gone
+  local rows, unread = prune_history(q)
+  history, more = history + rows, math.max(more, unread)
+  drop_empty_streams(q)
+end
+return { jobs, ids, history, more }

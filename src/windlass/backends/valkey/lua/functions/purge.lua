@@ -1,0 +1,41 @@
+-- purge: removes jobs of a queue by state, oldest first; can forget the queue itself.
+-- KEYS: queue root
+-- ARGV: now or '', packed {{state, ...}, grace, limit, force, forget}
+-- returns: ids of removed jobs
+-- emits: removed
+local q = open(keys[1], now_from(args[1]))
+local states, grace, limit, force, forget = unpack(cmsgpack.unpack(args[2]))
+local found, ids = {}, {}
+for _, state in ipairs(states) do
+  local part = {}
+  if ENDS[state] then
+    oldest_finished(q, state, q.now - grace, limit, part)
+  elseif state ~= ACTIVE or force == 1 then
+    oldest_pending(q, state, q.now - grace, limit, part)
+  end
+  for _, one in ipairs(part) do
+    found[#found + 1] = one
+  end
+end
+table.sort(found, function(one, two)
+  return one[1] < two[1] or (one[1] == two[1] and one[2] < two[2])
+end)
+for at = 1, math.min(#found, limit) do
+  ids[at] = found[at][3]
+end
+load(q, ids)
+for _, id in ipairs(ids) do
+  remove(q, id, q.heads[id])
+  q.done = true
+end
+settle_down(q)
+if forget == 1 and redis.call('HLEN', q.j) == 0 then
+  redis.call('HDEL', q.root, 'paused', 'known')
+  local last = redis.call('HGET', q.root, 'ev')
+  if last then
+    redis.call('HSET', q.root, 'ev0', last + 1)
+  end
+  redis.call('UNLINK', q.v)
+end
+close(q) -- the events of this call are the first of what is left
+return ids

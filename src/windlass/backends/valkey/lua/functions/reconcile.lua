@@ -1,0 +1,28 @@
+-- reconcile: gives back the leases of a worker that it does not hold, at their old places.
+-- KEYS: queue root
+-- ARGV: now or '', packed {worker, held tokens, how many active jobs to pass over}
+-- returns: leases given back, active jobs to pass over next time (-1: that was all)
+-- emits: released, cancelled
+local q = open(keys[1], now_from(args[1]))
+local request = cmsgpack.unpack(args[2])
+local held = {}
+for _, token in ipairs(request[2]) do
+  held[token] = true
+end
+local members = redis.call('ZRANGE', q.a, request[3], request[3] + STEP - 1)
+table.sort(members) -- by sequence
+local ids = {}
+for index, member in ipairs(members) do
+  ids[index] = id_of(member)
+end
+load(q, ids)
+local given = 0
+for _, id in ipairs(ids) do
+  local head = q.heads[id]
+  if head[WORKER] == request[1] and not held[head[TOKEN]] then
+    give_back(q, id, head)
+    given = given + 1
+  end
+end
+close(q)
+return { given, #members == STEP and request[3] + STEP - given or -1 }

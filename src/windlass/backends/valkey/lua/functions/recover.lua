@@ -1,0 +1,20 @@
+-- recover: takes back expired leases, earliest first over all queues given.
+-- KEYS: queue roots
+-- ARGV: now or '', packed {limit}
+-- returns: queue, id, 1 (waits again, or ended as cancelled) or 0 (failed as stalled), deadline, sequence of every lease
+-- emits: stalled, failed, cancelled
+local queues = open_all(keys, now_from(args[1]))
+local chosen = passed(queues, 'a', cmsgpack.unpack(args[2])[1])
+local answer = {}
+load_items(queues, chosen.order)
+for _, item in ipairs(chosen.order) do
+  local q, id = queues[item[1]], item[2]
+  local alive = recover(q, id, q.heads[id])
+  answer[#answer + 1] = item[1]
+  answer[#answer + 1] = id
+  answer[#answer + 1] = alive and 1 or 0
+  answer[#answer + 1] = item[3]
+  answer[#answer + 1] = q.heads[id][SEQ]
+end
+close_all(queues)
+return answer

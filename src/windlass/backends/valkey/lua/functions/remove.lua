@@ -1,0 +1,25 @@
+-- remove: deletes records; active ones only by force.
+-- KEYS: queue roots
+-- ARGV: now or '', packed {force, {{queue, id}, ...}}
+-- returns: status (0 ok, 1 not found, 2 illegal) and state of every job
+-- emits: removed
+local request = cmsgpack.unpack(args[2])
+local queues = open_all(keys, now_from(args[1]))
+local answer = {}
+load_items(queues, request[2])
+for _, item in ipairs(request[2]) do
+  local q, id = queues[item[1]], item[2]
+  local head = q.heads[id]
+  local status = head and 0 or 1
+  if head and head[STATE] == ACTIVE and request[1] == 0 then
+    status = 2
+  end
+  answer[#answer + 1] = status
+  answer[#answer + 1] = head and head[STATE] or 0
+  if status == 0 then
+    remove(q, id, head)
+    q.done = true
+  end
+end
+close_all(queues)
+return answer

@@ -1,0 +1,28 @@
+-- report: a running attempt's progress, and log lines.
+-- KEYS: queue root
+-- ARGV: now or '', packed {id, token or '', has progress, log lines kept}, progress, then log lines
+-- returns: status (0 ok, 1 not found, 3 lost), state
+-- emits: progress
+local q = open(keys[1], now_from(args[1]))
+local id, token, has_progress, kept = unpack(cmsgpack.unpack(args[2]))
+local head = head_of(q, id)
+if not head then
+  return { 1, 0 }
+end
+if has_progress == 1 then
+  if token == '' or check_token(head, token) ~= 0 then
+    return { 3, head[STATE] }
+  end
+  put(q.hset, q.g, id, args[3])
+  local readable = options_of(head)[CODEC] == 0 and #args[3] <= 1000
+  note(q, E_PROGRESS, id, head, readable and args[3] or (#args[3] .. ' bytes'))
+end
+if #args > 3 then
+  local key = q.root .. ':l:' .. id
+  for line = 4, #args do
+    redis.call('RPUSH', key, args[line])
+  end
+  redis.call('LTRIM', key, -kept, -1)
+end
+close(q)
+return { 0, head[STATE] }

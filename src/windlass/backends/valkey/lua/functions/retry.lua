@@ -1,0 +1,19 @@
+-- retry: puts finished jobs back with a fresh budget; makes retrying ones ready now.
+-- KEYS: queue roots
+-- ARGV: now or '', packed {{queue, id}, ...}
+-- returns: status (0 ok, 1 not found, 2 illegal) and state of every job
+-- emits: enqueued, promoted
+local items = cmsgpack.unpack(args[2])
+local queues = open_all(keys, now_from(args[1]))
+local answer = {}
+load_items(queues, items)
+for _, item in ipairs(items) do
+  local q, id = queues[item[1]], item[2]
+  local head = q.heads[id]
+  local status = head and retry(q, id, head) or 1
+  settle_down(q)
+  answer[#answer + 1] = status
+  answer[#answer + 1] = head and head[STATE] or 0
+end
+close_all(queues)
+return answer

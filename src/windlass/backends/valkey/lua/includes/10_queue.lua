@@ -1,0 +1,140 @@
+-- One queue during one call: its keys, the heads read so far, and what is still to be written.
+--
+-- Every key of a queue is its root (declared in KEYS) plus a suffix, so all of them share its hash tag:
+--   (root)  hash    seq, ev, ev0, hi, hi0, paused, known, and lifetime counters c:<outcome>:<task>
+--   :j      hash    id -> record as added: length of head, head, length of meta, meta, payload
+--   :m      hash    id -> head, once anything about the job changed
+--   :f      stream  fresh jobs of priority 0 that wait, by sequence
+--   :w      zset    all others that wait: score -priority, member place + id
+--   :d      zset    scheduled and retrying: score due time, member sequence + id
+--   :t      set     ids of those that are retrying
+--   :a      zset    active: score lease deadline, member sequence + id
+--   :C :F :X zset   completed, failed, cancelled: score finish time, member sequence + id
+--   :o      zset    finished: score the time from which the record is too old
+--   :k      zset    ids kept beyond their record: score until when
+--   :i      zset    every job that is not in :f, by sequence
+--   :r :g :e hash   id -> result, progress, errors
+--   :l:<id> list    log lines
+--   :v :h   stream  events and history, one entry per call, id = number of its last row
+
+-- Keys are put together when they are first asked for: q.j, q.m, ...
+local KEYS_OF = {
+  __index = function(q, suffix)
+    if #suffix == 1 then
+      local key = q.root .. ':' .. suffix
+      q[suffix] = key
+      return key
+    end
+  end,
+}
+
+local function now_from(argument)
+  if argument ~= '' then
+    return tonumber(argument)
+  end
+  local time = redis.call('TIME')
+  return time[1] * 1000 + math.floor(time[2] / 1000)
+end
+
+local function open(root, now)
+  local q = { root = root, now = now, heads = {}, fresh = {}, records = {}, packed = {}, members = {} }
+  q.dirty, q.events, q.history, q.counts, q.workers = {}, {}, {}, {}, {}
+  q.zadd, q.zrem, q.hset, q.hdel, q.sadd, q.srem, q.xdel, q.unlink = {}, {}, {}, {}, {}, {}, {}, {}
+  return setmetatable(q, KEYS_OF)
+end
+
+local function open_all(roots, now)
+  local queues = {}
+  for index, root in ipairs(roots) do
+    queues[index] = open(root, now)
+  end
+  return queues
+end
+
+local function name_of(q)
+  return string.match(q.root, ':([^:}]*)}$')
+end
+
+-- Calls `command` with a list of any length, in parts that fit Lua's stack.
+local function send(command, key, list)
+  for first = 1, #list, 4000 do
+    redis.call(command, key, unpack(list, first, math.min(first + 3999, #list)))
+  end
+end
+
+local function read(command, key, list)
+  local found = {}
+  for first = 1, #list, 4000 do
+    local part = redis.call(command, key, unpack(list, first, math.min(first + 3999, #list)))
+    for index = 1, #part do
+      found[first + index - 1] = part[index]
+    end
+  end
+  return found
+end
+
+-- Remembers to write: `put(q.zadd, key, score, member)`, `put(q.zrem, key, member)`, ...
+local function put(kind, key, one, two)
+  local list = kind[key]
+  if not list then
+    list = {}
+    kind[key] = list
+  end
+  local size = #list
+  if type(one) == 'number' then -- scores repeat: making text of them is what costs
+    if list.score ~= one then
+      list.score, list.score_text = one, text(one)
+    end
+    one = list.score_text
+  end
+  list[size + 1] = one
+  if two then
+    list[size + 2] = two
+  end
+end
+
+local WRITES = { 'zrem', 'srem', 'hdel', 'hset', 'zadd', 'sadd' } -- what goes first, what comes after
+
+local function write_indexes(q)
+  if q.trim_to then
+    redis.call('XTRIM', q.f, 'MINID', text(q.trim_to + 1)) -- everything up to there was picked
+    q.trim_to = nil
+  end
+  if #q.xdel > 0 then
+    send('XDEL', q.f, q.xdel)
+    q.xdel = {}
+  end
+  for _, step in ipairs(WRITES) do
+    if next(q[step]) then
+      for key, list in pairs(q[step]) do
+        send(string.upper(step), key, list)
+      end
+      q[step] = {}
+    end
+  end
+  if #q.unlink > 0 then
+    send('UNLINK', q.unlink[1], q.unlink)
+    q.unlink = {}
+  end
+end
+
+local function write_heads(q)
+  if not next(q.dirty) then
+    return
+  end
+  local list = {}
+  for id, head in pairs(q.dirty) do
+    local packed = cmsgpack.pack(head)
+    q.packed[id] = packed
+    list[#list + 1] = id
+    list[#list + 1] = packed
+  end
+  send('HSET', q.m, list)
+  q.dirty = {}
+end
+
+-- Makes everything that was decided so far visible to later reads of the same call.
+local function settle_down(q)
+  write_indexes(q)
+  write_heads(q)
+end

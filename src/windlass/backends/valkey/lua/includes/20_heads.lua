@@ -1,0 +1,112 @@
+-- Reading jobs. A head is in :m once anything about the job changed, else at the front of its record in :j.
+
+local function unpack_fresh(record)
+  local _, head = cmsgpack.unpack_one(record, 2)
+  if head[PLACE] == 0 then
+    head[PLACE] = head[SEQ]
+  end
+  if head[READY] == 0 then
+    head[READY] = head[ENQUEUED]
+  end
+  for index = ATTEMPTS, MISSES do
+    head[index] = 0
+  end
+  head[TOKEN], head[SETTLED], head[WORKER] = '', '', ''
+  head[STARTED], head[FINISHED] = 0, 0
+  head[CANCEL], head[RESULT_UNTIL], head[REASON] = '', 0, ''
+  return head
+end
+
+-- Reads jobs that nothing happened to since they were added.
+local function load_fresh(q, ids)
+  local found = read('HMGET', q.j, ids)
+  for index, id in ipairs(ids) do
+    if found[index] then
+      q.heads[id] = unpack_fresh(found[index])
+      q.fresh[id] = true
+      q.records[id] = found[index]
+    end
+  end
+end
+
+-- Reads the heads of `ids` that are not known yet; false marks a job that is not there.
+local function load(q, ids)
+  local wanted = {}
+  for _, id in ipairs(ids) do
+    if q.heads[id] == nil then
+      wanted[#wanted + 1] = id
+      q.heads[id] = false
+    end
+  end
+  local fresh = {}
+  local found = read('HMGET', q.m, wanted)
+  for index, id in ipairs(wanted) do
+    if found[index] then
+      q.heads[id] = cmsgpack.unpack(found[index])
+      q.packed[id] = found[index]
+    else
+      fresh[#fresh + 1] = id
+    end
+  end
+  load_fresh(q, fresh)
+end
+
+local function load_records(q, ids)
+  local wanted = {}
+  for _, id in ipairs(ids) do
+    if not q.records[id] then
+      wanted[#wanted + 1] = id
+    end
+  end
+  local found = read('HMGET', q.j, wanted)
+  for index, id in ipairs(wanted) do
+    q.records[id] = found[index]
+  end
+end
+
+local function head_of(q, id)
+  if q.heads[id] == nil then
+    load(q, { id })
+  end
+  return q.heads[id]
+end
+
+local function options_of(head)
+  local options = head[OPTIONS]
+  return options ~= 0 and options or DEFAULTS
+end
+
+local function member_of(q, id, head)
+  local member = q.members[id]
+  if not member then
+    member = struct.pack('>I7', head[SEQ]) .. id
+    q.members[id] = member
+  end
+  return member
+end
+
+local function place_member_of(id, head)
+  return struct.pack('>I7', head[PLACE]) .. id
+end
+
+local function id_of(member)
+  return string.sub(member, 8)
+end
+
+local function number_of(member)
+  return struct.unpack('>I7', member)
+end
+
+-- What a reader sees: id, record, head, result, progress, errors, lease deadline.
+local function view(q, id)
+  local head = head_of(q, id)
+  load_records(q, { id })
+  local result = false
+  if head[RESULT_UNTIL] > q.now then
+    result = redis.call('HGET', q.r, id)
+  end
+  local lease = head[STATE] == ACTIVE and redis.call('ZSCORE', q.a, member_of(q, id, head)) or false
+  local packed = q.packed[id] or ''
+  local progress, errors = redis.call('HGET', q.g, id), redis.call('HGET', q.e, id)
+  return { id, q.records[id], packed, result, progress, errors, lease }
+end

@@ -1,0 +1,139 @@
+-- Where jobs stand: each state has one index, and a job is in exactly one of them.
+
+local ENDS = { [COMPLETED] = 'C', [FAILED] = 'F', [CANCELLED] = 'X' }
+
+-- The first of `amount` numbers, greater than any that these queues gave before. Numbers are the server's
+-- microseconds, raised where needed: so they are in order over all queues, and never come again although a
+-- failover may lose the last writes.
+-- Also returns the positions of queues that are not known as queues yet, and makes them known if `adding`.
+local function take_numbers(queues, amount, adding)
+  local time = redis.call('TIME')
+  local first, new = time[1] * 1000000 + time[2], {}
+  for index, q in ipairs(queues) do
+    local marks = redis.call('HMGET', q.root, 'seq', 'known')
+    first = math.max(first, 1 + (marks[1] or 0))
+    if not marks[2] then
+      new[#new + 1] = index
+    end
+  end
+  for _, q in ipairs(queues) do
+    redis.call('HSET', q.root, 'seq', text(first + amount - 1), unpack(adding and { 'known', 1 } or {}))
+  end
+  return first, new
+end
+
+local function reserve(q, amount)
+  q.next_place = take_numbers({ q }, amount)
+  q.last_place = q.next_place + amount - 1
+end
+
+local function fresh_place(q)
+  if not q.next_place or q.next_place > q.last_place then
+    reserve(q, 1)
+  end
+  q.next_place = q.next_place + 1
+  return q.next_place - 1
+end
+
+local function spare_until(options, finished)
+  return finished + math.max(GRACE_MS, options[RESULT_TTL])
+end
+
+-- When a finished record is too old; nil when never.
+local function keep_until(head)
+  local options, finished = options_of(head), head[FINISHED]
+  local age = head[STATE] == FAILED and options[6] or options[4]
+  if age < 0 then
+    return nil
+  end
+  return math.max(finished + age, spare_until(options, finished))
+end
+
+-- Takes a job out of the index of its present state. `gone`: its record goes too.
+local function leave(q, id, head, gone)
+  local state = head[STATE]
+  if state == WAITING then
+    if q.fresh[id] and head[PRIORITY] == 0 then
+      if q.picking then
+        q.trim_to = head[SEQ]
+      else
+        q.xdel[#q.xdel + 1] = text(head[SEQ])
+      end
+      if not gone then
+        put(q.zadd, q.i, head[SEQ], id)
+      end
+    else
+      put(q.zrem, q.w, place_member_of(id, head))
+    end
+  elseif state == ACTIVE then
+    put(q.zrem, q.a, member_of(q, id, head))
+  elseif ENDS[state] then
+    put(q.zrem, q[ENDS[state]], member_of(q, id, head))
+    put(q.zrem, q.o, member_of(q, id, head))
+  else
+    put(q.zrem, q.d, member_of(q, id, head))
+    if state == RETRYING then
+      put(q.srem, q.t, id)
+    end
+  end
+end
+
+-- Enters a changed job where its state says it can be found. `deadline`: of its lease, when active.
+local function enter(q, id, head, deadline)
+  local state = head[STATE]
+  q.dirty[id], q.fresh[id] = head, nil
+  if state == WAITING then
+    put(q.zadd, q.w, 0 - head[PRIORITY], place_member_of(id, head))
+    q.ready = true
+  elseif state == ACTIVE then
+    put(q.zadd, q.a, deadline, member_of(q, id, head))
+  elseif ENDS[state] then
+    put(q.zadd, q[ENDS[state]], head[FINISHED], member_of(q, id, head))
+    local until_ms = keep_until(head)
+    if until_ms then
+      put(q.zadd, q.o, until_ms, member_of(q, id, head))
+    end
+    q.done = true
+  else
+    put(q.zadd, q.d, head[DUE], member_of(q, id, head))
+    if state == RETRYING then
+      put(q.sadd, q.t, id)
+    end
+    q.ready = true
+  end
+end
+
+-- Deletes a record with all that belongs to it; an id that was promised to be kept stays known.
+local function drop(q, id, head)
+  leave(q, id, head, true)
+  put(q.zrem, q.i, id)
+  for _, key in ipairs({ q.j, q.m, q.r, q.g, q.e }) do
+    put(q.hdel, key, id)
+  end
+  q.unlink[#q.unlink + 1] = q.root .. ':l:' .. id
+  local kept = options_of(head)[KEEP_ID]
+  if kept >= 0 and head[ENQUEUED] + kept > q.now then
+    put(q.zadd, q.k, head[ENQUEUED] + kept, id)
+  end
+  q.heads[id], q.fresh[id], q.dirty[id] = false, nil, nil
+  q.packed[id], q.records[id], q.members[id] = nil, nil, nil
+end
+
+-- Removes a record on somebody's wish; one that had not finished leaves its end in history.
+local function remove(q, id, head)
+  if not ENDS[head[STATE]] then
+    record(q, id, head, O_CANCELLED)
+  end
+  note(q, E_REMOVED, id, head, head[STATE])
+  drop(q, id, head)
+end
+
+local function waiting(q)
+  return redis.call('XLEN', q.f) + redis.call('ZCARD', q.w)
+end
+
+-- Milliseconds until the next job of `q` is due, or nil.
+local function next_due_in(q)
+  local first = redis.call('ZRANGE', q.d, 0, 0, 'WITHSCORES')
+  return first[2] and math.max(tonumber(first[2]) - q.now, 0)
+end

@@ -1,0 +1,202 @@
+-- Every change that a job can go through. The same rules as `windlass.core.transitions`, in the same order.
+
+local function keep_error(q, id, head, failure)
+  local known = redis.call('HGET', q.e, id)
+  local errors = known and cmsgpack.unpack(known) or {}
+  errors[#errors + 1] = { q.now, head[ATTEMPTS] + 1, failure[1], failure[2], failure[3], failure[4] }
+  if #errors > ERRORS_KEPT then
+    table.remove(errors, 1)
+  end
+  redis.call('HSET', q.e, id, cmsgpack.pack(errors))
+end
+
+local function drop_lease(head, settled)
+  if settled then
+    head[SETTLED] = head[TOKEN]
+  end
+  head[TOKEN] = ''
+end
+
+local function finish(q, id, head, state, reason)
+  leave(q, id, head)
+  if head[TOKEN] ~= '' then
+    drop_lease(head, true)
+  end
+  head[STATE], head[DUE], head[FINISHED], head[REASON] = state, 0, q.now, reason
+  enter(q, id, head)
+end
+
+local function put_back(q, id, head, state, delay)
+  leave(q, id, head)
+  drop_lease(head, true)
+  if delay > 0 then
+    head[STATE], head[DUE], head[READY] = state, q.now + delay, q.now + delay
+  else
+    head[STATE], head[READY], head[PLACE] = WAITING, q.now, fresh_place(q)
+  end
+  enter(q, id, head)
+end
+
+local function promote(q, id, head)
+  leave(q, id, head)
+  head[STATE] = WAITING
+  head[READY] = head[DUE] ~= 0 and math.min(head[DUE], q.now) or q.now
+  head[DUE], head[PLACE] = 0, fresh_place(q)
+  note(q, E_PROMOTED, id, head)
+  enter(q, id, head)
+end
+
+local function promote_members(q, members)
+  local ids = {}
+  for index, member in ipairs(members) do
+    ids[index] = id_of(member)
+  end
+  if #ids > 0 then
+    load(q, ids)
+    reserve(q, #ids)
+    for _, id in ipairs(ids) do
+      promote(q, id, q.heads[id])
+    end
+    settle_down(q)
+  end
+  return #ids
+end
+
+local function expire(q, id, head)
+  record(q, id, head, O_EXPIRED, nil, { 'JobExpired', '', '', '' })
+  finish(q, id, head, FAILED, 'expired')
+  note(q, E_FAILED, id, head, 'expired', 'JobExpired')
+end
+
+local function lease(q, id, head, token, worker, lease_ms)
+  leave(q, id, head)
+  if not q.fresh[id] then
+    put(q.hdel, q.g, id)
+  end
+  local own = options_of(head)[LEASE]
+  head[STATE], head[TOKEN], head[WORKER], head[STARTED] = ACTIVE, token, worker, q.now
+  head[DELIVERIES] = head[DELIVERIES] + 1
+  note(q, E_STARTED, id, head, head[ATTEMPTS] + 1, worker)
+  enter(q, id, head, q.now + (own > 0 and own or lease_ms))
+end
+
+-- An end is {queue, id, token, outcome, duration, result, delay, reason, uses attempt, miss, error}.
+local END_DURATION, END_DELAY, END_REASON, END_USES, END_MISS, END_ERROR = 5, 7, 8, 9, 10, 11
+local NO_ERROR = { '', '', '', '', '' }
+
+local function complete(q, id, head, item, result)
+  record(q, id, head, O_COMPLETED, item[END_DURATION])
+  local ttl = options_of(head)[RESULT_TTL]
+  head[RESULT_UNTIL] = q.now + (ttl >= 0 and ttl or DEFAULT_RESULT_TTL_MS)
+  finish(q, id, head, COMPLETED, '')
+  if result then
+    put(q.hset, q.r, id, result)
+  end
+  note(q, E_COMPLETED, id, head)
+end
+
+local function fail(q, id, head, item)
+  local failure = item[END_ERROR] or NO_ERROR
+  keep_error(q, id, head, failure)
+  record(q, id, head, O_FAILED, item[END_DURATION], failure)
+  head[ATTEMPTS] = head[ATTEMPTS] + item[END_USES]
+  finish(q, id, head, FAILED, item[END_REASON])
+  note(q, E_FAILED, id, head, item[END_REASON], failure[1], failure[5])
+end
+
+local function try_again(q, id, head, item)
+  local failure = item[END_ERROR] or NO_ERROR
+  keep_error(q, id, head, failure)
+  record(q, id, head, O_RETRYING, item[END_DURATION], failure)
+  head[ATTEMPTS] = head[ATTEMPTS] + 1
+  put_back(q, id, head, RETRYING, item[END_DELAY])
+  note(q, E_RETRYING, id, head, head[ATTEMPTS], failure[1], failure[5], head[DUE])
+end
+
+local function snooze(q, id, head, item)
+  record(q, id, head, O_SNOOZED, item[END_DURATION])
+  put_back(q, id, head, SCHEDULED, item[END_DELAY])
+  local reason = item[END_REASON] ~= '' and item[END_REASON] or 'snoozed'
+  if head[DUE] == 0 then
+    note(q, E_RELEASED, id, head, reason)
+  else
+    note(q, E_SCHEDULED, id, head, head[DUE], reason)
+  end
+end
+
+local function release(q, id, head, item)
+  record(q, id, head, O_RELEASED, item[END_DURATION])
+  head[MISSES] = head[MISSES] + item[END_MISS]
+  if item[END_DELAY] > 0 then
+    put_back(q, id, head, SCHEDULED, item[END_DELAY])
+  else
+    leave(q, id, head)
+    drop_lease(head, true)
+    head[STATE] = WAITING
+    enter(q, id, head)
+  end
+  note(q, E_RELEASED, id, head, item[END_REASON], head[DUE])
+end
+
+local function end_cancelled(q, id, head, item)
+  local reason = item[END_REASON]
+  if head[CANCEL] ~= '' then
+    reason = string.sub(head[CANCEL], 2)
+  end
+  record(q, id, head, O_CANCELLED, item[END_DURATION])
+  finish(q, id, head, CANCELLED, reason)
+  note(q, E_CANCELLED, id, head, reason)
+end
+
+-- By number: complete, fail, retry, snooze, release, cancel.
+local SETTLE = { complete, fail, try_again, snooze, release, end_cancelled }
+
+-- Ends the attempt of an active job whose token was checked.
+local function settle(q, id, head, item, result)
+  local outcome = item[4]
+  if head[CANCEL] ~= '' and outcome >= 3 and outcome <= 5 then
+    outcome = 6
+  end
+  SETTLE[outcome](q, id, head, item, result)
+end
+
+-- Gives back a lease that its worker never heard of: nobody settled anything.
+local function give_back(q, id, head)
+  local settled = head[SETTLED]
+  settle(q, id, head, { 0, id, head[TOKEN], 5, -1, 0, 0, 'reconciled', 0, 0 })
+  head[SETTLED] = settled
+end
+
+local function fail_stalled(q, id, head)
+  local message = 'the worker went silent ' .. head[STALLS] .. ' times, last ' .. head[WORKER]
+  local failure = { 'JobStalled', message, '', 'JobStalled' }
+  keep_error(q, id, head, failure)
+  record(q, id, head, O_FAILED, nil, failure)
+  drop_lease(head, false)
+  finish(q, id, head, FAILED, 'stalled')
+  note(q, E_FAILED, id, head, 'stalled', 'JobStalled', message)
+end
+
+-- Takes back an expired lease; false when the job has now failed because that happened too often.
+local function recover(q, id, head)
+  head[STALLS] = head[STALLS] + 1
+  if head[CANCEL] ~= '' then
+    local reason = string.sub(head[CANCEL], 2)
+    record(q, id, head, O_CANCELLED)
+    drop_lease(head, false)
+    finish(q, id, head, CANCELLED, reason)
+    note(q, E_CANCELLED, id, head, reason)
+    return true
+  end
+  if head[STALLS] > options_of(head)[MAX_STALLS] then
+    fail_stalled(q, id, head)
+    return false
+  end
+  record(q, id, head, O_STALLED)
+  leave(q, id, head)
+  drop_lease(head, false)
+  head[STATE] = WAITING
+  note(q, E_STALLED, id, head, head[WORKER], head[STALLS])
+  enter(q, id, head)
+  return true
+end

@@ -1,0 +1,133 @@
+-- Adding jobs: what an id that is already there answers, and how a new record is made.
+--
+-- A record in :j is the length of its head (2 bytes), the head, and the tail as the client sent it: the length
+-- of its meta (4 bytes), meta (request id or 1 when it is the id, codec, options), payload.
+
+-- Reads which of `ids` are there: most are new, so their records are asked for before their heads.
+local function load_known(q, ids)
+  local found = read('HMGET', q.j, ids)
+  local known = {}
+  for index, id in ipairs(ids) do
+    if found[index] then
+      known[#known + 1] = id
+    else
+      q.heads[id] = false
+    end
+  end
+  if #known > 0 then
+    load(q, known)
+  end
+end
+
+-- Reads in one go what the ids of a batch have to say.
+local function prepare_add(queues, jobs)
+  local ids = {}
+  for _, job in ipairs(jobs) do
+    local list = ids[job[1]] or {}
+    list[#list + 1] = job[2]
+    ids[job[1]] = list
+  end
+  for index, list in pairs(ids) do
+    local q = queues[index]
+    q.plain, q.kept = {}, {}
+    load_known(q, list)
+    if redis.call('EXISTS', q.k) == 1 then
+      local scores = read('ZMSCORE', q.k, list)
+      for at, id in ipairs(list) do
+        q.kept[id] = scores[at] and tonumber(scores[at])
+      end
+    end
+  end
+end
+
+local function request_id_of(q, id)
+  load_records(q, { id })
+  local stored = q.records[id]
+  local meta_at = 2 + struct.unpack('>I2', stored) + 4
+  local _, meta = cmsgpack.unpack_one(stored, meta_at)
+  return meta[1] == 1 and id or meta[1]
+end
+
+-- The answer of an existing job; nil when it makes way for the new one.
+local function answer_known(q, id, head, tail)
+  local _, meta = cmsgpack.unpack_one(tail, 4)
+  local request_id = meta[1] == 1 and id or meta[1]
+  if request_id ~= '' and request_id == request_id_of(q, id) then
+    return { 0, head[STATE], head[ENQUEUED], head[DUE] }
+  end
+  local kept = options_of(head)[KEEP_ID]
+  local outcome = 2
+  if not ENDS[head[STATE]] or (kept >= 0 and head[ENQUEUED] + kept > q.now) then
+    outcome = 1
+  elseif head[STATE] ~= COMPLETED or head[RESULT_UNTIL] <= q.now then
+    return nil
+  end
+  note(q, E_DEDUPLICATED, id, head)
+  settle_down(q)
+  return { outcome, head[STATE], head[ENQUEUED], head[DUE], view(q, id) }
+end
+
+local function create(q, job, tail, after, seq)
+  local id, task, priority, delay, run_at = job[2], job[3], job[4], job[5], job[6]
+  local now = after > 0 and math.max(q.now, after + 1) or q.now
+  local due = run_at >= 0 and run_at or now + delay
+  local later = due > now
+  local head = {
+    later and SCHEDULED or WAITING, seq, 0, priority, now, later and due or 0, later and due or 0,
+    job[7] >= 0 and now + job[7] or 0, task, job[8],
+  }
+  local packed = cmsgpack.pack(head)
+  local stored = struct.pack('>I2', #packed) .. packed .. tail
+  put(q.hset, q.j, id, stored)
+  q.heads[id], q.fresh[id], q.records[id], q.members[id], q.ready = nil, nil, nil, nil, true
+  if not later and priority == 0 then
+    q.plain[#q.plain + 1] = { seq, id }
+  else
+    put(q.zadd, q.i, seq, id)
+    if later then
+      put(q.zadd, q.d, due, member_of(q, id, head))
+    else
+      put(q.zadd, q.w, 0 - priority, member_of(q, id, head))
+    end
+  end
+  q.added = q.added or {}
+  q.added[id] = true
+  count(q, 'enqueued', task)
+  if later then
+    note(q, E_SCHEDULED, id, head, due)
+  else
+    note(q, E_ENQUEUED, id, head)
+  end
+  return (later or now ~= q.now) and { 0, head[STATE], now, head[DUE] } or 0
+end
+
+-- New jobs of priority 0 that wait, in order of their numbers.
+local function write_plain(q)
+  for _, entry in ipairs(q.plain or {}) do
+    redis.call('XADD', q.f, text(entry[1]) .. '-0', 'i', entry[2])
+  end
+  q.plain = {}
+end
+
+local function add_one(q, job, tail, seq)
+  local id = job[2]
+  if q.added and q.added[id] then -- twice in one batch: look at what was just written
+    write_indexes(q)
+    write_plain(q)
+  end
+  local head = head_of(q, id)
+  local after = 0
+  if head then
+    local answer = answer_known(q, id, head, tail)
+    if answer then
+      return answer
+    end
+    after = head[ENQUEUED]
+    remove(q, id, head)
+    settle_down(q)
+  elseif (q.kept[id] or 0) > q.now then
+    q.events[#q.events + 1] = { E_DEDUPLICATED, id, job[3] }
+    return { 1, 0, 0, 0 }
+  end
+  return create(q, job, tail, after, seq)
+end

@@ -1,0 +1,132 @@
+-- Removing what is past its keep, and removing on somebody's wish. Every step is bounded.
+
+-- Finished members beyond the count that the newest one's rule allows, once nobody needs their results.
+local function surplus(q, state, limit)
+  local key = q[ENDS[state]]
+  local newest = redis.call('ZRANGE', key, -1, -1)[1]
+  if not newest then
+    return {}
+  end
+  local options = options_of(head_of(q, id_of(newest)))
+  local kept = state == FAILED and options[7] or options[5]
+  local extra = kept >= 0 and redis.call('ZCARD', key) - kept or 0
+  local found = {}
+  for from = 0, math.min(extra, 5 * STEP) - 1, STEP do
+    local ids = {}
+    local members = redis.call('ZRANGE', key, from, math.min(from + STEP, extra) - 1)
+    for index, member in ipairs(members) do
+      ids[index] = id_of(member)
+    end
+    load(q, ids)
+    for index, id in ipairs(ids) do
+      local head = q.heads[id]
+      if #found < limit and spare_until(options_of(head), head[FINISHED]) <= q.now then
+        found[#found + 1] = members[index]
+      end
+    end
+  end
+  return found
+end
+
+-- Ids of finished records that may go, oldest end first, at most `limit` + 1 of them.
+local function prunable(q, limit)
+  local seen, found = {}, {}
+  local function gather(members)
+    for _, member in ipairs(members) do
+      if not seen[member] then
+        seen[member] = true
+        local id = id_of(member)
+        found[#found + 1] = { head_of(q, id)[FINISHED], member, id }
+      end
+    end
+  end
+  gather(redis.call('ZRANGEBYSCORE', q.o, '-inf', q.now, 'LIMIT', 0, limit + 1))
+  for state in pairs(ENDS) do
+    gather(surplus(q, state, limit + 1))
+  end
+  table.sort(found, function(one, two)
+    if one[1] ~= two[1] then
+      return one[1] < two[1]
+    end
+    return one[2] < two[2]
+  end)
+  return found
+end
+
+local function prune_ids(q)
+  local gone = redis.call('ZRANGEBYSCORE', q.k, '-inf', q.now, 'LIMIT', 0, STEP)
+  if #gone > 0 then
+    redis.call('ZREM', q.k, unpack(gone))
+  end
+  return #gone
+end
+
+-- Moves the beginning of the history log past rows that are too many or too old; returns how many rows that
+-- were, and 1 when there may be more.
+local function prune_history(q)
+  local marks = redis.call('HMGET', q.root, 'hi', 'hi0')
+  local last, first = tonumber(marks[1] or 0), tonumber(marks[2] or 1)
+  local from = math.max(first, last - HISTORY_KEPT + 1)
+  local read = 0
+  for _, entry in ipairs(redis.call('XRANGE', q.h, '-', '+', 'COUNT', 100)) do
+    local end_at = tonumber(string.match(entry[1], '^%d+'))
+    local _, at_ms = cmsgpack.unpack_one(entry[2][2], 1)
+    if at_ms > q.now - HISTORY_KEPT_MS then
+      break
+    end
+    from, read = math.max(from, end_at + 1), read + 1
+  end
+  if from > first then
+    redis.call('HSET', q.root, 'hi0', text(from))
+    redis.call('XTRIM', q.h, 'MINID', text(from))
+  end
+  return from - first, read == 100 and 1 or 0
+end
+
+-- Streams stay behind as empty keys: their numbers live in the root, so the keys may go.
+local function drop_empty_streams(q)
+  for _, key in ipairs({ q.f, q.v, q.h }) do
+    if redis.call('EXISTS', key) == 1 and redis.call('XLEN', key) == 0 then
+      redis.call('DEL', key)
+    end
+  end
+end
+
+-- The oldest jobs in `state` that entered it up to `before`: {since, member by sequence, id}, at most `limit`.
+local function oldest_finished(q, state, before, limit, found)
+  local part = redis.call('ZRANGEBYSCORE', q[ENDS[state]], '-inf', before, 'WITHSCORES', 'LIMIT', 0, limit)
+  for at = 1, #part, 2 do
+    found[#found + 1] = { tonumber(part[at + 1]), part[at], id_of(part[at]) }
+  end
+end
+
+local function gather_pending(q, ids, state, before, found)
+  load(q, ids)
+  for _, id in ipairs(ids) do
+    local head = q.heads[id]
+    if head and head[STATE] == state and head[ENQUEUED] <= before then
+      found[#found + 1] = { head[ENQUEUED], member_of(q, id, head), id }
+    end
+  end
+end
+
+local function oldest_pending(q, state, before, limit, found)
+  local ids, wanted = {}, math.max(limit, STEP)
+  if state == WAITING then
+    for _, entry in ipairs(redis.call('XRANGE', q.f, '-', '+', 'COUNT', limit)) do
+      ids[#ids + 1] = entry[2][2]
+    end
+  end
+  local key = state == WAITING and q.w or state == ACTIVE and q.a or q.d
+  for from = 0, 10 * STEP - 1, wanted do
+    local members = redis.call('ZRANGE', key, from, from + wanted - 1)
+    for _, member in ipairs(members) do
+      ids[#ids + 1] = id_of(member)
+    end
+    gather_pending(q, ids, state, before, found)
+    if #found >= limit or #members < wanted then
+      break
+    end
+    ids = {}
+  end
+end

@@ -1,0 +1,188 @@
+"""One server: a few connections to it, each carrying one request at a time.
+
+The connections are redis-py's own (TLS, passwords, RESP by hiredis); what is written here is only who uses
+which one when. A request that was cut short leaves its connection unusable, so it is closed and replaced.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import math
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import hiredis
+from redis.asyncio.connection import Connection, SSLConnection
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
+from redis.exceptions import RedisError, ResponseError
+
+from windlass.backends.valkey.errors import NotSentError
+from windlass.backends.valkey.settings import Settings
+
+#: A connection that rested longer is asked whether it is still there before it is used.
+_RESTED_S = 15.0
+_PING_S = 2.0
+
+Resolve = Callable[[], Awaitable[tuple[str, int]]]
+
+
+def pack_command(*parts: str | bytes | int) -> bytes:
+    """A command in the server's protocol."""
+    packed: bytes = hiredis.pack_command(parts)  # type: ignore[arg-type]  # its stub allows one part only
+    return packed
+
+
+_PING = pack_command("PING")
+
+
+def new_connection(settings: Settings, host: str, port: int, *, sentinel: bool = False) -> Connection:
+    """A connection, not yet open."""
+    options: dict[str, Any] = {
+        "host": host,
+        "port": port,
+        "db": 0 if sentinel else settings.db,
+        "username": settings.sentinel_username if sentinel else settings.username,
+        "password": settings.sentinel_password if sentinel else settings.password,
+        "protocol": 2,
+        "driver_info": None,
+        "retry": Retry(NoBackoff(), 0),
+        "socket_timeout": None,
+        "socket_connect_timeout": settings.timeout_s,
+        "socket_keepalive": True,
+        "health_check_interval": 0,
+    }
+    if settings.tls:
+        return SSLConnection(**options, **dict(settings.tls_options))
+    return Connection(**options)
+
+
+class Node:
+    """A server at one address, or at the address that ``resolve`` finds (Sentinel)."""
+
+    def __init__(
+        self, settings: Settings, host: str = "", port: int = 0, resolve: Resolve | None = None
+    ) -> None:
+        self._settings = settings
+        self._address = (host, port)
+        self._resolve = resolve
+        self._idle: list[tuple[Connection, float]] = []
+        self._slots = asyncio.Semaphore(settings.connections)
+        self._loop = asyncio.get_running_loop()
+        self._closed = False
+
+    @property
+    def where(self) -> str:
+        host, port = self._address
+        return f"{host}:{port}"
+
+    async def request(self, packed: bytes) -> Any:
+        """Send one command and give its answer. ``NotSentError`` when it surely did not reach the server."""
+        async with self._slots:
+            connection = await self._take()
+            try:
+                await connection.send_packed_command(packed, check_health=False)
+                answer = await connection.read_response(timeout=math.inf)
+            except ResponseError:
+                self._give_back(connection)
+                raise
+            except BaseException:
+                await _hang_up(connection)
+                raise
+            self._give_back(connection)
+            return answer
+
+    async def connect(self) -> Connection:
+        """A connection of the caller's own, open."""
+        if self._resolve is not None:
+            self._address = await self._resolve()
+        connection = new_connection(self._settings, *self._address)
+        try:
+            await connection.connect()  # type: ignore[no-untyped-call]
+        except (RedisError, OSError) as exc:
+            await _hang_up(connection)
+            if isinstance(exc, ResponseError) or type(exc).__name__.startswith("Authentication"):
+                raise
+            raise NotSentError(exc) from exc
+        except BaseException:
+            await _hang_up(connection)
+            raise
+        return connection
+
+    async def hang_up(self) -> None:
+        """Close the idle connections; the next request opens a new one."""
+        idle, self._idle = self._idle, []
+        for connection, _ in idle:
+            await _hang_up(connection)
+
+    async def close(self) -> None:
+        """Close for good: connections still in use close when they come back."""
+        self._closed = True
+        await self.hang_up()
+
+    def abandon(self) -> None:
+        """Close without a running loop: the one that these connections belonged to is gone."""
+        self._closed = True
+        idle, self._idle = self._idle, []
+        for connection, _ in idle:
+            _close_socket(connection)
+
+    async def _take(self) -> Connection:
+        while self._idle:
+            connection, since = self._idle.pop()
+            if _is_open(connection) and (self._loop.time() - since < _RESTED_S or await _answers(connection)):
+                return connection
+            await _hang_up(connection)
+        return await self.connect()
+
+    def _give_back(self, connection: Connection) -> None:
+        if self._closed:
+            _close_writer(connection)
+        else:
+            self._idle.append((connection, self._loop.time()))
+
+
+def _is_open(connection: Connection) -> bool:
+    """Whether nobody closed the connection while it rested."""
+    reader = getattr(connection, "_reader", None)
+    return (
+        connection.is_connected and reader is not None and not reader.at_eof() and reader.exception() is None
+    )
+
+
+async def _answers(connection: Connection) -> bool:
+    try:
+        async with asyncio.timeout(_PING_S):
+            await connection.send_packed_command(_PING, check_health=False)
+            await connection.read_response(timeout=math.inf)
+    except (RedisError, OSError, TimeoutError):
+        return False
+    return True
+
+
+async def _hang_up(connection: Connection) -> None:
+    with contextlib.suppress(RedisError, OSError):
+        await connection.disconnect(nowait=True)
+
+
+def _close_writer(connection: Connection) -> None:
+    writer = getattr(connection, "_writer", None)
+    if writer is not None:
+        with contextlib.suppress(OSError, RuntimeError):
+            writer.close()
+
+
+def _close_socket(connection: Connection) -> None:
+    writer = getattr(connection, "_writer", None)
+    transport = writer.transport if writer is not None else None
+    if transport is not None:
+        with contextlib.suppress(OSError, RuntimeError):
+            transport.abort()
+    connection._reader = connection._writer = None
+
+
+async def ask_once(connection: Connection, *parts: str | bytes | int) -> Any:
+    """One command on a connection that nobody else uses."""
+    await connection.send_packed_command(pack_command(*parts), check_health=False)
+    return await connection.read_response(timeout=math.inf)

@@ -1,0 +1,102 @@
+"""One client of one namespace on one event loop: its connections, its functions, what it knows of queues."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from windlass.backends.valkey.client import Client
+from windlass.backends.valkey.functions import Functions
+from windlass.backends.valkey.keys import Keys
+from windlass.backends.valkey.settings import Settings
+from windlass.core.job import JobRef
+
+#: Most queues in one call that looks at all of them.
+_PART = 100
+
+
+class Group(NamedTuple):
+    """Items whose queues share a slot: their roots, and the items with the position of their root."""
+
+    roots: list[str]
+    #: Position of each item in the request, for putting answers back in order.
+    positions: list[int]
+    #: Position of each item's queue in ``roots``, beginning with 1.
+    indexes: list[int]
+    names: list[str]
+
+
+class Session:
+    """What the verbs work with."""
+
+    def __init__(self, settings: Settings, keys: Keys) -> None:
+        self.keys = keys
+        self.client = Client(settings)
+        self.functions = Functions(self.client)
+        self.listed: set[str] = set()
+
+    def grouped(self, queues: Iterable[str]) -> list[Group]:
+        """Put items (named by their queues) together by slot; on one server that is one group."""
+        groups: dict[int, Group] = {}
+        indexes: dict[str, tuple[Group, int]] = {}
+        for position, name in enumerate(queues):
+            known = indexes.get(name)
+            if known is None:
+                root = self.keys.queue(name)
+                slot = self.client.topology.slot(root)
+                group = groups.get(slot)
+                if group is None:
+                    group = groups[slot] = Group([], [], [], [])
+                group.roots.append(root)
+                group.names.append(name)
+                known = indexes[name] = (group, len(group.roots))
+            known[0].positions.append(position)
+            known[0].indexes.append(known[1])
+        return list(groups.values())
+
+    def grouped_refs(self, refs: list[JobRef]) -> list[tuple[Group, list[tuple[int, str]]]]:
+        """The same for references to jobs, with what the functions want to see of each."""
+        return [
+            (group, [(index, refs[at].id) for index, at in zip(group.indexes, group.positions, strict=True)])
+            for group in self.grouped(ref.queue for ref in refs)
+        ]
+
+    async def list_queues(self, names: Iterable[str]) -> None:
+        """Enter queues in the list of queues before their first job: a queue must never be overlooked."""
+        new = [name for name in dict.fromkeys(names) if name not in self.listed]
+        if new:
+            await self.client.command(self.keys.queues, "SADD", self.keys.queues, *new)
+            self.listed.update(new)
+
+    async def list_again(self, names: list[str]) -> None:
+        """Enter queues that the server did not know: somebody may have emptied it under us."""
+        self.listed.difference_update(names)
+        await self.list_queues(names)
+
+    async def queue_names(self) -> list[str]:
+        """Every queue that ever held a job, by name."""
+        found = await self.client.command(self.keys.queues, "SMEMBERS", self.keys.queues)
+        return sorted(name.decode() for name in found)
+
+    async def all_groups(self) -> list[Group]:
+        """Every queue, in groups of bounded size."""
+        names = await self.queue_names()
+        groups = self.grouped(names)
+        return [
+            Group(group.roots[at : at + _PART], [], [], group.names[at : at + _PART])
+            for group in groups
+            for at in range(0, len(group.roots), _PART)
+        ]
+
+    async def close(self) -> None:
+        await self.client.close()
+
+
+async def together(*calls: object) -> list[object]:
+    """Await calls to several slots; all of them end before the first error is raised."""
+    answers = await asyncio.gather(*calls, return_exceptions=True)  # type: ignore[call-overload]
+    for answer in answers:
+        if isinstance(answer, BaseException):
+            raise answer
+    return list(answers)

@@ -1,0 +1,106 @@
+"""What a URL says about the server, checked."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+from urllib.parse import unquote
+
+from windlass.backend.urls import BackendUrl
+from windlass.errors import ConfigError
+
+Kind = Literal["standalone", "cluster", "sentinel"]
+
+_OPTIONS = {"timeout", "connections", "ca", "cert", "key", "verify", "sentinel_username", "sentinel_password"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """How to reach the server or servers."""
+
+    name: str
+    kind: Kind
+    addresses: tuple[tuple[str, int], ...]
+    namespace: str
+    tls: bool = False
+    username: str | None = None
+    password: str | None = None
+    db: int = 0
+    primary: str = ""
+    timeout_s: float = 5.0
+    connections: int = 8
+    tls_options: tuple[tuple[str, Any], ...] = ()
+    sentinel_username: str | None = None
+    sentinel_password: str | None = None
+
+
+def parse(url: BackendUrl) -> Settings:
+    """The settings in ``url``, or ``ConfigError``."""
+    url.check_options(_OPTIONS)
+    base, _, suffix = url.scheme.partition("+")
+    tls = base in ("valkeys", "rediss")
+    kind: Kind = "cluster" if suffix == "cluster" else "sentinel" if suffix == "sentinel" else "standalone"
+    credentials, _, hosts = url.host.rpartition("@")
+    username, _, password = credentials.partition(":")
+    primary, db = _path(url, kind)
+    options = url.options
+    return Settings(
+        name=base.removesuffix("s") if tls and base == "valkeys" else "redis" if base == "rediss" else base,
+        kind=kind,
+        addresses=tuple(_address(host, 26379 if kind == "sentinel" else 6379) for host in hosts.split(",")),
+        namespace=url.namespace,
+        tls=tls,
+        username=unquote(username) or None,
+        password=unquote(password) or None,
+        db=db,
+        primary=primary,
+        timeout_s=_number(options.get("timeout", "5"), "timeout", 0.05, 3_600),
+        connections=int(_number(options.get("connections", "8"), "connections", 1, 1_000)),
+        tls_options=_tls_options(options) if tls else (),
+        sentinel_username=options.get("sentinel_username"),
+        sentinel_password=options.get("sentinel_password"),
+    )
+
+
+def _path(url: BackendUrl, kind: Kind) -> tuple[str, int]:
+    parts = [part for part in url.path.split("/") if part]
+    primary = ""
+    if kind == "sentinel":
+        if not parts:
+            raise ConfigError("url", "like valkey+sentinel://host1,host2/name-of-the-primary/0", url.text)
+        primary = parts.pop(0)
+    if not parts:
+        return primary, 0
+    if len(parts) > 1 or not parts[0].isdigit() or (kind == "cluster" and parts[0] != "0"):
+        raise ConfigError("url", "ended by the number of a database (0 in a cluster)", url.text)
+    return primary, int(parts[0])
+
+
+def _address(text: str, default_port: int) -> tuple[str, int]:
+    host, _, port = text.rpartition(":") if ":" in text.split("]")[-1] else (text, "", "")
+    if port and not port.isdigit():
+        raise ConfigError("url", "with ports that are numbers", text)
+    return (host or text).strip("[]") or "127.0.0.1", int(port) if port else default_port
+
+
+def _number(text: str, option: str, low: float, high: float) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not low <= value <= high:
+        raise ConfigError(option, f"a number from {low:g} to {high:g}", text)
+    return value
+
+
+def _tls_options(options: dict[str, str]) -> tuple[tuple[str, Any], ...]:
+    verify = options.get("verify", "full")
+    if verify not in ("full", "ca", "none"):
+        raise ConfigError("verify", "full, ca (no check of the host's name) or none", verify)
+    found: dict[str, Any] = {
+        "ssl_cert_reqs": "none" if verify == "none" else "required",
+        "ssl_check_hostname": verify == "full",
+    }
+    names = {"ca": "ssl_ca_certs", "cert": "ssl_certfile", "key": "ssl_keyfile"}
+    found |= {names[name]: options[name] for name in names if name in options}
+    return tuple(found.items())

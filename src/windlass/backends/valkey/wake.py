@@ -1,0 +1,238 @@
+"""Hints from the server: connections that do nothing but listen, one per server that is listened to.
+
+Functions publish on a (sharded) channel per queue and kind, which lives where the queue lives. Whoever
+listens first subscribes and only then looks at the store: a request waits for subscriptions that are still on
+their way, so nothing that happens after ``listen`` goes unheard. After a lost connection everybody is woken,
+because something may have been missed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import math
+from collections import Counter
+from collections.abc import Iterable
+
+from redis.asyncio.connection import Connection
+from redis.exceptions import RedisError
+
+from windlass.backend.hub import Hub
+from windlass.backends.valkey.client import Client
+from windlass.backends.valkey.errors import NotSentError
+from windlass.backends.valkey.gate import Gate
+from windlass.backends.valkey.keys import Keys
+from windlass.backends.valkey.node import Node, pack_command
+from windlass.core.clock import SYSTEM_CLOCK, Clock
+
+log = logging.getLogger("windlass.valkey")
+
+_FIRST_PAUSE_S, _LAST_PAUSE_S = 0.05, 5.0
+#: A silent connection is asked this often whether it is still there.
+_PING_S = 10.0
+_PONG_S = 2.0
+
+
+class WakeListener:
+    """See ``backend.protocol.Listener``: its topics are subscribed to as long as it is open."""
+
+    def __init__(self, waker: Waker, topics: Iterable[str]) -> None:
+        self._inner = waker.hub.listen(topics)
+        self._waker: Waker | None = waker
+        self.topics = self._inner.topics
+
+    async def wait(self, timeout_ms: float | None = None, clock: Clock = SYSTEM_CLOCK) -> frozenset[str]:
+        return await self._inner.wait(timeout_ms, clock)
+
+    def wake(self) -> None:
+        self._inner.wake()
+
+    def close(self) -> None:
+        self._inner.close()
+        waker, self._waker = self._waker, None
+        if waker is not None:
+            waker.drop(self.topics)
+
+
+class _Line:
+    """One connection, and what is subscribed to on it."""
+
+    def __init__(self, connection: Connection, waker: Waker) -> None:
+        self.connection = connection
+        self.channels: set[str] = set()
+        self.pongs: list[asyncio.Future[None]] = []
+        self._waker = waker
+        self.reader = asyncio.create_task(self._read(), name="windlass-valkey-read")
+
+    async def send(self, *parts: str) -> None:
+        await self.connection.send_packed_command(pack_command(*parts), check_health=False)
+
+    async def ping(self) -> None:
+        """Return when everything that was published before has been read."""
+        pong: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.pongs.append(pong)
+        await self.send("PING")
+        await asyncio.wait([pong, self.reader], timeout=_PONG_S, return_when=asyncio.FIRST_COMPLETED)
+        if not pong.done():
+            raise TimeoutError("the connection for hints went silent")
+
+    async def close(self) -> None:
+        self.reader.cancel()
+        with contextlib.suppress(asyncio.CancelledError, RedisError, OSError):
+            await self.reader
+        with contextlib.suppress(RedisError, OSError):
+            await self.connection.disconnect(nowait=True)
+
+    async def _read(self) -> None:
+        while True:
+            answer = await self.connection.read_response(timeout=math.inf)
+            if answer[0] == b"smessage":
+                self._waker.heard(answer[1].decode())
+            elif answer[0] == b"ssubscribe":
+                self._waker.confirmed(answer[1].decode())
+            elif answer[0] == b"pong" and self.pongs:
+                pong = self.pongs.pop(0)
+                if not pong.done():
+                    pong.set_result(None)
+            elif answer[0] == b"sunsubscribe" and answer[1].decode() in self.channels:
+                raise OSError("a slot moved away")
+
+
+class Waker:
+    """Subscriptions of one event loop."""
+
+    def __init__(self, client: Client, keys: Keys, gate: Gate) -> None:
+        self.hub = Hub()
+        self._topology = client.topology
+        self._keys = keys
+        self._gate = gate
+        self._loop = asyncio.get_running_loop()
+        self._wanted: Counter[str] = Counter()
+        self._topics: dict[str, str] = {}
+        self._pending: set[str] = set()
+        self._lines: dict[Node, _Line] = {}
+        self._changed = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+        self._closed = False
+
+    def listen(self, topics: Iterable[str]) -> WakeListener:
+        """Hints about ``topics`` from now on."""
+        listener = WakeListener(self, topics)
+        for topic in listener.topics:
+            channel = self._keys.channel(topic)
+            self._topics[channel] = topic
+            self._wanted[channel] += 1
+            if self._wanted[channel] == 1:
+                self._pending.add(channel)
+        if self._pending:
+            self._gate.shut(self)
+        self._changed.set()
+        if self._task is None and not self._closed:
+            self._task = self._loop.create_task(self._run(), name="windlass-valkey-wake")
+        return listener
+
+    def drop(self, topics: Iterable[str]) -> None:
+        """Nobody needs these any more (as far as one listener goes). From any thread."""
+        with contextlib.suppress(RuntimeError):  # the loop is gone, and the connection with it
+            self._loop.call_soon_threadsafe(self._forget, list(topics))
+
+    def _forget(self, topics: list[str]) -> None:
+        for topic in topics:
+            channel = self._keys.channel(topic)
+            self._wanted[channel] -= 1
+            if self._wanted[channel] <= 0:
+                del self._wanted[channel]
+                self.confirmed(channel)
+        self._changed.set()
+
+    async def sync(self) -> None:
+        """Return when every hint that was published before has been given out. For tests that drive time."""
+        for line in list(self._lines.values()):
+            with contextlib.suppress(RedisError, OSError, TimeoutError):
+                await line.ping()
+
+    async def close(self) -> None:
+        """Stop listening."""
+        self._closed = True
+        task, self._task = self._task, None
+        if task is not None:
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
+        self._let_pass()
+
+    def heard(self, channel: str) -> None:
+        topic = self._topics.get(channel)
+        if topic is not None:
+            self.hub.publish([topic])
+
+    def confirmed(self, channel: str) -> None:
+        self._pending.discard(channel)
+        if not self._pending:
+            self._gate.open(self)
+
+    def _let_pass(self) -> None:
+        self._pending.clear()
+        self._gate.open(self)
+
+    # --- the connections --------------------------------------------------------------------------
+
+    async def _run(self) -> None:
+        pause_s = _FIRST_PAUSE_S
+        resumed = False
+        while True:
+            try:
+                await self._serve(resumed)
+            except (RedisError, OSError, NotSentError, TimeoutError) as exc:
+                log.info("no hints for %g s: %s", pause_s, exc)
+                await self._topology.learn(exc)
+            finally:
+                lines, self._lines = self._lines, {}
+                for line in lines.values():
+                    await line.close()
+            self._let_pass()  # nobody waits for a server that is not there
+            resumed = True
+            await asyncio.sleep(pause_s)
+            pause_s = min(pause_s * 2, _LAST_PAUSE_S)
+
+    async def _serve(self, resumed: bool) -> None:
+        """Keep the subscriptions as wanted until a connection breaks."""
+        while True:
+            self._changed.clear()
+            await self._subscribe()
+            if resumed:
+                resumed = False
+                self.hub.wake_all()
+            readers = {line.reader for line in self._lines.values()}
+            waiter = self._loop.create_task(self._changed.wait(), name="windlass-valkey-wait")
+            try:
+                await asyncio.wait({waiter, *readers}, timeout=_PING_S, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                waiter.cancel()
+            for reader in readers:
+                if reader.done():
+                    reader.result()
+            if not self._changed.is_set():
+                for line in self._lines.values():
+                    await line.ping()  # a dead connection must not go unnoticed
+
+    async def _subscribe(self) -> None:
+        wanted: dict[Node, dict[int, set[str]]] = {}
+        for channel in list(self._wanted):
+            slot = self._topology.slot(channel)
+            node = await self._topology.node(slot)
+            wanted.setdefault(node, {}).setdefault(slot, set()).add(channel)
+        for node, slots in wanted.items():
+            line = self._lines.get(node)
+            if line is None:
+                line = self._lines[node] = _Line(await node.connect(), self)
+            for channels in slots.values():
+                new = channels - line.channels
+                if new:
+                    await line.send("SSUBSCRIBE", *sorted(new))
+                    line.channels |= new
+        for line in self._lines.values():
+            for channel in line.channels - self._wanted.keys():
+                line.channels.discard(channel)
+                await line.send("SUNSUBSCRIBE", channel)

@@ -1,0 +1,227 @@
+"""A worker's turn: settle, claim, extend. One call per slot touched; on one server that is one call.
+
+In a cluster the queues of a claim may live in several slots. Their shares are asked for at once, each cut so
+that the sum never exceeds the limit; what is then still free goes to queues that said they hold more, in
+order, up to their caps. Tokens begin with the claim's id and name the part they came from.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from typing import Any
+
+from windlass.backend import requests as rq
+from windlass.backends.valkey import records
+from windlass.backends.valkey.codes import EXTENDED, OUTCOME_NUMBERS, SETTLED
+from windlass.backends.valkey.functions import Turn
+from windlass.backends.valkey.session import Group, Session, together
+from windlass.core.job import JobRecord
+from windlass.core.outcome import Extended, Settled, Settlement
+
+
+async def settle(session: Session, request: rq.Settle, now: str) -> rq.SettleResult:
+    """Ends and, in the same step, the next jobs."""
+    claim = request.claim
+    if not request.items and claim is None:
+        return rq.SettleResult([], None)
+    lines = claim.queues if claim else []
+    names = [end.queue for end in request.items] + [line.name for line in lines]
+    groups = session.grouped(names)
+    if len(groups) == 1:
+        return await _one_slot(session, groups[0], request, now)
+    return await _many_slots(session, groups, request, now)
+
+
+async def claim(session: Session, request: rq.Claim, now: str) -> rq.Claimed:
+    """The next jobs."""
+    if not request.queues:
+        time = await session.client.command(session.keys.root, "TIME")
+        now_ms = int(now) if now else int(time[0]) * 1000 + int(time[1]) // 1000
+        return rq.Claimed([], now_ms, None)
+    result = await settle(session, rq.Settle(items=[], claim=request), now)
+    assert result.claimed is not None
+    return result.claimed
+
+
+async def extend(session: Session, request: rq.Extend, now: str) -> list[Extended]:
+    """Later deadlines."""
+    groups = session.grouped(lease.queue for lease in request.leases)
+    answers: list[Extended] = [Extended.LOST] * len(request.leases)
+
+    async def one(group: Group) -> None:
+        items = []
+        for index, at in zip(group.indexes, group.positions, strict=True):
+            lease = request.leases[at]
+            items.append((index, lease.id, lease.token, lease.lease_ms))
+        statuses = await session.functions.extend(group.roots, now, items)
+        for at, status in zip(group.positions, statuses, strict=True):
+            answers[at] = EXTENDED[status]
+
+    await together(*(one(group) for group in groups))
+    return answers
+
+
+# --- one slot -----------------------------------------------------------------------------------------
+
+
+async def _one_slot(session: Session, group: Group, request: rq.Settle, now: str) -> rq.SettleResult:
+    count = len(request.items)
+    ends, results = _ends(request.items, group.indexes[:count])
+    asked: Any = 0
+    if request.claim is not None:
+        lines = [
+            (index, line.share, line.cap, 0)
+            for index, line in zip(group.indexes[count:], request.claim.queues, strict=True)
+        ]
+        asked = _claim(request.claim, request.claim.claim_id, request.claim.limit, lines)
+    turn = await session.functions.work(group.roots, now, ends, asked, results)
+    items = [SETTLED[status] for status in turn.statuses]
+    if request.claim is None:
+        return rq.SettleResult(items, None)
+    claimed = rq.Claimed(_leased(turn, group, request.claim), turn.now_ms, _due(turn.next_due_in_ms))
+    return rq.SettleResult(items, claimed)
+
+
+def _ends(items: list[Settlement], indexes: list[int]) -> tuple[list[Any], list[bytes]]:
+    ends: list[Any] = []
+    results: list[bytes] = []
+    for index, end in zip(indexes, items, strict=True):
+        if end.result is not None:
+            results.append(end.result)
+        position = 0 if end.result is None else len(results)
+        ends.append(records.settlement(index, end, OUTCOME_NUMBERS[end.outcome], position))
+    return ends, results
+
+
+def _claim(claim: rq.Claim, claim_id: str, limit: int, lines: list[Any]) -> tuple[Any, ...]:
+    return (claim.worker, claim.lease_ms, claim_id, limit, lines)
+
+
+def _due(next_due_in_ms: int) -> int | None:
+    return None if next_due_in_ms < 0 else next_due_in_ms
+
+
+def _leased(turn: Turn, group: Group, claim: rq.Claim) -> list[JobRecord]:
+    jobs = []
+    found = turn.leased
+    for at in range(0, len(found), 5):
+        index, job_id, stored, head, errors = found[at : at + 5]
+        job = records.job_record(group.names[index - 1], job_id.decode(), stored, head, errors)
+        job.lease_until_ms = turn.now_ms + (job.options.lease_ms or claim.lease_ms)
+        jobs.append(job)
+    return jobs
+
+
+# --- several slots of a cluster -------------------------------------------------------------------------
+
+
+async def _many_slots(session: Session, groups: list[Group], request: rq.Settle, now: str) -> rq.SettleResult:
+    count = len(request.items)
+    items: list[Settled] = [Settled.GONE] * count
+    lines = request.claim.queues if request.claim else []
+    allowed = _cut_shares(lines, request.claim.limit if request.claim else 0)
+    round_one = _Round(session, request.claim, lines, now)
+
+    async def one(number: int, group: Group) -> None:
+        mine = [(at, index) for at, index in zip(group.positions, group.indexes, strict=True) if at < count]
+        asked = {
+            at - count: index for at, index in zip(group.positions, group.indexes, strict=True) if at >= count
+        }
+        ends, results = _ends([request.items[at] for at, _ in mine], [index for _, index in mine])
+        turn = await round_one.ask(
+            group, f"{number}", asked, {at: allowed[at] for at in asked}, ends, results
+        )
+        for (at, _), status in zip(mine, turn.statuses, strict=True):
+            items[at] = SETTLED[status]
+
+    await together(*(one(number, group) for number, group in enumerate(groups)))
+    if request.claim is None:
+        return rq.SettleResult(items, None)
+    await round_one.fill(groups, count, request.claim.limit)
+    return rq.SettleResult(items, round_one.claimed())
+
+
+def _cut_shares(lines: list[rq.ClaimQueue], limit: int) -> list[int]:
+    cut = []
+    for line in lines:
+        cut.append(max(min(line.share, limit), 0))
+        limit -= cut[-1]
+    return cut
+
+
+class _Round:
+    """Claims over several slots: who gave what, and who holds more."""
+
+    def __init__(
+        self, session: Session, claim: rq.Claim | None, lines: list[rq.ClaimQueue], now: str
+    ) -> None:
+        self._session = session
+        self._claim = claim
+        self._lines = lines
+        self._now = now
+        self._given: dict[int, list[JobRecord]] = {}
+        self._jobs: list[JobRecord] = []
+        self._more: set[int] = set()
+        self._due: dict[str, int] = {}
+        self._now_ms = 0
+        self._taken: Counter[int] = Counter()
+
+    async def ask(
+        self,
+        group: Group,
+        part: str,
+        asked: dict[int, int],
+        bounds: dict[int, int],
+        ends: list[Any],
+        results: list[bytes],
+    ) -> Turn:
+        """One call to one slot. ``asked``: line -> position of its root; ``bounds``: line -> most jobs."""
+        claim: Any = 0
+        if self._claim is not None and asked:
+            lines = [(index, bounds[line], bounds[line], self._taken[line]) for line, index in asked.items()]
+            claim_id = f"{self._claim.claim_id}.{part}"
+            claim = _claim(self._claim, claim_id, sum(bounds.values()), lines)
+        turn = await self._session.functions.work(group.roots, self._now, ends, claim, results)
+        if claim and self._claim is not None:
+            self._note(turn, group, asked)
+        return turn
+
+    def _note(self, turn: Turn, group: Group, asked: dict[int, int]) -> None:
+        assert self._claim is not None
+        self._now_ms = max(self._now_ms, turn.now_ms)
+        self._due[group.roots[0]] = turn.next_due_in_ms
+        by_name = {group.names[index - 1]: line for line, index in asked.items()}
+        for (line, _), left in zip(asked.items(), turn.left, strict=True):
+            (self._more.add if left == ord("1") else self._more.discard)(line)
+        for job in _leased(turn, group, self._claim):
+            self._given.setdefault(by_name[job.queue], []).append(job)
+            self._taken[by_name[job.queue]] += 1
+
+    async def fill(self, groups: list[Group], first: int, limit: int) -> None:
+        """What the first calls left free: to the shares that were cut, then up to the caps, in order."""
+        for bound in ("share", "cap"):
+            for line, asked in enumerate(self._lines):
+                room = min(getattr(asked, bound) - self._taken[line], limit - sum(self._taken.values()))
+                if line in self._more and room > 0:
+                    group = next(group for group in groups if first + line in group.positions)
+                    index = group.indexes[group.positions.index(first + line)]
+                    await self.ask(group, f"{line}{bound[0]}", {line: index}, {line: room}, [], [])
+            self._jobs += [job for line in range(len(self._lines)) for job in self._given.pop(line, [])]
+
+    def claimed(self) -> rq.Claimed:
+        due = [ms for ms in self._due.values() if ms >= 0]
+        return rq.Claimed(self._jobs, self._now_ms, min(due, default=None))
+
+
+async def reconcile(session: Session, request: rq.Reconcile, now: str) -> int:
+    """Give back leases that nobody holds, queue by queue."""
+    given = 0
+    for name in await session.queue_names():
+        skip = 0
+        while skip >= 0:
+            root = session.keys.queue(name)
+            count, skip = await session.functions.reconcile(root, now, request.worker, request.held, skip)
+            given += count
+            await asyncio.sleep(0)
+    return given

@@ -1,0 +1,166 @@
+"""Charts as inline SVG: stacked areas and lines over time, readable in light and dark."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from html import escape
+
+_WIDTH, _HEIGHT = 860, 220
+_LEFT, _RIGHT, _TOP, _BOTTOM = 56, 8, 8, 24
+COOL = ("#2f6fb0", "#3aa18b", "#8b6fc0", "#c98a2d", "#5aa3d0", "#7f8c3a")
+WARM = ("#d9a62e", "#c8453b", "#7a4b94", "#9c5a2b")
+
+STYLE = """
+:root {
+  color-scheme: light dark; --ink: #1c232b; --dim: #66717d; --line: #d8dee4; --paper: #fff; --tile: #f4f6f8
+}
+@media (prefers-color-scheme: dark) {
+  :root { --ink: #e6eaee; --dim: #98a3ae; --line: #38424c; --paper: #161b20; --tile: #20272e }
+}
+body { margin: 0; background: var(--paper); color: var(--ink); font: 15px/1.45 system-ui, sans-serif }
+main { max-width: 920px; margin: 0 auto; padding: 24px 20px 60px }
+h1 { font-size: 24px; margin: 0 } h2 { font-size: 17px; margin: 32px 0 8px }
+header p, figcaption { color: var(--dim); margin: 2px 0 16px } figcaption { margin: 0 0 6px }
+figcaption b { color: var(--ink) }
+.tiles { display: flex; flex-wrap: wrap; gap: 10px; margin-bottom: 20px }
+.tiles div { background: var(--tile); border-radius: 8px; padding: 10px 14px; min-width: 92px }
+.tiles b { display: block; font-size: 20px } .tiles span { color: var(--dim); font-size: 13px }
+figure { margin: 0 0 26px } svg { width: 100%; height: auto; display: block }
+svg text { fill: var(--dim); font-size: 11px } svg .grid { stroke: var(--line) }
+table { border-collapse: collapse; width: 100%; font-size: 13px; display: block; overflow-x: auto }
+th, td { text-align: left; padding: 5px 12px 5px 0; white-space: nowrap }
+th, td { border-bottom: 1px solid var(--line) }
+th { color: var(--dim); font-weight: 500 }
+"""
+
+Series = Mapping[str, Sequence[float | None]]
+
+
+def stacked(windows: Sequence[int], series: Series, *, warm: bool = False) -> str:
+    """Areas on top of each other; nothing counts as zero."""
+    colours = WARM if warm else COOL
+    below = [0.0] * len(windows)
+    layers: list[tuple[list[float], list[float], str]] = []
+    for n, values in enumerate(series.values()):
+        above = [base + (value or 0.0) for base, value in zip(below, values, strict=True)]
+        layers.append((below, above, colours[n % len(colours)]))
+        below = above
+    scale = _Scale(windows, max(below, default=0.0))
+    shapes = "".join(
+        f'<path d="{_area(scale, windows, low, high)}" fill="{colour}" fill-opacity="0.82"/>'
+        for low, high, colour in layers
+    )
+    return _frame(scale, shapes, list(series), colours)
+
+
+def lines(windows: Sequence[int], series: Series, *, log: bool = False) -> str:
+    """A line for each series; gaps where there is no value."""
+    known = [value for values in series.values() for value in values if value is not None]
+    scale = _Scale(windows, max(known, default=0.0), log=log)
+    shapes = "".join(
+        f'<path d="{_line(scale, windows, values)}" fill="none" stroke="{COOL[n % len(COOL)]}" '
+        'stroke-width="1.8" stroke-linejoin="round" stroke-linecap="round"/>'
+        for n, values in enumerate(series.values())
+    )
+    return _frame(scale, shapes, list(series), COOL)
+
+
+class _Scale:
+    """From values to places in the picture."""
+
+    def __init__(self, windows: Sequence[int], most: float, *, log: bool = False) -> None:
+        self.first = windows[0] if windows else 0
+        self.last = windows[-1] if windows else 1
+        self.log = log
+        self.ticks = _log_ticks(most) if log else _ticks(most)
+        self.most = max(self.ticks[-1], most, 1e-9)
+
+    def x(self, window: int) -> float:
+        span = max(self.last - self.first, 1)
+        return _LEFT + (window - self.first) / span * (_WIDTH - _LEFT - _RIGHT)
+
+    def y(self, value: float) -> float:
+        share = math.log10(1 + value) / math.log10(1 + self.most) if self.log else value / self.most
+        return _HEIGHT - _BOTTOM - share * (_HEIGHT - _TOP - _BOTTOM)
+
+
+def _ticks(most: float) -> list[float]:
+    if most <= 0:
+        return [0.0, 1.0]
+    step = 10.0 ** math.floor(math.log10(most))
+    step = next(step * f for f in (0.2, 0.25, 0.5, 1, 2, 5) if most / (step * f) <= 5)
+    step = max(step, 1.0)
+    return [step * n for n in range(math.ceil(most / step) + 1)]
+
+
+def _log_ticks(most: float) -> list[float]:
+    return [0.0, *(10.0**n for n in range(max(math.ceil(math.log10(max(most, 10))), 1) + 1))]
+
+
+def _area(scale: _Scale, windows: Sequence[int], low: Sequence[float], high: Sequence[float]) -> str:
+    there = [f"{scale.x(w):.1f},{scale.y(v):.1f}" for w, v in zip(windows, high, strict=True)]
+    back = [f"{scale.x(w):.1f},{scale.y(v):.1f}" for w, v in zip(windows, low, strict=True)]
+    if len(windows) == 1:  # a single window still deserves a visible bar
+        edge = _WIDTH - _RIGHT
+        there.append(f"{edge},{scale.y(high[0]):.1f}")
+        back.append(f"{edge},{scale.y(low[0]):.1f}")
+    return f"M{' L'.join([*there, *reversed(back)])} Z" if there else ""
+
+
+def _line(scale: _Scale, windows: Sequence[int], values: Sequence[float | None]) -> str:
+    path, pen = [], "M"
+    for window, value in zip(windows, values, strict=True):
+        if value is None:
+            pen = "M"
+            continue
+        point = f"{scale.x(window):.1f},{scale.y(value):.1f}"
+        path.append(f"{pen}{point}" + ("l0.1,0" if pen == "M" else ""))  # a lone point is a dot
+        pen = "L"
+    return " ".join(path)
+
+
+def _frame(scale: _Scale, shapes: str, names: Sequence[str], colours: Sequence[str]) -> str:
+    grid = "".join(
+        f'<path class="grid" d="M{_LEFT},{scale.y(tick):.1f} H{_WIDTH - _RIGHT}"/>'
+        f'<text x="{_LEFT - 6}" y="{scale.y(tick) + 4:.1f}" text-anchor="end">{_short(tick)}</text>'
+        for tick in scale.ticks
+    )
+    dates = "".join(
+        f'<text x="{scale.x(at):.1f}" y="{_HEIGHT - 6}" text-anchor="{anchor}">{_when(at, scale)}</text>'
+        for at, anchor in _dates(scale)
+    )
+    legend = "".join(
+        f'<tspan fill="{colours[n % len(colours)]}" dx="{12 if n else 0}">&#9632;</tspan> {escape(name)}'
+        for n, name in enumerate(names)
+    )
+    label = escape(", ".join(names))
+    return (
+        f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT + 20}" role="img" aria-label="{label}">{grid}{shapes}{dates}'
+        f'<text x="{_LEFT}" y="{_HEIGHT + 14}">{legend}</text></svg>'
+    )
+
+
+def _dates(scale: _Scale) -> list[tuple[int, str]]:
+    if scale.first == scale.last:
+        return [(scale.first, "start")]
+    steps = 5
+    anchors = ["start", *["middle"] * (steps - 1), "end"]
+    span = scale.last - scale.first
+    return [(scale.first + span * n // steps, anchors[n]) for n in range(steps + 1)]
+
+
+def _when(ms: int, scale: _Scale) -> str:
+    moment = datetime.fromtimestamp(ms / 1000, UTC)
+    span = scale.last - scale.first
+    if span <= 86_400_000:
+        return moment.strftime("%H:%M")
+    return moment.strftime("%d %b %H:%M" if span <= 10 * 86_400_000 else "%d %b %Y")
+
+
+def _short(value: float) -> str:
+    for limit, unit in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if value >= limit:
+            return f"{value / limit:g}{unit}"
+    return f"{value:g}"

@@ -1,0 +1,360 @@
+"""What the lake says about a period: figures for the terminal, and one HTML page with charts in it.
+
+Reads gold only, without a JVM. The page needs nothing from the network: styles and charts are inside.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from html import escape
+from typing import Any
+
+from windlass.pipeline import charts, schemas
+from windlass.pipeline.gold import Gold, Row, add_up
+from windlass.pipeline.transforms.grains import GRAIN_MS
+
+#: At most so many points in a chart: the grain follows from the length of the period.
+_POINTS = 400
+_TOP = 12
+
+
+@dataclass
+class Report:
+    """The figures of a period."""
+
+    lake: str
+    since_ms: int
+    until_ms: int
+    grain: str
+    total: Row
+    by_task: list[Row]
+    by_queue: list[Row]
+    #: One row per window, all queues together, with no window left out.
+    over_time: list[Row]
+    #: By queue: one row per window.
+    queues_over_time: dict[str, list[Row]]
+    errors: list[Row]
+    workers: list[Row]
+    backlog: dict[str, list[tuple[int, int]]] = field(default_factory=dict)
+    gaps: int = 0
+
+    @property
+    def is_empty(self) -> bool:
+        return not self.total.get("attempts")
+
+
+def build_report(gold: Gold, since_ms: int | None, until_ms: int | None) -> Report:
+    """Gather a report. Without bounds, everything that the lake holds."""
+    days = gold.rollups("day")
+    if days:
+        first, last = days[0]["window_start"], days[-1]["window_start"] + GRAIN_MS["day"]
+    else:
+        first = last = since_ms or 0
+    since = since_ms if since_ms is not None else first
+    until = until_ms if until_ms is not None else last
+    if since_ms is None and until_ms is None and days:
+        since, until = _trimmed(gold, since, until)
+    grain = _grain(until - since)
+    rows = gold.rollups(grain, since, until)
+    windows = list(range(since - since % GRAIN_MS[grain], until, GRAIN_MS[grain]))
+    totals = add_up(rows, ())
+    by_queue = {queue["queue"]: queue for queue in add_up(rows, ("queue",))}
+    return Report(
+        lake=gold.lake.root,
+        since_ms=since,
+        until_ms=until,
+        grain=grain,
+        total=totals[0] if totals else {},
+        by_task=_busiest(add_up(rows, ("queue", "task"))),
+        by_queue=_busiest(by_queue.values()),
+        over_time=_filled(add_up(rows, ("window_start",)), windows),
+        queues_over_time={
+            queue: _filled(add_up([r for r in rows if r["queue"] == queue], ("window_start",)), windows)
+            for queue in by_queue
+        },
+        errors=_errors(gold.rows(schemas.GOLD_ERRORS, since, until)),
+        workers=_workers(gold.rows(schemas.GOLD_WORKERS, since - since % GRAIN_MS["hour"], until)),
+        backlog=_backlog(gold.rows(schemas.GOLD_BACKLOG, None, until), windows),
+        gaps=sum(entry.rows for entry in gold.lake.state.of(schemas.BRONZE_GAPS)),
+    )
+
+
+def _trimmed(gold: Gold, since: int, until: int) -> tuple[int, int]:
+    """The whole of the lake, less the empty hours at both ends."""
+    hours = [row["window_start"] for row in gold.rollups("hour", since, until)]
+    return (hours[0], hours[-1] + GRAIN_MS["hour"]) if hours else (since, until)
+
+
+def _grain(span_ms: int) -> str:
+    for grain in ("minute", "hour"):
+        if span_ms <= _POINTS * GRAIN_MS[grain]:
+            return grain
+    return "day"
+
+
+def _busiest(rows: Any) -> list[Row]:
+    return sorted(rows, key=lambda row: -row["attempts"])
+
+
+def _filled(rows: Sequence[Row], windows: Sequence[int]) -> list[Row]:
+    known = {row["window_start"]: row for row in rows}
+    return [known.get(window, {"window_start": window}) for window in windows]
+
+
+def _errors(rows: Sequence[Row]) -> list[Row]:
+    found: dict[tuple[str, ...], Row] = {}
+    for row in rows:
+        key = (row["queue"], row["task"], row["error_fingerprint"])
+        seen = found.get(key)
+        if seen is None:
+            found[key] = dict(row)
+            continue
+        newest = row if row["last_ms"] >= seen["last_ms"] else seen
+        found[key] = {
+            **newest,
+            "occurrences": seen["occurrences"] + row["occurrences"],
+            "failed": seen["failed"] + row["failed"],
+            "first_ms": min(seen["first_ms"], row["first_ms"]),
+        }
+    return sorted(found.values(), key=lambda row: -row["occurrences"])
+
+
+def _workers(rows: Sequence[Row]) -> list[Row]:
+    found: dict[str, Row] = {}
+    for row in rows:
+        seen = found.setdefault(
+            row["worker"], {"worker": row["worker"], "attempts": 0, "failed": 0, "busy_ms": 0, "hours": set()}
+        )
+        for name in ("attempts", "failed", "busy_ms"):
+            seen[name] += row[name]
+        seen["hours"].add(row["window_start"])
+    for row in found.values():
+        row["hours"] = len(row["hours"])
+        row["slots"] = row["busy_ms"] / (row["hours"] * GRAIN_MS["hour"])
+    return sorted(found.values(), key=lambda row: -row["busy_ms"])
+
+
+def _backlog(rows: Sequence[Row], windows: Sequence[int]) -> dict[str, list[tuple[int, int]]]:
+    """By queue: (window, jobs that waited at its end)."""
+    changes: dict[str, dict[int, int]] = {}
+    for row in rows:
+        of_queue = changes.setdefault(row["queue"], {})
+        of_queue[row["window_start"]] = of_queue.get(row["window_start"], 0) + row["ready"] - row["departed"]
+    step = windows[1] - windows[0] if len(windows) > 1 else GRAIN_MS["minute"]
+    found = {}
+    for queue, of_queue in changes.items():
+        waiting, points, left = 0, [], sorted(of_queue.items(), reverse=True)
+        for window in windows:
+            while left and left[-1][0] < window + step:
+                waiting += left.pop()[1]
+            points.append((window, waiting))
+        found[queue] = points
+    return found
+
+
+# --- HTML -------------------------------------------------------------------------------------------------
+
+
+def to_html(report: Report) -> str:
+    """The report as one self-contained page."""
+    span = f"{show_time(report.since_ms)} to {show_time(report.until_ms)} UTC, by the {report.grain}"
+    parts = [
+        f"<header><h1>Windlass report</h1><p>{escape(span)}</p></header>",
+        _tiles(report),
+        *(_figure(title, note, svg) for title, note, svg in _charts(report)),
+        _table("Tasks", _TASK_HEAD, [_task_cells(row) for row in report.by_task[:_TOP]]),
+        _table("Queues", _QUEUE_HEAD, [_queue_cells(row) for row in report.by_queue[:_TOP]]),
+        _table("Errors", _ERROR_HEAD, [_error_cells(row) for row in report.errors[:_TOP]]),
+        _table("Workers", _WORKER_HEAD, [_worker_cells(row) for row in report.workers[:_TOP]]),
+    ]
+    body = "\n".join(parts) if not report.is_empty else f"{parts[0]}<p>No attempts in this period.</p>"
+    return (
+        '<!doctype html><html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        f"<title>Windlass report</title><style>{charts.STYLE}</style></head><body><main>{body}</main>"
+        "</body></html>\n"
+    )
+
+
+def _charts(report: Report) -> list[tuple[str, str, str]]:
+    windows = [row["window_start"] for row in report.over_time]
+    queues = sorted(
+        report.queues_over_time,
+        key=lambda name: -sum(r.get("attempts", 0) for r in report.queues_over_time[name]),
+    )[:6]
+
+    def over_time(name: str) -> list[float | None]:
+        return [row.get(name) for row in report.over_time]
+
+    def count(rows: Sequence[Row], *names: str) -> list[float | None]:
+        return [float(sum(row.get(name, 0) for name in names)) for row in rows]
+
+    per = f"attempts per {report.grain}"
+    return [
+        (
+            "Throughput",
+            f"{per}, by queue",
+            charts.stacked(windows, {q: count(report.queues_over_time[q], "attempts") for q in queues}),
+        ),
+        (
+            "Failures",
+            f"{per} that did not end well",
+            charts.stacked(
+                windows,
+                {
+                    "retried": count(report.over_time, "retried"),
+                    "failed": count(report.over_time, "failed", "expired"),
+                    "stalled": count(report.over_time, "stalled"),
+                },
+                warm=True,
+            ),
+        ),
+        (
+            "Run time",
+            "milliseconds, logarithmic",
+            charts.lines(
+                windows, {n: over_time(f"duration_{n}_ms") for n in ("p50", "p95", "p99")}, log=True
+            ),
+        ),
+        (
+            "Waiting time",
+            "milliseconds from ready to started, logarithmic",
+            charts.lines(windows, {n: over_time(f"wait_{n}_ms") for n in ("p50", "p95", "p99")}, log=True),
+        ),
+        (
+            "Backlog",
+            "jobs that waited at the end of each window, among those settled since",
+            charts.lines(
+                windows,
+                {q: [float(v) for _, v in points] for q, points in report.backlog.items() if q in queues},
+            ),
+        ),
+    ]
+
+
+def _tiles(report: Report) -> str:
+    total = report.total
+    if not total:
+        return ""
+    ended = total["completed"] + total["failed"]
+    success = f"{100 * total['completed'] / ended:.1f} %" if ended else "-"
+    tiles = [
+        ("attempts", f"{total['attempts']:,}"),
+        ("completed", f"{total['completed']:,}"),
+        ("failed", f"{total['failed']:,}"),
+        ("retried", f"{total['retried']:,}"),
+        ("success", success),
+        ("run time p95", show_ms(total["duration_p95_ms"])),
+        ("wait p95", show_ms(total["wait_p95_ms"])),
+    ]
+    if report.gaps:
+        tiles.append(("gaps in the log", str(report.gaps)))
+    cells = "".join(f"<div><b>{escape(value)}</b><span>{escape(name)}</span></div>" for name, value in tiles)
+    return f'<section class="tiles">{cells}</section>'
+
+
+def _figure(title: str, note: str, svg: str) -> str:
+    return f"<figure><figcaption><b>{escape(title)}</b> {escape(note)}</figcaption>{svg}</figure>"
+
+
+def _table(title: str, head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    if not rows:
+        return ""
+    top = "".join(f"<th>{escape(cell)}</th>" for cell in head)
+    body = "".join("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in rows)
+    return f"<h2>{escape(title)}</h2><table><thead><tr>{top}</tr></thead><tbody>{body}</tbody></table>"
+
+
+# --- cells, for the page and for the terminal ---------------------------------------------------------------
+
+_TASK_HEAD = (
+    "queue",
+    "task",
+    "attempts",
+    "completed",
+    "retried",
+    "failed",
+    "run p50",
+    "run p95",
+    "run p99",
+    "wait p95",
+)
+_QUEUE_HEAD = (
+    "queue",
+    "attempts",
+    "completed",
+    "retried",
+    "failed",
+    "cancelled",
+    "stalled",
+    "run p95",
+    "wait p95",
+)
+_ERROR_HEAD = ("error", "queue", "task", "times", "final", "first", "last", "example")
+_WORKER_HEAD = ("worker", "attempts", "failed", "busy", "slots busy")
+
+
+def tables(report: Report) -> list[tuple[str, Sequence[str], list[list[str]]]]:
+    """Title, head and cells of each table."""
+    return [
+        ("Tasks", _TASK_HEAD, [_task_cells(row) for row in report.by_task]),
+        ("Queues", _QUEUE_HEAD, [_queue_cells(row) for row in report.by_queue]),
+        ("Errors", _ERROR_HEAD, [_error_cells(row) for row in report.errors[:_TOP]]),
+        ("Workers", _WORKER_HEAD, [_worker_cells(row) for row in report.workers[:_TOP]]),
+    ]
+
+
+def _task_cells(row: Row) -> list[str]:
+    counts = [f"{row[name]:,}" for name in ("attempts", "completed", "retried", "failed")]
+    times = [show_ms(row[f"duration_{name}_ms"]) for name in ("p50", "p95", "p99")]
+    return [row["queue"], row["task"], *counts, *times, show_ms(row["wait_p95_ms"])]
+
+
+def _queue_cells(row: Row) -> list[str]:
+    names = ("attempts", "completed", "retried", "failed", "cancelled", "stalled")
+    return [
+        row["queue"],
+        *(f"{row[name]:,}" for name in names),
+        show_ms(row["duration_p95_ms"]),
+        show_ms(row["wait_p95_ms"]),
+    ]
+
+
+def _error_cells(row: Row) -> list[str]:
+    return [
+        row["error_class"] or row["error_fingerprint"],
+        row["queue"],
+        row["task"],
+        f"{row['occurrences']:,}",
+        f"{row['failed']:,}",
+        show_time(row["first_ms"]),
+        show_time(row["last_ms"]),
+        row["last_job_id"],
+    ]
+
+
+def _worker_cells(row: Row) -> list[str]:
+    return [
+        row["worker"],
+        f"{row['attempts']:,}",
+        f"{row['failed']:,}",
+        show_ms(row["busy_ms"]),
+        f"{row['slots']:.2f}",
+    ]
+
+
+def show_ms(value: float | None) -> str:
+    """A span of time for people."""
+    if value is None:
+        return "-"
+    for limit, divisor, unit in ((1_000, 1, "ms"), (120_000, 1_000, "s"), (7_200_000, 60_000, "min")):
+        if value < limit:
+            return f"{value / divisor:.3g} {unit}"
+    return f"{value / 3_600_000:.1f} h"
+
+
+def show_time(ms: int) -> str:
+    """A point in time for people, UTC."""
+    return datetime.fromtimestamp(ms / 1000, UTC).strftime("%Y-%m-%d %H:%M")

@@ -1,0 +1,106 @@
+"""``windlass pipeline run``: batches from a store to a lake, once or for ever.
+
+The lake's own offsets say where to go on; Spark's checkpoints play no part. The run registers itself with
+the store as an archiver, so that the log is held until its records are safely in the lake.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from pyspark.sql import SparkSession
+
+from windlass.backend import requests as rq
+from windlass.core.probe import reach
+from windlass.errors import ConfigError
+from windlass.pipeline.batch import Batch, BatchResult, OnGap, plan_batch
+from windlass.pipeline.files import open_files
+from windlass.pipeline.lake import Lake
+from windlass.pipeline.store import settled_url, visit
+
+_SOURCE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_]{0,63}\Z")
+
+Progress = Callable[[BatchResult], None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunOptions:
+    """Where from, where to, how much at a time."""
+
+    url: str
+    lake: str
+    #: Name of this store within the lake: stores that fill one lake need different ones.
+    source: str = "default"
+    #: Records per batch: bounds the memory and what a crash repeats.
+    max_records: int = 1_000_000
+    #: What to do when the log was trimmed past our offset: ``fail``, or ``skip`` and write a gap row.
+    on_gap: OnGap = "fail"
+    #: Seconds between looks at the log in a continuous run.
+    interval: float = 10.0
+
+    def __post_init__(self) -> None:
+        if not _SOURCE.match(self.source):
+            raise ConfigError("source", "1 to 64 letters, digits or underscores", self.source)
+        if self.max_records < 1:
+            raise ConfigError("max_records", "at least 1", self.max_records)
+        if self.on_gap not in ("fail", "skip"):
+            raise ConfigError("on_gap", "fail or skip", self.on_gap)
+
+
+class Pipeline:
+    """A lake opened for writing, and the store that fills it."""
+
+    def __init__(self, spark: SparkSession, options: RunOptions) -> None:
+        self.spark = spark
+        self.options = options
+        self.url = settled_url(options.url)
+        self.lake = Lake(open_files(options.lake, spark))
+
+    def open(self) -> None:
+        """Finish what an earlier run left, shut it out, and tell the store that its log is being copied."""
+        self.lake.open_writer()
+        self._archive()
+
+    @property
+    def archiver(self) -> str:
+        """The name under which the store knows this lake."""
+        return f"lake-{self.lake.lake_id}"
+
+    def run_batch(self) -> BatchResult | None:
+        """The next batch; None when there is nothing new."""
+        done = self.lake.state.offsets.get(self.options.source, {})
+        plan = plan_batch(self.url, done, self.options.max_records, self.options.on_gap)
+        if not plan.records and not plan.gaps:
+            return None
+        result = Batch(self.spark, self.lake, self.url, self.options.source).run(plan)
+        reach("pipeline.committed")
+        self._archive()
+        return result
+
+    def run_once(self, progress: Progress = lambda result: None) -> list[BatchResult]:
+        """Batches until everything that was there is in the lake."""
+        results = []
+        while (result := self.run_batch()) is not None:
+            results.append(result)
+            progress(result)
+            if not result.behind:
+                break
+        return results
+
+    def run_continuously(self, stop: threading.Event, progress: Progress = lambda result: None) -> None:
+        """Batches until ``stop`` is set, looking for new records every ``interval``."""
+        while not stop.is_set():
+            result = self.run_batch()
+            if result is not None:
+                progress(result)
+            if result is None or not result.behind:
+                if result is None:
+                    self._archive()  # an idle lake must not be forgotten by the store
+                stop.wait(self.options.interval)
+
+    def _archive(self) -> None:
+        cursors = self.lake.state.offsets.get(self.options.source, {})
+        visit(self.url, lambda backend: backend.execute(rq.Archive(name=self.archiver, cursors=cursors)))

@@ -1,0 +1,245 @@
+"""Every table of the pipeline: the only place where columns are named and typed.
+
+A column is a name and one of a few type words; from them come the Spark and the Arrow schema. Columns are
+only ever appended, and ``SCHEMA_VERSION`` grows with them: files written before have null there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, NamedTuple
+
+from windlass.pipeline.histogram import PERCENTILES
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql.types import DataType, StructType
+
+#: Grows when a table gets a column.
+SCHEMA_VERSION = 1
+#: How attempts end, as columns of roll-ups: outcome -> column.
+OUTCOME_COLUMNS = {
+    "completed": "completed",
+    "failed": "failed",
+    "retrying": "retried",
+    "cancelled": "cancelled",
+    "snoozed": "snoozed",
+    "released": "released",
+    "stalled": "stalled",
+    "expired": "expired",
+}
+#: Outcomes after which a job runs no more (unless someone retries it by hand).
+FINAL_OUTCOMES = ("completed", "failed", "cancelled", "expired")
+#: What has a histogram in roll-ups.
+MEASURES = ("wait", "duration")
+GRAINS = ("minute", "hour", "day")
+
+
+class ColumnSpec(NamedTuple):
+    """A column. ``kind``: text, int, long, double, bool, date, texts, histogram."""
+
+    name: str
+    kind: str
+    nullable: bool = True
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table of the lake. ``path`` is below the lake's root; ``keys`` are unique; ``date`` partitions it."""
+
+    path: str
+    columns: tuple[ColumnSpec, ...]
+    keys: tuple[str, ...] = ()
+    #: Columns whose smallest and largest value every commit keeps per file.
+    ranged: tuple[str, ...] = ()
+
+    @property
+    def names(self) -> list[str]:
+        return [column.name for column in self.columns]
+
+    @cached_property
+    def spark(self) -> StructType:
+        from pyspark.sql.types import StructField, StructType
+
+        return StructType([StructField(c.name, _spark_types()[c.kind](), c.nullable) for c in self.columns])
+
+    @cached_property
+    def arrow(self) -> pa.Schema:
+        import pyarrow as pa
+
+        return pa.schema([pa.field(c.name, _arrow_type(c.kind), c.nullable) for c in self.columns])
+
+
+def _spark_types() -> dict[str, Callable[[], DataType]]:
+    from pyspark.sql import types as T
+
+    entry = T.StructType(
+        [T.StructField("bucket", T.IntegerType(), False), T.StructField("count", T.LongType(), False)]
+    )
+    return {
+        "text": T.StringType,
+        "int": T.IntegerType,
+        "long": T.LongType,
+        "double": T.DoubleType,
+        "bool": T.BooleanType,
+        "date": T.DateType,
+        "bytes": T.BinaryType,
+        "texts": lambda: T.ArrayType(T.StringType(), True),
+        "histogram": lambda: T.ArrayType(entry, False),
+    }
+
+
+def _arrow_type(kind: str) -> pa.DataType:
+    import pyarrow as pa
+
+    match kind:
+        case "texts":
+            return pa.list_(pa.string())
+        case "histogram":
+            entry = [pa.field("bucket", pa.int32(), False), pa.field("count", pa.int64(), False)]
+            return pa.list_(pa.field("element", pa.struct(entry), False))
+        case "bytes":
+            return pa.binary()
+    plain = {
+        "text": pa.string(),
+        "int": pa.int32(),
+        "long": pa.int64(),
+        "double": pa.float64(),
+        "bool": pa.bool_(),
+        "date": pa.date32(),
+    }
+    return plain[kind]
+
+
+def _columns(text: str) -> tuple[ColumnSpec, ...]:
+    """Columns from ``name:kind`` words; a trailing ``!`` means never null."""
+    found = []
+    for word in text.split():
+        name, _, kind = word.partition(":")
+        found.append(ColumnSpec(name, kind.rstrip("!"), not kind.endswith("!")))
+    return tuple(found)
+
+
+_ATTEMPT = """
+    run_id:text! job_id:text! attempt:int! delivery:int! queue:text! task:text! group:text tags:texts
+    worker:text enqueued_ms:long! ready_ms:long! started_ms:long finished_ms:long! wait_ms:long
+    duration_ms:long outcome:text! error_class:text error_fingerprint:text schema_version:int!
+"""
+_COUNTS = "attempts:long! " + " ".join(f"{name}:long!" for name in OUTCOME_COLUMNS.values())
+_MEASURE_COLUMNS = " ".join(
+    f"{m}_count:long! {m}_sum_ms:long! {m}_max_ms:long {m}_hist:histogram! {m}_avg_ms:double "
+    + " ".join(f"{m}_{name}_ms:double" for name in PERCENTILES)
+    for m in MEASURES
+)
+
+#: What ``format("windlass")`` reads from a history log: one attempt per row.
+HISTORY = Table("history", _columns(_ATTEMPT), ("run_id",))
+
+#: What ``format("windlass")`` reads with ``table=jobs``: records as they are kept now.
+JOBS = Table(
+    "jobs",
+    _columns(
+        """
+        queue:text! job_id:text! task:text! state:text! priority:int! tags:texts attempts:int! deliveries:int!
+        enqueued_ms:long! ready_ms:long! due_ms:long started_ms:long finished_ms:long worker:text reason:text
+        error_class:text error_message:text error_fingerprint:text codec:text! payload:bytes! result:bytes
+        """
+    ),
+    ("queue", "job_id"),
+)
+
+BRONZE_ATTEMPTS = Table(
+    "bronze/attempts",
+    _columns(_ATTEMPT + "source:text! batch:long! date:date!"),
+    ranged=("finished_ms", "enqueued_ms"),
+)
+
+#: Records that a log lost before they were read, when a run was told to go on without them.
+BRONZE_GAPS = Table(
+    "bronze/gaps",
+    _columns(
+        """
+        source:text! queue:text! after:long! until:long! seen_ms:long! schema_version:int! batch:long!
+        date:date!
+        """
+    ),
+)
+
+SILVER_ATTEMPTS = Table(
+    "silver/attempts",
+    _columns(_ATTEMPT + "source:text! date:date!"),
+    ("run_id",),
+    ranged=("finished_ms", "enqueued_ms", "ready_ms"),
+)
+
+#: One row per job that left at least one record; ``date`` is the day on which it was added.
+SILVER_JOBS = Table(
+    "silver/jobs",
+    _columns(
+        """
+        source:text! queue:text! job_id:text! enqueued_ms:long! task:text! group:text tags:texts records:long!
+        attempts:int! deliveries:int! first_ready_ms:long! first_started_ms:long finished_ms:long!
+        run_ms:long! outcome:text! final:bool! worker:text error_class:text error_fingerprint:text
+        last_run_id:text! schema_version:int! date:date!
+        """
+    ),
+    ("source", "queue", "job_id", "enqueued_ms"),
+    ranged=("enqueued_ms", "finished_ms"),
+)
+
+
+def _rollup(grain: str) -> Table:
+    text = f"window_start:long! queue:text! task:text! {_COUNTS} {_MEASURE_COLUMNS}"
+    columns = _columns(f"{text} schema_version:int! date:date!")
+    return Table(f"gold/{grain}", columns, ("window_start", "queue", "task"), ranged=("window_start",))
+
+
+#: Attempts by the minute, hour and day in which they ended; ``window_start`` in milliseconds UTC.
+GOLD_MINUTE, GOLD_HOUR, GOLD_DAY = (_rollup(grain) for grain in GRAINS)
+
+#: Errors of a day that differ only in numbers and quoted values, as one row.
+GOLD_ERRORS = Table(
+    "gold/errors",
+    _columns(
+        """
+        queue:text! task:text! error_fingerprint:text! error_class:text occurrences:long! failed:long!
+        first_ms:long! last_ms:long! last_job_id:text! last_run_id:text! schema_version:int! date:date!
+        """
+    ),
+    ("date", "queue", "task", "error_fingerprint"),
+    ranged=("last_ms",),
+)
+
+#: What each worker did in an hour. ``busy_ms`` over 3,600,000 is how many slots it kept busy on average.
+GOLD_WORKERS = Table(
+    "gold/workers",
+    _columns(
+        """
+        window_start:long! worker:text! queue:text! attempts:long! completed:long! failed:long! stalled:long!
+        busy_ms:long! first_ms:long! last_ms:long! schema_version:int! date:date!
+        """
+    ),
+    ("window_start", "worker", "queue"),
+    ranged=("window_start",),
+)
+
+#: By the minute: attempts that became ready, and that stopped waiting (started, or ended unstarted).
+#: The running sum of ``ready - departed`` is the backlog of work that has been settled since.
+GOLD_BACKLOG = Table(
+    "gold/backlog",
+    _columns(
+        """
+        window_start:long! queue:text! ready:long! departed:long! wait_sum_ms:long! wait_max_ms:long
+        schema_version:int! date:date!
+        """
+    ),
+    ("window_start", "queue"),
+    ranged=("window_start",),
+)
+
+ROLLUPS = {"minute": GOLD_MINUTE, "hour": GOLD_HOUR, "day": GOLD_DAY}
+GOLD = (GOLD_MINUTE, GOLD_HOUR, GOLD_DAY, GOLD_ERRORS, GOLD_WORKERS, GOLD_BACKLOG)
+#: Every table of a lake, by path.
+TABLES = {table.path: table for table in (BRONZE_ATTEMPTS, BRONZE_GAPS, SILVER_ATTEMPTS, SILVER_JOBS, *GOLD)}

@@ -1,0 +1,238 @@
+"""The only place that builds a Spark session: settings for work, for tests and for clusters.
+
+Java 17 is found (``$JAVA_HOME``, ``PATH``) or the error says how to get it. Python workers use this very
+interpreter. For a master that is not local, the package travels along as a zip.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from windlass.errors import ConfigError, WindlassError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+JAVA_WANTED = 17
+#: Where class-data archives are kept (they halve the time to start); unset: none are made or used.
+CACHE_VARIABLE = "WINDLASS_SPARK_CACHE"
+
+_COMMON = {
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.parquet.compression.codec": "zstd",
+    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
+    "spark.sql.execution.arrow.pyspark.enabled": "true",
+    "spark.sql.sources.partitionColumnTypeInference.enabled": "true",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.log.level": "ERROR",
+    # Histograms are collected per window: thousands of groups, each small. Sorting them would cost more.
+    "spark.sql.objectHashAggregate.sortBased.fallbackThreshold": "100000",
+}
+_LOCAL = {
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.ui.enabled": "false",
+    "spark.driver.memory": "2g",
+    "spark.sql.shuffle.partitions": "4",
+}
+_TEST = {
+    **_LOCAL,
+    "spark.sql.shuffle.partitions": "1",
+    "spark.sql.adaptive.enabled": "false",
+    # Compiling a plan takes longer than interpreting it for a handful of rows.
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+    "spark.driver.memory": "1g",
+}
+
+
+class JavaMissingError(WindlassError):
+    """Spark needs Java 17 or later, and there is none."""
+
+    code = "java_missing"
+
+
+@dataclass(frozen=True, kw_only=True)
+class SessionOptions:
+    """How to run Spark. ``conf`` overrules everything else."""
+
+    #: None: ``spark-submit``'s master if it started us, else all cores of this machine.
+    master: str | None = None
+    app_name: str = "windlass"
+    profile: Literal["work", "test"] = "work"
+    conf: dict[str, str] = field(default_factory=dict)
+
+
+def build_session(options: SessionOptions | None = None) -> SparkSession:
+    """The session, with the ``windlass`` format registered."""
+    options = options or SessionOptions()
+    require_java()
+    require_packages()
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+    from pyspark.sql import SparkSession
+
+    builder = SparkSession.builder.appName(options.app_name)
+    for name, value in _settings(options).items():
+        builder = builder.config(name, value)
+    spark = builder.getOrCreate()
+    if not _is_local(spark.sparkContext.master):
+        spark.sparkContext.addPyFile(str(package_zip(Path(tempfile.mkdtemp(prefix="windlass-")))))
+    from windlass.pipeline.source import register
+
+    register(spark)
+    return spark
+
+
+@contextmanager
+def session(options: SessionOptions | None = None) -> Iterator[SparkSession]:
+    """A session for the length of the block, and its JVM with it."""
+    spark = build_session(options)
+    try:
+        yield spark
+    finally:
+        stop_session(spark)
+
+
+def stop_session(spark: SparkSession) -> None:
+    """Stop Spark and wait for its JVM to end, so that nothing outlives the caller."""
+    from pyspark import SparkContext
+
+    gateway = spark.sparkContext._gateway
+    spark.stop()
+    process = getattr(gateway, "proc", None)
+    if gateway is None or process is None:
+        return  # the JVM is spark-submit's, not ours
+    gateway.shutdown()
+    process.stdin.close()
+    process.wait(timeout=60)
+    SparkContext._gateway = None
+    SparkContext._jvm = None
+
+
+def _settings(options: SessionOptions) -> dict[str, str]:
+    master = options.master
+    if master is None and "PYSPARK_GATEWAY_PORT" not in os.environ:
+        master = "local[1]" if options.profile == "test" else "local[*]"
+    settings = dict(_COMMON)
+    if master is not None:
+        settings["spark.master"] = master
+    if options.profile == "test":
+        settings.update(_TEST)
+    elif master is None or _is_local(master):
+        settings.update(_LOCAL)
+    flags = _java_flags(options)
+    if flags:
+        settings["spark.driver.extraJavaOptions"] = flags
+    return {**settings, **options.conf}
+
+
+def _is_local(master: str | None) -> bool:
+    return master is not None and master.startswith("local") and not master.startswith("local-cluster")
+
+
+def _java_flags(options: SessionOptions) -> str:
+    flags = ["-XX:TieredStopAtLevel=1"] if options.profile == "test" else []
+    archive = class_archive()
+    if archive is not None and archive.exists():
+        flags += [f"-XX:SharedArchiveFile={archive}", "-Xlog:cds=off", "-Xlog:cds+dynamic=off"]
+    return " ".join(flags)
+
+
+# --- Java -----------------------------------------------------------------------------------------------
+
+
+def require_packages() -> None:
+    """``ConfigError`` unless the packages of ``windlass[spark]`` are there."""
+    try:
+        import pyarrow  # noqa: F401 - only whether it is there
+        import pyspark  # noqa: F401 - only whether it is there
+    except ImportError as exc:
+        raise ConfigError("pipeline", f"installed: pip install 'windlass[spark]' first ({exc})") from exc
+
+
+def require_java() -> str:
+    """The path of a Java that Spark can use, or ``JavaMissingError``."""
+    java = find_java()
+    advice = (
+        f"Spark needs Java {JAVA_WANTED} or later: on Debian and Ubuntu 'apt-get install "
+        f"openjdk-{JAVA_WANTED}-jre-headless', on macOS 'brew install openjdk@{JAVA_WANTED}'; or point "
+        "JAVA_HOME at one"
+    )
+    if java is None:
+        raise JavaMissingError(f"no java was found. {advice}")
+    version = java_version(java)
+    if version < JAVA_WANTED:
+        raise JavaMissingError(f"{java} is Java {version}. {advice}")
+    return java
+
+
+def find_java() -> str | None:
+    """``$JAVA_HOME/bin/java``, else ``java`` on the path."""
+    home = os.environ.get("JAVA_HOME")
+    if home:
+        java = Path(home) / "bin" / "java"
+        return str(java) if java.exists() else None
+    return shutil.which("java")
+
+
+def java_version(java: str) -> int:
+    """The major version; 0 when it cannot be told."""
+    done = subprocess.run([java, "-version"], capture_output=True, text=True, check=False)
+    found = re.search(r'version "(?:1\.)?(\d+)', done.stderr + done.stdout)
+    return int(found.group(1)) if found else 0
+
+
+def class_archive() -> Path | None:
+    """The class-data archive for this Spark, if a cache folder is set."""
+    folder = os.environ.get(CACHE_VARIABLE)
+    if not folder:
+        return None
+    from pyspark.version import __version__
+
+    return Path(folder) / f"spark-{__version__}-java{JAVA_WANTED}.jsa"
+
+
+def train_class_archive() -> Path | None:
+    """Make the class-data archive by running a small session once; None when no cache folder is set."""
+    archive = class_archive()
+    if archive is None or archive.exists():
+        return archive
+    archive.parent.mkdir(parents=True, exist_ok=True)
+    draft = archive.with_name(f"{archive.name}.{os.getpid()}")
+    code = (
+        "from windlass.pipeline.session import SessionOptions, session\n"
+        f"conf = {{'spark.driver.extraJavaOptions': '-XX:ArchiveClassesAtExit={draft}'}}\n"
+        "with session(SessionOptions(profile='test', conf=conf)) as spark:\n"
+        "    spark.range(100).selectExpr('id % 7 as k', 'id').groupBy('k').count().toPandas()\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=False, capture_output=True)
+    if draft.exists():
+        draft.rename(archive)
+    return archive
+
+
+# --- packaging --------------------------------------------------------------------------------------------
+
+
+def package_zip(folder: Path) -> Path:
+    """The package as ``windlass.zip`` in ``folder``, for ``--py-files``. (Executors do not take wheels.)"""
+    import windlass
+
+    parent = Path(windlass.__file__).parent.parent
+    if not parent.is_dir():  # already running from a zip: that is the package
+        return parent
+    ignore = shutil.ignore_patterns("__pycache__", "*.pyc")
+    with tempfile.TemporaryDirectory() as room:
+        shutil.copytree(parent / "windlass", Path(room) / "windlass", ignore=ignore)
+        return Path(shutil.make_archive(str(folder / "windlass"), "zip", room))

@@ -1,0 +1,449 @@
+"""``spark.read.format("windlass")`` and ``readStream``: history logs and job tables of any shared store.
+
+Options (names as Spark spells them):
+
+* ``url``: the store; must be reachable from every executor;
+* ``table``: ``history`` (default) or ``jobs``;
+* ``queues``: names separated by commas; all queues without it;
+* ``states``: for ``jobs``, states separated by commas;
+* ``startingOffsets``, ``endingOffsets``: for ``history``, a JSON object of queue -> position;
+* ``recordsPerPartition``: how many records one task reads (100,000);
+* ``maxRecordsPerBatch``: for streams, how many records a micro-batch may hold (1,000,000).
+
+Positions are those of ``ReadHistory``: a range is *after* its start, up to and including its end. When the
+log was trimmed past a start, reading fails with ``HistoryTrimmedError``; it never just gives fewer rows.
+Everything here runs in Python workers of the driver or the executors, so stores are opened where they are
+read, and only ``DataSource`` classes are kept small enough to be pickled.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    DataSourceStreamWriter,
+    DataSourceWriter,
+    InputPartition,
+)
+from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
+
+from windlass.backend import requests as rq
+from windlass.core.job import AttemptRecord, JobRecord
+from windlass.core.options import check_known
+from windlass.core.states import JobState
+from windlass.errors import ConfigError, HistoryTrimmedError, StorageError
+from windlass.pipeline import schemas
+from windlass.pipeline.store import ask_many
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import SparkSession
+    from pyspark.sql.types import StructType
+
+#: Records asked for in one request.
+PAGE = 10_000
+RECORDS_PER_PARTITION = 100_000
+RECORDS_PER_BATCH = 1_000_000
+_READ_OPTIONS = (
+    "url",
+    "table",
+    "queues",
+    "states",
+    "startingoffsets",
+    "endingoffsets",
+    "recordsperpartition",
+    "maxrecordsperbatch",
+)
+
+Positions = dict[str, int]
+
+
+def register(spark: SparkSession) -> None:
+    """Make ``format("windlass")`` known to a session."""
+    spark.dataSource.register(WindlassSource)
+
+
+class WindlassSource(DataSource):
+    """The format: see the head of this module for reading, ``windlass.pipeline.sink`` for writing."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "windlass"
+
+    def schema(self) -> StructType:
+        return ReadOptions.parse(self.options).schema.spark
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        options = ReadOptions.parse(self.options)
+        return JobsReader(options) if options.table == "jobs" else HistoryReader(options)
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        options = ReadOptions.parse(self.options)
+        if options.table == "jobs":
+            raise ConfigError("table", "history for a stream (jobs is a batch table)", options.table)
+        return HistoryStreamReader(options)
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        from windlass.pipeline.sink import JobWriter, SinkOptions
+
+        return JobWriter(SinkOptions.parse(self.options, schema.names, overwrite))
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
+        from windlass.pipeline.sink import JobStreamWriter, SinkOptions
+
+        return JobStreamWriter(SinkOptions.parse(self.options, schema.names, overwrite=False))
+
+
+@dataclass(frozen=True)
+class ReadOptions:
+    """The options of a read, checked."""
+
+    url: str
+    table: str = "history"
+    queues: tuple[str, ...] | None = None
+    states: tuple[JobState, ...] = ()
+    start: Positions | None = None
+    end: Positions | None = None
+    per_partition: int = RECORDS_PER_PARTITION
+    per_batch: int = RECORDS_PER_BATCH
+
+    @classmethod
+    def parse(cls, given: Mapping[str, str]) -> ReadOptions:
+        """From Spark's options, or ``ConfigError``."""
+        lower = {name.lower(): value for name, value in given.items()}
+        check_known(lower, _READ_OPTIONS, "option of format('windlass')")
+        if "url" not in lower:
+            raise ConfigError("url", "given: .option('url', 'sqlite:////data/jobs.db')")
+        table = lower.get("table", "history")
+        if table not in ("history", "jobs"):
+            raise ConfigError("table", "history or jobs", table)
+        queues = _words(lower.get("queues"))
+        return cls(
+            lower["url"],
+            table,
+            queues or None,
+            tuple(_state(word) for word in _words(lower.get("states"))),
+            _positions("startingOffsets", lower.get("startingoffsets")),
+            _positions("endingOffsets", lower.get("endingoffsets")),
+            _count("recordsPerPartition", lower.get("recordsperpartition"), RECORDS_PER_PARTITION),
+            _count("maxRecordsPerBatch", lower.get("maxrecordsperbatch"), RECORDS_PER_BATCH),
+        )
+
+    @property
+    def schema(self) -> schemas.Table:
+        return schemas.JOBS if self.table == "jobs" else schemas.HISTORY
+
+    def wants(self, queue: str) -> bool:
+        return self.queues is None or queue in self.queues
+
+
+@dataclass
+class HistoryRange(InputPartition):
+    """Records of ``queue`` after ``after``, up to and including ``until``."""
+
+    queue: str
+    after: int
+    until: int
+
+
+@dataclass
+class JobsOf(InputPartition):
+    """The jobs of a queue in one state."""
+
+    queue: str
+    state: str
+
+
+# --- history, batch -----------------------------------------------------------------------------------
+
+
+class HistoryReader(DataSourceReader):
+    """A bounded range of the log of every queue."""
+
+    def __init__(self, options: ReadOptions) -> None:
+        self.options = options
+
+    def partitions(self) -> Sequence[InputPartition]:
+        start = self.options.start or {}
+        end = self.options.end
+        if end is None:
+            with ask_many(self.options.url) as ask:
+                bounds = log_bounds(ask, start, self.options)
+            # What was trimmed before anybody asked is no gap: without a start, read what there is.
+            start = {queue: start.get(queue, bound.oldest - 1) for queue, bound in bounds.items()}
+            end = {queue: bound.newest for queue, bound in bounds.items()}
+        return split_ranges(start, end, self.options.per_partition)
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        assert isinstance(partition, HistoryRange)
+        return read_range(self.options.url, partition)
+
+
+def split_ranges(start: Positions, end: Positions, size: int) -> list[HistoryRange]:
+    """Ranges of at most ``size`` positions that cover everything from ``start`` to ``end``."""
+    return [
+        HistoryRange(queue, after, min(after + size, until))
+        for queue, until in sorted(end.items())
+        for after in range(start.get(queue, 0), until, size)
+    ]
+
+
+def read_range(url: str, wanted: HistoryRange) -> Iterator[pa.RecordBatch]:
+    """The records of a range as Arrow batches; every one of them, or an error."""
+    with ask_many(url) as ask:
+        after = wanted.after
+        while after < wanted.until:
+            limit = min(PAGE, wanted.until - after)
+            page: rq.HistoryPage = ask(rq.ReadHistory(queue=wanted.queue, after=after, limit=limit))
+            if page.last > wanted.until:
+                page = _cut_page(ask, wanted, after, limit)
+            if page.last <= after:
+                if page.newest < wanted.until:
+                    raise StorageError(
+                        f"the history of queue {wanted.queue!r} ends at {page.newest}, before {wanted.until}"
+                    )
+                return  # positions without records at the end of the range
+            yield attempts_batch(page.records)
+            after = page.last
+
+
+def _cut_page(ask: Any, wanted: HistoryRange, after: int, limit: int) -> rq.HistoryPage:
+    """The largest page that ends within the range, for logs whose positions have holes."""
+    low, high = 0, limit - 1
+    best = rq.HistoryPage([], after, wanted.until, 0)
+    while low < high:
+        middle = (low + high + 1) // 2
+        page: rq.HistoryPage = ask(rq.ReadHistory(queue=wanted.queue, after=after, limit=middle))
+        if page.last <= wanted.until:
+            low, best = middle, page
+        else:
+            high = middle - 1
+    return best
+
+
+def attempts_batch(records: Sequence[AttemptRecord]) -> pa.RecordBatch:
+    """Attempt records as one Arrow batch."""
+    import pyarrow as pa
+
+    schema = schemas.HISTORY.arrow
+    rows = [msgspec.structs.astuple(record) for record in records]
+    columns = zip(*rows, strict=True) if rows else [()] * len(schema)
+    # The table's columns are the record's fields, in the same order (a test says so).
+    arrays = [pa.array(values, field.type) for values, field in zip(columns, schema, strict=True)]
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+@dataclass(frozen=True)
+class LogBounds:
+    """The oldest and newest position in a queue's log."""
+
+    oldest: int
+    newest: int
+
+
+def log_bounds(ask: Any, start: Positions, options: ReadOptions | None = None) -> dict[str, LogBounds]:
+    """The bounds of every queue's log, of queues in ``start`` that the store does not list any more too."""
+    names = {info.name for info in ask(rq.ListQueues())} | set(start)
+    return {
+        queue: queue_bounds(ask, queue) for queue in sorted(names) if options is None or options.wants(queue)
+    }
+
+
+def queue_bounds(ask: Any, queue: str) -> LogBounds:
+    """The bounds of one queue's log."""
+    try:
+        page: rq.HistoryPage = ask(rq.ReadHistory(queue=queue, after=0, limit=1))
+    except HistoryTrimmedError as exc:
+        page = ask(rq.ReadHistory(queue=queue, after=exc.oldest - 1, limit=1))
+    return LogBounds(page.oldest, page.newest)
+
+
+def check_start(queue: str, after: int, bound: LogBounds) -> None:
+    """Raise when records after ``after`` are gone, or were never there."""
+    if after + 1 < bound.oldest:
+        raise HistoryTrimmedError("history", queue, after, bound.oldest)
+    if after > bound.newest:
+        raise StorageError(
+            f"the history of queue {queue!r} ends at {bound.newest}, but {after} records of it were read "
+            "before: this is another store, or it was restored from an older copy"
+        )
+
+
+# --- history, stream ------------------------------------------------------------------------------------
+
+
+class HistoryStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """The log as a stream. Offsets are queue -> position."""
+
+    def __init__(self, options: ReadOptions) -> None:
+        self.options = options
+        self._target: Positions | None = None
+
+    def initialOffset(self) -> dict[str, Any]:
+        if self.options.start is not None:
+            return dict(self.options.start)
+        with ask_many(self.options.url) as ask:
+            bounds = log_bounds(ask, {}, self.options)
+        return {queue: bound.oldest - 1 for queue, bound in bounds.items()}
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        return ReadMaxRows(self.options.per_batch)
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        self._target = self._newest({})
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        newest = self._target if self._target is not None else self._newest(start)
+        most = limit.max_rows if isinstance(limit, ReadMaxRows) else None
+        return advance(start, newest, most)
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:
+        return self._newest({})
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        with ask_many(self.options.url) as ask:
+            for queue, until in end.items():
+                if until > start.get(queue, 0):
+                    check_start(queue, start.get(queue, 0), queue_bounds(ask, queue))
+        return split_ranges(start, end, self.options.per_partition)
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        assert isinstance(partition, HistoryRange)
+        return read_range(self.options.url, partition)
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """Nothing: the log is held by archivers, not by Spark's own bookkeeping."""
+
+    def _newest(self, start: Positions) -> Positions:
+        with ask_many(self.options.url) as ask:
+            bounds = log_bounds(ask, start, self.options)
+        for queue, bound in bounds.items():
+            if queue in start:
+                check_start(queue, start[queue], bound)
+        return {queue: bound.newest for queue, bound in bounds.items()}
+
+
+def advance(start: Positions, newest: Positions, most: int | None) -> Positions:
+    """How far a batch of at most ``most`` records goes: each queue by its share of what is there.
+
+    Shares keep queues level in time, so that a later batch seldom holds older records than this one.
+    """
+    todo = {queue: max(until - start.get(queue, 0), 0) for queue, until in sorted(newest.items())}
+    total = sum(todo.values())
+    if most is None or total <= most:
+        return {**start, **{queue: start.get(queue, 0) + count for queue, count in todo.items()}}
+    end, left = dict(start), most
+    for queue, count in todo.items():
+        step = min(-(-count * most // total), count, left)
+        end[queue] = start.get(queue, 0) + step
+        left -= step
+    return end
+
+
+# --- jobs -------------------------------------------------------------------------------------------------
+
+
+class JobsReader(DataSourceReader):
+    """Job records as they are kept now, one task per queue and state."""
+
+    def __init__(self, options: ReadOptions) -> None:
+        self.options = options
+
+    def partitions(self) -> Sequence[InputPartition]:
+        with ask_many(self.options.url) as ask:
+            queues: list[Any] = ask(rq.ListQueues())
+        states = self.options.states or tuple(JobState)
+        return [
+            JobsOf(info.name, state.value)
+            for info in queues
+            if self.options.wants(info.name)
+            for state in states
+            if info.counts.get(state.value, 1)
+        ] or [JobsOf("", "")]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        assert isinstance(partition, JobsOf)
+        if not partition.queue:
+            return
+        with ask_many(self.options.url) as ask:
+            cursor: str | None = None
+            while True:
+                page: rq.Page = ask(
+                    rq.ListJobs(
+                        queue=partition.queue,
+                        states=[JobState(partition.state)],
+                        newest_first=False,
+                        cursor=cursor,
+                        limit=1_000,
+                    )
+                )
+                if page.jobs:
+                    yield jobs_batch(page.jobs)
+                cursor = page.cursor
+                if cursor is None:
+                    return
+
+
+def jobs_batch(jobs: Sequence[JobRecord]) -> pa.RecordBatch:
+    """Job records as one Arrow batch."""
+    import pyarrow as pa
+
+    return pa.RecordBatch.from_pylist([_job_row(job) for job in jobs], schema=schemas.JOBS.arrow)
+
+
+def _job_row(job: JobRecord) -> dict[str, Any]:
+    row = {name: getattr(job, name, None) for name in schemas.JOBS.names}
+    last = job.errors[-1] if job.errors else None
+    row |= {"job_id": job.id, "state": job.state.value, "tags": list(job.options.tags)}
+    if last is not None:
+        row |= {
+            "error_class": last.error_class,
+            "error_message": last.message,
+            "error_fingerprint": last.fingerprint,
+        }
+    return row
+
+
+# --- options ----------------------------------------------------------------------------------------------
+
+
+def _words(text: str | None) -> tuple[str, ...]:
+    return tuple(word.strip() for word in (text or "").split(",") if word.strip())
+
+
+def _state(word: str) -> JobState:
+    try:
+        return JobState(word)
+    except ValueError:
+        raise ConfigError("states", f"among {', '.join(JobState)}", word) from None
+
+
+def _positions(option: str, text: str | None) -> Positions | None:
+    if text is None:
+        return None
+    try:
+        found = json.loads(text)
+    except ValueError:
+        found = None
+    if not isinstance(found, dict) or not all(_is_position(value) for value in found.values()):
+        raise ConfigError(option, 'like {"mail": 120}: queue -> position', text)
+    return found
+
+
+def _is_position(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+
+
+def _count(option: str, text: str | None, default: int) -> int:
+    if text is None:
+        return default
+    if not text.isdecimal() or int(text) < 1:
+        raise ConfigError(option, "a whole number from 1", text)
+    return int(text)

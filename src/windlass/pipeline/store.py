@@ -1,0 +1,62 @@
+"""Talking to a store from Spark's side: short visits, each with its own event loop and client."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+from urllib.parse import quote
+
+from windlass.backend import requests as rq
+from windlass.backend.protocol import Backend
+from windlass.backend.urls import open_backend, parse_url
+from windlass.errors import UnsupportedByBackendError
+
+R = TypeVar("R")
+
+
+def visit(url: str, work: Callable[[Backend], Awaitable[R]]) -> R:
+    """Open the store, do ``work`` with it, close it."""
+
+    async def run() -> R:
+        backend = open_backend(url)
+        await backend.open()
+        try:
+            return await work(backend)
+        finally:
+            await backend.close()
+
+    return asyncio.run(run())
+
+
+@contextmanager
+def ask_many(url: str) -> Iterator[Callable[[rq.Request[Any]], Any]]:
+    """A function that carries out requests one after the other on one connection."""
+    # Not asyncio.Runner: its care for Ctrl-C makes the text of every answer, which took longer than reading.
+    loop = asyncio.new_event_loop()
+    try:
+        backend = open_backend(url)
+        loop.run_until_complete(backend.open())
+        try:
+            yield lambda request: loop.run_until_complete(backend.execute(request))
+        finally:
+            loop.run_until_complete(backend.close())
+    finally:
+        loop.close()
+
+
+def settled_url(url: str) -> str:
+    """``url`` as every process of a cluster understands it: no path relative to this one's folder.
+
+    ``UnsupportedByBackendError`` for a store that other processes cannot open.
+    """
+    parsed = parse_url(url)
+    if not open_backend(url).capabilities.shared:
+        raise UnsupportedByBackendError(parsed.scheme, "a pipeline", "Spark works in other processes")
+    if parsed.scheme != "sqlite" or parsed.path.startswith("//"):
+        return url
+    absolute = quote(str(Path(parsed.path.removeprefix("/")).absolute()))
+    query = url.partition("?")[2]
+    return f"{parsed.scheme}:///{absolute}" + (f"?{query}" if query else "")

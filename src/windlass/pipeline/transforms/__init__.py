@@ -1,0 +1,1 @@
+"""Pure functions from DataFrame to DataFrame: no session, no files, no clock."""

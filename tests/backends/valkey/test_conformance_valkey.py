@@ -1,0 +1,25 @@
+"""The whole conformance suite on Valkey 9, on Redis 7 and on a cluster."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.backends.valkey.servers import DEPLOYMENTS, make_harness
+from windlass.testing.conformance import Harness, all_tests
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+pytestmark = pytest.mark.service("valkey")
+
+
+@pytest.fixture(params=DEPLOYMENTS)
+async def harness(request: pytest.FixtureRequest) -> AsyncIterator[Harness]:
+    """A fresh namespace of each deployment."""
+    async with make_harness(request.param) as started:
+        yield started
+
+
+globals().update(all_tests())

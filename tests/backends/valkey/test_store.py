@@ -1,0 +1,248 @@
+"""What lies in the server: order, bounds, memory, and that nothing is left behind. Traps by their numbers."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable
+
+import pytest
+
+from tests.backends.valkey.servers import DEPLOYMENTS, cluster_servers, redis_server, url_of, valkey_server
+from tests.backends.valkey.support import add, claim, complete, new, opened
+from tools.services.valkey import Server
+from windlass.backend import requests as rq
+from windlass.backends.valkey import ValkeyBackend
+from windlass.core.ids import new_id
+from windlass.core.job import JobRef, WorkerInfo
+from windlass.core.options import StoredOptions
+from windlass.core.outcome import AddOutcome, Outcome, Settled, Settlement
+from windlass.core.states import JobState
+
+backend_name = "valkey"
+pytestmark = pytest.mark.service("valkey")
+
+START_MS = 1_750_000_000_000
+DAY_MS = 86_400_000
+
+
+@pytest.fixture(params=DEPLOYMENTS)
+def url(request: pytest.FixtureRequest) -> str:
+    return url_of(request.param)
+
+
+@pytest.mark.feature("G1", "G2", "M1")
+async def test_b_000_1_fifty_priorities_with_delays_come_out_in_exact_order(url: str) -> None:
+    rng = random.Random(5)
+    jobs = [
+        new(
+            job_id=f"j{n}",
+            priority=rng.choice([0, 0, *range(-(2**20), 2**20, 41_943)]),
+            delay_ms=rng.choice([0, 0, 50]),
+        )
+        for n in range(600)
+    ]
+    async with opened(url) as store:
+        await add(store, *jobs, now_ms=START_MS)
+        taken: list[str] = []
+        while found := await claim(store, limit=37, now_ms=START_MS + 100):
+            taken += [job.id for job in found]
+    # Delayed jobs joined the line when they became due, behind those of their priority that already waited.
+    wanted = sorted(range(600), key=lambda n: (-jobs[n].priority, jobs[n].delay_ms > 0, n))
+    assert taken == [f"j{n}" for n in wanted]
+
+
+async def test_b_000_2_equal_priorities_are_not_ordered_by_the_text_of_their_ids(url: str) -> None:
+    async with opened(url) as store:
+        await add(store, *(new(job_id=str(n), priority=7) for n in range(8, 13)))
+        assert [job.id for job in await claim(store)] == ["8", "9", "10", "11", "12"]
+
+
+async def test_b_000_3_a_renewed_lease_is_never_recovered_however_long_the_job_runs(url: str) -> None:
+    async with opened(url) as store:
+        await add(store, new(job_id="a"), now_ms=START_MS)
+        (job,) = await claim(store, lease_ms=1_000, now_ms=START_MS)
+        for step in range(1, 20):
+            lease = rq.LeaseRef("q", "a", job.token or "", 1_000)
+            await store.execute(rq.Extend(leases=[lease], now_ms=START_MS + step * 900))
+            assert (await store.execute(rq.Recover(now_ms=START_MS + step * 900))).recovered == []
+
+
+async def test_b_000_4_a_recovered_job_cannot_be_completed_by_its_late_worker(url: str) -> None:
+    async with opened(url) as store:
+        await add(store, new(job_id="a"), now_ms=START_MS)
+        late = await claim(store, now_ms=START_MS)
+        await store.execute(rq.Recover(now_ms=START_MS + DAY_MS))
+        assert await complete(store, *late, now_ms=START_MS + DAY_MS) == [Settled.LOST]
+
+
+async def test_b_000_5_a_recovered_job_is_back_in_line_in_the_same_step(url: str) -> None:
+    async with opened(url) as store:
+        await add(store, new(job_id="a"), new(job_id="b"), now_ms=START_MS)
+        await claim(store, limit=1, now_ms=START_MS)
+        await store.execute(rq.Recover(now_ms=START_MS + DAY_MS))
+        assert [job.id for job in await claim(store, now_ms=START_MS + DAY_MS)] == ["a", "b"]
+
+
+async def test_b_000_8_a_finished_job_is_nowhere_in_the_line() -> None:
+    async with opened(valkey_server().url, namespace := new_id()) as store:
+        await add(store, *(new() for _ in range(10)))
+        await complete(store, *await claim(store))
+        with valkey_server().client() as admin:
+            root = f"windlass:{{{namespace}:q}}"
+            assert (admin.xlen(f"{root}:f"), admin.zcard(f"{root}:w"), admin.zcard(f"{root}:a")) == (0, 0, 0)
+
+
+async def test_b_000_14_counts_are_those_of_the_sets_whatever_happened(url: str) -> None:
+    rng = random.Random(3)
+    async with opened(url) as store:
+        now_ms = START_MS
+        for step in range(60):
+            now_ms += rng.choice([0, 10, 40_000])
+            await add(store, new(job_id=f"j{step}", delay_ms=rng.choice([0, 20])), now_ms=now_ms)
+            jobs = await claim(store, limit=2, now_ms=now_ms)
+            ends = [
+                Settlement(queue="q", id=job.id, token=job.token or "", outcome=rng.choice(list(Outcome)))
+                for job in jobs
+                if rng.random() < 0.7
+            ]
+            await store.execute(rq.Settle(items=ends, now_ms=now_ms))
+            await store.execute(rq.Recover(now_ms=now_ms))
+        counts = await store.execute(rq.CountJobs(queue="q"))
+        page = await store.execute(rq.ListJobs(queue="q", limit=1_000))
+        listed = [job.state for job in page.jobs]
+        assert counts == {state: listed.count(state) for state in JobState}
+
+
+async def test_b_000_18_no_step_does_more_than_a_thousand_things(url: str) -> None:
+    async with opened(url, timeout=20) as store:
+        for _ in range(3):
+            await add(store, *(new(delay_ms=1) for _ in range(1_000)), now_ms=START_MS)
+        promoted = await store.execute(rq.Promote(now_ms=START_MS + 10))
+        assert (promoted.count, promoted.next_due_in_ms) == (1_000, 0)
+
+
+async def test_b_000_22_the_servers_clock_decides_when_the_request_carries_no_time() -> None:
+    async with opened(valkey_server().url) as store:
+        (added,) = await add(store, new())
+        with valkey_server().client() as admin:
+            seconds, _ = admin.time()
+        assert abs(added.enqueued_ms - seconds * 1_000) < 5_000
+
+
+async def test_b_000_25_numeric_ids_meet_no_counter(url: str) -> None:
+    async with opened(url) as store:
+        answers = await add(store, *(new(job_id=str(n)) for n in range(5)), new())
+        assert {answer.outcome for answer in answers} == {AddOutcome.QUEUED}
+
+
+async def test_b_000_27_a_job_that_failed_as_stalled_can_be_retried_by_hand(url: str) -> None:
+    async with opened(url) as store:
+        await add(store, new(job_id="a", options=StoredOptions(max_stalls=0)), now_ms=START_MS)
+        await claim(store, now_ms=START_MS)
+        failed = (await store.execute(rq.Recover(now_ms=START_MS + DAY_MS))).failed
+        assert failed == [JobRef("q", "a")]
+        await store.execute(rq.RetryJobs(refs=failed, now_ms=START_MS + DAY_MS))
+        assert len(await claim(store, now_ms=START_MS + DAY_MS)) == 1
+
+
+@pytest.mark.feature("M1", "L15")
+async def test_b_002_21_every_key_of_a_queue_shares_its_hash_tag() -> None:
+    async with opened(valkey_server().url, namespace := new_id()) as store:
+        await _live(store)
+        with valkey_server().client() as admin:
+            keys = [key.decode() for key in admin.keys(f"*{namespace}*")]
+    assert keys
+    assert all(key.startswith((f"windlass:{{{namespace}:q}}", f"windlass:{{{namespace}}}:")) for key in keys)
+
+
+async def _live(store: ValkeyBackend, now_ms: int = START_MS) -> None:
+    """A bit of everything: every kind of key comes into being."""
+    jobs = [
+        new(job_id=f"j{n}", priority=n % 3 - 1, delay_ms=n % 2 * 5, options=StoredOptions(keep_id_ms=500))
+        for n in range(30)
+    ]
+    await add(store, *jobs, now_ms=now_ms)
+    claimed = await claim(store, now_ms=now_ms + 10)
+    ref = JobRef("q", claimed[0].id)
+    report = rq.Report(ref=ref, token=claimed[0].token, progress=b"1", logs=["x"], now_ms=now_ms + 10)
+    await store.execute(report)
+    ends = [
+        Settlement(
+            queue="q",
+            id=job.id,
+            token=job.token or "",
+            outcome=list(Outcome)[n % 6],
+            result=b"1",
+            delay_ms=n % 2 * 9,
+        )
+        for n, job in enumerate(claimed)
+    ]
+    await store.execute(rq.Settle(items=ends, now_ms=now_ms + 20))
+    await store.execute(rq.Beat(worker=WorkerInfo(id="w"), now_ms=now_ms))
+    await store.execute(rq.Elect(role="r", holder="h", ttl_ms=5, now_ms=now_ms))
+
+
+@pytest.mark.feature("A13", "M1")
+@pytest.mark.parametrize("server", [valkey_server, redis_server])
+async def test_b_000_13_once_all_is_pruned_only_a_queues_numbers_are_left(
+    server: Callable[[], Server],
+) -> None:
+    started = server()
+    async with opened(started.url, namespace := new_id()) as store:
+        await _live(store)
+        late_ms = START_MS + 1_000
+        while jobs := await claim(store, now_ms=late_ms):
+            await complete(store, *jobs, now_ms=late_ms)
+        later_ms = late_ms + 181 * DAY_MS
+        while (await store.execute(rq.Prune(now_ms=later_ms))).more:
+            pass
+        with started.client() as admin:
+            left = {key.decode() for key in admin.keys(f"*{namespace}*")}
+    root = f"windlass:{{{namespace}:q}}"
+    # The event log keeps its newest 10,000 rows; the root keeps the numbers that must never come again.
+    assert left == {root, f"{root}:v", f"windlass:{{{namespace}}}:queues"}
+
+
+@pytest.mark.feature("M1")
+@pytest.mark.serial
+@pytest.mark.parametrize("server", [valkey_server, redis_server])
+async def test_a_waiting_job_costs_at_most_450_bytes(server: Callable[[], Server]) -> None:
+    started = server()
+    count = 20_000
+    async with opened(started.url, namespace := new_id(), timeout=30) as store:
+        options = StoredOptions()
+        await add(store, new(payload=b"x" * 100, options=options))
+        before = _used(started)
+        for _ in range(count // 1_000):
+            await add(store, *(new(payload=b"x" * 100, options=options) for _ in range(1_000)))
+        with started.client() as admin:
+            admin.delete(f"windlass:{{{namespace}:q}}:v")  # the event log has its own bound
+        per_job = (_used(started) - before) / count
+        await store.execute(rq.Purge(queue="q", states=[JobState.WAITING], limit=1))
+    assert per_job <= 450, f"{per_job:.0f} bytes per waiting job"
+
+
+def _used(server: Server) -> int:
+    with server.client() as admin:
+        admin.execute_command("MEMORY", "PURGE")
+        return int(admin.info("memory")["used_memory"])
+
+
+@pytest.mark.feature("M5")
+async def test_adds_made_at_the_same_time_share_calls() -> None:
+    async with opened(valkey_server().url) as store:
+        await add(store, new())
+        with valkey_server().client() as admin:
+            before = admin.info("commandstats")["cmdstat_fcall"]["calls"]
+            await asyncio.gather(*(add(store, new()) for _ in range(500)))
+            calls = admin.info("commandstats")["cmdstat_fcall"]["calls"] - before
+        assert calls <= 5
+        assert (await store.execute(rq.CountJobs(queue="q")))[JobState.WAITING] == 501
+
+
+@pytest.mark.feature("M6")
+def test_the_cluster_of_the_suite_has_three_primaries_with_a_replica_each() -> None:
+    primary, replica = cluster_servers().server_of("windlass:{x:y}")
+    assert primary.port != replica.port
+    assert len(cluster_servers().servers) == 6

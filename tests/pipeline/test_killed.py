@@ -1,0 +1,67 @@
+"""``kill -9`` of the driver, ten times: afterwards the lake is that of an undisturbed run."""
+
+from __future__ import annotations
+
+import random
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.pipeline.processes import driver
+from tests.pipeline.support import Bench, busy_day
+from tests.pipeline.test_run import contents, run, totals
+from windlass.pipeline.compact import compact
+from windlass.pipeline.lake import stray_files
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+backend_name = "sqlite"
+#: Where the driver dies, one after the other; None: at a moment drawn by lot.
+DEATHS = [
+    "pipeline.bronze=kill",
+    "pipeline.silver=kill",
+    "lake.staged=kill",
+    "lake.intent=kill@2",  # the first is the opening of the lake
+    "lake.moved=kill@2",
+    "lake.moved=kill@7",
+    "lake.placed=kill@2",
+    "lake.committed=kill@2",
+    "pipeline.committed=kill@2",
+    None,
+]
+SEED = 20261115
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.feature("Q2", "Q3", "Q11")
+def test_a_driver_killed_ten_times_leaves_what_an_undisturbed_one_does(
+    spark: SparkSession, bench: Bench, tmp_path: Path
+) -> None:
+    lot = random.Random(SEED)
+    lake = tmp_path / "lake"
+    busy_day(bench, rounds=6)
+    for n, death in enumerate(DEATHS):
+        child = driver(tmp_path / f"driver-{n}.log", bench.url, str(lake), "continuous", probes=death or "")
+        try:
+            if death is None:
+                child.until(lambda output: "\n" in output)
+                time.sleep(lot.uniform(0, 3))
+                child.kill()
+            assert child.wait() == -9, child.output[-3000:]
+        finally:
+            child.reap()
+    pipeline = run(spark, bench, lake, max_records=40)
+    assert stray_files(pipeline.lake) == ([], [])
+    assert totals(lake, "attempts") == bench.counters()
+    undisturbed = tmp_path / "undisturbed"
+    run(spark, bench, undisturbed)
+    want = contents(undisturbed)
+    got = contents(lake)
+    for table, rows in want.items():
+        assert got[table] == rows, table
+    compact(spark, pipeline.lake, slack=1)
+    assert contents(lake) == got

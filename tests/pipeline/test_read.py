@@ -1,0 +1,254 @@
+"""Reading a lake without a JVM: gold, SQL, the report and its page, replay, and the commands."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Iterator
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from tests.pipeline.support import START_MS, Bench, busy_day
+from tests.pipeline.test_run import run, totals
+from windlass.backend import requests as rq
+from windlass.cli.pipeline import command
+from windlass.core.job import JobRef
+from windlass.errors import ConfigError
+from windlass.pipeline import schemas
+from windlass.pipeline.gold import Gold
+from windlass.pipeline.replay import replay, select_failed
+from windlass.pipeline.report import build_report, show_ms, to_html
+from windlass.pipeline.sqlquery import query, query_spark
+from windlass.pipeline.transforms.grains import GRAIN_MS
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+backend_name = "sqlite"
+
+
+@pytest.fixture(scope="module")
+def filled(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Bench, Path]]:
+    """A store with some history and a lake that holds it."""
+    folder = tmp_path_factory.mktemp("filled")
+    with Bench(folder / "jobs.db") as bench:
+        busy_day(bench, rounds=2)
+        run(spark, bench, folder / "lake")
+        yield bench, folder / "lake"
+
+
+def invoke(*arguments: object) -> Result:
+    return CliRunner().invoke(command, [str(argument) for argument in arguments])
+
+
+# --- gold -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.feature("Q3", "Q4", "Q9", "Q11")
+def test_gold_is_read_without_spark(filled: tuple[Bench, Path]) -> None:
+    bench, lake = filled
+    gold = Gold(str(lake))
+    by_task = {(row["queue"], row["task"]): row for row in gold.totals("minute")}
+    days = {(row["queue"], row["task"]): row for row in gold.totals("day")}
+    assert by_task == days  # minutes add up to days, percentiles and all
+    for (queue, task, outcome), count in bench.counters().items():
+        assert by_task[queue, task][schemas.OUTCOME_COLUMNS[outcome]] == count
+    assert by_task["mail", "send"]["duration_p50_ms"] is not None
+    hour = START_MS - START_MS % GRAIN_MS["hour"]
+    (first, *_) = gold.rollups("hour", hour, hour + GRAIN_MS["hour"], queue="mail")
+    assert (first["window_start"], first["queue"]) == (hour, "mail")
+    assert gold.rollups("day", 0, 1) == []
+
+
+def test_gold_reads_again_when_a_file_is_replaced_meanwhile(
+    filled: tuple[Bench, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gold = Gold(str(filled[1]))
+    want = gold.totals("day")
+    inner, calls = gold.lake.files.open, []
+
+    def open_once(path: str) -> Any:
+        calls.append(path)
+        if len(calls) == 1:
+            raise FileNotFoundError(path)
+        return inner(path)
+
+    monkeypatch.setattr(gold.lake.files, "open", open_once)
+    assert gold.totals("day") == want
+
+
+# --- SQL --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.feature("Q11")
+def test_sql_sees_every_table(filled: tuple[Bench, Path], spark: SparkSession) -> None:
+    bench, lake = filled
+    want = sum(bench.counters().values())
+    sql = "SELECT count(*) AS n FROM attempts"
+    assert query(str(lake), sql) == query_spark(spark, str(lake), sql) == (["n"], [(want,)])
+    assert query(str(lake), "SELECT sum(attempts) FROM day").rows == [(want,)]
+    assert query(str(lake), "SELECT count(*) FROM gaps").rows == [(0,)]
+    assert query(str(lake), "SELECT min(waiting), max(waiting) > 0 FROM backlog").rows == [(0, True)]
+    ((p99,),) = query(
+        str(lake), "SELECT hist_percentile(duration_hist, 990) FROM day WHERE task = 'send' LIMIT 1"
+    ).rows
+    assert p99 > 0
+    with pytest.raises(ConfigError, match="attempts, jobs"):
+        query(str(lake), "SELECT * FROM nothing")
+
+
+# --- report -----------------------------------------------------------------------------------------------
+
+
+class _Checker(HTMLParser):
+    """Counts tags, and finds what would be fetched from elsewhere."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+        self.outside: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self.outside += [str(v) for k, v in attrs if k in ("src", "href") or "http" in (v or "")]
+
+
+@pytest.mark.feature("Q3", "Q4", "Q9")
+def test_the_page_holds_charts_and_fetches_nothing(filled: tuple[Bench, Path]) -> None:
+    report = build_report(Gold(str(filled[1])), None, None)
+    page = to_html(report)
+    checker = _Checker()
+    checker.feed(page)
+    assert checker.tags.count("svg") == 5
+    assert checker.tags.count("table") == 4
+    assert checker.outside == []
+    assert "NaN" not in page and "None" not in re.sub(r"<style>.*?</style>", "", page)
+    assert report.total["attempts"] == sum(filled[0].counters().values())
+    assert sum(row.get("attempts", 0) for row in report.over_time) == report.total["attempts"]
+
+
+def test_names_in_the_page_are_escaped(filled: tuple[Bench, Path]) -> None:
+    report = build_report(Gold(str(filled[1])), None, None)
+    report.by_task[0]["task"] = "<script>alert(1)</script>"
+    assert "<script>" not in to_html(report)
+
+
+def test_an_empty_period_says_so(filled: tuple[Bench, Path]) -> None:
+    report = build_report(Gold(str(filled[1])), 0, 1_000)
+    assert report.is_empty
+    assert "No attempts" in to_html(report)
+
+
+def test_spans_are_shown_in_fitting_units() -> None:
+    shown = [show_ms(value) for value in (None, 3, 999, 1_500, 300_000, 9_000_000)]
+    assert shown == ["-", "3 ms", "999 ms", "1.5 s", "5 min", "2.5 h"]
+
+
+# --- replay -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.feature("Q11")
+def test_replay_retries_what_is_still_there_and_reports_the_rest(
+    spark: SparkSession, bench: Bench, tmp_path: Path
+) -> None:
+    busy_day(bench, rounds=1)
+    lake = str(tmp_path / "lake")
+    run(spark, bench, Path(lake))
+    failed = select_failed(lake, "queue = 'mail' AND error_class = 'KeyError'")
+    assert len(failed) == bench.counters()["mail", "send", "failed"] > 2
+    assert select_failed(lake, "queue = 'pdf'") == []
+    gone, reused, *rest = failed
+    bench.ask_now(rq.RemoveJobs(refs=[JobRef(gone.queue, gone.job_id), JobRef(reused.queue, reused.job_id)]))
+    bench.add("mail", [reused.job_id], task="send")
+    dry = replay(bench.url, failed, dry_run=True)
+    done = replay(bench.url, failed)
+    assert dry == done
+    assert (done.retried, done.pruned, done.changed) == (rest, [gone], [reused])
+    again = replay(bench.url, failed)
+    assert (again.retried, again.changed) == ([], [reused, *rest])
+    bench.pass_ms(10 * 86_400_000)
+    bench.work("mail")
+    run(spark, bench, Path(lake))
+    assert totals(Path(lake), "day") == bench.counters()
+    ids = {job.job_id for job in select_failed(lake, "true")}
+    assert ids.isdisjoint(job.job_id for job in rest)
+
+
+# --- commands ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.feature("Q3", "Q11")
+def test_the_reading_commands(filled: tuple[Bench, Path], tmp_path: Path) -> None:
+    bench, lake = filled
+    page = tmp_path / "report.html"
+    shown = invoke("report", "--lake", lake, "--html", page)
+    assert shown.exit_code == 0, shown.output
+    assert "Tasks" in shown.output and "render" in shown.output
+    assert page.read_text().startswith("<!doctype html>")
+    assert json.loads(invoke("report", "--lake", lake, "--json").stdout)["total"]["attempts"] > 0
+    assert "No attempts" in invoke("report", "--lake", lake, "--last", "1s").output
+    counted = invoke(
+        "sql", "--lake", lake, "--json", "select queue, sum(attempts) as n from day group by 1 order by 1"
+    )
+    assert [row["queue"] for row in json.loads(counted.stdout)] == ["mail", "pdf"]
+    assert "mail" in invoke("sql", "--lake", lake, "select distinct queue from jobs").output
+    chosen = invoke(
+        "replay", "--url", bench.url, "--lake", lake, "--where", "task = 'send'", "--dry-run", "--json"
+    )
+    assert json.loads(chosen.stdout)["retried"] > 0
+    kept = invoke("prune", "--lake", lake, "--dry-run", "--json")
+    assert json.loads(kept.stdout)["files"] > 0
+
+
+def test_mistakes_are_one_line(tmp_path: Path) -> None:
+    result = invoke("report", "--lake", tmp_path / "none")
+    assert result.exit_code == 1
+    assert "pipeline run" in result.stderr
+    result = invoke("sql", "--lake", tmp_path / "none", "select 1")
+    assert result.exit_code == 1
+
+
+def test_the_package_is_a_zip_that_python_can_import(tmp_path: Path) -> None:
+    import subprocess
+
+    result = invoke("package", "--to", tmp_path, "--json")
+    path = json.loads(result.stdout)["path"]
+    code = "import windlass, windlass.pipeline.source; print(windlass.__file__)"
+    done = subprocess.run(
+        [sys.executable, "-c", code], env={"PYTHONPATH": path}, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.startswith(path)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(400)
+@pytest.mark.feature("Q11")
+def test_the_filling_commands(spark_cache: Path, bench: Bench, tmp_path: Path) -> None:
+    """In processes of their own: a JVM belongs to one session."""
+    from tests.pipeline.processes import Process
+
+    busy_day(bench, rounds=1)
+    lake = tmp_path / "lake"
+
+    def windlass(*arguments: object) -> str:
+        words = [str(word) for word in arguments]
+        child = Process(
+            [sys.executable, "-c", "from windlass.cli.pipeline import command; command()", *words],
+            tmp_path / f"{words[0]}.log",
+        )
+        try:
+            assert child.wait() == 0, child.output[-3000:]
+        finally:
+            child.reap()
+        return child.output
+
+    conf = ("--conf", "spark.sql.adaptive.enabled=false", "--conf", "spark.sql.shuffle.partitions=1")
+    windlass("run", "--url", bench.url, "--lake", lake, "--max-records", 50, *conf)
+    assert totals(lake, "day") == bench.counters()
+    assert "fewer" in windlass("compact", "--lake", lake, *conf)
+    assert totals(lake, "attempts") == bench.counters()

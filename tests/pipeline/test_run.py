@@ -1,0 +1,217 @@
+"""From a store to a lake: every attempt once, in every layer, whatever happens on the way."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.pipeline.support import Bench, busy_day
+from windlass.backend import requests as rq
+from windlass.core.outcome import Outcome
+from windlass.errors import ConfigError, HistoryTrimmedError
+from windlass.pipeline import schemas
+from windlass.pipeline.backfill import rebuild
+from windlass.pipeline.compact import compact
+from windlass.pipeline.lake import stray_files
+from windlass.pipeline.run import Pipeline, RunOptions
+from windlass.pipeline.sqlquery import connect
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+backend_name = "sqlite"
+#: Columns that say which batch brought a row; they differ between runs.
+BATCH_COLUMNS = {"batch", "seen_ms"}
+
+
+def run(spark: SparkSession, bench: Bench, lake: Path, **options: Any) -> Pipeline:
+    """Everything that is new, into ``lake``."""
+    pipeline = Pipeline(spark, RunOptions(url=bench.url, lake=str(lake), **options))
+    pipeline.open()
+    pipeline.run_once()
+    return pipeline
+
+
+def contents(lake: Path) -> dict[str, list[Any]]:
+    """The rows of every table as a plain glob finds them, batch columns aside."""
+    import duckdb
+
+    found: dict[str, list[Any]] = {}
+    with duckdb.connect() as connection:
+        for path, table in schemas.TABLES.items():
+            if not list((lake / path).rglob("*.parquet")):
+                found[path] = []
+                continue
+            names = ", ".join(f'"{name}"' for name in table.names if name not in BATCH_COLUMNS)
+            rows = connection.execute(
+                f"SELECT {names} FROM read_parquet('{lake / path}/**/*.parquet', hive_partitioning = true)"
+            ).fetchall()
+            found[path] = sorted(rows, key=repr)
+    return found
+
+
+def totals(lake: Path, table: str) -> Counter[tuple[str, str, str]]:
+    """Attempts by queue, task and outcome."""
+    columns = ", ".join(f"sum({name})" for name in schemas.OUTCOME_COLUMNS.values())
+    found: Counter[tuple[str, str, str]] = Counter()
+    with connect(str(lake)) as connection:
+        if table in ("attempts", "bronze_attempts"):
+            sql = f"SELECT queue, task, outcome, count(*) FROM {table} GROUP BY ALL"
+            for queue, task, outcome, count in connection.execute(sql).fetchall():
+                found[queue, task, outcome] += count
+            return found
+        for queue, task, *counts in connection.execute(
+            f"SELECT queue, task, {columns} FROM {table} GROUP BY ALL"
+        ).fetchall():
+            for outcome, count in zip(schemas.OUTCOME_COLUMNS, counts, strict=True):
+                if count:
+                    found[queue, task, outcome] += count
+    return found
+
+
+@pytest.mark.feature("Q2", "Q3", "Q11")
+def test_all_layers_equal_the_lifetime_counters(spark: SparkSession, bench: Bench, tmp_path: Path) -> None:
+    busy_day(bench)
+    lake = tmp_path / "lake"
+    pipeline = run(spark, bench, lake, max_records=45)
+    want = bench.counters()
+    outcomes = {outcome for _, _, outcome in want}
+    assert {"completed", "failed", "retrying", "cancelled", "stalled", "snoozed", "released"} <= outcomes
+    for table in ("bronze_attempts", "attempts", "minute", "hour", "day"):
+        assert totals(lake, table) == want, table
+    assert stray_files(pipeline.lake) == ([], [])
+    with connect(str(lake)) as connection:
+
+        def one(sql: str) -> Any:
+            return connection.execute(sql).fetchall()
+
+        ((attempts, distinct),) = one("SELECT count(*), count(DISTINCT run_id) FROM attempts")
+        assert attempts == distinct == sum(want.values())
+        ((rows, keys, records),) = one(
+            "SELECT count(*), count(DISTINCT (queue, job_id, enqueued_ms)), sum(records) FROM jobs"
+        )
+        assert (rows, records) == (keys, attempts)
+        ((again,),) = one("SELECT count(*) FROM jobs WHERE queue = 'pdf' AND job_id = 'p0'")
+        assert again == 3  # one job for each time the id was used
+        assert one("SELECT sum(ready - departed), sum(departed) FROM backlog") == [(0, attempts)]
+        ((errors,),) = one("SELECT sum(occurrences) FROM errors WHERE error_class = 'KeyError'")
+        assert errors == want["mail", "send", "failed"]
+        ((worked,),) = one("SELECT sum(attempts) FROM workers")
+        assert worked == one("SELECT count(*) FROM attempts WHERE worker IS NOT NULL")[0][0]
+
+
+@pytest.mark.feature("Q11")
+def test_a_later_run_adds_only_what_is_new(spark: SparkSession, bench: Bench, tmp_path: Path) -> None:
+    bench.add("mail", ["a", "b"])
+    bench.work("mail", outcome=Outcome.RETRY, delay_ms=50)
+    lake = tmp_path / "lake"
+    first = run(spark, bench, lake)
+    assert first.run_batch() is None
+    bench.pass_ms(1_000)
+    bench.work("mail")
+    second = run(spark, bench, lake)
+    assert totals(lake, "day") == bench.counters()
+    with connect(str(lake)) as connection:
+        rows = connection.execute("SELECT job_id, records, outcome FROM jobs ORDER BY 1").fetchall()
+    assert rows == [("a", 2, "completed"), ("b", 2, "completed")]
+    assert second.lake.state.offsets == {"default": {"mail": 4}}
+
+
+@pytest.mark.feature("Q11")
+def test_the_store_holds_the_log_until_the_lake_has_it(
+    spark: SparkSession, bench: Bench, tmp_path: Path
+) -> None:
+    bench.add("mail", ["a"])
+    bench.work("mail")
+    lake = tmp_path / "lake"
+    pipeline = run(spark, bench, lake)
+    (info,) = bench.ask_now(rq.ListArchivers())  # registered by the store's clock, not by the test's
+    assert (info.name, info.cursors) == (pipeline.archiver, {"mail": 1})
+
+
+def test_a_trimmed_log_fails_the_run_unless_gaps_are_accepted(
+    spark: SparkSession, bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lake = tmp_path / "lake"
+    bench.add("mail", [f"a{n}" for n in range(3)])
+    bench.work("mail")
+    monkeypatch.setattr(Pipeline, "_archive", lambda self: None)  # nobody holds the log
+    run(spark, bench, lake)
+    bench.add("mail", [f"b{n}" for n in range(4)])
+    bench.work("mail")
+    bench.pass_ms(2 * 86_400_000)
+    bench.ask(rq.Prune())
+    bench.add("mail", ["c"])
+    bench.work("mail")
+    with pytest.raises(HistoryTrimmedError):
+        run(spark, bench, lake)
+    pipeline = run(spark, bench, lake, on_gap="skip")
+    assert pipeline.lake.state.offsets == {"default": {"mail": 8}}
+    with connect(str(lake)) as connection:
+        assert connection.execute('SELECT queue, "after", until FROM gaps').fetchall() == [("mail", 3, 7)]
+        assert connection.execute("SELECT count(*) FROM attempts").fetchall() == [(4,)]
+
+
+@pytest.mark.feature("Q11")
+def test_records_that_come_again_change_nothing_twice(
+    spark: SparkSession, bench: Bench, tmp_path: Path
+) -> None:
+    busy_day(bench, rounds=1)
+    lake = tmp_path / "lake"
+    run(spark, bench, lake)
+    before = contents(lake)
+    run(spark, bench, lake, source="again", max_records=30)  # the same log under another name
+    after = contents(lake)
+    assert len(after["bronze/attempts"]) == 2 * len(before["bronze/attempts"])
+    for table in schemas.TABLES:
+        if not table.startswith("bronze/"):
+            assert after[table] == before[table], table
+
+
+@pytest.mark.feature("Q11")
+def test_compaction_and_backfill_keep_every_row(spark: SparkSession, bench: Bench, tmp_path: Path) -> None:
+    busy_day(bench, rounds=2)
+    lake = tmp_path / "lake"
+    pipeline = run(spark, bench, lake, max_records=30)
+    before = contents(lake)
+    files = len(pipeline.lake.state.files)
+    assert compact(spark, pipeline.lake, slack=1) > 0
+    assert len(pipeline.lake.state.files) < files
+    assert contents(lake) == before
+    assert stray_files(pipeline.lake) == ([], [])
+    assert rebuild(spark, pipeline.lake) == ["2023-11-14", "2023-11-15"]
+    assert contents(lake) == before
+    bench.add("mail", ["after"], task="send")
+    bench.work("mail")
+    run(spark, bench, lake)
+    assert totals(lake, "day") == bench.counters()
+
+
+def test_a_continuous_run_ends_when_told(spark: SparkSession, bench: Bench, tmp_path: Path) -> None:
+    bench.add("mail", ["a"])
+    bench.work("mail")
+    stop = threading.Event()
+    pipeline = Pipeline(spark, RunOptions(url=bench.url, lake=str(tmp_path / "lake"), interval=0.01))
+    pipeline.open()
+    seen: list[int] = []
+
+    def progress(result: Any) -> None:
+        seen.append(result.records)
+        if len(seen) == 1:
+            bench.add("mail", ["b", "c"])
+            bench.work("mail")
+        else:
+            stop.set()
+
+    pipeline.run_continuously(stop, progress)
+    assert seen == [1, 2]
+
+
+@pytest.mark.parametrize("options", [{"source": "a b"}, {"max_records": 0}, {"on_gap": "hope"}])
+def test_bad_options_are_refused(options: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError):
+        RunOptions(url="sqlite:///x", lake="y", **options)

