@@ -6,8 +6,8 @@ Needs pip install 'windlass[spark]' and Java 17. Everything lives in a temporary
 
 Prints::
 
-    large     214 orders charged
-    small     286 orders charged
+    large     213 orders charged
+    small     287 orders charged
 """
 
 from __future__ import annotations

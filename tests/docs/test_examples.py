@@ -13,7 +13,12 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-EXAMPLES = sorted(path for path in (ROOT / "examples").glob("*.py") if path.name != "demo_app.py")
+#: The demo is run by scripts/demo, the pipeline's examples by the pipeline's own tests.
+EXAMPLES = sorted(
+    path
+    for path in (ROOT / "examples").glob("*.py")
+    if path.name != "demo_app.py" and not path.name.startswith("spark_")
+)
 
 
 def _environment(url: str) -> dict[str, str]:

@@ -43,7 +43,7 @@ class Disk:
 @pytest.fixture
 def disk(monkeypatch: pytest.MonkeyPatch) -> Disk:
     disk = Disk(connect)
-    monkeypatch.setattr("windlass.backends.sqlite.writer.connect", disk.connect)
+    monkeypatch.setattr("windlass.backends.sqlite.session.connect", disk.connect)
     return disk
 
 

@@ -14,6 +14,14 @@ from windlass.pipeline.session import SessionOptions, session
 from windlass.testing.faults import install_from_environment
 
 MAX_RECORDS = 40
+#: For a cluster of small workers and a handful of rows.
+CLUSTER = {
+    "spark.executor.memory": "600m",
+    "spark.sql.adaptive.enabled": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.shuffle.partitions": "2",
+}
 
 
 def say(text: str) -> None:
@@ -26,7 +34,7 @@ def main(url: str, lake: str, mode: str, master: str | None = None) -> None:
     profile: Literal["work", "test"] = "test" if master is None else "work"
     records = MAX_RECORDS if master is None else 1_000
     options = RunOptions(url=url, lake=lake, max_records=records, interval=0.05)
-    conf = {"spark.executor.memory": "600m", "spark.sql.shuffle.partitions": "2"} if master else {}
+    conf = CLUSTER if master else {}
     with session(SessionOptions(master=master, profile=profile, conf=conf)) as spark:
         pipeline = Pipeline(spark, options)
         pipeline.open()

@@ -9,12 +9,7 @@ from functools import cache
 from pathlib import Path
 
 from tools.services.valkey import ClusterServers, Server, redis_binary, valkey_binary
-from windlass.backend.urls import register_scheme
 from windlass.testing.conformance import Harness, UrlHarness
-
-for _family in ("valkey", "redis"):
-    for _ending in ("", "s", "+cluster", "s+cluster", "+sentinel", "s+sentinel"):
-        register_scheme(_family + _ending, "windlass.backends.valkey", "windlass[valkey]")
 
 #: By name: Valkey 9 alone, Redis 7 alone, a cluster of three primaries and three replicas.
 DEPLOYMENTS = ("valkey", "redis", "cluster")

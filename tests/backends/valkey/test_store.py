@@ -31,7 +31,7 @@ def url(request: pytest.FixtureRequest) -> str:
     return url_of(request.param)
 
 
-@pytest.mark.feature("G1", "G2", "M1")
+@pytest.mark.feature("G1", "G2")
 async def test_b_000_1_fifty_priorities_with_delays_come_out_in_exact_order(url: str) -> None:
     rng = random.Random(5)
     jobs = [
@@ -84,6 +84,7 @@ async def test_b_000_5_a_recovered_job_is_back_in_line_in_the_same_step(url: str
         assert [job.id for job in await claim(store, now_ms=START_MS + DAY_MS)] == ["a", "b"]
 
 
+@pytest.mark.feature("L10")
 async def test_b_000_8_a_finished_job_is_nowhere_in_the_line() -> None:
     async with opened(valkey_server().url, namespace := new_id()) as store:
         await add(store, *(new() for _ in range(10)))
@@ -183,7 +184,7 @@ async def _live(store: ValkeyBackend, now_ms: int = START_MS) -> None:
     await store.execute(rq.Elect(role="r", holder="h", ttl_ms=5, now_ms=now_ms))
 
 
-@pytest.mark.feature("A13", "M1")
+@pytest.mark.feature("A13")
 @pytest.mark.parametrize("server", [valkey_server, redis_server])
 async def test_b_000_13_once_all_is_pruned_only_a_queues_numbers_are_left(
     server: Callable[[], Server],
@@ -204,7 +205,7 @@ async def test_b_000_13_once_all_is_pruned_only_a_queues_numbers_are_left(
     assert left == {root, f"{root}:v", f"windlass:{{{namespace}}}:queues"}
 
 
-@pytest.mark.feature("M1")
+@pytest.mark.feature("L10")
 @pytest.mark.serial
 @pytest.mark.parametrize("server", [valkey_server, redis_server])
 async def test_a_waiting_job_costs_at_most_450_bytes(server: Callable[[], Server]) -> None:
@@ -229,7 +230,6 @@ def _used(server: Server) -> int:
         return int(admin.info("memory")["used_memory"])
 
 
-@pytest.mark.feature("M5")
 async def test_adds_made_at_the_same_time_share_calls() -> None:
     async with opened(valkey_server().url) as store:
         await add(store, new())
@@ -241,7 +241,6 @@ async def test_adds_made_at_the_same_time_share_calls() -> None:
         assert (await store.execute(rq.CountJobs(queue="q")))[JobState.WAITING] == 501
 
 
-@pytest.mark.feature("M6")
 def test_the_cluster_of_the_suite_has_three_primaries_with_a_replica_each() -> None:
     primary, replica = cluster_servers().server_of("windlass:{x:y}")
     assert primary.port != replica.port
