@@ -10,9 +10,7 @@ import sqlite3
 import threading
 from typing import TYPE_CHECKING, Any
 
-from windlass.backend import requests as rq
 from windlass.backends.sqlite import migrations, statements
-from windlass.backends.sqlite.alone import PAGES, add_alone
 from windlass.backends.sqlite.connection import CHECKPOINT_PAGES, connect, is_busy, prepare_file, to_error
 from windlass.backends.sqlite.locks import FairLock
 from windlass.backends.sqlite.tx import Meta, Queues, Tx, read_meta
@@ -57,7 +55,6 @@ class Session:
         except (sqlite3.Error, OSError) as exc:
             self.close()
             raise to_error(exc, self._settings.shown) from exc
-        self._cursor = self.conn.cursor()
         self._queues = Queues(self.conn, self._sql)
         self._wake.open(read_meta(self.conn, self._sql).activity)
 
@@ -72,7 +69,7 @@ class Session:
     def begin(self) -> bool:
         """Begin a transaction; False when another program is writing. The lock must be held."""
         try:
-            self._cursor.execute("BEGIN IMMEDIATE")
+            self.conn.execute("BEGIN IMMEDIATE")
         except sqlite3.Error as exc:
             if is_busy(exc):
                 return False
@@ -86,19 +83,14 @@ class Session:
         try:
             reach("sqlite.begun")
             meta = self._read_meta()
-            now_ms = self._clock.now_ms(meta.clock_ms)
-            alone = self._add_alone(calls, meta, now_ms)
-            if alone is not None:
-                answers, self._meta, topics = alone
-            else:
-                tx = Tx(self.conn, self._sql, self._queues, meta, now_ms)
-                answers = self._run_calls(tx, calls)
-                self._meta, topics = tx.flush(), tx.topics
-                self._pages += tx.pages
+            tx = Tx(self.conn, self._sql, self._queues, meta, self._clock.now_ms(meta.clock_ms))
+            answers = self._run_calls(tx, calls)
+            self._meta = tx.flush()
             done = self._meta.activity - meta.activity
             self._wake.own_activity += done  # before the commit, so that nobody takes it for a stranger's
+            self._pages += tx.pages
             reach("sqlite.committing")
-            self._cursor.execute("COMMIT")
+            self.conn.execute("COMMIT")
         except Exception as exc:
             self._wake.own_activity -= done
             self._roll_back(tx)
@@ -106,29 +98,15 @@ class Session:
         try:
             reach("sqlite.committed")
         except Exception as exc:
-            return [self.failed(call, exc) for call in calls], topics
-        return answers, topics
-
-    def _add_alone(
-        self, calls: list[Call[Any]], meta: Meta, now_ms: int
-    ) -> tuple[list[Answer], Meta, set[str]] | None:
-        if len(calls) != 1:
-            return None
-        request = calls[0].request
-        if type(request) is not rq.Add or request.now_ms is not None or len(request.jobs) != 1:
-            return None
-        done = add_alone(self._cursor, self._sql, self._queues, request, meta, now_ms)
-        if done is None:
-            return None
-        self._pages += PAGES
-        return [(calls[0], done[0], None)], done[1], done[2]
+            return [self.failed(call, exc) for call in calls], tx.topics
+        return answers, tx.topics
 
     def failed(self, call: Call[Any], exc: Exception) -> Answer:
         return call, None, to_error(exc, self._settings.shown)
 
     def _read_meta(self) -> Meta:
         """The state of the store. What was known of it is still true unless another connection wrote."""
-        (version,) = self._cursor.execute("PRAGMA data_version").fetchone()
+        (version,) = self.conn.execute("PRAGMA data_version").fetchone()
         if self._meta is None or version != self._version:
             self._queues.forget()
             self._version = version
