@@ -109,6 +109,7 @@ class Twin:
         await self._same_rows(rq.ReadCounters())
         await self.same(rq.ListQueues())
         await self.same(rq.ListWorkers(stale_ms=100))
+        await self.same(rq.ListArchivers())
 
     async def _look_at_logs(self, queue: str) -> None:
         event, attempt = self._seen[queue]
@@ -285,6 +286,9 @@ class Operations:
         info = WorkerInfo(id=worker, queues=QUEUES, busy=busy)
         await self.twin.same(rq.Beat(worker=info, gone=gone))
 
+    async def archive(self, name: str, cursors: dict[str, int]) -> None:
+        await self.twin.same(rq.Archive(name=name, cursors=cursors))
+
     async def search(self, **fields: Any) -> None:
         await self.twin.same(rq.ListJobs(limit=1_000, **fields))
 
@@ -402,6 +406,13 @@ STEPS: dict[str, tuple[int, dict[str, st.SearchStrategy[Any]]]] = {
     "keep_result": (1, {"ref": _ref, "ttl_ms": st.sampled_from([0, 10, 100_000])}),
     "lead": (1, {"holder": _worker, "resign": st.booleans()}),
     "beat": (1, {"worker": _worker, "busy": st.integers(0, 2), "gone": st.booleans()}),
+    "archive": (
+        1,
+        {
+            "name": st.sampled_from(["lake", "pond"]),
+            "cursors": st.dictionaries(_queue, st.integers(0, 5), max_size=2),
+        },
+    ),
     "search": (
         1,
         {

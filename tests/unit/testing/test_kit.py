@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.backends.harnesses import HARNESSES
-from windlass import ConfigError, JobState, Queue, Retry, Snooze, Windlass
+from windlass import ConfigError, JobState, Queue, Retry, Snooze, Windlass, Worker
 from windlass.core.ids import new_id
 from windlass.testing import (
     ManualClock,
@@ -151,6 +151,22 @@ async def test_drain_can_look_ahead_and_runs_each_job_at_its_time(app: Windlass,
     await assert_enqueued(queue, "too late")
 
 
+@pytest.mark.feature("U2", "U6")
+async def test_deduplication_and_cached_results_work_in_tests_too(app: Windlass, queue: Queue) -> None:
+    runs: list[str] = []
+
+    async def once(job: Any) -> str:
+        runs.append(job.id)
+        return "done"
+
+    app.register("once", once)
+    first = await queue.add("once", job_id="own")
+    assert (first.outcome, (await queue.add("once", job_id="own")).outcome) == ("queued", "duplicate")
+    await drain(app)
+    again = await queue.add("once", job_id="own")
+    assert (again.outcome, await again.result(), runs) == ("cached", "done", ["own"])
+
+
 @pytest.mark.feature("U6")
 async def test_drain_leaves_paused_queues_alone(app: Windlass, queue: Queue) -> None:
     app.register("send", lambda job: None)
@@ -167,8 +183,6 @@ async def test_drain_of_nothing_does_nothing(app: Windlass) -> None:
 
 @pytest.mark.feature("U6")
 async def test_drain_uses_a_given_worker_and_leaves_it_running(app: Windlass, queue: Queue) -> None:
-    from windlass import Worker
-
     ran: list[str] = []
     worker = Worker("mail", lambda job: ran.append(job.name), url_or_app=app, duties=False)
     await queue.add("send")
@@ -190,7 +204,7 @@ async def test_looking_ahead_needs_a_clock_that_can_be_driven(tmp_path: Path) ->
 # --- inline ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.feature("U1", "U6")
+@pytest.mark.feature("U1", "U2", "U6")
 async def test_inline_jobs_run_before_enqueue_returns(app: Windlass) -> None:
     @app.task(queue="mail")
     async def double(n: int) -> int:

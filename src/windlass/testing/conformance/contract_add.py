@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 
 from windlass.backend import requests as rq
@@ -11,6 +13,7 @@ from windlass.core.job import JobRecord, JobRef
 from windlass.core.options import PRIORITY_MAX, PRIORITY_MIN, Keep, StoredOptions
 from windlass.core.outcome import AddOutcome, Changed, Outcome
 from windlass.core.states import JobState
+from windlass.errors import UnsupportedByBackendError
 from windlass.testing.conformance.harness import QUEUE, START_MS, Harness
 
 FULL_OPTIONS = StoredOptions(
@@ -408,3 +411,17 @@ async def test_a_clone_sees_the_same_store(harness: Harness) -> None:
 
 async def test_a_backend_has_the_name_of_its_url(harness: Harness) -> None:
     assert harness.backend.name == harness.name
+
+
+async def test_a_capability_that_is_not_declared_is_refused_by_its_name(harness: Harness) -> None:
+    capabilities = harness.backend.capabilities
+    for field in dataclasses.fields(capabilities):
+        if getattr(capabilities, field.name):
+            capabilities.require(harness.name, field.name)
+            continue
+        with pytest.raises(UnsupportedByBackendError) as caught:
+            capabilities.require(harness.name, field.name)
+        assert (caught.value.backend, caught.value.capability) == (
+            harness.name,
+            field.name.replace("_", " "),
+        )

@@ -366,6 +366,16 @@ async def test_expired_jobs_do_not_use_up_the_limit(harness: Harness) -> None:
 
 
 @pytest.mark.feature("A35")
+async def test_one_claim_ends_at_most_a_thousand_expired_jobs_per_round(harness: Harness) -> None:
+    await harness.add_many(*(f"j{n}" for n in range(2_500)), expires_in_ms=10)
+    harness.pass_ms(10)
+    assert await harness.claim() == []
+    assert await harness.counts() == {JobState.FAILED: 2_000, JobState.WAITING: 500}
+    assert await harness.claim() == []
+    assert await harness.counts() == {JobState.FAILED: 2_500}
+
+
+@pytest.mark.feature("A35")
 async def test_a_job_that_was_started_once_does_not_expire_any_more(harness: Harness) -> None:
     job = await harness.start("a", expires_in_ms=100)
     await harness.settle(job, Outcome.RELEASE)

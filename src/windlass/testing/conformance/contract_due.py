@@ -113,6 +113,16 @@ async def test_a_thousand_due_jobs_are_promoted_unless_a_limit_is_given(harness:
     assert await harness.do(rq.Promote()) == rq.Promoted(10, None)
 
 
+@pytest.mark.feature("B1", "B3")
+async def test_promoting_none_only_tells_when_the_next_job_is_due(harness: Harness) -> None:
+    await harness.add("a", delay_ms=5)
+    harness.pass_ms(2)
+    assert await harness.do(rq.Promote(limit=0)) == rq.Promoted(0, 3)
+    harness.pass_ms(10)
+    assert await harness.do(rq.Promote(limit=0)) == rq.Promoted(0, 0)
+    assert await harness.state("a") is JobState.SCHEDULED
+
+
 @pytest.mark.feature("B6")
 async def test_a_job_hurried_by_hand_is_not_promoted_again(harness: Harness) -> None:
     await harness.add("a", delay_ms=100)
