@@ -89,9 +89,6 @@ class CancelResult(StrEnum):
     NOT_FOUND = "not_found"
 
 
-CancelOutcome = CancelResult
-
-
 class Changed(StrEnum):
     """The answer to a change of one job."""
 

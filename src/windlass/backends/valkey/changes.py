@@ -9,15 +9,15 @@ from windlass.backends.valkey.codes import CANCELLED, CHANGED, STATE_NUMBERS, ST
 from windlass.backends.valkey.records import text
 from windlass.backends.valkey.session import Group, Session, together
 from windlass.core.job import LOGS_KEPT, JobRef
-from windlass.core.outcome import CancelOutcome, Changed
+from windlass.core.outcome import CancelResult, Changed
 
 Items = list[tuple[int, str]]
 #: Given as a token, but no lease ever has it.
 _NO_TOKEN = "-"
 
 
-async def cancel(session: Session, request: rq.CancelJobs, now: str) -> list[CancelOutcome]:
-    answers = [CancelOutcome.NOT_FOUND] * len(request.refs)
+async def cancel(session: Session, request: rq.CancelJobs, now: str) -> list[CancelResult]:
+    answers = [CancelResult.NOT_FOUND] * len(request.refs)
 
     async def one(group: Group, items: Items) -> None:
         statuses, *workers = await session.functions.cancel(group.roots, now, text(request.reason), items)

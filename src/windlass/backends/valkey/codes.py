@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from windlass.core.job import AttemptOutcome, EventType
-from windlass.core.outcome import AddOutcome, CancelOutcome, Changed, Extended, Outcome, Settled
+from windlass.core.outcome import AddOutcome, CancelResult, Changed, Extended, Outcome, Settled
 from windlass.core.states import JobState
 
 STATES = {
@@ -24,10 +24,10 @@ ADD_OUTCOMES = (AddOutcome.QUEUED, AddOutcome.DUPLICATE, AddOutcome.CACHED)
 SETTLED = {ord("0"): Settled.OK, ord("1"): Settled.ALREADY, ord("2"): Settled.LOST, ord("3"): Settled.GONE}
 EXTENDED = {ord("0"): Extended.OK, ord("1"): Extended.CANCELLING, ord("2"): Extended.LOST}
 CANCELLED = {
-    ord("0"): CancelOutcome.CANCELLED,
-    ord("1"): CancelOutcome.CANCELLING,
-    ord("2"): CancelOutcome.FINISHED,
-    ord("3"): CancelOutcome.NOT_FOUND,
+    ord("0"): CancelResult.CANCELLED,
+    ord("1"): CancelResult.CANCELLING,
+    ord("2"): CancelResult.FINISHED,
+    ord("3"): CancelResult.NOT_FOUND,
 }
 CHANGED = (Changed.OK, Changed.NOT_FOUND, Changed.ILLEGAL, Changed.LOST)
 
