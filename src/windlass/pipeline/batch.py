@@ -260,8 +260,9 @@ class Batch:
         old = self.lake.state.of(table, dates)
         if old:
             parts = parts.unionByName(self.bench.read(table, old).select(*parts.columns))
-        folder = self.bench.stage(merge(parts), table.path.replace("/", "-"))
-        return [Staged(table, folder, old)]
+        # In order, so that the same rows are the same bytes.
+        rows = merge(parts).coalesce(1).sortWithinPartitions("date", *table.keys)
+        return [Staged(table, self.bench.stage(rows, table.path.replace("/", "-")), old)]
 
     def _spans(self, fresh: DataFrame, *columns: str) -> dict[str, tuple[int, int]]:
         """The days that times of the new attempts fall on, each with its smallest and largest time.

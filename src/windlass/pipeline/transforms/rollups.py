@@ -90,7 +90,7 @@ def with_stored(parts: Parts, rollup: DataFrame, grain: str) -> Parts:
 def rollups_of(parts: Parts) -> DataFrame:
     """One row per window, queue and task, with averages and percentiles; ``grain`` by its name.
 
-    Rows of one grain and date come from one task, so that they are written to one file.
+    Rows of one grain and date come from one task, in order: they are written to one file, always the same.
     """
     totals = parts.totals.groupBy(*_KEYS).agg(
         *(F.sum(name).alias(name) for name in _SUMS), *(F.max(name).alias(name) for name in _MAXES)
@@ -146,4 +146,5 @@ def _finish(merged: DataFrame) -> DataFrame:
         for m in schemas.MEASURES
         for name in PERCENTILES
     }
-    return reached.withColumns(values).select("grain", *schemas.GOLD_MINUTE.names)
+    finished = reached.withColumns(values).select("grain", *schemas.GOLD_MINUTE.names)
+    return finished.sortWithinPartitions("grain", "date", *schemas.GOLD_MINUTE.keys)
