@@ -28,6 +28,7 @@ COMMANDS = {
     "workers": Entry("Look", "List the workers that are alive."),
     "events": Entry("Look", "Show what happened in a queue, or follow it."),
     "history": Entry("Look", "Show finished attempts with wait and run times."),
+    "pipeline": Entry("Look", "Copy history into a lake; report on it, query it, replay from it."),
     "retry": Entry("Change", "Run failed or finished jobs again."),
     "cancel": Entry("Change", "Cancel jobs, running ones too."),
     "remove": Entry("Change", "Delete jobs for good."),

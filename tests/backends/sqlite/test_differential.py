@@ -10,6 +10,7 @@ import random
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import msgspec
 import pytest
@@ -24,17 +25,19 @@ from windlass.core.outcome import Outcome, Settlement
 from windlass.core.states import JobState
 
 QUEUES = ("a", "b", "c")
-START_MS = 1_700_000_000_000
+START_MS = 4_000_000_000_000  # later than the machine's clock, which the store has seen when it opens
 
 
 class Twins:
     """Sends every request to both stores and compares."""
 
-    def __init__(self, memory: MemoryBackend, sqlite: SqliteBackend, seed: int) -> None:
+    def __init__(self, memory: MemoryBackend, sqlite: SqliteBackend, seed: int, *, stamped: bool) -> None:
         self.memory = memory
         self.sqlite = sqlite
         self.rng = random.Random(seed)
         self.now_ms = START_MS
+        #: Whether requests carry their time; if not, the stores look at the (same) clock.
+        self.stamped = stamped
         self.claims = 0
         #: memory's token -> sqlite's, and back
         self.there: dict[str, str] = {}
@@ -127,8 +130,11 @@ class Twins:
                 rq.GetLogs(ref=self.ref(), start=self.rng.randrange(3), limit=self.rng.choice([2, 1_000])),
             ]
         for request in requests:
-            request.now_ms = self.now_ms
+            request.now_ms = self.stamp()
             await self.both(request)
+
+    def stamp(self) -> int | None:
+        return self.now_ms if self.stamped else None
 
     # --- random requests ----------------------------------------------------------------------------
 
@@ -201,12 +207,12 @@ class Twins:
             limit=rng.randrange(7),
             claim_id=f"claim{self.claims}",
             lease_ms=rng.choice([1_000, 30_000]),
-            now_ms=self.now_ms,
+            now_ms=self.stamp(),
         )
 
     def request(self) -> rq.AnyRequest:
         made: rq.AnyRequest = self.rng.choice(MAKERS)(self)
-        made.now_ms = self.now_ms
+        made.now_ms = self.stamp()
         return made
 
 
@@ -311,24 +317,28 @@ MAKERS: list[Any] = [
 ]
 
 
-async def drive(path: Path, seed: int, steps: int) -> None:
+async def drive(path: Path, seed: int, steps: int, *, stamped: bool = True) -> None:
     """``steps`` random requests to both stores, single or in groups."""
     async with opened(path) as store:
-        twins = Twins(MemoryBackend(), store, seed)
-        for step in range(steps):
-            twins.now_ms += twins.rng.choice([0, 1, 50, 1_000, 9_000])
-            if twins.rng.random() < 0.005:
-                twins.now_ms += 86_400_000
-            count = twins.rng.choice([1, 1, 1, 4])
-            group = [twins.request() for _ in range(count)]
-            if count > 1:  # renewals go first in a group, and reads do not wait for it
-                group = [one for one in group if not isinstance(one, (rq.Extend, rq.GetJobs))]
-            await twins.both(*group)
-            if step % 10 == 0:
-                await twins.compare_all()
-        await twins.compare_all()
+        twins = Twins(MemoryBackend(), store, seed, stamped=stamped)
+        with mock.patch("windlass.core.clock.SystemClock.now_ms", lambda clock: twins.now_ms):
+            for step in range(steps):
+                twins.now_ms += twins.rng.choice([0, 1, 50, 1_000, 9_000])
+                if twins.rng.random() < 0.005:
+                    twins.now_ms += 86_400_000
+                count = twins.rng.choice([1, 1, 1, 4])
+                group = [twins.request() for _ in range(count)]
+                if count > 1:  # renewals go first in a group, and reads do not wait for it
+                    group = [one for one in group if not isinstance(one, (rq.Extend, rq.GetJobs))]
+                await twins.both(*group)
+                if step % 10 == 0:
+                    await twins.compare_all()
+            await twins.compare_all()
 
 
-@pytest.mark.parametrize("seed", range(8))
-async def test_random_requests_get_the_answers_of_the_memory_store(tmp_path: Path, seed: int) -> None:
-    await drive(tmp_path / "jobs.db", seed, 150)
+@pytest.mark.parametrize("stamped", [True, False], ids=["stamped", "clocked"])
+@pytest.mark.parametrize("seed", range(4))
+async def test_random_requests_get_the_answers_of_the_memory_store(
+    tmp_path: Path, seed: int, stamped: bool
+) -> None:
+    await drive(tmp_path / "jobs.db", seed, 150, stamped=stamped)

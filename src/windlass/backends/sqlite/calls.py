@@ -35,7 +35,11 @@ class Call(Generic[R]):
         self._ticket = [True]
         self._timeout = timeout
         self._explain = explain
-        self._timer = self.loop.call_later(timeout, self._late)
+        self._timer: asyncio.TimerHandle | None = None
+
+    def start(self) -> None:
+        """From now on the time that the call waits is counted."""
+        self._timer = self.loop.call_later(self._timeout, self._late)
 
     @property
     def waiting(self) -> bool:
@@ -51,7 +55,8 @@ class Call(Generic[R]):
 
     def answer(self, value: R | None, error: Exception | None) -> None:
         """End the call, on its own loop."""
-        self._timer.cancel()
+        if self._timer is not None:
+            self._timer.cancel()
         if self.future.done():
             return
         if error is None:

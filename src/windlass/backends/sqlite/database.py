@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from windlass.backend.hub import Hub, HubListener
 from windlass.backends.sqlite.calls import Call
+from windlass.backends.sqlite.desk import Desk, is_short
 from windlass.backends.sqlite.reader import Reader
 from windlass.backends.sqlite.session import Session
 from windlass.backends.sqlite.verbs import WRITES
@@ -50,6 +51,7 @@ class Database:
         self._session = Session(settings, self.wake)
         self._writer = Writer(self._session, self.wake)
         self._reader: Reader | None = None
+        self._desks: dict[int, Desk] = {}
         self._reader_lock = threading.Lock()
         self._writer.start()
 
@@ -72,7 +74,12 @@ class Database:
         if lane.ended.done():
             raise StorageError(f"{self.settings.shown} is closed")
         call = Call(request, self.settings.timeout, self._explain)
-        lane.put(call)
+        desk = self._desk(call.loop)
+        if is_short(request):
+            desk.take(call)
+        else:
+            desk.hand_on()
+            lane.put(call)
         return await call.future
 
     def listen(self, topics: Iterable[str]) -> HubListener:
@@ -83,6 +90,7 @@ class Database:
 
     async def stop(self) -> None:
         """End the threads after the calls that are under way, and close every connection."""
+        self._desk(asyncio.get_running_loop()).hand_on()
         lanes: list[Lane] = [self._writer] + ([self._reader] if self._reader else [])
         for lane in lanes:
             lane.stop()
@@ -114,6 +122,15 @@ class Database:
                     reader.start()
                     self._reader = reader
         return self._reader
+
+    def _desk(self, loop: asyncio.AbstractEventLoop) -> Desk:
+        desk = self._desks.get(id(loop))
+        if desk is None:
+            for key, other in list(self._desks.items()):
+                if other.loop.is_closed():
+                    self._desks.pop(key, None)
+            desk = self._desks[id(loop)] = Desk(loop, self._session, self._writer, self.wake)
+        return desk
 
     def _explain(self, begun: bool) -> str:
         if begun:

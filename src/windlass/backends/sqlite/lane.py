@@ -10,12 +10,15 @@ from typing import Any
 from windlass.backends.sqlite.calls import Call, deliver
 from windlass.errors import StorageError
 
+_NUDGE = object()
+
 
 class Lane:
     """Base of the writer and the reader. ``opened`` and ``ended`` tell how far the thread is."""
 
     def __init__(self, name: str) -> None:
-        self._inbox: SimpleQueue[Call[Any] | None] = SimpleQueue()
+        #: None stands for the end, ``_NUDGE`` for nothing in particular.
+        self._inbox: SimpleQueue[Call[Any] | object | None] = SimpleQueue()
         self._stopping = False
         self.opened: Future[None] = Future()
         self.ended: Future[None] = Future()
@@ -25,8 +28,13 @@ class Lane:
         self.thread.start()
 
     def put(self, call: Call[Any]) -> None:
-        """Line up a call. Callable from any thread."""
+        """Line up a call, on the loop that waits for it."""
+        call.start()
         self._inbox.put(call)
+
+    def nudge(self) -> None:
+        """Make the thread look around once."""
+        self._inbox.put(_NUDGE)
 
     def stop(self) -> None:
         """End the thread once everything lined up so far is done."""
@@ -47,16 +55,16 @@ class Lane:
             self.ended.set_result(None)
 
     def _take(self, *, block: bool) -> list[Call[Any]]:
-        """All calls lined up now; with ``block``, at least one unless the end was asked for."""
+        """All calls lined up now; with ``block``, it waits for a call, a nudge or the end."""
         calls: list[Call[Any]] = []
         inbox = self._inbox
         while not self._stopping and (block or not inbox.empty()):
             call = inbox.get()  # nobody else takes from it
+            block = False
             if call is None:
                 self._stopping = True
-            else:
+            elif isinstance(call, Call):
                 calls.append(call)
-                block = False
         return calls
 
     def _refuse(self, exc: Exception) -> None:

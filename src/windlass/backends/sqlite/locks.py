@@ -49,6 +49,22 @@ class FairLock:
             if mine:
                 fcntl.flock(self._turn, fcntl.LOCK_UN)
 
+    def try_acquire(self) -> bool:
+        """Take the lock if that needs no waiting, and nobody else waits."""
+        if fcntl is None:
+            return True
+        try:
+            fcntl.flock(self._turn, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        finally:
+            fcntl.flock(self._turn, fcntl.LOCK_UN)
+        return True
+
     def release(self) -> None:
         if fcntl is not None:
             fcntl.flock(self._lock, fcntl.LOCK_UN)

@@ -34,8 +34,8 @@ class Reader(Lane):
         self._queues = Queues(self._conn, self._sql)
 
     def _serve_all(self) -> None:
-        while calls := self._take(block=True):
-            deliver([self._serve(call) for call in calls if call.begin()])
+        while not self._stopping:
+            deliver([self._serve(call) for call in self._take(block=True) if call.begin()])
 
     def _serve(self, call: Call[Any]) -> Answer:
         conn = self._conn

@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import sqlite3
 import threading
+import time
 from typing import TYPE_CHECKING, Any
 
+from windlass.backend import requests as rq
 from windlass.backends.sqlite import migrations, statements
+from windlass.backends.sqlite.alone import PAGES, add_alone
 from windlass.backends.sqlite.connection import CHECKPOINT_PAGES, connect, is_busy, prepare_file, to_error
 from windlass.backends.sqlite.locks import FairLock
 from windlass.backends.sqlite.tx import Meta, Queues, Tx, read_meta
@@ -35,6 +38,8 @@ class Session:
         self._clock = SteadyClock()
         self._meta: Meta | None = None
         self._version = -1
+        #: How long the last commit took (0: there was none).
+        self.commit_s = 0.0
         #: About how many pages were written to the log since it was last copied into the file.
         self._pages = 0.0
 
@@ -55,6 +60,7 @@ class Session:
         except (sqlite3.Error, OSError) as exc:
             self.close()
             raise to_error(exc, self._settings.shown) from exc
+        self._cursor = self.conn.cursor()
         self._queues = Queues(self.conn, self._sql)
         self._wake.open(read_meta(self.conn, self._sql).activity)
 
@@ -69,7 +75,7 @@ class Session:
     def begin(self) -> bool:
         """Begin a transaction; False when another program is writing. The lock must be held."""
         try:
-            self.conn.execute("BEGIN IMMEDIATE")
+            self._cursor.execute("BEGIN IMMEDIATE")
         except sqlite3.Error as exc:
             if is_busy(exc):
                 return False
@@ -83,14 +89,21 @@ class Session:
         try:
             reach("sqlite.begun")
             meta = self._read_meta()
-            tx = Tx(self.conn, self._sql, self._queues, meta, self._clock.now_ms(meta.clock_ms))
-            answers = self._run_calls(tx, calls)
-            self._meta = tx.flush()
+            now_ms = self._clock.now_ms(meta.clock_ms)
+            alone = self._add_alone(calls, meta, now_ms)
+            if alone is not None:
+                answers, self._meta, topics = alone
+            else:
+                tx = Tx(self.conn, self._sql, self._queues, meta, now_ms)
+                answers = self._run_calls(tx, calls)
+                self._meta, topics = tx.flush(), tx.topics
+                self._pages += tx.pages
             done = self._meta.activity - meta.activity
             self._wake.own_activity += done  # before the commit, so that nobody takes it for a stranger's
-            self._pages += tx.pages
             reach("sqlite.committing")
-            self.conn.execute("COMMIT")
+            began = time.perf_counter()
+            self._cursor.execute("COMMIT")
+            self.commit_s = time.perf_counter() - began
         except Exception as exc:
             self._wake.own_activity -= done
             self._roll_back(tx)
@@ -98,15 +111,49 @@ class Session:
         try:
             reach("sqlite.committed")
         except Exception as exc:
-            return [self.failed(call, exc) for call in calls], tx.topics
-        return answers, tx.topics
+            return [self.failed(call, exc) for call in calls], topics
+        return answers, topics
+
+    def _add_alone(
+        self, calls: list[Call[Any]], meta: Meta, now_ms: int
+    ) -> tuple[list[Answer], Meta, set[str]] | None:
+        if len(calls) != 1:
+            return None
+        request = calls[0].request
+        if type(request) is not rq.Add or request.now_ms is not None or len(request.jobs) != 1:
+            return None
+        done = add_alone(self._cursor, self._sql, self._queues, request, meta, now_ms)
+        if done is None:
+            return None
+        self._pages += PAGES
+        return [(calls[0], done[0], None)], done[1], done[2]
+
+    def run_now(self, calls: list[Call[Any]]) -> tuple[list[Answer], set[str]] | None:
+        """A whole transaction for ``calls``, if that needs no waiting; else None, and nothing was done."""
+        if not self.mutex.acquire(blocking=False):
+            return None
+        try:
+            if not self.lock.try_acquire():
+                return None
+            try:
+                return self.run([call for call in calls if call.begin()]) if self._can_begin() else None
+            finally:
+                self.lock.release()
+        finally:
+            self.mutex.release()
+
+    def _can_begin(self) -> bool:
+        try:
+            return self.begin()
+        except sqlite3.Error:
+            return False  # the thread will meet the same error, and tell
 
     def failed(self, call: Call[Any], exc: Exception) -> Answer:
         return call, None, to_error(exc, self._settings.shown)
 
     def _read_meta(self) -> Meta:
         """The state of the store. What was known of it is still true unless another connection wrote."""
-        (version,) = self.conn.execute("PRAGMA data_version").fetchone()
+        (version,) = self._cursor.execute("PRAGMA data_version").fetchone()
         if self._meta is None or version != self._version:
             self._queues.forget()
             self._version = version

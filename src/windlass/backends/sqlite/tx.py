@@ -131,6 +131,10 @@ class Queues:
             found = self._queues[name] = Queue(num, row)
         return found
 
+    def cached(self, name: str) -> Queue | None:
+        """What ``get`` would answer, if that is known already."""
+        return self._queues.get(name)
+
     def forget(self) -> None:
         """Another connection has written, or what this one wrote was rolled back."""
         self._queues.clear()

@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
 #: Most due jobs that one claim promotes, and most expired ones that it ends per queue and round.
 STEP = 1_000
+#: Where these stand in the parameters of ``job_insert``.
+STATE, PAYLOAD, DUE = 4, 7, 13
 
 
 # --- add ------------------------------------------------------------------------------------------
@@ -74,46 +76,55 @@ def _new_rows(step: Step, jobs: list[NewJob]) -> tuple[list[Row], list[rq.Added]
             options = new.options
             options_text = encode_options(options)
         seq += 1
-        ready_ms = new.run_at_ms if new.run_at_ms is not None else now_ms + new.delay_ms
-        due_ms: int | None
-        note: tuple[str, EventType, str, str, EventData]
-        if ready_ms > now_ms:
-            state, due_ms = JobState.SCHEDULED, ready_ms
-            note = (queue, EventType.SCHEDULED, new.id, new.task, {"run_at_ms": due_ms})
-        else:
-            state, ready_ms, due_ms = JobState.WAITING, now_ms, None
-            note = (queue, EventType.ENQUEUED, new.id, new.task, NO_DATA)
-        step.notes.append(cast("Note", note))
-        rows.append(
-            (
-                seq,
-                num,
-                new.id,
-                new.task,
-                state,
-                new.priority,
-                seq,
-                new.payload if len(new.payload) <= INLINE_PAYLOAD else None,
-                new.codec,
-                options_text,
-                None if new.request_id == new.id else new.request_id,
-                now_ms,
-                ready_ms,
-                due_ms,
-                None if new.expires_in_ms is None else now_ms + new.expires_in_ms,
-            )
-        )
-        answers.append(rq.Added(AddOutcome.QUEUED, state, now_ms, due_ms))
+        row = fresh_row(new, num, seq, now_ms, options_text)
+        due_ms = row[DUE]
+        step.notes.append(cast("Note", (queue, *added_event(new, due_ms))))
+        rows.append(row)
+        answers.append(rq.Added(AddOutcome.QUEUED, row[STATE], now_ms, due_ms))
     step.last_place = seq
     return rows, answers
+
+
+def fresh_row(new: NewJob, num: int, seq: int, now_ms: int, options_text: str) -> Row:
+    """The parameters of ``job_insert`` for a job that is added now."""
+    ready_ms = new.run_at_ms if new.run_at_ms is not None else now_ms + new.delay_ms
+    due_ms: int | None
+    if ready_ms > now_ms:
+        state, due_ms = JobState.SCHEDULED, ready_ms
+    else:
+        state, ready_ms, due_ms = JobState.WAITING, now_ms, None
+    return (
+        seq,
+        num,
+        new.id,
+        new.task,
+        state,
+        new.priority,
+        seq,
+        new.payload if len(new.payload) <= INLINE_PAYLOAD else None,
+        new.codec,
+        options_text,
+        None if new.request_id == new.id else new.request_id,
+        now_ms,
+        ready_ms,
+        due_ms,
+        None if new.expires_in_ms is None else now_ms + new.expires_in_ms,
+    )
+
+
+def added_event(new: NewJob, due_ms: int | None) -> tuple[EventType, str, str, EventData]:
+    """What the event log says of a new job."""
+    if due_ms is None:
+        return EventType.ENQUEUED, new.id, new.task, NO_DATA
+    return EventType.SCHEDULED, new.id, new.task, {"run_at_ms": due_ms}
 
 
 def _count_added(step: Step, jobs: list[NewJob], rows: list[Row]) -> None:
     for new, row in zip(jobs, rows, strict=True):
         queue = new.queue
         step.count(queue, new.task, "enqueued")
-        step.tally(queue, row[4], 1)
-        if row[7] is None:
+        step.tally(queue, row[STATE], 1)
+        if row[PAYLOAD] is None:
             step.run("payload_insert", row[0], new.payload)
     for queue in {new.queue for new in jobs}:
         step.known[queue] = True

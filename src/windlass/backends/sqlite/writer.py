@@ -39,6 +39,11 @@ class Writer(Lane):
         self._line: deque[Call[Any]] = deque()
         self.phase = "open"
 
+    @property
+    def idle(self) -> bool:
+        """Whether nothing is lined up or being done."""
+        return self.phase == "idle" and self._inbox.empty()
+
     # --- life -------------------------------------------------------------------------------------
 
     def _open(self) -> None:
@@ -47,13 +52,13 @@ class Writer(Lane):
         self.phase = "idle"
 
     def _serve_all(self) -> None:
-        while True:
-            idle = not self._urgent and not self._line
-            self._queue_up(self._take(block=idle))
-            if not self._urgent and not self._line:
-                return  # the end was asked for, and nothing is left
+        while not self._stopping or self._urgent or self._line:
+            self._queue_up(self._take(block=not self._urgent and not self._line))
             try:
-                self._serve_group()
+                if self._urgent or self._line:
+                    self._serve_group()
+                elif self._session.checkpoint_due:
+                    self._checkpoint()
             except Exception as exc:  # whatever it is, this thread must live on
                 log.exception("a group of calls failed in an unexpected way")
                 self._fail_all(exc)
@@ -110,6 +115,14 @@ class Writer(Lane):
             finally:
                 session.lock.release()
         self._tell(answers, topics)
+
+    def _checkpoint(self) -> None:
+        with self._session.mutex:
+            self._session.lock.acquire()
+            try:
+                self._session.checkpoint()
+            finally:
+                self._session.lock.release()
 
     def _tell(self, answers: list[Any], topics: set[str]) -> None:
         if topics:

@@ -1,0 +1,131 @@
+"""Short writes on the spot, for callers that have their event loop to themselves; and only for them."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sqlite3
+import threading
+from pathlib import Path
+
+import pytest
+
+from tests.backends.sqlite.support import add, claim, new, opened
+from windlass.backend import requests as rq
+from windlass.backends.sqlite import SqliteBackend, desk
+from windlass.core import probe
+from windlass.core.outcome import AddOutcome
+from windlass.core.states import JobState
+
+
+@pytest.fixture
+def alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No disk is slow, and every look counts."""
+    monkeypatch.setattr(desk, "_SLOW_S", 60.0)
+    monkeypatch.setattr(desk, "_PAUSE_S", 0.0)
+    monkeypatch.setattr(desk, "_LOOK_S", -1.0)
+
+
+def writers(store: SqliteBackend) -> set[str]:
+    """The names of threads that commit, gathered from now on."""
+    seen: set[str] = set()
+
+    def note(statement: str) -> None:
+        if statement == "COMMIT":
+            seen.add(threading.current_thread().name)
+
+    store._database._session.conn.set_trace_callback(note)  # type: ignore[union-attr]
+    return seen
+
+
+def test_a_caller_that_is_alone_writes_on_the_spot(tmp_path: Path, alone: None) -> None:
+    async def work() -> None:
+        async with opened(tmp_path / "jobs.db") as store:
+            await add(store, new(id="a"))
+            seen = writers(store)
+            for number in range(5):
+                (added,) = await add(store, new(id=f"job{number}"))
+                assert added.outcome is AddOutcome.QUEUED
+            (again,) = await add(store, new(id="a", request_id="other"))
+            assert again.outcome is AddOutcome.DUPLICATE
+            assert seen == {"MainThread"}
+            listener = store.listen(["ready:q"])
+            await add(store, new(id="b"))
+            assert await listener.wait(0) == {"ready:q"}
+            listener.close()
+            assert len(await claim(store)) == 7
+            assert "windlass-sqlite-writer" in seen
+
+    asyncio.run(work())
+
+
+def test_company_large_requests_and_probes_send_calls_to_the_thread(tmp_path: Path, alone: None) -> None:
+    async def work() -> None:
+        async with opened(tmp_path / "jobs.db") as store:
+            await add(store, new())
+            seen = writers(store)
+            await asyncio.gather(*[add(store, new()) for _ in range(3)])
+            await add(store, *[new() for _ in range(desk.SHORT_JOBS + 1)])
+            await add(store, new(payload=b"x" * (desk.SHORT_BYTES + 1)))
+            before = probe.install(probe.Probe())
+            await add(store, new())
+            probe.install(before)
+            assert seen == {"windlass-sqlite-writer"}
+
+    asyncio.run(work())
+
+
+def test_a_slow_disk_sends_calls_to_the_thread(
+    tmp_path: Path, alone: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(desk, "_SLOW_S", 0.0)
+
+    async def work() -> None:
+        async with opened(tmp_path / "jobs.db") as store:
+            await add(store, new())
+            seen = writers(store)
+            await add(store, new())
+            assert seen == {"windlass-sqlite-writer"}
+
+    asyncio.run(work())
+
+
+def test_nobody_waits_on_the_loop_for_another_writer(tmp_path: Path, alone: None) -> None:
+    path = tmp_path / "jobs.db"
+
+    async def work() -> None:
+        async with opened(path) as store:
+            await add(store, new())
+            seen = writers(store)
+            foreign = sqlite3.connect(path, isolation_level=None)
+            foreign.execute("BEGIN IMMEDIATE")
+            asyncio.get_running_loop().call_later(0.02, foreign.execute, "ROLLBACK")
+            await add(store, new())  # the loop was free to run the rollback
+            assert seen == {"windlass-sqlite-writer"}
+            foreign.close()
+            assert (await store.execute(rq.CountJobs(queue="q")))[JobState.WAITING] == 2
+
+    asyncio.run(work())
+
+
+async def test_calls_keep_their_order(tmp_path: Path) -> None:
+    async with opened(tmp_path / "jobs.db") as store:
+        first = asyncio.create_task(add(store, new(id="a")))
+        second = asyncio.create_task(claim(store))
+        third = asyncio.create_task(add(store, new(id="b")))
+        fourth = asyncio.create_task(claim(store))
+        assert [job.id for job in await second] == ["a"]
+        assert [job.id for job in await fourth] == ["b"]
+        await asyncio.gather(first, third)
+
+
+def test_the_log_stays_short(tmp_path: Path, alone: None) -> None:
+    path = tmp_path / "jobs.db"
+
+    async def work() -> None:
+        async with opened(path) as store:
+            for _ in range(600):
+                await add(store, new())
+            assert os.stat(f"{path}-wal").st_size < 8 * 2**20
+
+    asyncio.run(work())
