@@ -14,6 +14,7 @@ Run it with ``windlass worker module:app``.
 
 from windlass._version import __version__
 from windlass.app import Windlass
+from windlass.batch import Batch
 from windlass.context import current_job
 from windlass.core.backoff import Backoff
 from windlass.core.ids import content_id
@@ -22,6 +23,7 @@ from windlass.core.options import JobOptions, Keep, Priority
 from windlass.core.outcome import AddOutcome, CancelResult
 from windlass.core.states import JobState
 from windlass.errors import (
+    BatchError,
     Cancel,
     ConfigError,
     IllegalTransitionError,
@@ -36,6 +38,7 @@ from windlass.errors import (
     RateLimitError,
     ResultError,
     Retry,
+    SignatureError,
     Snooze,
     StorageError,
     UnrecoverableError,
@@ -45,6 +48,8 @@ from windlass.errors import (
     WorkerCrashError,
 )
 from windlass.events import QueueEvents
+from windlass.hooks import AttemptEnd, Outgoing
+from windlass.inject import Depends
 from windlass.job import Job
 from windlass.queue import Queue
 from windlass.registry import from_callback
@@ -65,9 +70,14 @@ __all__ = [  # noqa: RUF022 - grouped by topic
     "content_id",
     "from_callback",
     "graceful_shutdown",
+    # around jobs
+    "AttemptEnd",
+    "Depends",
+    "Outgoing",
     # options
     "JobOptions",
     "QueueSpec",
+    "Batch",
     "Backoff",
     "Keep",
     "Priority",
@@ -84,6 +94,7 @@ __all__ = [  # noqa: RUF022 - grouped by topic
     "Cancel",
     "RateLimitError",
     "UnrecoverableError",
+    "BatchError",
     # raised to callers
     "WindlassError",
     "ConfigError",
@@ -100,6 +111,7 @@ __all__ = [  # noqa: RUF022 - grouped by topic
     "WorkerCrashError",
     "WaitTimeoutError",
     "ResultError",
+    "SignatureError",
     # codecs
     "Codec",
     "register_codec",

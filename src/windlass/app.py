@@ -5,23 +5,29 @@ The front door for applications; ``Queue`` and ``Worker`` can also be used witho
 
 from __future__ import annotations
 
+import inspect
 import os
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
+from contextvars import ContextVar
 from functools import partial
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, overload
 
 from windlass.backend import requests as rq
 from windlass.backend.store import Store
 from windlass.backend.urls import DEFAULT_URL, open_backend
+from windlass.batch import Batch, takes_jobs, to_batch
+from windlass.carry import Carrier
 from windlass.core.backoff import Strategy
 from windlass.core.clock import SYSTEM_CLOCK, Clock
 from windlass.core.job import QueueInfo, WorkerInfo
 from windlass.core.options import DEFAULT_OPTIONS, Isolation, JobOptions
 from windlass.errors import ConfigError
+from windlass.hooks import Hooks
 from windlass.queue import Queue
 from windlass.registry import Handler, Registry
 from windlass.serde import DEFAULT_MAX_BYTES, Codec, get_codec, register_codec
-from windlass.task import Task, TaskDecorator
+from windlass.task import BatchDecorator, Task, TaskDecorator
 
 if TYPE_CHECKING:
     from windlass.job import Job
@@ -29,6 +35,10 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 R = TypeVar("R")
+H = TypeVar("H", bound=Callable[..., Any])
+L = TypeVar("L", bound=Callable[..., Any])
+
+Lifespan = Callable[[Any], AbstractAsyncContextManager[Any]]
 
 
 class Windlass:
@@ -67,6 +77,10 @@ class Windlass:
         #: Handed to every handler as ``job.context``.
         self.context = context
         self.registry = Registry()
+        #: What runs around every enqueue and every run; see ``use``.
+        self.hooks = Hooks()
+        self.carrier = Carrier()
+        self._lifespan: Lifespan | None = None
         self._tasks: dict[str, Task[Any, Any]] = {}
         self._queues: dict[str, Queue] = {}
         #: Called with the jobs of every add; the testing kit's inline mode hangs here.
@@ -123,6 +137,17 @@ class Windlass:
         self,
         /,
         *,
+        batch: Batch | Mapping[str, Any] | int,
+        name: str | None = None,
+        queue: str = "default",
+        isolation: Isolation = "auto",
+        **options: Any,
+    ) -> BatchDecorator: ...
+    @overload
+    def task(
+        self,
+        /,
+        *,
         name: str | None = None,
         queue: str = "default",
         isolation: Isolation = "auto",
@@ -138,12 +163,15 @@ class Windlass:
         queue: str = "default",
         isolation: Isolation = "auto",
         memory_limit: int | None = None,
+        batch: Batch | Mapping[str, Any] | int | None = None,
         **options: Any,
     ) -> Any:
         """Register a function as a task: ``@app.task`` or ``@app.task(queue="mail", max_attempts=5)``.
 
         ``async def`` runs on the worker's loop, ``def`` in a thread; ``isolation="process"`` runs either in a
-        child process, where ``memory_limit`` (bytes) can hold. All job options are checked here, at import.
+        child process, where ``memory_limit`` (bytes) can hold. With ``batch`` (a size, or a ``Batch``) the
+        function takes a list and is called once for many jobs, each enqueued with one item. All job options
+        are checked here, at import.
         """
         register = partial(
             self._register,
@@ -152,6 +180,7 @@ class Windlass:
             isolation=isolation,
             memory_limit=memory_limit,
             options=self.defaults.merged(options),
+            batch=to_batch(batch),
         )
         return register if fn is None else register(fn)
 
@@ -164,9 +193,12 @@ class Windlass:
         isolation: Isolation,
         memory_limit: int | None,
         options: JobOptions,
+        batch: Batch | None,
     ) -> Task[Any, Any]:
         if not callable(fn):
             raise ConfigError("task", "a function", fn)
+        if batch is not None and isolation == "process":
+            raise ConfigError("isolation", "auto or thread for a task with batch", isolation)
         if memory_limit is not None and isolation != "process":
             raise ConfigError("memory_limit", 'given with isolation="process"', memory_limit)
         task: Task[Any, Any] = Task(
@@ -177,6 +209,7 @@ class Windlass:
             isolation=isolation,
             memory_limit=memory_limit,
             options=options,
+            batch=batch,
         )
         known = self._tasks.get(task.name)
         if known is not None and known.fn.__code__ is not getattr(fn, "__code__", None):
@@ -184,13 +217,78 @@ class Windlass:
         self._tasks[task.name] = task
         self.registry.add(
             task.name,
-            Handler(fn, takes_job=False, isolation=isolation, memory_limit=memory_limit, task=task),
+            Handler(
+                fn,
+                takes_job=batch is not None and takes_jobs(fn),
+                isolation=isolation,
+                memory_limit=memory_limit,
+                task=task,
+                batch=batch,
+                needs=task.needs,
+            ),
         )
         return task
 
-    def register(self, name: str, handler: Callable[..., Any], queue: str | None = None) -> None:
-        """Register a handler that receives the ``Job``, for all queues or for one."""
-        self.registry.add(name, Handler(handler, takes_job=True), queue)
+    def register(
+        self,
+        name: str,
+        handler: Callable[..., Any],
+        queue: str | None = None,
+        *,
+        batch: Batch | Mapping[str, Any] | int | None = None,
+    ) -> None:
+        """Register a handler that receives the ``Job``, for all queues or for one; with ``batch`` many."""
+        self.registry.add(name, Handler(handler, takes_job=True, batch=to_batch(batch)), queue)
+
+    # --- around jobs -----------------------------------------------------------------------------------
+
+    def use(self, middleware: Any) -> None:
+        """Add a middleware: an object with ``enqueue``, ``execute`` or ``ended``; the first is outermost."""
+        self.hooks.use(middleware)
+
+    def around_enqueue(self, hook: H) -> H:
+        """Put a function around every enqueue; also a decorator. ``windlass.hooks`` tells its forms."""
+        self.hooks.around_enqueue(hook)
+        return hook
+
+    def around_execute(self, hook: H) -> H:
+        """Put a function around every run of a job; also a decorator. ``windlass.hooks`` tells its forms."""
+        self.hooks.around_execute(hook)
+        return hook
+
+    def on_error(self, hook: H) -> H:
+        """Call ``hook(job, error, final)`` when a run failed, for an error tracker; also a decorator.
+
+        ``final`` is false when the job will be retried. Signals like ``Snooze`` are no errors.
+        """
+        self.hooks.on_error(hook)
+        return hook
+
+    def carry(self, variable: ContextVar[Any], name: str | None = None) -> None:
+        """Let a context variable (a locale, a tenant, a request id) travel from the producer to the handler.
+
+        Its value must be one that JSON can hold. A variable that is not set is not carried.
+        """
+        first = not self.carrier
+        self.carrier.add(variable, name or variable.name)
+        if first:
+            self.hooks.use(self.carrier)
+
+    def lifespan(self, resources: L) -> L:
+        """Register what a worker opens before its first job and closes after its last; also a decorator.
+
+        ``resources(app)`` is an async generator that yields once. What it yields is every job's ``context``.
+        """
+        if not inspect.isasyncgenfunction(resources):
+            raise ConfigError("lifespan", "an async generator of one parameter, the app", resources)
+        if self._lifespan is not None:
+            raise ConfigError("lifespan", "given once for an app")
+        self._lifespan = asynccontextmanager(resources)
+        return resources
+
+    def open_lifespan(self) -> AbstractAsyncContextManager[Any]:
+        """The resources of one worker; empty when the app has none."""
+        return nullcontext() if self._lifespan is None else self._lifespan(self)
 
     @property
     def sync(self) -> SyncApp:

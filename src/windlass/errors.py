@@ -18,6 +18,8 @@
     ├── JobCancelledError                 the awaited job was cancelled
     ├── JobTimeoutError (TimeoutError)    an attempt ran longer than its ``timeout``
     ├── WorkerCrashError                  the child process of an attempt died
+    ├── SignatureError (ValueError)       stored bytes are not what their writer signed or encrypted
+    ├── BatchError                        raised by a batch handler: some of its jobs failed
     └── UnrecoverableError                raised by a handler: fail now, never retry
 
     JobSignal                             raised by a handler to steer its job; not an error
@@ -32,6 +34,7 @@ attributes, so that nobody has to parse a sentence.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import Any, ClassVar
 
@@ -225,6 +228,32 @@ class UnrecoverableError(WindlassError):
     """Raise it in a handler to fail the job at once, whatever attempts are left."""
 
     code = "unrecoverable"
+
+
+class SignatureError(WindlassError, ValueError):
+    """Stored bytes were changed, or written with a key that is not known here."""
+
+    code = "signature"
+
+
+class BatchError(WindlassError):
+    """Raise it in a batch handler when some of its jobs failed; the others are completed.
+
+    ``errors`` maps a job's number in the batch, or its id, to what became of it: any exception, also
+    ``Snooze``, ``Retry`` and ``Cancel``. ``results`` are the results of the whole batch, if there are any
+    (those of failed jobs are ignored).
+    """
+
+    code = "batch"
+
+    def __init__(
+        self, errors: Mapping[int | str, BaseException], results: Sequence[Any] | None = None
+    ) -> None:
+        if not errors or not all(isinstance(error, BaseException) for error in errors.values()):
+            raise ConfigError("errors", "a mapping from a job's number or id to its exception", errors)
+        self.errors = dict(errors)
+        self.results = results
+        super().__init__(f"{len(errors)} jobs of the batch failed")
 
 
 class JobSignal(Exception):

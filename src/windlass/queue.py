@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 from weakref import WeakKeyDictionary
 
@@ -30,6 +31,7 @@ from windlass.errors import (
     StorageError,
 )
 from windlass.feed import EventFeed, read_events
+from windlass.hooks import Outgoing
 from windlass.job import Job
 from windlass.payload import pack_data, unpack
 from windlass.serde import Codec, encode_payload, get_codec
@@ -168,6 +170,17 @@ class Queue:
         return (await self.add_new([plan.new_job(self, name, payload, new_id())]))[0]
 
     async def add_new(self, news: Sequence[NewJob]) -> list[Job[Any]]:
+        """Add prepared jobs, through the app's enqueue hooks."""
+        around = self.app.hooks.enqueue
+        if around is None:
+            return await self._send(news)
+        outgoing = Outgoing(news)
+        jobs = await around(outgoing, partial(self._send, outgoing.jobs))
+        if not isinstance(jobs, list):
+            raise ConfigError("enqueue hook", "one that returns what proceed() returned", jobs)
+        return jobs
+
+    async def _send(self, news: Sequence[NewJob]) -> list[Job[Any]]:
         """Add prepared jobs, chunk by chunk."""
         jobs: list[Job[Any]] = []
         for start in range(0, len(news), CHUNK):
@@ -207,7 +220,12 @@ class Queue:
         self.store.capabilities.require(self.store.name, "transactional_add", "use add after the commit")
         backend = cast("TransactionalBackend", self.store.backend)
         new = self.prepare(name, data, **options)
-        return self._added(new, backend.add_in_transaction(connection, [new])[0])
+
+        def send() -> Job[Any]:
+            return self._added(new, backend.add_in_transaction(connection, [new])[0])
+
+        hooks = self.app.hooks
+        return send() if hooks.enqueue is None else hooks.enqueue_now(Outgoing([new]), send)
 
     def _plan_item(self, item: Mapping[str, Any]) -> tuple[str, bytes, _Plan]:
         if not isinstance(item, Mapping) or "name" not in item:

@@ -13,9 +13,11 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal
 
+from windlass.batch import Batch
 from windlass.core.ids import check_queue_name, check_task_name
 from windlass.core.options import Isolation
 from windlass.errors import ConfigError
+from windlass.inject import Needs
 
 
 @dataclass(frozen=True)
@@ -29,6 +31,10 @@ class Handler:
     memory_limit: int | None = None
     #: The task behind it, for argument decoding (None for plain handlers).
     task: Any = None
+    #: Set for handlers that take many jobs in one call.
+    batch: Batch | None = None
+    #: What the worker passes besides the job's arguments.
+    needs: Needs | None = None
 
     @cached_property
     def mode(self) -> Literal["loop", "thread", "process"]:

@@ -218,7 +218,7 @@ def _underlying(fn: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
-def _hints(fn: Callable[..., Any]) -> dict[str, Any]:
+def type_hints(fn: Callable[..., Any]) -> dict[str, Any]:
     """Annotations by parameter; those that do not resolve are left out, the others stay."""
     source = _underlying(fn)
     source = source.__init__ if isinstance(source, type) else source  # type: ignore[misc]
@@ -283,14 +283,22 @@ def _unmarked(kind: Any) -> Any:
 class Signature:
     """The parameters and the result of a handler. Build it once per function, with ``Signature.of``.
 
-    ``skip_first`` leaves out the first parameter, for handlers that get the job itself there.
-    ``name`` is how messages call the task.
+    ``skip_first`` leaves out the first parameter, for handlers that get the job itself there; ``without``
+    names others that producers do not pass. ``name`` is how messages call the task.
     """
 
-    def __init__(self, fn: Callable[..., Any], *, name: str | None = None, skip_first: bool = False) -> None:
+    def __init__(
+        self,
+        fn: Callable[..., Any],
+        *,
+        name: str | None = None,
+        skip_first: bool = False,
+        without: frozenset[str] = frozenset(),
+    ) -> None:
         signature = inspect.signature(fn)
         params = list(signature.parameters.values())[1 if skip_first else 0 :]
-        hints = _hints(fn)
+        params = [param for param in params if param.name not in without]
+        hints = type_hints(fn)
         self.name = name or getattr(fn, "__qualname__", type(fn).__qualname__)
         self.result_type = _awaited(hints.get("return", Any))
         self._signature = signature.replace(parameters=params)
@@ -299,10 +307,17 @@ class Signature:
         self._read_binding(params)
 
     @classmethod
-    def of(cls, fn: Callable[..., Any], *, name: str | None = None, skip_first: bool = False) -> Signature:
+    def of(
+        cls,
+        fn: Callable[..., Any],
+        *,
+        name: str | None = None,
+        skip_first: bool = False,
+        without: frozenset[str] = frozenset(),
+    ) -> Signature:
         """The signature of ``fn``; ``ConfigError`` when it has none that can be read."""
         try:
-            return cls(fn, name=name, skip_first=skip_first)
+            return cls(fn, name=name, skip_first=skip_first, without=without)
         except (TypeError, ValueError) as exc:
             raise ConfigError("handler", f"a function whose signature can be read ({exc})", fn) from exc
 

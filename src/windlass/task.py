@@ -7,9 +7,11 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Protocol, TypeVar, overload
 
+from windlass.batch import Batch, item_signature
 from windlass.core.ids import check_queue_name, check_task_name
 from windlass.core.options import Isolation, JobOptions
 from windlass.errors import ConfigError
+from windlass.inject import Needs
 from windlass.job import Job, encode_call
 from windlass.queue import Plan, Queue
 from windlass.signature import Signature
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 R = TypeVar("R")
+T = TypeVar("T")
 
 _ISOLATIONS = ("auto", "thread", "process")
 
@@ -37,6 +40,7 @@ class Task(Generic[P, R]):
         isolation: Isolation,
         memory_limit: int | None,
         options: JobOptions,
+        batch: Batch | None = None,
     ) -> None:
         if isolation not in _ISOLATIONS:
             raise ConfigError("isolation", f"one of {', '.join(_ISOLATIONS)}", isolation)
@@ -46,7 +50,14 @@ class Task(Generic[P, R]):
         self.queue_name = check_queue_name(queue)
         self.isolation: Isolation = isolation
         self.memory_limit = memory_limit
-        self.signature = Signature.of(fn, name=self.name)
+        self.batch = batch
+        #: What the worker passes to the function besides the job's arguments.
+        self.needs = Needs.of(fn)
+        self.signature = (
+            Signature.of(fn, name=self.name, without=self.needs.names if self.needs else frozenset())
+            if batch is None
+            else item_signature(fn, self.name)
+        )
         self._bound: BoundTask[P, R] = BoundTask(self, options)
         self.__doc__ = fn.__doc__
         self.__name__ = getattr(fn, "__name__", self.name)
@@ -143,6 +154,20 @@ class TaskDecorator(Protocol):
     def __call__(self, fn: Callable[P, Coroutine[Any, Any, R]], /) -> Task[P, R]: ...
     @overload
     def __call__(self, fn: Callable[P, R], /) -> Task[P, R]: ...
+    def __call__(self, fn: Any, /) -> Any: ...
+
+
+class BatchDecorator(Protocol):
+    """What ``@app.task(batch=...)`` returns: takes a function of a list, enqueues one item at a time."""
+
+    @overload
+    def __call__(self, fn: Callable[[list[T]], Coroutine[Any, Any, list[R]]], /) -> Task[[T], R]: ...
+    @overload
+    def __call__(self, fn: Callable[[list[T]], Coroutine[Any, Any, None]], /) -> Task[[T], None]: ...
+    @overload
+    def __call__(self, fn: Callable[[list[T]], list[R]], /) -> Task[[T], R]: ...
+    @overload
+    def __call__(self, fn: Callable[[list[T]], None], /) -> Task[[T], None]: ...
     def __call__(self, fn: Any, /) -> Any: ...
 
 

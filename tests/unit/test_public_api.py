@@ -15,16 +15,19 @@ PUBLIC = {
     # what people start with
     "Windlass", "Queue", "Job", "Worker", "Task", "QueueEvents", "current_job", "content_id",
     "from_callback", "graceful_shutdown",
+    # around jobs
+    "AttemptEnd", "Depends", "Outgoing",
     # options
-    "JobOptions", "QueueSpec", "Backoff", "Keep", "Priority",
+    "JobOptions", "QueueSpec", "Batch", "Backoff", "Keep", "Priority",
     # words
     "JobState", "AddOutcome", "CancelResult", "Event", "EventType",
     # raised by handlers
-    "JobSignal", "Snooze", "Retry", "Cancel", "RateLimitError", "UnrecoverableError",
+    "JobSignal", "Snooze", "Retry", "Cancel", "RateLimitError", "UnrecoverableError", "BatchError",
     # raised to callers
     "WindlassError", "ConfigError", "PayloadTooLargeError", "UnsupportedByBackendError", "StorageError",
     "JobNotFoundError", "IllegalTransitionError", "LeaseLostError", "JobFailedError", "MaxRetriesError",
     "JobCancelledError", "JobTimeoutError", "WorkerCrashError", "WaitTimeoutError", "ResultError",
+    "SignatureError",
     # codecs
     "Codec", "register_codec",
     "__version__",
@@ -56,7 +59,7 @@ JOB_FIELDS = set(
 )
 WORKER_VERBS = set(
     """
-    register add_queue run start wait_until_ready pause resume drain close abort_job is_running
+    register add_queue resize run start wait_until_ready pause resume drain close abort_job is_running
     is_paused is_ready rate_limit on info busy
     """.split()
 )
@@ -79,6 +82,7 @@ def test_the_public_names_are_exactly_these() -> None:
         (windlass.Task, {"enqueue", "call", "options", "sync", "queue", "job_options"}),
         (windlass.QueueEvents, {"on", "start", "close", "wait_until_ready"}),
         (windlass.Windlass, {"queue", "queues", "workers", "tasks", "task", "register", "sync", "close"}),
+        (windlass.Windlass, {"use", "around_enqueue", "around_execute", "on_error", "carry", "lifespan"}),
     ],
     ids=lambda value: value.__name__ if isinstance(value, type) else "",
 )

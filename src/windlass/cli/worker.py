@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
-from windlass.cli import logs
 from windlass.cli.banner import announce
 from windlass.cli.loading import LoadError, load_app, put_here_first
 from windlass.cli.output import Out
@@ -22,6 +21,7 @@ from windlass.cli.signals import Stopper
 from windlass.cli.store import carry_out, examples_epilog, loop_factory, url_option
 from windlass.cli.supervisor import INTERRUPTED, Plan, Supervisor
 from windlass.cli.values import DURATION
+from windlass.telemetry import logs
 
 if TYPE_CHECKING:
     from windlass.app import Windlass
@@ -164,7 +164,7 @@ async def _start_health(worker: Worker, options: Options) -> Any:
         raise click.ClickException(
             f"Port {options.health_port} cannot be used for probes: {exc.strerror}"
         ) from exc
-    log.info("probes on %s:%d: /live and /ready", options.health_host, server.port)
+    log.info("probes on %s:%d: /live, /ready and /metrics", options.health_host, server.port)
     return server
 
 

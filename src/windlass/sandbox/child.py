@@ -22,15 +22,17 @@ import signal
 import sys
 import threading
 from concurrent.futures import Future
-from typing import TYPE_CHECKING, Any, NoReturn, cast
+from contextlib import AsyncExitStack
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, cast
 
 from windlass.abort import StopReason
 from windlass.errors import JobSignal, ResultError, WorkerCrashError
+from windlass.inject import Needs
 from windlass.sandbox import protocol
 from windlass.sandbox.job import SandboxJob
 from windlass.sandbox.limits import limit_memory
 from windlass.sandbox.remote import rebuild, report, signal_message
-from windlass.sandbox.target import prepare_main, resolve
+from windlass.sandbox.target import carrier_of, prepare_main, resolve
 from windlass.serde import encode_value, get_codec
 from windlass.signature import ArgumentError, Signature
 
@@ -38,6 +40,7 @@ if TYPE_CHECKING:
     import socket
     from collections.abc import Awaitable, Callable
 
+    from windlass.carry import Carrier
     from windlass.job import Job
 
 #: The exit code of a child that a SIGTERM ended, as shells count.
@@ -151,6 +154,15 @@ class _Requests:
             future.set_exception(rebuild(message.error))
 
 
+class _Handler(NamedTuple):
+    """A handler as this process found it."""
+
+    fn: Callable[..., Any]
+    signature: Signature
+    needs: Needs | None
+    carrier: Carrier | None
+
+
 class Child:
     """Runs jobs until the parent has no more."""
 
@@ -159,7 +171,7 @@ class Child:
         self._boot = boot
         self._inbox: queue.SimpleQueue[protocol.Run | None] = queue.SimpleQueue()
         self._requests = _Requests(link)
-        self._handlers: dict[str, tuple[Callable[..., Any], Signature]] = {}
+        self._handlers: dict[str, _Handler] = {}
         self._lift = limit_memory(boot.memory_limit) if boot.memory_limit is not None else None
         self._job: SandboxJob | None = None
         self._runner: asyncio.Runner | None = None
@@ -229,19 +241,50 @@ class Child:
     def _result_of(self, message: protocol.Run) -> bytes:
         record = message.record
         job = self._job = SandboxJob(record, self._requests.sender(message.run))
-        fn, signature = self._handler(message)
-        args, kwargs = ([job], {}) if message.takes_job else _arguments(job, signature)
+        handler = self._handler(message)
+        args, kwargs = ([job], {}) if message.takes_job else _arguments(job, handler.signature)
         context = contextvars.copy_context()
         context.run(_set_current, job)
+        if handler.carrier is not None:
+            context.run(handler.carrier.restore, record.options.trace or {})
+        if handler.needs is None:
+            value = self._call(handler.fn, args, kwargs, context)
+        else:
+            value = self._call_with_needs(handler.fn, handler.needs, args, kwargs, context)
+        return _encoded(record.codec, value)
+
+    def _call_with_needs(
+        self,
+        fn: Callable[..., Any],
+        needs: Needs,
+        args: list[Any],
+        kwargs: dict[str, Any],
+        context: contextvars.Context,
+    ) -> Any:
+        """Open what the function needs, call it, close; the function itself runs outside of the loop."""
+        stack = AsyncExitStack()
+        try:
+            values = self._drive(needs.open(stack), context)
+            value = self._call(fn, *needs.merged(args, kwargs, values), context)
+        except BaseException as exc:
+            if not self._drive(stack.__aexit__(type(exc), exc, exc.__traceback__), context):
+                raise
+            return None
+        self._drive(stack.aclose(), context)
+        return value
+
+    def _call(
+        self, fn: Callable[..., Any], args: list[Any], kwargs: dict[str, Any], context: contextvars.Context
+    ) -> Any:
         if inspect.iscoroutinefunction(fn):
             value = self._drive(fn(*args, **kwargs), context)
         else:
             value = context.run(fn, *args, **kwargs)
             if inspect.isawaitable(value):
                 value = self._drive(value, context)
-        return _encoded(record.codec, value)
+        return value
 
-    def _handler(self, message: protocol.Run) -> tuple[Callable[..., Any], Signature]:
+    def _handler(self, message: protocol.Run) -> _Handler:
         record = message.record
         key = f"{message.target} {record.queue} {record.task}"
         found = self._handlers.get(key)
@@ -249,7 +292,11 @@ class Child:
             if message.target.startswith("__main__:"):
                 prepare_main(self._boot.main_module, self._boot.main_path)
             fn = resolve(message.target, record)
-            found = self._handlers[key] = (fn, Signature.of(fn, name=record.task))
+            needs = Needs.of(fn)
+            without = needs.names if needs else frozenset[str]()
+            signature = Signature.of(fn, name=record.task, without=without)
+            carrier = carrier_of(message.target)
+            found = self._handlers[key] = _Handler(fn, signature, needs, carrier)
         return found
 
     def _drive(self, awaitable: Awaitable[Any], context: contextvars.Context) -> Any:

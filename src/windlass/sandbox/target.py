@@ -26,6 +26,7 @@ from windlass.errors import ConfigError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from windlass.carry import Carrier
     from windlass.core.job import JobRecord
 
 MAIN = "__windlass_main__"
@@ -85,12 +86,7 @@ def main_source() -> tuple[str | None, str | None]:
 
 def resolve(target: str, record: JobRecord) -> Callable[..., Any]:
     """The function behind ``target``. Import errors pass; ``ConfigError`` when it names no function."""
-    place, _, qualname = target.rpartition(":")
-    if place.endswith(".py"):
-        module = _load_file(place)
-    else:
-        module = sys.modules[MAIN] if place == "__main__" else importlib.import_module(place)
-    found = _walk(module, qualname)
+    found = _find(target)
     registry = getattr(found, "registry", None)
     if registry is not None and hasattr(registry, "find"):
         handler = registry.find(record.queue, record.task)
@@ -100,6 +96,22 @@ def resolve(target: str, record: JobRecord) -> Callable[..., Any]:
         raise ConfigError("handler", f"a function that child processes can import as {target!r}")
     function: Callable[..., Any] = found
     return function
+
+
+def carrier_of(target: str) -> Carrier | None:
+    """The context variables that the app of ``target`` carries; None when it names no task and no app."""
+    found = _find(target)
+    carrier: Carrier | None = getattr(getattr(found, "app", found), "carrier", None)
+    return carrier or None
+
+
+def _find(target: str) -> Any:
+    place, _, qualname = target.rpartition(":")
+    if place.endswith(".py"):
+        module = _load_file(place)
+    else:
+        module = sys.modules[MAIN] if place == "__main__" else importlib.import_module(place)
+    return _walk(module, qualname)
 
 
 def prepare_main(module: str | None, path: str | None) -> None:

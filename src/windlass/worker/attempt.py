@@ -22,10 +22,12 @@ from windlass.core.clock import Clock
 from windlass.core.job import JobRecord
 from windlass.core.outcome import Outcome, Settlement
 from windlass.errors import ConfigError, JobTimeoutError, ResultError
+from windlass.hooks import Hooks
 from windlass.job import Job
 from windlass.registry import Handler
 from windlass.serde import encode_value, get_codec
 from windlass.worker import classify
+from windlass.worker.batches import Batches
 
 log = logging.getLogger("windlass.worker")
 
@@ -48,6 +50,8 @@ class Tools:
         strategies: Mapping[str, Strategy],
         rng: random.Random,
         max_result_bytes: int,
+        hooks: Hooks,
+        batches: Batches,
     ) -> None:
         self.clock = clock
         self.threads = threads
@@ -55,6 +59,8 @@ class Tools:
         self.strategies = strategies
         self.rng = rng
         self.max_result_bytes = max_result_bytes
+        self.hooks = hooks
+        self.batches = batches
 
 
 class Attempt:
@@ -122,12 +128,13 @@ class Attempt:
             self.on_end(self, settlement)
 
     async def _conclude(self) -> Settlement | None:
-        if self.handler.mode != "process":
+        if self.handler.mode != "process" and self.handler.batch is None:
             self.start_timer()
         try:
             if self.signal.aborted:
                 raise asyncio.CancelledError
-            value = await self._execute()
+            around = self.tools.hooks.execute
+            value = await (self._execute() if around is None else around(self.job, self._execute))
         except asyncio.CancelledError as exc:
             return self._stopped(exc)
         except BaseException as exc:
@@ -201,14 +208,23 @@ class Attempt:
         handler = self.handler
         if handler.mode == "process":
             return await self.tools.processes.run(self)
+        if handler.batch is not None:
+            return await self.tools.batches.join(self)
         if handler.takes_job:
             if handler.mode == "loop":
                 return await handler.call(self.job)
             return await self._in_thread([self.job], {})
         call = self.job.call
         args, kwargs = handler.task.signature.decode(call.args, call.kwargs)
+        if handler.needs is not None:
+            return await handler.needs.call(self._invoke, args, kwargs)
         if handler.mode == "loop":
             return await handler.call(*args, **kwargs)
+        return await self._in_thread(args, kwargs)
+
+    async def _invoke(self, args: list[Any], kwargs: dict[str, Any]) -> Any:
+        if self.handler.mode == "loop":
+            return await self.handler.call(*args, **kwargs)
         return await self._in_thread(args, kwargs)
 
     async def _in_thread(self, args: list[Any], kwargs: dict[str, Any]) -> Any:

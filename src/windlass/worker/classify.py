@@ -16,6 +16,7 @@ from windlass.core.job import ErrorInfo, JobRecord, fingerprint
 from windlass.core.outcome import Outcome, Settlement
 from windlass.errors import (
     Cancel,
+    JobFailedError,
     RateLimitError,
     ResultError,
     Retry,
@@ -91,6 +92,12 @@ def bad_payload(job: JobRecord, error: Exception) -> Settlement:
     message = f"the stored payload cannot be decoded as {job.codec}: {error}"
     info = ErrorInfo(0, 0, "BadPayload", message, "", fingerprint("BadPayload", str(error)))
     return end(job, Outcome.FAIL, error=info, reason="bad_payload", uses_attempt=False)
+
+
+def as_error(settlement: Settlement) -> JobFailedError:
+    """The error behind a settlement that no handler raised, for those who are told of failures."""
+    info = settlement.error or ErrorInfo()
+    return JobFailedError(settlement.id, settlement.reason, info.error_class, info.message)
 
 
 def describe(error: BaseException, lines: int) -> ErrorInfo:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from windlass.core.options import check_known
@@ -50,21 +50,27 @@ class Emitter:
 
     def emit(self, event: str, *args: Any) -> None:
         """Call everyone who listens to ``event``."""
-        for callback in self._callbacks.get(event, ()):
+        self.call(self._callbacks.get(event, ()), *args, what=f"callback of worker event {event!r}")
+
+    def call(
+        self, callbacks: Iterable[Callable[..., Any]], *args: Any, what: str = "hook of the app"
+    ) -> None:
+        """Call each of ``callbacks``; coroutines run beside the worker."""
+        for callback in callbacks:
             try:
                 answer = callback(*args)
             except Exception:
-                log.exception("a callback of worker event %r failed", event)
+                log.exception("a %s failed", what)
                 continue
             if inspect.iscoroutine(answer):
-                self._background(event, answer)
+                self._background(what, answer)
 
-    def _background(self, event: str, answer: Any) -> None:
+    def _background(self, what: str, answer: Any) -> None:
         async def guarded() -> None:
             try:
                 await answer
             except Exception:
-                log.exception("a callback of worker event %r failed", event)
+                log.exception("a %s failed", what)
 
         task = asyncio.create_task(guarded())
         self._tasks.add(task)

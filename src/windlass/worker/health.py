@@ -1,7 +1,8 @@
 """Liveness and readiness over HTTP, for whoever watches the process.
 
 ``/live`` answers 200 as long as the event loop turns. ``/ready`` answers 200 while the worker is connected
-and its pump advances, else 503 with the reason. Nothing is read from a request but its first line; a
+and its pump advances, else 503 with the reason. ``/metrics`` answers what the app's ``PrometheusMetrics``
+counted, when it has one in use. Nothing is read from a request but its first line; a
 request that is too large, too slow or one too many is refused.
 """
 
@@ -101,14 +102,14 @@ class HealthServer:
         try:
             async with asyncio.timeout(_REQUEST_SECONDS):
                 head = await _read_head(reader)
-                writer.write(self._answer(head))
+                writer.write(await self._answer(head))
                 await writer.drain()
         except (OSError, TimeoutError, asyncio.IncompleteReadError):
             pass  # they went away, or were too slow to be served
         finally:
             writer.close()
 
-    def _answer(self, head: bytes | None) -> bytes:
+    async def _answer(self, head: bytes | None) -> bytes:
         if head is None:
             return _response(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, {"error": "request too large"})
         words = head.split(b"\r\n", 1)[0].decode("latin-1").split(" ")
@@ -123,7 +124,17 @@ class HealthServer:
             good, facts = self.ready()
             status = HTTPStatus.OK if good else HTTPStatus.SERVICE_UNAVAILABLE
             return _response(status, facts, body=method == "GET")
+        if path == "/metrics":
+            return await self._metrics(body=method == "GET")
         return _response(HTTPStatus.NOT_FOUND, {"error": "try /live or /ready"}, body=method == "GET")
+
+    async def _metrics(self, *, body: bool) -> bytes:
+        app = self._worker.app
+        for used in app.hooks.used:
+            if hasattr(used, "text") and hasattr(used, "content_type"):
+                return _raw_response(HTTPStatus.OK, used.content_type, await used.text(app), body=body)
+        error = "no metrics: the app does not use windlass.telemetry.PrometheusMetrics"
+        return _response(HTTPStatus.NOT_FOUND, {"error": error}, body=body)
 
 
 async def _read_head(reader: asyncio.StreamReader) -> bytes | None:
@@ -135,11 +146,14 @@ async def _read_head(reader: asyncio.StreamReader) -> bytes | None:
 
 
 def _response(status: HTTPStatus, facts: dict[str, Any], *, body: bool = True) -> bytes:
-    data = json.dumps(facts).encode() + b"\n"
+    return _raw_response(status, "application/json", json.dumps(facts).encode() + b"\n", body=body)
+
+
+def _raw_response(status: HTTPStatus, content_type: str, data: bytes, *, body: bool) -> bytes:
     allow = "Allow: GET, HEAD\r\n" if status is HTTPStatus.METHOD_NOT_ALLOWED else ""
     head = (
         f"HTTP/1.1 {status.value} {status.phrase}\r\n"
-        "Content-Type: application/json\r\n"
+        f"Content-Type: {content_type}\r\n"
         f"Content-Length: {len(data)}\r\n"
         f"{allow}Cache-Control: no-store\r\nConnection: close\r\n\r\n"
     )

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 
 from windlass.backend.requests import ClaimQueue
 from windlass.core.job import JobRecord
+from windlass.errors import ConfigError
 from windlass.worker.options import Order, QueueSpec
 
 
@@ -36,6 +37,11 @@ class SharePlanner:
         self._specs[name] = spec
         self._served[name] = min(self._served.values(), default=0.0)
         self._reserves = self._reserves or spec.reserve > 0
+
+    def check_slots(self, slots: int) -> None:
+        """Refuse a pool that could not hold what is reserved."""
+        if sum(spec.reserve for spec in self._specs.values()) > slots:
+            raise ConfigError("concurrency", "at least the reserved slots of all queues", slots)
 
     def plan(self, free: int, active: Counter[str]) -> list[ClaimQueue]:
         """What each queue may contribute to a claim of ``free`` jobs, first queue first."""

@@ -17,13 +17,18 @@ import socket
 from collections import Counter
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AsyncExitStack
+from functools import partial
 from typing import Any
+
+import msgspec
 
 from windlass._version import __version__
 from windlass.abort import StopReason
 from windlass.app import Windlass, as_app
 from windlass.backend import requests as rq
 from windlass.backend.protocol import Listener
+from windlass.batch import Batch, to_batch
 from windlass.core.backoff import Strategy
 from windlass.core.ids import new_id
 from windlass.core.job import JobRecord, WorkerInfo
@@ -32,11 +37,13 @@ from windlass.core.outcome import Extended, Outcome, Settled, Settlement
 from windlass.core.probe import reach
 from windlass.core.states import JobState
 from windlass.errors import ConfigError, RateLimitError, StorageError
+from windlass.hooks import ErrorHook, attempt_end
 from windlass.job import Job
 from windlass.queue import Queue
 from windlass.registry import Handler, Registry
 from windlass.worker import classify
 from windlass.worker.attempt import Attempt, Tools, check_payload
+from windlass.worker.batches import Batches
 from windlass.worker.emitter import Emitter
 from windlass.worker.heartbeat import Heartbeat, rss_kb
 from windlass.worker.leases import LeaseKeeper
@@ -55,11 +62,14 @@ class Worker:
     """A pool of slots that serves queues.
 
     ``queues`` is a name, a list of names, ``{name: weight}`` or ``{name: QueueSpec(...)}``. With ``handler``,
-    every job goes to it (as a ``Job``); without, to the app's tasks and registered handlers.
+    every job goes to it (as a ``Job``; with ``batch`` as a list of them); without, to the app's tasks and
+    registered handlers.
     """
 
     RateLimitError = RateLimitError
     _listener: Listener
+    _threads: ThreadPoolExecutor
+    _tools: Tools
 
     def __init__(
         self,
@@ -69,6 +79,7 @@ class Worker:
         url_or_app: str | Windlass | None = None,
         context: Any = None,
         backoff_strategies: Mapping[str, Strategy] | None = None,
+        batch: Batch | Mapping[str, Any] | int | None = None,
         **options: Any,
     ) -> None:
         check_known(options, _OPTION_NAMES, "worker option")
@@ -77,7 +88,12 @@ class Worker:
         self._owns_app = self.app is not url_or_app
         if handler is not None and not callable(handler):
             raise ConfigError("handler", "callable", handler)
-        self.registry = self.app.registry if handler is None else Registry(Handler(handler, takes_job=True))
+        #: Jobs that run at once; ``resize`` changes it.
+        self.concurrency = self.options.concurrency
+        if handler is None:
+            self.registry = self.app.registry
+        else:
+            self.registry = Registry(Handler(handler, takes_job=True, batch=to_batch(batch)))
         self.id = self.options.id or f"{socket.gethostname()[:80]}:{os.getpid()}:{new_id()[-8:]}"
         self._context = context if context is not None else self.app.context
         self._strategies = {**self.app.backoff_strategies, **(backoff_strategies or {})}
@@ -108,9 +124,19 @@ class Worker:
 
     # --- what users call -----------------------------------------------------------------------------
 
-    def register(self, name: str, handler: Callable[..., Any], queue: str | None = None) -> None:
-        """Send jobs of task ``name`` (of one queue, or of all) to ``handler``; also while running."""
-        self.registry.add(name, Handler(handler, takes_job=True), queue)
+    def register(
+        self,
+        name: str,
+        handler: Callable[..., Any],
+        queue: str | None = None,
+        *,
+        batch: Batch | Mapping[str, Any] | int | None = None,
+    ) -> None:
+        """Send jobs of task ``name`` (of one queue, or of all) to ``handler``; also while running.
+
+        With ``batch`` it gets a list of jobs, many at once.
+        """
+        self.registry.add(name, Handler(handler, takes_job=True, batch=to_batch(batch)), queue)
 
     def add_queue(self, name: str, spec: QueueSpec | float = 1) -> None:
         """Serve one more queue from now on."""
@@ -126,6 +152,17 @@ class Worker:
         """Call ``callback`` when something happens here; the events are listed in ``WORKER_EVENTS``."""
         self._emitter.on(event, callback)
 
+    def resize(self, concurrency: int) -> None:
+        """Run at most ``concurrency`` jobs at once from now on. Running jobs go on, also above it."""
+        resized = msgspec.structs.replace(self.options, concurrency=concurrency)  # checks the range
+        self._shares.check_slots(concurrency)
+        self.options, self.concurrency = resized, concurrency
+        if self._state == "running":
+            before, self._threads = self._threads, self._make_threads()
+            self._tools.threads = self._threads
+            before.shutdown(wait=False)  # what runs in it ends by itself
+        self._wake()
+
     async def start(self) -> None:
         """Begin to work in the background. Idempotent."""
         if self._state != "new":
@@ -134,12 +171,13 @@ class Worker:
         self._loop = asyncio.get_running_loop()
         store = self.app.store
         await store.open()
+        await self._open_resources()
         self._listener = await store.listen(self._topics())
         self._idle = asyncio.Event()
         self._idle.set()
         self._hurry = asyncio.Event()
         self._closed = asyncio.Event()
-        self._threads = ThreadPoolExecutor(self.options.concurrency, thread_name_prefix="windlass-job")
+        self._threads = self._make_threads()
         self._processes = SandboxRunner(self.options)
         self._tools = Tools(
             clock=self.app.clock,
@@ -148,6 +186,8 @@ class Worker:
             strategies=self._strategies,
             rng=self._rng,
             max_result_bytes=self.app.max_payload_bytes,
+            hooks=self.app.hooks,
+            batches=Batches(self.app.clock, lambda: self._threads, lambda: self.concurrency),
         )
         self._keeper = LeaseKeeper(store, on_lost=self._on_lost, on_cancel=self._on_cancel)
         await self._keeper.start()
@@ -260,7 +300,7 @@ class Worker:
             pid=os.getpid(),
             tag=self.options.tag,
             queues=tuple(self._shares.names),
-            concurrency=self.options.concurrency,
+            concurrency=self.concurrency,
             busy=len(self._attempts),
             rss_kb=rss_kb(),
             version=__version__,
@@ -312,7 +352,7 @@ class Worker:
             self.last_progress_ms = self.app.clock.monotonic_ms()
 
     def _plan_claim(self) -> rq.Claim | None:
-        free = self.options.concurrency - len(self._attempts)
+        free = self.concurrency - len(self._attempts)
         if free <= 0 or self._paused or self._closing:
             return None
         if self._limited_until_ms and self._limited_until_ms > self.app.clock.monotonic_ms():
@@ -418,6 +458,7 @@ class Worker:
         bad = check_payload(job)
         if bad is not None:
             self._end(bad)
+            self._emitter.emit("failed", job, classify.as_error(bad))
             return
         attempt = Attempt(job, handler, self._tools, self._ended)
         token = record.token or ""
@@ -451,15 +492,17 @@ class Worker:
         self._listener.wake()
 
     def _tell(self, attempt: Attempt, settlement: Settlement) -> None:
+        if self.app.hooks.ended:
+            self._emitter.call(self.app.hooks.ended, attempt.job, attempt_end(settlement, attempt.error))
         match settlement.outcome:
             case Outcome.COMPLETE:
                 if self._emitter.wants("completed"):
                     self._emitter.emit("completed", attempt.job, attempt.result)
             case Outcome.FAIL:
-                _log_attempt(logging.ERROR, "failed", attempt)
+                _log_attempt(logging.ERROR, "failed", attempt, settlement.duration_ms)
                 self._emitter.emit("failed", attempt.job, attempt.error)
             case Outcome.RETRY:
-                _log_attempt(logging.INFO, "will be retried", attempt)
+                _log_attempt(logging.INFO, "will be retried", attempt, settlement.duration_ms)
                 self._emitter.emit("retrying", attempt.job, attempt.error)
             case Outcome.CANCEL:
                 self._emitter.emit("cancelled", attempt.job)
@@ -530,8 +573,32 @@ class Worker:
         await self._processes.close()
         self._threads.shutdown(wait=False, cancel_futures=True)
         self._listener.close()
+        await self._close_resources()
         if self._owns_app:
             await self.app.close()
+
+    def _make_threads(self) -> ThreadPoolExecutor:
+        return ThreadPoolExecutor(self.concurrency, thread_name_prefix="windlass-job")
+
+    async def _open_resources(self) -> None:
+        """Enter the app's lifespan and wire its error hooks; a worker whose resources fail does not start."""
+        self._resources = AsyncExitStack()
+        try:
+            value = await self._resources.enter_async_context(self.app.open_lifespan())
+        except BaseException:
+            self._state = "new"
+            raise
+        if self._context is None:
+            self._context = value
+        for hook in self.app.hooks.errors:
+            self._emitter.on("failed", partial(_report, hook, final=True))
+            self._emitter.on("retrying", partial(_report, hook, final=False))
+
+    async def _close_resources(self) -> None:
+        try:
+            await self._resources.aclose()
+        except Exception:
+            log.exception("the app's lifespan failed to close")
 
     def _make_duties(self) -> Duties:
         options, store = self.options, self.app.store
@@ -553,14 +620,20 @@ class Worker:
             self._loop.add_signal_handler(number, stop)
 
 
-def _log_attempt(level: int, what: str, attempt: Attempt) -> None:
+def _report(hook: ErrorHook, job: Job[Any], error: BaseException, *, final: bool) -> Any:
+    return hook(job, error, final)
+
+
+def _log_attempt(level: int, what: str, attempt: Attempt, elapsed_ms: int | None = None) -> None:
     """A line about an attempt, with its facts as fields for structured logs."""
     record = attempt.record
-    facts = {
+    facts: dict[str, Any] = {
         "job_id": record.id,
         "task": record.task,
         "queue": record.queue,
         "attempt": record.attempts + 1,
     }
+    if elapsed_ms is not None:
+        facts["elapsed_ms"] = elapsed_ms
     error = f": {attempt.error}" if attempt.error is not None else ""
     log.log(level, "job %s (%s) %s%s", record.id, record.task, what, error, extra=facts)

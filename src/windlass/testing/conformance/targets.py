@@ -5,9 +5,15 @@ from __future__ import annotations
 import os
 import signal
 import time
+from collections.abc import Iterator
+from contextvars import ContextVar
 from typing import Any
 
-from windlass import Snooze, UnrecoverableError, current_job
+from windlass import Depends, Snooze, UnrecoverableError, Windlass, current_job
+
+app = Windlass("memory://")
+locale: ContextVar[str] = ContextVar("locale")
+app.carry(locale)
 
 
 def pid() -> int:
@@ -52,3 +58,17 @@ def hang(path: str) -> None:
         pass
     while True:
         time.sleep(60)
+
+
+def resource() -> Iterator[str]:
+    """Something that is opened and closed around a run; its job's log tells."""
+    job: Any = current_job()
+    job.log("opened")
+    yield "open"
+    job.log("closed")
+
+
+@app.task
+def greet(name: str, state: str = Depends(resource)) -> str:
+    """What came along with the job, and what the child made for it."""
+    return f"{locale.get('nothing')}: {name}, {state}"

@@ -1,6 +1,7 @@
-"""What a worker logs: readable lines, or one JSON object per line.
+"""Structured logs: readable lines, or one JSON object per line.
 
-Every record that is written while a task runs carries the job's id, task, queue and attempt.
+Every record that is written while a task runs, through whatever logger, carries the job's id, task, queue
+and attempt once ``JobFields`` is on the handler. ``JobLog`` writes a line when a run starts and ends.
 """
 
 from __future__ import annotations
@@ -8,12 +9,17 @@ from __future__ import annotations
 import logging
 import sys
 import traceback
+from collections.abc import Iterator
 from datetime import UTC, datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from windlass.context import current_job
+from windlass.hooks import AttemptEnd
+
+if TYPE_CHECKING:
+    from windlass.job import Job
 
 #: What every LogRecord has; anything else on it was given as ``extra``.
 _STANDARD = frozenset(
@@ -33,6 +39,30 @@ class JobFields(logging.Filter):
             record.job_id, record.task = job.id, job.name
             record.queue, record.attempt = job.queue_name, job.attempt
         return True
+
+
+class JobLog:
+    """A middleware that writes a line when a run starts and one at its end, with outcome and time."""
+
+    def __init__(self, logger: logging.Logger | None = None, level: int = logging.INFO) -> None:
+        self._log = logger or logging.getLogger("windlass.run")
+        self._level = level
+
+    def execute(self, job: Job[Any]) -> Iterator[None]:
+        """Around a run."""
+        self._log.log(self._level, "start", extra=_facts(job))
+        yield
+
+    def ended(self, job: Job[Any], end: AttemptEnd) -> None:
+        """After a run."""
+        facts = {**_facts(job), "elapsed_ms": end.duration_ms, "outcome": end.outcome.value}
+        if end.error is not None:
+            facts |= {"error_class": type(end.error).__name__, "error_message": str(end.error)}
+        self._log.log(self._level, end.outcome.value, extra=facts)
+
+
+def _facts(job: Job[Any]) -> dict[str, Any]:
+    return {"job_id": job.id, "task": job.name, "queue": job.queue_name, "attempt": job.attempt}
 
 
 class JsonLines(logging.Formatter):

@@ -1,0 +1,34 @@
+"""Telemetry, instrumented once, at the seam of the app's hooks.
+
+``OpenTelemetry`` (``pip install windlass[otel]``) makes spans and metrics and carries the trace from the
+producer to the worker; ``PrometheusMetrics`` (``pip install windlass[prometheus]``) counts and times;
+``JobLog``, ``JsonLines`` and ``JobFields`` write structured logs. Each is a middleware: ``app.use(...)``.
+Nothing is imported until it is asked for.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from windlass.telemetry.logs import JobFields, JobLog, JsonLines
+    from windlass.telemetry.otel import OpenTelemetry
+    from windlass.telemetry.prometheus import PrometheusMetrics
+
+__all__ = ["JobFields", "JobLog", "JsonLines", "OpenTelemetry", "PrometheusMetrics"]
+
+_HOMES = {
+    "JobFields": "logs",
+    "JobLog": "logs",
+    "JsonLines": "logs",
+    "OpenTelemetry": "otel",
+    "PrometheusMetrics": "prometheus",
+}
+
+
+def __getattr__(name: str) -> Any:
+    import importlib
+
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)

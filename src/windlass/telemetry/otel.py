@@ -1,0 +1,131 @@
+"""OpenTelemetry: a span for every enqueue and every run, one trace from the producer through all its jobs.
+
+The context of the ``send`` span travels in the job's ``trace`` (W3C ``traceparent`` by default, or what the
+propagator writes). A run is a child of it, and what the handler enqueues is a child of the run. Names
+follow OpenTelemetry's conventions for messaging. Without an SDK configured all of it does nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from windlass._version import __version__
+from windlass.abort import StopReason
+from windlass.errors import ConfigError, JobSignal
+from windlass.hooks import AttemptEnd, Outgoing
+
+try:
+    from opentelemetry import metrics, propagate, trace
+    from opentelemetry.trace import SpanKind, Status, StatusCode
+except ImportError as exc:
+    raise ConfigError("telemetry", "installed: pip install 'windlass[otel]'") from exc
+
+if TYPE_CHECKING:
+    from opentelemetry.metrics import MeterProvider
+    from opentelemetry.propagators.textmap import TextMapPropagator
+    from opentelemetry.trace import Span, TracerProvider
+
+    from windlass.job import Job
+
+_SYSTEM = "windlass"
+
+
+class OpenTelemetry:
+    """A middleware of spans and metrics. Without providers, those that the process has set."""
+
+    def __init__(
+        self,
+        *,
+        tracer_provider: TracerProvider | None = None,
+        meter_provider: MeterProvider | None = None,
+        propagator: TextMapPropagator | None = None,
+    ) -> None:
+        self._tracer = trace.get_tracer("windlass", __version__, tracer_provider)
+        self._propagator = propagator or propagate.get_global_textmap()
+        meter = metrics.get_meter("windlass", __version__, meter_provider)
+        self._enqueued = meter.create_counter("windlass.jobs.enqueued", "{job}", "Jobs added")
+        self._ended = meter.create_counter("windlass.jobs.ended", "{job}", "Attempts by outcome")
+        self._active = meter.create_up_down_counter("windlass.jobs.active", "{job}", "Jobs that run now")
+        self._duration = meter.create_histogram("windlass.job.duration", "s", "How long an attempt ran")
+        self._wait = meter.create_histogram("windlass.job.wait", "s", "How long a ready job waited")
+
+    def enqueue(self, outgoing: Outgoing) -> Iterator[None]:
+        """Around an enqueue."""
+        jobs = outgoing.jobs
+        queue = jobs[0].queue if jobs else ""
+        facts: dict[str, Any] = {**_facts("send", queue), "messaging.batch.message_count": len(jobs)}
+        if len(jobs) == 1:
+            facts |= {"messaging.message.id": jobs[0].id, "windlass.task": jobs[0].task}
+            del facts["messaging.batch.message_count"]
+        with self._tracer.start_as_current_span(f"send {queue}", kind=SpanKind.PRODUCER, attributes=facts):
+            carrier: dict[str, str] = {}
+            self._propagator.inject(carrier)
+            if carrier:
+                outgoing.carry(carrier)
+            yield
+        for new in jobs:
+            self._enqueued.add(1, {"queue": new.queue, "task": new.task})
+
+    def execute(self, job: Job[Any]) -> Iterator[None]:
+        """Around a run."""
+        record = job.record
+        facts = {
+            **_facts("process", record.queue),
+            "messaging.message.id": record.id,
+            "windlass.task": record.task,
+            "windlass.attempt": job.attempt,
+        }
+        labels = {"queue": record.queue, "task": record.task}
+        if record.started_ms is not None:
+            self._wait.record(max(record.started_ms - record.ready_ms, 0) / 1000, labels)
+        self._active.add(1, labels)
+        parent = self._propagator.extract(job.trace)
+        try:
+            with self._tracer.start_as_current_span(
+                f"process {record.queue}",
+                parent,
+                SpanKind.CONSUMER,
+                facts,
+                record_exception=False,
+                set_status_on_exception=False,
+            ) as span:
+                try:
+                    yield
+                except BaseException as exc:
+                    _tell(span, job, exc)
+                    raise
+        finally:
+            self._active.add(-1, labels)
+
+    def ended(self, job: Job[Any], end: AttemptEnd) -> None:
+        """After a run."""
+        labels = {"queue": job.queue_name, "task": job.name, "outcome": end.outcome.value}
+        self._ended.add(1, labels)
+        self._duration.record(end.duration_ms / 1000, labels)
+
+
+def _facts(operation: str, queue: str) -> dict[str, Any]:
+    return {
+        "messaging.system": _SYSTEM,
+        "messaging.operation.name": operation,
+        "messaging.operation.type": operation,
+        "messaging.destination.name": queue,
+    }
+
+
+def _tell(span: Span, job: Job[Any], error: BaseException) -> None:
+    """What ended a run early: a signal is no failure, a stop says its reason."""
+    reason = job.abort_signal.reason if job.abort_signal is not None else None
+    if isinstance(error, JobSignal):
+        span.set_attribute("windlass.signal", type(error).__name__)
+        return
+    if isinstance(error, asyncio.CancelledError) and reason is not None:
+        span.set_attribute("windlass.stopped", reason.value)
+        if reason is StopReason.TIMEOUT:
+            span.set_status(Status(StatusCode.ERROR, "timeout"))
+        return
+    span.record_exception(error)
+    span.set_attribute("error.type", type(error).__name__)
+    span.set_status(Status(StatusCode.ERROR, f"{type(error).__name__}: {error}"[:200]))

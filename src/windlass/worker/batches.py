@@ -1,0 +1,185 @@
+"""Gathers attempts of batch tasks and runs each batch in one call.
+
+Every job of a batch keeps its own attempt: its slot, its lease, its time limit and its settlement. Only the
+call is shared. A job that is stopped while its batch is being gathered leaves it; one that is stopped
+while the batch runs is settled at once, and the call is cancelled when nobody waits for it any more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import functools
+import inspect
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
+
+from windlass.core.clock import Clock
+from windlass.errors import BatchError, ResultError
+from windlass.registry import Handler
+
+if TYPE_CHECKING:
+    from windlass.worker.attempt import Attempt
+
+
+class _Member:
+    """One job of a batch: its attempt, what the handler gets for it, who waits for its result."""
+
+    __slots__ = ("attempt", "done", "item")
+
+    def __init__(self, attempt: Attempt, item: Any, done: asyncio.Future[Any]) -> None:
+        self.attempt = attempt
+        self.item = item
+        self.done = done
+
+
+class Batches:
+    """The batches of one worker. Made on its event loop; ``slots`` tells how many jobs can run at once."""
+
+    def __init__(
+        self, clock: Clock, threads: Callable[[], ThreadPoolExecutor], slots: Callable[[], int]
+    ) -> None:
+        self._clock = clock
+        self._threads = threads
+        self._slots = slots
+        self._context = contextvars.copy_context()  # no job's: a batch belongs to none of its jobs alone
+        self._open: dict[int, _Gathering] = {}
+
+    async def join(self, attempt: Attempt) -> Any:
+        """Wait for the result of ``attempt`` as part of a batch."""
+        handler = attempt.handler
+        if handler.takes_job:
+            item: Any = attempt.job
+        else:
+            call = attempt.job.call
+            (item,), _ = handler.task.signature.decode(call.args, call.kwargs)
+        gathering = self._open.get(id(handler))
+        if gathering is None:
+            gathering = self._open[id(handler)] = _Gathering(self, handler)
+        member = _Member(attempt, item, asyncio.get_running_loop().create_future())
+        gathering.members.append(member)
+        if len(gathering.members) >= min(gathering.batch.size, self._slots()):
+            self.close(gathering)
+            gathering.full.set()
+        try:
+            return await member.done
+        finally:
+            gathering.left(member)
+
+    def start(self, gathering: _Gathering) -> asyncio.Task[None]:
+        """Run ``gathering`` in a context of its own."""
+        return asyncio.get_running_loop().create_task(gathering.run(), context=self._context.copy())
+
+    def close(self, gathering: _Gathering) -> None:
+        """Take no more jobs into ``gathering``."""
+        if self._open.get(id(gathering.handler)) is gathering:
+            del self._open[id(gathering.handler)]
+
+    async def wait(self, full: asyncio.Event, ms: int) -> None:
+        """Until the batch is full, at most ``ms``."""
+        if ms:
+            await self._clock.wait(full, ms)
+        else:
+            await asyncio.sleep(0)  # what was claimed together joins in the same turn of the loop
+
+    def in_thread(self, fn: Callable[..., Any], *args: Any, **kwargs: Any) -> asyncio.Future[Any]:
+        """``fn`` in one of the worker's threads."""
+        call = functools.partial(contextvars.copy_context().run, fn, *args, **kwargs)
+        return asyncio.get_running_loop().run_in_executor(self._threads(), call)
+
+
+class _Gathering:
+    """One batch, from its first job to its end."""
+
+    def __init__(self, batches: Batches, handler: Handler) -> None:
+        assert handler.batch is not None
+        self.handler = handler
+        self.batch = handler.batch
+        self.members: list[_Member] = []
+        self.full = asyncio.Event()
+        self._batches = batches
+        self._running = False
+        self._task = batches.start(self)
+
+    def left(self, member: _Member) -> None:
+        """``member`` has its result, or was stopped."""
+        if not self._running:
+            self.members.remove(member)
+            if not self.members:
+                self._batches.close(self)
+                self._task.cancel()
+        elif self.handler.mode == "loop" and all(one.done.done() for one in self.members):
+            self._task.cancel()  # no effect on a call that is over
+
+    async def run(self) -> None:
+        """Gather, call, hand out what came of it."""
+        await self._batches.wait(self.full, self.batch.timeout_ms)
+        self._batches.close(self)
+        self._running = True
+        for member in self.members:
+            if member.attempt.signal.aborted:
+                member.done.cancel()
+        members = self.members = [one for one in self.members if not one.done.done()]
+        if not members:
+            return
+        try:
+            for member in members:
+                member.attempt.start_timer()
+            outcome = _shared_out(members, await self._call([member.item for member in members]))
+        except BatchError as exc:
+            outcome = _partly_failed(members, exc)
+        except BaseException as exc:
+            outcome = [exc] * len(members)
+        for member, value in zip(members, outcome, strict=True):
+            _hand_out(member, value)
+
+    async def _call(self, items: list[Any]) -> Any:
+        if self.handler.needs is not None:
+            return await self.handler.needs.call(self._invoke, [items], {})
+        return await self._invoke([items], {})
+
+    async def _invoke(self, args: list[Any], kwargs: dict[str, Any]) -> Any:
+        call = self.handler.call
+        if self.handler.mode == "loop":
+            return await call(*args, **kwargs)
+        value = await self._batches.in_thread(call, *args, **kwargs)
+        return await value if inspect.isawaitable(value) else value
+
+
+def _shared_out(members: list[_Member], results: Any) -> Sequence[Any]:
+    """Each job's part of what the handler returned."""
+    if results is None:
+        return [None] * len(members)
+    if not isinstance(results, (list, tuple)) or len(results) != len(members):
+        got = f"{len(results)} results" if isinstance(results, (list, tuple)) else type(results).__name__
+        raise ResultError(
+            f"a batch handler returns None or one result for each of its {len(members)} jobs, not {got}"
+        )
+    return results
+
+
+def _partly_failed(members: list[_Member], error: BatchError) -> Sequence[Any]:
+    """Results and errors of a batch of which some jobs failed; a name that is no job's fails them all."""
+    numbers = {member.attempt.record.id: number for number, member in enumerate(members)}
+    try:
+        outcome = list(_shared_out(members, error.results))
+        for name, what in error.errors.items():
+            outcome[numbers[name] if isinstance(name, str) else name] = what
+    except (KeyError, IndexError, ResultError) as exc:
+        wrong = ResultError(f"BatchError names a job that is not in the batch, or too few results: {exc}")
+        return [wrong] * len(members)
+    return outcome
+
+
+def _hand_out(member: _Member, value: Any) -> None:
+    if member.done.done():
+        return  # stopped meanwhile
+    if isinstance(value, asyncio.CancelledError):
+        member.done.cancel()
+    elif isinstance(value, StopIteration):  # which no future may hold
+        member.done.set_exception(RuntimeError("a batch handler raised StopIteration"))
+    elif isinstance(value, BaseException):
+        member.done.set_exception(value)
+    else:
+        member.done.set_result(value)
