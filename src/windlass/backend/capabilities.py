@@ -17,6 +17,8 @@ class Capabilities:
     shared: bool
     #: Jobs can be added inside the application's own database transaction.
     transactional_add: bool = False
+    #: Jobs can go to the front of their priority (option ``lifo``).
+    lifo: bool = False
 
     def require(self, backend: str, capability: str, advice: str = "") -> None:
         """Raise ``UnsupportedByBackendError`` unless ``capability`` is declared."""

@@ -50,9 +50,16 @@ class Store:
         """Carry out ``request``; see ``Backend.execute``."""
         if not self._opened:
             await self.open()
+        if type(request) is rq.Add:
+            self._check_jobs(request)
         if self.clock.driven and request.now_ms is None:
             request.now_ms = self.clock.now_ms()
         return await self.backend.execute(request)
+
+    def _check_jobs(self, request: rq.Add) -> None:
+        """Refuse jobs that need what the backend declares missing."""
+        if not self.backend.capabilities.lifo and any(new.options.lifo for new in request.jobs):
+            self.capabilities.require(self.name, "lifo", "use a higher priority instead")
 
     async def listen(self, topics: Iterable[str]) -> Listener:
         """Hints about ``topics`` for the running event loop."""

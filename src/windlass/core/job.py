@@ -78,7 +78,8 @@ class JobRecord(msgspec.Struct, kw_only=True):
     priority: int = 0
     #: Number of its add within the store: the order of listings, and the first place in line.
     seq: int = 0
-    #: Place in line: smaller first within a priority. Kept when a job is released or recovered.
+    #: Place in line: smaller first within a priority, below 0 for ``lifo`` jobs. Kept when a job is released
+    #: or recovered.
     place: int = 0
     options: StoredOptions = StoredOptions()
     request_id: str = ""

@@ -70,6 +70,8 @@ class StoredOptions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     trace: dict[str, str] | None = None
     #: The codec of progress and result, when it is not the payload's.
     result_codec: str | None = None
+    #: Whenever it gets a place in line, that is the front of its priority, not the back.
+    lifo: bool = False
 
     def keep_for(self, state: str) -> Keep:
         """The retention that applies to a job that ended in ``state``."""
@@ -138,6 +140,8 @@ class JobOptions(msgspec.Struct, frozen=True, kw_only=True):
     trace: dict[str, str] | None = None
     #: Name of the codec for the result, when it is not the payload's.
     result_codec: str | None = None
+    #: Last in, first out: go to the front of its priority, not to the back.
+    lifo: bool = False
 
     def __post_init__(self) -> None:
         _check_int("priority", self.priority, PRIORITY_MIN, PRIORITY_MAX)
@@ -150,6 +154,8 @@ class JobOptions(msgspec.Struct, frozen=True, kw_only=True):
             check_job_id(self.job_id)
         _check_tags(self.tags)
         _check_trace(self.trace)
+        if not isinstance(self.lifo, bool):
+            raise ConfigError("lifo", "True or False", self.lifo)
 
     @property
     def delay_ms(self) -> int:
@@ -179,6 +185,7 @@ class JobOptions(msgspec.Struct, frozen=True, kw_only=True):
             backtrace=self.backtrace,
             trace=dict(self.trace) if self.trace else None,
             result_codec=self.result_codec,
+            lifo=self.lifo,
         )
 
     def check(self) -> None:

@@ -72,7 +72,7 @@ def create(new: NewJob, scribe: Scribe, *, after_ms: int = 0) -> JobRecord:
         state=JobState.SCHEDULED if later else JobState.WAITING,
         priority=new.priority,
         seq=seq,
-        place=seq,
+        place=-seq if new.options.lifo else seq,
         options=new.options,
         request_id=new.request_id,
         enqueued_ms=now_ms,
@@ -104,12 +104,18 @@ def blocks_id(job: JobRecord, now_ms: int) -> bool:
     return job.state not in FINISHED or kept_until(job) > now_ms
 
 
+def new_place(job: JobRecord, scribe: Scribe) -> int:
+    """A place at the back of the line of its priority; for a ``lifo`` job at the very front."""
+    place = scribe.fresh_place()
+    return -place if job.options.lifo else place
+
+
 def promote(job: JobRecord, scribe: Scribe) -> None:
     """A due (or hurried) job becomes waiting, at the back of its priority."""
     job.state = JobState.WAITING
     job.ready_ms = min(job.due_ms, scribe.now_ms) if job.due_ms is not None else scribe.now_ms
     job.due_ms = None
-    job.place = scribe.fresh_place()
+    job.place = new_place(job, scribe)
     scribe.note(job, EventType.PROMOTED)
 
 
@@ -275,7 +281,7 @@ def _put_back(job: JobRecord, state: JobState, delay_ms: int, scribe: Scribe) ->
     else:
         job.state = JobState.WAITING
         job.ready_ms = scribe.now_ms
-        job.place = scribe.fresh_place()
+        job.place = new_place(job, scribe)
 
 
 def extend(job: JobRecord | None, token: str, lease_ms: int, now_ms: int) -> Extended:
@@ -367,7 +373,7 @@ def retry(job: JobRecord, scribe: Scribe) -> Changed:
     job.result = job.result_until_ms = None
     job.reason = ""
     job.ready_ms = scribe.now_ms
-    job.place = scribe.fresh_place()
+    job.place = new_place(job, scribe)
     scribe.note(job, EventType.ENQUEUED, reason="retried")
     return Changed.OK
 
@@ -394,7 +400,7 @@ def change(
         scribe.note(job, EventType.CHANGED, what="data")
     if priority is not None and priority != job.priority:
         job.priority = priority
-        job.place = scribe.fresh_place()
+        job.place = new_place(job, scribe)
         scribe.note(job, EventType.CHANGED, what="priority", priority=priority)
     return Changed.OK if delay_ms is None else _change_delay(job, delay_ms, scribe)
 

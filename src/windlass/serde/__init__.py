@@ -1,7 +1,8 @@
 """Codecs: how arguments and results become bytes, with a cap on their size.
 
 JSON is the default and the only codec that every language reads. MessagePack is smaller and keeps bytes.
-``register_codec`` adds one's own (CBOR, Protocol Buffers, encrypted, ...). There is no pickle: whoever can
+``+zlib`` behind a name compresses; ``serde.signed`` and ``serde.encrypted`` sign and encrypt another codec;
+``register_codec`` adds one's own (CBOR, Protocol Buffers, ...). There is no pickle: whoever can
 write to the store must not be able to run code in a worker.
 """
 

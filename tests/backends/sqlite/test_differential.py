@@ -161,6 +161,7 @@ class Twins:
             keep_failed=Keep(rng.choice([None, 0, 70_000]), rng.choice([None, 1])),
             tags=rng.choice([(), ("x",), ("x", "y")]),
             keep_id_ms=rng.choice([None, None, 50_000]),
+            lifo=rng.choice([False, False, True]),
         )
 
     def new_job(self) -> NewJob:

@@ -10,15 +10,18 @@ from tests.backends.valkey.servers import DEPLOYMENTS, make_harness
 from windlass.testing.conformance import Harness, all_tests
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Callable
 
 pytestmark = pytest.mark.service("valkey")
 
 
 @pytest.fixture(params=DEPLOYMENTS)
-async def harness(request: pytest.FixtureRequest) -> AsyncIterator[Harness]:
+async def harness(
+    request: pytest.FixtureRequest, declare_missing: Callable[..., None]
+) -> AsyncIterator[Harness]:
     """A fresh namespace of each deployment."""
     async with make_harness(request.param) as started:
+        started.on_missing = declare_missing
         yield started
 
 

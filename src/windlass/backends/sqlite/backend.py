@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 R = TypeVar("R")
 
-_CAPABILITIES = Capabilities(durable=True, shared=True, transactional_add=True)
+_CAPABILITIES = Capabilities(durable=True, shared=True, transactional_add=True, lifo=True)
 
 
 class SqliteBackend:

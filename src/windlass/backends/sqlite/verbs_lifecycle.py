@@ -100,7 +100,7 @@ def fresh_row(new: NewJob, num: int, seq: int, now_ms: int, options_text: str) -
         new.task,
         state,
         new.priority,
-        seq,
+        -seq if new.options.lifo else seq,
         new.payload if len(new.payload) <= INLINE_PAYLOAD else None,
         new.codec,
         options_text,
@@ -246,9 +246,10 @@ def promote_queue(step: Step, num: int, limit: int) -> int:
 def promote_rows(step: Step, rows: list[Row]) -> None:
     """Make the jobs of rows of ``job_due`` waiting, in this order, as ``transitions.promote`` does."""
     changed = []
-    for due_ms, seq, num, job_id, task, state in rows:
+    for due_ms, seq, num, job_id, task, state, lifo in rows:
         queue = step.queues.name(num)
-        changed.append((min(due_ms, step.now_ms), step.fresh_place(), seq))
+        place = step.fresh_place()
+        changed.append((min(due_ms, step.now_ms), -place if lifo else place, seq))
         step.notes.append(cast("Note", (queue, EventType.PROMOTED, job_id, task, NO_DATA)))
         step.tally(queue, STATES[state], -1)
         step.tally(queue, JobState.WAITING, 1)

@@ -24,7 +24,8 @@ a backend of your own, with pytest and any plugin that runs coroutine tests (any
     globals().update(all_tests())
 
 Each test gets a namespace of its own, so nothing needs to be flushed. A store that no URL opens gets its
-own subclass of ``Harness`` with one method, ``connect``.
+own subclass of ``Harness`` with one method, ``connect``. For a capability that the backend does not declare,
+its refusal is asserted instead.
 """
 
 from __future__ import annotations
@@ -41,6 +42,7 @@ import pytest
 pytest.register_assert_rewrite(*(f"{__name__}.{info.name}" for info in pkgutil.iter_modules(__path__)))
 
 from windlass.testing.conformance.harness import Harness, UrlHarness  # noqa: E402 (asserts rewritten first)
+from windlass.testing.conformance.needs import capability_of, refuses  # noqa: E402 (the same)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -76,16 +78,23 @@ def _collect(prefix: str) -> dict[str, Callable[..., Any]]:
             if name.startswith("test_") and inspect.isfunction(value):
                 if name in found:
                     raise RuntimeError(f"two conformance tests are named {name}")
-                found[name] = _limited(value)
+                found[name] = _limited(value, capability_of(value, module))
     return found
 
 
-def _limited(test: Callable[..., Any]) -> Callable[..., Any]:
-    """``test`` with a limit of its own: one that hangs fails, and takes nothing else down with it."""
+def _limited(test: Callable[..., Any], capability: str | None) -> Callable[..., Any]:
+    """``test`` with a limit of its own: one that hangs fails, and takes nothing else down with it.
+
+    Where the backend declares ``capability`` missing, its refusal is asserted instead.
+    """
 
     @functools.wraps(test)
-    async def run(*args: Any, **kwargs: Any) -> None:
+    async def run(harness: Harness, **kwargs: Any) -> None:
         async with asyncio.timeout(LIMIT):
-            await test(*args, **kwargs)
+            if capability is None or getattr(harness.backend.capabilities, capability):
+                await test(harness, **kwargs)
+            else:
+                harness.declare_missing(test, capability)
+                await refuses(harness, capability)
 
     return run

@@ -17,6 +17,7 @@ from windlass.core.job import AttemptRecord, Event, JobRecord, JobRef, NewJob
 from windlass.core.outcome import Outcome, Settled, Settlement
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from types import TracebackType
 
     from windlass.core.states import JobState
@@ -43,6 +44,15 @@ class Harness(ABC):
         self._backend: Backend | None = None
         self._clones: list[Backend] = []
         self._claims = itertools.count(1)
+        #: Told the rows of a test whose capability is missing here (see ``needs``), and the reason.
+        self.on_missing: Callable[..., None] | None = None
+
+    def declare_missing(self, test: Callable[..., Any], capability: str) -> None:
+        """Say that the rows that ``test`` proves elsewhere are refused by this backend."""
+        marks = [mark for mark in getattr(test, "pytestmark", []) if mark.name == "feature"]
+        if self.on_missing is not None and marks:
+            rows = [row for mark in marks for row in mark.args]
+            self.on_missing(*rows, reason=f"{self.name} declares {capability} missing")
 
     @abstractmethod
     def connect(self, namespace: str) -> Backend:

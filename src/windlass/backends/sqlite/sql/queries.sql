@@ -153,7 +153,7 @@ WHERE seq = ?6
 UPDATE [job] SET state = 'waiting', due_ms = NULL, ready_ms = ?, place = ? WHERE seq = ?
 
 -- name: job_due
-SELECT due_ms, seq, queue, id, task, state FROM [job]
+SELECT due_ms, seq, queue, id, task, state, json_extract(options, '$.lifo') FROM [job]
 WHERE queue = ? AND due_ms IS NOT NULL AND due_ms <= ? ORDER BY due_ms, seq LIMIT ?
 
 -- name: job_next_due
