@@ -12,7 +12,7 @@ import inspect
 import logging
 from collections.abc import AsyncGenerator, Callable
 from contextlib import suppress
-from typing import Any
+from typing import Any, NamedTuple
 
 from windlass.backend import requests as rq
 from windlass.backend.store import Store
@@ -22,17 +22,47 @@ from windlass.errors import StorageError
 
 log = logging.getLogger("windlass.events")
 
-#: Names of other systems for our events.
-ALIASES = {
-    "added": "enqueued",
-    "waiting": "enqueued",
-    "queued": "enqueued",
-    "delayed": "scheduled",
-    "active": "started",
-    "processing": "started",
-    "failing": "retrying",
-    "duplicated": "deduplicated",
-    "revoked": "cancelled",
+
+class Match(NamedTuple):
+    """Events of one type, all of them or those whose data holds ``key`` = ``value`` (None: no such key)."""
+
+    type: EventType
+    key: str = ""
+    value: str | None = None
+
+    def fits(self, event: Event) -> bool:
+        return not self.key or event.data.get(self.key) == self.value
+
+
+_SNOOZES = tuple(
+    Match(kind, "reason", reason)
+    for kind in (EventType.SCHEDULED, EventType.RELEASED)
+    for reason in ("snoozed", "rate_limited")
+)
+#: Names of other systems for our events. A job that is added for later, or whose delay is changed, is told as
+#: ``added`` too.
+ALIASES: dict[str, tuple[Match, ...]] = {
+    "added": (Match(EventType.ENQUEUED, "reason"), Match(EventType.SCHEDULED, "reason")),
+    "waiting": (Match(EventType.ENQUEUED), Match(EventType.PROMOTED)),
+    "queued": (Match(EventType.ENQUEUED),),
+    "delayed": (Match(EventType.SCHEDULED), Match(EventType.RETRYING)),
+    "active": (Match(EventType.STARTED),),
+    "processing": (Match(EventType.STARTED),),
+    "failing": (Match(EventType.RETRYING),),
+    "retries-exhausted": (Match(EventType.FAILED, "reason", "attempts"),),
+    "expired": (Match(EventType.FAILED, "reason", "expired"),),
+    "duplicated": (Match(EventType.DEDUPLICATED),),
+    "revoked": (Match(EventType.CANCELLED),),
+    "requeued": (Match(EventType.RELEASED),),
+    "interrupted": (Match(EventType.RELEASED, "reason", "shutdown"),),
+    "snoozed": _SNOOZES,
+    "priority-changed": (Match(EventType.CHANGED, "what", "priority"),),
+    "group-rate-limited": (Match(EventType.PARKED),),
+    "cleaned": (Match(EventType.REMOVED),),
+    "job_snoozed": _SNOOZES,
+    "job_interrupted": (Match(EventType.RELEASED, "reason", "shutdown"),),
+    "queue_paused": (Match(EventType.PAUSED),),
+    "queue_resumed": (Match(EventType.RESUMED),),
 }
 
 #: Look at the log at least this often, hints or not; after an error too.
@@ -66,17 +96,33 @@ class EventFeed:
         self._queue = queue
         #: The id of the last event that was handed out; give it as ``after`` to go on from here.
         self.last_id = after
-        self._callbacks: dict[str, list[Callback]] = {}
+        self._callbacks: list[tuple[tuple[Match, ...] | None, str | None, Callback]] = []
         self._task: asyncio.Task[None] | None = None
         self._ready = asyncio.Event()
 
-    def on(self, event: str, callback: Callback) -> None:
-        """Call ``callback(event)`` for every event of that name (or another system's); ``*`` means all."""
-        name = ALIASES.get(event, event)
-        check_known([name], [*EventType, "*"], "event")
-        self._callbacks.setdefault(name, []).append(callback)
+    def on(self, event: str, callback: Callback, *, job_id: str | None = None) -> None:
+        """Call ``callback(event)`` for every event of that name (or another system's); ``*`` means all.
+
+        ``job_id`` follows one job only.
+        """
+        check_known([event], [*EventType, *ALIASES, "*"], "event")
+        matches = None if event == "*" else ALIASES.get(event) or (Match(EventType(event)),)
+        self._callbacks.append((matches, job_id, callback))
         with suppress(RuntimeError):  # no loop yet: start() is called by hand
             self.start()
+
+    def off(self, callback: Callback) -> None:
+        """Call ``callback`` no more, for whatever it was registered."""
+        self._callbacks = [entry for entry in self._callbacks if entry[2] is not callback]
+
+    def _wanting(self, event: Event) -> list[Callback]:
+        """The callbacks that ``event`` is for, each once."""
+        return [
+            callback
+            for matches, job_id, callback in self._callbacks
+            if job_id in (None, event.job_id)
+            and (matches is None or any(event.type is m.type and m.fits(event) for m in matches))
+        ]
 
     def start(self) -> None:
         """Begin to listen on the running event loop. ``on`` does it by itself."""
@@ -111,9 +157,8 @@ class EventFeed:
                     self.last_id = (await self._store.execute(request)).last_id
                 self._ready.set()
                 async for event in self:
-                    for name in (event.type.value, "*"):
-                        for callback in list(self._callbacks.get(name, ())):
-                            await _call(callback, event)
+                    for callback in self._wanting(event):
+                        await _call(callback, event)
             except StorageError as exc:
                 log.warning("events of queue %s are out of reach, trying again: %s", self._queue, exc)
                 await self._store.clock.wait(asyncio.Event(), _RECHECK_MS)

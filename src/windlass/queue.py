@@ -518,14 +518,14 @@ class Queue:
         """The queue's events as they happen; ``after`` an event id replays from there (0: all kept)."""
         return read_events(self.store, self.name, after)
 
-    def on(self, event: str, callback: Callable[[Event], Any]) -> None:
-        """Call ``callback(event)`` at every event of that name in this queue, on any process.
+    def on(self, event: str, callback: Callable[[Event], Any], *, job_id: str | None = None) -> None:
+        """Call ``callback(event)`` at every event of that name in this queue (of one job), on any process.
 
         A shorthand for ``QueueEvents``: needs a running event loop, ends with ``close``.
         """
         if self._feed is None:
             self._feed = EventFeed(self.store, self.name)
-        self._feed.on(event, callback)
+        self._feed.on(event, callback, job_id=job_id)
 
     def _page(self, page: rq.Page) -> Page:
         jobs = Page(Job(self, record) for record in page.jobs)

@@ -21,15 +21,30 @@ WORKER_EVENTS = {
     "failed": "(job, error)",
     "cancelled": "(job)",
     "released": "(job)",
+    "snoozed": "(job)",
     "progress": "(job, progress)",
     "stalled": "(job_id)",
     "lease_lost": "(job)",
     "drained": "()",
     "paused": "()",
     "resumed": "()",
+    "leadership_acquired": "()",
+    "leadership_lost": "()",
     "error": "(error)",
     "closing": "()",
     "closed": "()",
+}
+#: Names of other systems for what a worker tells.
+WORKER_ALIASES = {
+    "started": "ready",
+    "stopped": "closed",
+    "failing": "retrying",
+    "requeued": "released",
+    "interrupted": "released",
+    "revoked": "cancelled",
+    "lockRenewalFailed": "lease_lost",
+    "leadershipAcquired": "leadership_acquired",
+    "leadershipLost": "leadership_lost",
 }
 
 
@@ -42,6 +57,7 @@ class Emitter:
 
     def on(self, event: str, callback: Callable[..., Any]) -> None:
         """Call ``callback`` at every ``event``. Coroutines run beside the worker."""
+        event = WORKER_ALIASES.get(event, event)
         check_known([event], WORKER_EVENTS, "worker event")
         self._callbacks.setdefault(event, []).append(callback)
 

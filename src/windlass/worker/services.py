@@ -84,31 +84,50 @@ class Pruner:
 class Leadership:
     """One holder per store, by a lease that is renewed while its holder lives."""
 
-    def __init__(self, store: Store, holder: str, ttl_ms: int = 30_000) -> None:
+    def __init__(
+        self,
+        store: Store,
+        holder: str,
+        ttl_ms: int = 30_000,
+        on_change: Callable[[bool], None] | None = None,
+    ) -> None:
         self._store = store
         self._holder = holder
         self._ttl_ms = ttl_ms
+        self._on_change = on_change
         self.is_leader = False
 
     async def campaign(self) -> bool:
         """Take or keep the leadership; whether we have it."""
         request = rq.Elect(role=LEADER_ROLE, holder=self._holder, ttl_ms=self._ttl_ms)
-        self.is_leader = await self._store.execute(request)
+        self._set(await self._store.execute(request))
         return self.is_leader
 
     async def resign(self) -> None:
         """Let somebody else lead, at once."""
         if self.is_leader:
-            self.is_leader = False
+            self._set(False)
             await self._store.execute(rq.Resign(role=LEADER_ROLE, holder=self._holder))
+
+    def _set(self, leads: bool) -> None:
+        changed, self.is_leader = leads is not self.is_leader, leads
+        if changed and self._on_change is not None:
+            self._on_change(leads)
 
 
 class Duties(Service):
     """Runs duties when they are due, those of the leader only while leading."""
 
-    def __init__(self, store: Store, holder: str, duties: list[Duty], rng: random.Random) -> None:
+    def __init__(
+        self,
+        store: Store,
+        holder: str,
+        duties: list[Duty],
+        rng: random.Random,
+        on_leader: Callable[[bool], None] | None = None,
+    ) -> None:
         super().__init__("windlass-duties", store.clock)
-        self._leadership = Leadership(store, holder)
+        self._leadership = Leadership(store, holder, on_change=on_leader)
         self._duties = duties
         self._rng = rng
 

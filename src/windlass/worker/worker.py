@@ -49,7 +49,7 @@ from windlass.worker.heartbeat import Heartbeat, rss_kb
 from windlass.worker.leases import LeaseKeeper
 from windlass.worker.options import Queues, QueueSpec, WorkerOptions, to_specs
 from windlass.worker.processes import SandboxRunner
-from windlass.worker.services import Duties, Pruner, Recoverer
+from windlass.worker.services import Duties, Duty, Pruner, Recoverer
 from windlass.worker.shares import SharePlanner
 
 log = logging.getLogger("windlass.worker")
@@ -506,7 +506,9 @@ class Worker:
                 self._emitter.emit("retrying", attempt.job, attempt.error)
             case Outcome.CANCEL:
                 self._emitter.emit("cancelled", attempt.job)
-            case Outcome.RELEASE | Outcome.SNOOZE:
+            case Outcome.SNOOZE:
+                self._emitter.emit("snoozed", attempt.job)
+            case Outcome.RELEASE:
                 self._emitter.emit("released", attempt.job)
 
     def _on_progress(self, job: Job[Any], progress: Any) -> None:
@@ -603,7 +605,11 @@ class Worker:
     def _make_duties(self) -> Duties:
         options, store = self.options, self.app.store
         recoverer = Recoverer(store, options.recover_ms, lambda job_id: self._emitter.emit("stalled", job_id))
-        return Duties(store, self.id, [recoverer, Pruner(store, options.ms("prune_every"))], self._rng)
+        duties: list[Duty] = [recoverer, Pruner(store, options.ms("prune_every"))]
+        return Duties(store, self.id, duties, self._rng, on_leader=self._on_leader)
+
+    def _on_leader(self, leads: bool) -> None:
+        self._emitter.emit("leadership_acquired" if leads else "leadership_lost")
 
     def _handle_signals(self) -> None:
         asked = 0

@@ -220,7 +220,7 @@ async def test_a_callback_that_fails_is_logged_and_harms_nobody(
 async def test_names_of_other_systems_are_understood(app: Windlass, alias: str) -> None:
     events = QueueEvents("default", app)
     events.on(alias, lambda event: None)
-    assert ALIASES[alias] in {kind.value for kind in EventType}
+    assert {match.type for match in ALIASES[alias]} <= set(EventType)
     await events.close()
 
 
@@ -268,7 +268,7 @@ async def test_a_worker_tells_what_happens_in_it(app: Windlass, queue: Queue) ->
     bad = await queue.add("bad", max_attempts=2, backoff=0)
     await worker.drain()
 
-    names = [name for name, _ in seen]
+    names = [name for name, _ in seen if not name.startswith("leadership")]
     assert names[0] == "ready"
     assert names[-2:] == ["closing", "closed"]
     assert names.count("active") == 3

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 from typing import Any
 
 import pytest
 
-from windlass import ConfigError, Event, Job, JobState, QueueEvents
+from windlass import ConfigError, Event, Job, JobState, QueueEvents, Snooze, Worker
 from windlass.testing.conformance.harness import Harness
 from windlass.testing.conformance.stage import QUEUE, Stage, eventually
 
@@ -16,6 +17,10 @@ async def fail_once(job: Job[Any]) -> str:
     if job.attempt == 1:
         raise ValueError("first")
     return "second"
+
+
+def _hear(heard: list[tuple[str, str]], name: str, event: Event) -> None:
+    heard.append((name, event.task))
 
 
 async def collect(stage: Stage, after: int | None, until: str) -> list[Event]:
@@ -153,3 +158,108 @@ async def test_progress_is_seen_from_outside_while_the_job_runs(harness: Harness
         assert (await job.refresh()).progress == {"current": 3, "total": 9}
         seen.set()
         await job.result()
+
+
+@pytest.mark.feature("K1", "K3", "K4", "K8")
+async def test_the_names_of_other_systems_mean_what_they_mean_there(harness: Harness) -> None:
+    async with Stage(harness) as stage:
+
+        async def handler(job: Job[Any]) -> None:
+            if job.name == "snoozes" and job.deliveries == 1:
+                raise Snooze(5)
+            if job.name == "fails":
+                raise ValueError("broken")
+
+        heard: list[tuple[str, str]] = []
+        done = asyncio.Event()
+        events = QueueEvents(QUEUE, stage.app, after=0)
+        names = {"added", "waiting", "delayed", "active", "failing", "retries-exhausted", "snoozed"}
+        for name in sorted(names | {"queue_paused", "queue_resumed", "revoked", "cleaned"}):
+            events.on(name, functools.partial(_hear, heard, name))
+        events.on("cleaned", lambda event: done.set())
+        await stage.queue.pause()
+        await stage.queue.resume()
+        await stage.work(handler)
+        snoozing = await stage.queue.add("snoozes")
+        await stage.until_state(snoozing, JobState.SCHEDULED)
+        await stage.advance(6)
+        await stage.until_state(snoozing, JobState.COMPLETED)
+        failing = await stage.queue.add("fails", max_attempts=2, backoff=0)
+        await stage.until_state(failing, JobState.FAILED)
+        later = await stage.queue.add("later", delay=60)
+        await later.cancel()
+        await later.remove()
+        await done.wait()
+        await events.close()
+        assert heard == [
+            ("queue_paused", ""),
+            ("queue_resumed", ""),
+            ("added", "snoozes"),
+            ("waiting", "snoozes"),
+            ("active", "snoozes"),
+            ("delayed", "snoozes"),
+            ("snoozed", "snoozes"),
+            ("waiting", "snoozes"),
+            ("active", "snoozes"),
+            ("added", "fails"),
+            ("waiting", "fails"),
+            ("active", "fails"),
+            ("delayed", "fails"),
+            ("failing", "fails"),
+            ("active", "fails"),
+            ("retries-exhausted", "fails"),
+            ("added", "later"),
+            ("delayed", "later"),
+            ("revoked", "later"),
+            ("cleaned", "later"),
+        ]
+
+
+@pytest.mark.feature("K6")
+async def test_one_job_can_be_followed_and_a_callback_taken_away(harness: Harness) -> None:
+    async with Stage(harness) as stage:
+        heard: list[str] = []
+        every: list[str] = []
+        first = await stage.queue.add("n")
+        second = await stage.queue.add("n")
+
+        def follow(event: Event) -> None:
+            heard.append(f"{event.type.value} {event.job_id}")
+
+        def all_of_them(event: Event) -> None:
+            every.append(event.job_id)
+
+        events = QueueEvents(QUEUE, stage.app, after=0)
+        events.on("*", follow, job_id=second.id)
+        events.on("enqueued", all_of_them)
+        await stage.work(lambda job: None, concurrency=1)
+        for job in (first, second):
+            await job.result()
+        await eventually(lambda: f"completed {second.id}" in heard)
+        events.off(all_of_them)
+        third = await stage.queue.add("n")
+        await third.result()
+        await events.close()
+        assert heard == [f"{kind} {second.id}" for kind in ("enqueued", "started", "completed")]
+        assert every == [first.id, second.id]
+
+
+@pytest.mark.feature("K2", "K8")
+async def test_a_worker_tells_of_its_own_life_and_of_leadership(harness: Harness) -> None:
+    async with Stage(harness) as stage:
+        told: list[str] = []
+
+        async def handler(job: Job[Any]) -> None:
+            if job.deliveries == 1:
+                raise Snooze
+
+        worker = Worker(QUEUE, handler, url_or_app=stage.app, poll=600, heartbeat=600)
+        stage.workers.append(worker)
+        for name in ("started", "snoozed", "leadershipAcquired", "leadership_lost", "closing", "stopped"):
+            worker.on(name, lambda *args, name=name: told.append(name))
+        await worker.start()
+        await eventually(lambda: "leadershipAcquired" in told)
+        job = await stage.queue.add("n")
+        await job.result()
+        await worker.close()
+        assert told == ["started", "leadershipAcquired", "snoozed", "closing", "leadership_lost", "stopped"]

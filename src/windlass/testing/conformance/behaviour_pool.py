@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections import Counter
 from typing import Any
 
@@ -309,3 +310,51 @@ async def test_a_worker_refuses_options_that_cannot_work(harness: Harness, wrong
     async with Stage(harness) as stage:
         with pytest.raises(ConfigError):
             Worker(QUEUE, Log(), url_or_app=stage.app, **wrong)
+
+
+@pytest.mark.feature("J22")
+async def test_the_pool_can_grow_and_shrink_while_it_runs(harness: Harness) -> None:
+    async with Stage(harness) as stage:
+        await stage.queue.add_bulk([{"name": "n"} for _ in range(20)])
+        crowd = Crowd()
+        worker = await stage.work(crowd, concurrency=2)
+        await eventually(lambda: crowd.running["all"] == 2)
+        worker.resize(5)
+        await eventually(lambda: crowd.running["all"] == 5)
+        worker.resize(3)
+        await stage.settle()
+        assert (crowd.running["all"], worker.info().concurrency) == (5, 3), "running jobs go on"
+        first, crowd.gate = crowd.gate, Gate()
+        first.open()
+        await eventually(lambda: crowd.running["all"] == 3 and crowd.gate.count == 3)
+        await stage.settle()
+        assert crowd.running["all"] == 3
+        crowd.gate.open()
+        await worker.drain()
+        for wrong in (0, 10_001, True):
+            with pytest.raises(ConfigError):
+                worker.resize(wrong)
+
+
+@pytest.mark.feature("J22", "Y6")
+async def test_a_pool_that_grows_has_threads_for_all_its_slots(harness: Harness) -> None:
+    async with Stage(harness) as stage:
+        meeting = threading.Barrier(3, timeout=10)
+        await stage.queue.add_bulk([{"name": "n"} for _ in range(3)])
+
+        def meet(job: Job[Any]) -> int:
+            return meeting.wait()
+
+        worker = await stage.work(meet, concurrency=1)
+        worker.resize(3)
+        await worker.drain()
+        assert (await stage.queue.get_job_counts())[JobState.COMPLETED] == 3
+
+
+@pytest.mark.feature("J22")
+async def test_a_pool_never_shrinks_below_what_is_reserved(harness: Harness) -> None:
+    async with Stage(harness) as stage:
+        worker = await stage.work(lambda job: None, {"a": QueueSpec(reserve=2), "b": 1}, concurrency=4)
+        with pytest.raises(ConfigError, match="reserved"):
+            worker.resize(1)
+        assert worker.concurrency == 4
