@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from windlass import Worker
+from windlass.telemetry import PrometheusMetrics
 from windlass.worker.health import HealthServer
 
 pytestmark = pytest.mark.feature("R6")
@@ -113,3 +114,19 @@ async def test_a_connection_too_many_is_dropped(worker: Worker) -> None:
     assert await ask(server, b"GET /live HTTP/1.1\r\n\r\n") == (0, None)
     idle.close()
     await server.stop()
+
+
+@pytest.mark.feature("Q8")
+async def test_metrics_of_an_app_that_measures(server: HealthServer, worker: Worker) -> None:
+    status, facts = await ask(server, b"GET /metrics HTTP/1.1\r\n\r\n")
+    assert status == 404
+    assert "PrometheusMetrics" in facts["error"]
+    worker.app.use(PrometheusMetrics())
+    await worker.app.queue("mail").add("work")
+    reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+    writer.write(b"GET /metrics HTTP/1.1\r\n\r\n")
+    head, _, body = (await asyncio.wait_for(reader.read(), 10)).partition(b"\r\n\r\n")
+    writer.close()
+    assert b"Content-Type: text/plain" in head
+    assert b'windlass_jobs_enqueued_total{queue="mail",task="work"} 1.0' in body
+    assert b'windlass_queue_jobs{queue="mail",state="waiting"} 1.0' in body

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any, assert_type
 
-from windlass import Job, JobState, Queue, Windlass, Worker
+from windlass import Batch, Depends, Job, JobState, Queue, Windlass, Worker
 from windlass.core.job import Event
 from windlass.core.outcome import AddOutcome, CancelResult
 from windlass.queue import Cleaned, Page
@@ -29,6 +29,33 @@ def add(a: int, b: int) -> float:
 
 @app.task(isolation="process", memory_limit=10_000_000)
 async def nothing() -> None: ...
+
+
+def pool() -> str:
+    return "pool"
+
+
+@app.task
+async def charge(order: int, db: str = Depends(pool)) -> int:
+    return order
+
+
+@app.task(batch=10)
+async def index(documents: list[str]) -> list[int]:
+    return [len(text) for text in documents]
+
+
+@app.task(batch=Batch(size=5, timeout=1), queue="store")
+def store(numbers: list[int], db: str = Depends(pool)) -> None: ...
+
+
+async def around() -> None:
+    assert_type(await charge.enqueue(5), Job[int])
+    assert_type(await index.enqueue("text"), Job[int])
+    assert_type(await store.enqueue(5), Job[None])
+    await index.enqueue(["text"])  # type: ignore[arg-type]
+    await store.enqueue("five")  # type: ignore[arg-type]
+    await charge.enqueue("five")  # type: ignore[arg-type]
 
 
 async def tasks() -> None:
