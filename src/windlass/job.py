@@ -61,10 +61,11 @@ class Job(Generic[ResultT]):
         held: bool = False,
         context: Any = None,
         on_progress: Callable[[Job[Any], Any], None] | None = None,
+        call: Call | None = None,
     ) -> None:
         self._queue = queue
         self._record = record
-        self._call: Call | None = None
+        self._call = call
         self._held = held
         self._logger: JobLogger | None = None
         self._on_progress = on_progress

@@ -39,10 +39,12 @@ from windlass.core.states import JobState
 from windlass.errors import ConfigError, RateLimitError, StorageError
 from windlass.hooks import ErrorHook, attempt_end
 from windlass.job import Job
+from windlass.payload import unpack
 from windlass.queue import Queue
 from windlass.registry import Handler, Registry
+from windlass.serde import get_codec
 from windlass.worker import classify
-from windlass.worker.attempt import Attempt, Tools, check_payload
+from windlass.worker.attempt import Attempt, Tools
 from windlass.worker.batches import Batches
 from windlass.worker.emitter import Emitter
 from windlass.worker.heartbeat import Heartbeat, rss_kb
@@ -84,6 +86,7 @@ class Worker:
     ) -> None:
         check_known(options, _OPTION_NAMES, "worker option")
         self.options = WorkerOptions(**options)
+        self._lease_ms, self._poll_ms = self.options.ms("lease"), float(self.options.ms("poll"))
         self.app = as_app(url_or_app)
         self._owns_app = self.app is not url_or_app
         if handler is not None and not callable(handler):
@@ -188,6 +191,9 @@ class Worker:
             max_result_bytes=self.app.max_payload_bytes,
             hooks=self.app.hooks,
             batches=Batches(self.app.clock, lambda: self._threads, lambda: self.concurrency),
+            context=self._context,
+            on_progress=self._on_progress,
+            on_end=self._ended,
         )
         self._keeper = LeaseKeeper(store, on_lost=self._on_lost, on_cancel=self._on_cancel)
         await self._keeper.start()
@@ -345,6 +351,7 @@ class Worker:
             claim = self._plan_claim()
             if self._ends or (claim is not None and self._look):
                 await self._exchange(claim)
+                await asyncio.sleep(0)  # what ends in its first step is settled without a wait in between
             elif self._until_empty and not self._attempts and await self._is_empty():
                 return
             else:
@@ -360,9 +367,7 @@ class Worker:
         queues = self._shares.plan(free, self._busy)
         if not queues:
             return None
-        return rq.Claim(
-            worker=self.id, queues=queues, limit=free, claim_id=new_id(), lease_ms=self.options.ms("lease")
-        )
+        return rq.Claim(worker=self.id, queues=queues, limit=free, claim_id=new_id(), lease_ms=self._lease_ms)
 
     async def _exchange(self, claim: rq.Claim | None) -> None:
         """Settle what ended and claim what fits, in one round trip."""
@@ -401,6 +406,8 @@ class Worker:
             self._emitter.emit("drained")
 
     def _after_settle(self, ends: list[Settlement], answers: list[Settled]) -> None:
+        if answers.count(Settled.OK) == len(ends):
+            return
         for end, answer in zip(ends, answers, strict=True):
             if answer in (Settled.LOST, Settled.GONE):
                 log.warning("job %s: the lease was lost before the attempt was settled", end.id)
@@ -417,7 +424,7 @@ class Worker:
 
     def _wait_ms(self) -> float:
         now = self.app.clock.monotonic_ms()
-        wait_ms = self.options.ms("poll")
+        wait_ms = self._poll_ms
         if self._next_due_ms is not None:
             wait_ms = min(wait_ms, max(round(self._next_due_ms - now) + 1, 1))
         if self._limited_until_ms > now:
@@ -448,28 +455,30 @@ class Worker:
         queue = self._queues.get(record.queue)
         if queue is None:
             queue = self._queues[record.queue] = self.app.queue(record.queue)
+        token = record.token or ""
         handler = self.registry.find(record.queue, record.task)
         if handler is None:
             facts = {"job_id": record.id, "task": record.task, "queue": record.queue}
             log.warning("no handler here for task %r of queue %r", record.task, record.queue, extra=facts)
             self._end(classify.unknown_task(record))
             return
-        job: Job[Any] = Job(queue, record, held=True, context=self._context, on_progress=self._on_progress)
-        bad = check_payload(job)
-        if bad is not None:
+        try:
+            call = unpack(get_codec(record.codec).decode(record.payload))
+        except (ValueError, TypeError, ConfigError) as exc:  # these bytes are not arguments
+            bad = classify.bad_payload(record, exc)
             self._end(bad)
+            job: Job[Any] = Job(queue, record, held=True, context=self._context)
             self._emitter.emit("failed", job, classify.as_error(bad))
             return
-        attempt = Attempt(job, handler, self._tools, self._ended)
-        token = record.token or ""
+        attempt = Attempt(queue, record, call, handler, self._tools)
+        if not self._attempts:
+            self._idle.clear()
         self._attempts[token] = attempt
         self._busy[record.queue] += 1
-        self._idle.clear()
-        lease = rq.LeaseRef(record.queue, record.id, token, record.options.lease_ms or lease_ms)
-        self._keeper.hold(lease, since_ms)
+        self._keeper.hold(token, record, record.options.lease_ms or lease_ms, since_ms)
         attempt.task = self._loop.create_task(attempt.run())
         if self._emitter.wants("active"):
-            self._emitter.emit("active", job)
+            self._emitter.emit("active", attempt.job)
 
     def _ended(self, attempt: Attempt, settlement: Settlement | None) -> None:
         """An attempt is over: free its slot, hand its end to the pump."""
@@ -529,9 +538,7 @@ class Worker:
     async def _ask_cancels(self) -> None:
         """Somebody cancelled a job that may run here: ask which."""
         leases = [
-            rq.LeaseRef(
-                a.record.queue, a.record.id, token, a.record.options.lease_ms or self.options.ms("lease")
-            )
+            rq.LeaseRef(a.record.queue, a.record.id, token, a.record.options.lease_ms or self._lease_ms)
             for token, a in self._attempts.items()
         ]
         if not leases:

@@ -43,7 +43,7 @@ def add_alone(
     state, due_ms = row[STATE], row[DUE]
     queue.last_event = event_id = queue.last_event + 1
     queue.unfolded += 1
-    event = (event_id, now_ms, *added_event(new, due_ms))
+    event = (now_ms, *added_event(new, due_ms))
     key = queue.num * LOG_KEY + event_id
     cursor.execute(sql["event_insert"], (key, event_id, now_ms, _deltas(new.task, state), pack((event,))))
     answer = [rq.Added(AddOutcome.QUEUED, state, now_ms, due_ms)]

@@ -2,7 +2,8 @@
 
 ``queries.sql`` holds one statement after each line ``-- name: something``. A name in ``[brackets]`` is a
 table or index of the namespace: ``[job]`` becomes ``"windlass_default_job"``. ``/*job*/`` stands for the
-columns of a job in the order that ``rows.record`` reads them.
+columns of a job in the order that ``rows.record`` reads them. ``/*among*/`` ends a statement about jobs by
+their numbers: it takes a JSON list of them or, under the name with ``_span`` added, the first and the last.
 """
 
 from __future__ import annotations
@@ -18,6 +19,11 @@ _BRACKETS = re.compile(r"\[(\w+)\]")
 _COMMENT = re.compile(r"--.*$", re.MULTILINE)
 
 Statements = dict[str, str]
+
+SPAN = "_span"
+_AMONG = "/*among*/"
+_BY_LIST = "seq IN (SELECT value FROM json_each(?))"
+_BY_SPAN = "seq BETWEEN ? AND ?"
 
 
 def table(namespace: str, name: str) -> str:
@@ -44,7 +50,9 @@ def read(name: str) -> str:
 def load(namespace: str) -> Statements:
     """Every named statement, for ``namespace``."""
     parts = _NAMED.split(read("queries.sql"))
-    return {
+    found = {
         name: " ".join(in_namespace(_COMMENT.sub("", body), namespace).split())
         for name, body in zip(parts[1::2], parts[2::2], strict=True)
     }
+    spans = {name + SPAN: sql.replace(_AMONG, _BY_SPAN) for name, sql in found.items() if _AMONG in sql}
+    return {name: sql.replace(_AMONG, _BY_LIST) for name, sql in found.items()} | spans

@@ -7,6 +7,7 @@ from copy import copy
 from typing import TYPE_CHECKING
 
 from windlass.backend import requests as rq
+from windlass.backends.sqlite.logs import unpack_history
 from windlass.backends.sqlite.rows import (
     LOG_KEY,
     Row,
@@ -14,7 +15,6 @@ from windlass.backends.sqlite.rows import (
     decode_options,
     encode_json,
     pack,
-    unpack_history,
 )
 from windlass.backends.sqlite.verbs_lifecycle import promote_rows
 from windlass.core import transitions

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, cast
 
 from windlass.backend import requests as rq
+from windlass.backends.sqlite.logs import Attempt, AttemptRun
 from windlass.backends.sqlite.rows import (
     INLINE_PAYLOAD,
     STATES,
@@ -20,7 +21,7 @@ from windlass.backends.sqlite.rows import (
     record,
 )
 from windlass.core import transitions
-from windlass.core.job import AttemptOutcome, AttemptRecord, EventType, JobRecord, JobRef, NewJob
+from windlass.core.job import AttemptOutcome, EventType, JobRecord, JobRef, NewJob
 from windlass.core.outcome import AddOutcome, Extended, Outcome, Settled, Settlement
 from windlass.core.retention import keep_until, result_until, spare_until
 from windlass.core.states import JobState
@@ -68,9 +69,10 @@ def _new_rows(step: Step, jobs: list[NewJob]) -> tuple[list[Row], list[rq.Added]
     answers: list[rq.Added] = []
     now_ms, seq, queue, num = step.now_ms, step.last_place, "", 0
     options, options_text = None, ""
+    task, ids = "", None
     for new in jobs:
         if new.queue != queue:
-            queue = new.queue
+            queue, ids = new.queue, None
             num = step.queue(queue)
         if new.options is not options:
             options = new.options
@@ -78,7 +80,14 @@ def _new_rows(step: Step, jobs: list[NewJob]) -> tuple[list[Row], list[rq.Added]
         seq += 1
         row = fresh_row(new, num, seq, now_ms, options_text)
         due_ms = row[DUE]
-        step.notes.append(cast("Note", (queue, *added_event(new, due_ms))))
+        if due_ms is not None:
+            step.notes.append(Note(queue, *added_event(new, due_ms)))
+            ids = None
+        else:
+            if ids is None or new.task != task:
+                task = new.task
+                ids = step.note_run(queue, EventType.ENQUEUED, task, NO_DATA)
+            ids.append(new.id)
         rows.append(row)
         answers.append(rq.Added(AddOutcome.QUEUED, row[STATE], now_ms, due_ms))
     step.last_place = seq
@@ -265,8 +274,7 @@ def _pick(step: Step, line: _Line, room: int, request: rq.Claim, jobs: list[JobR
         rows = step.all("job_ready", line.num, room + 1)
         line.ready = len(rows) > room
         leased = _lease(step, line.name, rows[:room], request)
-        if leased:
-            _save_leased(step, line, leased, request)
+        line.taken += len(leased)
         jobs += leased
         expired += min(len(rows), room) - len(leased)
         room -= len(leased)
@@ -276,18 +284,28 @@ def _pick(step: Step, line: _Line, room: int, request: rq.Claim, jobs: list[JobR
 
 def _lease(step: Step, queue: str, rows: list[Row], request: rq.Claim) -> list[JobRecord]:
     """The jobs of rows of ``job_ready``, leased to the worker, without those that expired."""
-    leased = []
-    now_ms, worker, notes = step.now_ms, request.worker, step.notes
+    leased: list[JobRecord] = []
+    until: dict[int, list[int]] = {}
+    now_ms, worker, claim_id = step.now_ms, request.worker, request.claim_id
     data: EventData = {"attempt": 1, "worker": worker}
+    last_task, ids, last_options, options = "", None, None, None
     for row in rows:
-        seq, job_id, task, priority, place, payload, codec, options_text, request_id, *times, again = row
-        enqueued_ms, ready_ms, expires_ms = times
+        seq, job_id, task, priority, place, payload, codec, options_text, request_id = row[:9]
+        enqueued_ms, ready_ms, expires_ms, again = row[9:]
         if again or (expires_ms is not None and expires_ms <= now_ms):
             if (job := _lease_old(step, queue, seq, request)) is not None:
                 leased.append(job)
+                until.setdefault(job.lease_until_ms or 0, []).append(seq)
+            ids = None
             continue
-        options = decode_options(options_text)
-        notes.append(cast("Note", (queue, EventType.STARTED, job_id, task, data)))
+        if options is None or options_text != last_options:
+            last_options, options = options_text, decode_options(options_text)
+            lease_until_ms = now_ms + (options.lease_ms or request.lease_ms)
+            seqs = until.setdefault(lease_until_ms, [])
+        if ids is None or task != last_task:
+            last_task, ids = task, step.note_run(queue, EventType.STARTED, task, data)
+        ids.append(job_id)
+        seqs.append(seq)
         leased.append(
             JobRecord(
                 queue=queue,
@@ -306,11 +324,15 @@ def _lease(step: Step, queue: str, rows: list[Row], request: rq.Claim) -> list[J
                 expires_ms=expires_ms,
                 started_ms=now_ms,
                 deliveries=1,
-                token=f"{request.claim_id}.{seq}",
-                lease_until_ms=now_ms + (options.lease_ms or request.lease_ms),
+                token=f"{claim_id}.{seq}",
+                lease_until_ms=lease_until_ms,
                 worker=worker,
             )
         )
+    for lease_until_ms, seqs in until.items():
+        step.among("job_lease", seqs, claim_id, worker, now_ms, lease_until_ms)
+    step.tally(queue, JobState.WAITING, -len(leased))
+    step.tally(queue, JobState.ACTIVE, len(leased))
     return leased
 
 
@@ -324,17 +346,6 @@ def _lease_old(step: Step, queue: str, seq: int, request: rq.Claim) -> JobRecord
     token = f"{request.claim_id}.{seq}"
     transitions.lease(job, step, token=token, worker=request.worker, lease_ms=request.lease_ms)
     return job
-
-
-def _save_leased(step: Step, line: _Line, jobs: list[JobRecord], request: rq.Claim) -> None:
-    by_lease: dict[int | None, list[int]] = {}
-    for job in jobs:
-        by_lease.setdefault(job.lease_until_ms, []).append(job.seq)
-    for until_ms, seqs in by_lease.items():
-        step.run("job_lease", request.claim_id, request.worker, step.now_ms, until_ms, str(seqs))
-    line.taken += len(jobs)
-    step.tally(line.name, JobState.WAITING, -len(jobs))
-    step.tally(line.name, JobState.ACTIVE, len(jobs))
 
 
 # --- settle ---------------------------------------------------------------------------------------
@@ -352,60 +363,91 @@ def settle(step: Step, request: rq.Settle) -> rq.SettleResult:
 
 def _settle_quick(step: Step, items: list[Settlement], seqs: list[int]) -> list[Settled]:
     """Complete what holds its lease in a few statements; the rest in the slow way, in its turn."""
-    rows = {row[0]: row for row in step.all("job_leased", str(seqs))} if items else {}
-    groups: dict[tuple[str, bytes | None], list[int]] = {}
-    done: dict[str, int] = {}
+    rows = {row[0]: row for row in step.among("job_leased", seqs)} if items else {}
+    completed = _Completed(step)
     statuses = []
     for end, seq in zip(items, seqs, strict=True):
         row = rows.get(seq)
         if (
-            row is None
-            or end.outcome is not Outcome.COMPLETE
-            or row[3] != end.token
-            or row[2] != end.id
-            or step.queues.name(row[1]) != end.queue
+            row is not None
+            and end.outcome is Outcome.COMPLETE
+            and row[1] == end.token
+            and row[2] == end.id
+            and completed.add(row, end)
         ):
+            statuses.append(Settled.OK)
+        else:
             statuses += _settle_slow(step, [end])
-            continue
-        _complete(step, row, end)
-        done[end.queue] = done.get(end.queue, 0) + 1
-        groups.setdefault((row[7], end.result), []).append(seq)
-        statuses.append(Settled.OK)
-    _save_completed(step, groups)
-    for queue, count in done.items():
-        step.tally(queue, JobState.ACTIVE, -count)
-        step.tally(queue, JobState.COMPLETED, count)
-        step.topics.add(f"done:{queue}")
+            completed.cut()
+    completed.save()
     return statuses
 
 
-def _complete(step: Step, row: Row, end: Settlement) -> None:
-    """The traces of a completed attempt; ``row`` is one of ``job_leased``."""
-    _, _, job_id, token, attempts, deliveries, task, options_text, worker, *times = row
-    enqueued_ms, ready_ms, started_ms = times
-    step.history.append(
-        AttemptRecord(
-            token,
-            job_id,
-            attempts + 1,
-            deliveries,
-            end.queue,
+class _Completed:
+    """Attempts that complete in one request, and what they leave behind."""
+
+    def __init__(self, step: Step) -> None:
+        self._step = step
+        self._runs: list[AttemptRun] = []
+        #: Jobs with the same options and result are written by one statement.
+        self._alike: dict[tuple[str, bytes | None], list[int]] = {}
+        #: The run that goes on: what its attempts have in common, their queue, and the lists to add to.
+        self._common: Row | None = None
+        self._queue = ""
+        self._attempts: list[Attempt] = []
+        self._ids: list[str] = []
+
+    def add(self, row: Row, end: Settlement) -> bool:
+        """Take one whose ``row`` of ``job_leased`` holds the lease; False if it is another queue's job."""
+        if row[5:] != self._common:
+            if self._step.queues.name(row[5]) != end.queue:
+                return False
+            self._begin(row[5:], end.queue)
+        elif end.queue != self._queue:
+            return False
+        self._attempts.append((*row[1:5], end.duration_ms))
+        self._ids.append(row[2])
+        self._alike.setdefault((row[7], end.result), []).append(row[0])
+        return True
+
+    def cut(self) -> None:
+        """What comes next stands after something else in the logs."""
+        self._common = None
+
+    def _begin(self, common: Row, queue: str) -> None:
+        step = self._step
+        _, task, options_text, worker, attempts, deliveries, started_ms = common
+        self._common, self._queue, self._attempts = common, queue, []
+        self._ids = step.note_run(queue, EventType.COMPLETED, task, NO_DATA)
+        run = AttemptRun(
+            queue,
             task,
             None,
             decode_options(options_text).tags,
             worker,
-            enqueued_ms,
-            ready_ms,
+            attempts + 1,
+            deliveries,
             started_ms,
             step.now_ms,
-            started_ms - ready_ms,
-            end.duration_ms,
             AttemptOutcome.COMPLETED,
             None,
             None,
+            self._attempts,
         )
-    )
-    step.notes.append(cast("Note", (end.queue, EventType.COMPLETED, job_id, task, NO_DATA)))
+        self._runs.append(run)
+        step.history.append(run)
+
+    def save(self) -> None:
+        """Write the jobs and count them."""
+        step = self._step
+        counts: dict[str, int] = {}
+        for run in self._runs:
+            counts[run.queue] = counts.get(run.queue, 0) + len(run.attempts)
+        for queue, count in counts.items():
+            step.tally(queue, JobState.ACTIVE, -count)
+            step.tally(queue, JobState.COMPLETED, count)
+            step.topics.add(f"done:{queue}")
+        _save_completed(step, self._alike)
 
 
 def _save_completed(step: Step, groups: dict[tuple[str, bytes | None], list[int]]) -> None:
@@ -424,7 +466,7 @@ def _save_completed(step: Step, groups: dict[tuple[str, bytes | None], list[int]
         if len(seqs) == 1:
             single.append((*values, seqs[0]))
         else:
-            step.run("job_complete", *values, str(seqs))
+            step.among("job_complete", seqs, *values)
     if single:
         step.many("job_complete_one", single)
 
@@ -456,7 +498,8 @@ def _seq(token: str) -> int:
 
 
 def extend(step: Step, request: rq.Extend) -> list[Extended]:
-    rows = step.all("job_held", str([_seq(lease.token) for lease in request.leases]))
+    seqs = {_seq(lease.token) for lease in request.leases}
+    rows = step.among("job_held", [*seqs]).fetchall() if seqs else []
     held = {(step.queues.name(row[1]), row[2], row[3]): row for row in rows}
     answers, moved = [], []
     for lease in request.leases:

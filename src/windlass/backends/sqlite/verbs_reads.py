@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from windlass.backend import requests as rq
-from windlass.backends.sqlite.rows import LOG_KEY, Row, record, unpack_events, unpack_history, unpack_worker
+from windlass.backends.sqlite.logs import unpack_events, unpack_history
+from windlass.backends.sqlite.rows import LOG_KEY, Row, record, unpack_worker
 from windlass.backends.sqlite.tx import tally_of, unfolded_counts
 from windlass.backends.sqlite.verbs_duties import list_archivers
 from windlass.backends.sqlite.verbs_lifecycle import view
@@ -234,10 +235,10 @@ def read_events(snap: Snapshot, request: rq.ReadEvents) -> rq.EventPage:
     after = max(request.after, floor)
     events: list[Event] = []
     chunks = snap.conn.execute(snap.sql["event_read"], _log_range(num, after))
-    for _, records in chunks:
+    for first_id, records in chunks:
         if len(events) >= request.limit:
             break
-        events += [event for event in unpack_events(records) if event.id > after]
+        events += unpack_events(first_id, records)[max(after + 1 - first_id, 0) :]
     return rq.EventPage(events[: request.limit], last, floor + 1)
 
 

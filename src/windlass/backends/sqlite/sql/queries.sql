@@ -65,7 +65,7 @@ FROM [queue] WHERE num = ?3
 SELECT /*job*/ FROM [job] WHERE queue = ? AND id = ?
 
 -- name: job_by_seqs
-SELECT /*job*/ FROM [job] WHERE seq IN (SELECT value FROM json_each(?))
+SELECT /*job*/ FROM [job] WHERE /*among*/
 
 -- name: job_exists
 SELECT 1 FROM [job] WHERE queue = ? LIMIT 1
@@ -94,16 +94,16 @@ SET state = ?, priority = ?, place = ?, options = ?, ready_ms = ?, due_ms = ?, e
 WHERE seq = ?
 
 -- name: job_ends
-SELECT seq, queue, id, state, options, enqueued_ms FROM [job] WHERE seq IN (SELECT value FROM json_each(?))
+SELECT seq, queue, id, state, options, enqueued_ms FROM [job] WHERE /*among*/
 
 -- name: job_delete
-DELETE FROM [job] WHERE seq IN (SELECT value FROM json_each(?))
+DELETE FROM [job] WHERE /*among*/
 
 -- name: payload_insert
 INSERT OR REPLACE INTO [payload] (seq, data) VALUES (?, ?)
 
 -- name: payload_delete
-DELETE FROM [payload] WHERE seq IN (SELECT value FROM json_each(?))
+DELETE FROM [payload] WHERE /*among*/
 
 -- name: payload_save
 UPDATE [job] SET payload = ? WHERE seq = ?
@@ -129,19 +129,19 @@ SELECT 1 FROM [job] WHERE queue = ? AND state = 'waiting' LIMIT 1
 
 -- name: job_lease
 UPDATE [job]
-SET state = 'active', token = ?1 || '.' || seq, worker = ?2, started_ms = ?3, deliveries = deliveries + 1,
-    lease_until_ms = ?4, progress = NULL, pad = NULL
-WHERE seq IN (SELECT value FROM json_each(?5))
+SET state = 'active', token = ? || '.' || seq, worker = ?, started_ms = ?, deliveries = deliveries + 1,
+    lease_until_ms = ?, progress = NULL, pad = NULL
+WHERE /*among*/
 
 -- name: job_leased
-SELECT seq, queue, id, token, attempts, deliveries, task, options, worker, enqueued_ms, ready_ms, started_ms
-FROM [job] WHERE seq IN (SELECT value FROM json_each(?))
+SELECT seq, token, id, enqueued_ms, ready_ms, queue, task, options, worker, attempts, deliveries, started_ms
+FROM [job] WHERE /*among*/
 
 -- name: job_complete
 UPDATE [job]
-SET state = 'completed', finished_ms = ?1, result = ?2, result_until_ms = ?3, keep_until_ms = ?4,
-    spare_until_ms = ?5, settled_token = token, token = NULL, lease_until_ms = NULL
-WHERE seq IN (SELECT value FROM json_each(?6))
+SET state = 'completed', finished_ms = ?, result = ?, result_until_ms = ?, keep_until_ms = ?,
+    spare_until_ms = ?, settled_token = token, token = NULL, lease_until_ms = NULL
+WHERE /*among*/
 
 -- name: job_complete_one
 UPDATE [job]
@@ -164,7 +164,7 @@ SELECT num, (SELECT min(due_ms) FROM [job] WHERE queue = num AND due_ms IS NOT N
 FROM [queue] WHERE next IS NOT NULL
 
 -- name: job_held
-SELECT seq, queue, id, token, cancel_reason FROM [job] WHERE seq IN (SELECT value FROM json_each(?))
+SELECT seq, queue, id, token, cancel_reason FROM [job] WHERE /*among*/
 
 -- name: job_extend
 UPDATE [job] SET lease_until_ms = ? WHERE seq = ?
