@@ -76,6 +76,11 @@ INSERT OR IGNORE INTO [job]
      due_ms, expires_ms)
 VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 
+-- name: job_insert_plain
+INSERT OR IGNORE INTO [job]
+    (seq, queue, id, task, state, priority, place, payload, codec, options, enqueued_ms, ready_ms)
+VALUES (?1, ?2, ?3, ?4, 'waiting', ?5, ?1, ?6, ?7, ?8, ?9, ?9)
+
 -- name: job_insert_one
 INSERT INTO [job]
     (seq, queue, id, task, state, priority, place, payload, codec, options, request_id, enqueued_ms, ready_ms,
