@@ -13,6 +13,7 @@ import logging
 import random
 from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from windlass.abort import AbortSignal, StopReason
@@ -40,35 +41,23 @@ class ProcessRunner(Protocol):
     async def run(self, attempt: Attempt) -> Any: ...
 
 
+@dataclass(slots=True, kw_only=True)
 class Tools:
-    """What every attempt of a worker shares. ``on_end`` is told how each ended (None: nothing to settle)."""
+    """What every attempt of a worker shares."""
 
-    def __init__(
-        self,
-        *,
-        clock: Clock,
-        threads: ThreadPoolExecutor,
-        processes: ProcessRunner,
-        strategies: Mapping[str, Strategy],
-        rng: random.Random,
-        max_result_bytes: int,
-        hooks: Hooks,
-        batches: Batches,
-        context: Any,
-        on_progress: Callable[[Job[Any], Any], None],
-        on_end: Callable[[Attempt, Settlement | None], None],
-    ) -> None:
-        self.clock = clock
-        self.threads = threads
-        self.processes = processes
-        self.strategies = strategies
-        self.rng = rng
-        self.max_result_bytes = max_result_bytes
-        self.hooks = hooks
-        self.batches = batches
-        self.context = context
-        self.on_progress = on_progress
-        self.on_end = on_end
+    clock: Clock
+    threads: ThreadPoolExecutor
+    processes: ProcessRunner
+    strategies: Mapping[str, Strategy]
+    rng: random.Random
+    max_result_bytes: int
+    hooks: Hooks
+    batches: Batches
+    #: What a job shows its handler as ``context``, and where its progress is told.
+    context: Any
+    on_progress: Callable[[Job[Any], Any], None]
+    #: Told how each attempt ended (None: nothing to settle).
+    on_end: Callable[[Attempt, Settlement | None], None]
 
 
 class Attempt:
@@ -156,6 +145,7 @@ class Attempt:
             self.error = exc
             settlement = self.release("worker_error")
         finally:
+            self.task = None  # else the two hold each other, and the collector has to find them
             if self._timer is not None:
                 self._timer.cancel()
             if settlement is not None:

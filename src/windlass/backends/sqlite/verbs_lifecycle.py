@@ -125,9 +125,13 @@ class _Fresh:
 
 
 def is_plain(new: NewJob) -> bool:
-    """Whether ``plain_row`` tells all about a new job."""
+    """Whether a new job only has to be put at the back of the line: then ``plain_row`` tells all about it.
+
+    Every option that changes where or how a job is stored must be asked for here.
+    """
     return (
         new.delay_ms <= 0
+        and not new.options.lifo
         and new.run_at_ms is None
         and new.expires_in_ms is None
         and new.request_id == new.id
