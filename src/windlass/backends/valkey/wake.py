@@ -62,11 +62,29 @@ class _Line:
         self.connection = connection
         self.channels: set[str] = set()
         self.pongs: list[asyncio.Future[None]] = []
+        #: Answers that are still to come, by channel: a channel may be left and joined again in between.
+        self._joining: Counter[str] = Counter()
+        self._leaving: Counter[str] = Counter()
         self._waker = waker
         self.reader = asyncio.create_task(self._read(), name="windlass-valkey-read")
 
     async def send(self, *parts: str) -> None:
         await self.connection.send_packed_command(pack_command(*parts), check_health=False)
+
+    async def join(self, channels: set[str]) -> None:
+        """Subscribe to channels of one slot."""
+        self.channels |= channels
+        self._joining.update(channels)
+        await self.send("SSUBSCRIBE", *sorted(channels))
+
+    async def leave(self, channel: str) -> None:
+        self.channels.discard(channel)
+        self._leaving[channel] += 1
+        await self.send("SUNSUBSCRIBE", channel)
+
+    def is_joined(self, channel: str) -> bool:
+        """Whether whatever is published on ``channel`` from now on is heard here."""
+        return channel in self.channels and not self._joining[channel]
 
     async def ping(self) -> None:
         """Return when everything that was published before has been read."""
@@ -90,13 +108,23 @@ class _Line:
             if answer[0] == b"smessage":
                 self._waker.heard(answer[1].decode())
             elif answer[0] == b"ssubscribe":
-                self._waker.confirmed(answer[1].decode())
-            elif answer[0] == b"pong" and self.pongs:
+                self._joined(answer[1].decode())
+            elif answer == b"PONG" or answer[0] == b"pong":  # the first when nothing is subscribed to
                 pong = self.pongs.pop(0)
                 if not pong.done():
                     pong.set_result(None)
-            elif answer[0] == b"sunsubscribe" and answer[1].decode() in self.channels:
-                raise OSError("a slot moved away")
+            elif answer[0] == b"sunsubscribe":
+                self._left(answer[1].decode())
+
+    def _joined(self, channel: str) -> None:
+        self._joining[channel] -= 1
+        if self.is_joined(channel):
+            self._waker.confirmed(channel)
+
+    def _left(self, channel: str) -> None:
+        if not self._leaving[channel]:
+            raise OSError("a slot moved away")  # we did not ask for it
+        self._leaving[channel] -= 1
 
 
 class Waker:
@@ -228,11 +256,10 @@ class Waker:
             if line is None:
                 line = self._lines[node] = _Line(await node.connect(), self)
             for channels in slots.values():
-                new = channels - line.channels
-                if new:
-                    await line.send("SSUBSCRIBE", *sorted(new))
-                    line.channels |= new
+                if new := channels - line.channels:
+                    await line.join(new)
+                for channel in filter(line.is_joined, channels):
+                    self.confirmed(channel)  # left and wanted again before anybody noticed
         for line in self._lines.values():
             for channel in line.channels - self._wanted.keys():
-                line.channels.discard(channel)
-                await line.send("SUNSUBSCRIBE", channel)
+                await line.leave(channel)
