@@ -18,7 +18,7 @@ from typing import Any
 import redis
 from redis.exceptions import RedisError
 
-_START_S = 20.0
+_START_S = 60.0
 SLOTS = 16_384
 
 
@@ -116,6 +116,7 @@ class ClusterServers:
 
     def __init__(self, binary: str, folder: Path, primaries: int = 3, replicas: bool = True) -> None:
         settings = ("--cluster-enabled", "yes", "--cluster-node-timeout", "1500", "--appendonly", "no")
+        settings += ("--repl-diskless-sync-delay", "0")  # replicas need not wait for each other
         count = primaries * (2 if replicas else 1)
         self.servers = [Server(binary, folder / f"node{n}", *settings) for n in range(count)]
         self._primaries = primaries

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ssl
+
 import redis.exceptions as theirs
 
 from windlass.errors import StorageError
@@ -40,6 +42,20 @@ class NotSentError(Exception):
         super().__init__(str(cause))
 
 
+class TlsError(Exception):
+    """The two sides could not agree on TLS; asking again will not help."""
+
+
+def tls_problem(error: BaseException) -> TlsError | None:
+    """What went wrong with TLS below ``error``, when that is what it was."""
+    seen: BaseException | None = error
+    while seen is not None and not isinstance(seen, ssl.SSLError):
+        seen = seen.__cause__ or seen.__context__
+    if seen is None or isinstance(seen, (ssl.SSLEOFError, ssl.SSLZeroReturnError)):
+        return None
+    return TlsError(getattr(seen, "verify_message", "") or seen.reason or str(seen))
+
+
 def is_function_missing(error: BaseException) -> bool:
     """Whether the server does not have our library."""
     return isinstance(error, theirs.ResponseError) and "Function not found" in str(error)
@@ -61,6 +77,11 @@ def storage_error(error: BaseException, where: str) -> StorageError:
     said = str(error.cause if isinstance(error, NotSentError) else error) or type(error).__name__
     if isinstance(error, NotSentError):
         return StorageError(f"no answer from {where}: {said}; is the server running and the URL right?")
+    if isinstance(error, TlsError):
+        return StorageError(
+            f"no TLS with {where}: {said}; name the authority that signed its certificate with ?ca=, your "
+            "own certificate with ?cert= and ?key=, or use valkey:// if it speaks no TLS"
+        )
     if isinstance(error, theirs.AuthenticationError):
         return StorageError(
             f"{where} refused: {said}; put user:password@ into the URL, or mend what is there"

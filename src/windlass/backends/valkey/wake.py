@@ -12,6 +12,7 @@ import asyncio
 import contextlib
 import logging
 import math
+import random
 from collections import Counter
 from collections.abc import Iterable
 
@@ -20,7 +21,7 @@ from redis.exceptions import RedisError
 
 from windlass.backend.hub import Hub
 from windlass.backends.valkey.client import Client
-from windlass.backends.valkey.errors import NotSentError
+from windlass.backends.valkey.errors import NotSentError, TlsError
 from windlass.backends.valkey.gate import Gate
 from windlass.backends.valkey.keys import Keys
 from windlass.backends.valkey.node import Node, pack_command
@@ -29,9 +30,6 @@ from windlass.core.clock import SYSTEM_CLOCK, Clock
 log = logging.getLogger("windlass.valkey")
 
 _FIRST_PAUSE_S, _LAST_PAUSE_S = 0.05, 5.0
-#: A silent connection is asked this often whether it is still there.
-_PING_S = 10.0
-_PONG_S = 2.0
 
 
 class WakeListener:
@@ -91,7 +89,8 @@ class _Line:
         pong: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.pongs.append(pong)
         await self.send("PING")
-        await asyncio.wait([pong, self.reader], timeout=_PONG_S, return_when=asyncio.FIRST_COMPLETED)
+        timeout_s = self._waker.timeout_s
+        await asyncio.wait([pong, self.reader], timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
         if not pong.done():
             raise TimeoutError("the connection for hints went silent")
 
@@ -132,6 +131,7 @@ class Waker:
 
     def __init__(self, client: Client, keys: Keys, gate: Gate) -> None:
         self.hub = Hub()
+        self.timeout_s = client.settings.timeout_s
         self._topology = client.topology
         self._keys = keys
         self._gate = gate
@@ -143,6 +143,8 @@ class Waker:
         self._changed = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._closed = False
+        #: How often in a row the subscriptions could not be kept.
+        self._failures = 0
 
     def listen(self, topics: Iterable[str]) -> WakeListener:
         """Hints about ``topics`` from now on."""
@@ -207,43 +209,44 @@ class Waker:
     # --- the connections --------------------------------------------------------------------------
 
     async def _run(self) -> None:
-        pause_s = _FIRST_PAUSE_S
-        resumed = False
         while True:
             try:
-                await self._serve(resumed)
-            except (RedisError, OSError, NotSentError, TimeoutError) as exc:
-                log.info("no hints for %g s: %s", pause_s, exc)
+                await self._serve()
+            except (RedisError, OSError, NotSentError, TlsError, TimeoutError) as exc:
+                log.info("hints from the server are interrupted: %s", exc)
                 await self._topology.learn(exc)
             finally:
                 lines, self._lines = self._lines, {}
                 for line in lines.values():
                     await line.close()
             self._let_pass()  # nobody waits for a server that is not there
-            resumed = True
-            await asyncio.sleep(pause_s)
-            pause_s = min(pause_s * 2, _LAST_PAUSE_S)
+            self._failures += 1
+            pause_s = min(_FIRST_PAUSE_S * 2 ** min(self._failures - 1, 16), _LAST_PAUSE_S)
+            await asyncio.sleep(pause_s * random.uniform(0.5, 1))  # not all clients at the same instant
 
-    async def _serve(self, resumed: bool) -> None:
-        """Keep the subscriptions as wanted until a connection breaks."""
+    async def _serve(self) -> None:
+        """Keep the subscriptions as wanted until a connection breaks or goes silent."""
+        asked = self._loop.time()
         while True:
             self._changed.clear()
             await self._subscribe()
-            if resumed:
-                resumed = False
+            if self._failures:
+                self._failures = 0
                 self.hub.wake_all()
             readers = {line.reader for line in self._lines.values()}
             waiter = self._loop.create_task(self._changed.wait(), name="windlass-valkey-wait")
+            left_s = asked + 2 * self.timeout_s - self._loop.time()
             try:
-                await asyncio.wait({waiter, *readers}, timeout=_PING_S, return_when=asyncio.FIRST_COMPLETED)
+                await asyncio.wait({waiter, *readers}, timeout=left_s, return_when=asyncio.FIRST_COMPLETED)
             finally:
                 waiter.cancel()
             for reader in readers:
                 if reader.done():
                     reader.result()
-            if not self._changed.is_set():
-                for line in self._lines.values():
+            if self._loop.time() >= asked + 2 * self.timeout_s:
+                for line in list(self._lines.values()):
                     await line.ping()  # a dead connection must not go unnoticed
+                asked = self._loop.time()
 
     async def _subscribe(self) -> None:
         wanted: dict[Node, dict[int, set[str]]] = {}
