@@ -98,6 +98,8 @@ class Client:
         lost = repeat and not isinstance(error, (ResponseError, AuthenticationError))
         if not lost and not is_refused_for_now(error):
             raise error
+        if isinstance(error, AskError) and not self._guarded:
+            raise error  # the server is part of a cluster, which the URL does not say
         if isinstance(error, AskError) and not isinstance(error, MovedError):
             return self.topology.at(error.host, error.port)
         await self.topology.learn(error)

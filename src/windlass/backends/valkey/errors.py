@@ -23,14 +23,23 @@ _NOT_NOW = (
 _ADVICE = {
     "NOAUTH": "the server wants a password: put user:password@ into the URL",
     "WRONGPASS": "the user name or password in the URL is wrong",
-    "NOPERM": "the user in the URL may not do this: it needs FCALL, FUNCTION LOAD, SSUBSCRIBE, SPUBLISH and "
-    "SADD, and the keys and channels windlass:*",
+    "NOPERM": "the user in the URL may not do this: give it the keys ~windlass:*, the channels &windlass:* "
+    "and the commands +@all -@admin -@dangerous",
     "OOM": "the server is out of memory: raise maxmemory, keep fewer finished jobs, or drain the queues; "
     "maxmemory-policy must be noeviction",
     "MISCONF": "the server cannot write to its disk: see its log",
     "CROSSSLOT": "the server is part of a cluster: use a URL that begins with valkey+cluster://",
     "ERR unknown command": "the server is too old: Valkey 7.2 or Redis 7.0 is needed",
     "ERR DB index": "the server has no such database: see the number at the end of the URL",
+}
+
+
+#: Errors of the client library that have lost the word that the server began with.
+_WORDS = {
+    theirs.NoPermissionError: "NOPERM",
+    theirs.OutOfMemoryError: "OOM",
+    theirs.ClusterCrossSlotError: "CROSSSLOT",
+    theirs.AskError: "CROSSSLOT",
 }
 
 
@@ -84,7 +93,7 @@ def storage_error(error: BaseException, where: str) -> StorageError:
         )
     if isinstance(error, theirs.AuthenticationError):
         return StorageError(
-            f"{where} refused: {said}; put user:password@ into the URL, or mend what is there"
+            f"{where} refused: {said}; mend user:password@ in the URL (or sentinel_password=, for a sentinel)"
         )
     if isinstance(error, TimeoutError):
         return StorageError(
@@ -94,6 +103,9 @@ def storage_error(error: BaseException, where: str) -> StorageError:
         return StorageError(
             f"lost the connection to {where}: {said}; the request may or may not have been done"
         )
+    for kind, word in _WORDS.items():
+        if isinstance(error, kind):
+            return StorageError(f"{where} refused: {said}; {_ADVICE[word]}")
     for start, advice in _ADVICE.items():
         if said.startswith(start) or start in said.split(":", 1)[0]:
             return StorageError(f"{where} refused: {said}; {advice}")

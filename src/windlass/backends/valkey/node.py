@@ -16,7 +16,7 @@ import hiredis
 from redis.asyncio.connection import Connection, SSLConnection
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
-from redis.exceptions import AuthenticationError, RedisError, ResponseError
+from redis.exceptions import AuthenticationError, NoPermissionError, RedisError, ResponseError
 
 from windlass.backends.valkey.errors import NotSentError, tls_problem
 from windlass.backends.valkey.settings import Settings
@@ -24,6 +24,8 @@ from windlass.backends.valkey.settings import Settings
 #: A connection that rested longer is asked whether it is still there before it is used.
 _RESTED_S = 15.0
 _PING_S = 2.0
+#: Part of a request's time that connecting may take: the caller then hears that nothing was sent.
+_CONNECT = 0.8
 
 Resolve = Callable[[], Awaitable[tuple[str, int]]]
 
@@ -104,7 +106,7 @@ class Node:
     async def connect(self) -> Connection:
         """A connection of the caller's own, open, within the time that the settings give."""
         try:
-            async with asyncio.timeout(self._settings.timeout_s):
+            async with asyncio.timeout(_CONNECT * self._settings.timeout_s):
                 if self._resolve is None:
                     return await open_connection(self._settings, *self._address)
                 self._address = await self._resolve()
@@ -112,7 +114,8 @@ class Node:
                 await _check_primary(connection)
                 return connection
         except TimeoutError as exc:
-            raise NotSentError(OSError("it took too long to connect")) from exc
+            hint = " (does it speak TLS?)" if self._settings.tls else ""
+            raise NotSentError(OSError(f"it took too long to connect{hint}")) from exc
 
     async def hang_up(self) -> None:
         """Close the idle connections; the next request opens a new one."""
@@ -191,6 +194,8 @@ async def _check_primary(connection: Connection) -> None:
     """Refuse a server that Sentinel names although it is a replica by now: it would answer with old news."""
     try:
         role = (await ask_once(connection, "ROLE"))[0].decode()
+    except NoPermissionError:  # then a write will tell
+        return
     except BaseException:
         await _hang_up(connection)
         raise
