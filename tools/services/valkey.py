@@ -181,8 +181,10 @@ class ClusterServers:
     """Primaries with one replica each."""
 
     def __init__(self, binary: str, folder: Path, primaries: int = 3, replicas: bool = True) -> None:
-        settings = ("--cluster-enabled", "yes", "--cluster-node-timeout", "1500", "--appendonly", "no")
-        settings += ("--repl-diskless-sync-delay", "0")  # replicas need not wait for each other
+        settings = (
+            *("--cluster-enabled", "yes", "--cluster-node-timeout", "1500", "--appendonly", "no"),
+            *("--repl-diskless-sync-delay", "0"),  # replicas need not wait for each other
+        )
         self._binary, self._folder, self._settings = binary, folder, settings
         count = primaries * (2 if replicas else 1)
         self.servers = [Server(binary, folder / f"node{n}", *settings) for n in range(count)]
@@ -231,7 +233,7 @@ class ClusterServers:
 
     def move_slot(self, key: str, to: Server, *, between: Callable[[int], None] = lambda moved: None) -> int:
         """Move the slot of ``key`` key by key; ``between`` is told after each how many have moved."""
-        origin, _ = self.server_of(key)
+        origin = self._servers_of(key)[0]
         with origin.client() as source, to.client() as target:
             slot, source_id = _ask(source, "CLUSTER", "KEYSLOT", key), _ask(source, "CLUSTER", "MYID")
             target_id = _ask(target, "CLUSTER", "MYID")

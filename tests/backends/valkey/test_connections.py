@@ -26,7 +26,7 @@ QUOTED = "s3cret%2Fwith%3Aodd%40signs"
 
 async def _round(url: str, **options: object) -> None:
     """Add, hear of it, claim and complete over one URL."""
-    async with opened(url, **options) as store:
+    async with opened(url, "", **options) as store:
         listener = store.listen(["ready:q"])
         await add(store, new())
         assert await listener.wait(20_000) == {"ready:q"}
@@ -68,7 +68,7 @@ async def test_a_certificate_that_nobody_vouches_for_is_refused_at_once(tls_serv
     stranger = Authority(scratch(), "stranger")
     for trusted in ({}, {"ca": stranger.ca}):
         with pytest.raises(StorageError, match=r"no TLS with 127.0.0.1:\d+: .*certificate.*\?ca="):
-            async with opened(tls_server.url, timeout=30, **trusted):
+            async with opened(tls_server.url, "", timeout=30, **trusted):
                 pass
 
 
@@ -184,6 +184,8 @@ def _whole_story(error: BaseException | None) -> str:
         "valkey://app:s3cret@h?ca=x",
         "valkeys://app:s3cret@h?ca=/no/such/file",
         "valkeys://app:s3cret@h?verify=perhaps",
+        "valkey://app:s3cret@h?timeout=no",
+        "valkey://app:s3cret@h?x=1",
     ],
 )
 def test_a_url_that_cannot_work_is_refused_without_its_secrets(url: str) -> None:
