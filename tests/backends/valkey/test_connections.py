@@ -93,7 +93,7 @@ async def test_a_server_may_want_a_certificate_from_us(authority: Authority) -> 
     try:
         await _round(server.url, ca=authority.ca, cert=certificate, key=key)
         with pytest.raises(StorageError):  # the server hangs up, sometimes with a word about why
-            async with opened(server.url, ca=authority.ca, timeout=5):
+            async with opened(server.url, ca=authority.ca, timeout=1):
                 pass
     finally:
         server.stop()
