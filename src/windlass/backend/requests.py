@@ -151,7 +151,11 @@ class Promoted(msgspec.Struct):
 
 
 class Promote(Request[Promoted], kw_only=True):
-    """Make due jobs of all queues waiting, earliest first, at most ``limit``."""
+    """Make due jobs of all queues waiting, earliest first, at most ``limit``.
+
+    Of jobs due at the same instant, those of one queue go in the order of their adding; between queues there
+    is no promised order: ``seq`` and ``place`` are numbers within a queue.
+    """
 
     limit: int = 1_000
 
@@ -166,7 +170,8 @@ class Recovered(msgspec.Struct):
 class Recover(Request[Recovered], kw_only=True):
     """Take back expired leases, earliest first: waiting at the old place, stalls + 1.
 
-    A job over its ``max_stalls`` ends as failed, reason ``stalled``.
+    A job over its ``max_stalls`` ends as failed, reason ``stalled``. Between leases of different queues that
+    ran out at the same instant there is no promised order.
     """
 
     limit: int = 1_000

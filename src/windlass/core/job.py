@@ -76,7 +76,7 @@ class JobRecord(msgspec.Struct, kw_only=True):
     codec: str = "json"
     state: JobState = JobState.WAITING
     priority: int = 0
-    #: Number of its add within the store: the order of listings, and the first place in line.
+    #: Number of its add: the order of listings, and the first place in line. In order within a queue only.
     seq: int = 0
     #: Place in line: smaller first within a priority, below 0 for ``lifo`` jobs. Kept when a job is released
     #: or recovered.

@@ -84,9 +84,23 @@ def _parse(name: str, text: str) -> FunctionFile:
     return FunctionFile(name, header, text)
 
 
+#: Takes the guard off the keys of a call: see ``guard_key``.
+_UNGUARD = "if string.sub(keys[#keys], -2) == ':?' then keys[#keys] = nil end"
+
+
+def guard_key(root: str) -> str:
+    """A key that never exists, in the slot of ``root``: the last key of every call in a cluster.
+
+    While a slot moves from one server to another, a server refuses calls of which a declared key is missing.
+    Keys below a root are not declared, so a call could find some of them gone when it has already written
+    others; with the guard it is refused before it begins, and repeated when the slot has arrived.
+    """
+    return f"{root}:?"
+
+
 def _registration(function: FunctionFile, version: int) -> str:
     flags = ", ".join(f"'{flag}'" for flag in function.flags)
     return (
         f"redis.register_function({{ function_name = '{function_name(function.name, version)}', "
-        f"flags = {{ {flags} }}, callback = function(keys, args)\n{function.body}\nend }})"
+        f"flags = {{ {flags} }}, callback = function(keys, args)\n{_UNGUARD}\n{function.body}\nend }})"
     )

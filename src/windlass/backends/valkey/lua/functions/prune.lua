@@ -1,4 +1,4 @@
--- prune: removes what is past its keep: records, kept ids, history, empty streams.
+-- prune: removes what is past its keep: records, kept ids, history, events of quiet queues, empty streams.
 -- KEYS: queue roots
 -- ARGV: now or '', packed {limit of records}
 -- returns: records, ids, history rows removed, 1 when a bound was reached
@@ -21,6 +21,7 @@ for _, root in ipairs(keys) do
   ids = ids + gone
   local rows, unread = prune_history(q)
   history, more = history + rows, math.max(more, unread)
+  drop_quiet_events(q)
   drop_empty_streams(q)
 end
 return { jobs, ids, history, more }
