@@ -24,6 +24,7 @@ from windlass.core.job import (
     HISTORY_KEPT,
     HISTORY_KEPT_MS,
     ArchiverInfo,
+    Command,
     WorkerInfo,
 )
 from windlass.core.options import GRACE_MS
@@ -199,15 +200,15 @@ def resign(step: Step, request: rq.Resign) -> bool:
     return True
 
 
-def beat(step: Step, request: rq.Beat) -> bool:
+def beat(step: Step, request: rq.Beat) -> Command | None:
     worker = request.worker
     if request.gone:
         step.run("worker_delete", worker.id)
-        return False
+        return None
     known = step.one("worker_started", worker.id)
     worker = _stamped(worker, known[0] if known else step.now_ms, step.now_ms)
     step.run("worker_save", worker.id, worker.started_ms, worker.beat_ms, pack(worker))
-    return False
+    return None
 
 
 def _stamped(worker: WorkerInfo, started_ms: int, beat_ms: int) -> WorkerInfo:
