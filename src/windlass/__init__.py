@@ -21,6 +21,7 @@ from windlass.core.ids import content_id
 from windlass.core.job import Event, EventType
 from windlass.core.options import JobOptions, Keep, Priority
 from windlass.core.outcome import AddOutcome, CancelResult
+from windlass.core.schedules import Schedule
 from windlass.core.states import JobState
 from windlass.errors import (
     BatchError,
@@ -38,6 +39,7 @@ from windlass.errors import (
     RateLimitError,
     ResultError,
     Retry,
+    ScheduleNotFoundError,
     SignatureError,
     Snooze,
     StorageError,
@@ -81,6 +83,7 @@ __all__ = [  # noqa: RUF022 - grouped by topic
     "Backoff",
     "Keep",
     "Priority",
+    "Schedule",
     # words
     "JobState",
     "AddOutcome",
@@ -102,6 +105,7 @@ __all__ = [  # noqa: RUF022 - grouped by topic
     "UnsupportedByBackendError",
     "StorageError",
     "JobNotFoundError",
+    "ScheduleNotFoundError",
     "IllegalTransitionError",
     "LeaseLostError",
     "JobFailedError",

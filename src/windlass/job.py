@@ -231,6 +231,16 @@ class Job(Generic[ResultT]):
         return self._record.options.trace or {}
 
     @property
+    def schedule_name(self) -> str | None:
+        """The schedule that made it, if one did."""
+        return self._record.options.schedule
+
+    @property
+    def slot_ms(self) -> int | None:
+        """The slot of the schedule that it was made for; None also when the schedule was run by hand."""
+        return self._record.options.slot_ms
+
+    @property
     def idempotency_key(self) -> str:
         """The same for every attempt of this job: hand it to services that deduplicate."""
         return f"{self.queue_name}:{self.id}:{self._record.enqueued_ms}"

@@ -12,13 +12,15 @@ Every verb may be repeated after a lost reply:
 
 from __future__ import annotations
 
-from typing import Any, Generic, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 import msgspec
 
 from windlass.core.job import (
+    Action,
     ArchiverInfo,
     AttemptRecord,
+    Command,
     CounterRow,
     Event,
     JobRecord,
@@ -35,6 +37,9 @@ R = TypeVar("R")
 
 class Request(msgspec.Struct, Generic[R], kw_only=True):
     """Base of all requests; ``R`` is the type of the answer."""
+
+    #: The capability that a backend must declare for this verb ("" = every backend has it).
+    needs: ClassVar[str] = ""
 
     now_ms: int | None = None
 
@@ -185,11 +190,13 @@ class Pruned(msgspec.Struct):
     events: int = 0
     history: int = 0
     workers: int = 0
+    metrics: int = 0
     more: bool = False
 
 
 class Prune(Request[Pruned], kw_only=True):
-    """Remove what is past its keep: records by age and by count, kept ids, events, history, workers.
+    """Remove what is past its keep: records by age and by count, kept ids, events, history, workers,
+    roll-ups.
 
     A finished record goes when its result is past its time and it is too old or beyond the count; see
     ``core.retention``. At most ``limit`` jobs go in one pass.
@@ -224,12 +231,29 @@ class Resign(Request[bool], kw_only=True):
     holder: str
 
 
-class Beat(Request[bool], kw_only=True):
-    """A worker's heartbeat. Returns True when someone asked this worker to go quiet or stop (later)."""
+class Beat(Request[Command | None], kw_only=True):
+    """A worker's heartbeat. Answers with the newest command for this worker, if there is one.
+
+    ``worker.command`` is the store's: what the request says there is ignored.
+    """
 
     worker: WorkerInfo
     #: Forget the worker instead: it stops.
     gone: bool = False
+
+
+class CommandWorker(Request[bool], kw_only=True):
+    """Tell a worker what to do; False when no such worker is known.
+
+    The worker hears of it with the answer to its next ``Beat``, hurried by the hint ``worker:<id>``. A newer
+    command replaces one that was not heard yet. ``id`` is new for every command: workers obey each once.
+    """
+
+    needs: ClassVar[str] = "commands"
+
+    worker: str
+    action: Action
+    id: str
 
 
 # --- changes by people and programs ---------------------------------------------------------------

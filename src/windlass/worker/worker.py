@@ -31,7 +31,7 @@ from windlass.backend.protocol import Listener
 from windlass.batch import Batch, to_batch
 from windlass.core.backoff import Strategy
 from windlass.core.ids import new_id
-from windlass.core.job import JobRecord, WorkerInfo
+from windlass.core.job import Action, JobRecord, WorkerInfo
 from windlass.core.options import check_known
 from windlass.core.outcome import Extended, Outcome, Settled, Settlement
 from windlass.core.probe import reach
@@ -47,11 +47,12 @@ from windlass.worker import classify
 from windlass.worker.attempt import Attempt, Tools
 from windlass.worker.batches import Batches
 from windlass.worker.emitter import Emitter
-from windlass.worker.heartbeat import Heartbeat, rss_kb
+from windlass.worker.heartbeat import Heartbeat, dump_stacks, rss_kb
 from windlass.worker.leases import LeaseKeeper
 from windlass.worker.options import Queues, QueueSpec, WorkerOptions, to_specs
 from windlass.worker.processes import SandboxRunner
-from windlass.worker.services import Duties, Duty, Pruner, Recoverer
+from windlass.worker.scheduler import Scheduler
+from windlass.worker.services import Aggregator, Duties, Duty, Leadership, Pruner, Recoverer
 from windlass.worker.shares import SharePlanner
 
 log = logging.getLogger("windlass.worker")
@@ -197,8 +198,11 @@ class Worker:
         )
         self._keeper = LeaseKeeper(store, on_lost=self._on_lost, on_cancel=self._on_cancel)
         await self._keeper.start()
-        self._heartbeat = Heartbeat(store, self.options.ms("heartbeat"), self.info)
+        self._leadership = Leadership(store, self.id, on_change=self._on_leader)
+        self._heartbeat = Heartbeat(store, self.options.ms("heartbeat"), self.info, self._obey)
         self._heartbeat.start()
+        if not self._owns_app:
+            await self.app.deploy_schedules()
         self._duties = self._make_duties()
         if self.options.duties:
             self._duties.start()
@@ -311,12 +315,13 @@ class Worker:
             rss_kb=rss_kb(),
             version=__version__,
             quiet=self._paused or self._closing,
+            leader=self._state == "running" and self._leadership.is_leader,
         )
 
     # --- the pump ----------------------------------------------------------------------------------------
 
     def _topics(self) -> list[str]:
-        return [f"worker:{self.id}", *(f"ready:{name}" for name in self._shares.names)]
+        return [f"worker:{self.id}", "schedules", *(f"ready:{name}" for name in self._shares.names)]
 
     def _wake(self) -> None:
         if self._state in ("running", "closing"):
@@ -399,7 +404,10 @@ class Worker:
         due_ms = claimed.next_due_in_ms
         self._next_due_ms = None if due_ms is None else sent_ms + due_ms
         for record in claimed.jobs:
-            self._begin(record, claim.lease_ms, sent_ms)
+            if self._closing:  # the stop came while the claim was under way
+                self._end(classify.end(record, Outcome.RELEASE, reason="shutdown"))
+            else:
+                self._begin(record, claim.lease_ms, sent_ms)
         self._fed = self._fed or bool(claimed.jobs)
         if self._fed and not self._look:
             self._fed = False
@@ -419,8 +427,11 @@ class Worker:
         if (not topics and not self._ends) or any(topic.startswith("ready:") for topic in topics):
             self._look = True
             self._shares.refill()
+        if "schedules" in topics:
+            self._duties.hurry("schedule")
         if f"worker:{self.id}" in topics:
             await self._ask_cancels()
+            await self._heartbeat.run_once()  # somebody may have told us something
 
     def _wait_ms(self) -> float:
         now = self.app.clock.monotonic_ms()
@@ -613,10 +624,33 @@ class Worker:
         options, store = self.options, self.app.store
         recoverer = Recoverer(store, options.recover_ms, lambda job_id: self._emitter.emit("stalled", job_id))
         duties: list[Duty] = [recoverer, Pruner(store, options.ms("prune_every"))]
-        return Duties(store, self.id, duties, self._rng, on_leader=self._on_leader)
+        if store.capabilities.schedules:
+            leads = lambda: self._leadership.is_leader  # noqa: E731 - asked again at every slot
+            duties.append(Scheduler(store, self.app.schedule_strategies, leads))
+        if store.capabilities.metrics:
+            duties.append(Aggregator(store))
+        return Duties(store, self._leadership, duties, self._rng)
 
     def _on_leader(self, leads: bool) -> None:
         self._emitter.emit("leadership_acquired" if leads else "leadership_lost")
+
+    def _obey(self, action: Action) -> None:
+        """Do what somebody told this worker from afar."""
+        log.info("told to %s", action)
+        match action:
+            case "quiet":
+                self.pause()
+            case "resume":
+                self.resume()
+            case "stop":
+                self._stop_soon(force=False)
+            case "dump":
+                log.warning("what runs here now:\n%s", dump_stacks())
+
+    def _stop_soon(self, *, force: bool) -> None:
+        task = self._loop.create_task(self.close(force=force))
+        self._stop_tasks.add(task)
+        task.add_done_callback(self._stop_tasks.discard)
 
     def _handle_signals(self) -> None:
         asked = 0
@@ -625,9 +659,7 @@ class Worker:
             nonlocal asked
             asked += 1
             log.info("stopping%s", "" if asked == 1 else " at once")
-            task = self._loop.create_task(self.close(force=asked > 1))
-            self._stop_tasks.add(task)
-            task.add_done_callback(self._stop_tasks.discard)
+            self._stop_soon(force=asked > 1)
 
         for number in (signal.SIGTERM, signal.SIGINT):
             self._loop.add_signal_handler(number, stop)

@@ -16,7 +16,9 @@ from windlass.core.ids import check_queue_name
 
 R = TypeVar("R")
 
-_CAPABILITIES = Capabilities(durable=False, shared=False, lifo=True)
+_CAPABILITIES = Capabilities(
+    durable=False, shared=False, lifo=True, schedules=True, metrics=True, commands=True
+)
 
 
 class _Shared:

@@ -22,7 +22,15 @@ if TYPE_CHECKING:
 
 R = TypeVar("R")
 
-_CAPABILITIES = Capabilities(durable=True, shared=True, transactional_add=True, lifo=True)
+_CAPABILITIES = Capabilities(
+    durable=True,
+    shared=True,
+    transactional_add=True,
+    lifo=True,
+    schedules=True,
+    metrics=True,
+    commands=True,
+)
 
 
 class SqliteBackend:

@@ -83,10 +83,9 @@ async def resign(session: Session, request: rq.Resign, now: str) -> bool:
     return await session.functions.elect(session.keys.root, now, request.role, request.holder, -1)
 
 
-async def beat(session: Session, request: rq.Beat, now: str) -> bool:
+async def beat(session: Session, request: rq.Beat, now: str) -> None:
     described = _encode_worker(request.worker)
     await session.functions.beat(session.keys.root, now, request.worker.id, request.gone, described)
-    return False
 
 
 async def list_workers(session: Session, request: rq.ListWorkers, now: str) -> list[WorkerInfo]:

@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import pytest
 
+from windlass.backend import metrics as mq
 from windlass.backend import requests as rq
+from windlass.backend import schedules as sq
 from windlass.backend.store import Store
 from windlass.core.clock import SYSTEM_CLOCK
 from windlass.core.job import NewJob
@@ -31,6 +33,9 @@ _VERBS: dict[str, Callable[[], rq.Request[Any]]] = {
     "lifo": lambda: rq.Add(
         jobs=[NewJob(queue="q", id="j", task="t", payload=b"[]", options=StoredOptions(lifo=True))]
     ),
+    "schedules": sq.DueSchedules,
+    "metrics": mq.MetricsProgress,
+    "commands": lambda: rq.CommandWorker(worker="w", action="quiet", id="1"),
 }
 
 
