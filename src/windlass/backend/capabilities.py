@@ -19,6 +19,12 @@ class Capabilities:
     transactional_add: bool = False
     #: Jobs can go to the front of their priority (option ``lifo``).
     lifo: bool = False
+    #: Jobs may depend on other jobs.
+    flows: bool = False
+    #: Jobs may be suspended until a signal comes.
+    signals: bool = False
+    #: Running jobs may write live output.
+    streams: bool = False
 
     def require(self, backend: str, capability: str, advice: str = "") -> None:
         """Raise ``UnsupportedByBackendError`` unless ``capability`` is declared."""

@@ -10,6 +10,7 @@ import hashlib
 import os
 import re
 import threading
+from typing import NamedTuple
 
 import msgspec
 
@@ -19,6 +20,13 @@ from windlass.errors import ConfigError
 _JOB_ID = re.compile(r"[A-Za-z0-9._-]{1,256}\Z")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}\Z")
 _TASK = re.compile(r"[^\x00-\x1f\x7f]{1,256}\Z")
+
+
+class JobRef(NamedTuple):
+    """Names one job. Ids are unique within a queue."""
+
+    queue: str
+    id: str
 
 
 class _Sequence:
