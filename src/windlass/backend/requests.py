@@ -36,7 +36,7 @@ R = TypeVar("R")
 class Request(msgspec.Struct, Generic[R], kw_only=True):
     """Base of all requests; ``R`` is the type of the answer."""
 
-    #: The capability that a backend must declare for it ("": every backend has it).
+    #: The capability that a backend must declare for this verb ("" = every backend has it).
     needs: ClassVar[str] = ""
 
     now_ms: int | None = None
@@ -66,8 +66,8 @@ class Add(Request[list[Added]], kw_only=True):
     Jobs may name what they depend on, in this request or in the store: they are born ``blocked`` and become
     ready when all of it has ended (``core.edges``). What has ended already counts as it ended. Raises
     ``DependencyError`` for a job that nobody knows or a parent that has finished, ``CycleError`` for a
-    circle; then nothing was added. A job that is answered by an existing one gets no new dependencies, but its
-    ``parent`` waits for it all the same. At most 10,000 jobs in a request with edges.
+    circle; then nothing was added. A job that is answered by an existing one gets no new dependencies, but
+    its ``parent`` waits for it all the same. At most 10,000 jobs in a request with edges.
     """
 
     jobs: list[NewJob]

@@ -11,7 +11,7 @@ from enum import StrEnum
 
 import msgspec
 
-from windlass.core.ids import JobRef
+from windlass.core.ids import JobRef, check_job_id, check_queue_name
 from windlass.errors import ConfigError, CycleError, DependencyError
 
 #: Most jobs of one flow (one ``Add`` with edges), and most children of one job.
@@ -87,6 +87,26 @@ class ChildEnd(msgspec.Struct, kw_only=True):
     codec: str = "json"
     reason: str = ""
     error: str = ""
+
+
+def to_dependency(value: object, on_failure: str, queue: str, option: str) -> Dependency:
+    """Any accepted spelling of a job to wait for: one that has a ``ref``, a pair, an id of ``queue``."""
+    if isinstance(value, Dependency):
+        return value
+    ref = getattr(value, "ref", value)
+    if isinstance(ref, str):
+        ref = (queue, ref)
+    if not isinstance(ref, tuple) or len(ref) != 2:
+        raise ConfigError(option, "a job, a (queue, id) pair, or the id of a job of the same queue", value)
+    return Dependency(check_queue_name(ref[0]), check_job_id(ref[1]), to_on_failure(on_failure))
+
+
+def to_on_failure(value: object) -> OnFailure:
+    """``fail``, ``ignore`` or ``continue``."""
+    try:
+        return OnFailure(str(value))
+    except ValueError:
+        raise ConfigError("on_failure", f"one of {', '.join(OnFailure)}", value) from None
 
 
 def settle_edge(edge: Edge, end: ChildEnd) -> None:

@@ -111,3 +111,10 @@ def check_task_name(value: object) -> str:
     if not isinstance(value, str) or not _TASK.match(value) or not value.strip():
         raise ConfigError("name", "1 to 256 printable characters", value)
     return value
+
+
+def check_signal_name(name: object) -> str:
+    """A signal's name, or ``ConfigError``."""
+    if not isinstance(name, str) or not 1 <= len(name) <= 128:
+        raise ConfigError("signal", "a text of 1 to 128 characters", name)
+    return name

@@ -10,6 +10,7 @@ from itertools import islice
 from windlass.backend.flows import Dependencies
 from windlass.core import flows
 from windlass.core.edges import (
+    RELAY_STEP,
     ChildEnd,
     Dependency,
     Edge,
@@ -36,6 +37,8 @@ class Flows:
         self._dependents: dict[JobRef, dict[JobRef, Edge]] = {}
         self._open: dict[JobRef, int] = {}
         self._outbox: deque[ChildEnd] = deque()
+        #: Whether the request at hand ended something that others wait for.
+        self._fresh = False
 
     @property
     def pending(self) -> bool:
@@ -153,6 +156,12 @@ class Flows:
         end = flows.end_of(job)
         if self._untold(end):
             self._outbox.append(end)
+            self._fresh = True
+
+    def tell(self, scribe: Scribe) -> None:
+        """If the request at hand ended something, tell as many dependents as fit into one step."""
+        if self._fresh:
+            self.relay(RELAY_STEP, scribe)
 
     def relay(self, limit: int, scribe: Scribe) -> int:
         """Tell up to ``limit`` dependents, in the order of the ends; returns how many."""
@@ -165,6 +174,7 @@ class Flows:
             if len(untold) <= limit - count:
                 self._outbox.popleft()
             count += min(len(untold), limit - count)
+        self._fresh = False
         return count
 
     def _untold(self, end: ChildEnd) -> list[Edge]:

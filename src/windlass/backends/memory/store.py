@@ -19,7 +19,6 @@ from windlass.backend import streams as sm
 from windlass.backends.memory.flows import Flows
 from windlass.backends.memory.streams import Streams
 from windlass.core import transitions
-from windlass.core.edges import RELAY_STEP
 from windlass.core.job import (
     ARCHIVER_KEPT_MS,
     EVENTS_KEPT,
@@ -159,8 +158,7 @@ class MemoryStore:
         self._topics = set()
         scribe = Scribe(now_ms, self._fresh_place)
         answer = self._verbs[type(request)](request, scribe)
-        if self._flows.pending and type(request) is not fl.Relay:
-            self._flows.relay(RELAY_STEP, scribe)
+        self._flows.tell(scribe)
         self._write_down(scribe)
         return cast("R", answer), self._topics
 
@@ -343,8 +341,7 @@ class MemoryStore:
                 if end.outcome is Outcome.WAIT and job.state is JobState.BLOCKED:
                     self._flows.review(job, scribe)
             items.append(status)
-        if self._flows.pending:  # so that what is unblocked here can be claimed here
-            self._flows.relay(RELAY_STEP, scribe)
+        self._flows.tell(scribe)  # so that what is unblocked here can be claimed here
         claimed = self._claim(request.claim, scribe) if request.claim else None
         return rq.SettleResult(items, claimed, relay=self._flows.pending)
 

@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import pytest
 
+from windlass.backend import flows as fl
 from windlass.backend import requests as rq
+from windlass.backend import streams as sm
 from windlass.backend.store import Store
 from windlass.core.clock import SYSTEM_CLOCK
-from windlass.core.job import NewJob
+from windlass.core.job import JobRef, NewJob
 from windlass.core.options import StoredOptions
 from windlass.errors import UnsupportedByBackendError
 
@@ -31,6 +33,9 @@ _VERBS: dict[str, Callable[[], rq.Request[Any]]] = {
     "lifo": lambda: rq.Add(
         jobs=[NewJob(queue="q", id="j", task="t", payload=b"[]", options=StoredOptions(lifo=True))]
     ),
+    "flows": fl.Relay,
+    "signals": lambda: fl.Signal(ref=JobRef("q", "j"), name="go", data=b"1"),
+    "streams": lambda: sm.ReadStream(ref=JobRef("q", "j")),
 }
 
 
