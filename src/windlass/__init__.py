@@ -17,6 +17,7 @@ from windlass.app import Windlass
 from windlass.batch import Batch
 from windlass.context import current_job
 from windlass.core.backoff import Backoff
+from windlass.core.edges import Dependency, Edge, EdgeStatus, OnFailure
 from windlass.core.ids import content_id
 from windlass.core.job import Event, EventType
 from windlass.core.options import JobOptions, Keep, Priority
@@ -27,6 +28,9 @@ from windlass.errors import (
     BatchError,
     Cancel,
     ConfigError,
+    CycleError,
+    DependencyError,
+    HistoryTrimmedError,
     IllegalTransitionError,
     JobCancelledError,
     JobFailedError,
@@ -43,20 +47,26 @@ from windlass.errors import (
     SignatureError,
     Snooze,
     StorageError,
+    Suspend,
     UnrecoverableError,
     UnsupportedByBackendError,
+    WaitForChildren,
     WaitTimeoutError,
     WindlassError,
     WorkerCrashError,
 )
 from windlass.events import QueueEvents
+from windlass.flows import FlowProducer
+from windlass.flowtree import JobNode
 from windlass.hooks import AttemptEnd, Outgoing
 from windlass.inject import Depends
 from windlass.job import Job
+from windlass.output import StreamChunk
 from windlass.queue import Queue
 from windlass.registry import from_callback
 from windlass.serde import Codec, register_codec
 from windlass.shutdown import graceful_shutdown
+from windlass.steps import Group, Step, chain, chord, group, step
 from windlass.task import Task
 from windlass.worker import QueueSpec, Worker
 
@@ -76,6 +86,18 @@ __all__ = [  # noqa: RUF022 - grouped by topic
     "AttemptEnd",
     "Depends",
     "Outgoing",
+    # flows
+    "FlowProducer",
+    "JobNode",
+    "Step",
+    "Group",
+    "step",
+    "chain",
+    "group",
+    "chord",
+    "Dependency",
+    "Edge",
+    "StreamChunk",
     # options
     "JobOptions",
     "QueueSpec",
@@ -86,6 +108,8 @@ __all__ = [  # noqa: RUF022 - grouped by topic
     "Schedule",
     # words
     "JobState",
+    "OnFailure",
+    "EdgeStatus",
     "AddOutcome",
     "CancelResult",
     "Event",
@@ -96,14 +120,19 @@ __all__ = [  # noqa: RUF022 - grouped by topic
     "Retry",
     "Cancel",
     "RateLimitError",
+    "WaitForChildren",
+    "Suspend",
     "UnrecoverableError",
     "BatchError",
     # raised to callers
     "WindlassError",
     "ConfigError",
     "PayloadTooLargeError",
+    "DependencyError",
+    "CycleError",
     "UnsupportedByBackendError",
     "StorageError",
+    "HistoryTrimmedError",
     "JobNotFoundError",
     "ScheduleNotFoundError",
     "IllegalTransitionError",

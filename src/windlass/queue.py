@@ -14,10 +14,12 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Unpack, cast, overload
 from weakref import WeakKeyDictionary
 
+from windlass.backend import flows as fl
 from windlass.backend import requests as rq
 from windlass.backend.store import Store, check_changed
 from windlass.core.clock import SYSTEM_CLOCK
-from windlass.core.ids import check_queue_name, check_task_name, new_id, new_ids
+from windlass.core.edges import FLOW_LIMIT
+from windlass.core.ids import check_queue_name, check_signal_name, check_task_name, new_id, new_ids
 from windlass.core.job import (
     AttemptOutcome,
     CounterRow,
@@ -42,9 +44,11 @@ from windlass.errors import (
     StorageError,
 )
 from windlass.feed import EventFeed, read_events
+from windlass.flowtree import JobNode, cancel_flow, read_flow, remove_flow
 from windlass.hooks import Outgoing
 from windlass.job import Job
 from windlass.metrics import DayTotals, Metrics, QueueMetrics, TaskStats
+from windlass.output import StreamChunk, read_stream
 from windlass.payload import pack_data, unpack
 from windlass.schedules import ScheduleInfo, Schedules
 from windlass.search import Search, SearchOptions, States, find_chunks, find_page, to_states
@@ -127,10 +131,23 @@ class Queue:
     # --- add -----------------------------------------------------------------------------------------
 
     async def add(self, /, name: str, data: Any = None, **options: Any) -> Job[Any]:
-        """Add one job. ``job.outcome`` tells whether it was queued or answered by an existing one."""
+        """Add one job. ``job.outcome`` tells whether it was queued or answered by an existing one.
+
+        ``depends_on`` names jobs that must end first; ``children`` and ``then`` add jobs along with it,
+        before and after (as in ``FlowProducer.add``), all in one step.
+        """
+        if "children" in options or "then" in options:
+            return await self._add_tree(name, data, options)
         check_task_name(name)
         plan = _Plan(self.defaults.merged(options)) if options else self._plain
-        return await self.add_planned(name, self._encode(pack_data(data)), plan)
+        return await self.add_planned(name, self.encode(pack_data(data)), plan)
+
+    async def _add_tree(self, name: str, data: Any, options: dict[str, Any]) -> Job[Any]:
+        from windlass.steps import add_steps, step_of  # steps are made of queues
+
+        tree: dict[str, Any] = {key: options.pop(key) for key in ("children", "then") if key in options}
+        root = step_of({"name": name, "queue": self.name, "data": data, "options": options, **tree})
+        return (await add_steps(self.app, [root]))[root].job
 
     async def add_bulk(
         self, jobs: Iterable[Mapping[str, Any]], *, spread: float | timedelta = 0
@@ -162,7 +179,7 @@ class Queue:
         timeout_ms = None if timeout is None else seconds_to_ms(timeout, "timeout")
         options.setdefault("result_ttl", max((timeout_ms or 0) / 1000, 60))
         return await self.call_planned(
-            name, self._encode(pack_data(data)), _Plan(self.defaults.merged(options)), timeout
+            name, self.encode(pack_data(data)), _Plan(self.defaults.merged(options)), timeout
         )
 
     async def call_planned(
@@ -186,24 +203,24 @@ class Queue:
         """Add one job whose arguments are encoded and whose options are checked."""
         return (await self.add_new([plan.new_job(self, name, payload, new_id())]))[0]
 
-    async def add_new(self, news: Sequence[NewJob]) -> list[Job[Any]]:
-        """Add prepared jobs, through the app's enqueue hooks."""
+    async def add_new(self, news: Sequence[NewJob], *, chunk: int = CHUNK) -> list[Job[Any]]:
+        """Add prepared jobs, through the app's enqueue hooks; each ``chunk`` is one atomic step."""
         around = self.app.hooks.enqueue
         if around is None:
-            return await self._send(news)
+            return await self._send(news, chunk)
         outgoing = Outgoing(news)
-        jobs = await around(outgoing, partial(self._send, outgoing.jobs))
+        jobs = await around(outgoing, partial(self._send, outgoing.jobs, chunk))
         if not isinstance(jobs, list):
             raise ConfigError("enqueue hook", "one that returns what proceed() returned", jobs)
         return jobs
 
-    async def _send(self, news: Sequence[NewJob]) -> list[Job[Any]]:
+    async def _send(self, news: Sequence[NewJob], chunk: int) -> list[Job[Any]]:
         """Add prepared jobs, chunk by chunk."""
         jobs: list[Job[Any]] = []
-        for start in range(0, len(news), CHUNK):
-            chunk = list(news[start : start + CHUNK])
-            answers = await self._add_chunk(chunk)
-            jobs += [self._added(new, added) for new, added in zip(chunk, answers, strict=True)]
+        for start in range(0, len(news), chunk):
+            part = list(news[start : start + chunk])
+            answers = await self._add_chunk(part)
+            jobs += [self._added(new, added) for new, added in zip(part, answers, strict=True)]
         if self.app.after_add is not None:
             await self.app.after_add(jobs)
         return jobs
@@ -224,7 +241,7 @@ class Queue:
         """A checked and encoded job that is not added yet."""
         check_task_name(name)
         plan = _Plan(self.defaults.merged(options)) if options else self._plain
-        return plan.new_job(self, name, self._encode(pack_data(data)), new_id())
+        return plan.new_job(self, name, self.encode(pack_data(data)), new_id())
 
     def add_in_transaction(self, connection: Any, /, name: str, data: Any = None, **options: Any) -> Job[Any]:
         """Add a job inside the application's own open transaction on the same database.
@@ -249,14 +266,16 @@ class Queue:
             raise ConfigError("jobs", 'objects like {"name": ..., "data": ..., **options}', item)
         options = {key: value for key, value in item.items() if key not in ("name", "data")}
         plan = _Plan(self.defaults.merged(options)) if options else self._plain
-        return check_task_name(item["name"]), self._encode(pack_data(item.get("data"))), plan
+        return check_task_name(item["name"]), self.encode(pack_data(item.get("data"))), plan
 
-    def _encode(self, packed: dict[str, Any]) -> bytes:
+    def encode(self, packed: dict[str, Any]) -> bytes:
+        """The payload of packed arguments, if it is not too large."""
         return encode_payload(self.app.codec, packed, self.app.max_payload_bytes)
 
     def _added(self, new: NewJob, added: rq.Added) -> Job[Any]:
+        queue = self if new.queue == self.name else self.app.queue(new.queue)
         if added.record is not None:
-            return Job(self, added.record, added.outcome)
+            return Job(queue, added.record, added.outcome)
         record = JobRecord(
             queue=new.queue,
             id=new.id,
@@ -268,8 +287,9 @@ class Queue:
             options=new.options,
             enqueued_ms=added.enqueued_ms,
             due_ms=added.due_ms,
+            linked=bool(new.depends_on or new.parent),
         )
-        return Job(self, record, added.outcome)
+        return Job(queue, record, added.outcome)
 
     # --- look ------------------------------------------------------------------------------------------
 
@@ -329,7 +349,7 @@ class Queue:
         return await self.store.execute(rq.CountJobs(queue=self.name))
 
     async def count(self) -> int:
-        """Jobs that are yet to run: waiting, scheduled, retrying, blocked, parked."""
+        """Jobs that are yet to run: waiting, scheduled, retrying, blocked, parked, suspended."""
         counts = await self.get_job_counts()
         return sum(n for state, n in counts.items() if state not in FINISHED and state is not JobState.ACTIVE)
 
@@ -607,7 +627,7 @@ class Queue:
         """Remove all waiting jobs, with ``delayed`` also those due later; returns how many."""
         states = [JobState.WAITING, JobState.BLOCKED, JobState.PARKED]
         if delayed:
-            states += [JobState.SCHEDULED, JobState.RETRYING]
+            states += [JobState.SCHEDULED, JobState.RETRYING, JobState.SUSPENDED]
         return await self._purge_all(states)
 
     async def obliterate(self, force: bool = False) -> int:
@@ -630,6 +650,52 @@ class Queue:
             total += purged.count
             if purged.count < CHUNK:
                 return total
+
+    # --- flows, signals, live output -----------------------------------------------------------------------
+
+    async def get_flow(self, job_id: str, *, depth: int = 100, limit: int = FLOW_LIMIT) -> JobNode:
+        """The job with all that it waits for, as a tree with states; see ``JobNode``.
+
+        A job that several others wait for stands below each of them. At most ``depth`` levels and ``limit``
+        nodes are read; ``node.truncated`` tells where there is more. ``JobNotFoundError`` when it is gone.
+        """
+        return await read_flow(self, JobRef(self.name, job_id), depth, limit)
+
+    async def cancel_flow(self, job_id: str, reason: str = "") -> int:
+        """Cancel a job and all that it waits for, from the top down; returns how many were cancelled or told.
+
+        Jobs that somebody outside of the flow waits for are left alone.
+        """
+        return await cancel_flow(self, JobRef(self.name, job_id), reason)
+
+    async def remove_flow(self, job_id: str, *, force: bool = False) -> int:
+        """Delete a job and all that it waits for, from the top down; returns how many.
+
+        Refused while one of them runs, unless ``force``. Jobs that somebody outside of the flow waits for are
+        left alone.
+        """
+        return await remove_flow(self, JobRef(self.name, job_id), force)
+
+    async def signal(self, job_id: str, name: str, data: Any = None) -> None:
+        """Send a signal to a job: one that is suspended on ``name`` runs again, with ``job.signals[name]``.
+
+        A signal that comes early is kept. Finished jobs refuse it (``IllegalTransitionError``).
+        """
+        check_signal_name(name)
+        ref, codec = JobRef(self.name, job_id), self.app.codec
+        value = encode_payload(codec, data, self.app.max_payload_bytes)
+        result = await self.store.execute(fl.Signal(ref=ref, name=name, data=value, codec=codec.name))
+        check_changed(ref, result, "signal", "it has ended")
+
+    def read_stream(
+        self, job_id: str, after: int = 0, *, skip_gap: bool = False
+    ) -> AsyncGenerator[StreamChunk, None]:
+        """What a job puts out with ``job.stream``, as it comes; ends when the job has ended.
+
+        ``after`` a chunk's ``index`` goes on from there. Raises ``HistoryTrimmedError`` when chunks in
+        between are not kept any more, unless ``skip_gap``. An unreachable store is asked again.
+        """
+        return read_stream(self.store, JobRef(self.name, job_id), after, skip_gap=skip_gap)
 
     # --- wait and watch ------------------------------------------------------------------------------------
 
@@ -679,9 +745,11 @@ class Queue:
 class _Plan:
     """Checked options in the form that the store takes; made once, used for many jobs."""
 
-    __slots__ = ("delay_ms", "expires_in_ms", "job_id", "priority", "run_at_ms", "stored")
+    __slots__ = ("delay_ms", "expires_in_ms", "job_id", "linked", "priority", "run_at_ms", "stored")
 
     def __init__(self, options: JobOptions) -> None:
+        #: The options themselves, when they name other jobs.
+        self.linked = options if options.depends_on or options.parent is not None else None
         self.stored: StoredOptions = options.stored()
         if options.result_codec is not None:
             get_codec(options.result_codec)  # unknown names are refused now, not by the worker
@@ -693,7 +761,7 @@ class _Plan:
 
     def new_job(self, queue: Queue, name: str, payload: bytes, fresh_id: str) -> NewJob:
         """A job to add. ``fresh_id`` names it unless the caller chose an id; it also names the request."""
-        return NewJob(
+        new = NewJob(
             queue=queue.name,
             id=self.job_id or fresh_id,
             task=name,
@@ -706,6 +774,9 @@ class _Plan:
             expires_in_ms=self.expires_in_ms,
             request_id=fresh_id,
         )
+        if self.linked is not None:
+            new.depends_on, new.parent = self.linked.dependencies(queue.name)
+        return new
 
 
 Plan = _Plan

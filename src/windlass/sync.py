@@ -168,6 +168,10 @@ class SyncQueue:
     pause = _plain(Queue.pause)
     resume = _plain(Queue.resume)
     is_paused = _plain(Queue.is_paused)
+    signal = _plain(Queue.signal)
+    get_flow = _plain(Queue.get_flow)
+    cancel_flow = _plain(Queue.cancel_flow)
+    remove_flow = _plain(Queue.remove_flow)
 
     def get_job(self, job_id: str) -> SyncJob[Any] | None:
         """The job, or None when there is no record of it."""

@@ -15,8 +15,10 @@ from windlass.core.options import Isolation, JobOptions
 from windlass.errors import ConfigError
 from windlass.inject import Needs
 from windlass.job import Job, encode_call
+from windlass.payload import pack_call
 from windlass.queue import Plan, Queue
 from windlass.signature import Signature
+from windlass.steps import Step
 
 if TYPE_CHECKING:
     from windlass.app import Windlass
@@ -85,6 +87,10 @@ class Task(Generic[P, R]):
         """Add a job, wait up to 30 s for it, return its result: request and response."""
         return await self._bound.call(*args, **kwargs)
 
+    def s(self, *args: P.args, **kwargs: P.kwargs) -> Step:
+        """This call as a step of a flow: for ``chain``, ``group``, ``chord``, ``after`` and ``then``."""
+        return self._bound.s(*args, **kwargs)
+
     @property
     def job_options(self) -> JobOptions:
         return self._bound.job_options
@@ -125,6 +131,13 @@ class BoundTask(Generic[P, R]):
         task.signature.check(task.name, args, kwargs)
         queue = task.queue
         return self._plan.new_job(queue, task.name, encode_call(queue, args, kwargs), new_id())
+
+    def s(self, *args: P.args, **kwargs: P.kwargs) -> Step:
+        """This call as a step of a flow."""
+        task = self.task
+        task.signature.check(task.name, args, kwargs)
+        packed = pack_call(args, kwargs)
+        return Step(task.name, task.queue_name, packed, {}, base=self.job_options, app=task.app)
 
     async def call(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """Add a job, wait up to 30 s for it, return its result."""

@@ -25,6 +25,12 @@ class Capabilities:
     metrics: bool = False
     #: Orders to workers, delivered with their heartbeat (``CommandWorker``).
     commands: bool = False
+    #: Jobs may depend on other jobs.
+    flows: bool = False
+    #: Jobs may be suspended until a signal comes.
+    signals: bool = False
+    #: Running jobs may write live output.
+    streams: bool = False
 
     def require(self, backend: str, capability: str, advice: str = "") -> None:
         """Raise ``UnsupportedByBackendError`` unless ``capability`` is declared."""

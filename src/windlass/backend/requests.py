@@ -64,6 +64,12 @@ class Add(Request[list[Added]], kw_only=True):
     ``cached`` while a completed job's result may be read; a failed, cancelled or expired one is replaced by
     the new job (``queued``). An id under ``keep_id`` always answers ``duplicate``, even without a record
     (then with ``record`` and ``state`` None).
+
+    Jobs may name what they depend on, in this request or in the store: they are born ``blocked`` and become
+    ready when all of it has ended (``core.edges``). What has ended already counts as it ended. Raises
+    ``DependencyError`` for a job that nobody knows or a parent that has finished, ``CycleError`` for a
+    circle; then nothing was added. A job that is answered by an existing one gets no new dependencies, but
+    its ``parent`` waits for it all the same. At most 10,000 jobs in a request with edges.
     """
 
     jobs: list[NewJob]
@@ -113,6 +119,8 @@ class SettleResult(msgspec.Struct):
 
     items: list[Settled]
     claimed: Claimed | None = None
+    #: Dependents of these jobs are yet to be told: run ``Relay`` soon.
+    relay: bool = False
 
 
 class Settle(Request[SettleResult], kw_only=True):
@@ -281,6 +289,7 @@ class RemoveJobs(Request[list[ChangeResult]], kw_only=True):
 class RetryJobs(Request[list[ChangeResult]], kw_only=True):
     """Put finished jobs back to waiting with a fresh budget (attempts 0, history of errors kept).
 
+    One that still has open dependencies is ``blocked`` again; a dependency that made it fail is forgiven.
     A ``retrying`` job is simply made ready now. Others answer ``illegal``.
     """
 
@@ -291,7 +300,8 @@ class ChangeJob(Request[ChangeResult], kw_only=True):
     """Change a pending job's priority, due time or payload; or, with its token, an active job's payload.
 
     ``delay_ms`` is from now: 0 makes a scheduled or retrying job ready at once (event ``promoted``); more
-    moves a waiting, scheduled or retrying job's due time. A changed priority joins the back of its new
+    moves a waiting, scheduled or retrying job's due time; a blocked job keeps it for the time when nothing
+    else holds it, for a suspended one it is ``illegal``. A changed priority joins the back of its new
     priority.
     """
 

@@ -7,7 +7,7 @@ one place. Backends hold no such code.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from windlass.backend import requests as rq
 from windlass.backend.capabilities import Capabilities
@@ -55,16 +55,25 @@ class Store:
             self.capabilities.require(self.name, request.needs)
         if not self._opened:
             await self.open()
-        if type(request) is rq.Add:
-            self._check_jobs(request)
+        self._check(request)
         if self.clock.driven and request.now_ms is None:
             request.now_ms = self.clock.now_ms()
         return await self.backend.execute(request)
 
+    def _check(self, request: rq.Request[Any]) -> None:
+        """Refuse what the backend declares missing."""
+        if request.needs:
+            self.capabilities.require(self.name, request.needs)
+        elif type(request) is rq.Add:
+            self._check_jobs(request)
+
     def _check_jobs(self, request: rq.Add) -> None:
         """Refuse jobs that need what the backend declares missing."""
-        if not self.backend.capabilities.lifo and any(new.options.lifo for new in request.jobs):
-            self.capabilities.require(self.name, "lifo", "use a higher priority instead")
+        capabilities = self.backend.capabilities
+        if not capabilities.lifo and any(new.options.lifo for new in request.jobs):
+            capabilities.require(self.name, "lifo", "use a higher priority instead")
+        if not capabilities.flows and any(new.depends_on or new.parent for new in request.jobs):
+            capabilities.require(self.name, "flows")
 
     async def listen(self, topics: Iterable[str]) -> Listener:
         """Hints about ``topics`` for the running event loop."""

@@ -16,7 +16,8 @@ from typing import Any, Literal
 import msgspec
 
 from windlass.core.backoff import BUILT_IN, DEFAULT_BACKOFF, Backoff
-from windlass.core.ids import check_job_id
+from windlass.core.edges import Dependency, OnFailure, to_dependency
+from windlass.core.ids import JobRef, check_job_id
 from windlass.errors import ConfigError
 
 Duration = int | float | timedelta
@@ -145,6 +146,12 @@ class JobOptions(msgspec.Struct, frozen=True, kw_only=True):
     result_codec: str | None = None
     #: Last in, first out: go to the front of its priority, not to the back.
     lifo: bool = False
+    #: Jobs that must end first: jobs, ``(queue, id)`` pairs, or ids of the same queue.
+    depends_on: Any = ()
+    #: A job that is to wait for this one.
+    parent: Any = None
+    #: What a job does when one that it waits for does not complete: ``fail``, ``ignore`` or ``continue``.
+    on_failure: str = OnFailure.FAIL
 
     def __post_init__(self) -> None:
         _check_int("priority", self.priority, PRIORITY_MIN, PRIORITY_MAX)
@@ -159,6 +166,8 @@ class JobOptions(msgspec.Struct, frozen=True, kw_only=True):
         _check_trace(self.trace)
         if not isinstance(self.lifo, bool):
             raise ConfigError("lifo", "True or False", self.lifo)
+        if self.depends_on or self.parent is not None or self.on_failure != OnFailure.FAIL:
+            self.dependencies("default")
 
     @property
     def delay_ms(self) -> int:
@@ -171,6 +180,16 @@ class JobOptions(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def expires_in_ms(self) -> int | None:
         return _optional_ms(self.expires_in, "expires_in", minimum=0.001)
+
+    def dependencies(self, queue: str) -> tuple[list[Dependency], Dependency | None]:
+        """What a job of ``queue`` waits for, and who waits for it; checked."""
+        depends_on = self.depends_on
+        if not isinstance(depends_on, (list, tuple)) or isinstance(depends_on, JobRef):
+            depends_on = [depends_on]
+        found = [to_dependency(one, self.on_failure, queue, "depends_on") for one in depends_on]
+        if self.parent is None:
+            return found, None
+        return found, to_dependency(self.parent, self.on_failure, queue, "parent")
 
     def stored(self) -> StoredOptions:
         """The compact form, checked."""

@@ -27,6 +27,8 @@ class Outcome(StrEnum):
     SNOOZE = "snooze"
     RELEASE = "release"
     CANCEL = "cancel"
+    WAIT = "wait"
+    SUSPEND = "suspend"
 
 
 class Settlement(msgspec.Struct, kw_only=True):
@@ -38,9 +40,13 @@ class Settlement(msgspec.Struct, kw_only=True):
       priority;
     * ``snooze``: ``scheduled`` until ``delay_ms`` passed (0: waiting, at the back); costs no attempt;
     * ``release``: waiting at its old place, or ``scheduled`` for ``delay_ms``; costs no attempt;
-    * ``cancel``: cancelled, with ``reason``.
+    * ``cancel``: cancelled, with ``reason``;
+    * ``wait``: ``blocked`` until the jobs that it depends on have ended (at once waiting again when none is
+      open, failed when one of them did not complete and its edge says so); costs no attempt;
+    * ``suspend``: ``suspended`` until ``signal`` comes or ``delay_ms`` passed (0: no limit); waiting at once
+      when that signal came before; costs no attempt.
 
-    When somebody asked for cancellation meanwhile, ``retry``, ``snooze`` and ``release`` end as cancelled.
+    When somebody asked for cancellation meanwhile, all but ``complete`` and ``fail`` end as cancelled.
     """
 
     queue: str
@@ -56,6 +62,8 @@ class Settlement(msgspec.Struct, kw_only=True):
     uses_attempt: bool = True
     #: True: this release is due to a missing handler and counts in ``misses``.
     miss: bool = False
+    #: The name of the signal that a suspended job waits for.
+    signal: str = ""
 
 
 class Settled(StrEnum):

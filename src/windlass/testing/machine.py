@@ -19,13 +19,16 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, rule
 
 from windlass.backend import Backend
+from windlass.backend import flows as fl
 from windlass.backend import requests as rq
+from windlass.backend import streams as sm
 from windlass.backends.memory import MemoryBackend
+from windlass.core.edges import Dependency, Edge, OnFailure
 from windlass.core.job import AttemptRecord, ErrorInfo, JobRecord, JobRef, NewJob, WorkerInfo
 from windlass.core.options import Keep, StoredOptions
 from windlass.core.outcome import Outcome, Settlement
 from windlass.core.states import JobState
-from windlass.errors import HistoryTrimmedError
+from windlass.errors import DependencyError, HistoryTrimmedError
 
 R = TypeVar("R")
 #: Given the side (0: reference, 1: subject), the request to send there.
@@ -35,6 +38,7 @@ START_MS = 1_750_000_000_000
 QUEUES = ("x", "y")
 WORKERS = ("w1", "w2")
 IDS = tuple(f"j{n}" for n in range(4))
+SIGNALS = ("yes", "no")
 OPTIONS = (
     StoredOptions(),
     StoredOptions(keep_id_ms=500),
@@ -69,6 +73,10 @@ class Twin:
         self._known = {"": ""}  # the subject's tokens -> the reference's
         self._seen = dict.fromkeys(QUEUES, (0, 0))
 
+    def can(self, capability: str) -> bool:
+        """Whether the subject declares a capability; what it cannot do is left out."""
+        return bool(getattr(self.sides[1].capabilities, capability))
+
     async def ask(self, make: Make[R]) -> R:
         """Send a request to both stores at the same time; the reference's answer, once compared."""
         answers = [await self._answer(side, make(side)) for side in (0, 1)]
@@ -88,6 +96,8 @@ class Twin:
             return await self.sides[side].execute(request)
         except HistoryTrimmedError as exc:
             return ("trimmed", exc.queue, exc.after, exc.oldest)
+        except DependencyError as exc:
+            return ("refused", exc.code)
 
     def _learn(self, first: Any, second: Any) -> None:
         """Remember which token of one side is which of the other."""
@@ -107,6 +117,12 @@ class Twin:
             await self._look_at_logs(queue)
         for ref in self.logged:
             await self.same(rq.GetLogs(ref=ref))
+        refs = [JobRef(queue, job_id) for queue in QUEUES for job_id in IDS]
+        if self.can("flows"):
+            await self.same(fl.GetDependencies(refs=refs))
+        if self.can("streams"):
+            for ref in refs:
+                await self.same(sm.ReadStream(ref=ref))
         await self._same_rows(rq.ReadCounters())
         await self.same(rq.ListQueues())
         await self.same(rq.ListWorkers(stale_ms=100))
@@ -156,7 +172,7 @@ class Twin:
 
     def _plain(self, value: Any, side: int) -> Any:
         """``value`` as plain data, with the reference's tokens and without what backends may choose."""
-        if isinstance(value, JobRecord | AttemptRecord | rq.Pruned):
+        if isinstance(value, JobRecord | AttemptRecord | Edge | rq.Pruned):
             return self._plain_struct(value, side)
         if isinstance(value, rq.Recovered):
             return [
@@ -172,10 +188,12 @@ class Twin:
             return {key: self._plain(item, side) for key, item in value.items()}
         return value
 
-    def _plain_struct(self, value: JobRecord | AttemptRecord | rq.Pruned, side: int) -> dict[str, Any]:
+    def _plain_struct(self, value: JobRecord | AttemptRecord | Edge | rq.Pruned, side: int) -> dict[str, Any]:
         fields = {name: getattr(value, name) for name in value.__struct_fields__}
         if isinstance(value, rq.Pruned):
             del fields["events"]  # a store may trim events when it likes
+        elif isinstance(value, Edge):
+            del fields["child_seq"]
         elif isinstance(value, AttemptRecord):
             ended = value.run_id.startswith("end.")
             fields["run_id"] = "end" if ended else self._token(value.run_id, side)
@@ -208,6 +226,7 @@ class Operations:
     def __init__(self, twin: Twin) -> None:
         self.twin = twin
         self._claims = 0
+        self._streamed: dict[str, int] = {}
 
     async def pass_time(self, ms: int) -> None:
         self.twin.now_ms += ms
@@ -218,6 +237,9 @@ class Operations:
 
     async def add(self, jobs: list[dict[str, Any]]) -> None:
         news = [NewJob(task="t", payload=b"[]", **fields) for fields in jobs]
+        if not self.twin.can("flows"):
+            for new in news:
+                new.depends_on, new.parent = [], None
         await self.twin.same(rq.Add(jobs=news))
 
     async def claim(self, claim: Claim) -> None:
@@ -226,6 +248,7 @@ class Operations:
     async def settle(self, picks: list[int], ends: list[dict[str, Any]], claim: Claim | None = None) -> None:
         leases = [self._lease(pick) for pick in picks]
         request = self._claim(claim) if claim else None
+        ends = [self._possible(end) for end in ends]
 
         def make(side: int) -> rq.Settle:
             items = [
@@ -235,6 +258,10 @@ class Operations:
             return rq.Settle(items=items, claim=request)
 
         await self.twin.ask(make)
+
+    def _possible(self, end: dict[str, Any]) -> dict[str, Any]:
+        needs = {Outcome.WAIT: "flows", Outcome.SUSPEND: "signals"}.get(end["outcome"])
+        return end if needs is None or self.twin.can(needs) else {**end, "outcome": Outcome.SNOOZE}
 
     async def work(self, queue: str, limit: int, ends: list[dict[str, Any]]) -> None:
         """Claim and settle: most jobs should get somewhere."""
@@ -316,6 +343,28 @@ class Operations:
         info = WorkerInfo(id=worker, queues=QUEUES, busy=busy)
         await self.twin.same(rq.Beat(worker=info, gone=gone))
 
+    async def relay(self, limit: int) -> None:
+        if self.twin.can("flows"):
+            await self.twin.same(fl.Relay(limit=limit))
+
+    async def signal(self, ref: JobRef, name: str, data: bytes) -> None:
+        if self.twin.can("signals"):
+            await self.twin.same(fl.Signal(ref=ref, name=name, data=data))
+
+    async def stream(self, pick: int, chunks: list[bytes]) -> None:
+        """Append what a running attempt puts out next, twice: the second time nothing is new."""
+        lease = self._lease(pick)
+        if not self.twin.can("streams"):
+            return
+        first = self._streamed.get(lease.tokens[0], 0) + 1
+        self._streamed[lease.tokens[0]] = first + len(chunks) - 1
+        for _ in range(2):
+            await self.twin.ask(
+                lambda side: sm.AppendStream(
+                    ref=JobRef(lease.queue, lease.id), token=lease.tokens[side], first=first, chunks=chunks
+                )
+            )
+
     async def archive(self, name: str, cursors: dict[str, int]) -> None:
         await self.twin.same(rq.Archive(name=name, cursors=cursors))
 
@@ -350,6 +399,7 @@ _pick = st.integers(0, 5)
 _picks = st.lists(_pick, min_size=1, max_size=3)
 _delay = st.sampled_from([0, 0, 5, 50])
 _limit = st.sampled_from([1_000, 1])
+_dependency = st.builds(Dependency, _queue, st.sampled_from(IDS), st.sampled_from(list(OnFailure)))
 _new = st.fixed_dictionaries(
     {
         "queue": _queue,
@@ -359,6 +409,8 @@ _new = st.fixed_dictionaries(
         "expires_in_ms": st.sampled_from([None, None, None, None, 3, 60]),
         "options": st.sampled_from(OPTIONS),
         "request_id": st.sampled_from(["", "", "", "r1", "r2"]),
+        "depends_on": st.just([]) | st.lists(_dependency, max_size=3),
+        "parent": st.none() | st.none() | _dependency,
     }
 )
 _parts = st.lists(
@@ -371,6 +423,7 @@ _claim = st.tuples(_worker, _parts, st.integers(0, 4), st.sampled_from([10, 100]
 _end = st.fixed_dictionaries(
     {
         "outcome": st.sampled_from(list(Outcome)),
+        "signal": st.sampled_from(SIGNALS),
         "delay_ms": _delay,
         "result": st.sampled_from([None, b"1", b"null"]),
         "error": st.sampled_from([None, ErrorInfo(error_class="E", message="bad", fingerprint="f")]),
@@ -436,6 +489,9 @@ STEPS: dict[str, tuple[int, dict[str, st.SearchStrategy[Any]]]] = {
     "keep_result": (1, {"ref": _ref, "ttl_ms": st.sampled_from([0, 10, 100_000])}),
     "lead": (1, {"holder": _worker, "resign": st.booleans()}),
     "beat": (1, {"worker": _worker, "busy": st.integers(0, 2), "gone": st.booleans()}),
+    "relay": (1, {"limit": _limit}),
+    "signal": (1, {"ref": _ref, "name": st.sampled_from(SIGNALS), "data": st.sampled_from([b"1", b"2"])}),
+    "stream": (1, {"pick": _pick, "chunks": st.lists(st.sampled_from([b"a", b"bc"]), max_size=3)}),
     "archive": (
         1,
         {

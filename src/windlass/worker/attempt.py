@@ -22,7 +22,13 @@ from windlass.core.backoff import Strategy
 from windlass.core.clock import Clock
 from windlass.core.job import JobRecord
 from windlass.core.outcome import Outcome, Settlement
-from windlass.errors import JobTimeoutError, ResultError
+from windlass.errors import (
+    JobTimeoutError,
+    ResultError,
+    Suspend,
+    UnsupportedByBackendError,
+    WaitForChildren,
+)
 from windlass.hooks import Hooks
 from windlass.job import Job
 from windlass.payload import Call
@@ -180,7 +186,7 @@ class Attempt:
     def _failed(self, error: BaseException) -> Settlement | None:
         if self.signal.reason is StopReason.LOST:
             return None
-        self.error = error
+        self.error = error = self._possible(error)
         return classify.classify(
             self.record,
             error,
@@ -188,6 +194,14 @@ class Attempt:
             strategies=self.tools.strategies,
             rng=self.tools.rng,
         )
+
+    def _possible(self, error: BaseException) -> BaseException:
+        """``error``, or the refusal of a signal that the store cannot carry out."""
+        needs = {WaitForChildren: "flows", Suspend: "signals"}.get(type(error), "")
+        store = self.job.queue.store
+        if not needs or getattr(store.capabilities, needs):
+            return error
+        return UnsupportedByBackendError(store.name, needs)
 
     def _completed(self, value: Any) -> Settlement:
         record = self.record

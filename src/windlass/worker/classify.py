@@ -21,7 +21,10 @@ from windlass.errors import (
     ResultError,
     Retry,
     Snooze,
+    Suspend,
     UnrecoverableError,
+    UnsupportedByBackendError,
+    WaitForChildren,
 )
 
 #: A job whose task nobody here knows is given back so often, at these distances, before it fails: a
@@ -59,10 +62,16 @@ def classify(
             return end(job, Outcome.SNOOZE, delay_ms=error.delay_ms, reason="snoozed")
         case Cancel():
             return end(job, Outcome.CANCEL, reason=error.reason)
+        case WaitForChildren():
+            return end(job, Outcome.WAIT)
+        case Suspend():
+            return end(job, Outcome.SUSPEND, signal=error.signal, delay_ms=error.delay_ms)
     info = describe(error, job.options.backtrace)
     if isinstance(error, ResultError):
         return end(job, Outcome.FAIL, error=info, reason="result")
-    if isinstance(error, UnrecoverableError) or getattr(error, "unrecoverable", False):
+    if isinstance(error, UnrecoverableError | UnsupportedByBackendError) or getattr(
+        error, "unrecoverable", False
+    ):
         return end(job, Outcome.FAIL, error=info, reason="unrecoverable")
     if discarded:
         return end(job, Outcome.FAIL, error=info, reason="discarded")

@@ -1,8 +1,8 @@
 """Duties that somebody must do for a store, each as one bounded step.
 
 ``Recoverer`` runs on every worker: taking back a silent worker's jobs must not wait for an election.
-``Pruner`` and ``Aggregator`` run on the one worker that holds the leadership. Every step is safe on any
-number of nodes.
+``Pruner``, ``Aggregator`` and ``Relayer`` run on the one worker that holds the leadership. Every step is safe
+on any number of nodes.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import random
 from collections.abc import Callable
 from typing import Protocol
 
+from windlass.backend import flows as fl
 from windlass.backend import requests as rq
 from windlass.backend.store import Store
 from windlass.core.probe import reach
@@ -97,6 +98,27 @@ class Aggregator:
 
     async def run_once(self) -> int:
         return await roll_up(self._store)
+
+
+class Relayer:
+    """Tells jobs about the ends of those that they wait for, where the end itself could not."""
+
+    name = "relay"
+    leader_only = True
+
+    def __init__(self, store: Store, every_ms: int = 5_000) -> None:
+        self._store = store
+        self.every_ms = every_ms
+
+    async def run_once(self) -> int:
+        """Step by step, until nothing is left to tell."""
+        total = 0
+        while True:
+            relayed = await self._store.execute(fl.Relay())
+            total += relayed.count
+            if not relayed.more:
+                reach("relay.done", told=total)
+                return total
 
 
 class Leadership:

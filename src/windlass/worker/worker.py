@@ -52,7 +52,7 @@ from windlass.worker.leases import LeaseKeeper
 from windlass.worker.options import Queues, QueueSpec, WorkerOptions, to_specs
 from windlass.worker.processes import SandboxRunner
 from windlass.worker.scheduler import Scheduler
-from windlass.worker.services import Aggregator, Duties, Duty, Leadership, Pruner, Recoverer
+from windlass.worker.services import Aggregator, Duties, Duty, Leadership, Pruner, Recoverer, Relayer
 from windlass.worker.shares import SharePlanner
 
 log = logging.getLogger("windlass.worker")
@@ -119,6 +119,8 @@ class Worker:
         self._fed = False  # whether jobs came since the last time that none were left
         #: When the pump last got through to the store, by the worker's monotonic clock.
         self.last_progress_ms = 0.0
+        self._relayer = Relayer(self.app.store)
+        self._relaying: asyncio.Task[None] | None = None
         self._stop_tasks: set[asyncio.Task[None]] = set()
         #: Handlers in threads that did not stop in time; their jobs were given back.
         self.abandoned = 0
@@ -386,6 +388,8 @@ class Worker:
                 raise
             self._after_settle(ends, result.items)
             claimed = result.claimed
+            if result.relay:
+                self._relay_soon()
         elif claim is not None:
             claimed = await self._call(claim)
         else:
@@ -394,6 +398,17 @@ class Worker:
         reach("worker.claimed", count=len(claimed.jobs) if claimed else 0)
         if claim is not None and claimed is not None:
             self._take(claim, claimed, sent_ms)
+
+    def _relay_soon(self) -> None:
+        """What ended here concerns more jobs than one request could tell: go on beside the pump."""
+        if self._relaying is None or self._relaying.done():
+            self._relaying = self._loop.create_task(self._relay(), name="windlass-relay")
+
+    async def _relay(self) -> None:
+        try:
+            await self._relayer.run_once()
+        except StorageError as exc:
+            log.warning("some jobs are yet to be told that others ended; the leader will: %s", exc)
 
     async def _call(self, request: rq.Request[Any]) -> Any:
         return await self.app.store.execute(request)
@@ -443,6 +458,8 @@ class Worker:
         return wait_ms
 
     async def _is_empty(self) -> bool:
+        if self._relaying is not None:
+            await self._relaying
         busy_states = (JobState.WAITING, JobState.ACTIVE, JobState.RETRYING)
         for name in self._shares.names:
             counts = await self._call(rq.CountJobs(queue=name))
@@ -526,7 +543,7 @@ class Worker:
                 self._emitter.emit("retrying", attempt.job, attempt.error)
             case Outcome.CANCEL:
                 self._emitter.emit("cancelled", attempt.job)
-            case Outcome.SNOOZE:
+            case Outcome.SNOOZE | Outcome.WAIT | Outcome.SUSPEND:
                 self._emitter.emit("snoozed", attempt.job)
             case Outcome.RELEASE:
                 self._emitter.emit("released", attempt.job)
@@ -587,6 +604,8 @@ class Worker:
         return self._idle.is_set()
 
     async def _let_go(self) -> None:
+        if self._relaying is not None:
+            await self._relaying
         await self._duties.stop()
         await self._heartbeat.stop()
         await self._keeper.stop()
@@ -629,6 +648,8 @@ class Worker:
             duties.append(Scheduler(store, self.app.schedule_strategies, leads))
         if store.capabilities.metrics:
             duties.append(Aggregator(store))
+        if store.capabilities.flows:
+            duties.append(self._relayer)
         return Duties(store, self._leadership, duties, self._rng)
 
     def _on_leader(self, leads: bool) -> None:

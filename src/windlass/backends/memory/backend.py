@@ -17,7 +17,15 @@ from windlass.core.ids import check_queue_name
 R = TypeVar("R")
 
 _CAPABILITIES = Capabilities(
-    durable=False, shared=False, lifo=True, schedules=True, metrics=True, commands=True
+    durable=False,
+    shared=False,
+    lifo=True,
+    schedules=True,
+    metrics=True,
+    commands=True,
+    flows=True,
+    signals=True,
+    streams=True,
 )
 
 

@@ -13,9 +13,13 @@ from collections.abc import Callable, Iterable, Iterator
 from copy import copy
 from typing import Any, TypeVar, cast
 
+from windlass.backend import flows as fl
 from windlass.backend import requests as rq
+from windlass.backend import streams as sm
+from windlass.backends.memory.flows import Flows
 from windlass.backends.memory.metrics import MemoryMetrics
 from windlass.backends.memory.schedules import Jobs, MemorySchedules
+from windlass.backends.memory.streams import Streams
 from windlass.core import transitions
 from windlass.core.job import (
     ARCHIVER_KEPT_MS,
@@ -36,10 +40,10 @@ from windlass.core.job import (
     QueueInfo,
     WorkerInfo,
 )
-from windlass.core.outcome import AddOutcome, CancelResult, Changed, Extended, Settled
+from windlass.core.outcome import AddOutcome, CancelResult, Changed, Extended, Outcome, Settled
 from windlass.core.patterns import matches
 from windlass.core.retention import keep_until, spare_until
-from windlass.core.states import DUE_LATER, FINISHED, JobState
+from windlass.core.states import FINISHED, TIMED, JobState
 from windlass.core.transitions import Note, Scribe
 from windlass.errors import HistoryTrimmedError
 
@@ -71,7 +75,7 @@ class _Queue:
         """Enter ``job`` where its state says it can be found."""
         if job.state is JobState.WAITING:
             heapq.heappush(self.ready, (-job.priority, job.place, job.id))
-        elif job.state in DUE_LATER and job.due_ms is not None:
+        elif job.state in TIMED and job.due_ms is not None:
             heapq.heappush(self.due, (job.due_ms, job.seq, job.id))
 
     def next_ready(self) -> JobRecord | None:
@@ -89,7 +93,7 @@ class _Queue:
         while self.due:
             due_ms, seq, job_id = self.due[0]
             job = self.jobs.get(job_id)
-            if job and job.state in DUE_LATER and (job.due_ms, job.seq) == (due_ms, seq):
+            if job and job.state in TIMED and (job.due_ms, job.seq) == (due_ms, seq):
                 return job
             heapq.heappop(self.due)
         return None
@@ -110,6 +114,8 @@ class MemoryStore:
         self._workers: dict[str, WorkerInfo] = {}
         self._archivers: dict[str, ArchiverInfo] = {}
         self._leaders: dict[str, tuple[str, int]] = {}
+        self._flows = Flows(self._find, self._file)
+        self._streams = Streams()
         self._last_place = 0
         self._topics: set[str] = set()
         self._verbs: dict[type[Any], Callable[[Any, Scribe], Any]] = {
@@ -144,6 +150,11 @@ class MemoryStore:
             rq.Archive: self._archive,
             rq.ListArchivers: self._list_archivers,
             rq.CommandWorker: self._command,
+            fl.GetDependencies: self._get_dependencies,
+            fl.Relay: self._relay,
+            fl.Signal: self._signal,
+            sm.AppendStream: self._append_stream,
+            sm.ReadStream: self._read_stream,
         }
         self._schedules = MemorySchedules(Jobs(self._find, self._add_one, self._make_known, self._tell))
         self._metrics = MemoryMetrics(self._history_ranges)
@@ -154,6 +165,7 @@ class MemoryStore:
         self._topics = set()
         scribe = Scribe(now_ms, self._fresh_place)
         answer = self._verbs[type(request)](request, scribe)
+        self._flows.tell(scribe)
         self._write_down(scribe)
         return cast("R", answer), self._topics
 
@@ -194,14 +206,21 @@ class MemoryStore:
             self._active[job.ref] = job
         else:
             self._active.pop(job.ref, None)
-        if job.state is JobState.WAITING or job.state in DUE_LATER:
+        if job.state is JobState.WAITING or job.state in TIMED:
             self._topics.add(f"ready:{job.queue}")
         elif job.state in FINISHED:
             self._topics.add(f"done:{job.queue}")
+            if job.linked:
+                self._flows.ended(job)
 
     def _drop(self, job: JobRecord, now_ms: int) -> None:
-        """Delete a record, its logs and leases; an id that was promised to be kept stays known."""
+        """Delete a record with all that is its own; an id that was promised to be kept stays known."""
         del self._queue(job.queue).jobs[job.id]
+        if job.linked:
+            if job.state not in FINISHED:
+                self._flows.ended(job)
+            self._flows.forget(job.ref)
+        self._streams.forget(job.ref)
         self._active.pop(job.ref, None)
         self._logs.pop(job.ref, None)
         if transitions.kept_until(job) > now_ms:
@@ -224,7 +243,39 @@ class MemoryStore:
     # --- add ---------------------------------------------------------------------------------------
 
     def _add(self, request: rq.Add, scribe: Scribe) -> list[rq.Added]:
+        if any(new.depends_on or new.parent for new in request.jobs):
+            return self._add_flow(request.jobs, scribe)
         return [self._add_one(new, scribe) for new in request.jobs]
+
+    def _add_flow(self, jobs: list[NewJob], scribe: Scribe) -> list[rq.Added]:
+        """All jobs first, then all edges; a flow that cannot be is refused before anything is changed."""
+        fresh: dict[JobRef, NewJob] = {}
+        known: list[NewJob] = []
+        for new in jobs:
+            ref = JobRef(new.queue, new.id)
+            old = fresh.get(ref) or self._find(ref)
+            if isinstance(old, JobRecord):
+                outcome = transitions.answer_known(old, new, scribe.now_ms)
+                if outcome is None:
+                    fresh[ref] = new
+                elif outcome is not AddOutcome.QUEUED:
+                    known.append(new)
+            elif old is None and self._kept_ids.get(ref, 0) <= scribe.now_ms:
+                fresh[ref] = new
+        self._flows.check(list(fresh.values()), known)
+        answers = [self._add_one(new, scribe) for new in jobs]
+        for ref, new in fresh.items():
+            self._flows.link_new(self._get_known(ref), new, scribe)
+        for new in known:
+            self._flows.link_known(self._get_known(JobRef(new.queue, new.id)), new, scribe)
+        for new, answer in zip(jobs, answers, strict=True):
+            job = self._find(JobRef(new.queue, new.id))
+            if job is not None and answer.record is None:
+                answer.state, answer.due_ms = job.state, job.due_ms
+        return answers
+
+    def _get_known(self, ref: JobRef) -> JobRecord:
+        return self._queues[ref.queue].jobs[ref.id]
 
     def _add_one(self, new: NewJob, scribe: Scribe) -> rq.Added:
         ref, now_ms = JobRef(new.queue, new.id), scribe.now_ms
@@ -247,14 +298,11 @@ class MemoryStore:
 
     def _answer_known(self, old: JobRecord, new: NewJob, scribe: Scribe) -> rq.Added | None:
         """The answer that an existing record gives; None when it makes way for the new job."""
-        if new.request_id and new.request_id == old.request_id:
-            return rq.Added(AddOutcome.QUEUED, old.state, old.enqueued_ms, old.due_ms)
-        if transitions.blocks_id(old, scribe.now_ms):
-            outcome = AddOutcome.DUPLICATE
-        elif transitions.answers_cached(old, scribe.now_ms):
-            outcome = AddOutcome.CACHED
-        else:
+        outcome = transitions.answer_known(old, new, scribe.now_ms)
+        if outcome is None:
             return None
+        if outcome is AddOutcome.QUEUED:
+            return rq.Added(outcome, old.state, old.enqueued_ms, old.due_ms)
         scribe.note(old, EventType.DEDUPLICATED)
         view = self._view(old, scribe.now_ms)
         return rq.Added(outcome, old.state, old.enqueued_ms, old.due_ms, view)
@@ -310,8 +358,12 @@ class MemoryStore:
             if status is Settled.OK and job is not None:
                 transitions.settle(job, end, scribe)
                 self._file(job)
+                if end.outcome is Outcome.WAIT and job.state is JobState.BLOCKED:
+                    self._flows.review(job, scribe)
             items.append(status)
-        return rq.SettleResult(items, self._claim(request.claim, scribe) if request.claim else None)
+        self._flows.tell(scribe)  # so that what is unblocked here can be claimed here
+        claimed = self._claim(request.claim, scribe) if request.claim else None
+        return rq.SettleResult(items, claimed, relay=self._flows.pending)
 
     def _extend(self, request: rq.Extend, scribe: Scribe) -> list[Extended]:
         return [
@@ -337,7 +389,9 @@ class MemoryStore:
         due: list[JobRecord] = []
         for queue in self._queues.values():
             due += [
-                job for job in queue.jobs.values() if job.due_ms is not None and job.due_ms <= scribe.now_ms
+                job
+                for job in queue.jobs.values()
+                if job.state in TIMED and job.due_ms is not None and job.due_ms <= scribe.now_ms
             ]
         due.sort(key=lambda job: (job.due_ms or 0, job.seq))
         for job in due[: request.limit]:
@@ -495,7 +549,12 @@ class MemoryStore:
         return answers
 
     def _retry(self, request: rq.RetryJobs, scribe: Scribe) -> list[rq.ChangeResult]:
-        return [self._change_one(ref, lambda job: transitions.retry(job, scribe)) for ref in request.refs]
+        return [self._change_one(ref, lambda job: self._retry_one(job, scribe)) for ref in request.refs]
+
+    def _retry_one(self, job: JobRecord, scribe: Scribe) -> Changed:
+        if job.state in FINISHED:
+            self._flows.forgive(job.ref)
+        return transitions.retry(job, scribe, blocked=self._flows.has_open(job.ref))
 
     def _change(self, request: rq.ChangeJob, scribe: Scribe) -> rq.ChangeResult:
         return self._change_one(
@@ -572,6 +631,36 @@ class MemoryStore:
         return self._change_one(
             request.ref, lambda job: transitions.set_result_ttl(job, request.ttl_ms, scribe)
         )
+
+    # --- flows and live output --------------------------------------------------------------------------
+
+    def _get_dependencies(self, request: fl.GetDependencies, scribe: Scribe) -> list[fl.Dependencies]:
+        return [self._flows.of(ref, values=request.values, limit=request.limit) for ref in request.refs]
+
+    def _relay(self, request: fl.Relay, scribe: Scribe) -> fl.Relayed:
+        return fl.Relayed(self._flows.relay(request.limit, scribe), self._flows.pending)
+
+    def _signal(self, request: fl.Signal, scribe: Scribe) -> rq.ChangeResult:
+        return self._change_one(
+            request.ref,
+            lambda job: transitions.signal(job, request.name, request.data, request.codec, scribe),
+        )
+
+    def _append_stream(self, request: sm.AppendStream, scribe: Scribe) -> rq.ChangeResult:
+        job = self._find(request.ref)
+        if job is None:
+            return rq.ChangeResult(Changed.NOT_FOUND)
+        if not transitions.holds(job, request.token):
+            return rq.ChangeResult(Changed.LOST, job.state)
+        self._streams.append(job.ref, job.deliveries, request.first, request.chunks)
+        self._topics.add(f"stream:{job.queue}")
+        return rq.ChangeResult(Changed.OK, job.state)
+
+    def _read_stream(self, request: sm.ReadStream, scribe: Scribe) -> sm.StreamPage:
+        job = self._find(request.ref)
+        head, chunks = self._streams.read(request.ref, request.after, request.limit)
+        state, codec = (job.state, job.result_codec) if job else (None, "json")
+        return sm.StreamPage(chunks, head.last, head.oldest, state, codec)
 
     # --- inspection --------------------------------------------------------------------------------------
 
