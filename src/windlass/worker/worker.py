@@ -701,5 +701,5 @@ def _log_attempt(level: int, what: str, attempt: Attempt, elapsed_ms: int | None
     }
     if elapsed_ms is not None:
         facts["elapsed_ms"] = elapsed_ms
-    error = f": {attempt.error}" if attempt.error is not None else ""
+    error = f": {classify.message_of(attempt.error)}" if attempt.error is not None else ""
     log.log(level, "job %s (%s) %s%s", record.id, record.task, what, error, extra=facts)
