@@ -151,7 +151,7 @@ class Hooks:
             for hook in self._enqueue:
                 stack.enter_context(contextmanager(hook)(outgoing))
             return send()
-        raise AssertionError("unreachable: send() returns or raises")  # for hooks that swallow an error
+        raise ConfigError("enqueue hook", "one that lets errors pass: the job was not added")
 
 
 def _compose(hooks: list[Callable[..., Any]]) -> Around:
