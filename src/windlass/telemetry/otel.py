@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from windlass._version import __version__
 from windlass.abort import StopReason
+from windlass.core.outcome import AddOutcome
 from windlass.errors import ConfigError, JobSignal
 from windlass.hooks import AttemptEnd, Outgoing
 
@@ -65,8 +66,9 @@ class OpenTelemetry:
             if carrier:
                 outgoing.carry(carrier)
             yield
-        for new in jobs:
-            self._enqueued.add(1, {"queue": new.queue, "task": new.task})
+        for job in outgoing.added:
+            if job.outcome is AddOutcome.QUEUED:
+                self._enqueued.add(1, {"queue": job.queue_name, "task": job.name})
 
     def execute(self, job: Job[Any]) -> Iterator[None]:
         """Around a run."""

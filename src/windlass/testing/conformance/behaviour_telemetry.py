@@ -182,11 +182,13 @@ async def test_prometheus_reads_counts_durations_and_what_queues_hold(harness: H
         await stage.advance(3)
         await stage.until_state(job, JobState.COMPLETED)
         other = stage.app.queue("other")
-        await other.add("waits")
+        await other.add("waits", job_id="one")
+        await other.add("waits", job_id="one")  # answered by the first
         await stage.advance(4)
         lines = (await metrics.text(stage.app)).decode().splitlines()
         for line in (
             f'windlass_jobs_enqueued_total{{queue="{QUEUE}",task="slow"}} 1.0',
+            'windlass_jobs_enqueued_total{queue="other",task="waits"} 1.0',
             f'windlass_jobs_ended_total{{outcome="completed",queue="{QUEUE}",task="slow"}} 1.0',
             f'windlass_jobs_active{{queue="{QUEUE}",task="slow"}} 0.0',
             f'windlass_job_duration_seconds_sum{{queue="{QUEUE}",task="slow"}} 2.0',
