@@ -214,6 +214,8 @@ class Attempt:
         if handler.batch is not None:
             return await self.tools.batches.join(self)
         if handler.takes_job:
+            if handler.needs is not None:
+                return await handler.needs.call(self._invoke, [self.job], {})
             if handler.mode == "loop":
                 return await handler.call(self.job)
             return await self._in_thread([self.job], {})
