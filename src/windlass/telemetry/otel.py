@@ -19,6 +19,7 @@ from windlass.hooks import AttemptEnd, Outgoing
 
 try:
     from opentelemetry import metrics, propagate, trace
+    from opentelemetry.context import Context
     from opentelemetry.trace import SpanKind, Status, StatusCode
 except ImportError as exc:
     raise ConfigError("telemetry", "installed: pip install 'windlass[otel]'") from exc
@@ -83,7 +84,7 @@ class OpenTelemetry:
         if record.started_ms is not None:
             self._wait.record(max(record.started_ms - record.ready_ms, 0) / 1000, labels)
         self._active.add(1, labels)
-        parent = self._propagator.extract(job.trace)
+        parent = self._propagator.extract(job.trace, Context())  # not what was current when the worker began
         try:
             with self._tracer.start_as_current_span(
                 f"process {record.queue}",
