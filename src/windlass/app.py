@@ -33,7 +33,7 @@ from windlass.core.schedules import Strategy as ScheduleStrategy
 from windlass.errors import ConfigError
 from windlass.hooks import Hooks
 from windlass.queue import Queue
-from windlass.registry import Handler, Registry
+from windlass.registry import Handler, Registry, job_handler
 from windlass.schedules import CodeSchedules, ScheduleInfo, list_schedules, make_record
 from windlass.serde import DEFAULT_MAX_BYTES, Codec, get_codec, register_codec
 from windlass.task import BatchDecorator, BoundTask, Task, TaskDecorator, caller_module
@@ -336,7 +336,7 @@ class Windlass:
         batch: Batch | Mapping[str, Any] | int | None = None,
     ) -> None:
         """Register a handler that receives the ``Job``, for all queues or for one; with ``batch`` many."""
-        self.registry.add(name, Handler(handler, takes_job=True, batch=to_batch(batch)), queue)
+        self.registry.add(name, job_handler(handler, batch), queue)
 
     # --- around jobs -----------------------------------------------------------------------------------
 

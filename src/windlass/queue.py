@@ -10,7 +10,6 @@ import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from functools import partial
 from typing import TYPE_CHECKING, Any, Unpack, cast, overload
 from weakref import WeakKeyDictionary
 
@@ -209,7 +208,12 @@ class Queue:
         if around is None:
             return await self._send(news, chunk)
         outgoing = Outgoing(news)
-        jobs = await around(outgoing, partial(self._send, outgoing.jobs, chunk))
+
+        async def send() -> list[Job[Any]]:
+            outgoing.added = await self._send(outgoing.jobs, chunk)
+            return outgoing.added
+
+        jobs = await around(outgoing, send)
         if not isinstance(jobs, list):
             raise ConfigError("enqueue hook", "one that returns what proceed() returned", jobs)
         return jobs
@@ -254,12 +258,14 @@ class Queue:
         self.store.capabilities.require(self.store.name, "transactional_add", "use add after the commit")
         backend = cast("TransactionalBackend", self.store.backend)
         new = self.prepare(name, data, **options)
+        outgoing = Outgoing([new])
 
         def send() -> Job[Any]:
-            return self._added(new, backend.add_in_transaction(connection, [new])[0])
+            outgoing.added = [self._added(new, backend.add_in_transaction(connection, [new])[0])]
+            return outgoing.added[0]
 
         hooks = self.app.hooks
-        return send() if hooks.enqueue is None else hooks.enqueue_now(Outgoing([new]), send)
+        return send() if hooks.enqueue is None else hooks.enqueue_now(outgoing, send)
 
     def _plan_item(self, item: Mapping[str, Any]) -> tuple[str, bytes, _Plan]:
         if not isinstance(item, Mapping) or "name" not in item:

@@ -123,8 +123,11 @@ class Attempt:
             return
         self.signal.abort(reason)
         # Before its first step there is nothing to interrupt: run() looks at the signal.
-        if self.started_ms is not None and self.task is not None and self.handler.mode != "thread":
-            self.task.cancel()
+        if self.started_ms is not None and self.task is not None:
+            if self.handler.mode != "thread":
+                self.task.cancel()
+            elif self.handler.batch is not None:
+                self.tools.batches.leave(self)
 
     async def run(self) -> None:
         """Run to the end and report it. None is reported when the lease was lost: nothing to settle."""
@@ -237,6 +240,8 @@ class Attempt:
         if handler.batch is not None:
             return self.tools.batches.join(self)
         if handler.takes_job:
+            if handler.needs is not None:
+                return handler.needs.call(self._invoke, [self.get_job()], {})
             return self._invoke([self.get_job()], {})
         args, kwargs = handler.task.signature.decode(self.call.args, self.call.kwargs)
         if handler.needs is not None:

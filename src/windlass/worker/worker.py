@@ -28,7 +28,7 @@ from windlass.abort import StopReason
 from windlass.app import Windlass, as_app
 from windlass.backend import requests as rq
 from windlass.backend.protocol import Listener
-from windlass.batch import Batch, to_batch
+from windlass.batch import Batch
 from windlass.core.backoff import Strategy
 from windlass.core.ids import new_id
 from windlass.core.job import Action, JobRecord, WorkerInfo
@@ -41,7 +41,7 @@ from windlass.hooks import ErrorHook, attempt_end
 from windlass.job import Job
 from windlass.payload import unpack
 from windlass.queue import Queue
-from windlass.registry import Handler, Registry
+from windlass.registry import Registry, job_handler
 from windlass.serde import get_codec
 from windlass.worker import classify
 from windlass.worker.attempt import Attempt, Tools
@@ -97,7 +97,7 @@ class Worker:
         if handler is None:
             self.registry = self.app.registry
         else:
-            self.registry = Registry(Handler(handler, takes_job=True, batch=to_batch(batch)))
+            self.registry = Registry(job_handler(handler, batch))
         self.id = self.options.id or f"{socket.gethostname()[:80]}:{os.getpid()}:{new_id()[-8:]}"
         self._context = context if context is not None else self.app.context
         self._strategies = {**self.app.backoff_strategies, **(backoff_strategies or {})}
@@ -142,7 +142,7 @@ class Worker:
 
         With ``batch`` it gets a list of jobs, many at once.
         """
-        self.registry.add(name, Handler(handler, takes_job=True, batch=to_batch(batch)), queue)
+        self.registry.add(name, job_handler(handler, batch), queue)
 
     def add_queue(self, name: str, spec: QueueSpec | float = 1) -> None:
         """Serve one more queue from now on."""
