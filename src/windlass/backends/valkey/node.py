@@ -74,6 +74,7 @@ class Node:
         self._slots = asyncio.Semaphore(settings.connections)
         self._loop = asyncio.get_running_loop()
         self._closed = False
+        self._ping_s = min(_PING_S, settings.timeout_s / 4)
 
     @property
     def where(self) -> str:
@@ -139,7 +140,7 @@ class Node:
         while self._idle:
             connection, since = self._idle.pop()
             rested = self._loop.time() - since >= _RESTED_S
-            if _is_open(connection) and (not rested or await _answers(connection)):
+            if _is_open(connection) and (not rested or await _answers(connection, self._ping_s)):
                 return connection
             await _hang_up(connection)
             if rested:
@@ -161,9 +162,9 @@ def _is_open(connection: Connection) -> bool:
     )
 
 
-async def _answers(connection: Connection) -> bool:
+async def _answers(connection: Connection, patience_s: float) -> bool:
     try:
-        async with asyncio.timeout(_PING_S):
+        async with asyncio.timeout(patience_s):
             await connection.send_packed_command(_PING, check_health=False)
             await connection.read_response(timeout=math.inf)
     except (RedisError, OSError, TimeoutError):
