@@ -1,10 +1,11 @@
 -- One queue during one call: its keys, the heads read so far, and what is still to be written.
 --
 -- Every key of a queue is its root (declared in KEYS) plus a suffix, so all of them share its hash tag:
---   (root)  hash    seq, ev, ev0, hi, hi0, paused, known, and lifetime counters c:<outcome>:<task>
---   :j      hash    id -> record as added: length of head, head, length of meta, meta, payload
+--   (root)  hash    seq, cur, passed, ev, ev0, hi, hi0, paused, known, and counters c:<outcome>:<task>
+--   :j      hash    id -> record as added, see `15_plain.lua` and `70_add.lua`
 --   :m      hash    id -> head, once anything about the job changed
---   :f      stream  fresh jobs of priority 0 that wait, by sequence
+--   :f      stream  jobs of priority 0 that were added ready, by sequence. Those up to `cur` were picked: they
+--                   stay for listings until their record goes, and `passed` tells how many they are
 --   :w      zset    all others that wait: score -priority, member place + id
 --   :d      zset    scheduled and retrying: score due time, member sequence + id
 --   :t      set     ids of those that are retrying
@@ -12,10 +13,10 @@
 --   :C :F :X zset   completed, failed, cancelled: score finish time, member sequence + id
 --   :o      zset    finished: score the time from which the record is too old
 --   :k      zset    ids kept beyond their record: score until when
---   :i      zset    every job that is not in :f, by sequence
+--   :i      zset    every job that is not in :f, by sequence, for listings
 --   :r :g :e hash   id -> result, progress, errors
 --   :l:<id> list    log lines
---   :v :h   stream  events and history, one entry per call, id = number of its last row
+--   :v :h   stream  events and history, one entry per call, id = number of its last row; see `30_notes.lua`
 
 -- Keys are put together when they are first asked for: q.j, q.m, ...
 local KEYS_OF = {
@@ -40,6 +41,8 @@ local function open(root, now)
   local q = { root = root, now = now, heads = {}, fresh = {}, records = {}, packed = {}, members = {} }
   q.dirty, q.events, q.history, q.counts, q.workers = {}, {}, {}, {}, {}
   q.zadd, q.zrem, q.hset, q.hdel, q.sadd, q.srem, q.xdel, q.unlink = {}, {}, {}, {}, {}, {}, {}, {}
+  q.lean, q.inline, q.xdel_passed, q.picked = {}, {}, {}, 0
+  q.noted, q.recorded = 0, 0
   return setmetatable(q, KEYS_OF)
 end
 
@@ -55,11 +58,14 @@ local function name_of(q)
   return string.match(q.root, ':([^:}]*)}$')
 end
 
--- Calls `command` with a list of any length, in parts that fit Lua's stack.
+-- Calls `command` with a list of any length, in parts that fit Lua's stack; returns the sum of the answers.
 local function send(command, key, list)
-  for first = 1, #list, 4000 do
-    redis.call(command, key, unpack(list, first, math.min(first + 3999, #list)))
+  local sum, size = 0, #list
+  for first = 1, size, 4000 do
+    local answer = redis.call(command, key, unpack(list, first, math.min(first + 3999, size)))
+    sum = sum + (type(answer) == 'number' and answer or 0)
   end
+  return sum
 end
 
 local function read(command, key, list)
@@ -73,13 +79,18 @@ local function read(command, key, list)
   return found
 end
 
--- Remembers to write: `put(q.zadd, key, score, member)`, `put(q.zrem, key, member)`, ...
-local function put(kind, key, one, two)
+local function list_of(kind, key)
   local list = kind[key]
   if not list then
     list = {}
     kind[key] = list
   end
+  return list
+end
+
+-- Remembers to write: `put(q.zadd, key, score, member)`, `put(q.zrem, key, member)`, ...
+local function put(kind, key, one, two)
+  local list = list_of(kind, key)
   local size = #list
   if type(one) == 'number' then -- scores repeat: making text of them is what costs
     if list.score ~= one then
@@ -95,14 +106,28 @@ end
 
 local WRITES = { 'zrem', 'srem', 'hdel', 'hset', 'zadd', 'sadd' } -- what goes first, what comes after
 
+-- Everything in :f up to this number was picked.
+local function cursor_of(q)
+  q.cursor = q.cursor or tonumber(redis.call('HGET', q.root, 'cur') or 0)
+  return q.cursor
+end
+
 local function write_indexes(q)
-  if q.trim_to then
-    redis.call('XTRIM', q.f, 'MINID', text(q.trim_to + 1)) -- everything up to there was picked
-    q.trim_to = nil
-  end
   if #q.xdel > 0 then
     send('XDEL', q.f, q.xdel)
     q.xdel = {}
+  end
+  local passed = q.picked
+  if #q.xdel_passed > 0 then
+    passed = passed - send('XDEL', q.f, q.xdel_passed)
+    q.xdel_passed = {}
+  end
+  if q.picked > 0 then
+    redis.call('HSET', q.root, 'cur', text(q.cursor)) -- everything up to there was picked
+    q.picked = 0
+  end
+  if passed ~= 0 then
+    redis.call('HINCRBY', q.root, 'passed', passed)
   end
   for _, step in ipairs(WRITES) do
     if next(q[step]) then
@@ -126,6 +151,10 @@ local function write_heads(q)
   for id, head in pairs(q.dirty) do
     local packed = cmsgpack.pack(head)
     q.packed[id] = packed
+    if q.inline[id] then -- its result was part of the head
+      redis.call('HSET', q.r, id, q.inline[id])
+      q.inline[id] = nil
+    end
     list[#list + 1] = id
     list[#list + 1] = packed
   end

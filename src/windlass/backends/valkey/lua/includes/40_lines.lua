@@ -55,12 +55,12 @@ local function leave(q, id, head, gone)
   if state == WAITING then
     if q.fresh[id] and head[PRIORITY] == 0 then
       if q.picking then
-        q.trim_to = head[SEQ]
+        q.cursor, q.picked = head[SEQ], q.picked + 1
       else
         q.xdel[#q.xdel + 1] = text(head[SEQ])
-      end
-      if not gone then
-        put(q.zadd, q.i, head[SEQ], id)
+        if not gone then
+          put(q.zadd, q.i, head[SEQ], id)
+        end
       end
     else
       put(q.zrem, q.w, place_member_of(id, head))
@@ -105,6 +105,9 @@ end
 
 -- Deletes a record with all that belongs to it; an id that was promised to be kept stays known.
 local function drop(q, id, head)
+  if not (q.fresh[id] and head[STATE] == WAITING) then
+    q.xdel_passed[#q.xdel_passed + 1] = text(head[SEQ])
+  end
   leave(q, id, head, true)
   put(q.zrem, q.i, id)
   for _, key in ipairs({ q.j, q.m, q.r, q.g, q.e }) do
@@ -116,7 +119,7 @@ local function drop(q, id, head)
     put(q.zadd, q.k, head[ENQUEUED] + kept, id)
   end
   q.heads[id], q.fresh[id], q.dirty[id] = false, nil, nil
-  q.packed[id], q.records[id], q.members[id] = nil, nil, nil
+  q.packed[id], q.records[id], q.members[id], q.inline[id] = nil, nil, nil, nil
 end
 
 -- Removes a record on somebody's wish; one that had not finished leaves its end in history.
@@ -128,8 +131,20 @@ local function remove(q, id, head)
   drop(q, id, head)
 end
 
+-- How many jobs wait.
 local function waiting(q)
-  return redis.call('XLEN', q.f) + redis.call('ZCARD', q.w)
+  local passed = redis.call('HGET', q.root, 'passed') or 0
+  return redis.call('XLEN', q.f) - passed + redis.call('ZCARD', q.w)
+end
+
+-- The first `amount` jobs of :f that were not picked yet.
+local function unpicked(q, amount)
+  return redis.call('XRANGE', q.f, '(' .. text(cursor_of(q)), '+', 'COUNT', amount)
+end
+
+-- Whether any job waits; looks at the line itself.
+local function anybody_waits(q)
+  return redis.call('ZCARD', q.w) > 0 or #unpicked(q, 1) > 0
 end
 
 -- Milliseconds until the next job of `q` is due, or nil.

@@ -61,22 +61,38 @@ local function prune_ids(q)
   return #gone
 end
 
--- Moves the beginning of the history log past rows that are too many or too old; returns how many rows that
--- were, and 1 when there may be more.
-local function prune_history(q)
+-- When the rows of an entry of the history log were written.
+local function time_of(entry)
+  if entry[2][1] == 'p' then
+    return struct.unpack('>I6', entry[2][2])
+  end
+  local _, at_ms = cmsgpack.unpack_one(entry[2][2], 1)
+  return at_ms
+end
+
+-- Moves the beginning of the history log past rows that are too many or too old and that every archiver has
+-- copied (rows up to `copied`; -1: nobody copies), and past those beyond the hard bound, which are counted as lost.
+-- Returns how many rows went, and 1 when there may be more.
+local function prune_history(q, copied)
   local marks = redis.call('HMGET', q.root, 'hi', 'hi0')
   local last, first = tonumber(marks[1] or 0), tonumber(marks[2] or 1)
   local from = math.max(first, last - HISTORY_KEPT + 1)
   local read = 0
   for _, entry in ipairs(redis.call('XRANGE', q.h, '-', '+', 'COUNT', 100)) do
     local end_at = tonumber(string.match(entry[1], '^%d+'))
-    local _, at_ms = cmsgpack.unpack_one(entry[2][2], 1)
+    local at_ms = time_of(entry)
     if at_ms > q.now - HISTORY_KEPT_MS then
       break
     end
     from, read = math.max(from, end_at + 1), read + 1
   end
+  copied = copied < 0 and last or copied
+  from = math.max(first, math.min(from, copied + 1), last - HISTORY_HELD + 1)
   if from > first then
+    local lost = from - math.max(first, copied + 1)
+    if lost > 0 then
+      redis.call('HINCRBY', q.root, 'c:history_dropped:', lost)
+    end
     redis.call('HSET', q.root, 'hi0', text(from))
     redis.call('XTRIM', q.h, 'MINID', text(from))
   end
@@ -113,7 +129,7 @@ end
 local function oldest_pending(q, state, before, limit, found)
   local ids, wanted = {}, math.max(limit, STEP)
   if state == WAITING then
-    for _, entry in ipairs(redis.call('XRANGE', q.f, '-', '+', 'COUNT', limit)) do
+    for _, entry in ipairs(unpicked(q, limit)) do
       ids[#ids + 1] = entry[2][2]
     end
   end
