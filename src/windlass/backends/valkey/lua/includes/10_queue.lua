@@ -10,22 +10,33 @@
 --   :d      zset    scheduled and retrying: score due time, member sequence + id
 --   :t      set     ids of those that are retrying
 --   :a      zset    active: score lease deadline, member sequence + id
---   :C :F :X zset   completed, failed, cancelled: score finish time, member sequence + id
---   :o      zset    finished: score the time from which the record is too old
+--   :P      zset    completed with the usual options: score finish time, member sequence + id
+--   :C :F :X zset   other completed, failed, cancelled: the same
+--   :o      zset    finished, but those in :P: score the time from which the record is too old
 --   :k      zset    ids kept beyond their record: score until when
 --   :i      zset    every job that is not in :f, by sequence, for listings
 --   :r :g :e hash   id -> result, progress, errors
 --   :l:<id> list    log lines
 --   :v :h   stream  events and history, one entry per call, id = number of its last row; see `30_notes.lua`
 
--- Keys are put together when they are first asked for: q.j, q.m, ...
-local KEYS_OF = {
-  __index = function(q, suffix)
-    if #suffix == 1 then
-      local key = q.root .. ':' .. suffix
-      q[suffix] = key
-      return key
+local TABLES = {
+  heads = true, fresh = true, records = true, packed = true, members = true, lean = true, inline = true,
+  dirty = true, events = true, history = true, counts = true, workers = true,
+  zadd = true, zrem = true, hset = true, hdel = true, sadd = true, srem = true,
+  xdel = true, xdel_passed = true, unlink = true,
+}
+
+-- Keys and tables are made when they are first asked for: q.j, q.m, q.heads, ...
+local PARTS = {
+  __index = function(q, name)
+    local part = nil
+    if #name == 1 then
+      part = q.root .. ':' .. name
+    elseif TABLES[name] then
+      part = {}
     end
+    q[name] = part
+    return part
   end,
 }
 
@@ -38,12 +49,7 @@ local function now_from(argument)
 end
 
 local function open(root, now)
-  local q = { root = root, now = now, heads = {}, fresh = {}, records = {}, packed = {}, members = {} }
-  q.dirty, q.events, q.history, q.counts, q.workers = {}, {}, {}, {}, {}
-  q.zadd, q.zrem, q.hset, q.hdel, q.sadd, q.srem, q.xdel, q.unlink = {}, {}, {}, {}, {}, {}, {}, {}
-  q.lean, q.inline, q.xdel_passed, q.picked = {}, {}, {}, 0
-  q.noted, q.recorded = 0, 0
-  return setmetatable(q, KEYS_OF)
+  return setmetatable({ root = root, now = now, picked = 0, noted = 0, recorded = 0 }, PARTS)
 end
 
 local function open_all(roots, now)
@@ -113,14 +119,14 @@ local function cursor_of(q)
 end
 
 local function write_indexes(q)
-  if #q.xdel > 0 then
+  if rawget(q, 'xdel') then
     send('XDEL', q.f, q.xdel)
-    q.xdel = {}
+    q.xdel = nil
   end
   local passed = q.picked
-  if #q.xdel_passed > 0 then
+  if rawget(q, 'xdel_passed') then
     passed = passed - send('XDEL', q.f, q.xdel_passed)
-    q.xdel_passed = {}
+    q.xdel_passed = nil
   end
   if q.picked > 0 then
     redis.call('HSET', q.root, 'cur', text(q.cursor)) -- everything up to there was picked
@@ -130,21 +136,22 @@ local function write_indexes(q)
     redis.call('HINCRBY', q.root, 'passed', passed)
   end
   for _, step in ipairs(WRITES) do
-    if next(q[step]) then
-      for key, list in pairs(q[step]) do
-        send(string.upper(step), key, list)
+    local lists = rawget(q, step)
+    if lists then
+      for key, list in pairs(lists) do
+        send(step, key, list)
       end
-      q[step] = {}
+      q[step] = nil
     end
   end
-  if #q.unlink > 0 then
+  if rawget(q, 'unlink') then
     send('UNLINK', q.unlink[1], q.unlink)
-    q.unlink = {}
+    q.unlink = nil
   end
 end
 
 local function write_heads(q)
-  if not next(q.dirty) then
+  if not rawget(q, 'dirty') then
     return
   end
   local list = {}
@@ -158,8 +165,10 @@ local function write_heads(q)
     list[#list + 1] = id
     list[#list + 1] = packed
   end
-  send('HSET', q.m, list)
-  q.dirty = {}
+  if #list > 0 then
+    send('HSET', q.m, list)
+  end
+  q.dirty = nil
 end
 
 -- Makes everything that was decided so far visible to later reads of the same call.

@@ -77,7 +77,7 @@ local function append_events(q)
     redis.call('XTRIM', q.v, 'MINID', text(last - EVENTS_KEPT + 1))
   end
   redis.call('SPUBLISH', q.root .. ':event', '')
-  q.events, q.noted, q.run = {}, 0, nil
+  q.events, q.noted, q.run = nil, 0, nil
 end
 
 local function append_history(q)
@@ -88,7 +88,7 @@ local function append_history(q)
     fields[#fields + 1] = rows.plain and table.concat(rows) or cmsgpack.pack({ q.now, rows })
   end
   redis.call('XADD', q.h, text(last), unpack(fields))
-  q.history, q.recorded = {}, 0
+  q.history, q.recorded = nil, 0
 end
 
 local function hint(q)
@@ -109,7 +109,7 @@ local function close(q)
   if q.recorded > 0 then
     append_history(q)
   end
-  for outcome, tasks in pairs(q.counts) do
+  for outcome, tasks in pairs(rawget(q, 'counts') or {}) do
     for task, total in pairs(tasks) do
       redis.call('HINCRBY', q.root, 'c:' .. outcome .. ':' .. task, total)
     end

@@ -49,6 +49,14 @@ local function keep_until(head)
   return math.max(finished + age, spare_until(options, finished))
 end
 
+-- Where a finished job is listed.
+local function end_key(q, head)
+  if head[STATE] == COMPLETED and head[OPTIONS] == 0 then
+    return q.P
+  end
+  return q[ENDS[head[STATE]]]
+end
+
 -- Takes a job out of the index of its present state. `gone`: its record goes too.
 local function leave(q, id, head, gone)
   local state = head[STATE]
@@ -68,7 +76,7 @@ local function leave(q, id, head, gone)
   elseif state == ACTIVE then
     put(q.zrem, q.a, member_of(q, id, head))
   elseif ENDS[state] then
-    put(q.zrem, q[ENDS[state]], member_of(q, id, head))
+    put(q.zrem, end_key(q, head), member_of(q, id, head))
     put(q.zrem, q.o, member_of(q, id, head))
   else
     put(q.zrem, q.d, member_of(q, id, head))
@@ -88,9 +96,10 @@ local function enter(q, id, head, deadline)
   elseif state == ACTIVE then
     put(q.zadd, q.a, deadline, member_of(q, id, head))
   elseif ENDS[state] then
-    put(q.zadd, q[ENDS[state]], head[FINISHED], member_of(q, id, head))
+    local key = end_key(q, head)
+    put(q.zadd, key, head[FINISHED], member_of(q, id, head))
     local until_ms = keep_until(head)
-    if until_ms then
+    if until_ms and key ~= q.P then
       put(q.zadd, q.o, until_ms, member_of(q, id, head))
     end
     q.done = true

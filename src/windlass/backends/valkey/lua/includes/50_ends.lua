@@ -159,12 +159,14 @@ local function complete_plain(q, id, packed, duration, result)
   elseif result ~= 0 then
     kept = string.char(1) .. result
   end
-  q.done_head = q.done_head or string.char(PLAIN_DONE) .. struct.pack('>I6', q.now)
-  q.lean[id] = q.done_head .. packed:sub(2) .. kept
-  put(q.hset, q.m, id, q.lean[id])
+  if not q.done_head then
+    q.done_head, q.done_at = string.char(PLAIN_DONE) .. struct.pack('>I6', q.now), text(q.now)
+  end
+  local done = q.done_head .. packed:sub(2) .. kept
+  q.lean[id] = done
+  put(q.hset, q.m, id, done)
   put(q.zrem, q.a, member)
-  put(q.zadd, q.C, q.now, member)
-  put(q.zadd, q.o, q.now + DEFAULTS[4], member)
+  put(q.zadd, q.P, q.done_at, member)
   local token = packed:byte(21)
   local worker = packed:byte(22 + token)
   local task = packed:sub(24 + token + worker)
