@@ -17,7 +17,7 @@ from windlass.core.options import DEFAULT_RESULT_TTL_MS, StoredOptions
 from windlass.core.outcome import Settlement
 from windlass.core.states import JobState
 
-_PLAIN, _PLAIN_DONE = 255, 2
+_PLAIN, _LEAN = 255, 1
 
 _encode = msgspec.msgpack.Encoder().encode
 pack = _encode
@@ -228,15 +228,14 @@ def _plain_head(stored: bytes) -> Head:
 
 
 def _read_head(packed: bytes) -> Head:
-    if packed[0] > _PLAIN_DONE:
+    if packed[0] != _LEAN:
         return _decode_head(packed)
-    done = packed[0] == _PLAIN_DONE
-    seq, enqueued_ms, started_ms, token, worker, task, _ = _lean(packed, 7 if done else 1)
+    seq, enqueued_ms, started_ms, token, worker, task, end = _lean(packed, 1)
     head = Head(6, seq, seq, 0, enqueued_ms, enqueued_ms, 0, 0, task, 0, deliveries=1)
     head.worker, head.started_ms = worker, started_ms
-    if done:
+    if end < len(packed):
         head.state, head.settled_token = 7, token
-        head.finished_ms = int.from_bytes(packed[1:7], "big")
+        head.finished_ms = int.from_bytes(packed[end : end + 6], "big")
         head.result_until_ms = head.finished_ms + DEFAULT_RESULT_TTL_MS
     else:
         head.token = token
@@ -257,7 +256,7 @@ def _lean(packed: bytes, at: int) -> tuple[int, int, int, str, str, str, int]:
 
 
 def leased(queue: str, job_id: str, stored: bytes, now_ms: int) -> JobRecord:
-    """The record of a plain job that was leased just now, for the first time; the lease itself is left open."""
+    """The record of a plain job that was leased just now, for the first time; without token and worker."""
     at = 15 + stored[14]
     end = at + 4 + int.from_bytes(stored[at : at + 4], "big")
     common = stored[14:end]
@@ -389,7 +388,7 @@ def _plain_attempts(queue: str, packed: bytes) -> Iterator[AttemptRecord]:
         id_end = at + 2 + int.from_bytes(packed[at : at + 2], "big")
         job_id = packed[at + 2 : id_end].decode()
         duration_ms = int.from_bytes(packed[id_end : id_end + 6], "big", signed=True)
-        _, enqueued_ms, started_ms, token, worker, task, at = _lean(packed, id_end + 6)
+        _, enqueued_ms, started_ms, token, worker, task, at = _lean(packed, id_end + 7)
         row = [token, job_id, 1, 1, task, 0, worker, enqueued_ms, enqueued_ms, started_ms, duration_ms, 1]
         yield _attempt(queue, finished_ms, row)
 

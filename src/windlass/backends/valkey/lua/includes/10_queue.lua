@@ -170,9 +170,3 @@ local function write_heads(q)
   end
   q.dirty = nil
 end
-
--- Makes everything that was decided so far visible to later reads of the same call.
-local function settle_down(q)
-  write_indexes(q)
-  write_heads(q)
-end

@@ -6,7 +6,7 @@
 --
 -- Both are written as one stream entry per call, whose id is the number of its last row. Its fields, in order: `b`,
 -- packed {time, rows}; in history also `p`, completed plain jobs: time (6 bytes), then length and text of the id
--- (2 + n), duration (6) and the bytes of the active head without the first, again and again.
+-- (2 + n), duration (6) and the head while it was active, again and again.
 
 local function note(q, code, id, head, ...)
   q.events[#q.events + 1] = { code, id, head and head[TASK] or '', ... }
@@ -25,9 +25,9 @@ local function note_run(q, code, id, task, one, two)
   q.noted = q.noted + 1
 end
 
-local function count(q, outcome, task)
+local function count(q, outcome, task, more)
   local tasks = list_of(q.counts, outcome)
-  tasks[task] = (tasks[task] or 0) + 1
+  tasks[task] = (tasks[task] or 0) + (more or 1)
 end
 
 -- The row for a job as it stands before the change that ends its attempt.
@@ -61,7 +61,8 @@ local function record_plain(q, id, packed, duration)
     rows = { struct.pack('>I6', q.now), plain = true }
     q.history[#q.history + 1] = rows
   end
-  rows[#rows + 1] = struct.pack('>I2', #id) .. id .. struct.pack('>i6', duration) .. packed:sub(2)
+  local size = #rows
+  rows[size + 1], rows[size + 2] = struct.pack('>I2c0i6', #id, id, duration), packed
   q.recorded = q.recorded + 1
 end
 

@@ -148,31 +148,33 @@ local function end_cancelled(q, id, head, item)
   note(q, E_CANCELLED, id, head, reason)
 end
 
--- The same for a plain job, of which `packed` is the head.
-local function complete_plain(q, id, packed, duration, result)
-  record_plain(q, id, packed, duration)
-  local member = packed:sub(2, 8) .. id
-  local kept = string.char(0)
+-- What is put behind the head of a plain job that completed now.
+local function plain_end(q, id, result)
   if result ~= 0 and #result > INLINE then
-    kept = string.char(2)
     put(q.hset, q.r, id, result)
-  elseif result ~= 0 then
-    kept = string.char(1) .. result
+    return q.done_head .. string.char(2)
+  elseif q.last_result ~= result then -- many are equal
+    q.last_result = result
+    q.last_end = q.done_head .. (result == 0 and string.char(0) or string.char(1) .. result)
   end
+  return q.last_end
+end
+
+-- The same as `complete` for a plain job, of which `packed` is the head.
+local function complete_plain(q, id, packed, task, duration, result)
+  record_plain(q, id, packed, duration)
   if not q.done_head then
-    q.done_head, q.done_at = string.char(PLAIN_DONE) .. struct.pack('>I6', q.now), text(q.now)
+    q.done_head, q.done_at, q.done = struct.pack('>I6', q.now), text(q.now), true
   end
-  local done = q.done_head .. packed:sub(2) .. kept
+  local done, member = packed .. plain_end(q, id, result), packed:sub(2, 8) .. id
   q.lean[id] = done
-  put(q.hset, q.m, id, done)
-  put(q.zrem, q.a, member)
-  put(q.zadd, q.P, q.done_at, member)
-  local token = packed:byte(21)
-  local worker = packed:byte(22 + token)
-  local task = packed:sub(24 + token + worker)
+  local writes = writes_of(q, 'completed')
+  local n = writes.n
+  writes.heads[2 * n + 1], writes.heads[2 * n + 2] = id, done
+  writes.done[2 * n + 1], writes.done[2 * n + 2] = q.done_at, member
+  writes.active[n + 1], writes.n = member, n + 1
   count(q, 'completed', task)
   note_run(q, E_COMPLETED, id, task)
-  q.done = true
 end
 
 -- By number: complete, fail, retry, snooze, release, cancel.

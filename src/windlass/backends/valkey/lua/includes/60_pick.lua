@@ -46,9 +46,12 @@ end
 local function lease_plain(q, id, record, claim)
   local token = claim.id .. '.' .. #claim.ids
   local task_end = 15 + record:byte(15)
-  local packed = claim.head .. record:sub(2, 14) .. claim.started .. string.char(#token) .. token .. claim.worker_text
-  put(q.hset, q.m, id, packed .. record:sub(15, task_end))
-  put(q.zadd, q.a, q.now + claim.lease_ms, record:sub(2, 8) .. id)
+  local writes = writes_of(q, 'leased')
+  local n = writes.n
+  writes.heads[2 * n + 1], writes.n = id, n + 1
+  writes.heads[2 * n + 2] = claim.head .. record:sub(2, 14) .. claim.started .. string.char(#token) .. token
+    .. claim.worker_text .. record:sub(15, task_end)
+  writes.active[2 * n + 1], writes.active[2 * n + 2] = claim.deadline, record:sub(2, 8) .. id
   note_run(q, E_STARTED, id, record:sub(16, task_end), 1, claim.worker)
   q.cursor, q.picked = struct.unpack('>I7', record, 2), q.picked + 1
   note_pick(claim, q, id, record)

@@ -43,11 +43,11 @@ end
 local function settle_one(q, id, ends, at)
   local lean, token = q.lean[id], ends[at + 2]
   if lean then
-    local status = check_lean(lean, token)
+    local status, task = check_lean(lean, token)
     if status ~= 0 then
       return status
     elseif ends[at + 3] == 1 then
-      complete_plain(q, id, lean, ends[at + 4], ends[at + 5])
+      complete_plain(q, id, lean, task, ends[at + 4], ends[at + 5])
       return 0
     end
     q.heads[id], q.lean[id] = unpack_lean(q, id, lean), nil
@@ -60,11 +60,13 @@ local function settle_one(q, id, ends, at)
   return status
 end
 
+local DIGITS = { [0] = '0', '1', '2', '3' }
+
 local function settle_all(queues, ends)
   local statuses, at, size = {}, 1, #ends
   load_ends(queues, ends)
   while at <= size do
-    statuses[#statuses + 1] = settle_one(queues[ends[at]], ends[at + 1], ends, at)
+    statuses[#statuses + 1] = DIGITS[settle_one(queues[ends[at]], ends[at + 1], ends, at)]
     at = next_end(ends, at)
   end
   for _, q in ipairs(queues) do
@@ -91,7 +93,7 @@ local function new_claim(request, now)
   claim.ids, claim.from, claim.plain = {}, {}, {} -- of every leased job: id, queue, record if it is plain
   claim.fits = #claim.worker < 256 and #claim.id < 250
   if claim.fits then
-    claim.head, claim.started = string.char(PLAIN_ACTIVE), struct.pack('>I6', now)
+    claim.head, claim.started, claim.deadline = string.char(LEAN), struct.pack('>I6', now), text(now + claim.lease_ms)
     claim.worker_text = string.char(#claim.worker) .. claim.worker
   end
   return claim
