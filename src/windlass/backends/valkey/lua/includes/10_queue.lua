@@ -40,12 +40,13 @@ local PARTS = {
   end,
 }
 
+-- The time of this call in milliseconds; when it is the server's, also in microseconds.
 local function now_from(argument)
   if argument ~= '' then
     return tonumber(argument)
   end
   local time = redis.call('TIME')
-  return time[1] * 1000 + math.floor(time[2] / 1000)
+  return time[1] * 1000 + math.floor(time[2] / 1000), time[1] * 1000000 + time[2]
 end
 
 local function open(root, now)

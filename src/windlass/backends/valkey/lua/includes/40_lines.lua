@@ -6,9 +6,13 @@ local ENDS = { [COMPLETED] = 'C', [FAILED] = 'F', [CANCELLED] = 'X' }
 -- microseconds, raised where needed: so they are in order over all queues, and never come again although a
 -- failover may lose the last writes.
 -- Also returns the positions of queues that are not known as queues yet, and makes them known if `adding`.
-local function take_numbers(queues, amount, adding)
-  local time = redis.call('TIME')
-  local first, new = time[1] * 1000000 + time[2], {}
+-- `micros`: the server's time, if it is known already.
+local function take_numbers(queues, amount, adding, micros)
+  local first, new = micros, {}
+  if not first then
+    local time = redis.call('TIME')
+    first = time[1] * 1000000 + time[2]
+  end
   for index, q in ipairs(queues) do
     local marks = redis.call('HMGET', q.root, 'seq', 'known')
     first = math.max(first, 1 + (marks[1] or 0))
