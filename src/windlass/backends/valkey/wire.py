@@ -86,7 +86,8 @@ class _Straight(Connection):
     async def connect(self) -> None:
         await super().connect()  # type: ignore[no-untyped-call]
         if self._wire is None and self._reader is not None and self._writer is not None:
-            self._wire = _Wire(self._reader, self._parser._reader, self._writer.transport)
+            parser: Any = self._parser
+            self._wire = _Wire(self._reader, parser._reader, self._writer.transport)
 
     async def disconnect(self, *args: Any, **kwargs: Any) -> None:
         self._wire = None
