@@ -17,6 +17,12 @@ from redis.asyncio.connection import Connection, SSLConnection
 from redis.exceptions import ConnectionError as LostError
 from redis.exceptions import RedisError
 
+from windlass.backends.valkey.errors import NotSentError
+
+
+class ClosedError(NotSentError, LostError):
+    """The connection was closed before anything was sent on it."""
+
 
 class _Wire(asyncio.Protocol):
     """Takes over the transport of an open connection."""
@@ -33,7 +39,7 @@ class _Wire(asyncio.Protocol):
 
     def send(self, packed: bytes) -> None:
         if self._lost is not None or self._transport.is_closing():
-            raise self._lost or LostError("the connection is closed")
+            raise ClosedError(self._lost or LostError("the connection is closed"))
         self._transport.write(packed)
 
     async def read(self) -> Any:
@@ -64,6 +70,9 @@ class _Wire(asyncio.Protocol):
         except RedisError as exc:  # not the server's protocol
             self._lose(exc)
             self._transport.abort()
+
+    def eof_received(self) -> None:
+        self._lose(LostError("the server closed the connection"))
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._lose(
