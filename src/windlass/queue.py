@@ -194,7 +194,8 @@ class Queue:
             job = (await self.add_new([plan.new_job(self, name, payload, fresh_id)]))[0]
             if job.outcome is AddOutcome.CACHED:
                 return self.result_of(job.record)
-            return self.result_of(await waiters.outcome(job.ref, future, timeout_ms))
+            added = job.outcome is AddOutcome.QUEUED
+            return self.result_of(await waiters.outcome(job.ref, future, timeout_ms, added=added))
         finally:
             waiters.unsubscribe(job_id, future)
 

@@ -91,7 +91,9 @@ async def test_b_000_8_a_finished_job_is_nowhere_in_the_line() -> None:
         await complete(store, *await claim(store))
         with valkey_server().client() as admin:
             root = f"windlass:{{{namespace}:q}}"
-            assert (admin.xlen(f"{root}:f"), admin.zcard(f"{root}:w"), admin.zcard(f"{root}:a")) == (0, 0, 0)
+            assert admin.xrange(f"{root}:f", min="(" + admin.hget(root, "cur").decode()) == []
+            assert (admin.zcard(f"{root}:w"), admin.zcard(f"{root}:a")) == (0, 0)
+        assert (await store.execute(rq.CountJobs(queue="q")))[JobState.WAITING] == 0
 
 
 async def test_b_000_14_counts_are_those_of_the_sets_whatever_happened(url: str) -> None:

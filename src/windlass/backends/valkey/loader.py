@@ -16,6 +16,9 @@ VERSION = 1
 
 _HEADER = re.compile(r"^-- (\w+): ?(.*)$")
 _MORE = re.compile(r"^--  +(.*)$")
+#: ``local NAME, OTHER = 1, 2``: names for numbers.
+_NUMBERS = re.compile(r"^local ([A-Z][A-Z_]*(?:, [A-Z][A-Z_]*)*) = (\d+(?:, \d+)*)(?: *--.*)?\n", re.M)
+_WORDS = re.compile(r"'[^'\n]*'|--[^\n]*|\b[A-Z][A-Z_]*\b")
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +61,16 @@ def library_source(version: int = VERSION) -> str:
     parts = [f"#!lua name={library_name(version)}", f"local LIBRARY_VERSION = {version}"]
     parts += [text for _, text in include_files()]
     parts += [_registration(function, version) for function in function_files()]
-    return "\n".join(parts) + "\n"
+    return _with_numbers("\n".join(parts) + "\n")
+
+
+def _with_numbers(source: str) -> str:
+    """Put numbers in the place of their names: Lua allows 200 locals in all and 60 in one function."""
+    numbers: dict[str, str] = {}
+    for match in _NUMBERS.finditer(source):
+        numbers |= dict(zip(match[1].split(", "), match[2].split(", "), strict=True))
+    source = _NUMBERS.sub("", source)
+    return _WORDS.sub(lambda match: numbers.get(match[0], match[0]), source)
 
 
 def _texts(folder: str) -> list[tuple[str, str]]:

@@ -13,13 +13,14 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import hiredis
-from redis.asyncio.connection import Connection, SSLConnection
+from redis.asyncio.connection import Connection
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.exceptions import AuthenticationError, NoPermissionError, RedisError, ResponseError
 
 from windlass.backends.valkey.errors import NotSentError, tls_problem
 from windlass.backends.valkey.settings import Settings
+from windlass.backends.valkey.wire import StraightConnection, StraightSSLConnection
 
 #: A connection that rested longer is asked whether it is still there before it is used.
 _RESTED_S = 15.0
@@ -57,8 +58,8 @@ def new_connection(settings: Settings, host: str, port: int, *, sentinel: bool =
         "health_check_interval": 0,
     }
     if settings.tls:
-        return SSLConnection(**options, **dict(settings.tls_options))
-    return Connection(**options)
+        return StraightSSLConnection(**options, **dict(settings.tls_options))
+    return StraightConnection(**options)
 
 
 class Node:
