@@ -128,6 +128,13 @@ class Worker:
     def __repr__(self) -> str:
         return f"<Worker {self.id} on {', '.join(self._shares.names)}: {self._state}>"
 
+    async def __aenter__(self) -> Worker:
+        await self.start()
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self.close()
+
     # --- what users call -----------------------------------------------------------------------------
 
     def register(
