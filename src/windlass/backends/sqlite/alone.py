@@ -56,6 +56,8 @@ def _is_plain(new: NewJob, queue: Queue) -> bool:
         and queue.unfolded + 1 < FOLD_CHUNKS
         and queue.last_event + 1 - queue.folded < FOLD_EVENTS
         and len(new.payload) <= INLINE_PAYLOAD
+        and not new.depends_on
+        and new.parent is None
     )
 
 

@@ -2,7 +2,7 @@
 
 ``queries.sql`` holds one statement after each line ``-- name: something``. A name in ``[brackets]`` is a
 table or index of the namespace: ``[job]`` becomes ``"windlass_default_job"``. ``/*job*/`` stands for the
-columns of a job in the order that ``rows.record`` reads them.
+columns of a job in the order that ``rows.record`` reads them, ``/*edge*/`` for those of an edge.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import re
 from functools import cache
 from importlib import resources
 
-from windlass.backends.sqlite.rows import JOB_COLUMNS
+from windlass.backends.sqlite.rows import EDGE_COLUMNS, JOB_COLUMNS
 
 _NAMED = re.compile(r"^-- name: (\w+)\n", re.MULTILINE)
 _BRACKETS = re.compile(r"\[(\w+)\]")
@@ -31,7 +31,7 @@ def table(namespace: str, name: str) -> str:
 
 def in_namespace(text: str, namespace: str) -> str:
     """``text`` with every bracketed name made one of ``namespace``."""
-    text = text.replace("/*job*/", JOB_COLUMNS)
+    text = text.replace("/*job*/", JOB_COLUMNS).replace("/*edge*/", EDGE_COLUMNS)
     return _BRACKETS.sub(lambda found: table(namespace, found[1]), text)
 
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from windlass.backend import flows as fl
 from windlass.backend import requests as rq
-from windlass.backends.sqlite import verbs_changes, verbs_duties, verbs_lifecycle
+from windlass.backend import streams as sm
+from windlass.backends.sqlite import verbs_changes, verbs_duties, verbs_flows, verbs_lifecycle
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -33,4 +35,7 @@ WRITES: dict[type[Any], Callable[[Step, Any], Any]] = {
     rq.PauseQueue: verbs_changes.pause,
     rq.Purge: verbs_changes.purge,
     rq.SetResultTtl: verbs_changes.set_result_ttl,
+    fl.Relay: verbs_flows.relay,
+    fl.Signal: verbs_flows.signal,
+    sm.AppendStream: verbs_flows.append_stream,
 }

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from windlass.backend import flows as fl
 from windlass.backend import requests as rq
+from windlass.backend import streams as sm
+from windlass.backends.sqlite import verbs_flows
 from windlass.backends.sqlite.rows import LOG_KEY, Row, record, unpack_events, unpack_history, unpack_worker
 from windlass.backends.sqlite.tx import tally_of, unfolded_counts
 from windlass.backends.sqlite.verbs_duties import list_archivers
@@ -136,7 +139,9 @@ def _of_state(snap: Snapshot, num: int, state: JobState) -> list[Row]:
         return snap.all("list_seqs_active", num)
     if state is JobState.WAITING:
         return snap.all("list_seqs_waiting", num)
-    return snap.all("list_seqs_due" if state in DUE_LATER else "list_seqs_of", num)
+    if state in DUE_LATER:
+        return snap.all("list_seqs_due", num)
+    return snap.all("list_seqs_idle", num, state)
 
 
 def _rows(snap: Snapshot, seqs: list[int]) -> Iterator[Row]:
@@ -292,4 +297,6 @@ READS: dict[type[Any], Callable[[Snapshot, Any], Any]] = {
     rq.ReadCounters: read_counters,
     rq.ListWorkers: list_workers,
     rq.ListArchivers: archivers,
+    fl.GetDependencies: verbs_flows.get_dependencies,
+    sm.ReadStream: verbs_flows.read_stream,
 }

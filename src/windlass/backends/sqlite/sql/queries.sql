@@ -35,7 +35,7 @@ UPDATE [queue] SET known = ? WHERE num = ?
 UPDATE [queue]
 SET folded = ?, last_event = ?, last_history = ?,
     waiting = waiting + ?, scheduled = scheduled + ?, retrying = retrying + ?, blocked = blocked + ?,
-    parked = parked + ?, active = active + ?, completed = completed + ?, failed = failed + ?,
+    parked = parked + ?, suspended = suspended + ?, active = active + ?, completed = completed + ?, failed = failed + ?,
     cancelled = cancelled + ?
 WHERE num = ?
 
@@ -52,7 +52,8 @@ SELECT num, name FROM [queue] ORDER BY num
 SELECT num, name, paused FROM [queue] WHERE known ORDER BY name
 
 -- name: queue_tally
-SELECT folded, waiting, scheduled, retrying, blocked, parked, active, completed, failed, cancelled
+SELECT folded, waiting, scheduled, retrying, blocked, parked, suspended, active, completed, failed,
+    cancelled
 FROM [queue] WHERE num = ?
 
 -- name: queue_logs
@@ -90,7 +91,8 @@ UPDATE [job]
 SET state = ?, priority = ?, place = ?, options = ?, ready_ms = ?, due_ms = ?, expires_ms = ?, started_ms = ?,
     finished_ms = ?, attempts = ?, deliveries = ?, stalls = ?, manual_retries = ?, misses = ?, token = ?,
     settled_token = ?, lease_until_ms = ?, worker = ?, cancel_reason = ?, progress = ?, result = ?,
-    result_until_ms = ?, reason = ?, errors = ?, keep_until_ms = ?, spare_until_ms = ?
+    result_until_ms = ?, reason = ?, errors = ?, keep_until_ms = ?, spare_until_ms = ?, linked = ?, held_ms = ?,
+    awaits = ?, signals = ?
 WHERE seq = ?
 
 -- name: job_ends
@@ -121,7 +123,8 @@ FROM [queue] WHERE num = ?
 -- name: job_ready
 SELECT seq, id, task, priority, place,
     coalesce(payload, (SELECT data FROM [payload] WHERE [payload].seq = [job].seq)),
-    codec, options, request_id, enqueued_ms, ready_ms, expires_ms, deliveries OR manual_retries
+    codec, options, request_id, enqueued_ms, ready_ms, expires_ms,
+    deliveries OR manual_retries OR linked IS NOT NULL OR signals IS NOT NULL
 FROM [job] WHERE queue = ? AND state = 'waiting' ORDER BY priority DESC, place LIMIT ?
 
 -- name: job_any_ready
@@ -133,9 +136,10 @@ SET state = 'active', token = ?1 || '.' || seq, worker = ?2, started_ms = ?3, de
     lease_until_ms = ?4, progress = NULL, pad = NULL
 WHERE seq IN (SELECT value FROM json_each(?5))
 
+-- Linked jobs are left out: their end concerns others.
 -- name: job_leased
 SELECT seq, queue, id, token, attempts, deliveries, task, options, worker, enqueued_ms, ready_ms, started_ms
-FROM [job] WHERE seq IN (SELECT value FROM json_each(?))
+FROM [job] WHERE seq IN (SELECT value FROM json_each(?)) AND linked IS NULL
 
 -- name: job_complete
 UPDATE [job]
@@ -227,9 +231,9 @@ WHERE queue = ? AND due_ms IS NOT NULL AND state = ? AND enqueued_ms <= ? ORDER 
 SELECT /*job*/ FROM [job] INDEXED BY [job_lease]
 WHERE lease_until_ms IS NOT NULL AND queue = ? AND enqueued_ms <= ? ORDER BY enqueued_ms, seq LIMIT ?
 
--- name: purge_other
+-- name: purge_idle
 SELECT /*job*/ FROM [job]
-WHERE queue = ? AND state = ? AND enqueued_ms <= ? ORDER BY enqueued_ms, seq LIMIT ?
+WHERE queue = ? AND state = ? AND state IN ('blocked', 'parked', 'suspended') AND enqueued_ms <= ? ORDER BY enqueued_ms, seq LIMIT ?
 
 -- name: list_edge_up
 SELECT seq FROM [job] WHERE seq > ? ORDER BY seq LIMIT 1 OFFSET ?
@@ -349,8 +353,8 @@ INSERT OR REPLACE INTO [leader] (role, holder, until_ms) VALUES (?, ?, ?)
 -- name: leader_delete
 DELETE FROM [leader] WHERE role = ?
 
--- name: list_seqs_of
-SELECT seq FROM [job] WHERE queue = ?
+-- name: list_seqs_idle
+SELECT seq FROM [job] WHERE queue = ? AND state = ? AND state IN ('blocked', 'parked', 'suspended')
 
 -- name: list_seqs_waiting
 SELECT seq FROM [job] WHERE queue = ? AND state = 'waiting'
@@ -376,3 +380,94 @@ SELECT min(ready_ms) FROM (
 
 -- name: next_priority
 SELECT priority FROM [job] WHERE queue = ? AND state = 'waiting' AND priority < ? ORDER BY priority DESC LIMIT 1
+
+-- name: job_link
+UPDATE [job] SET linked = 1 WHERE seq = ?
+
+-- name: job_hold
+UPDATE [job] SET linked = 1, held_ms = ? WHERE seq = ?
+
+-- name: edge_insert
+INSERT INTO [edge]
+    (dependent, queue, child, child_seq, on_failure, status, value, codec, reason, error)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+
+-- name: edge_save
+UPDATE [edge] SET status = ?, value = ?, codec = ?, reason = ?, error = ?
+WHERE dependent = (SELECT seq FROM [job] WHERE queue = ? AND id = ?) AND queue = ? AND child = ?
+
+-- name: edge_forgive
+UPDATE [edge] SET status = 'ignored' WHERE dependent = ? AND status = 'failed' AND on_failure = 'fail'
+
+-- name: edge_exists
+SELECT 1 FROM [edge]
+WHERE dependent = (SELECT seq FROM [job] WHERE queue = ? AND id = ?) AND queue = ? AND child = ?
+
+-- name: edge_count
+SELECT count(*) FROM [edge] WHERE dependent = (SELECT seq FROM [job] WHERE queue = ? AND id = ?)
+
+-- name: edge_open_children
+SELECT queue, child FROM [edge]
+WHERE dependent = (SELECT seq FROM [job] WHERE queue = ? AND id = ?) AND status = 'open' ORDER BY num
+
+-- name: edge_has_open
+SELECT 1 FROM [edge]
+WHERE dependent = (SELECT seq FROM [job] WHERE queue = ? AND id = ?) AND status = 'open' LIMIT 1
+
+-- name: edge_broken
+SELECT /*edge*/ FROM [edge] JOIN [job] ON seq = dependent
+WHERE dependent = (SELECT seq FROM [job] WHERE queue = ? AND id = ?)
+    AND status = 'failed' AND on_failure = 'fail'
+ORDER BY [edge].num LIMIT 1
+
+-- name: edge_untold
+SELECT /*edge*/ FROM [edge] JOIN [job] ON seq = dependent
+WHERE [edge].queue = ? AND child = ? AND child_seq = ? AND status = 'open'
+ORDER BY [edge].num LIMIT ?
+
+-- name: edges_of
+SELECT /*edge*/ FROM [edge] JOIN [job] ON seq = dependent
+WHERE dependent = (SELECT seq FROM [job] WHERE queue = ? AND id = ?) ORDER BY [edge].num
+
+-- name: edges_to
+SELECT /*edge*/ FROM [edge] JOIN [job] ON seq = dependent
+WHERE [edge].queue = ? AND child = ? ORDER BY [edge].num LIMIT ?
+
+-- name: edge_delete
+DELETE FROM [edge] WHERE dependent IN (SELECT value FROM json_each(?))
+
+-- name: outbox_first
+SELECT num, "end" FROM [outbox] ORDER BY num LIMIT 1
+
+-- name: outbox_insert
+INSERT INTO [outbox] ("end") VALUES (?)
+
+-- name: outbox_delete
+DELETE FROM [outbox] WHERE num = ?
+
+-- name: stream
+SELECT last, oldest, size, delivery, base FROM [stream] WHERE job = ?
+
+-- name: stream_save
+INSERT OR REPLACE INTO [stream] (job, last, oldest, size, delivery, base) VALUES (?, ?, ?, ?, ?, ?)
+
+-- name: stream_delete
+DELETE FROM [stream] WHERE job IN (SELECT value FROM json_each(?))
+
+-- name: chunk_insert
+INSERT INTO [chunk] (job, n, delivery, data) VALUES (?, ?, ?, ?)
+
+-- name: chunk_sizes
+SELECT length(data) FROM [chunk] WHERE job = ? AND n >= ? ORDER BY n
+
+-- name: chunk_trim
+DELETE FROM [chunk] WHERE job = ? AND n < ?
+
+-- name: chunk_read
+SELECT n, delivery, data FROM [chunk] WHERE job = ? AND n > ? ORDER BY n LIMIT ?
+
+-- name: chunk_delete
+DELETE FROM [chunk] WHERE job IN (SELECT value FROM json_each(?))
+
+-- name: job_codec
+SELECT seq, state, codec, options ->> '$.result_codec' FROM [job] WHERE queue = ? AND id = ?
