@@ -1,8 +1,8 @@
 """How a store that can change everything in one step carries out flows; it brings the places to keep them.
 
 ``FlowWork`` holds the order of things: check, create, link, settle edges, go on with what follows from that.
-A store subclasses it with a few reads and writes. (A cluster, where one step cannot reach everything, goes the
-same way in several steps: see ``docs/flows.md``.)
+A store subclasses it with a few reads and writes. (A cluster, where one step cannot reach everything, goes
+the same way in several steps: see ``docs/flows.md``.)
 """
 
 from __future__ import annotations

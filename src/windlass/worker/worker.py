@@ -409,7 +409,10 @@ class Worker:
         due_ms = claimed.next_due_in_ms
         self._next_due_ms = None if due_ms is None else sent_ms + due_ms
         for record in claimed.jobs:
-            self._begin(record, claim.lease_ms, sent_ms)
+            if self._closing:  # the claim was under way when the end began: nobody would stop these
+                self._end(classify.end(record, Outcome.RELEASE, reason="shutdown"))
+            else:
+                self._begin(record, claim.lease_ms, sent_ms)
         self._fed = self._fed or bool(claimed.jobs)
         if self._fed and not self._look:
             self._fed = False
