@@ -22,6 +22,7 @@ from windlass.core.ids import content_id
 from windlass.core.job import Event, EventType
 from windlass.core.options import JobOptions, Keep, Priority
 from windlass.core.outcome import AddOutcome, CancelResult
+from windlass.core.schedules import Schedule
 from windlass.core.states import JobState
 from windlass.errors import (
     BatchError,
@@ -42,6 +43,7 @@ from windlass.errors import (
     RateLimitError,
     ResultError,
     Retry,
+    ScheduleNotFoundError,
     SignatureError,
     Snooze,
     StorageError,
@@ -103,6 +105,7 @@ __all__ = [  # noqa: RUF022 - grouped by topic
     "Backoff",
     "Keep",
     "Priority",
+    "Schedule",
     # words
     "JobState",
     "OnFailure",
@@ -131,6 +134,7 @@ __all__ = [  # noqa: RUF022 - grouped by topic
     "StorageError",
     "HistoryTrimmedError",
     "JobNotFoundError",
+    "ScheduleNotFoundError",
     "IllegalTransitionError",
     "LeaseLostError",
     "JobFailedError",

@@ -3,27 +3,27 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import MutableMapping
+from collections.abc import Callable, MutableMapping
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from windlass.job import Job
 
-_current: ContextVar[Job[Any] | None] = ContextVar("windlass_current_job", default=None)
+_current: ContextVar[Callable[[], Job[Any]] | None] = ContextVar("windlass_current_job", default=None)
 
 
 def current_job() -> Job[Any]:
     """The job that the calling handler runs for; ``RuntimeError`` outside of one."""
-    job = _current.get()
-    if job is None:
+    get = _current.get()
+    if get is None:
         raise RuntimeError("current_job() works only inside a running task")
-    return job
+    return get()
 
 
-def set_current_job(job: Job[Any]) -> None:
-    """Make ``job`` the current one of this task or thread (its context dies with it)."""
-    _current.set(job)
+def set_current_job(get: Callable[[], Job[Any]]) -> None:
+    """Make what ``get`` returns the current job of this task or thread (its context dies with it)."""
+    _current.set(get)
 
 
 class JobLogger(logging.LoggerAdapter[logging.Logger]):

@@ -11,6 +11,7 @@
     ├── StorageError (ConnectionError)    the store is unreachable, locked, full or damaged
     │   └── HistoryTrimmedError           a cursor points below the oldest kept record
     ├── JobNotFoundError (LookupError)    no job under that id
+    ├── ScheduleNotFoundError (LookupError)  no schedule of that name
     ├── IllegalTransitionError            the job's state does not allow the request
     ├── LeaseLostError                    the job belongs to a newer lease
     ├── ResultError                       a handler's result cannot be stored
@@ -140,6 +141,17 @@ class JobNotFoundError(WindlassError, LookupError):
         self.queue = queue
         self.job_id = job_id
         super().__init__(f"queue {queue!r} has no job {job_id!r} (never added, pruned, or removed)")
+
+
+class ScheduleNotFoundError(WindlassError, LookupError):
+    """No such schedule: the name is wrong, or it was removed."""
+
+    code = "schedule_not_found"
+
+    def __init__(self, queue: str, name: str) -> None:
+        self.queue = queue
+        self.name = name
+        super().__init__(f"queue {queue!r} has no schedule {name!r} (never made, or removed)")
 
 
 class IllegalTransitionError(WindlassError):

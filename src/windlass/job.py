@@ -74,10 +74,11 @@ class Job(Generic[ResultT]):
         held: bool = False,
         context: Any = None,
         on_progress: Callable[[Job[Any], Any], None] | None = None,
+        call: Call | None = None,
     ) -> None:
         self._queue = queue
         self._record = record
-        self._call: Call | None = None
+        self._call = call
         self._held = held
         self._logger: JobLogger | None = None
         self._on_progress = on_progress
@@ -243,6 +244,16 @@ class Job(Generic[ResultT]):
     @property
     def trace(self) -> dict[str, str]:
         return self._record.options.trace or {}
+
+    @property
+    def schedule_name(self) -> str | None:
+        """The schedule that made it, if one did."""
+        return self._record.options.schedule
+
+    @property
+    def slot_ms(self) -> int | None:
+        """The slot of the schedule that it was made for; None also when the schedule was run by hand."""
+        return self._record.options.slot_ms
 
     @property
     def idempotency_key(self) -> str:

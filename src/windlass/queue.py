@@ -7,11 +7,10 @@ so a process that only produces needs no registration.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import timedelta
-from functools import partial
-from typing import TYPE_CHECKING, Any, cast
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any, Unpack, cast, overload
 from weakref import WeakKeyDictionary
 
 from windlass.backend import flows as fl
@@ -20,15 +19,26 @@ from windlass.backend.store import Store, check_changed
 from windlass.core.clock import SYSTEM_CLOCK
 from windlass.core.edges import FLOW_LIMIT
 from windlass.core.ids import check_queue_name, check_signal_name, check_task_name, new_id, new_ids
-from windlass.core.job import CounterRow, Event, JobRecord, JobRef, NewJob, WorkerInfo
-from windlass.core.options import JobOptions, StoredOptions, check_known, seconds_to_ms
-from windlass.core.outcome import AddOutcome, CancelResult
+from windlass.core.job import (
+    AttemptOutcome,
+    CounterRow,
+    Event,
+    JobRecord,
+    JobRef,
+    NewJob,
+    WorkerInfo,
+)
+from windlass.core.metrics import MetricsRow, Step
+from windlass.core.options import Duration, JobOptions, StoredOptions, check_known, seconds_to_ms
+from windlass.core.outcome import AddOutcome, CancelResult, Changed
+from windlass.core.schedules import Schedule
 from windlass.core.states import FINISHED, JobState
 from windlass.errors import (
     ConfigError,
     IllegalTransitionError,
     JobCancelledError,
     JobFailedError,
+    JobNotFoundError,
     MaxRetriesError,
     StorageError,
 )
@@ -36,8 +46,11 @@ from windlass.feed import EventFeed, read_events
 from windlass.flowtree import JobNode, cancel_flow, read_flow, remove_flow
 from windlass.hooks import Outgoing
 from windlass.job import Job
+from windlass.metrics import DayTotals, Metrics, QueueMetrics, TaskStats
 from windlass.output import StreamChunk, read_stream
 from windlass.payload import pack_data, unpack
+from windlass.schedules import ScheduleInfo, Schedules
+from windlass.search import Search, SearchOptions, States, find_chunks, find_page, to_states
 from windlass.serde import Codec, encode_payload, get_codec
 from windlass.waiting import Waiters
 
@@ -47,6 +60,8 @@ if TYPE_CHECKING:
 
 #: Jobs per atomic chunk of ``add_bulk`` and of other batches.
 CHUNK = 1_000
+#: Changes of single jobs that are under way at once in a bulk change.
+_AT_ONCE = 100
 #: An ``add`` that fails within the first second is tried again after these pauses.
 _REPEAT_AFTER_MS = (20, 100)
 _REPEAT_WITHIN_MS = 1_000
@@ -85,6 +100,7 @@ class Queue:
         self.defaults = defaults if isinstance(defaults, JobOptions) else base.merged(defaults or {})
         self._plain = _Plan(self.defaults)
         self._feed: EventFeed | None = None
+        self._schedules = Schedules(self, self.app.schedule_strategies)
         self._waiters: WeakKeyDictionary[asyncio.AbstractEventLoop, Waiters] = WeakKeyDictionary()
 
     def __repr__(self) -> str:
@@ -178,7 +194,8 @@ class Queue:
             job = (await self.add_new([plan.new_job(self, name, payload, fresh_id)]))[0]
             if job.outcome is AddOutcome.CACHED:
                 return self.result_of(job.record)
-            return self.result_of(await waiters.outcome(job.ref, future, timeout_ms))
+            added = job.outcome is AddOutcome.QUEUED
+            return self.result_of(await waiters.outcome(job.ref, future, timeout_ms, added=added))
         finally:
             waiters.unsubscribe(job_id, future)
 
@@ -192,7 +209,12 @@ class Queue:
         if around is None:
             return await self._send(news, chunk)
         outgoing = Outgoing(news)
-        jobs = await around(outgoing, partial(self._send, outgoing.jobs, chunk))
+
+        async def send() -> list[Job[Any]]:
+            outgoing.added = await self._send(outgoing.jobs, chunk)
+            return outgoing.added
+
+        jobs = await around(outgoing, send)
         if not isinstance(jobs, list):
             raise ConfigError("enqueue hook", "one that returns what proceed() returned", jobs)
         return jobs
@@ -237,12 +259,14 @@ class Queue:
         self.store.capabilities.require(self.store.name, "transactional_add", "use add after the commit")
         backend = cast("TransactionalBackend", self.store.backend)
         new = self.prepare(name, data, **options)
+        outgoing = Outgoing([new])
 
         def send() -> Job[Any]:
-            return self._added(new, backend.add_in_transaction(connection, [new])[0])
+            outgoing.added = [self._added(new, backend.add_in_transaction(connection, [new])[0])]
+            return outgoing.added[0]
 
         hooks = self.app.hooks
-        return send() if hooks.enqueue is None else hooks.enqueue_now(Outgoing([new]), send)
+        return send() if hooks.enqueue is None else hooks.enqueue_now(outgoing, send)
 
     def _plan_item(self, item: Mapping[str, Any]) -> tuple[str, bytes, _Plan]:
         if not isinstance(item, Mapping) or "name" not in item:
@@ -292,7 +316,7 @@ class Queue:
         """Jobs in the given states (all when empty), by order of their adding."""
         request = rq.ListJobs(
             queue=self.name,
-            states=_states(states),
+            states=to_states(states),
             cursor=_cursor(cursor),
             limit=_limit(limit),
             newest_first=newest_first,
@@ -307,7 +331,7 @@ class Queue:
         self,
         *,
         name: str | None = None,
-        state: Iterable[JobState | str] | JobState | str = (),
+        state: States = (),
         data: Mapping[str, Any] | None = None,
         tag: str | None = None,
         error: str | None = None,
@@ -320,30 +344,12 @@ class Queue:
         ``data`` matches jobs whose keyword arguments hold these values. At most ``scan`` records are looked
         at; a page with a cursor may hold fewer than ``limit`` jobs.
         """
-        found, looked, page = Page(), 0, Page()
-        while looked < scan and len(found) < limit:
-            request = rq.ListJobs(
-                queue=self.name,
-                states=_states(state),
-                task=name,
-                tag=tag,
-                error_class=error,
-                cursor=_cursor(cursor),
-                limit=_limit(min(limit - len(found) if not data else CHUNK, CHUNK)),
+        search = Search(name=name, state=state, data=data, tag=tag, error=error)
+        return self._page(
+            await find_page(
+                self.store, self.name, search, cursor=_cursor(cursor), limit=_limit(limit), scan=scan
             )
-            page = self._page(await self.store.execute(request))
-            looked += max(len(page), 1)
-            cursor = page.cursor
-            for job in page:
-                if _data_matches(job, data):
-                    found.append(job)
-                    if len(found) == limit and job is not page[-1]:
-                        cursor = str(job.record.seq)
-                        break
-            if cursor is None:
-                break
-        found.cursor = cursor
-        return found
+        )
 
     async def get_job_counts(self) -> dict[JobState, int]:
         """How many jobs are in each state; every state is there."""
@@ -394,9 +400,112 @@ class Queue:
         workers = await self.store.execute(rq.ListWorkers())
         return [worker for worker in workers if self.name in worker.queues]
 
-    async def get_metrics(self) -> list[CounterRow]:
-        """Lifetime counters per task and outcome (``enqueued`` among them). They only grow."""
-        return await self.store.execute(rq.ReadCounters(queue=self.name))
+    @overload
+    async def get_metrics(self) -> list[CounterRow]: ...
+    @overload
+    async def get_metrics(
+        self,
+        outcome: AttemptOutcome | str,
+        *,
+        step: Step = "minute",
+        task: str | None = None,
+        start: datetime | float | None = None,
+        end: datetime | float | None = None,
+    ) -> Metrics: ...
+    async def get_metrics(
+        self,
+        outcome: AttemptOutcome | str | None = None,
+        *,
+        step: Step = "minute",
+        task: str | None = None,
+        start: datetime | float | None = None,
+        end: datetime | float | None = None,
+    ) -> list[CounterRow] | Metrics:
+        """How often attempts ended in ``outcome`` ("completed", "failed", ...), per minute or hour.
+
+        By default of the last 24 hours. Without an outcome: lifetime counters per task and outcome
+        (``enqueued`` among them), which only grow.
+        """
+        if outcome is None:
+            return await self.store.execute(rq.ReadCounters(queue=self.name))
+        return await QueueMetrics(self.store, self.name).of_outcome(
+            outcome, step, task=task, start=start, end=end
+        )
+
+    async def get_rollups(
+        self,
+        step: Step = "minute",
+        *,
+        task: str | None = None,
+        start: datetime | float | None = None,
+        end: datetime | float | None = None,
+    ) -> list[MetricsRow]:
+        """What happened per window and task: counts by outcome, waits and run times with histograms."""
+        return await QueueMetrics(self.store, self.name).rows(step, task=task, start=start, end=end)
+
+    async def stats_for_task(self, name: str | None, period: Duration = 3_600) -> TaskStats:
+        """A task (None: all of the queue) over the last ``period``: totals, average, percentiles, rate."""
+        return await QueueMetrics(self.store, self.name).stats(name, period)
+
+    async def get_daily_totals(self, days: int = 30, *, timezone: str = "UTC") -> list[DayTotals]:
+        """Runs and failures per day, oldest first; the last entry is today so far."""
+        return await QueueMetrics(self.store, self.name).days(days, timezone)
+
+    async def get_latency(self) -> float:
+        """How many seconds the longest waiting job of the queue waits for a worker; 0 when none waits."""
+        for info in await self.store.execute(rq.ListQueues()):
+            if info.name == self.name and info.oldest_ready_ms is not None:
+                return max(self.store.clock.now_ms() - info.oldest_ready_ms, 0) / 1000
+        return 0.0
+
+    async def get_utilisation(self) -> float | None:
+        """Busy slots among all slots of the workers that serve this queue, 0 to 1; None without a worker."""
+        workers = await self.get_workers()
+        slots = sum(worker.concurrency for worker in workers)
+        return sum(worker.busy for worker in workers) / slots if slots else None
+
+    # --- schedules ---------------------------------------------------------------------------------------
+
+    async def upsert_job_scheduler(
+        self,
+        name: str,
+        schedule: Schedule | Mapping[str, Any],
+        template: Mapping[str, Any] | None = None,
+    ) -> ScheduleInfo:
+        """Make or change a schedule: ``{"cron": "*/5 * * * *", "timezone": ...}`` or ``{"every": 60}``.
+
+        ``template`` is ``{"name": task, "data": ..., "opts": {...}}``; the task's name is the schedule's
+        unless it says otherwise. A schedule whose rule stays the same keeps its next slot.
+        """
+        return await self._schedules.put(name, schedule, template)
+
+    async def get_job_scheduler(self, name: str) -> ScheduleInfo | None:
+        """The schedule of that name, or None."""
+        return await self._schedules.get(name)
+
+    async def get_job_schedulers(self) -> list[ScheduleInfo]:
+        """The queue's schedules, by name."""
+        return await self._schedules.list()
+
+    async def remove_job_scheduler(self, name: str) -> bool:
+        """Forget a schedule; False when there is none. Jobs that it made stay."""
+        return await self._schedules.remove(name)
+
+    async def pause_job_scheduler(self, name: str) -> None:
+        """Let its slots pass without a job, until it is resumed."""
+        await self._schedules.pause(name)
+
+    async def resume_job_scheduler(self, name: str) -> None:
+        """Undo ``pause_job_scheduler``. Slots that passed meanwhile are not made up for."""
+        await self._schedules.resume(name)
+
+    async def run_job_scheduler(self, name: str) -> Job[Any]:
+        """Add a schedule's job now, besides its slots."""
+        job_id = await self._schedules.run(name)
+        job = await self.get_job(job_id)
+        if job is None:
+            raise JobNotFoundError(self.name, job_id)
+        return job
 
     # --- change ------------------------------------------------------------------------------------------
 
@@ -422,29 +531,70 @@ class Queue:
         check_changed(ref, result, "retry", "only finished or retrying jobs can be retried")
 
     async def retry_jobs(
-        self, *, state: JobState | str = JobState.FAILED, name: str | None = None, count: int | None = None
+        self, /, *, state: States = JobState.FAILED, count: int | None = None, **search: Unpack[SearchOptions]
     ) -> int:
-        """Retry jobs in ``state`` (failed by default), oldest first; returns how many."""
-        retried = 0
-        cursor: str | None = None
-        while count is None or retried < count:
-            limit = CHUNK if count is None else min(CHUNK, count - retried)
-            request = rq.ListJobs(
-                queue=self.name,
-                states=_states(state),
-                task=name,
-                newest_first=False,
-                limit=limit,
-                cursor=cursor,
-            )
-            page = await self.store.execute(request)
-            if page.jobs:
-                answers = await self.store.execute(rq.RetryJobs(refs=[job.ref for job in page.jobs]))
-                retried += sum(answer.status == "ok" for answer in answers)
-            cursor = page.cursor
-            if cursor is None:
-                break
-        return retried
+        """Retry jobs in ``state`` (failed by default), oldest first; returns how many.
+
+        ``search`` says which of them: ``name``, ``tag``, ``error``, ``data``, as in ``search_jobs``.
+        """
+        done = 0
+        async for refs in self._chunks(state, search, count):
+            answers = await self.store.execute(rq.RetryJobs(refs=refs))
+            done += sum(answer.status is Changed.OK for answer in answers)
+        return done
+
+    async def remove_jobs(
+        self, /, *, state: States, count: int | None = None, **search: Unpack[SearchOptions]
+    ) -> int:
+        """Delete jobs in ``state``, oldest first; returns how many. Active ones are left alone.
+
+        ``search`` says which of them, as in ``search_jobs``.
+        """
+        done = 0
+        async for refs in self._chunks(state, search, count):
+            answers = await self.store.execute(rq.RemoveJobs(refs=refs))
+            done += sum(answer.status is Changed.OK for answer in answers)
+        return done
+
+    async def promote_jobs(
+        self,
+        /,
+        *,
+        state: States = (JobState.SCHEDULED, JobState.RETRYING),
+        count: int | None = None,
+        **search: Unpack[SearchOptions],
+    ) -> int:
+        """Make jobs that are due later ready now, oldest first; returns how many.
+
+        ``search`` says which of them, as in ``search_jobs``.
+        """
+        done = 0
+        async for refs in self._chunks(state, search, count):
+            for part in (refs[at : at + _AT_ONCE] for at in range(0, len(refs), _AT_ONCE)):
+                changes = [self.store.execute(rq.ChangeJob(ref=ref, delay_ms=0)) for ref in part]
+                done += sum(answer.status is Changed.OK for answer in await asyncio.gather(*changes))
+        return done
+
+    async def cancel_jobs(
+        self, /, *, state: States, reason: str = "", count: int | None = None, **search: Unpack[SearchOptions]
+    ) -> int:
+        """Cancel jobs in ``state``, oldest first; returns how many were cancelled or told to stop.
+
+        ``search`` says which of them, as in ``search_jobs``.
+        """
+        done = 0
+        async for refs in self._chunks(state, search, count):
+            answers = await self.store.execute(rq.CancelJobs(refs=refs, reason=reason))
+            done += sum(answer in (CancelResult.CANCELLED, CancelResult.CANCELLING) for answer in answers)
+        return done
+
+    def _chunks(self, state: States, search: SearchOptions, count: int | None) -> AsyncIterator[list[JobRef]]:
+        check_known(search, SearchOptions.__annotations__, "search option")
+        if not to_states(state):
+            raise ConfigError("state", "one or more states", state)
+        if count is not None and (isinstance(count, bool) or not isinstance(count, int) or count < 0):
+            raise ConfigError("count", "a whole number, or None for all", count)
+        return find_chunks(self.store, self.name, Search(state=state, **search), count)
 
     async def pause(self) -> None:
         """Give out no more jobs of this queue, on any worker. Jobs keep their state."""
@@ -466,7 +616,7 @@ class Queue:
         state: Iterable[JobState | str] | JobState | str = JobState.COMPLETED,
     ) -> Cleaned:
         """Remove up to ``limit`` jobs that are in ``state`` for longer than ``grace``, oldest first."""
-        states = _states(state)
+        states = to_states(state)
         if not states or JobState.ACTIVE in states:
             raise ConfigError("state", "one or more states other than active", state)
         grace_ms = seconds_to_ms(grace, "grace")
@@ -649,12 +799,6 @@ def _spread(news: list[NewJob], span_ms: int) -> None:
             new.run_at_ms += later_ms
 
 
-def _states(value: Iterable[JobState | str] | JobState | str) -> list[JobState]:
-    given = [value] if isinstance(value, str) else list(value)
-    check_known(given, [state.value for state in JobState], "job state")
-    return [JobState(state) for state in given]
-
-
 def _cursor(value: str | None) -> str | None:
     if value is not None and not (isinstance(value, str) and value.isdecimal() and len(value) < 20):
         raise ConfigError("cursor", "one that a page before returned", value)
@@ -665,17 +809,6 @@ def _limit(value: int) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= CHUNK:
         raise ConfigError("limit", f"from 1 to {CHUNK}", value)
     return value
-
-
-def _data_matches(job: Job[Any], wanted: Mapping[str, Any] | None) -> bool:
-    if not wanted:
-        return True
-    try:
-        kwargs = job.kwargs
-    except ValueError:
-        return False  # bytes that are not arguments match nothing
-    missing = object()
-    return all(kwargs.get(key, missing) == value for key, value in wanted.items())
 
 
 def _payload_of(record: JobRecord) -> Any:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Coroutine
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Protocol, TypeVar, overload
 
 from windlass.batch import Batch, item_signature
-from windlass.core.ids import check_queue_name, check_task_name
+from windlass.core.ids import check_queue_name, check_task_name, new_id
+from windlass.core.job import NewJob
 from windlass.core.options import Isolation, JobOptions
 from windlass.errors import ConfigError
 from windlass.inject import Needs
@@ -123,6 +125,13 @@ class BoundTask(Generic[P, R]):
         job.decode_with(task.signature.decode_result)
         return job
 
+    def prepare(self, *args: P.args, **kwargs: P.kwargs) -> NewJob:
+        """A checked and encoded job that is not added yet."""
+        task = self.task
+        task.signature.check(task.name, args, kwargs)
+        queue = task.queue
+        return self._plan.new_job(queue, task.name, encode_call(queue, args, kwargs), new_id())
+
     def s(self, *args: P.args, **kwargs: P.kwargs) -> Step:
         """This call as a step of a flow."""
         task = self.task
@@ -190,12 +199,20 @@ def default_name(fn: Callable[..., Any]) -> str:
     ``python mail.py`` and a worker that imports ``mail`` thus mean the same task.
     """
     qualname = getattr(fn, "__qualname__", "") or type(fn).__qualname__
-    module = getattr(fn, "__module__", "") or ""
-    if module in ("__main__", "__windlass_main__"):
-        scope = getattr(fn, "__globals__", {})
-        spec, file = scope.get("__spec__"), scope.get("__file__")
-        if spec is not None:  # python -m shop.mail
-            module = spec.name.removesuffix(".__main__")
-        else:  # python mail.py; nothing at a prompt
-            module = Path(file).stem if file else ""
+    module = _importable(getattr(fn, "__module__", "") or "", getattr(fn, "__globals__", {}))
     return f"{module}.{qualname}" if module else qualname
+
+
+def caller_module(depth: int) -> str:
+    """The module whose code is running ``depth`` calls up, named as its importers name it."""
+    scope = sys._getframe(depth).f_globals
+    return _importable(scope.get("__name__", ""), scope) or "app"
+
+
+def _importable(module: str, scope: dict[str, Any]) -> str:
+    if module not in ("__main__", "__windlass_main__"):
+        return module
+    spec, file = scope.get("__spec__"), scope.get("__file__")
+    if spec is not None:  # python -m shop.mail
+        return str(spec.name).removesuffix(".__main__")
+    return Path(file).stem if file else ""  # python mail.py; nothing at a prompt

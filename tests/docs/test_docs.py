@@ -15,7 +15,17 @@ from tests.docs.runner import blocks_of
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
 RUNNER = Path(__file__).with_name("runner.py")
-PAGES = ["quickstart", "lifecycle", "reliability", "testing", "guide", "middleware", "telemetry", "codecs"]
+PAGES = [
+    "quickstart",
+    "lifecycle",
+    "reliability",
+    "testing",
+    "guide",
+    "flows",
+    "middleware",
+    "telemetry",
+    "codecs",
+]
 
 
 def _run(arguments: list[str], directory: Path, **environment: str) -> subprocess.CompletedProcess[str]:

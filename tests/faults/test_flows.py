@@ -30,10 +30,14 @@ async def storm(stage: Stage, dice: random.Random, victims: int = 4) -> None:
     """Kill workers in the middle of their jobs, then let one finish."""
     for n in range(1, victims + 1):
         child = victim(stage, dice)
-        await until(lambda n=n: len(stage.lines("hanging")) >= 8 * n, "the victim hangs in its jobs")
+        await _hangs(stage, 8 * n)
         child.signal(signal.SIGKILL)
         assert await child.ended() == -signal.SIGKILL
     stage.worker(queues=["q", *QUEUES])
+
+
+async def _hangs(stage: Stage, jobs: int) -> None:
+    await until(lambda: len(stage.lines("hanging")) >= jobs, "the victim hangs in its jobs")
 
 
 async def add_flow(stage: Stage, children: list[dict[str, Any]]) -> JobNode:

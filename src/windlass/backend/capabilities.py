@@ -19,6 +19,12 @@ class Capabilities:
     transactional_add: bool = False
     #: Jobs can go to the front of their priority (option ``lifo``).
     lifo: bool = False
+    #: Recurring schedules (``backend.schedules``).
+    schedules: bool = False
+    #: Roll-ups of the history by minute and hour (``backend.metrics``).
+    metrics: bool = False
+    #: Orders to workers, delivered with their heartbeat (``CommandWorker``).
+    commands: bool = False
     #: Jobs may depend on other jobs.
     flows: bool = False
     #: Jobs may be suspended until a signal comes.

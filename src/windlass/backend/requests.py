@@ -17,8 +17,10 @@ from typing import Any, ClassVar, Generic, TypeVar
 import msgspec
 
 from windlass.core.job import (
+    Action,
     ArchiverInfo,
     AttemptRecord,
+    Command,
     CounterRow,
     Event,
     JobRecord,
@@ -162,7 +164,11 @@ class Promoted(msgspec.Struct):
 
 
 class Promote(Request[Promoted], kw_only=True):
-    """Make due jobs of all queues waiting, earliest first, at most ``limit``."""
+    """Make due jobs of all queues waiting, earliest first, at most ``limit``.
+
+    Of jobs due at the same instant, those of one queue go in the order of their adding; between queues there
+    is no promised order: ``seq`` and ``place`` are numbers within a queue.
+    """
 
     limit: int = 1_000
 
@@ -177,7 +183,8 @@ class Recovered(msgspec.Struct):
 class Recover(Request[Recovered], kw_only=True):
     """Take back expired leases, earliest first: waiting at the old place, stalls + 1.
 
-    A job over its ``max_stalls`` ends as failed, reason ``stalled``.
+    A job over its ``max_stalls`` ends as failed, reason ``stalled``. Between leases of different queues that
+    ran out at the same instant there is no promised order.
     """
 
     limit: int = 1_000
@@ -191,11 +198,13 @@ class Pruned(msgspec.Struct):
     events: int = 0
     history: int = 0
     workers: int = 0
+    metrics: int = 0
     more: bool = False
 
 
 class Prune(Request[Pruned], kw_only=True):
-    """Remove what is past its keep: records by age and by count, kept ids, events, history, workers.
+    """Remove what is past its keep: records by age and by count, kept ids, events, history, workers,
+    roll-ups.
 
     A finished record goes when its result is past its time and it is too old or beyond the count; see
     ``core.retention``. At most ``limit`` jobs go in one pass.
@@ -230,12 +239,29 @@ class Resign(Request[bool], kw_only=True):
     holder: str
 
 
-class Beat(Request[bool], kw_only=True):
-    """A worker's heartbeat. Returns True when someone asked this worker to go quiet or stop (later)."""
+class Beat(Request[Command | None], kw_only=True):
+    """A worker's heartbeat. Answers with the newest command for this worker, if there is one.
+
+    ``worker.command`` is the store's: what the request says there is ignored.
+    """
 
     worker: WorkerInfo
     #: Forget the worker instead: it stops.
     gone: bool = False
+
+
+class CommandWorker(Request[bool], kw_only=True):
+    """Tell a worker what to do; False when no such worker is known.
+
+    The worker hears of it with the answer to its next ``Beat``, hurried by the hint ``worker:<id>``. A newer
+    command replaces one that was not heard yet. ``id`` is new for every command: workers obey each once.
+    """
+
+    needs: ClassVar[str] = "commands"
+
+    worker: str
+    action: Action
+    id: str
 
 
 # --- changes by people and programs ---------------------------------------------------------------

@@ -47,7 +47,12 @@ class Store:
         await self.backend.close()
 
     async def execute(self, request: rq.Request[R]) -> R:
-        """Carry out ``request``; see ``Backend.execute``."""
+        """Carry out ``request``; see ``Backend.execute``.
+
+        Raises ``UnsupportedByBackendError`` for a verb that the backend declares missing.
+        """
+        if request.needs:
+            self.capabilities.require(self.name, request.needs)
         if not self._opened:
             await self.open()
         self._check(request)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import re
 from enum import StrEnum
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import msgspec
 
@@ -85,7 +85,7 @@ class JobRecord(msgspec.Struct, kw_only=True):
     codec: str = "json"
     state: JobState = JobState.WAITING
     priority: int = 0
-    #: Number of its add within the store: the order of listings, and the first place in line.
+    #: Number of its add: the order of listings, and the first place in line. In order within a queue only.
     seq: int = 0
     #: Place in line: smaller first within a priority, below 0 for ``lifo`` jobs. Kept when a job is released
     #: or recovered.
@@ -219,6 +219,17 @@ class AttemptRecord(msgspec.Struct, frozen=True, array_like=True):
     schema_version: int = HISTORY_SCHEMA_VERSION
 
 
+#: What a worker can be told from afar: claim no more, go on, stop, write all stacks to its log.
+Action = Literal["quiet", "resume", "stop", "dump"]
+
+
+class Command(msgspec.Struct, frozen=True):
+    """Something a worker was told to do. ``id`` is new for every command."""
+
+    action: Action
+    id: str
+
+
 class WorkerInfo(msgspec.Struct, kw_only=True, omit_defaults=True):
     """A worker process as its last heartbeat described it."""
 
@@ -234,6 +245,10 @@ class WorkerInfo(msgspec.Struct, kw_only=True, omit_defaults=True):
     started_ms: int = 0
     beat_ms: int = 0
     quiet: bool = False
+    #: Whether it does the duties of the leader.
+    leader: bool = False
+    #: What it was told last; kept by the store.
+    command: Command | None = None
 
 
 class QueueInfo(msgspec.Struct, kw_only=True):

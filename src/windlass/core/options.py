@@ -73,6 +73,9 @@ class StoredOptions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     result_codec: str | None = None
     #: Whenever it gets a place in line, that is the front of its priority, not the back.
     lifo: bool = False
+    #: The schedule that made the job, and for which of its slots (None: run by hand).
+    schedule: str | None = None
+    slot_ms: int | None = None
 
     def keep_for(self, state: str) -> Keep:
         """The retention that applies to a job that ended in ``state``."""

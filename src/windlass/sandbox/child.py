@@ -346,7 +346,7 @@ def _arguments(job: SandboxJob, signature: Signature) -> tuple[list[Any], dict[s
 def _set_current(job: SandboxJob) -> None:
     from windlass.context import set_current_job
 
-    set_current_job(cast("Job[Any]", job))
+    set_current_job(lambda: cast("Job[Any]", job))
 
 
 def _encoded(codec: str, value: Any) -> bytes:

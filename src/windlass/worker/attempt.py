@@ -11,8 +11,9 @@ import contextvars
 import inspect
 import logging
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from windlass.abort import AbortSignal, StopReason
@@ -22,7 +23,6 @@ from windlass.core.clock import Clock
 from windlass.core.job import JobRecord
 from windlass.core.outcome import Outcome, Settlement
 from windlass.errors import (
-    ConfigError,
     JobTimeoutError,
     ResultError,
     Suspend,
@@ -31,6 +31,8 @@ from windlass.errors import (
 )
 from windlass.hooks import Hooks
 from windlass.job import Job
+from windlass.payload import Call
+from windlass.queue import Queue
 from windlass.registry import Handler
 from windlass.serde import encode_value, get_codec
 from windlass.worker import classify
@@ -45,40 +47,35 @@ class ProcessRunner(Protocol):
     async def run(self, attempt: Attempt) -> Any: ...
 
 
+@dataclass(slots=True, kw_only=True)
 class Tools:
     """What every attempt of a worker shares."""
 
-    def __init__(
-        self,
-        *,
-        clock: Clock,
-        threads: ThreadPoolExecutor,
-        processes: ProcessRunner,
-        strategies: Mapping[str, Strategy],
-        rng: random.Random,
-        max_result_bytes: int,
-        hooks: Hooks,
-        batches: Batches,
-    ) -> None:
-        self.clock = clock
-        self.threads = threads
-        self.processes = processes
-        self.strategies = strategies
-        self.rng = rng
-        self.max_result_bytes = max_result_bytes
-        self.hooks = hooks
-        self.batches = batches
+    clock: Clock
+    threads: ThreadPoolExecutor
+    processes: ProcessRunner
+    strategies: Mapping[str, Strategy]
+    rng: random.Random
+    max_result_bytes: int
+    hooks: Hooks
+    batches: Batches
+    #: What a job shows its handler as ``context``, and where its progress is told.
+    context: Any
+    on_progress: Callable[[Job[Any], Any], None]
+    #: Told how each attempt ended (None: nothing to settle).
+    on_end: Callable[[Attempt, Settlement | None], None]
 
 
 class Attempt:
-    """A job that runs in this worker. ``on_end`` is called once, with the settlement or None."""
+    """A job that runs in this worker."""
 
     __slots__ = (
+        "_job",
         "_timer",
+        "call",
         "error",
         "handler",
-        "job",
-        "on_end",
+        "queue",
         "record",
         "result",
         "signal",
@@ -87,24 +84,38 @@ class Attempt:
         "tools",
     )
 
-    def __init__(
-        self,
-        job: Job[Any],
-        handler: Handler,
-        tools: Tools,
-        on_end: Callable[[Attempt, Settlement | None], None],
-    ) -> None:
-        self.job = job
-        self.record: JobRecord = job.record
+    def __init__(self, queue: Queue, record: JobRecord, call: Call, handler: Handler, tools: Tools) -> None:
+        self.queue = queue
+        self.record = record
+        self.call = call
         self.handler = handler
         self.tools = tools
-        self.on_end = on_end
-        self.signal: AbortSignal = job.abort_signal or AbortSignal()
+        self.signal = AbortSignal()
+        self._job: Job[Any] | None = None
         self.started_ms: float | None = None
         self.task: asyncio.Task[None] | None = None
         self.result: Any = None
         self.error: BaseException | None = None
         self._timer: asyncio.Task[None] | asyncio.TimerHandle | None = None
+
+    def get_job(self) -> Job[Any]:
+        """The job as its handler sees it, made for the first who asks."""
+        if self._job is None:
+            tools = self.tools
+            self._job = Job(
+                self.queue,
+                self.record,
+                held=True,
+                context=tools.context,
+                on_progress=tools.on_progress,
+                call=self.call,
+            )
+            self._job.abort_signal = self.signal
+        return self._job
+
+    @property
+    def job(self) -> Job[Any]:
+        return self.get_job()
 
     def stop(self, reason: StopReason) -> None:
         """Ask it to stop. The first reason stays. A thread cannot be interrupted: it sees the signal."""
@@ -112,50 +123,53 @@ class Attempt:
             return
         self.signal.abort(reason)
         # Before its first step there is nothing to interrupt: run() looks at the signal.
-        if self.started_ms is not None and self.task is not None and self.handler.mode != "thread":
-            self.task.cancel()
+        if self.started_ms is not None and self.task is not None:
+            if self.handler.mode != "thread":
+                self.task.cancel()
+            elif self.handler.batch is not None:
+                self.tools.batches.leave(self)
 
     async def run(self) -> None:
         """Run to the end and report it. None is reported when the lease was lost: nothing to settle."""
-        clock = self.tools.clock
-        self.started_ms = started_ms = clock.monotonic_ms()
-        set_current_job(self.job)
+        now_ms = self.tools.clock.monotonic_ms
+        self.started_ms = started_ms = now_ms()
+        set_current_job(self.get_job)
         settlement: Settlement | None = None
         try:
-            settlement = await self._conclude()
+            try:
+                if self.handler.mode != "process" and self.handler.batch is None:
+                    self.start_timer()
+                if self.signal.reason is not None:
+                    raise asyncio.CancelledError
+                around = self.tools.hooks.execute
+                value = await (self._execute() if around is None else around(self.get_job(), self._execute))
+            except asyncio.CancelledError as exc:
+                settlement = self._stopped(exc)
+            except BaseException as exc:
+                settlement = self._failed(exc)
+            else:
+                settlement = self._returned(value)
         except BaseException as exc:  # our own mistake: the job must come back all the same
             log.exception("an attempt of job %s could not be concluded", self.record.id)
             self.error = exc
             settlement = self.release("worker_error")
         finally:
+            self.task = None  # else the two hold each other, and the collector has to find them
             if self._timer is not None:
                 self._timer.cancel()
             if settlement is not None:
-                settlement.duration_ms = int(clock.monotonic_ms() - started_ms)
-            self.on_end(self, settlement)
-
-    async def _conclude(self) -> Settlement | None:
-        if self.handler.mode != "process" and self.handler.batch is None:
-            self.start_timer()
-        try:
-            if self.signal.aborted:
-                raise asyncio.CancelledError
-            around = self.tools.hooks.execute
-            value = await (self._execute() if around is None else around(self.job, self._execute))
-        except asyncio.CancelledError as exc:
-            return self._stopped(exc)
-        except BaseException as exc:
-            return self._failed(exc)
-        return self._returned(value)
+                settlement.duration_ms = int(now_ms() - started_ms)
+            self.tools.on_end(self, settlement)
 
     def release(self, reason: str) -> Settlement:
         """Give the job back unfinished, at its old place, without using an attempt."""
         return classify.end(self.record, Outcome.RELEASE, reason=reason)
 
     def _returned(self, value: Any) -> Settlement | None:
-        if self.signal.reason is StopReason.LOST:
+        reason = self.signal.reason
+        if reason is StopReason.LOST:
             return None
-        if self.signal.reason is StopReason.TIMEOUT:
+        if reason is StopReason.TIMEOUT:
             return self._failed(self._timeout_error())
         return self._completed(value)
 
@@ -179,7 +193,7 @@ class Attempt:
         return classify.classify(
             self.record,
             error,
-            discarded=self.job.discarded,
+            discarded=self._job is not None and self._job.discarded,
             strategies=self.tools.strategies,
             rng=self.tools.rng,
         )
@@ -193,8 +207,9 @@ class Attempt:
         return UnsupportedByBackendError(store.name, needs)
 
     def _completed(self, value: Any) -> Settlement:
+        record = self.record
         try:
-            data = encode_value(get_codec(self.record.result_codec), value)
+            data = encode_value(get_codec(record.options.result_codec or record.codec), value)
             limit = self.tools.max_result_bytes
             if len(data) > limit:
                 raise ResultError(
@@ -205,46 +220,44 @@ class Attempt:
             self.error = exc
         except Exception as exc:  # whatever a codec of one's own may raise
             kind = type(value).__name__
-            self.error = ResultError(
-                f"the result ({kind}) cannot be stored as {self.record.result_codec}: {exc}"
-            )
+            self.error = ResultError(f"the result ({kind}) cannot be stored as {record.result_codec}: {exc}")
         else:
             self.result = value
             return Settlement(
-                queue=self.record.queue,
-                id=self.record.id,
-                token=self.record.token or "",
+                queue=record.queue,
+                id=record.id,
+                token=record.token or "",
                 outcome=Outcome.COMPLETE,
                 result=data,
             )
-        return classify.classify(self.record, self.error, rng=self.tools.rng)
+        return classify.classify(record, self.error, rng=self.tools.rng)
 
-    async def _execute(self) -> Any:
+    def _execute(self) -> Awaitable[Any]:
+        """What to await: the handler's own coroutine, or one that waits for its thread or child."""
         handler = self.handler
         if handler.mode == "process":
-            return await self.tools.processes.run(self)
+            return self.tools.processes.run(self)
         if handler.batch is not None:
-            return await self.tools.batches.join(self)
+            return self.tools.batches.join(self)
         if handler.takes_job:
-            if handler.mode == "loop":
-                return await handler.call(self.job)
-            return await self._in_thread([self.job], {})
-        call = self.job.call
-        args, kwargs = handler.task.signature.decode(call.args, call.kwargs)
+            if handler.needs is not None:
+                return handler.needs.call(self._invoke, [self.get_job()], {})
+            return self._invoke([self.get_job()], {})
+        args, kwargs = handler.task.signature.decode(self.call.args, self.call.kwargs)
         if handler.needs is not None:
-            return await handler.needs.call(self._invoke, args, kwargs)
-        if handler.mode == "loop":
-            return await handler.call(*args, **kwargs)
-        return await self._in_thread(args, kwargs)
+            return handler.needs.call(self._invoke, args, kwargs)
+        return self._invoke(args, kwargs)
 
-    async def _invoke(self, args: list[Any], kwargs: dict[str, Any]) -> Any:
-        if self.handler.mode == "loop":
-            return await self.handler.call(*args, **kwargs)
-        return await self._in_thread(args, kwargs)
+    def _invoke(self, args: list[Any], kwargs: dict[str, Any]) -> Awaitable[Any]:
+        handler = self.handler
+        if handler.mode == "loop":
+            awaitable: Awaitable[Any] = handler.call(*args, **kwargs)
+            return awaitable
+        return self._in_thread(args, kwargs)
 
     async def _in_thread(self, args: list[Any], kwargs: dict[str, Any]) -> Any:
         loop = asyncio.get_running_loop()
-        self.job.loop = loop
+        self.get_job().loop = loop
         context = contextvars.copy_context()
         call = self.handler.call
         value = await loop.run_in_executor(self.tools.threads, lambda: context.run(call, *args, **kwargs))
@@ -269,12 +282,3 @@ class Attempt:
     async def _timed_stop(self, timeout_ms: int) -> None:
         await self.tools.clock.wait(asyncio.Event(), timeout_ms)
         self.stop(StopReason.TIMEOUT)
-
-
-def check_payload(job: Job[Any]) -> Settlement | None:
-    """A settlement for a job whose stored bytes are not arguments; None when they are."""
-    try:
-        _ = job.call
-    except (ValueError, TypeError, ConfigError) as exc:
-        return classify.bad_payload(job.record, exc)
-    return None

@@ -112,13 +112,14 @@ def as_error(settlement: Settlement) -> JobFailedError:
 def describe(error: BaseException, lines: int) -> ErrorInfo:
     """What is kept of an error: its class, its message, the last ``lines`` of its traceback."""
     name = getattr(error, "error_class", "") or type(error).__name__
-    message = _message(error)[:_MESSAGE_CHARS]
+    message = message_of(error)[:_MESSAGE_CHARS]
     trace = getattr(error, "remote_traceback", "") or _format(error)
     kept = "\n".join(trace.splitlines()[-lines:])[-_TRACE_CHARS:] if lines else ""
     return ErrorInfo(0, 0, name, message, kept, fingerprint(name, message))
 
 
-def _message(error: BaseException) -> str:
+def message_of(error: BaseException) -> str:
+    """What the error says, even if it cannot."""
     try:
         return str(error)
     except Exception:  # a broken __str__ must not hide the failure itself

@@ -15,10 +15,12 @@ import asyncio
 import logging
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
+
+import msgspec
 
 from windlass.backend import requests as rq
 from windlass.backend.store import Store
+from windlass.core.job import JobRecord
 from windlass.core.outcome import Extended
 from windlass.core.probe import reach
 from windlass.errors import StorageError
@@ -30,10 +32,20 @@ _BATCH = 1_000
 _RETRY_MS = 500
 
 
-@dataclass(slots=True)
-class _Held:
-    lease: rq.LeaseRef
+class _Held(msgspec.Struct):
+    token: str
+    record: JobRecord
+    lease_ms: int
     deadline_ms: float
+
+    @property
+    def renew_ms(self) -> float:
+        """When a third of its time is used up."""
+        return self.deadline_ms - self.lease_ms * 2 / 3
+
+    @property
+    def lease(self) -> rq.LeaseRef:
+        return rq.LeaseRef(self.record.queue, self.record.id, self.token, self.lease_ms)
 
 
 class LeaseKeeper:
@@ -58,10 +70,10 @@ class LeaseKeeper:
         self._thread: threading.Thread | None = None
         self._task: asyncio.Task[None] | None = None
 
-    def hold(self, lease: rq.LeaseRef, since_ms: float) -> None:
-        """Keep ``lease``, granted by a request that was sent at ``since_ms`` (monotonic)."""
-        self._held[lease.token] = _Held(lease, since_ms + lease.lease_ms)
-        if since_ms + lease.lease_ms / 3 < self._next_ms:
+    def hold(self, token: str, record: JobRecord, lease_ms: int, since_ms: float) -> None:
+        """Keep the lease of a job, granted by a request that was sent at ``since_ms`` (monotonic)."""
+        self._held[token] = _Held(token, record, lease_ms, since_ms + lease_ms)
+        if since_ms + lease_ms / 3 < self._next_ms:
             self._call(self._nudge)
 
     def drop(self, token: str) -> bool:
@@ -130,18 +142,14 @@ class LeaseKeeper:
         """Time until the first lease has used up a third."""
         now = self._clock.monotonic_ms()
         first = min(
-            (held.deadline_ms - held.lease.lease_ms * 2 / 3 for held in list(self._held.values())),
+            (held.renew_ms for held in list(self._held.values())),
             default=float("inf"),
         )
         return max(first - now, 0)
 
     async def _renew_due(self, store: Store) -> None:
         now = self._clock.monotonic_ms()
-        due = [
-            held
-            for held in list(self._held.values())
-            if held.deadline_ms - held.lease.lease_ms * 2 / 3 <= now + 1
-        ]
+        due = [held for held in list(self._held.values()) if held.renew_ms <= now + 1]
         for start in range(0, len(due), _BATCH):
             await self._renew(store, due[start : start + _BATCH])
 
@@ -158,9 +166,9 @@ class LeaseKeeper:
             if answer is Extended.LOST:
                 self._lose(held)
                 continue
-            held.deadline_ms = sent_ms + held.lease.lease_ms
+            held.deadline_ms = sent_ms + held.lease_ms
             if answer is Extended.CANCELLING:
-                self._tell(self._on_cancel, held.lease.token)
+                self._tell(self._on_cancel, held.token)
 
     def _not_renewed(self, due: list[_Held], exc: StorageError) -> None:
         log.warning("could not renew %d leases, trying again: %s", len(due), exc)
@@ -170,8 +178,8 @@ class LeaseKeeper:
                 self._lose(held)
 
     def _lose(self, held: _Held) -> None:
-        if self.drop(held.lease.token):
-            self._tell(self._on_lost, held.lease.token)
+        if self.drop(held.token):
+            self._tell(self._on_lost, held.token)
 
     def _tell(self, callback: Callable[[str], None], token: str) -> None:
         try:

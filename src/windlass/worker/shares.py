@@ -45,6 +45,10 @@ class SharePlanner:
 
     def plan(self, free: int, active: Counter[str]) -> list[ClaimQueue]:
         """What each queue may contribute to a claim of ``free`` jobs, first queue first."""
+        if len(self._specs) == 1:
+            ((name, _),) = self._specs.items()
+            room_of_all = self._room(name, free, active)
+            return [ClaimQueue(name, room_of_all, room_of_all)] if room_of_all > 0 else []
         room = {name: self._room(name, free, active) for name in self._specs}
         if len(room) == 1 or self._order == "strict":
             return self._in_order(free, active, room)

@@ -28,10 +28,10 @@ from windlass.abort import StopReason
 from windlass.app import Windlass, as_app
 from windlass.backend import requests as rq
 from windlass.backend.protocol import Listener
-from windlass.batch import Batch, to_batch
+from windlass.batch import Batch
 from windlass.core.backoff import Strategy
 from windlass.core.ids import new_id
-from windlass.core.job import JobRecord, WorkerInfo
+from windlass.core.job import Action, JobRecord, WorkerInfo
 from windlass.core.options import check_known
 from windlass.core.outcome import Extended, Outcome, Settled, Settlement
 from windlass.core.probe import reach
@@ -39,17 +39,20 @@ from windlass.core.states import JobState
 from windlass.errors import ConfigError, RateLimitError, StorageError
 from windlass.hooks import ErrorHook, attempt_end
 from windlass.job import Job
+from windlass.payload import unpack
 from windlass.queue import Queue
-from windlass.registry import Handler, Registry
+from windlass.registry import Registry, job_handler
+from windlass.serde import get_codec
 from windlass.worker import classify
-from windlass.worker.attempt import Attempt, Tools, check_payload
+from windlass.worker.attempt import Attempt, Tools
 from windlass.worker.batches import Batches
 from windlass.worker.emitter import Emitter
-from windlass.worker.heartbeat import Heartbeat, rss_kb
+from windlass.worker.heartbeat import Heartbeat, dump_stacks, rss_kb
 from windlass.worker.leases import LeaseKeeper
 from windlass.worker.options import Queues, QueueSpec, WorkerOptions, to_specs
 from windlass.worker.processes import SandboxRunner
-from windlass.worker.services import Duties, Duty, Pruner, Recoverer, Relayer
+from windlass.worker.scheduler import Scheduler
+from windlass.worker.services import Aggregator, Duties, Duty, Leadership, Pruner, Recoverer, Relayer
 from windlass.worker.shares import SharePlanner
 
 log = logging.getLogger("windlass.worker")
@@ -84,6 +87,7 @@ class Worker:
     ) -> None:
         check_known(options, _OPTION_NAMES, "worker option")
         self.options = WorkerOptions(**options)
+        self._lease_ms, self._poll_ms = self.options.ms("lease"), float(self.options.ms("poll"))
         self.app = as_app(url_or_app)
         self._owns_app = self.app is not url_or_app
         if handler is not None and not callable(handler):
@@ -93,7 +97,7 @@ class Worker:
         if handler is None:
             self.registry = self.app.registry
         else:
-            self.registry = Registry(Handler(handler, takes_job=True, batch=to_batch(batch)))
+            self.registry = Registry(job_handler(handler, batch))
         self.id = self.options.id or f"{socket.gethostname()[:80]}:{os.getpid()}:{new_id()[-8:]}"
         self._context = context if context is not None else self.app.context
         self._strategies = {**self.app.backoff_strategies, **(backoff_strategies or {})}
@@ -138,7 +142,7 @@ class Worker:
 
         With ``batch`` it gets a list of jobs, many at once.
         """
-        self.registry.add(name, Handler(handler, takes_job=True, batch=to_batch(batch)), queue)
+        self.registry.add(name, job_handler(handler, batch), queue)
 
     def add_queue(self, name: str, spec: QueueSpec | float = 1) -> None:
         """Serve one more queue from now on."""
@@ -190,11 +194,17 @@ class Worker:
             max_result_bytes=self.app.max_payload_bytes,
             hooks=self.app.hooks,
             batches=Batches(self.app.clock, lambda: self._threads, lambda: self.concurrency),
+            context=self._context,
+            on_progress=self._on_progress,
+            on_end=self._ended,
         )
         self._keeper = LeaseKeeper(store, on_lost=self._on_lost, on_cancel=self._on_cancel)
         await self._keeper.start()
-        self._heartbeat = Heartbeat(store, self.options.ms("heartbeat"), self.info)
+        self._leadership = Leadership(store, self.id, on_change=self._on_leader)
+        self._heartbeat = Heartbeat(store, self.options.ms("heartbeat"), self.info, self._obey)
         self._heartbeat.start()
+        if not self._owns_app:
+            await self.app.deploy_schedules()
         self._duties = self._make_duties()
         if self.options.duties:
             self._duties.start()
@@ -307,12 +317,13 @@ class Worker:
             rss_kb=rss_kb(),
             version=__version__,
             quiet=self._paused or self._closing,
+            leader=self._state == "running" and self._leadership.is_leader,
         )
 
     # --- the pump ----------------------------------------------------------------------------------------
 
     def _topics(self) -> list[str]:
-        return [f"worker:{self.id}", *(f"ready:{name}" for name in self._shares.names)]
+        return [f"worker:{self.id}", "schedules", *(f"ready:{name}" for name in self._shares.names)]
 
     def _wake(self) -> None:
         if self._state in ("running", "closing"):
@@ -347,6 +358,7 @@ class Worker:
             claim = self._plan_claim()
             if self._ends or (claim is not None and self._look):
                 await self._exchange(claim)
+                await asyncio.sleep(0)  # what ends in its first step is settled without a wait in between
             elif self._until_empty and not self._attempts and await self._is_empty():
                 return
             else:
@@ -362,9 +374,7 @@ class Worker:
         queues = self._shares.plan(free, self._busy)
         if not queues:
             return None
-        return rq.Claim(
-            worker=self.id, queues=queues, limit=free, claim_id=new_id(), lease_ms=self.options.ms("lease")
-        )
+        return rq.Claim(worker=self.id, queues=queues, limit=free, claim_id=new_id(), lease_ms=self._lease_ms)
 
     async def _exchange(self, claim: rq.Claim | None) -> None:
         """Settle what ended and claim what fits, in one round trip."""
@@ -409,7 +419,7 @@ class Worker:
         due_ms = claimed.next_due_in_ms
         self._next_due_ms = None if due_ms is None else sent_ms + due_ms
         for record in claimed.jobs:
-            if self._closing:  # the claim was under way when the end began: nobody would stop these
+            if self._closing:  # the stop came while the claim was under way
                 self._end(classify.end(record, Outcome.RELEASE, reason="shutdown"))
             else:
                 self._begin(record, claim.lease_ms, sent_ms)
@@ -419,6 +429,8 @@ class Worker:
             self._emitter.emit("drained")
 
     def _after_settle(self, ends: list[Settlement], answers: list[Settled]) -> None:
+        if answers.count(Settled.OK) == len(ends):
+            return
         for end, answer in zip(ends, answers, strict=True):
             if answer in (Settled.LOST, Settled.GONE):
                 log.warning("job %s: the lease was lost before the attempt was settled", end.id)
@@ -430,12 +442,15 @@ class Worker:
         if (not topics and not self._ends) or any(topic.startswith("ready:") for topic in topics):
             self._look = True
             self._shares.refill()
+        if "schedules" in topics:
+            self._duties.hurry("schedule")
         if f"worker:{self.id}" in topics:
             await self._ask_cancels()
+            await self._heartbeat.run_once()  # somebody may have told us something
 
     def _wait_ms(self) -> float:
         now = self.app.clock.monotonic_ms()
-        wait_ms = self.options.ms("poll")
+        wait_ms = self._poll_ms
         if self._next_due_ms is not None:
             wait_ms = min(wait_ms, max(round(self._next_due_ms - now) + 1, 1))
         if self._limited_until_ms > now:
@@ -468,28 +483,30 @@ class Worker:
         queue = self._queues.get(record.queue)
         if queue is None:
             queue = self._queues[record.queue] = self.app.queue(record.queue)
+        token = record.token or ""
         handler = self.registry.find(record.queue, record.task)
         if handler is None:
             facts = {"job_id": record.id, "task": record.task, "queue": record.queue}
             log.warning("no handler here for task %r of queue %r", record.task, record.queue, extra=facts)
             self._end(classify.unknown_task(record))
             return
-        job: Job[Any] = Job(queue, record, held=True, context=self._context, on_progress=self._on_progress)
-        bad = check_payload(job)
-        if bad is not None:
+        try:
+            call = unpack(get_codec(record.codec).decode(record.payload))
+        except (ValueError, TypeError, ConfigError) as exc:  # these bytes are not arguments
+            bad = classify.bad_payload(record, exc)
             self._end(bad)
+            job: Job[Any] = Job(queue, record, held=True, context=self._context)
             self._emitter.emit("failed", job, classify.as_error(bad))
             return
-        attempt = Attempt(job, handler, self._tools, self._ended)
-        token = record.token or ""
+        attempt = Attempt(queue, record, call, handler, self._tools)
+        if not self._attempts:
+            self._idle.clear()
         self._attempts[token] = attempt
         self._busy[record.queue] += 1
-        self._idle.clear()
-        lease = rq.LeaseRef(record.queue, record.id, token, record.options.lease_ms or lease_ms)
-        self._keeper.hold(lease, since_ms)
+        self._keeper.hold(token, record, record.options.lease_ms or lease_ms, since_ms)
         attempt.task = self._loop.create_task(attempt.run())
         if self._emitter.wants("active"):
-            self._emitter.emit("active", job)
+            self._emitter.emit("active", attempt.job)
 
     def _ended(self, attempt: Attempt, settlement: Settlement | None) -> None:
         """An attempt is over: free its slot, hand its end to the pump."""
@@ -549,9 +566,7 @@ class Worker:
     async def _ask_cancels(self) -> None:
         """Somebody cancelled a job that may run here: ask which."""
         leases = [
-            rq.LeaseRef(
-                a.record.queue, a.record.id, token, a.record.options.lease_ms or self.options.ms("lease")
-            )
+            rq.LeaseRef(a.record.queue, a.record.id, token, a.record.options.lease_ms or self._lease_ms)
             for token, a in self._attempts.items()
         ]
         if not leases:
@@ -628,12 +643,35 @@ class Worker:
         options, store = self.options, self.app.store
         recoverer = Recoverer(store, options.recover_ms, lambda job_id: self._emitter.emit("stalled", job_id))
         duties: list[Duty] = [recoverer, Pruner(store, options.ms("prune_every"))]
+        if store.capabilities.schedules:
+            leads = lambda: self._leadership.is_leader  # noqa: E731 - asked again at every slot
+            duties.append(Scheduler(store, self.app.schedule_strategies, leads))
+        if store.capabilities.metrics:
+            duties.append(Aggregator(store))
         if store.capabilities.flows:
             duties.append(self._relayer)
-        return Duties(store, self.id, duties, self._rng, on_leader=self._on_leader)
+        return Duties(store, self._leadership, duties, self._rng)
 
     def _on_leader(self, leads: bool) -> None:
         self._emitter.emit("leadership_acquired" if leads else "leadership_lost")
+
+    def _obey(self, action: Action) -> None:
+        """Do what somebody told this worker from afar."""
+        log.info("told to %s", action)
+        match action:
+            case "quiet":
+                self.pause()
+            case "resume":
+                self.resume()
+            case "stop":
+                self._stop_soon(force=False)
+            case "dump":
+                log.warning("what runs here now:\n%s", dump_stacks())
+
+    def _stop_soon(self, *, force: bool) -> None:
+        task = self._loop.create_task(self.close(force=force))
+        self._stop_tasks.add(task)
+        task.add_done_callback(self._stop_tasks.discard)
 
     def _handle_signals(self) -> None:
         asked = 0
@@ -642,9 +680,7 @@ class Worker:
             nonlocal asked
             asked += 1
             log.info("stopping%s", "" if asked == 1 else " at once")
-            task = self._loop.create_task(self.close(force=asked > 1))
-            self._stop_tasks.add(task)
-            task.add_done_callback(self._stop_tasks.discard)
+            self._stop_soon(force=asked > 1)
 
         for number in (signal.SIGTERM, signal.SIGINT):
             self._loop.add_signal_handler(number, stop)
@@ -665,5 +701,5 @@ def _log_attempt(level: int, what: str, attempt: Attempt, elapsed_ms: int | None
     }
     if elapsed_ms is not None:
         facts["elapsed_ms"] = elapsed_ms
-    error = f": {attempt.error}" if attempt.error is not None else ""
+    error = f": {classify.message_of(attempt.error)}" if attempt.error is not None else ""
     log.log(level, "job %s (%s) %s%s", record.id, record.task, what, error, extra=facts)

@@ -75,6 +75,20 @@ def test_company_large_requests_and_probes_send_calls_to_the_thread(tmp_path: Pa
     asyncio.run(work())
 
 
+def test_who_adds_without_end_lets_timers_have_their_turn(tmp_path: Path, alone: None) -> None:
+    async def work() -> None:
+        async with opened(tmp_path / "jobs.db") as store:
+            await add(store, new())
+            seen = writers(store)
+            stopped: list[bool] = []
+            asyncio.get_running_loop().call_soon(stopped.append, True)
+            while not stopped:
+                await add(store, new())
+            assert seen == {"MainThread"}
+
+    asyncio.run(work())
+
+
 def test_a_slow_disk_sends_calls_to_the_thread(
     tmp_path: Path, alone: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -5,15 +5,16 @@ from __future__ import annotations
 import sqlite3
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from tests.backends.sqlite.support import add, claim, ended, new, opened, settle
 from windlass.backend import requests as rq
 from windlass.backends.memory import MemoryBackend
 from windlass.backends.memory import store as memory_store
-from windlass.backends.sqlite import SqliteBackend, tx, verbs_changes, verbs_duties, verbs_reads
+from windlass.backends.sqlite import SqliteBackend, logs, tx, verbs_changes, verbs_duties, verbs_reads
 from windlass.core.ids import new_id
-from windlass.core.job import EVENTS_KEPT, ErrorInfo, JobRef, NewJob
+from windlass.core.job import EVENTS_KEPT, AttemptRecord, ErrorInfo, JobRef, NewJob
 from windlass.core.outcome import Outcome, Settlement
 from windlass.core.states import JobState
 from windlass.errors import ConfigError, HistoryTrimmedError
@@ -75,6 +76,60 @@ async def test_a_cursor_below_the_oldest_record_is_an_error(tmp_path: Path) -> N
         await settle(store, *map(ended, await claim(store, now_ms=NOW)), now_ms=NOW)
         page = await store.execute(rq.ReadHistory(queue="q", after=4))
         assert (len(page.records), page.last, page.newest) == (1, 5, 5)
+
+
+@pytest.mark.parametrize("chunk", [2, 3, 1_000])
+async def test_what_is_stored_in_runs_is_read_one_by_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, chunk: int
+) -> None:
+    monkeypatch.setattr(logs, "CHUNK", chunk)
+    memory = MemoryBackend()
+    async with opened(tmp_path / "jobs.db") as store:
+        for backend in (memory, store):
+            await _some_of_everything(backend)
+        for after in range(25):
+            events = rq.ReadEvents(queue="q", after=after, limit=4)
+            assert await store.execute(events) == await memory.execute(events)
+        for after in range(8):
+            page = rq.ReadHistory(queue="q", after=after, limit=3)
+            want, got = await memory.execute(page), await store.execute(page)
+            assert (got.last, got.newest) == (want.last, want.newest)
+            assert [_without_token(row) for row in got.records] == [
+                _without_token(row) for row in want.records
+            ]
+
+
+async def _some_of_everything(backend: MemoryBackend | SqliteBackend) -> None:
+    """Eight jobs of two tasks start together and end in different ways, in no particular order."""
+    jobs = [
+        NewJob(queue="q", id=f"j{n}", request_id=f"j{n}", task=f"t{n // 3}", payload=b"", delay_ms=n // 7)
+        for n in range(8)
+    ]
+    await backend.execute(rq.Add(jobs=jobs, now_ms=NOW))
+    claim_ = rq.Claim(
+        worker="w", queues=[rq.ClaimQueue("q", 9, 9)], limit=9, claim_id=new_id(), now_ms=NOW + 5
+    )
+    tokens = {job.id: job.token or "" for job in (await backend.execute(claim_)).jobs}
+    ends = [
+        Settlement(queue="q", id=job_id, token=tokens[job_id], outcome=outcome, duration_ms=number)
+        for number, (job_id, outcome) in enumerate(
+            [
+                ("j4", Outcome.COMPLETE),
+                ("j3", Outcome.COMPLETE),
+                ("j5", Outcome.RETRY),
+                ("j1", Outcome.COMPLETE),
+                ("j2", Outcome.COMPLETE),
+                ("j0", Outcome.COMPLETE),
+                ("j6", Outcome.FAIL),
+                ("j7", Outcome.COMPLETE),
+            ]
+        )
+    ]
+    await backend.execute(rq.Settle(items=ends, now_ms=NOW + 9))
+
+
+def _without_token(row: AttemptRecord) -> tuple[object, ...]:
+    return msgspec.structs.astuple(row)[1:]
 
 
 @pytest.mark.parametrize("archived", [None, {"q": 5}, {"q": 30}, {}])

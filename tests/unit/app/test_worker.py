@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import threading
 from collections import Counter
 from typing import Any
@@ -21,9 +22,10 @@ from tests.unit.app.support import (
     work_off,
     working,
 )
-from windlass import Job, JobState, Queue, QueueSpec, StorageError, Windlass, Worker
+from windlass import Job, JobState, Queue, QueueSpec, StorageError, Windlass, Worker, current_job
 from windlass.backend import requests as rq
 from windlass.registry import from_callback
+from windlass.worker.attempt import Attempt
 
 
 async def _ok(job: Job[Any]) -> str:
@@ -700,3 +702,20 @@ async def test_waiting_for_a_child_is_not_part_of_the_timeout(app: Windlass) -> 
     await work_off(app, "default", concurrency=4, process_slots=1)
     states = [(await job.refresh()).state for job in jobs]
     assert states == [JobState.COMPLETED] * 4
+
+
+async def test_an_ended_attempt_is_freed_without_the_collector(app: Windlass, queue: Queue) -> None:
+    @app.task(name="work")
+    async def work() -> None:
+        seen.append(current_job().id)
+
+    seen: list[str] = []
+    jobs = [await work.enqueue() for _ in range(3)]
+    gc.collect()
+    gc.disable()
+    try:
+        await work_off(app, "default")
+        assert seen == [job.id for job in jobs]
+        assert not [thing for thing in gc.get_objects() if isinstance(thing, Attempt)]
+    finally:
+        gc.enable()

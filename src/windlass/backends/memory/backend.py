@@ -16,7 +16,17 @@ from windlass.core.ids import check_queue_name
 
 R = TypeVar("R")
 
-_CAPABILITIES = Capabilities(durable=False, shared=False, lifo=True, flows=True, signals=True, streams=True)
+_CAPABILITIES = Capabilities(
+    durable=False,
+    shared=False,
+    lifo=True,
+    schedules=True,
+    metrics=True,
+    commands=True,
+    flows=True,
+    signals=True,
+    streams=True,
+)
 
 
 class _Shared:

@@ -17,6 +17,8 @@ from windlass.backend import flows as fl
 from windlass.backend import requests as rq
 from windlass.backend import streams as sm
 from windlass.backends.memory.flows import Flows
+from windlass.backends.memory.metrics import MemoryMetrics
+from windlass.backends.memory.schedules import Jobs, MemorySchedules
 from windlass.backends.memory.streams import Streams
 from windlass.core import transitions
 from windlass.core.job import (
@@ -28,6 +30,7 @@ from windlass.core.job import (
     LOGS_KEPT,
     ArchiverInfo,
     AttemptRecord,
+    Command,
     CounterRow,
     Event,
     EventType,
@@ -146,12 +149,16 @@ class MemoryStore:
             rq.ListWorkers: self._list_workers,
             rq.Archive: self._archive,
             rq.ListArchivers: self._list_archivers,
+            rq.CommandWorker: self._command,
             fl.GetDependencies: self._get_dependencies,
             fl.Relay: self._relay,
             fl.Signal: self._signal,
             sm.AppendStream: self._append_stream,
             sm.ReadStream: self._read_stream,
         }
+        self._schedules = MemorySchedules(Jobs(self._find, self._add_one, self._make_known, self._tell))
+        self._metrics = MemoryMetrics(self._history_ranges)
+        self._verbs |= self._schedules.verbs() | self._metrics.verbs()
 
     def apply(self, request: rq.Request[R], now_ms: int) -> tuple[R, set[str]]:
         """Carry out ``request`` at ``now_ms``; returns its answer and the topics to tell listeners."""
@@ -173,6 +180,19 @@ class MemoryStore:
         if found is None:
             found = self._queues[name] = _Queue(name)
         return found
+
+    def _make_known(self, name: str) -> None:
+        self._queue(name).known = True
+
+    def _tell(self, topic: str) -> None:
+        self._topics.add(topic)
+
+    def _history_ranges(self) -> dict[str, tuple[int, int]]:
+        """The newest and the oldest record of each queue's history."""
+        return {
+            name: (queue.last_history, queue.last_history - len(queue.history) + 1)
+            for name, queue in self._queues.items()
+        }
 
     def _find(self, ref: JobRef) -> JobRecord | None:
         queue = self._queues.get(ref.queue)
@@ -403,17 +423,21 @@ class MemoryStore:
             del self._workers[worker_id]
         archivers = self._list_archivers(rq.ListArchivers(), scribe)
         history = sum(self._trim_history(queue, archivers, now_ms) for queue in self._queues.values())
+        metrics = self._metrics.prune(now_ms, request.limit)
         return rq.Pruned(
             jobs=min(len(old), request.limit),
             ids=len(gone_ids),
             history=history,
             workers=len(gone_workers),
-            more=len(old) > request.limit,
+            metrics=metrics,
+            more=len(old) > request.limit or metrics == request.limit,
         )
 
     def _trim_history(self, queue: _Queue, archivers: list[ArchiverInfo], now_ms: int) -> int:
         """Drop what is old or too much; what a live archiver has not copied goes only over the hard bound."""
         copied = min((info.cursors.get(queue.name, 0) for info in archivers), default=queue.last_history)
+        rolled_up = self._metrics.holds_from(queue.name, now_ms)
+        copied = copied if rolled_up is None else min(copied, rolled_up)
         count = 0
         while queue.history:
             at, record = queue.history[0]
@@ -457,16 +481,25 @@ class MemoryStore:
         del self._leaders[request.role]
         return True
 
-    def _beat(self, request: rq.Beat, scribe: Scribe) -> bool:
+    def _beat(self, request: rq.Beat, scribe: Scribe) -> Command | None:
         if request.gone:
             self._workers.pop(request.worker.id, None)
-            return False
+            return None
         worker = copy(request.worker)
         worker.beat_ms = scribe.now_ms
         known = self._workers.get(worker.id)
         worker.started_ms = known.started_ms if known else scribe.now_ms
+        worker.command = known.command if known else None
         self._workers[worker.id] = worker
-        return False
+        return worker.command
+
+    def _command(self, request: rq.CommandWorker, scribe: Scribe) -> bool:
+        worker = self._workers.get(request.worker)
+        if worker is None:
+            return False
+        worker.command = Command(action=request.action, id=request.id)
+        self._topics.add(f"worker:{worker.id}")
+        return True
 
     # --- changes ---------------------------------------------------------------------------------------
 
@@ -573,6 +606,7 @@ class MemoryStore:
         if request.forget and not queue.jobs:
             queue.paused, queue.known = False, False
             queue.events.clear()
+            self._schedules.forget_queue(queue.name)
         return rq.Purged(min(len(found), request.limit), [job.id for job in found[: request.limit]])
 
     def _set_result_ttl(self, request: rq.SetResultTtl, scribe: Scribe) -> rq.ChangeResult:

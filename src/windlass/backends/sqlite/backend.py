@@ -23,7 +23,16 @@ if TYPE_CHECKING:
 R = TypeVar("R")
 
 _CAPABILITIES = Capabilities(
-    durable=True, shared=True, transactional_add=True, lifo=True, flows=True, signals=True, streams=True
+    durable=True,
+    shared=True,
+    transactional_add=True,
+    lifo=True,
+    schedules=True,
+    metrics=True,
+    commands=True,
+    flows=True,
+    signals=True,
+    streams=True,
 )
 
 

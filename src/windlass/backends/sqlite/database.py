@@ -74,12 +74,10 @@ class Database:
         if lane.ended.done():
             raise StorageError(f"{self.settings.shown} is closed")
         call = Call(request, self.settings.timeout, self._explain)
-        desk = self._desk(call.loop)
-        if is_short(request):
-            desk.take(call)
-        else:
-            desk.hand_on()
-            lane.put(call)
+        if is_short(request) and self._desk(call.loop).write(call):
+            await asyncio.sleep(0)  # whoever adds without end must let timers and signals have their turn
+            return call.future.result()
+        lane.put(call)
         return await call.future
 
     def listen(self, topics: Iterable[str]) -> HubListener:
@@ -90,7 +88,6 @@ class Database:
 
     async def stop(self) -> None:
         """End the threads after the calls that are under way, and close every connection."""
-        self._desk(asyncio.get_running_loop()).hand_on()
         lanes: list[Lane] = [self._writer] + ([self._reader] if self._reader else [])
         for lane in lanes:
             lane.stop()

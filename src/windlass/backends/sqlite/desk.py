@@ -3,8 +3,8 @@
 Handing a call to the writer's thread and back costs two switches of threads, on a fast disk as much as the
 fsync they hide. They hide it from the other tasks of the loop: where there are none (a script that adds one
 job after the other, the loop behind the synchronous API), the loop would only sleep. There the transaction
-runs on the spot, unless that could take long: when anybody else is writing, when many calls come at once,
-or when the disk was slow lately, the thread does it as always.
+runs on the spot, unless that could take long: when anybody else is writing, when other tasks are there, or
+when the disk was slow lately, the thread does it as always.
 """
 
 from __future__ import annotations
@@ -22,14 +22,13 @@ if TYPE_CHECKING:
     from windlass.backends.sqlite.wake import Wake
     from windlass.backends.sqlite.writer import Writer
 
-#: Jobs, calls and bytes that are little enough.
+#: Jobs and bytes that are little enough.
 SHORT_JOBS = 4
-SHORT_CALLS = 4
 SHORT_BYTES = 16_384
 #: The caller, and one that waits for it.
 _TASKS = 2
-#: A commit that took longer than this sends all calls to the thread for a while; so does company.
-_SLOW_S = 0.002
+#: When commits take longer than this, calls go to the thread for a while; so they do in company.
+_SLOW_S = 0.005
 _PAUSE_S = 1.0
 #: How often to count the tasks of the loop.
 _LOOK_S = 0.02
@@ -52,31 +51,28 @@ class Desk:
         self._session = session
         self._writer = writer
         self._wake = wake
-        self._calls: list[Call[Any]] = []
         self._not_before = 0.0
         self._look_again = 0.0
 
-    def take(self, call: Call[Any]) -> None:
-        """Carry out ``call`` in the loop's next turn, together with those that come until then."""
-        self._calls.append(call)
-        if len(self._calls) == 1:
-            self.loop.call_soon(self._serve)
-
-    def hand_on(self) -> None:
-        """Leave what was taken to the thread: a call that comes after it must not overtake it."""
-        calls, self._calls = self._calls, []
-        for call in calls:
-            self._writer.put(call)
-
-    def _serve(self) -> None:
-        if self._may_write() and self._write(self._calls):
-            self._calls = []
-        else:
-            self.hand_on()
+    def write(self, call: Call[Any]) -> bool:
+        """Carry out ``call`` now; False, and nothing was done, when that could take long."""
+        if not self._may_write():
+            return False
+        done = self._session.run_now(call)
+        if done is None:
+            return False
+        answers, topics = done
+        if topics:
+            self._wake.announce(topics)
+        for answered, value, error in answers:
+            answered.answer(value, error)
+        if self._session.checkpoint_due:
+            self._writer.nudge()
+        return True
 
     def _may_write(self) -> bool:
         now = time.monotonic()
-        if now < self._not_before or not 0 < len(self._calls) <= SHORT_CALLS or probe._installed is not None:
+        if now < self._not_before or probe._installed is not None:
             return False
         if now > self._look_again:
             self._look_again = now + _LOOK_S
@@ -87,16 +83,3 @@ class Desk:
             self._not_before = now + _PAUSE_S
             return False
         return self._writer.idle
-
-    def _write(self, calls: list[Call[Any]]) -> bool:
-        done = self._session.run_now(calls)
-        if done is None:
-            return False
-        answers, topics = done
-        if topics:
-            self._wake.announce(topics)
-        for call, value, error in answers:
-            call.answer(value, error)
-        if self._session.checkpoint_due:
-            self._writer.nudge()
-        return True

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from windlass.core.job import AttemptRecord, ErrorInfo, Event, JobRecord, SignalValue, WorkerInfo
+from windlass.core.job import ErrorInfo, JobRecord, SignalValue, WorkerInfo
 from windlass.core.options import StoredOptions
 from windlass.core.retention import keep_until, spare_until
 from windlass.core.states import FINISHED, JobState
@@ -39,8 +39,6 @@ _options_decoder = msgspec.json.Decoder(StoredOptions)
 decode_cursors = msgspec.json.Decoder(dict[str, int]).decode
 _errors_decoder = msgspec.json.Decoder(list[ErrorInfo])
 _pack = msgspec.msgpack.Encoder().encode
-unpack_events = msgspec.msgpack.Decoder(list[Event]).decode
-unpack_history = msgspec.msgpack.Decoder(list[AttemptRecord]).decode
 _unpack_signals = msgspec.msgpack.Decoder(dict[str, SignalValue]).decode
 unpack_worker = msgspec.msgpack.Decoder(WorkerInfo).decode
 

@@ -26,6 +26,9 @@ if TYPE_CHECKING:
     from windlass.backends.sqlite.settings import Settings
     from windlass.backends.sqlite.wake import Wake
 
+#: A commit that took longer than this was held up by something else; it counts as no more.
+_HICCUP_S = 0.02
+
 
 class Session:
     """Belongs to whoever holds ``mutex``."""
@@ -38,7 +41,7 @@ class Session:
         self._clock = SteadyClock()
         self._meta: Meta | None = None
         self._version = -1
-        #: How long the last commit took (0: there was none).
+        #: How long commits take, by the last few of them: one that met a busy disk says little.
         self.commit_s = 0.0
         #: About how many pages were written to the log since it was last copied into the file.
         self._pages = 0.0
@@ -103,7 +106,7 @@ class Session:
             reach("sqlite.committing")
             began = time.perf_counter()
             self._cursor.execute("COMMIT")
-            self.commit_s = time.perf_counter() - began
+            self.commit_s += (min(time.perf_counter() - began, _HICCUP_S) - self.commit_s) / 8
         except Exception as exc:
             self._wake.own_activity -= done
             self._roll_back(tx)
@@ -128,15 +131,15 @@ class Session:
         self._pages += PAGES
         return [(calls[0], done[0], None)], done[1], done[2]
 
-    def run_now(self, calls: list[Call[Any]]) -> tuple[list[Answer], set[str]] | None:
-        """A whole transaction for ``calls``, if that needs no waiting; else None, and nothing was done."""
+    def run_now(self, call: Call[Any]) -> tuple[list[Answer], set[str]] | None:
+        """A whole transaction for ``call``, if that needs no waiting; else None, and nothing was done."""
         if not self.mutex.acquire(blocking=False):
             return None
         try:
             if not self.lock.try_acquire():
                 return None
             try:
-                return self.run([call for call in calls if call.begin()]) if self._can_begin() else None
+                return self.run([call]) if self._can_begin() and call.begin() else None
             finally:
                 self.lock.release()
         finally:

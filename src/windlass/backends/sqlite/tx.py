@@ -8,11 +8,19 @@ fails takes back its own share only.
 
 from __future__ import annotations
 
-from collections import Counter as Counted
 from operator import attrgetter, itemgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from windlass.backends.sqlite.flows import Flows
+from windlass.backends.sqlite.logs import (
+    AttemptRun,
+    EventRun,
+    NoteRun,
+    count_notes,
+    event_chunks,
+    history_chunks,
+    run_of,
+)
 from windlass.backends.sqlite.rows import (
     LOG_KEY,
     STATES,
@@ -25,20 +33,20 @@ from windlass.backends.sqlite.rows import (
     storable,
     unpack_deltas,
 )
+from windlass.backends.sqlite.statements import SPAN
 from windlass.core import transitions
 from windlass.core.job import EVENTS_KEPT, JobRecord, JobRef
 from windlass.core.states import FINISHED, TIMED, JobState
-from windlass.core.transitions import Note, Scribe
+from windlass.core.transitions import EventData, Scribe
 
 if TYPE_CHECKING:
+    import sqlite3
     from collections.abc import Iterable
 
     from windlass.backends.sqlite.connection import Executor
     from windlass.backends.sqlite.statements import Statements
-    from windlass.core.job import AttemptRecord
+    from windlass.core.job import AttemptRecord, EventType
 
-#: Most records in one chunk of a log: bounds what a reader has to unpack for one of them.
-CHUNK = 1_000
 #: Chunks, and events in them, whose counts may stand outside the totals.
 FOLD_CHUNKS = 64
 FOLD_EVENTS = 2_000
@@ -47,7 +55,6 @@ _STATES = tuple(JobState)
 
 _first = itemgetter(0)
 _queue = attrgetter("queue")
-_task_and_outcome = attrgetter("task", "outcome")
 
 Counter = tuple[str, str, str]
 Tally = tuple[str, JobState]
@@ -156,6 +163,9 @@ class Queues:
 class Step(Scribe):
     """One request at work inside a transaction. Absorbed by the ``Tx`` when it succeeds."""
 
+    notes: list[NoteRun]  # type: ignore[assignment]
+    history: list[AttemptRecord | AttemptRun]  # type: ignore[assignment]
+
     def __init__(self, tx: Tx, now_ms: int) -> None:
         super().__init__(now_ms, self._fresh_place)
         self.tx = tx
@@ -212,6 +222,22 @@ class Step(Scribe):
             return self.conn.executemany(self.sql[name], rows).rowcount
         except UnicodeEncodeError:
             return self.conn.executemany(self.sql[name], storable(rows)).rowcount
+
+    def among(self, name: str, seqs: list[int], *params: Any) -> sqlite3.Cursor:
+        """Execute a statement about the jobs numbered ``seqs``, which are different numbers.
+
+        Jobs that were added one after the other, the common case, are found twice as fast by a range.
+        """
+        first, last = min(seqs), max(seqs)
+        if last - first == len(seqs) - 1:
+            return self.conn.execute(self.sql[name + SPAN], (*params, first, last))
+        return self.conn.execute(self.sql[name], (*params, str(seqs)))
+
+    def note_run(self, queue: str, event: EventType, task: str, data: EventData) -> list[str]:
+        """Take down that ``event`` happened to jobs whose ids the caller puts into the list that it gets."""
+        ids: list[str] = []
+        self.notes.append((queue, event, ids, task, data))
+        return ids
 
     def queue(self, name: str) -> int:
         """The number of a queue, which is made when it is new."""
@@ -275,7 +301,9 @@ class Step(Scribe):
 
     def drop_unseen(self, seqs: list[int]) -> None:
         """As ``drop``, without reading whole records."""
-        for _, num, job_id, state, options, enqueued_ms in self.all("job_ends", str(seqs)):
+        if not seqs:
+            return
+        for _, num, job_id, state, options, enqueued_ms in self.among("job_ends", seqs).fetchall():
             queue = self.queues.name(num)
             kept_ms = decode_options(options).keep_id_ms
             self._keep_id(queue, job_id, 0 if kept_ms is None else enqueued_ms + kept_ms)
@@ -288,16 +316,12 @@ class Step(Scribe):
             self.queues.no_kept_ids = False
 
     def _delete(self, seqs: list[int]) -> None:
-        if seqs:
-            for statement in (
-                "job_delete",
-                "payload_delete",
-                "log_delete",
-                "edge_delete",
-                "stream_delete",
-                "chunk_delete",
-            ):
-                self.run(statement, str(seqs))
+        if not seqs:
+            return
+        self.among("job_delete", seqs)
+        self.among("payload_delete", seqs)
+        for statement in ("log_delete", "edge_delete", "stream_delete", "chunk_delete"):
+            self.run(statement, str(seqs))
 
     def totals(self, queue: str) -> dict[JobState, int]:
         """How many jobs of a queue are in each state, as of now."""
@@ -320,8 +344,8 @@ class Tx:
         self.now_ms = now_ms
         self.last_place = meta.last_place
         #: Not written yet: notes with their times, attempt records, counts.
-        self.notes: list[tuple[int, list[Note]]] = []
-        self.history: list[AttemptRecord] = []
+        self.notes: list[tuple[int, list[NoteRun]]] = []
+        self.history: list[AttemptRecord | AttemptRun] = []
         self.counts: dict[Counter, int] = {}
         self.tallies: dict[Tally, int] = {}
         self.known: dict[str, bool] = {}
@@ -360,11 +384,15 @@ class Tx:
 
     def held_notes(self, queue: str) -> int:
         """How many notes about a queue are not written yet."""
-        return sum(note[0] == queue for _, notes in self.notes for note in notes)
+        return sum(count_notes([note for note in notes if note[0] == queue]) for _, notes in self.notes)
 
     def held_history(self, queue: str) -> int:
         """How many attempt records of a queue are not written yet."""
-        return sum(ended.queue == queue for ended in self.history)
+        return sum(
+            len(ended.attempts) if isinstance(ended, AttemptRun) else 1
+            for ended in self.history
+            if ended.queue == queue
+        )
 
     # --- writing it down ----------------------------------------------------------------------------
 
@@ -418,28 +446,32 @@ class Tx:
 class _Pen:
     """What one transaction writes about one queue."""
 
-    __slots__ = ("at_ms", "counts", "events", "history", "queue", "tallies")
+    __slots__ = ("at_ms", "counts", "ended", "events", "history", "noted", "queue", "tallies")
 
     def __init__(self, queue: Queue) -> None:
         self.queue = queue
+        #: Events and attempts as runs, the number of each, and the newest event's time.
+        self.events: list[EventRun] = []
+        self.noted = 0
         self.at_ms = 0
-        self.events: list[tuple[Any, ...]] = []
-        self.history: list[AttemptRecord] = []
+        self.history: list[AttemptRun] = []
+        self.ended = 0
         self.counts: dict[tuple[str, str], int] = {}
         self.tallies: list[tuple[JobState, int]] = []
 
-    def note(self, now_ms: int, notes: list[Note]) -> None:
-        """Give notes their numbers."""
-        first = self.queue.last_event + 1
-        self.queue.last_event += len(notes)
+    def note(self, now_ms: int, notes: list[NoteRun]) -> None:
+        """Take over events."""
+        self.noted += count_notes(notes)
         self.at_ms = max(self.at_ms, now_ms)
-        self.events += [(number, now_ms, *note[1:]) for number, note in enumerate(notes, first)]
+        self.events += [(now_ms, *note[1:]) for note in notes]
 
-    def end(self, records: list[AttemptRecord]) -> None:
-        """Take over attempt records and count them."""
-        self.history += records
-        for (task, outcome), by in Counted(map(_task_and_outcome, records)).items():
-            self.count(task, outcome, by)
+    def end(self, records: list[AttemptRecord | AttemptRun]) -> None:
+        """Take over attempts and count them."""
+        for ended in records:
+            run = ended if isinstance(ended, AttemptRun) else run_of(ended)
+            self.history.append(run)
+            self.ended += len(run.attempts)
+            self.count(run.task, run.outcome, len(run.attempts))
 
     def count(self, task: str, outcome: str, by: int) -> None:
         key = (task, outcome)
@@ -451,19 +483,20 @@ class _Pen:
         counts = [(task, outcome, by) for (task, outcome), by in self.counts.items()]
         deltas = pack((self.tallies, counts))
         if self.history:
-            at_ms = max(ended.finished_ms for ended in self.history)
-            last = queue.last_history
-            for part in _parts(self.history):
-                conn.execute(sql["history_insert"], (base + last + len(part), last + 1, at_ms, pack(part)))
-                last += len(part)
-            queue.last_history = last
+            at_ms = max([run.finished_ms for run in self.history])
+            for count, records in history_chunks(self.history, self.ended):
+                last = queue.last_history
+                queue.last_history = last + count
+                conn.execute(sql["history_insert"], (base + last + count, last + 1, at_ms, records))
         if not self.events:
             fold(conn, sql, queue, [deltas])
             return
-        for part in _parts(self.events):
-            first, last = part[0][0], part[-1][0]
-            mine = deltas if first == self.events[0][0] else None  # once is enough
-            conn.execute(sql["event_insert"], (base + last, first, self.at_ms, mine, pack(part)))
+        mine: bytes | None = deltas
+        for count, records in event_chunks(self.events, self.noted):
+            last = queue.last_event
+            queue.last_event = last + count
+            conn.execute(sql["event_insert"], (base + last + count, last + 1, self.at_ms, mine, records))
+            mine = None  # once is enough
             queue.unfolded += 1
         if queue.unfolded >= FOLD_CHUNKS or queue.last_event - queue.folded >= FOLD_EVENTS:
             fold(conn, sql, queue)
@@ -528,12 +561,6 @@ def _by_queue(records: list[Any]) -> Iterable[tuple[str, list[Any]]]:
     for item in records:
         parts.setdefault(queue_of(item), []).append(item)
     return parts.items()
-
-
-def _parts(records: list[Any]) -> list[list[Any]]:
-    if len(records) <= CHUNK:
-        return [records]
-    return [records[first : first + CHUNK] for first in range(0, len(records), CHUNK)]
 
 
 def _add_to(totals: dict[Any, int], more: dict[Any, int]) -> None:

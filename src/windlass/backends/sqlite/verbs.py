@@ -5,9 +5,18 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from windlass.backend import flows as fl
+from windlass.backend import metrics as mq
 from windlass.backend import requests as rq
+from windlass.backend import schedules as sq
 from windlass.backend import streams as sm
-from windlass.backends.sqlite import verbs_changes, verbs_duties, verbs_flows, verbs_lifecycle
+from windlass.backends.sqlite import (
+    verbs_changes,
+    verbs_duties,
+    verbs_flows,
+    verbs_lifecycle,
+    verbs_metrics,
+    verbs_schedules,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -35,6 +44,13 @@ WRITES: dict[type[Any], Callable[[Step, Any], Any]] = {
     rq.PauseQueue: verbs_changes.pause,
     rq.Purge: verbs_changes.purge,
     rq.SetResultTtl: verbs_changes.set_result_ttl,
+    rq.CommandWorker: verbs_duties.command_worker,
+    sq.PutSchedule: verbs_schedules.put,
+    sq.RemoveSchedule: verbs_schedules.remove,
+    sq.PauseSchedule: verbs_schedules.pause,
+    sq.FireSchedule: verbs_schedules.fire,
+    mq.AddMetrics: verbs_metrics.add,
+    mq.AddMark: verbs_metrics.add_mark,
     fl.Relay: verbs_flows.relay,
     fl.Signal: verbs_flows.signal,
     sm.AppendStream: verbs_flows.append_stream,

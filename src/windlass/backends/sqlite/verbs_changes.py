@@ -191,4 +191,5 @@ def _forget(step: Step, num: int, queue: str) -> None:
     floor = found.last_event + step.tx.held_notes(queue)
     step.run("queue_forget", floor, num)
     step.run("event_trim", num * LOG_KEY, num * LOG_KEY + floor)
+    step.run("schedule_forget", num)
     step.known[queue] = False

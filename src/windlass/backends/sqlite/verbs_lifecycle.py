@@ -7,9 +7,10 @@ one statement for many jobs. They do what ``core.transitions`` does; everything 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from windlass.backend import requests as rq
+from windlass.backends.sqlite.logs import Attempt, AttemptRun
 from windlass.backends.sqlite.rows import (
     INLINE_PAYLOAD,
     STATES,
@@ -20,7 +21,7 @@ from windlass.backends.sqlite.rows import (
     record,
 )
 from windlass.core import transitions
-from windlass.core.job import AttemptOutcome, AttemptRecord, EventType, JobRecord, JobRef, NewJob
+from windlass.core.job import AttemptOutcome, EventType, JobRecord, JobRef, NewJob
 from windlass.core.outcome import AddOutcome, Extended, Outcome, Settled, Settlement
 from windlass.core.retention import keep_until, result_until, spare_until
 from windlass.core.states import JobState
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 #: Most due jobs that one claim promotes, and most expired ones that it ends per queue and round.
 STEP = 1_000
 #: Where these stand in the parameters of ``job_insert``.
-STATE, PAYLOAD, DUE = 4, 7, 13
+PAYLOAD, DUE = 7, 13
 
 
 # --- add ------------------------------------------------------------------------------------------
@@ -44,16 +45,14 @@ def add(step: Step, request: rq.Add) -> list[rq.Added]:
     if any(new.depends_on or new.parent is not None for new in jobs):
         return _add_flow(step, jobs)
     if _no_kept_ids(step):
-        last_place, noted, made = step.last_place, len(step.notes), len(step.made)
-        rows, answers = _new_rows(step, jobs)
-        if step.many("job_insert", rows) == len(rows):
-            _count_added(step, jobs, rows)
+        last_place, noted = step.last_place, len(step.notes)
+        fresh = _Fresh(step, jobs)
+        if fresh.insert():
             step.plain = request.now_ms is None
-            return answers
+            return fresh.answers
         step.run("job_undo_insert", last_place)
         step.last_place = last_place
         del step.notes[noted:]
-        assert made <= len(step.made)  # queues that were made for the attempt are needed all the same
     return [_add_one(step, new) for new in jobs]
 
 
@@ -76,27 +75,101 @@ def _no_kept_ids(step: Step) -> bool:
     return queues.no_kept_ids
 
 
-def _new_rows(step: Step, jobs: list[NewJob]) -> tuple[list[Row], list[rq.Added]]:
+class _Fresh:
     """What ``transitions.create`` makes of new jobs, as rows; and the answers to their callers."""
-    rows: list[Row] = []
-    answers: list[rq.Added] = []
-    now_ms, seq, queue, num = step.now_ms, step.last_place, "", 0
-    options, options_text = None, ""
-    for new in jobs:
-        if new.queue != queue:
-            queue = new.queue
-            num = step.queue(queue)
-        if new.options is not options:
-            options = new.options
-            options_text = encode_options(options)
-        seq += 1
-        row = fresh_row(new, num, seq, now_ms, options_text)
-        due_ms = row[DUE]
-        step.notes.append(cast("Note", (queue, *added_event(new, due_ms))))
-        rows.append(row)
-        answers.append(rq.Added(AddOutcome.QUEUED, row[STATE], now_ms, due_ms))
-    step.last_place = seq
-    return rows, answers
+
+    def __init__(self, step: Step, jobs: list[NewJob]) -> None:
+        self._step = step
+        self.answers: list[rq.Added] = []
+        #: Rows for ``job_insert_plain`` and for ``job_insert``, the latter with their jobs.
+        self._plain: list[Row] = []
+        self._others: list[tuple[NewJob, Row]] = []
+        #: How many jobs of a queue and task become waiting at once.
+        self._ready: list[tuple[str, str, list[str]]] = []
+        now_ms, queue, num = step.now_ms, "", 0
+        options, options_text = None, ""
+        task, ids = "", None
+        for new in jobs:
+            if new.queue != queue:
+                queue, ids = new.queue, None
+                num = step.queue(queue)
+            if new.options is not options:
+                options = new.options
+                options_text = encode_options(options)
+            seq = step.fresh_place()
+            due_ms = None
+            if is_plain(new):
+                self._plain.append(plain_row(new, num, seq, now_ms, options_text))
+            else:
+                row = fresh_row(new, num, seq, now_ms, options_text)
+                self._others.append((new, row))
+                due_ms = row[DUE]
+            if due_ms is not None:
+                step.notes.append(Note(queue, *added_event(new, due_ms)))
+                ids = None
+                self.answers.append(rq.Added(AddOutcome.QUEUED, JobState.SCHEDULED, now_ms, due_ms))
+                continue
+            if ids is None or new.task != task:
+                task = new.task
+                ids = step.note_run(queue, EventType.ENQUEUED, task, NO_DATA)
+                self._ready.append((queue, task, ids))
+            ids.append(new.id)
+            self.answers.append(rq.Added(AddOutcome.QUEUED, JobState.WAITING, now_ms))
+
+    def insert(self) -> bool:
+        """Store and count them; False when an id was taken."""
+        step = self._step
+        done = step.many("job_insert_plain", self._plain) if self._plain else 0
+        done += step.many("job_insert", [row for _, row in self._others]) if self._others else 0
+        if done != len(self.answers):
+            return False
+        for queue, task, ids in self._ready:
+            step.count(queue, task, "enqueued", len(ids))
+            step.tally(queue, JobState.WAITING, len(ids))
+        for new, row in self._others:
+            if row[DUE] is not None:
+                step.count(new.queue, new.task, "enqueued")
+                step.tally(new.queue, JobState.SCHEDULED, 1)
+            if row[PAYLOAD] is None:
+                step.run("payload_insert", row[0], new.payload)
+        for queue in {queue for queue, _, _ in self._ready} | {new.queue for new, _ in self._others}:
+            step.known[queue] = True
+            step.topics.add(f"ready:{queue}")
+        return True
+
+
+def is_plain(new: NewJob) -> bool:
+    """Whether a new job only has to be put at the back of the line: then ``plain_row`` tells all about it.
+
+    Every option that changes where or how a job is stored must be asked for here.
+    """
+    return (
+        new.delay_ms <= 0
+        and not new.options.lifo
+        and new.run_at_ms is None
+        and new.expires_in_ms is None
+        and new.request_id == new.id
+        and len(new.payload) <= INLINE_PAYLOAD
+    )
+
+
+def plain_row(new: NewJob, num: int, seq: int, now_ms: int, options_text: str) -> Row:
+    """The parameters of ``job_insert_plain``.
+
+    A bytearray, since the sqlite3 module asks around for a while how to store anything but its base types,
+    to which it does not count bytes and None.
+    """
+    return (
+        seq,
+        num,
+        new.id,
+        new.task,
+        new.priority,
+        bytearray(new.payload),
+        new.codec,
+        options_text,
+        now_ms,
+    )
 
 
 def fresh_row(new: NewJob, num: int, seq: int, now_ms: int, options_text: str) -> Row:
@@ -112,7 +185,7 @@ def fresh_row(new: NewJob, num: int, seq: int, now_ms: int, options_text: str) -
         num,
         new.id,
         new.task,
-        state,
+        state.value,
         new.priority,
         -seq if new.options.lifo else seq,
         new.payload if len(new.payload) <= INLINE_PAYLOAD else None,
@@ -131,18 +204,6 @@ def added_event(new: NewJob, due_ms: int | None) -> tuple[EventType, str, str, E
     if due_ms is None:
         return EventType.ENQUEUED, new.id, new.task, NO_DATA
     return EventType.SCHEDULED, new.id, new.task, {"run_at_ms": due_ms}
-
-
-def _count_added(step: Step, jobs: list[NewJob], rows: list[Row]) -> None:
-    for new, row in zip(jobs, rows, strict=True):
-        queue = new.queue
-        step.count(queue, new.task, "enqueued")
-        step.tally(queue, row[STATE], 1)
-        if row[PAYLOAD] is None:
-            step.run("payload_insert", row[0], new.payload)
-    for queue in {new.queue for new in jobs}:
-        step.known[queue] = True
-        step.topics.add(f"ready:{queue}")
 
 
 def _add_one(step: Step, new: NewJob) -> rq.Added:
@@ -278,8 +339,7 @@ def _pick(step: Step, line: _Line, room: int, request: rq.Claim, jobs: list[JobR
         rows = step.all("job_ready", line.num, room + 1)
         line.ready = len(rows) > room
         leased = _lease(step, line.name, rows[:room], request)
-        if leased:
-            _save_leased(step, line, leased, request)
+        line.taken += len(leased)
         jobs += leased
         expired += min(len(rows), room) - len(leased)
         room -= len(leased)
@@ -289,42 +349,56 @@ def _pick(step: Step, line: _Line, room: int, request: rq.Claim, jobs: list[JobR
 
 def _lease(step: Step, queue: str, rows: list[Row], request: rq.Claim) -> list[JobRecord]:
     """The jobs of rows of ``job_ready``, leased to the worker, without those that expired."""
-    leased = []
-    now_ms, worker, notes = step.now_ms, request.worker, step.notes
-    data: EventData = {"attempt": 1, "worker": worker}
+    leased: list[JobRecord] = []
+    until: dict[int, list[int]] = {}
+    now_ms, claim_id = step.now_ms, request.claim_id
+    data: EventData = {"attempt": 1, "worker": request.worker}
+    task, ids, options_text, model = "", None, "", None
     for row in rows:
-        seq, job_id, task, priority, place, payload, codec, options_text, request_id, *times, again = row
-        enqueued_ms, ready_ms, expires_ms = times
+        seq, expires_ms, again = row[0], row[11], row[12]
         if again or (expires_ms is not None and expires_ms <= now_ms):
             if (job := _lease_old(step, queue, seq, request)) is not None:
                 leased.append(job)
+                until.setdefault(job.lease_until_ms or 0, []).append(seq)
+            ids = None
             continue
-        options = decode_options(options_text)
-        notes.append(cast("Note", (queue, EventType.STARTED, job_id, task, data)))
-        leased.append(
-            JobRecord(
-                queue=queue,
-                id=job_id,
-                task=task,
-                payload=payload,
-                codec=codec,
-                state=JobState.ACTIVE,
-                priority=priority,
-                seq=seq,
-                place=place,
-                options=options,
-                request_id=job_id if request_id is None else request_id,
-                enqueued_ms=enqueued_ms,
-                ready_ms=ready_ms,
-                expires_ms=expires_ms,
-                started_ms=now_ms,
-                deliveries=1,
-                token=f"{request.claim_id}.{seq}",
-                lease_until_ms=now_ms + (options.lease_ms or request.lease_ms),
-                worker=worker,
-            )
-        )
+        if model is None or row[7] != options_text:
+            options_text = row[7]
+            model = _leased_model(queue, options_text, request, now_ms)
+            seqs = until.setdefault(model.lease_until_ms or 0, [])
+        job = cast("Any", model).__copy__()  # in half the time that a new one takes
+        job.seq, job.id, job.task, job.priority, job.place, job.payload, job.codec, _, request_id = row[:9]
+        job.enqueued_ms, job.ready_ms, job.expires_ms, _ = row[9:]
+        job.request_id = job.id if request_id is None else request_id
+        job.token = f"{claim_id}.{seq}"
+        job.errors = []
+        if ids is None or job.task != task:
+            task, ids = job.task, step.note_run(queue, EventType.STARTED, job.task, data)
+        ids.append(job.id)
+        seqs.append(seq)
+        leased.append(job)
+    for until_ms, seqs in until.items():
+        step.among("job_lease", seqs, claim_id, request.worker, now_ms, until_ms)
+    step.tally(queue, JobState.WAITING, -len(leased))
+    step.tally(queue, JobState.ACTIVE, len(leased))
     return leased
+
+
+def _leased_model(queue: str, options_text: str, request: rq.Claim, now_ms: int) -> JobRecord:
+    """What jobs with the same options that start for the first time, in one claim, have in common."""
+    options = decode_options(options_text)
+    return JobRecord(
+        queue=queue,
+        id="",
+        task="",
+        payload=b"",
+        state=JobState.ACTIVE,
+        options=options,
+        started_ms=now_ms,
+        deliveries=1,
+        lease_until_ms=now_ms + (options.lease_ms or request.lease_ms),
+        worker=request.worker,
+    )
 
 
 def _lease_old(step: Step, queue: str, seq: int, request: rq.Claim) -> JobRecord | None:
@@ -337,17 +411,6 @@ def _lease_old(step: Step, queue: str, seq: int, request: rq.Claim) -> JobRecord
     token = f"{request.claim_id}.{seq}"
     transitions.lease(job, step, token=token, worker=request.worker, lease_ms=request.lease_ms)
     return job
-
-
-def _save_leased(step: Step, line: _Line, jobs: list[JobRecord], request: rq.Claim) -> None:
-    by_lease: dict[int | None, list[int]] = {}
-    for job in jobs:
-        by_lease.setdefault(job.lease_until_ms, []).append(job.seq)
-    for until_ms, seqs in by_lease.items():
-        step.run("job_lease", request.claim_id, request.worker, step.now_ms, until_ms, str(seqs))
-    line.taken += len(jobs)
-    step.tally(line.name, JobState.WAITING, -len(jobs))
-    step.tally(line.name, JobState.ACTIVE, len(jobs))
 
 
 # --- settle ---------------------------------------------------------------------------------------
@@ -366,60 +429,91 @@ def settle(step: Step, request: rq.Settle) -> rq.SettleResult:
 
 def _settle_quick(step: Step, items: list[Settlement], seqs: list[int]) -> list[Settled]:
     """Complete what holds its lease in a few statements; the rest in the slow way, in its turn."""
-    rows = {row[0]: row for row in step.all("job_leased", str(seqs))} if items else {}
-    groups: dict[tuple[str, bytes | None], list[int]] = {}
-    done: dict[str, int] = {}
+    rows = {row[0]: row for row in step.among("job_leased", seqs)} if items else {}
+    completed = _Completed(step)
     statuses = []
     for end, seq in zip(items, seqs, strict=True):
         row = rows.get(seq)
         if (
-            row is None
-            or end.outcome is not Outcome.COMPLETE
-            or row[3] != end.token
-            or row[2] != end.id
-            or step.queues.name(row[1]) != end.queue
+            row is not None
+            and end.outcome is Outcome.COMPLETE
+            and row[1] == end.token
+            and row[2] == end.id
+            and completed.add(row, end)
         ):
+            statuses.append(Settled.OK)
+        else:
             statuses += _settle_slow(step, [end])
-            continue
-        _complete(step, row, end)
-        done[end.queue] = done.get(end.queue, 0) + 1
-        groups.setdefault((row[7], end.result), []).append(seq)
-        statuses.append(Settled.OK)
-    _save_completed(step, groups)
-    for queue, count in done.items():
-        step.tally(queue, JobState.ACTIVE, -count)
-        step.tally(queue, JobState.COMPLETED, count)
-        step.topics.add(f"done:{queue}")
+            completed.cut()
+    completed.save()
     return statuses
 
 
-def _complete(step: Step, row: Row, end: Settlement) -> None:
-    """The traces of a completed attempt; ``row`` is one of ``job_leased``."""
-    _, _, job_id, token, attempts, deliveries, task, options_text, worker, *times = row
-    enqueued_ms, ready_ms, started_ms = times
-    step.history.append(
-        AttemptRecord(
-            token,
-            job_id,
-            attempts + 1,
-            deliveries,
-            end.queue,
+class _Completed:
+    """Attempts that complete in one request, and what they leave behind."""
+
+    def __init__(self, step: Step) -> None:
+        self._step = step
+        self._runs: list[AttemptRun] = []
+        #: Jobs with the same options and result are written by one statement.
+        self._alike: dict[tuple[str, bytes | None], list[int]] = {}
+        #: The run that goes on: what its attempts have in common, their queue, and the lists to add to.
+        self._common: Row | None = None
+        self._queue = ""
+        self._attempts: list[Attempt] = []
+        self._ids: list[str] = []
+
+    def add(self, row: Row, end: Settlement) -> bool:
+        """Take one whose ``row`` of ``job_leased`` holds the lease; False if it is another queue's job."""
+        if row[5:] != self._common:
+            if self._step.queues.name(row[5]) != end.queue:
+                return False
+            self._begin(row[5:], end.queue)
+        elif end.queue != self._queue:
+            return False
+        self._attempts.append((*row[1:5], end.duration_ms))
+        self._ids.append(row[2])
+        self._alike.setdefault((row[7], end.result), []).append(row[0])
+        return True
+
+    def cut(self) -> None:
+        """What comes next stands after something else in the logs."""
+        self._common = None
+
+    def _begin(self, common: Row, queue: str) -> None:
+        step = self._step
+        _, task, options_text, worker, attempts, deliveries, started_ms = common
+        self._common, self._queue, self._attempts = common, queue, []
+        self._ids = step.note_run(queue, EventType.COMPLETED, task, NO_DATA)
+        run = AttemptRun(
+            queue,
             task,
             None,
             decode_options(options_text).tags,
             worker,
-            enqueued_ms,
-            ready_ms,
+            attempts + 1,
+            deliveries,
             started_ms,
             step.now_ms,
-            started_ms - ready_ms,
-            end.duration_ms,
             AttemptOutcome.COMPLETED,
             None,
             None,
+            self._attempts,
         )
-    )
-    step.notes.append(cast("Note", (end.queue, EventType.COMPLETED, job_id, task, NO_DATA)))
+        self._runs.append(run)
+        step.history.append(run)
+
+    def save(self) -> None:
+        """Write the jobs and count them."""
+        step = self._step
+        counts: dict[str, int] = {}
+        for run in self._runs:
+            counts[run.queue] = counts.get(run.queue, 0) + len(run.attempts)
+        for queue, count in counts.items():
+            step.tally(queue, JobState.ACTIVE, -count)
+            step.tally(queue, JobState.COMPLETED, count)
+            step.topics.add(f"done:{queue}")
+        _save_completed(step, self._alike)
 
 
 def _save_completed(step: Step, groups: dict[tuple[str, bytes | None], list[int]]) -> None:
@@ -438,7 +532,7 @@ def _save_completed(step: Step, groups: dict[tuple[str, bytes | None], list[int]
         if len(seqs) == 1:
             single.append((*values, seqs[0]))
         else:
-            step.run("job_complete", *values, str(seqs))
+            step.among("job_complete", seqs, *values)
     if single:
         step.many("job_complete_one", single)
 
@@ -474,7 +568,8 @@ def _seq(token: str) -> int:
 
 
 def extend(step: Step, request: rq.Extend) -> list[Extended]:
-    rows = step.all("job_held", str([_seq(lease.token) for lease in request.leases]))
+    seqs = {_seq(lease.token) for lease in request.leases}
+    rows = step.among("job_held", [*seqs]).fetchall() if seqs else []
     held = {(step.queues.name(row[1]), row[2], row[3]): row for row in rows}
     answers, moved = [], []
     for lease in request.leases:

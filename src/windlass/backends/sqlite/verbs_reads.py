@@ -5,10 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from windlass.backend import flows as fl
+from windlass.backend import metrics as mq
 from windlass.backend import requests as rq
+from windlass.backend import schedules as sq
 from windlass.backend import streams as sm
-from windlass.backends.sqlite import verbs_flows
-from windlass.backends.sqlite.rows import LOG_KEY, Row, record, unpack_events, unpack_history, unpack_worker
+from windlass.backends.sqlite import verbs_flows, verbs_metrics, verbs_schedules
+from windlass.backends.sqlite.logs import unpack_events, unpack_history
+from windlass.backends.sqlite.rows import LOG_KEY, Row, record, unpack_worker
 from windlass.backends.sqlite.tx import tally_of, unfolded_counts
 from windlass.backends.sqlite.verbs_duties import list_archivers
 from windlass.backends.sqlite.verbs_lifecycle import view
@@ -239,10 +242,10 @@ def read_events(snap: Snapshot, request: rq.ReadEvents) -> rq.EventPage:
     after = max(request.after, floor)
     events: list[Event] = []
     chunks = snap.conn.execute(snap.sql["event_read"], _log_range(num, after))
-    for _, records in chunks:
+    for first_id, records in chunks:
         if len(events) >= request.limit:
             break
-        events += [event for event in unpack_events(records) if event.id > after]
+        events += unpack_events(first_id, records)[max(after + 1 - first_id, 0) :]
     return rq.EventPage(events[: request.limit], last, floor + 1)
 
 
@@ -297,6 +300,11 @@ READS: dict[type[Any], Callable[[Snapshot, Any], Any]] = {
     rq.ReadCounters: read_counters,
     rq.ListWorkers: list_workers,
     rq.ListArchivers: archivers,
+    sq.ListSchedules: verbs_schedules.list_schedules,
+    sq.DueSchedules: verbs_schedules.due,
+    mq.MetricsProgress: verbs_metrics.progress,
+    mq.ReadMetrics: verbs_metrics.read,
+    mq.ListMarks: verbs_metrics.list_marks,
     fl.GetDependencies: verbs_flows.get_dependencies,
     sm.ReadStream: verbs_flows.read_stream,
 }

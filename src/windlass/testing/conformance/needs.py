@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import pytest
 
 from windlass.backend import flows as fl
+from windlass.backend import metrics as mq
 from windlass.backend import requests as rq
+from windlass.backend import schedules as sq
 from windlass.backend import streams as sm
 from windlass.backend.store import Store
 from windlass.core.clock import SYSTEM_CLOCK
@@ -33,6 +35,9 @@ _VERBS: dict[str, Callable[[], rq.Request[Any]]] = {
     "lifo": lambda: rq.Add(
         jobs=[NewJob(queue="q", id="j", task="t", payload=b"[]", options=StoredOptions(lifo=True))]
     ),
+    "schedules": sq.DueSchedules,
+    "metrics": mq.MetricsProgress,
+    "commands": lambda: rq.CommandWorker(worker="w", action="quiet", id="1"),
     "flows": fl.Relay,
     "signals": lambda: fl.Signal(ref=JobRef("q", "j"), name="go", data=b"1"),
     "streams": lambda: sm.ReadStream(ref=JobRef("q", "j")),

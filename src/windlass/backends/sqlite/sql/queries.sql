@@ -66,7 +66,7 @@ FROM [queue] WHERE num = ?3
 SELECT /*job*/ FROM [job] WHERE queue = ? AND id = ?
 
 -- name: job_by_seqs
-SELECT /*job*/ FROM [job] WHERE seq IN (SELECT value FROM json_each(?))
+SELECT /*job*/ FROM [job] WHERE /*among*/
 
 -- name: job_exists
 SELECT 1 FROM [job] WHERE queue = ? LIMIT 1
@@ -76,6 +76,11 @@ INSERT OR IGNORE INTO [job]
     (seq, queue, id, task, state, priority, place, payload, codec, options, request_id, enqueued_ms, ready_ms,
      due_ms, expires_ms)
 VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+
+-- name: job_insert_plain
+INSERT OR IGNORE INTO [job]
+    (seq, queue, id, task, state, priority, place, payload, codec, options, enqueued_ms, ready_ms)
+VALUES (?1, ?2, ?3, ?4, 'waiting', ?5, ?1, ?6, ?7, ?8, ?9, ?9)
 
 -- name: job_insert_one
 INSERT INTO [job]
@@ -96,16 +101,16 @@ SET state = ?, priority = ?, place = ?, options = ?, ready_ms = ?, due_ms = ?, e
 WHERE seq = ?
 
 -- name: job_ends
-SELECT seq, queue, id, state, options, enqueued_ms FROM [job] WHERE seq IN (SELECT value FROM json_each(?))
+SELECT seq, queue, id, state, options, enqueued_ms FROM [job] WHERE /*among*/
 
 -- name: job_delete
-DELETE FROM [job] WHERE seq IN (SELECT value FROM json_each(?))
+DELETE FROM [job] WHERE /*among*/
 
 -- name: payload_insert
 INSERT OR REPLACE INTO [payload] (seq, data) VALUES (?, ?)
 
 -- name: payload_delete
-DELETE FROM [payload] WHERE seq IN (SELECT value FROM json_each(?))
+DELETE FROM [payload] WHERE /*among*/
 
 -- name: payload_save
 UPDATE [job] SET payload = ? WHERE seq = ?
@@ -132,20 +137,20 @@ SELECT 1 FROM [job] WHERE queue = ? AND state = 'waiting' LIMIT 1
 
 -- name: job_lease
 UPDATE [job]
-SET state = 'active', token = ?1 || '.' || seq, worker = ?2, started_ms = ?3, deliveries = deliveries + 1,
-    lease_until_ms = ?4, progress = NULL, pad = NULL
-WHERE seq IN (SELECT value FROM json_each(?5))
+SET state = 'active', token = ? || '.' || seq, worker = ?, started_ms = ?, deliveries = deliveries + 1,
+    lease_until_ms = ?, progress = NULL, pad = NULL
+WHERE /*among*/
 
 -- Linked jobs are left out: their end concerns others.
 -- name: job_leased
-SELECT seq, queue, id, token, attempts, deliveries, task, options, worker, enqueued_ms, ready_ms, started_ms
-FROM [job] WHERE seq IN (SELECT value FROM json_each(?)) AND linked IS NULL
+SELECT seq, token, id, enqueued_ms, ready_ms, queue, task, options, worker, attempts, deliveries, started_ms
+FROM [job] WHERE linked IS NULL AND /*among*/
 
 -- name: job_complete
 UPDATE [job]
-SET state = 'completed', finished_ms = ?1, result = ?2, result_until_ms = ?3, keep_until_ms = ?4,
-    spare_until_ms = ?5, settled_token = token, token = NULL, lease_until_ms = NULL
-WHERE seq IN (SELECT value FROM json_each(?6))
+SET state = 'completed', finished_ms = ?, result = ?, result_until_ms = ?, keep_until_ms = ?,
+    spare_until_ms = ?, settled_token = token, token = NULL, lease_until_ms = NULL
+WHERE /*among*/
 
 -- name: job_complete_one
 UPDATE [job]
@@ -168,7 +173,7 @@ SELECT num, (SELECT min(due_ms) FROM [job] WHERE queue = num AND due_ms IS NOT N
 FROM [queue] WHERE next IS NOT NULL
 
 -- name: job_held
-SELECT seq, queue, id, token, cancel_reason FROM [job] WHERE seq IN (SELECT value FROM json_each(?))
+SELECT seq, queue, id, token, cancel_reason FROM [job] WHERE /*among*/
 
 -- name: job_extend
 UPDATE [job] SET lease_until_ms = ? WHERE seq = ?
@@ -320,8 +325,8 @@ SELECT line FROM [log] WHERE job = ? ORDER BY n LIMIT ? OFFSET ?
 -- name: job_seq
 SELECT seq FROM [job] WHERE queue = ? AND id = ?
 
--- name: worker_started
-SELECT started_ms FROM [worker] WHERE id = ?
+-- name: worker
+SELECT info FROM [worker] WHERE id = ?
 
 -- name: worker_save
 INSERT OR REPLACE INTO [worker] (id, started_ms, beat_ms, info) VALUES (?, ?, ?, ?)
@@ -380,94 +385,3 @@ SELECT min(ready_ms) FROM (
 
 -- name: next_priority
 SELECT priority FROM [job] WHERE queue = ? AND state = 'waiting' AND priority < ? ORDER BY priority DESC LIMIT 1
-
--- name: job_link
-UPDATE [job] SET linked = 1 WHERE seq = ?
-
--- name: job_hold
-UPDATE [job] SET linked = 1, held_ms = ? WHERE seq = ?
-
--- name: edge_insert
-INSERT INTO [edge]
-    (dependent, queue, child, child_seq, on_failure, status, value, codec, reason, error)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
-
--- name: edge_save
-UPDATE [edge] SET status = ?, value = ?, codec = ?, reason = ?, error = ?
-WHERE dependent = (SELECT seq FROM [job] WHERE queue = ? AND id = ?) AND queue = ? AND child = ?
-
--- name: edge_forgive
-UPDATE [edge] SET status = 'ignored' WHERE dependent = ? AND status = 'failed' AND on_failure = 'fail'
-
--- name: edge_exists
-SELECT 1 FROM [edge]
-WHERE dependent = (SELECT seq FROM [job] WHERE queue = ? AND id = ?) AND queue = ? AND child = ?
-
--- name: edge_count
-SELECT count(*) FROM [edge] WHERE dependent = (SELECT seq FROM [job] WHERE queue = ? AND id = ?)
-
--- name: edge_open_children
-SELECT queue, child FROM [edge]
-WHERE dependent = (SELECT seq FROM [job] WHERE queue = ? AND id = ?) AND status = 'open' ORDER BY num
-
--- name: edge_has_open
-SELECT 1 FROM [edge]
-WHERE dependent = (SELECT seq FROM [job] WHERE queue = ? AND id = ?) AND status = 'open' LIMIT 1
-
--- name: edge_broken
-SELECT /*edge*/ FROM [edge] JOIN [job] ON seq = dependent
-WHERE dependent = (SELECT seq FROM [job] WHERE queue = ? AND id = ?)
-    AND status = 'failed' AND on_failure = 'fail'
-ORDER BY [edge].num LIMIT 1
-
--- name: edge_untold
-SELECT /*edge*/ FROM [edge] JOIN [job] ON seq = dependent
-WHERE [edge].queue = ? AND child = ? AND child_seq = ? AND status = 'open'
-ORDER BY [edge].num LIMIT ?
-
--- name: edges_of
-SELECT /*edge*/ FROM [edge] JOIN [job] ON seq = dependent
-WHERE dependent = (SELECT seq FROM [job] WHERE queue = ? AND id = ?) ORDER BY [edge].num
-
--- name: edges_to
-SELECT /*edge*/ FROM [edge] JOIN [job] ON seq = dependent
-WHERE [edge].queue = ? AND child = ? ORDER BY [edge].num LIMIT ?
-
--- name: edge_delete
-DELETE FROM [edge] WHERE dependent IN (SELECT value FROM json_each(?))
-
--- name: outbox_first
-SELECT num, "end" FROM [outbox] ORDER BY num LIMIT 1
-
--- name: outbox_insert
-INSERT INTO [outbox] ("end") VALUES (?)
-
--- name: outbox_delete
-DELETE FROM [outbox] WHERE num = ?
-
--- name: stream
-SELECT last, oldest, size, delivery, base FROM [stream] WHERE job = ?
-
--- name: stream_save
-INSERT OR REPLACE INTO [stream] (job, last, oldest, size, delivery, base) VALUES (?, ?, ?, ?, ?, ?)
-
--- name: stream_delete
-DELETE FROM [stream] WHERE job IN (SELECT value FROM json_each(?))
-
--- name: chunk_insert
-INSERT INTO [chunk] (job, n, delivery, data) VALUES (?, ?, ?, ?)
-
--- name: chunk_sizes
-SELECT length(data) FROM [chunk] WHERE job = ? AND n >= ? ORDER BY n
-
--- name: chunk_trim
-DELETE FROM [chunk] WHERE job = ? AND n < ?
-
--- name: chunk_read
-SELECT n, delivery, data FROM [chunk] WHERE job = ? AND n > ? ORDER BY n LIMIT ?
-
--- name: chunk_delete
-DELETE FROM [chunk] WHERE job IN (SELECT value FROM json_each(?))
-
--- name: job_codec
-SELECT seq, state, codec, options ->> '$.result_codec' FROM [job] WHERE queue = ? AND id = ?

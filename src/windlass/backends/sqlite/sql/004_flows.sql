@@ -1,4 +1,4 @@
--- Version 2: jobs that wait for other jobs or for signals, and live output.
+-- Version 4: jobs that wait for other jobs or for signals, and live output.
 
 ALTER TABLE [queue] ADD COLUMN suspended INTEGER NOT NULL DEFAULT 0;
 

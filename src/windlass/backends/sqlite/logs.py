@@ -1,0 +1,143 @@
+"""How the event log and the history log are stored: in chunks of runs.
+
+What one request does to many jobs at once (sixteen start, sixteen complete) is the same story told sixteen
+times. A run tells it once: what the records have in common, then a list of what differs. A chunk is a
+MessagePack array of runs; the records of a chunk are numbered one by one from its ``first_id`` on.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from windlass.backends.sqlite.rows import pack
+from windlass.core.job import HISTORY_SCHEMA_VERSION, AttemptOutcome, AttemptRecord, Event, EventType
+from windlass.core.transitions import EventData, Note
+
+#: Most records in one chunk of a log: bounds what a reader has to unpack for one of them.
+CHUNK = 1_000
+
+#: An event of one job, or of several jobs of one task in this order. A ``Note`` is one, too.
+NoteRun = Note | tuple[str, EventType, list[str], str, EventData]
+#: The stored form: when, then as in a note without its queue.
+EventRun = tuple[int, EventType, str | list[str], str, EventData]
+#: What differs in a run of attempts: run_id, job_id, enqueued_ms, ready_ms, duration_ms.
+Attempt = tuple[str, str, int, int, int | None]
+
+
+class AttemptRun(msgspec.Struct, array_like=True):
+    """Attempts of one task that differ in little. Fields are only ever appended."""
+
+    queue: str
+    task: str
+    group: str | None
+    tags: tuple[str, ...]
+    worker: str | None
+    attempt: int
+    delivery: int
+    started_ms: int | None
+    finished_ms: int
+    outcome: AttemptOutcome
+    error_class: str | None
+    error_fingerprint: str | None
+    attempts: list[Attempt]
+    schema_version: int = HISTORY_SCHEMA_VERSION
+
+    def records(self) -> list[AttemptRecord]:
+        """The attempts one by one."""
+        started_ms = self.started_ms
+        return [
+            AttemptRecord(
+                run_id,
+                job_id,
+                self.attempt,
+                self.delivery,
+                self.queue,
+                self.task,
+                self.group,
+                self.tags,
+                self.worker,
+                enqueued_ms,
+                ready_ms,
+                started_ms,
+                self.finished_ms,
+                None if started_ms is None else started_ms - ready_ms,
+                duration_ms,
+                self.outcome,
+                self.error_class,
+                self.error_fingerprint,
+                self.schema_version,
+            )
+            for run_id, job_id, enqueued_ms, ready_ms, duration_ms in self.attempts
+        ]
+
+
+def run_of(ended: AttemptRecord) -> AttemptRun:
+    """A run of one attempt."""
+    return AttemptRun(
+        ended.queue,
+        ended.task,
+        ended.group,
+        ended.tags,
+        ended.worker,
+        ended.attempt,
+        ended.delivery,
+        ended.started_ms,
+        ended.finished_ms,
+        ended.outcome,
+        ended.error_class,
+        ended.error_fingerprint,
+        [(ended.run_id, ended.job_id, ended.enqueued_ms, ended.ready_ms, ended.duration_ms)],
+        ended.schema_version,
+    )
+
+
+def count_notes(notes: list[NoteRun]) -> int:
+    """How many events ``notes`` are."""
+    return sum([1 if type(note[2]) is str else len(note[2]) for note in notes])
+
+
+def event_chunks(runs: list[EventRun], count: int) -> list[tuple[int, bytes]]:
+    """``count`` events as chunks: how many events each has, and its bytes."""
+    if count <= CHUNK:
+        return [(count, pack(runs))]
+    single = [
+        (at_ms, kind, job_id, task, data)
+        for at_ms, kind, ids, task, data in runs
+        for job_id in ([ids] if isinstance(ids, str) else ids)
+    ]
+    return [(len(part), pack(part)) for part in _parts(single)]
+
+
+def history_chunks(runs: list[AttemptRun], count: int) -> list[tuple[int, bytes]]:
+    """``count`` attempts as chunks: how many attempts each has, and its bytes."""
+    if count <= CHUNK:
+        return [(count, pack(runs))]
+    single = [run_of(ended) for run in runs for ended in run.records()]
+    return [(len(part), pack(part)) for part in _parts(single)]
+
+
+def _parts(records: list[Any]) -> list[list[Any]]:
+    return [records[first : first + CHUNK] for first in range(0, len(records), CHUNK)]
+
+
+_event_runs = msgspec.msgpack.Decoder(list[EventRun]).decode
+_attempt_runs = msgspec.msgpack.Decoder(list[AttemptRun]).decode
+
+
+def unpack_events(first_id: int, chunk: bytes) -> list[Event]:
+    """The events of a chunk."""
+    events: list[Event] = []
+    for at_ms, kind, ids, task, data in _event_runs(chunk):
+        jobs = [ids] if isinstance(ids, str) else ids
+        events += [
+            Event(number, at_ms, kind, job_id, task, data)
+            for number, job_id in enumerate(jobs, first_id + len(events))
+        ]
+    return events
+
+
+def unpack_history(chunk: bytes) -> list[AttemptRecord]:
+    """The attempt records of a chunk."""
+    return [ended for run in _attempt_runs(chunk) for ended in run.records()]
