@@ -33,6 +33,8 @@ INLINE_PAYLOAD = 2_000
 LOG_KEY = 2**40
 
 STATES = {state.value: state for state in JobState}
+#: The column ``idle`` of jobs that wait for something other than their turn or a time.
+IDLE = {JobState.BLOCKED: 1, JobState.PARKED: 2, JobState.SUSPENDED: 3}
 
 _json = msgspec.json.Encoder()
 _options_decoder = msgspec.json.Decoder(StoredOptions)
@@ -195,5 +197,6 @@ def changed_row(job: JobRecord) -> Row:
         job.due_ms if held else None,
         job.awaits,
         pack(job.signals) if job.signals else None,
+        IDLE.get(job.state),
         job.seq,
     )

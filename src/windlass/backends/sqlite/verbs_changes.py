@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from windlass.backend import requests as rq
-from windlass.backends.sqlite.rows import INLINE_PAYLOAD, LOG_KEY, Row
+from windlass.backends.sqlite.rows import IDLE, INLINE_PAYLOAD, LOG_KEY, Row
 from windlass.backends.sqlite.tx import fold
 from windlass.core import transitions
 from windlass.core.job import LOGS_KEPT, EventType, JobRecord, JobRef
@@ -181,7 +181,7 @@ def _purge_statement(state: JobState, num: int, total: int) -> tuple[str, tuple[
         return f"purge_waiting{many}", (num,)
     if state in DUE_LATER:
         return f"purge_due{many}", (num, state)
-    return "purge_idle", (num, state)
+    return "purge_idle", (num, IDLE[state])
 
 
 def _forget(step: Step, num: int, queue: str) -> None:

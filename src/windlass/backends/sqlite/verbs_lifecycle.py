@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, cast
 from windlass.backend import requests as rq
 from windlass.backends.sqlite.logs import Attempt, AttemptRun
 from windlass.backends.sqlite.rows import (
+    IDLE,
     INLINE_PAYLOAD,
     STATES,
     Row,
@@ -227,7 +228,8 @@ def _insert(step: Step, job: JobRecord) -> None:
     if len(job.payload) > INLINE_PAYLOAD:
         step.run("payload_insert", job.seq, job.payload)
     if job.linked:
-        step.run("job_hold", job.due_ms if job.state is JobState.BLOCKED else None, job.seq)
+        held_ms = job.due_ms if job.state is JobState.BLOCKED else None
+        step.run("job_hold", IDLE.get(job.state), held_ms, job.seq)
     step.known[job.queue] = True
     step.count(job.queue, job.task, "enqueued")
     step.tally(job.queue, job.state, 1)

@@ -11,7 +11,7 @@ from windlass.backend import schedules as sq
 from windlass.backend import streams as sm
 from windlass.backends.sqlite import verbs_flows, verbs_metrics, verbs_schedules
 from windlass.backends.sqlite.logs import unpack_events, unpack_history
-from windlass.backends.sqlite.rows import LOG_KEY, Row, record, unpack_worker
+from windlass.backends.sqlite.rows import IDLE, LOG_KEY, Row, record, unpack_worker
 from windlass.backends.sqlite.tx import tally_of, unfolded_counts
 from windlass.backends.sqlite.verbs_duties import list_archivers
 from windlass.backends.sqlite.verbs_lifecycle import view
@@ -144,7 +144,7 @@ def _of_state(snap: Snapshot, num: int, state: JobState) -> list[Row]:
         return snap.all("list_seqs_waiting", num)
     if state in DUE_LATER:
         return snap.all("list_seqs_due", num)
-    return snap.all("list_seqs_idle", num, state)
+    return snap.all("list_seqs_idle", num, IDLE[state])
 
 
 def _rows(snap: Snapshot, seqs: list[int]) -> Iterator[Row]:

@@ -7,8 +7,10 @@ ALTER TABLE [job] ADD COLUMN held_ms INTEGER;  -- blocked: its due time, which c
 ALTER TABLE [job] ADD COLUMN awaits TEXT;
 ALTER TABLE [job] ADD COLUMN signals BLOB;     -- MessagePack: name -> [data, codec, at_ms]; NULL: none
 
--- Jobs that wait for something other than their turn or a time.
-CREATE INDEX [job_idle] ON [job] (queue, state, seq) WHERE state IN ('blocked', 'parked', 'suspended');
+-- Jobs that wait for something other than their turn or a time. A column of its own, since the quick verbs
+-- would have to look at every index that names the state.
+ALTER TABLE [job] ADD COLUMN idle INTEGER;     -- 1 blocked, 2 parked, 3 suspended; NULL: none of these
+CREATE INDEX [job_idle] ON [job] (queue, idle) WHERE idle IS NOT NULL;
 
 -- One row per edge; it goes with the dependent's record. The child is named by queue and id, since the edge
 -- outlives its record; child_seq tells which record of that id was meant.

@@ -4,7 +4,7 @@
 UPDATE [job] SET linked = 1 WHERE seq = ?
 
 -- name: job_hold
-UPDATE [job] SET linked = 1, held_ms = ? WHERE seq = ?
+UPDATE [job] SET linked = 1, idle = ?, held_ms = ? WHERE seq = ?
 
 -- name: edge_insert
 INSERT INTO [edge]

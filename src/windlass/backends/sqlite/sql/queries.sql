@@ -97,7 +97,7 @@ SET state = ?, priority = ?, place = ?, options = ?, ready_ms = ?, due_ms = ?, e
     finished_ms = ?, attempts = ?, deliveries = ?, stalls = ?, manual_retries = ?, misses = ?, token = ?,
     settled_token = ?, lease_until_ms = ?, worker = ?, cancel_reason = ?, progress = ?, result = ?,
     result_until_ms = ?, reason = ?, errors = ?, keep_until_ms = ?, spare_until_ms = ?, linked = ?, held_ms = ?,
-    awaits = ?, signals = ?
+    awaits = ?, signals = ?, idle = ?
 WHERE seq = ?
 
 -- name: job_ends
@@ -159,7 +159,7 @@ SET state = 'completed', finished_ms = ?1, result = ?2, result_until_ms = ?3, ke
 WHERE seq = ?6
 
 -- name: job_promote
-UPDATE [job] SET state = 'waiting', due_ms = NULL, ready_ms = ?, place = ? WHERE seq = ?
+UPDATE [job] SET state = 'waiting', due_ms = NULL, ready_ms = ?, place = ?, idle = NULL WHERE seq = ?
 
 -- name: job_due
 SELECT due_ms, seq, queue, id, task, state, json_extract(options, '$.lifo') FROM [job]
@@ -238,7 +238,7 @@ WHERE lease_until_ms IS NOT NULL AND queue = ? AND enqueued_ms <= ? ORDER BY enq
 
 -- name: purge_idle
 SELECT /*job*/ FROM [job]
-WHERE queue = ? AND state = ? AND state IN ('blocked', 'parked', 'suspended') AND enqueued_ms <= ? ORDER BY enqueued_ms, seq LIMIT ?
+WHERE queue = ? AND idle = ? AND enqueued_ms <= ? ORDER BY enqueued_ms, seq LIMIT ?
 
 -- name: list_edge_up
 SELECT seq FROM [job] WHERE seq > ? ORDER BY seq LIMIT 1 OFFSET ?
@@ -359,7 +359,7 @@ INSERT OR REPLACE INTO [leader] (role, holder, until_ms) VALUES (?, ?, ?)
 DELETE FROM [leader] WHERE role = ?
 
 -- name: list_seqs_idle
-SELECT seq FROM [job] WHERE queue = ? AND state = ? AND state IN ('blocked', 'parked', 'suspended')
+SELECT seq FROM [job] WHERE queue = ? AND idle = ?
 
 -- name: list_seqs_waiting
 SELECT seq FROM [job] WHERE queue = ? AND state = 'waiting'
