@@ -21,6 +21,7 @@ PAGES = [
     "reliability",
     "testing",
     "guide",
+    "flows",
     "middleware",
     "telemetry",
     "codecs",

@@ -114,7 +114,7 @@ class MemoryStore:
         self._workers: dict[str, WorkerInfo] = {}
         self._archivers: dict[str, ArchiverInfo] = {}
         self._leaders: dict[str, tuple[str, int]] = {}
-        self._flows = Flows(self._find, self._file)
+        self._flows = Flows(self._find, self._kept_ids, self._file)
         self._streams = Streams()
         self._last_place = 0
         self._topics: set[str] = set()
@@ -249,33 +249,14 @@ class MemoryStore:
 
     def _add_flow(self, jobs: list[NewJob], scribe: Scribe) -> list[rq.Added]:
         """All jobs first, then all edges; a flow that cannot be is refused before anything is changed."""
-        fresh: dict[JobRef, NewJob] = {}
-        known: list[NewJob] = []
-        for new in jobs:
-            ref = JobRef(new.queue, new.id)
-            old = fresh.get(ref) or self._find(ref)
-            if isinstance(old, JobRecord):
-                outcome = transitions.answer_known(old, new, scribe.now_ms)
-                if outcome is None:
-                    fresh[ref] = new
-                elif outcome is not AddOutcome.QUEUED:
-                    known.append(new)
-            elif old is None and self._kept_ids.get(ref, 0) <= scribe.now_ms:
-                fresh[ref] = new
-        self._flows.check(list(fresh.values()), known)
+        fresh, known = self._flows.sort(jobs, scribe.now_ms)
         answers = [self._add_one(new, scribe) for new in jobs]
-        for ref, new in fresh.items():
-            self._flows.link_new(self._get_known(ref), new, scribe)
-        for new in known:
-            self._flows.link_known(self._get_known(JobRef(new.queue, new.id)), new, scribe)
+        self._flows.link(fresh, known, scribe)
         for new, answer in zip(jobs, answers, strict=True):
             job = self._find(JobRef(new.queue, new.id))
             if job is not None and answer.record is None:
                 answer.state, answer.due_ms = job.state, job.due_ms
         return answers
-
-    def _get_known(self, ref: JobRef) -> JobRecord:
-        return self._queues[ref.queue].jobs[ref.id]
 
     def _add_one(self, new: NewJob, scribe: Scribe) -> rq.Added:
         ref, now_ms = JobRef(new.queue, new.id), scribe.now_ms
@@ -362,8 +343,9 @@ class MemoryStore:
                     self._flows.review(job, scribe)
             items.append(status)
         self._flows.tell(scribe)  # so that what is unblocked here can be claimed here
+        left = self._flows.left
         claimed = self._claim(request.claim, scribe) if request.claim else None
-        return rq.SettleResult(items, claimed, relay=self._flows.pending)
+        return rq.SettleResult(items, claimed, relay=left)
 
     def _extend(self, request: rq.Extend, scribe: Scribe) -> list[Extended]:
         return [

@@ -30,6 +30,9 @@ _CAPABILITIES = Capabilities(
     schedules=True,
     metrics=True,
     commands=True,
+    flows=True,
+    signals=True,
+    streams=True,
 )
 
 

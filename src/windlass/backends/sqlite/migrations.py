@@ -21,6 +21,7 @@ MIGRATIONS = {
     1: "001_schema.sql",
     2: "002_schedules.sql",
     3: "003_metrics.sql",
+    4: "004_flows.sql",
 }
 NEWEST = max(MIGRATIONS)
 

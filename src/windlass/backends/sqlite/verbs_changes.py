@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from windlass.backend import requests as rq
-from windlass.backends.sqlite.rows import INLINE_PAYLOAD, LOG_KEY, Row
+from windlass.backends.sqlite.rows import IDLE, INLINE_PAYLOAD, LOG_KEY, Row
 from windlass.backends.sqlite.tx import fold
 from windlass.core import transitions
 from windlass.core.job import LOGS_KEPT, EventType, JobRecord, JobRef
@@ -55,7 +55,15 @@ def remove(step: Step, request: rq.RemoveJobs) -> list[rq.ChangeResult]:
 
 
 def retry(step: Step, request: rq.RetryJobs) -> list[rq.ChangeResult]:
-    return [_change_one(step, ref, lambda job: transitions.retry(job, step)) for ref in request.refs]
+    return [change_one(step, ref, lambda job: _retry_one(step, job)) for ref in request.refs]
+
+
+def _retry_one(step: Step, job: JobRecord) -> Changed:
+    if not job.linked:
+        return transitions.retry(job, step)
+    if job.state in FINISHED:
+        step.run("edge_forgive", job.seq)
+    return transitions.retry(job, step, blocked=step.flows.has_open(job.ref))
 
 
 def change(step: Step, request: rq.ChangeJob) -> rq.ChangeResult:
@@ -72,7 +80,7 @@ def change(step: Step, request: rq.ChangeJob) -> rq.ChangeResult:
             _save_payload(step, job)
         return status
 
-    return _change_one(step, request.ref, turn)
+    return change_one(step, request.ref, turn)
 
 
 def _save_payload(step: Step, job: JobRecord) -> None:
@@ -84,7 +92,8 @@ def _save_payload(step: Step, job: JobRecord) -> None:
         step.run("payload_delete", f"[{job.seq}]")
 
 
-def _change_one(step: Step, ref: JobRef, turn: Callable[[JobRecord], Changed]) -> rq.ChangeResult:
+def change_one(step: Step, ref: JobRef, turn: Callable[[JobRecord], Changed]) -> rq.ChangeResult:
+    """Change one job by ``turn``, and save it when that went well."""
     job = step.find(ref)
     if job is None:
         return rq.ChangeResult(Changed.NOT_FOUND)
@@ -96,7 +105,7 @@ def _change_one(step: Step, ref: JobRef, turn: Callable[[JobRecord], Changed]) -
 
 
 def set_result_ttl(step: Step, request: rq.SetResultTtl) -> rq.ChangeResult:
-    return _change_one(step, request.ref, lambda job: transitions.set_result_ttl(job, request.ttl_ms, step))
+    return change_one(step, request.ref, lambda job: transitions.set_result_ttl(job, request.ttl_ms, step))
 
 
 def report(step: Step, request: rq.Report) -> rq.ChangeResult:
@@ -172,7 +181,7 @@ def _purge_statement(state: JobState, num: int, total: int) -> tuple[str, tuple[
         return f"purge_waiting{many}", (num,)
     if state in DUE_LATER:
         return f"purge_due{many}", (num, state)
-    return "purge_other", (num, state)
+    return "purge_idle", (num, IDLE[state])
 
 
 def _forget(step: Step, num: int, queue: str) -> None:

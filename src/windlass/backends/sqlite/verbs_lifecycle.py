@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, cast
 from windlass.backend import requests as rq
 from windlass.backends.sqlite.logs import Attempt, AttemptRun
 from windlass.backends.sqlite.rows import (
+    IDLE,
     INLINE_PAYLOAD,
     STATES,
     Row,
@@ -42,6 +43,8 @@ PAYLOAD, DUE = 7, 13
 def add(step: Step, request: rq.Add) -> list[rq.Added]:
     """Insert all jobs at once; if an id is taken, or kept, go through them one by one instead."""
     jobs = request.jobs
+    if any(new.depends_on or new.parent is not None for new in jobs):
+        return _add_flow(step, jobs)
     if _no_kept_ids(step):
         last_place, noted = step.last_place, len(step.notes)
         fresh = _Fresh(step, jobs)
@@ -52,6 +55,18 @@ def add(step: Step, request: rq.Add) -> list[rq.Added]:
         step.last_place = last_place
         del step.notes[noted:]
     return [_add_one(step, new) for new in jobs]
+
+
+def _add_flow(step: Step, jobs: list[NewJob]) -> list[rq.Added]:
+    """All jobs first, then all edges; a flow that cannot be is refused before anything is changed."""
+    fresh, known = step.flows.sort(jobs, step.now_ms)
+    answers = [_add_one(step, new) for new in jobs]
+    step.flows.link(fresh, known, step)
+    for new, answer in zip(jobs, answers, strict=True):
+        job = step.find(JobRef(new.queue, new.id))
+        if job is not None and answer.record is None:
+            answer.state, answer.due_ms = job.state, job.due_ms
+    return answers
 
 
 def _no_kept_ids(step: Step) -> bool:
@@ -212,6 +227,9 @@ def _insert(step: Step, job: JobRecord) -> None:
     step.run("job_insert_one", *new_row(job, step.queue(job.queue)))
     if len(job.payload) > INLINE_PAYLOAD:
         step.run("payload_insert", job.seq, job.payload)
+    if job.linked:
+        held_ms = job.due_ms if job.state is JobState.BLOCKED else None
+        step.run("job_hold", IDLE.get(job.state), held_ms, job.seq)
     step.known[job.queue] = True
     step.count(job.queue, job.task, "enqueued")
     step.tally(job.queue, job.state, 1)
@@ -226,14 +244,11 @@ def _is_kept(step: Step, new: NewJob) -> bool:
 
 def _answer_known(step: Step, old: JobRecord, new: NewJob) -> rq.Added | None:
     """The answer that an existing record gives; None when it makes way for the new job."""
-    if new.request_id and new.request_id == old.request_id:
-        return rq.Added(AddOutcome.QUEUED, old.state, old.enqueued_ms, old.due_ms)
-    if transitions.blocks_id(old, step.now_ms):
-        outcome = AddOutcome.DUPLICATE
-    elif transitions.answers_cached(old, step.now_ms):
-        outcome = AddOutcome.CACHED
-    else:
+    outcome = transitions.answer_known(old, new, step.now_ms)
+    if outcome is None:
         return None
+    if outcome is AddOutcome.QUEUED:
+        return rq.Added(outcome, old.state, old.enqueued_ms, old.due_ms)
     step.note(old, EventType.DEDUPLICATED)
     return rq.Added(outcome, old.state, old.enqueued_ms, old.due_ms, view(old, step.now_ms))
 
@@ -410,7 +425,8 @@ def settle(step: Step, request: rq.Settle) -> rq.SettleResult:
         statuses = _settle_quick(step, items, seqs)
     else:  # a job that comes twice must be seen as its first settlement left it
         statuses = _settle_slow(step, items)
-    return rq.SettleResult(statuses, claim(step, request.claim) if request.claim else None)
+    left = step.tell()  # so that what is unblocked here can be claimed here
+    return rq.SettleResult(statuses, claim(step, request.claim) if request.claim else None, left)
 
 
 def _settle_quick(step: Step, items: list[Settlement], seqs: list[int]) -> list[Settled]:
@@ -534,7 +550,11 @@ def _settle_slow(step: Step, items: list[Settlement]) -> list[Settled]:
         status = transitions.check_token(job, end.token)
         if status is Settled.OK and job is not None:
             transitions.settle(job, end, step)
-            changed[ref] = (job, JobState.ACTIVE)
+            if end.outcome is Outcome.WAIT and job.state is JobState.BLOCKED:
+                step.save([(job, JobState.ACTIVE)])
+                step.flows.review(job, step)
+            else:
+                changed[ref] = (job, JobState.ACTIVE)
         statuses.append(status)
     step.save(list(changed.values()))
     return statuses
