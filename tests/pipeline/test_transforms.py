@@ -43,7 +43,7 @@ def test_bronze_adds_source_batch_and_the_day_of_the_end(spark: SparkSession) ->
 
 def test_only_keys_that_occur_twice_are_repeated(spark: SparkSession) -> None:
     batch = silver(spark, attempt(run_id="a"), attempt(run_id="b"), attempt(run_id="b"), attempt(run_id="c"))
-    hash_of = dict(batch.selectExpr("run_id", "xxhash64(run_id)").collect())
+    hash_of = {row[0]: row[1] for row in batch.selectExpr("run_id", "xxhash64(run_id)").collect()}
     assert rows_of(batch.transform(attempts.repeated(["run_id"]))) == [(hash_of["b"],)]
     assert rows_of(batch.transform(attempts.repeated(["run_id", "job_id"]))) == []
 

@@ -32,7 +32,7 @@ from windlass.pipeline.transforms import gold, jobs, rollups
 OnGap = Literal["fail", "skip"]
 #: Up to so many days, all of them are taken as touched; beyond, the rows are asked.
 _FEW_DAYS = 3
-#: From so many rows on it pays to look first which jobs left more than one record ...
+#: Up to so many rows, one task writes a table; beyond, it pays to look which jobs left several records ...
 _LARGE = 50_000
 #: ... unless these are more than every task should be handed.
 _FEW_HASHES = 200_000
@@ -210,8 +210,10 @@ class Batch:
         if touched:
             rows = rows.unionByName(self.bench.read(schemas.SILVER_JOBS, touched))
         most = sum(entry.rows for entry in (*touched, *self._taken()))
-        folder = self.bench.stage(self._merged_jobs(rows, most), "jobs", files=1 if most <= 200_000 else None)
-        return [Staged(schemas.SILVER_JOBS, folder, touched)]
+        merged = self._merged_jobs(rows, most)
+        if most <= _LARGE:  # in order, so that the same rows are the same bytes
+            merged = merged.coalesce(1).sortWithinPartitions("date", *schemas.SILVER_JOBS.keys)
+        return [Staged(schemas.SILVER_JOBS, self.bench.stage(merged, "jobs", files=None), touched)]
 
     def _merged_jobs(self, rows: DataFrame, most: int) -> DataFrame:
         """One row per job. In a large batch, only the rows of jobs that left several are brought together."""

@@ -85,10 +85,13 @@ def build_session(options: SessionOptions | None = None) -> SparkSession:
     require_packages()
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+    settings = _settings(options)
+    if "spark.driver.bindAddress" in settings:
+        os.environ.setdefault("SPARK_LOCAL_IP", settings["spark.driver.bindAddress"])
     from pyspark.sql import SparkSession
 
     builder = SparkSession.builder.appName(options.app_name)
-    for name, value in _settings(options).items():
+    for name, value in settings.items():
         builder = builder.config(name, value)
     spark = builder.getOrCreate()
     if not _is_local(spark.sparkContext.master):
