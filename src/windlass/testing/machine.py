@@ -46,6 +46,7 @@ OPTIONS = (
     StoredOptions(result_ttl_ms=20, keep_completed=Keep(0, 0), keep_failed=Keep(0, 0)),
     StoredOptions(keep_completed=Keep(None, 1), keep_failed=Keep(None, 1), tags=("red",)),
     StoredOptions(lease_ms=40, max_attempts=2, trace={"a": "b"}),
+    StoredOptions(lifo=True),
 )
 #: Steps between two comparisons of everything.
 _LOOK_EVERY = 4
@@ -240,6 +241,9 @@ class Operations:
         if not self.twin.can("flows"):
             for new in news:
                 new.depends_on, new.parent = [], None
+        if not self.twin.can("lifo"):
+            for new in news:
+                new.options = msgspec.structs.replace(new.options, lifo=False)
         await self.twin.same(rq.Add(jobs=news))
 
     async def claim(self, claim: Claim) -> None:

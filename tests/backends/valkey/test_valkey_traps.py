@@ -6,6 +6,7 @@ The others stand beside what they are about: in ``test_store.py``, ``test_librar
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -21,19 +22,30 @@ from tests.backends.valkey.servers import (
 from tests.backends.valkey.support import add, claim, complete, new, opened
 from tests.unit.app.support import Tally, work_off, working
 from windlass import Job, JobState, Queue, Windlass
+from windlass.backend import metrics as mq
 from windlass.backend import requests as rq
-from windlass.backends.valkey import ValkeyBackend
+from windlass.backend import schedules as sq
+from windlass.backend.store import Store
+from windlass.backends.valkey import ValkeyBackend, loader
+from windlass.backends.valkey.client import Client
 from windlass.backends.valkey.duties import WORKER_KEPT_MS
+from windlass.backends.valkey.functions import Functions
 from windlass.core.ids import new_id
-from windlass.core.job import JobRecord, JobRef, WorkerInfo
+from windlass.core.job import JobRecord, JobRef, NewJob, WorkerInfo
+from windlass.core.metrics import KEPT_MS, MARKS_KEPT, MetricsRow
 from windlass.core.options import Keep, StoredOptions
 from windlass.core.outcome import Outcome, Settlement
+from windlass.core.schedules import Schedule, ScheduleRecord
+from windlass.testing.clock import ManualClock
+from windlass.worker.scheduler import Scheduler
 
 backend_name = "valkey"
 pytestmark = pytest.mark.service("valkey")
 
 START_MS = 1_750_000_000_000
 DAY_MS = 86_400_000
+#: The number of a library with smaller bounds than the real one.
+_SMALLER = 99
 
 
 @pytest.fixture(params=DEPLOYMENTS)
@@ -167,6 +179,25 @@ async def test_b_000_23_a_worker_that_waits_already_takes_nothing_from_a_paused_
         assert await job.result(timeout=40) == "ok"
 
 
+@pytest.mark.feature("B8", "B12")
+async def test_b_000_21_every_worker_runs_the_scheduler_and_each_slot_makes_one_job_without_drift(
+    url: str,
+) -> None:
+    clock, namespace = ManualClock(START_MS / 1_000), new_id()
+    async with contextlib.AsyncExitStack() as stack:
+        stores = [await stack.enter_async_context(opened(url, namespace, timeout=30)) for _ in range(4)]
+        await stores[0].execute(sq.PutSchedule(schedule=_ticking("tick"), now_ms=START_MS))
+        schedulers = [Scheduler(Store(store, clock)) for store in stores]
+        for late_s in (10.4, 9.9, 10.2):  # nobody looks at the very instant of a slot
+            await clock.advance(late_s)
+            added = await asyncio.gather(*(scheduler.run_once() for scheduler in schedulers))
+            assert sum(added) == 1
+        page = await stores[0].execute(rq.ListJobs(queue="q", newest_first=False))
+        assert [job.id for job in page.jobs] == [f"tick.{START_MS + n * 10_000}" for n in (1, 2, 3)]
+        (stored,) = (await stores[1].execute(sq.ListSchedules(queue="q"))).schedules
+        assert (stored.fired, stored.next_ms) == (3, START_MS + 40_000)
+
+
 # --- b-000-13: a day later ------------------------------------------------------------------------------
 
 
@@ -190,13 +221,92 @@ async def test_b_000_13_a_day_after_the_last_job_nothing_of_any_job_is_left(depl
         seen |= _kinds(deployment, namespace).keys()
         await _prune(store, end_ms + DAY_MS)
         left = _kinds(deployment, namespace)
-        wanted = {"j", "h", "v", "e", "k", "beats", "workers", "leaders"}
+        wanted = {"j", "h", "v", "e", "k", "beats", "workers", "commands", "leaders"}
         assert wanted <= seen, "the test does too little"
         # What stays has a bound and belongs to queues: their names, lifetime counters and highest numbers.
         assert left.keys() == {"", "queues"}
         assert left[""] == 3 and left["queues"] == 1
         rows = await store.execute(rq.ReadCounters())
         assert sum(row.total for row in rows if row.outcome == "enqueued") == 72
+
+
+@pytest.mark.feature("Q3", "B9")
+async def test_b_000_13_roll_ups_marks_and_schedules_leave_nothing_when_their_time_is_over(
+    deployment: str,
+) -> None:
+    minute_ms = START_MS - START_MS % 60_000
+    async with opened(url_of(deployment), namespace := new_id(), timeout=30) as store:
+        for number in range(3):
+            record = _ticking(f"s{number}")
+            await store.execute(sq.PutSchedule(schedule=record, now_ms=START_MS))
+        rows = [MetricsRow(start_ms=minute_ms - n * 60_000, task=f"t{n % 7}") for n in range(1_500)]
+        for at in range(0, 1_500, 500):
+            request = mq.AddMetrics(queue="q", after=at, upto=at + 500, rows=rows[at : at + 500])
+            assert await store.execute(request)
+        assert {"minutes", "hours", "schedules"} <= _kinds(deployment, namespace).keys()
+        for number in range(3):
+            await store.execute(sq.RemoveSchedule(queue="q", name=f"s{number}"))
+        late_ms = minute_ms + KEPT_MS["minute"] + 60_000
+        pruned = await store.execute(rq.Prune(now_ms=late_ms))
+        assert (pruned.metrics, pruned.more) == (1_000, True), "no step does more than a thousand things"
+        pruned = await store.execute(rq.Prune(now_ms=late_ms))
+        assert (pruned.metrics, pruned.more) == (500, False)
+        assert _kinds(deployment, namespace).keys() == {"", "queues", "scheduled", "hours"}
+        await _prune(store, minute_ms + KEPT_MS["hour"] + 3_600_000)
+        assert _kinds(deployment, namespace).keys() == {"", "queues", "scheduled"}
+
+
+def _ticking(name: str, queue: str = "q") -> ScheduleRecord:
+    record = Schedule(every=10).record(queue, name, NewJob(queue=queue, id="", task="t", payload=b"{}"))
+    record.next_ms = START_MS + 10_000
+    return record
+
+
+@pytest.mark.feature("Q3")
+async def test_b_000_13_roll_ups_of_one_queue_are_bounded_in_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    source = loader.library_source(_SMALLER).replace("- 500000,", "- 5,")
+    assert source != loader.library_source(_SMALLER)
+    monkeypatch.setattr(loader, "library_source", lambda version: source)
+    async with opened(valkey_server().url) as store:
+        session = store._here().session
+        await session.client.close()
+        session.client = Client(session.client.settings, version=_SMALLER)
+        session.functions = Functions(session.client)
+        minute_ms = START_MS - START_MS % 60_000
+        rows = [MetricsRow(start_ms=minute_ms + n * 60_000, task="t") for n in range(9)]
+        assert await store.execute(mq.AddMetrics(queue="q", after=0, upto=9, rows=rows))
+        assert (await store.execute(rq.Prune(now_ms=START_MS))).metrics == 4
+        assert (await store.execute(mq.ReadMetrics(queue="q"))).rows == rows[4:]
+
+
+async def test_only_the_newest_marks_are_kept(url: str) -> None:
+    async with opened(url, timeout=30) as store:
+        marks = [mq.AddMark(id=f"m{n}", label="x", now_ms=START_MS + n) for n in range(MARKS_KEPT + 3)]
+        await asyncio.gather(*(store.execute(mark) for mark in marks))
+        kept = await store.execute(mq.ListMarks())
+        assert [mark.id for mark in kept] == [f"m{n}" for n in range(3, MARKS_KEPT + 3)]
+
+
+@pytest.mark.feature("B9")
+async def test_schedules_of_very_many_queues_are_listed_once_each_in_order(url: str) -> None:
+    async with opened(url, timeout=30) as store:
+        wanted = [(f"q{n % 120:03}", f"s{n // 120}") for n in range(300)]
+        for queue, name in wanted:
+            await store.execute(sq.PutSchedule(schedule=_ticking(name, queue), now_ms=START_MS))
+        for limit in (7, 1_000):
+            found: list[tuple[str, str]] = []
+            cursor: str | None = None
+            while True:
+                page = await store.execute(sq.ListSchedules(cursor=cursor, limit=limit))
+                assert len(page.schedules) <= limit
+                found += [(record.queue, record.name) for record in page.schedules]
+                cursor = page.cursor
+                if cursor is None:
+                    break
+            assert found == sorted(wanted)
+        due = await store.execute(sq.DueSchedules(limit=20, now_ms=START_MS + 10_000))
+        assert [(record.queue, record.name) for record in due.schedules] == sorted(wanted)[:20]
+        assert due.next_in_ms == 0
 
 
 async def _prune(store: ValkeyBackend, now_ms: int) -> None:
@@ -219,6 +329,7 @@ async def _everything(store: ValkeyBackend, jobs: list[JobRecord], now_ms: int) 
     await store.execute(rq.Settle(items=items, now_ms=now_ms))
     await store.execute(rq.Recover(now_ms=now_ms + 40_000))
     await store.execute(rq.Beat(worker=WorkerInfo(id="w"), now_ms=now_ms))
+    await store.execute(rq.CommandWorker(worker="w", action="quiet", id="c", now_ms=now_ms))
     await store.execute(rq.Elect(role="r", holder="h", ttl_ms=5, now_ms=now_ms))
 
 

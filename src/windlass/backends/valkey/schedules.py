@@ -159,7 +159,7 @@ async def list_schedules(session: Session, request: sq.ListSchedules, now: str) 
         part = names[at : at + _PART]
         found, end = await _list_part(session, request, now, part, start)
         page.schedules += found
-        if len(page.schedules) >= request.limit:
+        if len(page.schedules) > request.limit:
             del page.schedules[request.limit :]
             end = _key(page.schedules[-1])
         if end is not None:
@@ -172,7 +172,8 @@ async def _list_part(
     session: Session, request: sq.ListSchedules, now: str, names: list[str], start: tuple[str, str]
 ) -> tuple[list[ScheduleRecord], tuple[str, str] | None]:
     """Schedules of some queues, and the place up to which that is all of them (None: it is the end)."""
-    what = (request.limit, request.name or "", int(request.source is not None), request.source or "")
+    most = request.limit + 1  # one more tells that there are more
+    what = (most, request.name or "", int(request.source is not None), request.source or "")
 
     async def one(group: Group) -> list[Any]:
         after = start[1] if group.names[0] == start[0] else ""
