@@ -71,12 +71,27 @@ async def test_b_004_1_a_worker_of_one_queue_never_runs_anothers_jobs(app: Windl
     assert await app.queue("a").drain() == 0
 
 
-@pytest.mark.parametrize("option", ["parent", "children", "depends_on"])
-async def test_b_004_2_dependencies_that_do_not_work_yet_are_refused(queue: Queue, option: str) -> None:
-    """No half-made direction: edges (``depends_on``) come with the flows. Until then nothing is taken."""
-    with pytest.raises(ConfigError, match="known job option"):
-        await queue.add("work", **{option: ["x"]})
-    assert await queue.count() == 0
+@pytest.mark.parametrize("named_by", ["the one that waits", "the other"])
+@pytest.mark.feature("I5", "I7")
+async def test_b_004_2_an_edge_has_one_direction_and_is_kept(
+    app: Windlass, queue: Queue, named_by: str
+) -> None:
+    """A job waits for what it depends on, whichever side names the edge; nothing else waits."""
+    if named_by == "the other":
+        second = await queue.add("second")
+        first = await queue.add("first", parent=second)
+    else:
+        first = await queue.add("first")
+        second = await queue.add("second", depends_on=[first])
+    assert await first.get_state() is JobState.WAITING
+    assert await second.get_state() is JobState.BLOCKED
+    ran: list[str] = []
+
+    async def handler(job: Job[Any]) -> None:
+        ran.append(job.name)
+
+    await work_off(app, "default", handler)
+    assert ran == ["first", "second"]
 
 
 @pytest.mark.feature("A5")
