@@ -19,13 +19,15 @@ from windlass.context import current_job
 from windlass.core.backoff import Backoff
 from windlass.core.ids import content_id
 from windlass.core.job import Event, EventType
-from windlass.core.options import JobOptions, Keep, Priority
+from windlass.core.limits import Bucket, GroupInfo, GroupLimits, Rate
+from windlass.core.options import JobOptions, Keep, Priority, Unique, UniqueMode
 from windlass.core.outcome import AddOutcome, CancelResult
 from windlass.core.states import JobState
 from windlass.errors import (
     BatchError,
     Cancel,
     ConfigError,
+    GroupFullError,
     IllegalTransitionError,
     JobCancelledError,
     JobFailedError,
@@ -81,6 +83,12 @@ __all__ = [  # noqa: RUF022 - grouped by topic
     "Backoff",
     "Keep",
     "Priority",
+    "Unique",
+    "UniqueMode",
+    "Rate",
+    "Bucket",
+    "GroupLimits",
+    "GroupInfo",
     # words
     "JobState",
     "AddOutcome",
@@ -99,6 +107,7 @@ __all__ = [  # noqa: RUF022 - grouped by topic
     "WindlassError",
     "ConfigError",
     "PayloadTooLargeError",
+    "GroupFullError",
     "UnsupportedByBackendError",
     "StorageError",
     "JobNotFoundError",

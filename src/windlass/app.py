@@ -24,6 +24,7 @@ from windlass.core.job import QueueInfo, WorkerInfo
 from windlass.core.options import DEFAULT_OPTIONS, Isolation, JobOptions
 from windlass.errors import ConfigError
 from windlass.hooks import Hooks
+from windlass.payload import unpack
 from windlass.queue import Queue
 from windlass.registry import Handler, Registry
 from windlass.serde import DEFAULT_MAX_BYTES, Codec, get_codec, register_codec
@@ -228,6 +229,14 @@ class Windlass:
             ),
         )
         return task
+
+    def arguments(self, task: str, payload: bytes) -> dict[str, Any]:
+        """The arguments of an encoded call by name, as far as the task's signature tells names."""
+        call = unpack(self.codec.decode(payload))
+        known = self._tasks.get(task)
+        names = known.signature.names if known is not None else ()
+        by_place = {names[at] if at < len(names) else str(at): value for at, value in enumerate(call.args)}
+        return {**by_place, **call.kwargs}
 
     def register(
         self,

@@ -14,16 +14,19 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 from weakref import WeakKeyDictionary
 
+import msgspec
+
 from windlass.backend import requests as rq
 from windlass.backend.store import Store, check_changed
 from windlass.core.clock import SYSTEM_CLOCK
 from windlass.core.ids import check_queue_name, check_task_name, new_id, new_ids
 from windlass.core.job import CounterRow, Event, JobRecord, JobRef, NewJob, WorkerInfo
-from windlass.core.options import JobOptions, StoredOptions, check_known, seconds_to_ms
+from windlass.core.options import JobOptions, StoredOptions, check_known, seconds_to_ms, to_unique
 from windlass.core.outcome import AddOutcome, CancelResult
 from windlass.core.states import FINISHED, JobState
 from windlass.errors import (
     ConfigError,
+    GroupFullError,
     IllegalTransitionError,
     JobCancelledError,
     JobFailedError,
@@ -33,6 +36,7 @@ from windlass.errors import (
 from windlass.feed import EventFeed, read_events
 from windlass.hooks import Outgoing
 from windlass.job import Job
+from windlass.limits import KeyVerbs, LimitVerbs
 from windlass.payload import pack_data, unpack
 from windlass.serde import Codec, encode_payload, get_codec
 from windlass.waiting import Waiters
@@ -62,7 +66,7 @@ class Cleaned:
     ids: list[str]
 
 
-class Queue:
+class Queue(LimitVerbs, KeyVerbs):
     """A named queue of a store."""
 
     def __init__(
@@ -181,14 +185,24 @@ class Queue:
         return jobs
 
     async def _send(self, news: Sequence[NewJob]) -> list[Job[Any]]:
-        """Add prepared jobs, chunk by chunk."""
+        """Add prepared jobs, chunk by chunk. ``GroupFullError`` tells which were refused, of all."""
         jobs: list[Job[Any]] = []
+        refused: list[NewJob] = []
         for start in range(0, len(news), CHUNK):
             chunk = list(news[start : start + CHUNK])
             answers = await self._add_chunk(chunk)
-            jobs += [self._added(new, added) for new, added in zip(chunk, answers, strict=True)]
+            jobs += [
+                self._added(new, added)
+                for new, added in zip(chunk, answers, strict=True)
+                if added.outcome is not AddOutcome.REFUSED
+            ]
+            refused += [
+                new for new, added in zip(chunk, answers, strict=True) if added.outcome is AddOutcome.REFUSED
+            ]
         if self.app.after_add is not None:
             await self.app.after_add(jobs)
+        if refused:
+            raise GroupFullError(self.name, refused[0].options.group or "", [new.id for new in refused], jobs)
         return jobs
 
     async def _add_chunk(self, chunk: list[NewJob]) -> list[rq.Added]:
@@ -536,10 +550,14 @@ class Queue:
 class _Plan:
     """Checked options in the form that the store takes; made once, used for many jobs."""
 
-    __slots__ = ("delay_ms", "expires_in_ms", "job_id", "priority", "run_at_ms", "stored")
+    __slots__ = ("delay_ms", "expires_in_ms", "job_id", "priority", "run_at_ms", "stored", "unique")
 
     def __init__(self, options: JobOptions) -> None:
         self.stored: StoredOptions = options.stored()
+        self.unique = to_unique(options.unique)
+        if self.unique is not None and self.unique.key is not None:
+            fixed = self.unique.stored("", {})
+            self.stored, self.unique = msgspec.structs.replace(self.stored, unique=fixed), None
         if options.result_codec is not None:
             get_codec(options.result_codec)  # unknown names are refused now, not by the worker
         self.priority = options.priority
@@ -550,6 +568,10 @@ class _Plan:
 
     def new_job(self, queue: Queue, name: str, payload: bytes, fresh_id: str) -> NewJob:
         """A job to add. ``fresh_id`` names it unless the caller chose an id; it also names the request."""
+        stored = self.stored
+        if self.unique is not None:  # its key depends on the arguments
+            key = self.unique.stored(name, queue.app.arguments(name, payload))
+            stored = msgspec.structs.replace(stored, unique=key)
         return NewJob(
             queue=queue.name,
             id=self.job_id or fresh_id,
@@ -557,7 +579,7 @@ class _Plan:
             payload=payload,
             codec=queue.app.codec.name,
             priority=self.priority,
-            options=self.stored,
+            options=stored,
             delay_ms=self.delay_ms,
             run_at_ms=self.run_at_ms,
             expires_in_ms=self.expires_in_ms,

@@ -162,6 +162,18 @@ class SyncQueue:
     pause = _plain(Queue.pause)
     resume = _plain(Queue.resume)
     is_paused = _plain(Queue.is_paused)
+    set_global_concurrency = _plain(Queue.set_global_concurrency)
+    set_global_rate_limit = _plain(Queue.set_global_rate_limit)
+    remove_global_rate_limit = _plain(Queue.remove_global_rate_limit)
+    rate_limit = _plain(Queue.rate_limit)
+    set_group_limits = _plain(Queue.set_group_limits)
+    remove_group_limits = _plain(Queue.remove_group_limits)
+    list_groups = _plain(Queue.list_groups)
+    pause_group = _plain(Queue.pause_group)
+    resume_group = _plain(Queue.resume_group)
+    rate_limit_group = _plain(Queue.rate_limit_group)
+    list_unique_keys = _plain(Queue.list_unique_keys)
+    free_unique_key = _plain(Queue.free_unique_key)
 
     def get_job(self, job_id: str) -> SyncJob[Any] | None:
         """The job, or None when there is no record of it."""

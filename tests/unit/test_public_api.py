@@ -18,13 +18,15 @@ PUBLIC = {
     # around jobs
     "AttemptEnd", "Depends", "Outgoing",
     # options
-    "JobOptions", "QueueSpec", "Batch", "Backoff", "Keep", "Priority",
+    "JobOptions", "QueueSpec", "Batch", "Backoff", "Keep", "Priority", "Unique", "UniqueMode", "Rate",
+    "Bucket", "GroupLimits", "GroupInfo",
     # words
     "JobState", "AddOutcome", "CancelResult", "Event", "EventType",
     # raised by handlers
     "JobSignal", "Snooze", "Retry", "Cancel", "RateLimitError", "UnrecoverableError", "BatchError",
     # raised to callers
-    "WindlassError", "ConfigError", "PayloadTooLargeError", "UnsupportedByBackendError", "StorageError",
+    "WindlassError", "ConfigError", "PayloadTooLargeError", "GroupFullError", "UnsupportedByBackendError",
+    "StorageError",
     "JobNotFoundError", "IllegalTransitionError", "LeaseLostError", "JobFailedError", "MaxRetriesError",
     "JobCancelledError", "JobTimeoutError", "WorkerCrashError", "WaitTimeoutError", "ResultError",
     "SignatureError",
@@ -39,7 +41,9 @@ QUEUE_VERBS = set(
     add add_bulk add_and_wait add_in_transaction get_job get_jobs get_job_counts count get_status
     get_result update_result_ttl cancel revoke remove retry retry_jobs pause resume is_paused clean
     drain obliterate get_workers get_job_logs get_dead_letter_jobs search_jobs get_metrics events on
-    close
+    close set_global_concurrency get_global_concurrency set_global_rate_limit get_global_rate_limit
+    remove_global_rate_limit rate_limit set_group_limits get_group_limits remove_group_limits list_groups
+    pause_group resume_group rate_limit_group get_unique_holder free_unique_key list_unique_keys
     """.split()
 )
 JOB_VERBS = set(
@@ -53,7 +57,7 @@ JOB_FIELDS = set(
     """
     id name queue_name data args kwargs options state priority attempt attempts max_attempts
     deliveries stalled_count manual_retries errors failed_reason stacktrace progress return_value
-    enqueued_ms run_at_ms started_ms finished_ms worker_id tags trace idempotency_key run_id logger
+    enqueued_ms run_at_ms started_ms finished_ms worker_id group tags trace idempotency_key run_id logger
     outcome abort_signal context discarded
     """.split()
 )

@@ -6,18 +6,25 @@ one place. Backends hold no such code.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import TypeVar
+from collections.abc import Iterable, Iterator
+from typing import Any, TypeVar
 
+from windlass.backend import limits
 from windlass.backend import requests as rq
 from windlass.backend.capabilities import Capabilities
 from windlass.backend.protocol import Backend, Listener
 from windlass.core.clock import Clock
-from windlass.core.job import JobRecord, JobRef
+from windlass.core.job import JobRecord, JobRef, NewJob
 from windlass.core.outcome import Changed
 from windlass.errors import IllegalTransitionError, JobNotFoundError, LeaseLostError
 
 R = TypeVar("R")
+
+#: The capability that a verb belongs to. Verbs that are not listed every store has.
+NEEDS: dict[type[rq.Request[Any]], str] = {**limits.NEEDS}
+#: Capabilities that decide which requests a store can be asked.
+_ASKED = ("lifo", "unique", "groups", "limits")
+_ADVICE = {"lifo": "use a higher priority instead"}
 
 
 class Store:
@@ -27,6 +34,7 @@ class Store:
         self.backend = backend
         self.clock = clock
         self._opened = False
+        self._lacks = frozenset(name for name in _ASKED if not getattr(backend.capabilities, name))
 
     @property
     def name(self) -> str:
@@ -50,16 +58,19 @@ class Store:
         """Carry out ``request``; see ``Backend.execute``."""
         if not self._opened:
             await self.open()
-        if type(request) is rq.Add:
-            self._check_jobs(request)
+        if self._lacks:
+            self._refuse_missing(request)
         if self.clock.driven and request.now_ms is None:
             request.now_ms = self.clock.now_ms()
         return await self.backend.execute(request)
 
-    def _check_jobs(self, request: rq.Add) -> None:
-        """Refuse jobs that need what the backend declares missing."""
-        if not self.backend.capabilities.lifo and any(new.options.lifo for new in request.jobs):
-            self.capabilities.require(self.name, "lifo", "use a higher priority instead")
+    def _refuse_missing(self, request: rq.Request[Any]) -> None:
+        """Raise ``UnsupportedByBackendError`` for what this store has not got."""
+        needed = {NEEDS.get(type(request))}
+        if isinstance(request, rq.Add):
+            needed |= {capability for new in request.jobs for capability in needed_by(new)}
+        for capability in sorted(self._lacks & needed):
+            self.capabilities.require(self.name, capability, _ADVICE.get(capability, ""))
 
     async def listen(self, topics: Iterable[str]) -> Listener:
         """Hints about ``topics`` for the running event loop."""
@@ -74,6 +85,16 @@ class Store:
     async def get(self, ref: JobRef) -> JobRecord | None:
         """One record, or None."""
         return (await self.execute(rq.GetJobs(refs=[ref])))[0]
+
+
+def needed_by(new: NewJob) -> Iterator[str]:
+    """The capabilities that a job needs."""
+    if new.options.lifo:
+        yield "lifo"
+    if new.options.unique is not None:
+        yield "unique"
+    if new.options.group is not None:
+        yield "groups"
 
 
 def check_changed(ref: JobRef, result: rq.ChangeResult, action: str, advice: str = "") -> None:

@@ -103,3 +103,10 @@ def check_task_name(value: object) -> str:
     if not isinstance(value, str) or not _TASK.match(value) or not value.strip():
         raise ConfigError("name", "1 to 256 printable characters", value)
     return value
+
+
+def check_group(value: object) -> str:
+    """A group's name: any printable text up to 256 characters but ``*``, or ``ConfigError``."""
+    if not isinstance(value, str) or not _TASK.match(value) or value == "*":
+        raise ConfigError("group", "1 to 256 printable characters, other than * alone", value)
+    return value

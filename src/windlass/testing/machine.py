@@ -154,7 +154,7 @@ class Twin:
             ended = value.run_id.startswith("end.")
             fields["run_id"] = "end" if ended else self._token(value.run_id, side)
         else:
-            del fields["seq"], fields["place"]
+            del fields["seq"], fields["place"], fields["turn"]
             fields["token"] = self._token(value.token, side)
             fields["settled_token"] = self._token(value.settled_token, side)
         return fields

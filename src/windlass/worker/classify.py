@@ -53,6 +53,9 @@ def classify(
 ) -> Settlement:
     """How an attempt ends that raised ``error``."""
     match error:
+        case RateLimitError() if job.options.group is not None and error.delay_ms:
+            # It goes first when its group may go on: the order within the group stays.
+            return end(job, Outcome.RELEASE, hold_ms=error.delay_ms, reason="rate_limited")
         case RateLimitError():
             return end(job, Outcome.SNOOZE, delay_ms=error.delay_ms, reason="rate_limited")
         case Snooze():

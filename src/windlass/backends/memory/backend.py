@@ -16,7 +16,7 @@ from windlass.core.ids import check_queue_name
 
 R = TypeVar("R")
 
-_CAPABILITIES = Capabilities(durable=False, shared=False, lifo=True)
+_CAPABILITIES = Capabilities(durable=False, shared=False, lifo=True, unique=True, groups=True, limits=True)
 
 
 class _Shared:

@@ -14,6 +14,10 @@ from copy import copy
 from typing import Any, TypeVar, cast
 
 from windlass.backend import requests as rq
+from windlass.backends.memory.groups import Groups
+from windlass.backends.memory.keys import Keyring
+from windlass.backends.memory.limits import Gatekeeper
+from windlass.backends.memory.line import Line
 from windlass.core import transitions
 from windlass.core.job import (
     ARCHIVER_KEPT_MS,
@@ -33,11 +37,13 @@ from windlass.core.job import (
     QueueInfo,
     WorkerInfo,
 )
+from windlass.core.limits import NO_QUEUE_LIMITS, queue_room
 from windlass.core.outcome import AddOutcome, CancelResult, Changed, Extended, Settled
 from windlass.core.patterns import matches
 from windlass.core.retention import keep_until, spare_until
 from windlass.core.states import DUE_LATER, FINISHED, JobState
 from windlass.core.transitions import Note, Scribe
+from windlass.core.unique import KeyEntry
 from windlass.errors import HistoryTrimmedError
 
 R = TypeVar("R")
@@ -47,8 +53,8 @@ STEP = 1_000
 WORKER_KEPT_MS = 300_000
 
 
-class _Queue:
-    """One queue: its jobs in order of their adding, what is ready, what is due, its two logs."""
+class StoredQueue:
+    """One queue: its jobs in order of their adding, what is ready, what is due, its limits, its two logs."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -56,9 +62,16 @@ class _Queue:
         #: False after it was obliterated, until something is added again.
         self.known = True
         self.jobs: dict[str, JobRecord] = {}
-        # Heaps keep stale entries; an entry counts only while it matches its record.
-        self.ready: list[tuple[int, int, str]] = []
+        self.line = Line()
+        # The heap keeps stale entries; an entry counts only while it matches its record.
         self.due: list[tuple[int, int, str]] = []
+        self.active = 0
+        self.limits = NO_QUEUE_LIMITS
+        #: Start times within the queue's own rate, oldest first.
+        self.starts: list[int] = []
+        self.hold_until_ms = 0
+        self.groups = Groups()
+        self.keys: dict[str, KeyEntry] = {}
         self.events: deque[Event] = deque(maxlen=EVENTS_KEPT)
         self.last_event = 0
         self.history: deque[tuple[int, AttemptRecord]] = deque()
@@ -66,20 +79,30 @@ class _Queue:
 
     def index(self, job: JobRecord) -> None:
         """Enter ``job`` where its state says it can be found."""
-        if job.state is JobState.WAITING:
-            heapq.heappush(self.ready, (-job.priority, job.place, job.id))
-        elif job.state in DUE_LATER and job.due_ms is not None:
+        self.line.put(job)
+        if job.state in DUE_LATER and job.due_ms is not None:
             heapq.heappush(self.due, (job.due_ms, job.seq, job.id))
+
+    def forget(self) -> None:
+        """Forget all settings: an empty queue that was obliterated."""
+        self.paused, self.known = False, False
+        self.events.clear()
+        self.line = Line()
+        self.limits, self.starts, self.hold_until_ms = NO_QUEUE_LIMITS, [], 0
+        self.groups = Groups()
+        self.keys.clear()
 
     def next_ready(self) -> JobRecord | None:
         """The job that is first in line, left in place."""
-        while self.ready:
-            priority, place, job_id = self.ready[0]
-            job = self.jobs.get(job_id)
-            if job and (job.state, -job.priority, job.place) == (JobState.WAITING, priority, place):
-                return job
-            heapq.heappop(self.ready)
-        return None
+        job_id = self.line.head()
+        return None if job_id is None else self.jobs[job_id]
+
+    def room(self, now_ms: int) -> tuple[int, int | None]:
+        """How many jobs may start now by the queue's own limits; see ``queue_room``."""
+        return queue_room(self.limits, self.starts, self.active, self.hold_until_ms, now_ms)
+
+    def has_parked(self) -> bool:
+        return any(group.usage.parked for group in self.groups)
 
     def next_due(self) -> JobRecord | None:
         """The job that is due first, left in place."""
@@ -99,7 +122,7 @@ class MemoryStore:
     """All queues of one namespace."""
 
     def __init__(self) -> None:
-        self._queues: dict[str, _Queue] = {}
+        self._queues: dict[str, StoredQueue] = {}
         self._active: dict[JobRef, JobRecord] = {}
         self._kept_ids: dict[JobRef, int] = {}
         self._logs: dict[JobRef, deque[str]] = {}
@@ -109,6 +132,8 @@ class MemoryStore:
         self._leaders: dict[str, tuple[str, int]] = {}
         self._last_place = 0
         self._topics: set[str] = set()
+        self._gates = Gatekeeper(self)
+        self._keys = Keyring(self)
         self._verbs: dict[type[Any], Callable[[Any, Scribe], Any]] = {
             rq.Add: self._add,
             rq.Claim: self._claim,
@@ -140,11 +165,14 @@ class MemoryStore:
             rq.ListWorkers: self._list_workers,
             rq.Archive: self._archive,
             rq.ListArchivers: self._list_archivers,
+            **self._gates.verbs,
+            **self._keys.verbs,
         }
 
     def apply(self, request: rq.Request[R], now_ms: int) -> tuple[R, set[str]]:
         """Carry out ``request`` at ``now_ms``; returns its answer and the topics to tell listeners."""
         self._topics = set()
+        self._gates.begin()
         scribe = Scribe(now_ms, self._fresh_place)
         answer = self._verbs[type(request)](request, scribe)
         self._write_down(scribe)
@@ -156,47 +184,78 @@ class MemoryStore:
         self._last_place += 1
         return self._last_place
 
-    def _queue(self, name: str) -> _Queue:
+    def queue(self, name: str) -> StoredQueue:
         found = self._queues.get(name)
         if found is None:
-            found = self._queues[name] = _Queue(name)
+            found = self._queues[name] = StoredQueue(name)
         return found
+
+    def look(self, name: str) -> StoredQueue:
+        """The queue, or an empty one that is not kept: for those who only read."""
+        return self._queues.get(name) or StoredQueue(name)
 
     def _find(self, ref: JobRef) -> JobRecord | None:
         queue = self._queues.get(ref.queue)
         return queue.jobs.get(ref.id) if queue else None
 
-    def _file(self, job: JobRecord) -> None:
-        """Put a changed record where its state belongs, and say who may care."""
-        queue = self._queue(job.queue)
+    def file(self, job: JobRecord, scribe: Scribe) -> None:
+        """Put a changed record where its state belongs; its group may have to park it, or have room now."""
+        queue = self.queue(job.queue)
+        group = job.options.group
+        if group is not None:
+            self._gates.check(queue, job, scribe)
+        self.book(queue, job)
+        if group is not None:
+            self._gates.advance(queue, queue.groups.get(group), scribe)
+
+    def book(self, queue: StoredQueue, job: JobRecord) -> None:
+        """Enter a record in the indexes as what it is, and say who may care."""
         queue.index(job)
-        if job.state is JobState.ACTIVE:
-            self._active[job.ref] = job
-        else:
-            self._active.pop(job.ref, None)
+        self._keys.settle(queue, job)
+        if job.options.group is not None:
+            queue.groups.get(job.options.group).book(job)
+        self._count_active(queue, job, job.state is JobState.ACTIVE)
         if job.state is JobState.WAITING or job.state in DUE_LATER:
             self._topics.add(f"ready:{job.queue}")
         elif job.state in FINISHED:
             self._topics.add(f"done:{job.queue}")
 
-    def _drop(self, job: JobRecord, now_ms: int) -> None:
+    def _count_active(self, queue: StoredQueue, job: JobRecord, active: bool) -> None:
+        before = self._active.pop(job.ref, None) is not None
+        if active:
+            self._active[job.ref] = job
+        queue.active += active - before
+        if before and not active and queue.limits.concurrency is not None:
+            self.wake(queue)  # there is room for one more
+
+    def wake(self, queue: StoredQueue) -> None:
+        """Say that jobs of a queue may be claimable."""
+        self._topics.add(f"ready:{queue.name}")
+
+    def _drop(self, job: JobRecord, scribe: Scribe) -> None:
         """Delete a record, its logs and leases; an id that was promised to be kept stays known."""
-        del self._queue(job.queue).jobs[job.id]
-        self._active.pop(job.ref, None)
+        queue = self.queue(job.queue)
+        del queue.jobs[job.id]
+        queue.line.remove(job.id)
+        self._count_active(queue, job, False)
         self._logs.pop(job.ref, None)
-        if transitions.kept_until(job) > now_ms:
+        self._keys.settle(queue, job, removed=True)
+        if transitions.kept_until(job) > scribe.now_ms:
             self._kept_ids[job.ref] = transitions.kept_until(job)
+        if job.options.group is not None and (group := queue.groups.find(job.options.group)):
+            group.forget(job.id)
+            self._gates.advance(queue, group, scribe)
 
     def _write_down(self, scribe: Scribe) -> None:
         for note in scribe.notes:
-            queue = self._queue(note.queue)
+            queue = self.queue(note.queue)
             queue.last_event += 1
             queue.events.append(
                 Event(queue.last_event, scribe.now_ms, note.type, note.job_id, note.task, note.data)
             )
             self._topics.add(f"event:{note.queue}")
         for record in scribe.history:
-            queue = self._queue(record.queue)
+            queue = self.queue(record.queue)
             queue.last_history += 1
             queue.history.append((queue.last_history, record))
             self._counters[record.queue, record.task, record.outcome.value] += 1
@@ -213,16 +272,23 @@ class MemoryStore:
             answer = self._answer_known(old, new, scribe)
             if answer is not None:
                 return answer
-            transitions.remove(old, scribe)
-            self._drop(old, now_ms)
         elif self._kept_ids.get(ref, 0) > now_ms:
             scribe.notes.append(Note(new.queue, EventType.DEDUPLICATED, new.id, new.task))
             return rq.Added(AddOutcome.DUPLICATE, None)
+        queue = self.queue(new.queue)
+        answer = self._keys.answer(queue, new, scribe)
+        if answer is not None:
+            return answer
+        if new.options.group is not None and queue.groups.is_full(new.options.group):
+            return rq.Added(AddOutcome.REFUSED, None)
+        if old is not None:
+            transitions.remove(old, scribe)
+            self._drop(old, scribe)
         job = transitions.create(new, scribe, after_ms=old.enqueued_ms if old else 0)
-        queue = self._queue(new.queue)
         queue.jobs[new.id], queue.known = job, True
+        self._keys.take(queue, job, now_ms)
         self._counters[new.queue, new.task, "enqueued"] += 1
-        self._file(job)
+        self.file(job, scribe)
         return rq.Added(AddOutcome.QUEUED, job.state, job.enqueued_ms, job.due_ms)
 
     def _answer_known(self, old: JobRecord, new: NewJob, scribe: Scribe) -> rq.Added | None:
@@ -236,7 +302,7 @@ class MemoryStore:
         else:
             return None
         scribe.note(old, EventType.DEDUPLICATED)
-        view = self._view(old, scribe.now_ms)
+        view = self.view(old, scribe.now_ms)
         return rq.Added(outcome, old.state, old.enqueued_ms, old.due_ms, view)
 
     # --- claim, settle, extend -----------------------------------------------------------------------
@@ -246,6 +312,8 @@ class MemoryStore:
         budget = STEP
         for queue, _ in queues:
             budget -= self._promote_queue(queue, budget, scribe)
+        for queue, _ in queues:
+            budget -= self._gates.advance_timed(queue, budget, scribe)
         jobs: list[JobRecord] = []
         taken: Counter[str] = Counter()
         for bound in ("share", "cap"):
@@ -255,31 +323,35 @@ class MemoryStore:
                 taken[queue.name] += len(picked)
                 jobs += picked
         for queue, _ in queues:
-            if taken[queue.name] and queue.next_ready() is None:
+            if taken[queue.name] and queue.next_ready() is None and not queue.has_parked():
                 scribe.notes.append(Note(queue.name, EventType.DRAINED))
         return rq.Claimed(
-            [self._view(job, scribe.now_ms) for job in jobs],
+            [self.view(job, scribe.now_ms) for job in jobs],
             scribe.now_ms,
             self._next_due_in(scribe, [q for q, _ in queues]),
         )
 
     def _pick(
-        self, queue: _Queue, room: int, request: rq.Claim, scribe: Scribe, first: int
+        self, queue: StoredQueue, room: int, request: rq.Claim, scribe: Scribe, first: int
     ) -> list[JobRecord]:
         picked: list[JobRecord] = []
-        expired = 0
-        while len(picked) < room and not queue.paused and expired < STEP:
+        passed = 0
+        room = min(room, queue.room(scribe.now_ms)[0])
+        while len(picked) < room and not queue.paused and passed < STEP:
             job = queue.next_ready()
             if job is None:
                 break
             if transitions.is_expired(job, scribe.now_ms):
                 transitions.expire(job, scribe)
-                expired += 1
+                passed += 1
+            elif not self._gates.may_start(queue, job, scribe):
+                passed += 1
             else:
                 token = f"{request.claim_id}.{first + len(picked)}"
                 transitions.lease(job, scribe, token=token, worker=request.worker, lease_ms=request.lease_ms)
+                self._gates.started(queue, job, scribe.now_ms)
                 picked.append(job)
-            self._file(job)
+            self.file(job, scribe)
         return picked
 
     def _settle(self, request: rq.Settle, scribe: Scribe) -> rq.SettleResult:
@@ -289,7 +361,10 @@ class MemoryStore:
             status = transitions.check_token(job, end.token)
             if status is Settled.OK and job is not None:
                 transitions.settle(job, end, scribe)
-                self._file(job)
+                self.file(job, scribe)
+                if end.hold_ms and job.options.group is not None:
+                    queue = self.queue(end.queue)
+                    self._gates.hold_group(queue, queue.groups.get(job.options.group), end.hold_ms, scribe)
             items.append(status)
         return rq.SettleResult(items, self._claim(request.claim, scribe) if request.claim else None)
 
@@ -308,7 +383,7 @@ class MemoryStore:
         ]
         for job in sorted(lost, key=lambda job: job.seq):
             transitions.give_back(job, scribe)
-            self._file(job)
+            self.file(job, scribe)
         return len(lost)
 
     # --- duties --------------------------------------------------------------------------------------
@@ -322,22 +397,29 @@ class MemoryStore:
         due.sort(key=lambda job: (job.due_ms or 0, job.seq))
         for job in due[: request.limit]:
             transitions.promote(job, scribe)
-            self._file(job)
-        return rq.Promoted(min(len(due), request.limit), self._next_due_in(scribe, self._queues.values()))
+            self.file(job, scribe)
+        count = min(len(due), request.limit)
+        for name in sorted(self._queues):
+            count += self._gates.advance_timed(self._queues[name], request.limit - count, scribe)
+        return rq.Promoted(count, self._next_due_in(scribe, self._queues.values()))
 
-    def _promote_queue(self, queue: _Queue, limit: int, scribe: Scribe) -> int:
+    def _promote_queue(self, queue: StoredQueue, limit: int, scribe: Scribe) -> int:
         count = 0
         while count < limit:
             job = queue.next_due()
             if job is None or job.due_ms is None or job.due_ms > scribe.now_ms:
                 break
             transitions.promote(job, scribe)
-            self._file(job)
+            self.file(job, scribe)
             count += 1
         return count
 
-    def _next_due_in(self, scribe: Scribe, queues: Iterable[_Queue]) -> int | None:
-        first = [job.due_ms for queue in queues if (job := queue.next_due()) and job.due_ms is not None]
+    def _next_due_in(self, scribe: Scribe, queues: Iterable[StoredQueue]) -> int | None:
+        first: list[int] = []
+        for queue in queues:
+            job = queue.next_due()
+            times = (job.due_ms if job else None, self._gates.next_ms(queue, scribe.now_ms))
+            first += [at_ms for at_ms in times if at_ms is not None]
         return max(min(first) - scribe.now_ms, 0) if first else None
 
     def _recover(self, request: rq.Recover, scribe: Scribe) -> rq.Recovered:
@@ -351,17 +433,21 @@ class MemoryStore:
         for job in expired[: request.limit]:
             alive = transitions.recover(job, scribe)
             (result.recovered if alive else result.failed).append(job.ref)
-            self._file(job)
+            self.file(job, scribe)
         return result
 
     def _prune(self, request: rq.Prune, scribe: Scribe) -> rq.Pruned:
         now_ms = scribe.now_ms
         old = [job for queue in self._queues.values() for job in _prunable(queue, now_ms)]
         for job in old[: request.limit]:
-            self._drop(job, now_ms)
+            self._drop(job, scribe)
         gone_ids = [ref for ref, until in self._kept_ids.items() if until <= now_ms]
         for ref in gone_ids:
             del self._kept_ids[ref]
+        keys = 0
+        for queue in self._queues.values():
+            keys += self._keys.prune(queue, now_ms)
+            queue.groups.prune(now_ms)
         gone_workers = [w.id for w in self._workers.values() if w.beat_ms <= now_ms - WORKER_KEPT_MS]
         for worker_id in gone_workers:
             del self._workers[worker_id]
@@ -370,12 +456,13 @@ class MemoryStore:
         return rq.Pruned(
             jobs=min(len(old), request.limit),
             ids=len(gone_ids),
+            keys=keys,
             history=history,
             workers=len(gone_workers),
             more=len(old) > request.limit,
         )
 
-    def _trim_history(self, queue: _Queue, archivers: list[ArchiverInfo], now_ms: int) -> int:
+    def _trim_history(self, queue: StoredQueue, archivers: list[ArchiverInfo], now_ms: int) -> int:
         """Drop what is old or too much; what a live archiver has not copied goes only over the hard bound."""
         copied = min((info.cursors.get(queue.name, 0) for info in archivers), default=queue.last_history)
         count = 0
@@ -440,7 +527,7 @@ class MemoryStore:
             job = self._find(ref)
             outcome = transitions.cancel(job, request.reason, scribe)
             if job is not None and outcome is CancelResult.CANCELLED:
-                self._file(job)
+                self.file(job, scribe)
             if job is not None and outcome is CancelResult.CANCELLING:
                 self._topics.add(f"worker:{job.worker}")
             answers.append(outcome)
@@ -456,13 +543,22 @@ class MemoryStore:
                 answers.append(rq.ChangeResult(Changed.ILLEGAL, job.state))
             else:
                 transitions.remove(job, scribe)
-                self._drop(job, scribe.now_ms)
+                self._drop(job, scribe)
                 self._topics.add(f"done:{ref.queue}")
                 answers.append(rq.ChangeResult(Changed.OK, job.state))
         return answers
 
     def _retry(self, request: rq.RetryJobs, scribe: Scribe) -> list[rq.ChangeResult]:
-        return [self._change_one(ref, lambda job: transitions.retry(job, scribe)) for ref in request.refs]
+        return [
+            self._change_one(ref, lambda job: self._retry_one(job, scribe), scribe) for ref in request.refs
+        ]
+
+    def _retry_one(self, job: JobRecord, scribe: Scribe) -> Changed:
+        finished = job.state in FINISHED
+        status = transitions.retry(job, scribe)
+        if finished:
+            self._keys.take_again(self.queue(job.queue), job, scribe.now_ms)
+        return status
 
     def _change(self, request: rq.ChangeJob, scribe: Scribe) -> rq.ChangeResult:
         return self._change_one(
@@ -475,15 +571,18 @@ class MemoryStore:
                 delay_ms=request.delay_ms,
                 payload=request.payload,
             ),
+            scribe,
         )
 
-    def _change_one(self, ref: JobRef, step: Callable[[JobRecord], Changed]) -> rq.ChangeResult:
+    def _change_one(
+        self, ref: JobRef, step: Callable[[JobRecord], Changed], scribe: Scribe
+    ) -> rq.ChangeResult:
         job = self._find(ref)
         if job is None:
             return rq.ChangeResult(Changed.NOT_FOUND)
         status = step(job)
         if status is Changed.OK:
-            self._file(job)
+            self.file(job, scribe)
         return rq.ChangeResult(status, job.state)
 
     def _report(self, request: rq.Report, scribe: Scribe) -> rq.ChangeResult:
@@ -504,7 +603,7 @@ class MemoryStore:
         known = self._queues.get(request.queue)
         if (known is not None and known.paused) is request.paused:
             return False
-        queue = self._queue(request.queue)
+        queue = self.queue(request.queue)
         queue.paused, queue.known = request.paused, True
         event = EventType.PAUSED if request.paused else EventType.RESUMED
         scribe.notes.append(Note(queue.name, event))
@@ -526,22 +625,21 @@ class MemoryStore:
         found.sort(key=lambda job: (_state_since(job), job.seq))
         for job in found[: request.limit]:
             transitions.remove(job, scribe)
-            self._drop(job, scribe.now_ms)
+            self._drop(job, scribe)
         if found:
             self._topics.add(f"done:{queue.name}")
         if request.forget and not queue.jobs:
-            queue.paused, queue.known = False, False
-            queue.events.clear()
+            queue.forget()
         return rq.Purged(min(len(found), request.limit), [job.id for job in found[: request.limit]])
 
     def _set_result_ttl(self, request: rq.SetResultTtl, scribe: Scribe) -> rq.ChangeResult:
         return self._change_one(
-            request.ref, lambda job: transitions.set_result_ttl(job, request.ttl_ms, scribe)
+            request.ref, lambda job: transitions.set_result_ttl(job, request.ttl_ms, scribe), scribe
         )
 
     # --- inspection --------------------------------------------------------------------------------------
 
-    def _view(self, job: JobRecord, now_ms: int) -> JobRecord:
+    def view(self, job: JobRecord, now_ms: int) -> JobRecord:
         """A copy for the caller, without a result that is past its time."""
         view = copy(job)
         view.errors = list(job.errors)
@@ -551,7 +649,7 @@ class MemoryStore:
 
     def _get(self, request: rq.GetJobs, scribe: Scribe) -> list[JobRecord | None]:
         found = [self._find(ref) for ref in request.refs]
-        return [self._view(job, scribe.now_ms) if job else None for job in found]
+        return [self.view(job, scribe.now_ms) if job else None for job in found]
 
     def _list(self, request: rq.ListJobs, scribe: Scribe) -> rq.Page:
         queue = self._queues.get(request.queue)
@@ -564,7 +662,7 @@ class MemoryStore:
                 continue
             if len(page) == request.limit:
                 return rq.Page(page, str(page[-1].seq))
-            page.append(self._view(job, scribe.now_ms))
+            page.append(self.view(job, scribe.now_ms))
         return rq.Page(page)
 
     def _count(self, request: rq.CountJobs, scribe: Scribe) -> dict[JobState, int]:
@@ -651,7 +749,7 @@ def _matches(job: JobRecord, request: rq.ListJobs) -> bool:
     )
 
 
-def _prunable(queue: _Queue, now_ms: int) -> list[JobRecord]:
+def _prunable(queue: StoredQueue, now_ms: int) -> list[JobRecord]:
     """Finished records past their keep, oldest first (the rule is told in ``core.retention``)."""
     found = []
     for state in FINISHED:
