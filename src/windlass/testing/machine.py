@@ -18,10 +18,12 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, rule
 
 from windlass.backend import Backend
+from windlass.backend import limits as lrq
 from windlass.backend import requests as rq
 from windlass.backends.memory import MemoryBackend
 from windlass.core.job import AttemptRecord, ErrorInfo, JobRecord, JobRef, NewJob, WorkerInfo
-from windlass.core.options import Keep, StoredOptions
+from windlass.core.limits import Bucket, GroupLimits, Rate
+from windlass.core.options import Keep, StoredOptions, StoredUnique, UniqueMode
 from windlass.core.outcome import Outcome, Settlement
 from windlass.core.states import JobState
 from windlass.errors import HistoryTrimmedError
@@ -41,6 +43,29 @@ OPTIONS = (
     StoredOptions(result_ttl_ms=20, keep_completed=Keep(0, 0), keep_failed=Keep(0, 0)),
     StoredOptions(keep_completed=Keep(None, 1), keep_failed=Keep(None, 1), tags=("red",)),
     StoredOptions(lease_ms=40, max_attempts=2, trace={"a": "b"}),
+)
+GROUPS = ("g", "h")
+GROUP_LIMITS = (
+    None,
+    GroupLimits(concurrency=1),
+    GroupLimits(concurrency=2, rate=Rate(2, 30)),
+    GroupLimits(rate=Rate(1, 20)),
+    GroupLimits(bucket=Bucket(3, 40)),
+    GroupLimits(bucket=Bucket(1, 7)),
+    GroupLimits(ordered=True),
+    GroupLimits(ordered=True, rate=Rate(2, 50)),
+    GroupLimits(max_size=2),
+)
+UNIQUE = tuple(
+    StoredUnique(key=key, mode=mode, ttl_ms=ttl_ms)
+    for key, mode, ttl_ms in (
+        ("k", UniqueMode.UNTIL_DONE, None),
+        ("k", UniqueMode.UNTIL_DONE, 30),
+        ("k", UniqueMode.UNTIL_START, None),
+        ("l", UniqueMode.THROTTLE, 40),
+        ("k", UniqueMode.DEBOUNCE, 20),
+        ("l", UniqueMode.KEEP_LAST, None),
+    )
 )
 #: Steps between two comparisons of everything.
 _LOOK_EVERY = 4
@@ -107,9 +132,22 @@ class Twin:
         for ref in self.logged:
             await self.same(rq.GetLogs(ref=ref))
         await self._same_rows(rq.ReadCounters())
+        await self._look_at_limits()
         await self.same(rq.ListQueues())
         await self.same(rq.ListWorkers(stale_ms=100))
         await self.same(rq.ListArchivers())
+
+    async def _look_at_limits(self) -> None:
+        capabilities = self.sides[1].capabilities
+        for queue in QUEUES:
+            if capabilities.groups:
+                await self.same(lrq.ListGroups(queue=queue, limit=1))
+                await self.same(lrq.ListGroups(queue=queue, cursor="g"))
+            if capabilities.limits:
+                await self.same(lrq.GetLimits(queue=queue, groups=GROUPS))
+            if capabilities.unique:
+                await self.same(lrq.ListUniqueKeys(queue=queue))
+                await self.same(lrq.GetUniqueKey(queue=queue, key="k"))
 
     async def _look_at_logs(self, queue: str) -> None:
         event, attempt = self._seen[queue]
@@ -191,8 +229,43 @@ class Operations:
         await self.prune()
 
     async def add(self, jobs: list[dict[str, Any]]) -> None:
-        news = [NewJob(task="t", payload=b"[]", **fields) for fields in jobs]
-        await self.twin.same(rq.Add(jobs=news))
+        await self.twin.same(rq.Add(jobs=[self._new(**fields) for fields in jobs]))
+
+    def _new(
+        self,
+        options: StoredOptions,
+        group: tuple[str, int] | None,
+        unique: StoredUnique | None,
+        **fields: Any,
+    ) -> NewJob:
+        capabilities = self.twin.sides[1].capabilities
+        if group is not None and capabilities.groups:
+            options = msgspec.structs.replace(options, group=group[0], cost=group[1])
+        if unique is not None and capabilities.unique:
+            options = msgspec.structs.replace(options, unique=unique)
+        return NewJob(task="t", payload=b"[]", options=options, **fields)
+
+    async def limit_queue(
+        self, queue: str, fields: list[str], concurrency: int | None, rate: Rate | None
+    ) -> None:
+        request = lrq.SetQueueLimits(queue=queue, fields=fields, concurrency=concurrency, rate=rate)
+        await self._limit("limits", request)
+
+    async def limit_group(self, queue: str, group: str, limits: GroupLimits | None) -> None:
+        await self._limit("groups", lrq.SetGroupLimits(queue=queue, group=group, limits=limits))
+
+    async def pause_group(self, queue: str, group: str, paused: bool) -> None:
+        await self._limit("groups", lrq.PauseGroup(queue=queue, group=group, paused=paused))
+
+    async def hold(self, queue: str, group: str | None, ms: int) -> None:
+        await self._limit("limits", lrq.Hold(queue=queue, group=group, ms=ms))
+
+    async def free_key(self, queue: str, key: str) -> None:
+        await self._limit("unique", lrq.FreeUniqueKey(queue=queue, key=key))
+
+    async def _limit(self, capability: str, request: rq.Request[Any]) -> None:
+        if getattr(self.twin.sides[1].capabilities, capability):
+            await self.twin.same(request)
 
     async def claim(self, claim: Claim) -> None:
         await self.twin.same(self._claim(claim))
@@ -329,6 +402,8 @@ _new = st.fixed_dictionaries(
         "expires_in_ms": st.sampled_from([None, None, None, None, 3, 60]),
         "options": st.sampled_from(OPTIONS),
         "request_id": st.sampled_from(["", "", "", "r1", "r2"]),
+        "group": st.sampled_from([None, None, *((name, cost) for name in GROUPS for cost in (1, 1, 2))]),
+        "unique": st.sampled_from([None] * 8 + [*UNIQUE]),
     }
 )
 _parts = st.lists(
@@ -347,6 +422,7 @@ _end = st.fixed_dictionaries(
         "reason": st.sampled_from(["", "why"]),
         "uses_attempt": st.booleans(),
         "miss": st.booleans(),
+        "hold_ms": st.sampled_from([0, 0, 0, 0, 0, 15]),
         "duration_ms": st.sampled_from([None, 3]),
     }
 )
@@ -391,6 +467,33 @@ STEPS: dict[str, tuple[int, dict[str, st.SearchStrategy[Any]]]] = {
             "logs": st.lists(st.sampled_from(["a", "b"]), max_size=2),
         },
     ),
+    "limit_queue": (
+        1,
+        {
+            "queue": _queue,
+            "fields": st.sampled_from([["concurrency"], ["rate"], ["concurrency", "rate"]]),
+            "concurrency": st.sampled_from([None, None, 1, 2]),
+            "rate": st.sampled_from([None, None, Rate(1, 20), Rate(3, 60)]),
+        },
+    ),
+    "limit_group": (
+        3,
+        {
+            "queue": _queue,
+            "group": st.sampled_from(["*", "*", *GROUPS]),
+            "limits": st.sampled_from(GROUP_LIMITS),
+        },
+    ),
+    "pause_group": (1, {"queue": _queue, "group": st.sampled_from(GROUPS), "paused": st.booleans()}),
+    "hold": (
+        1,
+        {
+            "queue": _queue,
+            "group": st.sampled_from([None, *GROUPS]),
+            "ms": st.sampled_from([0, 10, 40]),
+        },
+    ),
+    "free_key": (1, {"queue": _queue, "key": st.sampled_from(["k", "l"])}),
     "pause": (1, {"queue": _queue, "paused": st.booleans()}),
     "purge": (
         1,
