@@ -10,19 +10,31 @@ from __future__ import annotations
 
 import heapq
 from bisect import insort
+from collections import Counter
 
 from windlass.core.job import JobRecord
 from windlass.core.states import JobState
 
 
 class _Tail:
-    """The jobs of one group that wait at one priority: how many, and the last turn given to one of them."""
+    """The turns of those jobs of one group that wait at one priority, and the last of them."""
 
-    __slots__ = ("count", "last")
+    __slots__ = ("last", "turns")
 
     def __init__(self) -> None:
-        self.count = 0
+        self.turns: Counter[int] = Counter()
         self.last = -1
+
+    def add(self, turn: int) -> None:
+        self.turns[turn] += 1
+        self.last = max(self.last, turn)
+
+    def remove(self, turn: int) -> None:
+        self.turns[turn] -= 1
+        if self.turns[turn] == 0:
+            del self.turns[turn]
+            if turn == self.last:
+                self.last = max(self.turns, default=-1)
 
 
 class Line:
@@ -44,9 +56,7 @@ class Line:
         group = job.options.group or ""
         if job.turn < 0:
             job.turn = self._fresh_turn(job.priority, group)
-        tail = self._tails.setdefault((job.priority, group), _Tail())
-        tail.count += 1
-        tail.last = max(tail.last, job.turn)
+        self._tails.setdefault((job.priority, group), _Tail()).add(job.turn)
         self._waiting[job.id] = (job.priority, job.turn, job.place, group)
         heap = self._heaps.get(job.priority)
         if heap is None:
@@ -59,10 +69,10 @@ class Line:
         entry = self._waiting.pop(job_id, None)
         if entry is None:
             return
-        priority, _, _, group = entry
+        priority, turn, _, group = entry
         tail = self._tails[priority, group]
-        tail.count -= 1
-        if tail.count == 0:
+        tail.remove(turn)
+        if not tail.turns:
             del self._tails[priority, group]
 
     def head(self) -> str | None:

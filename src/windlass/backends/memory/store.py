@@ -242,7 +242,8 @@ class MemoryStore:
         self._keys.settle(queue, job, removed=True)
         if transitions.kept_until(job) > scribe.now_ms:
             self._kept_ids[job.ref] = transitions.kept_until(job)
-        if job.options.group is not None and (group := queue.groups.find(job.options.group)):
+        group = queue.groups.find(job.options.group) if job.options.group is not None else None
+        if group is not None and group.role(job.id) is not None:
             group.forget(job.id)
             self._gates.advance(queue, group, scribe)
 
@@ -643,6 +644,7 @@ class MemoryStore:
         """A copy for the caller, without a result that is past its time."""
         view = copy(job)
         view.errors = list(job.errors)
+        view.turn = max(job.turn, 0)
         if view.result_until_ms is not None and view.result_until_ms <= now_ms:
             view.result = None
         return view

@@ -22,7 +22,9 @@ if TYPE_CHECKING:
 
 R = TypeVar("R")
 
-_CAPABILITIES = Capabilities(durable=True, shared=True, transactional_add=True, lifo=True)
+_CAPABILITIES = Capabilities(
+    durable=True, shared=True, transactional_add=True, lifo=True, unique=True, groups=True, limits=True
+)
 
 
 class SqliteBackend:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 #: version -> file; append only.
 MIGRATIONS = {
     1: "001_schema.sql",
+    4: "004_limits.sql",
 }
 NEWEST = max(MIGRATIONS)
 

@@ -20,7 +20,7 @@ JOB_COLUMNS = (
     "coalesce(payload, (SELECT data FROM [payload] WHERE [payload].seq = [job].seq)), "
     "codec, options, request_id, enqueued_ms, ready_ms, due_ms, expires_ms, started_ms, finished_ms, "
     "attempts, deliveries, stalls, manual_retries, misses, token, settled_token, lease_until_ms, worker, "
-    "cancel_reason, progress, result, result_until_ms, reason, errors"
+    "cancel_reason, progress, result, result_until_ms, reason, errors, turn"
 )
 #: Payloads above this many bytes stand in their own table.
 INLINE_PAYLOAD = 2_000
@@ -126,7 +126,23 @@ def record(row: Row, queue: str) -> JobRecord:
         result_until_ms=row[29],
         reason=row[30],
         errors=[] if row[31] is None else _errors_decoder.decode(row[31]),
+        turn=row[32],
     )
+
+
+@lru_cache(maxsize=1_024)
+def is_simple(options_text: str) -> bool:
+    """Whether a job with these options has neither a group nor a unique key."""
+    options = decode_options(options_text)
+    return options.group is None and options.unique is None
+
+
+def view(job: JobRecord, now_ms: int) -> JobRecord:
+    """A record for the caller, without a result that is past its time."""
+    job.turn = max(job.turn, 0)
+    if job.result_until_ms is not None and job.result_until_ms <= now_ms:
+        job.result = None
+    return job
 
 
 def new_row(job: JobRecord, queue: int) -> Row:

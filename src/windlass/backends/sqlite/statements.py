@@ -1,9 +1,10 @@
 """SQL from the named files beside this module.
 
-``queries.sql`` holds one statement after each line ``-- name: something``. A name in ``[brackets]`` is a
-table or index of the namespace: ``[job]`` becomes ``"windlass_default_job"``. ``/*job*/`` stands for the
-columns of a job in the order that ``rows.record`` reads them. ``/*among*/`` ends a statement about jobs by
-their numbers: it takes a JSON list of them or, under the name with ``_span`` added, the first and the last.
+``queries.sql`` and its neighbours hold one statement after each line ``-- name: something``. A name in
+``[brackets]`` is a table or index of the namespace: ``[job]`` becomes ``"windlass_default_job"``. ``/*job*/``
+stands for the columns of a job in the order that ``rows.record`` reads them. ``/*among*/`` ends a statement
+about jobs by their numbers: it takes a JSON list of them or, under the name with ``_span`` added, the first and
+the last.
 """
 
 from __future__ import annotations
@@ -17,6 +18,9 @@ from windlass.backends.sqlite.rows import JOB_COLUMNS
 _NAMED = re.compile(r"^-- name: (\w+)\n", re.MULTILINE)
 _BRACKETS = re.compile(r"\[(\w+)\]")
 _COMMENT = re.compile(r"--.*$", re.MULTILINE)
+
+#: Files with named statements.
+FILES = ("queries.sql", "limits.sql")
 
 Statements = dict[str, str]
 
@@ -49,10 +53,10 @@ def read(name: str) -> str:
 @cache
 def load(namespace: str) -> Statements:
     """Every named statement, for ``namespace``."""
-    parts = _NAMED.split(read("queries.sql"))
-    found = {
-        name: " ".join(in_namespace(_COMMENT.sub("", body), namespace).split())
-        for name, body in zip(parts[1::2], parts[2::2], strict=True)
-    }
+    found: Statements = {}
+    for file in FILES:
+        parts = _NAMED.split(read(file))
+        for name, body in zip(parts[1::2], parts[2::2], strict=True):
+            found[name] = " ".join(in_namespace(_COMMENT.sub("", body), namespace).split())
     spans = {name + SPAN: sql.replace(_AMONG, _BY_SPAN) for name, sql in found.items() if _AMONG in sql}
     return {name: sql.replace(_AMONG, _BY_LIST) for name, sql in found.items()} | spans

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from windlass.backend import requests as rq
-from windlass.backends.sqlite import verbs_changes, verbs_duties, verbs_lifecycle
+from windlass.backends.sqlite import verbs_changes, verbs_duties, verbs_lifecycle, verbs_limits
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -33,4 +33,5 @@ WRITES: dict[type[Any], Callable[[Step, Any], Any]] = {
     rq.PauseQueue: verbs_changes.pause,
     rq.Purge: verbs_changes.purge,
     rq.SetResultTtl: verbs_changes.set_result_ttl,
+    **verbs_limits.WRITES,
 }

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from windlass.backend import requests as rq
+from windlass.backends.sqlite import verbs_limits
 from windlass.backends.sqlite.logs import unpack_events, unpack_history
-from windlass.backends.sqlite.rows import LOG_KEY, Row, record, unpack_worker
+from windlass.backends.sqlite.rows import LOG_KEY, Row, record, unpack_worker, view
 from windlass.backends.sqlite.tx import tally_of, unfolded_counts
 from windlass.backends.sqlite.verbs_duties import list_archivers
-from windlass.backends.sqlite.verbs_lifecycle import view
 from windlass.core.job import (
     EVENTS_KEPT,
     ArchiverInfo,
@@ -293,4 +293,5 @@ READS: dict[type[Any], Callable[[Snapshot, Any], Any]] = {
     rq.ReadCounters: read_counters,
     rq.ListWorkers: list_workers,
     rq.ListArchivers: archivers,
+    **verbs_limits.READS,
 }

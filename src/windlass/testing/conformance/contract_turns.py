@@ -2,27 +2,16 @@
 
 from __future__ import annotations
 
-import itertools
-import os
-from collections import defaultdict
-from typing import NamedTuple
-
 import pytest
 
-from windlass.backend import limits as lrq
 from windlass.backend import requests as rq
-from windlass.core.job import JobRecord
 from windlass.core.limits import GroupLimits, Rate
 from windlass.core.options import StoredOptions
 from windlass.core.outcome import Outcome
-from windlass.testing.conformance.harness import QUEUE, START_MS, Harness, settlement
+from windlass.testing.conformance.fairness import check_fairness
+from windlass.testing.conformance.harness import Harness
 
 NEEDS = "groups"
-
-#: The size of the big test: jobs and groups. The full one (100,000 jobs of 1,000 groups) is for a store
-#: that is quick enough: set WINDLASS_FAIR_JOBS=100000.
-JOBS = int(os.environ.get("WINDLASS_FAIR_JOBS", "2000"))
-GROUPS = max(JOBS // 100, 10)
 
 
 async def add(harness: Harness, group: str | None, *ids: str, priority: int = 0) -> None:
@@ -113,88 +102,11 @@ async def test_cancelled_jobs_leave_no_empty_turns(harness: Harness) -> None:
 # --- many groups, one of them huge ------------------------------------------------------------------
 
 
-class Run(NamedTuple):
-    """What happened: start times by group in order, and the start and end of every attempt by group."""
-
-    starts: dict[str, list[int]]
-    spans: dict[str, list[tuple[int, int]]]
-
-
-async def _run(harness: Harness, sizes: dict[str, int], limits: GroupLimits | None) -> Run:
-    """Add ``sizes`` jobs per group, the biggest groups first; run them with slots for a fifth of the groups.
-
-    Every job takes 100 ms. Time goes on in steps of 20 ms, or to where the store says that there is something
-    to do.
-    """
-    began = harness.now_ms
-    await harness.do(lrq.SetGroupLimits(queue=QUEUE, group="*", limits=limits))
-    news = [
-        harness.new(f"{began}-{group}-{n}", options=StoredOptions(group=group))
-        for group in sorted(sizes, key=lambda group: -sizes[group])
-        for n in range(sizes[group])
-    ]
-    for at in range(0, len(news), 1_000):
-        await harness.do(rq.Add(jobs=news[at : at + 1_000]))
-    slots = GROUPS // 5
-    running: list[JobRecord] = []
-    spans: dict[str, list[tuple[int, int]]] = defaultdict(list)
-    left = len(news)
-    while left:
-        done = [job for job in running if (job.started_ms or 0) + 100 <= harness.now_ms]
-        running = [job for job in running if (job.started_ms or 0) + 100 > harness.now_ms]
-        for job in done:
-            spans[job.options.group or ""].append(((job.started_ms or 0) - began, harness.now_ms - began))
-        free = slots - len(running)
-        request = rq.Settle(
-            items=[settlement(job, Outcome.COMPLETE) for job in done],
-            claim=harness.claim_request(rq.ClaimQueue(QUEUE, free, free), limit=free),
-        )
-        claimed = (await harness.do(request)).claimed
-        assert claimed is not None
-        running += claimed.jobs
-        left -= len(done)
-        if len(claimed.jobs) < free and not running:
-            harness.pass_ms(claimed.next_due_in_ms or 20)
-        else:
-            harness.pass_ms(20)
-    starts = {group: sorted(start for start, _ in each) for group, each in spans.items()}
-    return Run(starts, spans)
-
-
-def _check_limits(run: Run, concurrency: int, rate: int, per_ms: int) -> None:
-    """Look at every moment and every window of every group."""
-    for group, starts in run.starts.items():
-        for one, later in zip(starts, itertools.islice(starts, rate, None), strict=False):
-            assert later - one >= per_ms, f"{group}: more than {rate} starts in {per_ms} ms at {one}"
-        changes = sorted(
-            (at, step) for span in run.spans[group] for at, step in zip(span, (1, -1), strict=True)
-        )
-        busy = 0
-        for at, step in changes:
-            busy += step
-            assert busy <= concurrency, f"{group}: {busy} at once at {at}"
+@pytest.mark.feature("H13")
+async def test_one_huge_group_delays_the_others_no_more_than_equal_shares_would(harness: Harness) -> None:
+    await check_fairness(harness, 800, 10, None)
 
 
 @pytest.mark.feature("H6", "H7", "H13")
-@pytest.mark.timeout(600)
-@pytest.mark.parametrize("limited", [False, True])
-async def test_one_huge_group_delays_the_others_no_more_than_equal_shares_would(
-    harness: Harness, limited: bool
-) -> None:
-    """Nine tenths of all jobs are of one group. Every job of any other starts no later than in a run in which
-    all groups have the same share of all jobs."""
-    limits = GroupLimits(concurrency=2, rate=Rate(5, 1_000)) if limited else None
-    small = max(JOBS // 10 // (GROUPS - 1), 1)
-    others = [f"g{n:04}" for n in range(GROUPS - 1)]
-    huge = JOBS * 9 // 10 if not limited else min(JOBS * 9 // 10, 900)
-    skewed = await _run(harness, {"huge": huge, **dict.fromkeys(others, small)}, limits)
-    harness.pass_ms(1_000)  # the starts of the first run no longer count
-    equal = await _run(harness, {"huge": JOBS // GROUPS, **dict.fromkeys(others, JOBS // GROUPS)}, limits)
-    assert len(skewed.starts["huge"]) == huge
-    for group in others:
-        for one, same in zip(skewed.starts[group], equal.starts[group], strict=False):
-            assert one <= same, f"{group} had to wait {one} ms, with equal shares {same} ms"
-    if limited:
-        _check_limits(skewed, 2, 5, 1_000)
-        _check_limits(equal, 2, 5, 1_000)
-    assert harness.now_ms > START_MS
+async def test_one_huge_group_with_limits_keeps_them_and_delays_nobody(harness: Harness) -> None:
+    await check_fairness(harness, 400, 10, GroupLimits(concurrency=2, rate=Rate(5, 1_000)))
