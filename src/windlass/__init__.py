@@ -17,17 +17,22 @@ from windlass.app import Windlass
 from windlass.batch import Batch
 from windlass.context import current_job
 from windlass.core.backoff import Backoff
+from windlass.core.edges import Dependency, Edge, EdgeStatus, OnFailure
 from windlass.core.ids import content_id
 from windlass.core.job import Event, EventType
 from windlass.core.limits import Bucket, GroupInfo, GroupLimits, Rate
 from windlass.core.options import JobOptions, Keep, Priority, Unique, UniqueMode
 from windlass.core.outcome import AddOutcome, CancelResult
+from windlass.core.schedules import Schedule
 from windlass.core.states import JobState
 from windlass.errors import (
     BatchError,
     Cancel,
     ConfigError,
+    CycleError,
+    DependencyError,
     GroupFullError,
+    HistoryTrimmedError,
     IllegalTransitionError,
     JobCancelledError,
     JobFailedError,
@@ -40,23 +45,30 @@ from windlass.errors import (
     RateLimitError,
     ResultError,
     Retry,
+    ScheduleNotFoundError,
     SignatureError,
     Snooze,
     StorageError,
+    Suspend,
     UnrecoverableError,
     UnsupportedByBackendError,
+    WaitForChildren,
     WaitTimeoutError,
     WindlassError,
     WorkerCrashError,
 )
 from windlass.events import QueueEvents
+from windlass.flows import FlowProducer
+from windlass.flowtree import JobNode
 from windlass.hooks import AttemptEnd, Outgoing
 from windlass.inject import Depends
 from windlass.job import Job
+from windlass.output import StreamChunk
 from windlass.queue import Queue
 from windlass.registry import from_callback
 from windlass.serde import Codec, register_codec
 from windlass.shutdown import graceful_shutdown
+from windlass.steps import Group, Step, chain, chord, group, step
 from windlass.task import Task
 from windlass.worker import QueueSpec, Worker
 
@@ -76,6 +88,18 @@ __all__ = [  # noqa: RUF022 - grouped by topic
     "AttemptEnd",
     "Depends",
     "Outgoing",
+    # flows
+    "FlowProducer",
+    "JobNode",
+    "Step",
+    "Group",
+    "step",
+    "chain",
+    "group",
+    "chord",
+    "Dependency",
+    "Edge",
+    "StreamChunk",
     # options
     "JobOptions",
     "QueueSpec",
@@ -83,6 +107,7 @@ __all__ = [  # noqa: RUF022 - grouped by topic
     "Backoff",
     "Keep",
     "Priority",
+    "Schedule",
     "Unique",
     "UniqueMode",
     "Rate",
@@ -91,6 +116,8 @@ __all__ = [  # noqa: RUF022 - grouped by topic
     "GroupInfo",
     # words
     "JobState",
+    "OnFailure",
+    "EdgeStatus",
     "AddOutcome",
     "CancelResult",
     "Event",
@@ -101,16 +128,22 @@ __all__ = [  # noqa: RUF022 - grouped by topic
     "Retry",
     "Cancel",
     "RateLimitError",
+    "WaitForChildren",
+    "Suspend",
     "UnrecoverableError",
     "BatchError",
     # raised to callers
     "WindlassError",
     "ConfigError",
     "PayloadTooLargeError",
+    "DependencyError",
+    "CycleError",
     "GroupFullError",
     "UnsupportedByBackendError",
     "StorageError",
+    "HistoryTrimmedError",
     "JobNotFoundError",
+    "ScheduleNotFoundError",
     "IllegalTransitionError",
     "LeaseLostError",
     "JobFailedError",

@@ -6,13 +6,16 @@ The front door for applications; ``Queue`` and ``Worker`` can also be used witho
 from __future__ import annotations
 
 import inspect
+import logging
 import os
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from contextvars import ContextVar
+from datetime import datetime
 from functools import partial
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, overload
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, get_args, overload
 
+from windlass.backend import metrics as mq
 from windlass.backend import requests as rq
 from windlass.backend.store import Store
 from windlass.backend.urls import DEFAULT_URL, open_backend
@@ -20,19 +23,27 @@ from windlass.batch import Batch, takes_jobs, to_batch
 from windlass.carry import Carrier
 from windlass.core.backoff import Strategy
 from windlass.core.clock import SYSTEM_CLOCK, Clock
-from windlass.core.job import QueueInfo, WorkerInfo
-from windlass.core.options import DEFAULT_OPTIONS, Isolation, JobOptions
+from windlass.core.ids import check_task_name, new_id
+from windlass.core.job import Action, QueueInfo, WorkerInfo
+from windlass.core.metrics import Mark
+from windlass.core.options import DEFAULT_OPTIONS, Isolation, JobOptions, instant_to_ms
+from windlass.core.probe import reach
+from windlass.core.schedules import Schedule, to_schedule
+from windlass.core.schedules import Strategy as ScheduleStrategy
 from windlass.errors import ConfigError
 from windlass.hooks import Hooks
 from windlass.payload import unpack
 from windlass.queue import Queue
-from windlass.registry import Handler, Registry
+from windlass.registry import Handler, Registry, job_handler
+from windlass.schedules import CodeSchedules, ScheduleInfo, list_schedules, make_record
 from windlass.serde import DEFAULT_MAX_BYTES, Codec, get_codec, register_codec
-from windlass.task import BatchDecorator, Task, TaskDecorator
+from windlass.task import BatchDecorator, BoundTask, Task, TaskDecorator, caller_module
 
 if TYPE_CHECKING:
     from windlass.job import Job
     from windlass.sync import SyncApp
+
+log = logging.getLogger("windlass.app")
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -47,9 +58,10 @@ class Windlass:
 
     ``url`` names the store; without it ``$WINDLASS_URL``, else ``sqlite:///windlass.db``. Nothing is opened
     until the first use, or ``async with app``. ``compress`` stores payloads and results over 2 kB compressed.
+    ``name`` tells the schedules of this code from those of other applications on the same store.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - each is named, and most apps give none
         self,
         url: str | None = None,
         *,
@@ -59,9 +71,14 @@ class Windlass:
         compress: bool = False,
         max_payload_bytes: int = DEFAULT_MAX_BYTES,
         backoff_strategies: Mapping[str, Strategy] | None = None,
+        schedule_strategies: Mapping[str, ScheduleStrategy] | None = None,
         context: Any = None,
         clock: Clock = SYSTEM_CLOCK,
+        name: str | None = None,
     ) -> None:
+        #: Whose code this is: schedules that it no longer declares go when a worker starts. The module that
+        #: makes the app, unless it is named.
+        self.name = caller_module(2) if name is None else check_task_name(name)
         self.url = url or os.environ.get("WINDLASS_URL") or DEFAULT_URL
         self.store = Store(open_backend(self.url), clock)
         self.clock = clock
@@ -75,6 +92,9 @@ class Windlass:
             self.defaults = self.defaults.merged({"result_codec": name})
         self.defaults.check()
         self.backoff_strategies: dict[str, Strategy] = dict(backoff_strategies or {})
+        #: Rules of one's own for schedules: name -> function from a datetime to the next slot after it.
+        self.schedule_strategies: dict[str, ScheduleStrategy] = dict(schedule_strategies or {})
+        self._code_schedules = CodeSchedules(self.schedule_strategies)
         #: Handed to every handler as ``job.context``.
         self.context = context
         self.registry = Registry()
@@ -124,6 +144,67 @@ class Windlass:
         """Workers that were alive in the last 45 seconds."""
         return await self.store.execute(rq.ListWorkers())
 
+    async def command_worker(self, worker_id: str, action: Action) -> bool:
+        """Tell a worker to go ``quiet``, ``resume``, ``stop`` or ``dump`` its stacks; False when unknown.
+
+        It hears of it at once or with its next heartbeat; ``workers`` shows when a worker is quiet.
+        """
+        if action not in get_args(Action):
+            raise ConfigError("action", f"one of {', '.join(get_args(Action))}", action)
+        request = rq.CommandWorker(worker=worker_id, action=action, id=new_id())
+        return await self.store.execute(request)
+
+    async def mark(self, label: str) -> Mark:
+        """Put a mark on the time line of the figures: a deploy, say."""
+        return await self.store.execute(mq.AddMark(id=new_id(), label=check_task_name(label)))
+
+    async def marks(self, start: datetime | float = 0) -> list[Mark]:
+        """Marks since ``start``, oldest first."""
+        return await self.store.execute(mq.ListMarks(since_ms=instant_to_ms(start, "start")))
+
+    async def schedules(self) -> list[ScheduleInfo]:
+        """Every schedule of the store, by queue and name."""
+        return await list_schedules(self.store)
+
+    def schedule(
+        self,
+        name: str,
+        schedule: Schedule | Mapping[str, Any],
+        task: Task[..., Any] | BoundTask[..., Any] | str,
+        /,
+        *args: Any,
+        queue: str | None = None,
+        **kwargs: Any,
+    ) -> None:
+        """Declare a schedule in the code: ``app.schedule("nightly", {"cron": "0 3 * * *"}, report, 7)``.
+
+        ``args`` and ``kwargs`` are the task's. A task given by its name needs ``queue``. It gets into the
+        store when a worker starts (``deploy_schedules``), and out of it when the code no longer has it.
+        """
+        if isinstance(task, str):
+            if queue is None:
+                raise ConfigError("queue", "given together with a task's name")
+            template = self.queue(queue).prepare(task, {**kwargs} if kwargs else list(args) or None)
+        else:
+            bound = task if isinstance(task, BoundTask) else task.options()
+            if queue is not None and queue != bound.task.queue_name:
+                raise ConfigError("queue", f"left out, or the task's own ({bound.task.queue_name})", queue)
+            template = bound.prepare(*args, **kwargs)
+        self._code_schedules.declare(make_record(template.queue, name, to_schedule(schedule), template))
+
+    async def deploy_schedules(self) -> None:
+        """Make the store's schedules those that this code declares; workers do it when they start.
+
+        Schedules that the code of the same ``name`` declared before and no longer has are removed; those
+        made by hand or by other applications are left alone.
+        """
+        if not self.store.capabilities.schedules and not self._code_schedules:
+            return
+        count, removed = await self._code_schedules.deploy(self.store, self.name)
+        for info in removed:
+            log.info("removed schedule %s of queue %s: the code no longer has it", info.name, info.queue)
+        reach("app.deployed", schedules=count, removed=len(removed))
+
     @property
     def tasks(self) -> dict[str, Task[Any, Any]]:
         """Registered tasks by name."""
@@ -153,6 +234,9 @@ class Windlass:
         queue: str = "default",
         isolation: Isolation = "auto",
         memory_limit: int | None = None,
+        cron: str | None = None,
+        timezone: str = "UTC",
+        schedule: Schedule | Mapping[str, Any] | None = None,
         **options: Any,
     ) -> TaskDecorator: ...
     def task(
@@ -165,6 +249,9 @@ class Windlass:
         isolation: Isolation = "auto",
         memory_limit: int | None = None,
         batch: Batch | Mapping[str, Any] | int | None = None,
+        cron: str | None = None,
+        timezone: str = "UTC",
+        schedule: Schedule | Mapping[str, Any] | None = None,
         **options: Any,
     ) -> Any:
         """Register a function as a task: ``@app.task`` or ``@app.task(queue="mail", max_attempts=5)``.
@@ -173,7 +260,14 @@ class Windlass:
         child process, where ``memory_limit`` (bytes) can hold. With ``batch`` (a size, or a ``Batch``) the
         function takes a list and is called once for many jobs, each enqueued with one item. All job options
         are checked here, at import.
+
+        ``cron="*/5 * * * *"`` (in ``timezone``) runs it again and again, without arguments; ``schedule`` is
+        the long form of that. The schedule is called as the task is.
         """
+        if cron is not None:
+            if schedule is not None:
+                raise ConfigError("schedule", "left out when cron is given")
+            schedule = Schedule(cron=cron, timezone=timezone)
         register = partial(
             self._register,
             name=name,
@@ -182,6 +276,7 @@ class Windlass:
             memory_limit=memory_limit,
             options=self.defaults.merged(options),
             batch=to_batch(batch),
+            schedule=None if schedule is None else to_schedule(schedule),
         )
         return register if fn is None else register(fn)
 
@@ -195,6 +290,7 @@ class Windlass:
         memory_limit: int | None,
         options: JobOptions,
         batch: Batch | None,
+        schedule: Schedule | None,
     ) -> Task[Any, Any]:
         if not callable(fn):
             raise ConfigError("task", "a function", fn)
@@ -228,6 +324,8 @@ class Windlass:
                 needs=task.needs,
             ),
         )
+        if schedule is not None:
+            self.schedule(task.name, schedule, task)
         return task
 
     def arguments(self, task: str, payload: bytes) -> dict[str, Any]:
@@ -247,7 +345,7 @@ class Windlass:
         batch: Batch | Mapping[str, Any] | int | None = None,
     ) -> None:
         """Register a handler that receives the ``Job``, for all queues or for one; with ``batch`` many."""
-        self.registry.add(name, Handler(handler, takes_job=True, batch=to_batch(batch)), queue)
+        self.registry.add(name, job_handler(handler, batch), queue)
 
     # --- around jobs -----------------------------------------------------------------------------------
 

@@ -4,12 +4,15 @@
 
     WindlassError
     ├── ConfigError (ValueError)          an option, name or URL that cannot work
-    │   └── PayloadTooLargeError          arguments over the size cap
+    │   ├── PayloadTooLargeError          arguments over the size cap
+    │   └── DependencyError               a job that cannot be waited for, or cannot wait
+    │       └── CycleError                jobs that would wait for each other
     ├── GroupFullError                    the job's group has its ``max_size``
     ├── UnsupportedByBackendError         the chosen store cannot do this
     ├── StorageError (ConnectionError)    the store is unreachable, locked, full or damaged
     │   └── HistoryTrimmedError           a cursor points below the oldest kept record
     ├── JobNotFoundError (LookupError)    no job under that id
+    ├── ScheduleNotFoundError (LookupError)  no schedule of that name
     ├── IllegalTransitionError            the job's state does not allow the request
     ├── LeaseLostError                    the job belongs to a newer lease
     ├── ResultError                       a handler's result cannot be stored
@@ -27,7 +30,9 @@
     ├── Snooze(delay)                     run me again later; costs no attempt
     ├── Retry(delay)                      this attempt failed; run me again after ``delay``
     ├── Cancel(reason)                    end as cancelled
-    └── RateLimitError(delay)             the other side is busy; costs no attempt
+    ├── RateLimitError(delay)             the other side is busy; costs no attempt
+    ├── WaitForChildren()                 run me again when my children have ended; costs no attempt
+    └── Suspend(signal, timeout)          run me again when that signal comes; costs no attempt
 
 Each error carries a stable ``code`` (for logs, HTTP answers and metrics) and its facts as
 attributes, so that nobody has to parse a sentence.
@@ -93,6 +98,22 @@ class GroupFullError(WindlassError):
         )
 
 
+class DependencyError(ConfigError):
+    """A flow names a job that is not there, or one that has finished as a parent. Nothing was added."""
+
+    code = "dependency"
+
+
+class CycleError(DependencyError):
+    """Jobs would wait for each other in a circle. ``path`` names them. Nothing was added."""
+
+    code = "cycle"
+
+    def __init__(self, path: list[str]) -> None:
+        self.path = path
+        super().__init__("depends_on", f"free of circles: {' waits for '.join(path)}")
+
+
 class UnsupportedByBackendError(WindlassError):
     """The backend declares this capability missing. Nothing was changed."""
 
@@ -140,6 +161,17 @@ class JobNotFoundError(WindlassError, LookupError):
         self.queue = queue
         self.job_id = job_id
         super().__init__(f"queue {queue!r} has no job {job_id!r} (never added, pruned, or removed)")
+
+
+class ScheduleNotFoundError(WindlassError, LookupError):
+    """No such schedule: the name is wrong, or it was removed."""
+
+    code = "schedule_not_found"
+
+    def __init__(self, queue: str, name: str) -> None:
+        self.queue = queue
+        self.name = name
+        super().__init__(f"queue {queue!r} has no schedule {name!r} (never made, or removed)")
 
 
 class IllegalTransitionError(WindlassError):
@@ -311,3 +343,25 @@ class Cancel(JobSignal):
     def __init__(self, reason: str = "") -> None:
         self.reason = reason
         super().__init__(reason or "cancelled by its handler")
+
+
+class WaitForChildren(JobSignal):
+    """Block the running job until its children have ended, then run it again. The attempt does not count."""
+
+    def __init__(self) -> None:
+        super().__init__("waits for its children")
+
+
+class Suspend(JobSignal):
+    """Suspend the running job until ``queue.signal(job_id, signal, data)``, or until ``timeout`` passed.
+
+    Then it runs again, from the start: ``job.signals`` holds what came. The attempt does not count. A signal
+    that came before ends the suspension at once.
+    """
+
+    def __init__(self, signal: str, timeout: float | timedelta | None = None) -> None:
+        if not isinstance(signal, str) or not 1 <= len(signal) <= 128:
+            raise ConfigError("signal", "a text of 1 to 128 characters", signal)
+        self.signal = signal
+        self.delay_ms = 0 if timeout is None else max(_DelaySignal(timeout).delay_ms, 1)
+        super().__init__(f"suspended until {signal!r}")

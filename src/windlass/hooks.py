@@ -52,10 +52,12 @@ class Outgoing:
     A hook may change the fields of each ``NewJob`` (not how many there are), or raise to refuse them all.
     """
 
-    __slots__ = ("jobs",)
+    __slots__ = ("added", "jobs")
 
     def __init__(self, jobs: Sequence[NewJob]) -> None:
         self.jobs = tuple(jobs)
+        #: After the enqueue: the jobs as the caller gets them, each with its ``outcome``.
+        self.added: list[Job[Any]] = []
 
     def carry(self, values: dict[str, str]) -> None:
         """Let text travel with every job, readable there as ``job.trace``; what a job says itself stays."""
@@ -151,7 +153,7 @@ class Hooks:
             for hook in self._enqueue:
                 stack.enter_context(contextmanager(hook)(outgoing))
             return send()
-        raise AssertionError("unreachable: send() returns or raises")  # for hooks that swallow an error
+        raise ConfigError("enqueue hook", "one that lets errors pass: the job was not added")
 
 
 def _compose(hooks: list[Callable[..., Any]]) -> Around:

@@ -9,12 +9,16 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar
 
 from windlass.abort import AbortSignal
+from windlass.backend import flows as fl
 from windlass.backend import requests as rq
+from windlass.backend import streams as sm
 from windlass.backend.store import check_changed
 from windlass.context import JobLogger
+from windlass.core.clock import SYSTEM_CLOCK
+from windlass.core.edges import Dependency, Edge, EdgeStatus, to_on_failure
 from windlass.core.job import ErrorInfo, JobRecord, JobRef
 from windlass.core.options import StoredOptions, seconds_to_ms
 from windlass.core.outcome import AddOutcome, CancelResult, Outcome, Settled, Settlement
@@ -24,6 +28,8 @@ from windlass.errors import (
     IllegalTransitionError,
     JobNotFoundError,
     LeaseLostError,
+    StorageError,
+    Suspend,
 )
 from windlass.payload import Call, pack_call, pack_data, unpack
 from windlass.serde import encode_payload, get_codec
@@ -32,6 +38,11 @@ if TYPE_CHECKING:
     from windlass.queue import Queue
 
 ResultT = TypeVar("ResultT")
+AnswerT = TypeVar("AnswerT")
+
+#: Chunks of live output that go in one request, and pauses after which one that failed is sent again.
+_CHUNKS = 500
+_REPEAT_AFTER_MS = (20, 100, 500)
 
 
 class Job(Generic[ResultT]):
@@ -45,6 +56,8 @@ class Job(Generic[ResultT]):
         "_on_progress",
         "_queue",
         "_record",
+        "_streamed",
+        "_streaming",
         "abort_signal",
         "context",
         "discarded",
@@ -70,6 +83,8 @@ class Job(Generic[ResultT]):
         self._logger: JobLogger | None = None
         self._on_progress = on_progress
         self._decode: Callable[[Any], ResultT] | None = None
+        self._streamed = 0
+        self._streaming: asyncio.Future[None] | None = None
         #: What the ``add`` that returned this job did: queued, duplicate, replaced or cached.
         self.outcome = outcome
         #: Inside a handler: set when the attempt should stop.
@@ -236,6 +251,16 @@ class Job(Generic[ResultT]):
         return self._record.options.trace or {}
 
     @property
+    def schedule_name(self) -> str | None:
+        """The schedule that made it, if one did."""
+        return self._record.options.schedule
+
+    @property
+    def slot_ms(self) -> int | None:
+        """The slot of the schedule that it was made for; None also when the schedule was run by hand."""
+        return self._record.options.slot_ms
+
+    @property
     def idempotency_key(self) -> str:
         """The same for every attempt of this job: hand it to services that deduplicate."""
         return f"{self.queue_name}:{self.id}:{self._record.enqueued_ms}"
@@ -285,6 +310,63 @@ class Job(Generic[ResultT]):
         self._record.payload = payload
         self._call = None
 
+    async def stream(self, *chunks: Any) -> None:
+        """Put out live: ``queue.read_stream(job.id)`` sees each chunk, in order, as it comes.
+
+        Any JSON value. 10,000 chunks or 16 MB are kept with the job; a lost reply doubles nothing.
+        """
+        token = self._token()
+        if token is None:
+            raise IllegalTransitionError(self.id, self.state, "stream from", "only its running attempt may")
+        codec = get_codec(self._record.result_codec)
+        data = [encode_payload(codec, chunk, self._queue.app.max_payload_bytes) for chunk in chunks]
+        first = self._streamed + 1
+        self._streamed += len(data)
+        # One after the other: the store numbers them in the order in which they come.
+        before, self._streaming = self._streaming, asyncio.get_running_loop().create_future()
+        mine = self._streaming
+        try:
+            if before is not None:
+                await before
+            for start in range(0, len(data), _CHUNKS):
+                part = data[start : start + _CHUNKS]
+                request = sm.AppendStream(ref=self.ref, token=token, first=first + start, chunks=part)
+                check_changed(self.ref, await self._repeated(request), "stream from")
+        finally:
+            mine.set_result(None)
+
+    async def _repeated(self, request: rq.Request[rq.ChangeResult]) -> rq.ChangeResult:
+        """Send a request that may be repeated; a short failure is ridden out."""
+        for pause_ms in _REPEAT_AFTER_MS:
+            try:
+                return await self._queue.store.execute(request)
+            except StorageError:
+                await SYSTEM_CLOCK.wait(asyncio.Event(), pause_ms)
+        return await self._queue.store.execute(request)
+
+    async def add_child(
+        self,
+        name: str,
+        data: Any = None,
+        *,
+        queue: str | None = None,
+        on_failure: str = "fail",
+        **options: Any,
+    ) -> Job[Any]:
+        """Add a job that this one is to wait for, to its own queue or another.
+
+        From a handler: raise ``WaitForChildren()`` once all are added, and the job runs again, from the
+        start, when they have ended. Give children a ``job_id`` that a second run would choose as well, and
+        they are not added twice. A job that has not started yet is blocked until the child has ended.
+        """
+        target = self._queue if queue is None else self._queue.app.queue(queue)
+        parent = Dependency(self.queue_name, self.id, to_on_failure(on_failure))
+        return await target.add(name, data, parent=parent, **options)
+
+    def suspend(self, signal: str, timeout: float | timedelta | None = None) -> NoReturn:
+        """End this run until the signal comes or ``timeout`` passed; raises ``Suspend``."""
+        raise Suspend(signal, timeout)
+
     @property
     def sync(self) -> HeldJob:
         """The verbs of a running handler for plain functions: ``current_job().sync.log("...")``."""
@@ -316,6 +398,54 @@ class Job(Generic[ResultT]):
 
     def _token(self) -> str | None:
         return self._record.token if self._held else None
+
+    # --- what it waits for -------------------------------------------------------------------------------
+
+    @property
+    def signals(self) -> dict[str, Any]:
+        """The signals that came for this job, by name, as of when it was last read."""
+        found = self._record.signals
+        return {name: get_codec(value.codec).decode(value.data) for name, value in found.items()}
+
+    def timed_out(self, signal: str) -> bool:
+        """Whether the last suspension waited for ``signal`` in vain: its ``timeout`` passed."""
+        return self._record.awaits == signal and signal not in self._record.signals
+
+    async def get_dependencies(self) -> list[Edge]:
+        """The edges to the jobs that this one waits for, or waited for."""
+        return (await self._edges(values=False)).depends_on
+
+    async def get_dependents(self) -> list[Edge]:
+        """The edges from jobs that wait for this one, or waited for it (1,000 at most)."""
+        return (await self._edges(values=False)).dependents
+
+    async def get_children_values(self) -> dict[str, Any]:
+        """The results of the jobs that this one waited for and that completed: ``"queue:id"`` -> value.
+
+        In the order in which the edges were made. They are kept with this job, whatever became of the
+        children's own records.
+        """
+        return {
+            f"{edge.child.queue}:{edge.child.id}": (
+                None if edge.value is None else get_codec(edge.codec).decode(edge.value)
+            )
+            for edge in (await self._edges()).depends_on
+            if edge.status is EdgeStatus.DONE
+        }
+
+    async def get_failed_children(self) -> dict[str, str]:
+        """Why jobs that this one waited for did not complete: ``"queue:id"`` -> reason and error."""
+        return {
+            f"{edge.child.queue}:{edge.child.id}": f"{edge.reason}: {edge.error}"
+            if edge.error
+            else edge.reason
+            for edge in (await self._edges(values=False)).depends_on
+            if edge.status in (EdgeStatus.FAILED, EdgeStatus.IGNORED)
+        }
+
+    async def _edges(self, *, values: bool = True) -> fl.Dependencies:
+        request = fl.GetDependencies(refs=[self.ref], values=values)
+        return (await self._queue.store.execute(request))[0]
 
     # --- changes from anywhere -------------------------------------------------------------------------
 
@@ -399,6 +529,14 @@ class Job(Generic[ResultT]):
         """Waiting for a time: scheduled or retrying."""
         return await self.get_state() in DUE_LATER
 
+    async def is_blocked(self) -> bool:
+        """Waiting for other jobs."""
+        return await self.get_state() is JobState.BLOCKED
+
+    async def is_suspended(self) -> bool:
+        """Waiting for a signal."""
+        return await self.get_state() is JobState.SUSPENDED
+
     async def is_finished(self) -> bool:
         return await self.get_state() in FINISHED
 
@@ -439,14 +577,30 @@ class HeldJob:
         """Replace the payload."""
         self._run(self._job.update_data(data))
 
-    def _run(self, verb: Coroutine[Any, Any, None]) -> None:
+    def stream(self, *chunks: Any) -> None:
+        """Put out live."""
+        self._run(self._job.stream(*chunks))
+
+    def add_child(self, name: str, data: Any = None, **options: Any) -> Job[Any]:
+        """Add a job that this one is to wait for; see ``Job.add_child``."""
+        return self._run(self._job.add_child(name, data, **options))
+
+    def get_children_values(self) -> dict[str, Any]:
+        """The results of the jobs that this one waited for."""
+        return self._run(self._job.get_children_values())
+
+    def get_failed_children(self) -> dict[str, str]:
+        """Why jobs that this one waited for did not complete."""
+        return self._run(self._job.get_failed_children())
+
+    def _run(self, verb: Coroutine[Any, Any, AnswerT]) -> AnswerT:
         loop = self._job.loop
         if loop is None:
             verb.close()
             raise RuntimeError(
                 "job.sync works inside a plain function that runs as a task; await the verb instead"
             )
-        asyncio.run_coroutine_threadsafe(verb, loop).result()
+        return asyncio.run_coroutine_threadsafe(verb, loop).result()
 
 
 def encode_call(queue: Queue, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:

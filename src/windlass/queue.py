@@ -7,22 +7,33 @@ so a process that only produces needs no registration.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import timedelta
-from functools import partial
-from typing import TYPE_CHECKING, Any, cast
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any, Unpack, cast, overload
 from weakref import WeakKeyDictionary
 
 import msgspec
 
+from windlass.backend import flows as fl
 from windlass.backend import requests as rq
 from windlass.backend.store import Store, check_changed
 from windlass.core.clock import SYSTEM_CLOCK
-from windlass.core.ids import check_queue_name, check_task_name, new_id, new_ids
-from windlass.core.job import CounterRow, Event, JobRecord, JobRef, NewJob, WorkerInfo
-from windlass.core.options import JobOptions, StoredOptions, check_known, seconds_to_ms, to_unique
-from windlass.core.outcome import AddOutcome, CancelResult
+from windlass.core.edges import FLOW_LIMIT
+from windlass.core.ids import check_queue_name, check_signal_name, check_task_name, new_id, new_ids
+from windlass.core.job import (
+    AttemptOutcome,
+    CounterRow,
+    Event,
+    JobRecord,
+    JobRef,
+    NewJob,
+    WorkerInfo,
+)
+from windlass.core.metrics import MetricsRow, Step
+from windlass.core.options import Duration, JobOptions, StoredOptions, check_known, seconds_to_ms, to_unique
+from windlass.core.outcome import AddOutcome, CancelResult, Changed
+from windlass.core.schedules import Schedule
 from windlass.core.states import FINISHED, JobState
 from windlass.errors import (
     ConfigError,
@@ -30,14 +41,20 @@ from windlass.errors import (
     IllegalTransitionError,
     JobCancelledError,
     JobFailedError,
+    JobNotFoundError,
     MaxRetriesError,
     StorageError,
 )
 from windlass.feed import EventFeed, read_events
+from windlass.flowtree import JobNode, cancel_flow, read_flow, remove_flow
 from windlass.hooks import Outgoing
 from windlass.job import Job
 from windlass.limits import KeyVerbs, LimitVerbs
+from windlass.metrics import DayTotals, Metrics, QueueMetrics, TaskStats
+from windlass.output import StreamChunk, read_stream
 from windlass.payload import pack_data, unpack
+from windlass.schedules import ScheduleInfo, Schedules
+from windlass.search import Search, SearchOptions, States, find_chunks, find_page, to_states
 from windlass.serde import Codec, encode_payload, get_codec
 from windlass.waiting import Waiters
 
@@ -47,6 +64,8 @@ if TYPE_CHECKING:
 
 #: Jobs per atomic chunk of ``add_bulk`` and of other batches.
 CHUNK = 1_000
+#: Changes of single jobs that are under way at once in a bulk change.
+_AT_ONCE = 100
 #: An ``add`` that fails within the first second is tried again after these pauses.
 _REPEAT_AFTER_MS = (20, 100)
 _REPEAT_WITHIN_MS = 1_000
@@ -85,6 +104,7 @@ class Queue(LimitVerbs, KeyVerbs):
         self.defaults = defaults if isinstance(defaults, JobOptions) else base.merged(defaults or {})
         self._plain = _Plan(self.defaults)
         self._feed: EventFeed | None = None
+        self._schedules = Schedules(self, self.app.schedule_strategies)
         self._waiters: WeakKeyDictionary[asyncio.AbstractEventLoop, Waiters] = WeakKeyDictionary()
 
     def __repr__(self) -> str:
@@ -114,10 +134,23 @@ class Queue(LimitVerbs, KeyVerbs):
     # --- add -----------------------------------------------------------------------------------------
 
     async def add(self, /, name: str, data: Any = None, **options: Any) -> Job[Any]:
-        """Add one job. ``job.outcome`` tells whether it was queued or answered by an existing one."""
+        """Add one job. ``job.outcome`` tells whether it was queued or answered by an existing one.
+
+        ``depends_on`` names jobs that must end first; ``children`` and ``then`` add jobs along with it,
+        before and after (as in ``FlowProducer.add``), all in one step.
+        """
+        if "children" in options or "then" in options:
+            return await self._add_tree(name, data, options)
         check_task_name(name)
         plan = _Plan(self.defaults.merged(options)) if options else self._plain
-        return await self.add_planned(name, self._encode(pack_data(data)), plan)
+        return await self.add_planned(name, self.encode(pack_data(data)), plan)
+
+    async def _add_tree(self, name: str, data: Any, options: dict[str, Any]) -> Job[Any]:
+        from windlass.steps import add_steps, step_of  # steps are made of queues
+
+        tree: dict[str, Any] = {key: options.pop(key) for key in ("children", "then") if key in options}
+        root = step_of({"name": name, "queue": self.name, "data": data, "options": options, **tree})
+        return (await add_steps(self.app, [root]))[root].job
 
     async def add_bulk(
         self, jobs: Iterable[Mapping[str, Any]], *, spread: float | timedelta = 0
@@ -149,7 +182,7 @@ class Queue(LimitVerbs, KeyVerbs):
         timeout_ms = None if timeout is None else seconds_to_ms(timeout, "timeout")
         options.setdefault("result_ttl", max((timeout_ms or 0) / 1000, 60))
         return await self.call_planned(
-            name, self._encode(pack_data(data)), _Plan(self.defaults.merged(options)), timeout
+            name, self.encode(pack_data(data)), _Plan(self.defaults.merged(options)), timeout
         )
 
     async def call_planned(
@@ -165,7 +198,8 @@ class Queue(LimitVerbs, KeyVerbs):
             job = (await self.add_new([plan.new_job(self, name, payload, fresh_id)]))[0]
             if job.outcome is AddOutcome.CACHED:
                 return self.result_of(job.record)
-            return self.result_of(await waiters.outcome(job.ref, future, timeout_ms))
+            added = job.outcome is AddOutcome.QUEUED
+            return self.result_of(await waiters.outcome(job.ref, future, timeout_ms, added=added))
         finally:
             waiters.unsubscribe(job_id, future)
 
@@ -173,32 +207,33 @@ class Queue(LimitVerbs, KeyVerbs):
         """Add one job whose arguments are encoded and whose options are checked."""
         return (await self.add_new([plan.new_job(self, name, payload, new_id())]))[0]
 
-    async def add_new(self, news: Sequence[NewJob]) -> list[Job[Any]]:
-        """Add prepared jobs, through the app's enqueue hooks."""
+    async def add_new(self, news: Sequence[NewJob], *, chunk: int = CHUNK) -> list[Job[Any]]:
+        """Add prepared jobs, through the app's enqueue hooks; each ``chunk`` is one atomic step."""
         around = self.app.hooks.enqueue
         if around is None:
-            return await self._send(news)
+            return await self._send(news, chunk)
         outgoing = Outgoing(news)
-        jobs = await around(outgoing, partial(self._send, outgoing.jobs))
+
+        async def send() -> list[Job[Any]]:
+            outgoing.added = await self._send(outgoing.jobs, chunk)
+            return outgoing.added
+
+        jobs = await around(outgoing, send)
         if not isinstance(jobs, list):
             raise ConfigError("enqueue hook", "one that returns what proceed() returned", jobs)
         return jobs
 
-    async def _send(self, news: Sequence[NewJob]) -> list[Job[Any]]:
+    async def _send(self, news: Sequence[NewJob], chunk: int) -> list[Job[Any]]:
         """Add prepared jobs, chunk by chunk. ``GroupFullError`` tells which were refused, of all."""
         jobs: list[Job[Any]] = []
         refused: list[NewJob] = []
-        for start in range(0, len(news), CHUNK):
-            chunk = list(news[start : start + CHUNK])
-            answers = await self._add_chunk(chunk)
-            jobs += [
-                self._added(new, added)
-                for new, added in zip(chunk, answers, strict=True)
-                if added.outcome is not AddOutcome.REFUSED
-            ]
-            refused += [
-                new for new, added in zip(chunk, answers, strict=True) if added.outcome is AddOutcome.REFUSED
-            ]
+        for start in range(0, len(news), chunk):
+            part = list(news[start : start + chunk])
+            for new, added in zip(part, await self._add_chunk(part), strict=True):
+                if added.outcome is AddOutcome.REFUSED:
+                    refused.append(new)
+                else:
+                    jobs.append(self._added(new, added))
         if self.app.after_add is not None:
             await self.app.after_add(jobs)
         if refused:
@@ -221,7 +256,7 @@ class Queue(LimitVerbs, KeyVerbs):
         """A checked and encoded job that is not added yet."""
         check_task_name(name)
         plan = _Plan(self.defaults.merged(options)) if options else self._plain
-        return plan.new_job(self, name, self._encode(pack_data(data)), new_id())
+        return plan.new_job(self, name, self.encode(pack_data(data)), new_id())
 
     def add_in_transaction(self, connection: Any, /, name: str, data: Any = None, **options: Any) -> Job[Any]:
         """Add a job inside the application's own open transaction on the same database.
@@ -234,26 +269,30 @@ class Queue(LimitVerbs, KeyVerbs):
         self.store.capabilities.require(self.store.name, "transactional_add", "use add after the commit")
         backend = cast("TransactionalBackend", self.store.backend)
         new = self.prepare(name, data, **options)
+        outgoing = Outgoing([new])
 
         def send() -> Job[Any]:
-            return self._added(new, backend.add_in_transaction(connection, [new])[0])
+            outgoing.added = [self._added(new, backend.add_in_transaction(connection, [new])[0])]
+            return outgoing.added[0]
 
         hooks = self.app.hooks
-        return send() if hooks.enqueue is None else hooks.enqueue_now(Outgoing([new]), send)
+        return send() if hooks.enqueue is None else hooks.enqueue_now(outgoing, send)
 
     def _plan_item(self, item: Mapping[str, Any]) -> tuple[str, bytes, _Plan]:
         if not isinstance(item, Mapping) or "name" not in item:
             raise ConfigError("jobs", 'objects like {"name": ..., "data": ..., **options}', item)
         options = {key: value for key, value in item.items() if key not in ("name", "data")}
         plan = _Plan(self.defaults.merged(options)) if options else self._plain
-        return check_task_name(item["name"]), self._encode(pack_data(item.get("data"))), plan
+        return check_task_name(item["name"]), self.encode(pack_data(item.get("data"))), plan
 
-    def _encode(self, packed: dict[str, Any]) -> bytes:
+    def encode(self, packed: dict[str, Any]) -> bytes:
+        """The payload of packed arguments, if it is not too large."""
         return encode_payload(self.app.codec, packed, self.app.max_payload_bytes)
 
     def _added(self, new: NewJob, added: rq.Added) -> Job[Any]:
+        queue = self if new.queue == self.name else self.app.queue(new.queue)
         if added.record is not None:
-            return Job(self, added.record, added.outcome)
+            return Job(queue, added.record, added.outcome)
         record = JobRecord(
             queue=new.queue,
             id=new.id,
@@ -265,8 +304,9 @@ class Queue(LimitVerbs, KeyVerbs):
             options=new.options,
             enqueued_ms=added.enqueued_ms,
             due_ms=added.due_ms,
+            linked=bool(new.depends_on or new.parent),
         )
-        return Job(self, record, added.outcome)
+        return Job(queue, record, added.outcome)
 
     # --- look ------------------------------------------------------------------------------------------
 
@@ -286,7 +326,7 @@ class Queue(LimitVerbs, KeyVerbs):
         """Jobs in the given states (all when empty), by order of their adding."""
         request = rq.ListJobs(
             queue=self.name,
-            states=_states(states),
+            states=to_states(states),
             cursor=_cursor(cursor),
             limit=_limit(limit),
             newest_first=newest_first,
@@ -301,7 +341,7 @@ class Queue(LimitVerbs, KeyVerbs):
         self,
         *,
         name: str | None = None,
-        state: Iterable[JobState | str] | JobState | str = (),
+        state: States = (),
         data: Mapping[str, Any] | None = None,
         tag: str | None = None,
         error: str | None = None,
@@ -314,37 +354,19 @@ class Queue(LimitVerbs, KeyVerbs):
         ``data`` matches jobs whose keyword arguments hold these values. At most ``scan`` records are looked
         at; a page with a cursor may hold fewer than ``limit`` jobs.
         """
-        found, looked, page = Page(), 0, Page()
-        while looked < scan and len(found) < limit:
-            request = rq.ListJobs(
-                queue=self.name,
-                states=_states(state),
-                task=name,
-                tag=tag,
-                error_class=error,
-                cursor=_cursor(cursor),
-                limit=_limit(min(limit - len(found) if not data else CHUNK, CHUNK)),
+        search = Search(name=name, state=state, data=data, tag=tag, error=error)
+        return self._page(
+            await find_page(
+                self.store, self.name, search, cursor=_cursor(cursor), limit=_limit(limit), scan=scan
             )
-            page = self._page(await self.store.execute(request))
-            looked += max(len(page), 1)
-            cursor = page.cursor
-            for job in page:
-                if _data_matches(job, data):
-                    found.append(job)
-                    if len(found) == limit and job is not page[-1]:
-                        cursor = str(job.record.seq)
-                        break
-            if cursor is None:
-                break
-        found.cursor = cursor
-        return found
+        )
 
     async def get_job_counts(self) -> dict[JobState, int]:
         """How many jobs are in each state; every state is there."""
         return await self.store.execute(rq.CountJobs(queue=self.name))
 
     async def count(self) -> int:
-        """Jobs that are yet to run: waiting, scheduled, retrying, blocked, parked."""
+        """Jobs that are yet to run: waiting, scheduled, retrying, blocked, parked, suspended."""
         counts = await self.get_job_counts()
         return sum(n for state, n in counts.items() if state not in FINISHED and state is not JobState.ACTIVE)
 
@@ -388,9 +410,112 @@ class Queue(LimitVerbs, KeyVerbs):
         workers = await self.store.execute(rq.ListWorkers())
         return [worker for worker in workers if self.name in worker.queues]
 
-    async def get_metrics(self) -> list[CounterRow]:
-        """Lifetime counters per task and outcome (``enqueued`` among them). They only grow."""
-        return await self.store.execute(rq.ReadCounters(queue=self.name))
+    @overload
+    async def get_metrics(self) -> list[CounterRow]: ...
+    @overload
+    async def get_metrics(
+        self,
+        outcome: AttemptOutcome | str,
+        *,
+        step: Step = "minute",
+        task: str | None = None,
+        start: datetime | float | None = None,
+        end: datetime | float | None = None,
+    ) -> Metrics: ...
+    async def get_metrics(
+        self,
+        outcome: AttemptOutcome | str | None = None,
+        *,
+        step: Step = "minute",
+        task: str | None = None,
+        start: datetime | float | None = None,
+        end: datetime | float | None = None,
+    ) -> list[CounterRow] | Metrics:
+        """How often attempts ended in ``outcome`` ("completed", "failed", ...), per minute or hour.
+
+        By default of the last 24 hours. Without an outcome: lifetime counters per task and outcome
+        (``enqueued`` among them), which only grow.
+        """
+        if outcome is None:
+            return await self.store.execute(rq.ReadCounters(queue=self.name))
+        return await QueueMetrics(self.store, self.name).of_outcome(
+            outcome, step, task=task, start=start, end=end
+        )
+
+    async def get_rollups(
+        self,
+        step: Step = "minute",
+        *,
+        task: str | None = None,
+        start: datetime | float | None = None,
+        end: datetime | float | None = None,
+    ) -> list[MetricsRow]:
+        """What happened per window and task: counts by outcome, waits and run times with histograms."""
+        return await QueueMetrics(self.store, self.name).rows(step, task=task, start=start, end=end)
+
+    async def stats_for_task(self, name: str | None, period: Duration = 3_600) -> TaskStats:
+        """A task (None: all of the queue) over the last ``period``: totals, average, percentiles, rate."""
+        return await QueueMetrics(self.store, self.name).stats(name, period)
+
+    async def get_daily_totals(self, days: int = 30, *, timezone: str = "UTC") -> list[DayTotals]:
+        """Runs and failures per day, oldest first; the last entry is today so far."""
+        return await QueueMetrics(self.store, self.name).days(days, timezone)
+
+    async def get_latency(self) -> float:
+        """How many seconds the longest waiting job of the queue waits for a worker; 0 when none waits."""
+        for info in await self.store.execute(rq.ListQueues()):
+            if info.name == self.name and info.oldest_ready_ms is not None:
+                return max(self.store.clock.now_ms() - info.oldest_ready_ms, 0) / 1000
+        return 0.0
+
+    async def get_utilisation(self) -> float | None:
+        """Busy slots among all slots of the workers that serve this queue, 0 to 1; None without a worker."""
+        workers = await self.get_workers()
+        slots = sum(worker.concurrency for worker in workers)
+        return sum(worker.busy for worker in workers) / slots if slots else None
+
+    # --- schedules ---------------------------------------------------------------------------------------
+
+    async def upsert_job_scheduler(
+        self,
+        name: str,
+        schedule: Schedule | Mapping[str, Any],
+        template: Mapping[str, Any] | None = None,
+    ) -> ScheduleInfo:
+        """Make or change a schedule: ``{"cron": "*/5 * * * *", "timezone": ...}`` or ``{"every": 60}``.
+
+        ``template`` is ``{"name": task, "data": ..., "opts": {...}}``; the task's name is the schedule's
+        unless it says otherwise. A schedule whose rule stays the same keeps its next slot.
+        """
+        return await self._schedules.put(name, schedule, template)
+
+    async def get_job_scheduler(self, name: str) -> ScheduleInfo | None:
+        """The schedule of that name, or None."""
+        return await self._schedules.get(name)
+
+    async def get_job_schedulers(self) -> list[ScheduleInfo]:
+        """The queue's schedules, by name."""
+        return await self._schedules.list()
+
+    async def remove_job_scheduler(self, name: str) -> bool:
+        """Forget a schedule; False when there is none. Jobs that it made stay."""
+        return await self._schedules.remove(name)
+
+    async def pause_job_scheduler(self, name: str) -> None:
+        """Let its slots pass without a job, until it is resumed."""
+        await self._schedules.pause(name)
+
+    async def resume_job_scheduler(self, name: str) -> None:
+        """Undo ``pause_job_scheduler``. Slots that passed meanwhile are not made up for."""
+        await self._schedules.resume(name)
+
+    async def run_job_scheduler(self, name: str) -> Job[Any]:
+        """Add a schedule's job now, besides its slots."""
+        job_id = await self._schedules.run(name)
+        job = await self.get_job(job_id)
+        if job is None:
+            raise JobNotFoundError(self.name, job_id)
+        return job
 
     # --- change ------------------------------------------------------------------------------------------
 
@@ -416,29 +541,70 @@ class Queue(LimitVerbs, KeyVerbs):
         check_changed(ref, result, "retry", "only finished or retrying jobs can be retried")
 
     async def retry_jobs(
-        self, *, state: JobState | str = JobState.FAILED, name: str | None = None, count: int | None = None
+        self, /, *, state: States = JobState.FAILED, count: int | None = None, **search: Unpack[SearchOptions]
     ) -> int:
-        """Retry jobs in ``state`` (failed by default), oldest first; returns how many."""
-        retried = 0
-        cursor: str | None = None
-        while count is None or retried < count:
-            limit = CHUNK if count is None else min(CHUNK, count - retried)
-            request = rq.ListJobs(
-                queue=self.name,
-                states=_states(state),
-                task=name,
-                newest_first=False,
-                limit=limit,
-                cursor=cursor,
-            )
-            page = await self.store.execute(request)
-            if page.jobs:
-                answers = await self.store.execute(rq.RetryJobs(refs=[job.ref for job in page.jobs]))
-                retried += sum(answer.status == "ok" for answer in answers)
-            cursor = page.cursor
-            if cursor is None:
-                break
-        return retried
+        """Retry jobs in ``state`` (failed by default), oldest first; returns how many.
+
+        ``search`` says which of them: ``name``, ``tag``, ``error``, ``data``, as in ``search_jobs``.
+        """
+        done = 0
+        async for refs in self._chunks(state, search, count):
+            answers = await self.store.execute(rq.RetryJobs(refs=refs))
+            done += sum(answer.status is Changed.OK for answer in answers)
+        return done
+
+    async def remove_jobs(
+        self, /, *, state: States, count: int | None = None, **search: Unpack[SearchOptions]
+    ) -> int:
+        """Delete jobs in ``state``, oldest first; returns how many. Active ones are left alone.
+
+        ``search`` says which of them, as in ``search_jobs``.
+        """
+        done = 0
+        async for refs in self._chunks(state, search, count):
+            answers = await self.store.execute(rq.RemoveJobs(refs=refs))
+            done += sum(answer.status is Changed.OK for answer in answers)
+        return done
+
+    async def promote_jobs(
+        self,
+        /,
+        *,
+        state: States = (JobState.SCHEDULED, JobState.RETRYING),
+        count: int | None = None,
+        **search: Unpack[SearchOptions],
+    ) -> int:
+        """Make jobs that are due later ready now, oldest first; returns how many.
+
+        ``search`` says which of them, as in ``search_jobs``.
+        """
+        done = 0
+        async for refs in self._chunks(state, search, count):
+            for part in (refs[at : at + _AT_ONCE] for at in range(0, len(refs), _AT_ONCE)):
+                changes = [self.store.execute(rq.ChangeJob(ref=ref, delay_ms=0)) for ref in part]
+                done += sum(answer.status is Changed.OK for answer in await asyncio.gather(*changes))
+        return done
+
+    async def cancel_jobs(
+        self, /, *, state: States, reason: str = "", count: int | None = None, **search: Unpack[SearchOptions]
+    ) -> int:
+        """Cancel jobs in ``state``, oldest first; returns how many were cancelled or told to stop.
+
+        ``search`` says which of them, as in ``search_jobs``.
+        """
+        done = 0
+        async for refs in self._chunks(state, search, count):
+            answers = await self.store.execute(rq.CancelJobs(refs=refs, reason=reason))
+            done += sum(answer in (CancelResult.CANCELLED, CancelResult.CANCELLING) for answer in answers)
+        return done
+
+    def _chunks(self, state: States, search: SearchOptions, count: int | None) -> AsyncIterator[list[JobRef]]:
+        check_known(search, SearchOptions.__annotations__, "search option")
+        if not to_states(state):
+            raise ConfigError("state", "one or more states", state)
+        if count is not None and (isinstance(count, bool) or not isinstance(count, int) or count < 0):
+            raise ConfigError("count", "a whole number, or None for all", count)
+        return find_chunks(self.store, self.name, Search(state=state, **search), count)
 
     async def pause(self) -> None:
         """Give out no more jobs of this queue, on any worker. Jobs keep their state."""
@@ -460,7 +626,7 @@ class Queue(LimitVerbs, KeyVerbs):
         state: Iterable[JobState | str] | JobState | str = JobState.COMPLETED,
     ) -> Cleaned:
         """Remove up to ``limit`` jobs that are in ``state`` for longer than ``grace``, oldest first."""
-        states = _states(state)
+        states = to_states(state)
         if not states or JobState.ACTIVE in states:
             raise ConfigError("state", "one or more states other than active", state)
         grace_ms = seconds_to_ms(grace, "grace")
@@ -478,7 +644,7 @@ class Queue(LimitVerbs, KeyVerbs):
         """Remove all waiting jobs, with ``delayed`` also those due later; returns how many."""
         states = [JobState.WAITING, JobState.BLOCKED, JobState.PARKED]
         if delayed:
-            states += [JobState.SCHEDULED, JobState.RETRYING]
+            states += [JobState.SCHEDULED, JobState.RETRYING, JobState.SUSPENDED]
         return await self._purge_all(states)
 
     async def obliterate(self, force: bool = False) -> int:
@@ -501,6 +667,52 @@ class Queue(LimitVerbs, KeyVerbs):
             total += purged.count
             if purged.count < CHUNK:
                 return total
+
+    # --- flows, signals, live output -----------------------------------------------------------------------
+
+    async def get_flow(self, job_id: str, *, depth: int = 100, limit: int = FLOW_LIMIT) -> JobNode:
+        """The job with all that it waits for, as a tree with states; see ``JobNode``.
+
+        A job that several others wait for stands below each of them. At most ``depth`` levels and ``limit``
+        nodes are read; ``node.truncated`` tells where there is more. ``JobNotFoundError`` when it is gone.
+        """
+        return await read_flow(self, JobRef(self.name, job_id), depth, limit)
+
+    async def cancel_flow(self, job_id: str, reason: str = "") -> int:
+        """Cancel a job and all that it waits for, from the top down; returns how many were cancelled or told.
+
+        Jobs that somebody outside of the flow waits for are left alone.
+        """
+        return await cancel_flow(self, JobRef(self.name, job_id), reason)
+
+    async def remove_flow(self, job_id: str, *, force: bool = False) -> int:
+        """Delete a job and all that it waits for, from the top down; returns how many.
+
+        Refused while one of them runs, unless ``force``. Jobs that somebody outside of the flow waits for are
+        left alone.
+        """
+        return await remove_flow(self, JobRef(self.name, job_id), force)
+
+    async def signal(self, job_id: str, name: str, data: Any = None) -> None:
+        """Send a signal to a job: one that is suspended on ``name`` runs again, with ``job.signals[name]``.
+
+        A signal that comes early is kept. Finished jobs refuse it (``IllegalTransitionError``).
+        """
+        check_signal_name(name)
+        ref, codec = JobRef(self.name, job_id), self.app.codec
+        value = encode_payload(codec, data, self.app.max_payload_bytes)
+        result = await self.store.execute(fl.Signal(ref=ref, name=name, data=value, codec=codec.name))
+        check_changed(ref, result, "signal", "it has ended")
+
+    def read_stream(
+        self, job_id: str, after: int = 0, *, skip_gap: bool = False
+    ) -> AsyncGenerator[StreamChunk, None]:
+        """What a job puts out with ``job.stream``, as it comes; ends when the job has ended.
+
+        ``after`` a chunk's ``index`` goes on from there. Raises ``HistoryTrimmedError`` when chunks in
+        between are not kept any more, unless ``skip_gap``. An unreachable store is asked again.
+        """
+        return read_stream(self.store, JobRef(self.name, job_id), after, skip_gap=skip_gap)
 
     # --- wait and watch ------------------------------------------------------------------------------------
 
@@ -550,9 +762,11 @@ class Queue(LimitVerbs, KeyVerbs):
 class _Plan:
     """Checked options in the form that the store takes; made once, used for many jobs."""
 
-    __slots__ = ("delay_ms", "expires_in_ms", "job_id", "priority", "run_at_ms", "stored", "unique")
+    __slots__ = ("delay_ms", "expires_in_ms", "job_id", "linked", "priority", "run_at_ms", "stored", "unique")
 
     def __init__(self, options: JobOptions) -> None:
+        #: The options themselves, when they name other jobs.
+        self.linked = options if options.depends_on or options.parent is not None else None
         self.stored: StoredOptions = options.stored()
         self.unique = to_unique(options.unique)
         if self.unique is not None and self.unique.key is not None:
@@ -572,7 +786,7 @@ class _Plan:
         if self.unique is not None:  # its key depends on the arguments
             key = self.unique.stored(name, queue.app.arguments(name, payload))
             stored = msgspec.structs.replace(stored, unique=key)
-        return NewJob(
+        new = NewJob(
             queue=queue.name,
             id=self.job_id or fresh_id,
             task=name,
@@ -585,6 +799,9 @@ class _Plan:
             expires_in_ms=self.expires_in_ms,
             request_id=fresh_id,
         )
+        if self.linked is not None:
+            new.depends_on, new.parent = self.linked.dependencies(queue.name)
+        return new
 
 
 Plan = _Plan
@@ -600,12 +817,6 @@ def _spread(news: list[NewJob], span_ms: int) -> None:
             new.run_at_ms += later_ms
 
 
-def _states(value: Iterable[JobState | str] | JobState | str) -> list[JobState]:
-    given = [value] if isinstance(value, str) else list(value)
-    check_known(given, [state.value for state in JobState], "job state")
-    return [JobState(state) for state in given]
-
-
 def _cursor(value: str | None) -> str | None:
     if value is not None and not (isinstance(value, str) and value.isdecimal() and len(value) < 20):
         raise ConfigError("cursor", "one that a page before returned", value)
@@ -616,17 +827,6 @@ def _limit(value: int) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= CHUNK:
         raise ConfigError("limit", f"from 1 to {CHUNK}", value)
     return value
-
-
-def _data_matches(job: Job[Any], wanted: Mapping[str, Any] | None) -> bool:
-    if not wanted:
-        return True
-    try:
-        kwargs = job.kwargs
-    except ValueError:
-        return False  # bytes that are not arguments match nothing
-    missing = object()
-    return all(kwargs.get(key, missing) == value for key, value in wanted.items())
 
 
 def _payload_of(record: JobRecord) -> Any:

@@ -8,12 +8,12 @@ from __future__ import annotations
 import asyncio
 import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal
 
-from windlass.batch import Batch
+from windlass.batch import Batch, to_batch
 from windlass.core.ids import check_queue_name, check_task_name
 from windlass.core.options import Isolation
 from windlass.errors import ConfigError
@@ -44,6 +44,11 @@ class Handler:
         if self.isolation == "auto" and inspect.iscoroutinefunction(_innermost(self.call)):
             return "loop"
         return "thread"
+
+
+def job_handler(call: Callable[..., Any], batch: Batch | Mapping[str, Any] | int | None = None) -> Handler:
+    """How to run a function that receives the ``Job`` (with ``batch`` a list of them)."""
+    return Handler(call, takes_job=True, batch=to_batch(batch), needs=Needs.of(call))
 
 
 def _innermost(call: Callable[..., Any]) -> Callable[..., Any]:

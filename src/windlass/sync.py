@@ -159,6 +159,12 @@ class SyncQueue:
     remove = _plain(Queue.remove)
     retry = _plain(Queue.retry)
     retry_jobs = _plain(Queue.retry_jobs)
+    remove_jobs = _plain(Queue.remove_jobs)
+    promote_jobs = _plain(Queue.promote_jobs)
+    upsert_job_scheduler = _plain(Queue.upsert_job_scheduler)
+    get_job_scheduler = _plain(Queue.get_job_scheduler)
+    get_job_schedulers = _plain(Queue.get_job_schedulers)
+    remove_job_scheduler = _plain(Queue.remove_job_scheduler)
     pause = _plain(Queue.pause)
     resume = _plain(Queue.resume)
     is_paused = _plain(Queue.is_paused)
@@ -174,6 +180,10 @@ class SyncQueue:
     rate_limit_group = _plain(Queue.rate_limit_group)
     list_unique_keys = _plain(Queue.list_unique_keys)
     free_unique_key = _plain(Queue.free_unique_key)
+    signal = _plain(Queue.signal)
+    get_flow = _plain(Queue.get_flow)
+    cancel_flow = _plain(Queue.cancel_flow)
+    remove_flow = _plain(Queue.remove_flow)
 
     def get_job(self, job_id: str) -> SyncJob[Any] | None:
         """The job, or None when there is no record of it."""

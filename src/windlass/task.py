@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Coroutine
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Protocol, TypeVar, overload
 
 from windlass.batch import Batch, item_signature
-from windlass.core.ids import check_queue_name, check_task_name
+from windlass.core.ids import check_queue_name, check_task_name, new_id
+from windlass.core.job import NewJob
 from windlass.core.options import Isolation, JobOptions
 from windlass.errors import ConfigError
 from windlass.inject import Needs
 from windlass.job import Job, encode_call
+from windlass.payload import pack_call
 from windlass.queue import Plan, Queue
 from windlass.signature import Signature
+from windlass.steps import Step
 
 if TYPE_CHECKING:
     from windlass.app import Windlass
@@ -83,6 +87,10 @@ class Task(Generic[P, R]):
         """Add a job, wait up to 30 s for it, return its result: request and response."""
         return await self._bound.call(*args, **kwargs)
 
+    def s(self, *args: P.args, **kwargs: P.kwargs) -> Step:
+        """This call as a step of a flow: for ``chain``, ``group``, ``chord``, ``after`` and ``then``."""
+        return self._bound.s(*args, **kwargs)
+
     @property
     def job_options(self) -> JobOptions:
         return self._bound.job_options
@@ -116,6 +124,20 @@ class BoundTask(Generic[P, R]):
         job: Job[R] = await queue.add_planned(task.name, encode_call(queue, args, kwargs), self._plan)
         job.decode_with(task.signature.decode_result)
         return job
+
+    def prepare(self, *args: P.args, **kwargs: P.kwargs) -> NewJob:
+        """A checked and encoded job that is not added yet."""
+        task = self.task
+        task.signature.check(task.name, args, kwargs)
+        queue = task.queue
+        return self._plan.new_job(queue, task.name, encode_call(queue, args, kwargs), new_id())
+
+    def s(self, *args: P.args, **kwargs: P.kwargs) -> Step:
+        """This call as a step of a flow."""
+        task = self.task
+        task.signature.check(task.name, args, kwargs)
+        packed = pack_call(args, kwargs)
+        return Step(task.name, task.queue_name, packed, {}, base=self.job_options, app=task.app)
 
     async def call(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """Add a job, wait up to 30 s for it, return its result."""
@@ -177,12 +199,20 @@ def default_name(fn: Callable[..., Any]) -> str:
     ``python mail.py`` and a worker that imports ``mail`` thus mean the same task.
     """
     qualname = getattr(fn, "__qualname__", "") or type(fn).__qualname__
-    module = getattr(fn, "__module__", "") or ""
-    if module in ("__main__", "__windlass_main__"):
-        scope = getattr(fn, "__globals__", {})
-        spec, file = scope.get("__spec__"), scope.get("__file__")
-        if spec is not None:  # python -m shop.mail
-            module = spec.name.removesuffix(".__main__")
-        else:  # python mail.py; nothing at a prompt
-            module = Path(file).stem if file else ""
+    module = _importable(getattr(fn, "__module__", "") or "", getattr(fn, "__globals__", {}))
     return f"{module}.{qualname}" if module else qualname
+
+
+def caller_module(depth: int) -> str:
+    """The module whose code is running ``depth`` calls up, named as its importers name it."""
+    scope = sys._getframe(depth).f_globals
+    return _importable(scope.get("__name__", ""), scope) or "app"
+
+
+def _importable(module: str, scope: dict[str, Any]) -> str:
+    if module not in ("__main__", "__windlass_main__"):
+        return module
+    spec, file = scope.get("__spec__"), scope.get("__file__")
+    if spec is not None:  # python -m shop.mail
+        return str(spec.name).removesuffix(".__main__")
+    return Path(file).stem if file else ""  # python mail.py; nothing at a prompt

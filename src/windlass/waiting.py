@@ -1,7 +1,8 @@
 """Waiting for jobs to finish, for any number of waiters at the cost of one.
 
 Subscribe, then read, then wait for a hint, with a slow re-check behind it (1 s, growing to 5 s). All
-waiters of a queue on one event loop share a listener and one batched read.
+waiters of a queue on one event loop share a listener and one batched read; it stays for a moment after the
+last of them, since whoever calls once often calls again.
 """
 
 from __future__ import annotations
@@ -64,21 +65,22 @@ class Waiters:
             waiting.pop(future, None)
             if not waiting:
                 del self._waiting[job_id]
-        if not self._waiting and self._watch is not None:
-            self._watch.cancel()
-            self._watch = None
         if future.done() and not future.cancelled():
             future.exception()  # seen: nobody else will look
 
-    async def outcome(self, ref: JobRef, future: _Future, timeout_ms: float | None) -> JobRecord:
-        """Read once, then wait for ``future``."""
+    async def outcome(
+        self, ref: JobRef, future: _Future, timeout_ms: float | None, *, added: bool = False
+    ) -> JobRecord:
+        """Read once, then wait for ``future``. ``added``: the job was added after ``subscribe``, so its end
+        cannot have gone unheard and nothing needs to be read."""
         if future.done():
             return future.result()
-        record = await self._store.get(ref)
-        if record is None:
-            raise JobNotFoundError(ref.queue, ref.id)
-        if record.state in FINISHED:
-            return record
+        if not added:
+            record = await self._store.get(ref)
+            if record is None:
+                raise JobNotFoundError(ref.queue, ref.id)
+            if record.state in FINISHED:
+                return record
         self._waiting[ref.id][future] = True
         done = asyncio.Event()
         future.add_done_callback(lambda _: done.set())
@@ -108,6 +110,8 @@ class Waiters:
                 touched = await listener.wait(recheck_ms, self._store.clock)
                 recheck_ms = FIRST_RECHECK_MS if touched else min(recheck_ms * 2, LAST_RECHECK_MS)
                 ids = list(self._waiting)
+                if not ids and not touched:
+                    return  # nobody came back
                 with suppress(StorageError):  # the store is away: look again at the next re-check
                     for start in range(0, len(ids), _BATCH):
                         await self._check(ids[start : start + _BATCH])

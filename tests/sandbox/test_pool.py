@@ -6,7 +6,7 @@ import asyncio
 import os
 import signal
 import threading
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import psutil
 import pytest
@@ -36,6 +36,8 @@ from windlass.signature import ArgumentError
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
+
+    from windlass.sandbox.pool import JobVerbs
 
 
 # --- running -------------------------------------------------------------------------------------------
@@ -462,7 +464,7 @@ async def test_requests_are_performed_on_a_job(pool: ProcessPool) -> None:
             self.done.append("discarded")
 
     held = Held()
-    await pool.run(call_to(handlers.reports), requests_to(held))
+    await pool.run(call_to(handlers.reports), requests_to(cast("JobVerbs", held)))
     assert held.done == ["one", {"current": 1, "total": 2}, {"a": 2}, "discarded"]
 
 

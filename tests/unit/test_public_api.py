@@ -17,17 +17,23 @@ PUBLIC = {
     "from_callback", "graceful_shutdown",
     # around jobs
     "AttemptEnd", "Depends", "Outgoing",
+    # flows
+    "FlowProducer", "JobNode", "Step", "Group", "step", "chain", "group", "chord", "Dependency", "Edge",
+    "StreamChunk",
     # options
-    "JobOptions", "QueueSpec", "Batch", "Backoff", "Keep", "Priority", "Unique", "UniqueMode", "Rate",
-    "Bucket", "GroupLimits", "GroupInfo",
+    "JobOptions", "QueueSpec", "Batch", "Backoff", "Keep", "Priority", "Schedule", "Unique", "UniqueMode",
+    "Rate", "Bucket", "GroupLimits", "GroupInfo",
     # words
-    "JobState", "AddOutcome", "CancelResult", "Event", "EventType",
+    "JobState", "OnFailure", "EdgeStatus", "AddOutcome", "CancelResult", "Event", "EventType",
     # raised by handlers
-    "JobSignal", "Snooze", "Retry", "Cancel", "RateLimitError", "UnrecoverableError", "BatchError",
+    "JobSignal", "Snooze", "Retry", "Cancel", "RateLimitError", "WaitForChildren", "Suspend",
+    "UnrecoverableError", "BatchError",
     # raised to callers
-    "WindlassError", "ConfigError", "PayloadTooLargeError", "GroupFullError", "UnsupportedByBackendError",
-    "StorageError",
+    "WindlassError", "ConfigError", "PayloadTooLargeError", "DependencyError", "CycleError",
+    "GroupFullError",
+    "UnsupportedByBackendError", "StorageError", "HistoryTrimmedError",
     "JobNotFoundError", "IllegalTransitionError", "LeaseLostError", "JobFailedError", "MaxRetriesError",
+    "ScheduleNotFoundError",
     "JobCancelledError", "JobTimeoutError", "WorkerCrashError", "WaitTimeoutError", "ResultError",
     "SignatureError",
     # codecs
@@ -44,6 +50,10 @@ QUEUE_VERBS = set(
     close set_global_concurrency get_global_concurrency set_global_rate_limit get_global_rate_limit
     remove_global_rate_limit rate_limit set_group_limits get_group_limits remove_group_limits list_groups
     pause_group resume_group rate_limit_group get_unique_holder free_unique_key list_unique_keys
+    remove_jobs promote_jobs cancel_jobs get_rollups stats_for_task get_daily_totals get_latency
+    get_utilisation upsert_job_scheduler get_job_scheduler get_job_schedulers remove_job_scheduler
+    pause_job_scheduler resume_job_scheduler run_job_scheduler signal read_stream get_flow cancel_flow
+    remove_flow
     """.split()
 )
 JOB_VERBS = set(
@@ -51,6 +61,8 @@ JOB_VERBS = set(
     log update_progress update_data discard move_to_failed remove retry cancel change_priority
     change_delay promote wait_until_finished result get_state is_completed is_failed is_cancelled
     is_revoked is_active is_waiting is_delayed is_finished refresh
+    is_blocked is_suspended stream add_child suspend timed_out get_dependencies get_dependents
+    get_children_values get_failed_children
     """.split()
 )
 JOB_FIELDS = set(
@@ -58,7 +70,7 @@ JOB_FIELDS = set(
     id name queue_name data args kwargs options state priority attempt attempts max_attempts
     deliveries stalled_count manual_retries errors failed_reason stacktrace progress return_value
     enqueued_ms run_at_ms started_ms finished_ms worker_id group tags trace idempotency_key run_id logger
-    outcome abort_signal context discarded
+    outcome abort_signal context discarded schedule_name slot_ms signals
     """.split()
 )
 WORKER_VERBS = set(

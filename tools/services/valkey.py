@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
+import os
 import platform
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -18,7 +20,7 @@ from typing import Any
 import redis
 from redis.exceptions import RedisError
 
-_START_S = 20.0
+_START_S = 60.0
 SLOTS = 16_384
 
 
@@ -52,18 +54,28 @@ def free_port() -> int:
 
 
 class Server:
-    """One server process."""
+    """One server process. ``tls``: certificate, key and authority, for a server that speaks nothing else."""
 
-    def __init__(self, binary: str, folder: Path, *settings: str, port: int = 0) -> None:
-        self.port = port or free_port()
+    def __init__(
+        self,
+        binary: str,
+        folder: Path,
+        *settings: str,
+        password: str = "",
+        tls: tuple[Path, Path, Path] | None = None,
+    ) -> None:
+        self.port = free_port()
         self.folder = folder
         self._binary = binary
         self._settings = settings
+        self._password = password
+        self._tls = tls
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
     def url(self) -> str:
-        return f"valkey://127.0.0.1:{self.port}"
+        """Its URL, without the password."""
+        return f"{'valkeys' if self._tls else 'valkey'}://127.0.0.1:{self.port}"
 
     @property
     def pid(self) -> int:
@@ -73,11 +85,20 @@ class Server:
     def start(self) -> Server:
         """Start, or start again with the same data; returns when it answers."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        command = [self._binary, "--port", str(self.port), "--bind", "127.0.0.1", "--dir", str(self.folder)]
+        command = [self._binary, "--bind", "127.0.0.1", "--dir", str(self.folder)]
         command += ["--logfile", str(self.folder / "server.log"), "--save", "", *self._settings]
+        command += ["--requirepass", self._password] if self._password else []
+        command += self._ports()
         self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL)
         wait_for(self._is_up, f"the server on port {self.port}")
         return self
+
+    def _ports(self) -> list[str]:
+        if self._tls is None:
+            return ["--port", str(self.port)]
+        certificate, key, authority = map(str, self._tls)
+        files = ["--tls-cert-file", certificate, "--tls-key-file", key, "--tls-ca-cert-file", authority]
+        return ["--port", "0", "--tls-port", str(self.port), *files]
 
     def _is_up(self) -> bool:
         assert self._process is not None
@@ -89,7 +110,21 @@ class Server:
 
     def client(self) -> redis.Redis:
         """A plain client, to look behind the scenes."""
-        return redis.Redis(port=self.port, protocol=2, socket_timeout=5)
+        tls: dict[str, Any] = {}
+        if self._tls is not None:
+            certificate, key, authority = map(str, self._tls)
+            tls = {"ssl": True, "ssl_ca_certs": authority, "ssl_certfile": certificate, "ssl_keyfile": key}
+            tls["ssl_check_hostname"] = False
+        return redis.Redis(
+            port=self.port, protocol=2, socket_timeout=5, password=self._password or None, **tls
+        )
+
+    def freeze(self) -> None:
+        """Stop answering, with every connection open: what a machine does that has lost its network."""
+        os.kill(self.pid, signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        os.kill(self.pid, signal.SIGCONT)
 
     def kill(self) -> None:
         """End at once, as ``kill -9`` does."""
@@ -104,6 +139,7 @@ class Server:
         if process is None:
             return
         process.kill() if kill else process.terminate()
+        process.send_signal(signal.SIGCONT)  # it may be frozen
         try:
             process.wait(10)
         except subprocess.TimeoutExpired:
@@ -111,11 +147,45 @@ class Server:
             process.wait()
 
 
+class Sentinel(Server):
+    """Watches the primary ``main`` and its replicas, and promotes one when it is gone."""
+
+    def __init__(self, binary: str, folder: Path, primary: Server, password: str = "") -> None:
+        super().__init__(binary, folder, password=password)
+        folder.mkdir(parents=True, exist_ok=True)
+        lines = [
+            f"port {self.port}\nbind 127.0.0.1\ndir {folder}\nlogfile {folder / 'server.log'}",
+            f"sentinel monitor main 127.0.0.1 {primary.port} 1",
+            "sentinel down-after-milliseconds main 700\nsentinel failover-timeout main 5000",
+            *([f"requirepass {password}"] if password else []),
+            *([f"sentinel auth-pass main {primary._password}"] if primary._password else []),
+        ]
+        self._file = folder / "sentinel.conf"
+        self._file.write_text("\n".join(lines) + "\n")
+
+    def start(self) -> Sentinel:
+        self._process = subprocess.Popen(
+            [self._binary, str(self._file), "--sentinel"], stdin=subprocess.DEVNULL
+        )
+        wait_for(self._is_up, f"the sentinel on port {self.port}")
+        return self
+
+    def knows_replica(self) -> bool:
+        """Whether there is somebody to promote."""
+        with self.client() as client:
+            found = list(_ask(client, "SENTINEL", "MASTER", "main"))
+            return int(found[found.index(b"num-slaves") + 1]) >= 1
+
+
 class ClusterServers:
     """Primaries with one replica each."""
 
     def __init__(self, binary: str, folder: Path, primaries: int = 3, replicas: bool = True) -> None:
-        settings = ("--cluster-enabled", "yes", "--cluster-node-timeout", "1500", "--appendonly", "no")
+        settings = (
+            *("--cluster-enabled", "yes", "--cluster-node-timeout", "1500", "--appendonly", "no"),
+            *("--repl-diskless-sync-delay", "0"),  # replicas need not wait for each other
+        )
+        self._binary, self._folder, self._settings = binary, folder, settings
         count = primaries * (2 if replicas else 1)
         self.servers = [Server(binary, folder / f"node{n}", *settings) for n in range(count)]
         self._primaries = primaries
@@ -150,6 +220,33 @@ class ClusterServers:
             _ask(client, "CLUSTER", "REPLICATE", node_id)
         wait_for(lambda: all(_is_whole(client) for client in clients), "the cluster to be whole")
         wait_for(lambda: all(map(_has_primary, clients[self._primaries :])), "the replicas to catch up")
+
+    def grow(self) -> Server:
+        """Start one more primary, without slots."""
+        server = Server(self._binary, self._folder / f"node{len(self.servers)}", *self._settings).start()
+        with self._any_client() as client, server.client() as new:
+            known = _known(client)
+            _ask(client, "CLUSTER", "MEET", "127.0.0.1", server.port)
+            wait_for(lambda: _known(new) > known and _is_whole(new), "the new node to be known")
+        self.servers.append(server)
+        return server
+
+    def move_slot(self, key: str, to: Server, *, between: Callable[[int], None] = lambda moved: None) -> int:
+        """Move the slot of ``key`` key by key; ``between`` is told after each how many have moved."""
+        origin = self._servers_of(key)[0]
+        with origin.client() as source, to.client() as target:
+            slot, source_id = _ask(source, "CLUSTER", "KEYSLOT", key), _ask(source, "CLUSTER", "MYID")
+            target_id = _ask(target, "CLUSTER", "MYID")
+            _ask(target, "CLUSTER", "SETSLOT", slot, "IMPORTING", _text(source_id))
+            _ask(source, "CLUSTER", "SETSLOT", slot, "MIGRATING", _text(target_id))
+            moved = 0
+            while found := _ask(source, "CLUSTER", "GETKEYSINSLOT", slot, 1):
+                _ask(source, "MIGRATE", "127.0.0.1", to.port, found[0], 0, 5_000)
+                moved += 1
+                between(moved)
+            for client in (target, source):
+                _ask(client, "CLUSTER", "SETSLOT", slot, "NODE", _text(target_id))
+        return moved
 
     def server_of(self, key: str) -> tuple[Server, Server]:
         """The servers that are primary and replica of ``key`` now."""
@@ -186,7 +283,7 @@ class ClusterServers:
             server.stop()
 
 
-def _ask(client: redis.Redis, *parts: str | int) -> Any:
+def _ask(client: redis.Redis, *parts: str | bytes | int) -> Any:
     return client.execute_command(*parts)  # type: ignore[no-untyped-call]
 
 

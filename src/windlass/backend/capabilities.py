@@ -25,6 +25,18 @@ class Capabilities:
     groups: bool = False
     #: Limits of whole queues: concurrency, rate, holds.
     limits: bool = False
+    #: Recurring schedules (``backend.schedules``).
+    schedules: bool = False
+    #: Roll-ups of the history by minute and hour (``backend.metrics``).
+    metrics: bool = False
+    #: Orders to workers, delivered with their heartbeat (``CommandWorker``).
+    commands: bool = False
+    #: Jobs may depend on other jobs.
+    flows: bool = False
+    #: Jobs may be suspended until a signal comes.
+    signals: bool = False
+    #: Running jobs may write live output.
+    streams: bool = False
 
     def require(self, backend: str, capability: str, advice: str = "") -> None:
         """Raise ``UnsupportedByBackendError`` unless ``capability`` is declared."""

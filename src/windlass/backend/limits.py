@@ -5,7 +5,7 @@ How limits work is told in ``core.limits``; how keys do, in ``core.unique``.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import ClassVar
 
 import msgspec
 
@@ -22,6 +22,8 @@ class SetQueueLimits(Request[None], kw_only=True):
     What started before a rate was set does not count.
     """
 
+    needs: ClassVar[str] = "limits"
+
     queue: str
     fields: list[str]
     concurrency: int | None = None
@@ -35,6 +37,8 @@ class SetGroupLimits(Request[None], kw_only=True):
     rest with the next claims); jobs that wait and may not start any more are parked when a claim meets them.
     """
 
+    needs: ClassVar[str] = "groups"
+
     queue: str
     group: str
     limits: GroupLimits | None = None
@@ -42,6 +46,8 @@ class SetGroupLimits(Request[None], kw_only=True):
 
 class PauseGroup(Request[bool], kw_only=True):
     """Start no more jobs of a group, or go on; True when that changed something."""
+
+    needs: ClassVar[str] = "groups"
 
     queue: str
     group: str
@@ -53,6 +59,8 @@ class Hold(Request[int], kw_only=True):
 
     A longer hold stays as it is; ``ms`` = 0 ends any.
     """
+
+    needs: ClassVar[str] = "limits"
 
     queue: str
     group: str | None = None
@@ -71,6 +79,8 @@ class Limits(msgspec.Struct, kw_only=True):
 class GetLimits(Request[Limits], kw_only=True):
     """The limits of a queue, of all its groups, and of the named groups (each is in the answer)."""
 
+    needs: ClassVar[str] = "limits"
+
     queue: str
     groups: tuple[str, ...] = ()
 
@@ -85,6 +95,8 @@ class GroupPage(msgspec.Struct):
 class ListGroups(Request[GroupPage], kw_only=True):
     """Groups of a queue with unfinished jobs, or paused, or held, or with limits of their own; by name."""
 
+    needs: ClassVar[str] = "groups"
+
     queue: str
     cursor: str | None = None
     limit: int = 100
@@ -96,12 +108,16 @@ class ListGroups(Request[GroupPage], kw_only=True):
 class GetUniqueKey(Request["UniqueHolder | None"], kw_only=True):
     """Who holds a key now."""
 
+    needs: ClassVar[str] = "unique"
+
     queue: str
     key: str
 
 
 class FreeUniqueKey(Request[bool], kw_only=True):
     """Free a key, whoever holds it; False when nobody did. The holder itself goes on."""
+
+    needs: ClassVar[str] = "unique"
 
     queue: str
     key: str
@@ -117,20 +133,8 @@ class KeyPage(msgspec.Struct):
 class ListUniqueKeys(Request[KeyPage], kw_only=True):
     """Keys of a queue that are held, by key."""
 
+    needs: ClassVar[str] = "unique"
+
     queue: str
     cursor: str | None = None
     limit: int = 100
-
-
-#: Which capability a verb belongs to.
-NEEDS: dict[type[Request[Any]], str] = {
-    SetQueueLimits: "limits",
-    GetLimits: "limits",
-    SetGroupLimits: "groups",
-    PauseGroup: "groups",
-    ListGroups: "groups",
-    Hold: "limits",
-    GetUniqueKey: "unique",
-    FreeUniqueKey: "unique",
-    ListUniqueKeys: "unique",
-}

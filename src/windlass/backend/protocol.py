@@ -21,7 +21,8 @@ class Listener(Protocol):
     """Wakes its owner when something may have changed. A hint: never the only way to notice.
 
     Topics: ``ready:<queue>`` (a job may be claimable), ``done:<queue>`` (a job finished),
-    ``event:<queue>`` (the event log grew), ``worker:<id>`` (somebody wants this worker's attention).
+    ``event:<queue>`` (the event log grew), ``stream:<queue>`` (a job put out more),
+    ``worker:<id>`` (somebody wants this worker's attention).
     """
 
     async def wait(self, timeout_ms: float | None = None, clock: Clock = SYSTEM_CLOCK) -> frozenset[str]:

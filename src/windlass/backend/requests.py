@@ -12,13 +12,15 @@ Every verb may be repeated after a lost reply:
 
 from __future__ import annotations
 
-from typing import Any, Generic, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 import msgspec
 
 from windlass.core.job import (
+    Action,
     ArchiverInfo,
     AttemptRecord,
+    Command,
     CounterRow,
     Event,
     JobRecord,
@@ -35,6 +37,9 @@ R = TypeVar("R")
 
 class Request(msgspec.Struct, Generic[R], kw_only=True):
     """Base of all requests; ``R`` is the type of the answer."""
+
+    #: The capability that a backend must declare for this verb ("" = every backend has it).
+    needs: ClassVar[str] = ""
 
     now_ms: int | None = None
 
@@ -64,6 +69,12 @@ class Add(Request[list[Added]], kw_only=True):
     Then the unique key is looked at (``core.unique``): while it is held the answer is ``duplicate`` or
     ``replaced``, with the holder's record (None when only the key is left). A group that has its ``max_size``
     answers ``refused``. Neither changes anything else.
+
+    Jobs may name what they depend on, in this request or in the store: they are born ``blocked`` and become
+    ready when all of it has ended (``core.edges``). What has ended already counts as it ended. Raises
+    ``DependencyError`` for a job that nobody knows or a parent that has finished, ``CycleError`` for a
+    circle; then nothing was added. A job that is answered by an existing one gets no new dependencies, but
+    its ``parent`` waits for it all the same. At most 10,000 jobs in a request with edges.
     """
 
     jobs: list[NewJob]
@@ -114,6 +125,8 @@ class SettleResult(msgspec.Struct):
 
     items: list[Settled]
     claimed: Claimed | None = None
+    #: Dependents of these jobs are yet to be told: run ``Relay`` soon.
+    relay: bool = False
 
 
 class Settle(Request[SettleResult], kw_only=True):
@@ -160,6 +173,9 @@ class Promote(Request[Promoted], kw_only=True):
     """Make due jobs of all queues waiting, earliest first; then let in jobs of groups whose time has come.
 
     At most ``limit`` in all. Also a due job whose group has no room counts: it is ``parked``.
+
+    Of jobs due at the same instant, those of one queue go in the order of their adding; between queues there
+    is no promised order: ``seq`` and ``place`` are numbers within a queue.
     """
 
     limit: int = 1_000
@@ -175,7 +191,8 @@ class Recovered(msgspec.Struct):
 class Recover(Request[Recovered], kw_only=True):
     """Take back expired leases, earliest first: waiting at the old place, stalls + 1.
 
-    A job over its ``max_stalls`` ends as failed, reason ``stalled``.
+    A job over its ``max_stalls`` ends as failed, reason ``stalled``. Between leases of different queues that
+    ran out at the same instant there is no promised order.
     """
 
     limit: int = 1_000
@@ -190,12 +207,13 @@ class Pruned(msgspec.Struct):
     events: int = 0
     history: int = 0
     workers: int = 0
+    metrics: int = 0
     more: bool = False
 
 
 class Prune(Request[Pruned], kw_only=True):
     """Remove what is past its keep: records by age and by count, kept ids, unique keys, events, history,
-    workers, groups that are empty and have used nothing that still counts.
+    workers, roll-ups, groups that are empty and have used nothing that still counts.
 
     A finished record goes when its result is past its time and it is too old or beyond the count; see
     ``core.retention``. At most ``limit`` jobs go in one pass.
@@ -230,12 +248,29 @@ class Resign(Request[bool], kw_only=True):
     holder: str
 
 
-class Beat(Request[bool], kw_only=True):
-    """A worker's heartbeat. Returns True when someone asked this worker to go quiet or stop (later)."""
+class Beat(Request[Command | None], kw_only=True):
+    """A worker's heartbeat. Answers with the newest command for this worker, if there is one.
+
+    ``worker.command`` is the store's: what the request says there is ignored.
+    """
 
     worker: WorkerInfo
     #: Forget the worker instead: it stops.
     gone: bool = False
+
+
+class CommandWorker(Request[bool], kw_only=True):
+    """Tell a worker what to do; False when no such worker is known.
+
+    The worker hears of it with the answer to its next ``Beat``, hurried by the hint ``worker:<id>``. A newer
+    command replaces one that was not heard yet. ``id`` is new for every command: workers obey each once.
+    """
+
+    needs: ClassVar[str] = "commands"
+
+    worker: str
+    action: Action
+    id: str
 
 
 # --- changes by people and programs ---------------------------------------------------------------
@@ -263,6 +298,7 @@ class RemoveJobs(Request[list[ChangeResult]], kw_only=True):
 class RetryJobs(Request[list[ChangeResult]], kw_only=True):
     """Put finished jobs back to waiting with a fresh budget (attempts 0, history of errors kept).
 
+    One that still has open dependencies is ``blocked`` again; a dependency that made it fail is forgiven.
     A ``retrying`` job is simply made ready now. Others answer ``illegal``.
     """
 
@@ -273,7 +309,8 @@ class ChangeJob(Request[ChangeResult], kw_only=True):
     """Change a pending job's priority, due time or payload; or, with its token, an active job's payload.
 
     ``delay_ms`` is from now: 0 makes a scheduled or retrying job ready at once (event ``promoted``); more
-    moves a waiting, scheduled or retrying job's due time. A changed priority joins the back of its new
+    moves a waiting, scheduled or retrying job's due time; a blocked job keeps it for the time when nothing
+    else holds it, for a suspended one it is ``illegal``. A changed priority joins the back of its new
     priority.
     """
 

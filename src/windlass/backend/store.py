@@ -6,25 +6,19 @@ one place. Backends hold no such code.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import Any, TypeVar
 
-from windlass.backend import limits
 from windlass.backend import requests as rq
 from windlass.backend.capabilities import Capabilities
 from windlass.backend.protocol import Backend, Listener
 from windlass.core.clock import Clock
 from windlass.core.job import JobRecord, JobRef, NewJob
+from windlass.core.options import UniqueMode
 from windlass.core.outcome import Changed
 from windlass.errors import IllegalTransitionError, JobNotFoundError, LeaseLostError
 
 R = TypeVar("R")
-
-#: The capability that a verb belongs to. Verbs that are not listed every store has.
-NEEDS: dict[type[rq.Request[Any]], str] = {**limits.NEEDS}
-#: Capabilities that decide which requests a store can be asked.
-_ASKED = ("lifo", "unique", "groups", "limits")
-_ADVICE = {"lifo": "use a higher priority instead"}
 
 
 class Store:
@@ -34,7 +28,6 @@ class Store:
         self.backend = backend
         self.clock = clock
         self._opened = False
-        self._lacks = frozenset(name for name in _ASKED if not getattr(backend.capabilities, name))
 
     @property
     def name(self) -> str:
@@ -55,22 +48,37 @@ class Store:
         await self.backend.close()
 
     async def execute(self, request: rq.Request[R]) -> R:
-        """Carry out ``request``; see ``Backend.execute``."""
+        """Carry out ``request``; see ``Backend.execute``.
+
+        Raises ``UnsupportedByBackendError`` for a verb that the backend declares missing.
+        """
         if not self._opened:
             await self.open()
-        if self._lacks:
-            self._refuse_missing(request)
+        self._check(request)
         if self.clock.driven and request.now_ms is None:
             request.now_ms = self.clock.now_ms()
         return await self.backend.execute(request)
 
-    def _refuse_missing(self, request: rq.Request[Any]) -> None:
-        """Raise ``UnsupportedByBackendError`` for what this store has not got."""
-        needed = {NEEDS.get(type(request))}
-        if isinstance(request, rq.Add):
-            needed |= {capability for new in request.jobs for capability in needed_by(new)}
-        for capability in sorted(self._lacks & needed):
-            self.capabilities.require(self.name, capability, _ADVICE.get(capability, ""))
+    def _check(self, request: rq.Request[Any]) -> None:
+        """Refuse what the backend declares missing."""
+        if request.needs:
+            self.capabilities.require(self.name, request.needs)
+        elif type(request) is rq.Add:
+            self._check_jobs(request)
+
+    def _check_jobs(self, request: rq.Add) -> None:
+        """Refuse jobs that need what the backend declares missing."""
+        capabilities = self.backend.capabilities
+        if not capabilities.lifo and any(new.options.lifo for new in request.jobs):
+            capabilities.require(self.name, "lifo", "use a higher priority instead")
+        if not capabilities.flows and any(new.depends_on or new.parent for new in request.jobs):
+            capabilities.require(self.name, "flows")
+        if not capabilities.groups and any(new.options.group is not None for new in request.jobs):
+            capabilities.require(self.name, "groups")
+        if not capabilities.unique and any(new.options.unique is not None for new in request.jobs):
+            capabilities.require(self.name, "unique", "a job_id of your own works everywhere")
+        if not capabilities.flows and any(_keeps_last(new) for new in request.jobs):
+            capabilities.require(self.name, "flows", "unique keys with keep_last need them")
 
     async def listen(self, topics: Iterable[str]) -> Listener:
         """Hints about ``topics`` for the running event loop."""
@@ -87,14 +95,8 @@ class Store:
         return (await self.execute(rq.GetJobs(refs=[ref])))[0]
 
 
-def needed_by(new: NewJob) -> Iterator[str]:
-    """The capabilities that a job needs."""
-    if new.options.lifo:
-        yield "lifo"
-    if new.options.unique is not None:
-        yield "unique"
-    if new.options.group is not None:
-        yield "groups"
+def _keeps_last(new: NewJob) -> bool:
+    return new.options.unique is not None and new.options.unique.mode is UniqueMode.KEEP_LAST
 
 
 def check_changed(ref: JobRef, result: rq.ChangeResult, action: str, advice: str = "") -> None:

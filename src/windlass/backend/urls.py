@@ -8,6 +8,7 @@ applications or two tests on one store never meet.
 from __future__ import annotations
 
 import importlib
+import re
 from dataclasses import dataclass, field
 from urllib.parse import parse_qsl, unquote, urlsplit
 
@@ -42,6 +43,11 @@ class BackendUrl:
     namespace: str = DEFAULT_NAMESPACE
     options: dict[str, str] = field(default_factory=dict)
 
+    @property
+    def shown(self) -> str:
+        """The URL as errors and logs may show it: without what is secret."""
+        return hide_secrets(self.text)
+
     def check_options(self, known: set[str]) -> None:
         """Refuse settings that the backend does not know."""
         check_known(self.options, known, f"setting of {self.scheme}:// URLs")
@@ -57,6 +63,12 @@ def parse_url(url: str) -> BackendUrl:
     return BackendUrl(url, parts.scheme, parts.netloc, unquote(parts.path), namespace, query)
 
 
+def hide_secrets(url: str) -> str:
+    """``url`` with stars in place of its credentials and of settings whose name speaks of a password."""
+    without_user = re.sub(r"://[^/?#]*@", "://***@", url)
+    return re.sub(r"([?&][^=&]*password[^=&]*=)[^&]*", r"\1***", without_user, flags=re.IGNORECASE)
+
+
 def register_scheme(scheme: str, module: str, install: str = "") -> None:
     """Make URLs that begin with ``scheme://`` open ``module.from_url(BackendUrl)``."""
     _SCHEMES[scheme] = (module, install)
@@ -67,12 +79,12 @@ def open_backend(url: str) -> Backend:
     parsed = parse_url(url)
     found = _SCHEMES.get(parsed.scheme)
     if found is None:
-        raise ConfigError("url", f"one of {', '.join(f'{s}://' for s in sorted(_SCHEMES))}", url)
+        raise ConfigError("url", f"one of {', '.join(f'{s}://' for s in sorted(_SCHEMES))}", parsed.shown)
     module, install = found
     try:
         factory = importlib.import_module(module).from_url
     except ImportError as exc:
         advice = f"pip install '{install}' first" if install else "its module does not load"
-        raise ConfigError("url", f"usable here: {advice} ({exc})", url) from exc
+        raise ConfigError("url", f"usable here: {advice} ({exc})", parsed.shown) from exc
     backend: Backend = factory(parsed)
     return backend

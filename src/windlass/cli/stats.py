@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from windlass.backend import requests as rq
+from windlass.cli import figures
 from windlass.cli.output import Column, Out, make_table, styled
 from windlass.cli.store import StoreOptions, shown_url, store_command
 from windlass.cli.values import DURATION, show_age, show_count, show_rate, show_time, sparkline
@@ -32,8 +33,14 @@ _RATES = ("enqueued", "completed", "failed", "retrying")
 
 @dataclass(frozen=True, kw_only=True)
 class Options(StoreOptions):
-    """``watch``: sample every ``interval`` seconds, for ``seconds`` (None: until Ctrl-C)."""
+    """``watch``: sample every ``interval`` seconds, for ``seconds`` (None: until Ctrl-C).
 
+    ``tasks``: figures per task of the last ``period`` seconds. ``days``: totals of so many days.
+    """
+
+    tasks: bool = False
+    period: float = 3_600
+    days: int | None = None
     watch: bool = False
     interval: float = 1
     seconds: float | None = None
@@ -45,6 +52,8 @@ class QueueStats:
 
     info: QueueInfo
     lifetime: dict[str, int]
+    #: How long the longest waiting job waits.
+    latency_ms: int
     rates: dict[str, float] = field(default_factory=dict)
 
     def view(self) -> dict[str, Any]:
@@ -54,6 +63,7 @@ class QueueStats:
             "paused": self.info.paused,
             "counts": self.info.counts,
             "oldest_ready_ms": self.info.oldest_ready_ms,
+            "latency_ms": self.latency_ms,
             "lifetime": self.lifetime,
             "rates": self.rates,
         }
@@ -77,6 +87,7 @@ class Sample:
             "workers": self.workers,
             "busy": self.busy,
             "slots": self.slots,
+            "utilisation": self.busy / self.slots if self.slots else None,
             "queues": [queue.view() for queue in self.queues],
         }
 
@@ -84,6 +95,12 @@ class Sample:
 async def run(options: Options, out: Out) -> int:
     """Show the figures once, or until told to stop."""
     async with options.app() as app:
+        if options.tasks:
+            await figures.show_tasks(app, options.period, out)
+            return 0
+        if options.days is not None:
+            await figures.show_days(app, options.days, out)
+            return 0
         if not options.watch:
             sample = await take(app, None)
             if out.as_json:
@@ -106,11 +123,14 @@ async def take(app: Windlass, before: Sample | None) -> Sample:
     for row in await app.store.execute(rq.ReadCounters()):
         totals = lifetime.setdefault(row.queue, {})
         totals[row.outcome] = totals.get(row.outcome, 0) + row.total
-    workers = await app.workers()
+    workers, at_ms = await app.workers(), now_ms()
     sample = Sample(
-        at_ms=now_ms(),
+        at_ms=at_ms,
         monotonic_ms=SYSTEM_CLOCK.monotonic_ms(),
-        queues=[QueueStats(info, lifetime.get(info.name, {})) for info in infos],
+        queues=[
+            QueueStats(info, lifetime.get(info.name, {}), max(at_ms - (info.oldest_ready_ms or at_ms), 0))
+            for info in infos
+        ],
         workers=len(workers),
         busy=sum(worker.busy for worker in workers),
         slots=sum(worker.concurrency for worker in workers),
@@ -265,11 +285,18 @@ def _now_cells(queue: QueueStats, now: int) -> list[Any]:
     run,
     examples="""
 windlass stats
+windlass stats --tasks --period 24h                 per task: runs, success, percentiles
+windlass stats --days 30                            per day
 windlass stats --watch                              live, until Ctrl-C
 windlass stats --watch --interval 5s --for 1m
 windlass stats --json | jq '.queues[] | {queue, rates, lifetime}'
 """,
 )
+@click.option("--tasks", "-t", is_flag=True, help="Figures per task: runs, success, run and wait times.")
+@click.option(
+    "--period", type=DURATION, default="1h", show_default=True, help="With --tasks: of the last so long."
+)
+@click.option("--days", type=click.IntRange(1, 1_830), metavar="N", help="Totals of the last N days.")
 @click.option("--watch", "-w", is_flag=True, help="Go on, with rates per second.")
 @click.option(
     "--interval",
@@ -287,6 +314,10 @@ def command(**values: Any) -> Options:
     attempts over the whole life of the queue, kept records or not. With --watch and --json, each
     sample is one line.
     """
+    if values["tasks"] + values["watch"] + (values["days"] is not None) > 1:
+        raise click.UsageError("Choose one of --tasks, --days and --watch.")
+    if values["period"] < 60:
+        raise click.BadParameter("at least 1m", param_hint="'--period'")
     if values["interval"] < 0.1:
         raise click.BadParameter("at least 100ms", param_hint="'--interval'")
     return Options(**values)

@@ -1,17 +1,22 @@
-"""``windlass workers``: who is alive."""
+"""``windlass workers``: who is alive, and telling them something."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, cast, get_args
 
+import click
 import msgspec
 
+from windlass.cli.changes import Answers
 from windlass.cli.output import Column, Out, styled
 from windlass.cli.store import StoreOptions, store_command
 from windlass.cli.values import show_age, show_bytes
 from windlass.cli.views import now_ms
+from windlass.core.job import Action
 
 if TYPE_CHECKING:
+    from windlass.app import Windlass
     from windlass.core.job import WorkerInfo
 
 COLUMNS = [
@@ -27,9 +32,19 @@ COLUMNS = [
 ]
 
 
-async def run(options: StoreOptions, out: Out) -> int:
-    """List the workers."""
+@dataclass(frozen=True, kw_only=True)
+class Options(StoreOptions):
+    """What to do: ``list``, or what to tell the workers ``ids``."""
+
+    action: str = "list"
+    ids: tuple[str, ...] = ()
+
+
+async def run(options: Options, out: Out) -> int:
+    """List the workers, or tell some of them something."""
     async with options.app() as app:
+        if options.action != "list":
+            return await _tell(app, options, out)
         workers = await app.workers()
     if out.as_json:
         out.document([worker_view(info) for info in workers])
@@ -42,6 +57,16 @@ async def run(options: StoreOptions, out: Out) -> int:
     busy, slots = sum(info.busy for info in workers), sum(info.concurrency for info in workers)
     out.note(f"{len(workers)} workers, {busy} of {slots} slots busy")
     return 0
+
+
+async def _tell(app: Windlass, options: Options, out: Out) -> int:
+    answers = Answers("told")
+    for worker_id in options.ids:
+        if await app.command_worker(worker_id, cast("Action", options.action)):
+            answers.ok(worker_id, f"told to {options.action}:")
+        else:
+            answers.failed(worker_id, "worker_not_found", f"there is no worker {worker_id}")
+    return answers.report(out)
 
 
 def worker_view(info: WorkerInfo) -> dict[str, Any]:
@@ -59,7 +84,7 @@ def _row(info: WorkerInfo, now: int) -> list[Any]:
         show_age(now - info.started_ms),
         show_age(now - info.beat_ms),
         info.version,
-        "quiet" if info.quiet else "",
+        ", ".join(["quiet"] * info.quiet + ["leader"] * info.leader),
     ]
 
 
@@ -69,11 +94,23 @@ def _row(info: WorkerInfo, now: int) -> list[Any]:
     examples="""
 windlass workers
 windlass workers --json | jq '.[] | {id, busy, queues}'
+windlass workers quiet web1:4711:0c8f5b6f           take no new jobs
+windlass workers stop web1:4711:0c8f5b6f            finish what runs, then exit
 """,
 )
-def command(url: str | None) -> StoreOptions:
-    """List the workers that were alive in the last 45 seconds.
+@click.argument(
+    "action",
+    type=click.Choice(["list", *get_args(Action)]),
+    default="list",
+    metavar=f"[list|{'|'.join(get_args(Action))}]",
+)
+@click.argument("ids", nargs=-1, metavar="[WORKER]...")
+def command(**values: Any) -> Options:
+    """List the workers that were alive in the last 45 seconds, or tell some of them something.
 
-    'quiet' workers take no new jobs: they are paused or stopping.
+    'quiet' workers take no new jobs: they are paused or stopping. 'dump' writes what runs there now
+    into the worker's own log.
     """
-    return StoreOptions(url=url)
+    if (values["action"] == "list") == bool(values["ids"]):
+        raise click.UsageError("Name the workers to be told something: windlass workers stop WORKER")
+    return Options(**values)

@@ -10,6 +10,7 @@ import hashlib
 import os
 import re
 import threading
+from typing import NamedTuple
 
 import msgspec
 
@@ -19,6 +20,13 @@ from windlass.errors import ConfigError
 _JOB_ID = re.compile(r"[A-Za-z0-9._-]{1,256}\Z")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}\Z")
 _TASK = re.compile(r"[^\x00-\x1f\x7f]{1,256}\Z")
+
+
+class JobRef(NamedTuple):
+    """Names one job. Ids are unique within a queue."""
+
+    queue: str
+    id: str
 
 
 class _Sequence:
@@ -110,3 +118,10 @@ def check_group(value: object) -> str:
     if not isinstance(value, str) or not _TASK.match(value) or value == "*":
         raise ConfigError("group", "1 to 256 printable characters, other than * alone", value)
     return value
+
+
+def check_signal_name(name: object) -> str:
+    """A signal's name, or ``ConfigError``."""
+    if not isinstance(name, str) or not 1 <= len(name) <= 128:
+        raise ConfigError("signal", "a text of 1 to 128 characters", name)
+    return name

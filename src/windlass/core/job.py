@@ -9,16 +9,20 @@ from __future__ import annotations
 import hashlib
 import re
 from enum import StrEnum
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import msgspec
 
+from windlass.core.edges import Dependency
+from windlass.core.ids import JobRef as JobRef
 from windlass.core.options import StoredOptions
 from windlass.core.states import JobState
 
 #: Errors kept per job (the newest), and log lines kept per job (the newest).
 ERRORS_KEPT = 32
 LOGS_KEPT = 1_000
+#: Signals kept per job, by name.
+SIGNALS_KEPT = 64
 #: Events kept per queue, and attempt records kept per queue while no archiver is registered.
 EVENTS_KEPT = 10_000
 HISTORY_KEPT = 100_000
@@ -28,13 +32,6 @@ HISTORY_HELD = 1_000_000
 #: ... for archivers that were seen within this time.
 ARCHIVER_KEPT_MS = 7 * 86_400_000
 HISTORY_SCHEMA_VERSION = 1
-
-
-class JobRef(NamedTuple):
-    """Names one job. Ids are unique within a queue."""
-
-    queue: str
-    id: str
 
 
 class ErrorInfo(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -64,6 +61,18 @@ class NewJob(msgspec.Struct, kw_only=True):
     expires_in_ms: int | None = None
     #: Repeating an add with the same non-empty request id answers as the first time.
     request_id: str = ""
+    #: Jobs that must end before this one starts: stored ones, or others of the same ``Add``.
+    depends_on: list[Dependency] = []
+    #: A job, stored or of the same ``Add``, that is to wait for this one; it must not have finished.
+    parent: Dependency | None = None
+
+
+class SignalValue(msgspec.Struct, frozen=True, array_like=True):
+    """The data of a signal, as its sender encoded it."""
+
+    data: bytes
+    codec: str = "json"
+    at_ms: int = 0
 
 
 class JobRecord(msgspec.Struct, kw_only=True):
@@ -76,7 +85,7 @@ class JobRecord(msgspec.Struct, kw_only=True):
     codec: str = "json"
     state: JobState = JobState.WAITING
     priority: int = 0
-    #: Number of its add within the store: the order of listings, and the first place in line.
+    #: Number of its add: the order of listings, and the first place in line. In order within a queue only.
     seq: int = 0
     #: Place in line: smaller first within a priority, below 0 for ``lifo`` jobs. Kept when a job is released
     #: or recovered.
@@ -116,6 +125,12 @@ class JobRecord(msgspec.Struct, kw_only=True):
     #: Why it failed or was cancelled: ``attempts``, ``unrecoverable``, ``stalled``, ``unknown_task``, ...
     reason: str = ""
     errors: list[ErrorInfo] = []
+    #: Some edge names this job, as dependent or as child: its end concerns others.
+    linked: bool = False
+    #: The signal that its last suspension waited for, or waits for.
+    awaits: str | None = None
+    #: Signals received, by name.
+    signals: dict[str, SignalValue] = {}
 
     @property
     def ref(self) -> JobRef:
@@ -143,6 +158,8 @@ class EventType(StrEnum):
     STALLED = "stalled"
     RELEASED = "released"
     PARKED = "parked"
+    BLOCKED = "blocked"
+    SUSPENDED = "suspended"
     DEDUPLICATED = "deduplicated"
     CHANGED = "changed"
     REMOVED = "removed"
@@ -204,6 +221,17 @@ class AttemptRecord(msgspec.Struct, frozen=True, array_like=True):
     schema_version: int = HISTORY_SCHEMA_VERSION
 
 
+#: What a worker can be told from afar: claim no more, go on, stop, write all stacks to its log.
+Action = Literal["quiet", "resume", "stop", "dump"]
+
+
+class Command(msgspec.Struct, frozen=True):
+    """Something a worker was told to do. ``id`` is new for every command."""
+
+    action: Action
+    id: str
+
+
 class WorkerInfo(msgspec.Struct, kw_only=True, omit_defaults=True):
     """A worker process as its last heartbeat described it."""
 
@@ -219,6 +247,10 @@ class WorkerInfo(msgspec.Struct, kw_only=True, omit_defaults=True):
     started_ms: int = 0
     beat_ms: int = 0
     quiet: bool = False
+    #: Whether it does the duties of the leader.
+    leader: bool = False
+    #: What it was told last; kept by the store.
+    command: Command | None = None
 
 
 class QueueInfo(msgspec.Struct, kw_only=True):

@@ -17,7 +17,8 @@ from typing import Any, Literal
 import msgspec
 
 from windlass.core.backoff import BUILT_IN, DEFAULT_BACKOFF, Backoff
-from windlass.core.ids import check_group, check_job_id, content_id
+from windlass.core.edges import Dependency, OnFailure, to_dependency
+from windlass.core.ids import JobRef, check_group, check_job_id, content_id
 from windlass.errors import ConfigError
 
 Duration = int | float | timedelta
@@ -107,6 +108,9 @@ class StoredOptions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     #: Tokens that a start takes from the group's bucket.
     cost: int = 1
     unique: StoredUnique | None = None
+    #: The schedule that made the job, and for which of its slots (None: run by hand).
+    schedule: str | None = None
+    slot_ms: int | None = None
 
     def keep_for(self, state: str) -> Keep:
         """The retention that applies to a job that ended in ``state``."""
@@ -247,6 +251,12 @@ class JobOptions(msgspec.Struct, frozen=True, kw_only=True):
     cost: int = 1
     #: A ``Unique``; or a key as text; or True for the task's name and all arguments.
     unique: Unique | str | bool | Mapping[str, Any] | None = None
+    #: Jobs that must end first: jobs, ``(queue, id)`` pairs, or ids of the same queue.
+    depends_on: Any = ()
+    #: A job that is to wait for this one.
+    parent: Any = None
+    #: What a job does when one that it waits for does not complete: ``fail``, ``ignore`` or ``continue``.
+    on_failure: str = OnFailure.FAIL
 
     def __post_init__(self) -> None:
         _check_int("priority", self.priority, PRIORITY_MIN, PRIORITY_MAX)
@@ -267,6 +277,8 @@ class JobOptions(msgspec.Struct, frozen=True, kw_only=True):
         unique = to_unique(self.unique)
         if unique is not None and unique.mode == UniqueMode.DEBOUNCE and (self.delay or self.run_at):
             raise ConfigError("delay", "left out with mode debounce (its ttl says when)", self.delay)
+        if self.depends_on or self.parent is not None or self.on_failure != OnFailure.FAIL:
+            self.dependencies("default")
 
     @property
     def delay_ms(self) -> int:
@@ -279,6 +291,16 @@ class JobOptions(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def expires_in_ms(self) -> int | None:
         return _optional_ms(self.expires_in, "expires_in", minimum=0.001)
+
+    def dependencies(self, queue: str) -> tuple[list[Dependency], Dependency | None]:
+        """What a job of ``queue`` waits for, and who waits for it; checked."""
+        depends_on = self.depends_on
+        if not isinstance(depends_on, (list, tuple)) or isinstance(depends_on, JobRef):
+            depends_on = [depends_on]
+        found = [to_dependency(one, self.on_failure, queue, "depends_on") for one in depends_on]
+        if self.parent is None:
+            return found, None
+        return found, to_dependency(self.parent, self.on_failure, queue, "parent")
 
     def stored(self) -> StoredOptions:
         """The compact form, checked. A unique key is added per job: it may depend on the arguments."""

@@ -29,6 +29,8 @@ class Outcome(StrEnum):
     SNOOZE = "snooze"
     RELEASE = "release"
     CANCEL = "cancel"
+    WAIT = "wait"
+    SUSPEND = "suspend"
 
 
 class Settlement(msgspec.Struct, kw_only=True):
@@ -40,9 +42,13 @@ class Settlement(msgspec.Struct, kw_only=True):
       priority;
     * ``snooze``: ``scheduled`` until ``delay_ms`` passed (0: waiting, at the back); costs no attempt;
     * ``release``: waiting at its old place, or ``scheduled`` for ``delay_ms``; costs no attempt;
-    * ``cancel``: cancelled, with ``reason``.
+    * ``cancel``: cancelled, with ``reason``;
+    * ``wait``: ``blocked`` until the jobs that it depends on have ended (at once waiting again when none is
+      open, failed when one of them did not complete and its edge says so); costs no attempt;
+    * ``suspend``: ``suspended`` until ``signal`` comes or ``delay_ms`` passed (0: no limit); waiting at once
+      when that signal came before; costs no attempt.
 
-    When somebody asked for cancellation meanwhile, ``retry``, ``snooze`` and ``release`` end as cancelled.
+    When somebody asked for cancellation meanwhile, all but ``complete`` and ``fail`` end as cancelled.
     """
 
     queue: str
@@ -60,6 +66,8 @@ class Settlement(msgspec.Struct, kw_only=True):
     miss: bool = False
     #: More than 0: nothing else of the job's group starts for so long.
     hold_ms: int = 0
+    #: The name of the signal that a suspended job waits for.
+    signal: str = ""
 
 
 class Settled(StrEnum):

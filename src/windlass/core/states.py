@@ -9,11 +9,14 @@
        │        │  │ ──► failed  ────┤
        │        │  │ ──► cancelled ──┤
        │        │  └───► retrying ───┤ (after a failed attempt)
-       │        └──────► scheduled ──┘ (snoozed; or due later)
-       └──► scheduled
+       │        ├──────► scheduled ──┤ (snoozed; or due later)
+       │        ├──────► suspended ──┤ (until a signal, or its time limit)
+       │        └──────► blocked ────┘ (until its children ended)
+       └──► scheduled, blocked
 
-``failed`` is final: it is the dead set. ``blocked`` (on dependencies) and ``parked`` (group or rate
-limit) wait for something other than time. ``paused`` is a property of a queue, never of a job.
+``failed`` is final: it is the dead set. ``blocked`` (on dependencies), ``parked`` (group or rate limit) and
+``suspended`` (on a signal, perhaps with a time limit) wait for something other than time.
+``paused`` is a property of a queue, never of a job.
 Every backend is tested against ``MOVES``.
 """
 
@@ -30,6 +33,7 @@ class JobState(StrEnum):
     RETRYING = "retrying"
     BLOCKED = "blocked"
     PARKED = "parked"
+    SUSPENDED = "suspended"
     ACTIVE = "active"
     COMPLETED = "completed"
     FAILED = "failed"
@@ -40,27 +44,28 @@ class JobState(StrEnum):
 FINISHED = frozenset({JobState.COMPLETED, JobState.FAILED, JobState.CANCELLED})
 #: Waiting for a due time.
 DUE_LATER = frozenset({JobState.SCHEDULED, JobState.RETRYING})
+#: Ready by themselves when their due time comes, if they have one.
+TIMED = DUE_LATER | {JobState.SUSPENDED}
 #: Not started, not finished: may be changed, cancelled or removed freely.
-PENDING = frozenset(
-    {JobState.WAITING, JobState.SCHEDULED, JobState.RETRYING, JobState.BLOCKED, JobState.PARKED}
-)
+PENDING = TIMED | {JobState.WAITING, JobState.BLOCKED, JobState.PARKED}
 
 _W, _S, _R, _A = JobState.WAITING, JobState.SCHEDULED, JobState.RETRYING, JobState.ACTIVE
 _C, _F, _X = JobState.COMPLETED, JobState.FAILED, JobState.CANCELLED
-_B, _P = JobState.BLOCKED, JobState.PARKED
+_B, _P, _U = JobState.BLOCKED, JobState.PARKED, JobState.SUSPENDED
 
 #: ``None`` stands for "no record": a job is born into a state and leaves from one.
 MOVES: dict[JobState | None, frozenset[JobState | None]] = {
     None: frozenset({_W, _S, _B, _P}),
-    _W: frozenset({_A, _X, _F, _S, _P, None}),
-    _S: frozenset({_W, _X, _F, _P, None}),
-    _R: frozenset({_W, _X, _F, None}),
-    _B: frozenset({_W, _S, _X, _F, None}),
-    _P: frozenset({_W, _S, _X, _F, None}),
-    _A: frozenset({_C, _F, _X, _R, _S, _W, _B, _P, None}),
-    _C: frozenset({_W, _S, None}),
-    _F: frozenset({_W, _S, None}),
-    _X: frozenset({_W, _S, None}),
+    _W: frozenset({_A, _X, _F, _S, _B, _P, None}),
+    _S: frozenset({_W, _X, _F, _B, _P, None}),
+    _R: frozenset({_W, _X, _F, _B, None}),
+    _B: frozenset({_W, _S, _P, _X, _F, None}),
+    _P: frozenset({_W, _S, _X, _F, _B, None}),
+    _U: frozenset({_W, _P, _X, None}),
+    _A: frozenset({_C, _F, _X, _R, _S, _W, _B, _P, _U, None}),
+    _C: frozenset({_W, _S, _B, None}),
+    _F: frozenset({_W, _S, _B, None}),
+    _X: frozenset({_W, _S, _B, None}),
 }
 
 

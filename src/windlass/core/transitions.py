@@ -14,18 +14,21 @@ import msgspec
 
 from windlass.core.job import (
     ERRORS_KEPT,
+    SIGNALS_KEPT,
     AttemptOutcome,
     AttemptRecord,
     ErrorInfo,
     EventType,
     JobRecord,
     NewJob,
+    SignalValue,
     attempt_record,
 )
 from windlass.core.options import UniqueMode
-from windlass.core.outcome import CancelResult, Changed, Extended, Outcome, Settled, Settlement
+from windlass.core.outcome import AddOutcome, CancelResult, Changed, Extended, Outcome, Settled, Settlement
 from windlass.core.retention import result_until
 from windlass.core.states import DUE_LATER, FINISHED, PENDING, JobState
+from windlass.errors import ConfigError
 
 EventData = dict[str, str | int | None]
 NO_DATA: EventData = {}
@@ -62,7 +65,10 @@ class Scribe:
 
 
 def create(new: NewJob, scribe: Scribe, *, after_ms: int = 0) -> JobRecord:
-    """The record of a job that is added now. ``after_ms``: add time of the job it replaces, if any."""
+    """The record of a job that is added now. ``after_ms``: add time of the job it replaces, if any.
+
+    With ``depends_on`` it is born blocked: the store then links its edges and reviews them.
+    """
     now_ms = max(scribe.now_ms, after_ms + 1 if after_ms else 0)
     due_ms = _first_due(new, now_ms)
     later = due_ms > now_ms
@@ -73,7 +79,7 @@ def create(new: NewJob, scribe: Scribe, *, after_ms: int = 0) -> JobRecord:
         task=new.task,
         payload=new.payload,
         codec=new.codec,
-        state=JobState.SCHEDULED if later else JobState.WAITING,
+        state=JobState.BLOCKED if new.depends_on else JobState.SCHEDULED if later else JobState.WAITING,
         priority=new.priority,
         seq=seq,
         place=-seq if new.options.lifo else seq,
@@ -84,8 +90,11 @@ def create(new: NewJob, scribe: Scribe, *, after_ms: int = 0) -> JobRecord:
         ready_ms=due_ms if later else now_ms,
         due_ms=due_ms if later else None,
         expires_ms=None if new.expires_in_ms is None else now_ms + new.expires_in_ms,
+        linked=bool(new.depends_on or new.parent),
     )
-    if later:
+    if new.depends_on:
+        scribe.note(job, EventType.BLOCKED)
+    elif later:
         scribe.note(job, EventType.SCHEDULED, run_at_ms=due_ms)
     else:
         scribe.note(job, EventType.ENQUEUED)
@@ -123,6 +132,18 @@ def new_place(job: JobRecord, scribe: Scribe) -> int:
     return -place if job.options.lifo else place
 
 
+def answer_known(old: JobRecord, new: NewJob, now_ms: int) -> AddOutcome | None:
+    """What adding an id that is there answers; None: the old record makes way for the new job.
+
+    ``queued`` means that it is the same request again.
+    """
+    if new.request_id and new.request_id == old.request_id:
+        return AddOutcome.QUEUED
+    if blocks_id(old, now_ms):
+        return AddOutcome.DUPLICATE
+    return AddOutcome.CACHED if answers_cached(old, now_ms) else None
+
+
 def promote(job: JobRecord, scribe: Scribe) -> None:
     """A due (or hurried) job becomes waiting, at the back of its priority."""
     job.state = JobState.WAITING
@@ -157,7 +178,7 @@ def refuse_cost(job: JobRecord, scribe: Scribe) -> None:
     error = ErrorInfo(scribe.now_ms, 0, COST_CLASS, message, "", COST_CLASS)
     job.errors = [*job.errors, error][-ERRORS_KEPT:]
     scribe.history.append(attempt_record(job, AttemptOutcome.FAILED, scribe.now_ms, error=error))
-    _finish(job, JobState.FAILED, scribe, reason="cost_exceeds_capacity")
+    finish(job, JobState.FAILED, scribe, reason="cost_exceeds_capacity")
     scribe.note(
         job, EventType.FAILED, reason="cost_exceeds_capacity", error_class=COST_CLASS, message=message
     )
@@ -189,7 +210,7 @@ def expire(job: JobRecord, scribe: Scribe) -> None:
     """End a job that was not started in time."""
     error = ErrorInfo(scribe.now_ms, 0, EXPIRED_CLASS, "not started before its expires_in passed")
     scribe.history.append(attempt_record(job, AttemptOutcome.EXPIRED, scribe.now_ms, error=error))
-    _finish(job, JobState.FAILED, scribe, reason="expired")
+    finish(job, JobState.FAILED, scribe, reason="expired")
     scribe.note(job, EventType.FAILED, reason="expired", error_class=EXPIRED_CLASS)
 
 
@@ -222,7 +243,7 @@ def check_token(job: JobRecord | None, token: str) -> Settled:
 def settle(job: JobRecord, end: Settlement, scribe: Scribe) -> None:
     """End the attempt of an active job. The caller checked the token."""
     outcome = end.outcome
-    if job.cancel_reason is not None and outcome in (Outcome.RETRY, Outcome.SNOOZE, Outcome.RELEASE):
+    if job.cancel_reason is not None and outcome not in (Outcome.COMPLETE, Outcome.FAIL):
         outcome = Outcome.CANCEL
     _ENDS[outcome](job, end, scribe)
 
@@ -239,7 +260,7 @@ def _complete(job: JobRecord, end: Settlement, scribe: Scribe) -> None:
     _record(job, AttemptOutcome.COMPLETED, end, scribe)
     job.result = end.result
     job.result_until_ms = result_until(job.options, scribe.now_ms)
-    _finish(job, JobState.COMPLETED, scribe)
+    finish(job, JobState.COMPLETED, scribe)
     scribe.note(job, EventType.COMPLETED)
 
 
@@ -247,7 +268,7 @@ def _fail(job: JobRecord, end: Settlement, scribe: Scribe) -> None:
     error = _keep_error(job, end, scribe)
     _record(job, AttemptOutcome.FAILED, end, scribe, error)
     job.attempts += end.uses_attempt
-    _finish(job, JobState.FAILED, scribe, reason=end.reason)
+    finish(job, JobState.FAILED, scribe, reason=end.reason)
     scribe.note(
         job, EventType.FAILED, reason=end.reason, error_class=error.error_class, message=error.message[:500]
     )
@@ -290,8 +311,29 @@ def _release(job: JobRecord, end: Settlement, scribe: Scribe) -> None:
 def _cancel(job: JobRecord, end: Settlement, scribe: Scribe) -> None:
     reason = end.reason if job.cancel_reason is None else job.cancel_reason
     _record(job, AttemptOutcome.CANCELLED, end, scribe)
-    _finish(job, JobState.CANCELLED, scribe, reason=reason)
+    finish(job, JobState.CANCELLED, scribe, reason=reason)
     scribe.note(job, EventType.CANCELLED, reason=reason)
+
+
+def _wait(job: JobRecord, end: Settlement, scribe: Scribe) -> None:
+    """Blocked for now; the store reviews its edges at once (``core.flows.review``)."""
+    _record(job, AttemptOutcome.SNOOZED, end, scribe)
+    _drop_lease(job)
+    job.state = JobState.BLOCKED
+    scribe.note(job, EventType.BLOCKED)
+
+
+def _suspend(job: JobRecord, end: Settlement, scribe: Scribe) -> None:
+    _record(job, AttemptOutcome.SNOOZED, end, scribe)
+    job.awaits = end.signal
+    if end.signal in job.signals:
+        _put_back(job, JobState.WAITING, 0, scribe)
+        scribe.note(job, EventType.RELEASED, reason="signalled")
+        return
+    _drop_lease(job)
+    job.state = JobState.SUSPENDED
+    job.due_ms = scribe.now_ms + end.delay_ms if end.delay_ms > 0 else None
+    scribe.note(job, EventType.SUSPENDED, reason=end.signal, run_at_ms=job.due_ms)
 
 
 _ENDS: dict[Outcome, Callable[[JobRecord, Settlement, Scribe], None]] = {
@@ -301,6 +343,8 @@ _ENDS: dict[Outcome, Callable[[JobRecord, Settlement, Scribe], None]] = {
     Outcome.SNOOZE: _snooze,
     Outcome.RELEASE: _release,
     Outcome.CANCEL: _cancel,
+    Outcome.WAIT: _wait,
+    Outcome.SUSPEND: _suspend,
 }
 
 
@@ -325,7 +369,8 @@ def _drop_lease(job: JobRecord, *, settled: bool = True) -> None:
     job.lease_until_ms = None
 
 
-def _finish(job: JobRecord, state: JobState, scribe: Scribe, reason: str = "") -> None:
+def finish(job: JobRecord, state: JobState, scribe: Scribe, reason: str = "") -> None:
+    """The part that every end has. Whoever calls it writes the event and the history."""
     if job.token is not None:
         _drop_lease(job)
     job.state = state
@@ -373,7 +418,7 @@ def recover(job: JobRecord, scribe: Scribe) -> bool:
     if job.cancel_reason is not None:
         scribe.history.append(attempt_record(job, AttemptOutcome.CANCELLED, scribe.now_ms))
         _drop_lease(job, settled=False)
-        _finish(job, JobState.CANCELLED, scribe, reason=job.cancel_reason)
+        finish(job, JobState.CANCELLED, scribe, reason=job.cancel_reason)
         scribe.note(job, EventType.CANCELLED, reason=job.reason)
         return True
     if job.stalls > job.options.max_stalls:
@@ -391,7 +436,7 @@ def _fail_stalled(job: JobRecord, scribe: Scribe, worker: str | None) -> bool:
     job.errors = [*job.errors, error][-ERRORS_KEPT:]
     scribe.history.append(attempt_record(job, AttemptOutcome.FAILED, scribe.now_ms, error=error))
     _drop_lease(job, settled=False)  # the silent worker settled nothing: its late answer is lost
-    _finish(job, JobState.FAILED, scribe, reason="stalled")
+    finish(job, JobState.FAILED, scribe, reason="stalled")
     scribe.note(job, EventType.FAILED, reason="stalled", error_class=STALLED_CLASS, message=message)
     return False
 
@@ -408,7 +453,7 @@ def cancel(job: JobRecord | None, reason: str, scribe: Scribe) -> CancelResult:
             scribe.note(job, EventType.CANCELLING, reason=reason)
         return CancelResult.CANCELLING
     scribe.history.append(attempt_record(job, AttemptOutcome.CANCELLED, scribe.now_ms))
-    _finish(job, JobState.CANCELLED, scribe, reason=reason)
+    finish(job, JobState.CANCELLED, scribe, reason=reason)
     scribe.note(job, EventType.CANCELLED, reason=reason)
     return CancelResult.CANCELLED
 
@@ -420,14 +465,14 @@ def remove(job: JobRecord, scribe: Scribe) -> None:
     scribe.note(job, EventType.REMOVED, state=job.state.value)
 
 
-def retry(job: JobRecord, scribe: Scribe) -> Changed:
-    """Put a finished job back with a fresh budget; hurry a retrying one."""
+def retry(job: JobRecord, scribe: Scribe, *, blocked: bool = False) -> Changed:
+    """Put a finished job back with a fresh budget; hurry a retrying one. ``blocked``: it has open edges."""
     if job.state is JobState.RETRYING:
         promote(job, scribe)
         return Changed.OK
     if job.state not in FINISHED:
         return Changed.ILLEGAL
-    job.state = JobState.WAITING
+    job.state = JobState.BLOCKED if blocked else JobState.WAITING
     job.attempts = job.stalls = job.misses = 0
     job.manual_retries += 1
     job.finished_ms = job.expires_ms = job.cancel_reason = None
@@ -435,7 +480,7 @@ def retry(job: JobRecord, scribe: Scribe) -> Changed:
     job.reason = ""
     job.ready_ms = scribe.now_ms
     _join_line(job, scribe)
-    scribe.note(job, EventType.ENQUEUED, reason="retried")
+    scribe.note(job, EventType.BLOCKED if blocked else EventType.ENQUEUED, reason="retried")
     return Changed.OK
 
 
@@ -454,7 +499,7 @@ def change(
             return Changed.LOST
         if priority is not None or delay_ms is not None:
             return Changed.ILLEGAL
-    elif job.state not in PENDING:
+    elif job.state not in PENDING or (delay_ms is not None and job.state is JobState.SUSPENDED):
         return Changed.ILLEGAL
     if payload is not None:
         job.payload = payload
@@ -467,6 +512,10 @@ def change(
 
 
 def _change_delay(job: JobRecord, delay_ms: int, scribe: Scribe) -> Changed:
+    if job.state is JobState.BLOCKED:  # counts once nothing else holds it
+        job.due_ms = scribe.now_ms + delay_ms if delay_ms > 0 else None
+        scribe.note(job, EventType.CHANGED, what="delay")
+        return Changed.OK
     if delay_ms <= 0:
         if job.state in DUE_LATER:
             promote(job, scribe)
@@ -475,6 +524,20 @@ def _change_delay(job: JobRecord, delay_ms: int, scribe: Scribe) -> Changed:
         job.state = JobState.SCHEDULED
     job.due_ms = job.ready_ms = scribe.now_ms + delay_ms
     scribe.note(job, EventType.SCHEDULED, run_at_ms=job.due_ms)
+    return Changed.OK
+
+
+def signal(job: JobRecord, name: str, data: bytes, codec: str, scribe: Scribe) -> Changed:
+    """Keep a signal with the job; one that is suspended on it becomes waiting. The newest of a name stays."""
+    if job.state in FINISHED:
+        return Changed.ILLEGAL
+    if name not in job.signals and len(job.signals) >= SIGNALS_KEPT:
+        raise ConfigError("signal", f"one of at most {SIGNALS_KEPT} names per job", name)
+    job.signals = {**job.signals, name: SignalValue(data, codec, scribe.now_ms)}
+    if job.state is JobState.SUSPENDED and job.awaits == name:
+        promote(job, scribe)
+    else:
+        scribe.note(job, EventType.CHANGED, what="signal")
     return Changed.OK
 
 

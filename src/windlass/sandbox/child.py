@@ -127,12 +127,12 @@ class _Requests:
     def __init__(self, link: _Link) -> None:
         self._link = link
         self._ids = itertools.count(1)
-        self._open: dict[int, Future[None]] = {}
+        self._open: dict[int, Future[bytes]] = {}
 
-    def sender(self, run: int) -> Callable[[protocol.Verb, bytes], Future[None]]:
+    def sender(self, run: int) -> Callable[[protocol.Verb, bytes], Future[bytes]]:
         """What a job of that run sends its requests with."""
 
-        def send(verb: protocol.Verb, value: bytes) -> Future[None]:
+        def send(verb: protocol.Verb, value: bytes) -> Future[bytes]:
             number = next(self._ids)
             future = self._open[number] = Future()
             try:
@@ -149,7 +149,7 @@ class _Requests:
         if future is None or future.cancelled():
             return
         if message.error is None:
-            future.set_result(None)
+            future.set_result(message.value)
         else:
             future.set_exception(rebuild(message.error))
 

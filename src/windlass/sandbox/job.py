@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Generator
-from typing import TYPE_CHECKING, Any, cast
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 from windlass.abort import AbortSignal
-from windlass.errors import ConfigError
+from windlass.errors import ConfigError, Suspend
 from windlass.payload import Call, pack_data, unpack
 from windlass.serde import encode_value, get_codec
 
@@ -26,23 +27,25 @@ if TYPE_CHECKING:
     from windlass.sandbox.protocol import Verb
 
 #: Sends a verb and its encoded argument; the future ends when the worker has answered.
-Send = Callable[["Verb", bytes], "Future[None]"]
+Send = Callable[["Verb", bytes], "Future[bytes]"]
 
 
 class Reply:
     """The answer to a request. Awaiting it waits, and raises what the worker raised."""
 
-    __slots__ = ("_future",)
+    __slots__ = ("_future", "_read")
 
-    def __init__(self, future: Future[None]) -> None:
+    def __init__(self, future: Future[bytes], read: Callable[[bytes], Any]) -> None:
         self._future = future
+        self._read = read
 
-    def __await__(self) -> Generator[Any, None, None]:
-        return asyncio.wrap_future(self._future).__await__()
+    def __await__(self) -> Generator[Any, None, Any]:
+        data = yield from asyncio.wrap_future(self._future).__await__()
+        return self._read(data)
 
-    def wait(self, timeout: float | None = None) -> None:
+    def wait(self, timeout: float | None = None) -> Any:
         """Block this thread until the answer is there."""
-        self._future.result(timeout)
+        return self._read(self._future.result(timeout))
 
 
 class SandboxJob:
@@ -197,16 +200,60 @@ class SandboxJob:
         self.discarded = True
         return self._ask("discard")
 
+    def stream(self, *chunks: Any) -> Reply:
+        """Put out live: ``queue.read_stream(job.id)`` sees each chunk, in order."""
+        return self._ask("stream", list(chunks))
+
+    def add_child(self, name: str, data: Any = None, **options: Any) -> Any:
+        """Add a job that this one is to wait for; its queue and id. See ``windlass.Job.add_child``."""
+        return self._fetch("add_child", {"name": name, "data": data, **options})
+
+    def get_children_values(self) -> Any:
+        """The results of the jobs that this one waited for: ``"queue:id"`` -> value."""
+        return self._fetch("get_children_values", None)
+
+    def get_failed_children(self) -> Any:
+        """Why jobs that this one waited for did not complete: ``"queue:id"`` -> reason."""
+        return self._fetch("get_failed_children", None)
+
+    @property
+    def signals(self) -> dict[str, Any]:
+        """The signals that came for this job, by name."""
+        found = self.record.signals
+        return {name: get_codec(value.codec).decode(value.data) for name, value in found.items()}
+
+    def timed_out(self, signal: str) -> bool:
+        """Whether the last suspension waited for ``signal`` in vain: its ``timeout`` passed."""
+        return self.record.awaits == signal and signal not in self.record.signals
+
+    def suspend(self, signal: str, timeout: float | timedelta | None = None) -> NoReturn:
+        """End this run until the signal comes or ``timeout`` passed; raises ``Suspend``."""
+        raise Suspend(signal, timeout)
+
     def _ask(self, verb: Verb, value: Any = None) -> Reply:
         future = self._send(verb, b"" if verb == "discard" else self._encode(value))
-        try:
-            asyncio.get_running_loop()
-        except RuntimeError:
+        if not _on_loop():
             future.result()
-        return Reply(future)
+        return Reply(future, self._decode)
+
+    def _fetch(self, verb: Verb, value: Any) -> Any:
+        """What the worker answers: on an event loop to be awaited, elsewhere at once."""
+        reply = Reply(self._send(verb, self._encode(value)), self._decode)
+        return reply if _on_loop() else reply.wait()
+
+    def _decode(self, data: bytes) -> Any:
+        return self._codec.decode(data) if data else None
 
     def _encode(self, value: Any) -> bytes:
         try:
             return encode_value(self._codec, value)
         except (TypeError, ValueError, OverflowError, RecursionError) as exc:
             raise ConfigError("value", f"something that {self._codec.name} can store ({exc})") from exc
+
+
+def _on_loop() -> bool:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True

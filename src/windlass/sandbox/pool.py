@@ -33,12 +33,16 @@ class JobVerbs(Protocol):
     async def update_progress(self, progress: Any) -> None: ...
     async def update_data(self, data: Any) -> None: ...
     def discard(self) -> None: ...
+    async def stream(self, *chunks: Any) -> None: ...
+    async def add_child(self, name: str, data: Any = None, **options: Any) -> Any: ...
+    async def get_children_values(self) -> dict[str, Any]: ...
+    async def get_failed_children(self) -> dict[str, str]: ...
 
 
 def requests_to(job: JobVerbs) -> OnRequest:
     """The ``on_request`` that performs every request on ``job``."""
 
-    async def perform(request: JobRequest) -> None:
+    async def perform(request: JobRequest) -> Any:
         match request.verb:
             case "log":
                 await job.log(request.value)
@@ -48,6 +52,15 @@ def requests_to(job: JobVerbs) -> OnRequest:
                 await job.update_data(request.value)
             case "discard":
                 job.discard()
+            case "stream":
+                await job.stream(*request.value)
+            case "add_child":
+                return list((await job.add_child(**request.value)).ref)
+            case "get_children_values":
+                return await job.get_children_values()
+            case "get_failed_children":
+                return await job.get_failed_children()
+        return None
 
     return perform
 

@@ -32,7 +32,7 @@ from windlass.sandbox.limits import show_limit
 from windlass.sandbox.protocol import JobRequest
 from windlass.sandbox.remote import report
 from windlass.sandbox.target import main_source
-from windlass.serde import get_codec
+from windlass.serde import encode_value, get_codec
 
 OnRequest = Callable[[JobRequest], Awaitable[Any]]
 Pipe = tuple[asyncio.StreamReader, asyncio.StreamWriter]
@@ -155,11 +155,12 @@ class ChildProcess:
             if on_request is None:
                 raise RuntimeError(f"nobody performs {message.verb}() for this job now")
             value = get_codec(codec).decode(message.value) if message.value else None
-            await on_request(JobRequest(message.verb, value))
+            found = await on_request(JobRequest(message.verb, value))
+            answer = protocol.Answer(
+                message.id, value=b"" if found is None else encode_value(get_codec(codec), found)
+            )
         except Exception as exc:
             answer = protocol.Answer(message.id, report(exc, skip_module=__name__))
-        else:
-            answer = protocol.Answer(message.id)
         self._send(answer)
 
     # --- the end -----------------------------------------------------------------------------------

@@ -25,8 +25,17 @@ from windlass.errors import WorkerCrashError
 MAX_FRAME_BYTES = 64 * 1024 * 1024
 HEADER = struct.Struct(">I")
 
-Verb = Literal["log", "update_progress", "update_data", "discard"]
-SignalName = Literal["snooze", "retry", "rate_limit", "cancel"]
+Verb = Literal[
+    "log",
+    "update_progress",
+    "update_data",
+    "discard",
+    "stream",
+    "add_child",
+    "get_children_values",
+    "get_failed_children",
+]
+SignalName = Literal["snooze", "retry", "rate_limit", "cancel", "wait_for_children", "suspend"]
 
 
 class ErrorReport(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -65,10 +74,11 @@ class Run(msgspec.Struct, tag="run", frozen=True):
 
 
 class Answer(msgspec.Struct, tag="answer", frozen=True):
-    """A request was performed, or raised."""
+    """A request was performed, or raised. ``value`` is in the record's codec (empty: None)."""
 
     id: int
     error: ErrorReport | None = None
+    value: bytes = b""
 
 
 class Stop(msgspec.Struct, tag="stop", frozen=True):

@@ -14,7 +14,16 @@ import traceback
 from typing import Any
 
 from windlass import errors
-from windlass.errors import Cancel, JobSignal, RateLimitError, Retry, Snooze, WindlassError
+from windlass.errors import (
+    Cancel,
+    JobSignal,
+    RateLimitError,
+    Retry,
+    Snooze,
+    Suspend,
+    WaitForChildren,
+    WindlassError,
+)
 from windlass.sandbox.protocol import ErrorReport, Signalled, SignalName
 
 _MESSAGE_CHARS = 10_000
@@ -125,6 +134,8 @@ _SIGNALS: dict[SignalName, type[JobSignal]] = {
     "retry": Retry,
     "rate_limit": RateLimitError,
     "cancel": Cancel,
+    "wait_for_children": WaitForChildren,
+    "suspend": Suspend,
 }
 
 
@@ -132,7 +143,7 @@ def signal_message(run: int, signal: JobSignal) -> Signalled | None:
     """The message for a handler's signal; ``None`` for a class of which the other side knows nothing."""
     for name, kind in _SIGNALS.items():
         if isinstance(signal, kind):
-            reason = str(getattr(signal, "reason", ""))[:_MESSAGE_CHARS]
+            reason = str(getattr(signal, "reason", getattr(signal, "signal", "")))[:_MESSAGE_CHARS]
             return Signalled(run, name, getattr(signal, "delay_ms", 0), reason)
     return None
 
@@ -149,3 +160,7 @@ def rebuild_signal(message: Signalled) -> JobSignal:
             return RateLimitError(delay)
         case "cancel":
             return Cancel(message.reason)
+        case "wait_for_children":
+            return WaitForChildren()
+        case "suspend":
+            return Suspend(message.reason, delay or None)

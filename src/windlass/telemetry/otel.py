@@ -13,11 +13,13 @@ from typing import TYPE_CHECKING, Any
 
 from windlass._version import __version__
 from windlass.abort import StopReason
+from windlass.core.outcome import AddOutcome
 from windlass.errors import ConfigError, JobSignal
 from windlass.hooks import AttemptEnd, Outgoing
 
 try:
     from opentelemetry import metrics, propagate, trace
+    from opentelemetry.context import Context
     from opentelemetry.trace import SpanKind, Status, StatusCode
 except ImportError as exc:
     raise ConfigError("telemetry", "installed: pip install 'windlass[otel]'") from exc
@@ -65,8 +67,9 @@ class OpenTelemetry:
             if carrier:
                 outgoing.carry(carrier)
             yield
-        for new in jobs:
-            self._enqueued.add(1, {"queue": new.queue, "task": new.task})
+        for job in outgoing.added:
+            if job.outcome is AddOutcome.QUEUED:
+                self._enqueued.add(1, {"queue": job.queue_name, "task": job.name})
 
     def execute(self, job: Job[Any]) -> Iterator[None]:
         """Around a run."""
@@ -81,7 +84,7 @@ class OpenTelemetry:
         if record.started_ms is not None:
             self._wait.record(max(record.started_ms - record.ready_ms, 0) / 1000, labels)
         self._active.add(1, labels)
-        parent = self._propagator.extract(job.trace)
+        parent = self._propagator.extract(job.trace, Context())  # not what was current when the worker began
         try:
             with self._tracer.start_as_current_span(
                 f"process {record.queue}",

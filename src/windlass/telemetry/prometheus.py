@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+from windlass.core.outcome import AddOutcome
 from windlass.core.states import JobState
 from windlass.errors import ConfigError
 from windlass.hooks import AttemptEnd, Outgoing
@@ -64,10 +65,11 @@ class PrometheusMetrics:
         )
 
     def enqueue(self, outgoing: Outgoing) -> Iterator[None]:
-        """Around an enqueue: what was refused is not counted."""
+        """Around an enqueue: what was refused, or answered by a job that was there, is not counted."""
         yield
-        for new in outgoing.jobs:
-            self._enqueued.labels(new.queue, new.task).inc()
+        for job in outgoing.added:
+            if job.outcome is AddOutcome.QUEUED:
+                self._enqueued.labels(job.queue_name, job.name).inc()
 
     def execute(self, job: Job[Any]) -> Iterator[None]:
         """Around a run."""

@@ -4,7 +4,8 @@
 sends one request to both stores and compares the answers; after every few steps everything that can be read
 is compared: counts, listings, records, logs, events, history, counters, queues, workers. Time, ids and claim
 ids are the same on both sides. Backends may spell tokens and number places as they like, so tokens are mapped
-and places are compared by what they do: the order of claims.
+and places are compared by what they do: the order of claims. Numbers are in order within a queue only: where
+jobs of two queues are equally early, each store may take either first, and no step depends on which.
 """
 
 from __future__ import annotations
@@ -18,15 +19,18 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, rule
 
 from windlass.backend import Backend
+from windlass.backend import flows as fl
 from windlass.backend import limits as lrq
 from windlass.backend import requests as rq
+from windlass.backend import streams as sm
 from windlass.backends.memory import MemoryBackend
+from windlass.core.edges import Dependency, Edge, OnFailure
 from windlass.core.job import AttemptRecord, ErrorInfo, JobRecord, JobRef, NewJob, WorkerInfo
 from windlass.core.limits import Bucket, GroupLimits, Rate
 from windlass.core.options import Keep, StoredOptions, StoredUnique, UniqueMode
 from windlass.core.outcome import Outcome, Settlement
 from windlass.core.states import JobState
-from windlass.errors import HistoryTrimmedError
+from windlass.errors import DependencyError, HistoryTrimmedError
 
 R = TypeVar("R")
 #: Given the side (0: reference, 1: subject), the request to send there.
@@ -36,6 +40,7 @@ START_MS = 1_750_000_000_000
 QUEUES = ("x", "y")
 WORKERS = ("w1", "w2")
 IDS = tuple(f"j{n}" for n in range(4))
+SIGNALS = ("yes", "no")
 OPTIONS = (
     StoredOptions(),
     StoredOptions(keep_id_ms=500),
@@ -93,6 +98,10 @@ class Twin:
         self._known = {"": ""}  # the subject's tokens -> the reference's
         self._seen = dict.fromkeys(QUEUES, (0, 0))
 
+    def can(self, capability: str) -> bool:
+        """Whether the subject declares a capability; what it cannot do is left out."""
+        return bool(getattr(self.sides[1].capabilities, capability))
+
     async def ask(self, make: Make[R]) -> R:
         """Send a request to both stores at the same time; the reference's answer, once compared."""
         answers = [await self._answer(side, make(side)) for side in (0, 1)]
@@ -112,6 +121,8 @@ class Twin:
             return await self.sides[side].execute(request)
         except HistoryTrimmedError as exc:
             return ("trimmed", exc.queue, exc.after, exc.oldest)
+        except DependencyError as exc:
+            return ("refused", exc.code)
 
     def _learn(self, first: Any, second: Any) -> None:
         """Remember which token of one side is which of the other."""
@@ -131,6 +142,12 @@ class Twin:
             await self._look_at_logs(queue)
         for ref in self.logged:
             await self.same(rq.GetLogs(ref=ref))
+        refs = [JobRef(queue, job_id) for queue in QUEUES for job_id in IDS]
+        if self.can("flows"):
+            await self.same(fl.GetDependencies(refs=refs))
+        if self.can("streams"):
+            for ref in refs:
+                await self.same(sm.ReadStream(ref=ref))
         await self._same_rows(rq.ReadCounters())
         await self._look_at_limits()
         await self.same(rq.ListQueues())
@@ -138,23 +155,41 @@ class Twin:
         await self.same(rq.ListArchivers())
 
     async def _look_at_limits(self) -> None:
-        capabilities = self.sides[1].capabilities
         for queue in QUEUES:
-            if capabilities.groups:
+            if self.can("groups"):
                 await self.same(lrq.ListGroups(queue=queue, limit=1))
                 await self.same(lrq.ListGroups(queue=queue, cursor="g"))
-            if capabilities.limits:
+            if self.can("limits"):
                 await self.same(lrq.GetLimits(queue=queue, groups=GROUPS))
-            if capabilities.unique:
+            if self.can("unique"):
                 await self.same(lrq.ListUniqueKeys(queue=queue))
                 await self.same(lrq.GetUniqueKey(queue=queue, key="k"))
 
+    async def is_tied(self, states: list[JobState], field: str) -> bool:
+        """Whether the earliest jobs of two queues are equally early: then either may be taken first."""
+        earliest: list[int] = []
+        for queue in QUEUES:
+            request = rq.ListJobs(queue=queue, states=states, limit=1_000)
+            page: rq.Page = await self._answer(0, request)
+            earliest += [min(getattr(job, field) or 0 for job in page.jobs)] if page.jobs else []
+        return len(earliest) > len(set(earliest))
+
     async def _look_at_logs(self, queue: str) -> None:
         event, attempt = self._seen[queue]
-        page = await self.same(rq.ReadEvents(queue=queue, after=event))
+        event = await self._look_at_events(queue, event)
         history: Any = await self.same(rq.ReadHistory(queue=queue, after=attempt))
         attempt = history.last if isinstance(history, rq.HistoryPage) else _oldest(history) - 1
-        self._seen[queue] = (page.events[-1].id if page.events else event, attempt)
+        self._seen[queue] = (event, attempt)
+
+    async def _look_at_events(self, queue: str, after: int) -> int:
+        """Compare the events that both sides still have: a store may trim old ones when it likes."""
+        request = rq.ReadEvents(queue=queue, after=after)
+        pages: list[rq.EventPage] = [await self._answer(side, request) for side in (0, 1)]
+        oldest = max(page.oldest_id for page in pages)
+        kept = [[self._plain(one, 0) for one in page.events if one.id >= oldest] for page in pages]
+        assert kept[0] == kept[1], f"events differ\n reference: {kept[0]}\n subject:   {kept[1]}"
+        assert pages[0].last_id == pages[1].last_id
+        return pages[0].last_id
 
     async def _same_rows(self, request: rq.Request[Any]) -> None:
         """Compare an answer whose rows have no promised order."""
@@ -174,8 +209,14 @@ class Twin:
 
     def _plain(self, value: Any, side: int) -> Any:
         """``value`` as plain data, with the reference's tokens and without what backends may choose."""
-        if isinstance(value, JobRecord | AttemptRecord | rq.Pruned):
+        if isinstance(value, JobRecord | AttemptRecord | Edge | rq.Pruned):
             return self._plain_struct(value, side)
+        if isinstance(value, rq.Recovered):
+            return [
+                [ref for ref in refs if ref.queue == queue]
+                for refs in (value.recovered, value.failed)
+                for queue in QUEUES
+            ]
         if isinstance(value, msgspec.Struct):
             return {name: self._plain(getattr(value, name), side) for name in value.__struct_fields__}
         if isinstance(value, list | tuple):
@@ -184,10 +225,12 @@ class Twin:
             return {key: self._plain(item, side) for key, item in value.items()}
         return value
 
-    def _plain_struct(self, value: JobRecord | AttemptRecord | rq.Pruned, side: int) -> dict[str, Any]:
+    def _plain_struct(self, value: JobRecord | AttemptRecord | Edge | rq.Pruned, side: int) -> dict[str, Any]:
         fields = {name: getattr(value, name) for name in value.__struct_fields__}
         if isinstance(value, rq.Pruned):
             del fields["events"]  # a store may trim events when it likes
+        elif isinstance(value, Edge):
+            del fields["child_seq"]
         elif isinstance(value, AttemptRecord):
             ended = value.run_id.startswith("end.")
             fields["run_id"] = "end" if ended else self._token(value.run_id, side)
@@ -220,6 +263,7 @@ class Operations:
     def __init__(self, twin: Twin) -> None:
         self.twin = twin
         self._claims = 0
+        self._streamed: dict[str, int] = {}
 
     async def pass_time(self, ms: int) -> None:
         self.twin.now_ms += ms
@@ -229,7 +273,11 @@ class Operations:
         await self.prune()
 
     async def add(self, jobs: list[dict[str, Any]]) -> None:
-        await self.twin.same(rq.Add(jobs=[self._new(**fields) for fields in jobs]))
+        news = [self._new(**fields) for fields in jobs]
+        if not self.twin.can("flows"):
+            for new in news:
+                new.depends_on, new.parent = [], None
+        await self.twin.same(rq.Add(jobs=news))
 
     def _new(
         self,
@@ -238,10 +286,10 @@ class Operations:
         unique: StoredUnique | None,
         **fields: Any,
     ) -> NewJob:
-        capabilities = self.twin.sides[1].capabilities
-        if group is not None and capabilities.groups:
+        if group is not None and self.twin.can("groups"):
             options = msgspec.structs.replace(options, group=group[0], cost=group[1])
-        if unique is not None and capabilities.unique:
+        follows = unique is not None and unique.mode is UniqueMode.KEEP_LAST
+        if unique is not None and self.twin.can("unique") and (not follows or self.twin.can("flows")):
             options = msgspec.structs.replace(options, unique=unique)
         return NewJob(task="t", payload=b"[]", options=options, **fields)
 
@@ -264,7 +312,7 @@ class Operations:
         await self._limit("unique", lrq.FreeUniqueKey(queue=queue, key=key))
 
     async def _limit(self, capability: str, request: rq.Request[Any]) -> None:
-        if getattr(self.twin.sides[1].capabilities, capability):
+        if self.twin.can(capability):
             await self.twin.same(request)
 
     async def claim(self, claim: Claim) -> None:
@@ -273,6 +321,7 @@ class Operations:
     async def settle(self, picks: list[int], ends: list[dict[str, Any]], claim: Claim | None = None) -> None:
         leases = [self._lease(pick) for pick in picks]
         request = self._claim(claim) if claim else None
+        ends = [self._possible(end) for end in ends]
 
         def make(side: int) -> rq.Settle:
             items = [
@@ -282,6 +331,10 @@ class Operations:
             return rq.Settle(items=items, claim=request)
 
         await self.twin.ask(make)
+
+    def _possible(self, end: dict[str, Any]) -> dict[str, Any]:
+        needs = {Outcome.WAIT: "flows", Outcome.SUSPEND: "signals"}.get(end["outcome"])
+        return end if needs is None or self.twin.can(needs) else {**end, "outcome": Outcome.SNOOZE}
 
     async def work(self, queue: str, limit: int, ends: list[dict[str, Any]]) -> None:
         """Claim and settle: most jobs should get somewhere."""
@@ -312,9 +365,13 @@ class Operations:
         )
 
     async def promote(self, limit: int) -> None:
+        if await self.twin.is_tied([JobState.SCHEDULED, JobState.RETRYING], "due_ms"):
+            limit = 1_000
         await self.twin.same(rq.Promote(limit=limit))
 
     async def recover(self, limit: int) -> None:
+        if await self.twin.is_tied([JobState.ACTIVE], "lease_until_ms"):
+            limit = 1_000
         await self.twin.same(rq.Recover(limit=limit))
 
     async def prune(self) -> None:
@@ -359,6 +416,28 @@ class Operations:
         info = WorkerInfo(id=worker, queues=QUEUES, busy=busy)
         await self.twin.same(rq.Beat(worker=info, gone=gone))
 
+    async def relay(self, limit: int) -> None:
+        if self.twin.can("flows"):
+            await self.twin.same(fl.Relay(limit=limit))
+
+    async def signal(self, ref: JobRef, name: str, data: bytes) -> None:
+        if self.twin.can("signals"):
+            await self.twin.same(fl.Signal(ref=ref, name=name, data=data))
+
+    async def stream(self, pick: int, chunks: list[bytes]) -> None:
+        """Append what a running attempt puts out next, twice: the second time nothing is new."""
+        lease = self._lease(pick)
+        if not self.twin.can("streams"):
+            return
+        first = self._streamed.get(lease.tokens[0], 0) + 1
+        self._streamed[lease.tokens[0]] = first + len(chunks) - 1
+        for _ in range(2):
+            await self.twin.ask(
+                lambda side: sm.AppendStream(
+                    ref=JobRef(lease.queue, lease.id), token=lease.tokens[side], first=first, chunks=chunks
+                )
+            )
+
     async def archive(self, name: str, cursors: dict[str, int]) -> None:
         await self.twin.same(rq.Archive(name=name, cursors=cursors))
 
@@ -393,6 +472,7 @@ _pick = st.integers(0, 5)
 _picks = st.lists(_pick, min_size=1, max_size=3)
 _delay = st.sampled_from([0, 0, 5, 50])
 _limit = st.sampled_from([1_000, 1])
+_dependency = st.builds(Dependency, _queue, st.sampled_from(IDS), st.sampled_from(list(OnFailure)))
 _new = st.fixed_dictionaries(
     {
         "queue": _queue,
@@ -404,6 +484,8 @@ _new = st.fixed_dictionaries(
         "request_id": st.sampled_from(["", "", "", "r1", "r2"]),
         "group": st.sampled_from([None, None, *((name, cost) for name in GROUPS for cost in (1, 1, 2))]),
         "unique": st.sampled_from([None] * 8 + [*UNIQUE]),
+        "depends_on": st.just([]) | st.lists(_dependency, max_size=3),
+        "parent": st.none() | st.none() | _dependency,
     }
 )
 _parts = st.lists(
@@ -416,6 +498,7 @@ _claim = st.tuples(_worker, _parts, st.integers(0, 4), st.sampled_from([10, 100]
 _end = st.fixed_dictionaries(
     {
         "outcome": st.sampled_from(list(Outcome)),
+        "signal": st.sampled_from(SIGNALS),
         "delay_ms": _delay,
         "result": st.sampled_from([None, b"1", b"null"]),
         "error": st.sampled_from([None, ErrorInfo(error_class="E", message="bad", fingerprint="f")]),
@@ -509,6 +592,9 @@ STEPS: dict[str, tuple[int, dict[str, st.SearchStrategy[Any]]]] = {
     "keep_result": (1, {"ref": _ref, "ttl_ms": st.sampled_from([0, 10, 100_000])}),
     "lead": (1, {"holder": _worker, "resign": st.booleans()}),
     "beat": (1, {"worker": _worker, "busy": st.integers(0, 2), "gone": st.booleans()}),
+    "relay": (1, {"limit": _limit}),
+    "signal": (1, {"ref": _ref, "name": st.sampled_from(SIGNALS), "data": st.sampled_from([b"1", b"2"])}),
+    "stream": (1, {"pick": _pick, "chunks": st.lists(st.sampled_from([b"a", b"bc"]), max_size=3)}),
     "archive": (
         1,
         {

@@ -22,7 +22,13 @@ from windlass.core.backoff import Strategy
 from windlass.core.clock import Clock
 from windlass.core.job import JobRecord
 from windlass.core.outcome import Outcome, Settlement
-from windlass.errors import JobTimeoutError, ResultError
+from windlass.errors import (
+    JobTimeoutError,
+    ResultError,
+    Suspend,
+    UnsupportedByBackendError,
+    WaitForChildren,
+)
 from windlass.hooks import Hooks
 from windlass.job import Job
 from windlass.payload import Call
@@ -117,8 +123,11 @@ class Attempt:
             return
         self.signal.abort(reason)
         # Before its first step there is nothing to interrupt: run() looks at the signal.
-        if self.started_ms is not None and self.task is not None and self.handler.mode != "thread":
-            self.task.cancel()
+        if self.started_ms is not None and self.task is not None:
+            if self.handler.mode != "thread":
+                self.task.cancel()
+            elif self.handler.batch is not None:
+                self.tools.batches.leave(self)
 
     async def run(self) -> None:
         """Run to the end and report it. None is reported when the lease was lost: nothing to settle."""
@@ -180,7 +189,7 @@ class Attempt:
     def _failed(self, error: BaseException) -> Settlement | None:
         if self.signal.reason is StopReason.LOST:
             return None
-        self.error = error
+        self.error = error = self._possible(error)
         return classify.classify(
             self.record,
             error,
@@ -188,6 +197,14 @@ class Attempt:
             strategies=self.tools.strategies,
             rng=self.tools.rng,
         )
+
+    def _possible(self, error: BaseException) -> BaseException:
+        """``error``, or the refusal of a signal that the store cannot carry out."""
+        needs = {WaitForChildren: "flows", Suspend: "signals"}.get(type(error), "")
+        store = self.job.queue.store
+        if not needs or getattr(store.capabilities, needs):
+            return error
+        return UnsupportedByBackendError(store.name, needs)
 
     def _completed(self, value: Any) -> Settlement:
         record = self.record
@@ -223,6 +240,8 @@ class Attempt:
         if handler.batch is not None:
             return self.tools.batches.join(self)
         if handler.takes_job:
+            if handler.needs is not None:
+                return handler.needs.call(self._invoke, [self.get_job()], {})
             return self._invoke([self.get_job()], {})
         args, kwargs = handler.task.signature.decode(self.call.args, self.call.kwargs)
         if handler.needs is not None:

@@ -67,6 +67,13 @@ class Batches:
         finally:
             gathering.left(member)
 
+    def leave(self, attempt: Attempt) -> None:
+        """Let a stopped attempt go whose batch is still being gathered."""
+        gathering = self._open.get(id(attempt.handler))
+        for member in gathering.members if gathering is not None else ():
+            if member.attempt is attempt:
+                member.done.cancel()
+
     def start(self, gathering: _Gathering) -> asyncio.Task[None]:
         """Run ``gathering`` in a context of its own."""
         return asyncio.get_running_loop().create_task(gathering.run(), context=self._context.copy())

@@ -21,7 +21,10 @@ from windlass.errors import (
     ResultError,
     Retry,
     Snooze,
+    Suspend,
     UnrecoverableError,
+    UnsupportedByBackendError,
+    WaitForChildren,
 )
 
 #: A job whose task nobody here knows is given back so often, at these distances, before it fails: a
@@ -53,19 +56,22 @@ def classify(
 ) -> Settlement:
     """How an attempt ends that raised ``error``."""
     match error:
-        case RateLimitError() if job.options.group is not None and error.delay_ms:
-            # It goes first when its group may go on: the order within the group stays.
-            return end(job, Outcome.RELEASE, hold_ms=error.delay_ms, reason="rate_limited")
         case RateLimitError():
-            return end(job, Outcome.SNOOZE, delay_ms=error.delay_ms, reason="rate_limited")
+            return _rate_limited(job, error.delay_ms)
         case Snooze():
             return end(job, Outcome.SNOOZE, delay_ms=error.delay_ms, reason="snoozed")
         case Cancel():
             return end(job, Outcome.CANCEL, reason=error.reason)
+        case WaitForChildren():
+            return end(job, Outcome.WAIT)
+        case Suspend():
+            return end(job, Outcome.SUSPEND, signal=error.signal, delay_ms=error.delay_ms)
     info = describe(error, job.options.backtrace)
     if isinstance(error, ResultError):
         return end(job, Outcome.FAIL, error=info, reason="result")
-    if isinstance(error, UnrecoverableError) or getattr(error, "unrecoverable", False):
+    if isinstance(error, UnrecoverableError | UnsupportedByBackendError) or getattr(
+        error, "unrecoverable", False
+    ):
         return end(job, Outcome.FAIL, error=info, reason="unrecoverable")
     if discarded:
         return end(job, Outcome.FAIL, error=info, reason="discarded")
@@ -78,6 +84,13 @@ def classify(
     if delay_ms is None:
         return end(job, Outcome.FAIL, error=info, reason="gave_up")
     return end(job, Outcome.RETRY, error=info, delay_ms=delay_ms)
+
+
+def _rate_limited(job: JobRecord, delay_ms: int) -> Settlement:
+    """Come back later. A job of a group stops the group as well, and goes first when that may go on."""
+    if job.options.group is not None and delay_ms:
+        return end(job, Outcome.RELEASE, hold_ms=delay_ms, reason="rate_limited")
+    return end(job, Outcome.SNOOZE, delay_ms=delay_ms, reason="rate_limited")
 
 
 def unknown_task(job: JobRecord) -> Settlement:
@@ -106,13 +119,14 @@ def as_error(settlement: Settlement) -> JobFailedError:
 def describe(error: BaseException, lines: int) -> ErrorInfo:
     """What is kept of an error: its class, its message, the last ``lines`` of its traceback."""
     name = getattr(error, "error_class", "") or type(error).__name__
-    message = _message(error)[:_MESSAGE_CHARS]
+    message = message_of(error)[:_MESSAGE_CHARS]
     trace = getattr(error, "remote_traceback", "") or _format(error)
     kept = "\n".join(trace.splitlines()[-lines:])[-_TRACE_CHARS:] if lines else ""
     return ErrorInfo(0, 0, name, message, kept, fingerprint(name, message))
 
 
-def _message(error: BaseException) -> str:
+def message_of(error: BaseException) -> str:
+    """What the error says, even if it cannot."""
     try:
         return str(error)
     except Exception:  # a broken __str__ must not hide the failure itself

@@ -1,7 +1,8 @@
 """Duties that somebody must do for a store, each as one bounded step.
 
 ``Recoverer`` runs on every worker: taking back a silent worker's jobs must not wait for an election.
-``Pruner`` runs on the one worker that holds the leadership. Every step is safe on any number of nodes.
+``Pruner``, ``Aggregator`` and ``Relayer`` run on the one worker that holds the leadership. Every step is safe
+on any number of nodes.
 """
 
 from __future__ import annotations
@@ -11,10 +12,12 @@ import random
 from collections.abc import Callable
 from typing import Protocol
 
+from windlass.backend import flows as fl
 from windlass.backend import requests as rq
 from windlass.backend.store import Store
 from windlass.core.probe import reach
 from windlass.core.service import Service
+from windlass.metrics import roll_up
 
 log = logging.getLogger("windlass.duties")
 
@@ -75,9 +78,46 @@ class Pruner:
         total = 0
         while True:
             pruned = await self._store.execute(rq.Prune())
-            total += pruned.jobs + pruned.ids + pruned.events + pruned.history + pruned.workers
+            total += (
+                pruned.jobs + pruned.ids + pruned.events + pruned.history + pruned.workers + pruned.metrics
+            )
             if not pruned.more:
                 reach("prune.done", removed=total)
+                return total
+
+
+class Aggregator:
+    """Keeps the roll-ups of the history up to date, so that whoever asks for them finds little to do."""
+
+    name = "roll up"
+    leader_only = True
+
+    def __init__(self, store: Store, every_ms: int = 10_000) -> None:
+        self._store = store
+        self.every_ms = every_ms
+
+    async def run_once(self) -> int:
+        return await roll_up(self._store)
+
+
+class Relayer:
+    """Tells jobs about the ends of those that they wait for, where the end itself could not."""
+
+    name = "relay"
+    leader_only = True
+
+    def __init__(self, store: Store, every_ms: int = 5_000) -> None:
+        self._store = store
+        self.every_ms = every_ms
+
+    async def run_once(self) -> int:
+        """Step by step, until nothing is left to tell."""
+        total = 0
+        while True:
+            relayed = await self._store.execute(fl.Relay())
+            total += relayed.count
+            if not relayed.more:
+                reach("relay.done", told=total)
                 return total
 
 
@@ -118,18 +158,17 @@ class Leadership:
 class Duties(Service):
     """Runs duties when they are due, those of the leader only while leading."""
 
-    def __init__(
-        self,
-        store: Store,
-        holder: str,
-        duties: list[Duty],
-        rng: random.Random,
-        on_leader: Callable[[bool], None] | None = None,
-    ) -> None:
+    def __init__(self, store: Store, leadership: Leadership, duties: list[Duty], rng: random.Random) -> None:
         super().__init__("windlass-duties", store.clock)
-        self._leadership = Leadership(store, holder, on_change=on_leader)
+        self._leadership = leadership
         self._duties = duties
         self._rng = rng
+        self._hurried: set[str] = set()
+
+    def hurry(self, name: str) -> None:
+        """Do the duty of that name now: something may have become due."""
+        self._hurried.add(name)
+        self._wake.set()
 
     async def run_once(self) -> int:
         """Every duty once, now; returns how much was done."""
@@ -145,16 +184,18 @@ class Duties(Service):
         }
         lead_ms = 0.0
         while not self.stopping:
-            now = clock.monotonic_ms()
+            now, hurried, self._hurried = clock.monotonic_ms(), self._hurried, set()
             if now >= lead_ms:
                 await self._leadership.campaign()
                 lead_ms = now + 10_000
             for duty in self._duties:
-                if now >= next_ms[duty.name]:
+                if now >= next_ms[duty.name] or duty.name in hurried:
                     await self._run(duty)
-                    next_ms[duty.name] = now + duty.every_ms
+                    next_ms[duty.name] = clock.monotonic_ms() + duty.every_ms
             pause_ms = min(lead_ms, *next_ms.values()) - clock.monotonic_ms()
-            await self.pause(max(pause_ms, 10))
+            await self.pause(max(pause_ms, 1))
+            if not self.stopping:
+                self._wake.clear()
 
     async def _run(self, duty: Duty) -> int:
         if duty.leader_only and not self._leadership.is_leader:

@@ -29,10 +29,10 @@ from windlass.app import Windlass, as_app
 from windlass.backend import requests as rq
 from windlass.backend.limits import SetQueueLimits
 from windlass.backend.protocol import Listener
-from windlass.batch import Batch, to_batch
+from windlass.batch import Batch
 from windlass.core.backoff import Strategy
 from windlass.core.ids import new_id
-from windlass.core.job import JobRecord, WorkerInfo
+from windlass.core.job import Action, JobRecord, WorkerInfo
 from windlass.core.limits import to_rate
 from windlass.core.options import check_known
 from windlass.core.outcome import Extended, Outcome, Settled, Settlement
@@ -43,17 +43,18 @@ from windlass.hooks import ErrorHook, attempt_end
 from windlass.job import Job
 from windlass.payload import unpack
 from windlass.queue import Queue
-from windlass.registry import Handler, Registry
+from windlass.registry import Registry, job_handler
 from windlass.serde import get_codec
 from windlass.worker import classify
 from windlass.worker.attempt import Attempt, Tools
 from windlass.worker.batches import Batches
 from windlass.worker.emitter import Emitter
-from windlass.worker.heartbeat import Heartbeat, rss_kb
+from windlass.worker.heartbeat import Heartbeat, dump_stacks, rss_kb
 from windlass.worker.leases import LeaseKeeper
 from windlass.worker.options import Queues, QueueSpec, WorkerOptions, to_specs
 from windlass.worker.processes import SandboxRunner
-from windlass.worker.services import Duties, Duty, Pruner, Recoverer
+from windlass.worker.scheduler import Scheduler
+from windlass.worker.services import Aggregator, Duties, Duty, Leadership, Pruner, Recoverer, Relayer
 from windlass.worker.shares import SharePlanner
 
 log = logging.getLogger("windlass.worker")
@@ -98,7 +99,7 @@ class Worker:
         if handler is None:
             self.registry = self.app.registry
         else:
-            self.registry = Registry(Handler(handler, takes_job=True, batch=to_batch(batch)))
+            self.registry = Registry(job_handler(handler, batch))
         self.id = self.options.id or f"{socket.gethostname()[:80]}:{os.getpid()}:{new_id()[-8:]}"
         self._context = context if context is not None else self.app.context
         self._strategies = {**self.app.backoff_strategies, **(backoff_strategies or {})}
@@ -120,6 +121,8 @@ class Worker:
         self._fed = False  # whether jobs came since the last time that none were left
         #: When the pump last got through to the store, by the worker's monotonic clock.
         self.last_progress_ms = 0.0
+        self._relayer = Relayer(self.app.store)
+        self._relaying: asyncio.Task[None] | None = None
         self._stop_tasks: set[asyncio.Task[None]] = set()
         #: Handlers in threads that did not stop in time; their jobs were given back.
         self.abandoned = 0
@@ -141,7 +144,7 @@ class Worker:
 
         With ``batch`` it gets a list of jobs, many at once.
         """
-        self.registry.add(name, Handler(handler, takes_job=True, batch=to_batch(batch)), queue)
+        self.registry.add(name, job_handler(handler, batch), queue)
 
     def add_queue(self, name: str, spec: QueueSpec | float = 1) -> None:
         """Serve one more queue from now on."""
@@ -200,8 +203,11 @@ class Worker:
         )
         self._keeper = LeaseKeeper(store, on_lost=self._on_lost, on_cancel=self._on_cancel)
         await self._keeper.start()
-        self._heartbeat = Heartbeat(store, self.options.ms("heartbeat"), self.info)
+        self._leadership = Leadership(store, self.id, on_change=self._on_leader)
+        self._heartbeat = Heartbeat(store, self.options.ms("heartbeat"), self.info, self._obey)
         self._heartbeat.start()
+        if not self._owns_app:
+            await self.app.deploy_schedules()
         self._duties = self._make_duties()
         if self.options.duties:
             self._duties.start()
@@ -323,12 +329,13 @@ class Worker:
             rss_kb=rss_kb(),
             version=__version__,
             quiet=self._paused or self._closing,
+            leader=self._state == "running" and self._leadership.is_leader,
         )
 
     # --- the pump ----------------------------------------------------------------------------------------
 
     def _topics(self) -> list[str]:
-        return [f"worker:{self.id}", *(f"ready:{name}" for name in self._shares.names)]
+        return [f"worker:{self.id}", "schedules", *(f"ready:{name}" for name in self._shares.names)]
 
     def _wake(self) -> None:
         if self._state in ("running", "closing"):
@@ -393,6 +400,8 @@ class Worker:
                 raise
             self._after_settle(ends, result.items)
             claimed = result.claimed
+            if result.relay:
+                self._relay_soon()
         elif claim is not None:
             claimed = await self._call(claim)
         else:
@@ -401,6 +410,17 @@ class Worker:
         reach("worker.claimed", count=len(claimed.jobs) if claimed else 0)
         if claim is not None and claimed is not None:
             self._take(claim, claimed, sent_ms)
+
+    def _relay_soon(self) -> None:
+        """What ended here concerns more jobs than one request could tell: go on beside the pump."""
+        if self._relaying is None or self._relaying.done():
+            self._relaying = self._loop.create_task(self._relay(), name="windlass-relay")
+
+    async def _relay(self) -> None:
+        try:
+            await self._relayer.run_once()
+        except StorageError as exc:
+            log.warning("some jobs are yet to be told that others ended; the leader will: %s", exc)
 
     async def _call(self, request: rq.Request[Any]) -> Any:
         return await self.app.store.execute(request)
@@ -411,7 +431,10 @@ class Worker:
         due_ms = claimed.next_due_in_ms
         self._next_due_ms = None if due_ms is None else sent_ms + due_ms
         for record in claimed.jobs:
-            self._begin(record, claim.lease_ms, sent_ms)
+            if self._closing:  # the stop came while the claim was under way
+                self._end(classify.end(record, Outcome.RELEASE, reason="shutdown"))
+            else:
+                self._begin(record, claim.lease_ms, sent_ms)
         self._fed = self._fed or bool(claimed.jobs)
         if self._fed and not self._look:
             self._fed = False
@@ -431,8 +454,11 @@ class Worker:
         if (not topics and not self._ends) or any(topic.startswith("ready:") for topic in topics):
             self._look = True
             self._shares.refill()
+        if "schedules" in topics:
+            self._duties.hurry("schedule")
         if f"worker:{self.id}" in topics:
             await self._ask_cancels()
+            await self._heartbeat.run_once()  # somebody may have told us something
 
     def _wait_ms(self) -> float:
         now = self.app.clock.monotonic_ms()
@@ -444,6 +470,8 @@ class Worker:
         return wait_ms
 
     async def _is_empty(self) -> bool:
+        if self._relaying is not None:
+            await self._relaying
         busy_states = (JobState.WAITING, JobState.PARKED, JobState.ACTIVE, JobState.RETRYING)
         for name in self._shares.names:
             counts = await self._call(rq.CountJobs(queue=name))
@@ -527,7 +555,7 @@ class Worker:
                 self._emitter.emit("retrying", attempt.job, attempt.error)
             case Outcome.CANCEL:
                 self._emitter.emit("cancelled", attempt.job)
-            case Outcome.SNOOZE:
+            case Outcome.SNOOZE | Outcome.WAIT | Outcome.SUSPEND:
                 self._emitter.emit("snoozed", attempt.job)
             case Outcome.RELEASE:
                 self._emitter.emit("released", attempt.job)
@@ -588,6 +616,8 @@ class Worker:
         return self._idle.is_set()
 
     async def _let_go(self) -> None:
+        if self._relaying is not None:
+            await self._relaying
         await self._duties.stop()
         await self._heartbeat.stop()
         await self._keeper.stop()
@@ -625,10 +655,35 @@ class Worker:
         options, store = self.options, self.app.store
         recoverer = Recoverer(store, options.recover_ms, lambda job_id: self._emitter.emit("stalled", job_id))
         duties: list[Duty] = [recoverer, Pruner(store, options.ms("prune_every"))]
-        return Duties(store, self.id, duties, self._rng, on_leader=self._on_leader)
+        if store.capabilities.schedules:
+            leads = lambda: self._leadership.is_leader  # noqa: E731 - asked again at every slot
+            duties.append(Scheduler(store, self.app.schedule_strategies, leads))
+        if store.capabilities.metrics:
+            duties.append(Aggregator(store))
+        if store.capabilities.flows:
+            duties.append(self._relayer)
+        return Duties(store, self._leadership, duties, self._rng)
 
     def _on_leader(self, leads: bool) -> None:
         self._emitter.emit("leadership_acquired" if leads else "leadership_lost")
+
+    def _obey(self, action: Action) -> None:
+        """Do what somebody told this worker from afar."""
+        log.info("told to %s", action)
+        match action:
+            case "quiet":
+                self.pause()
+            case "resume":
+                self.resume()
+            case "stop":
+                self._stop_soon(force=False)
+            case "dump":
+                log.warning("what runs here now:\n%s", dump_stacks())
+
+    def _stop_soon(self, *, force: bool) -> None:
+        task = self._loop.create_task(self.close(force=force))
+        self._stop_tasks.add(task)
+        task.add_done_callback(self._stop_tasks.discard)
 
     def _handle_signals(self) -> None:
         asked = 0
@@ -637,9 +692,7 @@ class Worker:
             nonlocal asked
             asked += 1
             log.info("stopping%s", "" if asked == 1 else " at once")
-            task = self._loop.create_task(self.close(force=asked > 1))
-            self._stop_tasks.add(task)
-            task.add_done_callback(self._stop_tasks.discard)
+            self._stop_soon(force=asked > 1)
 
         for number in (signal.SIGTERM, signal.SIGINT):
             self._loop.add_signal_handler(number, stop)
@@ -660,5 +713,5 @@ def _log_attempt(level: int, what: str, attempt: Attempt, elapsed_ms: int | None
     }
     if elapsed_ms is not None:
         facts["elapsed_ms"] = elapsed_ms
-    error = f": {attempt.error}" if attempt.error is not None else ""
+    error = f": {classify.message_of(attempt.error)}" if attempt.error is not None else ""
     log.log(level, "job %s (%s) %s%s", record.id, record.task, what, error, extra=facts)

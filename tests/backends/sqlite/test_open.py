@@ -107,13 +107,14 @@ async def test_an_older_file_is_upgraded_in_place(tmp_path: Path, monkeypatch: p
     async with opened(path) as store:
         await add(store, new(id="a"))
     real = read
-    monkeypatch.setitem(migrations.MIGRATIONS, 2, "002.sql")
-    monkeypatch.setattr(migrations, "NEWEST", 2)
+    coming = migrations.NEWEST + 1
+    monkeypatch.setitem(migrations.MIGRATIONS, coming, "coming.sql")
+    monkeypatch.setattr(migrations, "NEWEST", coming)
     monkeypatch.setattr(
         migrations,
         "read",
         lambda name: (
-            "CREATE TABLE [more] (a);\nINSERT INTO [more] VALUES (1);" if name == "002.sql" else real(name)
+            "CREATE TABLE [more] (a);\nINSERT INTO [more] VALUES (1);" if name == "coming.sql" else real(name)
         ),
     )
     async with opened(path) as store:
@@ -127,8 +128,9 @@ async def test_a_failing_upgrade_changes_nothing(tmp_path: Path, monkeypatch: py
         pass
     before = tables(path)
     with monkeypatch.context() as patch:
-        patch.setitem(migrations.MIGRATIONS, 2, "002.sql")
-        patch.setattr(migrations, "NEWEST", 2)
+        coming = migrations.NEWEST + 1
+        patch.setitem(migrations.MIGRATIONS, coming, "coming.sql")
+        patch.setattr(migrations, "NEWEST", coming)
         patch.setattr(migrations, "read", lambda name: "CREATE TABLE [more] (a);\nCREATE TABLE [job] (a);")
         with pytest.raises(StorageError):
             await client(path).open()

@@ -20,8 +20,8 @@ async def opened(url: str, namespace: str = "", **options: object) -> AsyncItera
     query = "&".join(f"{name}={value}" for name, value in options.items())
     store = open_backend(f"{url}?namespace={namespace or new_id()}&{query}")
     assert isinstance(store, ValkeyBackend)
-    await store.open()
     try:
+        await store.open()
         yield store
     finally:
         await store.close()

@@ -59,6 +59,24 @@ async def test_a_hook_that_must_be_awaited_refuses_a_transaction(
     assert await queue.count() == 0
 
 
+@pytest.mark.parametrize("backend_name", ["sqlite"])
+async def test_a_hook_that_swallows_the_error_of_a_transaction_is_told_so(
+    app: Windlass, queue: Queue, tmp_path: Path
+) -> None:
+    @app.around_enqueue
+    def swallows(outgoing: Outgoing) -> Iterator[None]:
+        try:
+            yield
+        except Exception:
+            return
+
+    connection = sqlite3.connect(tmp_path / "elsewhere.db")
+    with pytest.raises(ConfigError, match="lets errors pass"):
+        queue.add_in_transaction(connection, "work")
+    connection.close()
+    assert await queue.count() == 0
+
+
 async def test_an_enqueue_hook_that_loses_the_jobs_is_told_so(app: Windlass, queue: Queue) -> None:
     @app.around_enqueue
     async def forgets(outgoing: Outgoing, proceed: Callable[[], Awaitable[Any]]) -> Any:

@@ -20,6 +20,8 @@ from windlass import (
     Windlass,
 )
 from windlass.backend import requests as rq
+from windlass.core.job import JobRecord
+from windlass.waiting import FIRST_RECHECK_MS
 
 
 async def _double(job: Job[Any]) -> int:
@@ -35,11 +37,32 @@ async def test_add_and_wait_is_request_and_response(app: Windlass, queue: Queue)
 
 @pytest.mark.feature("E1")
 async def test_many_callers_wait_at_the_cost_of_one_listener(app: Windlass, queue: Queue) -> None:
+    backend = watched(app)
+    listened: list[list[str]] = []
+    inner = backend.listen
+
+    def listen(topics: Any) -> Any:
+        listened.append(list(topics))
+        return inner(listened[-1])
+
+    backend.listen = listen  # type: ignore[method-assign]
     async with working(app, "default", _double):
         answers = await asyncio.gather(*(queue.add_and_wait("double", n) for n in range(100)))
+        assert await queue.add_and_wait("double", 100) == 200
     assert answers == [2 * n for n in range(100)]
+    assert listened.count(["done:default"]) == 1
+
+
+async def test_nobody_watches_for_long_when_nobody_waits(timed_app: Windlass, clock: DrivenClock) -> None:
+    queue = timed_app.queue("default")
+    with pytest.raises(JobNotFoundError):
+        await Job(queue, JobRecord(queue="default", id="x", task="t", payload=b"")).result()
     (waiters,) = queue._waiters.values()
-    assert waiters._watch is None, "nobody waits, nobody watches"
+    watch = waiters._watch
+    assert watch is not None
+    await clock.advance(FIRST_RECHECK_MS / 1000)
+    await asyncio.wait([watch], timeout=5)
+    assert watch.done()
 
 
 @pytest.mark.feature("E2")

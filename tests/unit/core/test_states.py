@@ -10,11 +10,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from windlass.core import transitions
-from windlass.core.job import ERRORS_KEPT, EventType, JobRecord, NewJob
+from windlass.core import flows, transitions
+from windlass.core.edges import Edge, EdgeStatus
+from windlass.core.job import ERRORS_KEPT, EventType, JobRecord, JobRef, NewJob
 from windlass.core.options import StoredOptions
 from windlass.core.outcome import CancelResult, Changed, Extended, Outcome, Settled, Settlement
-from windlass.core.states import DUE_LATER, FINISHED, MOVES, PENDING, JobState, may_move
+from windlass.core.states import DUE_LATER, FINISHED, MOVES, PENDING, TIMED, JobState, may_move
 from windlass.core.transitions import Scribe
 
 NOW = 1_000_000
@@ -64,6 +65,10 @@ _step = st.one_of(
     st.tuples(st.just("cancel"), st.sampled_from(["", "why"])),
     st.tuples(st.just("retry"), st.none()),
     st.tuples(st.just("expire"), st.none()),
+    st.tuples(st.just("signal"), st.sampled_from(["", "yes"])),
+    st.tuples(st.just("block"), st.none()),
+    st.tuples(st.just("unblock"), st.none()),
+    st.tuples(st.just("fail_dependency"), st.none()),
     st.tuples(
         st.just("change"),
         st.sampled_from([{"priority": 3}, {"delay_ms": 0}, {"delay_ms": 9}, {"payload": b"x"}]),
@@ -96,19 +101,19 @@ class Life:
     def take(self, verb: str, argument: Any) -> None:
         """Apply ``verb`` where a store would: when the job's state calls for it."""
         job, scribe = self.job, self.scribe()
-        active, pending = job.state is JobState.ACTIVE, job.state in PENDING
+        active = job.state is JobState.ACTIVE
         if verb == "claim" and job.state is JobState.WAITING:
             token = f"t{next(self.tokens)}"
             transitions.lease(job, scribe, token=token, worker="w", lease_ms=100)
         elif verb == "settle" and active:
             transitions.settle(job, argument, scribe)
-        elif verb == "promote" and job.state in DUE_LATER:
+        elif verb == "promote" and job.state in TIMED and job.due_ms is not None:
             transitions.promote(job, scribe)
         elif verb == "recover" and active:
             transitions.recover(job, scribe)
         elif verb == "give_back" and active:
             transitions.give_back(job, scribe)
-        elif verb == "expire" and pending and job.deliveries == 0:
+        elif verb == "expire" and job.state is JobState.WAITING and job.deliveries == 0:
             transitions.expire(job, scribe)
         elif verb == "cancel":
             transitions.cancel(job, argument, scribe)
@@ -117,13 +122,30 @@ class Life:
         elif verb == "change":
             fields = {"priority": None, "delay_ms": None, "payload": None, **argument}
             transitions.change(job, scribe, token=None, **fields)
+        else:
+            self._take_flow(verb, argument, scribe)
+
+    def _take_flow(self, verb: str, argument: Any, scribe: Scribe) -> None:
+        job = self.job
+        if verb == "signal":
+            transitions.signal(job, argument, b"1", "json", scribe)
+        elif verb == "block":
+            flows.block(job, scribe)
+        elif verb == "unblock" and job.state is JobState.BLOCKED:
+            flows.unblock(job, scribe)
+        elif verb == "fail_dependency" and job.state is JobState.BLOCKED:
+            edge = Edge(dependent=job.ref, child=JobRef("q", "b"), status=EdgeStatus.FAILED)
+            flows.review(job, broken=edge, has_open=True, scribe=scribe)
 
 
 def check_record(job: JobRecord) -> None:
     """What must hold for a record in any state."""
     assert (job.token is not None) is (job.state is JobState.ACTIVE)
     assert (job.lease_until_ms is not None) is (job.state is JobState.ACTIVE)
-    assert (job.due_ms is not None) is (job.state in DUE_LATER)
+    if job.state in DUE_LATER:
+        assert job.due_ms is not None
+    elif job.state not in (JobState.BLOCKED, JobState.SUSPENDED):
+        assert job.due_ms is None
     assert (job.finished_ms is not None) is (job.state in FINISHED)
     assert job.state is JobState.COMPLETED or job.result is None
     assert len(job.errors) <= ERRORS_KEPT
@@ -164,6 +186,8 @@ _MOVING = {
     EventType.CANCELLED,
     EventType.STALLED,
     EventType.RELEASED,
+    EventType.BLOCKED,
+    EventType.SUSPENDED,
 }
 
 

@@ -16,7 +16,20 @@ from windlass.core.ids import check_queue_name
 
 R = TypeVar("R")
 
-_CAPABILITIES = Capabilities(durable=False, shared=False, lifo=True, unique=True, groups=True, limits=True)
+_CAPABILITIES = Capabilities(
+    durable=False,
+    shared=False,
+    lifo=True,
+    schedules=True,
+    metrics=True,
+    commands=True,
+    flows=True,
+    signals=True,
+    streams=True,
+    unique=True,
+    groups=True,
+    limits=True,
+)
 
 
 class _Shared:

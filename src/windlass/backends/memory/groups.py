@@ -83,12 +83,12 @@ class Groups:
         """The limits that hold for a group."""
         return group.own if group.own is not None else self.every
 
-    def is_full(self, name: str) -> bool:
-        """Whether the group has as many unfinished jobs as it may."""
+    def is_full(self, name: str, coming: int = 0) -> bool:
+        """Whether the group has as many unfinished jobs as it may, with ``coming`` that are to be added."""
         group = self._groups.get(name)
         limits = self.limits(group) if group else self.every
         size = group.usage.size if group else 0
-        return limits.max_size is not None and size >= limits.max_size
+        return limits.max_size is not None and size + coming >= limits.max_size
 
     def wait_until(self, group: Group, at_ms: int | None) -> None:
         """Look at the group's line again at ``at_ms`` (None: not by time)."""

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from windlass.backend import limits as lrq
 from windlass.backend import requests as rq
 from windlass.core import transitions, unique
+from windlass.core.edges import Dependency, OnFailure
 from windlass.core.job import EventType, JobRecord, NewJob
 from windlass.core.options import UniqueMode
 from windlass.core.outcome import AddOutcome
@@ -55,6 +56,23 @@ class Keyring:
             entry.request_id = new.request_id
             self._store.file(holder, scribe)
         return self._about(AddOutcome.REPLACED, holder, scribe)
+
+    def _verdict(self, queue: StoredQueue, new: NewJob, now_ms: int) -> tuple[Verdict, str]:
+        wanted = new.options.unique
+        entry = queue.keys.get(wanted.key) if wanted is not None else None
+        if wanted is None or entry is None:
+            return Verdict.NEW, ""
+        holder = queue.jobs.get(entry.job_id)
+        return unique.decide(wanted, entry, holder, new.request_id, now_ms), entry.job_id
+
+    def keeps_out(self, queue: StoredQueue, new: NewJob, now_ms: int) -> bool:
+        """Whether the holder of its key will answer instead of a new job."""
+        return self._verdict(queue, new, now_ms)[0] not in (Verdict.NEW, Verdict.FOLLOW)
+
+    def runs_before(self, queue: StoredQueue, new: NewJob, now_ms: int) -> Dependency | None:
+        """The running job that a new one is kept behind (``keep_last``)."""
+        verdict, holder_id = self._verdict(queue, new, now_ms)
+        return Dependency(new.queue, holder_id, OnFailure.IGNORE) if verdict is Verdict.FOLLOW else None
 
     def _about(self, outcome: AddOutcome, holder: JobRecord, scribe: Scribe) -> rq.Added:
         view = self._store.view(holder, scribe.now_ms)

@@ -13,12 +13,21 @@ from collections.abc import Callable, Iterable, Iterator
 from copy import copy
 from typing import Any, TypeVar, cast
 
+import msgspec
+
+from windlass.backend import flows as fl
 from windlass.backend import requests as rq
+from windlass.backend import streams as sm
+from windlass.backends.memory.flows import Flows
 from windlass.backends.memory.groups import Groups
 from windlass.backends.memory.keys import Keyring
 from windlass.backends.memory.limits import Gatekeeper
 from windlass.backends.memory.line import Line
+from windlass.backends.memory.metrics import MemoryMetrics
+from windlass.backends.memory.schedules import Jobs, MemorySchedules
+from windlass.backends.memory.streams import Streams
 from windlass.core import transitions
+from windlass.core.edges import check_kept_out
 from windlass.core.job import (
     ARCHIVER_KEPT_MS,
     EVENTS_KEPT,
@@ -28,6 +37,7 @@ from windlass.core.job import (
     LOGS_KEPT,
     ArchiverInfo,
     AttemptRecord,
+    Command,
     CounterRow,
     Event,
     EventType,
@@ -38,10 +48,10 @@ from windlass.core.job import (
     WorkerInfo,
 )
 from windlass.core.limits import NO_QUEUE_LIMITS, queue_room
-from windlass.core.outcome import AddOutcome, CancelResult, Changed, Extended, Settled
+from windlass.core.outcome import AddOutcome, CancelResult, Changed, Extended, Outcome, Settled
 from windlass.core.patterns import matches
 from windlass.core.retention import keep_until, spare_until
-from windlass.core.states import DUE_LATER, FINISHED, JobState
+from windlass.core.states import FINISHED, TIMED, JobState
 from windlass.core.transitions import Note, Scribe
 from windlass.core.unique import KeyEntry
 from windlass.errors import HistoryTrimmedError
@@ -80,7 +90,7 @@ class StoredQueue:
     def index(self, job: JobRecord) -> None:
         """Enter ``job`` where its state says it can be found."""
         self.line.put(job)
-        if job.state in DUE_LATER and job.due_ms is not None:
+        if job.state in TIMED and job.due_ms is not None:
             heapq.heappush(self.due, (job.due_ms, job.seq, job.id))
 
     def forget(self) -> None:
@@ -109,7 +119,7 @@ class StoredQueue:
         while self.due:
             due_ms, seq, job_id = self.due[0]
             job = self.jobs.get(job_id)
-            if job and job.state in DUE_LATER and (job.due_ms, job.seq) == (due_ms, seq):
+            if job and job.state in TIMED and (job.due_ms, job.seq) == (due_ms, seq):
                 return job
             heapq.heappop(self.due)
         return None
@@ -130,6 +140,8 @@ class MemoryStore:
         self._workers: dict[str, WorkerInfo] = {}
         self._archivers: dict[str, ArchiverInfo] = {}
         self._leaders: dict[str, tuple[str, int]] = {}
+        self._flows = Flows(self._find, self.file)
+        self._streams = Streams()
         self._last_place = 0
         self._topics: set[str] = set()
         self._gates = Gatekeeper(self)
@@ -165,9 +177,18 @@ class MemoryStore:
             rq.ListWorkers: self._list_workers,
             rq.Archive: self._archive,
             rq.ListArchivers: self._list_archivers,
+            rq.CommandWorker: self._command,
+            fl.GetDependencies: self._get_dependencies,
+            fl.Relay: self._relay,
+            fl.Signal: self._signal,
+            sm.AppendStream: self._append_stream,
+            sm.ReadStream: self._read_stream,
             **self._gates.verbs,
             **self._keys.verbs,
         }
+        self._schedules = MemorySchedules(Jobs(self._find, self._add_one, self._make_known, self._tell))
+        self._metrics = MemoryMetrics(self._history_ranges)
+        self._verbs |= self._schedules.verbs() | self._metrics.verbs()
 
     def apply(self, request: rq.Request[R], now_ms: int) -> tuple[R, set[str]]:
         """Carry out ``request`` at ``now_ms``; returns its answer and the topics to tell listeners."""
@@ -175,6 +196,7 @@ class MemoryStore:
         self._gates.begin()
         scribe = Scribe(now_ms, self._fresh_place)
         answer = self._verbs[type(request)](request, scribe)
+        self._flows.tell(scribe)
         self._write_down(scribe)
         return cast("R", answer), self._topics
 
@@ -193,6 +215,19 @@ class MemoryStore:
     def look(self, name: str) -> StoredQueue:
         """The queue, or an empty one that is not kept: for those who only read."""
         return self._queues.get(name) or StoredQueue(name)
+
+    def _make_known(self, name: str) -> None:
+        self.queue(name).known = True
+
+    def _tell(self, topic: str) -> None:
+        self._topics.add(topic)
+
+    def _history_ranges(self) -> dict[str, tuple[int, int]]:
+        """The newest and the oldest record of each queue's history."""
+        return {
+            name: (queue.last_history, queue.last_history - len(queue.history) + 1)
+            for name, queue in self._queues.items()
+        }
 
     def _find(self, ref: JobRef) -> JobRecord | None:
         queue = self._queues.get(ref.queue)
@@ -215,10 +250,12 @@ class MemoryStore:
         if job.options.group is not None:
             queue.groups.get(job.options.group).book(job)
         self._count_active(queue, job, job.state is JobState.ACTIVE)
-        if job.state is JobState.WAITING or job.state in DUE_LATER:
+        if job.state is JobState.WAITING or job.state in TIMED:
             self._topics.add(f"ready:{job.queue}")
         elif job.state in FINISHED:
             self._topics.add(f"done:{job.queue}")
+            if job.linked:
+                self._flows.ended(job)
 
     def _count_active(self, queue: StoredQueue, job: JobRecord, active: bool) -> None:
         before = self._active.pop(job.ref, None) is not None
@@ -233,9 +270,14 @@ class MemoryStore:
         self._topics.add(f"ready:{queue.name}")
 
     def _drop(self, job: JobRecord, scribe: Scribe) -> None:
-        """Delete a record, its logs and leases; an id that was promised to be kept stays known."""
+        """Delete a record with all that is its own; an id that was promised to be kept stays known."""
         queue = self.queue(job.queue)
         del queue.jobs[job.id]
+        if job.linked:
+            if job.state not in FINISHED:
+                self._flows.ended(job)
+            self._flows.forget(job.ref)
+        self._streams.forget(job.ref)
         queue.line.remove(job.id)
         self._count_active(queue, job, False)
         self._logs.pop(job.ref, None)
@@ -264,7 +306,64 @@ class MemoryStore:
     # --- add ---------------------------------------------------------------------------------------
 
     def _add(self, request: rq.Add, scribe: Scribe) -> list[rq.Added]:
+        if any(new.depends_on or new.parent for new in request.jobs):
+            return self._add_flow(request.jobs, scribe)
         return [self._add_one(new, scribe) for new in request.jobs]
+
+    def _add_flow(self, jobs: list[NewJob], scribe: Scribe) -> list[rq.Added]:
+        """All jobs first, then all edges; a flow that cannot be is refused before anything is changed."""
+        fresh: dict[JobRef, NewJob] = {}
+        known: list[NewJob] = []
+        for new in jobs:
+            ref = JobRef(new.queue, new.id)
+            old = fresh.get(ref) or self._find(ref)
+            if isinstance(old, JobRecord):
+                outcome = transitions.answer_known(old, new, scribe.now_ms)
+                if outcome is None:
+                    fresh[ref] = new
+                elif outcome is not AddOutcome.QUEUED:
+                    known.append(new)
+            elif old is None and self._kept_ids.get(ref, 0) <= scribe.now_ms:
+                fresh[ref] = new
+        held = self._kept_out(fresh, scribe.now_ms)
+        fresh = {ref: new for ref, new in fresh.items() if ref not in held}
+        check_kept_out(held, jobs)
+        self._flows.check(list(fresh.values()), known)
+        answers = [self._add_one(new, scribe) for new in jobs]
+        for ref, new in fresh.items():
+            self._flows.link_new(self._get_known(ref), new, scribe)
+        for new, answer in zip(jobs, answers, strict=True):
+            if JobRef(new.queue, new.id) in held and answer.record is not None:
+                self._flows.link_known(self._get_known(answer.record.ref), new, scribe)
+        for new in known:
+            self._flows.link_known(self._get_known(JobRef(new.queue, new.id)), new, scribe)
+        for new, answer in zip(jobs, answers, strict=True):
+            job = self._find(JobRef(new.queue, new.id))
+            if job is not None and answer.record is None:
+                answer.state, answer.due_ms = job.state, job.due_ms
+        return answers
+
+    def _kept_out(self, fresh: dict[JobRef, NewJob], now_ms: int) -> set[JobRef]:
+        """Which of these new jobs will not be made, because of a unique key or a full group."""
+        out: set[JobRef] = set()
+        keys: set[tuple[str, str]] = set()
+        sizes: Counter[tuple[str, str]] = Counter()
+        for ref, new in fresh.items():
+            queue, wanted, group = self.look(new.queue), new.options.unique, new.options.group
+            if wanted is not None:
+                if (new.queue, wanted.key) in keys or self._keys.keeps_out(queue, new, now_ms):
+                    out.add(ref)
+                    continue
+                keys.add((new.queue, wanted.key))
+            if group is not None:
+                if queue.groups.is_full(group, sizes[new.queue, group]):
+                    out.add(ref)
+                else:
+                    sizes[new.queue, group] += 1
+        return out
+
+    def _get_known(self, ref: JobRef) -> JobRecord:
+        return self._queues[ref.queue].jobs[ref.id]
 
     def _add_one(self, new: NewJob, scribe: Scribe) -> rq.Added:
         ref, now_ms = JobRef(new.queue, new.id), scribe.now_ms
@@ -285,23 +384,25 @@ class MemoryStore:
         if old is not None:
             transitions.remove(old, scribe)
             self._drop(old, scribe)
+        before = self._keys.runs_before(queue, new, now_ms)
+        if before is not None:
+            new = msgspec.structs.replace(new, depends_on=[*new.depends_on, before])
         job = transitions.create(new, scribe, after_ms=old.enqueued_ms if old else 0)
         queue.jobs[new.id], queue.known = job, True
         self._keys.take(queue, job, now_ms)
         self._counters[new.queue, new.task, "enqueued"] += 1
         self.file(job, scribe)
+        if before is not None:
+            self._flows.follow(job, before)
         return rq.Added(AddOutcome.QUEUED, job.state, job.enqueued_ms, job.due_ms)
 
     def _answer_known(self, old: JobRecord, new: NewJob, scribe: Scribe) -> rq.Added | None:
         """The answer that an existing record gives; None when it makes way for the new job."""
-        if new.request_id and new.request_id == old.request_id:
-            return rq.Added(AddOutcome.QUEUED, old.state, old.enqueued_ms, old.due_ms)
-        if transitions.blocks_id(old, scribe.now_ms):
-            outcome = AddOutcome.DUPLICATE
-        elif transitions.answers_cached(old, scribe.now_ms):
-            outcome = AddOutcome.CACHED
-        else:
+        outcome = transitions.answer_known(old, new, scribe.now_ms)
+        if outcome is None:
             return None
+        if outcome is AddOutcome.QUEUED:
+            return rq.Added(outcome, old.state, old.enqueued_ms, old.due_ms)
         scribe.note(old, EventType.DEDUPLICATED)
         view = self.view(old, scribe.now_ms)
         return rq.Added(outcome, old.state, old.enqueued_ms, old.due_ms, view)
@@ -363,11 +464,15 @@ class MemoryStore:
             if status is Settled.OK and job is not None:
                 transitions.settle(job, end, scribe)
                 self.file(job, scribe)
+                if end.outcome is Outcome.WAIT and job.state is JobState.BLOCKED:
+                    self._flows.review(job, scribe)
                 if end.hold_ms and job.options.group is not None:
                     queue = self.queue(end.queue)
                     self._gates.hold_group(queue, queue.groups.get(job.options.group), end.hold_ms, scribe)
             items.append(status)
-        return rq.SettleResult(items, self._claim(request.claim, scribe) if request.claim else None)
+        self._flows.tell(scribe)  # so that what is unblocked here can be claimed here
+        claimed = self._claim(request.claim, scribe) if request.claim else None
+        return rq.SettleResult(items, claimed, relay=self._flows.pending)
 
     def _extend(self, request: rq.Extend, scribe: Scribe) -> list[Extended]:
         return [
@@ -393,7 +498,9 @@ class MemoryStore:
         due: list[JobRecord] = []
         for queue in self._queues.values():
             due += [
-                job for job in queue.jobs.values() if job.due_ms is not None and job.due_ms <= scribe.now_ms
+                job
+                for job in queue.jobs.values()
+                if job.state in TIMED and job.due_ms is not None and job.due_ms <= scribe.now_ms
             ]
         due.sort(key=lambda job: (job.due_ms or 0, job.seq))
         for job in due[: request.limit]:
@@ -454,18 +561,22 @@ class MemoryStore:
             del self._workers[worker_id]
         archivers = self._list_archivers(rq.ListArchivers(), scribe)
         history = sum(self._trim_history(queue, archivers, now_ms) for queue in self._queues.values())
+        metrics = self._metrics.prune(now_ms, request.limit)
         return rq.Pruned(
             jobs=min(len(old), request.limit),
             ids=len(gone_ids),
             keys=keys,
             history=history,
             workers=len(gone_workers),
-            more=len(old) > request.limit,
+            metrics=metrics,
+            more=len(old) > request.limit or metrics == request.limit,
         )
 
     def _trim_history(self, queue: StoredQueue, archivers: list[ArchiverInfo], now_ms: int) -> int:
         """Drop what is old or too much; what a live archiver has not copied goes only over the hard bound."""
         copied = min((info.cursors.get(queue.name, 0) for info in archivers), default=queue.last_history)
+        rolled_up = self._metrics.holds_from(queue.name, now_ms)
+        copied = copied if rolled_up is None else min(copied, rolled_up)
         count = 0
         while queue.history:
             at, record = queue.history[0]
@@ -509,16 +620,25 @@ class MemoryStore:
         del self._leaders[request.role]
         return True
 
-    def _beat(self, request: rq.Beat, scribe: Scribe) -> bool:
+    def _beat(self, request: rq.Beat, scribe: Scribe) -> Command | None:
         if request.gone:
             self._workers.pop(request.worker.id, None)
-            return False
+            return None
         worker = copy(request.worker)
         worker.beat_ms = scribe.now_ms
         known = self._workers.get(worker.id)
         worker.started_ms = known.started_ms if known else scribe.now_ms
+        worker.command = known.command if known else None
         self._workers[worker.id] = worker
-        return False
+        return worker.command
+
+    def _command(self, request: rq.CommandWorker, scribe: Scribe) -> bool:
+        worker = self._workers.get(request.worker)
+        if worker is None:
+            return False
+        worker.command = Command(action=request.action, id=request.id)
+        self._topics.add(f"worker:{worker.id}")
+        return True
 
     # --- changes ---------------------------------------------------------------------------------------
 
@@ -556,7 +676,9 @@ class MemoryStore:
 
     def _retry_one(self, job: JobRecord, scribe: Scribe) -> Changed:
         finished = job.state in FINISHED
-        status = transitions.retry(job, scribe)
+        if finished:
+            self._flows.forgive(job.ref)
+        status = transitions.retry(job, scribe, blocked=self._flows.has_open(job.ref))
         if finished:
             self._keys.take_again(self.queue(job.queue), job, scribe.now_ms)
         return status
@@ -631,12 +753,44 @@ class MemoryStore:
             self._topics.add(f"done:{queue.name}")
         if request.forget and not queue.jobs:
             queue.forget()
+            self._schedules.forget_queue(queue.name)
         return rq.Purged(min(len(found), request.limit), [job.id for job in found[: request.limit]])
 
     def _set_result_ttl(self, request: rq.SetResultTtl, scribe: Scribe) -> rq.ChangeResult:
         return self._change_one(
             request.ref, lambda job: transitions.set_result_ttl(job, request.ttl_ms, scribe), scribe
         )
+
+    # --- flows and live output --------------------------------------------------------------------------
+
+    def _get_dependencies(self, request: fl.GetDependencies, scribe: Scribe) -> list[fl.Dependencies]:
+        return [self._flows.of(ref, values=request.values, limit=request.limit) for ref in request.refs]
+
+    def _relay(self, request: fl.Relay, scribe: Scribe) -> fl.Relayed:
+        return fl.Relayed(self._flows.relay(request.limit, scribe), self._flows.pending)
+
+    def _signal(self, request: fl.Signal, scribe: Scribe) -> rq.ChangeResult:
+        return self._change_one(
+            request.ref,
+            lambda job: transitions.signal(job, request.name, request.data, request.codec, scribe),
+            scribe,
+        )
+
+    def _append_stream(self, request: sm.AppendStream, scribe: Scribe) -> rq.ChangeResult:
+        job = self._find(request.ref)
+        if job is None:
+            return rq.ChangeResult(Changed.NOT_FOUND)
+        if not transitions.holds(job, request.token):
+            return rq.ChangeResult(Changed.LOST, job.state)
+        self._streams.append(job.ref, job.deliveries, request.first, request.chunks)
+        self._topics.add(f"stream:{job.queue}")
+        return rq.ChangeResult(Changed.OK, job.state)
+
+    def _read_stream(self, request: sm.ReadStream, scribe: Scribe) -> sm.StreamPage:
+        job = self._find(request.ref)
+        head, chunks = self._streams.read(request.ref, request.after, request.limit)
+        state, codec = (job.state, job.result_codec) if job else (None, "json")
+        return sm.StreamPage(chunks, head.last, head.oldest, state, codec)
 
     # --- inspection --------------------------------------------------------------------------------------
 

@@ -23,7 +23,16 @@ if TYPE_CHECKING:
 R = TypeVar("R")
 
 _CAPABILITIES = Capabilities(
-    durable=True, shared=True, transactional_add=True, lifo=True, unique=True, groups=True, limits=True
+    durable=True,
+    shared=True,
+    transactional_add=True,
+    lifo=True,
+    schedules=True,
+    metrics=True,
+    commands=True,
+    unique=True,
+    groups=True,
+    limits=True,
 )
 
 

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 #: version -> file; append only.
 MIGRATIONS = {
     1: "001_schema.sql",
+    2: "002_schedules.sql",
+    3: "003_metrics.sql",
     4: "004_limits.sql",
 }
 NEWEST = max(MIGRATIONS)

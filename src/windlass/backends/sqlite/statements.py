@@ -1,10 +1,10 @@
 """SQL from the named files beside this module.
 
 ``queries.sql`` and its neighbours hold one statement after each line ``-- name: something``. A name in
-``[brackets]`` is a table or index of the namespace: ``[job]`` becomes ``"windlass_default_job"``. ``/*job*/``
-stands for the columns of a job in the order that ``rows.record`` reads them. ``/*among*/`` ends a statement
-about jobs by their numbers: it takes a JSON list of them or, under the name with ``_span`` added, the first and
-the last.
+``[brackets]`` is a table or index of the namespace: ``[job]`` becomes ``"windlass_default_job"``.
+``/*job*/`` stands for the columns of a job in the order that ``rows.record`` reads them. ``/*among*/`` ends a
+statement about jobs by their numbers: it takes a JSON list of them or, under the name with ``_span`` added,
+the first and the last.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _BRACKETS = re.compile(r"\[(\w+)\]")
 _COMMENT = re.compile(r"--.*$", re.MULTILINE)
 
 #: Files with named statements.
-FILES = ("queries.sql", "limits.sql")
+FILES = ("queries.sql", "schedules.sql", "metrics.sql", "limits.sql")
 
 Statements = dict[str, str]
 

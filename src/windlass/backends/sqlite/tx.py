@@ -53,7 +53,8 @@ if TYPE_CHECKING:
 FOLD_CHUNKS = 64
 FOLD_EVENTS = 2_000
 
-_STATES = tuple(JobState)
+#: The states whose jobs are counted in a column of the queue table, in its order.
+_STATES = tuple(state for state in JobState if state is not JobState.SUSPENDED)
 
 _first = itemgetter(0)
 _queue = attrgetter("queue")
@@ -585,7 +586,8 @@ def tally_of(conn: Executor, sql: Statements, num: int) -> dict[JobState, int]:
     """How many jobs of a queue are in each state: the totals and what is not folded yet."""
     folded, *totals = conn.execute(sql["queue_tally"], (num,)).fetchone()
     tallies, _ = _unfolded(conn, sql, num, folded)
-    return {state: total + tallies.get(state, 0) for state, total in zip(_STATES, totals, strict=True)}
+    found = dict.fromkeys(JobState, 0) | dict(zip(_STATES, totals, strict=True))
+    return {state: total + tallies.get(state, 0) for state, total in found.items()}
 
 
 def unfolded_counts(conn: Executor, sql: Statements, num: int) -> dict[tuple[str, str], int]:

@@ -4,8 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from windlass.backend import metrics as mq
 from windlass.backend import requests as rq
-from windlass.backends.sqlite import verbs_changes, verbs_duties, verbs_lifecycle, verbs_limits
+from windlass.backend import schedules as sq
+from windlass.backends.sqlite import (
+    verbs_changes,
+    verbs_duties,
+    verbs_lifecycle,
+    verbs_limits,
+    verbs_metrics,
+    verbs_schedules,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -33,5 +42,12 @@ WRITES: dict[type[Any], Callable[[Step, Any], Any]] = {
     rq.PauseQueue: verbs_changes.pause,
     rq.Purge: verbs_changes.purge,
     rq.SetResultTtl: verbs_changes.set_result_ttl,
+    rq.CommandWorker: verbs_duties.command_worker,
+    sq.PutSchedule: verbs_schedules.put,
+    sq.RemoveSchedule: verbs_schedules.remove,
+    sq.PauseSchedule: verbs_schedules.pause,
+    sq.FireSchedule: verbs_schedules.fire,
+    mq.AddMetrics: verbs_metrics.add,
+    mq.AddMark: verbs_metrics.add_mark,
     **verbs_limits.WRITES,
 }

@@ -198,4 +198,5 @@ def _forget(step: Step, num: int, queue: str) -> None:
         step.run(statement, num)
     step.gates.forget(num)
     found.special = 0
+    step.run("schedule_forget", num)
     step.known[queue] = False

@@ -1,4 +1,4 @@
-"""Promote, recover, prune, elect, resign, beat: duties that are safe to run anywhere, any number of times."""
+"""Promote, recover, prune, elect, beat, command: duties, safe to run anywhere and any number of times."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from copy import copy
 from typing import TYPE_CHECKING
 
 from windlass.backend import requests as rq
+from windlass.backends.sqlite import verbs_metrics
 from windlass.backends.sqlite.logs import unpack_history
 from windlass.backends.sqlite.rows import (
     LOG_KEY,
@@ -15,6 +16,7 @@ from windlass.backends.sqlite.rows import (
     decode_options,
     encode_json,
     pack,
+    unpack_worker,
 )
 from windlass.backends.sqlite.verbs_lifecycle import promote_rows
 from windlass.core import transitions
@@ -24,6 +26,7 @@ from windlass.core.job import (
     HISTORY_KEPT,
     HISTORY_KEPT_MS,
     ArchiverInfo,
+    Command,
     WorkerInfo,
 )
 from windlass.core.options import GRACE_MS
@@ -82,6 +85,7 @@ def prune(step: Step, request: rq.Prune) -> rq.Pruned:
         step.gates.prune(num)
     workers = step.run("worker_prune", step.now_ms - WORKER_KEPT_MS)
     history, more_history = _trim_histories(step)
+    metrics = verbs_metrics.prune(step, request.limit)
     _shrink(step)
     return rq.Pruned(
         jobs=min(len(old), request.limit),
@@ -89,7 +93,8 @@ def prune(step: Step, request: rq.Prune) -> rq.Pruned:
         keys=keys,
         history=history,
         workers=workers,
-        more=len(old) > request.limit or SCAN in (ids, keys) or more_history,
+        metrics=metrics,
+        more=len(old) > request.limit or SCAN in (ids, keys) or more_history or metrics == request.limit,
     )
 
 
@@ -132,6 +137,8 @@ def _trim_histories(step: Step) -> tuple[int, bool]:
     for num, name in step.all("prune_queues", LOG_KEY):
         last = step.queues.get(name).last_history
         copied = min((info.cursors.get(name, 0) for info in archivers), default=last)
+        rolled_up = verbs_metrics.holds_from(step, num)
+        copied = copied if rolled_up is None else min(copied, rolled_up)
         before, floor, unsure = _history_floor(step, num, name, copied)
         if floor > before:
             step.run("history_floor", floor, last, num)
@@ -210,19 +217,37 @@ def resign(step: Step, request: rq.Resign) -> bool:
     return True
 
 
-def beat(step: Step, request: rq.Beat) -> bool:
+def beat(step: Step, request: rq.Beat) -> Command | None:
     worker = request.worker
     if request.gone:
         step.run("worker_delete", worker.id)
+        return None
+    row = step.one("worker", worker.id)
+    known = None if row is None else unpack_worker(row[0])
+    worker = _stamped(worker, known, step.now_ms)
+    _save_worker(step, worker)
+    return worker.command
+
+
+def command_worker(step: Step, request: rq.CommandWorker) -> bool:
+    row = step.one("worker", request.worker)
+    if row is None:
         return False
-    known = step.one("worker_started", worker.id)
-    worker = _stamped(worker, known[0] if known else step.now_ms, step.now_ms)
+    worker = unpack_worker(row[0])
+    worker.command = Command(action=request.action, id=request.id)
+    _save_worker(step, worker)
+    step.topics.add(f"worker:{worker.id}")
+    return True
+
+
+def _save_worker(step: Step, worker: WorkerInfo) -> None:
     step.run("worker_save", worker.id, worker.started_ms, worker.beat_ms, pack(worker))
-    return False
 
 
-def _stamped(worker: WorkerInfo, started_ms: int, beat_ms: int) -> WorkerInfo:
+def _stamped(worker: WorkerInfo, known: WorkerInfo | None, beat_ms: int) -> WorkerInfo:
+    """What a worker tells of itself, with what the store knows of it."""
     worker = copy(worker)
-    worker.started_ms = started_ms
+    worker.started_ms = known.started_ms if known else beat_ms
+    worker.command = known.command if known else None
     worker.beat_ms = beat_ms
     return worker

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from windlass.backend import metrics as mq
 from windlass.backend import requests as rq
-from windlass.backends.sqlite import verbs_limits
+from windlass.backend import schedules as sq
+from windlass.backends.sqlite import verbs_limits, verbs_metrics, verbs_schedules
 from windlass.backends.sqlite.logs import unpack_events, unpack_history
 from windlass.backends.sqlite.rows import LOG_KEY, Row, record, unpack_worker, view
 from windlass.backends.sqlite.tx import tally_of, unfolded_counts
@@ -293,5 +295,10 @@ READS: dict[type[Any], Callable[[Snapshot, Any], Any]] = {
     rq.ReadCounters: read_counters,
     rq.ListWorkers: list_workers,
     rq.ListArchivers: archivers,
+    sq.ListSchedules: verbs_schedules.list_schedules,
+    sq.DueSchedules: verbs_schedules.due,
+    mq.MetricsProgress: verbs_metrics.progress,
+    mq.ReadMetrics: verbs_metrics.read,
+    mq.ListMarks: verbs_metrics.list_marks,
     **verbs_limits.READS,
 }

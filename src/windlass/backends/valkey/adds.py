@@ -105,6 +105,9 @@ class Adder:
         if len(jobs) == 1 or all(job.queue == queue for job in jobs):
             if queue not in self._session.listed:
                 await self._session.list_queues([queue])
+            plain = _plain(jobs)
+            if plain is not None:
+                return await self._send_plain(queue, jobs, plain, now)
             root = self._session.keys.queue(queue)
             return await self._send_group(Group([root], [], [1] * len(jobs), [queue]), jobs, now)
         await self._session.list_queues(job.queue for job in jobs)
@@ -118,6 +121,18 @@ class Adder:
             for at, added in zip(group.positions, part, strict=True):
                 answers[at] = added
         return [answer for answer in answers if answer is not None]
+
+    async def _send_plain(
+        self, queue: str, jobs: list[NewJob], plain: list[str | bytes], now: str
+    ) -> list[rq.Added]:
+        root = self._session.keys.queue(queue)
+        now_ms, new, *special = await self._session.functions.add_plain(root, now, plain)
+        if new:
+            await self._session.list_again([queue])
+        answers = [rq.Added(AddOutcome.QUEUED, JobState.WAITING, now_ms) for _ in jobs]
+        for at in range(0, len(special), 2):
+            answers[special[at] - 1] = _added(special[at + 1], now_ms, queue)
+        return answers
 
     async def _send_group(self, group: Group, jobs: list[NewJob], now: str) -> list[rq.Added]:
         some = 0 < len(group.positions) < len(jobs)
@@ -133,6 +148,18 @@ class Adder:
             else rq.Added(AddOutcome.QUEUED, JobState.WAITING, now_ms)
             for answer, job in zip(answers, mine, strict=True)
         ]
+
+
+def _plain(jobs: list[NewJob]) -> list[str | bytes] | None:
+    """Id and text of every job when all of them are plain."""
+    found: list[str | bytes] = []
+    for job in jobs:
+        text = records.plain_job(job)
+        if text is None:
+            return None
+        found.append(job.id)
+        found.append(text)
+    return found
 
 
 def _added(answer: list[Any], now_ms: int, queue: str) -> rq.Added:

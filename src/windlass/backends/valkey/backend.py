@@ -34,6 +34,8 @@ _VERBS: dict[type[Any], Verb] = {
     rq.Promote: duties.promote,
     rq.Recover: duties.recover,
     rq.Prune: duties.prune,
+    rq.Archive: duties.archive,
+    rq.ListArchivers: duties.list_archivers,
     rq.Elect: duties.elect,
     rq.Resign: duties.resign,
     rq.Beat: duties.beat,

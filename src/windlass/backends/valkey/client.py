@@ -2,7 +2,8 @@
 
 A request is repeated only when it surely was not carried out: no server was reached, it refused (loading,
 replica, moved), or it does not have our library yet, which is then loaded. Any other loss of a connection is
-told to the caller, who knows how to repeat the verb.
+told to the caller, who knows how to repeat the verb. Whatever happens, the caller hears of it in time: a
+server that does not answer costs ``timeout_s``, and its connections are not trusted any more.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from redis.exceptions import AskError, AuthenticationError, MovedError, RedisErr
 from windlass.backends.valkey import loader
 from windlass.backends.valkey.errors import (
     NotSentError,
+    TlsError,
     is_function_missing,
     is_refused_for_now,
     storage_error,
@@ -38,10 +40,12 @@ class Client:
             f.name: loader.function_name(f.name, version).encode() for f in loader.function_files()
         }
         self._version = version
+        self._guarded = settings.kind == "cluster"
 
     async def call(self, name: str, roots: list[str], *arguments: str | bytes | int) -> Any:
         """Call a function on the server that holds ``roots`` (which share a slot)."""
-        packed = pack_command("FCALL", self._names[name], len(roots), *roots, *arguments)
+        keys = [*roots, loader.guard_key(roots[0])] if self._guarded else roots
+        packed = pack_command("FCALL", self._names[name], len(keys), *keys, *arguments)
         return await self._send(packed, self.topology.slot(roots[0]), repeat=name in _READS)
 
     async def command(self, key: str, *parts: str | bytes | int) -> Any:
@@ -60,37 +64,46 @@ class Client:
     # --- sending ---------------------------------------------------------------------------------
 
     async def _send(self, packed: bytes, slot: int, *, repeat: bool) -> Any:
-        where = "the server"
+        where = self.topology.where
         last: BaseException | None = None
+        node: Node | None = None
         try:
             async with asyncio.timeout(self.settings.timeout_s):
                 pause_s = _FIRST_PAUSE_S
+                asked: Node | None = None
                 while True:
                     try:
-                        node = await self.topology.node(slot)
+                        node = asked or await self.topology.node(slot)
                         where = node.where
-                        return await node.request(packed)
+                        return await node.request(packed, asking=asked is not None)
                     except (RedisError, OSError, NotSentError) as exc:
+                        where = node.where if node else where
+                        asked, known = await self._mend(exc, node, repeat=repeat), last
                         last = exc
-                        await self._mend(exc, packed, slot, repeat=repeat)
-                    if not isinstance(last, MovedError):
+                    if not isinstance(last, AskError) or isinstance(known, AskError):  # MOVED is one of them
                         await asyncio.sleep(pause_s)
                         pause_s = min(pause_s * 2, _LAST_PAUSE_S)
         except TimeoutError as exc:
+            if node is not None:
+                await self.topology.suspect(node)
             raise storage_error(last or exc, where) from last or exc
-        except (RedisError, OSError, NotSentError) as exc:
-            raise storage_error(exc, where) from exc
+        except (RedisError, OSError, NotSentError, TlsError) as exc:
+            raise storage_error(exc, node.where if node else where) from exc
 
-    async def _mend(self, error: BaseException, packed: bytes, slot: int, *, repeat: bool) -> None:
-        """Do what makes a second try worth while, or raise ``error``."""
-        if is_function_missing(error):
-            await self._load(await self.topology.node(slot))
-            return
+    async def _mend(self, error: BaseException, node: Node | None, *, repeat: bool) -> Node | None:
+        """Do what makes a second try worth while, or raise ``error``. Returns whom to ask this once."""
+        if node is not None and is_function_missing(error):
+            await self._load(node)
+            return None
         lost = repeat and not isinstance(error, (ResponseError, AuthenticationError))
         if not lost and not is_refused_for_now(error):
             raise error
-        if not isinstance(error, AskError) or isinstance(error, MovedError):
-            await self.topology.learn(error)
+        if isinstance(error, AskError) and not self._guarded:
+            raise error  # the server is part of a cluster, which the URL does not say
+        if isinstance(error, AskError) and not isinstance(error, MovedError):
+            return self.topology.at(error.host, error.port)
+        await self.topology.learn(error)
+        return None
 
     async def _load(self, node: Node) -> None:
         name = loader.library_name(self._version)

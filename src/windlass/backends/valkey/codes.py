@@ -16,6 +16,7 @@ STATES = {
     7: JobState.COMPLETED,
     8: JobState.FAILED,
     9: JobState.CANCELLED,
+    10: JobState.SUSPENDED,
 }
 STATE_NUMBERS = {state: number for number, state in STATES.items()}
 

@@ -9,7 +9,7 @@ import msgspec
 
 from windlass.backend import requests as rq
 from windlass.backends.valkey.session import Group, Session
-from windlass.core.job import JobRef, WorkerInfo
+from windlass.core.job import ARCHIVER_KEPT_MS, ArchiverInfo, JobRef, WorkerInfo
 
 WORKER_KEPT_MS = 300_000
 
@@ -63,9 +63,11 @@ async def recover(session: Session, request: rq.Recover, now: str) -> rq.Recover
 
 async def prune(session: Session, request: rq.Prune, now: str) -> rq.Pruned:
     result = rq.Pruned()
+    archivers = await list_archivers(session, rq.ListArchivers(), now)
     for group in await session.all_groups():
+        copied = [min((info.cursors.get(name, 0) for info in archivers), default=-1) for name in group.names]
         jobs, ids, history, more = await session.functions.prune(
-            group.roots, now, request.limit - result.jobs
+            group.roots, now, request.limit - result.jobs, copied
         )
         result.jobs += jobs
         result.ids += ids
@@ -73,6 +75,21 @@ async def prune(session: Session, request: rq.Prune, now: str) -> rq.Pruned:
         result.more = result.more or bool(more)
     result.workers = await session.functions.sweep(session.keys.root, now, WORKER_KEPT_MS)
     return result
+
+
+async def archive(session: Session, request: rq.Archive, now: str) -> None:
+    cursors = [part for cursor in request.cursors.items() for part in cursor]
+    await session.functions.archive(session.keys.root, now, request.name, cursors)
+
+
+async def list_archivers(session: Session, request: rq.ListArchivers, now: str) -> list[ArchiverInfo]:
+    found = await session.functions.archivers(session.keys.root, now, ARCHIVER_KEPT_MS)
+    infos = []
+    for at in range(0, len(found), 2):
+        seen_ms, *cursors = msgspec.msgpack.decode(found[at + 1])
+        by_queue = dict(zip(cursors[::2], cursors[1::2], strict=True))
+        infos.append(ArchiverInfo(name=found[at].decode(), cursors=by_queue, seen_ms=seen_ms))
+    return sorted(infos, key=lambda info: info.name)
 
 
 async def elect(session: Session, request: rq.Elect, now: str) -> bool:
@@ -83,10 +100,9 @@ async def resign(session: Session, request: rq.Resign, now: str) -> bool:
     return await session.functions.elect(session.keys.root, now, request.role, request.holder, -1)
 
 
-async def beat(session: Session, request: rq.Beat, now: str) -> bool:
+async def beat(session: Session, request: rq.Beat, now: str) -> None:
     described = _encode_worker(request.worker)
     await session.functions.beat(session.keys.root, now, request.worker.id, request.gone, described)
-    return False
 
 
 async def list_workers(session: Session, request: rq.ListWorkers, now: str) -> list[WorkerInfo]:

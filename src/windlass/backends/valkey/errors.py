@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ssl
+
 import redis.exceptions as theirs
 
 from windlass.errors import StorageError
@@ -21,8 +23,8 @@ _NOT_NOW = (
 _ADVICE = {
     "NOAUTH": "the server wants a password: put user:password@ into the URL",
     "WRONGPASS": "the user name or password in the URL is wrong",
-    "NOPERM": "the user in the URL may not do this: it needs FCALL, FUNCTION LOAD, SSUBSCRIBE, SPUBLISH and "
-    "SADD, and the keys and channels windlass:*",
+    "NOPERM": "the user in the URL may not do this: give it the keys ~windlass:*, the channels &windlass:* "
+    "and the commands +@all -@admin -@dangerous",
     "OOM": "the server is out of memory: raise maxmemory, keep fewer finished jobs, or drain the queues; "
     "maxmemory-policy must be noeviction",
     "MISCONF": "the server cannot write to its disk: see its log",
@@ -32,12 +34,35 @@ _ADVICE = {
 }
 
 
+#: Errors of the client library that have lost the word that the server began with.
+_WORDS = {
+    theirs.NoPermissionError: "NOPERM",
+    theirs.OutOfMemoryError: "OOM",
+    theirs.ClusterCrossSlotError: "CROSSSLOT",
+    theirs.AskError: "CROSSSLOT",
+}
+
+
 class NotSentError(Exception):
     """No server was reached, so nothing happened; ``cause`` is why."""
 
     def __init__(self, cause: BaseException) -> None:
         self.cause = cause
         super().__init__(str(cause))
+
+
+class TlsError(Exception):
+    """The two sides could not agree on TLS; asking again will not help."""
+
+
+def tls_problem(error: BaseException) -> TlsError | None:
+    """What went wrong with TLS below ``error``, when that is what it was."""
+    seen: BaseException | None = error
+    while seen is not None and not isinstance(seen, ssl.SSLError):
+        seen = seen.__cause__ or seen.__context__
+    if seen is None or isinstance(seen, (ssl.SSLEOFError, ssl.SSLZeroReturnError)):
+        return None
+    return TlsError(getattr(seen, "verify_message", "") or seen.reason or str(seen))
 
 
 def is_function_missing(error: BaseException) -> bool:
@@ -61,9 +86,14 @@ def storage_error(error: BaseException, where: str) -> StorageError:
     said = str(error.cause if isinstance(error, NotSentError) else error) or type(error).__name__
     if isinstance(error, NotSentError):
         return StorageError(f"no answer from {where}: {said}; is the server running and the URL right?")
+    if isinstance(error, TlsError):
+        return StorageError(
+            f"no TLS with {where}: {said}; name the authority that signed its certificate with ?ca=, your "
+            "own certificate with ?cert= and ?key=, or use valkey:// if it speaks no TLS"
+        )
     if isinstance(error, theirs.AuthenticationError):
         return StorageError(
-            f"{where} refused: {said}; put user:password@ into the URL, or mend what is there"
+            f"{where} refused: {said}; mend user:password@ in the URL (or sentinel_password=, for a sentinel)"
         )
     if isinstance(error, TimeoutError):
         return StorageError(
@@ -73,6 +103,9 @@ def storage_error(error: BaseException, where: str) -> StorageError:
         return StorageError(
             f"lost the connection to {where}: {said}; the request may or may not have been done"
         )
+    for kind, word in _WORDS.items():
+        if isinstance(error, kind):
+            return StorageError(f"{where} refused: {said}; {_ADVICE[word]}")
     for start, advice in _ADVICE.items():
         if said.startswith(start) or start in said.split(":", 1)[0]:
             return StorageError(f"{where} refused: {said}; {advice}")

@@ -34,8 +34,12 @@ class Functions:
         found: list[Any] = await self._call("add", roots, now, pack(jobs), *tails)
         return found
 
-    async def work(self, roots: Roots, now: str, ends: list[Any], claim: Any, results: list[bytes]) -> Turn:
-        found = await self._call("work", roots, now, pack((ends, claim)), *results)
+    async def add_plain(self, root: str, now: str, jobs: list[Any]) -> list[Any]:
+        found: list[Any] = await self._call("add_plain", [root], now, *jobs)
+        return found
+
+    async def work(self, roots: Roots, now: str, ends: list[Any], claim: Any) -> Turn:
+        found = await self._call("work", roots, now, pack((ends, claim)))
         return Turn(found[0], found[1], found[2], found[3], found[4:])
 
     async def extend(self, roots: Roots, now: str, leases: list[Any]) -> bytes:
@@ -60,8 +64,8 @@ class Functions:
         found: list[Any] = await self._call("recover", roots, now, pack((limit,)))
         return found
 
-    async def prune(self, roots: Roots, now: str, limit: int) -> tuple[int, int, int, int]:
-        jobs, ids, history, more = await self._call("prune", roots, now, pack((limit,)))
+    async def prune(self, roots: Roots, now: str, limit: int, copied: list[int]) -> tuple[int, int, int, int]:
+        jobs, ids, history, more = await self._call("prune", roots, now, pack((limit, copied)))
         return jobs, ids, history, more
 
     async def cancel(self, roots: Roots, now: str, reason: str, items: list[Item]) -> list[bytes]:
@@ -127,6 +131,13 @@ class Functions:
 
     async def workers(self, root: str, now: str, stale_ms: int) -> list[bytes]:
         found: list[bytes] = await self._call("workers", [root], now, stale_ms)
+        return found
+
+    async def archive(self, root: str, now: str, name: str, cursors: list[Any]) -> None:
+        await self._call("archive", [root], now, name, pack(cursors))
+
+    async def archivers(self, root: str, now: str, kept_ms: int) -> list[bytes]:
+        found: list[bytes] = await self._call("archivers", [root], now, kept_ms)
         return found
 
     async def elect(self, root: str, now: str, role: str, holder: str, ttl_ms: int) -> bool:

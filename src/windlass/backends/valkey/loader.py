@@ -16,6 +16,9 @@ VERSION = 1
 
 _HEADER = re.compile(r"^-- (\w+): ?(.*)$")
 _MORE = re.compile(r"^--  +(.*)$")
+#: ``local NAME, OTHER = 1, 2``: names for numbers.
+_NUMBERS = re.compile(r"^local ([A-Z][A-Z_]*(?:, [A-Z][A-Z_]*)*) = (\d+(?:, \d+)*)(?: *--.*)?\n", re.M)
+_WORDS = re.compile(r"'[^'\n]*'|--[^\n]*|\b[A-Z][A-Z_]*\b")
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +61,16 @@ def library_source(version: int = VERSION) -> str:
     parts = [f"#!lua name={library_name(version)}", f"local LIBRARY_VERSION = {version}"]
     parts += [text for _, text in include_files()]
     parts += [_registration(function, version) for function in function_files()]
-    return "\n".join(parts) + "\n"
+    return _with_numbers("\n".join(parts) + "\n")
+
+
+def _with_numbers(source: str) -> str:
+    """Put numbers in the place of their names: Lua allows 200 locals in all and 60 in one function."""
+    numbers: dict[str, str] = {}
+    for match in _NUMBERS.finditer(source):
+        numbers |= dict(zip(match[1].split(", "), match[2].split(", "), strict=True))
+    source = _NUMBERS.sub("", source)
+    return _WORDS.sub(lambda match: numbers.get(match[0], match[0]), source)
 
 
 def _texts(folder: str) -> list[tuple[str, str]]:
@@ -84,9 +96,23 @@ def _parse(name: str, text: str) -> FunctionFile:
     return FunctionFile(name, header, text)
 
 
+#: Takes the guard off the keys of a call: see ``guard_key``.
+_UNGUARD = "if string.sub(keys[#keys], -2) == ':?' then keys[#keys] = nil end"
+
+
+def guard_key(root: str) -> str:
+    """A key that never exists, in the slot of ``root``: the last key of every call in a cluster.
+
+    While a slot moves from one server to another, a server refuses calls of which a declared key is missing.
+    Keys below a root are not declared, so a call could find some of them gone when it has already written
+    others; with the guard it is refused before it begins, and repeated when the slot has arrived.
+    """
+    return f"{root}:?"
+
+
 def _registration(function: FunctionFile, version: int) -> str:
     flags = ", ".join(f"'{flag}'" for flag in function.flags)
     return (
         f"redis.register_function({{ function_name = '{function_name(function.name, version)}', "
-        f"flags = {{ {flags} }}, callback = function(keys, args)\n{function.body}\nend }})"
+        f"flags = {{ {flags} }}, callback = function(keys, args)\n{_UNGUARD}\n{function.body}\nend }})"
     )

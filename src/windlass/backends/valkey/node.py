@@ -13,17 +13,20 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import hiredis
-from redis.asyncio.connection import Connection, SSLConnection
+from redis.asyncio.connection import Connection
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
-from redis.exceptions import RedisError, ResponseError
+from redis.exceptions import AuthenticationError, NoPermissionError, RedisError, ResponseError
 
-from windlass.backends.valkey.errors import NotSentError
+from windlass.backends.valkey.errors import NotSentError, tls_problem
 from windlass.backends.valkey.settings import Settings
+from windlass.backends.valkey.wire import StraightConnection, StraightSSLConnection
 
 #: A connection that rested longer is asked whether it is still there before it is used.
 _RESTED_S = 15.0
 _PING_S = 2.0
+#: Part of a request's time that connecting may take: the caller then hears that nothing was sent.
+_CONNECT = 0.8
 
 Resolve = Callable[[], Awaitable[tuple[str, int]]]
 
@@ -35,6 +38,7 @@ def pack_command(*parts: str | bytes | int) -> bytes:
 
 
 _PING = pack_command("PING")
+_ASKING = pack_command("ASKING")
 
 
 def new_connection(settings: Settings, host: str, port: int, *, sentinel: bool = False) -> Connection:
@@ -54,8 +58,8 @@ def new_connection(settings: Settings, host: str, port: int, *, sentinel: bool =
         "health_check_interval": 0,
     }
     if settings.tls:
-        return SSLConnection(**options, **dict(settings.tls_options))
-    return Connection(**options)
+        return StraightSSLConnection(**options, **dict(settings.tls_options))
+    return StraightConnection(**options)
 
 
 class Node:
@@ -71,18 +75,26 @@ class Node:
         self._slots = asyncio.Semaphore(settings.connections)
         self._loop = asyncio.get_running_loop()
         self._closed = False
+        self._ping_s = min(_PING_S, settings.timeout_s / 4)
 
     @property
     def where(self) -> str:
         host, port = self._address
-        return f"{host}:{port}"
+        return f"{host}:{port}" if host else "the sentinels in the URL"
 
-    async def request(self, packed: bytes) -> Any:
-        """Send one command and give its answer. ``NotSentError`` when it surely did not reach the server."""
+    async def request(self, packed: bytes, *, asking: bool = False) -> Any:
+        """Send one command and give its answer. ``NotSentError`` when it surely did not reach the server.
+
+        ``asking``: about a slot that is just moving to this server.
+        """
         async with self._slots:
             connection = await self._take()
             try:
-                await connection.send_packed_command(packed, check_health=False)
+                await connection.send_packed_command(
+                    _ASKING + packed if asking else packed, check_health=False
+                )
+                if asking:
+                    await connection.read_response(timeout=math.inf)
                 answer = await connection.read_response(timeout=math.inf)
             except ResponseError:
                 self._give_back(connection)
@@ -94,21 +106,18 @@ class Node:
             return answer
 
     async def connect(self) -> Connection:
-        """A connection of the caller's own, open."""
-        if self._resolve is not None:
-            self._address = await self._resolve()
-        connection = new_connection(self._settings, *self._address)
+        """A connection of the caller's own, open, within the time that the settings give."""
         try:
-            await connection.connect()  # type: ignore[no-untyped-call]
-        except (RedisError, OSError) as exc:
-            await _hang_up(connection)
-            if isinstance(exc, ResponseError) or type(exc).__name__.startswith("Authentication"):
-                raise
-            raise NotSentError(exc) from exc
-        except BaseException:
-            await _hang_up(connection)
-            raise
-        return connection
+            async with asyncio.timeout(_CONNECT * self._settings.timeout_s):
+                if self._resolve is None:
+                    return await open_connection(self._settings, *self._address)
+                self._address = await self._resolve()
+                connection = await open_connection(self._settings, *self._address)
+                await _check_primary(connection)
+                return connection
+        except TimeoutError as exc:
+            hint = " (does it speak TLS?)" if self._settings.tls else ""
+            raise NotSentError(OSError(f"it took too long to connect{hint}")) from exc
 
     async def hang_up(self) -> None:
         """Close the idle connections; the next request opens a new one."""
@@ -131,9 +140,12 @@ class Node:
     async def _take(self) -> Connection:
         while self._idle:
             connection, since = self._idle.pop()
-            if _is_open(connection) and (self._loop.time() - since < _RESTED_S or await _answers(connection)):
+            rested = self._loop.time() - since >= _RESTED_S
+            if _is_open(connection) and (not rested or await _answers(connection, self._ping_s)):
                 return connection
             await _hang_up(connection)
+            if rested:
+                await self.hang_up()  # the others rested even longer: do not ask each of them in vain
         return await self.connect()
 
     def _give_back(self, connection: Connection) -> None:
@@ -151,14 +163,47 @@ def _is_open(connection: Connection) -> bool:
     )
 
 
-async def _answers(connection: Connection) -> bool:
+async def _answers(connection: Connection, patience_s: float) -> bool:
     try:
-        async with asyncio.timeout(_PING_S):
+        async with asyncio.timeout(patience_s):
             await connection.send_packed_command(_PING, check_health=False)
             await connection.read_response(timeout=math.inf)
     except (RedisError, OSError, TimeoutError):
         return False
+    except BaseException:
+        await _hang_up(connection)
+        raise
     return True
+
+
+async def open_connection(settings: Settings, host: str, port: int, *, sentinel: bool = False) -> Connection:
+    """A connection that is open and has given its password. ``NotSentError`` when nobody answers there."""
+    connection = new_connection(settings, host, port, sentinel=sentinel)
+    try:
+        await connection.connect()  # type: ignore[no-untyped-call]
+    except (RedisError, OSError) as exc:
+        await _hang_up(connection)
+        if isinstance(exc, (ResponseError, AuthenticationError)):
+            raise
+        raise tls_problem(exc) or NotSentError(exc) from exc
+    except BaseException:
+        await _hang_up(connection)
+        raise
+    return connection
+
+
+async def _check_primary(connection: Connection) -> None:
+    """Refuse a server that Sentinel names although it is a replica by now: it would answer with old news."""
+    try:
+        role = (await ask_once(connection, "ROLE"))[0].decode()
+    except NoPermissionError:  # then a write will tell
+        return
+    except BaseException:
+        await _hang_up(connection)
+        raise
+    if role != "master":
+        await _hang_up(connection)
+        raise NotSentError(OSError("the server is no longer the primary"))
 
 
 async def _hang_up(connection: Connection) -> None:

@@ -1,18 +1,23 @@
 """Jobs as bytes: what ``add`` sends, and records built from what the server stores.
 
-See ``lua/includes/00_words.lua`` for the fields of a head and ``70_add.lua`` for the layout of a record.
+See ``lua/includes/00_words.lua`` for the fields of a head, ``70_add.lua`` for the layout of a record and
+``15_plain.lua`` for both of plain jobs.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import msgspec
 
 from windlass.backends.valkey.codes import ATTEMPT_OUTCOMES, EVENTS, STATES
 from windlass.core.job import AttemptRecord, ErrorInfo, Event, JobRecord, NewJob
-from windlass.core.options import StoredOptions
+from windlass.core.options import DEFAULT_RESULT_TTL_MS, StoredOptions
 from windlass.core.outcome import Settlement
+from windlass.core.states import JobState
+
+_PLAIN, _LEAN = 255, 1
 
 _encode = msgspec.msgpack.Encoder().encode
 pack = _encode
@@ -61,6 +66,7 @@ _decode_any = msgspec.msgpack.Decoder().decode
 #: Options that jobs share are encoded once: by the identity of the (frozen, kept) object.
 _shared: dict[tuple[int, str], _Shared] = {}
 _metas: dict[bytes, Meta] = {}
+_commons: dict[bytes, tuple[str, str, StoredOptions, int | str]] = {}
 _CACHED = 512
 
 
@@ -101,6 +107,21 @@ def tail(new: NewJob) -> bytes:
         return shared.plain_meta + new.payload
     meta = b"\x93" + _encode(new.request_id) + shared.encoded
     return len(meta).to_bytes(4, "big") + meta + new.payload
+
+
+def plain_job(new: NewJob) -> bytes | None:
+    """The text of a plain job; None when there is anything special about it."""
+    if new.priority or new.delay_ms or new.run_at_ms is not None or new.expires_in_ms is not None:
+        return None
+    shared = _share(new)
+    if shared.for_server != 0:
+        return None
+    task = new.task.encode()
+    if len(task) > 255:
+        return None
+    if new.request_id == new.id:
+        return b"%c%b%b%b" % (len(task), task, shared.plain_meta, new.payload)
+    return b"%c%b%b" % (len(task), task, tail(new))
 
 
 def _share(new: NewJob) -> _Shared:
@@ -156,10 +177,14 @@ def job_record(
     queue: str, job_id: str, stored: bytes, packed_head: bytes, errors: bytes | None = None
 ) -> JobRecord:
     """The record of a job from its stored bytes, its head (empty: as added) and its errors."""
-    size = int.from_bytes(stored[:2], "big")
-    head = _decode_head(packed_head or stored[2 : size + 2])
-    start = size + 6
-    end = start + int.from_bytes(stored[size + 2 : start], "big")
+    if stored[0] == _PLAIN:
+        at = 15 + stored[14]
+        head = _read_head(packed_head) if packed_head else _plain_head(stored)
+    else:
+        at = int.from_bytes(stored[:2], "big") + 2
+        head = _read_head(packed_head or stored[2:at])
+    start = at + 4
+    end = start + int.from_bytes(stored[at:start], "big")
     meta = _read_meta(stored[start:end])
     options = meta.options
     if type(head.options) is list and head.options[2] != _or_none(options.result_ttl_ms):
@@ -197,6 +222,72 @@ def job_record(
     )
 
 
+def _plain_head(stored: bytes) -> Head:
+    seq, enqueued_ms = int.from_bytes(stored[1:8], "big"), int.from_bytes(stored[8:14], "big")
+    return Head(1, seq, seq, 0, enqueued_ms, enqueued_ms, 0, 0, stored[15 : 15 + stored[14]].decode(), 0)
+
+
+def _read_head(packed: bytes) -> Head:
+    if packed[0] != _LEAN:
+        return _decode_head(packed)
+    seq, enqueued_ms, started_ms, token, worker, task, end = _lean(packed, 1)
+    head = Head(6, seq, seq, 0, enqueued_ms, enqueued_ms, 0, 0, task, 0, deliveries=1)
+    head.worker, head.started_ms = worker, started_ms
+    if end < len(packed):
+        head.state, head.settled_token = 7, token
+        head.finished_ms = int.from_bytes(packed[end : end + 6], "big")
+        head.result_until_ms = head.finished_ms + DEFAULT_RESULT_TTL_MS
+    else:
+        head.token = token
+    return head
+
+
+def _lean(packed: bytes, at: int) -> tuple[int, int, int, str, str, str, int]:
+    """Sequence, enqueued, started, token, worker and task of a plain job, and where they end."""
+    seq = int.from_bytes(packed[at : at + 7], "big")
+    enqueued_ms = int.from_bytes(packed[at + 7 : at + 13], "big")
+    started_ms = int.from_bytes(packed[at + 13 : at + 19], "big")
+    token_end = at + 20 + packed[at + 19]
+    worker_end = token_end + 1 + packed[token_end]
+    end = worker_end + 1 + packed[worker_end]
+    token = packed[at + 20 : token_end].decode()
+    worker = packed[token_end + 1 : worker_end].decode()
+    return seq, enqueued_ms, started_ms, token, worker, packed[worker_end + 1 : end].decode(), end
+
+
+def leased(queue: str, job_id: str, stored: bytes, now_ms: int) -> JobRecord:
+    """The record of a plain job that was leased just now, for the first time; without token and worker."""
+    at = 15 + stored[14]
+    end = at + 4 + int.from_bytes(stored[at : at + 4], "big")
+    common = stored[14:end]
+    found = _commons.get(common)
+    if found is None:
+        meta = _read_meta(stored[at + 4 : end])
+        found = (stored[15:at].decode(), meta.codec, meta.options, meta.request_id)
+        if meta.request_id == 1 and len(common) < 1_000:
+            if len(_commons) >= _CACHED:
+                _commons.clear()
+            _commons[common] = found
+    task, codec, options, request_id = found
+    seq, enqueued_ms = int.from_bytes(stored[1:8], "big"), int.from_bytes(stored[8:14], "big")
+    return JobRecord(
+        queue=queue,
+        id=job_id,
+        task=task,
+        payload=stored[end:],
+        codec=codec,
+        state=JobState.ACTIVE,
+        seq=seq,
+        place=seq,
+        options=options,
+        request_id=job_id if request_id == 1 else str(request_id),
+        enqueued_ms=enqueued_ms,
+        ready_ms=enqueued_ms,
+        started_ms=now_ms,
+        deliveries=1,
+    )
+
+
 def viewed(queue: str, view: list[Any] | None) -> JobRecord | None:
     """The record in a view, see ``lua/functions/get.lua``."""
     if view is None:
@@ -209,18 +300,33 @@ def viewed(queue: str, view: list[Any] | None) -> JobRecord | None:
     return record
 
 
-def settlement(index: int, end: Settlement, outcome: int, result: int) -> tuple[Any, ...]:
-    """An end as the server reads it; ``result`` is the position of its bytes (0: none)."""
+def _as_text(data: bytes) -> msgspec.Raw:
+    """Bytes packed as text: the server's library knows no other kind."""
+    size = len(data)
+    if size < 32:
+        return msgspec.Raw(b"%c%b" % (0xA0 | size, data))
+    if size < 0x10000:
+        return msgspec.Raw(b"\xda" + size.to_bytes(2, "big") + data)
+    return msgspec.Raw(b"\xdb" + size.to_bytes(4, "big") + data)
+
+
+def settlement(index: int, end: Settlement, outcome: int) -> tuple[Any, ...]:
+    """An end as the server reads it."""
     duration = -1 if end.duration_ms is None else end.duration_ms
+    result = 0 if end.result is None else _as_text(end.result)
     if outcome == 1:
         return (index, end.id, end.token, outcome, duration, result)
     error = end.error
-    failure = error and (
-        text(error.error_class),
-        text(error.message),
-        text(error.traceback),
-        text(error.fingerprint),
-        text(error.message[:500]),
+    failure = (
+        0
+        if error is None
+        else (
+            text(error.error_class),
+            text(error.message),
+            text(error.traceback),
+            text(error.fingerprint),
+            text(error.message[:500]),
+        )
     )
     uses, miss = int(end.uses_attempt), int(end.miss)
     return (
@@ -238,11 +344,19 @@ def settlement(index: int, end: Settlement, outcome: int, result: int) -> tuple[
     )
 
 
-def events(last: int, packed: bytes) -> list[Event]:
+def events(last: int, fields: list[bytes]) -> list[Event]:
     """The events of one entry of the log, whose last one has the number ``last``."""
-    at_ms, rows = _decode_any(packed)
+    at_ms, packed_rows = _decode_any(fields[1])
+    rows = [row for packed in packed_rows for row in _unrolled(packed)]
     first = last - len(rows) + 1
     return [_event(first + offset, at_ms, row) for offset, row in enumerate(rows)]
+
+
+def _unrolled(row: list[Any]) -> list[list[Any]]:
+    """A row that stands for equal events of several jobs, as one row for each."""
+    if row[0] >= 0:
+        return [row]
+    return [[-row[0], job_id, *row[2:]] for job_id in row[1].split(" ")]
 
 
 def _event(number: int, at_ms: int, row: list[Any]) -> Event:
@@ -255,11 +369,28 @@ def _event(number: int, at_ms: int, row: list[Any]) -> Event:
     return Event(number, at_ms, kind, row[1], row[2], data)
 
 
-def attempts(queue: str, last: int, packed: bytes) -> list[tuple[int, AttemptRecord]]:
+def attempts(queue: str, last: int, fields: list[bytes]) -> list[tuple[int, AttemptRecord]]:
     """Position and content of the rows of one entry of the history log."""
-    finished_ms, rows = _decode_any(packed)
+    rows: list[AttemptRecord] = []
+    for at in range(0, len(fields), 2):
+        if fields[at] == b"p":
+            rows += _plain_attempts(queue, fields[at + 1])
+        else:
+            finished_ms, packed = _decode_any(fields[at + 1])
+            rows += [_attempt(queue, finished_ms, row) for row in packed]
     first = last - len(rows) + 1
-    return [(first + offset, _attempt(queue, finished_ms, row)) for offset, row in enumerate(rows)]
+    return [(first + offset, row) for offset, row in enumerate(rows)]
+
+
+def _plain_attempts(queue: str, packed: bytes) -> Iterator[AttemptRecord]:
+    finished_ms, at = int.from_bytes(packed[:6], "big"), 6
+    while at < len(packed):
+        id_end = at + 2 + int.from_bytes(packed[at : at + 2], "big")
+        job_id = packed[at + 2 : id_end].decode()
+        duration_ms = int.from_bytes(packed[id_end : id_end + 6], "big", signed=True)
+        _, enqueued_ms, started_ms, token, worker, task, at = _lean(packed, id_end + 7)
+        row = [token, job_id, 1, 1, task, 0, worker, enqueued_ms, enqueued_ms, started_ms, duration_ms, 1]
+        yield _attempt(queue, finished_ms, row)
 
 
 def _attempt(queue: str, finished_ms: int, row: list[Any]) -> AttemptRecord:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from typing import Any, Literal
 from urllib.parse import unquote
@@ -12,6 +13,9 @@ from windlass.errors import ConfigError
 Kind = Literal["standalone", "cluster", "sentinel"]
 
 _OPTIONS = {"timeout", "connections", "ca", "cert", "key", "verify", "sentinel_username", "sentinel_password"}
+
+#: Options that name files, and what the client library calls them.
+_FILES = {"ca": "ssl_ca_certs", "cert": "ssl_certfile", "key": "ssl_keyfile"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,6 +31,7 @@ class Settings:
     password: str | None = None
     db: int = 0
     primary: str = ""
+    #: No request takes longer; a listening connection that is silent for twice as long is asked for a sign.
     timeout_s: float = 5.0
     connections: int = 8
     tls_options: tuple[tuple[str, Any], ...] = ()
@@ -41,7 +46,9 @@ def parse(url: BackendUrl) -> Settings:
     tls = base in ("valkeys", "rediss")
     kind: Kind = "cluster" if suffix == "cluster" else "sentinel" if suffix == "sentinel" else "standalone"
     credentials, _, hosts = url.host.rpartition("@")
-    username, _, password = credentials.partition(":")
+    username, colon, password = credentials.partition(":")
+    if credentials and not colon:
+        raise ConfigError("url", "with user:password@ or :password@ before the host", url.shown)
     primary, db = _path(url, kind)
     options = url.options
     return Settings(
@@ -56,7 +63,7 @@ def parse(url: BackendUrl) -> Settings:
         primary=primary,
         timeout_s=_number(options.get("timeout", "5"), "timeout", 0.05, 3_600),
         connections=int(_number(options.get("connections", "8"), "connections", 1, 1_000)),
-        tls_options=_tls_options(options) if tls else (),
+        tls_options=_tls_options(options, base, tls),
         sentinel_username=options.get("sentinel_username"),
         sentinel_password=options.get("sentinel_password"),
     )
@@ -67,12 +74,12 @@ def _path(url: BackendUrl, kind: Kind) -> tuple[str, int]:
     primary = ""
     if kind == "sentinel":
         if not parts:
-            raise ConfigError("url", "like valkey+sentinel://host1,host2/name-of-the-primary/0", url.text)
+            raise ConfigError("url", "like valkey+sentinel://host1,host2/name-of-the-primary/0", url.shown)
         primary = parts.pop(0)
     if not parts:
         return primary, 0
     if len(parts) > 1 or not parts[0].isdigit() or (kind == "cluster" and parts[0] != "0"):
-        raise ConfigError("url", "ended by the number of a database (0 in a cluster)", url.text)
+        raise ConfigError("url", "ended by the number of a database (0 in a cluster)", url.shown)
     return primary, int(parts[0])
 
 
@@ -93,7 +100,12 @@ def _number(text: str, option: str, low: float, high: float) -> float:
     return value
 
 
-def _tls_options(options: dict[str, str]) -> tuple[tuple[str, Any], ...]:
+def _tls_options(options: dict[str, str], base: str, tls: bool) -> tuple[tuple[str, Any], ...]:
+    given = sorted({*_FILES, "verify"} & options.keys())
+    if not tls:
+        if given:
+            raise ConfigError(given[0], f"used with TLS: let the URL begin with {base}s")
+        return ()
     verify = options.get("verify", "full")
     if verify not in ("full", "ca", "none"):
         raise ConfigError("verify", "full, ca (no check of the host's name) or none", verify)
@@ -101,6 +113,13 @@ def _tls_options(options: dict[str, str]) -> tuple[tuple[str, Any], ...]:
         "ssl_cert_reqs": "none" if verify == "none" else "required",
         "ssl_check_hostname": verify == "full",
     }
-    names = {"ca": "ssl_ca_certs", "cert": "ssl_certfile", "key": "ssl_keyfile"}
-    found |= {names[name]: options[name] for name in names if name in options}
+    for name in given:
+        if name != "verify":
+            found[_FILES[name]] = _readable(name, options[name])
     return tuple(found.items())
+
+
+def _readable(option: str, path: str) -> str:
+    if not os.access(path, os.R_OK):
+        raise ConfigError(option, "the path of a file that can be read", path)
+    return path

@@ -7,15 +7,22 @@ import contextlib
 from typing import Any, Protocol
 
 from redis.crc import key_slot
-from redis.exceptions import MovedError, RedisError
+from redis.exceptions import AuthenticationError, MovedError, RedisError, ResponseError
 
-from windlass.backends.valkey.errors import NotSentError
-from windlass.backends.valkey.node import Node, ask_once, new_connection, pack_command
+from windlass.backends.valkey.errors import NotSentError, TlsError
+from windlass.backends.valkey.node import Node, ask_once, open_connection, pack_command
 from windlass.backends.valkey.settings import Settings
+
+Address = tuple[str, int]
 
 
 class Topology(Protocol):
     """Where requests go. Belongs to one event loop."""
+
+    @property
+    def where(self) -> str:
+        """Where requests go, in words, as long as no server was spoken to."""
+        ...
 
     def slot(self, root: str) -> int:
         """Roots of equal slot may share one call."""
@@ -25,12 +32,16 @@ class Topology(Protocol):
         """The primary that serves ``slot``."""
         ...
 
-    async def primaries(self) -> list[Node]:
-        """Every primary."""
+    def at(self, host: str, port: int) -> Node:
+        """The server at an address that another one named."""
         ...
 
     async def learn(self, error: BaseException) -> None:
         """Look again where things are, after ``error``."""
+        ...
+
+    async def suspect(self, node: Node) -> None:
+        """``node`` did not answer in time: do not trust its connections, nor that it is still in charge."""
         ...
 
     def nodes(self) -> list[Node]:
@@ -47,38 +58,54 @@ class Single:
         else:
             self._node = Node(settings, *settings.addresses[0])
 
+    @property
+    def where(self) -> str:
+        return self._node.where
+
     def slot(self, root: str) -> int:
         return 0
 
     async def node(self, slot: int) -> Node:
         return self._node
 
-    async def primaries(self) -> list[Node]:
-        return [self._node]
+    def at(self, host: str, port: int) -> Node:
+        return self._node
 
     async def learn(self, error: BaseException) -> None:
         await self._node.hang_up()
+
+    async def suspect(self, node: Node) -> None:
+        await node.hang_up()
 
     def nodes(self) -> list[Node]:
         return [self._node]
 
 
 async def _ask_sentinels(settings: Settings) -> tuple[str, int]:
-    last: BaseException = OSError("no sentinel in the URL")
-    for host, port in settings.addresses:
-        connection = new_connection(settings, host, port, sentinel=True)
+    """The address of the primary, from the first sentinel that knows it."""
+    last: Exception = OSError("no sentinel in the URL")
+    for address in settings.addresses:
         try:
-            await connection.connect()  # type: ignore[no-untyped-call]
-            found = await ask_once(connection, "SENTINEL", "GET-MASTER-ADDR-BY-NAME", settings.primary)
-            if found:
-                return found[0].decode(), int(found[1])
-            last = OSError(f"the sentinel at {host}:{port} does not know {settings.primary!r}")
-        except (RedisError, OSError) as exc:
+            async with asyncio.timeout(max(settings.timeout_s / 4, 0.2)):
+                found = await _ask_sentinel(settings, *address)
+        except (RedisError, OSError, TimeoutError, NotSentError, TlsError) as exc:
             last = exc
-        finally:
-            with contextlib.suppress(RedisError, OSError):
-                await connection.disconnect(nowait=True)
+            continue
+        if found:
+            return found[0].decode(), int(found[1])
+        last = OSError(f"the sentinel at {address[0]}:{address[1]} does not know {settings.primary!r}")
+    if isinstance(last, (ResponseError, AuthenticationError, TlsError, NotSentError)):
+        raise last
     raise NotSentError(last)
+
+
+async def _ask_sentinel(settings: Settings, host: str, port: int) -> Any:
+    connection = await open_connection(settings, host, port, sentinel=True)
+    try:
+        return await ask_once(connection, "SENTINEL", "GET-MASTER-ADDR-BY-NAME", settings.primary)
+    finally:
+        with contextlib.suppress(RedisError, OSError):
+            await connection.disconnect(nowait=True)
 
 
 class Cluster:
@@ -86,11 +113,17 @@ class Cluster:
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
-        self._nodes: dict[tuple[str, int], Node] = {}
+        self._nodes: dict[Address, Node] = {}
         self._slots: dict[int, Node] = {}
-        self._primaries: list[tuple[str, int]] = []
+        #: Every server of the cluster, as far as we know, in the order to ask them in.
+        self._members: list[Address] = list(settings.addresses)
         self._lock = asyncio.Lock()
+        self._looks = 0
         self._roots: dict[str, int] = {}
+
+    @property
+    def where(self) -> str:
+        return "the servers in the URL"
 
     def slot(self, root: str) -> int:
         found = self._roots.get(root)
@@ -106,49 +139,66 @@ class Cluster:
             raise NotSentError(OSError(f"no server of the cluster serves slot {slot}"))
         return found
 
-    async def primaries(self) -> list[Node]:
-        if not self._slots:
-            await self._look()
-        return [self._nodes[address] for address in self._primaries]
+    def at(self, host: str, port: int) -> Node:
+        node = self._nodes.get((host, port))
+        if node is None:
+            node = self._nodes[host, port] = Node(self._settings, host, port)
+        return node
 
     async def learn(self, error: BaseException) -> None:
-        if isinstance(error, MovedError) and not getattr(error, "host", ""):
-            return
+        if isinstance(error, MovedError):
+            host = error.host or self._members[0][0]
+            self._ask_first((host, error.port))
+            self._slots[error.slot_id] = self.at(host, error.port)
         with contextlib.suppress(NotSentError):
             await self._look()
+
+    async def suspect(self, node: Node) -> None:
+        await node.hang_up()
+        address = next((at for at, known in self._nodes.items() if known is node), None)
+        if address in self._members:
+            self._members.remove(address)
+            self._members.append(address)
+        self._slots = {}
 
     def nodes(self) -> list[Node]:
         return list(self._nodes.values())
 
+    def _ask_first(self, address: Address) -> None:
+        self._members = list(dict.fromkeys([address, *self._members]))
+
     async def _look(self) -> None:
-        """Read the map of slots from the first node that answers."""
+        """Read the map of slots from the first server that answers; those who wait share one look."""
+        looks = self._looks
         async with self._lock:
+            if self._looks != looks:
+                return
             last: BaseException = OSError("no address in the URL")
-            for address in dict.fromkeys([*self._primaries, *self._nodes, *self._settings.addresses]):
+            for address in dict.fromkeys([*self._members, *self._settings.addresses]):
                 try:
                     async with asyncio.timeout(max(self._settings.timeout_s / 4, 0.2)):
-                        rows = await self._at(address).request(pack_command("CLUSTER", "SLOTS"))
+                        rows = await self.at(*address).request(pack_command("CLUSTER", "SLOTS"))
                 except (RedisError, OSError, TimeoutError, NotSentError) as exc:
                     last = exc
                     continue
-                self._remember(rows, address)
-                return
+                if rows:  # a server that just joined knows nothing yet
+                    self._remember(rows, address)
+                    self._looks += 1
+                    return
+            if isinstance(last, (AuthenticationError, ResponseError)):
+                raise last
             raise last if isinstance(last, NotSentError) else NotSentError(last)
 
-    def _remember(self, rows: list[Any], asked: tuple[str, int]) -> None:
+    def _remember(self, rows: list[Any], asked: Address) -> None:
         slots: dict[int, Node] = {}
-        primaries: dict[tuple[str, int], None] = {}
-        for first, last, primary, *_ in rows:
-            address = ((primary[0] or b"").decode() or asked[0], int(primary[1]))
-            primaries[address] = None
-            slots |= dict.fromkeys(range(first, last + 1), self._at(address))
-        self._slots, self._primaries = slots, list(primaries)
-
-    def _at(self, address: tuple[str, int]) -> Node:
-        node = self._nodes.get(address)
-        if node is None:
-            node = self._nodes[address] = Node(self._settings, *address)
-        return node
+        primaries: dict[Address, None] = {}
+        replicas: dict[Address, None] = {}
+        for first, last, *servers in rows:
+            addresses = [((server[0] or b"").decode() or asked[0], int(server[1])) for server in servers]
+            primaries[addresses[0]] = None
+            replicas |= dict.fromkeys(addresses[1:])
+            slots |= dict.fromkeys(range(first, last + 1), self.at(*addresses[0]))
+        self._slots, self._members = slots, list(primaries | replicas)
 
 
 def make_topology(settings: Settings) -> Topology:

@@ -12,6 +12,7 @@ import asyncio
 import contextlib
 import logging
 import math
+import random
 from collections import Counter
 from collections.abc import Iterable
 
@@ -20,7 +21,7 @@ from redis.exceptions import RedisError
 
 from windlass.backend.hub import Hub
 from windlass.backends.valkey.client import Client
-from windlass.backends.valkey.errors import NotSentError
+from windlass.backends.valkey.errors import NotSentError, TlsError
 from windlass.backends.valkey.gate import Gate
 from windlass.backends.valkey.keys import Keys
 from windlass.backends.valkey.node import Node, pack_command
@@ -29,9 +30,6 @@ from windlass.core.clock import SYSTEM_CLOCK, Clock
 log = logging.getLogger("windlass.valkey")
 
 _FIRST_PAUSE_S, _LAST_PAUSE_S = 0.05, 5.0
-#: A silent connection is asked this often whether it is still there.
-_PING_S = 10.0
-_PONG_S = 2.0
 
 
 class WakeListener:
@@ -62,18 +60,37 @@ class _Line:
         self.connection = connection
         self.channels: set[str] = set()
         self.pongs: list[asyncio.Future[None]] = []
+        #: Answers that are still to come, by channel: a channel may be left and joined again in between.
+        self._joining: Counter[str] = Counter()
+        self._leaving: Counter[str] = Counter()
         self._waker = waker
         self.reader = asyncio.create_task(self._read(), name="windlass-valkey-read")
 
     async def send(self, *parts: str) -> None:
         await self.connection.send_packed_command(pack_command(*parts), check_health=False)
 
+    async def join(self, channels: set[str]) -> None:
+        """Subscribe to channels of one slot."""
+        self.channels |= channels
+        self._joining.update(channels)
+        await self.send("SSUBSCRIBE", *sorted(channels))
+
+    async def leave(self, channel: str) -> None:
+        self.channels.discard(channel)
+        self._leaving[channel] += 1
+        await self.send("SUNSUBSCRIBE", channel)
+
+    def is_joined(self, channel: str) -> bool:
+        """Whether whatever is published on ``channel`` from now on is heard here."""
+        return channel in self.channels and not self._joining[channel]
+
     async def ping(self) -> None:
         """Return when everything that was published before has been read."""
         pong: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.pongs.append(pong)
         await self.send("PING")
-        await asyncio.wait([pong, self.reader], timeout=_PONG_S, return_when=asyncio.FIRST_COMPLETED)
+        timeout_s = self._waker.timeout_s
+        await asyncio.wait([pong, self.reader], timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
         if not pong.done():
             raise TimeoutError("the connection for hints went silent")
 
@@ -90,13 +107,23 @@ class _Line:
             if answer[0] == b"smessage":
                 self._waker.heard(answer[1].decode())
             elif answer[0] == b"ssubscribe":
-                self._waker.confirmed(answer[1].decode())
-            elif answer[0] == b"pong" and self.pongs:
+                self._joined(answer[1].decode())
+            elif answer == b"PONG" or answer[0] == b"pong":  # the first when nothing is subscribed to
                 pong = self.pongs.pop(0)
                 if not pong.done():
                     pong.set_result(None)
-            elif answer[0] == b"sunsubscribe" and answer[1].decode() in self.channels:
-                raise OSError("a slot moved away")
+            elif answer[0] == b"sunsubscribe":
+                self._left(answer[1].decode())
+
+    def _joined(self, channel: str) -> None:
+        self._joining[channel] -= 1
+        if self.is_joined(channel):
+            self._waker.confirmed(channel)
+
+    def _left(self, channel: str) -> None:
+        if not self._leaving[channel]:
+            raise OSError("a slot moved away")  # we did not ask for it
+        self._leaving[channel] -= 1
 
 
 class Waker:
@@ -104,6 +131,7 @@ class Waker:
 
     def __init__(self, client: Client, keys: Keys, gate: Gate) -> None:
         self.hub = Hub()
+        self.timeout_s = client.settings.timeout_s
         self._topology = client.topology
         self._keys = keys
         self._gate = gate
@@ -115,6 +143,8 @@ class Waker:
         self._changed = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._closed = False
+        #: How often in a row the subscriptions could not be kept.
+        self._failures = 0
 
     def listen(self, topics: Iterable[str]) -> WakeListener:
         """Hints about ``topics`` from now on."""
@@ -179,43 +209,44 @@ class Waker:
     # --- the connections --------------------------------------------------------------------------
 
     async def _run(self) -> None:
-        pause_s = _FIRST_PAUSE_S
-        resumed = False
         while True:
             try:
-                await self._serve(resumed)
-            except (RedisError, OSError, NotSentError, TimeoutError) as exc:
-                log.info("no hints for %g s: %s", pause_s, exc)
+                await self._serve()
+            except (RedisError, OSError, NotSentError, TlsError, TimeoutError) as exc:
+                log.info("hints from the server are interrupted: %s", exc)
                 await self._topology.learn(exc)
             finally:
                 lines, self._lines = self._lines, {}
                 for line in lines.values():
                     await line.close()
             self._let_pass()  # nobody waits for a server that is not there
-            resumed = True
-            await asyncio.sleep(pause_s)
-            pause_s = min(pause_s * 2, _LAST_PAUSE_S)
+            self._failures += 1
+            pause_s = min(_FIRST_PAUSE_S * 2 ** min(self._failures - 1, 16), _LAST_PAUSE_S)
+            await asyncio.sleep(pause_s * random.uniform(0.5, 1))  # not all clients at the same instant
 
-    async def _serve(self, resumed: bool) -> None:
-        """Keep the subscriptions as wanted until a connection breaks."""
+    async def _serve(self) -> None:
+        """Keep the subscriptions as wanted until a connection breaks or goes silent."""
+        asked = self._loop.time()
         while True:
             self._changed.clear()
             await self._subscribe()
-            if resumed:
-                resumed = False
+            if self._failures:
+                self._failures = 0
                 self.hub.wake_all()
             readers = {line.reader for line in self._lines.values()}
             waiter = self._loop.create_task(self._changed.wait(), name="windlass-valkey-wait")
+            left_s = asked + 2 * self.timeout_s - self._loop.time()
             try:
-                await asyncio.wait({waiter, *readers}, timeout=_PING_S, return_when=asyncio.FIRST_COMPLETED)
+                await asyncio.wait({waiter, *readers}, timeout=left_s, return_when=asyncio.FIRST_COMPLETED)
             finally:
                 waiter.cancel()
             for reader in readers:
                 if reader.done():
                     reader.result()
-            if not self._changed.is_set():
-                for line in self._lines.values():
+            if self._loop.time() >= asked + 2 * self.timeout_s:
+                for line in list(self._lines.values()):
                     await line.ping()  # a dead connection must not go unnoticed
+                asked = self._loop.time()
 
     async def _subscribe(self) -> None:
         wanted: dict[Node, dict[int, set[str]]] = {}
@@ -228,11 +259,10 @@ class Waker:
             if line is None:
                 line = self._lines[node] = _Line(await node.connect(), self)
             for channels in slots.values():
-                new = channels - line.channels
-                if new:
-                    await line.send("SSUBSCRIBE", *sorted(new))
-                    line.channels |= new
+                if new := channels - line.channels:
+                    await line.join(new)
+                for channel in filter(line.is_joined, channels):
+                    self.confirmed(channel)  # left and wanted again before anybody noticed
         for line in self._lines.values():
             for channel in line.channels - self._wanted.keys():
-                line.channels.discard(channel)
-                await line.send("SUNSUBSCRIBE", channel)
+                await line.leave(channel)

@@ -67,7 +67,7 @@ async def extend(session: Session, request: rq.Extend, now: str) -> list[Extende
 
 async def _one_slot(session: Session, group: Group, request: rq.Settle, now: str) -> rq.SettleResult:
     count = len(request.items)
-    ends, results = _ends(request.items, group.indexes[:count])
+    ends = _ends(request.items, group.indexes[:count])
     asked: Any = 0
     if request.claim is not None:
         lines = [
@@ -75,23 +75,22 @@ async def _one_slot(session: Session, group: Group, request: rq.Settle, now: str
             for index, line in zip(group.indexes[count:], request.claim.queues, strict=True)
         ]
         asked = _claim(request.claim, request.claim.claim_id, request.claim.limit, lines)
-    turn = await session.functions.work(group.roots, now, ends, asked, results)
+    turn = await session.functions.work(group.roots, now, ends, asked)
     items = [SETTLED[status] for status in turn.statuses]
     if request.claim is None:
         return rq.SettleResult(items, None)
-    claimed = rq.Claimed(_leased(turn, group, request.claim), turn.now_ms, _due(turn.next_due_in_ms))
+    claimed = rq.Claimed(
+        _leased(turn, group, request.claim, request.claim.claim_id), turn.now_ms, _due(turn.next_due_in_ms)
+    )
     return rq.SettleResult(items, claimed)
 
 
-def _ends(items: list[Settlement], indexes: list[int]) -> tuple[list[Any], list[bytes]]:
+def _ends(items: list[Settlement], indexes: list[int]) -> list[Any]:
+    """The ends, one behind the other in a flat list."""
     ends: list[Any] = []
-    results: list[bytes] = []
     for index, end in zip(indexes, items, strict=True):
-        if end.result is not None:
-            results.append(end.result)
-        position = 0 if end.result is None else len(results)
-        ends.append(records.settlement(index, end, OUTCOME_NUMBERS[end.outcome], position))
-    return ends, results
+        ends += records.settlement(index, end, OUTCOME_NUMBERS[end.outcome])
+    return ends
 
 
 def _claim(claim: rq.Claim, claim_id: str, limit: int, lines: list[Any]) -> tuple[Any, ...]:
@@ -102,13 +101,24 @@ def _due(next_due_in_ms: int) -> int | None:
     return None if next_due_in_ms < 0 else next_due_in_ms
 
 
-def _leased(turn: Turn, group: Group, claim: rq.Claim) -> list[JobRecord]:
-    jobs = []
-    found = turn.leased
-    for at in range(0, len(found), 5):
-        index, job_id, stored, head, errors = found[at : at + 5]
-        job = records.job_record(group.names[index - 1], job_id.decode(), stored, head, errors)
-        job.lease_until_ms = turn.now_ms + (job.options.lease_ms or claim.lease_ms)
+def _leased(turn: Turn, group: Group, claim: rq.Claim, claim_id: str) -> list[JobRecord]:
+    jobs: list[JobRecord] = []
+    found, size, at = turn.leased, len(turn.leased), 0
+    lease_until_ms = turn.now_ms + claim.lease_ms
+    while at < size:
+        index, job_id, stored = found[at], found[at + 1].decode(), found[at + 2]
+        if index > 0:
+            job = records.leased(group.names[index - 1], job_id, stored, turn.now_ms)
+            job.token, job.worker, job.lease_until_ms = (
+                f"{claim_id}.{len(jobs)}",
+                claim.worker,
+                lease_until_ms,
+            )
+            at += 3
+        else:
+            job = records.job_record(group.names[-index - 1], job_id, stored, found[at + 3], found[at + 4])
+            job.lease_until_ms = turn.now_ms + (job.options.lease_ms or claim.lease_ms)
+            at += 5
         jobs.append(job)
     return jobs
 
@@ -128,10 +138,8 @@ async def _many_slots(session: Session, groups: list[Group], request: rq.Settle,
         asked = {
             at - count: index for at, index in zip(group.positions, group.indexes, strict=True) if at >= count
         }
-        ends, results = _ends([request.items[at] for at, _ in mine], [index for _, index in mine])
-        turn = await round_one.ask(
-            group, f"{number}", asked, {at: allowed[at] for at in asked}, ends, results
-        )
+        ends = _ends([request.items[at] for at, _ in mine], [index for _, index in mine])
+        turn = await round_one.ask(group, f"{number}", asked, {at: allowed[at] for at in asked}, ends)
         for (at, _), status in zip(mine, turn.statuses, strict=True):
             items[at] = SETTLED[status]
 
@@ -174,27 +182,27 @@ class _Round:
         asked: dict[int, int],
         bounds: dict[int, int],
         ends: list[Any],
-        results: list[bytes],
     ) -> Turn:
         """One call to one slot. ``asked``: line -> position of its root; ``bounds``: line -> most jobs."""
         claim: Any = 0
+        claim_id = ""
         if self._claim is not None and asked:
             lines = [(index, bounds[line], bounds[line], self._taken[line]) for line, index in asked.items()]
             claim_id = f"{self._claim.claim_id}.{part}"
             claim = _claim(self._claim, claim_id, sum(bounds.values()), lines)
-        turn = await self._session.functions.work(group.roots, self._now, ends, claim, results)
+        turn = await self._session.functions.work(group.roots, self._now, ends, claim)
         if claim and self._claim is not None:
-            self._note(turn, group, asked)
+            self._note(turn, group, asked, claim_id)
         return turn
 
-    def _note(self, turn: Turn, group: Group, asked: dict[int, int]) -> None:
+    def _note(self, turn: Turn, group: Group, asked: dict[int, int], claim_id: str) -> None:
         assert self._claim is not None
         self._now_ms = max(self._now_ms, turn.now_ms)
         self._due[group.roots[0]] = turn.next_due_in_ms
         by_name = {group.names[index - 1]: line for line, index in asked.items()}
         for (line, _), left in zip(asked.items(), turn.left, strict=True):
             (self._more.add if left == ord("1") else self._more.discard)(line)
-        for job in _leased(turn, group, self._claim):
+        for job in _leased(turn, group, self._claim, claim_id):
             self._given.setdefault(by_name[job.queue], []).append(job)
             self._taken[by_name[job.queue]] += 1
 
@@ -206,7 +214,7 @@ class _Round:
                 if line in self._more and room > 0:
                     group = next(group for group in groups if first + line in group.positions)
                     index = group.indexes[group.positions.index(first + line)]
-                    await self.ask(group, f"{line}{bound[0]}", {line: index}, {line: room}, [], [])
+                    await self.ask(group, f"{line}{bound[0]}", {line: index}, {line: room}, [])
             self._jobs += [job for line in range(len(self._lines)) for job in self._given.pop(line, [])]
 
     def claimed(self) -> rq.Claimed:

@@ -272,6 +272,25 @@ async def test_a_worker_that_closes_gives_back_what_was_only_gathered(harness: H
 
 
 @pytest.mark.feature("H17")
+async def test_plain_batch_functions_let_go_of_what_was_only_gathered_too(harness: Harness) -> None:
+    async with Stage(harness) as stage:
+        calls: list[int] = []
+
+        def handle(jobs: list[Job[Any]]) -> None:
+            calls.append(len(jobs))
+
+        worker = await stage.work(handle, batch={"size": 5, "timeout": 1_000})
+        jobs = await add(stage, 3)
+        await eventually(lambda: worker.busy == 3)
+        await stage.settle()
+        await jobs[0].cancel()
+        await stage.until_state(jobs[0], JobState.CANCELLED)
+        await worker.close(force=True)
+        assert [(await job.refresh()).state for job in jobs[1:]] == [JobState.WAITING] * 2
+        assert (calls, worker.abandoned) == ([], 0)
+
+
+@pytest.mark.feature("H17")
 async def test_batch_settings_are_checked_at_once(harness: Harness) -> None:
     async with Stage(harness) as stage:
         with pytest.raises(ConfigError, match=r"batch\.size"):

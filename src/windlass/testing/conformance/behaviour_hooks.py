@@ -229,6 +229,23 @@ async def test_dependencies_are_made_for_a_run_and_closed_after_it(harness: Harn
 
 
 @pytest.mark.feature("Y7")
+async def test_handlers_that_receive_the_job_have_dependencies_too(harness: Harness) -> None:
+    async with Stage(harness) as stage:
+
+        async def handler(job: Job[Any], db: Annotated[str, Depends(connection)]) -> str:
+            return f"{job.data} by {db}"
+
+        def plain(job: Job[Any], db: str = Depends(connection)) -> str:
+            return f"plain {job.data} by {db}"
+
+        stage.app.register("n", handler)
+        stage.app.register("plain", plain)
+        await stage.work(context=list[str]())
+        assert await (await stage.queue.add("n", 5)).result() == "5 by connection of pool"
+        assert await (await stage.queue.add("plain", 6)).result() == "plain 6 by connection of pool"
+
+
+@pytest.mark.feature("Y7")
 async def test_a_dependency_that_fails_fails_the_attempt(harness: Harness) -> None:
     async with Stage(harness) as stage:
 

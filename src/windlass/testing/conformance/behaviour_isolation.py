@@ -11,6 +11,7 @@ import pytest
 from windlass import Job, JobFailedError, JobState, UnrecoverableError, current_job
 from windlass.testing.conformance import targets
 from windlass.testing.conformance.harness import Harness
+from windlass.testing.conformance.needs import needs
 from windlass.testing.conformance.stage import QUEUE, Stage, eventually
 
 if TYPE_CHECKING:
@@ -153,3 +154,28 @@ async def test_a_cancelled_child_is_killed(harness: Harness, tmp_path: Path) -> 
         await eventually((tmp_path / "began").exists)
         await job.cancel("stop")
         assert await job.wait_until_finished() is JobState.CANCELLED
+
+
+@pytest.mark.feature("I10", "T1", "E10")
+@needs("flows")
+async def test_a_child_process_makes_children_and_streams(harness: Harness) -> None:
+    async with Stage(harness) as stage:
+        isolated(stage, targets.double, name="double")
+        split = isolated(stage, targets.split)
+        job = await split.enqueue()
+        await stage.work()
+        assert await job.result() == 6
+        chunks = [chunk.value async for chunk in stage.queue.read_stream(job.id)]
+        assert chunks == ["all", "there"]
+
+
+@pytest.mark.feature("F8", "T1")
+@needs("signals")
+async def test_a_child_process_suspends_its_job(harness: Harness) -> None:
+    async with Stage(harness) as stage:
+        ask = isolated(stage, targets.ask)
+        job = await ask.enqueue()
+        await stage.work()
+        await stage.until_state(job, JobState.SUSPENDED)
+        await stage.queue.signal(job.id, "yes", 7)
+        assert await job.result() == "heard 7"

@@ -50,6 +50,69 @@ async def test_jobs_are_found_by_name_state_tag_error_and_data(harness: Harness)
         assert [job.data["to"] for job in await search(tag="red", state="completed")] == ["ada"]
 
 
+@pytest.mark.feature("A30")
+async def test_jobs_are_retried_removed_promoted_and_cancelled_in_bulk_by_what_they_are(
+    harness: Harness,
+) -> None:
+    async with Stage(harness) as stage:
+        queue = stage.queue
+        await queue.add_bulk(
+            [
+                {"name": "bad", "data": {"n": n}, "max_attempts": 1, "tags": ["odd" if n % 2 else "even"]}
+                for n in range(6)
+            ]
+        )
+        await (await stage.work(fail_if_bad)).drain()
+        assert await queue.retry_jobs(data={"n": 3}) == 1
+        assert await queue.retry_jobs(tag="odd", count=1) == 1
+        assert await queue.retry_jobs(error="TypeError") == await queue.retry_jobs(name="good*") == 0
+        assert await queue.remove_jobs(state="failed", tag="even", name="b?d") == 3
+        later = [{"name": "later", "data": {"n": n}, "delay": 60, "tags": [f"t{n}"]} for n in range(250)]
+        await queue.add_bulk(later)
+        assert await queue.promote_jobs(tag="t7") == 1
+        assert await queue.promote_jobs(count=200) == 200
+        assert await queue.cancel_jobs(state="scheduled", reason="not needed") == 49
+        counts = {state.value: n for state, n in (await queue.get_job_counts()).items() if n}
+        assert counts == {"waiting": 203, "failed": 1, "cancelled": 49}
+        assert [job.data["n"] for job in await queue.search_jobs(state="failed", tag="odd")] == [5]
+
+
+@pytest.mark.feature("A30")
+@pytest.mark.parametrize(
+    "wrong", [{"state": "asleep"}, {"state": ()}, {"nane": "x"}, {"data": 7}, {"count": -1}]
+)
+async def test_a_bulk_change_that_makes_no_sense_changes_nothing(
+    harness: Harness, wrong: dict[str, Any]
+) -> None:
+    async with Stage(harness) as stage:
+        await stage.queue.add("n")
+        with pytest.raises(ConfigError):
+            await stage.queue.remove_jobs(**{"state": "waiting", **wrong})
+        assert await stage.queue.count() == 1
+
+
+@pytest.mark.feature("H10")
+async def test_pausing_a_queue_stops_workers_that_already_wait_for_its_jobs(harness: Harness) -> None:
+    async with Stage(harness) as stage:
+        ran: list[str] = []
+
+        async def handler(job: Job[Any]) -> None:
+            ran.append(job.id)
+
+        for _ in range(3):
+            await stage.work(handler)
+        await stage.settle()  # all of them are blocked in a wait now
+        await stage.queue.pause()
+        jobs = await stage.queue.add_bulk([{"name": "n"}] * 5)
+        await stage.advance(1_200)
+        assert ran == []
+        assert await stage.queue.is_paused()
+        await stage.queue.resume()
+        for job in jobs:
+            await job.wait_until_finished()
+        assert sorted(ran) == sorted(job.id for job in jobs)
+
+
 @pytest.mark.feature("A33")
 async def test_log_lines_are_kept_with_the_job(harness: Harness) -> None:
     async with Stage(harness) as stage:

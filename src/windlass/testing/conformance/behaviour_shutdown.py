@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from windlass import Job, JobState
+from windlass.backend import requests as rq
 from windlass.testing.conformance.harness import Harness
-from windlass.testing.conformance.stage import Gate, Stage
+from windlass.testing.conformance.stage import Gate, Stage, eventually
 
 
 def gated(gate: Gate) -> Any:
@@ -144,6 +145,23 @@ async def test_a_closed_worker_is_no_longer_listed(harness: Harness) -> None:
         assert len(await stage.app.workers()) == 1
         await worker.close()
         assert await stage.app.workers() == []
+
+
+@pytest.mark.feature("V3")
+async def test_jobs_that_are_claimed_while_a_worker_closes_go_back_at_once(harness: Harness) -> None:
+    async with Stage(harness) as stage:
+        job = await stage.queue.add("n")
+        let_go, gate = asyncio.Event(), Gate()
+        stage.faults.delay(rq.Claim, let_go)
+        worker = await stage.work(gated(gate))
+        await eventually(lambda: stage.faults.sent["Claim"] == 1)
+        closing = asyncio.create_task(worker.close())
+        await stage.settle()
+        let_go.set()
+        await closing
+        assert gate.count == 0
+        await job.refresh()
+        assert (job.state, job.attempts) == (JobState.WAITING, 0)
 
 
 @pytest.mark.feature("V2")

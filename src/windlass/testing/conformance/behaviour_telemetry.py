@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from windlass import Job, JobState, Snooze, current_job
+from windlass.backend import requests as rq
 from windlass.telemetry import JobFields, JobLog, JsonLines
 from windlass.testing.conformance.harness import Harness
 from windlass.testing.conformance.stage import QUEUE, Stage
@@ -142,6 +143,25 @@ async def test_a_bulk_add_is_one_span_and_a_timeout_is_told(harness: Harness) ->
         assert [run.status.is_ok for run in runs] == [False, False]
 
 
+@pytest.mark.feature("S1")
+async def test_a_job_without_a_trace_begins_one_of_its_own(harness: Harness) -> None:
+    async with Stage(harness) as stage:
+        traced = Traced(stage)
+
+        async def handler(job: Job[Any]) -> None: ...
+
+        with traced.tracer().start_as_current_span("startup"):
+            await stage.work(handler)
+        new = stage.queue.prepare("n")  # as another program would, without telemetry
+        await stage.app.store.execute(rq.Add(jobs=[new]))
+        job = await stage.queue.get_job(new.id)
+        assert job is not None
+        await stage.until_state(job, JobState.COMPLETED)
+        spans = traced.spans()
+        assert sorted(spans) == [f"process {QUEUE} n", "startup"]
+        assert spans[f"process {QUEUE} n"].parent is None
+
+
 @pytest.mark.feature("Q8")
 async def test_opentelemetry_counts_jobs_by_outcome(harness: Harness) -> None:
     async with Stage(harness) as stage:
@@ -182,11 +202,13 @@ async def test_prometheus_reads_counts_durations_and_what_queues_hold(harness: H
         await stage.advance(3)
         await stage.until_state(job, JobState.COMPLETED)
         other = stage.app.queue("other")
-        await other.add("waits")
+        await other.add("waits", job_id="one")
+        await other.add("waits", job_id="one")  # answered by the first
         await stage.advance(4)
         lines = (await metrics.text(stage.app)).decode().splitlines()
         for line in (
             f'windlass_jobs_enqueued_total{{queue="{QUEUE}",task="slow"}} 1.0',
+            'windlass_jobs_enqueued_total{queue="other",task="waits"} 1.0',
             f'windlass_jobs_ended_total{{outcome="completed",queue="{QUEUE}",task="slow"}} 1.0',
             f'windlass_jobs_active{{queue="{QUEUE}",task="slow"}} 0.0',
             f'windlass_job_duration_seconds_sum{{queue="{QUEUE}",task="slow"}} 2.0',

@@ -8,7 +8,8 @@ import pytest
 
 from windlass import AddOutcome, ConfigError, Job, Unique, content_id
 from windlass.testing.conformance.harness import Harness
-from windlass.testing.conformance.stage import QUEUE, Stage
+from windlass.testing.conformance.needs import needs
+from windlass.testing.conformance.stage import QUEUE, Gate, Stage
 
 NEEDS = "unique"
 
@@ -109,6 +110,28 @@ async def test_until_start_allows_the_next_while_one_runs(harness: Harness) -> N
         await stage.work(handler)
         await stage.settle()
         assert inner == [AddOutcome.QUEUED]
+
+
+@needs("flows")
+@pytest.mark.feature("D8")
+async def test_keep_last_runs_once_more_with_the_newest_data(harness: Harness) -> None:
+    async with Stage(harness) as stage:
+        unique, gate, seen = Unique("k", "keep_last"), Gate(), []
+
+        async def handler(job: Job[Any]) -> None:
+            seen.append(job.data)
+            await gate.pass_through()
+
+        await stage.queue.add("t", 0, unique=unique)
+        await stage.work(handler)
+        await stage.settle()
+        outcomes = [(await stage.queue.add("t", n, unique=unique)).outcome for n in (1, 2, 3)]
+        assert outcomes == ["queued", "replaced", "replaced"]
+        assert seen == [0]
+        gate.open()
+        await stage.settle()
+        assert seen == [0, 3]
+        assert await stage.queue.get_unique_holder("k") is None
 
 
 @pytest.mark.feature("D9")

@@ -8,16 +8,17 @@ import pytest
 
 from windlass.backend import limits as lrq
 from windlass.backend import requests as rq
+from windlass.core.edges import Dependency
 from windlass.core.job import EventType
 from windlass.core.options import StoredOptions, StoredUnique, UniqueMode
 from windlass.core.outcome import AddOutcome, Outcome
 from windlass.core.states import JobState
 from windlass.core.unique import UniqueHolder
+from windlass.errors import DependencyError
 from windlass.testing.conformance.harness import LEASE_MS, QUEUE, START_MS, Harness
+from windlass.testing.conformance.needs import needs
 
 NEEDS = "unique"
-
-HOLDING = [UniqueMode.UNTIL_DONE, UniqueMode.KEEP_LAST]
 
 
 def unique(mode: UniqueMode | str = "until_done", ttl_ms: int | None = None, key: str = "k") -> StoredOptions:
@@ -265,6 +266,55 @@ async def test_a_replaced_job_says_so(harness: Harness) -> None:
 # --- keep_last --------------------------------------------------------------------------------------
 
 
+@needs("flows")
+@pytest.mark.feature("D8")
+async def test_keep_last_keeps_one_more_job_behind_the_one_that_runs(harness: Harness) -> None:
+    options = unique("keep_last")
+    await add(harness, "a", options, payload=b"[1]")
+    job = await harness.take()
+    answer = await add(harness, "b", options, payload=b"[2]")
+    assert (answer.outcome, answer.state) == (AddOutcome.QUEUED, JobState.BLOCKED)
+    assert await holder(harness) == "b"
+    again = await add(harness, "c", options, payload=b"[3]")
+    assert again.outcome is AddOutcome.REPLACED
+    assert again.record is not None
+    assert again.record.id == "b"
+    assert await harness.claim() == []
+    await harness.settle(job, Outcome.FAIL)
+    last = await harness.take()
+    assert (last.id, last.payload) == ("b", b"[3]")
+    await harness.settle(last, Outcome.COMPLETE)
+    assert await holder(harness) is None
+    assert (await add(harness, "d", options)).state is JobState.WAITING
+
+
+@needs("flows")
+@pytest.mark.feature("D8")
+async def test_repeating_an_add_that_is_kept_behind_answers_as_the_first_time(harness: Harness) -> None:
+    options = unique("keep_last")
+    await add(harness, "a", options)
+    await harness.take()
+    first = await add(harness, "b", options, request_id="r2")
+    mark = await harness.mark()
+    assert await add(harness, "b", options, request_id="r2") == first
+    assert await harness.events(after=mark) == []
+
+
+@needs("flows")
+@pytest.mark.feature("D3", "I2")
+async def test_a_flow_with_a_key_that_is_held(harness: Harness) -> None:
+    """A job that is answered by its key is not made; a flow that would wait for it is refused whole."""
+    await add(harness, "a", unique())
+    alone = await add(harness, "b", unique(), depends_on=[Dependency(QUEUE, "a")])
+    assert alone.outcome is AddOutcome.DUPLICATE
+    child = harness.new("c", options=unique())
+    parent = harness.new("p", depends_on=[Dependency(QUEUE, "c")])
+    with pytest.raises(DependencyError):
+        await harness.do(rq.Add(jobs=[child, parent]))
+    assert await harness.find("p") is None
+
+
+@needs("flows")
 @pytest.mark.feature("D8")
 async def test_keep_last_replaces_the_data_of_a_job_that_has_not_started(harness: Harness) -> None:
     options = unique("keep_last")

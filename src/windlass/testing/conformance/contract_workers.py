@@ -33,7 +33,7 @@ async def workers(harness: Harness, stale_ms: int = 45_000) -> list[str]:
 
 @pytest.mark.feature("J20", "R1", "R3")
 async def test_a_heartbeat_is_listed_as_it_was_sent_with_the_stores_times(harness: Harness) -> None:
-    assert await harness.do(rq.Beat(worker=INFO)) is False
+    assert await harness.do(rq.Beat(worker=INFO)) is None
     (found,) = await harness.do(rq.ListWorkers())
     wanted = WorkerInfo(
         id="host:1:ab",

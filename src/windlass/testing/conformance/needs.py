@@ -10,11 +10,15 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import pytest
 
+from windlass.backend import flows as fl
 from windlass.backend import limits as lrq
+from windlass.backend import metrics as mq
 from windlass.backend import requests as rq
+from windlass.backend import schedules as sq
+from windlass.backend import streams as sm
 from windlass.backend.store import Store
 from windlass.core.clock import SYSTEM_CLOCK
-from windlass.core.job import NewJob
+from windlass.core.job import JobRef, NewJob
 from windlass.core.options import StoredOptions, StoredUnique
 from windlass.errors import UnsupportedByBackendError
 
@@ -52,6 +56,12 @@ _VERBS: dict[str, Callable[[], list[rq.Request[Any]]]] = {
         lrq.GetLimits(queue="q"),
         lrq.Hold(queue="q", ms=1),
     ],
+    "schedules": lambda: [sq.DueSchedules()],
+    "metrics": lambda: [mq.MetricsProgress()],
+    "commands": lambda: [rq.CommandWorker(worker="w", action="quiet", id="1")],
+    "flows": lambda: [fl.Relay()],
+    "signals": lambda: [fl.Signal(ref=JobRef("q", "j"), name="go", data=b"1")],
+    "streams": lambda: [sm.ReadStream(ref=JobRef("q", "j"))],
 }
 
 

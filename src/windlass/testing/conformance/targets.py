@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextvars import ContextVar
 from typing import Any
 
-from windlass import Depends, Snooze, UnrecoverableError, Windlass, current_job
+from windlass import Depends, Snooze, UnrecoverableError, WaitForChildren, Windlass, current_job
 
 app = Windlass("memory://")
 locale: ContextVar[str] = ContextVar("locale")
@@ -31,6 +31,26 @@ def report() -> str:
     job.sync.log("from the child")
     job.sync.update_progress(50)
     return f"attempt {job.attempt}"
+
+
+def split() -> int:
+    """Make children from a child process, wait for them, add their values up."""
+    job: Any = current_job()
+    values = job.sync.get_children_values()
+    if not values:
+        for n in (1, 2):
+            job.sync.add_child("double", {"n": n}, job_id=f"{job.id}-{n}")
+        raise WaitForChildren
+    job.sync.stream("all", "there")
+    return int(sum(values.values())) + len(job.sync.get_failed_children())
+
+
+def ask() -> str:
+    """Suspend from a child process."""
+    job: Any = current_job()
+    if "yes" not in job.signals:
+        job.suspend("yes", timeout=3_600)
+    return f"heard {job.signals['yes']}"
 
 
 def fail() -> None:

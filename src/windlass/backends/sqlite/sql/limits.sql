@@ -80,7 +80,8 @@ WHERE queue = ? AND grp = ? AND state = 'waiting' AND finished_ms IS NULL AND se
 -- name: group_again
 SELECT count(*) FROM (
     SELECT 1 FROM [job]
-    WHERE queue = ? AND grp = ? AND due_ms IS NOT NULL AND deliveries > 0 AND seq <> ? LIMIT 1
+    WHERE queue = ? AND grp = ? AND due_ms IS NOT NULL AND deliveries > 0
+        AND state IN ('scheduled', 'retrying') AND seq <> ? LIMIT 1
 )
 
 -- name: group_size

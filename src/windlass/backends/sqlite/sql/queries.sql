@@ -322,8 +322,8 @@ SELECT line FROM [log] WHERE job = ? ORDER BY n LIMIT ? OFFSET ?
 -- name: job_seq
 SELECT seq FROM [job] WHERE queue = ? AND id = ?
 
--- name: worker_started
-SELECT started_ms FROM [worker] WHERE id = ?
+-- name: worker
+SELECT info FROM [worker] WHERE id = ?
 
 -- name: worker_save
 INSERT OR REPLACE INTO [worker] (id, started_ms, beat_ms, info) VALUES (?, ?, ?, ?)

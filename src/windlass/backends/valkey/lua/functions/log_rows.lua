@@ -1,8 +1,8 @@
 -- log_rows: rows of the event log or the history log after a position.
 -- KEYS: queue root
 -- ARGV: packed {'v' (events) or 'h' (history), after, limit}
--- returns: number of the last row, number of the oldest, then number of its last row and packed {time, rows} of
---          every entry that may hold what was asked for
+-- returns: number of the last row, number of the oldest, then number of its last row and the fields of every entry
+--          that may hold what was asked for, see `30_notes.lua`
 -- flags: no-writes
 local log, after, limit = unpack(cmsgpack.unpack(args[1]))
 local names = log == 'v' and { 'ev', 'ev0' } or { 'hi', 'hi0' }
@@ -20,7 +20,7 @@ while limit > 0 and from <= wanted do
     local number = tonumber(string.match(entry[1], '^%d+'))
     if from <= wanted then
       answer[#answer + 1] = number
-      answer[#answer + 1] = entry[2][2]
+      answer[#answer + 1] = entry[2]
       from = number + 1
     end
   end

@@ -1,11 +1,12 @@
--- prune: removes what is past its keep: records, kept ids, history, empty streams.
+-- prune: removes what is past its keep: records, kept ids, history, events of quiet queues, empty streams.
 -- KEYS: queue roots
--- ARGV: now or '', packed {limit of records}
+-- ARGV: now or '', packed {limit of records, how far all archivers have copied the history of each queue (-1: no
+--       archivers)}
 -- returns: records, ids, history rows removed, 1 when a bound was reached
 local now = now_from(args[1])
-local limit = cmsgpack.unpack(args[2])[1]
+local limit, copied = unpack(cmsgpack.unpack(args[2]))
 local jobs, ids, history, more = 0, 0, 0, 0
-for _, root in ipairs(keys) do
+for index, root in ipairs(keys) do
   local q = open(root, now)
   local found = prunable(q, limit - jobs)
   if #found > limit - jobs then
@@ -19,8 +20,9 @@ for _, root in ipairs(keys) do
   local gone = prune_ids(q)
   more = gone == STEP and 1 or more
   ids = ids + gone
-  local rows, unread = prune_history(q)
+  local rows, unread = prune_history(q, copied[index])
   history, more = history + rows, math.max(more, unread)
+  drop_quiet_events(q)
   drop_empty_streams(q)
 end
 return { jobs, ids, history, more }

@@ -20,8 +20,10 @@ local GRACE_MS = 60000
 local DEFAULT_RESULT_TTL_MS = 3600000
 local ERRORS_KEPT = 32
 local EVENTS_KEPT = 10000
+local EVENTS_KEPT_MS = 86400000
 local HISTORY_KEPT = 100000
 local HISTORY_KEPT_MS = 86400000
+local HISTORY_HELD = 1000000
 
 -- Events and attempt outcomes by number, as `codes.py` reads them.
 local E_ENQUEUED, E_SCHEDULED, E_PROMOTED, E_STARTED, E_PROGRESS, E_RETRYING, E_COMPLETED = 1, 2, 3, 4, 5, 6, 7

@@ -1,46 +1,56 @@
 -- One queue during one call: its keys, the heads read so far, and what is still to be written.
 --
 -- Every key of a queue is its root (declared in KEYS) plus a suffix, so all of them share its hash tag:
---   (root)  hash    seq, ev, ev0, hi, hi0, paused, known, and lifetime counters c:<outcome>:<task>
---   :j      hash    id -> record as added: length of head, head, length of meta, meta, payload
+--   (root)  hash    seq, cur, passed, ev, ev0, hi, hi0, paused, known, and counters c:<outcome>:<task>
+--   :j      hash    id -> record as added, see `15_plain.lua` and `70_add.lua`
 --   :m      hash    id -> head, once anything about the job changed
---   :f      stream  fresh jobs of priority 0 that wait, by sequence
+--   :f      stream  jobs of priority 0 that were added ready, by sequence. Those up to `cur` were picked: they
+--                   stay for listings until their record goes, and `passed` tells how many they are
 --   :w      zset    all others that wait: score -priority, member place + id
 --   :d      zset    scheduled and retrying: score due time, member sequence + id
 --   :t      set     ids of those that are retrying
 --   :a      zset    active: score lease deadline, member sequence + id
---   :C :F :X zset   completed, failed, cancelled: score finish time, member sequence + id
---   :o      zset    finished: score the time from which the record is too old
+--   :P      zset    completed with the usual options: score finish time, member sequence + id
+--   :C :F :X zset   other completed, failed, cancelled: the same
+--   :o      zset    finished, but those in :P: score the time from which the record is too old
 --   :k      zset    ids kept beyond their record: score until when
---   :i      zset    every job that is not in :f, by sequence
+--   :i      zset    every job that is not in :f, by sequence, for listings
 --   :r :g :e hash   id -> result, progress, errors
 --   :l:<id> list    log lines
---   :v :h   stream  events and history, one entry per call, id = number of its last row
+--   :v :h   stream  events and history, one entry per call, id = number of its last row; see `30_notes.lua`
 
--- Keys are put together when they are first asked for: q.j, q.m, ...
-local KEYS_OF = {
-  __index = function(q, suffix)
-    if #suffix == 1 then
-      local key = q.root .. ':' .. suffix
-      q[suffix] = key
-      return key
+local TABLES = {
+  heads = true, fresh = true, records = true, packed = true, members = true, lean = true, inline = true,
+  dirty = true, events = true, history = true, counts = true, workers = true,
+  zadd = true, zrem = true, hset = true, hdel = true, sadd = true, srem = true,
+  xdel = true, xdel_passed = true, unlink = true,
+}
+
+-- Keys and tables are made when they are first asked for: q.j, q.m, q.heads, ...
+local PARTS = {
+  __index = function(q, name)
+    local part = nil
+    if #name == 1 then
+      part = q.root .. ':' .. name
+    elseif TABLES[name] then
+      part = {}
     end
+    q[name] = part
+    return part
   end,
 }
 
+-- The time of this call in milliseconds; when it is the server's, also in microseconds.
 local function now_from(argument)
   if argument ~= '' then
     return tonumber(argument)
   end
   local time = redis.call('TIME')
-  return time[1] * 1000 + math.floor(time[2] / 1000)
+  return time[1] * 1000 + math.floor(time[2] / 1000), time[1] * 1000000 + time[2]
 end
 
 local function open(root, now)
-  local q = { root = root, now = now, heads = {}, fresh = {}, records = {}, packed = {}, members = {} }
-  q.dirty, q.events, q.history, q.counts, q.workers = {}, {}, {}, {}, {}
-  q.zadd, q.zrem, q.hset, q.hdel, q.sadd, q.srem, q.xdel, q.unlink = {}, {}, {}, {}, {}, {}, {}, {}
-  return setmetatable(q, KEYS_OF)
+  return setmetatable({ root = root, now = now, picked = 0, noted = 0, recorded = 0 }, PARTS)
 end
 
 local function open_all(roots, now)
@@ -55,11 +65,14 @@ local function name_of(q)
   return string.match(q.root, ':([^:}]*)}$')
 end
 
--- Calls `command` with a list of any length, in parts that fit Lua's stack.
+-- Calls `command` with a list of any length, in parts that fit Lua's stack; returns the sum of the answers.
 local function send(command, key, list)
-  for first = 1, #list, 4000 do
-    redis.call(command, key, unpack(list, first, math.min(first + 3999, #list)))
+  local sum, size = 0, #list
+  for first = 1, size, 4000 do
+    local answer = redis.call(command, key, unpack(list, first, math.min(first + 3999, size)))
+    sum = sum + (type(answer) == 'number' and answer or 0)
   end
+  return sum
 end
 
 local function read(command, key, list)
@@ -73,13 +86,18 @@ local function read(command, key, list)
   return found
 end
 
--- Remembers to write: `put(q.zadd, key, score, member)`, `put(q.zrem, key, member)`, ...
-local function put(kind, key, one, two)
+local function list_of(kind, key)
   local list = kind[key]
   if not list then
     list = {}
     kind[key] = list
   end
+  return list
+end
+
+-- Remembers to write: `put(q.zadd, key, score, member)`, `put(q.zrem, key, member)`, ...
+local function put(kind, key, one, two)
+  local list = list_of(kind, key)
   local size = #list
   if type(one) == 'number' then -- scores repeat: making text of them is what costs
     if list.score ~= one then
@@ -95,46 +113,61 @@ end
 
 local WRITES = { 'zrem', 'srem', 'hdel', 'hset', 'zadd', 'sadd' } -- what goes first, what comes after
 
+-- Everything in :f up to this number was picked.
+local function cursor_of(q)
+  q.cursor = q.cursor or tonumber(redis.call('HGET', q.root, 'cur') or 0)
+  return q.cursor
+end
+
 local function write_indexes(q)
-  if q.trim_to then
-    redis.call('XTRIM', q.f, 'MINID', text(q.trim_to + 1)) -- everything up to there was picked
-    q.trim_to = nil
-  end
-  if #q.xdel > 0 then
+  if rawget(q, 'xdel') then
     send('XDEL', q.f, q.xdel)
-    q.xdel = {}
+    q.xdel = nil
+  end
+  local passed = q.picked
+  if rawget(q, 'xdel_passed') then
+    passed = passed - send('XDEL', q.f, q.xdel_passed)
+    q.xdel_passed = nil
+  end
+  if q.picked > 0 then
+    redis.call('HSET', q.root, 'cur', text(q.cursor)) -- everything up to there was picked
+    q.picked = 0
+  end
+  if passed ~= 0 then
+    redis.call('HINCRBY', q.root, 'passed', passed)
   end
   for _, step in ipairs(WRITES) do
-    if next(q[step]) then
-      for key, list in pairs(q[step]) do
-        send(string.upper(step), key, list)
+    local lists = rawget(q, step)
+    if lists then
+      for key, list in pairs(lists) do
+        send(step, key, list)
       end
-      q[step] = {}
+      q[step] = nil
     end
   end
-  if #q.unlink > 0 then
+  if rawget(q, 'unlink') then
     send('UNLINK', q.unlink[1], q.unlink)
-    q.unlink = {}
+    q.unlink = nil
   end
 end
 
 local function write_heads(q)
-  if not next(q.dirty) then
+  if not rawget(q, 'dirty') then
     return
   end
   local list = {}
   for id, head in pairs(q.dirty) do
     local packed = cmsgpack.pack(head)
     q.packed[id] = packed
+    if q.inline[id] then -- its result was part of the head
+      redis.call('HSET', q.r, id, q.inline[id])
+      q.inline[id] = nil
+    end
     list[#list + 1] = id
     list[#list + 1] = packed
   end
-  send('HSET', q.m, list)
-  q.dirty = {}
-end
-
--- Makes everything that was decided so far visible to later reads of the same call.
-local function settle_down(q)
-  write_indexes(q)
-  write_heads(q)
+  if #list > 0 then
+    send('HSET', q.m, list)
+  end
+  q.dirty = nil
 end

@@ -1,6 +1,13 @@
 -- Reading jobs. A head is in :m once anything about the job changed, else at the front of its record in :j.
 
 local function unpack_fresh(record)
+  if is_plain(record) then
+    local seq, enqueued, task = struct.unpack('>I7I6Bc0', record, 2)
+    return {
+      WAITING, seq, seq, 0, enqueued, enqueued, 0, 0, task, 0,
+      0, 0, 0, 0, 0, '', '', '', 0, 0, '', 0, '',
+    }
+  end
   local _, head = cmsgpack.unpack_one(record, 2)
   if head[PLACE] == 0 then
     head[PLACE] = head[SEQ]
@@ -29,8 +36,17 @@ local function load_fresh(q, ids)
   end
 end
 
+-- Where the tail of a record (see `70_add.lua`) begins.
+local function tail_at(record)
+  if is_plain(record) then
+    return 16 + record:byte(15)
+  end
+  return 3 + struct.unpack('>I2', record)
+end
+
 -- Reads the heads of `ids` that are not known yet; false marks a job that is not there.
-local function load(q, ids)
+-- `as_they_are`: plain heads stay bytes, in q.lean.
+local function load(q, ids, as_they_are)
   local wanted = {}
   for _, id in ipairs(ids) do
     if q.heads[id] == nil then
@@ -41,9 +57,12 @@ local function load(q, ids)
   local fresh = {}
   local found = read('HMGET', q.m, wanted)
   for index, id in ipairs(wanted) do
-    if found[index] then
-      q.heads[id] = cmsgpack.unpack(found[index])
-      q.packed[id] = found[index]
+    local packed = found[index]
+    if packed and as_they_are and is_lean(packed) then
+      q.lean[id], q.heads[id] = packed, nil
+    elseif packed then
+      q.heads[id] = is_lean(packed) and unpack_lean(q, id, packed) or cmsgpack.unpack(packed)
+      q.packed[id] = packed
     else
       fresh[#fresh + 1] = id
     end
@@ -103,7 +122,7 @@ local function view(q, id)
   load_records(q, { id })
   local result = false
   if head[RESULT_UNTIL] > q.now then
-    result = redis.call('HGET', q.r, id)
+    result = q.inline[id] or redis.call('HGET', q.r, id)
   end
   local lease = head[STATE] == ACTIVE and redis.call('ZSCORE', q.a, member_of(q, id, head)) or false
   local packed = q.packed[id] or ''

@@ -1,16 +1,33 @@
 -- Events, history, counters and hints: what a change writes besides the job itself.
 --
--- Events are {code, id, task, ...}; `codes.py` names what follows. History rows are {run id, id, attempt,
--- delivery, task, tags or 0, worker, enqueued, ready, started, duration or -1, outcome [, error class,
--- fingerprint]}. Both are written as one stream entry per call, whose id is the number of its last row.
+-- Events are {code, id, task, ...}; `codes.py` names what follows. Equal events of several jobs in a row are one
+-- row {-code, ids with spaces between, task, ...}. History rows are {run id, id, attempt, delivery, task, tags or
+-- 0, worker, enqueued, ready, started, duration or -1, outcome [, error class, fingerprint]}.
+--
+-- Both are written as one stream entry per call, whose id is the number of its last row. Its fields, in order: `b`,
+-- packed {time, rows}; in history also `p`, completed plain jobs: time (6 bytes), then length and text of the id
+-- (2 + n), duration (6) and the head while it was active, again and again.
 
 local function note(q, code, id, head, ...)
   q.events[#q.events + 1] = { code, id, head and head[TASK] or '', ... }
+  q.noted, q.run = q.noted + 1, nil
 end
 
-local function count(q, outcome, task)
-  local field = 'c:' .. outcome .. ':' .. task
-  q.counts[field] = (q.counts[field] or 0) + 1
+-- An event of which many in a row are equal but for the id.
+local function note_run(q, code, id, task, one, two)
+  local run = q.run
+  if not run or run[1] ~= -code or run[3] ~= task then
+    run = { -code, {}, task, one, two }
+    q.events[#q.events + 1], q.run = run, run
+  end
+  local ids = run[2]
+  ids[#ids + 1] = id
+  q.noted = q.noted + 1
+end
+
+local function count(q, outcome, task, more)
+  local tasks = list_of(q.counts, outcome)
+  tasks[task] = (tasks[task] or 0) + (more or 1)
 end
 
 -- The row for a job as it stands before the change that ends its attempt.
@@ -27,14 +44,52 @@ local function record(q, id, head, outcome, duration, failure)
   if failure then
     row[13], row[14] = failure[1], failure[4]
   end
-  q.history[#q.history + 1] = row
+  local rows = q.history[#q.history]
+  if not rows or rows.plain then
+    rows = {}
+    q.history[#q.history + 1] = rows
+  end
+  rows[#rows + 1] = row
+  q.recorded = q.recorded + 1
   count(q, OUTCOMES[outcome], head[TASK])
 end
 
-local function append(q, key, counter, rows)
-  local last = redis.call('HINCRBY', q.root, counter, #rows)
-  redis.call('XADD', key, text(last) .. '-0', 'b', cmsgpack.pack({ q.now, rows }))
-  return last
+-- The row of a plain job whose first attempt completed; `packed` is its head while active.
+local function record_plain(q, id, packed, duration)
+  local rows = q.history[#q.history]
+  if not rows or not rows.plain then
+    rows = { struct.pack('>I6', q.now), plain = true }
+    q.history[#q.history + 1] = rows
+  end
+  local size = #rows
+  rows[size + 1], rows[size + 2] = struct.pack('>I2c0i6', #id, id, duration), packed
+  q.recorded = q.recorded + 1
+end
+
+local function append_events(q)
+  for _, row in ipairs(q.events) do
+    if row[1] < 0 then
+      row[2] = table.concat(row[2], ' ')
+    end
+  end
+  local last = redis.call('HINCRBY', q.root, 'ev', q.noted)
+  redis.call('XADD', q.v, text(last), 'b', cmsgpack.pack({ q.now, q.events }))
+  if last > EVENTS_KEPT and math.floor(last / 100) > math.floor((last - q.noted) / 100) then
+    redis.call('XTRIM', q.v, 'MINID', text(last - EVENTS_KEPT + 1))
+  end
+  redis.call('SPUBLISH', q.root .. ':event', '')
+  q.events, q.noted, q.run = nil, 0, nil
+end
+
+local function append_history(q)
+  local last = redis.call('HINCRBY', q.root, 'hi', q.recorded)
+  local fields = {}
+  for _, rows in ipairs(q.history) do
+    fields[#fields + 1] = rows.plain and 'p' or 'b'
+    fields[#fields + 1] = rows.plain and table.concat(rows) or cmsgpack.pack({ q.now, rows })
+  end
+  redis.call('XADD', q.h, text(last), unpack(fields))
+  q.history, q.recorded = nil, 0
 end
 
 local function hint(q)
@@ -49,20 +104,16 @@ end
 -- Writes everything that is still open. Every function that changes something ends with this.
 local function close(q)
   settle_down(q)
-  if #q.events > 0 then
-    local last = append(q, q.v, 'ev', q.events)
-    if last > EVENTS_KEPT and math.floor(last / 100) > math.floor((last - #q.events) / 100) then
-      redis.call('XTRIM', q.v, 'MINID', text(last - EVENTS_KEPT + 1))
+  if q.noted > 0 then
+    append_events(q)
+  end
+  if q.recorded > 0 then
+    append_history(q)
+  end
+  for outcome, tasks in pairs(rawget(q, 'counts') or {}) do
+    for task, total in pairs(tasks) do
+      redis.call('HINCRBY', q.root, 'c:' .. outcome .. ':' .. task, total)
     end
-    redis.call('SPUBLISH', q.root .. ':event', '')
-    q.events = {}
-  end
-  if #q.history > 0 then
-    append(q, q.h, 'hi', q.history)
-    q.history = {}
-  end
-  for field, total in pairs(q.counts) do
-    redis.call('HINCRBY', q.root, field, total)
   end
   hint(q)
 end

@@ -6,9 +6,13 @@ local ENDS = { [COMPLETED] = 'C', [FAILED] = 'F', [CANCELLED] = 'X' }
 -- microseconds, raised where needed: so they are in order over all queues, and never come again although a
 -- failover may lose the last writes.
 -- Also returns the positions of queues that are not known as queues yet, and makes them known if `adding`.
-local function take_numbers(queues, amount, adding)
-  local time = redis.call('TIME')
-  local first, new = time[1] * 1000000 + time[2], {}
+-- `micros`: the server's time, if it is known already.
+local function take_numbers(queues, amount, adding, micros)
+  local first, new = micros, {}
+  if not first then
+    local time = redis.call('TIME')
+    first = time[1] * 1000000 + time[2]
+  end
   for index, q in ipairs(queues) do
     local marks = redis.call('HMGET', q.root, 'seq', 'known')
     first = math.max(first, 1 + (marks[1] or 0))
@@ -49,18 +53,26 @@ local function keep_until(head)
   return math.max(finished + age, spare_until(options, finished))
 end
 
+-- Where a finished job is listed.
+local function end_key(q, head)
+  if head[STATE] == COMPLETED and head[OPTIONS] == 0 then
+    return q.P
+  end
+  return q[ENDS[head[STATE]]]
+end
+
 -- Takes a job out of the index of its present state. `gone`: its record goes too.
 local function leave(q, id, head, gone)
   local state = head[STATE]
   if state == WAITING then
     if q.fresh[id] and head[PRIORITY] == 0 then
       if q.picking then
-        q.trim_to = head[SEQ]
+        q.cursor, q.picked = head[SEQ], q.picked + 1
       else
         q.xdel[#q.xdel + 1] = text(head[SEQ])
-      end
-      if not gone then
-        put(q.zadd, q.i, head[SEQ], id)
+        if not gone then
+          put(q.zadd, q.i, head[SEQ], id)
+        end
       end
     else
       put(q.zrem, q.w, place_member_of(id, head))
@@ -68,7 +80,7 @@ local function leave(q, id, head, gone)
   elseif state == ACTIVE then
     put(q.zrem, q.a, member_of(q, id, head))
   elseif ENDS[state] then
-    put(q.zrem, q[ENDS[state]], member_of(q, id, head))
+    put(q.zrem, end_key(q, head), member_of(q, id, head))
     put(q.zrem, q.o, member_of(q, id, head))
   else
     put(q.zrem, q.d, member_of(q, id, head))
@@ -88,9 +100,10 @@ local function enter(q, id, head, deadline)
   elseif state == ACTIVE then
     put(q.zadd, q.a, deadline, member_of(q, id, head))
   elseif ENDS[state] then
-    put(q.zadd, q[ENDS[state]], head[FINISHED], member_of(q, id, head))
+    local key = end_key(q, head)
+    put(q.zadd, key, head[FINISHED], member_of(q, id, head))
     local until_ms = keep_until(head)
-    if until_ms then
+    if until_ms and key ~= q.P then
       put(q.zadd, q.o, until_ms, member_of(q, id, head))
     end
     q.done = true
@@ -105,6 +118,9 @@ end
 
 -- Deletes a record with all that belongs to it; an id that was promised to be kept stays known.
 local function drop(q, id, head)
+  if not (q.fresh[id] and head[STATE] == WAITING) then
+    q.xdel_passed[#q.xdel_passed + 1] = text(head[SEQ])
+  end
   leave(q, id, head, true)
   put(q.zrem, q.i, id)
   for _, key in ipairs({ q.j, q.m, q.r, q.g, q.e }) do
@@ -116,7 +132,7 @@ local function drop(q, id, head)
     put(q.zadd, q.k, head[ENQUEUED] + kept, id)
   end
   q.heads[id], q.fresh[id], q.dirty[id] = false, nil, nil
-  q.packed[id], q.records[id], q.members[id] = nil, nil, nil
+  q.packed[id], q.records[id], q.members[id], q.inline[id] = nil, nil, nil, nil
 end
 
 -- Removes a record on somebody's wish; one that had not finished leaves its end in history.
@@ -128,8 +144,20 @@ local function remove(q, id, head)
   drop(q, id, head)
 end
 
+-- How many jobs wait.
 local function waiting(q)
-  return redis.call('XLEN', q.f) + redis.call('ZCARD', q.w)
+  local passed = redis.call('HGET', q.root, 'passed') or 0
+  return redis.call('XLEN', q.f) - passed + redis.call('ZCARD', q.w)
+end
+
+-- The first `amount` jobs of :f that were not picked yet.
+local function unpicked(q, amount)
+  return redis.call('XRANGE', q.f, '(' .. text(cursor_of(q)), '+', 'COUNT', amount)
+end
+
+-- Whether any job waits; looks at the line itself.
+local function anybody_waits(q)
+  return redis.call('ZCARD', q.w) > 0 or #unpicked(q, 1) > 0
 end
 
 -- Milliseconds until the next job of `q` is due, or nil.

@@ -80,23 +80,23 @@ local function lease(q, id, head, token, worker, lease_ms)
   enter(q, id, head, q.now + (own > 0 and own or lease_ms))
 end
 
--- An end is {queue, id, token, outcome, duration, result, delay, reason, uses attempt, miss, error}.
-local END_DURATION, END_DELAY, END_REASON, END_USES, END_MISS, END_ERROR = 5, 7, 8, 9, 10, 11
+-- An end is {queue, id, token, outcome, duration, result or 0, delay, reason, uses attempt, miss, error}.
+local END_DURATION, END_RESULT, END_DELAY, END_REASON, END_USES, END_MISS, END_ERROR = 5, 6, 7, 8, 9, 10, 11
 local NO_ERROR = { '', '', '', '', '' }
 
-local function complete(q, id, head, item, result)
+local function complete(q, id, head, item)
   record(q, id, head, O_COMPLETED, item[END_DURATION])
   local ttl = options_of(head)[RESULT_TTL]
   head[RESULT_UNTIL] = q.now + (ttl >= 0 and ttl or DEFAULT_RESULT_TTL_MS)
   finish(q, id, head, COMPLETED, '')
-  if result then
-    put(q.hset, q.r, id, result)
+  if item[END_RESULT] ~= 0 then
+    put(q.hset, q.r, id, item[END_RESULT])
   end
   note(q, E_COMPLETED, id, head)
 end
 
 local function fail(q, id, head, item)
-  local failure = item[END_ERROR] or NO_ERROR
+  local failure = item[END_ERROR] ~= 0 and item[END_ERROR] or NO_ERROR
   keep_error(q, id, head, failure)
   record(q, id, head, O_FAILED, item[END_DURATION], failure)
   head[ATTEMPTS] = head[ATTEMPTS] + item[END_USES]
@@ -105,7 +105,7 @@ local function fail(q, id, head, item)
 end
 
 local function try_again(q, id, head, item)
-  local failure = item[END_ERROR] or NO_ERROR
+  local failure = item[END_ERROR] ~= 0 and item[END_ERROR] or NO_ERROR
   keep_error(q, id, head, failure)
   record(q, id, head, O_RETRYING, item[END_DURATION], failure)
   head[ATTEMPTS] = head[ATTEMPTS] + 1
@@ -148,16 +148,45 @@ local function end_cancelled(q, id, head, item)
   note(q, E_CANCELLED, id, head, reason)
 end
 
+-- What is put behind the head of a plain job that completed now.
+local function plain_end(q, id, result)
+  if result ~= 0 and #result > INLINE then
+    put(q.hset, q.r, id, result)
+    return q.done_head .. string.char(2)
+  elseif q.last_result ~= result then -- many are equal
+    q.last_result = result
+    q.last_end = q.done_head .. (result == 0 and string.char(0) or string.char(1) .. result)
+  end
+  return q.last_end
+end
+
+-- The same as `complete` for a plain job, of which `packed` is the head.
+local function complete_plain(q, id, packed, task, duration, result)
+  record_plain(q, id, packed, duration)
+  if not q.done_head then
+    q.done_head, q.done_at, q.done = struct.pack('>I6', q.now), text(q.now), true
+  end
+  local done, member = packed .. plain_end(q, id, result), packed:sub(2, 8) .. id
+  q.lean[id] = done
+  local writes = writes_of(q, 'completed')
+  local n = writes.n
+  writes.heads[2 * n + 1], writes.heads[2 * n + 2] = id, done
+  writes.done[2 * n + 1], writes.done[2 * n + 2] = q.done_at, member
+  writes.active[n + 1], writes.n = member, n + 1
+  count(q, 'completed', task)
+  note_run(q, E_COMPLETED, id, task)
+end
+
 -- By number: complete, fail, retry, snooze, release, cancel.
 local SETTLE = { complete, fail, try_again, snooze, release, end_cancelled }
 
 -- Ends the attempt of an active job whose token was checked.
-local function settle(q, id, head, item, result)
+local function settle(q, id, head, item)
   local outcome = item[4]
   if head[CANCEL] ~= '' and outcome >= 3 and outcome <= 5 then
     outcome = 6
   end
-  SETTLE[outcome](q, id, head, item, result)
+  SETTLE[outcome](q, id, head, item)
 end
 
 -- Gives back a lease that its worker never heard of: nobody settled anything.

@@ -1,59 +1,97 @@
 -- Choosing who is first in line.
 --
--- Order is (priority from high to low, place). The zset :w holds it exactly; the stream :f holds the fresh
--- jobs of priority 0. Both are read from the front and merged.
+-- Order is (priority from high to low, place). The zset :w holds it exactly; the stream :f, behind its cursor, holds
+-- the fresh jobs of priority 0. Both are read from the front and merged.
 
--- Returns ids in order, and those of them that are fresh.
+-- Returns ids in order, those of them that are fresh, and the others.
 local function front(q, amount)
-  local line, fresh = {}, {}
   local ranked = redis.call('ZRANGE', q.w, 0, amount - 1, 'WITHSCORES')
-  local plain = nil
+  local line, fresh, others, plain = {}, {}, {}, nil
+  if #ranked == 0 then -- the usual case
+    for index, entry in ipairs(unpicked(q, amount)) do
+      fresh[index] = entry[2][2]
+    end
+    return fresh, fresh, others
+  end
   local at, plain_at = 1, 1
   while #line < amount do
     local score = ranked[at] and tonumber(ranked[at + 1])
-    if score and score < 0 then
+    local place, entry
+    if not score or score >= 0 then
+      plain = plain or unpicked(q, amount - #line)
+      entry = plain[plain_at]
+      place = entry and tonumber(string.match(entry[1], '^%d+'))
+    end
+    if place and (not score or score > 0 or place < number_of(ranked[at])) then
+      line[#line + 1] = entry[2][2]
+      fresh[plain_at] = entry[2][2]
+      plain_at = plain_at + 1
+    elseif score then
       line[#line + 1] = id_of(ranked[at])
+      others[#others + 1] = line[#line]
       at = at + 2
     else
-      plain = plain or redis.call('XRANGE', q.f, '-', '+', 'COUNT', amount - #line)
-      local entry = plain[plain_at]
-      local place = entry and tonumber(string.match(entry[1], '^%d+'))
-      if place and (not score or score > 0 or place < number_of(ranked[at])) then
-        line[#line + 1] = entry[2][2]
-        fresh[plain_at] = entry[2][2]
-        plain_at = plain_at + 1
-      elseif score then
-        line[#line + 1] = id_of(ranked[at])
-        at = at + 2
-      else
-        break
-      end
+      break
     end
   end
-  return line, fresh
+  return line, fresh, others
 end
 
--- Leases up to `room` jobs of `q` into `claim.picked`; ends those that are past their time on the way.
+local function note_pick(claim, q, id, record)
+  local size = #claim.ids + 1
+  claim.ids[size], claim.from[size], claim.plain[size] = id, q, record
+end
+
+-- Leases a plain job to which nothing happened yet.
+local function lease_plain(q, id, record, claim)
+  local token = claim.id .. '.' .. #claim.ids
+  local task_end = 15 + record:byte(15)
+  local writes = writes_of(q, 'leased')
+  local n = writes.n
+  writes.heads[2 * n + 1], writes.n = id, n + 1
+  writes.heads[2 * n + 2] = claim.head .. record:sub(2, 14) .. claim.started .. string.char(#token) .. token
+    .. claim.worker_text .. record:sub(15, task_end)
+  writes.active[2 * n + 1], writes.active[2 * n + 2] = claim.deadline, record:sub(2, 8) .. id
+  note_run(q, E_STARTED, id, record:sub(16, task_end), 1, claim.worker)
+  q.cursor, q.picked = struct.unpack('>I7', record, 2), q.picked + 1
+  note_pick(claim, q, id, record)
+end
+
+-- Leases the next in line, or ends it when it is past its time: false.
+local function take(q, id, claim)
+  local head, record = q.heads[id], q.records[id]
+  if head == nil and claim.fits and is_plain(record) then
+    lease_plain(q, id, record, claim)
+    return true
+  elseif head == nil then
+    head = unpack_fresh(record)
+    q.heads[id], q.fresh[id] = head, true
+  end
+  if head[EXPIRES] ~= 0 and head[EXPIRES] <= q.now and head[DELIVERIES] == 0 then
+    expire(q, id, head)
+    return false
+  end
+  lease(q, id, head, claim.id .. '.' .. #claim.ids, claim.worker, claim.lease_ms)
+  note_pick(claim, q, id, false)
+  return true
+end
+
+-- Leases up to `room` jobs of `q`; ends those that are past their time on the way. Returns how many were leased.
 local function pick(q, room, claim)
   local taken, expired = 0, 0
   while taken < room and expired < STEP do
-    local line, fresh = front(q, math.min(room - taken, STEP))
+    local line, fresh, others = front(q, math.min(room - taken, STEP))
     if #line == 0 then
       break
     end
-    load_fresh(q, fresh)
-    load(q, line)
+    load(q, others)
+    load_records(q, fresh)
     q.picking = true
     for _, id in ipairs(line) do
-      local head = q.heads[id]
-      if head[EXPIRES] ~= 0 and head[EXPIRES] <= q.now and head[DELIVERIES] == 0 then
-        expire(q, id, head)
-        expired = expired + 1
-      else
-        local token = claim.id .. '.' .. #claim.picked
-        lease(q, id, head, token, claim.worker, claim.lease_ms)
-        claim.picked[#claim.picked + 1] = { q, id }
+      if take(q, id, claim) then
         taken = taken + 1
+      else
+        expired = expired + 1
       end
     end
     q.picking = false

@@ -1,7 +1,8 @@
 -- Adding jobs: what an id that is already there answers, and how a new record is made.
 --
 -- A record in :j is the length of its head (2 bytes), the head, and the tail as the client sent it: the length
--- of its meta (4 bytes), meta (request id or 1 when it is the id, codec, options), payload.
+-- of its meta (4 bytes), meta (request id or 1 when it is the id, codec, options), payload. For plain jobs see
+-- `15_plain.lua`; their tail is the same.
 
 -- Reads which of `ids` are there: most are new, so their records are asked for before their heads.
 local function load_known(q, ids)
@@ -19,6 +20,17 @@ local function load_known(q, ids)
   end
 end
 
+local function prepare_ids(q, ids)
+  q.plain, q.kept = {}, {}
+  load_known(q, ids)
+  if redis.call('EXISTS', q.k) == 1 then
+    local scores = read('ZMSCORE', q.k, ids)
+    for at, id in ipairs(ids) do
+      q.kept[id] = scores[at] and tonumber(scores[at])
+    end
+  end
+end
+
 -- Reads in one go what the ids of a batch have to say.
 local function prepare_add(queues, jobs)
   local ids = {}
@@ -28,23 +40,14 @@ local function prepare_add(queues, jobs)
     ids[job[1]] = list
   end
   for index, list in pairs(ids) do
-    local q = queues[index]
-    q.plain, q.kept = {}, {}
-    load_known(q, list)
-    if redis.call('EXISTS', q.k) == 1 then
-      local scores = read('ZMSCORE', q.k, list)
-      for at, id in ipairs(list) do
-        q.kept[id] = scores[at] and tonumber(scores[at])
-      end
-    end
+    prepare_ids(queues[index], list)
   end
 end
 
 local function request_id_of(q, id)
   load_records(q, { id })
   local stored = q.records[id]
-  local meta_at = 2 + struct.unpack('>I2', stored) + 4
-  local _, meta = cmsgpack.unpack_one(stored, meta_at)
+  local _, meta = cmsgpack.unpack_one(stored, tail_at(stored) + 3)
   return meta[1] == 1 and id or meta[1]
 end
 
@@ -67,6 +70,11 @@ local function answer_known(q, id, head, tail)
   return { outcome, head[STATE], head[ENQUEUED], head[DUE], view(q, id) }
 end
 
+local function put_plain(q, seq, id)
+  local size = #q.plain
+  q.plain[size + 1], q.plain[size + 2] = text(seq), id
+end
+
 local function create(q, job, tail, after, seq)
   local id, task, priority, delay, run_at = job[2], job[3], job[4], job[5], job[6]
   local now = after > 0 and math.max(q.now, after + 1) or q.now
@@ -81,7 +89,7 @@ local function create(q, job, tail, after, seq)
   put(q.hset, q.j, id, stored)
   q.heads[id], q.fresh[id], q.records[id], q.members[id], q.ready = nil, nil, nil, nil, true
   if not later and priority == 0 then
-    q.plain[#q.plain + 1] = { seq, id }
+    put_plain(q, seq, id)
   else
     put(q.zadd, q.i, seq, id)
     if later then
@@ -96,15 +104,16 @@ local function create(q, job, tail, after, seq)
   if later then
     note(q, E_SCHEDULED, id, head, due)
   else
-    note(q, E_ENQUEUED, id, head)
+    note_run(q, E_ENQUEUED, id, task)
   end
   return (later or now ~= q.now) and { 0, head[STATE], now, head[DUE] } or 0
 end
 
 -- New jobs of priority 0 that wait, in order of their numbers.
 local function write_plain(q)
-  for _, entry in ipairs(q.plain or {}) do
-    redis.call('XADD', q.f, text(entry[1]) .. '-0', 'i', entry[2])
+  local plain = q.plain or {}
+  for at = 1, #plain, 2 do
+    redis.call('XADD', q.f, plain[at], 'i', plain[at + 1])
   end
   q.plain = {}
 end
@@ -126,7 +135,7 @@ local function add_one(q, job, tail, seq)
     remove(q, id, head)
     settle_down(q)
   elseif (q.kept[id] or 0) > q.now then
-    q.events[#q.events + 1] = { E_DEDUPLICATED, id, job[3] }
+    note_run(q, E_DEDUPLICATED, id, job[3])
     return { 1, 0, 0, 0 }
   end
   return create(q, job, tail, after, seq)

@@ -23,17 +23,51 @@ local function load_items(queues, items)
   end
 end
 
-local function settle_all(queues, items, args)
-  local statuses = {}
-  load_items(queues, items)
-  for index, item in ipairs(items) do
-    local q, id = queues[item[1]], item[2]
-    local head = q.heads[id]
-    local status = check_token(head, item[3])
-    if status == 0 then
-      settle(q, id, head, item, item[6] > 0 and args[item[6] + 2])
+-- Ends lie one behind the other in one flat list: six fields when completed, eleven else.
+local function next_end(ends, at)
+  return at + (ends[at + 3] == 1 and 6 or 11)
+end
+
+local function load_ends(queues, ends)
+  local ids, at, size = {}, 1, #ends
+  while at <= size do
+    local list = list_of(ids, ends[at])
+    list[#list + 1] = ends[at + 1]
+    at = next_end(ends, at)
+  end
+  for index, list in pairs(ids) do
+    load(queues[index], list, true)
+  end
+end
+
+local function settle_one(q, id, ends, at)
+  local lean, token = q.lean[id], ends[at + 2]
+  if lean then
+    local status, task = check_lean(lean, token)
+    if status ~= 0 then
+      return status
+    elseif ends[at + 3] == 1 then
+      complete_plain(q, id, lean, task, ends[at + 4], ends[at + 5])
+      return 0
     end
-    statuses[index] = status
+    q.heads[id], q.lean[id] = unpack_lean(q, id, lean), nil
+  end
+  local head = q.heads[id]
+  local status = check_token(head, token)
+  if status == 0 then
+    settle(q, id, head, { unpack(ends, at, next_end(ends, at) - 1) })
+  end
+  return status
+end
+
+local DIGITS = { [0] = '0', '1', '2', '3' }
+
+local function settle_all(queues, ends)
+  local statuses, at, size = {}, 1, #ends
+  load_ends(queues, ends)
+  while at <= size do
+    statuses[#statuses + 1] = DIGITS[settle_one(queues[ends[at]], ends[at + 1], ends, at)]
+    at = next_end(ends, at)
   end
   for _, q in ipairs(queues) do
     settle_down(q)
@@ -45,7 +79,7 @@ local function rounds(queues, claim, lines, limit)
   local taken = {}
   for bound = 2, 3 do -- the share first, then the cap
     for index, line in ipairs(lines) do
-      local room = math.min(line[bound] - (taken[index] or 0), limit - #claim.picked)
+      local room = math.min(line[bound] - (taken[index] or 0), limit - #claim.ids)
       if room > 0 and not claim.paused[index] then
         taken[index] = (taken[index] or 0) + pick(queues[line[1]], room, claim)
       end
@@ -54,9 +88,20 @@ local function rounds(queues, claim, lines, limit)
   return taken
 end
 
+local function new_claim(request, now)
+  local claim = { worker = request[1], lease_ms = request[2], id = request[3], paused = {} }
+  claim.ids, claim.from, claim.plain = {}, {}, {} -- of every leased job: id, queue, record if it is plain
+  claim.fits = #claim.worker < 256 and #claim.id < 250
+  if claim.fits then
+    claim.head, claim.started, claim.deadline = string.char(LEAN), struct.pack('>I6', now), text(now + claim.lease_ms)
+    claim.worker_text = string.char(#claim.worker) .. claim.worker
+  end
+  return claim
+end
+
 local function claim_jobs(queues, request)
   local lines = request[5]
-  local claim = { worker = request[1], lease_ms = request[2], id = request[3], picked = {}, paused = {} }
+  local claim = new_claim(request, queues[1].now)
   local budget = STEP
   for index, line in ipairs(lines) do
     local q = queues[line[1]]
@@ -68,9 +113,9 @@ local function claim_jobs(queues, request)
   claim.next_due = -1
   for index, line in ipairs(lines) do
     local q = queues[line[1]]
-    local more = waiting(q)
-    left[index] = (more > 0 and not claim.paused[index]) and 1 or 0
-    if (taken[index] or 0) + line[4] > 0 and more == 0 then
+    local more = anybody_waits(q)
+    left[index] = (more and not claim.paused[index]) and 1 or 0
+    if (taken[index] or 0) + line[4] > 0 and not more then
       note(q, E_DRAINED, '')
     end
     local due = next_due_in(q)
@@ -82,24 +127,32 @@ local function claim_jobs(queues, request)
   return claim
 end
 
--- Adds queue, id, record, head and errors of every leased job to `answer`.
+-- Adds every leased job to `answer`: queue, id, record; if it is not plain, -queue, id, record, head, errors.
 local function append_leased(answer, queues, claim)
-  local ids, position = {}, {}
+  local others, position = {}, {}
   for index, q in ipairs(queues) do
-    ids[q], position[q] = {}, index
+    others[q], position[q] = {}, index
   end
-  for _, picked in ipairs(claim.picked) do
-    table.insert(ids[picked[1]], picked[2])
+  for at, id in ipairs(claim.ids) do
+    if not claim.plain[at] then
+      table.insert(others[claim.from[at]], id)
+    end
   end
   for _, q in ipairs(queues) do
-    load_records(q, ids[q])
-    q.found_errors = #ids[q] > 0 and redis.call('EXISTS', q.e) == 1
+    load_records(q, others[q])
+    q.found_errors = #others[q] > 0 and redis.call('EXISTS', q.e) == 1
   end
-  for _, picked in ipairs(claim.picked) do
-    local q, id = picked[1], picked[2]
-    local size = #answer
-    answer[size + 1], answer[size + 2], answer[size + 3] = position[q], id, q.records[id]
-    answer[size + 4] = q.packed[id]
-    answer[size + 5] = q.found_errors and redis.call('HGET', q.e, id) or ''
+  local size = #answer
+  for at, id in ipairs(claim.ids) do
+    local q, record = claim.from[at], claim.plain[at]
+    if record then
+      answer[size + 1], answer[size + 2], answer[size + 3] = position[q], id, record
+      size = size + 3
+    else
+      answer[size + 1], answer[size + 2], answer[size + 3] = -position[q], id, q.records[id]
+      answer[size + 4] = q.packed[id]
+      answer[size + 5] = q.found_errors and redis.call('HGET', q.e, id) or ''
+      size = size + 5
+    end
   end
 end

@@ -31,6 +31,7 @@ local function retry(q, id, head)
   end
   leave(q, id, head)
   put(q.hdel, q.r, id)
+  q.inline[id] = nil
   head[STATE], head[ATTEMPTS], head[STALLS], head[MISSES] = WAITING, 0, 0, 0
   head[MANUAL] = head[MANUAL] + 1
   head[FINISHED], head[EXPIRES], head[CANCEL] = 0, 0, ''
@@ -44,9 +45,9 @@ end
 local function change_payload(q, id, head, payload)
   load_records(q, { id })
   local stored = q.records[id]
-  local tail_at = 2 + struct.unpack('>I2', stored)
-  local meta_size = struct.unpack('>I4', stored, tail_at + 1)
-  stored = string.sub(stored, 1, tail_at + 4 + meta_size) .. payload
+  local at = tail_at(stored)
+  local meta_size = struct.unpack('>I4', stored, at)
+  stored = stored:sub(1, at + 3 + meta_size) .. payload
   put(q.hset, q.j, id, stored)
   q.records[id] = stored
   note(q, E_CHANGED, id, head, 'data')

@@ -1,4 +1,4 @@
--- Listing: the stream of fresh jobs and the index of all others, merged by sequence.
+-- Listing: the stream of jobs that were added ready and the index of all others, merged by sequence.
 
 local function plain_rows(q, newest, cursor)
   local entries
@@ -88,7 +88,7 @@ end
 -- priorities or returned ones wait; beyond that, of those that are first in line.
 local function oldest_ready(q)
   local ids = {}
-  local plain = redis.call('XRANGE', q.f, '-', '+', 'COUNT', 100) -- in order of their times, but for a few
+  local plain = unpicked(q, 100) -- in order of their times, but for a few
   for index, entry in ipairs(plain) do
     ids[index] = entry[2][2]
   end

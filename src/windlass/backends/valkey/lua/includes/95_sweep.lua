@@ -1,29 +1,62 @@
 -- Removing what is past its keep, and removing on somebody's wish. Every step is bounded.
 
+local function by_score(one, two)
+  return one[1] < two[1] or (one[1] == two[1] and one[2] < two[2])
+end
+
+-- The first `limit` jobs that ended in `state`, from one end of the index or the other: {finished, member}.
+local function ended(q, state, command, from, to, limit)
+  local found = {}
+  for _, key in ipairs(state == COMPLETED and { q.P, q.C } or { q[ENDS[state]] }) do
+    local part = redis.call(command, key, from, to, 'WITHSCORES', 'LIMIT', 0, limit)
+    for at = 1, #part, 2 do
+      found[#found + 1] = { tonumber(part[at + 1]), part[at] }
+    end
+  end
+  if state == COMPLETED then
+    table.sort(found, by_score)
+    if command == 'ZREVRANGEBYSCORE' then
+      return { found[#found] }
+    end
+  end
+  for at = #found, limit + 1, -1 do
+    found[at] = nil
+  end
+  return found
+end
+
+local function count_ended(q, state)
+  local count = redis.call('ZCARD', q[ENDS[state]])
+  return state == COMPLETED and count + redis.call('ZCARD', q.P) or count
+end
+
 -- Finished members beyond the count that the newest one's rule allows, once nobody needs their results.
 local function surplus(q, state, limit)
-  local key = q[ENDS[state]]
-  local newest = redis.call('ZRANGE', key, -1, -1)[1]
+  local newest = ended(q, state, 'ZREVRANGEBYSCORE', '+inf', '-inf', 1)[1]
   if not newest then
     return {}
   end
-  local options = options_of(head_of(q, id_of(newest)))
+  local options = options_of(head_of(q, id_of(newest[2])))
   local kept = state == FAILED and options[7] or options[5]
-  local extra = kept >= 0 and redis.call('ZCARD', key) - kept or 0
-  local found = {}
-  for from = 0, math.min(extra, 5 * STEP) - 1, STEP do
+  local extra = kept >= 0 and count_ended(q, state) - kept or 0
+  if extra <= 0 then
+    return {}
+  end
+  local found, at = {}, 1
+  local oldest = ended(q, state, 'ZRANGEBYSCORE', '-inf', '+inf', math.min(extra, 5 * STEP))
+  while at <= #oldest and #found < limit do
     local ids = {}
-    local members = redis.call('ZRANGE', key, from, math.min(from + STEP, extra) - 1)
-    for index, member in ipairs(members) do
-      ids[index] = id_of(member)
+    for index = at, math.min(at + STEP - 1, #oldest) do
+      ids[#ids + 1] = id_of(oldest[index][2])
     end
     load(q, ids)
-    for index, id in ipairs(ids) do
+    for offset, id in ipairs(ids) do
       local head = q.heads[id]
       if #found < limit and spare_until(options_of(head), head[FINISHED]) <= q.now then
-        found[#found + 1] = members[index]
+        found[#found + 1] = oldest[at + offset - 1][2]
       end
     end
+    at = at + STEP
   end
   return found
 end
@@ -41,6 +74,7 @@ local function prunable(q, limit)
     end
   end
   gather(redis.call('ZRANGEBYSCORE', q.o, '-inf', q.now, 'LIMIT', 0, limit + 1))
+  gather(redis.call('ZRANGEBYSCORE', q.P, '-inf', q.now - DEFAULTS[4], 'LIMIT', 0, limit + 1))
   for state in pairs(ENDS) do
     gather(surplus(q, state, limit + 1))
   end
@@ -61,22 +95,38 @@ local function prune_ids(q)
   return #gone
 end
 
--- Moves the beginning of the history log past rows that are too many or too old; returns how many rows that
--- were, and 1 when there may be more.
-local function prune_history(q)
+-- When the rows of an entry of the history log were written.
+local function time_of(entry)
+  if entry[2][1] == 'p' then
+    return struct.unpack('>I6', entry[2][2])
+  end
+  local _, at_ms = cmsgpack.unpack_one(entry[2][2], 1)
+  return at_ms
+end
+
+-- Moves the beginning of the history log past rows that are too many or too old and that every archiver has
+-- copied (rows up to `copied`; -1: nobody copies), and past those beyond the hard bound, which are counted as lost.
+-- Returns how many rows went, and 1 when there may be more.
+local function prune_history(q, copied)
   local marks = redis.call('HMGET', q.root, 'hi', 'hi0')
   local last, first = tonumber(marks[1] or 0), tonumber(marks[2] or 1)
   local from = math.max(first, last - HISTORY_KEPT + 1)
   local read = 0
   for _, entry in ipairs(redis.call('XRANGE', q.h, '-', '+', 'COUNT', 100)) do
     local end_at = tonumber(string.match(entry[1], '^%d+'))
-    local _, at_ms = cmsgpack.unpack_one(entry[2][2], 1)
+    local at_ms = time_of(entry)
     if at_ms > q.now - HISTORY_KEPT_MS then
       break
     end
     from, read = math.max(from, end_at + 1), read + 1
   end
+  copied = copied < 0 and last or copied
+  from = math.max(first, math.min(from, copied + 1), last - HISTORY_HELD + 1)
   if from > first then
+    local lost = from - math.max(first, copied + 1)
+    if lost > 0 then
+      redis.call('HINCRBY', q.root, 'c:history_dropped:', lost)
+    end
     redis.call('HSET', q.root, 'hi0', text(from))
     redis.call('XTRIM', q.h, 'MINID', text(from))
   end
@@ -94,9 +144,8 @@ end
 
 -- The oldest jobs in `state` that entered it up to `before`: {since, member by sequence, id}, at most `limit`.
 local function oldest_finished(q, state, before, limit, found)
-  local part = redis.call('ZRANGEBYSCORE', q[ENDS[state]], '-inf', before, 'WITHSCORES', 'LIMIT', 0, limit)
-  for at = 1, #part, 2 do
-    found[#found + 1] = { tonumber(part[at + 1]), part[at], id_of(part[at]) }
+  for _, one in ipairs(ended(q, state, 'ZRANGEBYSCORE', '-inf', before, limit)) do
+    found[#found + 1] = { one[1], one[2], id_of(one[2]) }
   end
 end
 
@@ -113,7 +162,7 @@ end
 local function oldest_pending(q, state, before, limit, found)
   local ids, wanted = {}, math.max(limit, STEP)
   if state == WAITING then
-    for _, entry in ipairs(redis.call('XRANGE', q.f, '-', '+', 'COUNT', limit)) do
+    for _, entry in ipairs(unpicked(q, limit)) do
       ids[#ids + 1] = entry[2][2]
     end
   end

@@ -1,0 +1,90 @@
+"""The same server functions without Windlass around them: bare loops over redis-py, arguments made before."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from redis.asyncio import Redis
+
+from windlass import Windlass
+from windlass.backend.urls import parse_url
+from windlass.backends.valkey import loader, records
+from windlass.backends.valkey.keys import Keys
+from windlass.core.job import NewJob
+
+QUEUE = "bench"
+_EMPTY = "#!lua name=bench_empty\nredis.register_function('bench_empty', function() return 0 end)"
+
+
+class BareCalls:
+    """Bare FCALLs to the server of ``url``, on which the library is loaded."""
+
+    def __init__(self, url: str, text: str) -> None:
+        self._url = url
+        self._root = Keys(parse_url(url).namespace).queue(QUEUE)
+        self._queue = Windlass("memory://").queue(QUEUE)
+        self._text = text
+
+    def _jobs(self, count: int) -> list[NewJob]:
+        return [self._queue.prepare("noop", {"text": self._text}) for _ in range(count)]
+
+    async def _connect(self) -> Any:
+        async with Windlass(self._url) as app:
+            await app.queue(QUEUE).add("noop", {"text": self._text})  # the library is there, the queue known
+        return Redis.from_url(self._url.replace("valkey://", "redis://", 1), protocol=2)
+
+    def _add(self, jobs: list[NewJob]) -> tuple[Any, ...]:
+        parts: list[str | bytes] = []
+        for job in jobs:
+            text = records.plain_job(job)
+            assert text is not None
+            parts += [job.id, text]
+        return ("FCALL", loader.function_name("add_plain"), 1, self._root, "", *parts)
+
+    async def adds(self, count: int, batch: int) -> float:
+        """Jobs per second: the calls that ``add`` (batch 1) or ``add_bulk`` make, awaited in turn."""
+        client = await self._connect()
+        calls = [self._add(self._jobs(batch)) for _ in range(count // batch)]
+        started = time.perf_counter()
+        for call in calls:
+            await client.execute_command(*call)
+        elapsed = time.perf_counter() - started
+        await client.aclose()
+        return count / elapsed
+
+    async def empty(self, count: int) -> float:
+        """Calls per second of a function that does nothing, with as many bytes."""
+        client = await self._connect()
+        await client.function_load(_EMPTY, replace=True)
+        call = ("FCALL", "bench_empty", *self._add(self._jobs(1))[2:])
+        started = time.perf_counter()
+        for _ in range(count):
+            await client.execute_command(*call)
+        elapsed = time.perf_counter() - started
+        await client.aclose()
+        return count / elapsed
+
+    async def drain(self, count: int, batch: int) -> float:
+        """Jobs per second: complete a batch and claim the next, until ``count`` are done; no handlers."""
+        client = await self._connect()
+        name = loader.function_name("work")
+        ends: list[Any] = []
+        done = number = 0
+        started = time.perf_counter()
+        while done < count:
+            number += 1
+            claim_id = f"{number:032x}"
+            claim = ("bare", 30_000, claim_id, batch, [(1, batch, batch, 0)])
+            answer = await client.execute_command(
+                "FCALL", name, 1, self._root, "", records.pack((ends, claim))
+            )
+            done += len(ends) // 6
+            ends = []
+            for place, at in enumerate(range(5, len(answer), 3)):
+                ends += [1, answer[at].decode(), f"{claim_id}.{place}", 1, 0, 0]
+            if not ends:
+                break
+        elapsed = time.perf_counter() - started
+        await client.aclose()
+        return done / elapsed

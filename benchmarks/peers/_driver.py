@@ -1,0 +1,37 @@
+"""What every Python peer can be asked: ``python -m benchmarks.peers.NAME VERB COUNT TEXT``; answers JSON."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Callable
+
+URL = os.environ.get("BENCH_URL", "redis://127.0.0.1:6379")
+
+
+def rate(count: int, step: Callable[[], object]) -> float:
+    started = time.perf_counter()
+    for _ in range(count):
+        step()
+    return count / (time.perf_counter() - started)
+
+
+def serve(
+    noop: Callable[[str], object], late: Callable[[int], object], call: Callable[[int], object] | None = None
+) -> None:
+    """Carry out the verb on the command line with these ways to enqueue a job and to wait for one."""
+    verb, count, text = sys.argv[1], int(sys.argv[2]), sys.argv[3]
+    found = 0.0
+    if verb in ("one", "bulk"):
+        noop(text)  # connect
+        found = rate(count, lambda: noop(text))
+    elif verb == "late":
+        for _ in range(count):
+            time.sleep(0.01)
+            late(time.monotonic_ns())
+    elif verb == "call" and call is not None:
+        call(0)
+        found = rate(count, lambda: call(1))
+    print(json.dumps({"rate": found}))

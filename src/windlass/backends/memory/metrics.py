@@ -1,0 +1,114 @@
+"""Roll-ups of the reference store."""
+
+from __future__ import annotations
+
+from bisect import insort
+from collections.abc import Callable
+from copy import deepcopy
+from typing import Any, NamedTuple
+
+from windlass.backend import metrics as mq
+from windlass.core.job import ARCHIVER_KEPT_MS
+from windlass.core.metrics import KEPT_MS, MARKS_KEPT, Mark, MetricsCursor, MetricsRow, Step, merged
+from windlass.core.transitions import Scribe
+
+#: Number of the newest and of the oldest record of a queue's history (oldest > newest: it is empty).
+Ranges = Callable[[], dict[str, tuple[int, int]]]
+
+
+class _Cursor(NamedTuple):
+    at: int
+    seen_ms: int
+
+
+class MemoryMetrics:
+    """All roll-ups of one namespace."""
+
+    def __init__(self, ranges: Ranges) -> None:
+        self._ranges = ranges
+        self._cursors: dict[str, _Cursor] = {}
+        self._rows: dict[tuple[str, Step], dict[tuple[int, str], MetricsRow]] = {}
+        self._marks: list[tuple[int, str, Mark]] = []
+
+    def verbs(self) -> dict[type[Any], Callable[[Any, Scribe], Any]]:
+        return {
+            mq.MetricsProgress: self._progress,
+            mq.AddMetrics: self._add,
+            mq.ReadMetrics: self._read,
+            mq.AddMark: self._add_mark,
+            mq.ListMarks: self._list_marks,
+        }
+
+    def holds_from(self, queue: str, now_ms: int) -> int | None:
+        """The record after which a queue's history is held; None when nobody rolls it up any more."""
+        cursor = self._cursors.get(queue)
+        if cursor is None or cursor.seen_ms <= now_ms - ARCHIVER_KEPT_MS:
+            return None
+        return cursor.at
+
+    def prune(self, now_ms: int, limit: int) -> int:
+        """Remove roll-ups that are past their time; returns how many."""
+        count = 0
+        for (_, step), rows in self._rows.items():
+            old = [key for key in rows if key[0] < now_ms - KEPT_MS[step]][: limit - count]
+            for key in old:
+                del rows[key]
+            count += len(old)
+        return count
+
+    def _progress(self, request: mq.MetricsProgress, scribe: Scribe) -> list[MetricsCursor]:
+        return [
+            MetricsCursor(queue=queue, at=self._at(queue), newest=newest, oldest=oldest)
+            for queue, (newest, oldest) in sorted(self._ranges().items())
+            if newest and request.queue in (None, queue)
+        ]
+
+    def _at(self, queue: str) -> int:
+        cursor = self._cursors.get(queue)
+        return 0 if cursor is None else cursor.at
+
+    def _add(self, request: mq.AddMetrics, scribe: Scribe) -> bool:
+        queue = request.queue
+        if self._at(queue) != request.after:
+            return False
+        self._cursors[queue] = _Cursor(request.upto, scribe.now_ms)
+        steps: tuple[Step, ...] = ("minute", "hour")
+        for step in steps:
+            rows = self._rows.setdefault((queue, step), {})
+            for row in merged(request.rows, step):
+                key = (row.start_ms, row.task)
+                if key in rows:
+                    rows[key].merge(row)
+                else:
+                    rows[key] = row
+        return True
+
+    def _read(self, request: mq.ReadMetrics, scribe: Scribe) -> mq.MetricsPage:
+        rows = self._rows.get((request.queue, request.step), {})
+        keys = sorted(
+            key
+            for key in rows
+            if request.since_ms <= key[0] < request.until_ms
+            and request.task in (None, key[1])
+            and (request.cursor is None or key > _key_of(request.cursor))
+        )
+        page = [deepcopy(rows[key]) for key in keys[: request.limit]]
+        more = len(keys) > len(page)
+        return mq.MetricsPage(page, f"{page[-1].start_ms} {page[-1].task}" if more else None)
+
+    def _add_mark(self, request: mq.AddMark, scribe: Scribe) -> Mark:
+        for _, mark_id, mark in self._marks:
+            if mark_id == request.id:
+                return mark
+        mark = Mark(id=request.id, at_ms=scribe.now_ms, label=request.label)
+        insort(self._marks, (mark.at_ms, mark.id, mark))
+        del self._marks[:-MARKS_KEPT]
+        return mark
+
+    def _list_marks(self, request: mq.ListMarks, scribe: Scribe) -> list[Mark]:
+        return [mark for at_ms, _, mark in self._marks if at_ms >= request.since_ms]
+
+
+def _key_of(cursor: str) -> tuple[int, str]:
+    start, _, task = cursor.partition(" ")
+    return int(start), task

@@ -1,0 +1,36 @@
+-- Statements about roll-ups and marks; see statements.py.
+
+-- name: metrics_cursor
+SELECT at, seen_ms FROM [metrics_cursor] WHERE queue = ?
+
+-- name: metrics_cursor_save
+INSERT OR REPLACE INTO [metrics_cursor] (queue, at, seen_ms) VALUES (?, ?, ?)
+
+-- name: metrics_row
+SELECT record FROM [metrics] WHERE queue = ? AND step_ms = ? AND start_ms = ? AND task = ?
+
+-- name: metrics_save
+INSERT OR REPLACE INTO [metrics] (queue, step_ms, start_ms, task, record) VALUES (?, ?, ?, ?, ?)
+
+-- name: metrics_read
+SELECT record FROM [metrics]
+WHERE queue = ?1 AND step_ms = ?2 AND (start_ms, task) > (?3, ?4) AND start_ms < ?5 AND (?6 IS NULL OR task = ?6)
+ORDER BY start_ms, task LIMIT ?7
+
+-- name: metrics_prune
+DELETE FROM [metrics] WHERE (queue, step_ms, start_ms, task) IN (
+    SELECT queue, step_ms, start_ms, task FROM [metrics] WHERE step_ms = ? AND start_ms < ?
+    ORDER BY start_ms LIMIT ?
+)
+
+-- name: mark
+SELECT at_ms, label FROM [mark] WHERE id = ?
+
+-- name: mark_insert
+INSERT INTO [mark] (id, at_ms, label) VALUES (?, ?, ?)
+
+-- name: mark_trim
+DELETE FROM [mark] WHERE id IN (SELECT id FROM [mark] ORDER BY at_ms DESC, id DESC LIMIT -1 OFFSET ?)
+
+-- name: mark_list
+SELECT id, at_ms, label FROM [mark] WHERE at_ms >= ? ORDER BY at_ms, id

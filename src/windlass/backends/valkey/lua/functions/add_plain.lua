@@ -1,0 +1,18 @@
+-- add_plain: adds plain jobs to one queue in one step; ids that are known answer for themselves.
+-- KEYS: queue root
+-- ARGV: now or '', then of every job its id and its text: length of task (1 byte), task, tail as `add` takes it
+-- returns: now, 1 when the queue became known, then position and answer (as `add` gives it) of every job that was
+--          not simply added and waits now
+-- emits: enqueued, deduplicated, removed
+local now, micros = now_from(args[1])
+local q = open(keys[1], now)
+local ids = {}
+for at = 2, #args, 2 do
+  ids[at / 2] = args[at]
+end
+prepare_ids(q, ids)
+local first, new = take_numbers({ q }, #ids, true, micros)
+local answer = { q.now, #new }
+add_plain(q, args, first, answer)
+close(q)
+return answer

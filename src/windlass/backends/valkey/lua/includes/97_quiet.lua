@@ -1,0 +1,13 @@
+-- What goes when nothing happened in a queue for a day.
+
+-- The event log as a whole; the numbers of its events live in the root and never come again.
+local function drop_quiet_events(q)
+  local newest = redis.call('XREVRANGE', q.v, '+', '-', 'COUNT', 1)[1]
+  if newest then
+    local _, at_ms = cmsgpack.unpack_one(newest[2][2], 1)
+    if at_ms <= q.now - EVENTS_KEPT_MS then
+      redis.call('HSET', q.root, 'ev0', redis.call('HGET', q.root, 'ev') + 1)
+      redis.call('UNLINK', q.v)
+    end
+  end
+end

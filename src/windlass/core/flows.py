@@ -1,0 +1,97 @@
+"""What edges do to a job: it is blocked, it becomes ready, it fails with its child.
+
+Pure, like ``core.transitions``, on which it is built. A store finds the edges and calls:
+
+* ``block`` when a job that has not started gets something to wait for;
+* ``after_edge`` each time one of its edges was settled;
+* ``review`` when a job has just been blocked, for edges may have been settled before;
+* ``end_of`` to know what to tell the dependents of a job that ended.
+"""
+
+from __future__ import annotations
+
+from windlass.core.edges import ChildEnd, Edge, EdgeStatus, OnFailure
+from windlass.core.job import ERRORS_KEPT, AttemptOutcome, ErrorInfo, EventType, JobRecord, attempt_record
+from windlass.core.states import PENDING, JobState
+from windlass.core.transitions import Scribe, finish, promote
+
+DEPENDENCY_CLASS = "DependencyFailed"
+#: Not started yet, nor waiting for a signal: these wait when they get something to wait for.
+BLOCKABLE = PENDING - {JobState.BLOCKED, JobState.SUSPENDED}
+
+
+def block(job: JobRecord, scribe: Scribe) -> bool:
+    """Make a job that has not started wait for its dependencies; whether that changed anything.
+
+    A due time stays and counts again once it is unblocked. A running job goes on: it waits when its handler
+    says so.
+    """
+    if job.state not in BLOCKABLE:
+        return False
+    job.state = JobState.BLOCKED
+    scribe.note(job, EventType.BLOCKED)
+    return True
+
+
+def unblock(job: JobRecord, scribe: Scribe) -> None:
+    """Nothing holds a blocked job any more: it is ready, or scheduled when its due time is yet to come."""
+    if job.due_ms is not None and job.due_ms > scribe.now_ms:
+        job.state = JobState.SCHEDULED
+        job.ready_ms = job.due_ms
+        scribe.note(job, EventType.SCHEDULED, run_at_ms=job.due_ms)
+    else:
+        job.due_ms = None
+        promote(job, scribe)
+
+
+def after_edge(job: JobRecord, edge: Edge, *, has_open: bool, scribe: Scribe) -> bool:
+    """One edge of ``job`` was settled; whether that changed the job.
+
+    ``has_open``: whether other edges of it are open. Only a blocked job is changed: one that runs looks at
+    its children when it likes, one that ended has ended.
+    """
+    if job.state is not JobState.BLOCKED:
+        return False
+    if edge.broken:
+        fail_dependency(job, edge, scribe)
+    elif not has_open or (edge.status is EdgeStatus.FAILED and edge.on_failure is OnFailure.CONTINUE):
+        unblock(job, scribe)
+    else:
+        return False
+    return True
+
+
+def review(job: JobRecord, *, broken: Edge | None, has_open: bool, scribe: Scribe) -> None:
+    """Decide about a job that was blocked just now. ``broken``: its first edge that makes it fail."""
+    if broken is not None:
+        fail_dependency(job, broken, scribe)
+    elif not has_open:
+        unblock(job, scribe)
+
+
+def fail_dependency(job: JobRecord, edge: Edge, scribe: Scribe) -> None:
+    """End a blocked job whose child did not complete."""
+    message = f"job {edge.child.id} of queue {edge.child.queue} did not complete: {edge.reason}"
+    error = ErrorInfo(scribe.now_ms, 0, DEPENDENCY_CLASS, message, "", DEPENDENCY_CLASS)
+    job.errors = [*job.errors, error][-ERRORS_KEPT:]
+    scribe.history.append(attempt_record(job, AttemptOutcome.FAILED, scribe.now_ms, error=error))
+    finish(job, JobState.FAILED, scribe, reason="dependency_failed")
+    scribe.note(
+        job, EventType.FAILED, reason="dependency_failed", error_class=DEPENDENCY_CLASS, message=message[:500]
+    )
+
+
+def end_of(job: JobRecord) -> ChildEnd:
+    """What the dependents of a job are told: how it ended, or that its record goes before it ended."""
+    if job.state is JobState.COMPLETED:
+        return ChildEnd(child=job.ref, seq=job.seq, completed=True, value=job.result, codec=job.result_codec)
+    last = job.errors[-1] if job.errors and job.state is JobState.FAILED else None
+    error = f"{last.error_class}: {last.message}"[:500] if last else ""
+    match job.state:
+        case JobState.FAILED:
+            reason = job.reason or "failed"
+        case JobState.CANCELLED:
+            reason = "cancelled"
+        case _:
+            reason = "removed"
+    return ChildEnd(child=job.ref, seq=job.seq, completed=False, reason=reason, error=error)

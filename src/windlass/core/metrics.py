@@ -1,0 +1,147 @@
+"""Roll-ups of the history: what happened per task in each minute and each hour, in integers that add up.
+
+A row counts attempts by outcome in the window in which they ended, and measures their waits and run times
+in histograms, so any rows can be merged, in any order, into the figures of a longer time.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable
+from typing import Literal
+
+import msgspec
+
+from windlass.core import histogram
+from windlass.core.job import AttemptOutcome, AttemptRecord
+
+Step = Literal["minute", "hour"]
+
+STEP_MS: dict[Step, int] = {"minute": 60_000, "hour": 3_600_000}
+#: How long roll-ups are kept.
+KEPT_MS: dict[Step, int] = {"minute": 90 * 86_400_000, "hour": 5 * 365 * 86_400_000}
+#: Attempt records that one step of a roll-up reads.
+RECORDS_PER_STEP = 1_000
+#: Deploy marks that are kept, the newest.
+MARKS_KEPT = 1_000
+
+#: Outcomes of attempts that ran to their end, for better or worse.
+RAN = (AttemptOutcome.COMPLETED, AttemptOutcome.FAILED, AttemptOutcome.RETRYING)
+
+
+class Measure(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """Milliseconds of many attempts: how many, their sum, the longest, and a histogram by bucket."""
+
+    count: int = 0
+    sum_ms: int = 0
+    max_ms: int = 0
+    buckets: dict[int, int] = {}
+
+    def add(self, ms: int) -> None:
+        """Take in one value. Below zero (a clock that went back) counts as zero."""
+        ms = max(ms, 0)
+        bucket = histogram.bucket_of(ms)
+        self.count += 1
+        self.sum_ms += ms
+        self.max_ms = max(self.max_ms, ms)
+        self.buckets[bucket] = self.buckets.get(bucket, 0) + 1
+
+    def merge(self, other: Measure) -> None:
+        """Take in all values of another measure."""
+        self.count += other.count
+        self.sum_ms += other.sum_ms
+        self.max_ms = max(self.max_ms, other.max_ms)
+        for bucket, count in other.buckets.items():
+            self.buckets[bucket] = self.buckets.get(bucket, 0) + count
+
+    @property
+    def average_ms(self) -> float | None:
+        return self.sum_ms / self.count if self.count else None
+
+    def percentile_ms(self, per_mille: int) -> float | None:
+        """The value that ``per_mille`` thousandths do not exceed, within 2 %; None without values."""
+        found = histogram.percentile(sorted(self.buckets.items()), per_mille)
+        return None if found is None else min(found, float(self.max_ms))
+
+
+class MetricsRow(msgspec.Struct, kw_only=True):
+    """What happened to one task of a queue in one window of time."""
+
+    #: The beginning of the window, in milliseconds since 1970.
+    start_ms: int
+    task: str
+    #: Attempts by outcome, as in the history.
+    outcomes: dict[str, int] = {}
+    wait: Measure = msgspec.field(default_factory=Measure)
+    duration: Measure = msgspec.field(default_factory=Measure)
+
+    def merge(self, other: MetricsRow) -> None:
+        """Take in another row."""
+        for outcome, count in other.outcomes.items():
+            self.outcomes[outcome] = self.outcomes.get(outcome, 0) + count
+        self.wait.merge(other.wait)
+        self.duration.merge(other.duration)
+
+    @property
+    def runs(self) -> int:
+        """Attempts that ran to their end."""
+        return sum(self.outcomes.get(outcome, 0) for outcome in RAN)
+
+
+class MetricsCursor(msgspec.Struct, frozen=True, kw_only=True):
+    """How far a queue's history is rolled up, and the range that its log holds."""
+
+    queue: str
+    at: int
+    newest: int
+    oldest: int
+
+
+class Mark(msgspec.Struct, frozen=True, kw_only=True):
+    """Something that people want to see beside the figures: a deploy, say."""
+
+    id: str
+    at_ms: int
+    label: str
+
+
+def window_start(at_ms: int, step: Step) -> int:
+    """The beginning of the window that holds an instant."""
+    return at_ms - at_ms % STEP_MS[step]
+
+
+def rows_of(records: Iterable[AttemptRecord]) -> list[MetricsRow]:
+    """The minute rows of some attempts of one queue, by time and task."""
+    rows: dict[tuple[int, str], MetricsRow] = {}
+    for record in records:
+        key = (window_start(record.finished_ms, "minute"), record.task)
+        row = rows.get(key)
+        if row is None:
+            row = rows[key] = MetricsRow(start_ms=key[0], task=key[1])
+        row.outcomes[record.outcome.value] = row.outcomes.get(record.outcome.value, 0) + 1
+        if record.wait_ms is not None:
+            row.wait.add(record.wait_ms)
+        if record.duration_ms is not None:
+            row.duration.add(record.duration_ms)
+    return [rows[key] for key in sorted(rows)]
+
+
+def merged(rows: Iterable[MetricsRow], step: Step) -> list[MetricsRow]:
+    """Rows of the windows of ``step``, by time and task: those of finer rows added up."""
+    found: dict[tuple[int, str], MetricsRow] = {}
+    for row in rows:
+        key = (window_start(row.start_ms, step), row.task)
+        if key in found:
+            found[key].merge(row)
+        else:
+            found[key] = copy.deepcopy(row)
+            found[key].start_ms = key[0]
+    return [found[key] for key in sorted(found)]
+
+
+def total(rows: Iterable[MetricsRow], task: str = "") -> MetricsRow:
+    """All rows as one."""
+    result = MetricsRow(start_ms=0, task=task)
+    for row in rows:
+        result.merge(row)
+    return result

@@ -1,0 +1,402 @@
+"""Recurring schedules: their rule, their slots, and every decision about them, as pure functions.
+
+A *slot* is an instant at which a schedule is due. Each slot makes at most one job, whose id is derived from
+schedule and slot; the next slot is computed from the slot before, never from the clock, so nothing drifts.
+Stores only compare and set: ``FireSchedule`` names the slot that it fires, and one of many wins.
+
+How wall clocks that jump are treated:
+
+* a rule that names hours (``30 2 * * *``) follows the wall clock: a local time that is skipped fires at the
+  jump, one that comes twice fires the first time only;
+* a rule that runs in every hour (``*/5 * * * *``) follows real time and notices nothing.
+
+What is late and what is missed: a slot that nobody fired within a minute is *missed*, and the schedule's
+``missed`` rule says what becomes of it. Before that it is late, and is simply fired.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime, timedelta, tzinfo
+from typing import Any, Literal
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+import msgspec
+from cronsim import CronSim, CronSimError
+
+from windlass.core.ids import content_id
+from windlass.core.job import NewJob
+from windlass.core.options import Duration, check_known, instant_to_ms, seconds_to_ms
+from windlass.errors import ConfigError
+
+#: A slot that nobody fired this long after its time counts as missed.
+LATE_MS = 60_000
+#: Most slots of one schedule that are fired in one step.
+SLOTS_PER_STEP = 100
+#: Schedules that one step of a scheduler looks at.
+SCHEDULES_PER_STEP = 100
+_MIN_EVERY_MS = 100
+
+Missed = Literal["skip", "once", "all"]
+Overlap = Literal["allow", "skip"]
+#: A rule of one's own: the first slot after an instant (given in the schedule's time zone), or None.
+Strategy = Callable[[datetime], datetime | None]
+
+_ALIASES = {
+    "@yearly": "0 0 1 1 *",
+    "@annually": "0 0 1 1 *",
+    "@monthly": "0 0 1 * *",
+    "@weekly": "0 0 * * 0",
+    "@daily": "0 0 * * *",
+    "@midnight": "0 0 * * *",
+    "@hourly": "0 * * * *",
+}
+
+
+class Rule(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What decides the slots of a schedule. Exactly one of ``cron``, ``every_ms`` and ``strategy`` is set."""
+
+    cron: str | None = None
+    every_ms: int | None = None
+    #: Name of a strategy that the application registered.
+    strategy: str | None = None
+    timezone: str = "UTC"
+    #: No slot before this instant; the grid of ``every_ms`` begins here.
+    start_ms: int | None = None
+
+
+class ScheduleRecord(msgspec.Struct, kw_only=True):
+    """A schedule as its store knows it. Names are unique within a queue."""
+
+    queue: str
+    name: str
+    #: What is added at each slot. Its id and request id are empty; each slot has its own.
+    template: NewJob
+    rule: Rule
+    #: No slot after this instant, and no more jobs than this in all.
+    end_ms: int | None = None
+    limit: int | None = None
+    missed: Missed = "skip"
+    overlap: Overlap = "allow"
+    #: Which code it comes from ("" = made by hand): what a deploy may remove.
+    source: str = ""
+    paused: bool = False
+    #: The next slot; None when there is none any more.
+    next_ms: int | None = None
+    #: The slot that was fired last (or when it was run by hand), and the job that came of it.
+    last_ms: int | None = None
+    last_job_id: str | None = None
+    #: Jobs made by slots, and slots left out because the job before was not finished.
+    fired: int = 0
+    skipped: int = 0
+
+
+class Schedule(msgspec.Struct, frozen=True, kw_only=True):
+    """When something is to happen again and again. Set one of ``cron``, ``every`` and ``strategy``."""
+
+    #: Five fields (or six, seconds first), or ``@hourly``, ``@daily``, ``@weekly``, ``@monthly``,
+    #: ``@yearly``.
+    cron: str | None = None
+    #: Seconds (or a timedelta) between two slots.
+    every: Duration | None = None
+    #: A rule of the application's own: ``Windlass(schedule_strategies={name: function})``.
+    strategy: str | None = None
+    timezone: str = "UTC"
+    #: Bounds: aware datetimes or seconds since 1970.
+    start: datetime | float | None = None
+    end: datetime | float | None = None
+    #: Most jobs in all.
+    limit: int | None = None
+    #: Slots that nobody fired within a minute: ``skip`` them, make up for them ``once``, or run ``all``.
+    missed: Missed = "skip"
+    #: ``skip``: no new job while the one before is unfinished.
+    overlap: Overlap = "allow"
+
+    def __post_init__(self) -> None:
+        if sum(given is not None for given in (self.cron, self.every, self.strategy)) != 1:
+            raise ConfigError("schedule", "given exactly one of cron, every and strategy")
+        zone(self.timezone)
+        if self.cron is not None:
+            check_cron(self.cron)
+        if self.every is not None:
+            seconds_to_ms(self.every, "every", minimum=_MIN_EVERY_MS / 1000)
+        if self.limit is not None and (
+            isinstance(self.limit, bool) or not isinstance(self.limit, int) or self.limit < 1
+        ):
+            raise ConfigError("limit", "a whole number from 1, or None", self.limit)
+        if self.missed not in ("skip", "once", "all"):
+            raise ConfigError("missed", "skip, once or all", self.missed)
+        if self.overlap not in ("allow", "skip"):
+            raise ConfigError("overlap", "allow or skip", self.overlap)
+        if self.end_ms is not None and self.rule.start_ms is not None and self.end_ms < self.rule.start_ms:
+            raise ConfigError("end", "not before start", self.end)
+
+    @property
+    def rule(self) -> Rule:
+        """The part that decides the slots, as stores keep it."""
+        return Rule(
+            cron=None if self.cron is None else " ".join(_ALIASES.get(self.cron, self.cron).split()),
+            every_ms=None if self.every is None else seconds_to_ms(self.every, "every"),
+            strategy=self.strategy,
+            timezone=self.timezone,
+            start_ms=None if self.start is None else instant_to_ms(self.start, "start"),
+        )
+
+    @property
+    def end_ms(self) -> int | None:
+        return None if self.end is None else instant_to_ms(self.end, "end")
+
+    def record(self, queue: str, name: str, template: NewJob, source: str = "") -> ScheduleRecord:
+        """The record to put into a store."""
+        return ScheduleRecord(
+            queue=queue,
+            name=name,
+            template=template,
+            rule=self.rule,
+            end_ms=self.end_ms,
+            limit=self.limit,
+            missed=self.missed,
+            overlap=self.overlap,
+            source=source,
+        )
+
+
+#: Other systems' names for what a schedule says.
+_OTHER_NAMES = {
+    "pattern": "cron",
+    "tz": "timezone",
+    "start_date": "start",
+    "startDate": "start",
+    "end_date": "end",
+    "endDate": "end",
+}
+SCHEDULE_OPTIONS = frozenset(Schedule.__struct_fields__)
+
+
+def to_schedule(given: Schedule | Mapping[str, Any]) -> Schedule:
+    """A schedule from any accepted spelling: a ``Schedule``, or a mapping with ``pattern`` or ``every``."""
+    if isinstance(given, Schedule):
+        return given
+    if not isinstance(given, Mapping):
+        raise ConfigError("schedule", 'a Schedule, or {"cron": ...} or {"every": ...}', given)
+    named = {_OTHER_NAMES.get(key, key): value for key, value in given.items()}
+    check_known(named, SCHEDULE_OPTIONS, "schedule option")
+    return Schedule(**named)
+
+
+# --- slots ----------------------------------------------------------------------------------------
+
+
+def zone(name: str) -> tzinfo:
+    """The time zone of that name, or ``ConfigError``."""
+    if name == "UTC":
+        return UTC
+    try:
+        return ZoneInfo(name)
+    except (ZoneInfoNotFoundError, ValueError, TypeError, OSError):
+        raise ConfigError("timezone", "a name such as Europe/Berlin", name) from None
+
+
+def check_cron(expression: object) -> None:
+    """Refuse what is no cron expression, or has no slot in the next 50 years."""
+    if not isinstance(expression, str):
+        raise ConfigError("cron", "a text such as '*/5 * * * *'", expression)
+    try:
+        next(CronSim(_ALIASES.get(expression, expression), datetime(2024, 1, 1)))
+    except (CronSimError, StopIteration) as exc:
+        why = f" ({exc})" if str(exc) else ""
+        raise ConfigError("cron", f"five fields such as '*/5 * * * *'{why}", expression) from None
+
+
+def next_slot(
+    rule: Rule, after_ms: int, *, grid_ms: int | None = None, strategies: Mapping[str, Strategy] | None = None
+) -> int | None:
+    """The first slot after ``after_ms``; None when there is none.
+
+    ``grid_ms`` is any slot of the schedule: intervals are counted from it (else from ``start_ms``, else
+    from ``after_ms``). Raises ``ConfigError`` for a strategy that is not among ``strategies``.
+    """
+    if rule.every_ms is not None:
+        grid_ms = rule.start_ms if grid_ms is None else grid_ms
+        if grid_ms is None:
+            return after_ms + rule.every_ms
+        return grid_ms + max((after_ms - grid_ms) // rule.every_ms + 1, 0) * rule.every_ms
+    if rule.start_ms is not None:
+        after_ms = max(after_ms, rule.start_ms - 1)
+    after = datetime.fromtimestamp(after_ms / 1000, UTC)
+    if rule.cron is not None:
+        slot = _after_cron(rule.cron, zone(rule.timezone), after)
+    else:
+        slot = _after_strategy(rule, after, strategies or {})
+    return None if slot is None else round(slot.timestamp() * 1000)
+
+
+def _after_strategy(rule: Rule, after: datetime, strategies: Mapping[str, Strategy]) -> datetime | None:
+    strategy = strategies.get(rule.strategy or "")
+    if strategy is None:
+        raise ConfigError("strategy", f"one that this app knows ({', '.join(strategies)})", rule.strategy)
+    slot = strategy(after.astimezone(zone(rule.timezone)))
+    if slot is not None and (slot.tzinfo is None or slot <= after):
+        raise ConfigError(
+            "strategy", f"a function that gives an aware datetime after {after}", (rule.strategy, slot)
+        )
+    return slot
+
+
+def _after_cron(expression: str, tz: tzinfo, after: datetime) -> datetime | None:
+    try:
+        ticks = CronSim(expression, after if tz is UTC else after.astimezone(tz))
+        if tz is UTC or len(ticks.hours) == 24:
+            return next(ticks).astimezone(UTC)
+        return _after_by_wall_clock(expression, tz, after)
+    except StopIteration:
+        return None
+
+
+def _after_by_wall_clock(expression: str, tz: tzinfo, after: datetime) -> datetime:
+    """The first slot after ``after`` of a rule about the local time of day."""
+    for wall in CronSim(expression, after.astimezone(tz).replace(tzinfo=None)):
+        slot = wall.replace(tzinfo=tz, fold=0).astimezone(UTC)
+        if slot.astimezone(tz).replace(tzinfo=None) != wall:
+            slot = _jump_over(wall, tz)
+        if slot > after:  # not the second coming of an hour, and not a jump that was taken already
+            return slot
+    raise StopIteration
+
+
+def _jump_over(wall: datetime, tz: tzinfo) -> datetime:
+    """When the clock jumped over ``wall``, a local time that never was."""
+    early, late = (wall.replace(tzinfo=tz, fold=fold).astimezone(UTC) for fold in (1, 0))
+    while late - early > timedelta(seconds=1):
+        middle = (early + (late - early) / 2).replace(microsecond=0)
+        if middle.astimezone(tz).replace(tzinfo=None) >= wall:
+            late = middle
+        else:
+            early = middle
+    return late
+
+
+# --- decisions ------------------------------------------------------------------------------------
+
+
+def first_slot(
+    schedule: ScheduleRecord, now_ms: int, strategies: Mapping[str, Strategy] | None = None
+) -> int | None:
+    """The first slot of a schedule that is put into a store now."""
+    start_ms = schedule.rule.start_ms
+    after_ms = now_ms - 1 if start_ms is not None and start_ms >= now_ms else now_ms
+    return _within(schedule, next_slot(schedule.rule, after_ms, strategies=strategies))
+
+
+def slot_after(
+    schedule: ScheduleRecord, after_ms: int, strategies: Mapping[str, Strategy] | None = None
+) -> int | None:
+    """The first slot of a stored schedule after ``after_ms``."""
+    grid_ms = schedule.next_ms if schedule.next_ms is not None else schedule.last_ms
+    return _within(schedule, next_slot(schedule.rule, after_ms, grid_ms=grid_ms, strategies=strategies))
+
+
+def _within(schedule: ScheduleRecord, slot_ms: int | None) -> int | None:
+    if slot_ms is None or (schedule.end_ms is not None and slot_ms > schedule.end_ms):
+        return None
+    return slot_ms
+
+
+class Firing(msgspec.Struct, frozen=True):
+    """What is to be done about a due schedule: jobs for these slots, and where it goes on."""
+
+    slots: list[int]
+    next_ms: int | None
+
+
+def plan_firing(
+    schedule: ScheduleRecord, now_ms: int, strategies: Mapping[str, Strategy] | None = None
+) -> Firing:
+    """The slots of a due schedule that make a job now. Bounded: ``next_ms`` may be due again at once."""
+    due_ms = schedule.next_ms
+    if due_ms is None or due_ms > now_ms:
+        raise ConfigError("schedule", "one that is due", schedule.name)
+    is_missed = due_ms <= now_ms - LATE_MS
+    if is_missed and schedule.missed == "once":
+        return Firing([due_ms], slot_after(schedule, now_ms, strategies))
+    slot_ms: int | None = due_ms
+    if is_missed and schedule.missed == "skip":
+        slot_ms = slot_after(schedule, now_ms - LATE_MS, strategies)
+    slots: list[int] = []
+    while slot_ms is not None and slot_ms <= now_ms and len(slots) < SLOTS_PER_STEP:
+        slots.append(slot_ms)
+        slot_ms = slot_after(schedule, slot_ms, strategies)
+    return Firing(slots, slot_ms)
+
+
+def slot_job_id(name: str, slot: int | str) -> str:
+    """The id of the job of one slot: the same wherever it is computed."""
+    safe = all(char.isascii() and (char.isalnum() or char in "._-") for char in name)
+    return f"{name if safe and len(name) <= 200 else content_id(name)}.{slot}"
+
+
+def slot_job(schedule: ScheduleRecord, slot: int | str) -> NewJob:
+    """The job of one slot, or of a run by hand (a text instead of a slot). It says where it comes from."""
+    job = copy.copy(schedule.template)
+    job.id = job.request_id = slot_job_id(schedule.name, slot)
+    slot_ms = slot if isinstance(slot, int) else None
+    job.options = msgspec.structs.replace(job.options, schedule=schedule.name, slot_ms=slot_ms)
+    return job
+
+
+def put(old: ScheduleRecord | None, new: ScheduleRecord) -> ScheduleRecord:
+    """The record after ``new`` was put where ``old`` was.
+
+    As long as the rule is the same, the next slot and the counts stay; a pause stays in any case.
+    """
+    record = copy.copy(new)
+    record.last_ms, record.last_job_id, record.fired, record.skipped = None, None, 0, 0
+    if old is not None:
+        record.paused = old.paused
+        record.last_ms, record.last_job_id = old.last_ms, old.last_job_id
+        if old.rule == new.rule:
+            record.fired, record.skipped = old.fired, old.skipped
+            record.next_ms = old.next_ms if old.next_ms is not None else new.next_ms
+    record.next_ms = _bounded(record, record.next_ms)
+    return record
+
+
+def pause(schedule: ScheduleRecord, paused: bool, next_ms: int | None) -> bool:
+    """Pause or resume; whether that changed something. A resumed schedule goes on with ``next_ms``."""
+    if schedule.paused is paused:
+        return False
+    schedule.paused = paused
+    if not paused:
+        schedule.next_ms = _bounded(schedule, next_ms)
+    return True
+
+
+def may_fire(schedule: ScheduleRecord, slot_ms: int) -> bool:
+    """Whether the slot that somebody wants to fire is still the one to be fired."""
+    return not schedule.paused and schedule.next_ms == slot_ms
+
+
+def jobs_to_add(schedule: ScheduleRecord, jobs: list[NewJob], *, last_unfinished: bool) -> list[NewJob]:
+    """Those of the slots' jobs that may be added: within the limit, and without overlap if so asked."""
+    if schedule.overlap == "skip":
+        jobs = [] if last_unfinished else jobs[:1]
+    if schedule.limit is not None:
+        jobs = jobs[: max(schedule.limit - schedule.fired, 0)]
+    return jobs
+
+
+def advance(schedule: ScheduleRecord, slots: list[int], added: list[NewJob], next_ms: int | None) -> None:
+    """Note that ``slots`` were fired; ``added`` are the jobs of the first of them, as far as allowed."""
+    schedule.fired += len(added)
+    schedule.skipped += len(slots) - len(added)
+    if added:
+        schedule.last_ms, schedule.last_job_id = slots[len(added) - 1], added[-1].id
+    schedule.next_ms = _bounded(schedule, next_ms)
+
+
+def _bounded(schedule: ScheduleRecord, next_ms: int | None) -> int | None:
+    """``next_ms`` as far as limit and end allow it."""
+    if schedule.limit is not None and schedule.fired >= schedule.limit:
+        return None
+    return _within(schedule, next_ms)

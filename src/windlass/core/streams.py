@@ -1,0 +1,57 @@
+"""Live output of a job: a numbered, bounded run of chunks.
+
+Chunks are numbered from 1, without gaps, over all attempts. An attempt numbers its own from 1 as well: the
+store adds what stood there when that attempt wrote first, so a repeated request never doubles a chunk and
+a new attempt never overwrites an old one's.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+#: Chunks and bytes kept per job: the oldest go first, and readers are told.
+STREAM_CHUNKS = 10_000
+STREAM_BYTES = 16 * 1024 * 1024
+
+
+class Chunk(msgspec.Struct, frozen=True, array_like=True):
+    """One piece of output. ``delivery`` tells the run that wrote it."""
+
+    index: int
+    delivery: int
+    data: bytes
+
+
+class StreamHead(msgspec.Struct):
+    """Where a job's stream stands."""
+
+    #: Number of the newest and of the oldest kept chunk (``last`` 0: none yet).
+    last: int = 0
+    oldest: int = 1
+    size: int = 0
+    #: The run that wrote last, and the number of the last chunk before it.
+    delivery: int = 0
+    base: int = 0
+
+
+def accept(head: StreamHead, delivery: int, first: int, chunks: list[bytes]) -> list[Chunk]:
+    """The chunks that are new, numbered; ``first`` is the attempt's own number of the first of ``chunks``.
+
+    Chunks that are there already are left out. The head moves along; a gap is a mistake of the caller.
+    """
+    if delivery != head.delivery:
+        head.delivery, head.base = delivery, head.last
+    at = head.base + first
+    if at > head.last + 1:
+        raise ValueError(f"chunk {first} would leave a gap: the attempt wrote {head.last - head.base}")
+    new = [Chunk(index, delivery, data) for index, data in enumerate(chunks, at) if index > head.last]
+    if new:
+        head.last = new[-1].index
+        head.size += sum(len(chunk.data) for chunk in new)
+    return new
+
+
+def too_much(head: StreamHead) -> bool:
+    """Whether the oldest chunk must go. The newest always stays."""
+    kept = head.last - head.oldest + 1
+    return kept > STREAM_CHUNKS or (head.size > STREAM_BYTES and kept > 1)

@@ -1,0 +1,252 @@
+"""Schedules as users see them: put, look at, pause, run now, remove; and those that the code declares.
+
+A schedule belongs to a queue and has a name there. Whoever changes one asks the store for its time first,
+so that clocks of producers do not matter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+from windlass.backend import schedules as sq
+from windlass.core.ids import check_task_name, new_id
+from windlass.core.job import NewJob
+from windlass.core.options import check_known
+from windlass.core.schedules import (
+    Rule,
+    Schedule,
+    ScheduleRecord,
+    Strategy,
+    first_slot,
+    slot_after,
+    slot_job,
+    to_schedule,
+)
+from windlass.errors import ConfigError, ScheduleNotFoundError
+from windlass.payload import unpack
+from windlass.serde import get_codec
+
+if TYPE_CHECKING:
+    from windlass.backend.store import Store
+    from windlass.queue import Queue
+
+
+class ScheduleInfo:
+    """A schedule as it is in the store."""
+
+    def __init__(self, record: ScheduleRecord) -> None:
+        self.record = record
+
+    def __repr__(self) -> str:
+        when = "no next run" if self.next_run is None else f"next at {self.next_run.isoformat()}"
+        return f"<Schedule {self.name} of queue {self.queue}: {'paused' if self.paused else when}>"
+
+    @property
+    def queue(self) -> str:
+        return self.record.queue
+
+    @property
+    def name(self) -> str:
+        return self.record.name
+
+    @property
+    def task(self) -> str:
+        """The name of the task that its jobs run."""
+        return self.record.template.task
+
+    @property
+    def data(self) -> Any:
+        """What its jobs get."""
+        template = self.record.template
+        return unpack(get_codec(template.codec).decode(template.payload)).data
+
+    @property
+    def cron(self) -> str | None:
+        return self.record.rule.cron
+
+    @property
+    def every(self) -> float | None:
+        """Seconds between two slots."""
+        every_ms = self.record.rule.every_ms
+        return None if every_ms is None else every_ms / 1000
+
+    @property
+    def timezone(self) -> str:
+        return self.record.rule.timezone
+
+    @property
+    def paused(self) -> bool:
+        return self.record.paused
+
+    @property
+    def source(self) -> str:
+        """The application whose code declares it; empty when it was made by hand."""
+        return self.record.source
+
+    @property
+    def next_run(self) -> datetime | None:
+        """Its next slot; None when there is none any more."""
+        return _instant(self.record.next_ms)
+
+    @property
+    def last_run(self) -> datetime | None:
+        """The slot that made its last job, or when it was run by hand."""
+        return _instant(self.record.last_ms)
+
+    @property
+    def last_job_id(self) -> str | None:
+        return self.record.last_job_id
+
+    @property
+    def fired(self) -> int:
+        """Jobs that its slots made."""
+        return self.record.fired
+
+    @property
+    def skipped(self) -> int:
+        """Slots without a job, because the job before was unfinished."""
+        return self.record.skipped
+
+
+def _instant(ms: int | None) -> datetime | None:
+    return None if ms is None else datetime.fromtimestamp(ms / 1000, UTC)
+
+
+class Schedules:
+    """The schedules of one queue."""
+
+    def __init__(self, queue: Queue, strategies: Mapping[str, Strategy]) -> None:
+        self._queue = queue
+        self._strategies = strategies
+
+    async def put(
+        self, name: str, schedule: Schedule | Mapping[str, Any], template: Mapping[str, Any] | None = None
+    ) -> ScheduleInfo:
+        """Make or change the schedule ``name``; see ``Queue.upsert_job_scheduler``."""
+        record = self.record(name, schedule, template)
+        (now_ms, _) = await self._find(name)
+        record.next_ms = first_slot(record, now_ms, self._strategies)
+        return ScheduleInfo(await self._queue.store.execute(sq.PutSchedule(schedule=record)))
+
+    def record(
+        self, name: str, schedule: Schedule | Mapping[str, Any], template: Mapping[str, Any] | None = None
+    ) -> ScheduleRecord:
+        """The checked record of a schedule that is not stored yet."""
+        return make_record(
+            self._queue.name, name, to_schedule(schedule), self._template(name, template or {})
+        )
+
+    def _template(self, name: str, given: Mapping[str, Any]) -> NewJob:
+        if not isinstance(given, Mapping):
+            raise ConfigError("template", 'an object like {"name": ..., "data": ..., "opts": {...}}', given)
+        options = {key: value for key, value in given.items() if key not in ("name", "data", "opts")}
+        options |= given.get("opts") or {}
+        return self._queue.prepare(given.get("name", name), given.get("data"), **options)
+
+    async def get(self, name: str) -> ScheduleInfo | None:
+        _, record = await self._find(name)
+        return None if record is None else ScheduleInfo(record)
+
+    async def list(self) -> list[ScheduleInfo]:
+        return await list_schedules(self._queue.store, queue=self._queue.name)
+
+    async def remove(self, name: str) -> bool:
+        request = sq.RemoveSchedule(queue=self._queue.name, name=name)
+        return await self._queue.store.execute(request)
+
+    async def pause(self, name: str) -> None:
+        request = sq.PauseSchedule(queue=self._queue.name, name=name, paused=True)
+        if not await self._queue.store.execute(request):
+            raise ScheduleNotFoundError(self._queue.name, name)
+
+    async def resume(self, name: str) -> None:
+        """Go on with the first slot from now on: those that passed meanwhile are not made up for."""
+        now_ms, record = await self._get(name)
+        next_ms = slot_after(record, now_ms, self._strategies)
+        request = sq.PauseSchedule(queue=self._queue.name, name=name, paused=False, next_ms=next_ms)
+        await self._queue.store.execute(request)
+
+    async def run(self, name: str) -> str:
+        """Add its job now, besides its slots; returns the job's id."""
+        _, record = await self._get(name)
+        job = slot_job(record, new_id())
+        request = sq.FireSchedule(queue=self._queue.name, name=name, slot_ms=None, jobs=[job])
+        if not (await self._queue.store.execute(request)).ok:
+            raise ScheduleNotFoundError(self._queue.name, name)
+        return job.id
+
+    async def _get(self, name: str) -> tuple[int, ScheduleRecord]:
+        now_ms, record = await self._find(name)
+        if record is None:
+            raise ScheduleNotFoundError(self._queue.name, name)
+        return now_ms, record
+
+    async def _find(self, name: str) -> tuple[int, ScheduleRecord | None]:
+        """The store's time, and the schedule of that name."""
+        check_task_name(name)
+        page = await self._queue.store.execute(sq.ListSchedules(queue=self._queue.name, name=name))
+        return page.now_ms, page.schedules[0] if page.schedules else None
+
+
+def make_record(queue: str, name: str, schedule: Schedule, template: NewJob) -> ScheduleRecord:
+    """The record of a schedule, checked, without its first slot."""
+    check_task_name(name)
+    if template.id != template.request_id:
+        raise ConfigError("job_id", "left out: the schedule names its jobs", template.id)
+    if template.run_at_ms is not None:
+        raise ConfigError("run_at", "left out: the schedule says when its jobs run")
+    template.id = template.request_id = ""
+    return schedule.record(queue, name, template)
+
+
+async def list_schedules(
+    store: Store, *, queue: str | None = None, source: str | None = None
+) -> list[ScheduleInfo]:
+    """Schedules of one queue or of all, by queue and name."""
+    found: list[ScheduleInfo] = []
+    cursor: str | None = None
+    while True:
+        page = await store.execute(sq.ListSchedules(queue=queue, source=source, cursor=cursor))
+        found += [ScheduleInfo(record) for record in page.schedules]
+        cursor = page.cursor
+        if cursor is None:
+            return found
+
+
+class CodeSchedules:
+    """Schedules that an application's code declares, and how they get into its store."""
+
+    def __init__(self, strategies: Mapping[str, Strategy]) -> None:
+        self._strategies = strategies
+        self._declared: dict[tuple[str, str], ScheduleRecord] = {}
+
+    def declare(self, record: ScheduleRecord) -> None:
+        """Add one; the same name twice in a queue is an error."""
+        _check_strategy(record.rule, self._strategies)
+        key = (record.queue, record.name)
+        if key in self._declared and self._declared[key].template.task != record.template.task:
+            raise ConfigError("name", f"unique among the schedules of queue {record.queue!r}", record.name)
+        self._declared[key] = record
+
+    def __len__(self) -> int:
+        return len(self._declared)
+
+    async def deploy(self, store: Store, source: str) -> tuple[int, list[ScheduleInfo]]:
+        """Make the store's schedules of ``source`` those of the code; returns how many, and those removed."""
+        before = await list_schedules(store, source=source)
+        now_ms = (await store.execute(sq.ListSchedules(limit=1))).now_ms
+        for record in self._declared.values():
+            record.source = source
+            record.next_ms = first_slot(record, now_ms, self._strategies)
+            await store.execute(sq.PutSchedule(schedule=record))
+        gone = [info for info in before if (info.queue, info.name) not in self._declared]
+        for info in gone:
+            await store.execute(sq.RemoveSchedule(queue=info.queue, name=info.name, source=source))
+        return len(self._declared), gone
+
+
+def _check_strategy(rule: Rule, strategies: Mapping[str, Strategy]) -> None:
+    if rule.strategy is not None:
+        check_known([rule.strategy], strategies, "schedule strategy")

@@ -1,0 +1,93 @@
+"""Fires schedules that are due. Runs on every worker: no job may be late because a leader is gone.
+
+The leader fires at once; the others look a second later and find nothing to do as long as there is a leader.
+Whoever fires names the slot, and the store lets one of them win.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+
+from windlass.backend import schedules as sq
+from windlass.backend.store import Store
+from windlass.core.probe import reach
+from windlass.core.schedules import ScheduleRecord, Strategy, plan_firing, slot_job
+from windlass.errors import ConfigError
+
+log = logging.getLogger("windlass.duties")
+
+#: How long those who do not lead wait for the leader to fire a slot.
+PATIENCE_MS = 1_000
+#: Look at least this often, hints or not.
+POLL_MS = 10_000
+#: How soon to look again at something that this process cannot fire.
+_LATER_MS = 5_000
+_MOST_ROUNDS = 100
+
+
+class Scheduler:
+    """A duty whose next turn is the next slot."""
+
+    name = "schedule"
+    leader_only = False
+
+    def __init__(
+        self,
+        store: Store,
+        strategies: Mapping[str, Strategy] | None = None,
+        leads: Callable[[], bool] = lambda: True,
+    ) -> None:
+        self._store = store
+        self._strategies = strategies or {}
+        self._leads = leads
+        #: How long until it should run again.
+        self.every_ms = 0
+
+    async def run_once(self) -> int:
+        """Fire every slot that is due, as far as it is ours; returns how many jobs were added."""
+        added = 0
+        for _ in range(_MOST_ROUNDS):
+            due = await self._store.execute(sq.DueSchedules())
+            wait_ms = POLL_MS if due.next_in_ms is None else min(due.next_in_ms, POLL_MS)
+            fired = 0
+            for schedule in due.schedules:
+                patience_ms = self._patience_ms(schedule, due.now_ms)
+                if patience_ms > 0:
+                    wait_ms = min(wait_ms, patience_ms)
+                elif (count := await self._fire(schedule, due.now_ms)) is None:
+                    wait_ms = min(wait_ms, _LATER_MS)
+                else:
+                    fired += 1
+                    added += count
+            self.every_ms = max(wait_ms, 1)
+            if not fired:
+                break
+        reach("schedule.done", added=added)
+        return added
+
+    def _patience_ms(self, schedule: ScheduleRecord, now_ms: int) -> int:
+        """How much longer to leave a due slot to the leader."""
+        if self._leads() or schedule.next_ms is None:
+            return 0
+        return schedule.next_ms + PATIENCE_MS - now_ms
+
+    async def _fire(self, schedule: ScheduleRecord, now_ms: int) -> int | None:
+        """Fire what is due of one schedule; None when this process does not know how."""
+        try:
+            firing = plan_firing(schedule, now_ms, self._strategies)
+        except ConfigError as exc:
+            log.warning(
+                "schedule %s of queue %s cannot be fired here: %s", schedule.name, schedule.queue, exc
+            )
+            return None
+        request = sq.FireSchedule(
+            queue=schedule.queue,
+            name=schedule.name,
+            slot_ms=schedule.next_ms,
+            jobs=[slot_job(schedule, slot) for slot in firing.slots],
+            slots=firing.slots,
+            next_ms=firing.next_ms,
+        )
+        reach("schedule.firing", name=schedule.name, slot_ms=schedule.next_ms)
+        return (await self._store.execute(request)).added
