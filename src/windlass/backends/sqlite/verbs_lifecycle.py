@@ -431,7 +431,8 @@ def _lease(step: Step, queue: str, rows: list[Row], request: rq.Claim) -> list[J
     task, ids, options_text, model = "", None, "", None
     for row in rows:
         seq, expires_ms, again = row[0], row[11], row[12]
-        if again or (expires_ms is not None and expires_ms <= now_ms) or not is_simple(row[7]):
+        special = row[7] != "{}" and not is_simple(row[7])
+        if again or special or (expires_ms is not None and expires_ms <= now_ms):
             if (job := _lease_old(step, queue, seq, request)) is not None:
                 leased.append(job)
                 until.setdefault(job.lease_until_ms or 0, []).append(seq)
@@ -514,7 +515,7 @@ def _settle_quick(step: Step, items: list[Settlement], seqs: list[int]) -> list[
             and end.outcome is Outcome.COMPLETE
             and row[1] == end.token
             and row[2] == end.id
-            and is_simple(row[7])
+            and (row[7] == "{}" or is_simple(row[7]))
             and completed.add(row, end)
         ):
             statuses.append(Settled.OK)
