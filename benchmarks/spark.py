@@ -4,25 +4,29 @@
     scripts/bench spark --records 200000    a quick look
 
 Records are written straight into the history log of an SQLite store, since running ten million jobs first
-would measure something else. Times are of this machine, with its other load; the last table counts files,
-rows and bytes and does not depend on it.
+would measure something else. Times are of this machine, with its other load: beside each stands the CPU time
+that this program took for it, of the driver, its JVM and all Python workers. The last table counts files,
+rows and bytes and does not depend on load.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import os
 import random
-import resource
 import shutil
 import sqlite3
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import msgspec
+import psutil
 
 from windlass.backend import requests as rq
 from windlass.backend.urls import open_backend
@@ -33,6 +37,8 @@ from windlass.core.job import AttemptOutcome, AttemptRecord, NewJob
 DAY_MS = 86_400_000
 FIRST_DAY = 1_735_689_600_000  # 2025-01-01
 CHUNK = 1_000
+#: How an old lake is filled for the last table.
+DAYS_PER_BATCH = 40
 QUEUES = ("mail", "pdf", "pay", "sync")
 TASKS = ("send", "render", "charge", "pull", "index")
 OUTCOMES = [AttemptOutcome.COMPLETED] * 93 + [AttemptOutcome.RETRYING] * 5 + [AttemptOutcome.FAILED] * 2
@@ -114,40 +120,95 @@ def day_records(day: int, per_queue: int) -> Callable[[str, int], Iterator[Attem
     return records
 
 
+# --- watching ourselves -----------------------------------------------------------------------------------
+
+
+def family() -> list[psutil.Process]:
+    """This process, its JVM and their Python workers."""
+    me = psutil.Process()
+    return [me, *me.children(recursive=True)]
+
+
+def cpu_seconds() -> float:
+    """CPU time of the family, of members that are gone too."""
+    total = 0.0
+    for process in family():
+        try:
+            total += sum(process.cpu_times()[:4])
+        except psutil.Error:
+            continue  # ended meanwhile: its parent has its time
+    return total
+
+
+class PeakMemory:
+    """The largest resident size of the family, and of its largest member, looked at twice a second."""
+
+    def __init__(self) -> None:
+        self.together = self.largest = 0
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._watch, daemon=True)
+
+    def __enter__(self) -> PeakMemory:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join()
+
+    def _watch(self) -> None:
+        while not self._stop.wait(0.5):
+            sizes = []
+            for process in family():
+                try:
+                    sizes.append(process.memory_info().rss)
+                except psutil.Error:
+                    continue
+            self.together = max(self.together, sum(sizes))
+            self.largest = max(self.largest, *sizes)
+
+    def __str__(self) -> str:
+        jvm, all_of_them = self.largest >> 20, self.together >> 20
+        return f"JVM {jvm:,} MiB, with the driver and all Python workers {all_of_them:,} MiB"
+
+
+@contextmanager
+def timed(what: str, records: int) -> Iterator[None]:
+    """Print how long a block took, and how many records that is a second."""
+    started, cpu = time.perf_counter(), cpu_seconds()
+    yield
+    seconds, cpu = time.perf_counter() - started, cpu_seconds() - cpu
+    print(
+        f"  {what:34}{seconds:8.1f} s {records / seconds:>10,.0f}/s   CPU {cpu:7.1f} s, "
+        f"{1e6 * cpu / records:5.1f} us each, {os.cpu_count()} free cores {records * 2 / cpu:>9,.0f}/s"
+        f"   load {os.getloadavg()[0]:.1f}",
+        flush=True,
+    )
+
+
 # --- what is measured -------------------------------------------------------------------------------------
 
 
-def measure_ingest(spark: Any, url: str, folder: Path, records: int) -> float:
-    """Log to bronze Parquet; returns records per second."""
+def ingest(spark: Any, url: str, folder: Path) -> None:
+    """Log to bronze Parquet."""
     from windlass.pipeline.transforms.attempts import as_bronze
 
     frame = spark.read.format("windlass").option("url", url).option("recordsPerPartition", 500_000).load()
-    started = time.perf_counter()
     frame.transform(as_bronze(source="bench", batch=1)).write.partitionBy("date").parquet(str(folder))
-    return records / (time.perf_counter() - started)
 
 
-def measure_rollups(spark: Any, folder: Path) -> dict[str, float]:
-    """Minute, hour and day roll-ups of the same Parquet: Spark, and DuckDB with the same histograms."""
+def spark_rollup(spark: Any, folder: Path) -> None:
+    """Minute, hour and day from bronze Parquet, written as Parquet."""
     from windlass.pipeline.transforms import rollups
 
-    seconds: dict[str, float] = {}
     out = folder.parent / "rollups"
-    for name in ("spark, first", "spark, again"):
-        shutil.rmtree(out, ignore_errors=True)
-        started = time.perf_counter()
-        parts = rollups.attempt_parts(spark.read.parquet(str(folder)))
-        rows = rollups.rollups_of(parts)
-        rows.write.partitionBy("grain", "date").parquet(str(out))
-        seconds[name] = time.perf_counter() - started
-    for name in ("duckdb, first", "duckdb, again"):
-        started = time.perf_counter()
-        _duckdb_rollup(folder)
-        seconds[name] = time.perf_counter() - started
-    return seconds
+    shutil.rmtree(out, ignore_errors=True)
+    rows = rollups.rollups_of(rollups.attempt_parts(spark.read.parquet(str(folder))))
+    rows.write.partitionBy("grain", "date").parquet(str(out))
 
 
-def _duckdb_rollup(folder: Path) -> None:
+def duckdb_rollup(folder: Path) -> None:
+    """The minute with the same counts and histograms, from the same files, kept in memory."""
     import duckdb
 
     from windlass.pipeline.histogram import EXACT, GROWTH
@@ -171,17 +232,14 @@ def _duckdb_rollup(folder: Path) -> None:
         )
 
 
-def measure_whole(spark: Any, url: str, lake: Path, max_records: int) -> tuple[float, int]:
-    """Everything: bronze, silver and gold; returns seconds and batches."""
+def whole(spark: Any, url: str, lake: Path, records: int, max_records: int) -> None:
+    """Bronze, silver and gold of the first ``records``."""
     from windlass.pipeline.run import Pipeline, RunOptions
 
     pipeline = Pipeline(spark, RunOptions(url=url, lake=str(lake), source="bench", max_records=max_records))
     pipeline.open()
-    started = time.perf_counter()
-    batches = len(
-        pipeline.run_once(lambda batch: print(f"    {batch.behind:>12,} records to go", flush=True))
-    )
-    return time.perf_counter() - started, batches
+    for _ in range(-(-records // max_records)):
+        pipeline.run_batch()
 
 
 def measure_new_day(spark: Any, folder: Path, days: int, per_queue: int) -> dict[str, Any]:
@@ -192,9 +250,12 @@ def measure_new_day(spark: Any, folder: Path, days: int, per_queue: int) -> dict
     url = make_store(path)
     for day in range(366 - days, 366):
         append_history(path, per_queue, day_records(day, per_queue))
-    pipeline = Pipeline(spark, RunOptions(url=url, lake=str(folder / f"days-{days}"), max_records=10**9))
+    batch = DAYS_PER_BATCH * per_queue * len(QUEUES)
+    pipeline = Pipeline(spark, RunOptions(url=url, lake=str(folder / f"days-{days}"), max_records=batch))
     pipeline.open()
     pipeline.run_once()
+    while pipeline.lake.state.version < 100:  # bronze holds the number of its batch: let it be the same
+        pipeline.open()
     append_history(path, per_queue, day_records(366, per_queue))
     (result,) = pipeline.run_once()
     return result.traffic
@@ -208,10 +269,10 @@ def print_new_day(one: dict[str, Any], many: dict[str, Any], days: int) -> bool:
     for side in ("read", "written"):
         for name in sorted({*one[side], *many[side]}):
             cells = [which[side].get(name, {"files": 0, "rows": 0, "bytes": 0}) for which in (one, many)]
-            same = same and all(cells[0][what] == cells[1][what] for what in ("files", "rows"))
+            same = same and cells[0] == cells[1]
             numbers = "".join(f"{c['files']:>9,}{c['rows']:>8,}{c['bytes']:>10,}" for c in cells)
             print(f"  {side:8}{name:18}{numbers}")
-    print("  files and rows are the same" if same else "  NOT the same")
+    print("  files, rows and bytes are the same" if same else "  NOT the same")
     return same
 
 
@@ -220,6 +281,7 @@ def main() -> None:
     parser.add_argument("--records", type=int, default=10_000_000)
     parser.add_argument("--days", type=int, default=365, help="age of the old lake in the last table")
     parser.add_argument("--day-records", type=int, default=250, help="records per queue and day there")
+    parser.add_argument("--whole-records", type=int, help="how many go through all layers (default: all)")
     parser.add_argument("--max-records", type=int, default=2_000_000)
     parser.add_argument("--master", default="local[2]")
     args = parser.parse_args()
@@ -236,23 +298,26 @@ def main() -> None:
 def measure(spark: Any, folder: Path, args: argparse.Namespace) -> None:
     per_queue = args.records // len(QUEUES)
     records = per_queue * len(QUEUES)
-    url = make_store(folder / "big.db")
-    started = time.perf_counter()
-    append_history(folder / "big.db", per_queue, day_records(0, per_queue))
-    print(f"  {records:,} records made in {time.perf_counter() - started:.1f} s", flush=True)
-    spark.range(1_000).selectExpr("sum(id)").collect()
-    rate = measure_ingest(spark, url, folder / "bronze", records)
-    size = sum(path.stat().st_size for path in (folder / "bronze").rglob("*.parquet"))
-    print(f"  into bronze      {rate:>12,.0f} records/s ({size / records:.1f} bytes each)", flush=True)
-    for name, seconds in measure_rollups(spark, folder / "bronze").items():
-        print(f"  roll-up, {name:15} {seconds:6.2f} s", flush=True)
-    seconds, batches = measure_whole(spark, url, folder / "lake", args.max_records)
-    print(f"  bronze, silver and gold {records / seconds:>8,.0f} records/s in {batches} batches", flush=True)
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
-    print(f"  driver (Python) peak {peak} MiB; JVM heap bounded by spark.driver.memory = 2g", flush=True)
+    url, bronze = make_store(folder / "big.db"), folder / "bronze"
+    with timed("records made", records):
+        append_history(folder / "big.db", per_queue, day_records(0, per_queue))
+    with PeakMemory() as peak:
+        with timed("into bronze", records):
+            ingest(spark, url, bronze)
+        size = sum(path.stat().st_size for path in bronze.rglob("*.parquet"))
+        print(f"  bronze has {size / records:.1f} bytes for each", flush=True)
+        for turn in ("first", "again"):
+            with timed(f"roll-up, Spark, {turn}", records):
+                spark_rollup(spark, bronze)
+            with timed(f"roll-up, DuckDB (minute), {turn}", records):
+                duckdb_rollup(bronze)
+        many = min(args.whole_records or records, records)
+        with timed(f"bronze, silver and gold of {many:,}", many):
+            whole(spark, url, folder / "lake", many, args.max_records)
+    print(f"  peak memory: {peak}", flush=True)
     one = measure_new_day(spark, folder, 1, args.day_records)
-    many = measure_new_day(spark, folder, args.days, args.day_records)
-    print_new_day(one, many, args.days)
+    old = measure_new_day(spark, folder, args.days, args.day_records)
+    print_new_day(one, old, args.days)
 
 
 if __name__ == "__main__":

@@ -274,8 +274,13 @@ class Bench:
 
     # --- the chart --------------------------------------------------------------------------------
 
-    def chart(self, path: Path) -> None:
-        """Draw what was measured."""
+    def publish(self, chart: Path) -> None:
+        """Print, draw and write down what was measured."""
+        self.report.show()
+        self._draw(chart)
+        console.print(f"written to {self.report.save().name} and {chart.name} in .reports")
+
+    def _draw(self, path: Path) -> None:
         groups: dict[str, list[tuple[str, float, str]]] = {}
         for measure in self.report.measures.values():
             row, _, name = measure.name.partition(": ")
@@ -304,12 +309,11 @@ def main() -> None:
     peers = installed(options.peers)
     with scratch() as directory, running(binary, "--appendonly", "no") as server:
         bench = Bench(server, directory, sizes, peers, name)
-        for part in options.only or PARTS:
-            getattr(bench, part)()
-        bench.report.show()
-    chart = REPORTS / f"bench-{name}.svg"
-    bench.chart(chart)
-    console.print(f"written to {bench.report.save().name} and {chart.name} in .reports")
+        try:
+            for part in options.only or PARTS:
+                getattr(bench, part)()
+        finally:  # a run that was cut short still tells what it has
+            bench.publish(REPORTS / f"bench-{name}.svg")
 
 
 if __name__ == "__main__":

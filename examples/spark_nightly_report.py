@@ -2,29 +2,30 @@
 
     python examples/spark_nightly_report.py
 
-The task copies new history into the lake and writes a page with charts. Spark runs in a child process, so
-that its JVM comes and goes with the job. A cron line (or a schedule) adds the job once a night; its id is the
-date, so a second add of the same night changes nothing.
+The task copies new history into the lake, writes a page with charts, and adds itself for the next night.
+Spark runs in a child process, so that its JVM comes and goes with the job. A report's id is its date: a night
+that is added twice has one report.
 
 Prints::
 
     190 completed and 10 failed mails are in the report
+    1 report is scheduled for the next night
 """
 
 from __future__ import annotations
 
 import asyncio
-import subprocess
 import sys
 import tempfile
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime, time, timedelta
 from pathlib import Path
 
-from windlass import Windlass, Worker
+from windlass import JobState, Windlass, Worker
 from windlass.pipeline.gold import Gold
 
 FOLDER = Path(tempfile.mkdtemp(prefix="windlass-nightly-"))
 URL = f"sqlite:///{FOLDER / 'jobs.db'}"
+LAKE, PAGE = FOLDER / "lake", FOLDER / "report.html"
 app = Windlass(URL)
 
 
@@ -36,29 +37,46 @@ async def send_mail(to: str) -> str:
 
 
 @app.task(queue="reports", timeout=900, max_attempts=2)
-def nightly_report(lake: str, page: str) -> str:
-    """Bring the lake up to date and write the page."""
-    windlass = [sys.executable, "-m", "windlass", "pipeline"]
-    for words in (["run", "--url", URL, "--lake", lake], ["report", "--lake", lake, "--html", page]):
-        subprocess.run([*windlass, *words], check=True, stdout=sys.stderr)
-    return page
+async def nightly_report(day: date) -> str:
+    """Bring the lake up to date, write the page, and see to tomorrow's."""
+    await pipeline("run", "--url", URL, "--lake", str(LAKE))
+    await pipeline("report", "--lake", str(LAKE), "--html", str(PAGE))
+    await schedule(day + timedelta(days=1))
+    return str(PAGE)
+
+
+async def pipeline(*words: str) -> None:
+    """``windlass pipeline ...``"""
+    command = [sys.executable, "-m", "windlass", "pipeline", *words]
+    child = await asyncio.create_subprocess_exec(*command, stdout=sys.stderr)
+    if await child.wait():
+        raise RuntimeError(f"windlass pipeline {words[0]} failed with {child.returncode}")
+
+
+async def schedule(day: date) -> None:
+    """The report of ``day``, at two o'clock in the morning."""
+    at = datetime.combine(day, time(hour=2), UTC)
+    await nightly_report.options(job_id=f"report-{day}", run_at=at).enqueue(day)
 
 
 async def main() -> None:
-    tonight = datetime.now(UTC).strftime("%Y-%m-%d")
+    today = datetime.now(UTC).date()
     async with app:
         for n in range(200):
             name = "broken" if n % 20 == 0 else "ada"
             await send_mail.options(max_attempts=1).enqueue(f"{name}-{n}@example.com")
-        worker = Worker(["mail", "reports"], url_or_app=app, concurrency=16)
+        await Worker("mail", url_or_app=app, burst=True).run()
+
+        tonight = await nightly_report.options(job_id=f"report-{today}").enqueue(today)  # do not wait for two
+        worker = Worker("reports", url_or_app=app)
         await worker.start()
-        job = await nightly_report.options(job_id=f"report-{tonight}", delay=2).enqueue(
-            str(FOLDER / "lake"), str(FOLDER / "report.html")
-        )
-        await job.result(timeout=600)
-        (mail,) = Gold(str(FOLDER / "lake")).totals(by=("queue",))
-        print(f"{mail['completed']} completed and {mail['failed']} failed mails are in the report")
+        await tonight.result(timeout=600)
         await worker.close()
+
+        (mail,) = Gold(str(LAKE)).totals(by=("queue",))
+        print(f"{mail['completed']} completed and {mail['failed']} failed mails are in the report")
+        counts = await app.queue("reports").get_job_counts()
+        print(f"{counts[JobState.SCHEDULED]} report is scheduled for the next night")
 
 
 if __name__ == "__main__":

@@ -222,6 +222,27 @@ def test_remove_with_yes(failed: Cli) -> None:
     assert [answer["outcome"] for answer in answers] == ["removed", "job_not_found"]
 
 
+@pytest.mark.feature("A30")
+def test_many_jobs_are_changed_by_what_they_are(cli: Cli) -> None:
+    for number in range(4):
+        options = {"tags": ["odd" if number % 2 else "even"], "delay": 3_600}
+        cli.add("mail", "send", {"n": number}, job_id=f"j{number}", **options)
+    assert cli.json("promote", "mail", "--all", "--data", "n=3") == {"promoted": 1}
+    assert cli("promote", "mail", "j1").output == "promoted j1\n"
+    assert cli.json("promote", "mail", "nobody", code=1)[0]["outcome"] == "job_not_found"
+    assert counts(cli) == {"waiting": 2, "scheduled": 2}
+    cancelled = cli.json("cancel", "mail", "--all", "--state", "scheduled", "--reason", "not needed")
+    assert cancelled == {"cancelled": 2}
+    removed = cli.json("remove", "mail", "--all", "--state", "waiting", "--tag", "even", "--yes")
+    assert removed == {"removed": 0}
+    assert cli.json("remove", "mail", "--all", "--state", "cancelled", "--name", "s*", "--yes") == {
+        "removed": 2
+    }
+    assert counts(cli) == {"waiting": 2}
+    assert "--all needs --state" in cli("remove", "mail", "--all", "--yes", code=2).stderr
+    assert "--tag goes with --all" in cli("cancel", "mail", "j1", "--tag", "x", code=2).stderr
+
+
 # --- queues ------------------------------------------------------------------------------------------
 
 

@@ -15,8 +15,21 @@ from tests.docs.runner import blocks_of
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
 RUNNER = Path(__file__).with_name("runner.py")
-PAGES = ["quickstart", "lifecycle", "reliability", "testing", "guide", "middleware", "telemetry", "codecs"]
-PAGES += ["limits", "uniqueness"]
+PAGES = [
+    "quickstart",
+    "lifecycle",
+    "reliability",
+    "testing",
+    "guide",
+    "flows",
+    "middleware",
+    "telemetry",
+    "codecs",
+    "schedules",
+    "metrics",
+    "limits",
+    "uniqueness",
+]
 
 
 def _run(arguments: list[str], directory: Path, **environment: str) -> subprocess.CompletedProcess[str]:

@@ -8,7 +8,7 @@ import signal
 import threading
 from pathlib import Path
 
-from windlass import LeaseLostError, Windlass, current_job
+from windlass import LeaseLostError, Suspend, Windlass, current_job
 
 app = Windlass()
 directory = Path(os.environ.get("STAGE_DIRECTORY", "."))
@@ -92,3 +92,37 @@ async def suicide() -> None:
     """Takes its whole worker along."""
     note("died", str(os.getpid()))
     os.kill(os.getpid(), signal.SIGKILL)
+
+
+@app.task(name="gather", queue="q")
+async def gather() -> dict[str, object]:
+    """The parent of a flow: writes down that it ran, and returns what it found of its children."""
+    job = current_job()
+    note("gathered", job.id)
+    values, failed = await job.get_children_values(), await job.get_failed_children()
+    return {"values": sorted(values.values()), "failed": sorted(failed)}
+
+
+@app.task(name="fail", queue="q", max_attempts=1)
+async def fail() -> None:
+    raise ValueError("for good")
+
+
+@app.task(name="ask", queue="q")
+async def ask() -> object:
+    """Waits for an answer from outside."""
+    job = current_job()
+    note("asked", str(os.getpid()))
+    if "answer" not in job.signals:
+        raise Suspend("answer")
+    return job.signals["answer"]
+
+
+@app.task(name="talk", queue="q")
+async def talk(chunks: int, hold_at: int) -> None:
+    """Puts out numbers; waits for ``go`` once it has put out ``hold_at`` of them."""
+    job = current_job()
+    for n in range(chunks):
+        await job.stream(n)
+        if n + 1 == hold_at:
+            await file_exists("go")

@@ -7,6 +7,8 @@ import json
 import subprocess
 import sys
 
+import pytest
+
 from tests.faults.kit import ROOT
 
 
@@ -23,3 +25,17 @@ def test_every_part_of_the_sqlite_benchmark_runs() -> None:
         assert figures[name] > 0
     assert {verdict["what"] for verdict in report["verdicts"]} >= {"add_bulk", "drain", "add, one by one"}
     assert report["machine"]["cores"]
+
+
+@pytest.mark.service("valkey")
+def test_every_part_of_the_valkey_benchmark_runs_without_peers() -> None:
+    command = [sys.executable, "benchmarks/valkey.py", "--smoke", "--peers"]
+    run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=55, check=False)
+    assert run.returncode == 0, run.stdout + run.stderr
+    report = json.loads((ROOT / ".reports" / "bench-valkey-smoke.json").read_text())
+    figures = {measure["name"]: measure["median"] for measure in report["measures"]}
+    for row in ("W1 one by one", "W2 bulk", "W3 drain", "W4 p50", "W4 p99", "W5 request and response"):
+        assert figures[f"{row}: Windlass"] > 0
+    assert figures["W3 drain: bare FCALLs"] > 0
+    assert figures["W6 waiting job: Windlass"] > 0
+    assert (ROOT / ".reports" / "bench-valkey-smoke.svg").read_text().startswith("<svg")

@@ -54,9 +54,15 @@ def spark(spark_cache: Path) -> Iterator[SparkSession]:
 
 
 @pytest.fixture
-def bench(tmp_path: Path) -> Iterator[Bench]:
-    """A store on sqlite whose clock the test drives."""
-    from tests.pipeline.support import Bench
+def backend_name() -> str:
+    """The store of a test that is not run on several."""
+    return "sqlite"
 
-    with Bench(tmp_path / "jobs.db") as bench:
+
+@pytest.fixture
+def bench(backend_name: str, tmp_path: Path) -> Iterator[Bench]:
+    """A store whose clock the test drives."""
+    from tests.pipeline.support import Bench, store_url
+
+    with Bench(store_url(backend_name, tmp_path)) as bench:
         yield bench

@@ -48,7 +48,11 @@ class Process:
         while not condition(self.output):
             if self.code is not None or time.monotonic() > deadline:
                 raise AssertionError(f"not seen (code {self.code}):\n{self.output[-3000:]}")
-            time.sleep(0.02)
+            time.sleep(0.05)
+
+    def end(self) -> None:
+        """Ask it to stop."""
+        self._process.terminate()
 
     def kill(self) -> None:
         """As a power cut for this one process; its JVM notices by itself."""

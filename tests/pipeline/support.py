@@ -24,14 +24,25 @@ if TYPE_CHECKING:
 START_MS = 1_700_000_000_000
 DAY_MS = 86_400_000
 DATE = "2023-11-14"
+#: The stores that a lake can be filled from.
+BACKENDS = ("sqlite", "valkey")
 R = TypeVar("R")
 
 
-class Bench:
-    """One sqlite store; every request carries this clock's time."""
+def store_url(backend: str, folder: Path) -> str:
+    """The URL of an empty store: a file in ``folder``, or a namespace of this process's own server."""
+    if backend == "sqlite":
+        return f"sqlite:///{folder / 'jobs.db'}"
+    from tests.backends.valkey.servers import valkey_server
 
-    def __init__(self, path: Path) -> None:
-        self.url = f"sqlite:///{path}"
+    return f"{valkey_server().url}?namespace={new_id()}"
+
+
+class Bench:
+    """One store; every request carries this clock's time."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
         self.now_ms = START_MS
         self._runner = asyncio.Runner()
         self._backend = open_backend(self.url)

@@ -2,79 +2,174 @@
 
 from __future__ import annotations
 
+import json
+import os
 import re
-import socket
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.pipeline.processes import Process, driver
-from tests.pipeline.support import Bench, busy_day
+from tests.pipeline import shop, sink_rows
+from tests.pipeline.processes import Process
+from tests.pipeline.support import Bench, busy_day, store_url
 from tests.pipeline.test_run import totals
+from tools.services.valkey import free_port
+from windlass.backend import requests as rq
 from windlass.pipeline.files import LocalFiles
 from windlass.pipeline.lake import Lake, stray_files
+from windlass.pipeline.session import package_zip
 
-backend_name = "sqlite"
+#: How many rows the sink's test writes; its full count is 1,000,000.
+ROWS = int(os.environ.get("WINDLASS_TEST_SINK_ROWS", "20000"))
+#: For workers with little memory and few rows.
+SMALL = {
+    "spark.executor.memory": "600m",
+    "spark.sql.adaptive.enabled": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.shuffle.partitions": "2",
+    "spark.executor.extraJavaOptions": "-XX:TieredStopAtLevel=1",
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1",
+}
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
-@pytest.fixture
-def cluster(spark_cache: Path, tmp_path: Path) -> Iterator[str]:
-    """The URL of a running master with two workers."""
+def launcher(name: str) -> str:
     import pyspark
 
-    launcher = str(Path(pyspark.__file__).parent / "bin" / "spark-class")
-    env = {
-        "SPARK_LOCAL_IP": "127.0.0.1",
-        "PYSPARK_PYTHON": sys.executable,
-        "SPARK_DAEMON_MEMORY": "256m",
-        "SPARK_DAEMON_JAVA_OPTS": "-XX:TieredStopAtLevel=1",
-    }
-    port = free_port()
-    url = f"spark://127.0.0.1:{port}"
-    started: list[Process] = []
+    return str(Path(pyspark.__file__).parent / "bin" / name)
 
-    def start(name: str, *arguments: str) -> Process:
-        process = Process([launcher, *arguments], tmp_path / f"{name}.log", env)
-        started.append(process)
-        return process
 
-    try:
-        master = ["org.apache.spark.deploy.master.Master", "--host", "127.0.0.1", "--port", str(port)]
-        first = start("master", *master, "--webui-port", str(free_port()))
+class Cluster:
+    """One master and two workers; ``url`` is the master's."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.port = free_port()
+        self.url = f"spark://127.0.0.1:{self.port}"
+        self._started: list[Process] = []
+
+    def start(self) -> None:
+        master = ["org.apache.spark.deploy.master.Master", "--host", "127.0.0.1", "--port", str(self.port)]
+        first = self._run("master", *master)
         first.until(lambda output: "New state: ALIVE" in output)
         for name in ("worker-1", "worker-2"):
             worker = ["org.apache.spark.deploy.worker.Worker", "--host", "127.0.0.1", "-c", "1", "-m", "900m"]
-            start(name, *worker, "--webui-port", str(free_port()), "-d", str(tmp_path / name), url)
+            self._run(name, *worker, "-d", str(self.folder / name), self.url)
         first.until(lambda output: output.count("Registering worker") == 2)
-        yield url
-    finally:
-        for process in started:
+
+    def stop(self) -> None:
+        for process in self._started:
             process.reap()
+
+    def executors(self) -> list[int]:
+        """How many executors each worker has started so far."""
+        logs = [(self.folder / f"{name}.log").read_text() for name in ("worker-1", "worker-2")]
+        return [len(re.findall("Asked to launch executor", log)) for log in logs]
+
+    def _run(self, name: str, *arguments: str) -> Process:
+        env = {
+            "SPARK_LOCAL_IP": "127.0.0.1",
+            "PYSPARK_PYTHON": sys.executable,
+            "SPARK_DAEMON_MEMORY": "256m",
+            "SPARK_DAEMON_JAVA_OPTS": "-XX:TieredStopAtLevel=1",
+            "PYTHONPATH": "",  # executors have what the driver sends them
+        }
+        command = [launcher("spark-class"), *arguments, "--webui-port", "0"]
+        if name.startswith("worker"):  # options go before the master's address
+            command = [*command[:-3], *command[-2:], command[-3]]
+        process = Process(command, self.folder / f"{name}.log", env)
+        self._started.append(process)
+        return process
+
+
+@pytest.fixture(scope="module")
+def cluster(spark_cache: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """A running cluster."""
+    cluster = Cluster(tmp_path_factory.mktemp("cluster"))
+    try:
+        cluster.start()
+        yield cluster
+    finally:
+        cluster.stop()
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(400)
 @pytest.mark.feature("Q11")
-def test_the_pipeline_runs_on_a_standalone_cluster(cluster: str, bench: Bench, tmp_path: Path) -> None:
+@pytest.mark.parametrize("backend_name", ["valkey"])
+def test_the_pipeline_runs_on_a_standalone_cluster(
+    backend_name: str, cluster: Cluster, bench: Bench, tmp_path: Path
+) -> None:
     busy_day(bench, rounds=1)
-    lake = tmp_path / "lake"
-    child = driver(tmp_path / "driver.log", bench.url, str(lake), "once", cluster)
+    lake, before = tmp_path / "lake", cluster.executors()
+    command = [sys.executable, "-m", "windlass", "pipeline", "run", "--url", bench.url, "--lake", str(lake)]
+    command += ["--master", cluster.url, "--json"]
+    command += [word for name, value in SMALL.items() for word in ("--conf", f"{name}={value}")]
+    driver = Process(command, tmp_path / "driver.log")
     try:
-        assert child.wait() == 0, child.output[-4000:]
+        assert driver.wait() == 0, driver.output[-4000:]
     finally:
-        child.reap()
+        driver.reap()
     for table in ("bronze_attempts", "attempts", "day"):
         assert totals(lake, table) == bench.counters(), table
     opened = Lake(LocalFiles(lake))
     opened.load()
     assert stray_files(opened) == ([], [])
-    logs = "".join(log.read_text() for name in ("worker-1", "worker-2") for log in [tmp_path / f"{name}.log"])
-    assert len(re.findall(r"Asked to launch executor", logs)) >= 2
+    assert all(now > then for now, then in zip(cluster.executors(), before, strict=True))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(max(400, ROWS // 500))
+@pytest.mark.feature("Q11")
+@pytest.mark.parametrize("backend_name", [os.environ.get("WINDLASS_TEST_SINK_STORE", "sqlite")])
+def test_rows_are_jobs_once_although_tasks_fail_and_run_twice(
+    backend_name: str, cluster: Cluster, tmp_path: Path
+) -> None:
+    """With spark-submit and the packaged code, while a worker drains the queue under default retention."""
+    url, sold, marks = store_url(backend_name, tmp_path), tmp_path / "sold", tmp_path / "marks"
+    marks.mkdir()
+    with Bench(url) as bench:
+        started = time.monotonic()
+        worker = Process([sys.executable, shop.__file__, url, str(sold)], tmp_path / "worker.log")
+        try:
+            submit(cluster, tmp_path, url, str(ROWS), str(marks))
+            written = time.monotonic()
+            worker.until(lambda _: completed(bench) >= ROWS, timeout=max(120, ROWS / 1_000))
+            drained = time.monotonic()
+            worker.end()
+            assert worker.wait(60) == 0, worker.output[-3000:]
+        finally:
+            worker.reap()
+        counts = {row.outcome: row.total for row in bench.ask_now(rq.ReadCounters()) if row.task == "sold"}
+    assert counts == {"enqueued": ROWS, "completed": ROWS}
+    ran = sorted(map(int, sold.read_text().split()))
+    assert ran == list(range(ROWS))
+    seen = {path.name for path in marks.iterdir()}
+    assert {f"task-{task}-1" for task in range(0, sink_rows.TASKS, 2)} <= seen  # failed and tried again
+    assert f"task-{sink_rows.LAGGARD}-1" in seen  # a copy beside it
+    assert "packaged" in seen and "not-packaged" not in seen
+    if ROWS >= 1_000_000:
+        figures = {"rows": ROWS, "written_s": written - started, "drained_s": drained - started}
+        sys.stdout.write(json.dumps({name: round(value, 1) for name, value in figures.items()}) + "\n")
+
+
+def submit(cluster: Cluster, folder: Path, *arguments: str) -> None:
+    """Run ``sink_rows.py`` on the cluster, with the package as a zip."""
+    conf = {
+        name: SMALL[name] for name in ("spark.executor.extraJavaOptions", "spark.driver.extraJavaOptions")
+    }
+    command = [launcher("spark-submit"), "--master", cluster.url, "--py-files", str(package_zip(folder))]
+    command += [word for name, value in conf.items() for word in ("--conf", f"{name}={value}")]
+    env = {"PYTHONPATH": "", "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
+    driver = Process([*command, sink_rows.__file__, *arguments], folder / "driver.log", env)
+    try:
+        assert driver.wait(max(240, ROWS / 1_000)) == 0, driver.output[-4000:]
+    finally:
+        driver.reap()
+
+
+def completed(bench: Bench) -> int:
+    return sum(row.total for row in bench.ask_now(rq.ReadCounters()) if row.outcome == "completed")

@@ -36,7 +36,7 @@ backend_name = "sqlite"
 def filled(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Bench, Path]]:
     """A store with some history and a lake that holds it."""
     folder = tmp_path_factory.mktemp("filled")
-    with Bench(folder / "jobs.db") as bench:
+    with Bench(f"sqlite:///{folder / 'jobs.db'}") as bench:
         busy_day(bench, rounds=2)
         run(spark, bench, folder / "lake")
         yield bench, folder / "lake"
@@ -225,30 +225,19 @@ def test_the_package_is_a_zip_that_python_can_import(tmp_path: Path) -> None:
     assert done.stdout.startswith(path)
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(400)
 @pytest.mark.feature("Q11")
-def test_the_filling_commands(spark_cache: Path, bench: Bench, tmp_path: Path) -> None:
-    """In processes of their own: a JVM belongs to one session."""
-    from tests.pipeline.processes import Process
-
+def test_the_filling_commands(spark: SparkSession, bench: Bench, tmp_path: Path) -> None:
+    """In the session of the tests; the nightly report's test runs them with a JVM of their own."""
     busy_day(bench, rounds=1)
     lake = tmp_path / "lake"
-
-    def windlass(*arguments: object) -> str:
-        words = [str(word) for word in arguments]
-        child = Process(
-            [sys.executable, "-c", "from windlass.cli.pipeline import command; command()", *words],
-            tmp_path / f"{words[0]}.log",
-        )
-        try:
-            assert child.wait() == 0, child.output[-3000:]
-        finally:
-            child.reap()
-        return child.output
-
-    conf = ("--conf", "spark.sql.adaptive.enabled=false", "--conf", "spark.sql.shuffle.partitions=1")
-    windlass("run", "--url", bench.url, "--lake", lake, "--max-records", 50, *conf)
-    assert totals(lake, "day") == bench.counters()
-    assert "fewer" in windlass("compact", "--lake", lake, *conf)
-    assert totals(lake, "attempts") == bench.counters()
+    filled = invoke("run", "--url", bench.url, "--lake", lake, "--max-records", 30, "--json")
+    assert filled.exit_code == 0, filled.output
+    want = bench.counters()
+    assert json.loads(filled.stdout)["attempts"] == sum(want.values())
+    assert totals(lake, "day") == want
+    joined = invoke("compact", "--lake", lake)
+    assert (joined.exit_code, "fewer" in joined.output) == (0, True), joined.output
+    again = invoke("backfill", "--lake", lake, "--since", "2023-11-15")
+    assert (again.exit_code, "1 days" in again.output) == (0, True), again.output
+    assert totals(lake, "attempts") == totals(lake, "day") == want
+    assert invoke("backfill", "--lake", tmp_path / "none").exit_code == 1

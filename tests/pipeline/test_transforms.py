@@ -41,11 +41,11 @@ def test_bronze_adds_source_batch_and_the_day_of_the_end(spark: SparkSession) ->
     ]
 
 
-def test_repeated_ids_are_found_in_the_batch_and_among_known_attempts(spark: SparkSession) -> None:
+def test_only_keys_that_occur_twice_are_repeated(spark: SparkSession) -> None:
     batch = silver(spark, attempt(run_id="a"), attempt(run_id="b"), attempt(run_id="b"), attempt(run_id="c"))
-    known = silver(spark, attempt(run_id="c"), attempt(run_id="z"))
-    assert rows_of(batch.transform(attempts.repeated_ids(None))) == [("b",)]
-    assert rows_of(batch.transform(attempts.repeated_ids(known))) == [("b",), ("c",)]
+    hash_of = {row[0]: row[1] for row in batch.selectExpr("run_id", "xxhash64(run_id)").collect()}
+    assert rows_of(batch.transform(attempts.repeated(["run_id"]))) == [(hash_of["b"],)]
+    assert rows_of(batch.transform(attempts.repeated(["run_id", "job_id"]))) == []
 
 
 def test_unique_attempts_keeps_the_first_end_and_drops_known_ones(spark: SparkSession) -> None:
@@ -106,6 +106,24 @@ def test_merging_jobs_again_gives_what_merging_at_once_gives(spark: SparkSession
     late = jobs.job_parts(silver(spark, *rows[2:]))
     stepwise = jobs.merge_jobs(late.unionByName(early))
     assert rows_of(stepwise) == rows_of(jobs.merge_jobs(jobs.job_parts(silver(spark, *rows))))
+
+
+def test_jobs_with_one_record_need_no_merging(spark: SparkSession) -> None:
+    rows = jobs.job_parts(
+        silver(
+            spark,
+            attempt(job_id="a"),
+            attempt(job_id="b", delivery=1, outcome="retrying"),
+            attempt(job_id="b", delivery=2),
+            attempt(job_id="b", enqueued_ms=START_MS - 1),
+        )
+    )
+    hashes = rows.transform(attempts.repeated(schemas.SILVER_JOBS.keys))
+    assert hashes.count() == 1
+    some = jobs.merge_repeated_jobs(rows, hashes)
+    assert some.columns == schemas.SILVER_JOBS.names
+    assert rows_of(some) == rows_of(jobs.merge_jobs(rows))
+    assert some.count() == 3
 
 
 def test_a_job_cancelled_in_the_millisecond_of_its_failure_is_cancelled(spark: SparkSession) -> None:

@@ -454,6 +454,7 @@ class ReadHistory(Request[HistoryPage], kw_only=True):
     """Attempt records of a queue after position ``after`` (0 = from the start), oldest first.
 
     Raises ``HistoryTrimmedError`` when records after ``after`` were trimmed: nothing is skipped silently.
+    A log that may hold a record twice gives both the same ``run_id`` and ``finished_ms``.
     """
 
     queue: str

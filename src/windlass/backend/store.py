@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 from windlass.backend import requests as rq
 from windlass.backend.capabilities import Capabilities
 from windlass.backend.protocol import Backend, Listener
+from windlass.backend.schedules import PutSchedule
 from windlass.core.clock import Clock
 from windlass.core.job import JobRecord, JobRef, NewJob
 from windlass.core.options import UniqueMode
@@ -52,9 +53,9 @@ class Store:
 
         Raises ``UnsupportedByBackendError`` for a verb that the backend declares missing.
         """
+        self._check(request)
         if not self._opened:
             await self.open()
-        self._check(request)
         if self.clock.driven and request.now_ms is None:
             request.now_ms = self.clock.now_ms()
         return await self.backend.execute(request)
@@ -63,21 +64,23 @@ class Store:
         """Refuse what the backend declares missing."""
         if request.needs:
             self.capabilities.require(self.name, request.needs)
-        elif type(request) is rq.Add:
-            self._check_jobs(request)
+        if type(request) is rq.Add:
+            self._check_jobs(request.jobs)
+        elif type(request) is PutSchedule:
+            self._check_jobs([request.schedule.template])
 
-    def _check_jobs(self, request: rq.Add) -> None:
+    def _check_jobs(self, jobs: list[NewJob]) -> None:
         """Refuse jobs that need what the backend declares missing."""
         capabilities = self.backend.capabilities
-        if not capabilities.lifo and any(new.options.lifo for new in request.jobs):
+        if not capabilities.lifo and any(new.options.lifo for new in jobs):
             capabilities.require(self.name, "lifo", "use a higher priority instead")
-        if not capabilities.flows and any(new.depends_on or new.parent for new in request.jobs):
+        if not capabilities.flows and any(new.depends_on or new.parent for new in jobs):
             capabilities.require(self.name, "flows")
-        if not capabilities.groups and any(new.options.group is not None for new in request.jobs):
+        if not capabilities.groups and any(new.options.group is not None for new in jobs):
             capabilities.require(self.name, "groups")
-        if not capabilities.unique and any(new.options.unique is not None for new in request.jobs):
+        if not capabilities.unique and any(new.options.unique is not None for new in jobs):
             capabilities.require(self.name, "unique", "a job_id of your own works everywhere")
-        if not capabilities.flows and any(_keeps_last(new) for new in request.jobs):
+        if not capabilities.flows and any(_keeps_last(new) for new in jobs):
             capabilities.require(self.name, "flows", "unique keys with keep_last need them")
 
     async def listen(self, topics: Iterable[str]) -> Listener:

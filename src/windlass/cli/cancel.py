@@ -9,17 +9,17 @@ import click
 
 from windlass.cli.changes import Answers, each
 from windlass.cli.output import Out
-from windlass.cli.store import StoreOptions, store_command
+from windlass.cli.selecting import Selection, check_selection, selects
+from windlass.cli.store import store_command
 from windlass.core.outcome import CancelResult
+from windlass.core.states import FINISHED, JobState
 from windlass.errors import IllegalTransitionError, JobNotFoundError
 
 
 @dataclass(frozen=True, kw_only=True)
-class Options(StoreOptions):
+class Options(Selection):
     """Which jobs, and the reason that is kept with them."""
 
-    queue: str
-    ids: tuple[str, ...]
     reason: str = ""
 
 
@@ -28,6 +28,10 @@ async def run(options: Options, out: Out) -> int:
     answers = Answers("cancelled")
     async with options.app() as app:
         queue = app.queue(options.queue)
+        if options.all:
+            count = await queue.cancel_jobs(state=options.states, reason=options.reason, **options.search)
+            out.done(f"Cancelled {count:,} jobs of {options.queue}.", {"cancelled": count})
+            return 0
 
         async def cancel(job_id: str) -> str:
             outcome = await queue.cancel(job_id, options.reason)
@@ -47,15 +51,14 @@ async def run(options: Options, out: Out) -> int:
     examples="""
 windlass cancel mail order-17
 windlass cancel mail order-17 order-18 --reason 'sold out'
-windlass jobs mail --state active --json | jq -r '.jobs[].id' | xargs windlass cancel mail
+windlass cancel mail --all --state scheduled --tag campaign-7
 """,
 )
-@click.argument("queue")
-@click.argument("ids", nargs=-1, required=True, metavar="ID...")
+@selects([state.value for state in JobState if state not in FINISHED])
 @click.option("--reason", default="", help="Kept with the job, for people.")
 def command(**values: Any) -> Options:
     """Cancel jobs of QUEUE.
 
     A waiting job is cancelled at once. A running one is 'cancelling': its worker is told and stops it.
     """
-    return Options(**values)
+    return Options(**check_selection(values))

@@ -9,7 +9,7 @@ import click
 
 from windlass.cli.output import Out
 from windlass.cli.store import StoreOptions, store_command
-from windlass.core.states import DUE_LATER, JobState
+from windlass.core.states import TIMED, JobState
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,7 +29,7 @@ async def run(options: Options, out: Out) -> int:
             JobState.WAITING,
             JobState.BLOCKED,
             JobState.PARKED,
-            *(DUE_LATER if options.delayed else ()),
+            *(TIMED if options.delayed else ()),
         ]
         there = sum(counts[state] for state in states)
         if there and not out.confirm(f"Delete {there:,} jobs of {options.queue} that have not run?"):

@@ -31,6 +31,7 @@ COMMANDS = {
     "history": Entry("Look", "Show finished attempts with wait and run times."),
     "pipeline": Entry("Look", "Copy history into a lake; report on it, query it, replay from it."),
     "retry": Entry("Change", "Run failed or finished jobs again."),
+    "promote": Entry("Change", "Run jobs now that are due later."),
     "cancel": Entry("Change", "Cancel jobs, running ones too."),
     "remove": Entry("Change", "Delete jobs for good."),
     "pause": Entry("Change", "Stop handing out the jobs of a queue."),

@@ -252,7 +252,7 @@ windlass pipeline report --lake lake --last 7d --html report.html
 def report(out: Out, *, lake: str, last: float | None, html: Path | None) -> int:
     """Show throughput, run and waiting times, failures and errors."""
     from windlass.pipeline.gold import Gold
-    from windlass.pipeline.report import build_report, show_time, tables, to_html
+    from windlass.pipeline.report import NUMBERS, build_report, show_time, tables, to_html
 
     now_ms = SYSTEM_CLOCK.now_ms()
     since = None if last is None else now_ms - round(last * 1000)
@@ -269,7 +269,7 @@ def report(out: Out, *, lake: str, last: float | None, html: Path | None) -> int
     for title, head, rows in tables(built):
         if rows:
             out.text()
-            columns = [Column(name, right=n > 1 and title != "Errors") for n, name in enumerate(head)]
+            columns = [Column(name, right=name in NUMBERS) for name in head]
             out.text(title, "bold")
             out.table(columns, rows)
     if html is not None:

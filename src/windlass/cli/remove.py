@@ -10,29 +10,37 @@ import click
 
 from windlass.cli.changes import Answers, each
 from windlass.cli.output import Out
-from windlass.cli.store import StoreOptions, store_command
+from windlass.cli.selecting import Selection, check_selection, selects
+from windlass.cli.store import store_command
+from windlass.core.states import JobState
 
 
 @dataclass(frozen=True, kw_only=True)
-class Options(StoreOptions):
+class Options(Selection):
     """Which jobs. ``force``: running ones too."""
 
-    queue: str
-    ids: tuple[str, ...]
     force: bool = False
 
 
 async def run(options: Options, out: Out) -> int:
     """Remove jobs."""
-    count = len(options.ids)
-    what = f"job {options.ids[0]}" if count == 1 else f"{count:,} jobs"
-    if not out.confirm(f"Remove {what} of {options.queue} for good?"):
+    if not out.confirm(f"Remove {_what(options)} of {options.queue} for good?"):
         return 1
     answers = Answers("removed")
     async with options.app() as app:
-        remove = partial(app.queue(options.queue).remove, force=options.force)
-        await each(options.ids, remove, answers, out)
+        queue = app.queue(options.queue)
+        if options.all:
+            count = await queue.remove_jobs(state=options.states, **options.search)
+            out.done(f"Removed {count:,} jobs of {options.queue}.", {"removed": count})
+            return 0
+        await each(options.ids, partial(queue.remove, force=options.force), answers, out)
     return answers.report(out)
+
+
+def _what(options: Options) -> str:
+    if options.all:
+        return f"all {' and '.join(options.states)} jobs that match"
+    return f"job {options.ids[0]}" if len(options.ids) == 1 else f"{len(options.ids):,} jobs"
 
 
 @store_command(
@@ -43,11 +51,11 @@ async def run(options: Options, out: Out) -> int:
 windlass remove mail order-17
 windlass remove mail order-17 order-18 --yes
 windlass remove mail order-17 --force               even while it runs
+windlass remove mail --all --state failed --error SMTPError
 """,
 )
-@click.argument("queue")
-@click.argument("ids", nargs=-1, required=True, metavar="ID...")
+@selects([state.value for state in JobState if state is not JobState.ACTIVE])
 @click.option("--force", is_flag=True, help="Also a job that runs; its result is lost.")
 def command(**values: Any) -> Options:
     """Delete jobs of QUEUE with their arguments, results, errors and logs."""
-    return Options(**values)
+    return Options(**check_selection(values))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from windlass.core.clock import SYSTEM_CLOCK
-from windlass.core.states import DUE_LATER, FINISHED, JobState
+from windlass.core.states import FINISHED, TIMED, JobState
 from windlass.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ def when_text(job: Job[Any], now: int) -> str:
     from windlass.cli.values import show_age, show_span
 
     record = job.record
-    if job.state in DUE_LATER and record.due_ms is not None:
+    if job.state in TIMED and record.due_ms is not None:
         return f"in {show_age(record.due_ms - now)}" if record.due_ms > now else "due"
     if job.state is JobState.ACTIVE and record.started_ms is not None:
         return f"for {show_age(now - record.started_ms)}"

@@ -7,6 +7,7 @@ into the edge in the step that ends the child, so it outlives the child's record
 
 from __future__ import annotations
 
+from collections.abc import Container
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
@@ -139,7 +140,7 @@ def check_size(jobs: int, edges: int) -> None:
         raise ConfigError("depends_on", f"at most {FLOW_LIMIT} jobs that one job waits for", edges)
 
 
-def check_kept_out(held: set[JobRef], jobs: list[NewJob]) -> None:
+def check_kept_out(held: Container[JobRef], jobs: list[NewJob]) -> None:
     """Refuse a flow that waits for a job of its own which cannot be made: its key is held, its group full."""
     for new in jobs:
         for dependency in (*new.depends_on, *([new.parent] if new.parent else [])):

@@ -129,7 +129,8 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True):
             raise ConfigError("missed", "skip, once or all", self.missed)
         if self.overlap not in ("allow", "skip"):
             raise ConfigError("overlap", "allow or skip", self.overlap)
-        if self.end_ms is not None and self.rule.start_ms is not None and self.end_ms < self.rule.start_ms:
+        start_ms, end_ms = self.rule.start_ms, self.end_ms
+        if start_ms is not None and end_ms is not None and end_ms < start_ms:
             raise ConfigError("end", "not before start", self.end)
 
     @property

@@ -32,6 +32,10 @@ from windlass.pipeline.transforms import gold, jobs, rollups
 OnGap = Literal["fail", "skip"]
 #: Up to so many days, all of them are taken as touched; beyond, the rows are asked.
 _FEW_DAYS = 3
+#: Up to so many rows, one task writes a table; beyond, it pays to look which jobs left several records ...
+_LARGE = 50_000
+#: ... unless these are more than every task should be handed.
+_FEW_HASHES = 200_000
 _DAY_MS = 86_400_000
 _EPOCH = date(1970, 1, 1).toordinal()
 
@@ -137,7 +141,7 @@ class Batch:
             .load()
         )
         rows = history.transform(attempts_of.as_bronze(source=self.source, batch=self.bench.txn.version))
-        small = plan.records <= 50_000
+        small = plan.records <= _LARGE
         folder = self.bench.stage(rows, "bronze", files=1 if small else None)
         return Staged(schemas.BRONZE_ATTEMPTS, folder, label=self.source)
 
@@ -160,9 +164,11 @@ class Batch:
         entries = [entry for entry in self.bench.txn.add if entry.table == schemas.BRONZE_ATTEMPTS.path]
         overlapping = self._overlapping(entries)
         known = self.bench.read(schemas.SILVER_ATTEMPTS, overlapping) if overlapping else None
-        if not rows.transform(attempts_of.repeated_ids(known)).isEmpty():
+        ids = rows.select("run_id")
+        both = ids if known is None else ids.unionByName(known.select("run_id"))
+        if not both.transform(attempts_of.repeated(["run_id"])).isEmpty():
             rows = rows.transform(attempts_of.unique_attempts(known))
-        small = sum(entry.rows for entry in entries) <= 50_000
+        small = sum(entry.rows for entry in entries) <= _LARGE
         folder = self.bench.stage(rows, "silver", files=1 if small else None)
         return Staged(schemas.SILVER_ATTEMPTS, folder)
 
@@ -204,8 +210,21 @@ class Batch:
         if touched:
             rows = rows.unionByName(self.bench.read(schemas.SILVER_JOBS, touched))
         most = sum(entry.rows for entry in (*touched, *self._taken()))
-        folder = self.bench.stage(jobs.merge_jobs(rows), "jobs", files=1 if most <= 200_000 else None)
-        return [Staged(schemas.SILVER_JOBS, folder, touched)]
+        merged = self._merged_jobs(rows, most)
+        if most <= _LARGE:  # in order, so that the same rows are the same bytes
+            merged = merged.coalesce(1).sortWithinPartitions("date", *schemas.SILVER_JOBS.keys)
+        return [Staged(schemas.SILVER_JOBS, self.bench.stage(merged, "jobs", files=None), touched)]
+
+    def _merged_jobs(self, rows: DataFrame, most: int) -> DataFrame:
+        """One row per job. In a large batch, only the rows of jobs that left several are brought together."""
+        if most <= _LARGE:
+            return jobs.merge_jobs(rows)
+        hashes = rows.transform(attempts_of.repeated(schemas.SILVER_JOBS.keys))
+        few = [row["hash"] for row in hashes.limit(_FEW_HASHES + 1).collect()]
+        if len(few) > _FEW_HASHES:
+            return jobs.merge_jobs(rows)
+        hashes = self.bench.spark.createDataFrame([(value,) for value in few], "hash long")
+        return jobs.merge_repeated_jobs(rows, hashes)
 
     def _holding(self, candidates: list[FileEntry], fresh: DataFrame) -> list[FileEntry]:
         """Those files that hold a job of the new attempts."""

@@ -1,4 +1,7 @@
-"""Charts as inline SVG: stacked areas and lines over time, readable in light and dark."""
+"""Charts as inline SVG: stacked steps and lines over time, readable in light and dark.
+
+A chart shows windows of equal length, ``step`` milliseconds each, without a hole between them.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,17 @@ from datetime import UTC, datetime
 from html import escape
 
 _WIDTH, _HEIGHT = 860, 220
-_LEFT, _RIGHT, _TOP, _BOTTOM = 56, 8, 8, 24
+_LEFT, _RIGHT, _TOP, _BOTTOM = 56, 30, 8, 24
+_MINUTE, _HOUR, _DAY = 60_000, 3_600_000, 86_400_000
+#: Time between two dates on the axis.
+_GAPS = (
+    *(n * _MINUTE for n in (1, 2, 5, 10, 15, 30)),
+    *(n * _HOUR for n in (1, 2, 3, 6, 12)),
+    *(n * _DAY for n in (1, 2, 7, 14, 28, 56, 182, 364)),
+)
+_MOST_DATES = 8
+#: Up to so many values of a line are marked by dots.
+_FEW_DOTS = 24
 COOL = ("#2f6fb0", "#3aa18b", "#8b6fc0", "#c98a2d", "#5aa3d0", "#7f8c3a")
 WARM = ("#d9a62e", "#c8453b", "#7a4b94", "#9c5a2b")
 
@@ -20,7 +33,7 @@ STYLE = """
   :root { --ink: #e6eaee; --dim: #98a3ae; --line: #38424c; --paper: #161b20; --tile: #20272e }
 }
 body { margin: 0; background: var(--paper); color: var(--ink); font: 15px/1.45 system-ui, sans-serif }
-main { max-width: 920px; margin: 0 auto; padding: 24px 20px 60px }
+main { max-width: 1040px; margin: 0 auto; padding: 24px 20px 60px }
 h1 { font-size: 24px; margin: 0 } h2 { font-size: 17px; margin: 32px 0 8px }
 header p, figcaption { color: var(--dim); margin: 2px 0 16px } figcaption { margin: 0 0 6px }
 figcaption b { color: var(--ink) }
@@ -29,17 +42,18 @@ figcaption b { color: var(--ink) }
 .tiles b { display: block; font-size: 20px } .tiles span { color: var(--dim); font-size: 13px }
 figure { margin: 0 0 26px } svg { width: 100%; height: auto; display: block }
 svg text { fill: var(--dim); font-size: 11px } svg .grid { stroke: var(--line) }
-table { border-collapse: collapse; width: 100%; font-size: 13px; display: block; overflow-x: auto }
-th, td { text-align: left; padding: 5px 12px 5px 0; white-space: nowrap }
-th, td { border-bottom: 1px solid var(--line) }
+.wide { overflow-x: auto } table { border-collapse: collapse; width: 100%; font-size: 13px }
+th, td { text-align: left; padding: 5px 14px 5px 0; white-space: nowrap }
+th, td { border-bottom: 1px solid var(--line) } td:last-child, th:last-child { padding-right: 0 }
+td.n, th.n { text-align: right; font-variant-numeric: tabular-nums }
 th { color: var(--dim); font-weight: 500 }
 """
 
 Series = Mapping[str, Sequence[float | None]]
 
 
-def stacked(windows: Sequence[int], series: Series, *, warm: bool = False) -> str:
-    """Areas on top of each other; nothing counts as zero."""
+def stacked(windows: Sequence[int], step: int, series: Series, *, warm: bool = False) -> str:
+    """Steps on top of each other, one as wide as its window; nothing counts as zero."""
     colours = WARM if warm else COOL
     below = [0.0] * len(windows)
     layers: list[tuple[list[float], list[float], str]] = []
@@ -47,21 +61,22 @@ def stacked(windows: Sequence[int], series: Series, *, warm: bool = False) -> st
         above = [base + (value or 0.0) for base, value in zip(below, values, strict=True)]
         layers.append((below, above, colours[n % len(colours)]))
         below = above
-    scale = _Scale(windows, max(below, default=0.0))
+    scale = _Scale(windows, step, max(below, default=0.0))
     shapes = "".join(
-        f'<path d="{_area(scale, windows, low, high)}" fill="{colour}" fill-opacity="0.82"/>'
+        f'<path d="{_steps(scale, windows, low, high)}" fill="{colour}" fill-opacity="0.82"/>'
         for low, high, colour in layers
     )
     return _frame(scale, shapes, list(series), colours)
 
 
-def lines(windows: Sequence[int], series: Series, *, log: bool = False) -> str:
-    """A line for each series; gaps where there is no value."""
+def lines(windows: Sequence[int], step: int, series: Series, *, log: bool = False) -> str:
+    """A line for each series through the middle of its windows; gaps where there is no value."""
     known = [value for values in series.values() for value in values if value is not None]
-    scale = _Scale(windows, max(known, default=0.0), log=log)
+    scale = _Scale(windows, step, max(known, default=0.0), log=log)
     shapes = "".join(
         f'<path d="{_line(scale, windows, values)}" fill="none" stroke="{COOL[n % len(COOL)]}" '
         'stroke-width="1.8" stroke-linejoin="round" stroke-linecap="round"/>'
+        + _dots(scale, windows, values, COOL[n % len(COOL)])
         for n, values in enumerate(series.values())
     )
     return _frame(scale, shapes, list(series), COOL)
@@ -70,16 +85,16 @@ def lines(windows: Sequence[int], series: Series, *, log: bool = False) -> str:
 class _Scale:
     """From values to places in the picture."""
 
-    def __init__(self, windows: Sequence[int], most: float, *, log: bool = False) -> None:
+    def __init__(self, windows: Sequence[int], step: int, most: float, *, log: bool = False) -> None:
+        self.step = step
         self.first = windows[0] if windows else 0
-        self.last = windows[-1] if windows else 1
+        self.end = (windows[-1] if windows else 0) + step
         self.log = log
         self.ticks = _log_ticks(most) if log else _ticks(most)
         self.most = max(self.ticks[-1], most, 1e-9)
 
-    def x(self, window: int) -> float:
-        span = max(self.last - self.first, 1)
-        return _LEFT + (window - self.first) / span * (_WIDTH - _LEFT - _RIGHT)
+    def x(self, ms: float) -> float:
+        return _LEFT + (ms - self.first) / (self.end - self.first) * (_WIDTH - _LEFT - _RIGHT)
 
     def y(self, value: float) -> float:
         share = math.log10(1 + value) / math.log10(1 + self.most) if self.log else value / self.most
@@ -99,14 +114,15 @@ def _log_ticks(most: float) -> list[float]:
     return [0.0, *(10.0**n for n in range(max(math.ceil(math.log10(max(most, 10))), 1) + 1))]
 
 
-def _area(scale: _Scale, windows: Sequence[int], low: Sequence[float], high: Sequence[float]) -> str:
-    there = [f"{scale.x(w):.1f},{scale.y(v):.1f}" for w, v in zip(windows, high, strict=True)]
-    back = [f"{scale.x(w):.1f},{scale.y(v):.1f}" for w, v in zip(windows, low, strict=True)]
-    if len(windows) == 1:  # a single window still deserves a visible bar
-        edge = _WIDTH - _RIGHT
-        there.append(f"{edge},{scale.y(high[0]):.1f}")
-        back.append(f"{edge},{scale.y(low[0]):.1f}")
-    return f"M{' L'.join([*there, *reversed(back)])} Z" if there else ""
+def _steps(scale: _Scale, windows: Sequence[int], low: Sequence[float], high: Sequence[float]) -> str:
+    """The outline of what lies between two rows of heights; windows of no height are left out."""
+    path = []
+    for window, bottom, top in zip(windows, low, high, strict=True):
+        if top > bottom:
+            left, right = scale.x(window), scale.x(window + scale.step)
+            path.append(f"M{left:.1f},{scale.y(bottom):.1f} V{scale.y(top):.1f} H{right:.1f}")
+            path.append(f"V{scale.y(bottom):.1f} Z")
+    return " ".join(path)
 
 
 def _line(scale: _Scale, windows: Sequence[int], values: Sequence[float | None]) -> str:
@@ -115,10 +131,21 @@ def _line(scale: _Scale, windows: Sequence[int], values: Sequence[float | None])
         if value is None:
             pen = "M"
             continue
-        point = f"{scale.x(window):.1f},{scale.y(value):.1f}"
-        path.append(f"{pen}{point}" + ("l0.1,0" if pen == "M" else ""))  # a lone point is a dot
+        path.append(f"{pen}{scale.x(window + scale.step / 2):.1f},{scale.y(value):.1f}")
         pen = "L"
     return " ".join(path)
+
+
+def _dots(scale: _Scale, windows: Sequence[int], values: Sequence[float | None], colour: str) -> str:
+    """A dot for each value: all of them where there are few, else those that no line reaches."""
+    few = sum(value is not None for value in values) <= _FEW_DOTS
+    around = [None, *values, None]
+    dots = []
+    for n, (window, value) in enumerate(zip(windows, values, strict=True)):
+        if value is not None and (few or (around[n] is None and around[n + 2] is None)):
+            x, y = scale.x(window + scale.step / 2), scale.y(value)
+            dots.append(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="2.5" fill="{colour}"/>')
+    return "".join(dots)
 
 
 def _frame(scale: _Scale, shapes: str, names: Sequence[str], colours: Sequence[str]) -> str:
@@ -128,8 +155,9 @@ def _frame(scale: _Scale, shapes: str, names: Sequence[str], colours: Sequence[s
         for tick in scale.ticks
     )
     dates = "".join(
-        f'<text x="{scale.x(at):.1f}" y="{_HEIGHT - 6}" text-anchor="{anchor}">{_when(at, scale)}</text>'
-        for at, anchor in _dates(scale)
+        f'<text x="{scale.x(at):.1f}" y="{_HEIGHT - 6}" text-anchor="{_anchor(at, scale)}">'
+        f"{_when(at, scale)}</text>"
+        for at in _dates(scale)
     )
     legend = "".join(
         f'<tspan fill="{colours[n % len(colours)]}" dx="{12 if n else 0}">&#9632;</tspan> {escape(name)}'
@@ -142,21 +170,27 @@ def _frame(scale: _Scale, shapes: str, names: Sequence[str], colours: Sequence[s
     )
 
 
-def _dates(scale: _Scale) -> list[tuple[int, str]]:
-    if scale.first == scale.last:
-        return [(scale.first, "start")]
-    steps = 5
-    anchors = ["start", *["middle"] * (steps - 1), "end"]
-    span = scale.last - scale.first
-    return [(scale.first + span * n // steps, anchors[n]) for n in range(steps + 1)]
+def _dates(scale: _Scale) -> list[int]:
+    """Round times within the picture, at most ``_MOST_DATES`` of them."""
+    span = scale.end - scale.first
+    gap = next((gap for gap in _GAPS if span / gap <= _MOST_DATES), _GAPS[-1] * -(-span // _GAPS[-1] // 8))
+    first = -(-scale.first // gap) * gap
+    return list(range(first, scale.end + 1, gap))
+
+
+def _anchor(ms: int, scale: _Scale) -> str:
+    """In the middle below its place, unless that is the right edge of the picture."""
+    return "end" if scale.x(ms) > _WIDTH - _RIGHT - 5 else "middle"
 
 
 def _when(ms: int, scale: _Scale) -> str:
     moment = datetime.fromtimestamp(ms / 1000, UTC)
-    span = scale.last - scale.first
-    if span <= 86_400_000:
+    span = scale.end - scale.first
+    if span <= _DAY:
         return moment.strftime("%H:%M")
-    return moment.strftime("%d %b %H:%M" if span <= 10 * 86_400_000 else "%d %b %Y")
+    if span <= 4 * _DAY:
+        return moment.strftime("%d %b %H:%M")
+    return moment.strftime("%d %b" if span <= 200 * _DAY else "%d %b %Y")
 
 
 def _short(value: float) -> str:

@@ -82,9 +82,14 @@ def build_report(gold: Gold, since_ms: int | None, until_ms: int | None) -> Repo
 
 
 def _trimmed(gold: Gold, since: int, until: int) -> tuple[int, int]:
-    """The whole of the lake, less the empty hours at both ends."""
-    hours = [row["window_start"] for row in gold.rollups("hour", since, until)]
-    return (hours[0], hours[-1] + GRAIN_MS["hour"]) if hours else (since, until)
+    """The whole of the lake, less what is empty at both ends: hours, or minutes when it is not long."""
+    for grain in ("hour", "minute"):
+        windows = [row["window_start"] for row in gold.rollups(grain, since, until)]
+        if windows:
+            since, until = windows[0], windows[-1] + GRAIN_MS[grain]
+        if _grain(until - since) != "minute":
+            break
+    return since, until
 
 
 def _grain(span_ms: int) -> str:
@@ -124,15 +129,13 @@ def _errors(rows: Sequence[Row]) -> list[Row]:
 def _workers(rows: Sequence[Row]) -> list[Row]:
     found: dict[str, Row] = {}
     for row in rows:
-        seen = found.setdefault(
-            row["worker"], {"worker": row["worker"], "attempts": 0, "failed": 0, "busy_ms": 0, "hours": set()}
-        )
+        seen = found.setdefault(row["worker"], {**row, "attempts": 0, "failed": 0, "busy_ms": 0})
         for name in ("attempts", "failed", "busy_ms"):
             seen[name] += row[name]
-        seen["hours"].add(row["window_start"])
+        seen["first_ms"] = min(seen["first_ms"], row["first_ms"])
+        seen["last_ms"] = max(seen["last_ms"], row["last_ms"])
     for row in found.values():
-        row["hours"] = len(row["hours"])
-        row["slots"] = row["busy_ms"] / (row["hours"] * GRAIN_MS["hour"])
+        row["slots"] = row["busy_ms"] / max(row["last_ms"] - row["first_ms"], 1)
     return sorted(found.values(), key=lambda row: -row["busy_ms"])
 
 
@@ -179,7 +182,7 @@ def to_html(report: Report) -> str:
 
 
 def _charts(report: Report) -> list[tuple[str, str, str]]:
-    windows = [row["window_start"] for row in report.over_time]
+    windows, step = [row["window_start"] for row in report.over_time], GRAIN_MS[report.grain]
     queues = sorted(
         report.queues_over_time,
         key=lambda name: -sum(r.get("attempts", 0) for r in report.queues_over_time[name]),
@@ -196,13 +199,14 @@ def _charts(report: Report) -> list[tuple[str, str, str]]:
         (
             "Throughput",
             f"{per}, by queue",
-            charts.stacked(windows, {q: count(report.queues_over_time[q], "attempts") for q in queues}),
+            charts.stacked(windows, step, {q: count(report.queues_over_time[q], "attempts") for q in queues}),
         ),
         (
             "Failures",
             f"{per} that did not end well",
             charts.stacked(
                 windows,
+                step,
                 {
                     "retried": count(report.over_time, "retried"),
                     "failed": count(report.over_time, "failed", "expired"),
@@ -215,20 +219,23 @@ def _charts(report: Report) -> list[tuple[str, str, str]]:
             "Run time",
             "milliseconds, logarithmic",
             charts.lines(
-                windows, {n: over_time(f"duration_{n}_ms") for n in ("p50", "p95", "p99")}, log=True
+                windows, step, {n: over_time(f"duration_{n}_ms") for n in ("p50", "p95", "p99")}, log=True
             ),
         ),
         (
             "Waiting time",
             "milliseconds from ready to started, logarithmic",
-            charts.lines(windows, {n: over_time(f"wait_{n}_ms") for n in ("p50", "p95", "p99")}, log=True),
+            charts.lines(
+                windows, step, {n: over_time(f"wait_{n}_ms") for n in ("p50", "p95", "p99")}, log=True
+            ),
         ),
         (
             "Backlog",
             "jobs that waited at the end of each window, among those settled since",
             charts.lines(
                 windows,
-                {q: [float(v) for _, v in points] for q, points in report.backlog.items() if q in queues},
+                step,
+                {q: [float(v) for _, v in report.backlog[q]] for q in queues if q in report.backlog},
             ),
         ),
     ]
@@ -262,9 +269,16 @@ def _figure(title: str, note: str, svg: str) -> str:
 def _table(title: str, head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     if not rows:
         return ""
-    top = "".join(f"<th>{escape(cell)}</th>" for cell in head)
-    body = "".join("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in rows)
-    return f"<h2>{escape(title)}</h2><table><thead><tr>{top}</tr></thead><tbody>{body}</tbody></table>"
+    kinds = [' class="n"' if name in NUMBERS else "" for name in head]
+    top = "".join(f"<th{kind}>{escape(cell)}</th>" for kind, cell in zip(kinds, head, strict=True))
+    body = "".join(
+        "<tr>"
+        + "".join(f"<td{kind}>{escape(cell)}</td>" for kind, cell in zip(kinds, row, strict=True))
+        + "</tr>"
+        for row in rows
+    )
+    table = f"<table><thead><tr>{top}</tr></thead><tbody>{body}</tbody></table>"
+    return f'<h2>{escape(title)}</h2><div class="wide">{table}</div>'
 
 
 # --- cells, for the page and for the terminal ---------------------------------------------------------------
@@ -294,6 +308,8 @@ _QUEUE_HEAD = (
 )
 _ERROR_HEAD = ("error", "queue", "task", "times", "final", "first", "last", "example")
 _WORKER_HEAD = ("worker", "attempts", "failed", "busy", "slots busy")
+#: Columns that are set to the right.
+NUMBERS = {*_TASK_HEAD[2:], *_QUEUE_HEAD[1:], "times", "final", "busy", "slots busy"}
 
 
 def tables(report: Report) -> list[tuple[str, Sequence[str], list[list[str]]]]:
@@ -324,7 +340,7 @@ def _queue_cells(row: Row) -> list[str]:
 
 def _error_cells(row: Row) -> list[str]:
     return [
-        row["error_class"] or row["error_fingerprint"],
+        _error_name(row),
         row["queue"],
         row["task"],
         f"{row['occurrences']:,}",
@@ -333,6 +349,12 @@ def _error_cells(row: Row) -> list[str]:
         show_time(row["last_ms"]),
         row["last_job_id"],
     ]
+
+
+def _error_name(row: Row) -> str:
+    """Its class, and enough of the fingerprint to tell errors of one class apart."""
+    name, fingerprint = row["error_class"] or "", row["error_fingerprint"]
+    return name if fingerprint == name else f"{name} {fingerprint[:6]}".strip()
 
 
 def _worker_cells(row: Row) -> list[str]:

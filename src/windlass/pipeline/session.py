@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 JAVA_WANTED = 17
 #: Where class-data archives are kept (they halve the time to start); unset: none are made or used.
 CACHE_VARIABLE = "WINDLASS_SPARK_CACHE"
+#: The profile of sessions that name none: ``work`` unless set.
+PROFILE_VARIABLE = "WINDLASS_SPARK_PROFILE"
 
 _COMMON = {
     "spark.sql.session.timeZone": "UTC",
@@ -35,6 +37,8 @@ _COMMON = {
     "spark.sql.sources.partitionColumnTypeInference.enabled": "true",
     "spark.ui.showConsoleProgress": "false",
     "spark.log.level": "ERROR",
+    # A task may write a few dates side by side; otherwise Spark sorts all rows by date first.
+    "spark.sql.maxConcurrentOutputFileWriters": "8",
     # Histograms are collected per window: thousands of groups, each small. Sorting them would cost more.
     "spark.sql.objectHashAggregate.sortBased.fallbackThreshold": "100000",
 }
@@ -69,7 +73,8 @@ class SessionOptions:
     #: None: ``spark-submit``'s master if it started us, else all cores of this machine.
     master: str | None = None
     app_name: str = "windlass"
-    profile: Literal["work", "test"] = "work"
+    #: ``test`` starts quickly and is made for a handful of rows. None: ``$WINDLASS_SPARK_PROFILE``.
+    profile: Literal["work", "test"] | None = None
     conf: dict[str, str] = field(default_factory=dict)
 
 
@@ -80,10 +85,13 @@ def build_session(options: SessionOptions | None = None) -> SparkSession:
     require_packages()
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+    settings = _settings(options)
+    if "spark.driver.bindAddress" in settings:
+        os.environ.setdefault("SPARK_LOCAL_IP", settings["spark.driver.bindAddress"])
     from pyspark.sql import SparkSession
 
     builder = SparkSession.builder.appName(options.app_name)
-    for name, value in _settings(options).items():
+    for name, value in settings.items():
         builder = builder.config(name, value)
     spark = builder.getOrCreate()
     if not _is_local(spark.sparkContext.master):
@@ -96,12 +104,33 @@ def build_session(options: SessionOptions | None = None) -> SparkSession:
 
 @contextmanager
 def session(options: SessionOptions | None = None) -> Iterator[SparkSession]:
-    """A session for the length of the block, and its JVM with it."""
+    """A session for the length of the block, and its JVM with it.
+
+    Where one is running already (a notebook, say), that one is used as it stands, and goes on afterwards.
+    """
+    running = _running_session()
+    if running is not None:
+        yield running
+        return
     spark = build_session(options)
     try:
         yield spark
     finally:
         stop_session(spark)
+
+
+def _running_session() -> SparkSession | None:
+    require_packages()
+    from pyspark import SparkContext
+    from pyspark.sql import SparkSession
+
+    from windlass.pipeline.source import register
+
+    if SparkContext._active_spark_context is None:
+        return None
+    spark = SparkSession.builder.getOrCreate()
+    register(spark)
+    return spark
 
 
 def stop_session(spark: SparkSession) -> None:
@@ -121,17 +150,18 @@ def stop_session(spark: SparkSession) -> None:
 
 
 def _settings(options: SessionOptions) -> dict[str, str]:
+    quick = (options.profile or os.environ.get(PROFILE_VARIABLE)) == "test"
     master = options.master
     if master is None and "PYSPARK_GATEWAY_PORT" not in os.environ:
-        master = "local[1]" if options.profile == "test" else "local[*]"
+        master = "local[1]" if quick else "local[*]"
     settings = dict(_COMMON)
     if master is not None:
         settings["spark.master"] = master
-    if options.profile == "test":
+    if quick:
         settings.update(_TEST)
     elif master is None or _is_local(master):
         settings.update(_LOCAL)
-    flags = _java_flags(options)
+    flags = _java_flags(quick)
     if flags:
         settings["spark.driver.extraJavaOptions"] = flags
     return {**settings, **options.conf}
@@ -141,8 +171,8 @@ def _is_local(master: str | None) -> bool:
     return master is not None and master.startswith("local") and not master.startswith("local-cluster")
 
 
-def _java_flags(options: SessionOptions) -> str:
-    flags = ["-XX:TieredStopAtLevel=1"] if options.profile == "test" else []
+def _java_flags(quick: bool) -> str:
+    flags = ["-XX:TieredStopAtLevel=1"] if quick else []
     archive = class_archive()
     if archive is not None and archive.exists():
         flags += [f"-XX:SharedArchiveFile={archive}", "-Xlog:cds=off", "-Xlog:cds+dynamic=off"]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import random
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Protocol
 
 from windlass.backend import flows as fl
@@ -119,6 +119,25 @@ class Relayer:
             if not relayed.more:
                 reach("relay.done", told=total)
                 return total
+
+
+class Deployer:
+    """Brings the store the schedules of this worker's code, when that could not be done at its start."""
+
+    name = "deploy"
+    leader_only = False
+    every_ms = 3_600_000
+
+    def __init__(self, deploy: Callable[[], Awaitable[None]]) -> None:
+        self._deploy = deploy
+        self._done = False
+
+    async def run_once(self) -> int:
+        if self._done:
+            return 0
+        await self._deploy()
+        self._done = True
+        return 1
 
 
 class Leadership:

@@ -54,7 +54,16 @@ from windlass.worker.leases import LeaseKeeper
 from windlass.worker.options import Queues, QueueSpec, WorkerOptions, to_specs
 from windlass.worker.processes import SandboxRunner
 from windlass.worker.scheduler import Scheduler
-from windlass.worker.services import Aggregator, Duties, Duty, Leadership, Pruner, Recoverer, Relayer
+from windlass.worker.services import (
+    Aggregator,
+    Deployer,
+    Duties,
+    Duty,
+    Leadership,
+    Pruner,
+    Recoverer,
+    Relayer,
+)
 from windlass.worker.shares import SharePlanner
 
 log = logging.getLogger("windlass.worker")
@@ -129,6 +138,13 @@ class Worker:
 
     def __repr__(self) -> str:
         return f"<Worker {self.id} on {', '.join(self._shares.names)}: {self._state}>"
+
+    async def __aenter__(self) -> Worker:
+        await self.start()
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self.close()
 
     # --- what users call -----------------------------------------------------------------------------
 
@@ -206,8 +222,7 @@ class Worker:
         self._leadership = Leadership(store, self.id, on_change=self._on_leader)
         self._heartbeat = Heartbeat(store, self.options.ms("heartbeat"), self.info, self._obey)
         self._heartbeat.start()
-        if not self._owns_app:
-            await self.app.deploy_schedules()
+        await self._deploy_schedules()
         self._duties = self._make_duties()
         if self.options.duties:
             self._duties.start()
@@ -660,12 +675,24 @@ class Worker:
             duties.append(Scheduler(store, self.app.schedule_strategies, leads))
         if store.capabilities.metrics:
             duties.append(Aggregator(store))
+        if not self._deployed:
+            duties.append(Deployer(self.app.deploy_schedules))
         if store.capabilities.flows:
             duties.append(self._relayer)
         return Duties(store, self._leadership, duties, self._rng)
 
     def _on_leader(self, leads: bool) -> None:
         self._emitter.emit("leadership_acquired" if leads else "leadership_lost")
+
+    async def _deploy_schedules(self) -> None:
+        """Bring the store the schedules of this code; if it is out of reach now, that becomes a duty."""
+        try:
+            if not self._owns_app:
+                await self.app.deploy_schedules()
+            self._deployed = True
+        except StorageError as exc:
+            self._deployed = False
+            log.warning("the schedules of the code are not in the store yet: %s", exc)
 
     def _obey(self, action: Action) -> None:
         """Do what somebody told this worker from afar."""

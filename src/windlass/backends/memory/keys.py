@@ -65,9 +65,10 @@ class Keyring:
         holder = queue.jobs.get(entry.job_id)
         return unique.decide(wanted, entry, holder, new.request_id, now_ms), entry.job_id
 
-    def keeps_out(self, queue: StoredQueue, new: NewJob, now_ms: int) -> bool:
-        """Whether the holder of its key will answer instead of a new job."""
-        return self._verdict(queue, new, now_ms)[0] not in (Verdict.NEW, Verdict.FOLLOW)
+    def answered_by(self, queue: StoredQueue, new: NewJob, now_ms: int) -> str | None:
+        """The job whose key will answer instead of a new job."""
+        verdict, holder_id = self._verdict(queue, new, now_ms)
+        return None if verdict in (Verdict.NEW, Verdict.FOLLOW) else holder_id
 
     def runs_before(self, queue: StoredQueue, new: NewJob, now_ms: int) -> Dependency | None:
         """The running job that a new one is kept behind (``keep_last``)."""

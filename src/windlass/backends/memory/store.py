@@ -27,7 +27,6 @@ from windlass.backends.memory.metrics import MemoryMetrics
 from windlass.backends.memory.schedules import Jobs, MemorySchedules
 from windlass.backends.memory.streams import Streams
 from windlass.core import transitions
-from windlass.core.edges import check_kept_out
 from windlass.core.job import (
     ARCHIVER_KEPT_MS,
     EVENTS_KEPT,
@@ -140,10 +139,17 @@ class MemoryStore:
         self._workers: dict[str, WorkerInfo] = {}
         self._archivers: dict[str, ArchiverInfo] = {}
         self._leaders: dict[str, tuple[str, int]] = {}
-        self._flows = Flows(self._find, self.file)
+        self._flows = Flows(
+            self._find,
+            self._kept_ids,
+            lambda job: self.file(job, self._scribe),
+            lambda new, now_ms: self._keys.answered_by(self.look(new.queue), new, now_ms),
+            lambda queue, group, coming: self.look(queue).groups.is_full(group, coming),
+        )
         self._streams = Streams()
         self._last_place = 0
         self._topics: set[str] = set()
+        self._scribe = Scribe(0, self._fresh_place)
         self._gates = Gatekeeper(self)
         self._keys = Keyring(self)
         self._verbs: dict[type[Any], Callable[[Any, Scribe], Any]] = {
@@ -194,7 +200,7 @@ class MemoryStore:
         """Carry out ``request`` at ``now_ms``; returns its answer and the topics to tell listeners."""
         self._topics = set()
         self._gates.begin()
-        scribe = Scribe(now_ms, self._fresh_place)
+        self._scribe = scribe = Scribe(now_ms, self._fresh_place)
         answer = self._verbs[type(request)](request, scribe)
         self._flows.tell(scribe)
         self._write_down(scribe)
@@ -312,58 +318,14 @@ class MemoryStore:
 
     def _add_flow(self, jobs: list[NewJob], scribe: Scribe) -> list[rq.Added]:
         """All jobs first, then all edges; a flow that cannot be is refused before anything is changed."""
-        fresh: dict[JobRef, NewJob] = {}
-        known: list[NewJob] = []
-        for new in jobs:
-            ref = JobRef(new.queue, new.id)
-            old = fresh.get(ref) or self._find(ref)
-            if isinstance(old, JobRecord):
-                outcome = transitions.answer_known(old, new, scribe.now_ms)
-                if outcome is None:
-                    fresh[ref] = new
-                elif outcome is not AddOutcome.QUEUED:
-                    known.append(new)
-            elif old is None and self._kept_ids.get(ref, 0) <= scribe.now_ms:
-                fresh[ref] = new
-        held = self._kept_out(fresh, scribe.now_ms)
-        fresh = {ref: new for ref, new in fresh.items() if ref not in held}
-        check_kept_out(held, jobs)
-        self._flows.check(list(fresh.values()), known)
+        fresh, known = self._flows.sort(jobs, scribe.now_ms)
         answers = [self._add_one(new, scribe) for new in jobs]
-        for ref, new in fresh.items():
-            self._flows.link_new(self._get_known(ref), new, scribe)
-        for new, answer in zip(jobs, answers, strict=True):
-            if JobRef(new.queue, new.id) in held and answer.record is not None:
-                self._flows.link_known(self._get_known(answer.record.ref), new, scribe)
-        for new in known:
-            self._flows.link_known(self._get_known(JobRef(new.queue, new.id)), new, scribe)
+        self._flows.link(fresh, known, scribe)
         for new, answer in zip(jobs, answers, strict=True):
             job = self._find(JobRef(new.queue, new.id))
             if job is not None and answer.record is None:
                 answer.state, answer.due_ms = job.state, job.due_ms
         return answers
-
-    def _kept_out(self, fresh: dict[JobRef, NewJob], now_ms: int) -> set[JobRef]:
-        """Which of these new jobs will not be made, because of a unique key or a full group."""
-        out: set[JobRef] = set()
-        keys: set[tuple[str, str]] = set()
-        sizes: Counter[tuple[str, str]] = Counter()
-        for ref, new in fresh.items():
-            queue, wanted, group = self.look(new.queue), new.options.unique, new.options.group
-            if wanted is not None:
-                if (new.queue, wanted.key) in keys or self._keys.keeps_out(queue, new, now_ms):
-                    out.add(ref)
-                    continue
-                keys.add((new.queue, wanted.key))
-            if group is not None:
-                if queue.groups.is_full(group, sizes[new.queue, group]):
-                    out.add(ref)
-                else:
-                    sizes[new.queue, group] += 1
-        return out
-
-    def _get_known(self, ref: JobRef) -> JobRecord:
-        return self._queues[ref.queue].jobs[ref.id]
 
     def _add_one(self, new: NewJob, scribe: Scribe) -> rq.Added:
         ref, now_ms = JobRef(new.queue, new.id), scribe.now_ms
@@ -471,8 +433,9 @@ class MemoryStore:
                     self._gates.hold_group(queue, queue.groups.get(job.options.group), end.hold_ms, scribe)
             items.append(status)
         self._flows.tell(scribe)  # so that what is unblocked here can be claimed here
+        left = self._flows.left
         claimed = self._claim(request.claim, scribe) if request.claim else None
-        return rq.SettleResult(items, claimed, relay=self._flows.pending)
+        return rq.SettleResult(items, claimed, relay=left)
 
     def _extend(self, request: rq.Extend, scribe: Scribe) -> list[Extended]:
         return [

@@ -34,6 +34,8 @@ def add_alone(
     queue = queues.cached(new.queue)
     if queue is None or not queues.no_kept_ids or not is_plain(new) or not _may_go_on(queue):
         return None
+    if new.depends_on or new.parent is not None:
+        return None
     seq = meta.last_place + 1
     try:
         row = plain_row(new, queue.num, seq, now_ms, encode_options(new.options))

@@ -153,10 +153,13 @@ class Gates:
     def limits(self, group: GroupRow) -> GroupLimits:
         return group.own if group.own is not None else self.queue(group.num).every
 
-    def is_full(self, num: int, name: str) -> bool:
-        """Whether the group has as many unfinished jobs as it may."""
+    def is_full(self, num: int, name: str, coming: int = 0) -> bool:
+        """Whether the group has as many unfinished jobs as it may, with ``coming`` that are to be added."""
         most = self.limits(self.group(num, name)).max_size
-        return most is not None and self._step.all("group_size", num, name, most)[0][0] >= most
+        if most is None:
+            return False
+        size: int = self._step.all("group_size", num, name, most)[0][0]
+        return size + coming >= most
 
     # --- at every change of a job of a group --------------------------------------------------------
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from windlass.backend import requests as rq
 from windlass.backends.sqlite.rows import view
 from windlass.core import transitions, unique
+from windlass.core.edges import Dependency, OnFailure
 from windlass.core.job import EventType, JobRef
 from windlass.core.options import UniqueMode
 from windlass.core.outcome import AddOutcome
@@ -51,6 +52,27 @@ def answer(step: Step, num: int, new: NewJob) -> rq.Added | None:
         _save(step, num, wanted.key, KeyEntry(entry.job_id, entry.until_ms, new.request_id))
         step.save([(holder, before)])
     return _about(AddOutcome.REPLACED, holder, step)
+
+
+def _verdict(step: Step, num: int, new: NewJob) -> tuple[Verdict, str]:
+    wanted = new.options.unique
+    entry = entry_of(step, num, wanted.key) if wanted is not None else None
+    if wanted is None or entry is None:
+        return Verdict.NEW, ""
+    holder = step.find(JobRef(new.queue, entry.job_id))
+    return unique.decide(wanted, entry, holder, new.request_id, step.now_ms), entry.job_id
+
+
+def answered_by(step: Step, num: int, new: NewJob) -> str | None:
+    """The job whose key will answer instead of a new job."""
+    verdict, holder_id = _verdict(step, num, new)
+    return None if verdict in (Verdict.NEW, Verdict.FOLLOW) else holder_id
+
+
+def runs_before(step: Step, num: int, new: NewJob) -> Dependency | None:
+    """The running job that a new one is kept behind (``keep_last``)."""
+    verdict, holder_id = _verdict(step, num, new)
+    return Dependency(new.queue, holder_id, OnFailure.IGNORE) if verdict is Verdict.FOLLOW else None
 
 
 def _about(outcome: AddOutcome, holder: JobRecord, step: Step) -> rq.Added:

@@ -21,7 +21,8 @@ MIGRATIONS = {
     1: "001_schema.sql",
     2: "002_schedules.sql",
     3: "003_metrics.sql",
-    4: "004_limits.sql",
+    4: "004_flows.sql",
+    5: "005_limits.sql",
 }
 NEWEST = max(MIGRATIONS)
 

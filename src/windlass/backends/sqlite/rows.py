@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from windlass.core.job import ErrorInfo, JobRecord, WorkerInfo
+from windlass.core.job import ErrorInfo, JobRecord, SignalValue, WorkerInfo
 from windlass.core.options import StoredOptions
 from windlass.core.retention import keep_until, spare_until
 from windlass.core.states import FINISHED, JobState
@@ -20,7 +20,13 @@ JOB_COLUMNS = (
     "coalesce(payload, (SELECT data FROM [payload] WHERE [payload].seq = [job].seq)), "
     "codec, options, request_id, enqueued_ms, ready_ms, due_ms, expires_ms, started_ms, finished_ms, "
     "attempts, deliveries, stalls, manual_retries, misses, token, settled_token, lease_until_ms, worker, "
-    "cancel_reason, progress, result, result_until_ms, reason, errors, turn"
+    "cancel_reason, progress, result, result_until_ms, reason, errors, linked, held_ms, awaits, signals, "
+    "turn"
+)
+#: What ``flows.to_edge`` reads, in its order: the dependent's queue and id come from its own row.
+EDGE_COLUMNS = (
+    "[job].queue, [job].id, [edge].queue, child, child_seq, on_failure, status, value, [edge].codec, "
+    "[edge].reason, error"
 )
 #: Payloads above this many bytes stand in their own table.
 INLINE_PAYLOAD = 2_000
@@ -28,12 +34,15 @@ INLINE_PAYLOAD = 2_000
 LOG_KEY = 2**40
 
 STATES = {state.value: state for state in JobState}
+#: The column ``idle`` of jobs that wait for something other than their turn or a time.
+IDLE = {JobState.BLOCKED: 1, JobState.PARKED: 2, JobState.SUSPENDED: 3}
 
 _json = msgspec.json.Encoder()
 _options_decoder = msgspec.json.Decoder(StoredOptions)
 decode_cursors = msgspec.json.Decoder(dict[str, int]).decode
 _errors_decoder = msgspec.json.Decoder(list[ErrorInfo])
 _pack = msgspec.msgpack.Encoder().encode
+_unpack_signals = msgspec.msgpack.Decoder(dict[str, SignalValue]).decode
 unpack_worker = msgspec.msgpack.Decoder(WorkerInfo).decode
 
 #: By how much a transaction changed job counts (state, by) and lifetime counters (task, outcome, by).
@@ -107,7 +116,7 @@ def record(row: Row, queue: str) -> JobRecord:
         request_id=row[2] if row[10] is None else row[10],
         enqueued_ms=row[11],
         ready_ms=row[12],
-        due_ms=row[13],
+        due_ms=row[13] if row[33] is None else row[33],
         expires_ms=row[14],
         started_ms=row[15],
         finished_ms=row[16],
@@ -126,7 +135,10 @@ def record(row: Row, queue: str) -> JobRecord:
         result_until_ms=row[29],
         reason=row[30],
         errors=[] if row[31] is None else _errors_decoder.decode(row[31]),
-        turn=row[32],
+        linked=row[32] is not None,
+        awaits=row[34],
+        signals={} if row[35] is None else _unpack_signals(row[35]),
+        turn=row[36],
     )
 
 
@@ -161,7 +173,7 @@ def new_row(job: JobRecord, queue: int) -> Row:
         None if job.request_id == job.id else job.request_id,
         job.enqueued_ms,
         job.ready_ms,
-        job.due_ms,
+        None if job.state is JobState.BLOCKED else job.due_ms,
         job.expires_ms,
     )
 
@@ -170,13 +182,14 @@ def changed_row(job: JobRecord) -> Row:
     """The parameters of ``job_save``: everything that may change after the add, but the payload."""
     finished_ms = job.finished_ms
     ended = finished_ms is not None and job.state in FINISHED
+    held = job.state is JobState.BLOCKED  # its due time must not make it ready
     return (
         job.state.value,
         job.priority,
         job.place,
         encode_options(job.options),
         job.ready_ms,
-        job.due_ms,
+        None if held else job.due_ms,
         job.expires_ms,
         job.started_ms,
         finished_ms,
@@ -197,5 +210,10 @@ def changed_row(job: JobRecord) -> Row:
         encode_errors(job.errors),
         keep_until(job.options, job.state, finished_ms or 0) if ended else None,
         spare_until(job.options, finished_ms or 0) if ended else None,
+        1 if job.linked else None,
+        job.due_ms if held else None,
+        job.awaits,
+        pack(job.signals) if job.signals else None,
+        IDLE.get(job.state),
         job.seq,
     )

@@ -183,6 +183,7 @@ class Session:
         step = tx.step(call.request.now_ms)
         try:
             value = WRITES[type(call.request)](step, call.request)
+            step.tell()
         except BaseException:
             self._queues.rolled_back(step.made)
             raise

@@ -2,9 +2,9 @@
 
 ``queries.sql`` and its neighbours hold one statement after each line ``-- name: something``. A name in
 ``[brackets]`` is a table or index of the namespace: ``[job]`` becomes ``"windlass_default_job"``.
-``/*job*/`` stands for the columns of a job in the order that ``rows.record`` reads them. ``/*among*/`` ends a
-statement about jobs by their numbers: it takes a JSON list of them or, under the name with ``_span`` added,
-the first and the last.
+``/*job*/`` stands for the columns of a job in the order that ``rows.record`` reads them, ``/*edge*/`` for
+those of an edge. ``/*among*/`` ends a statement about jobs by their numbers: it takes a JSON list of them or,
+under the name with ``_span`` added, the first and the last.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ import re
 from functools import cache
 from importlib import resources
 
-from windlass.backends.sqlite.rows import JOB_COLUMNS
+from windlass.backends.sqlite.rows import EDGE_COLUMNS, JOB_COLUMNS
 
 _NAMED = re.compile(r"^-- name: (\w+)\n", re.MULTILINE)
 _BRACKETS = re.compile(r"\[(\w+)\]")
 _COMMENT = re.compile(r"--.*$", re.MULTILINE)
 
 #: Files with named statements.
-FILES = ("queries.sql", "schedules.sql", "metrics.sql", "limits.sql")
+FILES = ("queries.sql", "schedules.sql", "metrics.sql", "flows.sql", "limits.sql")
 
 Statements = dict[str, str]
 
@@ -41,7 +41,7 @@ def table(namespace: str, name: str) -> str:
 
 def in_namespace(text: str, namespace: str) -> str:
     """``text`` with every bracketed name made one of ``namespace``."""
-    text = text.replace("/*job*/", JOB_COLUMNS)
+    text = text.replace("/*job*/", JOB_COLUMNS).replace("/*edge*/", EDGE_COLUMNS)
     return _BRACKETS.sub(lambda found: table(namespace, found[1]), text)
 
 

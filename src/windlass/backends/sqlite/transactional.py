@@ -71,6 +71,7 @@ def _add(plain: _Plain, jobs: list[NewJob], namespace: str, now_ms: int | None) 
         tx = Tx(plain, sql, Queues(plain, sql), meta, _clock.now_ms(meta.clock_ms))
         step = tx.step(now_ms)
         added = add(step, rq.Add(jobs=jobs))
+        step.tell()
         tx.absorb(step)
         tx.flush()
     except BaseException:

@@ -12,6 +12,7 @@ from operator import attrgetter, itemgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from windlass.backends.sqlite import keys
+from windlass.backends.sqlite.flows import Flows
 from windlass.backends.sqlite.gates import GROUPED, LIMITED, Gates
 from windlass.backends.sqlite.logs import (
     AttemptRun,
@@ -23,6 +24,7 @@ from windlass.backends.sqlite.logs import (
     run_of,
 )
 from windlass.backends.sqlite.rows import (
+    IDLE,
     INLINE_PAYLOAD,
     LOG_KEY,
     STATES,
@@ -38,7 +40,7 @@ from windlass.backends.sqlite.rows import (
 from windlass.backends.sqlite.statements import SPAN
 from windlass.core import transitions
 from windlass.core.job import EVENTS_KEPT, JobRecord, JobRef
-from windlass.core.states import DUE_LATER, FINISHED, JobState
+from windlass.core.states import FINISHED, TIMED, JobState
 from windlass.core.transitions import NO_TURN, EventData, Scribe
 
 if TYPE_CHECKING:
@@ -53,8 +55,7 @@ if TYPE_CHECKING:
 FOLD_CHUNKS = 64
 FOLD_EVENTS = 2_000
 
-#: The states whose jobs are counted in a column of the queue table, in its order.
-_STATES = tuple(state for state in JobState if state is not JobState.SUSPENDED)
+_STATES = tuple(JobState)
 
 _first = itemgetter(0)
 _queue = attrgetter("queue")
@@ -187,6 +188,21 @@ class Step(Scribe):
         self._gates: Gates | None = None
         #: Whether all that it did was to add new jobs, at the store's time.
         self.plain = False
+        self._flows: Flows | None = None
+
+    @property
+    def flows(self) -> Flows:
+        """The edges between jobs, for requests that have to do with them."""
+        if self._flows is None:
+            self._flows = Flows(self)
+        return self._flows
+
+    def tell(self) -> bool:
+        """Tell those who wait for what this request ended; whether some are left to ``Relay``."""
+        if self._flows is None:
+            return False
+        self._flows.tell(self)
+        return self._flows.left
 
     def _fresh_place(self) -> int:
         self.last_place += 1
@@ -316,7 +332,7 @@ class Step(Scribe):
         """Give a job that waits its turn, if it has none, and tell its group's indexes of it."""
         if job.state is JobState.WAITING and job.turn == NO_TURN:
             job.turn = self.gates.fresh_turn(num, job)
-        self.run("job_line", job.options.group or "", max(job.turn, 0), job.seq)
+        self.run("job_line", job.options.group or "", max(job.turn, 0), IDLE.get(job.state), job.seq)
 
     def save_payload(self, job: JobRecord) -> None:
         """Write a changed payload."""
@@ -333,16 +349,22 @@ class Step(Scribe):
         if state is not before:
             self.tally(queue, before, -1)
             self.tally(queue, state, 1)
-        if state is JobState.WAITING or state in DUE_LATER:
+        if state is JobState.WAITING or state in TIMED:
             self.topics.add(f"ready:{queue}")
         elif state in FINISHED:
             self.topics.add(f"done:{queue}")
+            if job.linked:
+                self.flows.ended(job)
 
     def drop(self, jobs: list[JobRecord]) -> None:
         """Delete records and their logs; ids that were promised to be kept stay known."""
         for job in jobs:
             self._keep_id(job.queue, job.id, transitions.kept_until(job))
             self.tally(job.queue, job.state, -1)
+            if job.linked:
+                if job.state not in FINISHED:
+                    self.flows.ended(job)
+                self.run("edge_delete", f"[{job.seq}]")
         self._delete([job.seq for job in jobs])
         for job in jobs:
             num, group = self.queue(job.queue), job.options.group
@@ -373,7 +395,8 @@ class Step(Scribe):
             return
         self.among("job_delete", seqs)
         self.among("payload_delete", seqs)
-        self.run("log_delete", str(seqs))
+        for statement in ("log_delete", "edge_delete", "stream_delete", "chunk_delete"):
+            self.run(statement, str(seqs))
 
     def totals(self, queue: str) -> dict[JobState, int]:
         """How many jobs of a queue are in each state, as of now."""
@@ -586,8 +609,7 @@ def tally_of(conn: Executor, sql: Statements, num: int) -> dict[JobState, int]:
     """How many jobs of a queue are in each state: the totals and what is not folded yet."""
     folded, *totals = conn.execute(sql["queue_tally"], (num,)).fetchone()
     tallies, _ = _unfolded(conn, sql, num, folded)
-    found = dict.fromkeys(JobState, 0) | dict(zip(_STATES, totals, strict=True))
-    return {state: total + tallies.get(state, 0) for state, total in found.items()}
+    return {state: total + tallies.get(state, 0) for state, total in zip(_STATES, totals, strict=True)}
 
 
 def unfolded_counts(conn: Executor, sql: Statements, num: int) -> dict[tuple[str, str], int]:

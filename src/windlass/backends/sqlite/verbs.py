@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from windlass.backend import flows as fl
 from windlass.backend import metrics as mq
 from windlass.backend import requests as rq
 from windlass.backend import schedules as sq
+from windlass.backend import streams as sm
 from windlass.backends.sqlite import (
     verbs_changes,
     verbs_duties,
+    verbs_flows,
     verbs_lifecycle,
     verbs_limits,
     verbs_metrics,
@@ -49,5 +52,8 @@ WRITES: dict[type[Any], Callable[[Step, Any], Any]] = {
     sq.FireSchedule: verbs_schedules.fire,
     mq.AddMetrics: verbs_metrics.add,
     mq.AddMark: verbs_metrics.add_mark,
+    fl.Relay: verbs_flows.relay,
+    fl.Signal: verbs_flows.signal,
+    sm.AppendStream: verbs_flows.append_stream,
     **verbs_limits.WRITES,
 }

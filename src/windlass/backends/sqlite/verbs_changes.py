@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from windlass.backend import requests as rq
 from windlass.backends.sqlite import keys
-from windlass.backends.sqlite.rows import LOG_KEY, Row, encode_options, is_simple
+from windlass.backends.sqlite.rows import IDLE, LOG_KEY, Row, encode_options, is_simple
 from windlass.backends.sqlite.tx import fold
 from windlass.core import transitions
 from windlass.core.job import LOGS_KEPT, EventType, JobRecord, JobRef
@@ -56,12 +56,16 @@ def remove(step: Step, request: rq.RemoveJobs) -> list[rq.ChangeResult]:
 
 
 def retry(step: Step, request: rq.RetryJobs) -> list[rq.ChangeResult]:
-    return [_change_one(step, ref, lambda job: _retry_one(step, job)) for ref in request.refs]
+    return [change_one(step, ref, lambda job: _retry_one(step, job)) for ref in request.refs]
 
 
 def _retry_one(step: Step, job: JobRecord) -> Changed:
-    finished = job.state in FINISHED
-    status = transitions.retry(job, step)
+    finished, blocked = job.state in FINISHED, False
+    if job.linked:
+        if finished:
+            step.run("edge_forgive", job.seq)
+        blocked = step.flows.has_open(job.ref)
+    status = transitions.retry(job, step, blocked=blocked)
     if finished:
         keys.take_again(step, step.queue(job.queue), job)
     return status
@@ -81,10 +85,11 @@ def change(step: Step, request: rq.ChangeJob) -> rq.ChangeResult:
             step.save_payload(job)
         return status
 
-    return _change_one(step, request.ref, turn)
+    return change_one(step, request.ref, turn)
 
 
-def _change_one(step: Step, ref: JobRef, turn: Callable[[JobRecord], Changed]) -> rq.ChangeResult:
+def change_one(step: Step, ref: JobRef, turn: Callable[[JobRecord], Changed]) -> rq.ChangeResult:
+    """Change one job by ``turn``, and save it when that went well."""
     job = step.find(ref)
     if job is None:
         return rq.ChangeResult(Changed.NOT_FOUND)
@@ -96,7 +101,7 @@ def _change_one(step: Step, ref: JobRef, turn: Callable[[JobRecord], Changed]) -
 
 
 def set_result_ttl(step: Step, request: rq.SetResultTtl) -> rq.ChangeResult:
-    return _change_one(step, request.ref, lambda job: transitions.set_result_ttl(job, request.ttl_ms, step))
+    return change_one(step, request.ref, lambda job: transitions.set_result_ttl(job, request.ttl_ms, step))
 
 
 def report(step: Step, request: rq.Report) -> rq.ChangeResult:
@@ -184,7 +189,7 @@ def _purge_statement(state: JobState, num: int, total: int) -> tuple[str, tuple[
         return f"purge_waiting{many}", (num,)
     if state in DUE_LATER:
         return f"purge_due{many}", (num, state)
-    return "purge_other", (num, state)
+    return "purge_idle", (num, IDLE[state])
 
 
 def _forget(step: Step, num: int, queue: str) -> None:

@@ -9,11 +9,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, cast
 
+import msgspec
+
 from windlass.backend import requests as rq
 from windlass.backends.sqlite import keys
 from windlass.backends.sqlite.gates import GROUPED, LIMITED
 from windlass.backends.sqlite.logs import Attempt, AttemptRun
 from windlass.backends.sqlite.rows import (
+    IDLE,
     INLINE_PAYLOAD,
     STATES,
     Row,
@@ -46,6 +49,8 @@ PAYLOAD, DUE = 7, 13
 def add(step: Step, request: rq.Add) -> list[rq.Added]:
     """Insert all jobs at once; if an id is taken, or kept, go through them one by one instead."""
     jobs = request.jobs
+    if any(new.depends_on or new.parent is not None for new in jobs):
+        return _add_flow(step, jobs)
     if _no_kept_ids(step) and not _need_care(step, jobs):
         last_place, noted = step.last_place, len(step.notes)
         fresh = _Fresh(step, jobs)
@@ -56,6 +61,18 @@ def add(step: Step, request: rq.Add) -> list[rq.Added]:
         step.last_place = last_place
         del step.notes[noted:]
     return [_add_one(step, new) for new in jobs]
+
+
+def _add_flow(step: Step, jobs: list[NewJob]) -> list[rq.Added]:
+    """All jobs first, then all edges; a flow that cannot be is refused before anything is changed."""
+    fresh, known = step.flows.sort(jobs, step.now_ms)
+    answers = [_add_one(step, new) for new in jobs]
+    step.flows.link(fresh, known, step)
+    for new, answer in zip(jobs, answers, strict=True):
+        job = step.find(JobRef(new.queue, new.id))
+        if job is not None and answer.record is None:
+            answer.state, answer.due_ms = job.state, job.due_ms
+    return answers
 
 
 def _need_care(step: Step, jobs: list[NewJob]) -> bool:
@@ -234,9 +251,14 @@ def _add_one(step: Step, new: NewJob) -> rq.Added:
     if old is not None:
         transitions.remove(old, step)
         step.drop([old])
+    before = keys.runs_before(step, num, new)
+    if before is not None:
+        new = msgspec.structs.replace(new, depends_on=[*new.depends_on, before])
     job = transitions.create(new, step, after_ms=old.enqueued_ms if old else 0)
     _insert(step, num, job)
     keys.take(step, num, job)
+    if before is not None:
+        step.flows.follow(job, before)
     if group is not None:
         step.gates.advance(num, group)
     return rq.Added(AddOutcome.QUEUED, job.state, job.enqueued_ms, job.due_ms)
@@ -257,6 +279,9 @@ def _insert_row(step: Step, num: int, job: JobRecord) -> None:
     step.run("job_insert_one", *new_row(job, num))
     if len(job.payload) > INLINE_PAYLOAD:
         step.run("payload_insert", job.seq, job.payload)
+    if job.linked:
+        held_ms = job.due_ms if job.state is JobState.BLOCKED else None
+        step.run("job_hold", IDLE.get(job.state), held_ms, job.seq)
     step.known[job.queue] = True
     step.count(job.queue, job.task, "enqueued")
     step.tally(job.queue, job.state, 1)
@@ -271,14 +296,11 @@ def _is_kept(step: Step, new: NewJob) -> bool:
 
 def _answer_known(step: Step, old: JobRecord, new: NewJob) -> rq.Added | None:
     """The answer that an existing record gives; None when it makes way for the new job."""
-    if new.request_id and new.request_id == old.request_id:
-        return rq.Added(AddOutcome.QUEUED, old.state, old.enqueued_ms, old.due_ms)
-    if transitions.blocks_id(old, step.now_ms):
-        outcome = AddOutcome.DUPLICATE
-    elif transitions.answers_cached(old, step.now_ms):
-        outcome = AddOutcome.CACHED
-    else:
+    outcome = transitions.answer_known(old, new, step.now_ms)
+    if outcome is None:
         return None
+    if outcome is AddOutcome.QUEUED:
+        return rq.Added(outcome, old.state, old.enqueued_ms, old.due_ms)
     step.note(old, EventType.DEDUPLICATED)
     return rq.Added(outcome, old.state, old.enqueued_ms, old.due_ms, view(old, step.now_ms))
 
@@ -500,7 +522,8 @@ def settle(step: Step, request: rq.Settle) -> rq.SettleResult:
         statuses = _settle_quick(step, items, seqs)
     else:  # a job that comes twice must be seen as its first settlement left it
         statuses = _settle_slow(step, items)
-    return rq.SettleResult(statuses, claim(step, request.claim) if request.claim else None)
+    left = step.tell()  # so that what is unblocked here can be claimed here
+    return rq.SettleResult(statuses, claim(step, request.claim) if request.claim else None, left)
 
 
 def _settle_quick(step: Step, items: list[Settlement], seqs: list[int]) -> list[Settled]:
@@ -624,6 +647,8 @@ def _settle_slow(step: Step, items: list[Settlement]) -> list[Settled]:
         if status is Settled.OK and job is not None:
             transitions.settle(job, end, step)
             step.save([(job, JobState.ACTIVE)])
+            if end.outcome is Outcome.WAIT and job.state is JobState.BLOCKED:
+                step.flows.review(job, step)
             if end.hold_ms and job.options.group is not None:
                 step.gates.hold_group(step.queue(end.queue), job.options.group, end.hold_ms)
         statuses.append(status)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from windlass.backend import flows as fl
 from windlass.backend import metrics as mq
 from windlass.backend import requests as rq
 from windlass.backend import schedules as sq
-from windlass.backends.sqlite import verbs_limits, verbs_metrics, verbs_schedules
+from windlass.backend import streams as sm
+from windlass.backends.sqlite import verbs_flows, verbs_limits, verbs_metrics, verbs_schedules
 from windlass.backends.sqlite.logs import unpack_events, unpack_history
-from windlass.backends.sqlite.rows import LOG_KEY, Row, record, unpack_worker, view
+from windlass.backends.sqlite.rows import IDLE, LOG_KEY, Row, record, unpack_worker, view
 from windlass.backends.sqlite.tx import tally_of, unfolded_counts
 from windlass.backends.sqlite.verbs_duties import list_archivers
 from windlass.core.job import (
@@ -139,7 +141,9 @@ def _of_state(snap: Snapshot, num: int, state: JobState) -> list[Row]:
         return snap.all("list_seqs_active", num)
     if state is JobState.WAITING:
         return snap.all("list_seqs_waiting", num)
-    return snap.all("list_seqs_due" if state in DUE_LATER else "list_seqs_of", num)
+    if state in DUE_LATER:
+        return snap.all("list_seqs_due", num)
+    return snap.all("list_seqs_idle", num, IDLE[state])
 
 
 def _rows(snap: Snapshot, seqs: list[int]) -> Iterator[Row]:
@@ -300,5 +304,7 @@ READS: dict[type[Any], Callable[[Snapshot, Any], Any]] = {
     mq.MetricsProgress: verbs_metrics.progress,
     mq.ReadMetrics: verbs_metrics.read,
     mq.ListMarks: verbs_metrics.list_marks,
+    fl.GetDependencies: verbs_flows.get_dependencies,
+    sm.ReadStream: verbs_flows.read_stream,
     **verbs_limits.READS,
 }

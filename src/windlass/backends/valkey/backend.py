@@ -9,10 +9,12 @@ from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, TypeVar, cast
 
+from windlass.backend import metrics as mq
 from windlass.backend import requests as rq
+from windlass.backend import schedules as sq
 from windlass.backend.capabilities import Capabilities
 from windlass.backend.urls import BackendUrl
-from windlass.backends.valkey import changes, duties, looks, work
+from windlass.backends.valkey import changes, duties, looks, metrics, schedules, work
 from windlass.backends.valkey.adds import Adder
 from windlass.backends.valkey.gate import Gate
 from windlass.backends.valkey.keys import Keys
@@ -24,7 +26,9 @@ from windlass.core.probe import reach
 R = TypeVar("R")
 Verb = Callable[[Session, Any, str], Awaitable[Any]]
 
-_CAPABILITIES = Capabilities(durable=True, shared=True)
+_CAPABILITIES = Capabilities(
+    durable=True, shared=True, lifo=True, schedules=True, metrics=True, commands=True
+)
 
 _VERBS: dict[type[Any], Verb] = {
     rq.Settle: work.settle,
@@ -40,6 +44,7 @@ _VERBS: dict[type[Any], Verb] = {
     rq.Resign: duties.resign,
     rq.Beat: duties.beat,
     rq.ListWorkers: duties.list_workers,
+    rq.CommandWorker: duties.command_worker,
     rq.CancelJobs: changes.cancel,
     rq.RemoveJobs: changes.remove,
     rq.RetryJobs: changes.retry,
@@ -56,6 +61,17 @@ _VERBS: dict[type[Any], Verb] = {
     rq.ReadEvents: looks.read_events,
     rq.ReadHistory: looks.read_history,
     rq.ReadCounters: looks.read_counters,
+    sq.PutSchedule: schedules.put,
+    sq.ListSchedules: schedules.list_schedules,
+    sq.RemoveSchedule: schedules.remove,
+    sq.PauseSchedule: schedules.pause,
+    sq.DueSchedules: schedules.due,
+    sq.FireSchedule: schedules.fire,
+    mq.MetricsProgress: metrics.progress,
+    mq.AddMetrics: metrics.add,
+    mq.ReadMetrics: metrics.read,
+    mq.AddMark: metrics.add_mark,
+    mq.ListMarks: metrics.list_marks,
 }
 
 

@@ -9,12 +9,13 @@ import msgspec
 
 from windlass.backend import requests as rq
 from windlass.backends.valkey.session import Group, Session
-from windlass.core.job import ARCHIVER_KEPT_MS, ArchiverInfo, JobRef, WorkerInfo
+from windlass.core.job import ARCHIVER_KEPT_MS, ArchiverInfo, Command, JobRef, WorkerInfo
 
 WORKER_KEPT_MS = 300_000
 
-_encode_worker = msgspec.json.Encoder().encode
+_encode = msgspec.json.Encoder().encode
 _decode_worker = msgspec.json.Decoder(WorkerInfo).decode
+_decode_command = msgspec.json.Decoder(Command).decode
 
 
 async def _shares(session: Session, now: str, index: str, limit: int) -> list[tuple[Group, int]]:
@@ -66,12 +67,13 @@ async def prune(session: Session, request: rq.Prune, now: str) -> rq.Pruned:
     archivers = await list_archivers(session, rq.ListArchivers(), now)
     for group in await session.all_groups():
         copied = [min((info.cursors.get(name, 0) for info in archivers), default=-1) for name in group.names]
-        jobs, ids, history, more = await session.functions.prune(
-            group.roots, now, request.limit - result.jobs, copied
+        jobs, ids, history, more, metrics = await session.functions.prune(
+            group.roots, now, request.limit - result.jobs, copied, request.limit - result.metrics
         )
         result.jobs += jobs
         result.ids += ids
         result.history += history
+        result.metrics += metrics
         result.more = result.more or bool(more)
     result.workers = await session.functions.sweep(session.keys.root, now, WORKER_KEPT_MS)
     return result
@@ -100,17 +102,25 @@ async def resign(session: Session, request: rq.Resign, now: str) -> bool:
     return await session.functions.elect(session.keys.root, now, request.role, request.holder, -1)
 
 
-async def beat(session: Session, request: rq.Beat, now: str) -> None:
-    described = _encode_worker(request.worker)
-    await session.functions.beat(session.keys.root, now, request.worker.id, request.gone, described)
+async def beat(session: Session, request: rq.Beat, now: str) -> Command | None:
+    worker = request.worker
+    described = _encode(msgspec.structs.replace(worker, command=None))
+    told = await session.functions.beat(session.keys.root, now, worker.id, request.gone, described)
+    return None if told is None else _decode_command(told)
+
+
+async def command_worker(session: Session, request: rq.CommandWorker, now: str) -> bool:
+    command = _encode(Command(action=request.action, id=request.id))
+    return await session.functions.command(session.keys.root, request.worker, command)
 
 
 async def list_workers(session: Session, request: rq.ListWorkers, now: str) -> list[WorkerInfo]:
     found = await session.functions.workers(session.keys.root, now, request.stale_ms)
     workers = []
-    for at in range(0, len(found), 2):
+    for at in range(0, len(found), 3):
         started, _, described = found[at + 1].partition(b" ")
         worker = _decode_worker(described)
         worker.beat_ms, worker.started_ms = int(found[at]), int(started)
+        worker.command = _decode_command(found[at + 2]) if found[at + 2] else None
         workers.append(worker)
     return sorted(workers, key=lambda worker: worker.id)

@@ -64,9 +64,13 @@ class Functions:
         found: list[Any] = await self._call("recover", roots, now, pack((limit,)))
         return found
 
-    async def prune(self, roots: Roots, now: str, limit: int, copied: list[int]) -> tuple[int, int, int, int]:
-        jobs, ids, history, more = await self._call("prune", roots, now, pack((limit, copied)))
-        return jobs, ids, history, more
+    async def prune(
+        self, roots: Roots, now: str, limit: int, copied: list[int], rows: int
+    ) -> tuple[int, int, int, int, int]:
+        jobs, ids, history, more, rolled_up = await self._call(
+            "prune", roots, now, pack((limit, copied, rows))
+        )
+        return jobs, ids, history, more, rolled_up
 
     async def cancel(self, roots: Roots, now: str, reason: str, items: list[Item]) -> list[bytes]:
         found: list[bytes] = await self._call("cancel", roots, now, pack((reason, items)))
@@ -126,8 +130,12 @@ class Functions:
         found: list[list[bytes]] = await self._call("counters", roots)
         return found
 
-    async def beat(self, root: str, now: str, worker: str, gone: bool, described: bytes) -> None:
-        await self._call("beat", [root], now, worker, int(gone), described)
+    async def beat(self, root: str, now: str, worker: str, gone: bool, described: bytes) -> bytes | None:
+        found: bytes | None = await self._call("beat", [root], now, worker, int(gone), described)
+        return found
+
+    async def command(self, root: str, worker: str, command: bytes) -> bool:
+        return bool(await self._call("command", [root], worker, command))
 
     async def workers(self, root: str, now: str, stale_ms: int) -> list[bytes]:
         found: list[bytes] = await self._call("workers", [root], now, stale_ms)
@@ -145,3 +153,62 @@ class Functions:
 
     async def sweep(self, root: str, now: str, kept_ms: int) -> int:
         return int(await self._call("sweep", [root], now, kept_ms))
+
+    # --- schedules --------------------------------------------------------------------------------
+
+    async def schedule_put(self, root: str, name: str, state: list[Any], record: bytes) -> list[Any]:
+        found: list[Any] = await self._call("schedule_put", [root], name, pack(state), record)
+        return found
+
+    async def schedule_remove(self, root: str, name: str, source: str | None) -> bool:
+        sourced = int(source is not None)
+        return bool(await self._call("schedule_remove", [root], name, sourced, source or ""))
+
+    async def schedule_pause(self, root: str, name: str, paused: bool, next_ms: int) -> int:
+        return int(await self._call("schedule_pause", [root], name, pack((int(paused), next_ms))))
+
+    async def schedule_fire(
+        self, root: str, now: str, name: str, what: tuple[Any, ...], tails: list[bytes]
+    ) -> tuple[int, int, int]:
+        ok, added, known = await self._call("schedule_fire", [root], now, name, pack(what), *tails)
+        return ok, added, known
+
+    async def schedules_due(self, roots: Roots, now: str, limit: int) -> list[Any]:
+        found: list[Any] = await self._call("schedules_due", roots, now, limit)
+        return found
+
+    async def schedules_list(self, roots: Roots, now: str, what: tuple[Any, ...], after: str) -> list[Any]:
+        found: list[Any] = await self._call("schedules_list", roots, now, pack(what), after)
+        return found
+
+    # --- roll-ups ---------------------------------------------------------------------------------
+
+    async def metrics_progress(self, roots: Roots) -> list[int]:
+        found: list[int] = await self._call("metrics_progress", roots)
+        return found
+
+    async def metrics_get(self, root: str, minutes: int, keys: list[bytes]) -> list[Any]:
+        found: list[Any] = await self._call("metrics_get", [root], minutes, *keys)
+        return found
+
+    async def metrics_add(
+        self, root: str, now: str, after: int, upto: int, minutes: int, rows: list[bytes]
+    ) -> bool:
+        return bool(await self._call("metrics_add", [root], now, after, upto, minutes, *rows))
+
+    async def metrics_read(
+        self, root: str, step: int, first: bytes, last: bytes, limit: int, task: str | None
+    ) -> list[bytes]:
+        only = int(task is not None)
+        found: list[bytes] = await self._call(
+            "metrics_read", [root], step, first, last, limit, only, task or ""
+        )
+        return found
+
+    async def mark_add(self, root: str, now: str, mark: str, label: str, kept: int) -> list[Any]:
+        found: list[Any] = await self._call("mark_add", [root], now, mark, label, kept)
+        return found
+
+    async def marks(self, root: str, since_ms: int) -> list[bytes]:
+        found: list[bytes] = await self._call("marks", [root], since_ms)
+        return found

@@ -17,6 +17,8 @@ class Keys:
         self.namespace = namespace
         self.root = f"{PREFIX}{{{namespace}}}"
         self.queues = f"{self.root}:queues"
+        #: Names of the queues that ever had a schedule.
+        self.scheduled = f"{self.root}:scheduled"
         self._known: dict[str, str] = {}
 
     def queue(self, name: str) -> str:
@@ -29,4 +31,6 @@ class Keys:
     def channel(self, topic: str) -> str:
         """The channel on which hints about ``topic`` are published."""
         kind, _, name = topic.partition(":")
-        return f"{self.root}:worker:{name}" if kind == "worker" else f"{self.queue(name)}:{kind}"
+        if not name or kind == "worker":
+            return f"{self.root}:{topic}"
+        return f"{self.queue(name)}:{kind}"

@@ -73,6 +73,8 @@ _CACHED = 512
 class _Shared(NamedTuple):
     options: StoredOptions
     for_server: int | tuple[Any, ...]
+    #: Whether nothing about them keeps a job from being plain.
+    plain: bool
     encoded: bytes
     plain_meta: bytes
 
@@ -97,6 +99,7 @@ def new_job(index: int, new: NewJob) -> tuple[Any, ...]:
         -1 if new.run_at_ms is None else max(new.run_at_ms, 0),
         -1 if new.expires_in_ms is None else new.expires_in_ms,
         _share(new).for_server,
+        int(new.options.lifo),
     )
 
 
@@ -114,7 +117,7 @@ def plain_job(new: NewJob) -> bytes | None:
     if new.priority or new.delay_ms or new.run_at_ms is not None or new.expires_in_ms is not None:
         return None
     shared = _share(new)
-    if shared.for_server != 0:
+    if not shared.plain:
         return None
     task = new.task.encode()
     if len(task) > 255:
@@ -131,7 +134,9 @@ def _share(new: NewJob) -> _Shared:
         encoded = _encode(new.codec) + _encode(new.options)
         meta = b"\x93\x01" + encoded
         plain_meta = len(meta).to_bytes(4, "big") + meta
-        found = _Shared(new.options, _server_options(new.options, new.codec), encoded, plain_meta)
+        for_server = _server_options(new.options, new.codec)
+        plain = for_server == 0 and not new.options.lifo
+        found = _Shared(new.options, for_server, plain, encoded, plain_meta)
         if len(_shared) >= _CACHED:
             _shared.clear()
         _shared[key] = found

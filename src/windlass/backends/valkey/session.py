@@ -81,13 +81,23 @@ class Session:
 
     async def all_groups(self) -> list[Group]:
         """Every queue, in groups of bounded size."""
-        names = await self.queue_names()
+        return self.bounded_groups(await self.queue_names())
+
+    def bounded_groups(self, names: list[str]) -> list[Group]:
+        """Queues by slot, in groups of bounded size."""
         groups = self.grouped(names)
         return [
             Group(group.roots[at : at + _PART], [], [], group.names[at : at + _PART])
             for group in groups
             for at in range(0, len(group.roots), _PART)
         ]
+
+    async def now_ms(self, now: str) -> int:
+        """The store's time, for an answer that no function gave."""
+        if now:
+            return int(now)
+        seconds, micros = await self.client.command(self.keys.root, "TIME")
+        return int(seconds) * 1000 + int(micros) // 1000
 
     async def close(self) -> None:
         await self.client.close()

@@ -36,9 +36,7 @@ async def settle(session: Session, request: rq.Settle, now: str) -> rq.SettleRes
 async def claim(session: Session, request: rq.Claim, now: str) -> rq.Claimed:
     """The next jobs."""
     if not request.queues:
-        time = await session.client.command(session.keys.root, "TIME")
-        now_ms = int(now) if now else int(time[0]) * 1000 + int(time[1]) // 1000
-        return rq.Claimed([], now_ms, None)
+        return rq.Claimed([], await session.now_ms(now), None)
     result = await settle(session, rq.Settle(items=[], claim=request), now)
     assert result.claimed is not None
     return result.claimed

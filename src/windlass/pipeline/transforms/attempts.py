@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from windlass.pipeline import schemas
+from windlass.pipeline.transforms.grains import GRAIN_MS
 
 Transform = Callable[[DataFrame], DataFrame]
 
 
 def day_of(ms: Column) -> Column:
-    """The UTC day of a time in milliseconds. (``timestamp_millis`` is exact for any bigint.)"""
-    return F.timestamp_millis(ms).cast("date")
+    """The UTC day of a time in milliseconds, whatever the session's time zone."""
+    return F.date_from_unix_date(F.floor(ms / F.lit(GRAIN_MS["day"])).cast("int"))
 
 
 def as_bronze(*, source: str, batch: int) -> Transform:
@@ -38,13 +39,16 @@ def as_silver(bronze: DataFrame) -> DataFrame:
     return bronze.select(*schemas.SILVER_ATTEMPTS.names)
 
 
-def repeated_ids(known: DataFrame | None) -> Transform:
-    """The ``run_id`` of attempts that occur twice, within the batch or in ``known``. Usually no row."""
+def repeated(keys: Sequence[str]) -> Transform:
+    """The ``hash`` of ``keys`` wherever two rows share it: seldom any.
 
-    def apply(attempts: DataFrame) -> DataFrame:
-        ids = attempts.select("run_id")
-        both = ids if known is None else ids.unionByName(known.select("run_id"))
-        return both.groupBy("run_id").count().where(F.col("count") > 1).select("run_id")
+    Grouping one integer is several times cheaper than grouping texts. Different keys may share a hash, so
+    this says which rows have to be looked at, not that they are the same.
+    """
+
+    def apply(rows: DataFrame) -> DataFrame:
+        hashes = rows.select(F.xxhash64(*keys).alias("hash"))
+        return hashes.groupBy("hash").count().where(F.col("count") > 1).select("hash")
 
     return apply
 

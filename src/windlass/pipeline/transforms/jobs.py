@@ -51,6 +51,18 @@ def job_parts(attempts: DataFrame) -> DataFrame:
     )
 
 
+def merge_repeated_jobs(rows: DataFrame, hashes: DataFrame) -> DataFrame:
+    """``merge_jobs``, given the hashes of ``repeated(_KEYS)``: most jobs leave one record and are done.
+
+    ``hashes`` must be few, for every task gets all of them. Each row matches at most one.
+    """
+    few = F.broadcast(hashes)
+    named = rows.withColumn("hash", F.xxhash64(*_KEYS))
+    alone = named.join(few, "hash", "left_anti").select(*schemas.SILVER_JOBS.names)
+    several = named.join(few, "hash", "left_semi").drop("hash")
+    return alone.unionByName(merge_jobs(several))
+
+
 def merge_jobs(rows: DataFrame) -> DataFrame:
     """Job rows that speak of the same job, as one; the newest record says how it stands."""
     order = F.struct("finished_ms", "deliveries", F.col("final").cast("int"), "last_run_id")

@@ -20,7 +20,6 @@ from windlass import (
     JobState,
     UnrecoverableError,
     WaitForChildren,
-    Worker,
     chain,
     chord,
     group,
@@ -430,29 +429,25 @@ class Doomed:
     def __init__(self, runs: Storm, dice: random.Random) -> None:
         self._runs = runs
         self._dice = dice
-        self.hung = 0
+        self.hangs = asyncio.Event()
 
     async def __call__(self, job: Job[Any]) -> Any:
-        if self._dice.random() < 0.4:
-            self.hung += 1
+        if self._dice.random() < 0.1:
+            self.hangs.set()
             await asyncio.Event().wait()
         return await self._runs(job)
 
 
 async def _storm(stage: Stage, runs: Storm) -> None:
-    """A worker that lives, and others on the same queues that are torn down in the middle of their jobs."""
-    doomed = Doomed(runs, random.Random(7))
+    """Workers that are torn down in the middle of their jobs, one after the other; then one that lives."""
+    dice = random.Random(7)
     queues = [*_QUEUES, QUEUE]
-    steady: Worker | None = None
-    for _ in range(12):
+    for _ in range(8):
+        doomed = Doomed(runs, dice)
         victim = await stage.work(doomed, queues, concurrency=8)
-        steady = steady or await stage.work(runs, queues, concurrency=8)
-        for _ in range(20):
-            await asyncio.sleep(0)
+        await doomed.hangs.wait()
         await victim.close(force=True)
-    assert steady is not None
-    await drain(steady)
-    assert doomed.hung > 0
+    await drain(await stage.work(runs, queues, concurrency=8))
 
 
 @pytest.mark.feature("I1", "I2", "I3", "Z14")

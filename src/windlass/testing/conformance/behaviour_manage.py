@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from windlass import ConfigError, IllegalTransitionError, Job, JobState
+from windlass import ConfigError, IllegalTransitionError, Job, JobState, Snooze
+from windlass.testing.clock import START_MS
 from windlass.testing.conformance.harness import Harness
 from windlass.testing.conformance.stage import QUEUE, Gate, Stage
 
@@ -142,6 +143,27 @@ async def test_a_handler_leaves_new_data_for_its_next_attempt(harness: Harness) 
         job = await stage.queue.add("n", {"cursor": 0}, backoff=0)
         await job.result()
         assert seen == [{"cursor": 0}, {"cursor": 500}]
+
+
+@pytest.mark.feature("B15", "A21")
+async def test_a_job_goes_through_steps_with_long_sleeps_in_between(harness: Harness) -> None:
+    async with Stage(harness) as stage:
+        seen: list[tuple[Any, int, int]] = []
+
+        async def handler(job: Job[Any]) -> str:
+            seen.append((job.data["step"], stage.clock.now_ms() - START_MS, job.attempt))
+            if job.data["step"] < 3:
+                await job.update_data({"step": job.data["step"] + 1})
+                raise Snooze(3_600)
+            return "all steps"
+
+        await stage.work(handler)
+        job = await stage.queue.add("n", {"step": 1}, max_attempts=1)
+        await stage.settle()
+        assert await job.is_delayed()
+        await stage.advance(2 * 3_600)
+        assert await job.result(5) == "all steps"
+        assert seen == [(1, 0, 1), (2, 3_600_000, 1), (3, 7_200_000, 1)]
 
 
 @pytest.mark.feature("A23", "A21")

@@ -90,7 +90,7 @@ async def test_totals_of_each_day_are_kept(harness: Harness) -> None:
     async with Stage(harness) as stage:
         await stage.work(obey)
         await work_off(stage, {"name": "a", "data": {}}, {"name": "a", "data": {"fail": True}})
-        await stage.advance(2 * 86_400)
+        stage.clock.set(START + timedelta(days=2))
         await work_off(stage, {"name": "a", "data": {}})
         days = await stage.queue.get_daily_totals()
         assert len(days) == 30

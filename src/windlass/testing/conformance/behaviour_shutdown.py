@@ -170,3 +170,20 @@ async def test_a_closed_queue_connects_again_when_it_is_used(harness: Harness) -
         await stage.queue.add("n")
         await stage.queue.close()
         assert await stage.queue.count() == 1
+
+
+@pytest.mark.feature("V2")
+async def test_a_claim_that_is_answered_after_the_end_began_gives_its_jobs_back(harness: Harness) -> None:
+    async with Stage(harness) as stage:
+        gate, answer = Gate(), asyncio.Event()
+        job = await stage.queue.add("n")
+        stage.faults.delay(rq.Claim, answer)
+        worker = await stage.work(gated(gate))
+        await stage.settle()
+        assert stage.faults.sent["Claim"] == 1
+        closing = asyncio.create_task(worker.close(force=True))
+        await stage.settle()
+        answer.set()
+        async with asyncio.timeout(20):
+            await closing
+        assert (await job.get_state(), gate.reached.is_set()) == (JobState.WAITING, False)

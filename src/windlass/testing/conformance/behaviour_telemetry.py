@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from windlass import Job, JobState, Snooze, current_job
+from windlass import Job, JobState, Snooze, chain, current_job
 from windlass.backend import requests as rq
 from windlass.telemetry import JobFields, JobLog, JsonLines
 from windlass.testing.conformance.harness import Harness
+from windlass.testing.conformance.needs import needs
 from windlass.testing.conformance.stage import QUEUE, Stage
 
 if TYPE_CHECKING:
@@ -100,6 +101,30 @@ async def test_a_producer_and_two_chained_jobs_are_one_trace(harness: Harness) -
         facts = spans["process second ship"].attributes or {}
         assert facts["messaging.message.id"] == shipped.id
         assert (facts["messaging.destination.name"], facts["windlass.attempt"]) == ("second", 1)
+
+
+@needs("flows")
+@pytest.mark.feature("S2")
+async def test_a_declared_chain_is_one_trace_too(harness: Harness) -> None:
+    async with Stage(harness) as stage:
+        traced = Traced(stage)
+
+        @stage.app.task(queue=QUEUE, name="charge")
+        async def charge(order: int) -> int:
+            return order
+
+        @stage.app.task(queue="second", name="ship")
+        async def ship() -> str:
+            return "shipped"
+
+        await stage.work(queues=[QUEUE, "second"])
+        with traced.tracer().start_as_current_span("checkout") as checkout:
+            last = await chain(charge.s(7), ship.s()).enqueue()
+        assert await last.result() == "shipped"
+        await stage.settle()
+        spans = traced.spans()
+        assert {"process mail charge", "process second ship"} <= set(spans)
+        assert {span.context.trace_id for span in spans.values()} == {checkout.get_span_context().trace_id}
 
 
 @pytest.mark.feature("S1", "S2")

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import random
+from copy import copy
 from typing import Any
 
 import pytest
 
 from windlass.backend import requests as rq
 from windlass.backend import schedules as sq
+from windlass.backends.memory import MemoryBackend
 from windlass.core.job import EventType, JobRef, NewJob
 from windlass.core.options import StoredOptions
 from windlass.core.outcome import Outcome
@@ -438,3 +441,53 @@ async def test_putting_and_resuming_give_a_hint(harness: Harness) -> None:
         assert "schedules" in await listener.wait(5_000)
     finally:
         listener.close()
+
+
+# --- all of it ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.feature("B8", "B12")
+@pytest.mark.parametrize("seed", [1, 2, 3])
+async def test_a_random_life_of_schedules_is_that_of_the_reference(harness: Harness, seed: int) -> None:
+    rng, twin = random.Random(seed), MemoryBackend()
+
+    async def both(request: rq.Request[Any]) -> Any:
+        request.now_ms = harness.now_ms
+        answer, wanted = await harness.backend.execute(copy(request)), await twin.execute(copy(request))
+        assert answer == wanted, f"{request} at {harness.now_ms}"
+        return answer
+
+    for _ in range(150):
+        harness.pass_ms(rng.choice([0, 0, 300, 1_000, 5_000]))
+        queue, name = rng.choice(["a", "b"]), rng.choice(["x", "y", "z z"])
+        await both(_random_request(rng, harness.now_ms, queue, name))
+        answer = await both(sq.DueSchedules(limit=rng.choice([1, 2, 100])))
+        for record in answer.schedules:
+            slots = [record.next_ms + n * 1_000 for n in range(rng.choice([0, 1, 1, 3]))]
+            next_ms = rng.choice([None, harness.now_ms + 700, record.next_ms + 1_000])
+            for _ in range(rng.choice([1, 2])):
+                jobs = [slot_job(record, slot) for slot in slots]
+                fields = {"slot_ms": record.next_ms, "jobs": jobs, "slots": slots, "next_ms": next_ms}
+                await both(sq.FireSchedule(queue=record.queue, name=record.name, **fields))
+        await both(sq.ListSchedules(queue=rng.choice([None, "a"]), limit=rng.choice([1, 2, 100])))
+        await both(rq.CountJobs(queue=queue))
+
+
+def _random_request(rng: random.Random, now_ms: int, queue: str, name: str) -> rq.Request[Any]:
+    later_ms = now_ms + rng.randrange(3_000)
+    match rng.randrange(8):
+        case 0:
+            return sq.RemoveSchedule(queue=queue, name=name, source=rng.choice([None, "shop"]))
+        case 1 | 2:
+            return sq.PauseSchedule(queue=queue, name=name, paused=rng.random() < 0.5, next_ms=later_ms)
+        case 3:
+            return rq.Purge(queue=queue, states=list(JobState), forget=rng.random() < 0.2)
+    fields: dict[str, Any] = {
+        "rule": Rule(every_ms=rng.choice([1_000, 2_000])),
+        "next_ms": later_ms,
+        "limit": rng.choice([None, None, 2]),
+        "end_ms": rng.choice([None, None, now_ms + 4_000]),
+        "overlap": rng.choice(["allow", "skip"]),
+        "source": rng.choice(["", "shop"]),
+    }
+    return sq.PutSchedule(schedule=make(name, queue, **fields))

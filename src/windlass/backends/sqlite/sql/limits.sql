@@ -47,7 +47,7 @@ SELECT min(grp) FROM [job] WHERE queue = ? AND grp > ? AND finished_ms IS NULL
 SELECT /*job*/ FROM [job] WHERE queue = ? AND state = 'waiting' ORDER BY priority DESC, turn, place LIMIT 1
 
 -- name: job_line
-UPDATE [job] SET grp = ?, turn = ? WHERE seq = ?
+UPDATE [job] SET grp = ?, turn = ?, idle = ? WHERE seq = ?
 
 -- name: job_replace
 UPDATE [job] SET task = ?, codec = ? WHERE seq = ?

@@ -36,7 +36,7 @@ UPDATE [queue] SET known = ? WHERE num = ?
 UPDATE [queue]
 SET folded = ?, last_event = ?, last_history = ?,
     waiting = waiting + ?, scheduled = scheduled + ?, retrying = retrying + ?, blocked = blocked + ?,
-    parked = parked + ?, active = active + ?, completed = completed + ?, failed = failed + ?,
+    parked = parked + ?, suspended = suspended + ?, active = active + ?, completed = completed + ?, failed = failed + ?,
     cancelled = cancelled + ?
 WHERE num = ?
 
@@ -53,7 +53,8 @@ SELECT num, name FROM [queue] ORDER BY num
 SELECT num, name, paused FROM [queue] WHERE known ORDER BY name
 
 -- name: queue_tally
-SELECT folded, waiting, scheduled, retrying, blocked, parked, active, completed, failed, cancelled
+SELECT folded, waiting, scheduled, retrying, blocked, parked, suspended, active, completed, failed,
+    cancelled
 FROM [queue] WHERE num = ?
 
 -- name: queue_logs
@@ -96,7 +97,8 @@ UPDATE [job]
 SET state = ?, priority = ?, place = ?, options = ?, ready_ms = ?, due_ms = ?, expires_ms = ?, started_ms = ?,
     finished_ms = ?, attempts = ?, deliveries = ?, stalls = ?, manual_retries = ?, misses = ?, token = ?,
     settled_token = ?, lease_until_ms = ?, worker = ?, cancel_reason = ?, progress = ?, result = ?,
-    result_until_ms = ?, reason = ?, errors = ?, keep_until_ms = ?, spare_until_ms = ?
+    result_until_ms = ?, reason = ?, errors = ?, keep_until_ms = ?, spare_until_ms = ?, linked = ?, held_ms = ?,
+    awaits = ?, signals = ?, idle = ?
 WHERE seq = ?
 
 -- name: job_ends
@@ -127,7 +129,8 @@ FROM [queue] WHERE num = ?
 -- name: job_ready
 SELECT seq, id, task, priority, place,
     coalesce(payload, (SELECT data FROM [payload] WHERE [payload].seq = [job].seq)),
-    codec, options, request_id, enqueued_ms, ready_ms, expires_ms, deliveries OR manual_retries
+    codec, options, request_id, enqueued_ms, ready_ms, expires_ms,
+    deliveries OR manual_retries OR linked IS NOT NULL OR signals IS NOT NULL
 FROM [job] WHERE queue = ? AND state = 'waiting' ORDER BY priority DESC, turn, place LIMIT ?
 
 -- name: job_any_ready
@@ -139,9 +142,10 @@ SET state = 'active', token = ? || '.' || seq, worker = ?, started_ms = ?, deliv
     lease_until_ms = ?, progress = NULL, pad = NULL
 WHERE /*among*/
 
+-- Linked jobs are left out: their end concerns others.
 -- name: job_leased
 SELECT seq, token, id, enqueued_ms, ready_ms, queue, task, options, worker, attempts, deliveries, started_ms
-FROM [job] WHERE /*among*/
+FROM [job] WHERE linked IS NULL AND /*among*/
 
 -- name: job_complete
 UPDATE [job]
@@ -156,7 +160,7 @@ SET state = 'completed', finished_ms = ?1, result = ?2, result_until_ms = ?3, ke
 WHERE seq = ?6
 
 -- name: job_promote
-UPDATE [job] SET state = 'waiting', due_ms = NULL, ready_ms = ?, place = ? WHERE seq = ?
+UPDATE [job] SET state = 'waiting', due_ms = NULL, ready_ms = ?, place = ?, idle = NULL WHERE seq = ?
 
 -- name: job_due
 SELECT due_ms, seq, queue, id, task, state, json_extract(options, '$.lifo') FROM [job]
@@ -233,9 +237,9 @@ WHERE queue = ? AND due_ms IS NOT NULL AND state = ? AND enqueued_ms <= ? ORDER 
 SELECT /*job*/ FROM [job] INDEXED BY [job_lease]
 WHERE lease_until_ms IS NOT NULL AND queue = ? AND enqueued_ms <= ? ORDER BY enqueued_ms, seq LIMIT ?
 
--- name: purge_other
+-- name: purge_idle
 SELECT /*job*/ FROM [job]
-WHERE queue = ? AND state = ? AND enqueued_ms <= ? ORDER BY enqueued_ms, seq LIMIT ?
+WHERE queue = ? AND idle = ? AND enqueued_ms <= ? ORDER BY enqueued_ms, seq LIMIT ?
 
 -- name: list_edge_up
 SELECT seq FROM [job] WHERE seq > ? ORDER BY seq LIMIT 1 OFFSET ?
@@ -355,8 +359,8 @@ INSERT OR REPLACE INTO [leader] (role, holder, until_ms) VALUES (?, ?, ?)
 -- name: leader_delete
 DELETE FROM [leader] WHERE role = ?
 
--- name: list_seqs_of
-SELECT seq FROM [job] WHERE queue = ?
+-- name: list_seqs_idle
+SELECT seq FROM [job] WHERE queue = ? AND idle = ?
 
 -- name: list_seqs_waiting
 SELECT seq FROM [job] WHERE queue = ? AND state = 'waiting'

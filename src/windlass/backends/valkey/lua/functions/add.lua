@@ -1,7 +1,7 @@
 -- add: adds jobs, each to its queue, in one step; ids that are known answer for themselves.
 -- KEYS: queue roots
--- ARGV: now or '', packed jobs {queue, id, task, priority, delay or 0, run at or -1, expires in or -1, options},
---       then one tail per job: length of meta, meta, payload
+-- ARGV: now or '', packed jobs {queue, id, task, priority, delay or 0, run at or -1, expires in or -1, options,
+--       1 when lifo}, then one tail per job: length of meta, meta, payload
 -- returns: now, queues that became known, then per job 0 (waiting, added now) or {outcome, state, enqueued, due,
 --          view}; outcomes: 0 queued, 1 duplicate, 2 cached; state 0: only the id is kept
 -- emits: enqueued, scheduled, deduplicated, removed

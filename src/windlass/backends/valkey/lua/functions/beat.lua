@@ -1,16 +1,17 @@
 -- beat: a worker's heartbeat, or its farewell.
 -- KEYS: namespace root
 -- ARGV: now or '', worker id, 1 when it goes, its description
--- returns: 0
+-- returns: what the worker was told last, or nil
 local now = now_from(args[1])
 local id, gone = args[2], args[3] == '1'
 if gone then
   redis.call('HDEL', keys[1] .. ':workers', id)
   redis.call('ZREM', keys[1] .. ':beats', id)
-  return 0
+  redis.call('HDEL', keys[1] .. ':commands', id)
+  return false
 end
 local known = redis.call('HGET', keys[1] .. ':workers', id)
 local started = known and string.match(known, '^(%d+) ') or text(now)
 redis.call('HSET', keys[1] .. ':workers', id, started .. ' ' .. args[4])
 redis.call('ZADD', keys[1] .. ':beats', now, id)
-return 0
+return redis.call('HGET', keys[1] .. ':commands', id)

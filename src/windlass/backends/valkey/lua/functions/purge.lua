@@ -36,6 +36,7 @@ if forget == 1 and redis.call('HLEN', q.j) == 0 then
     redis.call('HSET', q.root, 'ev0', last + 1)
   end
   redis.call('UNLINK', q.v)
+  schedules.forget(q)
 end
 close(q) -- the events of this call are the first of what is left
 return ids

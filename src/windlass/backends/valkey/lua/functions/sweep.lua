@@ -7,6 +7,7 @@ local silent = redis.call('ZRANGEBYSCORE', keys[1] .. ':beats', '-inf', now - ar
 if #silent > 0 then
   redis.call('ZREM', keys[1] .. ':beats', unpack(silent))
   redis.call('HDEL', keys[1] .. ':workers', unpack(silent))
+  redis.call('HDEL', keys[1] .. ':commands', unpack(silent))
 end
 local leaders = redis.call('HGETALL', keys[1] .. ':leaders')
 for at = 1, #leaders, 2 do

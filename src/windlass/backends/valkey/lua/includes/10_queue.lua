@@ -1,12 +1,12 @@
 -- One queue during one call: its keys, the heads read so far, and what is still to be written.
 --
 -- Every key of a queue is its root (declared in KEYS) plus a suffix, so all of them share its hash tag:
---   (root)  hash    seq, cur, passed, ev, ev0, hi, hi0, paused, known, and counters c:<outcome>:<task>
+--   (root)  hash    seq, cur, passed, ev, ev0, hi, hi0, ro, ro_ms, paused, known, and counters c:<outcome>:<task>
 --   :j      hash    id -> record as added, see `15_plain.lua` and `70_add.lua`
 --   :m      hash    id -> head, once anything about the job changed
 --   :f      stream  jobs of priority 0 that were added ready, by sequence. Those up to `cur` were picked: they
 --                   stay for listings until their record goes, and `passed` tells how many they are
---   :w      zset    all others that wait: score -priority, member place + id
+--   :w      zset    all others that wait: score -priority, member place (see `place_of`) + id
 --   :d      zset    scheduled and retrying: score due time, member sequence + id
 --   :t      set     ids of those that are retrying
 --   :a      zset    active: score lease deadline, member sequence + id
@@ -18,6 +18,7 @@
 --   :r :g :e hash   id -> result, progress, errors
 --   :l:<id> list    log lines
 --   :v :h   stream  events and history, one entry per call, id = number of its last row; see `30_notes.lua`
+-- and what `87_schedules.lua` and `94_metrics.lua` tell.
 
 local TABLES = {
   heads = true, fresh = true, records = true, packed = true, members = true, lean = true, inline = true,

@@ -104,8 +104,13 @@ local function member_of(q, id, head)
   return member
 end
 
+-- Places of `lifo` jobs are below 0; the offset keeps the order of bytes the order of places.
 local function place_member_of(id, head)
-  return struct.pack('>I7', head[PLACE]) .. id
+  return struct.pack('>I7', head[PLACE] + PLACE_OFFSET) .. id
+end
+
+local function place_of(member)
+  return struct.unpack('>I7', member) - PLACE_OFFSET
 end
 
 local function id_of(member)

@@ -31,12 +31,14 @@ local function reserve(q, amount)
   q.last_place = q.next_place + amount - 1
 end
 
-local function fresh_place(q)
+-- A new place for a job: the last one of its priority, or (`lifo`: its places are below 0) the very first.
+local function fresh_place(q, head)
   if not q.next_place or q.next_place > q.last_place then
     reserve(q, 1)
   end
-  q.next_place = q.next_place + 1
-  return q.next_place - 1
+  local place = q.next_place
+  q.next_place = place + 1
+  return head[PLACE] < 0 and -place or place
 end
 
 local function spare_until(options, finished)
@@ -65,7 +67,7 @@ end
 local function leave(q, id, head, gone)
   local state = head[STATE]
   if state == WAITING then
-    if q.fresh[id] and head[PRIORITY] == 0 then
+    if q.fresh[id] and head[PRIORITY] == 0 and head[PLACE] > 0 then
       if q.picking then
         q.cursor, q.picked = head[SEQ], q.picked + 1
       else

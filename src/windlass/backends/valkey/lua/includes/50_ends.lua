@@ -32,7 +32,7 @@ local function put_back(q, id, head, state, delay)
   if delay > 0 then
     head[STATE], head[DUE], head[READY] = state, q.now + delay, q.now + delay
   else
-    head[STATE], head[READY], head[PLACE] = WAITING, q.now, fresh_place(q)
+    head[STATE], head[READY], head[PLACE] = WAITING, q.now, fresh_place(q, head)
   end
   enter(q, id, head)
 end
@@ -41,7 +41,7 @@ local function promote(q, id, head)
   leave(q, id, head)
   head[STATE] = WAITING
   head[READY] = head[DUE] ~= 0 and math.min(head[DUE], q.now) or q.now
-  head[DUE], head[PLACE] = 0, fresh_place(q)
+  head[DUE], head[PLACE] = 0, fresh_place(q, head)
   note(q, E_PROMOTED, id, head)
   enter(q, id, head)
 end

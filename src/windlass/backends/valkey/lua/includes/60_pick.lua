@@ -22,7 +22,7 @@ local function front(q, amount)
       entry = plain[plain_at]
       place = entry and tonumber(string.match(entry[1], '^%d+'))
     end
-    if place and (not score or score > 0 or place < number_of(ranked[at])) then
+    if place and (not score or score > 0 or place < place_of(ranked[at])) then
       line[#line + 1] = entry[2][2]
       fresh[plain_at] = entry[2][2]
       plain_at = plain_at + 1

@@ -80,22 +80,23 @@ local function create(q, job, tail, after, seq)
   local now = after > 0 and math.max(q.now, after + 1) or q.now
   local due = run_at >= 0 and run_at or now + delay
   local later = due > now
+  local lifo = job[9] == 1
   local head = {
-    later and SCHEDULED or WAITING, seq, 0, priority, now, later and due or 0, later and due or 0,
+    later and SCHEDULED or WAITING, seq, lifo and -seq or 0, priority, now, later and due or 0, later and due or 0,
     job[7] >= 0 and now + job[7] or 0, task, job[8],
   }
   local packed = cmsgpack.pack(head)
   local stored = struct.pack('>I2', #packed) .. packed .. tail
   put(q.hset, q.j, id, stored)
   q.heads[id], q.fresh[id], q.records[id], q.members[id], q.ready = nil, nil, nil, nil, true
-  if not later and priority == 0 then
+  if not later and priority == 0 and not lifo then
     put_plain(q, seq, id)
   else
     put(q.zadd, q.i, seq, id)
     if later then
       put(q.zadd, q.d, due, member_of(q, id, head))
     else
-      put(q.zadd, q.w, 0 - priority, member_of(q, id, head))
+      put(q.zadd, q.w, 0 - priority, struct.pack('>I7', PLACE_OFFSET + (lifo and -seq or seq)) .. id)
     end
   end
   q.added = q.added or {}

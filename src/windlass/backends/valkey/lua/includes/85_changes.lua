@@ -36,7 +36,7 @@ local function retry(q, id, head)
   head[MANUAL] = head[MANUAL] + 1
   head[FINISHED], head[EXPIRES], head[CANCEL] = 0, 0, ''
   head[RESULT_UNTIL], head[REASON] = 0, ''
-  head[READY], head[PLACE] = q.now, fresh_place(q)
+  head[READY], head[PLACE] = q.now, fresh_place(q, head)
   note(q, E_ENQUEUED, id, head, 'retried')
   enter(q, id, head)
   return 0
@@ -55,7 +55,7 @@ end
 
 local function change_priority(q, id, head, priority)
   leave(q, id, head)
-  head[PRIORITY], head[PLACE] = priority, fresh_place(q)
+  head[PRIORITY], head[PLACE] = priority, fresh_place(q, head)
   note(q, E_CHANGED, id, head, 'priority', priority)
   enter(q, id, head)
   settle_down(q)

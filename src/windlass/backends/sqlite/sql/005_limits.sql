@@ -1,4 +1,4 @@
--- Groups and their turns, limits, unique keys.
+-- Version 5: groups and their turns, limits, unique keys.
 
 -- grp: the job's group; '' for a job without one in a queue that saw groups; NULL: not told.
 ALTER TABLE [job] ADD COLUMN grp TEXT;

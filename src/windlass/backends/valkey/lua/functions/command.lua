@@ -1,0 +1,10 @@
+-- command: tells a worker something; it hears of it with its next beat, and a hint says that there is something.
+-- KEYS: namespace root
+-- ARGV: worker id, command
+-- returns: 1, or 0 when no such worker is known
+if redis.call('HEXISTS', keys[1] .. ':workers', args[1]) == 0 then
+  return 0
+end
+redis.call('HSET', keys[1] .. ':commands', args[1], args[2])
+redis.call('SPUBLISH', keys[1] .. ':worker:' .. args[1], '')
+return 1

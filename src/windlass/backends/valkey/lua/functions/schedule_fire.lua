@@ -1,0 +1,24 @@
+-- schedule_fire: adds the jobs of due slots and moves on to the next slot, if the slot is still the one to be fired.
+-- KEYS: queue root
+-- ARGV: now or '', name, packed {slot (-1: by hand), next slot or -1, {slot, ...}, jobs as `add` takes them}, then one
+--       tail per job as `add` takes it
+-- returns: 1 when the slot was ours to fire, jobs added, 1 when the queue became known
+-- emits: enqueued, scheduled, deduplicated, removed
+local q = open(keys[1], now_from(args[1]))
+local slot, next_ms, slots, jobs = unpack(cmsgpack.unpack(args[3]))
+local state, record = schedules.get(q, args[2])
+if not state or (slot >= 0 and (state[S_PAUSED] == 1 or state[S_NEXT] ~= slot)) then
+  return { 0, 0, 0 }
+end
+local amount = slot >= 0 and schedules.room(q, state, #jobs) or #jobs
+local known = schedules.add(q, jobs, args, amount)
+if slot >= 0 then
+  state[S_FIRED], state[S_SKIPPED] = state[S_FIRED] + amount, state[S_SKIPPED] + #slots - amount
+  state[S_NEXT] = schedules.bounded(state, next_ms)
+end
+if amount > 0 then
+  state[S_LAST], state[S_LAST_ID] = slot >= 0 and slots[amount] or q.now, jobs[amount][2]
+end
+schedules.save(q, args[2], state, record)
+close(q)
+return { 1, amount, known }

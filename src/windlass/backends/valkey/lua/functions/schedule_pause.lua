@@ -1,0 +1,18 @@
+-- schedule_pause: pauses or resumes a schedule; a resumed one goes on with the slot given.
+-- KEYS: queue root
+-- ARGV: name, packed {1 (pause) or 0 (resume), slot or -1}
+-- returns: 0 (no such schedule), 1 (nothing changed), 2
+local q = open(keys[1], 0)
+local paused, next_ms = unpack(cmsgpack.unpack(args[2]))
+local state, record = schedules.get(q, args[1])
+if not state then
+  return 0
+elseif state[S_PAUSED] == paused then
+  return 1
+end
+state[S_PAUSED] = paused
+if paused == 0 then
+  state[S_NEXT] = schedules.bounded(state, next_ms)
+end
+schedules.save(q, args[1], state, record)
+return 2

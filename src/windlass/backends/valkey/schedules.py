@@ -1,0 +1,202 @@
+"""Schedules. One belongs to its queue's slot, so that firing is one step with the adding of its jobs.
+
+Which queues have schedules is known in one place: a queue is entered there before its first one, and stays.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from windlass.backend import schedules as sq
+from windlass.backends.valkey import records
+from windlass.backends.valkey.session import Group, Session, together
+from windlass.core.schedules import ScheduleRecord
+from windlass.errors import ConfigError
+
+#: Queues that one part of a listing looks at.
+_PART = 100
+_TOPIC = "schedules"
+_CHANGED = 2
+
+_encode = msgspec.msgpack.Encoder().encode
+_encode_rule = msgspec.json.Encoder().encode
+_decode = msgspec.msgpack.Decoder(ScheduleRecord).decode
+
+
+class _State(msgspec.Struct, array_like=True):
+    """What the server knows of a schedule; -1 and '' stand for "none"."""
+
+    paused: int
+    next_ms: int
+    last_ms: int
+    last_job_id: str
+    fired: int
+    skipped: int
+    end_ms: int
+    limit: int
+    alone: int
+    source: str
+    rule: str
+
+
+_decode_state = msgspec.msgpack.Decoder(_State).decode
+
+
+def _or_none(value: int | None) -> int:
+    return -1 if value is None else value
+
+
+def _state(new: ScheduleRecord) -> list[Any]:
+    """The state of a schedule that nobody knows yet."""
+    rule = _encode_rule(new.rule).decode()
+    bounds = [_or_none(new.end_ms), _or_none(new.limit), int(new.overlap == "skip")]
+    return [int(new.paused), _or_none(new.next_ms), -1, "", 0, 0, *bounds, new.source, rule]
+
+
+def _joined(record: ScheduleRecord, packed: bytes) -> ScheduleRecord:
+    """``record`` as it was put, with what changed since."""
+    state = _decode_state(packed)
+    record.paused = bool(state.paused)
+    record.next_ms = None if state.next_ms < 0 else state.next_ms
+    record.last_ms = None if state.last_ms < 0 else state.last_ms
+    record.last_job_id = state.last_job_id or None
+    record.fired, record.skipped = state.fired, state.skipped
+    return record
+
+
+def _read(stored: bytes) -> ScheduleRecord:
+    end = 4 + int.from_bytes(stored[:4], "big")
+    return _joined(_decode(stored[end:]), stored[4:end])
+
+
+async def _tell(session: Session) -> None:
+    channel = session.keys.channel(_TOPIC)
+    await session.client.command(channel, "SPUBLISH", channel, "")
+
+
+async def put(session: Session, request: sq.PutSchedule, now: str) -> ScheduleRecord:
+    new = request.schedule
+    keys = session.keys
+    packed = _encode(new)
+    await session.list_queues([new.queue])
+    await session.client.command(keys.scheduled, "SADD", keys.scheduled, new.queue)
+    known, first, state = await session.functions.schedule_put(
+        keys.queue(new.queue), new.name, _state(new), packed
+    )
+    if known:
+        await session.list_again([new.queue])
+    if first:  # somebody may have emptied the server under us
+        await session.client.command(keys.scheduled, "SADD", keys.scheduled, new.queue)
+    await _tell(session)
+    return _joined(_decode(packed), state)
+
+
+async def remove(session: Session, request: sq.RemoveSchedule, now: str) -> bool:
+    root = session.keys.queue(request.queue)
+    return await session.functions.schedule_remove(root, request.name, request.source)
+
+
+async def pause(session: Session, request: sq.PauseSchedule, now: str) -> bool:
+    root = session.keys.queue(request.queue)
+    done = await session.functions.schedule_pause(
+        root, request.name, request.paused, _or_none(request.next_ms)
+    )
+    if done == _CHANGED:
+        await _tell(session)
+    return done > 0
+
+
+async def fire(session: Session, request: sq.FireSchedule, now: str) -> sq.Fired:
+    if any(job.queue != request.queue for job in request.jobs):
+        raise ConfigError("schedule", "one whose jobs go to its own queue", request.name)
+    what = (
+        _or_none(request.slot_ms),
+        _or_none(request.next_ms),
+        request.slots,
+        [records.new_job(1, job) for job in request.jobs],
+    )
+    tails = [records.tail(job) for job in request.jobs]
+    root = session.keys.queue(request.queue)
+    ok, added, known = await session.functions.schedule_fire(root, now, request.name, what, tails)
+    if known:
+        await session.list_again([request.queue])
+    return sq.Fired(bool(ok), added)
+
+
+# --- over all queues ----------------------------------------------------------------------------------
+
+
+async def _queues(session: Session) -> list[str]:
+    """Every queue that ever had a schedule, by name."""
+    found = await session.client.command(session.keys.scheduled, "SMEMBERS", session.keys.scheduled)
+    return sorted(name.decode() for name in found)
+
+
+async def due(session: Session, request: sq.DueSchedules, now: str) -> sq.Due:
+    groups = session.bounded_groups(await _queues(session))
+    answers: list[Any] = await together(
+        *(session.functions.schedules_due(group.roots, now, request.limit) for group in groups)
+    )
+    if not answers:
+        return sq.Due([], await session.now_ms(now), None)
+    now_ms = max(answer[0] for answer in answers)
+    found = [_read(stored) for answer in answers for stored in answer[2:]]
+    found.sort(key=lambda record: (record.next_ms or 0, record.queue, record.name))
+    later = [answer[1] for answer in answers if answer[1] >= 0]
+    later += [record.next_ms or 0 for record in found[request.limit :]]
+    next_in_ms = max(min(later) - now_ms, 0) if later else None
+    return sq.Due(found[: request.limit], now_ms, next_in_ms)
+
+
+async def list_schedules(session: Session, request: sq.ListSchedules, now: str) -> sq.SchedulePage:
+    start = ("", "") if request.cursor is None else _cursor(request.cursor)
+    names = await _queues(session) if request.queue is None else [request.queue]
+    names = [name for name in names if name >= start[0]]
+    page = sq.SchedulePage([], await session.now_ms(now))
+    for at in range(0, len(names), _PART):
+        part = names[at : at + _PART]
+        found, end = await _list_part(session, request, now, part, start)
+        page.schedules += found
+        if len(page.schedules) >= request.limit:
+            del page.schedules[request.limit :]
+            end = _key(page.schedules[-1])
+        if end is not None:
+            page.cursor = "\n".join(end)
+            break
+    return page
+
+
+async def _list_part(
+    session: Session, request: sq.ListSchedules, now: str, names: list[str], start: tuple[str, str]
+) -> tuple[list[ScheduleRecord], tuple[str, str] | None]:
+    """Schedules of some queues, and the place up to which that is all of them (None: it is the end)."""
+    what = (request.limit, request.name or "", int(request.source is not None), request.source or "")
+
+    async def one(group: Group) -> list[Any]:
+        after = start[1] if group.names[0] == start[0] else ""
+        return await session.functions.schedules_list(group.roots, now, what, after)
+
+    groups = session.grouped(names)
+    answers: list[Any] = await together(*(one(group) for group in groups))
+    ends = [
+        (group.names[answer[1] - 1], answer[2].decode())
+        for group, answer in zip(groups, answers, strict=True)
+        if answer[1]
+    ]
+    end = min(ends, default=None)
+    found = [_read(stored) for answer in answers for stored in answer[3:]]
+    found = [record for record in found if _key(record) > start and (end is None or _key(record) <= end)]
+    return sorted(found, key=_key), end
+
+
+def _key(record: ScheduleRecord) -> tuple[str, str]:
+    return record.queue, record.name
+
+
+def _cursor(cursor: str) -> tuple[str, str]:
+    queue, separator, name = cursor.partition("\n")
+    if not separator:
+        raise ConfigError("cursor", "one that came with a page", cursor)
+    return queue, name

@@ -1,0 +1,78 @@
+"""Naming jobs: by their ids, or ``--all`` of a state that are like this and that."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import click
+
+from windlass.cli.store import StoreOptions
+from windlass.cli.values import parse_pairs
+from windlass.search import SearchOptions
+
+CommandT = TypeVar("CommandT", bound=Callable[..., Any])
+
+
+@dataclass(frozen=True, kw_only=True)
+class Selection(StoreOptions):
+    """Which jobs of a queue: ``ids``, or ``all`` in ``states`` that match."""
+
+    queue: str
+    ids: tuple[str, ...] = ()
+    all: bool = False
+    states: tuple[str, ...] = ()
+    name: str | None = None
+    tag: str | None = None
+    error: str | None = None
+    data: dict[str, Any] | None = None
+
+    @property
+    def search(self) -> SearchOptions:
+        """What they must be like, besides their state."""
+        return {"name": self.name, "tag": self.tag, "error": self.error, "data": self.data or None}
+
+
+def selects(states: Sequence[str], default: Sequence[str] = ()) -> Callable[[CommandT], CommandT]:
+    """The arguments and options of a command that works on a ``Selection`` of jobs in ``states``."""
+    options = [
+        click.argument("queue"),
+        click.argument("ids", nargs=-1, metavar="[ID]..."),
+        click.option("--all", is_flag=True, help="Every job in the state, instead of some by id."),
+        click.option(
+            "--state",
+            "-s",
+            "states",
+            multiple=True,
+            type=click.Choice(list(states)),
+            default=tuple(default),
+            show_default=bool(default),
+            help="With --all: in these states (repeatable).",
+        ),
+        click.option("--name", "-n", metavar="GLOB", help="With --all: only tasks whose name matches."),
+        click.option("--tag", "-t", help="With --all: only jobs with this tag."),
+        click.option("--error", metavar="CLASS", help="With --all: only if the last error is of this class."),
+        click.option(
+            "--data", "-d", multiple=True, metavar="KEY=VALUE", help="With --all: only with this argument."
+        ),
+    ]
+
+    def decorate(command: CommandT) -> CommandT:
+        for option in reversed(options):
+            command = option(command)
+        return command
+
+    return decorate
+
+
+def check_selection(values: dict[str, Any]) -> dict[str, Any]:
+    """The parameters of a ``Selection``; refuses ids together with ``--all``, and neither."""
+    if bool(values["ids"]) == values["all"]:
+        raise click.UsageError("Name the jobs, or pass --all.")
+    if values["all"] and not values["states"]:
+        raise click.UsageError("Say which: --all needs --state.")
+    filters = [name for name in ("name", "tag", "error", "data") if values[name]]
+    if filters and not values["all"]:
+        raise click.UsageError(f"--{filters[0]} goes with --all.")
+    return {**values, "data": parse_pairs(values["data"], "--data")}

@@ -1,0 +1,193 @@
+"""Rules and slots: cron, intervals, bounds, clock changes, and the decisions about firing."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from zoneinfo import ZoneInfo
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from windlass.core.job import NewJob
+from windlass.core.schedules import (
+    SLOTS_PER_STEP,
+    Rule,
+    Schedule,
+    ScheduleRecord,
+    first_slot,
+    next_slot,
+    plan_firing,
+    slot_job_id,
+    to_schedule,
+)
+from windlass.errors import ConfigError
+
+pytestmark = pytest.mark.feature("B8", "B13")
+
+TEMPLATE = NewJob(queue="q", id="", task="t", payload=b"{}")
+
+
+def ms(instant: datetime) -> int:
+    return round(instant.timestamp() * 1000)
+
+
+def slots(rule: Rule, after: datetime, count: int) -> list[datetime]:
+    """The next slots, in the rule's own zone."""
+    found: list[datetime] = []
+    at = ms(after)
+    for _ in range(count):
+        slot = next_slot(rule, at)
+        assert slot is not None
+        assert slot > at
+        found.append(datetime.fromtimestamp(slot / 1000, ZoneInfo(rule.timezone)))
+        at = slot
+    return found
+
+
+def wall(*parts: int, zone: str, fold: int = 0) -> datetime:
+    return datetime(*parts, tzinfo=ZoneInfo(zone), fold=fold)  # type: ignore[arg-type, misc]
+
+
+BERLIN, CAIRO, HOWE = "Europe/Berlin", "Africa/Cairo", "Australia/Lord_Howe"
+
+
+@pytest.mark.parametrize(
+    ("cron", "zone", "after", "expected"),
+    [
+        # the clock jumps from 2:00 to 3:00
+        ("30 2 * * *", BERLIN, (2025, 3, 29, 12), [(2025, 3, 30, 3, 0), (2025, 3, 31, 2, 30)]),
+        ("0 1-4 * * *", BERLIN, (2025, 3, 29, 23), [(2025, 3, 30, 1), (2025, 3, 30, 3), (2025, 3, 30, 4)]),
+        ("*/15 2 * * *", BERLIN, (2025, 3, 29, 23), [(2025, 3, 30, 3, 0), (2025, 3, 31, 2, 0)]),
+        ("*/10 30 2 * * *", BERLIN, (2025, 3, 29, 23), [(2025, 3, 30, 3, 0), (2025, 3, 31, 2, 30)]),
+        # the hour from 2:00 comes twice
+        ("30 2 * * *", BERLIN, (2025, 10, 25, 12), [(2025, 10, 26, 2, 30), (2025, 10, 27, 2, 30)]),
+        (
+            "0 2,3 * * *",
+            BERLIN,
+            (2025, 10, 25, 12),
+            [(2025, 10, 26, 2), (2025, 10, 26, 3), (2025, 10, 27, 2)],
+        ),
+        # midnight itself is jumped over
+        ("0 0 * * *", CAIRO, (2025, 4, 24, 12), [(2025, 4, 25, 1, 0), (2025, 4, 26, 0, 0)]),
+        # half an hour is jumped over
+        ("15 2 * * *", HOWE, (2025, 10, 4, 1), [(2025, 10, 4, 2, 15), (2025, 10, 5, 2, 30)]),
+    ],
+)
+def test_rules_about_the_time_of_day_follow_the_wall_clock(
+    cron: str, zone: str, after: tuple[int, ...], expected: list[tuple[int, ...]]
+) -> None:
+    found = slots(Rule(cron=cron, timezone=zone), wall(*after, zone=zone), len(expected))
+    assert found == [wall(*parts, zone=zone) for parts in expected]
+
+
+@pytest.mark.parametrize("day", [(2025, 3, 30), (2025, 10, 26)])
+def test_rules_that_run_in_every_hour_follow_real_time(day: tuple[int, int, int]) -> None:
+    after = datetime(*day, tzinfo=UTC) - timedelta(hours=2)
+    found = slots(Rule(cron="*/30 * * * *", timezone=BERLIN), after, 12)
+    assert [
+        (b - a).total_seconds() for a, b in zip(map(_utc, found), map(_utc, found[1:]), strict=False)
+    ] == [1_800] * 11
+
+
+def _utc(instant: datetime) -> datetime:
+    return instant.astimezone(UTC)
+
+
+def test_days_of_month_and_week_follow_cron() -> None:
+    after = datetime(2025, 1, 1, tzinfo=UTC)
+    assert [s.day for s in slots(Rule(cron="0 0 L * *"), after, 3)] == [31, 28, 31]
+    assert [s.day for s in slots(Rule(cron="0 0 * * MON#1"), after, 2)] == [6, 3]
+    assert [s.day for s in slots(Rule(cron="0 0 29 2 *"), after, 1)] == [29]
+
+
+@given(st.integers(1, 10**9), st.integers(0, 10**12), st.integers(0, 10**13))
+def test_intervals_stay_on_their_grid(every_ms: int, grid_ms: int, after_ms: int) -> None:
+    slot = next_slot(Rule(every_ms=every_ms), after_ms, grid_ms=grid_ms)
+    assert slot is not None
+    assert (slot - grid_ms) % every_ms == 0
+    assert slot > after_ms or slot == grid_ms
+    assert slot - every_ms <= max(after_ms, grid_ms)
+
+
+def test_the_first_slot_is_one_interval_away_or_at_the_start() -> None:
+    def first(now_ms: int, start_ms: int | None = None) -> int | None:
+        record = ScheduleRecord(
+            queue="q", name="s", template=TEMPLATE, rule=Rule(every_ms=10, start_ms=start_ms)
+        )
+        return first_slot(record, now_ms)
+
+    assert first(1_000) == 1_010
+    assert first(1_000, start_ms=1_000) == 1_000
+    assert first(1_000, start_ms=5_005) == 5_005
+    assert first(1_000, start_ms=7) == 1_007
+
+
+def record(missed: str = "skip", **fields: object) -> ScheduleRecord:
+    made = Schedule(every=10, missed=missed).record("q", "s", TEMPLATE)  # type: ignore[arg-type]
+    made.next_ms = 100_000
+    for name, value in fields.items():
+        setattr(made, name, value)
+    return made
+
+
+@pytest.mark.parametrize(
+    ("missed", "now_s", "fired", "next_s"),
+    [
+        ("skip", 100, [100], 110),
+        ("skip", 135, [100, 110, 120, 130], 140),  # late, not missed
+        ("skip", 1_000, [950, 960, 970, 980, 990, 1_000], 1_010),
+        ("once", 135, [100, 110, 120, 130], 140),
+        ("once", 1_000, [100], 1_010),
+        ("all", 1_000, list(range(100, 1_010, 10)), 1_010),
+    ],
+)
+def test_late_slots_are_fired_and_missed_ones_follow_their_rule(
+    missed: str, now_s: int, fired: list[int], next_s: int
+) -> None:
+    plan = plan_firing(record(missed), now_s * 1_000)
+    assert plan.slots == [slot * 1_000 for slot in fired]
+    assert plan.next_ms == next_s * 1_000
+
+
+def test_one_step_is_bounded() -> None:
+    plan = plan_firing(record("all"), 10_000_000)
+    assert len(plan.slots) == SLOTS_PER_STEP
+    assert plan.next_ms == plan.slots[-1] + 10_000
+
+
+def test_nothing_is_planned_after_the_end() -> None:
+    plan = plan_firing(record("all", end_ms=115_000), 200_000)
+    assert (plan.slots, plan.next_ms) == ([100_000, 110_000], None)
+
+
+def test_ids_of_jobs_are_safe_whatever_the_schedule_is_called() -> None:
+    assert slot_job_id("mail.send", 5) == "mail.send.5"
+    odd = slot_job_id("every day, ä", 5)
+    assert odd == slot_job_id("every day, ä", 5) != slot_job_id("every day, b", 5)
+    assert odd.endswith(".5")
+    assert odd.replace(".", "").isalnum()
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"cron": "* * * * * * *"},
+        {"cron": "0 0 31 2 *"},
+        {"cron": "0 25 * * *"},
+        {"cron": "* * * * *", "timezone": ""},
+        {"every": -1},
+        {"every": True},
+        {"every": 5, "start": datetime(2025, 1, 1)},
+        {"every": 5, "start": 20, "end": 10},
+        {"every": 5, "limit": True},
+    ],
+)
+def test_what_cannot_work_is_refused(wrong: dict[str, object]) -> None:
+    with pytest.raises(ConfigError):
+        to_schedule(wrong)
+
+
+def test_aliases_and_spaces_make_no_other_rule() -> None:
+    assert Schedule(cron="@hourly").rule == Schedule(cron=" 0  * * * * ").rule
+    assert to_schedule({"pattern": "0 * * * *", "tz": BERLIN}).rule.timezone == BERLIN
