@@ -20,7 +20,8 @@ from windlass.core.backoff import Backoff
 from windlass.core.edges import Dependency, Edge, EdgeStatus, OnFailure
 from windlass.core.ids import content_id
 from windlass.core.job import Event, EventType
-from windlass.core.options import JobOptions, Keep, Priority
+from windlass.core.limits import Bucket, GroupInfo, GroupLimits, Rate
+from windlass.core.options import JobOptions, Keep, Priority, Unique, UniqueMode
 from windlass.core.outcome import AddOutcome, CancelResult
 from windlass.core.schedules import Schedule
 from windlass.core.states import JobState
@@ -30,6 +31,7 @@ from windlass.errors import (
     ConfigError,
     CycleError,
     DependencyError,
+    GroupFullError,
     HistoryTrimmedError,
     IllegalTransitionError,
     JobCancelledError,
@@ -106,6 +108,12 @@ __all__ = [  # noqa: RUF022 - grouped by topic
     "Keep",
     "Priority",
     "Schedule",
+    "Unique",
+    "UniqueMode",
+    "Rate",
+    "Bucket",
+    "GroupLimits",
+    "GroupInfo",
     # words
     "JobState",
     "OnFailure",
@@ -130,6 +138,7 @@ __all__ = [  # noqa: RUF022 - grouped by topic
     "PayloadTooLargeError",
     "DependencyError",
     "CycleError",
+    "GroupFullError",
     "UnsupportedByBackendError",
     "StorageError",
     "HistoryTrimmedError",

@@ -32,6 +32,7 @@ from windlass.core.schedules import Schedule, to_schedule
 from windlass.core.schedules import Strategy as ScheduleStrategy
 from windlass.errors import ConfigError
 from windlass.hooks import Hooks
+from windlass.payload import unpack
 from windlass.queue import Queue
 from windlass.registry import Handler, Registry, job_handler
 from windlass.schedules import CodeSchedules, ScheduleInfo, list_schedules, make_record
@@ -326,6 +327,14 @@ class Windlass:
         if schedule is not None:
             self.schedule(task.name, schedule, task)
         return task
+
+    def arguments(self, task: str, payload: bytes) -> dict[str, Any]:
+        """The arguments of an encoded call by name, as far as the task's signature tells names."""
+        call = unpack(self.codec.decode(payload))
+        known = self._tasks.get(task)
+        names = known.signature.names if known is not None else ()
+        by_place = {names[at] if at < len(names) else str(at): value for at, value in enumerate(call.args)}
+        return {**by_place, **call.kwargs}
 
     def register(
         self,

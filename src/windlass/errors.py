@@ -7,6 +7,7 @@
     │   ├── PayloadTooLargeError          arguments over the size cap
     │   └── DependencyError               a job that cannot be waited for, or cannot wait
     │       └── CycleError                jobs that would wait for each other
+    ├── GroupFullError                    the job's group has its ``max_size``
     ├── UnsupportedByBackendError         the chosen store cannot do this
     ├── StorageError (ConnectionError)    the store is unreachable, locked, full or damaged
     │   └── HistoryTrimmedError           a cursor points below the oldest kept record
@@ -75,6 +76,25 @@ class PayloadTooLargeError(ConfigError):
             "payload",
             f"at most {limit} bytes once encoded (store large data elsewhere and pass a reference)",
             size,
+        )
+
+
+class GroupFullError(WindlassError):
+    """Jobs were not added: their group has as many unfinished ones as its ``max_size`` allows.
+
+    ``refused`` are their ids; ``added`` are the other jobs of the same call, which were added.
+    """
+
+    code = "group_full"
+
+    def __init__(self, queue: str, group: str, refused: list[str], added: list[Any]) -> None:
+        self.queue = queue
+        self.group = group
+        self.refused = refused
+        self.added = added
+        super().__init__(
+            f"group {group!r} of queue {queue!r} is full: {len(refused)} job(s) were not added; "
+            "add them when some of its jobs have finished, or raise its max_size"
         )
 
 

@@ -238,6 +238,11 @@ class Job(Generic[ResultT]):
         return self._record.worker
 
     @property
+    def group(self) -> str | None:
+        """The group that it belongs to."""
+        return self._record.options.group
+
+    @property
     def tags(self) -> tuple[str, ...]:
         return self._record.options.tags
 

@@ -13,6 +13,8 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Unpack, cast, overload
 from weakref import WeakKeyDictionary
 
+import msgspec
+
 from windlass.backend import flows as fl
 from windlass.backend import requests as rq
 from windlass.backend.store import Store, check_changed
@@ -29,12 +31,13 @@ from windlass.core.job import (
     WorkerInfo,
 )
 from windlass.core.metrics import MetricsRow, Step
-from windlass.core.options import Duration, JobOptions, StoredOptions, check_known, seconds_to_ms
+from windlass.core.options import Duration, JobOptions, StoredOptions, check_known, seconds_to_ms, to_unique
 from windlass.core.outcome import AddOutcome, CancelResult, Changed
 from windlass.core.schedules import Schedule
 from windlass.core.states import FINISHED, JobState
 from windlass.errors import (
     ConfigError,
+    GroupFullError,
     IllegalTransitionError,
     JobCancelledError,
     JobFailedError,
@@ -46,6 +49,7 @@ from windlass.feed import EventFeed, read_events
 from windlass.flowtree import JobNode, cancel_flow, read_flow, remove_flow
 from windlass.hooks import Outgoing
 from windlass.job import Job
+from windlass.limits import KeyVerbs, LimitVerbs
 from windlass.metrics import DayTotals, Metrics, QueueMetrics, TaskStats
 from windlass.output import StreamChunk, read_stream
 from windlass.payload import pack_data, unpack
@@ -81,7 +85,7 @@ class Cleaned:
     ids: list[str]
 
 
-class Queue:
+class Queue(LimitVerbs, KeyVerbs):
     """A named queue of a store."""
 
     def __init__(
@@ -220,14 +224,20 @@ class Queue:
         return jobs
 
     async def _send(self, news: Sequence[NewJob], chunk: int) -> list[Job[Any]]:
-        """Add prepared jobs, chunk by chunk."""
+        """Add prepared jobs, chunk by chunk. ``GroupFullError`` tells which were refused, of all."""
         jobs: list[Job[Any]] = []
+        refused: list[NewJob] = []
         for start in range(0, len(news), chunk):
             part = list(news[start : start + chunk])
-            answers = await self._add_chunk(part)
-            jobs += [self._added(new, added) for new, added in zip(part, answers, strict=True)]
+            for new, added in zip(part, await self._add_chunk(part), strict=True):
+                if added.outcome is AddOutcome.REFUSED:
+                    refused.append(new)
+                else:
+                    jobs.append(self._added(new, added))
         if self.app.after_add is not None:
             await self.app.after_add(jobs)
+        if refused:
+            raise GroupFullError(self.name, refused[0].options.group or "", [new.id for new in refused], jobs)
         return jobs
 
     async def _add_chunk(self, chunk: list[NewJob]) -> list[rq.Added]:
@@ -752,12 +762,16 @@ class Queue:
 class _Plan:
     """Checked options in the form that the store takes; made once, used for many jobs."""
 
-    __slots__ = ("delay_ms", "expires_in_ms", "job_id", "linked", "priority", "run_at_ms", "stored")
+    __slots__ = ("delay_ms", "expires_in_ms", "job_id", "linked", "priority", "run_at_ms", "stored", "unique")
 
     def __init__(self, options: JobOptions) -> None:
         #: The options themselves, when they name other jobs.
         self.linked = options if options.depends_on or options.parent is not None else None
         self.stored: StoredOptions = options.stored()
+        self.unique = to_unique(options.unique)
+        if self.unique is not None and self.unique.key is not None:
+            fixed = self.unique.stored("", {})
+            self.stored, self.unique = msgspec.structs.replace(self.stored, unique=fixed), None
         if options.result_codec is not None:
             get_codec(options.result_codec)  # unknown names are refused now, not by the worker
         self.priority = options.priority
@@ -768,6 +782,10 @@ class _Plan:
 
     def new_job(self, queue: Queue, name: str, payload: bytes, fresh_id: str) -> NewJob:
         """A job to add. ``fresh_id`` names it unless the caller chose an id; it also names the request."""
+        stored = self.stored
+        if self.unique is not None:  # its key depends on the arguments
+            key = self.unique.stored(name, queue.app.arguments(name, payload))
+            stored = msgspec.structs.replace(stored, unique=key)
         new = NewJob(
             queue=queue.name,
             id=self.job_id or fresh_id,
@@ -775,7 +793,7 @@ class _Plan:
             payload=payload,
             codec=queue.app.codec.name,
             priority=self.priority,
-            options=self.stored,
+            options=stored,
             delay_ms=self.delay_ms,
             run_at_ms=self.run_at_ms,
             expires_in_ms=self.expires_in_ms,

@@ -303,6 +303,9 @@ class Signature:
         self.result_type = _awaited(hints.get("return", Any))
         self._signature = signature.replace(parameters=params)
         self._result = None if self.result_type in _EXACT else converter(self.result_type)
+        by_place = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+        #: The names of positional parameters, in order.
+        self.names = tuple(param.name for param in params if param.kind in by_place)
         self._read_params(params, hints)
         self._read_binding(params)
 

@@ -27,6 +27,8 @@ PAGES = [
     "codecs",
     "schedules",
     "metrics",
+    "limits",
+    "uniqueness",
 ]
 
 

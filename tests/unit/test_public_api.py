@@ -21,7 +21,8 @@ PUBLIC = {
     "FlowProducer", "JobNode", "Step", "Group", "step", "chain", "group", "chord", "Dependency", "Edge",
     "StreamChunk",
     # options
-    "JobOptions", "QueueSpec", "Batch", "Backoff", "Keep", "Priority", "Schedule",
+    "JobOptions", "QueueSpec", "Batch", "Backoff", "Keep", "Priority", "Schedule", "Unique", "UniqueMode",
+    "Rate", "Bucket", "GroupLimits", "GroupInfo",
     # words
     "JobState", "OnFailure", "EdgeStatus", "AddOutcome", "CancelResult", "Event", "EventType",
     # raised by handlers
@@ -29,6 +30,7 @@ PUBLIC = {
     "UnrecoverableError", "BatchError",
     # raised to callers
     "WindlassError", "ConfigError", "PayloadTooLargeError", "DependencyError", "CycleError",
+    "GroupFullError",
     "UnsupportedByBackendError", "StorageError", "HistoryTrimmedError",
     "JobNotFoundError", "IllegalTransitionError", "LeaseLostError", "JobFailedError", "MaxRetriesError",
     "ScheduleNotFoundError",
@@ -45,7 +47,10 @@ QUEUE_VERBS = set(
     add add_bulk add_and_wait add_in_transaction get_job get_jobs get_job_counts count get_status
     get_result update_result_ttl cancel revoke remove retry retry_jobs pause resume is_paused clean
     drain obliterate get_workers get_job_logs get_dead_letter_jobs search_jobs get_metrics events on
-    close remove_jobs promote_jobs cancel_jobs get_rollups stats_for_task get_daily_totals get_latency
+    close set_global_concurrency get_global_concurrency set_global_rate_limit get_global_rate_limit
+    remove_global_rate_limit rate_limit set_group_limits get_group_limits remove_group_limits list_groups
+    pause_group resume_group rate_limit_group get_unique_holder free_unique_key list_unique_keys
+    remove_jobs promote_jobs cancel_jobs get_rollups stats_for_task get_daily_totals get_latency
     get_utilisation upsert_job_scheduler get_job_scheduler get_job_schedulers remove_job_scheduler
     pause_job_scheduler resume_job_scheduler run_job_scheduler signal read_stream get_flow cancel_flow
     remove_flow
@@ -64,7 +69,7 @@ JOB_FIELDS = set(
     """
     id name queue_name data args kwargs options state priority attempt attempts max_attempts
     deliveries stalled_count manual_retries errors failed_reason stacktrace progress return_value
-    enqueued_ms run_at_ms started_ms finished_ms worker_id tags trace idempotency_key run_id logger
+    enqueued_ms run_at_ms started_ms finished_ms worker_id group tags trace idempotency_key run_id logger
     outcome abort_signal context discarded schedule_name slot_ms signals
     """.split()
 )

@@ -19,6 +19,12 @@ class Capabilities:
     transactional_add: bool = False
     #: Jobs can go to the front of their priority (option ``lifo``).
     lifo: bool = False
+    #: Unique keys.
+    unique: bool = False
+    #: Groups: fair turns between them, and limits of their own.
+    groups: bool = False
+    #: Limits of whole queues: concurrency, rate, holds.
+    limits: bool = False
     #: Recurring schedules (``backend.schedules``).
     schedules: bool = False
     #: Roll-ups of the history by minute and hour (``backend.metrics``).

@@ -48,7 +48,8 @@ class Request(msgspec.Struct, Generic[R], kw_only=True):
 
 
 class Added(msgspec.Struct):
-    """The answer for one added job. ``record`` is the existing job for ``duplicate`` and ``cached``."""
+    """The answer for one added job. ``record`` is the existing job for ``duplicate``, ``replaced`` and
+    ``cached``."""
 
     outcome: AddOutcome
     state: JobState | None
@@ -64,6 +65,10 @@ class Add(Request[list[Added]], kw_only=True):
     ``cached`` while a completed job's result may be read; a failed, cancelled or expired one is replaced by
     the new job (``queued``). An id under ``keep_id`` always answers ``duplicate``, even without a record
     (then with ``record`` and ``state`` None).
+
+    Then the unique key is looked at (``core.unique``): while it is held the answer is ``duplicate`` or
+    ``replaced``, with the holder's record (None when only the key is left). A group that has its ``max_size``
+    answers ``refused``. Neither changes anything else.
 
     Jobs may name what they depend on, in this request or in the store: they are born ``blocked`` and become
     ready when all of it has ended (``core.edges``). What has ended already counts as it ended. Raises
@@ -102,8 +107,9 @@ class Claim(Request[Claimed], kw_only=True):
 
     First promotes what is due in these queues (at most 1,000), then visits the queues in order: each gives
     up to its ``share``, a second round fills up to each ``cap``. Inside a queue: highest priority first,
-    then place in line. Paused queues give nothing. Jobs past ``expires_ms`` that are met on the way end as
-    failed (``expired``), at most 1,000 per queue and round.
+    then turn, then place in line. Paused queues give nothing. Jobs past ``expires_ms`` that are met on the
+    way end as failed (``expired``); jobs whose group may not start one more are parked: at most 1,000 of both
+    per queue and round. A queue gives no more than its own limits allow.
     The token of the n-th job begins with ``claim_id``, which must be new for every claim.
     """
 
@@ -164,7 +170,9 @@ class Promoted(msgspec.Struct):
 
 
 class Promote(Request[Promoted], kw_only=True):
-    """Make due jobs of all queues waiting, earliest first, at most ``limit``.
+    """Make due jobs of all queues waiting, earliest first; then let in jobs of groups whose time has come.
+
+    At most ``limit`` in all. Also a due job whose group has no room counts: it is ``parked``.
 
     Of jobs due at the same instant, those of one queue go in the order of their adding; between queues there
     is no promised order: ``seq`` and ``place`` are numbers within a queue.
@@ -195,6 +203,7 @@ class Pruned(msgspec.Struct):
 
     jobs: int = 0
     ids: int = 0
+    keys: int = 0
     events: int = 0
     history: int = 0
     workers: int = 0
@@ -203,8 +212,8 @@ class Pruned(msgspec.Struct):
 
 
 class Prune(Request[Pruned], kw_only=True):
-    """Remove what is past its keep: records by age and by count, kept ids, events, history, workers,
-    roll-ups.
+    """Remove what is past its keep: records by age and by count, kept ids, unique keys, events, history,
+    workers, roll-ups, groups that are empty and have used nothing that still counts.
 
     A finished record goes when its result is past its time and it is too old or beyond the count; see
     ``core.retention``. At most ``limit`` jobs go in one pass.

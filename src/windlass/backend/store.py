@@ -15,6 +15,7 @@ from windlass.backend.protocol import Backend, Listener
 from windlass.backend.schedules import PutSchedule
 from windlass.core.clock import Clock
 from windlass.core.job import JobRecord, JobRef, NewJob
+from windlass.core.options import UniqueMode
 from windlass.core.outcome import Changed
 from windlass.errors import IllegalTransitionError, JobNotFoundError, LeaseLostError
 
@@ -75,6 +76,12 @@ class Store:
             capabilities.require(self.name, "lifo", "use a higher priority instead")
         if not capabilities.flows and any(new.depends_on or new.parent for new in jobs):
             capabilities.require(self.name, "flows")
+        if not capabilities.groups and any(new.options.group is not None for new in jobs):
+            capabilities.require(self.name, "groups")
+        if not capabilities.unique and any(new.options.unique is not None for new in jobs):
+            capabilities.require(self.name, "unique", "a job_id of your own works everywhere")
+        if not capabilities.flows and any(_keeps_last(new) for new in jobs):
+            capabilities.require(self.name, "flows", "unique keys with keep_last need them")
 
     async def listen(self, topics: Iterable[str]) -> Listener:
         """Hints about ``topics`` for the running event loop."""
@@ -89,6 +96,10 @@ class Store:
     async def get(self, ref: JobRef) -> JobRecord | None:
         """One record, or None."""
         return (await self.execute(rq.GetJobs(refs=[ref])))[0]
+
+
+def _keeps_last(new: NewJob) -> bool:
+    return new.options.unique is not None and new.options.unique.mode is UniqueMode.KEEP_LAST
 
 
 def check_changed(ref: JobRef, result: rq.ChangeResult, action: str, advice: str = "") -> None:

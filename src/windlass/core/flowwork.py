@@ -8,8 +8,10 @@ the same way in several steps: see ``docs/flows.md``.)
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterable
+
+import msgspec
 
 from windlass.core import flows
 from windlass.core.edges import (
@@ -20,6 +22,7 @@ from windlass.core.edges import (
     EdgeStatus,
     bad_parent,
     check_cycle,
+    check_kept_out,
     check_size,
     settle_edge,
     unknown_dependency,
@@ -48,6 +51,14 @@ class FlowWork(ABC):
     @abstractmethod
     def is_kept(self, ref: JobRef, now_ms: int) -> bool:
         """Whether an id without a record answers ``duplicate`` all the same."""
+
+    @abstractmethod
+    def answered_by(self, new: NewJob, now_ms: int) -> str | None:
+        """The id of the job that holds the unique key of a new one, and answers instead of it."""
+
+    @abstractmethod
+    def is_full(self, queue: str, group: str, coming: int) -> bool:
+        """Whether a group refuses one more job after ``coming`` others."""
 
     @abstractmethod
     def file(self, job: JobRecord, before: JobState) -> None:
@@ -104,7 +115,7 @@ class FlowWork(ABC):
     # --- add -----------------------------------------------------------------------------------------
 
     def sort(self, jobs: list[NewJob], now_ms: int) -> tuple[dict[JobRef, NewJob], list[NewJob]]:
-        """Those of a flow that will be created, and those that a record answers; checked.
+        """Those of a flow that will be created, and those that a record answers, under its id; checked.
 
         Repeated requests are in neither: their edges are there. Raises before anything is changed.
         """
@@ -122,8 +133,36 @@ class FlowWork(ABC):
                 fresh[ref] = new
             elif outcome is not AddOutcome.QUEUED:
                 known.append(new)
+        kept_out = self._kept_out(fresh, now_ms)
+        check_kept_out(kept_out, jobs)
+        for ref, holder in kept_out.items():
+            new = fresh.pop(ref)
+            if holder is not None and (holder in fresh or self.find(holder) is not None):
+                known.append(msgspec.structs.replace(new, id=holder.id))
         self._check(fresh, known)
         return fresh, known
+
+    def _kept_out(self, fresh: dict[JobRef, NewJob], now_ms: int) -> dict[JobRef, JobRef | None]:
+        """Which of these will not be made: the holder of their unique key answers, or their group is full."""
+        out: dict[JobRef, JobRef | None] = {}
+        keys: dict[tuple[str, str], JobRef] = {}
+        sizes: Counter[tuple[str, str]] = Counter()
+        for ref, new in fresh.items():
+            unique, group = new.options.unique, new.options.group
+            if unique is not None:
+                key = (new.queue, unique.key)
+                holder = self.answered_by(new, now_ms)
+                if key in keys or holder is not None:
+                    out[ref] = keys.get(key) or JobRef(new.queue, holder or "")
+                    continue
+            if group is not None and self.is_full(new.queue, group, sizes[new.queue, group]):
+                out[ref] = None
+                continue
+            if unique is not None:
+                keys[new.queue, unique.key] = ref
+            if group is not None:
+                sizes[new.queue, group] += 1
+        return out
 
     def _check(self, fresh: dict[JobRef, NewJob], known: list[NewJob]) -> None:
         graph: dict[JobRef, list[JobRef]] = {}
@@ -182,6 +221,10 @@ class FlowWork(ABC):
             self._adopt(new, scribe)
         for new in known:
             self._adopt(new, scribe)
+
+    def follow(self, job: JobRecord, before: Dependency) -> None:
+        """Make the edge of a job that was born blocked behind one that runs."""
+        self._make(job, before)
 
     def _make(self, dependent: JobRecord, wanted: Dependency) -> Edge:
         """The edge from ``dependent`` to the job it waits for, settled at once when that has ended."""

@@ -113,6 +113,13 @@ def check_task_name(value: object) -> str:
     return value
 
 
+def check_group(value: object) -> str:
+    """A group's name: any printable text up to 256 characters but ``*``, or ``ConfigError``."""
+    if not isinstance(value, str) or not _TASK.match(value) or value == "*":
+        raise ConfigError("group", "1 to 256 printable characters, other than * alone", value)
+    return value
+
+
 def check_signal_name(name: object) -> str:
     """A signal's name, or ``ConfigError``."""
     if not isinstance(name, str) or not 1 <= len(name) <= 128:

@@ -90,6 +90,8 @@ class JobRecord(msgspec.Struct, kw_only=True):
     #: Place in line: smaller first within a priority, below 0 for ``lifo`` jobs. Kept when a job is released
     #: or recovered.
     place: int = 0
+    #: Its group's turn: smaller first within a priority, before ``place``. See ``transitions.NO_TURN``.
+    turn: int = 0
     options: StoredOptions = StoredOptions()
     request_id: str = ""
     enqueued_ms: int = 0
@@ -295,7 +297,7 @@ def attempt_record(
         job.deliveries,
         job.queue,
         job.task,
-        None,
+        job.options.group,
         job.options.tags,
         job.worker if ran else None,
         job.enqueued_ms,

@@ -11,13 +11,14 @@ import difflib
 import math
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime, timedelta
+from enum import StrEnum
 from typing import Any, Literal
 
 import msgspec
 
 from windlass.core.backoff import BUILT_IN, DEFAULT_BACKOFF, Backoff
 from windlass.core.edges import Dependency, OnFailure, to_dependency
-from windlass.core.ids import JobRef, check_job_id
+from windlass.core.ids import JobRef, check_group, check_job_id, content_id
 from windlass.errors import ConfigError
 
 Duration = int | float | timedelta
@@ -50,6 +51,35 @@ KEEP_COMPLETED = Keep(86_400_000, 10_000)
 KEEP_FAILED = Keep(180 * 86_400_000, 10_000)
 
 
+class UniqueMode(StrEnum):
+    """How long a unique key keeps others of its queue out, and what happens to them.
+
+    * ``until_done``: while the holder is not finished, adding the key again is a ``duplicate``;
+    * ``until_start``: the same until the holder first starts;
+    * ``throttle``: the same until ``ttl`` after the holder was added, whatever became of it;
+    * ``debounce``: the holder runs ``ttl`` after the *last* add; each add before it starts replaces its data;
+    * ``keep_last``: an add replaces the data of a holder that has not started; while the holder runs, one
+      more job is kept behind it, with the newest data.
+    """
+
+    UNTIL_DONE = "until_done"
+    UNTIL_START = "until_start"
+    THROTTLE = "throttle"
+    DEBOUNCE = "debounce"
+    KEEP_LAST = "keep_last"
+
+
+_NEEDS_TTL = (UniqueMode.THROTTLE, UniqueMode.DEBOUNCE)
+
+
+class StoredUnique(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A unique key as it travels with a job. Keys are scoped to a queue."""
+
+    key: str
+    mode: UniqueMode = UniqueMode.UNTIL_DONE
+    ttl_ms: int | None = None
+
+
 class StoredOptions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The options that travel with a job. Defaults are left out, so a plain job stores ``{}``."""
 
@@ -73,6 +103,11 @@ class StoredOptions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     result_codec: str | None = None
     #: Whenever it gets a place in line, that is the front of its priority, not the back.
     lifo: bool = False
+    #: The tenant, customer or service that the job belongs to; limits and fair turns go by it.
+    group: str | None = None
+    #: Tokens that a start takes from the group's bucket.
+    cost: int = 1
+    unique: StoredUnique | None = None
     #: The schedule that made the job, and for which of its slots (None: run by hand).
     schedule: str | None = None
     slot_ms: int | None = None
@@ -103,6 +138,70 @@ def instant_to_ms(value: object, option: str) -> int:
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < 1e11:
         raise ConfigError(option, "an aware datetime, or seconds since 1970", value)
     return round(value * 1000)
+
+
+class Unique(msgspec.Struct, frozen=True):
+    """What makes a job the same as another one of its queue.
+
+    ``key``: any text up to 256 characters; or ``fields``: the names of the arguments that count (an empty
+    list: all of them), together with the task's name. ``ttl`` is in seconds, or a ``timedelta``.
+    """
+
+    key: str | None = None
+    mode: UniqueMode | str = UniqueMode.UNTIL_DONE
+    ttl: float | timedelta | None = None
+    fields: tuple[str, ...] | list[str] = ()
+
+    def __post_init__(self) -> None:
+        modes = [mode.value for mode in UniqueMode]
+        if self.mode not in modes:
+            raise ConfigError("unique.mode", f"one of {', '.join(modes)}", self.mode)
+        if self.key is not None and (not isinstance(self.key, str) or not 1 <= len(self.key) <= 256):
+            raise ConfigError("unique.key", "a text of 1 to 256 characters", self.key)
+        if self.key is not None and self.fields:
+            raise ConfigError("unique.fields", "given without a key (they exclude each other)", self.fields)
+        if not isinstance(self.fields, (tuple, list)) or not all(isinstance(n, str) for n in self.fields):
+            raise ConfigError("unique.fields", "a list of argument names", self.fields)
+        if self.ttl is None and self.mode in _NEEDS_TTL:
+            raise ConfigError("unique.ttl", f"given in mode {self.mode}")
+        _ = self.ttl_ms
+
+    @classmethod
+    def of(cls, *fields: str, mode: UniqueMode | str = UniqueMode.UNTIL_DONE, ttl: Any = None) -> Unique:
+        """Unique by the task's name and these arguments (none named: all of them)."""
+        return cls(None, mode, ttl, fields)
+
+    @property
+    def ttl_ms(self) -> int | None:
+        return None if self.ttl is None else seconds_to_ms(self.ttl, "unique.ttl", minimum=0.001)
+
+    def stored(self, task: str, arguments: Mapping[str, Any]) -> StoredUnique:
+        """The form that travels with a job of ``task``, called with ``arguments`` (by name)."""
+        key = self.key if self.key is not None else self._computed(task, arguments)
+        return StoredUnique(key=key, mode=UniqueMode(self.mode), ttl_ms=self.ttl_ms)
+
+    def _computed(self, task: str, arguments: Mapping[str, Any]) -> str:
+        missing = [name for name in self.fields if name not in arguments]
+        if missing:
+            known = ", ".join(sorted(arguments)) or "none"
+            raise ConfigError("unique.fields", f"names of arguments that are given ({known})", missing[0])
+        chosen = {name: arguments[name] for name in self.fields} if self.fields else dict(arguments)
+        return f"{task[:200]}:{content_id(chosen)}"
+
+
+def to_unique(value: object) -> Unique | None:
+    """Any accepted spelling: ``Unique``, a key, True (by task and all arguments), or a mapping of fields."""
+    if value is None or value is False:
+        return None
+    if value is True:
+        return Unique()
+    if isinstance(value, Unique):
+        return value
+    if isinstance(value, str):
+        return Unique(value)
+    if isinstance(value, Mapping) and set(value) <= set(Unique.__struct_fields__):
+        return Unique(**value)
+    raise ConfigError("unique", "a Unique, or a key as text", value)
 
 
 class JobOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -146,6 +245,12 @@ class JobOptions(msgspec.Struct, frozen=True, kw_only=True):
     result_codec: str | None = None
     #: Last in, first out: go to the front of its priority, not to the back.
     lifo: bool = False
+    #: Whose job it is: groups take turns, and may have limits of their own.
+    group: str | None = None
+    #: What a start takes from the token bucket of its group.
+    cost: int = 1
+    #: A ``Unique``; or a key as text; or True for the task's name and all arguments.
+    unique: Unique | str | bool | Mapping[str, Any] | None = None
     #: Jobs that must end first: jobs, ``(queue, id)`` pairs, or ids of the same queue.
     depends_on: Any = ()
     #: A job that is to wait for this one.
@@ -166,6 +271,12 @@ class JobOptions(msgspec.Struct, frozen=True, kw_only=True):
         _check_trace(self.trace)
         if not isinstance(self.lifo, bool):
             raise ConfigError("lifo", "True or False", self.lifo)
+        _check_int("cost", self.cost, 1, 1_000_000)
+        if self.group is not None:
+            check_group(self.group)
+        unique = to_unique(self.unique)
+        if unique is not None and unique.mode == UniqueMode.DEBOUNCE and (self.delay or self.run_at):
+            raise ConfigError("delay", "left out with mode debounce (its ttl says when)", self.delay)
         if self.depends_on or self.parent is not None or self.on_failure != OnFailure.FAIL:
             self.dependencies("default")
 
@@ -192,7 +303,7 @@ class JobOptions(msgspec.Struct, frozen=True, kw_only=True):
         return found, to_dependency(self.parent, self.on_failure, queue, "parent")
 
     def stored(self) -> StoredOptions:
-        """The compact form, checked."""
+        """The compact form, checked. A unique key is added per job: it may depend on the arguments."""
         return StoredOptions(
             max_attempts=self.max_attempts,
             backoff=to_backoff(self.backoff),
@@ -208,6 +319,8 @@ class JobOptions(msgspec.Struct, frozen=True, kw_only=True):
             trace=dict(self.trace) if self.trace else None,
             result_codec=self.result_codec,
             lifo=self.lifo,
+            group=self.group,
+            cost=self.cost,
         )
 
     def check(self) -> None:

@@ -16,6 +16,8 @@ class AddOutcome(StrEnum):
     DUPLICATE = "duplicate"
     REPLACED = "replaced"
     CACHED = "cached"
+    #: Not added: its group is full.
+    REFUSED = "refused"
 
 
 class Outcome(StrEnum):
@@ -62,6 +64,8 @@ class Settlement(msgspec.Struct, kw_only=True):
     uses_attempt: bool = True
     #: True: this release is due to a missing handler and counts in ``misses``.
     miss: bool = False
+    #: More than 0: nothing else of the job's group starts for so long.
+    hold_ms: int = 0
     #: The name of the signal that a suspended job waits for.
     signal: str = ""
 

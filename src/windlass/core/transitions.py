@@ -24,6 +24,7 @@ from windlass.core.job import (
     SignalValue,
     attempt_record,
 )
+from windlass.core.options import UniqueMode
 from windlass.core.outcome import AddOutcome, CancelResult, Changed, Extended, Outcome, Settled, Settlement
 from windlass.core.retention import result_until
 from windlass.core.states import DUE_LATER, FINISHED, PENDING, JobState
@@ -34,6 +35,9 @@ NO_DATA: EventData = {}
 
 STALLED_CLASS = "JobStalled"
 EXPIRED_CLASS = "JobExpired"
+COST_CLASS = "CostExceedsCapacity"
+#: The turn of a job that has a new place in line: its store gives it one when it lets it wait.
+NO_TURN = -1
 
 
 class Note(NamedTuple):
@@ -66,7 +70,7 @@ def create(new: NewJob, scribe: Scribe, *, after_ms: int = 0) -> JobRecord:
     With ``depends_on`` it is born blocked: the store then links its edges and reviews them.
     """
     now_ms = max(scribe.now_ms, after_ms + 1 if after_ms else 0)
-    due_ms = new.run_at_ms if new.run_at_ms is not None else now_ms + new.delay_ms
+    due_ms = _first_due(new, now_ms)
     later = due_ms > now_ms
     seq = scribe.fresh_place()
     job = JobRecord(
@@ -79,6 +83,7 @@ def create(new: NewJob, scribe: Scribe, *, after_ms: int = 0) -> JobRecord:
         priority=new.priority,
         seq=seq,
         place=-seq if new.options.lifo else seq,
+        turn=NO_TURN,
         options=new.options,
         request_id=new.request_id,
         enqueued_ms=now_ms,
@@ -94,6 +99,14 @@ def create(new: NewJob, scribe: Scribe, *, after_ms: int = 0) -> JobRecord:
     else:
         scribe.note(job, EventType.ENQUEUED)
     return job
+
+
+def _first_due(new: NewJob, now_ms: int) -> int:
+    """When a job that is added now is due."""
+    unique = new.options.unique
+    if unique is not None and unique.mode is UniqueMode.DEBOUNCE:
+        return now_ms + (unique.ttl_ms or 0)
+    return new.run_at_ms if new.run_at_ms is not None else now_ms + new.delay_ms
 
 
 def answers_cached(job: JobRecord, now_ms: int) -> bool:
@@ -136,8 +149,56 @@ def promote(job: JobRecord, scribe: Scribe) -> None:
     job.state = JobState.WAITING
     job.ready_ms = min(job.due_ms, scribe.now_ms) if job.due_ms is not None else scribe.now_ms
     job.due_ms = None
-    job.place = new_place(job, scribe)
+    _join_line(job, scribe)
     scribe.note(job, EventType.PROMOTED)
+
+
+def _join_line(job: JobRecord, scribe: Scribe) -> None:
+    """A new place in line, and with it a new turn."""
+    job.place = new_place(job, scribe)
+    job.turn = NO_TURN
+
+
+def park(job: JobRecord, scribe: Scribe) -> None:
+    """A waiting job whose group has no room goes to the group's own line, at its place."""
+    job.state = JobState.PARKED
+    scribe.note(job, EventType.PARKED)
+
+
+def let_in(job: JobRecord, scribe: Scribe) -> None:
+    """The group of a parked job has room: it waits for its turn."""
+    job.state = JobState.WAITING
+    job.turn = NO_TURN
+    scribe.note(job, EventType.PROMOTED)
+
+
+def refuse_cost(job: JobRecord, scribe: Scribe) -> None:
+    """End a job that costs more than its group's bucket can ever hold."""
+    message = f"its cost of {job.options.cost} is more than the bucket of group {job.options.group!r} holds"
+    error = ErrorInfo(scribe.now_ms, 0, COST_CLASS, message, "", COST_CLASS)
+    job.errors = [*job.errors, error][-ERRORS_KEPT:]
+    scribe.history.append(attempt_record(job, AttemptOutcome.FAILED, scribe.now_ms, error=error))
+    finish(job, JobState.FAILED, scribe, reason="cost_exceeds_capacity")
+    scribe.note(
+        job, EventType.FAILED, reason="cost_exceeds_capacity", error_class=COST_CLASS, message=message
+    )
+
+
+def replace(job: JobRecord, new: NewJob, scribe: Scribe, *, due_ms: int | None = None) -> None:
+    """A pending job takes the data, task and options of a later add; its group and unique key stay.
+
+    ``due_ms`` moves its due time; a changed priority joins the back of the new one.
+    """
+    job.task, job.payload, job.codec = new.task, new.payload, new.codec
+    job.options = msgspec.structs.replace(
+        new.options, group=job.options.group, cost=job.options.cost, unique=job.options.unique
+    )
+    if new.priority != job.priority:
+        job.priority = new.priority
+        _join_line(job, scribe)
+    scribe.note(job, EventType.CHANGED, what="replaced")
+    if due_ms is not None:
+        _change_delay(job, due_ms - scribe.now_ms, scribe)
 
 
 def is_expired(job: JobRecord, now_ms: int) -> bool:
@@ -240,10 +301,10 @@ def _snooze(job: JobRecord, end: Settlement, scribe: Scribe) -> None:
 def _release(job: JobRecord, end: Settlement, scribe: Scribe) -> None:
     _record(job, AttemptOutcome.RELEASED, end, scribe)
     job.misses += end.miss
-    place, ready_ms = job.place, job.ready_ms
+    place, turn, ready_ms = job.place, job.turn, job.ready_ms
     _put_back(job, JobState.SCHEDULED, end.delay_ms, scribe)
     if job.due_ms is None:
-        job.place, job.ready_ms = place, ready_ms
+        job.place, job.turn, job.ready_ms = place, turn, ready_ms
     scribe.note(job, EventType.RELEASED, reason=end.reason, run_at_ms=job.due_ms)
 
 
@@ -326,7 +387,7 @@ def _put_back(job: JobRecord, state: JobState, delay_ms: int, scribe: Scribe) ->
     else:
         job.state = JobState.WAITING
         job.ready_ms = scribe.now_ms
-        job.place = new_place(job, scribe)
+        _join_line(job, scribe)
 
 
 def extend(job: JobRecord | None, token: str, lease_ms: int, now_ms: int) -> Extended:
@@ -418,7 +479,7 @@ def retry(job: JobRecord, scribe: Scribe, *, blocked: bool = False) -> Changed:
     job.result = job.result_until_ms = None
     job.reason = ""
     job.ready_ms = scribe.now_ms
-    job.place = new_place(job, scribe)
+    _join_line(job, scribe)
     scribe.note(job, EventType.BLOCKED if blocked else EventType.ENQUEUED, reason="retried")
     return Changed.OK
 
@@ -445,7 +506,7 @@ def change(
         scribe.note(job, EventType.CHANGED, what="data")
     if priority is not None and priority != job.priority:
         job.priority = priority
-        job.place = new_place(job, scribe)
+        _join_line(job, scribe)
         scribe.note(job, EventType.CHANGED, what="priority", priority=priority)
     return Changed.OK if delay_ms is None else _change_delay(job, delay_ms, scribe)
 
@@ -459,7 +520,7 @@ def _change_delay(job: JobRecord, delay_ms: int, scribe: Scribe) -> Changed:
         if job.state in DUE_LATER:
             promote(job, scribe)
         return Changed.OK
-    if job.state is JobState.WAITING:
+    if job.state in (JobState.WAITING, JobState.PARKED):
         job.state = JobState.SCHEDULED
     job.due_ms = job.ready_ms = scribe.now_ms + delay_ms
     scribe.note(job, EventType.SCHEDULED, run_at_ms=job.due_ms)

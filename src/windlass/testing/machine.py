@@ -20,12 +20,14 @@ from hypothesis.stateful import RuleBasedStateMachine, rule
 
 from windlass.backend import Backend
 from windlass.backend import flows as fl
+from windlass.backend import limits as lrq
 from windlass.backend import requests as rq
 from windlass.backend import streams as sm
 from windlass.backends.memory import MemoryBackend
 from windlass.core.edges import Dependency, Edge, OnFailure
 from windlass.core.job import AttemptRecord, ErrorInfo, JobRecord, JobRef, NewJob, WorkerInfo
-from windlass.core.options import Keep, StoredOptions
+from windlass.core.limits import Bucket, GroupLimits, Rate
+from windlass.core.options import Keep, StoredOptions, StoredUnique, UniqueMode
 from windlass.core.outcome import Outcome, Settlement
 from windlass.core.states import JobState
 from windlass.errors import DependencyError, HistoryTrimmedError
@@ -47,6 +49,29 @@ OPTIONS = (
     StoredOptions(keep_completed=Keep(None, 1), keep_failed=Keep(None, 1), tags=("red",)),
     StoredOptions(lease_ms=40, max_attempts=2, trace={"a": "b"}),
     StoredOptions(lifo=True),
+)
+GROUPS = ("g", "h")
+GROUP_LIMITS = (
+    None,
+    GroupLimits(concurrency=1),
+    GroupLimits(concurrency=2, rate=Rate(2, 30)),
+    GroupLimits(rate=Rate(1, 20)),
+    GroupLimits(bucket=Bucket(3, 40)),
+    GroupLimits(bucket=Bucket(1, 7)),
+    GroupLimits(ordered=True),
+    GroupLimits(ordered=True, rate=Rate(2, 50)),
+    GroupLimits(max_size=2),
+)
+UNIQUE = tuple(
+    StoredUnique(key=key, mode=mode, ttl_ms=ttl_ms)
+    for key, mode, ttl_ms in (
+        ("k", UniqueMode.UNTIL_DONE, None),
+        ("k", UniqueMode.UNTIL_DONE, 30),
+        ("k", UniqueMode.UNTIL_START, None),
+        ("l", UniqueMode.THROTTLE, 40),
+        ("k", UniqueMode.DEBOUNCE, 20),
+        ("l", UniqueMode.KEEP_LAST, None),
+    )
 )
 #: Steps between two comparisons of everything.
 _LOOK_EVERY = 4
@@ -125,9 +150,21 @@ class Twin:
             for ref in refs:
                 await self.same(sm.ReadStream(ref=ref))
         await self._same_rows(rq.ReadCounters())
+        await self._look_at_limits()
         await self.same(rq.ListQueues())
         await self.same(rq.ListWorkers(stale_ms=100))
         await self.same(rq.ListArchivers())
+
+    async def _look_at_limits(self) -> None:
+        for queue in QUEUES:
+            if self.can("groups"):
+                await self.same(lrq.ListGroups(queue=queue, limit=1))
+                await self.same(lrq.ListGroups(queue=queue, cursor="g"))
+            if self.can("limits"):
+                await self.same(lrq.GetLimits(queue=queue, groups=GROUPS))
+            if self.can("unique"):
+                await self.same(lrq.ListUniqueKeys(queue=queue))
+                await self.same(lrq.GetUniqueKey(queue=queue, key="k"))
 
     async def is_tied(self, states: list[JobState], field: str) -> bool:
         """Whether the earliest jobs of two queues are equally early: then either may be taken first."""
@@ -199,7 +236,7 @@ class Twin:
             ended = value.run_id.startswith("end.")
             fields["run_id"] = "end" if ended else self._token(value.run_id, side)
         else:
-            del fields["seq"], fields["place"]
+            del fields["seq"], fields["place"], fields["turn"]
             fields["token"] = self._token(value.token, side)
             fields["settled_token"] = self._token(value.settled_token, side)
         return fields
@@ -237,7 +274,7 @@ class Operations:
         await self.prune()
 
     async def add(self, jobs: list[dict[str, Any]]) -> None:
-        news = [NewJob(task="t", payload=b"[]", **fields) for fields in jobs]
+        news = [self._new(**fields) for fields in jobs]
         if not self.twin.can("flows"):
             for new in news:
                 new.depends_on, new.parent = [], None
@@ -245,6 +282,42 @@ class Operations:
             for new in news:
                 new.options = msgspec.structs.replace(new.options, lifo=False)
         await self.twin.same(rq.Add(jobs=news))
+
+    def _new(
+        self,
+        options: StoredOptions,
+        group: tuple[str, int] | None,
+        unique: StoredUnique | None,
+        **fields: Any,
+    ) -> NewJob:
+        if group is not None and self.twin.can("groups"):
+            options = msgspec.structs.replace(options, group=group[0], cost=group[1])
+        follows = unique is not None and unique.mode is UniqueMode.KEEP_LAST
+        if unique is not None and self.twin.can("unique") and (not follows or self.twin.can("flows")):
+            options = msgspec.structs.replace(options, unique=unique)
+        return NewJob(task="t", payload=b"[]", options=options, **fields)
+
+    async def limit_queue(
+        self, queue: str, fields: list[str], concurrency: int | None, rate: Rate | None
+    ) -> None:
+        request = lrq.SetQueueLimits(queue=queue, fields=fields, concurrency=concurrency, rate=rate)
+        await self._limit("limits", request)
+
+    async def limit_group(self, queue: str, group: str, limits: GroupLimits | None) -> None:
+        await self._limit("groups", lrq.SetGroupLimits(queue=queue, group=group, limits=limits))
+
+    async def pause_group(self, queue: str, group: str, paused: bool) -> None:
+        await self._limit("groups", lrq.PauseGroup(queue=queue, group=group, paused=paused))
+
+    async def hold(self, queue: str, group: str | None, ms: int) -> None:
+        await self._limit("limits", lrq.Hold(queue=queue, group=group, ms=ms))
+
+    async def free_key(self, queue: str, key: str) -> None:
+        await self._limit("unique", lrq.FreeUniqueKey(queue=queue, key=key))
+
+    async def _limit(self, capability: str, request: rq.Request[Any]) -> None:
+        if self.twin.can(capability):
+            await self.twin.same(request)
 
     async def claim(self, claim: Claim) -> None:
         await self.twin.same(self._claim(claim))
@@ -413,6 +486,8 @@ _new = st.fixed_dictionaries(
         "expires_in_ms": st.sampled_from([None, None, None, None, 3, 60]),
         "options": st.sampled_from(OPTIONS),
         "request_id": st.sampled_from(["", "", "", "r1", "r2"]),
+        "group": st.sampled_from([None, None, *((name, cost) for name in GROUPS for cost in (1, 1, 2))]),
+        "unique": st.sampled_from([None] * 8 + [*UNIQUE]),
         "depends_on": st.just([]) | st.lists(_dependency, max_size=3),
         "parent": st.none() | st.none() | _dependency,
     }
@@ -434,6 +509,7 @@ _end = st.fixed_dictionaries(
         "reason": st.sampled_from(["", "why"]),
         "uses_attempt": st.booleans(),
         "miss": st.booleans(),
+        "hold_ms": st.sampled_from([0, 0, 0, 0, 0, 15]),
         "duration_ms": st.sampled_from([None, 3]),
     }
 )
@@ -478,6 +554,33 @@ STEPS: dict[str, tuple[int, dict[str, st.SearchStrategy[Any]]]] = {
             "logs": st.lists(st.sampled_from(["a", "b"]), max_size=2),
         },
     ),
+    "limit_queue": (
+        1,
+        {
+            "queue": _queue,
+            "fields": st.sampled_from([["concurrency"], ["rate"], ["concurrency", "rate"]]),
+            "concurrency": st.sampled_from([None, None, 1, 2]),
+            "rate": st.sampled_from([None, None, Rate(1, 20), Rate(3, 60)]),
+        },
+    ),
+    "limit_group": (
+        3,
+        {
+            "queue": _queue,
+            "group": st.sampled_from(["*", "*", *GROUPS]),
+            "limits": st.sampled_from(GROUP_LIMITS),
+        },
+    ),
+    "pause_group": (1, {"queue": _queue, "group": st.sampled_from(GROUPS), "paused": st.booleans()}),
+    "hold": (
+        1,
+        {
+            "queue": _queue,
+            "group": st.sampled_from([None, *GROUPS]),
+            "ms": st.sampled_from([0, 10, 40]),
+        },
+    ),
+    "free_key": (1, {"queue": _queue, "key": st.sampled_from(["k", "l"])}),
     "pause": (1, {"queue": _queue, "paused": st.booleans()}),
     "purge": (
         1,

@@ -57,7 +57,7 @@ def classify(
     """How an attempt ends that raised ``error``."""
     match error:
         case RateLimitError():
-            return end(job, Outcome.SNOOZE, delay_ms=error.delay_ms, reason="rate_limited")
+            return _rate_limited(job, error.delay_ms)
         case Snooze():
             return end(job, Outcome.SNOOZE, delay_ms=error.delay_ms, reason="snoozed")
         case Cancel():
@@ -84,6 +84,13 @@ def classify(
     if delay_ms is None:
         return end(job, Outcome.FAIL, error=info, reason="gave_up")
     return end(job, Outcome.RETRY, error=info, delay_ms=delay_ms)
+
+
+def _rate_limited(job: JobRecord, delay_ms: int) -> Settlement:
+    """Come back later. A job of a group stops the group as well, and goes first when that may go on."""
+    if job.options.group is not None and delay_ms:
+        return end(job, Outcome.RELEASE, hold_ms=delay_ms, reason="rate_limited")
+    return end(job, Outcome.SNOOZE, delay_ms=delay_ms, reason="rate_limited")
 
 
 def unknown_task(job: JobRecord) -> Settlement:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 
 from windlass.core.ids import check_queue_name
+from windlass.core.limits import MAX_COUNT, Rate, check_count, to_rate
 from windlass.core.options import Duration, seconds_to_ms
 from windlass.errors import ConfigError
 
@@ -38,6 +39,11 @@ class WorkerOptions(msgspec.Struct, frozen=True, kw_only=True):
     concurrency: int = 16
     #: ``weighted``: every queue gets its share; ``strict``: earlier queues first, always.
     order: Order = "weighted"
+    #: At most so many starts in any window, over all workers: ``{"max": ..., "duration": seconds}`` or
+    #: ``(max, seconds)``. Becomes the rate limit of each of these queues when the worker starts.
+    limiter: Mapping[str, Any] | tuple[int, float] | Rate | None = None
+    #: At most so many jobs of each of these queues at once, over all workers; set in the same way.
+    global_concurrency: int | None = None
     #: How long the store waits for a sign of life before it gives a job to someone else.
     lease: Duration = 30
     #: How long running jobs may go on after a stop was asked for ...
@@ -70,6 +76,9 @@ class WorkerOptions(msgspec.Struct, frozen=True, kw_only=True):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= 10_000:
                 raise ConfigError(name, "a whole number from 1 to 10000", value)
+        to_rate(self.limiter, "limiter")
+        if self.global_concurrency is not None:
+            check_count("global_concurrency", self.global_concurrency, MAX_COUNT)
         if self.order not in ("weighted", "strict"):
             raise ConfigError("order", "weighted or strict", self.order)
         seconds_to_ms(self.lease, "lease", minimum=1)

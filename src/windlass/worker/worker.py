@@ -27,11 +27,13 @@ from windlass._version import __version__
 from windlass.abort import StopReason
 from windlass.app import Windlass, as_app
 from windlass.backend import requests as rq
+from windlass.backend.limits import SetQueueLimits
 from windlass.backend.protocol import Listener
 from windlass.batch import Batch
 from windlass.core.backoff import Strategy
 from windlass.core.ids import new_id
 from windlass.core.job import Action, JobRecord, WorkerInfo
+from windlass.core.limits import to_rate
 from windlass.core.options import check_known
 from windlass.core.outcome import Extended, Outcome, Settled, Settlement
 from windlass.core.probe import reach
@@ -193,6 +195,7 @@ class Worker:
         self._loop = asyncio.get_running_loop()
         store = self.app.store
         await store.open()
+        await self._set_limits()
         await self._open_resources()
         self._listener = await store.listen(self._topics())
         self._idle = asyncio.Event()
@@ -226,6 +229,15 @@ class Worker:
         self.last_progress_ms = self.app.clock.monotonic_ms()
         self._pump_task = asyncio.create_task(self._pump_safely(), name="windlass-pump")
         self._emitter.emit("ready")
+
+    async def _set_limits(self) -> None:
+        """Make the worker's ``limiter`` and ``global_concurrency`` those of its queues."""
+        concurrency, rate = self.options.global_concurrency, to_rate(self.options.limiter, "limiter")
+        given = {"concurrency": concurrency, "rate": rate}
+        fields = [name for name, value in given.items() if value is not None]
+        for queue in self._shares.names if fields else ():
+            request = SetQueueLimits(queue=queue, fields=fields, concurrency=concurrency, rate=rate)
+            await self.app.store.execute(request)
 
     async def run(self, *, handle_signals: bool = False) -> None:
         """Work until ``close`` is called, or until all is done with ``burst``."""
@@ -475,7 +487,7 @@ class Worker:
     async def _is_empty(self) -> bool:
         if self._relaying is not None:
             await self._relaying
-        busy_states = (JobState.WAITING, JobState.ACTIVE, JobState.RETRYING)
+        busy_states = (JobState.WAITING, JobState.PARKED, JobState.ACTIVE, JobState.RETRYING)
         for name in self._shares.names:
             counts = await self._call(rq.CountJobs(queue=name))
             if any(counts[state] for state in busy_states):

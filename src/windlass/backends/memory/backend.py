@@ -26,6 +26,9 @@ _CAPABILITIES = Capabilities(
     flows=True,
     signals=True,
     streams=True,
+    unique=True,
+    groups=True,
+    limits=True,
 )
 
 

@@ -10,23 +10,27 @@ from itertools import islice
 from windlass.backend.flows import Dependencies
 from windlass.core.edges import ChildEnd, Edge, EdgeStatus, forgive
 from windlass.core.flowwork import FlowWork
-from windlass.core.job import JobRecord, JobRef
+from windlass.core.job import JobRecord, JobRef, NewJob
 from windlass.core.states import JobState
 
 
 class Flows(FlowWork):
-    """The edges of one store. ``find``, ``kept_ids`` and ``file`` are the store's own."""
+    """The edges of one store. What is given to it are the store's own: see ``FlowWork``."""
 
     def __init__(
         self,
         find: Callable[[JobRef], JobRecord | None],
         kept_ids: dict[JobRef, int],
         file: Callable[[JobRecord], None],
+        answered_by: Callable[[NewJob, int], str | None],
+        is_full: Callable[[str, str, int], bool],
     ) -> None:
         super().__init__()
         self._find = find
         self._kept_ids = kept_ids
         self._file = file
+        self._answered_by = answered_by
+        self._is_full = is_full
         self._children: dict[JobRef, dict[JobRef, Edge]] = {}
         self._dependents: dict[JobRef, dict[JobRef, Edge]] = {}
         self._open: dict[JobRef, int] = {}
@@ -37,6 +41,12 @@ class Flows(FlowWork):
 
     def is_kept(self, ref: JobRef, now_ms: int) -> bool:
         return self._kept_ids.get(ref, 0) > now_ms
+
+    def answered_by(self, new: NewJob, now_ms: int) -> str | None:
+        return self._answered_by(new, now_ms)
+
+    def is_full(self, queue: str, group: str, coming: int) -> bool:
+        return self._is_full(queue, group, coming)
 
     def file(self, job: JobRecord, before: JobState) -> None:
         self._file(job)

@@ -13,10 +13,16 @@ from collections.abc import Callable, Iterable, Iterator
 from copy import copy
 from typing import Any, TypeVar, cast
 
+import msgspec
+
 from windlass.backend import flows as fl
 from windlass.backend import requests as rq
 from windlass.backend import streams as sm
 from windlass.backends.memory.flows import Flows
+from windlass.backends.memory.groups import Groups
+from windlass.backends.memory.keys import Keyring
+from windlass.backends.memory.limits import Gatekeeper
+from windlass.backends.memory.line import Line
 from windlass.backends.memory.metrics import MemoryMetrics
 from windlass.backends.memory.schedules import Jobs, MemorySchedules
 from windlass.backends.memory.streams import Streams
@@ -40,11 +46,13 @@ from windlass.core.job import (
     QueueInfo,
     WorkerInfo,
 )
+from windlass.core.limits import NO_QUEUE_LIMITS, queue_room
 from windlass.core.outcome import AddOutcome, CancelResult, Changed, Extended, Outcome, Settled
 from windlass.core.patterns import matches
 from windlass.core.retention import keep_until, spare_until
 from windlass.core.states import FINISHED, TIMED, JobState
 from windlass.core.transitions import Note, Scribe
+from windlass.core.unique import KeyEntry
 from windlass.errors import HistoryTrimmedError
 
 R = TypeVar("R")
@@ -54,8 +62,8 @@ STEP = 1_000
 WORKER_KEPT_MS = 300_000
 
 
-class _Queue:
-    """One queue: its jobs in order of their adding, what is ready, what is due, its two logs."""
+class StoredQueue:
+    """One queue: its jobs in order of their adding, what is ready, what is due, its limits, its two logs."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -63,9 +71,16 @@ class _Queue:
         #: False after it was obliterated, until something is added again.
         self.known = True
         self.jobs: dict[str, JobRecord] = {}
-        # Heaps keep stale entries; an entry counts only while it matches its record.
-        self.ready: list[tuple[int, int, str]] = []
+        self.line = Line()
+        # The heap keeps stale entries; an entry counts only while it matches its record.
         self.due: list[tuple[int, int, str]] = []
+        self.active = 0
+        self.limits = NO_QUEUE_LIMITS
+        #: Start times within the queue's own rate, oldest first.
+        self.starts: list[int] = []
+        self.hold_until_ms = 0
+        self.groups = Groups()
+        self.keys: dict[str, KeyEntry] = {}
         self.events: deque[Event] = deque(maxlen=EVENTS_KEPT)
         self.last_event = 0
         self.history: deque[tuple[int, AttemptRecord]] = deque()
@@ -73,20 +88,30 @@ class _Queue:
 
     def index(self, job: JobRecord) -> None:
         """Enter ``job`` where its state says it can be found."""
-        if job.state is JobState.WAITING:
-            heapq.heappush(self.ready, (-job.priority, job.place, job.id))
-        elif job.state in TIMED and job.due_ms is not None:
+        self.line.put(job)
+        if job.state in TIMED and job.due_ms is not None:
             heapq.heappush(self.due, (job.due_ms, job.seq, job.id))
+
+    def forget(self) -> None:
+        """Forget all settings: an empty queue that was obliterated."""
+        self.paused, self.known = False, False
+        self.events.clear()
+        self.line = Line()
+        self.limits, self.starts, self.hold_until_ms = NO_QUEUE_LIMITS, [], 0
+        self.groups = Groups()
+        self.keys.clear()
 
     def next_ready(self) -> JobRecord | None:
         """The job that is first in line, left in place."""
-        while self.ready:
-            priority, place, job_id = self.ready[0]
-            job = self.jobs.get(job_id)
-            if job and (job.state, -job.priority, job.place) == (JobState.WAITING, priority, place):
-                return job
-            heapq.heappop(self.ready)
-        return None
+        job_id = self.line.head()
+        return None if job_id is None else self.jobs[job_id]
+
+    def room(self, now_ms: int) -> tuple[int, int | None]:
+        """How many jobs may start now by the queue's own limits; see ``queue_room``."""
+        return queue_room(self.limits, self.starts, self.active, self.hold_until_ms, now_ms)
+
+    def has_parked(self) -> bool:
+        return any(group.usage.parked for group in self.groups)
 
     def next_due(self) -> JobRecord | None:
         """The job that is due first, left in place."""
@@ -106,7 +131,7 @@ class MemoryStore:
     """All queues of one namespace."""
 
     def __init__(self) -> None:
-        self._queues: dict[str, _Queue] = {}
+        self._queues: dict[str, StoredQueue] = {}
         self._active: dict[JobRef, JobRecord] = {}
         self._kept_ids: dict[JobRef, int] = {}
         self._logs: dict[JobRef, deque[str]] = {}
@@ -114,10 +139,19 @@ class MemoryStore:
         self._workers: dict[str, WorkerInfo] = {}
         self._archivers: dict[str, ArchiverInfo] = {}
         self._leaders: dict[str, tuple[str, int]] = {}
-        self._flows = Flows(self._find, self._kept_ids, self._file)
+        self._flows = Flows(
+            self._find,
+            self._kept_ids,
+            lambda job: self.file(job, self._scribe),
+            lambda new, now_ms: self._keys.answered_by(self.look(new.queue), new, now_ms),
+            lambda queue, group, coming: self.look(queue).groups.is_full(group, coming),
+        )
         self._streams = Streams()
         self._last_place = 0
         self._topics: set[str] = set()
+        self._scribe = Scribe(0, self._fresh_place)
+        self._gates = Gatekeeper(self)
+        self._keys = Keyring(self)
         self._verbs: dict[type[Any], Callable[[Any, Scribe], Any]] = {
             rq.Add: self._add,
             rq.Claim: self._claim,
@@ -155,6 +189,8 @@ class MemoryStore:
             fl.Signal: self._signal,
             sm.AppendStream: self._append_stream,
             sm.ReadStream: self._read_stream,
+            **self._gates.verbs,
+            **self._keys.verbs,
         }
         self._schedules = MemorySchedules(Jobs(self._find, self._add_one, self._make_known, self._tell))
         self._metrics = MemoryMetrics(self._history_ranges)
@@ -163,7 +199,8 @@ class MemoryStore:
     def apply(self, request: rq.Request[R], now_ms: int) -> tuple[R, set[str]]:
         """Carry out ``request`` at ``now_ms``; returns its answer and the topics to tell listeners."""
         self._topics = set()
-        scribe = Scribe(now_ms, self._fresh_place)
+        self._gates.begin()
+        self._scribe = scribe = Scribe(now_ms, self._fresh_place)
         answer = self._verbs[type(request)](request, scribe)
         self._flows.tell(scribe)
         self._write_down(scribe)
@@ -175,14 +212,18 @@ class MemoryStore:
         self._last_place += 1
         return self._last_place
 
-    def _queue(self, name: str) -> _Queue:
+    def queue(self, name: str) -> StoredQueue:
         found = self._queues.get(name)
         if found is None:
-            found = self._queues[name] = _Queue(name)
+            found = self._queues[name] = StoredQueue(name)
         return found
 
+    def look(self, name: str) -> StoredQueue:
+        """The queue, or an empty one that is not kept: for those who only read."""
+        return self._queues.get(name) or StoredQueue(name)
+
     def _make_known(self, name: str) -> None:
-        self._queue(name).known = True
+        self.queue(name).known = True
 
     def _tell(self, topic: str) -> None:
         self._topics.add(topic)
@@ -198,14 +239,23 @@ class MemoryStore:
         queue = self._queues.get(ref.queue)
         return queue.jobs.get(ref.id) if queue else None
 
-    def _file(self, job: JobRecord) -> None:
-        """Put a changed record where its state belongs, and say who may care."""
-        queue = self._queue(job.queue)
+    def file(self, job: JobRecord, scribe: Scribe) -> None:
+        """Put a changed record where its state belongs; its group may have to park it, or have room now."""
+        queue = self.queue(job.queue)
+        group = job.options.group
+        if group is not None:
+            self._gates.check(queue, job, scribe)
+        self.book(queue, job)
+        if group is not None:
+            self._gates.advance(queue, queue.groups.get(group), scribe)
+
+    def book(self, queue: StoredQueue, job: JobRecord) -> None:
+        """Enter a record in the indexes as what it is, and say who may care."""
         queue.index(job)
-        if job.state is JobState.ACTIVE:
-            self._active[job.ref] = job
-        else:
-            self._active.pop(job.ref, None)
+        self._keys.settle(queue, job)
+        if job.options.group is not None:
+            queue.groups.get(job.options.group).book(job)
+        self._count_active(queue, job, job.state is JobState.ACTIVE)
         if job.state is JobState.WAITING or job.state in TIMED:
             self._topics.add(f"ready:{job.queue}")
         elif job.state in FINISHED:
@@ -213,29 +263,48 @@ class MemoryStore:
             if job.linked:
                 self._flows.ended(job)
 
-    def _drop(self, job: JobRecord, now_ms: int) -> None:
+    def _count_active(self, queue: StoredQueue, job: JobRecord, active: bool) -> None:
+        before = self._active.pop(job.ref, None) is not None
+        if active:
+            self._active[job.ref] = job
+        queue.active += active - before
+        if before and not active and queue.limits.concurrency is not None:
+            self.wake(queue)  # there is room for one more
+
+    def wake(self, queue: StoredQueue) -> None:
+        """Say that jobs of a queue may be claimable."""
+        self._topics.add(f"ready:{queue.name}")
+
+    def _drop(self, job: JobRecord, scribe: Scribe) -> None:
         """Delete a record with all that is its own; an id that was promised to be kept stays known."""
-        del self._queue(job.queue).jobs[job.id]
+        queue = self.queue(job.queue)
+        del queue.jobs[job.id]
         if job.linked:
             if job.state not in FINISHED:
                 self._flows.ended(job)
             self._flows.forget(job.ref)
         self._streams.forget(job.ref)
-        self._active.pop(job.ref, None)
+        queue.line.remove(job.id)
+        self._count_active(queue, job, False)
         self._logs.pop(job.ref, None)
-        if transitions.kept_until(job) > now_ms:
+        self._keys.settle(queue, job, removed=True)
+        if transitions.kept_until(job) > scribe.now_ms:
             self._kept_ids[job.ref] = transitions.kept_until(job)
+        group = queue.groups.find(job.options.group) if job.options.group is not None else None
+        if group is not None and group.role(job.id) is not None:
+            group.forget(job.id)
+            self._gates.advance(queue, group, scribe)
 
     def _write_down(self, scribe: Scribe) -> None:
         for note in scribe.notes:
-            queue = self._queue(note.queue)
+            queue = self.queue(note.queue)
             queue.last_event += 1
             queue.events.append(
                 Event(queue.last_event, scribe.now_ms, note.type, note.job_id, note.task, note.data)
             )
             self._topics.add(f"event:{note.queue}")
         for record in scribe.history:
-            queue = self._queue(record.queue)
+            queue = self.queue(record.queue)
             queue.last_history += 1
             queue.history.append((queue.last_history, record))
             self._counters[record.queue, record.task, record.outcome.value] += 1
@@ -265,16 +334,28 @@ class MemoryStore:
             answer = self._answer_known(old, new, scribe)
             if answer is not None:
                 return answer
-            transitions.remove(old, scribe)
-            self._drop(old, now_ms)
         elif self._kept_ids.get(ref, 0) > now_ms:
             scribe.notes.append(Note(new.queue, EventType.DEDUPLICATED, new.id, new.task))
             return rq.Added(AddOutcome.DUPLICATE, None)
+        queue = self.queue(new.queue)
+        answer = self._keys.answer(queue, new, scribe)
+        if answer is not None:
+            return answer
+        if new.options.group is not None and queue.groups.is_full(new.options.group):
+            return rq.Added(AddOutcome.REFUSED, None)
+        if old is not None:
+            transitions.remove(old, scribe)
+            self._drop(old, scribe)
+        before = self._keys.runs_before(queue, new, now_ms)
+        if before is not None:
+            new = msgspec.structs.replace(new, depends_on=[*new.depends_on, before])
         job = transitions.create(new, scribe, after_ms=old.enqueued_ms if old else 0)
-        queue = self._queue(new.queue)
         queue.jobs[new.id], queue.known = job, True
+        self._keys.take(queue, job, now_ms)
         self._counters[new.queue, new.task, "enqueued"] += 1
-        self._file(job)
+        self.file(job, scribe)
+        if before is not None:
+            self._flows.follow(job, before)
         return rq.Added(AddOutcome.QUEUED, job.state, job.enqueued_ms, job.due_ms)
 
     def _answer_known(self, old: JobRecord, new: NewJob, scribe: Scribe) -> rq.Added | None:
@@ -285,7 +366,7 @@ class MemoryStore:
         if outcome is AddOutcome.QUEUED:
             return rq.Added(outcome, old.state, old.enqueued_ms, old.due_ms)
         scribe.note(old, EventType.DEDUPLICATED)
-        view = self._view(old, scribe.now_ms)
+        view = self.view(old, scribe.now_ms)
         return rq.Added(outcome, old.state, old.enqueued_ms, old.due_ms, view)
 
     # --- claim, settle, extend -----------------------------------------------------------------------
@@ -295,6 +376,8 @@ class MemoryStore:
         budget = STEP
         for queue, _ in queues:
             budget -= self._promote_queue(queue, budget, scribe)
+        for queue, _ in queues:
+            budget -= self._gates.advance_timed(queue, budget, scribe)
         jobs: list[JobRecord] = []
         taken: Counter[str] = Counter()
         for bound in ("share", "cap"):
@@ -304,31 +387,35 @@ class MemoryStore:
                 taken[queue.name] += len(picked)
                 jobs += picked
         for queue, _ in queues:
-            if taken[queue.name] and queue.next_ready() is None:
+            if taken[queue.name] and queue.next_ready() is None and not queue.has_parked():
                 scribe.notes.append(Note(queue.name, EventType.DRAINED))
         return rq.Claimed(
-            [self._view(job, scribe.now_ms) for job in jobs],
+            [self.view(job, scribe.now_ms) for job in jobs],
             scribe.now_ms,
             self._next_due_in(scribe, [q for q, _ in queues]),
         )
 
     def _pick(
-        self, queue: _Queue, room: int, request: rq.Claim, scribe: Scribe, first: int
+        self, queue: StoredQueue, room: int, request: rq.Claim, scribe: Scribe, first: int
     ) -> list[JobRecord]:
         picked: list[JobRecord] = []
-        expired = 0
-        while len(picked) < room and not queue.paused and expired < STEP:
+        passed = 0
+        room = min(room, queue.room(scribe.now_ms)[0])
+        while len(picked) < room and not queue.paused and passed < STEP:
             job = queue.next_ready()
             if job is None:
                 break
             if transitions.is_expired(job, scribe.now_ms):
                 transitions.expire(job, scribe)
-                expired += 1
+                passed += 1
+            elif not self._gates.may_start(queue, job, scribe):
+                passed += 1
             else:
                 token = f"{request.claim_id}.{first + len(picked)}"
                 transitions.lease(job, scribe, token=token, worker=request.worker, lease_ms=request.lease_ms)
+                self._gates.started(queue, job, scribe.now_ms)
                 picked.append(job)
-            self._file(job)
+            self.file(job, scribe)
         return picked
 
     def _settle(self, request: rq.Settle, scribe: Scribe) -> rq.SettleResult:
@@ -338,9 +425,12 @@ class MemoryStore:
             status = transitions.check_token(job, end.token)
             if status is Settled.OK and job is not None:
                 transitions.settle(job, end, scribe)
-                self._file(job)
+                self.file(job, scribe)
                 if end.outcome is Outcome.WAIT and job.state is JobState.BLOCKED:
                     self._flows.review(job, scribe)
+                if end.hold_ms and job.options.group is not None:
+                    queue = self.queue(end.queue)
+                    self._gates.hold_group(queue, queue.groups.get(job.options.group), end.hold_ms, scribe)
             items.append(status)
         self._flows.tell(scribe)  # so that what is unblocked here can be claimed here
         left = self._flows.left
@@ -362,7 +452,7 @@ class MemoryStore:
         ]
         for job in sorted(lost, key=lambda job: job.seq):
             transitions.give_back(job, scribe)
-            self._file(job)
+            self.file(job, scribe)
         return len(lost)
 
     # --- duties --------------------------------------------------------------------------------------
@@ -378,22 +468,29 @@ class MemoryStore:
         due.sort(key=lambda job: (job.due_ms or 0, job.seq))
         for job in due[: request.limit]:
             transitions.promote(job, scribe)
-            self._file(job)
-        return rq.Promoted(min(len(due), request.limit), self._next_due_in(scribe, self._queues.values()))
+            self.file(job, scribe)
+        count = min(len(due), request.limit)
+        for name in sorted(self._queues):
+            count += self._gates.advance_timed(self._queues[name], request.limit - count, scribe)
+        return rq.Promoted(count, self._next_due_in(scribe, self._queues.values()))
 
-    def _promote_queue(self, queue: _Queue, limit: int, scribe: Scribe) -> int:
+    def _promote_queue(self, queue: StoredQueue, limit: int, scribe: Scribe) -> int:
         count = 0
         while count < limit:
             job = queue.next_due()
             if job is None or job.due_ms is None or job.due_ms > scribe.now_ms:
                 break
             transitions.promote(job, scribe)
-            self._file(job)
+            self.file(job, scribe)
             count += 1
         return count
 
-    def _next_due_in(self, scribe: Scribe, queues: Iterable[_Queue]) -> int | None:
-        first = [job.due_ms for queue in queues if (job := queue.next_due()) and job.due_ms is not None]
+    def _next_due_in(self, scribe: Scribe, queues: Iterable[StoredQueue]) -> int | None:
+        first: list[int] = []
+        for queue in queues:
+            job = queue.next_due()
+            times = (job.due_ms if job else None, self._gates.next_ms(queue, scribe.now_ms))
+            first += [at_ms for at_ms in times if at_ms is not None]
         return max(min(first) - scribe.now_ms, 0) if first else None
 
     def _recover(self, request: rq.Recover, scribe: Scribe) -> rq.Recovered:
@@ -407,17 +504,21 @@ class MemoryStore:
         for job in expired[: request.limit]:
             alive = transitions.recover(job, scribe)
             (result.recovered if alive else result.failed).append(job.ref)
-            self._file(job)
+            self.file(job, scribe)
         return result
 
     def _prune(self, request: rq.Prune, scribe: Scribe) -> rq.Pruned:
         now_ms = scribe.now_ms
         old = [job for queue in self._queues.values() for job in _prunable(queue, now_ms)]
         for job in old[: request.limit]:
-            self._drop(job, now_ms)
+            self._drop(job, scribe)
         gone_ids = [ref for ref, until in self._kept_ids.items() if until <= now_ms]
         for ref in gone_ids:
             del self._kept_ids[ref]
+        keys = 0
+        for queue in self._queues.values():
+            keys += self._keys.prune(queue, now_ms)
+            queue.groups.prune(now_ms)
         gone_workers = [w.id for w in self._workers.values() if w.beat_ms <= now_ms - WORKER_KEPT_MS]
         for worker_id in gone_workers:
             del self._workers[worker_id]
@@ -427,13 +528,14 @@ class MemoryStore:
         return rq.Pruned(
             jobs=min(len(old), request.limit),
             ids=len(gone_ids),
+            keys=keys,
             history=history,
             workers=len(gone_workers),
             metrics=metrics,
             more=len(old) > request.limit or metrics == request.limit,
         )
 
-    def _trim_history(self, queue: _Queue, archivers: list[ArchiverInfo], now_ms: int) -> int:
+    def _trim_history(self, queue: StoredQueue, archivers: list[ArchiverInfo], now_ms: int) -> int:
         """Drop what is old or too much; what a live archiver has not copied goes only over the hard bound."""
         copied = min((info.cursors.get(queue.name, 0) for info in archivers), default=queue.last_history)
         rolled_up = self._metrics.holds_from(queue.name, now_ms)
@@ -509,7 +611,7 @@ class MemoryStore:
             job = self._find(ref)
             outcome = transitions.cancel(job, request.reason, scribe)
             if job is not None and outcome is CancelResult.CANCELLED:
-                self._file(job)
+                self.file(job, scribe)
             if job is not None and outcome is CancelResult.CANCELLING:
                 self._topics.add(f"worker:{job.worker}")
             answers.append(outcome)
@@ -525,18 +627,24 @@ class MemoryStore:
                 answers.append(rq.ChangeResult(Changed.ILLEGAL, job.state))
             else:
                 transitions.remove(job, scribe)
-                self._drop(job, scribe.now_ms)
+                self._drop(job, scribe)
                 self._topics.add(f"done:{ref.queue}")
                 answers.append(rq.ChangeResult(Changed.OK, job.state))
         return answers
 
     def _retry(self, request: rq.RetryJobs, scribe: Scribe) -> list[rq.ChangeResult]:
-        return [self._change_one(ref, lambda job: self._retry_one(job, scribe)) for ref in request.refs]
+        return [
+            self._change_one(ref, lambda job: self._retry_one(job, scribe), scribe) for ref in request.refs
+        ]
 
     def _retry_one(self, job: JobRecord, scribe: Scribe) -> Changed:
-        if job.state in FINISHED:
+        finished = job.state in FINISHED
+        if finished:
             self._flows.forgive(job.ref)
-        return transitions.retry(job, scribe, blocked=self._flows.has_open(job.ref))
+        status = transitions.retry(job, scribe, blocked=self._flows.has_open(job.ref))
+        if finished:
+            self._keys.take_again(self.queue(job.queue), job, scribe.now_ms)
+        return status
 
     def _change(self, request: rq.ChangeJob, scribe: Scribe) -> rq.ChangeResult:
         return self._change_one(
@@ -549,15 +657,18 @@ class MemoryStore:
                 delay_ms=request.delay_ms,
                 payload=request.payload,
             ),
+            scribe,
         )
 
-    def _change_one(self, ref: JobRef, step: Callable[[JobRecord], Changed]) -> rq.ChangeResult:
+    def _change_one(
+        self, ref: JobRef, step: Callable[[JobRecord], Changed], scribe: Scribe
+    ) -> rq.ChangeResult:
         job = self._find(ref)
         if job is None:
             return rq.ChangeResult(Changed.NOT_FOUND)
         status = step(job)
         if status is Changed.OK:
-            self._file(job)
+            self.file(job, scribe)
         return rq.ChangeResult(status, job.state)
 
     def _report(self, request: rq.Report, scribe: Scribe) -> rq.ChangeResult:
@@ -578,7 +689,7 @@ class MemoryStore:
         known = self._queues.get(request.queue)
         if (known is not None and known.paused) is request.paused:
             return False
-        queue = self._queue(request.queue)
+        queue = self.queue(request.queue)
         queue.paused, queue.known = request.paused, True
         event = EventType.PAUSED if request.paused else EventType.RESUMED
         scribe.notes.append(Note(queue.name, event))
@@ -600,18 +711,17 @@ class MemoryStore:
         found.sort(key=lambda job: (_state_since(job), job.seq))
         for job in found[: request.limit]:
             transitions.remove(job, scribe)
-            self._drop(job, scribe.now_ms)
+            self._drop(job, scribe)
         if found:
             self._topics.add(f"done:{queue.name}")
         if request.forget and not queue.jobs:
-            queue.paused, queue.known = False, False
-            queue.events.clear()
+            queue.forget()
             self._schedules.forget_queue(queue.name)
         return rq.Purged(min(len(found), request.limit), [job.id for job in found[: request.limit]])
 
     def _set_result_ttl(self, request: rq.SetResultTtl, scribe: Scribe) -> rq.ChangeResult:
         return self._change_one(
-            request.ref, lambda job: transitions.set_result_ttl(job, request.ttl_ms, scribe)
+            request.ref, lambda job: transitions.set_result_ttl(job, request.ttl_ms, scribe), scribe
         )
 
     # --- flows and live output --------------------------------------------------------------------------
@@ -626,6 +736,7 @@ class MemoryStore:
         return self._change_one(
             request.ref,
             lambda job: transitions.signal(job, request.name, request.data, request.codec, scribe),
+            scribe,
         )
 
     def _append_stream(self, request: sm.AppendStream, scribe: Scribe) -> rq.ChangeResult:
@@ -646,17 +757,18 @@ class MemoryStore:
 
     # --- inspection --------------------------------------------------------------------------------------
 
-    def _view(self, job: JobRecord, now_ms: int) -> JobRecord:
+    def view(self, job: JobRecord, now_ms: int) -> JobRecord:
         """A copy for the caller, without a result that is past its time."""
         view = copy(job)
         view.errors = list(job.errors)
+        view.turn = max(job.turn, 0)
         if view.result_until_ms is not None and view.result_until_ms <= now_ms:
             view.result = None
         return view
 
     def _get(self, request: rq.GetJobs, scribe: Scribe) -> list[JobRecord | None]:
         found = [self._find(ref) for ref in request.refs]
-        return [self._view(job, scribe.now_ms) if job else None for job in found]
+        return [self.view(job, scribe.now_ms) if job else None for job in found]
 
     def _list(self, request: rq.ListJobs, scribe: Scribe) -> rq.Page:
         queue = self._queues.get(request.queue)
@@ -669,7 +781,7 @@ class MemoryStore:
                 continue
             if len(page) == request.limit:
                 return rq.Page(page, str(page[-1].seq))
-            page.append(self._view(job, scribe.now_ms))
+            page.append(self.view(job, scribe.now_ms))
         return rq.Page(page)
 
     def _count(self, request: rq.CountJobs, scribe: Scribe) -> dict[JobState, int]:
@@ -756,7 +868,7 @@ def _matches(job: JobRecord, request: rq.ListJobs) -> bool:
     )
 
 
-def _prunable(queue: _Queue, now_ms: int) -> list[JobRecord]:
+def _prunable(queue: StoredQueue, now_ms: int) -> list[JobRecord]:
     """Finished records past their keep, oldest first (the rule is told in ``core.retention``)."""
     found = []
     for state in FINISHED:

@@ -9,6 +9,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from windlass.backend import requests as rq
+from windlass.backends.sqlite.gates import GROUPED
 from windlass.backends.sqlite.rows import LOG_KEY, encode_options, pack
 from windlass.backends.sqlite.tx import FOLD_CHUNKS, FOLD_EVENTS, Meta
 from windlass.backends.sqlite.verbs_lifecycle import added_event, is_plain, plain_row
@@ -52,9 +53,12 @@ def add_alone(
 
 
 def _may_go_on(queue: Queue) -> bool:
-    """Whether the queue is known and one more chunk of events needs no fold."""
+    """Whether the queue is known, counts no turns, and one more chunk of events needs no fold."""
     return (
-        queue.known and queue.unfolded + 1 < FOLD_CHUNKS and queue.last_event + 1 - queue.folded < FOLD_EVENTS
+        queue.known
+        and not queue.special & GROUPED
+        and queue.unfolded + 1 < FOLD_CHUNKS
+        and queue.last_event + 1 - queue.folded < FOLD_EVENTS
     )
 
 

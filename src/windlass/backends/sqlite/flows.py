@@ -6,10 +6,11 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from windlass.backends.sqlite import keys
 from windlass.backends.sqlite.rows import Row, pack
 from windlass.core.edges import ChildEnd, Edge, EdgeStatus, OnFailure
 from windlass.core.flowwork import FlowWork
-from windlass.core.job import JobRecord, JobRef
+from windlass.core.job import JobRecord, JobRef, NewJob
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -40,6 +41,13 @@ class Flows(FlowWork):
     def is_kept(self, ref: JobRef, now_ms: int) -> bool:
         row = self._step.one("kept_id", *self._key(ref))
         return row is not None and row[0] > now_ms
+
+    def answered_by(self, new: NewJob, now_ms: int) -> str | None:
+        num = self._step.queues.num(new.queue)
+        return None if num is None else keys.answered_by(self._step, num, new)
+
+    def is_full(self, queue: str, group: str, coming: int) -> bool:
+        return self._step.gates.is_full(self._step.queue(queue), group, coming)
 
     def file(self, job: JobRecord, before: JobState) -> None:
         self._step.save([(job, before)])

@@ -22,6 +22,7 @@ MIGRATIONS = {
     2: "002_schedules.sql",
     3: "003_metrics.sql",
     4: "004_flows.sql",
+    5: "005_limits.sql",
 }
 NEWEST = max(MIGRATIONS)
 

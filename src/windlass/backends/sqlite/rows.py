@@ -20,7 +20,8 @@ JOB_COLUMNS = (
     "coalesce(payload, (SELECT data FROM [payload] WHERE [payload].seq = [job].seq)), "
     "codec, options, request_id, enqueued_ms, ready_ms, due_ms, expires_ms, started_ms, finished_ms, "
     "attempts, deliveries, stalls, manual_retries, misses, token, settled_token, lease_until_ms, worker, "
-    "cancel_reason, progress, result, result_until_ms, reason, errors, linked, held_ms, awaits, signals"
+    "cancel_reason, progress, result, result_until_ms, reason, errors, linked, held_ms, awaits, signals, "
+    "turn"
 )
 #: What ``flows.to_edge`` reads, in its order: the dependent's queue and id come from its own row.
 EDGE_COLUMNS = (
@@ -137,7 +138,23 @@ def record(row: Row, queue: str) -> JobRecord:
         linked=row[32] is not None,
         awaits=row[34],
         signals={} if row[35] is None else _unpack_signals(row[35]),
+        turn=row[36],
     )
+
+
+@lru_cache(maxsize=1_024)
+def is_simple(options_text: str) -> bool:
+    """Whether a job with these options has neither a group nor a unique key."""
+    options = decode_options(options_text)
+    return options.group is None and options.unique is None
+
+
+def view(job: JobRecord, now_ms: int) -> JobRecord:
+    """A record for the caller, without a result that is past its time."""
+    job.turn = max(job.turn, 0)
+    if job.result_until_ms is not None and job.result_until_ms <= now_ms:
+        job.result = None
+    return job
 
 
 def new_row(job: JobRecord, queue: int) -> Row:

@@ -20,7 +20,7 @@ _BRACKETS = re.compile(r"\[(\w+)\]")
 _COMMENT = re.compile(r"--.*$", re.MULTILINE)
 
 #: Files with named statements.
-FILES = ("queries.sql", "schedules.sql", "metrics.sql", "flows.sql")
+FILES = ("queries.sql", "schedules.sql", "metrics.sql", "flows.sql", "limits.sql")
 
 Statements = dict[str, str]
 

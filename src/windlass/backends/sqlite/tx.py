@@ -11,7 +11,9 @@ from __future__ import annotations
 from operator import attrgetter, itemgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from windlass.backends.sqlite import keys
 from windlass.backends.sqlite.flows import Flows
+from windlass.backends.sqlite.gates import GROUPED, LIMITED, Gates
 from windlass.backends.sqlite.logs import (
     AttemptRun,
     EventRun,
@@ -22,6 +24,8 @@ from windlass.backends.sqlite.logs import (
     run_of,
 )
 from windlass.backends.sqlite.rows import (
+    IDLE,
+    INLINE_PAYLOAD,
     LOG_KEY,
     STATES,
     Deltas,
@@ -37,7 +41,7 @@ from windlass.backends.sqlite.statements import SPAN
 from windlass.core import transitions
 from windlass.core.job import EVENTS_KEPT, JobRecord, JobRef
 from windlass.core.states import FINISHED, TIMED, JobState
-from windlass.core.transitions import EventData, Scribe
+from windlass.core.transitions import NO_TURN, EventData, Scribe
 
 if TYPE_CHECKING:
     import sqlite3
@@ -84,10 +88,13 @@ def read_meta(conn: Executor, sql: Statements) -> Meta:
 class Queue:
     """What is known of one queue: where its logs end and how far its counts are folded."""
 
-    __slots__ = ("folded", "known", "last_event", "last_history", "num", "unfolded")
+    __slots__ = ("folded", "known", "last_event", "last_history", "num", "special", "unfolded")
 
     def __init__(self, num: int, row: Row) -> None:
-        known, last_event, last_history, newest_event, newest_history, self.folded, self.unfolded = row
+        known, last_event, last_history, newest_event, newest_history, *counts = row
+        self.folded: int = counts[0]
+        self.unfolded: int = counts[1]
+        self.special: int = counts[2]
         self.num = num
         self.known = bool(known)
         self.last_event: int = max(last_event, (newest_event or 0) % LOG_KEY)
@@ -178,6 +185,7 @@ class Step(Scribe):
         self.known: dict[str, bool] = {}
         self.topics: set[str] = set()
         self.made: list[str] = []
+        self._gates: Gates | None = None
         #: Whether all that it did was to add new jobs, at the store's time.
         self.plain = False
         self._flows: Flows | None = None
@@ -199,6 +207,26 @@ class Step(Scribe):
     def _fresh_place(self) -> int:
         self.last_place += 1
         return self.last_place
+
+    @property
+    def gates(self) -> Gates:
+        """The groups that this request deals with."""
+        if self._gates is None:
+            self._gates = Gates(self)
+        return self._gates
+
+    def special(self, queue: str) -> int:
+        """Whether a queue saw groups (``GROUPED``) or has limits (``LIMITED``)."""
+        if (cached := self.queues.cached(queue)) is not None:
+            return cached.special
+        return 0 if self.queues.num(queue) is None else self.queues.get(queue).special
+
+    def mark(self, queue: str, bit: int) -> None:
+        """Remember that a queue is special."""
+        found = self.queues.get(queue)
+        if not found.special & bit:
+            found.special |= bit
+            self.run("queue_special", found.special, found.num)
 
     def all(self, name: str, *params: Any) -> list[Row]:
         """Every row of a named statement."""
@@ -270,10 +298,50 @@ class Step(Scribe):
 
     def save(self, jobs: list[tuple[JobRecord, JobState]]) -> None:
         """Write changed jobs back, each given with the state it had before."""
-        if jobs:
-            self.many("job_save", [changed_row(job) for job, _ in jobs])
+        plain = []
         for job, before in jobs:
+            options = job.options
+            if options.group is None and options.unique is None and not self.special(job.queue):
+                plain.append((job, before))
+            else:
+                self._file(job, before)
+        if plain:
+            self.many("job_save", [changed_row(job) for job, _ in plain])
+        for job, before in plain:
             self.moved(job, before)
+
+    def _file(self, job: JobRecord, before: JobState) -> None:
+        """Write back a job that has a group or a key; its group may have to park it, or have room now."""
+        num, group = self.queue(job.queue), job.options.group
+        self.gates.check(num, job, before)
+        self.book(num, job, before)
+        if group is not None:
+            self.gates.advance(num, group)
+
+    def book(self, num: int, job: JobRecord, before: JobState) -> None:
+        """Write a job as what it is."""
+        self.run("job_save", *changed_row(job))
+        if self.special(job.queue) & GROUPED:
+            self.take_turn(num, job)
+        keys.settle(self, num, job)
+        self.moved(job, before)
+        if before is JobState.ACTIVE and job.state is not before and self.special(job.queue) & LIMITED:
+            self.topics.add(f"ready:{job.queue}")  # there may be room for one more
+
+    def take_turn(self, num: int, job: JobRecord) -> None:
+        """Give a job that waits its turn, if it has none, and tell its group's indexes of it."""
+        if job.state is JobState.WAITING and job.turn == NO_TURN:
+            job.turn = self.gates.fresh_turn(num, job)
+        self.run("job_line", job.options.group or "", max(job.turn, 0), IDLE.get(job.state), job.seq)
+
+    def save_payload(self, job: JobRecord) -> None:
+        """Write a changed payload."""
+        if len(job.payload) > INLINE_PAYLOAD:
+            self.run("payload_save", None, job.seq)
+            self.run("payload_insert", job.seq, job.payload)
+        else:
+            self.run("payload_save", job.payload, job.seq)
+            self.run("payload_delete", f"[{job.seq}]")
 
     def moved(self, job: JobRecord, before: JobState) -> None:
         """Count a change of state and say who may care."""
@@ -298,6 +366,13 @@ class Step(Scribe):
                     self.flows.ended(job)
                 self.run("edge_delete", f"[{job.seq}]")
         self._delete([job.seq for job in jobs])
+        for job in jobs:
+            num, group = self.queue(job.queue), job.options.group
+            keys.settle(self, num, job, removed=True)
+            if job.state is JobState.ACTIVE and self.special(job.queue) & LIMITED:
+                self.topics.add(f"ready:{job.queue}")
+            if group is not None and job.state not in FINISHED:
+                self.gates.advance(num, group)
 
     def drop_unseen(self, seqs: list[int]) -> None:
         """As ``drop``, without reading whole records."""

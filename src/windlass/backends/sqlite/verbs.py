@@ -14,6 +14,7 @@ from windlass.backends.sqlite import (
     verbs_duties,
     verbs_flows,
     verbs_lifecycle,
+    verbs_limits,
     verbs_metrics,
     verbs_schedules,
 )
@@ -54,4 +55,5 @@ WRITES: dict[type[Any], Callable[[Step, Any], Any]] = {
     fl.Relay: verbs_flows.relay,
     fl.Signal: verbs_flows.signal,
     sm.AppendStream: verbs_flows.append_stream,
+    **verbs_limits.WRITES,
 }

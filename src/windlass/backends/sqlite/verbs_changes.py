@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from windlass.backend import requests as rq
-from windlass.backends.sqlite.rows import IDLE, INLINE_PAYLOAD, LOG_KEY, Row
+from windlass.backends.sqlite import keys
+from windlass.backends.sqlite.rows import IDLE, LOG_KEY, Row, encode_options, is_simple
 from windlass.backends.sqlite.tx import fold
 from windlass.core import transitions
 from windlass.core.job import LOGS_KEPT, EventType, JobRecord, JobRef
@@ -59,11 +60,15 @@ def retry(step: Step, request: rq.RetryJobs) -> list[rq.ChangeResult]:
 
 
 def _retry_one(step: Step, job: JobRecord) -> Changed:
-    if not job.linked:
-        return transitions.retry(job, step)
-    if job.state in FINISHED:
-        step.run("edge_forgive", job.seq)
-    return transitions.retry(job, step, blocked=step.flows.has_open(job.ref))
+    finished, blocked = job.state in FINISHED, False
+    if job.linked:
+        if finished:
+            step.run("edge_forgive", job.seq)
+        blocked = step.flows.has_open(job.ref)
+    status = transitions.retry(job, step, blocked=blocked)
+    if finished:
+        keys.take_again(step, step.queue(job.queue), job)
+    return status
 
 
 def change(step: Step, request: rq.ChangeJob) -> rq.ChangeResult:
@@ -77,19 +82,10 @@ def change(step: Step, request: rq.ChangeJob) -> rq.ChangeResult:
             payload=request.payload,
         )
         if status is Changed.OK and request.payload is not None:
-            _save_payload(step, job)
+            step.save_payload(job)
         return status
 
     return change_one(step, request.ref, turn)
-
-
-def _save_payload(step: Step, job: JobRecord) -> None:
-    if len(job.payload) > INLINE_PAYLOAD:
-        step.run("payload_save", None, job.seq)
-        step.run("payload_insert", job.seq, job.payload)
-    else:
-        step.run("payload_save", job.payload, job.seq)
-        step.run("payload_delete", f"[{job.seq}]")
 
 
 def change_one(step: Step, ref: JobRef, turn: Callable[[JobRecord], Changed]) -> rq.ChangeResult:
@@ -147,14 +143,26 @@ def purge(step: Step, request: rq.Purge) -> rq.Purged:
     if num is None:
         return rq.Purged(0, [])
     jobs = _purgeable(step, num, request)
-    for job in jobs:
-        transitions.remove(job, step)
-    step.drop(jobs)
+    if all(is_simple(encode_options(job.options)) for job in jobs):
+        for job in jobs:
+            transitions.remove(job, step)
+        step.drop(jobs)
+    else:
+        _purge_one_by_one(step, jobs)
     if jobs:
         step.topics.add(f"done:{request.queue}")
     if request.forget and step.one("job_exists", num) is None:
         _forget(step, num, request.queue)
     return rq.Purged(len(jobs), [job.id for job in jobs])
+
+
+def _purge_one_by_one(step: Step, jobs: list[JobRecord]) -> None:
+    """Remove jobs that may make room for one another: each as it is when its turn comes."""
+    for found in jobs:
+        job = step.find(found.ref)
+        if job is not None:
+            transitions.remove(job, step)
+            step.drop([job])
 
 
 def _purgeable(step: Step, num: int, request: rq.Purge) -> list[JobRecord]:
@@ -191,5 +199,9 @@ def _forget(step: Step, num: int, queue: str) -> None:
     floor = found.last_event + step.tx.held_notes(queue)
     step.run("queue_forget", floor, num)
     step.run("event_trim", num * LOG_KEY, num * LOG_KEY + floor)
+    for statement in ("limits_forget", "grp_forget", "unique_key_forget"):
+        step.run(statement, num)
+    step.gates.forget(num)
+    found.special = 0
     step.run("schedule_forget", num)
     step.known[queue] = False

@@ -50,8 +50,15 @@ def promote(step: Step, request: rq.Promote) -> rq.Promoted:
             due += step.all("job_due", num, step.now_ms, request.limit)
     due.sort()
     promote_rows(step, due[: request.limit])
+    count = min(len(due), request.limit)
+    specials = step.all("queue_specials")
+    for num, _, _ in specials:
+        count += step.gates.advance_timed(num, request.limit - count)
     dues = [next_ms for _, next_ms in step.all("job_next_dues")]
-    return rq.Promoted(min(len(due), request.limit), max(min(dues) - step.now_ms, 0) if dues else None)
+    for num, name, special in specials:
+        next_ms = step.gates.next_ms(num, name, special)
+        dues += [] if next_ms is None else [next_ms]
+    return rq.Promoted(count, max(min(dues) - step.now_ms, 0) if dues else None)
 
 
 def recover(step: Step, request: rq.Recover) -> rq.Recovered:
@@ -60,7 +67,7 @@ def recover(step: Step, request: rq.Recover) -> rq.Recovered:
     for job in jobs:
         alive = transitions.recover(job, step)
         (result.recovered if alive else result.failed).append(job.ref)
-    step.save([(job, JobState.ACTIVE) for job in jobs])
+        step.save([(job, JobState.ACTIVE)])
     return result
 
 
@@ -73,6 +80,9 @@ def prune(step: Step, request: rq.Prune) -> rq.Pruned:
     ids = step.run("kept_id_prune", step.now_ms, SCAN)
     if ids:
         step.queues.no_kept_ids = None
+    keys = step.run("unique_key_prune", step.now_ms, SCAN)
+    for num, _, _ in step.all("queue_specials"):
+        step.gates.prune(num)
     workers = step.run("worker_prune", step.now_ms - WORKER_KEPT_MS)
     history, more_history = _trim_histories(step)
     metrics = verbs_metrics.prune(step, request.limit)
@@ -80,10 +90,11 @@ def prune(step: Step, request: rq.Prune) -> rq.Pruned:
     return rq.Pruned(
         jobs=min(len(old), request.limit),
         ids=ids,
+        keys=keys,
         history=history,
         workers=workers,
         metrics=metrics,
-        more=len(old) > request.limit or ids == SCAN or more_history or metrics == request.limit,
+        more=len(old) > request.limit or SCAN in (ids, keys) or more_history or metrics == request.limit,
     )
 
 

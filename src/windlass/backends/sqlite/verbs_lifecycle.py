@@ -9,7 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, cast
 
+import msgspec
+
 from windlass.backend import requests as rq
+from windlass.backends.sqlite import keys
+from windlass.backends.sqlite.gates import GROUPED, LIMITED
 from windlass.backends.sqlite.logs import Attempt, AttemptRun
 from windlass.backends.sqlite.rows import (
     IDLE,
@@ -18,8 +22,10 @@ from windlass.backends.sqlite.rows import (
     Row,
     decode_options,
     encode_options,
+    is_simple,
     new_row,
     record,
+    view,
 )
 from windlass.core import transitions
 from windlass.core.job import AttemptOutcome, EventType, JobRecord, JobRef, NewJob
@@ -45,7 +51,7 @@ def add(step: Step, request: rq.Add) -> list[rq.Added]:
     jobs = request.jobs
     if any(new.depends_on or new.parent is not None for new in jobs):
         return _add_flow(step, jobs)
-    if _no_kept_ids(step):
+    if _no_kept_ids(step) and not _need_care(step, jobs):
         last_place, noted = step.last_place, len(step.notes)
         fresh = _Fresh(step, jobs)
         if fresh.insert():
@@ -67,6 +73,21 @@ def _add_flow(step: Step, jobs: list[NewJob]) -> list[rq.Added]:
         if job is not None and answer.record is None:
             answer.state, answer.due_ms = job.state, job.due_ms
     return answers
+
+
+def _need_care(step: Step, jobs: list[NewJob]) -> bool:
+    """Whether a job has a group or a unique key, or its queue counts turns."""
+    options, queue = None, ""
+    for new in jobs:
+        if new.options is not options:
+            options = new.options
+            if options.group is not None or options.unique is not None:
+                return True
+        if new.queue != queue:
+            queue = new.queue
+            if step.special(queue) & GROUPED:
+                return True
+    return False
 
 
 def _no_kept_ids(step: Step) -> bool:
@@ -147,6 +168,8 @@ def is_plain(new: NewJob) -> bool:
     return (
         new.delay_ms <= 0
         and not new.options.lifo
+        and new.options.group is None
+        and new.options.unique is None
         and new.run_at_ms is None
         and new.expires_in_ms is None
         and new.request_id == new.id
@@ -213,18 +236,47 @@ def _add_one(step: Step, new: NewJob) -> rq.Added:
         answer = _answer_known(step, old, new)
         if answer is not None:
             return answer
-        transitions.remove(old, step)
-        step.drop([old])
     elif _is_kept(step, new):
         step.notes.append(Note(new.queue, EventType.DEDUPLICATED, new.id, new.task))
         return rq.Added(AddOutcome.DUPLICATE, None)
+    num = step.queue(new.queue)
+    answer = keys.answer(step, num, new)
+    if answer is not None:
+        return answer
+    group = new.options.group
+    if group is not None:
+        step.mark(new.queue, GROUPED)
+        if step.gates.is_full(num, group):
+            return rq.Added(AddOutcome.REFUSED, None)
+    if old is not None:
+        transitions.remove(old, step)
+        step.drop([old])
+    before = keys.runs_before(step, num, new)
+    if before is not None:
+        new = msgspec.structs.replace(new, depends_on=[*new.depends_on, before])
     job = transitions.create(new, step, after_ms=old.enqueued_ms if old else 0)
-    _insert(step, job)
+    _insert(step, num, job)
+    keys.take(step, num, job)
+    if before is not None:
+        step.flows.follow(job, before)
+    if group is not None:
+        step.gates.advance(num, group)
     return rq.Added(AddOutcome.QUEUED, job.state, job.enqueued_ms, job.due_ms)
 
 
-def _insert(step: Step, job: JobRecord) -> None:
-    step.run("job_insert_one", *new_row(job, step.queue(job.queue)))
+def _insert(step: Step, num: int, job: JobRecord) -> None:
+    step.gates.check(num, job, None)
+    if job.state is JobState.FAILED:  # it can never start
+        _insert_row(step, num, job)
+        step.save([(job, JobState.FAILED)])
+        return
+    _insert_row(step, num, job)
+    if step.special(job.queue) & GROUPED:
+        step.take_turn(num, job)
+
+
+def _insert_row(step: Step, num: int, job: JobRecord) -> None:
+    step.run("job_insert_one", *new_row(job, num))
     if len(job.payload) > INLINE_PAYLOAD:
         step.run("payload_insert", job.seq, job.payload)
     if job.linked:
@@ -253,32 +305,31 @@ def _answer_known(step: Step, old: JobRecord, new: NewJob) -> rq.Added | None:
     return rq.Added(outcome, old.state, old.enqueued_ms, old.due_ms, view(old, step.now_ms))
 
 
-def view(job: JobRecord, now_ms: int) -> JobRecord:
-    """A record for the caller, without a result that is past its time."""
-    if job.result_until_ms is not None and job.result_until_ms <= now_ms:
-        job.result = None
-    return job
-
-
 # --- claim ----------------------------------------------------------------------------------------
 
 
 class _Line:
     """One queue during a claim."""
 
-    def __init__(self, name: str, num: int, paused: bool, due_ms: int | None, ready: bool) -> None:
+    def __init__(
+        self, name: str, num: int, paused: bool, due_ms: int | None, ready: bool, special: int
+    ) -> None:
         self.name = name
         self.num = num
         self.paused = paused
         self.due_ms = due_ms
         #: False when nobody waits; True may be out of date.
         self.ready = ready
+        self.special = special
         self.taken = 0
 
 
 def claim(step: Step, request: rq.Claim) -> rq.Claimed:
     lines = _lines(step, request)
-    _promote_lines(step, lines.values())
+    budget = _promote_lines(step, lines.values())
+    for grouped in [line for line in lines.values() if line.special & GROUPED]:
+        budget -= step.gates.advance_timed(grouped.num, budget)
+        grouped.ready = True
     jobs: list[JobRecord] = []
     for bound in ("share", "cap"):
         for item in request.queues:
@@ -288,10 +339,17 @@ def claim(step: Step, request: rq.Claim) -> rq.Claimed:
             room = min(getattr(item, bound) - line.taken, request.limit - len(jobs))
             _pick(step, line, room, request, jobs)
     for line in lines.values():
-        if line.taken and not line.ready:
+        if line.taken and not line.ready and not _has_parked(step, line):
             step.notes.append(Note(line.name, EventType.DRAINED))
+        if line.special:
+            next_ms = step.gates.next_ms(line.num, line.name, line.special)
+            line.due_ms = min((at for at in (line.due_ms, next_ms) if at is not None), default=None)
     dues = [line.due_ms for line in lines.values() if line.due_ms is not None]
     return rq.Claimed(jobs, step.now_ms, max(min(dues) - step.now_ms, 0) if dues else None)
+
+
+def _has_parked(step: Step, line: _Line) -> bool:
+    return bool(line.special & GROUPED) and step.totals(line.name)[JobState.PARKED] > 0
 
 
 def _lines(step: Step, request: rq.Claim) -> dict[str, _Line]:
@@ -303,13 +361,15 @@ def _lines(step: Step, request: rq.Claim) -> dict[str, _Line]:
     return {name: _Line(name, *found[num]) for name, num in nums.items()}
 
 
-def _promote_lines(step: Step, lines: Iterable[_Line]) -> None:
+def _promote_lines(step: Step, lines: Iterable[_Line]) -> int:
+    """Make due jobs waiting; returns how many more may be moved in this step."""
     budget = STEP
     for line in lines:
         if line.due_ms is not None and line.due_ms <= step.now_ms and budget > 0:
             budget -= promote_queue(step, line.num, budget)
             (line.due_ms,) = step.all("job_next_due", line.num)[0]
             line.ready = True
+    return budget
 
 
 def promote_queue(step: Step, num: int, limit: int) -> int:
@@ -324,6 +384,11 @@ def promote_rows(step: Step, rows: list[Row]) -> None:
     changed = []
     for due_ms, seq, num, job_id, task, state, lifo in rows:
         queue = step.queues.name(num)
+        if step.special(queue) & GROUPED:
+            job = record(step.all("job_by_seqs", f"[{seq}]")[0], queue)
+            transitions.promote(job, step)
+            step.save([(job, STATES[state])])
+            continue
         place = step.fresh_place()
         changed.append((min(due_ms, step.now_ms), -place if lifo else place, seq))
         step.notes.append(cast("Note", (queue, EventType.PROMOTED, job_id, task, NO_DATA)))
@@ -336,17 +401,47 @@ def promote_rows(step: Step, rows: list[Row]) -> None:
 
 def _pick(step: Step, line: _Line, room: int, request: rq.Claim, jobs: list[JobRecord]) -> None:
     """Lease up to ``room`` jobs of one queue, and end those that expired before their turn."""
+    if line.special & LIMITED:
+        room = min(room, step.gates.room(line.num, line.name)[0])
+    if line.special & GROUPED:
+        _pick_turns(step, line, room, request, jobs)
+        return
     expired = 0
     while room > 0 and line.ready and expired < STEP:
         rows = step.all("job_ready", line.num, room + 1)
         line.ready = len(rows) > room
         leased = _lease(step, line.name, rows[:room], request)
         line.taken += len(leased)
+        if line.special & LIMITED:
+            step.gates.queue_started(line.num, len(leased))
         jobs += leased
         expired += min(len(rows), room) - len(leased)
         room -= len(leased)
     if expired >= STEP and line.ready:
         line.due_ms = step.now_ms  # the bound was reached: ask again at once
+
+
+def _pick_turns(step: Step, line: _Line, room: int, request: rq.Claim, jobs: list[JobRecord]) -> None:
+    """As ``_pick``, one by one: what becomes of a job may change who is next."""
+    passed, gates = 0, step.gates
+    while room > 0 and passed < STEP and (row := step.one("job_first", line.num)) is not None:
+        job = record(row, line.name)
+        if transitions.is_expired(job, step.now_ms):
+            transitions.expire(job, step)
+            passed += 1
+        elif not gates.may_start(line.num, job):
+            passed += 1
+        else:
+            token = f"{request.claim_id}.{job.seq}"
+            transitions.lease(job, step, token=token, worker=request.worker, lease_ms=request.lease_ms)
+            gates.started(line.num, job)
+            if line.special & LIMITED:
+                gates.queue_started(line.num, 1)
+            jobs.append(job)
+            line.taken += 1
+            room -= 1
+        step.save([(job, JobState.WAITING)])
+    line.ready = step.one("job_any_ready", line.num) is not None
 
 
 def _lease(step: Step, queue: str, rows: list[Row], request: rq.Claim) -> list[JobRecord]:
@@ -358,7 +453,8 @@ def _lease(step: Step, queue: str, rows: list[Row], request: rq.Claim) -> list[J
     task, ids, options_text, model = "", None, "", None
     for row in rows:
         seq, expires_ms, again = row[0], row[11], row[12]
-        if again or (expires_ms is not None and expires_ms <= now_ms):
+        special = row[7] != "{}" and not is_simple(row[7])
+        if again or special or (expires_ms is not None and expires_ms <= now_ms):
             if (job := _lease_old(step, queue, seq, request)) is not None:
                 leased.append(job)
                 until.setdefault(job.lease_until_ms or 0, []).append(seq)
@@ -412,6 +508,7 @@ def _lease_old(step: Step, queue: str, seq: int, request: rq.Claim) -> JobRecord
         return None
     token = f"{request.claim_id}.{seq}"
     transitions.lease(job, step, token=token, worker=request.worker, lease_ms=request.lease_ms)
+    keys.settle(step, step.queue(queue), job)
     return job
 
 
@@ -441,6 +538,7 @@ def _settle_quick(step: Step, items: list[Settlement], seqs: list[int]) -> list[
             and end.outcome is Outcome.COMPLETE
             and row[1] == end.token
             and row[2] == end.id
+            and (row[7] == "{}" or is_simple(row[7]))
             and completed.add(row, end)
         ):
             statuses.append(Settled.OK)
@@ -515,6 +613,8 @@ class _Completed:
             step.tally(queue, JobState.ACTIVE, -count)
             step.tally(queue, JobState.COMPLETED, count)
             step.topics.add(f"done:{queue}")
+            if step.special(queue) & LIMITED:
+                step.topics.add(f"ready:{queue}")  # there may be room for one more
         _save_completed(step, self._alike)
 
 
@@ -540,23 +640,18 @@ def _save_completed(step: Step, groups: dict[tuple[str, bytes | None], list[int]
 
 
 def _settle_slow(step: Step, items: list[Settlement]) -> list[Settled]:
-    jobs: dict[JobRef, JobRecord | None] = {}
-    statuses, changed = [], {}
+    statuses = []
     for end in items:
-        ref = JobRef(end.queue, end.id)
-        if ref not in jobs:
-            jobs[ref] = step.find(ref)
-        job = jobs[ref]
+        job = step.find(JobRef(end.queue, end.id))
         status = transitions.check_token(job, end.token)
         if status is Settled.OK and job is not None:
             transitions.settle(job, end, step)
+            step.save([(job, JobState.ACTIVE)])
             if end.outcome is Outcome.WAIT and job.state is JobState.BLOCKED:
-                step.save([(job, JobState.ACTIVE)])
                 step.flows.review(job, step)
-            else:
-                changed[ref] = (job, JobState.ACTIVE)
+            if end.hold_ms and job.options.group is not None:
+                step.gates.hold_group(step.queue(end.queue), job.options.group, end.hold_ms)
         statuses.append(status)
-    step.save(list(changed.values()))
     return statuses
 
 
@@ -592,5 +687,5 @@ def reconcile(step: Step, request: rq.Reconcile) -> int:
     lost = [job for job in jobs if job.token not in held]
     for job in lost:
         transitions.give_back(job, step)
-    step.save([(job, JobState.ACTIVE) for job in lost])
+        step.save([(job, JobState.ACTIVE)])
     return len(lost)

@@ -9,12 +9,11 @@ from windlass.backend import metrics as mq
 from windlass.backend import requests as rq
 from windlass.backend import schedules as sq
 from windlass.backend import streams as sm
-from windlass.backends.sqlite import verbs_flows, verbs_metrics, verbs_schedules
+from windlass.backends.sqlite import verbs_flows, verbs_limits, verbs_metrics, verbs_schedules
 from windlass.backends.sqlite.logs import unpack_events, unpack_history
-from windlass.backends.sqlite.rows import IDLE, LOG_KEY, Row, record, unpack_worker
+from windlass.backends.sqlite.rows import IDLE, LOG_KEY, Row, record, unpack_worker, view
 from windlass.backends.sqlite.tx import tally_of, unfolded_counts
 from windlass.backends.sqlite.verbs_duties import list_archivers
-from windlass.backends.sqlite.verbs_lifecycle import view
 from windlass.core.job import (
     EVENTS_KEPT,
     ArchiverInfo,
@@ -307,4 +306,5 @@ READS: dict[type[Any], Callable[[Snapshot, Any], Any]] = {
     mq.ListMarks: verbs_metrics.list_marks,
     fl.GetDependencies: verbs_flows.get_dependencies,
     sm.ReadStream: verbs_flows.read_stream,
+    **verbs_limits.READS,
 }

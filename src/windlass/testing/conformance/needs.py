@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import pytest
 
 from windlass.backend import flows as fl
+from windlass.backend import limits as lrq
 from windlass.backend import metrics as mq
 from windlass.backend import requests as rq
 from windlass.backend import schedules as sq
@@ -18,7 +19,7 @@ from windlass.backend import streams as sm
 from windlass.backend.store import Store
 from windlass.core.clock import SYSTEM_CLOCK
 from windlass.core.job import JobRef, NewJob
-from windlass.core.options import StoredOptions
+from windlass.core.options import StoredOptions, StoredUnique
 from windlass.errors import UnsupportedByBackendError
 
 if TYPE_CHECKING:
@@ -30,17 +31,37 @@ TestT = TypeVar("TestT", bound="Callable[..., Any]")
 
 _NEEDS = "_windlass_needs"
 
-#: A verb that needs each capability.
-_VERBS: dict[str, Callable[[], rq.Request[Any]]] = {
-    "lifo": lambda: rq.Add(
-        jobs=[NewJob(queue="q", id="j", task="t", payload=b"[]", options=StoredOptions(lifo=True))]
-    ),
-    "schedules": sq.DueSchedules,
-    "metrics": mq.MetricsProgress,
-    "commands": lambda: rq.CommandWorker(worker="w", action="quiet", id="1"),
-    "flows": fl.Relay,
-    "signals": lambda: fl.Signal(ref=JobRef("q", "j"), name="go", data=b"1"),
-    "streams": lambda: sm.ReadStream(ref=JobRef("q", "j")),
+
+def _add(**options: Any) -> rq.Request[Any]:
+    return rq.Add(jobs=[NewJob(queue="q", id="j", task="t", payload=b"[]", options=StoredOptions(**options))])
+
+
+#: Verbs that need each capability.
+_VERBS: dict[str, Callable[[], list[rq.Request[Any]]]] = {
+    "lifo": lambda: [_add(lifo=True)],
+    "unique": lambda: [
+        _add(unique=StoredUnique(key="k")),
+        lrq.GetUniqueKey(queue="q", key="k"),
+        lrq.FreeUniqueKey(queue="q", key="k"),
+        lrq.ListUniqueKeys(queue="q"),
+    ],
+    "groups": lambda: [
+        _add(group="g"),
+        lrq.SetGroupLimits(queue="q", group="g"),
+        lrq.PauseGroup(queue="q", group="g", paused=True),
+        lrq.ListGroups(queue="q"),
+    ],
+    "limits": lambda: [
+        lrq.SetQueueLimits(queue="q", fields=["concurrency"], concurrency=1),
+        lrq.GetLimits(queue="q"),
+        lrq.Hold(queue="q", ms=1),
+    ],
+    "schedules": lambda: [sq.DueSchedules()],
+    "metrics": lambda: [mq.MetricsProgress()],
+    "commands": lambda: [rq.CommandWorker(worker="w", action="quiet", id="1")],
+    "flows": lambda: [fl.Relay()],
+    "signals": lambda: [fl.Signal(ref=JobRef("q", "j"), name="go", data=b"1")],
+    "streams": lambda: [sm.ReadStream(ref=JobRef("q", "j"))],
 }
 
 
@@ -63,6 +84,8 @@ def capability_of(test: Callable[..., Any], module: Any) -> str | None:
 async def refuses(harness: Harness, capability: str) -> None:
     """Assert that the capability is refused at the seam, with the name of the backend."""
     store = Store(harness.backend, SYSTEM_CLOCK)
-    with pytest.raises(UnsupportedByBackendError) as caught:
-        await store.execute(_VERBS[capability]())
-    assert caught.value.backend == harness.backend.name
+    for request in _VERBS[capability]():
+        with pytest.raises(UnsupportedByBackendError) as caught:
+            await store.execute(request)
+        assert caught.value.backend == harness.backend.name
+    assert await harness.counts("q") == {}

@@ -25,7 +25,8 @@ SELECT known, last_event, last_history,
     (SELECT max(key) FROM [event] WHERE key BETWEEN ?1 AND ?2),
     (SELECT max(key) FROM [history] WHERE key BETWEEN ?1 AND ?2),
     folded,
-    (SELECT count(*) FROM [event] WHERE key > ?1 + folded AND key <= ?2)
+    (SELECT count(*) FROM [event] WHERE key > ?1 + folded AND key <= ?2),
+    special
 FROM [queue] WHERE num = ?3
 
 -- name: queue_known
@@ -43,7 +44,7 @@ WHERE num = ?
 UPDATE [queue] SET paused = ?1 WHERE num = ?2 AND paused <> ?1
 
 -- name: queue_forget
-UPDATE [queue] SET paused = 0, event_floor = ? WHERE num = ?
+UPDATE [queue] SET paused = 0, special = 0, event_floor = ? WHERE num = ?
 
 -- name: queue_nums
 SELECT num, name FROM [queue] ORDER BY num
@@ -118,11 +119,11 @@ UPDATE [job] SET payload = ? WHERE seq = ?
 -- name: claim_queues
 SELECT num, paused,
     (SELECT min(due_ms) FROM [job] WHERE queue = num AND due_ms IS NOT NULL),
-    EXISTS (SELECT 1 FROM [job] WHERE queue = num AND state = 'waiting')
+    EXISTS (SELECT 1 FROM [job] WHERE queue = num AND state = 'waiting'), special
 FROM [queue] WHERE num IN (SELECT value FROM json_each(?))
 
 -- name: claim_queue
-SELECT num, paused, (SELECT min(due_ms) FROM [job] WHERE queue = num AND due_ms IS NOT NULL), 1
+SELECT num, paused, (SELECT min(due_ms) FROM [job] WHERE queue = num AND due_ms IS NOT NULL), 1, special
 FROM [queue] WHERE num = ?
 
 -- name: job_ready
@@ -130,7 +131,7 @@ SELECT seq, id, task, priority, place,
     coalesce(payload, (SELECT data FROM [payload] WHERE [payload].seq = [job].seq)),
     codec, options, request_id, enqueued_ms, ready_ms, expires_ms,
     deliveries OR manual_retries OR linked IS NOT NULL OR signals IS NOT NULL
-FROM [job] WHERE queue = ? AND state = 'waiting' ORDER BY priority DESC, place LIMIT ?
+FROM [job] WHERE queue = ? AND state = 'waiting' ORDER BY priority DESC, turn, place LIMIT ?
 
 -- name: job_any_ready
 SELECT 1 FROM [job] WHERE queue = ? AND state = 'waiting' LIMIT 1
@@ -222,7 +223,7 @@ WHERE queue = ? AND state = 'waiting' AND enqueued_ms <= ? ORDER BY enqueued_ms,
 
 -- name: purge_waiting_many
 SELECT /*job*/ FROM [job] INDEXED BY [job_ready]
-WHERE queue = ? AND state = 'waiting' AND enqueued_ms <= ? ORDER BY priority DESC, place LIMIT ?
+WHERE queue = ? AND state = 'waiting' AND enqueued_ms <= ? ORDER BY priority DESC, turn, place LIMIT ?
 
 -- name: purge_due
 SELECT /*job*/ FROM [job] INDEXED BY [job_due]
@@ -375,12 +376,12 @@ SELECT seq FROM [job] WHERE queue = ? AND state = ? AND finished_ms IS NOT NULL
 
 -- name: oldest_ready
 SELECT min(ready_ms) FROM (
-    SELECT ready_ms FROM [job] WHERE queue = ? AND state = 'waiting' ORDER BY priority DESC, place LIMIT ?
+    SELECT ready_ms FROM [job] WHERE queue = ? AND state = 'waiting' ORDER BY priority DESC, turn, place LIMIT ?
 )
 
 -- name: oldest_ready_in
 SELECT min(ready_ms) FROM (
-    SELECT ready_ms FROM [job] WHERE queue = ? AND state = 'waiting' AND priority = ? ORDER BY place LIMIT ?
+    SELECT ready_ms FROM [job] WHERE queue = ? AND state = 'waiting' AND priority = ? ORDER BY turn, place LIMIT ?
 )
 
 -- name: next_priority

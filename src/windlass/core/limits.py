@@ -1,0 +1,355 @@
+"""Limits of queues and groups: what may be said, what a group uses, and when the next job may start.
+
+A *group* is a key that jobs of a queue share: a tenant, a customer, the name of a service. Two questions are
+answered here, purely, for every store:
+
+* ``opens_at``: when may one more job of a group be let into the line, or start?
+* ``queue_room``: how many jobs of a queue may start now?
+
+A job of a group that is waiting or active is *admitted*; others that are ready are ``parked`` in the group's
+own line, by priority and place. Whenever something changed, the head of that line is let in as long as
+``opens_at`` allows. The claim asks again at the moment of each start: that answer is exact on the store's
+start times, whatever was let in before.
+
+* ``concurrency``: as many jobs of the group are admitted at once.
+* ``Rate``: an exact sliding window; a start is allowed when the ``max``-th last one is at least ``per`` old.
+* ``Bucket``: holds up to ``capacity`` tokens and fills by ``refill_per_s``; a start takes the job's ``cost``.
+* ``ordered``: one at a time, and a job that is to run again keeps its turn, so that nothing overtakes it.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Mapping
+from datetime import timedelta
+from enum import StrEnum
+from typing import Any
+
+import msgspec
+
+from windlass.core.job import JobRecord
+from windlass.core.options import check_known, seconds_to_ms
+from windlass.core.states import DUE_LATER, FINISHED, JobState
+from windlass.errors import ConfigError
+
+#: Start times are kept per window, so a window has a bound.
+MAX_RATE = 10_000
+MAX_COUNT = 1_000_000
+#: Tokens are counted in millionths, so that all stores compute the same.
+MICRO = 1_000_000
+#: More room than any claim asks for.
+NO_LIMIT = 1 << 30
+#: The limits of every group that has none of its own are set under this name.
+EVERY_GROUP = "*"
+
+
+class Rate(msgspec.Struct, frozen=True):
+    """At most ``max`` starts in any ``per_ms``: see ``per_second``, ``per_minute`` and ``every``."""
+
+    max: int
+    per_ms: int
+
+    def __post_init__(self) -> None:
+        check_count("rate.max", self.max, MAX_RATE)
+        check_count("rate.per_ms", self.per_ms, 366 * 86_400_000)
+
+    @classmethod
+    def every(cls, max: int, per: float | timedelta) -> Rate:
+        """``max`` starts in any ``per`` (seconds or ``timedelta``)."""
+        return cls(max, seconds_to_ms(per, "rate.per", minimum=0.001))
+
+    @classmethod
+    def per_second(cls, max: int) -> Rate:
+        """``max`` starts in any second."""
+        return cls(max, 1_000)
+
+    @classmethod
+    def per_minute(cls, max: int) -> Rate:
+        """``max`` starts in any minute."""
+        return cls(max, 60_000)
+
+
+class Bucket(msgspec.Struct, frozen=True):
+    """Tokens: ``capacity`` at most, ``refill_per_s`` more each second. A start takes the job's ``cost``."""
+
+    capacity: int
+    refill_per_s: float
+
+    def __post_init__(self) -> None:
+        check_count("bucket.capacity", self.capacity, MAX_COUNT)
+        given = self.refill_per_s
+        if isinstance(given, bool) or not isinstance(given, (int, float)) or not 0.001 <= given <= MAX_COUNT:
+            raise ConfigError("bucket.refill_per_s", f"a number from 0.001 to {MAX_COUNT}", given)
+
+    @property
+    def refill(self) -> int:
+        """Millionths of a token per millisecond."""
+        return round(self.refill_per_s * 1_000)
+
+
+class QueueLimits(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Limits of a whole queue, over all workers. None: no such limit."""
+
+    concurrency: int | None = None
+    rate: Rate | None = None
+
+    def __post_init__(self) -> None:
+        if self.concurrency is not None:
+            check_count("concurrency", self.concurrency, MAX_COUNT)
+
+
+class GroupLimits(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Limits of one group, or of every group of a queue. None: no such limit."""
+
+    concurrency: int | None = None
+    rate: Rate | None = None
+    bucket: Bucket | None = None
+    #: Strict order: one job at a time, and one that runs again is overtaken by none.
+    ordered: bool = False
+    #: Refuse to add more while so many jobs of the group are not finished.
+    max_size: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.concurrency is not None:
+            check_count("concurrency", self.concurrency, MAX_COUNT)
+        if self.max_size is not None:
+            check_count("max_size", self.max_size, 10**12)
+        if not isinstance(self.ordered, bool):
+            raise ConfigError("ordered", "True or False", self.ordered)
+
+    @property
+    def slots(self) -> int | None:
+        """How many jobs may be admitted at once (None: any number)."""
+        return 1 if self.ordered else self.concurrency
+
+    def takes(self, cost: int) -> bool:
+        """Whether a job of that cost can ever start."""
+        return self.bucket is None or cost <= self.bucket.capacity
+
+
+NO_QUEUE_LIMITS = QueueLimits()
+NO_GROUP_LIMITS = GroupLimits()
+
+
+class GroupSettings(msgspec.Struct, kw_only=True):
+    """What was said about one group. ``limits`` None: those of every group of the queue hold."""
+
+    limits: GroupLimits | None = None
+    paused: bool = False
+    hold_until_ms: int = 0
+
+
+class GroupInfo(msgspec.Struct, kw_only=True):
+    """A group at a glance."""
+
+    name: str
+    #: Jobs that are not finished, whatever their state.
+    size: int = 0
+    waiting: int = 0
+    parked: int = 0
+    active: int = 0
+    #: When the next parked job can be let in, if only time is in its way.
+    next_ms: int | None = None
+    paused: bool = False
+
+
+class Usage(msgspec.Struct, kw_only=True):
+    """What a group has in the store now, and what it used of its limits lately."""
+
+    size: int = 0
+    waiting: int = 0
+    waiting_cost: int = 0
+    active: int = 0
+    parked: int = 0
+    #: Jobs that ran and are due to run again later: in an ordered group they keep their slot.
+    kept: int = 0
+    paused: bool = False
+    hold_until_ms: int = 0
+    #: Start times, oldest first: no more than the rate's ``max``.
+    starts: list[int] = []
+    #: Millionths of tokens at ``level_ms``; None: full.
+    level: int | None = None
+    level_ms: int = 0
+
+    def count(self, role: Role, cost: int, step: int) -> None:
+        """Enter (``step`` 1) or take out (-1) one job."""
+        self.size += step
+        match role:
+            case Role.WAITING:
+                self.waiting += step
+                self.waiting_cost += step * cost
+            case Role.ACTIVE:
+                self.active += step
+            case Role.PARKED:
+                self.parked += step
+            case Role.KEPT:
+                self.kept += step
+
+
+class Role(StrEnum):
+    """What an unfinished job counts as in its group."""
+
+    WAITING = "waiting"
+    ACTIVE = "active"
+    PARKED = "parked"
+    KEPT = "kept"
+    OTHER = "other"
+
+
+#: Roles that hold one of an ordered group's slots.
+SLOT_ROLES = frozenset({Role.WAITING, Role.ACTIVE, Role.KEPT})
+
+
+def role_of(job: JobRecord) -> Role | None:
+    """What ``job`` counts as in its group; None when it is finished."""
+    state = job.state
+    if state in FINISHED:
+        return None
+    if state in (JobState.WAITING, JobState.ACTIVE, JobState.PARKED):
+        return Role(state.value)
+    return Role.KEPT if state in DUE_LATER and job.deliveries else Role.OTHER
+
+
+def opens_at(
+    limits: GroupLimits, usage: Usage, cost: int, now_ms: int, *, starting: bool = False
+) -> int | None:
+    """From when on one more job of ``cost`` may be let in, after all that wait; None: not by time alone.
+
+    ``starting``: when a job that waits may start, whatever else waits. Times up to ``now_ms`` mean: now.
+    """
+    ahead, ahead_cost = (0, 0) if starting else (usage.waiting, usage.waiting_cost)
+    if usage.paused:
+        return None
+    slots = limits.slots
+    if slots is not None and usage.active + ahead + (usage.kept if limits.ordered else 0) >= slots:
+        return None
+    at: int | None = max(now_ms, usage.hold_until_ms)
+    if limits.rate is not None:
+        at = _later(at, _window_opens(limits.rate, usage.starts, ahead, now_ms))
+    if limits.bucket is not None:
+        at = _later(at, _bucket_covers(limits.bucket, usage, ahead_cost + cost, now_ms))
+    return at
+
+
+def _later(one: int | None, other: int | None) -> int | None:
+    return None if one is None or other is None else max(one, other)
+
+
+def in_window(rate: Rate, starts: list[int], now_ms: int) -> int:
+    """How many of ``starts`` (oldest first) still count."""
+    return len(starts) - bisect_right(starts, now_ms - rate.per_ms)
+
+
+def _window_opens(rate: Rate, starts: list[int], ahead: int, now_ms: int) -> int | None:
+    """When the window has room for one more start after ``ahead`` others."""
+    counted = in_window(rate, starts, now_ms)
+    over = counted + ahead + 1 - rate.max
+    if over <= 0:
+        return now_ms
+    return starts[over - 1 - counted] + rate.per_ms if over <= counted else None
+
+
+def tokens(bucket: Bucket, usage: Usage, now_ms: int) -> int:
+    """What is in the bucket, in millionths of tokens."""
+    full = bucket.capacity * MICRO
+    if usage.level is None:
+        return full
+    return min(full, usage.level + max(now_ms - usage.level_ms, 0) * bucket.refill)
+
+
+def _bucket_covers(bucket: Bucket, usage: Usage, cost: int, now_ms: int) -> int | None:
+    """When the bucket holds ``cost`` tokens."""
+    if cost > bucket.capacity:
+        return None  # those that wait must start first
+    missing = cost * MICRO - tokens(bucket, usage, now_ms)
+    return now_ms if missing <= 0 else now_ms - (-missing // bucket.refill)
+
+
+def take_start(limits: GroupLimits, usage: Usage, cost: int, now_ms: int) -> None:
+    """Take down that a job of ``cost`` starts now."""
+    if limits.rate is not None:
+        note_start(limits.rate, usage.starts, now_ms)
+    if limits.bucket is not None:
+        usage.level = tokens(limits.bucket, usage, now_ms) - cost * MICRO
+        usage.level_ms = now_ms
+
+
+def note_start(rate: Rate, starts: list[int], now_ms: int) -> None:
+    """Add a start to those of a window; no more than ``max`` are ever needed."""
+    starts.append(now_ms)
+    del starts[: -rate.max]
+
+
+def fit(limits: GroupLimits, usage: Usage) -> None:
+    """After a change of limits: forget what no longer counts."""
+    usage.starts = [] if limits.rate is None else usage.starts[-limits.rate.max :]
+    if limits.bucket is None:
+        usage.level = None
+
+
+def is_idle(limits: GroupLimits, usage: Usage, now_ms: int) -> bool:
+    """Whether a group without settings can be forgotten: no job, nothing used that still counts."""
+    return (
+        usage.size == 0
+        and not usage.paused
+        and usage.hold_until_ms <= now_ms
+        and (limits.rate is None or not in_window(limits.rate, usage.starts, now_ms))
+        and (limits.bucket is None or tokens(limits.bucket, usage, now_ms) >= limits.bucket.capacity * MICRO)
+    )
+
+
+def queue_room(
+    limits: QueueLimits, starts: list[int], active: int, hold_until_ms: int, now_ms: int
+) -> tuple[int, int | None]:
+    """How many jobs of a queue may start now; if none, from when on by time alone (None: not by time)."""
+    if hold_until_ms > now_ms:
+        return 0, hold_until_ms
+    room = NO_LIMIT if limits.concurrency is None else limits.concurrency - active
+    if limits.rate is None:
+        return max(room, 0), None
+    free = limits.rate.max - in_window(limits.rate, starts, now_ms)
+    if free <= 0:
+        return 0, starts[-limits.rate.max] + limits.rate.per_ms
+    return max(min(room, free), 0), None
+
+
+# --- what users may write ---------------------------------------------------------------------------
+
+
+def check_count(option: str, value: object, most: int) -> int:
+    """A whole number from 1 to ``most``, or ``ConfigError``."""
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most:
+        raise ConfigError(option, f"a whole number from 1 to {most}", value)
+    return value
+
+
+def to_rate(value: object, option: str = "rate") -> Rate | None:
+    """Any accepted spelling: ``Rate``, ``(max, seconds)``, ``{"max": ..., "duration": seconds}``."""
+    if value is None or isinstance(value, Rate):
+        return value
+    if isinstance(value, Mapping):
+        check_known(value, {"max", "duration"}, f"{option} setting")
+        value = (value.get("max"), value.get("duration"))
+    if isinstance(value, (tuple, list)) and len(value) == 2:
+        return Rate.every(value[0], value[1])
+    raise ConfigError(option, 'a Rate, (max, seconds) or {"max": ..., "duration": seconds}', value)
+
+
+def to_bucket(value: object) -> Bucket | None:
+    """Any accepted spelling of a bucket: ``Bucket``, ``(capacity, refill_per_s)`` or a mapping of these."""
+    if value is None or isinstance(value, Bucket):
+        return value
+    if isinstance(value, Mapping):
+        check_known(value, {"capacity", "refill_per_s"}, "bucket setting")
+        value = (value.get("capacity"), value.get("refill_per_s"))
+    if isinstance(value, (tuple, list)) and len(value) == 2:
+        return Bucket(value[0], value[1])
+    raise ConfigError("bucket", "a Bucket or (capacity, refill_per_s)", value)
+
+
+def to_group_limits(**given: Any) -> GroupLimits:
+    """Checked limits from what a caller wrote."""
+    check_known(given, GroupLimits.__struct_fields__, "group limit")
+    given["rate"] = to_rate(given.get("rate"))
+    given["bucket"] = to_bucket(given.get("bucket"))
+    return GroupLimits(**given)
