@@ -145,9 +145,12 @@ async def _many_slots(session: Session, groups: list[Group], request: rq.Settle,
             items[at] = SETTLED[status]
 
     await together(*(one(number, group) for number, group in enumerate(groups)))
+    left = False
+    if round_one.relay:
+        left = await relay.after(session, round_one.relay, now)
+        round_one.expect_more()  # what is unblocked here can be claimed here
     if request.claim is not None:
         await round_one.fill(groups, count, request.claim.limit)
-    left = await relay.after(session, round_one.relay, now)
     return rq.SettleResult(items, round_one.claimed() if request.claim is not None else None, left)
 
 
@@ -209,6 +212,10 @@ class _Round:
         for job in _leased(turn, group, self._claim, claim_id):
             self._given.setdefault(by_name[job.queue], []).append(job)
             self._taken[by_name[job.queue]] += 1
+
+    def expect_more(self) -> None:
+        """Ask all queues again when there is room."""
+        self._more.update(range(len(self._lines)))
 
     async def fill(self, groups: list[Group], first: int, limit: int) -> None:
         """What the first calls left free: to the shares that were cut, then up to the caps, in order."""
