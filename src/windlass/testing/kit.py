@@ -158,13 +158,15 @@ async def _run_due(app: Windlass, given: Worker | None) -> int:
 
     while busy := await _busy_queues(app):
         worker = given or _worker(app, busy)
+        # What ends in one queue may wake jobs of another, which may just have been looked at: look twice.
+        served = given.info().queues if given else busy
         worker.on("active", count)
         await worker.start()
         listener = await app.store.listen(
             [f"done:{name}" for name in busy] + [f"ready:{name}" for name in busy]
         )
         try:
-            while await _busy_queues(app, busy):
+            while await _busy_queues(app, served) or await _busy_queues(app, served):
                 if isinstance(app.clock, ManualClock):
                     await app.clock.settle()
                 await listener.wait(5, SYSTEM_CLOCK)

@@ -131,7 +131,7 @@ class Adder:
             await self._session.list_again([queue])
         answers = [rq.Added(AddOutcome.QUEUED, JobState.WAITING, now_ms) for _ in jobs]
         for at in range(0, len(special), 2):
-            answers[special[at] - 1] = _added(special[at + 1], now_ms, queue)
+            answers[special[at] - 1] = added(special[at + 1], now_ms, queue)
         return answers
 
     async def _send_group(self, group: Group, jobs: list[NewJob], now: str) -> list[rq.Added]:
@@ -143,7 +143,7 @@ class Adder:
         if new:
             await self._session.list_again([group.names[index - 1] for index in new])
         return [
-            _added(answer, now_ms, job.queue)
+            added(answer, now_ms, job.queue)
             if answer
             else rq.Added(AddOutcome.QUEUED, JobState.WAITING, now_ms)
             for answer, job in zip(answers, mine, strict=True)
@@ -162,7 +162,7 @@ def _plain(jobs: list[NewJob]) -> list[str | bytes] | None:
     return found
 
 
-def _added(answer: list[Any], now_ms: int, queue: str) -> rq.Added:
+def added(answer: list[Any], now_ms: int, queue: str) -> rq.Added:
     outcome, state, enqueued_ms, due_ms = answer[:4]
     record = records.viewed(queue, answer[4]) if len(answer) > 4 else None
     return rq.Added(ADD_OUTCOMES[outcome], STATES.get(state), enqueued_ms, due_ms or None, record)

@@ -9,12 +9,24 @@ from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, TypeVar, cast
 
+from windlass.backend import flows as fl
 from windlass.backend import metrics as mq
 from windlass.backend import requests as rq
 from windlass.backend import schedules as sq
+from windlass.backend import streams as sm
 from windlass.backend.capabilities import Capabilities
 from windlass.backend.urls import BackendUrl
-from windlass.backends.valkey import changes, duties, looks, metrics, schedules, work
+from windlass.backends.valkey import (
+    changes,
+    duties,
+    flows,
+    looks,
+    metrics,
+    output,
+    relay,
+    schedules,
+    work,
+)
 from windlass.backends.valkey.adds import Adder
 from windlass.backends.valkey.gate import Gate
 from windlass.backends.valkey.keys import Keys
@@ -27,7 +39,15 @@ R = TypeVar("R")
 Verb = Callable[[Session, Any, str], Awaitable[Any]]
 
 _CAPABILITIES = Capabilities(
-    durable=True, shared=True, lifo=True, schedules=True, metrics=True, commands=True
+    durable=True,
+    shared=True,
+    lifo=True,
+    schedules=True,
+    metrics=True,
+    commands=True,
+    flows=True,
+    signals=True,
+    streams=True,
 )
 
 _VERBS: dict[type[Any], Verb] = {
@@ -72,6 +92,11 @@ _VERBS: dict[type[Any], Verb] = {
     mq.ReadMetrics: metrics.read,
     mq.AddMark: metrics.add_mark,
     mq.ListMarks: metrics.list_marks,
+    fl.GetDependencies: flows.get_dependencies,
+    fl.Relay: relay.relay,
+    fl.Signal: changes.signal,
+    sm.AppendStream: output.append,
+    sm.ReadStream: output.read,
 }
 
 
@@ -147,6 +172,8 @@ class ValkeyBackend:
 
 async def _answer(here: _PerLoop, request: rq.Request[Any], now: str) -> Any:
     if type(request) is rq.Add:
+        if flows.has_edges(request):
+            return await flows.add(here.session, request, now)
         return await here.adder.add(request)
     return await _VERBS[type(request)](here.session, request, now)
 

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 
+from windlass.backend import flows as fl
 from windlass.backend import requests as rq
+from windlass.backends.valkey import relay
 from windlass.backends.valkey.codes import CANCELLED, CHANGED, STATE_NUMBERS, STATES
 from windlass.backends.valkey.records import text
 from windlass.backends.valkey.session import Group, Session, together
-from windlass.core.job import LOGS_KEPT, JobRef
+from windlass.core.job import LOGS_KEPT, SIGNALS_KEPT, JobRef
 from windlass.core.outcome import CancelResult, Changed
+from windlass.errors import ConfigError
 
 Items = list[tuple[int, str]]
 #: Given as a token, but no lease ever has it.
@@ -18,9 +21,13 @@ _NO_TOKEN = "-"
 
 async def cancel(session: Session, request: rq.CancelJobs, now: str) -> list[CancelResult]:
     answers = [CancelResult.NOT_FOUND] * len(request.refs)
+    left: set[str] = set()
 
     async def one(group: Group, items: Items) -> None:
-        statuses, *workers = await session.functions.cancel(group.roots, now, text(request.reason), items)
+        statuses, names, *workers = await session.functions.cancel(
+            group.roots, now, text(request.reason), items
+        )
+        left.update(name.decode() for name in names)
         for worker in workers:
             channel = session.keys.channel(f"worker:{worker.decode()}")
             await session.client.command(channel, "SPUBLISH", channel, "")
@@ -28,14 +35,21 @@ async def cancel(session: Session, request: rq.CancelJobs, now: str) -> list[Can
             answers[at] = CANCELLED[status]
 
     await together(*(one(group, items) for group, items in session.grouped_refs(request.refs)))
+    await relay.after(session, left, now)
     return answers
 
 
 async def remove(session: Session, request: rq.RemoveJobs, now: str) -> list[rq.ChangeResult]:
-    async def one(group: Group, items: Items) -> list[int]:
-        return await session.functions.remove(group.roots, now, request.force, items)
+    left: set[str] = set()
 
-    return await _change_many(session, request.refs, one)
+    async def one(group: Group, items: Items) -> list[int]:
+        names, *found = await session.functions.remove(group.roots, now, request.force, items)
+        left.update(name.decode() for name in names)
+        return found
+
+    answers = await _change_many(session, request.refs, one)
+    await relay.after(session, left, now)
+    return answers
 
 
 async def retry(session: Session, request: rq.RetryJobs, now: str) -> list[rq.ChangeResult]:
@@ -94,10 +108,20 @@ async def pause(session: Session, request: rq.PauseQueue, now: str) -> bool:
 async def purge(session: Session, request: rq.Purge, now: str) -> rq.Purged:
     states = sorted({STATE_NUMBERS[state] for state in request.states})
     what = (states, request.grace_ms, request.limit, int(request.force), int(request.forget))
-    found = await session.functions.purge(session.keys.queue(request.queue), now, what)
+    names, *found = await session.functions.purge(session.keys.queue(request.queue), now, what)
+    await relay.after(session, [name.decode() for name in names], now)
     return rq.Purged(len(found), [job_id.decode() for job_id in found])
 
 
 async def set_result_ttl(session: Session, request: rq.SetResultTtl, now: str) -> rq.ChangeResult:
     root = session.keys.queue(request.ref.queue)
     return _changed(await session.functions.result_ttl(root, now, request.ref.id, request.ttl_ms))
+
+
+async def signal(session: Session, request: fl.Signal, now: str) -> rq.ChangeResult:
+    root = session.keys.queue(request.ref.queue)
+    what = (request.ref.id, request.name, SIGNALS_KEPT, request.codec)
+    answer = await session.functions.signal(root, now, what, request.data)
+    if answer[0] < 0:
+        raise ConfigError("signal", f"one of at most {SIGNALS_KEPT} names per job", request.name)
+    return _changed(answer)

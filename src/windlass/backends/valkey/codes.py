@@ -39,6 +39,8 @@ OUTCOME_NUMBERS = {
     Outcome.SNOOZE: 4,
     Outcome.RELEASE: 5,
     Outcome.CANCEL: 6,
+    Outcome.WAIT: 7,
+    Outcome.SUSPEND: 8,
 }
 
 ATTEMPT_OUTCOMES = {
@@ -74,4 +76,6 @@ EVENTS: dict[int, tuple[EventType, tuple[str, ...]]] = {
     17: (EventType.PAUSED, ()),
     18: (EventType.RESUMED, ()),
     19: (EventType.DRAINED, ()),
+    20: (EventType.BLOCKED, ("reason",)),
+    21: (EventType.SUSPENDED, ("reason", "run_at_ms")),
 }

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import heapq
-from typing import Any
 
 import msgspec
 
 from windlass.backend import requests as rq
+from windlass.backends.valkey import relay
 from windlass.backends.valkey.session import Group, Session
 from windlass.core.job import ARCHIVER_KEPT_MS, ArchiverInfo, Command, JobRef, WorkerInfo
 
@@ -48,14 +48,17 @@ async def promote(session: Session, request: rq.Promote, now: str) -> rq.Promote
 
 async def recover(session: Session, request: rq.Recover, now: str) -> rq.Recovered:
     rows: list[tuple[int, int, JobRef, int]] = []
+    left: list[str] = []
     for group, count in await _shares(session, now, "a", request.limit):
         if count == 0:
             continue
-        found: list[Any] = await session.functions.recover(group.roots, now, count)
+        names, *found = await session.functions.recover(group.roots, now, count)
+        left += [name.decode() for name in names]
         for at in range(0, len(found), 5):
             index, job_id, alive, deadline_ms, seq = found[at : at + 5]
             rows.append((deadline_ms, seq, JobRef(group.names[index - 1], job_id.decode()), alive))
     rows.sort()
+    await relay.after(session, left, now)
     result = rq.Recovered([], [])
     for _, _, ref, alive in rows:
         (result.recovered if alive else result.failed).append(ref)

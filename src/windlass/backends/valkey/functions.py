@@ -18,6 +18,8 @@ class Turn(NamedTuple):
     statuses: bytes
     next_due_in_ms: int
     left: bytes
+    #: Queues that hold something to relay.
+    relay: list[bytes]
     leased: list[Any]
 
 
@@ -40,7 +42,7 @@ class Functions:
 
     async def work(self, roots: Roots, now: str, ends: list[Any], claim: Any) -> Turn:
         found = await self._call("work", roots, now, pack((ends, claim)))
-        return Turn(found[0], found[1], found[2], found[3], found[4:])
+        return Turn(found[0], found[1], found[2], found[3], found[4], found[5:])
 
     async def extend(self, roots: Roots, now: str, leases: list[Any]) -> bytes:
         found: bytes = await self._call("extend", roots, now, pack(leases))
@@ -48,9 +50,9 @@ class Functions:
 
     async def reconcile(
         self, root: str, now: str, worker: str, held: list[str], skip: int
-    ) -> tuple[int, int]:
-        given, skip = await self._call("reconcile", [root], now, pack((worker, held, skip)))
-        return given, skip
+    ) -> tuple[int, int, list[bytes]]:
+        given, skip, relay = await self._call("reconcile", [root], now, pack((worker, held, skip)))
+        return given, skip, relay
 
     async def peek(self, roots: Roots, now: str, index: str, limit: int) -> list[list[bytes]]:
         found: list[list[bytes]] = await self._call("peek", roots, now, pack((index, limit)))
@@ -72,12 +74,12 @@ class Functions:
         )
         return jobs, ids, history, more, rolled_up
 
-    async def cancel(self, roots: Roots, now: str, reason: str, items: list[Item]) -> list[bytes]:
-        found: list[bytes] = await self._call("cancel", roots, now, pack((reason, items)))
+    async def cancel(self, roots: Roots, now: str, reason: str, items: list[Item]) -> list[Any]:
+        found: list[Any] = await self._call("cancel", roots, now, pack((reason, items)))
         return found
 
-    async def remove(self, roots: Roots, now: str, force: bool, items: list[Item]) -> list[int]:
-        found: list[int] = await self._call("remove", roots, now, pack((int(force), items)))
+    async def remove(self, roots: Roots, now: str, force: bool, items: list[Item]) -> list[Any]:
+        found: list[Any] = await self._call("remove", roots, now, pack((int(force), items)))
         return found
 
     async def retry(self, roots: Roots, now: str, items: list[Item]) -> list[int]:
@@ -98,8 +100,8 @@ class Functions:
         changed, known = await self._call("pause", [root], now, pack((int(paused),)))
         return changed, known
 
-    async def purge(self, root: str, now: str, what: tuple[Any, ...]) -> list[bytes]:
-        found: list[bytes] = await self._call("purge", [root], now, pack(what))
+    async def purge(self, root: str, now: str, what: tuple[Any, ...]) -> list[Any]:
+        found: list[Any] = await self._call("purge", [root], now, pack(what))
         return found
 
     async def result_ttl(self, root: str, now: str, job_id: str, ttl_ms: int) -> list[int]:
@@ -211,4 +213,66 @@ class Functions:
 
     async def marks(self, root: str, since_ms: int) -> list[bytes]:
         found: list[bytes] = await self._call("marks", [root], since_ms)
+        return found
+
+    # --- flows, signals, live output ---------------------------------------------------------------
+
+    async def flow_add(
+        self, roots: Roots, now: str, jobs: list[Any], parents: list[Any], tails: list[bytes]
+    ) -> list[Any]:
+        found: list[Any] = await self._call("flow_add", roots, now, pack((jobs, parents)), *tails)
+        return found
+
+    async def flow_look(self, roots: Roots, now: str, items: list[Any]) -> list[list[int]]:
+        found: list[list[int]] = await self._call("flow_look", roots, now, pack(items))
+        return found
+
+    async def flow_link(self, roots: Roots, now: str, items: list[Any]) -> list[Any]:
+        found: list[Any] = await self._call("flow_link", roots, now, pack(items))
+        return found
+
+    async def flow_tell(
+        self, roots: Roots, now: str, limit: int, ends: list[Any], items: list[Any], values: list[bytes]
+    ) -> tuple[int, list[bytes]]:
+        count, relay = await self._call("flow_tell", roots, now, pack((limit, ends, items)), *values)
+        return count, relay
+
+    async def flow_outbox(self, roots: Roots, now: str, limit: int, patience_ms: int) -> list[Any]:
+        found: list[Any] = await self._call("flow_outbox", roots, now, pack((limit, patience_ms)))
+        return found
+
+    async def flow_told(self, roots: Roots, items: list[Any]) -> None:
+        await self._call("flow_told", roots, pack(items))
+
+    async def flow_linked(self, roots: Roots, items: list[Item]) -> None:
+        await self._call("flow_linked", roots, pack(items))
+
+    async def flow_open(self, roots: Roots, items: list[Item]) -> list[list[Any]]:
+        found: list[list[Any]] = await self._call("flow_open", roots, pack(items))
+        return found
+
+    async def flow_edges(self, roots: Roots, values: bool, items: list[Any]) -> list[list[bytes]]:
+        found: list[list[bytes]] = await self._call("flow_edges", roots, pack((int(values), items)))
+        return found
+
+    async def flow_links(self, root: str, job_id: str, after: int, limit: int) -> list[Any]:
+        found: list[Any] = await self._call("flow_links", [root], pack((job_id, after, limit)))
+        return found
+
+    async def flow_edge(self, roots: Roots, values: bool, items: list[Any]) -> list[bytes | None]:
+        found: list[bytes | None] = await self._call("flow_edge", roots, pack((int(values), items)))
+        return found
+
+    async def signal(self, root: str, now: str, what: tuple[Any, ...], data: bytes) -> list[int]:
+        found: list[int] = await self._call("signal", [root], now, pack(what), data)
+        return found
+
+    async def stream_append(
+        self, root: str, now: str, what: tuple[Any, ...], chunks: list[bytes]
+    ) -> list[int]:
+        found: list[int] = await self._call("stream_append", [root], now, pack(what), *chunks)
+        return found
+
+    async def stream_read(self, root: str, job_id: str, after: int, limit: int) -> list[Any]:
+        found: list[Any] = await self._call("stream_read", [root], pack((job_id, after, limit)))
         return found

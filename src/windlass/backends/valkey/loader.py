@@ -96,8 +96,8 @@ def _parse(name: str, text: str) -> FunctionFile:
     return FunctionFile(name, header, text)
 
 
-#: Takes the guard off the keys of a call: see ``guard_key``.
-_UNGUARD = "if string.sub(keys[#keys], -2) == ':?' then keys[#keys] = nil end"
+#: What every call begins with; it takes the guard off the keys (``12_flows.lua``).
+_BEGIN = "begin(keys)"
 
 
 def guard_key(root: str) -> str:
@@ -114,5 +114,5 @@ def _registration(function: FunctionFile, version: int) -> str:
     flags = ", ".join(f"'{flag}'" for flag in function.flags)
     return (
         f"redis.register_function({{ function_name = '{function_name(function.name, version)}', "
-        f"flags = {{ {flags} }}, callback = function(keys, args)\n{_UNGUARD}\n{function.body}\nend }})"
+        f"flags = {{ {flags} }}, callback = function(keys, args)\n{_BEGIN}\n{function.body}\nend }})"
     )

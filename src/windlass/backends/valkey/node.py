@@ -216,6 +216,7 @@ def _close_writer(connection: Connection) -> None:
     if writer is not None:
         with contextlib.suppress(OSError, RuntimeError):
             writer.close()
+    connection._reader = connection._writer = None
 
 
 def _close_socket(connection: Connection) -> None:

@@ -12,9 +12,9 @@ from typing import Any, NamedTuple
 import msgspec
 
 from windlass.backends.valkey.codes import ATTEMPT_OUTCOMES, EVENTS, STATES
-from windlass.core.job import AttemptRecord, ErrorInfo, Event, JobRecord, NewJob
+from windlass.core.job import AttemptRecord, ErrorInfo, Event, JobRecord, NewJob, SignalValue
 from windlass.core.options import DEFAULT_RESULT_TTL_MS, StoredOptions
-from windlass.core.outcome import Settlement
+from windlass.core.outcome import Outcome, Settlement
 from windlass.core.states import JobState
 
 _PLAIN, _LEAN = 255, 1
@@ -49,6 +49,10 @@ class Head(msgspec.Struct, array_like=True):
     cancel: str = ""
     result_until_ms: int = 0
     reason: str = ""
+    linked: int = 0
+    awaits: str = ""
+    signals: int = 0
+    streamed: int = 0
 
 
 class Meta(msgspec.Struct, array_like=True):
@@ -166,7 +170,7 @@ def _server_options(options: StoredOptions, codec: str) -> int | tuple[Any, ...]
         _or_none(options.keep_failed.count),
         _or_none(options.keep_id_ms),
         options.tags or 0,
-        0 if codec == "json" else codec,
+        0 if (options.result_codec or codec) == "json" else options.result_codec or codec,
     )
     return 0 if found == _USUAL else found
 
@@ -223,6 +227,8 @@ def job_record(
         cancel_reason=head.cancel[1:] if head.cancel else None,
         result_until_ms=head.result_until_ms or None,
         reason=head.reason,
+        linked=bool(head.linked),
+        awaits=head.awaits or None,
         errors=[ErrorInfo(*row) for row in _decode_any(errors)] if errors else [],
     )
 
@@ -297,12 +303,23 @@ def viewed(queue: str, view: list[Any] | None) -> JobRecord | None:
     """The record in a view, see ``lua/functions/get.lua``."""
     if view is None:
         return None
-    job_id, stored, head, result, progress, errors, lease = view
+    job_id, stored, head, result, progress, errors, lease, signals = view
     record = job_record(queue, job_id.decode(), stored, head, errors)
     record.result = result
     record.progress = progress
+    if signals:
+        record.signals = read_signals(signals)
     record.lease_until_ms = None if lease is None else int(lease)
     return record
+
+
+def read_signals(fields: list[bytes]) -> dict[str, SignalValue]:
+    """Signals by name, see ``lua/includes/12_flows.lua``."""
+    found = {}
+    for name, value in zip(fields[::2], fields[1::2], strict=True):
+        at = 7 + value[6]
+        found[name.decode()] = SignalValue(value[at:], value[7:at].decode(), int.from_bytes(value[:6], "big"))
+    return found
 
 
 def _as_text(data: bytes) -> msgspec.Raw:
@@ -342,7 +359,7 @@ def settlement(index: int, end: Settlement, outcome: int) -> tuple[Any, ...]:
         duration,
         result,
         end.delay_ms,
-        text(end.reason),
+        text(end.signal if end.outcome is Outcome.SUSPEND else end.reason),
         uses,
         miss,
         failure,

@@ -12,7 +12,7 @@ from collections import Counter
 from typing import Any
 
 from windlass.backend import requests as rq
-from windlass.backends.valkey import records
+from windlass.backends.valkey import records, relay
 from windlass.backends.valkey.codes import EXTENDED, OUTCOME_NUMBERS, SETTLED
 from windlass.backends.valkey.functions import Turn
 from windlass.backends.valkey.session import Group, Session, together
@@ -75,12 +75,13 @@ async def _one_slot(session: Session, group: Group, request: rq.Settle, now: str
         asked = _claim(request.claim, request.claim.claim_id, request.claim.limit, lines)
     turn = await session.functions.work(group.roots, now, ends, asked)
     items = [SETTLED[status] for status in turn.statuses]
+    left = await relay.after(session, [name.decode() for name in turn.relay], now) if turn.relay else False
     if request.claim is None:
-        return rq.SettleResult(items, None)
+        return rq.SettleResult(items, None, left)
     claimed = rq.Claimed(
         _leased(turn, group, request.claim, request.claim.claim_id), turn.now_ms, _due(turn.next_due_in_ms)
     )
-    return rq.SettleResult(items, claimed)
+    return rq.SettleResult(items, claimed, left)
 
 
 def _ends(items: list[Settlement], indexes: list[int]) -> list[Any]:
@@ -116,7 +117,9 @@ def _leased(turn: Turn, group: Group, claim: rq.Claim, claim_id: str) -> list[Jo
         else:
             job = records.job_record(group.names[-index - 1], job_id, stored, found[at + 3], found[at + 4])
             job.lease_until_ms = turn.now_ms + (job.options.lease_ms or claim.lease_ms)
-            at += 5
+            if found[at + 5]:
+                job.signals = records.read_signals(found[at + 5])
+            at += 6
         jobs.append(job)
     return jobs
 
@@ -142,10 +145,13 @@ async def _many_slots(session: Session, groups: list[Group], request: rq.Settle,
             items[at] = SETTLED[status]
 
     await together(*(one(number, group) for number, group in enumerate(groups)))
-    if request.claim is None:
-        return rq.SettleResult(items, None)
-    await round_one.fill(groups, count, request.claim.limit)
-    return rq.SettleResult(items, round_one.claimed())
+    left = False
+    if round_one.relay:
+        left = await relay.after(session, round_one.relay, now)
+        round_one.expect_more()  # what is unblocked here can be claimed here
+    if request.claim is not None:
+        await round_one.fill(groups, count, request.claim.limit)
+    return rq.SettleResult(items, round_one.claimed() if request.claim is not None else None, left)
 
 
 def _cut_shares(lines: list[rq.ClaimQueue], limit: int) -> list[int]:
@@ -172,6 +178,8 @@ class _Round:
         self._due: dict[str, int] = {}
         self._now_ms = 0
         self._taken: Counter[int] = Counter()
+        #: Queues that hold something to relay.
+        self.relay: list[str] = []
 
     async def ask(
         self,
@@ -189,6 +197,7 @@ class _Round:
             claim_id = f"{self._claim.claim_id}.{part}"
             claim = _claim(self._claim, claim_id, sum(bounds.values()), lines)
         turn = await self._session.functions.work(group.roots, self._now, ends, claim)
+        self.relay += [name.decode() for name in turn.relay]
         if claim and self._claim is not None:
             self._note(turn, group, asked, claim_id)
         return turn
@@ -203,6 +212,10 @@ class _Round:
         for job in _leased(turn, group, self._claim, claim_id):
             self._given.setdefault(by_name[job.queue], []).append(job)
             self._taken[by_name[job.queue]] += 1
+
+    def expect_more(self) -> None:
+        """Ask all queues again when there is room."""
+        self._more.update(range(len(self._lines)))
 
     async def fill(self, groups: list[Group], first: int, limit: int) -> None:
         """What the first calls left free: to the shares that were cut, then up to the caps, in order."""
@@ -223,11 +236,16 @@ class _Round:
 async def reconcile(session: Session, request: rq.Reconcile, now: str) -> int:
     """Give back leases that nobody holds, queue by queue."""
     given = 0
+    left: list[str] = []
     for name in await session.queue_names():
         skip = 0
         while skip >= 0:
             root = session.keys.queue(name)
-            count, skip = await session.functions.reconcile(root, now, request.worker, request.held, skip)
+            count, skip, names = await session.functions.reconcile(
+                root, now, request.worker, request.held, skip
+            )
             given += count
+            left += [queue.decode() for queue in names]
             await asyncio.sleep(0)
+    await relay.after(session, left, now)
     return given

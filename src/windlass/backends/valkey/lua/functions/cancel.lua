@@ -1,7 +1,8 @@
 -- cancel: ends pending jobs now, asks the workers of active ones.
 -- KEYS: queue roots
 -- ARGV: now or '', packed {reason, {{queue, id}, ...}}
--- returns: one character per job (0 cancelled, 1 cancelling, 2 finished, 3 not found), then the workers to tell
+-- returns: one character per job (0 cancelled, 1 cancelling, 2 finished, 3 not found), queues with
+--          something to relay, then the workers to tell
 -- emits: cancelled, cancelling
 local request = cmsgpack.unpack(args[2])
 local queues = open_all(keys, now_from(args[1]))
@@ -11,7 +12,7 @@ for index, item in ipairs(request[2]) do
   statuses[index] = cancel(queues[item[1]], item[2], request[1])
 end
 close_all(queues)
-local answer = { table.concat(statuses) }
+local answer = { table.concat(statuses), flow.left(queues) }
 for _, q in ipairs(queues) do
   for worker in pairs(q.workers) do
     answer[#answer + 1] = worker

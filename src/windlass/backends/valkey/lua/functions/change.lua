@@ -9,7 +9,7 @@ local head = head_of(q, id)
 if not head then
   return { 1, 0 }
 end
-local status = may_change(head, token, ranked == 1 or delay >= 0)
+local status = may_change(head, token, ranked == 1 or delay >= 0, delay >= 0)
 if status == 0 then
   if filled == 1 then
     change_payload(q, id, head, args[3])

@@ -1,7 +1,7 @@
 -- get: records by id.
 -- KEYS: queue roots
 -- ARGV: now or '', packed {{queue, id}, ...}
--- returns: per job a view {id, record, head, result, progress, errors, lease deadline}, or nil
+-- returns: per job a view {id, record, head, result, progress, errors, lease deadline, signals}, or nil
 -- flags: no-writes
 local items = cmsgpack.unpack(args[2])
 local queues = open_all(keys, now_from(args[1]))

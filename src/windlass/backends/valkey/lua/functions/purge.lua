@@ -1,7 +1,7 @@
 -- purge: removes jobs of a queue by state, oldest first; can forget the queue itself.
 -- KEYS: queue root
 -- ARGV: now or '', packed {{state, ...}, grace, limit, force, forget}
--- returns: ids of removed jobs
+-- returns: queues with something to relay, then ids of removed jobs
 -- emits: removed
 local q = open(keys[1], now_from(args[1]))
 local states, grace, limit, force, forget = unpack(cmsgpack.unpack(args[2]))
@@ -38,5 +38,6 @@ if forget == 1 and redis.call('HLEN', q.j) == 0 then
   redis.call('UNLINK', q.v)
   schedules.forget(q)
 end
-close(q) -- the events of this call are the first of what is left
+local queues = close(q) -- the events of this call are the first of what is left
+table.insert(ids, 1, flow.left(queues))
 return ids

@@ -1,7 +1,7 @@
 -- reconcile: gives back the leases of a worker that it does not hold, at their old places.
 -- KEYS: queue root
 -- ARGV: now or '', packed {worker, held tokens, how many active jobs to pass over}
--- returns: leases given back, active jobs to pass over next time (-1: that was all)
+-- returns: leases given back, active jobs to pass over next time (-1: that was all), queues with something to relay
 -- emits: released, cancelled
 local q = open(keys[1], now_from(args[1]))
 local request = cmsgpack.unpack(args[2])
@@ -24,5 +24,5 @@ for _, id in ipairs(ids) do
     given = given + 1
   end
 end
-close(q)
-return { given, #members == STEP and request[3] + STEP - given or -1 }
+local queues = close(q)
+return { given, #members == STEP and request[3] + STEP - given or -1, flow.left(queues) }

@@ -1,11 +1,11 @@
 -- recover: takes back expired leases, earliest first over all queues given.
 -- KEYS: queue roots
 -- ARGV: now or '', packed {limit}
--- returns: queue, id, 1 (waits again, or ended as cancelled) or 0 (failed as stalled), deadline, sequence of every lease
+-- returns: queues with something to relay, then queue, id, 1 (waits again, or ended as cancelled) or 0 (failed as stalled), deadline, sequence of every lease
 -- emits: stalled, failed, cancelled
 local queues = open_all(keys, now_from(args[1]))
 local chosen = passed(queues, 'a', cmsgpack.unpack(args[2])[1])
-local answer = {}
+local answer = { 0 }
 load_items(queues, chosen.order)
 for _, item in ipairs(chosen.order) do
   local q, id = queues[item[1]], item[2]
@@ -17,4 +17,5 @@ for _, item in ipairs(chosen.order) do
   answer[#answer + 1] = q.heads[id][SEQ]
 end
 close_all(queues)
+answer[1] = flow.left(queues)
 return answer

@@ -1,11 +1,11 @@
 -- remove: deletes records; active ones only by force.
 -- KEYS: queue roots
 -- ARGV: now or '', packed {force, {{queue, id}, ...}}
--- returns: status (0 ok, 1 not found, 2 illegal) and state of every job
+-- returns: queues with something to relay, then status (0 ok, 1 not found, 2 illegal) and state of every job
 -- emits: removed
 local request = cmsgpack.unpack(args[2])
 local queues = open_all(keys, now_from(args[1]))
-local answer = {}
+local answer = { 0 }
 load_items(queues, request[2])
 for _, item in ipairs(request[2]) do
   local q, id = queues[item[1]], item[2]
@@ -22,4 +22,5 @@ for _, item in ipairs(request[2]) do
   end
 end
 close_all(queues)
+answer[1] = flow.left(queues)
 return answer

@@ -5,17 +5,18 @@
 --       a claim is {worker, lease, claim id, limit, {{queue, share, cap,
 --       leased by an earlier call of the same claim}, ...}}
 -- returns: now, one character per end (0 ok, 1 already, 2 lost, 3 gone), next due in (-1: none), one character per
---          claimed queue (1: it holds more), then of every leased job queue, id, record (a plain one: its head is
---          as added but for this lease), or -queue, id, record, head, errors
--- emits: completed, failed, retrying, scheduled, released, cancelled, promoted, started, drained
+--          claimed queue (1: it holds more), queues with something to relay, then of every leased job queue, id,
+--          record (a plain one: its head is as added but for this lease), or -queue, id, record, head, errors, signals
+-- emits: completed, failed, retrying, scheduled, released, cancelled, blocked, suspended, promoted, started, drained
 local now = now_from(args[1])
 local request = cmsgpack.unpack(args[2])
 local queues = open_all(keys, now)
-local answer = { now, settle_all(queues, request[1]), -1, '' }
+local answer = { now, settle_all(queues, request[1]), -1, '', 0 }
 if request[2] ~= 0 then
   local claim = claim_jobs(queues, request[2])
   answer[3], answer[4] = claim.next_due, claim.left
   append_leased(answer, queues, claim)
 end
 close_all(queues)
+answer[5] = flow.left(queues)
 return answer

@@ -121,7 +121,7 @@ local function number_of(member)
   return struct.unpack('>I7', member)
 end
 
--- What a reader sees: id, record, head, result, progress, errors, lease deadline.
+-- What a reader sees: id, record, head, result, progress, errors, lease deadline, signals.
 local function view(q, id)
   local head = head_of(q, id)
   load_records(q, { id })
@@ -132,5 +132,5 @@ local function view(q, id)
   local lease = head[STATE] == ACTIVE and redis.call('ZSCORE', q.a, member_of(q, id, head)) or false
   local packed = q.packed[id] or ''
   local progress, errors = redis.call('HGET', q.g, id), redis.call('HGET', q.e, id)
-  return { id, q.records[id], packed, result, progress, errors, lease }
+  return { id, q.records[id], packed, result, progress, errors, lease, flow.signals(q, id, head) }
 end

@@ -101,8 +101,8 @@ local function hint(q)
   end
 end
 
--- Writes everything that is still open. Every function that changes something ends with this.
-local function close(q)
+-- Writes everything of one queue that is still open.
+local function close_one(q)
   settle_down(q)
   if q.noted > 0 then
     append_events(q)
@@ -118,8 +118,16 @@ local function close(q)
   hint(q)
 end
 
+-- Tells what ended and writes everything that is still open. Every function that changes something ends with this.
 local function close_all(queues)
+  flow.tell(queues)
   for _, q in ipairs(queues) do
-    close(q)
+    close_one(q)
   end
+end
+
+local function close(q)
+  local queues = { q }
+  close_all(queues)
+  return queues
 end

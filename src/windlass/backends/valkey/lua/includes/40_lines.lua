@@ -84,10 +84,12 @@ local function leave(q, id, head, gone)
   elseif ENDS[state] then
     put(q.zrem, end_key(q, head), member_of(q, id, head))
     put(q.zrem, q.o, member_of(q, id, head))
+  elseif state == BLOCKED or (state == SUSPENDED and head[DUE] == 0) then
+    put(q.zrem, state == BLOCKED and q.b or q.u, member_of(q, id, head))
   else
     put(q.zrem, q.d, member_of(q, id, head))
-    if state == RETRYING then
-      put(q.srem, q.t, id)
+    if state ~= SCHEDULED then
+      put(q.srem, state == RETRYING and q.t or q.T, id)
     end
   end
 end
@@ -109,10 +111,12 @@ local function enter(q, id, head, deadline)
       put(q.zadd, q.o, until_ms, member_of(q, id, head))
     end
     q.done = true
+  elseif state == BLOCKED or (state == SUSPENDED and head[DUE] == 0) then
+    put(q.zadd, state == BLOCKED and q.b or q.u, head[ENQUEUED], member_of(q, id, head))
   else
     put(q.zadd, q.d, head[DUE], member_of(q, id, head))
-    if state == RETRYING then
-      put(q.sadd, q.t, id)
+    if state ~= SCHEDULED then
+      put(q.sadd, state == RETRYING and q.t or q.T, id)
     end
     q.ready = true
   end
@@ -124,6 +128,9 @@ local function drop(q, id, head)
     q.xdel_passed[#q.xdel_passed + 1] = text(head[SEQ])
   end
   leave(q, id, head, true)
+  if head[LINKED] then
+    flow.drop(q, id, head)
+  end
   put(q.zrem, q.i, id)
   for _, key in ipairs({ q.j, q.m, q.r, q.g, q.e }) do
     put(q.hdel, key, id)

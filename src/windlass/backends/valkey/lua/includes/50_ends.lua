@@ -1,9 +1,9 @@
 -- Every change that a job can go through. The same rules as `windlass.core.transitions`, in the same order.
 
-local function keep_error(q, id, head, failure)
+local function keep_error(q, id, head, failure, attempt)
   local known = redis.call('HGET', q.e, id)
   local errors = known and cmsgpack.unpack(known) or {}
-  errors[#errors + 1] = { q.now, head[ATTEMPTS] + 1, failure[1], failure[2], failure[3], failure[4] }
+  errors[#errors + 1] = { q.now, attempt or head[ATTEMPTS] + 1, failure[1], failure[2], failure[3], failure[4] }
   if #errors > ERRORS_KEPT then
     table.remove(errors, 1)
   end
@@ -24,6 +24,9 @@ local function finish(q, id, head, state, reason)
   end
   head[STATE], head[DUE], head[FINISHED], head[REASON] = state, 0, q.now, reason
   enter(q, id, head)
+  if head[LINKED] == 1 then
+    flow.note_end(q, id, head)
+  end
 end
 
 local function put_back(q, id, head, state, delay)
@@ -177,13 +180,13 @@ local function complete_plain(q, id, packed, task, duration, result)
   note_run(q, E_COMPLETED, id, task)
 end
 
--- By number: complete, fail, retry, snooze, release, cancel.
+-- By number: complete, fail, retry, snooze, release, cancel; wait and suspend are in `56_suspend.lua`.
 local SETTLE = { complete, fail, try_again, snooze, release, end_cancelled }
 
 -- Ends the attempt of an active job whose token was checked.
 local function settle(q, id, head, item)
   local outcome = item[4]
-  if head[CANCEL] ~= '' and outcome >= 3 and outcome <= 5 then
+  if head[CANCEL] ~= '' and outcome >= 3 then
     outcome = 6
   end
   SETTLE[outcome](q, id, head, item)

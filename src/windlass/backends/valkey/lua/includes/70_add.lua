@@ -51,19 +51,26 @@ local function request_id_of(q, id)
   return meta[1] == 1 and id or meta[1]
 end
 
+-- What adding the id of an existing job answers: 0 the same request again, 1 duplicate, 2 cached; nil: it makes way.
+local function outcome_of(q, id, head, request_id)
+  if request_id ~= '' and request_id == request_id_of(q, id) then
+    return 0
+  end
+  local kept = options_of(head)[KEEP_ID]
+  if not ENDS[head[STATE]] or (kept >= 0 and head[ENQUEUED] + kept > q.now) then
+    return 1
+  end
+  return head[STATE] == COMPLETED and head[RESULT_UNTIL] > q.now and 2 or nil
+end
+
 -- The answer of an existing job; nil when it makes way for the new one.
 local function answer_known(q, id, head, tail)
   local _, meta = cmsgpack.unpack_one(tail, 4)
-  local request_id = meta[1] == 1 and id or meta[1]
-  if request_id ~= '' and request_id == request_id_of(q, id) then
-    return { 0, head[STATE], head[ENQUEUED], head[DUE] }
-  end
-  local kept = options_of(head)[KEEP_ID]
-  local outcome = 2
-  if not ENDS[head[STATE]] or (kept >= 0 and head[ENQUEUED] + kept > q.now) then
-    outcome = 1
-  elseif head[STATE] ~= COMPLETED or head[RESULT_UNTIL] <= q.now then
+  local outcome = outcome_of(q, id, head, meta[1] == 1 and id or meta[1])
+  if not outcome then
     return nil
+  elseif outcome == 0 then
+    return { 0, head[STATE], head[ENQUEUED], head[DUE] }
   end
   note(q, E_DEDUPLICATED, id, head)
   settle_down(q)
@@ -89,6 +96,11 @@ local function create(q, job, tail, after, seq)
   local stored = struct.pack('>I2', #packed) .. packed .. tail
   put(q.hset, q.j, id, stored)
   q.heads[id], q.fresh[id], q.records[id], q.members[id], q.ready = nil, nil, nil, nil, true
+  q.added = q.added or {}
+  q.added[id] = true
+  if (job[10] or 0) > 0 then
+    return flow.create(q, job, stored, seq, later)
+  end
   if not later and priority == 0 and not lifo then
     put_plain(q, seq, id)
   else
@@ -99,8 +111,6 @@ local function create(q, job, tail, after, seq)
       put(q.zadd, q.w, 0 - priority, struct.pack('>I7', PLACE_OFFSET + (lifo and -seq or seq)) .. id)
     end
   end
-  q.added = q.added or {}
-  q.added[id] = true
   count(q, 'enqueued', task)
   if later then
     note(q, E_SCHEDULED, id, head, due)

@@ -69,6 +69,7 @@ local function settle_all(queues, ends)
     statuses[#statuses + 1] = DIGITS[settle_one(queues[ends[at]], ends[at + 1], ends, at)]
     at = next_end(ends, at)
   end
+  flow.tell(queues) -- so that what is unblocked here can be claimed here
   for _, q in ipairs(queues) do
     settle_down(q)
   end
@@ -127,7 +128,8 @@ local function claim_jobs(queues, request)
   return claim
 end
 
--- Adds every leased job to `answer`: queue, id, record; if it is not plain, -queue, id, record, head, errors.
+-- Adds every leased job to `answer`: queue, id, record; if it is not plain, -queue, id, record, head, errors,
+-- signals.
 local function append_leased(answer, queues, claim)
   local others, position = {}, {}
   for index, q in ipairs(queues) do
@@ -152,7 +154,8 @@ local function append_leased(answer, queues, claim)
       answer[size + 1], answer[size + 2], answer[size + 3] = -position[q], id, q.records[id]
       answer[size + 4] = q.packed[id]
       answer[size + 5] = q.found_errors and redis.call('HGET', q.e, id) or ''
-      size = size + 5
+      answer[size + 6] = flow.signals(q, id, q.heads[id])
+      size = size + 6
     end
   end
 end

@@ -32,12 +32,14 @@ local function retry(q, id, head)
   leave(q, id, head)
   put(q.hdel, q.r, id)
   q.inline[id] = nil
-  head[STATE], head[ATTEMPTS], head[STALLS], head[MISSES] = WAITING, 0, 0, 0
+  local blocked = head[LINKED] == 1 and flow.forgive(q, id)
+  head[STATE] = blocked and BLOCKED or WAITING
+  head[ATTEMPTS], head[STALLS], head[MISSES] = 0, 0, 0
   head[MANUAL] = head[MANUAL] + 1
   head[FINISHED], head[EXPIRES], head[CANCEL] = 0, 0, ''
   head[RESULT_UNTIL], head[REASON] = 0, ''
   head[READY], head[PLACE] = q.now, fresh_place(q, head)
-  note(q, E_ENQUEUED, id, head, 'retried')
+  note(q, blocked and E_BLOCKED or E_ENQUEUED, id, head, 'retried')
   enter(q, id, head)
   return 0
 end
@@ -62,6 +64,11 @@ local function change_priority(q, id, head, priority)
 end
 
 local function change_delay(q, id, head, delay)
+  if head[STATE] == BLOCKED then -- counts once nothing else holds it
+    head[DUE], q.dirty[id] = delay > 0 and q.now + delay or 0, head
+    note(q, E_CHANGED, id, head, 'delay')
+    return
+  end
   if delay <= 0 then
     if head[STATE] ~= WAITING then
       promote(q, id, head)
@@ -78,12 +85,13 @@ local function change_delay(q, id, head, delay)
 end
 
 -- Whether a request with (or without) `token` may change the job.
-local function may_change(head, token, moves)
+local function may_change(head, token, moves, delays)
   if token ~= '' then
     if check_token(head, token) ~= 0 then
       return 3
     end
     return moves and 2 or 0
   end
-  return (head[STATE] == ACTIVE or ENDS[head[STATE]]) and 2 or 0
+  local refused = head[STATE] == ACTIVE or ENDS[head[STATE]] or (delays and head[STATE] == SUSPENDED)
+  return refused and 2 or 0
 end

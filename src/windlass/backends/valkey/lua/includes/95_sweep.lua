@@ -159,6 +159,8 @@ local function gather_pending(q, ids, state, before, found)
   end
 end
 
+local PENDING = { [WAITING] = 'w', [ACTIVE] = 'a', [BLOCKED] = 'b' }
+
 local function oldest_pending(q, state, before, limit, found)
   local ids, wanted = {}, math.max(limit, STEP)
   if state == WAITING then
@@ -166,7 +168,12 @@ local function oldest_pending(q, state, before, limit, found)
       ids[#ids + 1] = entry[2][2]
     end
   end
-  local key = state == WAITING and q.w or state == ACTIVE and q.a or q.d
+  local key = q[PENDING[state] or 'd']
+  if state == SUSPENDED then -- those without a limit stand elsewhere
+    for _, member in ipairs(redis.call('ZRANGE', q.u, 0, limit - 1)) do
+      ids[#ids + 1] = id_of(member)
+    end
+  end
   for from = 0, 10 * STEP - 1, wanted do
     local members = redis.call('ZRANGE', key, from, from + wanted - 1)
     for _, member in ipairs(members) do

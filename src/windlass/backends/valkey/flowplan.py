@@ -1,0 +1,219 @@
+"""What a request with edges asks for, checked against what is stored, before anything is written."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from windlass.backends.valkey import relay
+from windlass.backends.valkey.codes import STATES
+from windlass.backends.valkey.session import Session
+from windlass.core.edges import (
+    Dependency,
+    OnFailure,
+    bad_parent,
+    check_cycle,
+    check_size,
+    unknown_dependency,
+)
+from windlass.core.job import JobRef, NewJob
+from windlass.core.states import FINISHED
+
+#: What adding an id would answer, see ``lua/includes/73_add_flow.lua``.
+_AGAIN, _DUPLICATE, _CACHED, _FRESH = 0, 1, 2, 3
+_ON_FAILURE = (OnFailure.FAIL, OnFailure.IGNORE, OnFailure.CONTINUE)
+
+#: Parent, child, on failure.
+Parent = tuple[JobRef, JobRef, int]
+
+
+class _Seen(NamedTuple):
+    """What is known of a job."""
+
+    state: int
+    outcome: int
+    edges: int
+    has_edge: int
+
+
+_NOTHING = _Seen(0, _FRESH, 0, 0)
+
+
+class FlowPlan:
+    """The jobs of one ``Add``, sorted by what will become of them."""
+
+    def __init__(self, jobs: list[NewJob]) -> None:
+        self.jobs = jobs
+        self._refs = [JobRef(new.queue, new.id) for new in jobs]
+        #: Jobs that will be created: position of their first mention.
+        self._fresh: dict[JobRef, int] = {}
+        #: Positions answered by an existing job, and by the same request before.
+        self._known: list[int] = []
+        self._again: set[int] = set()
+        self._seen: dict[JobRef, _Seen] = {}
+        self._pairs: dict[tuple[JobRef, JobRef], _Seen] = {}
+        #: Same-request parents -> their children, for flows that are written in several steps.
+        self._born: dict[int, list[Dependency]] = {}
+        self._children: set[JobRef] = set()
+
+    def ref(self, at: int) -> JobRef:
+        return self._refs[at]
+
+    # --- what is stored --------------------------------------------------------------------------
+
+    async def look(self, session: Session, now: str) -> None:
+        """Read what is known of all jobs that are named."""
+        mentioned = {one.ref for new in self.jobs for one in new.depends_on} - set(self._refs)
+        pairs = [
+            (new.parent.ref, ref)
+            for new, ref in zip(self.jobs, self._refs, strict=True)
+            if new.parent is not None
+        ]
+        asked = [(ref, new.request_id, "") for ref, new in zip(self._refs, self.jobs, strict=True)]
+        asked += [(ref, "", "") for ref in mentioned]
+        asked += [(parent, "", f"{child.queue}:{child.id}") for parent, child in pairs]
+        found = await _look(session, asked, now)
+        rows = found[: len(self.jobs)]
+        self._seen = dict(zip(mentioned, found[len(rows) :], strict=False))
+        self._pairs = dict(zip(pairs, found[len(rows) + len(mentioned) :], strict=True))
+        for at, (ref, seen) in enumerate(zip(self._refs, rows, strict=True)):
+            self._seen[ref] = seen
+            if ref in self._fresh:
+                continue
+            if seen.outcome == _FRESH:
+                self._fresh[ref] = at
+            elif seen.outcome in (_DUPLICATE, _CACHED):
+                self._known.append(at)
+            elif seen.outcome == _AGAIN:
+                self._again.add(at)
+
+    async def check(self, session: Session) -> None:
+        """Refuse edges that cannot be."""
+        graph: dict[JobRef, list[JobRef]] = {}
+        for ref, at in self._fresh.items():
+            new = self.jobs[at]
+            check_size(len(self._fresh), len(new.depends_on))
+            for dependency in new.depends_on:
+                if dependency.ref not in self._fresh and not self._seen[dependency.ref].state:
+                    raise unknown_dependency(ref, dependency.ref)
+                graph.setdefault(ref, []).append(dependency.ref)
+                self._children.add(dependency.ref)
+        for at in (*self._fresh.values(), *self._known):
+            parent = self.jobs[at].parent
+            if parent is not None:
+                if parent.ref not in self._fresh:
+                    self._check_parent(self._refs[at], parent.ref)
+                graph.setdefault(parent.ref, []).append(self._refs[at])
+        if graph:
+            check_cycle(await self._with_stored(session, graph))
+
+    def _check_parent(self, child: JobRef, parent: JobRef) -> None:
+        seen = self._pairs[parent, child]
+        if seen.has_edge:
+            return
+        if not seen.state:
+            raise bad_parent(child, parent, "unknown")
+        if STATES[seen.state] in FINISHED:
+            raise bad_parent(child, parent, STATES[seen.state].value)
+        check_size(0, seen.edges + 1)
+
+    async def _with_stored(
+        self, session: Session, graph: dict[JobRef, list[JobRef]]
+    ) -> dict[JobRef, list[JobRef]]:
+        """The graph with the stored edges that can close a circle: where a stored job gets a new child."""
+        if graph.keys() <= self._fresh.keys():
+            return graph
+        whole = {ref: list(children) for ref, children in graph.items()}
+        ahead = list({*graph, *(one for row in graph.values() for one in row)})
+        seen = set(self._fresh)
+        while ahead := [ref for ref in dict.fromkeys(ahead) if ref not in seen]:
+            seen.update(ahead)
+            found = await relay.open_edges(session, ahead)
+            ahead = []
+            for ref, (_, children) in found.items():
+                if children:
+                    whole.setdefault(ref, []).extend(children)
+                    ahead += children
+        return whole
+
+    # --- what is to be written ------------------------------------------------------------------
+
+    @property
+    def size(self) -> int:
+        """Jobs and edges."""
+        return len(self.jobs) + sum(len(new.depends_on) for new in self.jobs)
+
+    def is_local(self, place: Callable[[str], str]) -> bool:
+        """Whether every edge stays in one place."""
+        return all(
+            place(new.queue) == place(one.queue)
+            for new in self.jobs
+            for one in (*new.depends_on, *((new.parent,) if new.parent is not None else ()))
+        )
+
+    def is_linked(self, at: int) -> bool:
+        """Whether some edge names the job."""
+        return self.jobs[at].parent is not None or self._refs[at] in self._children
+
+    def _is_first(self, at: int) -> bool:
+        """Whether the job's own edges count."""
+        return self._fresh.get(self._refs[at]) == at or at in self._again
+
+    def edges_of(self, at: int) -> list[Dependency]:
+        """What a job waits for."""
+        return self.jobs[at].depends_on if self._is_first(at) else []
+
+    def parent_of(self, at: int) -> Dependency | None:
+        """Who waits for a job that will be created."""
+        return self.jobs[at].parent if self._fresh.get(self._refs[at]) == at else None
+
+    def known_parents(self) -> list[Parent]:
+        """Who waits for jobs that are there already."""
+        return [self._parent(at) for at in self._known if self.jobs[at].parent is not None]
+
+    def _parent(self, at: int) -> Parent:
+        parent = self.jobs[at].parent
+        assert parent is not None
+        return parent.ref, self._refs[at], _ON_FAILURE.index(parent.on_failure)
+
+    # --- in several steps -----------------------------------------------------------------------
+
+    def split(self) -> tuple[list[int], list[int]]:
+        """Positions of jobs that wait, and of the others. A parent of this request waits from its birth."""
+        for at in (*self._fresh.values(), *self._known):
+            parent = self.jobs[at].parent
+            if parent is not None and parent.ref in self._fresh:
+                child = Dependency(*self._refs[at], parent.on_failure)
+                self._born.setdefault(self._fresh[parent.ref], []).append(child)
+                self._children.add(self._refs[at])
+        first = [at for at in range(len(self.jobs)) if self.dependencies(at)]
+        last = [at for at in range(len(self.jobs)) if not self.dependencies(at)]
+        return first, last
+
+    def dependencies(self, at: int) -> list[Dependency]:
+        """What a job waits for, with the children that name it as their parent."""
+        return [*self.edges_of(at), *self._born.get(at, ())]
+
+    def all_parents(self) -> list[Parent]:
+        """Jobs that are there already and get children."""
+        found = []
+        for at in (*self._fresh.values(), *self._known):
+            parent = self.jobs[at].parent
+            if parent is not None and parent.ref not in self._fresh:
+                found.append(self._parent(at))
+        return found
+
+
+async def _look(session: Session, asked: list[tuple[JobRef, str, str]], now: str) -> list[_Seen]:
+    found = [_NOTHING] * len(asked)
+    for first in range(0, len(asked), 1_000):
+        part = asked[first : first + 1_000]
+        for group in session.grouped(ref.queue for ref, _, _ in part):
+            items = [
+                (index, part[at][0].id, part[at][1], part[at][2])
+                for index, at in zip(group.indexes, group.positions, strict=True)
+            ]
+            rows = await session.functions.flow_look(group.roots, now, items)
+            for at, row in zip(group.positions, rows, strict=True):
+                found[first + at] = _Seen(*row)
+    return found

@@ -1,0 +1,281 @@
+"""Adding flows, and looking at their edges.
+
+A flow whose queues share a slot (on one server: every flow) of up to about 2,000 jobs and edges is added in
+one step. Else the order of writes stands in for that: dependents first, blocked by all of their edges; then
+their children, which are born knowing whom to tell; last, children that were there before are asked whether
+they have ended. A client that dies on the way leaves its dependents in a list that ``relay`` looks at.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from windlass.backend import flows as fl
+from windlass.backend import requests as rq
+from windlass.backends.valkey import records, relay
+from windlass.backends.valkey.adds import added
+from windlass.backends.valkey.codes import STATES
+from windlass.backends.valkey.flowplan import FlowPlan
+from windlass.backends.valkey.relay import Dependent, Tell
+from windlass.backends.valkey.session import Group, Session, together
+from windlass.core.edges import Dependency, Edge, EdgeStatus, OnFailure
+from windlass.core.job import JobRef
+from windlass.core.states import JobState
+
+#: Most jobs and edges in one call.
+_STEP = 2_000
+_ON_FAILURE = (OnFailure.FAIL, OnFailure.IGNORE, OnFailure.CONTINUE)
+_STATUS = (EdgeStatus.OPEN, EdgeStatus.DONE, EdgeStatus.FAILED, EdgeStatus.IGNORED)
+_decode = msgspec.msgpack.Decoder().decode
+
+
+def has_edges(request: rq.Add) -> bool:
+    """Whether a job of this request waits for another."""
+    return any(new.depends_on or new.parent is not None for new in request.jobs)
+
+
+async def add(session: Session, request: rq.Add, now: str) -> list[rq.Added]:
+    """Add a flow, or raise before anything is written."""
+    await session.list_queues(new.queue for new in request.jobs)
+    plan = FlowPlan(request.jobs)
+    await plan.look(session, now)
+    await plan.check(session)
+    return await _Adding(session, plan, now).run()
+
+
+class _Adding:
+    """The writes of one request."""
+
+    def __init__(self, session: Session, plan: FlowPlan, now: str) -> None:
+        self._session = session
+        self._plan = plan
+        self._now = now
+        self._jobs = plan.jobs
+        self._answers: list[rq.Added | None] = [None] * len(plan.jobs)
+        #: Child -> dependents that it does not know yet.
+        self._unlinked: dict[JobRef, list[Dependent]] = {}
+        self._late: dict[JobRef, None] = {}
+        self._tells: list[Tell] = []
+        self._left: list[str] = []
+
+    async def run(self) -> list[rq.Added]:
+        plan = self._plan
+        if plan.size <= _STEP and plan.is_local(self._place):
+            everything = range(len(self._jobs))
+            await self._send_all(list(everything), plan.edges_of, plan.known_parents(), plan.parent_of)
+        else:
+            await self._one_by_one()
+        if self._left:
+            await relay.after(self._session, dict.fromkeys(self._left), self._now)
+        return [answer for answer in self._answers if answer is not None]
+
+    def _place(self, queue: str) -> str:
+        """What one call can reach: everything on one server, a queue of a cluster."""
+        return queue if self._session.client.settings.kind == "cluster" else ""
+
+    async def _one_by_one(self) -> None:
+        """Dependents, then the others, then links to what was there before."""
+        plan = self._plan
+        first, last = plan.split()
+        await self._send_parts(first, plan.all_parents())
+        await self._send_parts(last, [])
+        links = [(dependent, child) for child, found in self._unlinked.items() for dependent in found]
+        self._tells += await relay.link(self._session, links, self._now)
+        _, left = await relay.tell(self._session, self._tells, self._now)
+        self._left += left
+        await relay.linked(self._session, list(self._late))
+        if self._tells:
+            await self._look_again()
+
+    async def _send_parts(self, positions: list[int], parents: list[tuple[JobRef, JobRef, int]]) -> None:
+        """Calls of bounded size."""
+        plan = self._plan
+        part: list[int] = []
+        size = 0
+        for at in positions:
+            more = 1 + len(plan.dependencies(at)) + len(self._unlinked.get(plan.ref(at), ()))
+            if part and size + more > _STEP:
+                await self._send_all(part, plan.dependencies, [], None)
+                part, size = [], 0
+            part.append(at)
+            size += more
+        for begin in range(0, len(parents), _STEP):
+            await self._send_all([], plan.dependencies, parents[begin : begin + _STEP], None)
+        if part:
+            await self._send_all(part, plan.dependencies, [], None)
+
+    async def _send_all(self, positions: list[int], edges: Any, parents: Any, parent_of: Any) -> None:
+        """One call per slot."""
+        names = [self._jobs[at].queue for at in positions] + [parent.queue for parent, _, _ in parents]
+        groups = self._session.grouped(names)
+        await together(*(self._send(group, positions, edges, parents, parent_of) for group in groups))
+
+    async def _send(
+        self, group: Group, positions: list[int], edges: Any, parents: Any, parent_of: Any
+    ) -> None:
+        heads, tails, mine, asked = [], [], [], []
+        for index, item in zip(group.indexes, group.positions, strict=True):
+            if item >= len(positions):
+                parent, child, on_failure = parents[item - len(positions)]
+                asked.append((index, parent.id, child.queue, child.id, on_failure))
+                mine.append(item)
+                continue
+            at = positions[item]
+            heads.append(self._head(index, at, edges(at), parent_of(at) if parent_of else None))
+            tails.append(records.tail(self._jobs[at]))
+            mine.append(item)
+        now_ms, new, left, answers, adopted = await self._session.functions.flow_add(
+            group.roots, self._now, heads, asked, tails
+        )
+        if new:
+            await self._session.list_again([group.names[index - 1] for index in new])
+        self._left += [name.decode() for name in left]
+        jobs = iter(answers)
+        waiting = iter(adopted)
+        for item in mine:
+            if item >= len(positions):
+                parent, child, _ = parents[item - len(positions)]
+                self._note_parent(parent, child, next(waiting))
+            else:
+                self._note_job(positions[item], edges(positions[item]), next(jobs), now_ms)
+
+    def _head(
+        self, index: int, at: int, edges: list[Dependency], parent: Dependency | None
+    ) -> tuple[Any, ...]:
+        new, ref = self._jobs[at], self._plan.ref(at)
+        flag = 2 if edges else int(self._plan.is_linked(at))
+        flat = [part for one in edges for part in (one.queue, one.id, _ON_FAILURE.index(one.on_failure))]
+        above: Any = 0
+        if parent is not None:
+            above = (parent.queue, parent.id, _ON_FAILURE.index(parent.on_failure))
+        links = [part for one in self._unlinked.get(ref, ()) for part in (one.ref.queue, one.ref.id, one.seq)]
+        return (*records.new_job(index, new), flag, flat, above, links)
+
+    def _note_job(self, at: int, edges: list[Dependency], answer: list[Any], now_ms: int) -> None:
+        """What became of one job, of its edges, and of those that it is to tell."""
+        ref = self._plan.ref(at)
+        told, seq, unlinked, _, fates = answer
+        self._answers[at] = added(told, now_ms, ref.queue)
+        for position in unlinked:
+            child = edges[(position - 1) // 3].ref
+            self._unlinked.setdefault(child, []).append(Dependent(ref, seq))
+            self._late[ref] = None
+        for dependent, fate in zip(self._unlinked.pop(ref, ()) if fates else (), fates, strict=True):
+            if fate != 1:
+                self._tells.append(Tell(dependent, ref, fate if isinstance(fate, list) else relay.GONE))
+
+    def _note_parent(self, parent: JobRef, child: JobRef, answer: list[int]) -> None:
+        seq, unlinked = answer
+        if unlinked:
+            self._unlinked.setdefault(child, []).append(Dependent(parent, seq))
+            self._late[parent] = None
+
+    async def _look_again(self) -> None:
+        """What was told when edges were linked may have changed the jobs that were just added."""
+        for first in range(0, len(self._jobs), 1_000):
+            part = self._jobs[first : first + 1_000]
+            for group in self._session.grouped(new.queue for new in part):
+                items = [
+                    (index, part[at].id, "", "")
+                    for index, at in zip(group.indexes, group.positions, strict=True)
+                ]
+                rows = await self._session.functions.flow_look(group.roots, self._now, items)
+                for at, row in zip(group.positions, rows, strict=True):
+                    answer = self._answers[first + at]
+                    if answer is not None and answer.record is None and row[0]:
+                        answer.state = STATES[row[0]]
+                        if answer.state is JobState.WAITING:
+                            answer.due_ms = None
+
+
+# --- look -----------------------------------------------------------------------------------------------
+
+
+async def get_dependencies(session: Session, request: fl.GetDependencies, now: str) -> list[fl.Dependencies]:
+    """The edges of jobs, both ways."""
+    waits = await _edges(session, request.refs, request.values)
+    found = []
+    for ref, depends_on in zip(request.refs, waits, strict=True):
+        dependents = await _dependents(session, ref, request.values, request.limit)
+        found.append(
+            fl.Dependencies(depends_on, dependents[: request.limit], len(dependents) > request.limit)
+        )
+    return found
+
+
+async def _edges(session: Session, refs: list[JobRef], values: bool) -> list[list[Edge]]:
+    rows: list[dict[str, bytes]] = [{} for _ in refs]
+    ahead = dict.fromkeys(range(len(refs)), 0)
+    while ahead:
+        part = list(ahead.items())[:100]
+        for group in session.grouped(refs[at].queue for at, _ in part):
+            items = [
+                (index, refs[part[item][0]].id, str(part[item][1]))
+                for index, item in zip(group.indexes, group.positions, strict=True)
+            ]
+            pages = await session.functions.flow_edges(group.roots, values, items)
+            for item, (cursor, *fields) in zip(group.positions, pages, strict=True):
+                at = part[item][0]
+                children = (child.decode() for child in fields[::2])
+                rows[at].update(zip(children, fields[1::2], strict=True))
+                if int(cursor):
+                    ahead[at] = int(cursor)
+                else:
+                    del ahead[at]
+    return [_in_order(ref, found, values) for ref, found in zip(refs, rows, strict=True)]
+
+
+def _in_order(ref: JobRef, rows: dict[str, bytes], values: bool) -> list[Edge]:
+    edges = [_edge(ref, JobRef(*child.split(":", 1)), stored, values) for child, stored in rows.items()]
+    return [edge for _, edge in sorted(edges, key=lambda row: row[0])]
+
+
+def _edge(dependent: JobRef, child: JobRef, stored: bytes, values: bool) -> tuple[int, Edge]:
+    """The number of an edge, and the edge."""
+    end = 2 + int.from_bytes(stored[:2], "big")
+    number, seq, on_failure, status, codec, reason, error, has_value = _decode(stored[2:end])
+    return number, Edge(
+        dependent=dependent,
+        child=child,
+        child_seq=seq,
+        on_failure=_ON_FAILURE[on_failure],
+        status=_STATUS[status],
+        value=stored[end:] if has_value and values else None,
+        codec=codec,
+        reason=reason,
+        error=error,
+    )
+
+
+async def _dependents(session: Session, ref: JobRef, values: bool, limit: int) -> list[Edge]:
+    """Up to ``limit`` + 1 edges of those that wait for a job; links of jobs that are gone are passed over."""
+    found: list[Edge] = []
+    after = 0
+    while len(found) <= limit:
+        asked = min(limit + 1, 1_000) + 1
+        root = session.keys.queue(ref.queue)
+        seq, *links = await session.functions.flow_links(root, ref.id, after, asked)
+        if not links:
+            break
+        after = links[-2]
+        dependents = [Dependent.read(link) for link in links[1::2]]
+        for edge in await _edges_to(session, ref, dependents, values):
+            edge.child_seq = seq
+            found.append(edge)
+    return found[: limit + 1]
+
+
+async def _edges_to(session: Session, child: JobRef, dependents: list[Dependent], values: bool) -> list[Edge]:
+    rows: list[Edge | None] = [None] * len(dependents)
+    for group in session.grouped(one.ref.queue for one in dependents):
+        items = [
+            (index, dependents[at].ref.id, dependents[at].seq, f"{child.queue}:{child.id}")
+            for index, at in zip(group.indexes, group.positions, strict=True)
+        ]
+        stored = await session.functions.flow_edge(group.roots, values, items)
+        for at, edge in zip(group.positions, stored, strict=True):
+            if edge is not None:
+                rows[at] = _edge(dependents[at].ref, child, edge, values)[1]
+    return [row for row in rows if row is not None]

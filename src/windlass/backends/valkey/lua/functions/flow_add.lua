@@ -1,0 +1,52 @@
+-- flow_add: adds jobs with their edges, in one step; what cannot be reached from here is left to the caller.
+-- KEYS: queue roots
+-- ARGV: now or '', packed {jobs, see `73_add_flow.lua`, parents of known jobs {queue, id, child's queue, child, on failure}},
+--       then one tail per job
+-- returns: now, queues that became known, queues with something to relay, per job {answer as `add` gives it but never 0,
+--          sequence, positions of edges yet to be linked, parent {sequence or 0, 1: yet to be linked}, link answers},
+--          per parent {sequence or 0, 1: yet to be linked}
+-- emits: enqueued, scheduled, blocked, promoted, failed, deduplicated, removed
+local now = now_from(args[1])
+local jobs, parents = unpack(cmsgpack.unpack(args[2]))
+local queues = open_all(keys, now)
+local answers, adopted, new, first = {}, {}, {}, 0
+prepare_add(queues, jobs)
+if #jobs > 0 then
+  first, new = take_numbers(queues, #jobs, true)
+end
+for index, job in ipairs(jobs) do
+  local answer = add_one(queues[job[1]], job, args[index + 2], first + index - 1)
+  answers[index] = { answer == 0 and { 0, WAITING, now, 0 } or answer, 0, {}, { 0, 0 }, {} }
+end
+for index = 1, #keys do
+  write_plain(queues[index])
+  settle_down(queues[index])
+end
+for index, job in ipairs(jobs) do
+  local q, answer, head = queues[job[1]], answers[index], head_of(queues[job[1]], job[2])
+  if head then
+    answer[2] = head[SEQ]
+    local fresh = head[SEQ] == first + index - 1
+    if answer[1][1] == 0 then
+      answer[3] = flow.make_edges(queues, q, job, fresh)
+    end
+    local parent = job[12] ~= 0 and flow.reach(queues, job[12][1])
+    if parent then
+      answer[4] = flow.adopt(queues, parent, job[12][2], name_of(q), job[2], job[12][3])
+    end
+    answer[5] = flow.link_all(q, job[2], job[13])
+  end
+end
+for index, item in ipairs(parents) do
+  adopted[index] = flow.adopt(queues, queues[item[1]], item[2], item[3], item[4], item[5])
+end
+flow.tell(queues)
+for index, job in ipairs(jobs) do
+  local head = head_of(queues[job[1]], job[2])
+  local answer = answers[index][1]
+  if head and not answer[5] then
+    answer[2], answer[4] = head[STATE], head[DUE]
+  end
+end
+close_all(queues)
+return { now, new, flow.left(queues), answers, adopted }

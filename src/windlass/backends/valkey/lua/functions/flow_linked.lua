@@ -1,0 +1,8 @@
+-- flow_linked: all children of dependents are linked.
+-- KEYS: queue roots
+-- ARGV: packed {{queue, id}, ...}
+-- returns: 0
+for _, item in ipairs(cmsgpack.unpack(args[1])) do
+  redis.call('ZREM', keys[item[1]] .. ':L', item[2])
+end
+return 0

@@ -1,0 +1,19 @@
+-- flow_look: what is known of jobs that a flow names.
+-- KEYS: queue roots
+-- ARGV: now or '', packed {{queue, id, request id, child <queue>:<id> or ''}, ...}
+-- returns: per job {state or 0, what adding it would answer (see `73_add_flow.lua`), number of its edges, 1 when one of
+--          them is to that child}
+-- flags: no-writes
+local items = cmsgpack.unpack(args[2])
+local queues = open_all(keys, now_from(args[1]))
+local answer = {}
+load_items(queues, items)
+for index, item in ipairs(items) do
+  local q, id = queues[item[1]], item[2]
+  local head, edges = q.heads[id], q.root .. ':D:' .. id
+  answer[index] = {
+    head and head[STATE] or 0, flow.foresee(q, id, head, item[3]), redis.call('HLEN', edges),
+    item[4] ~= '' and redis.call('HEXISTS', edges, item[4]) or 0,
+  }
+end
+return answer

@@ -1,0 +1,18 @@
+-- flow_tell: tells dependents how their children ended; an edge is settled once, however often it is told.
+-- KEYS: queue roots
+-- ARGV: now or '', packed {limit, {{child <queue>:<id>, sequence, completed, codec, reason, error, has value}, ...},
+--       {{queue, dependent, its sequence, position of the end}, ...}}, then the value of every end
+-- returns: how many edges were settled, also by what followed from it; queues with something to relay
+-- emits: promoted, scheduled, failed
+local limit, ends, items = unpack(cmsgpack.unpack(args[2]))
+local queues = open_all(keys, now_from(args[1]))
+local count = 0
+load_items(queues, items)
+for _, item in ipairs(items) do
+  local told = ends[item[4]]
+  local fate = { told[2], told[3], told[4], told[5], told[6], told[7], args[2 + item[4]] }
+  count = count + flow.settle_edge(queues[item[1]], item[2], item[3], told[1], fate)
+end
+count = count + flow.tell(queues, limit - count)
+close_all(queues)
+return { count, flow.left(queues) }

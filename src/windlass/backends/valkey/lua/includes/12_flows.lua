@@ -1,0 +1,43 @@
+-- Jobs that wait for jobs, for signals, and live output: their keys, and what every call begins with.
+--
+-- An edge lives with the dependent; the child only knows whom to tell. Both may be in different slots.
+--   :b      zset    blocked: score enqueued, member sequence + id
+--   :u      zset    suspended without a limit: the same. With a limit they are in :d, and their ids in
+--   :T      set
+--   :D:<id> hash    edges of a dependent: child (<queue>:<id>) -> edge, see `55_flows.lua`
+--   :O:<id> set     children that it waits for
+--   :B:<id> zset    children that make it fail, in the order of its edges
+--   :N:<n>  zset    links of the child with sequence n, in the order of their making: <sequence>:<queue>:<id> of the
+--                   dependent; '' marks how far they were told
+--   :x      stream  outbox: ends that are yet to be told, under numbers (`xn` of the root) that links have, too: an
+--                   end concerns links with smaller numbers
+--   :y      hash    sequence -> how many ends of that job are in the outbox
+--   :L      zset    dependents of which some child was not linked yet: score since when
+--   :S:<id> hash    signals: name -> time (6 bytes), length and text of codec (1 + n), data
+--   :p:<id> stream  live output: id = number of the chunk
+--   :q      hash    id -> packed {last, oldest, size, delivery, base} of its output
+
+-- A head has these only once one of them is needed, see `flow.widen`.
+local LINKED, AWAITS, SIGNALS, STREAMED = 24, 25, 26, 27
+
+local BLOCKED, SUSPENDED = 4, 10
+local E_BLOCKED, E_SUSPENDED = 20, 21
+
+-- Functions of this subject; `alone`: there is one server, so every queue can be reached from here; `ended`: jobs
+-- with links that ended during this call, in order.
+local flow = {}
+
+-- Takes the guard off the keys of a call, see `loader.guard_key`.
+local function begin(keys)
+  flow.ended = nil
+  flow.alone = string.sub(keys[#keys], -2) ~= ':?'
+  if not flow.alone then
+    keys[#keys] = nil
+  end
+end
+
+function flow.widen(head)
+  if not head[LINKED] then
+    head[LINKED], head[AWAITS], head[SIGNALS], head[STREAMED] = 0, '', 0, 0
+  end
+end

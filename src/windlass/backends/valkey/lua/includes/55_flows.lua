@@ -1,0 +1,315 @@
+-- Edges: what a child's end does to those that wait for it. The same rules as `windlass.core.flows`.
+--
+-- An edge is the length (2 bytes) of packed {number, child's sequence (0: not known yet), on failure, status, codec,
+-- reason, error, 1 when there is a value}, that, and the value. A fate, how a child ended, is {sequence, 1 when it
+-- completed, codec, reason, error, 1 when there is a value, value}.
+
+local EDGE_NUMBER, EDGE_SEQ, EDGE_ON, EDGE_STATUS = 1, 2, 3, 4
+local EDGE_OPEN, EDGE_DONE, EDGE_FAILED, EDGE_IGNORED = 0, 1, 2, 3
+local ON_FAIL, ON_IGNORE, ON_CONTINUE = 0, 1, 2
+
+-- The queue of that name, if it can be reached from this call.
+function flow.reach(queues, name)
+  if not queues.names then
+    queues.names = {}
+    for _, q in ipairs(queues) do
+      queues.names[name_of(q)] = q
+    end
+  end
+  local found = queues.names[name]
+  if not found and flow.alone then
+    found = open(string.match(queues[1].root, '^(.*:)[^:}]*}$') .. name .. '}', queues[1].now)
+    queues.names[name] = found
+    queues[#queues + 1] = found
+  end
+  return found
+end
+
+-- The first 500 bytes, without a broken character at the end.
+local function brief(message)
+  if #message <= 500 then
+    return message
+  end
+  local last = 500
+  while last > 0 and message:byte(last + 1) >= 128 and message:byte(last + 1) < 192 do
+    last = last - 1
+  end
+  return message:sub(1, last)
+end
+
+function flow.fate(q, id, head)
+  local codec = options_of(head)[CODEC]
+  local fate = { head[SEQ], 0, codec ~= 0 and codec or 'json', 'removed', '', 0, '' }
+  if head[STATE] == COMPLETED then
+    local value = q.inline[id] or redis.call('HGET', q.r, id)
+    fate[2], fate[4] = 1, ''
+    if value then
+      fate[6], fate[7] = 1, value
+    end
+  elseif head[STATE] == FAILED then
+    local known = redis.call('HGET', q.e, id)
+    local errors = known and cmsgpack.unpack(known) or {}
+    local last = errors[#errors]
+    fate[4] = head[REASON] ~= '' and head[REASON] or 'failed'
+    fate[5] = last and brief(last[3] .. ': ' .. last[4]) or ''
+  elseif head[STATE] == CANCELLED then
+    fate[4] = 'cancelled'
+  end
+  return fate
+end
+
+-- Says in the head that an edge names this job.
+function flow.mark(q, id, head)
+  flow.widen(head)
+  if head[LINKED] == 1 then
+    return
+  end
+  head[LINKED] = 1
+  if head[STATE] == WAITING and q.fresh[id] then -- those that wait in :f have no head of their own
+    leave(q, id, head)
+    enter(q, id, head)
+  else
+    q.dirty[id], q.fresh[id] = head, nil
+  end
+end
+
+function flow.links(q, seq)
+  return q.root .. ':N:' .. text(seq)
+end
+
+-- Lets a dependent (<sequence>:<queue>:<id>) be told when a job ends. Returns its fate when it has ended, true when
+-- it has not, false when there is no such job.
+function flow.link(q, id, dependent)
+  local head = head_of(q, id)
+  if not head then
+    return false
+  end
+  flow.mark(q, id, head)
+  local key = flow.links(q, head[SEQ])
+  if not redis.call('ZSCORE', key, dependent) then
+    redis.call('ZADD', key, redis.call('HINCRBY', q.root, 'xn', 1), dependent)
+  end
+  return not ENDS[head[STATE]] or flow.fate(q, id, head)
+end
+
+function flow.read_edge(q, id, child)
+  local stored = redis.call('HGET', q.root .. ':D:' .. id, child)
+  if not stored then
+    return nil
+  end
+  local _, edge = cmsgpack.unpack_one(stored, 2)
+  return edge, stored
+end
+
+function flow.write_edge(q, id, child, edge, value)
+  local packed = cmsgpack.pack(edge)
+  redis.call('HSET', q.root .. ':D:' .. id, child, struct.pack('>I2', #packed) .. packed .. value)
+end
+
+function flow.is_broken(edge)
+  return edge[EDGE_STATUS] == EDGE_FAILED and edge[EDGE_ON] == ON_FAIL
+end
+
+-- Writes a child's end into an edge.
+function flow.close_edge(q, id, child, edge, fate)
+  local status = EDGE_DONE
+  if fate[2] == 0 then
+    status = edge[EDGE_ON] == ON_IGNORE and EDGE_IGNORED or EDGE_FAILED
+  end
+  local on = edge[EDGE_ON]
+  local closed = { edge[EDGE_NUMBER], fate[1], on, status, fate[3], fate[4], fate[5], fate[6] }
+  flow.write_edge(q, id, child, closed, fate[7])
+  if flow.is_broken(closed) then
+    redis.call('ZADD', q.root .. ':B:' .. id, closed[EDGE_NUMBER], child)
+  end
+  return closed
+end
+
+function flow.has_open(q, id)
+  return redis.call('EXISTS', q.root .. ':O:' .. id) == 1
+end
+
+function flow.block(q, id, head)
+  local state = head[STATE]
+  if state == BLOCKED or state == SUSPENDED or state == ACTIVE or ENDS[state] then
+    return
+  end
+  leave(q, id, head)
+  head[STATE] = BLOCKED
+  note(q, E_BLOCKED, id, head)
+  enter(q, id, head)
+  settle_down(q)
+end
+
+function flow.unblock(q, id, head)
+  if head[DUE] > q.now then
+    leave(q, id, head)
+    head[STATE], head[READY] = SCHEDULED, head[DUE]
+    note(q, E_SCHEDULED, id, head, head[DUE])
+    enter(q, id, head)
+  else
+    leave(q, id, head)
+    head[STATE], head[READY], head[DUE], head[PLACE] = WAITING, q.now, 0, fresh_place(q, head)
+    note(q, E_PROMOTED, id, head)
+    enter(q, id, head)
+  end
+end
+
+-- Ends a blocked job whose child did not complete.
+function flow.fail(q, id, head, child, edge)
+  local name, child_id = string.match(child, '^([^:]*):(.*)$')
+  local message = 'job ' .. child_id .. ' of queue ' .. name .. ' did not complete: ' .. edge[6]
+  local failure = { 'DependencyFailed', message, '', 'DependencyFailed' }
+  keep_error(q, id, head, failure, 0)
+  record(q, id, head, O_FAILED, nil, failure)
+  finish(q, id, head, FAILED, 'dependency_failed')
+  note(q, E_FAILED, id, head, 'dependency_failed', 'DependencyFailed', brief(message))
+end
+
+-- Decides about a job that was blocked just now.
+function flow.review(q, id, head)
+  local broken = redis.call('ZRANGE', q.root .. ':B:' .. id, 0, 0)[1]
+  if broken then
+    flow.fail(q, id, head, broken, flow.read_edge(q, id, broken))
+  elseif not flow.has_open(q, id) then
+    flow.unblock(q, id, head)
+  end
+end
+
+-- One edge of a job was closed.
+function flow.after_edge(q, id, head, child, edge)
+  if head[STATE] ~= BLOCKED then
+    return
+  end
+  local goes_on = edge[EDGE_STATUS] == EDGE_FAILED and edge[EDGE_ON] == ON_CONTINUE
+  if flow.is_broken(edge) then
+    flow.fail(q, id, head, child, edge)
+  elseif goes_on or not flow.has_open(q, id) then
+    flow.unblock(q, id, head)
+  end
+end
+
+-- Tells the dependent with that sequence how its child ended; 1 when that was news.
+function flow.settle_edge(q, id, seq, child, fate)
+  local head = head_of(q, id)
+  if not head or head[SEQ] ~= seq or redis.call('SREM', q.root .. ':O:' .. id, child) == 0 then
+    return 0
+  end
+  local edge = flow.close_edge(q, id, child, flow.read_edge(q, id, child), fate)
+  flow.after_edge(q, id, head, child, edge)
+  return 1
+end
+
+-- A finished dependent is put back: what made it fail does not count any more. Whether it waits for something.
+function flow.forgive(q, id)
+  local key = q.root .. ':B:' .. id
+  for _, child in ipairs(redis.call('ZRANGE', key, 0, -1)) do
+    local edge = flow.read_edge(q, id, child)
+    edge[EDGE_STATUS] = EDGE_IGNORED
+    flow.write_edge(q, id, child, edge, '')
+  end
+  redis.call('UNLINK', key)
+  return flow.has_open(q, id)
+end
+
+-- --- ends ---------------------------------------------------------------------------------------------
+
+-- A job with links finished, or its record goes before it did.
+function flow.note_end(q, id, head, gone)
+  flow.ended = flow.ended or {}
+  table.insert(flow.ended, { q = q, id = id, head = head, gone = gone })
+end
+
+-- Puts what is yet to be told into the outbox.
+function flow.put_out(q, id, fate)
+  local number = redis.call('HINCRBY', q.root, 'xn', 1)
+  local told = cmsgpack.pack({ fate[1], fate[2], fate[3], fate[4], fate[5], fate[6] })
+  redis.call('XADD', q.x, text(number), 'i', id, 'f', told, 'v', fate[7])
+  redis.call('HINCRBY', q.y, text(fate[1]), 1)
+  q.left = true
+end
+
+-- Tells the dependents of one end that can be reached, at most `budget`. Returns how many heard news and how many
+-- were looked at. The rest goes to the outbox.
+function flow.spread(queues, one, budget)
+  local q, id, seq = one.q, one.id, one.head[SEQ]
+  local key = flow.links(q, seq)
+  local from = '(' .. (redis.call('ZSCORE', key, '') or 0)
+  if redis.call('HEXISTS', q.y, text(seq)) == 1 then -- an earlier end of it comes first
+    flow.put_out(q, id, flow.fate(q, id, one.head))
+    return 0, 0
+  end
+  local members = redis.call('ZRANGEBYSCORE', key, from, '+inf', 'WITHSCORES', 'LIMIT', 0, budget)
+  local news, fate, last, left = 0, nil, nil, false
+  for at = 1, #members, 2 do
+    local number, name, dependent = string.match(members[at], '^(%d+):([^:]*):(.*)$')
+    local target = flow.reach(queues, name)
+    fate = fate or flow.fate(q, id, one.head)
+    if target then
+      news = news + flow.settle_edge(target, dependent, tonumber(number), name_of(q) .. ':' .. id, fate)
+    else
+      left = true
+    end
+    last = not left and members[at + 1] or last
+  end
+  if last then
+    redis.call('ZADD', key, last, '')
+  end
+  if left or redis.call('ZCOUNT', key, last and ('(' .. last) or from, '+inf') > 0 then
+    flow.put_out(q, id, fate or flow.fate(q, id, one.head))
+  elseif one.gone then
+    redis.call('UNLINK', key)
+  end
+  return news, #members / 2
+end
+
+-- Tells what ended during this call, and what ends because of that, at most `budget` edges. Returns how many heard
+-- news.
+function flow.tell(queues, budget)
+  local count, room, at = 0, budget or STEP, 1
+  if not flow.ended then
+    return 0
+  end
+  for _, q in ipairs(queues) do
+    settle_down(q)
+  end
+  while flow.ended[at] do
+    local news, seen = flow.spread(queues, flow.ended[at], math.max(room, 0))
+    count, room, at = count + news, room - seen, at + 1
+  end
+  flow.ended = nil
+  return count
+end
+
+-- The names of queues whose outbox holds something since this call.
+function flow.left(queues)
+  local names = {}
+  for _, q in ipairs(queues) do
+    if rawget(q, 'left') then
+      names[#names + 1] = name_of(q)
+    end
+  end
+  return names
+end
+
+-- A record goes, and all that belongs to it.
+function flow.drop(q, id, head)
+  if head[LINKED] == 1 then
+    for _, part in ipairs({ ':D:', ':O:', ':B:' }) do
+      q.unlink[#q.unlink + 1] = q.root .. part .. id
+    end
+    put(q.zrem, q.L, id)
+    if not ENDS[head[STATE]] then
+      flow.note_end(q, id, head, true)
+    elseif redis.call('HEXISTS', q.y, text(head[SEQ])) == 0 then
+      q.unlink[#q.unlink + 1] = flow.links(q, head[SEQ])
+    end
+  end
+  if head[SIGNALS] > 0 then
+    q.unlink[#q.unlink + 1] = q.root .. ':S:' .. id
+  end
+  if head[STREAMED] == 1 then
+    q.unlink[#q.unlink + 1] = q.root .. ':p:' .. id
+    put(q.hdel, q.q, id)
+  end
+end

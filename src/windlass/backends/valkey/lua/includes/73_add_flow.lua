@@ -1,0 +1,117 @@
+-- Adding flows: jobs first, then their edges. A job of a flow is {as in `70_add.lua`, 0 plain | 1 linked | 2 born
+-- blocked, edges {queue, id, on failure, ...}, parent {queue, id, on failure} or 0, links {queue, id, sequence, ...}}.
+
+-- Enters a new job that has a head of its own from the beginning.
+function flow.create(q, job, stored, seq, later)
+  local id, head = job[2], unpack_fresh(stored)
+  flow.widen(head)
+  head[LINKED] = 1
+  if job[10] == 2 then
+    head[STATE] = BLOCKED
+    note(q, E_BLOCKED, id, head)
+  elseif later then
+    note(q, E_SCHEDULED, id, head, head[DUE])
+  else
+    note_run(q, E_ENQUEUED, id, head[TASK])
+  end
+  q.heads[id] = head
+  put(q.zadd, q.i, seq, id)
+  enter(q, id, head)
+  count(q, 'enqueued', head[TASK])
+  return { 0, head[STATE], head[ENQUEUED], head[DUE] }
+end
+
+function flow.name_of_dependent(q, id, head)
+  return text(head[SEQ]) .. ':' .. name_of(q) .. ':' .. id
+end
+
+-- Makes an edge, closed at once when the child has ended. Returns the edge (nil: it was there before), and whether
+-- the child is yet to be linked.
+function flow.make(queues, q, id, head, name, child_id, on)
+  local child, key = name .. ':' .. child_id, q.root .. ':D:' .. id
+  if redis.call('HEXISTS', key, child) == 1 then
+    return nil, redis.call('SISMEMBER', q.root .. ':O:' .. id, child) == 1
+      and redis.call('ZSCORE', q.L, id) ~= false
+  end
+  flow.mark(q, id, head)
+  local edge = { redis.call('HLEN', key), 0, on, EDGE_OPEN, 'json', '', '', 0 }
+  local there = flow.reach(queues, name)
+  local fate = there and flow.link(there, child_id, flow.name_of_dependent(q, id, head))
+  if type(fate) == 'table' then
+    return flow.close_edge(q, id, child, edge, fate), false
+  end
+  if fate then
+    edge[EDGE_SEQ] = there.heads[child_id][SEQ]
+  end
+  flow.write_edge(q, id, child, edge, '')
+  redis.call('SADD', q.root .. ':O:' .. id, child)
+  return edge, not fate
+end
+
+function flow.wait_for_links(q, id)
+  redis.call('ZADD', q.L, q.now, id)
+end
+
+-- Makes the edges of a job; returns the positions of those whose children are yet to be linked.
+function flow.make_edges(queues, q, job, fresh)
+  local id, edges, left = job[2], job[11], {}
+  local head = head_of(q, id)
+  for at = 1, #edges, 3 do
+    local _, unlinked = flow.make(queues, q, id, head, edges[at], edges[at + 1], edges[at + 2])
+    if unlinked then
+      left[#left + 1] = at
+    end
+  end
+  if #left > 0 then
+    flow.wait_for_links(q, id)
+  end
+  if fresh and head[STATE] == BLOCKED then
+    settle_down(q)
+    flow.review(q, id, head)
+  end
+  return left
+end
+
+-- Makes a parent wait for a child. Returns the parent's sequence (0: it cannot wait any more) and 1 when the child is
+-- yet to be linked.
+function flow.adopt(queues, q, id, name, child_id, on)
+  local head = head_of(q, id)
+  if not head or ENDS[head[STATE]] then
+    return { 0, 0 }
+  end
+  settle_down(q)
+  local edge, unlinked = flow.make(queues, q, id, head, name, child_id, on)
+  settle_down(q)
+  if unlinked then
+    flow.wait_for_links(q, id)
+  end
+  if edge then
+    if edge[EDGE_STATUS] == EDGE_OPEN or flow.is_broken(edge) then
+      flow.block(q, id, head)
+    end
+    if edge[EDGE_STATUS] ~= EDGE_OPEN then
+      flow.after_edge(q, id, head, name .. ':' .. child_id, edge)
+    end
+  end
+  return { head[SEQ], unlinked and 1 or 0 }
+end
+
+-- Links a job to dependents of other slots: 1 for each that will be told, 0 when there is no such job, or its fate.
+function flow.link_all(q, id, links)
+  local answers = {}
+  for at = 1, #links, 3 do
+    local fate = flow.link(q, id, text(links[at + 2]) .. ':' .. links[at] .. ':' .. links[at + 1])
+    answers[#answers + 1] = fate == true and 1 or fate or 0
+  end
+  return answers
+end
+
+-- What adding an id would answer: 0 the same request again, 1 duplicate, 2 cached, 3 it would be added, 4 only the id
+-- is kept.
+function flow.foresee(q, id, head, request_id)
+  if head then
+    return outcome_of(q, id, head, request_id) or 3
+  end
+  local kept = redis.call('ZSCORE', q.k, id)
+  return kept and tonumber(kept) > q.now and 4 or 3
+end
