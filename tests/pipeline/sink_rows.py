@@ -51,10 +51,12 @@ def disturbed(folder: str) -> Callable[[Batches], Batches]:
                 continue
             if task % 2 == 0:
                 raise RuntimeError("this task fails once")
-            deadline = time.monotonic() + 120
-            while task == LAGGARD and not Path(folder, f"task-{task}-1").exists():
-                assert time.monotonic() < deadline, "no copy of this task was started"
-                time.sleep(0.05)
+            if task == LAGGARD:
+                deadline = time.monotonic() + 120
+                while not Path(folder, f"task-{task}-1").exists():
+                    assert time.monotonic() < deadline, "no copy of this task was started"
+                    time.sleep(0.05)
+                Path(folder, "side-by-side").touch()
 
     return apply
 

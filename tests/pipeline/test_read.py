@@ -43,7 +43,7 @@ def filled(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Ite
 
 
 def invoke(*arguments: object) -> Result:
-    return CliRunner().invoke(command, [str(argument) for argument in arguments])
+    return CliRunner(env={"COLUMNS": "160"}).invoke(command, [str(argument) for argument in arguments])
 
 
 # --- gold -------------------------------------------------------------------------------------------------
