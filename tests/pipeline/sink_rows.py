@@ -29,7 +29,7 @@ CONF = {
 Batches = Iterator["pa.RecordBatch"]
 
 
-def disturbed(folder: str) -> Callable[[Batches], Batches]:
+def disturbed(folder: str, patience_s: float) -> Callable[[Batches], Batches]:
     """What each task does to its rows: hand them on, with an accident after the first batch."""
 
     def apply(batches: Batches) -> Batches:
@@ -52,7 +52,11 @@ def disturbed(folder: str) -> Callable[[Batches], Batches]:
             if task % 2 == 0:
                 raise RuntimeError("this task fails once")
             if task == LAGGARD:
+<<<<<<< HEAD
                 deadline = time.monotonic() + 120
+=======
+                deadline = time.monotonic() + patience_s
+>>>>>>> spark
                 while not Path(folder, f"task-{task}-1").exists():
                     assert time.monotonic() < deadline, "no copy of this task was started"
                     time.sleep(0.05)
@@ -64,7 +68,8 @@ def disturbed(folder: str) -> Callable[[Batches], Batches]:
 def main(url: str, rows: str, folder: str) -> None:
     assert ".zip" in windlass.__file__, windlass.__file__
     with session(SessionOptions(conf=CONF)) as spark:
-        frame = spark.range(0, int(rows), numPartitions=TASKS).mapInArrow(disturbed(folder), "id long")
+        change = disturbed(folder, patience_s=120 + int(rows) / 500)  # a copy comes when others are done
+        frame = spark.range(0, int(rows), numPartitions=TASKS).mapInArrow(change, "id long")
         options = {"url": url, "queue": "mail", "task": "sold", "keys": "id"}
         frame.write.format("windlass").options(**options).mode("append").save()
 

@@ -123,7 +123,7 @@ def test_the_pipeline_runs_on_a_standalone_cluster(
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(max(400, ROWS // 500))
+@pytest.mark.timeout(max(400, ROWS // 300))
 @pytest.mark.feature("Q11")
 @pytest.mark.parametrize("backend_name", [os.environ.get("WINDLASS_TEST_SINK_STORE", "sqlite")])
 def test_rows_are_jobs_once_although_tasks_fail_and_run_twice(
@@ -138,7 +138,7 @@ def test_rows_are_jobs_once_although_tasks_fail_and_run_twice(
         try:
             submit(cluster, tmp_path, url, str(ROWS), str(marks))
             written = time.monotonic()
-            worker.until(lambda _: completed(bench) >= ROWS, timeout=max(120, ROWS / 1_000))
+            worker.until(lambda _: completed(bench) >= ROWS, timeout=max(120, ROWS / 400))
             drained = time.monotonic()
             worker.end()
             assert worker.wait(60) == 0, worker.output[-3000:]
@@ -167,7 +167,7 @@ def submit(cluster: Cluster, folder: Path, *arguments: str) -> None:
     env = {"PYTHONPATH": "", "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
     driver = Process([*command, sink_rows.__file__, *arguments], folder / "driver.log", env)
     try:
-        assert driver.wait(max(240, ROWS / 1_000)) == 0, driver.output[-4000:]
+        assert driver.wait(max(240, ROWS / 400)) == 0, driver.output[-4000:]
     finally:
         driver.reap()
 

@@ -180,7 +180,7 @@ def test_a_merged_day_is_within_two_percent_of_the_exact_percentiles(spark: Spar
     ]
     early, late = (rollups.attempt_parts(silver(spark, *rows[at::2])) for at in (0, 1))
     stored = rollups.rollups_of(early).where("grain = 'day'")
-    both = rollups.with_stored(late, stored, "day")
+    both = rollups.with_stored(late, stored)
     day = rollups.rollups_of(both).where("grain = 'day'").collect()[0]
     assert (day.attempts, day.wait_sum_ms, day.wait_max_ms) == (1_500, sum(waits), max(waits))
     for name, per_mille in h.PERCENTILES.items():
@@ -205,9 +205,7 @@ def test_stored_rollups_meet_new_ones_without_a_trace(spark: SparkSession) -> No
         for n in range(9)
     ]
     early, late = (rollups.attempt_parts(silver(spark, *part)) for part in (rows[:5], rows[5:]))
-    both = late
-    for grain in schemas.GRAINS:
-        both = rollups.with_stored(both, rollups.rollups_of(early).where(f"grain = '{grain}'"), grain)
+    both = rollups.with_stored(late, rollups.rollups_of(early))
     at_once = rollups.rollups_of(rollups.attempt_parts(silver(spark, *rows)))
     assert rows_of(rollups.rollups_of(both)) == rows_of(at_once)
 

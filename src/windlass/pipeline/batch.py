@@ -246,11 +246,9 @@ class Batch:
     def _rollups(self, fresh: DataFrame, dates: set[str]) -> list[Staged]:
         """Minute, hour and day in one pass: parts of the batch plus the rows of the dates that they touch."""
         parts = rollups.attempt_parts(fresh)
-        old: dict[str, list[FileEntry]] = {}
-        for grain, table in schemas.ROLLUPS.items():
-            old[grain] = self.lake.state.of(table, dates)
-            if old[grain]:
-                parts = rollups.with_stored(parts, self.bench.read(table, old[grain]), grain)
+        old = {grain: self.lake.state.of(table, dates) for grain, table in schemas.ROLLUPS.items()}
+        if any(old.values()):
+            parts = rollups.with_stored(parts, self.bench.read_rollups(old))
         merged = rollups.rollups_of(parts)
         merged.write.partitionBy("grain", "date").parquet(self.bench.txn.target("rollups"))
         folder = self.bench.txn.folder("rollups")

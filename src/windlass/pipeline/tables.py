@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 
 from windlass.pipeline.lake import FileEntry, Lake, Transaction
-from windlass.pipeline.schemas import Table
+from windlass.pipeline.schemas import GOLD_MINUTE, Table
 
 #: Rows that one file should hold at most when a change writes many.
 ROWS_PER_FILE = 1_000_000
@@ -81,6 +82,14 @@ class Workbench:
             return self.spark.createDataFrame([], table.spark)
         self.ledger.note_read(entries)
         return read_files(self.spark, table, self.lake.root, self.lake.paths(entries))
+
+    def read_rollups(self, entries: Mapping[str, Sequence[FileEntry]]) -> DataFrame:
+        """Some files of the roll-ups, by grain, in one scan; ``grain`` is the name of each row's."""
+        files = [entry for of_grain in entries.values() for entry in of_grain]
+        self.ledger.note_read(files)
+        rows = self.spark.read.schema(GOLD_MINUTE.spark).parquet(*self.lake.paths(files))
+        grain = F.regexp_extract(F.col("_metadata.file_path"), r"/gold/(\w+)/date=[^/]+/[^/]+$", 1)
+        return rows.withColumn("grain", grain)
 
     def stage(self, rows: DataFrame, name: str, files: int | None = 1) -> str:
         """Write ``rows`` under ``date=`` folders, in ``files`` files per date (None: one per task)."""

@@ -74,17 +74,22 @@ def _spread(rows: DataFrame, grains: Sequence[str]) -> DataFrame:
     return rows.withColumn("grain", lengths).withColumn("window_start", start)
 
 
-def with_stored(parts: Parts, rollup: DataFrame, grain: str) -> Parts:
-    """``parts`` and stored roll-ups of one grain."""
-    keyed = rollup.withColumn("grain", F.lit(GRAIN_MS[grain]).cast("long"))
+def with_stored(parts: Parts, rollups: DataFrame) -> Parts:
+    """``parts`` and stored roll-ups of any grain, which ``grain`` names."""
+    keyed = rollups.withColumn("grain", _lengths())
     totals = parts.totals.unionByName(keyed.select(*_KEYS, *_SUMS, *_MAXES))
-    others = parts.other_cells
-    for number, measure in enumerate(schemas.MEASURES):
-        entries = keyed.select(*_KEYS, F.inline(f"{measure}_hist"))
-        code = (F.col("bucket") + number * _MEASURE_STEP).alias("code")
-        cells = entries.select(*_KEYS, code, "count")
-        others = cells if others is None else others.unionByName(cells)
-    return Parts(totals, parts.minute_cells, others)
+    entries = ", ".join(
+        f"transform({m}_hist, e -> named_struct('code', e.bucket + {n * _MEASURE_STEP}, 'count', e.count))"
+        for n, m in enumerate(schemas.MEASURES)
+    )
+    return Parts(totals, parts.minute_cells, keyed.select(*_KEYS, F.inline(F.expr(f"concat({entries})"))))
+
+
+def _lengths() -> Column:
+    """``grain`` as a length instead of a name."""
+    return F.coalesce(
+        *(F.when(F.col("grain") == name, F.lit(ms).cast("long")) for name, ms in GRAIN_MS.items())
+    )
 
 
 def rollups_of(parts: Parts) -> DataFrame:
