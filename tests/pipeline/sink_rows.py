@@ -52,11 +52,7 @@ def disturbed(folder: str, patience_s: float) -> Callable[[Batches], Batches]:
             if task % 2 == 0:
                 raise RuntimeError("this task fails once")
             if task == LAGGARD:
-<<<<<<< HEAD
-                deadline = time.monotonic() + 120
-=======
                 deadline = time.monotonic() + patience_s
->>>>>>> spark
                 while not Path(folder, f"task-{task}-1").exists():
                     assert time.monotonic() < deadline, "no copy of this task was started"
                     time.sleep(0.05)
