@@ -22,6 +22,7 @@ from tests.backends.valkey.servers import (
 from tests.backends.valkey.support import add, claim, complete, new, opened
 from tests.unit.app.support import Tally, work_off, working
 from windlass import Job, JobState, Queue, Windlass
+from windlass.backend import flows as fl
 from windlass.backend import metrics as mq
 from windlass.backend import requests as rq
 from windlass.backend import schedules as sq
@@ -322,11 +323,20 @@ async def _everything(store: ValkeyBackend, jobs: list[JobRecord], now_ms: int) 
     ends = list(Outcome)
     items = [
         Settlement(
-            queue=job.queue, id=job.id, token=job.token or "", outcome=ends[n % len(ends)], result=b"1"
+            queue=job.queue,
+            id=job.id,
+            token=job.token or "",
+            outcome=ends[n % len(ends)],
+            result=b"1",
+            signal="go",
         )
         for n, job in enumerate(jobs[:8])
     ]
     await store.execute(rq.Settle(items=items, now_ms=now_ms))
+    for item in items:
+        if item.outcome is Outcome.SUSPEND:
+            signal = fl.Signal(ref=JobRef(item.queue, item.id), name="go", data=b"1", now_ms=now_ms)
+            await store.execute(signal)
     await store.execute(rq.Recover(now_ms=now_ms + 40_000))
     await store.execute(rq.Beat(worker=WorkerInfo(id="w"), now_ms=now_ms))
     await store.execute(rq.CommandWorker(worker="w", action="quiet", id="c", now_ms=now_ms))
