@@ -8,7 +8,6 @@ import pytest
 
 from windlass import AddOutcome, ConfigError, Job, Unique, content_id
 from windlass.testing.conformance.harness import Harness
-from windlass.testing.conformance.needs import needs
 from windlass.testing.conformance.stage import QUEUE, Gate, Stage
 
 NEEDS = "unique"
@@ -112,7 +111,6 @@ async def test_until_start_allows_the_next_while_one_runs(harness: Harness) -> N
         assert inner == [AddOutcome.QUEUED]
 
 
-@needs("flows")
 @pytest.mark.feature("D8")
 async def test_keep_last_runs_once_more_with_the_newest_data(harness: Harness) -> None:
     async with Stage(harness) as stage:

@@ -16,7 +16,6 @@ from windlass.core.states import JobState
 from windlass.core.unique import UniqueHolder
 from windlass.errors import DependencyError
 from windlass.testing.conformance.harness import LEASE_MS, QUEUE, START_MS, Harness
-from windlass.testing.conformance.needs import needs
 
 NEEDS = "unique"
 
@@ -266,7 +265,6 @@ async def test_a_replaced_job_says_so(harness: Harness) -> None:
 # --- keep_last --------------------------------------------------------------------------------------
 
 
-@needs("flows")
 @pytest.mark.feature("D8")
 async def test_keep_last_keeps_one_more_job_behind_the_one_that_runs(harness: Harness) -> None:
     options = unique("keep_last")
@@ -288,7 +286,6 @@ async def test_keep_last_keeps_one_more_job_behind_the_one_that_runs(harness: Ha
     assert (await add(harness, "d", options)).state is JobState.WAITING
 
 
-@needs("flows")
 @pytest.mark.feature("D8")
 async def test_repeating_an_add_that_is_kept_behind_answers_as_the_first_time(harness: Harness) -> None:
     options = unique("keep_last")
@@ -300,7 +297,6 @@ async def test_repeating_an_add_that_is_kept_behind_answers_as_the_first_time(ha
     assert await harness.events(after=mark) == []
 
 
-@needs("flows")
 @pytest.mark.feature("D3", "I2")
 async def test_a_flow_with_a_key_that_is_held(harness: Harness) -> None:
     """A job that is answered by its key is not made; a flow that would wait for it is refused whole."""
@@ -314,7 +310,6 @@ async def test_a_flow_with_a_key_that_is_held(harness: Harness) -> None:
     assert await harness.find("p") is None
 
 
-@needs("flows")
 @pytest.mark.feature("D8")
 async def test_keep_last_replaces_the_data_of_a_job_that_has_not_started(harness: Harness) -> None:
     options = unique("keep_last")
