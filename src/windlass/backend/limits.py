@@ -68,7 +68,7 @@ class Hold(Request[int], kw_only=True):
 
 
 class Limits(msgspec.Struct, kw_only=True):
-    """What was said about a queue and some of its groups."""
+    """What was said about a queue and some of its groups. A hold that has passed is told as 0."""
 
     queue: QueueLimits
     hold_until_ms: int

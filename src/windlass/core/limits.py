@@ -287,6 +287,11 @@ def fit(limits: GroupLimits, usage: Usage) -> None:
         usage.level = None
 
 
+def hold_left(until_ms: int, now_ms: int) -> int:
+    """Until when a hold lasts; 0 when it has passed."""
+    return until_ms if until_ms > now_ms else 0
+
+
 def is_idle(limits: GroupLimits, usage: Usage, now_ms: int) -> bool:
     """Whether a group without settings can be forgotten: no job, nothing used that still counts."""
     return (

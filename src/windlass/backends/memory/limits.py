@@ -212,11 +212,13 @@ class Gatekeeper:
             group = queue.groups.find(name) or Group(name)
             usage = group.usage
             settings[name] = GroupSettings(
-                limits=group.own, paused=usage.paused, hold_until_ms=usage.hold_until_ms
+                limits=group.own,
+                paused=usage.paused,
+                hold_until_ms=lm.hold_left(usage.hold_until_ms, scribe.now_ms),
             )
         return lrq.Limits(
             queue=queue.limits,
-            hold_until_ms=queue.hold_until_ms,
+            hold_until_ms=lm.hold_left(queue.hold_until_ms, scribe.now_ms),
             every_group=queue.groups.every,
             groups=settings,
         )

@@ -81,7 +81,7 @@ def prune(step: Step, request: rq.Prune) -> rq.Pruned:
     if ids:
         step.queues.no_kept_ids = None
     keys = step.run("unique_key_prune", step.now_ms, SCAN)
-    for num, _, _ in step.all("queue_specials"):
+    for (num,) in step.all("grp_queues"):
         step.gates.prune(num)
     workers = step.run("worker_prune", step.now_ms - WORKER_KEPT_MS)
     history, more_history = _trim_histories(step)

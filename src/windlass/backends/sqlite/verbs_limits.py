@@ -128,9 +128,16 @@ def get_limits(snap: Snapshot, request: lrq.GetLimits) -> lrq.Limits:
     for name in request.groups:
         group = GroupRow(snap.all, num, name)
         settings[name] = GroupSettings(
-            limits=group.own, paused=group.usage.paused, hold_until_ms=group.usage.hold_until_ms
+            limits=group.own,
+            paused=group.usage.paused,
+            hold_until_ms=lm.hold_left(group.usage.hold_until_ms, snap.now_ms),
         )
-    return lrq.Limits(queue=row.own, hold_until_ms=row.hold_until_ms, every_group=row.every, groups=settings)
+    return lrq.Limits(
+        queue=row.own,
+        hold_until_ms=lm.hold_left(row.hold_until_ms, snap.now_ms),
+        every_group=row.every,
+        groups=settings,
+    )
 
 
 def list_groups(snap: Snapshot, request: lrq.ListGroups) -> lrq.GroupPage:

@@ -464,6 +464,8 @@ async def test_a_group_on_hold_starts_nothing_before_its_time(harness: Harness) 
     settings = (await harness.do(lrq.GetLimits(queue=QUEUE, groups=("g",)))).groups["g"]
     assert settings == GroupSettings(hold_until_ms=START_MS + 500)
     harness.pass_ms(500)
+    settings = (await harness.do(lrq.GetLimits(queue=QUEUE, groups=("g",)))).groups["g"]
+    assert settings == GroupSettings()  # it has passed
     assert (await claimed(harness, 1))[0] == ["a"]
     await harness.do(lrq.Hold(queue=QUEUE, group="g", ms=500))
     assert await claimed(harness) == ([], 500)

@@ -31,6 +31,9 @@ DELETE FROM [grp] WHERE queue = ? AND name = ?
 -- name: grp_next
 SELECT name, next_ms FROM [grp] WHERE queue = ? AND next_ms IS NOT NULL ORDER BY next_ms, name LIMIT 1
 
+-- name: grp_queues
+SELECT DISTINCT queue FROM [grp]
+
 -- name: grp_idle
 SELECT name FROM [grp] WHERE queue = ? AND own IS NULL AND NOT paused AND next_ms IS NULL LIMIT ?
 
