@@ -81,7 +81,7 @@ class BareCalls:
             )
             done += len(ends) // 6
             ends = []
-            for place, at in enumerate(range(5, len(answer), 3)):
+            for place, at in enumerate(range(6, len(answer), 3)):
                 ends += [1, answer[at].decode(), f"{claim_id}.{place}", 1, 0, 0]
             if not ends:
                 break
