@@ -39,7 +39,7 @@ MOMENTS_S = 4.0
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1_200)
 @pytest.mark.feature("Q2", "Q3", "Q11")
 def test_a_driver_killed_ten_times_leaves_what_an_undisturbed_one_does(
     spark: SparkSession, bench: Bench, tmp_path: Path
