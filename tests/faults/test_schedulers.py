@@ -23,6 +23,7 @@ backend_name = "sqlite"
 
 
 @pytest.mark.feature("B8", "B12", "B13")
+@pytest.mark.serial
 async def test_five_processes_fire_every_second_of_an_hour_once_though_two_are_killed(tmp_path: Path) -> None:
     rng = random.Random(2_026)
     async with staged(tmp_path) as stage:
