@@ -54,7 +54,6 @@ class FlowPlan:
         self._pairs: dict[tuple[JobRef, JobRef], _Seen] = {}
         #: Same-request parents -> their children, for flows that are written in several steps.
         self._born: dict[int, list[Dependency]] = {}
-        self._children: set[JobRef] = set()
 
     def ref(self, at: int) -> JobRef:
         return self._refs[at]
@@ -97,7 +96,6 @@ class FlowPlan:
                 if dependency.ref not in self._fresh and not self._seen[dependency.ref].state:
                     raise unknown_dependency(ref, dependency.ref)
                 graph.setdefault(ref, []).append(dependency.ref)
-                self._children.add(dependency.ref)
         for at in (*self._fresh.values(), *self._known):
             parent = self.jobs[at].parent
             if parent is not None:
@@ -151,10 +149,6 @@ class FlowPlan:
             for one in (*new.depends_on, *((new.parent,) if new.parent is not None else ()))
         )
 
-    def is_linked(self, at: int) -> bool:
-        """Whether some edge names the job."""
-        return self.jobs[at].parent is not None or self._refs[at] in self._children
-
     def _is_first(self, at: int) -> bool:
         """Whether the job's own edges count."""
         return self._fresh.get(self._refs[at]) == at or at in self._again
@@ -185,7 +179,6 @@ class FlowPlan:
             if parent is not None and parent.ref in self._fresh:
                 child = Dependency(*self._refs[at], parent.on_failure)
                 self._born.setdefault(self._fresh[parent.ref], []).append(child)
-                self._children.add(self._refs[at])
         first = [at for at in range(len(self.jobs)) if self.dependencies(at)]
         last = [at for at in range(len(self.jobs)) if not self.dependencies(at)]
         return first, last

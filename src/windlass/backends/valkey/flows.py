@@ -145,7 +145,7 @@ class _Adding:
         self, index: int, at: int, edges: list[Dependency], parent: Dependency | None
     ) -> tuple[Any, ...]:
         new, ref = self._jobs[at], self._plan.ref(at)
-        flag = 2 if edges else int(self._plan.is_linked(at))
+        flag = 2 if edges else int(new.parent is not None)
         flat = [part for one in edges for part in (one.queue, one.id, _ON_FAILURE.index(one.on_failure))]
         above: Any = 0
         if parent is not None:

@@ -9,14 +9,20 @@
 local now = now_from(args[1])
 local jobs, parents = unpack(cmsgpack.unpack(args[2]))
 local queues = open_all(keys, now)
-local answers, adopted, new, first = {}, {}, {}, 0
+local answers, adopted, unknown, new, first = {}, {}, {}, {}, 0
 prepare_add(queues, jobs)
 if #jobs > 0 then
-  first, new = take_numbers(queues, #jobs, true)
+  first, unknown = take_numbers(queues, #jobs)
 end
 for index, job in ipairs(jobs) do
   local answer = add_one(queues[job[1]], job, args[index + 2], first + index - 1)
   answers[index] = { answer == 0 and { 0, WAITING, now, 0 } or answer, 0, {}, { 0, 0 }, {} }
+end
+for _, index in ipairs(unknown) do
+  if queues[index].added then
+    redis.call('HSET', queues[index].root, 'known', 1)
+    new[#new + 1] = index
+  end
 end
 for index = 1, #keys do
   write_plain(queues[index])

@@ -25,13 +25,17 @@ function flow.name_of_dependent(q, id, head)
   return text(head[SEQ]) .. ':' .. name_of(q) .. ':' .. id
 end
 
+-- Whether a child may not know yet that it is waited for.
+function flow.is_unlinked(q, id, child)
+  return redis.call('SISMEMBER', q.root .. ':O:' .. id, child) == 1 and redis.call('ZSCORE', q.L, id) ~= false
+end
+
 -- Makes an edge, closed at once when the child has ended. Returns the edge (nil: it was there before), and whether
 -- the child is yet to be linked.
 function flow.make(queues, q, id, head, name, child_id, on)
   local child, key = name .. ':' .. child_id, q.root .. ':D:' .. id
   if redis.call('HEXISTS', key, child) == 1 then
-    return nil, redis.call('SISMEMBER', q.root .. ':O:' .. id, child) == 1
-      and redis.call('ZSCORE', q.L, id) ~= false
+    return nil, flow.is_unlinked(q, id, child)
   end
   flow.mark(q, id, head)
   local edge = { redis.call('HLEN', key), 0, on, EDGE_OPEN, 'json', '', '', 0 }
@@ -52,12 +56,18 @@ function flow.wait_for_links(q, id)
   redis.call('ZADD', q.L, q.now, id)
 end
 
--- Makes the edges of a job; returns the positions of those whose children are yet to be linked.
+-- Makes the edges of a job, unless the job was there before; returns the positions of those whose children are yet to be
+-- linked.
 function flow.make_edges(queues, q, job, fresh)
   local id, edges, left = job[2], job[11], {}
   local head = head_of(q, id)
   for at = 1, #edges, 3 do
-    local _, unlinked = flow.make(queues, q, id, head, edges[at], edges[at + 1], edges[at + 2])
+    local _, unlinked
+    if fresh then
+      _, unlinked = flow.make(queues, q, id, head, edges[at], edges[at + 1], edges[at + 2])
+    else
+      unlinked = flow.is_unlinked(q, id, edges[at] .. ':' .. edges[at + 1])
+    end
     if unlinked then
       left[#left + 1] = at
     end
