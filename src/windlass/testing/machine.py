@@ -167,7 +167,7 @@ class Twin:
                 await self.same(lrq.GetUniqueKey(queue=queue, key="k"))
 
     async def _look_at_edges(self, refs: list[JobRef]) -> None:
-        """Compare edges; those to a record that is gone, or that another followed, may be seen from one end only."""
+        """Compare edges; those to a record that is gone may be seen from one end only."""
         found = []
         for side in (0, 1):
             jobs = await self._answer(side, rq.GetJobs(refs=refs))
@@ -262,6 +262,14 @@ def _claimed(answer: Any) -> list[JobRecord]:
     return answer.jobs if isinstance(answer, rq.Claimed) else []
 
 
+def _kept_apart(new: NewJob) -> NewJob:
+    """The job with its edges in its own queue."""
+    new.depends_on = [Dependency(new.queue, one.id, one.on_failure) for one in new.depends_on]
+    if new.parent is not None:
+        new.parent = Dependency(new.queue, new.parent.id, new.parent.on_failure)
+    return new
+
+
 def _oldest(trimmed: Any) -> int:
     return int(trimmed[3])
 
@@ -272,8 +280,9 @@ Claim = tuple[str, list[tuple[str, int, int]], int, int]
 class Operations:
     """The steps that a model test chooses from, on one twin. Leases are picked by age: 0 is the newest."""
 
-    def __init__(self, twin: Twin) -> None:
+    def __init__(self, twin: Twin, *, apart: bool = False) -> None:
         self.twin = twin
+        self._apart = apart
         self._claims = 0
         self._streamed: dict[str, int] = {}
 
@@ -292,6 +301,8 @@ class Operations:
         if not self.twin.can("lifo"):
             for new in news:
                 new.options = msgspec.structs.replace(new.options, lifo=False)
+        if self._apart:
+            news = [_kept_apart(new) for new in news]
         await self.twin.same(rq.Add(jobs=news))
 
     def _new(
@@ -641,6 +652,7 @@ class Machine(RuleBasedStateMachine):
     """
 
     make_subject: Callable[[], Backend]
+    apart: bool = False
 
     def __init__(self) -> None:
         super().__init__()
@@ -649,7 +661,7 @@ class Machine(RuleBasedStateMachine):
         self.subject = type(self).make_subject()
         self._runner.run(self.subject.open())
         self.twin = Twin(MemoryBackend(), self.subject)
-        self.operations = Operations(self.twin)
+        self.operations = Operations(self.twin, apart=self.apart)
 
     @rule(step=_steps)
     def step(self, step: tuple[str, dict[str, Any]]) -> None:
@@ -670,7 +682,11 @@ class Machine(RuleBasedStateMachine):
             self._runner.close()
 
 
-def machine_for(make_subject: Callable[[], Backend]) -> type[Machine]:
+def machine_for(make_subject: Callable[[], Backend], *, apart: bool = False) -> type[Machine]:
     """A state machine that compares the memory store with what ``make_subject`` gives: a backend that is
-    not yet opened, on a store that nobody else uses. It is called once per example."""
-    return type("BoundMachine", (Machine,), {"make_subject": staticmethod(make_subject)})
+    not yet opened, on a store that nobody else uses. It is called once per example.
+
+    ``apart``: the store keeps queues in different places, so that what crosses between them takes several
+    steps. Then jobs depend on jobs of their own queue only: all else has the same end, but not the same events.
+    """
+    return type("BoundMachine", (Machine,), {"make_subject": staticmethod(make_subject), "apart": apart})

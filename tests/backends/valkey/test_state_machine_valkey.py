@@ -38,4 +38,4 @@ def test_a_deployment_does_what_the_memory_store_does(deployment: str) -> None:
         harness = make_harness(deployment)
         return harness.connect(harness.namespace)
 
-    run_state_machine_as_test(machine_for(make), settings=SETTINGS)
+    run_state_machine_as_test(machine_for(make, apart=deployment == "cluster"), settings=SETTINGS)
