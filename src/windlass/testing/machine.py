@@ -687,6 +687,6 @@ def machine_for(make_subject: Callable[[], Backend], *, apart: bool = False) -> 
     not yet opened, on a store that nobody else uses. It is called once per example.
 
     ``apart``: the store keeps queues in different places, so that what crosses between them takes several
-    steps. Then jobs depend on jobs of their own queue only: all else has the same end, but not the same events.
+    steps: it has the same end, but not the same events. Then jobs depend on jobs of their own queue only.
     """
     return type("BoundMachine", (Machine,), {"make_subject": staticmethod(make_subject), "apart": apart})
