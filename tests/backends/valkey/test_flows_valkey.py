@@ -168,6 +168,26 @@ async def test_b_000_11_a_flow_that_is_added_again_after_its_client_died_is_comp
         assert await _state(store, jobs[0]) is JobState.WAITING
 
 
+@pytest.mark.feature("I5")
+async def test_what_is_left_in_the_outboxes_of_several_queues_is_told(url: str) -> None:
+    async with opened(url, timeout=30) as store:
+        for queue in ("a", "b", "c"):
+            child = new(queue)
+            await add(store, child)
+            deps = [Dependency(queue, child.id)]
+            for _ in range(3):
+                await add(store, *(new(f"{queue}-top", depends_on=deps) for _ in range(400)))
+        jobs = await claim(store, "a", "b", "c")
+        await complete(store, *jobs)
+        relayed = await store.execute(fl.Relay(limit=500))
+        while relayed.more:
+            relayed = await store.execute(fl.Relay(limit=500))
+        for queue in ("a", "b", "c"):
+            counts = await store.execute(rq.CountJobs(queue=f"{queue}-top"))
+            assert counts[JobState.WAITING] == 1_200
+        assert await store.execute(fl.Relay()) == fl.Relayed(0)
+
+
 @pytest.mark.feature("I3")
 async def test_b_000_20_the_values_of_children_outlive_their_records(url: str) -> None:
     gone = StoredOptions(keep_completed=Keep(0, 0), result_ttl_ms=0)
