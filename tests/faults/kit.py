@@ -109,12 +109,12 @@ class Child:
 
 
 class Stage:
-    """One store file in one directory, its processes, and a client of it in the test itself."""
+    """One store (a file unless ``url`` says else), its processes, and a client of it in the test itself."""
 
-    def __init__(self, directory: Path, **options: object) -> None:
+    def __init__(self, directory: Path, url: str = "", **options: object) -> None:
         self.directory = directory
         query = "&".join(f"{name}={value}" for name, value in options.items())
-        self.url = f"sqlite:///{directory / 'jobs.db'}" + (f"?{query}" if query else "")
+        self.url = url or f"sqlite:///{directory / 'jobs.db'}" + (f"?{query}" if query else "")
         self.app = Windlass(self.url)
         self._children: list[Child] = []
 
@@ -207,9 +207,9 @@ async def check_books(app: Windlass, ids: list[str], queue: str = "q") -> Counte
 
 
 @asynccontextmanager
-async def staged(directory: Path, **options: object) -> AsyncIterator[Stage]:
+async def staged(directory: Path, url: str = "", **options: object) -> AsyncIterator[Stage]:
     """A stage that is cleared at the end: processes killed by their ids, the client closed."""
-    stage = Stage(directory, **options)
+    stage = Stage(directory, url, **options)
     try:
         async with stage.app:
             yield stage

@@ -12,8 +12,8 @@ TESTS = Path(__file__).parents[1]
 TRAPS = {"000": 27, "003": 11, "004": 18, "py": 8}
 FOLDERS = {"000": "backends/valkey"}
 #: Traps of features that do not exist yet; whoever builds one writes the test and takes its number out:
-#: flows (10, 11), ordering by key (12), global concurrency (15), debounce (24), groups (26).
-OPEN = {"000": {10, 11, 12, 15, 24, 26}}
+#: ordering by key (12), global concurrency (15), debounce (24), groups (26).
+OPEN = {"000": {12, 15, 24, 26}}
 
 
 @pytest.mark.parametrize("kind", TRAPS)

@@ -26,11 +26,13 @@ from windlass.backend import flows as fl
 from windlass.backend import metrics as mq
 from windlass.backend import requests as rq
 from windlass.backend import schedules as sq
+from windlass.backend import streams as sm
 from windlass.backend.store import Store
 from windlass.backends.valkey import ValkeyBackend, loader
 from windlass.backends.valkey.client import Client
 from windlass.backends.valkey.duties import WORKER_KEPT_MS
 from windlass.backends.valkey.functions import Functions
+from windlass.core.edges import Dependency, OnFailure
 from windlass.core.ids import new_id
 from windlass.core.job import JobRecord, JobRef, NewJob, WorkerInfo
 from windlass.core.metrics import KEPT_MS, MARKS_KEPT, MetricsRow
@@ -157,7 +159,7 @@ async def test_b_000_19_a_reader_of_events_that_keeps_its_place_misses_nothing(u
 
 @pytest.mark.feature("D5")
 async def test_b_000_20_a_result_outlives_the_wish_to_keep_no_records(app: Windlass, queue: Queue) -> None:
-    """The results of children are the flows' part of this trap."""
+    """The results of children are in ``test_flows_valkey.py``."""
     job = await queue.add("n", keep_completed=0, result_ttl=600)
     await work_off(app, "default", _ok)
     while (await app.store.execute(rq.Prune())).more:
@@ -210,7 +212,10 @@ async def test_b_000_13_a_day_after_the_last_job_nothing_of_any_job_is_left(depl
     async with opened(url_of(deployment), namespace := new_id(), timeout=30) as store:
         for turn in range(6):
             fields = {"priority": turn - 2, "delay_ms": turn % 2 * 5, "options": options}
-            await add(store, *(new(f"q{n % 3}", f"{turn}.{n}", **fields) for n in range(12)), now_ms=now_ms)
+            deps = [Dependency(f"q{n % 3}", f"{turn}.{n}", OnFailure.IGNORE) for n in range(12)]
+            first = new("q0", f"{turn}.all", options=options, depends_on=deps)
+            rest = [new(f"q{n % 3}", f"{turn}.{n}", **fields) for n in range(12)]
+            await add(store, first, *rest, now_ms=now_ms)
             now_ms += 10
             jobs = await claim(store, "q0", "q1", "q2", limit=10, now_ms=now_ms)
             await _everything(store, jobs, now_ms)
@@ -218,17 +223,18 @@ async def test_b_000_13_a_day_after_the_last_job_nothing_of_any_job_is_left(depl
         while jobs := await claim(store, "q0", "q1", "q2", now_ms=end_ms):
             await complete(store, *jobs, now_ms=end_ms)
         seen = set(_kinds(deployment, namespace))
+        assert not seen & {"b", "u", "x", "y", "L", "O"}, "nobody waits, nothing is untold"
         await _prune(store, end_ms + DAY_MS // 2)
         seen |= _kinds(deployment, namespace).keys()
         await _prune(store, end_ms + DAY_MS)
         left = _kinds(deployment, namespace)
-        wanted = {"j", "h", "v", "e", "k", "beats", "workers", "commands", "leaders"}
+        wanted = {"j", "h", "v", "e", "k", "D", "N", "S", "p", "q", "beats", "workers", "commands", "leaders"}
         assert wanted <= seen, "the test does too little"
         # What stays has a bound and belongs to queues: their names, lifetime counters and highest numbers.
         assert left.keys() == {"", "queues"}
         assert left[""] == 3 and left["queues"] == 1
         rows = await store.execute(rq.ReadCounters())
-        assert sum(row.total for row in rows if row.outcome == "enqueued") == 72
+        assert sum(row.total for row in rows if row.outcome == "enqueued") == 78
 
 
 @pytest.mark.feature("Q3", "B9")
@@ -320,6 +326,8 @@ async def _everything(store: ValkeyBackend, jobs: list[JobRecord], now_ms: int) 
     for job in jobs:
         ref = JobRef(job.queue, job.id)
         await store.execute(rq.Report(ref=ref, token=job.token, progress=b"1", logs=["x"], now_ms=now_ms))
+        output = sm.AppendStream(ref=ref, token=job.token or "", first=1, chunks=[b"1"], now_ms=now_ms)
+        await store.execute(output)
     ends = list(Outcome)
     items = [
         Settlement(

@@ -8,6 +8,7 @@ step, and only what is more than that step may do is left to the outbox.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
@@ -17,6 +18,9 @@ from windlass.backend import flows as fl
 from windlass.backends.valkey.session import Group, Session, together
 from windlass.core.edges import RELAY_STEP
 from windlass.core.job import JobRef
+from windlass.errors import StorageError
+
+log = logging.getLogger("windlass.valkey")
 
 #: A flow whose adding takes longer than this has lost the client that added it.
 LINKING_MS = 60_000
@@ -64,7 +68,7 @@ async def relay(session: Session, request: fl.Relay, now: str) -> fl.Relayed:
     names: list[str] = []
     for group in await session.all_groups():
         entries, late = await _outbox(session, group, now, 1)
-        names += [entry.queue for entry in entries]
+        names += group.names if entries else []
         if late:
             names += await _link_late(session, late, now)
     return await carry(session, names, now, request.limit)
@@ -73,12 +77,17 @@ async def relay(session: Session, request: fl.Relay, now: str) -> fl.Relayed:
 async def after(session: Session, names: Iterable[str], now: str) -> bool:
     """Tell at once what a request left in these outboxes, one step of it; whether something is left.
 
-    On one server the request itself has made that step.
+    On one server the request itself has made that step. A slot that cannot be reached now is left to the
+    duty: what was asked for is done.
     """
     wanted = list(names)
     if not wanted or session.client.settings.kind != "cluster":
         return bool(wanted)
-    return (await carry(session, wanted, now, RELAY_STEP)).more
+    try:
+        return (await carry(session, wanted, now, RELAY_STEP)).more
+    except StorageError as exc:
+        log.warning("dependents in other slots will be told later: %s", exc)
+        return True
 
 
 async def carry(session: Session, names: Iterable[str], now: str, limit: int) -> fl.Relayed:
@@ -86,23 +95,31 @@ async def carry(session: Session, names: Iterable[str], now: str, limit: int) ->
     pending = dict.fromkeys(names)
     count, room = 0, limit
     while pending:
-        entries: list[Entry] = []
-        for group in session.grouped(list(pending)):
-            found, _ = await _outbox(session, group, now, room - sum(len(one.dependents) for one in entries))
-            entries += found
-        if not entries and room > 0:
-            break
         if room <= 0:
             return fl.Relayed(count, more=True)
-        for name in pending.keys() - {entry.queue for entry in entries}:
-            del pending[name]
+        entries = await _next_entries(session, list(pending), now, room)
+        used = sum(max(len(entry.dependents), 1) for entry in entries)
+        if used < room:  # else there was no look at the others
+            pending = dict.fromkeys(entry.queue for entry in entries)
         tells = [Tell(one, entry.child, entry.fate) for entry in entries for one in entry.dependents]
         told, left = await tell(session, tells, now, room)
         await _take_out(session, entries)
         count += told
-        room -= max(told, len(tells), 1)
+        room -= max(told, used)
         pending.update(dict.fromkeys(left))
     return fl.Relayed(count)
+
+
+async def _next_entries(session: Session, names: list[str], now: str, room: int) -> list[Entry]:
+    """What comes next in these outboxes, for ``room`` dependents."""
+    entries: list[Entry] = []
+    for group in session.grouped(names):
+        found, _ = await _outbox(session, group, now, room)
+        entries += found
+        room -= sum(max(len(entry.dependents), 1) for entry in found)
+        if room <= 0:
+            break
+    return entries
 
 
 async def _outbox(session: Session, group: Group, now: str, room: int) -> tuple[list[Entry], list[JobRef]]:
