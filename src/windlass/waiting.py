@@ -125,15 +125,16 @@ class Waiters:
                     future.set_exception(error)
 
     async def _check(self, ids: list[str]) -> None:
-        # Who begins to wait while this is under way is not told: what is read may be older than that.
-        asked = [list(self._waiting.get(job_id, ())) for job_id in ids]
+        # What is read may be older than who begins to wait, or sees their job added, while this is under way:
+        # the former are told nothing, the latter not that their job does not exist.
+        asked = [dict(self._waiting.get(job_id, {})) for job_id in ids]
         records = await self._store.execute(rq.GetJobs(refs=[JobRef(self._queue, job_id) for job_id in ids]))
         for job_id, futures, record in zip(ids, asked, records, strict=True):
             waiting = self._waiting.get(job_id, {})
-            for future in futures:
+            for future, existed in futures.items():
                 if future.done() or future not in waiting:
                     continue
                 if record is not None and record.state in FINISHED:
                     future.set_result(record)
-                elif record is None and waiting[future]:
+                elif record is None and existed:
                     future.set_exception(JobNotFoundError(self._queue, job_id))

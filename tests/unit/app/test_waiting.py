@@ -81,6 +81,36 @@ async def test_the_waiter_listens_before_it_adds(app: Windlass, queue: Queue) ->
     assert listened == [True]
 
 
+@pytest.mark.feature("E2")
+async def test_a_read_from_before_the_add_does_not_say_that_the_job_is_missing(
+    app: Windlass, queue: Queue
+) -> None:
+    backend = watched(app)
+    inner, read, told = backend.execute, asyncio.Event(), asyncio.Event()
+
+    async def execute(request: rq.Request[Any]) -> Any:
+        answer = await inner(request)
+        if isinstance(request, rq.GetJobs):
+            read.set()
+            await told.wait()
+        return answer
+
+    waiters = queue._waiters_here()
+    future = await waiters.subscribe("late")
+    backend.execute = execute  # type: ignore[method-assign]
+    check = asyncio.create_task(waiters._check(["late"]))
+    await read.wait()
+    job = await queue.add("double", 4, job_id="late")
+    outcome = asyncio.create_task(waiters.outcome(job.ref, future, 5_000, added=True))
+    await asyncio.sleep(0)
+    told.set()
+    await check
+    assert not future.done()
+    await work_off(app, "default", _double)
+    assert (await outcome).state is JobState.COMPLETED
+    waiters.unsubscribe("late", future)
+
+
 @pytest.mark.feature("E4")
 async def test_a_completed_job_under_the_same_id_answers_from_its_result(app: Windlass, queue: Queue) -> None:
     runs: list[int] = []
