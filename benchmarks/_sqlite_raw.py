@@ -81,7 +81,7 @@ class RawStore:
         queue = self._model["queue"]
         pick = (
             f"SELECT seq, payload FROM {self._job} WHERE state = 'waiting' AND queue = ? "
-            "ORDER BY priority DESC, place LIMIT ?"
+            "ORDER BY priority DESC, turn, place LIMIT ?"
         )
         activate, complete = _ACTIVATE.format(job=self._job), _COMPLETE.format(job=self._job)
         held: list[tuple[str, int]] = []
