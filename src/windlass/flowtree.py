@@ -7,11 +7,11 @@ snapshot of one moment; each record is as it was when its level was read.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from windlass.backend import flows as fl
 from windlass.backend import requests as rq
-from windlass.core.edges import Edge, EdgeStatus
+from windlass.core.edges import FLOW_LIMIT, Edge, EdgeStatus
 from windlass.core.job import JobRecord, JobRef
 from windlass.core.outcome import CancelResult, Changed
 from windlass.core.states import JobState
@@ -171,3 +171,33 @@ async def remove_flow(queue: Queue, root: JobRef, force: bool) -> int:
             request = rq.RemoveJobs(refs=level[start : start + _BATCH], force=force)
             count += sum(item.status is Changed.OK for item in await queue.store.execute(request))
     return count
+
+
+class FlowVerbs:
+    """The part of ``Queue`` that looks at flows and ends them."""
+
+    if TYPE_CHECKING:
+        name: str
+
+    async def get_flow(self, job_id: str, *, depth: int = 100, limit: int = FLOW_LIMIT) -> JobNode:
+        """The job with all that it waits for, as a tree with states; see ``JobNode``.
+
+        A job that several others wait for stands below each of them. At most ``depth`` levels and ``limit``
+        nodes are read; ``node.truncated`` tells where there is more. ``JobNotFoundError`` when it is gone.
+        """
+        return await read_flow(cast("Queue", self), JobRef(self.name, job_id), depth, limit)
+
+    async def cancel_flow(self, job_id: str, reason: str = "") -> int:
+        """Cancel a job and all that it waits for, from the top down; returns how many were cancelled or told.
+
+        Jobs that somebody outside of the flow waits for are left alone.
+        """
+        return await cancel_flow(cast("Queue", self), JobRef(self.name, job_id), reason)
+
+    async def remove_flow(self, job_id: str, *, force: bool = False) -> int:
+        """Delete a job and all that it waits for, from the top down; returns how many.
+
+        Refused while one of them runs, unless ``force``. Jobs that somebody outside of the flow waits for are
+        left alone.
+        """
+        return await remove_flow(cast("Queue", self), JobRef(self.name, job_id), force)

@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, overload
 
 from windlass.backend import metrics as mq
 from windlass.backend import requests as rq
 from windlass.core.histogram import PERCENTILES
-from windlass.core.job import AttemptOutcome
+from windlass.core.job import AttemptOutcome, CounterRow, WorkerInfo
 from windlass.core.metrics import (
     RECORDS_PER_STEP,
     STEP_MS,
@@ -294,3 +294,82 @@ __all__ = [
     "roll_up",
     "stats_of",
 ]
+
+
+# --- the queue's own verbs --------------------------------------------------------------------------
+
+
+class MetricsVerbs:
+    """The part of ``Queue`` that shows figures."""
+
+    if TYPE_CHECKING:
+        name: str
+
+        @property
+        def store(self) -> Store: ...
+
+        async def get_workers(self) -> list[WorkerInfo]: ...
+
+    @overload
+    async def get_metrics(self) -> list[CounterRow]: ...
+    @overload
+    async def get_metrics(
+        self,
+        outcome: AttemptOutcome | str,
+        *,
+        step: Step = "minute",
+        task: str | None = None,
+        start: datetime | float | None = None,
+        end: datetime | float | None = None,
+    ) -> Metrics: ...
+    async def get_metrics(
+        self,
+        outcome: AttemptOutcome | str | None = None,
+        *,
+        step: Step = "minute",
+        task: str | None = None,
+        start: datetime | float | None = None,
+        end: datetime | float | None = None,
+    ) -> list[CounterRow] | Metrics:
+        """How often attempts ended in ``outcome`` ("completed", "failed", ...), per minute or hour.
+
+        By default of the last 24 hours. Without an outcome: lifetime counters per task and outcome
+        (``enqueued`` among them), which only grow.
+        """
+        if outcome is None:
+            return await self.store.execute(rq.ReadCounters(queue=self.name))
+        return await QueueMetrics(self.store, self.name).of_outcome(
+            outcome, step, task=task, start=start, end=end
+        )
+
+    async def get_rollups(
+        self,
+        step: Step = "minute",
+        *,
+        task: str | None = None,
+        start: datetime | float | None = None,
+        end: datetime | float | None = None,
+    ) -> list[MetricsRow]:
+        """What happened per window and task: counts by outcome, waits and run times with histograms."""
+        return await QueueMetrics(self.store, self.name).rows(step, task=task, start=start, end=end)
+
+    async def stats_for_task(self, name: str | None, period: Duration = 3_600) -> TaskStats:
+        """A task (None: all of the queue) over the last ``period``: totals, average, percentiles, rate."""
+        return await QueueMetrics(self.store, self.name).stats(name, period)
+
+    async def get_daily_totals(self, days: int = 30, *, timezone: str = "UTC") -> list[DayTotals]:
+        """Runs and failures per day, oldest first; the last entry is today so far."""
+        return await QueueMetrics(self.store, self.name).days(days, timezone)
+
+    async def get_latency(self) -> float:
+        """How many seconds the longest waiting job of the queue waits for a worker; 0 when none waits."""
+        for info in await self.store.execute(rq.ListQueues()):
+            if info.name == self.name and info.oldest_ready_ms is not None:
+                return max(self.store.clock.now_ms() - info.oldest_ready_ms, 0) / 1000
+        return 0.0
+
+    async def get_utilisation(self) -> float | None:
+        """Busy slots among all slots of the workers that serve this queue, 0 to 1; None without a worker."""
+        workers = await self.get_workers()
+        slots = sum(worker.concurrency for worker in workers)
+        return sum(worker.busy for worker in workers) / slots if slots else None

@@ -7,65 +7,55 @@ so a process that only produces needs no registration.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, Unpack, cast, overload
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, cast
 from weakref import WeakKeyDictionary
-
-import msgspec
 
 from windlass.backend import flows as fl
 from windlass.backend import requests as rq
 from windlass.backend.store import Store, check_changed
+from windlass.bulk import BulkVerbs
 from windlass.core.clock import SYSTEM_CLOCK
-from windlass.core.edges import FLOW_LIMIT
 from windlass.core.ids import check_queue_name, check_signal_name, check_task_name, new_id, new_ids
 from windlass.core.job import (
-    AttemptOutcome,
-    CounterRow,
     Event,
     JobRecord,
     JobRef,
     NewJob,
     WorkerInfo,
 )
-from windlass.core.metrics import MetricsRow, Step
-from windlass.core.options import Duration, JobOptions, StoredOptions, check_known, seconds_to_ms, to_unique
-from windlass.core.outcome import AddOutcome, CancelResult, Changed
-from windlass.core.schedules import Schedule
+from windlass.core.options import JobOptions, seconds_to_ms
+from windlass.core.outcome import AddOutcome, CancelResult
 from windlass.core.states import FINISHED, JobState
 from windlass.errors import (
     ConfigError,
     GroupFullError,
-    IllegalTransitionError,
     JobCancelledError,
     JobFailedError,
-    JobNotFoundError,
     MaxRetriesError,
     StorageError,
 )
 from windlass.feed import EventFeed, read_events
-from windlass.flowtree import JobNode, cancel_flow, read_flow, remove_flow
+from windlass.flowtree import FlowVerbs
 from windlass.hooks import Outgoing
 from windlass.job import Job
 from windlass.limits import KeyVerbs, LimitVerbs
-from windlass.metrics import DayTotals, Metrics, QueueMetrics, TaskStats
+from windlass.metrics import MetricsVerbs
 from windlass.output import StreamChunk, read_stream
 from windlass.payload import pack_data, unpack
-from windlass.schedules import ScheduleInfo, Schedules
-from windlass.search import Search, SearchOptions, States, find_chunks, find_page, to_states
-from windlass.serde import Codec, encode_payload, get_codec
+from windlass.plan import Plan, spread_out
+from windlass.schedules import Schedules, ScheduleVerbs
+from windlass.search import Search, States, find_page, to_states
+from windlass.serde import encode_payload, get_codec
 from windlass.waiting import Waiters
 
 if TYPE_CHECKING:
     from windlass.app import Windlass
     from windlass.backend.protocol import TransactionalBackend
 
-#: Jobs per atomic chunk of ``add_bulk`` and of other batches.
+#: Jobs per atomic chunk of ``add_bulk``, and per page.
 CHUNK = 1_000
-#: Changes of single jobs that are under way at once in a bulk change.
-_AT_ONCE = 100
 #: An ``add`` that fails within the first second is tried again after these pauses.
 _REPEAT_AFTER_MS = (20, 100)
 _REPEAT_WITHIN_MS = 1_000
@@ -77,15 +67,7 @@ class Page(list[Job[Any]]):
     cursor: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Cleaned:
-    """What ``clean`` removed."""
-
-    count: int
-    ids: list[str]
-
-
-class Queue(LimitVerbs, KeyVerbs):
+class Queue(BulkVerbs, FlowVerbs, KeyVerbs, LimitVerbs, MetricsVerbs, ScheduleVerbs):
     """A named queue of a store."""
 
     def __init__(
@@ -102,7 +84,7 @@ class Queue(LimitVerbs, KeyVerbs):
         self._owns_app = self.app is not url_or_app
         base = self.app.defaults
         self.defaults = defaults if isinstance(defaults, JobOptions) else base.merged(defaults or {})
-        self._plain = _Plan(self.defaults)
+        self._plain = Plan(self.defaults)
         self._feed: EventFeed | None = None
         self._schedules = Schedules(self, self.app.schedule_strategies)
         self._waiters: WeakKeyDictionary[asyncio.AbstractEventLoop, Waiters] = WeakKeyDictionary()
@@ -142,7 +124,7 @@ class Queue(LimitVerbs, KeyVerbs):
         if "children" in options or "then" in options:
             return await self._add_tree(name, data, options)
         check_task_name(name)
-        plan = _Plan(self.defaults.merged(options)) if options else self._plain
+        plan = Plan(self.defaults.merged(options)) if options else self._plain
         return await self.add_planned(name, self.encode(pack_data(data)), plan)
 
     async def _add_tree(self, name: str, data: Any, options: dict[str, Any]) -> Job[Any]:
@@ -167,7 +149,7 @@ class Queue(LimitVerbs, KeyVerbs):
             for (name, payload, plan), fresh_id in zip(planned, ids, strict=True)
         ]
         if spread:
-            _spread(news, seconds_to_ms(spread, "spread"))
+            spread_out(news, seconds_to_ms(spread, "spread"))
         return await self.add_new(news)
 
     async def add_and_wait(
@@ -182,11 +164,11 @@ class Queue(LimitVerbs, KeyVerbs):
         timeout_ms = None if timeout is None else seconds_to_ms(timeout, "timeout")
         options.setdefault("result_ttl", max((timeout_ms or 0) / 1000, 60))
         return await self.call_planned(
-            name, self.encode(pack_data(data)), _Plan(self.defaults.merged(options)), timeout
+            name, self.encode(pack_data(data)), Plan(self.defaults.merged(options)), timeout
         )
 
     async def call_planned(
-        self, name: str, payload: bytes, plan: _Plan, timeout: float | timedelta | None
+        self, name: str, payload: bytes, plan: Plan, timeout: float | timedelta | None
     ) -> Any:
         """``add_and_wait`` for arguments that are already encoded."""
         timeout_ms = None if timeout is None else seconds_to_ms(timeout, "timeout")
@@ -203,7 +185,7 @@ class Queue(LimitVerbs, KeyVerbs):
         finally:
             waiters.unsubscribe(job_id, future)
 
-    async def add_planned(self, name: str, payload: bytes, plan: _Plan) -> Job[Any]:
+    async def add_planned(self, name: str, payload: bytes, plan: Plan) -> Job[Any]:
         """Add one job whose arguments are encoded and whose options are checked."""
         return (await self.add_new([plan.new_job(self, name, payload, new_id())]))[0]
 
@@ -255,7 +237,7 @@ class Queue(LimitVerbs, KeyVerbs):
     def prepare(self, name: str, data: Any = None, **options: Any) -> NewJob:
         """A checked and encoded job that is not added yet."""
         check_task_name(name)
-        plan = _Plan(self.defaults.merged(options)) if options else self._plain
+        plan = Plan(self.defaults.merged(options)) if options else self._plain
         return plan.new_job(self, name, self.encode(pack_data(data)), new_id())
 
     def add_in_transaction(self, connection: Any, /, name: str, data: Any = None, **options: Any) -> Job[Any]:
@@ -278,11 +260,11 @@ class Queue(LimitVerbs, KeyVerbs):
         hooks = self.app.hooks
         return send() if hooks.enqueue is None else hooks.enqueue_now(outgoing, send)
 
-    def _plan_item(self, item: Mapping[str, Any]) -> tuple[str, bytes, _Plan]:
+    def _plan_item(self, item: Mapping[str, Any]) -> tuple[str, bytes, Plan]:
         if not isinstance(item, Mapping) or "name" not in item:
             raise ConfigError("jobs", 'objects like {"name": ..., "data": ..., **options}', item)
         options = {key: value for key, value in item.items() if key not in ("name", "data")}
-        plan = _Plan(self.defaults.merged(options)) if options else self._plain
+        plan = Plan(self.defaults.merged(options)) if options else self._plain
         return check_task_name(item["name"]), self.encode(pack_data(item.get("data"))), plan
 
     def encode(self, packed: dict[str, Any]) -> bytes:
@@ -410,113 +392,6 @@ class Queue(LimitVerbs, KeyVerbs):
         workers = await self.store.execute(rq.ListWorkers())
         return [worker for worker in workers if self.name in worker.queues]
 
-    @overload
-    async def get_metrics(self) -> list[CounterRow]: ...
-    @overload
-    async def get_metrics(
-        self,
-        outcome: AttemptOutcome | str,
-        *,
-        step: Step = "minute",
-        task: str | None = None,
-        start: datetime | float | None = None,
-        end: datetime | float | None = None,
-    ) -> Metrics: ...
-    async def get_metrics(
-        self,
-        outcome: AttemptOutcome | str | None = None,
-        *,
-        step: Step = "minute",
-        task: str | None = None,
-        start: datetime | float | None = None,
-        end: datetime | float | None = None,
-    ) -> list[CounterRow] | Metrics:
-        """How often attempts ended in ``outcome`` ("completed", "failed", ...), per minute or hour.
-
-        By default of the last 24 hours. Without an outcome: lifetime counters per task and outcome
-        (``enqueued`` among them), which only grow.
-        """
-        if outcome is None:
-            return await self.store.execute(rq.ReadCounters(queue=self.name))
-        return await QueueMetrics(self.store, self.name).of_outcome(
-            outcome, step, task=task, start=start, end=end
-        )
-
-    async def get_rollups(
-        self,
-        step: Step = "minute",
-        *,
-        task: str | None = None,
-        start: datetime | float | None = None,
-        end: datetime | float | None = None,
-    ) -> list[MetricsRow]:
-        """What happened per window and task: counts by outcome, waits and run times with histograms."""
-        return await QueueMetrics(self.store, self.name).rows(step, task=task, start=start, end=end)
-
-    async def stats_for_task(self, name: str | None, period: Duration = 3_600) -> TaskStats:
-        """A task (None: all of the queue) over the last ``period``: totals, average, percentiles, rate."""
-        return await QueueMetrics(self.store, self.name).stats(name, period)
-
-    async def get_daily_totals(self, days: int = 30, *, timezone: str = "UTC") -> list[DayTotals]:
-        """Runs and failures per day, oldest first; the last entry is today so far."""
-        return await QueueMetrics(self.store, self.name).days(days, timezone)
-
-    async def get_latency(self) -> float:
-        """How many seconds the longest waiting job of the queue waits for a worker; 0 when none waits."""
-        for info in await self.store.execute(rq.ListQueues()):
-            if info.name == self.name and info.oldest_ready_ms is not None:
-                return max(self.store.clock.now_ms() - info.oldest_ready_ms, 0) / 1000
-        return 0.0
-
-    async def get_utilisation(self) -> float | None:
-        """Busy slots among all slots of the workers that serve this queue, 0 to 1; None without a worker."""
-        workers = await self.get_workers()
-        slots = sum(worker.concurrency for worker in workers)
-        return sum(worker.busy for worker in workers) / slots if slots else None
-
-    # --- schedules ---------------------------------------------------------------------------------------
-
-    async def upsert_job_scheduler(
-        self,
-        name: str,
-        schedule: Schedule | Mapping[str, Any],
-        template: Mapping[str, Any] | None = None,
-    ) -> ScheduleInfo:
-        """Make or change a schedule: ``{"cron": "*/5 * * * *", "timezone": ...}`` or ``{"every": 60}``.
-
-        ``template`` is ``{"name": task, "data": ..., "opts": {...}}``; the task's name is the schedule's
-        unless it says otherwise. A schedule whose rule stays the same keeps its next slot.
-        """
-        return await self._schedules.put(name, schedule, template)
-
-    async def get_job_scheduler(self, name: str) -> ScheduleInfo | None:
-        """The schedule of that name, or None."""
-        return await self._schedules.get(name)
-
-    async def get_job_schedulers(self) -> list[ScheduleInfo]:
-        """The queue's schedules, by name."""
-        return await self._schedules.list()
-
-    async def remove_job_scheduler(self, name: str) -> bool:
-        """Forget a schedule; False when there is none. Jobs that it made stay."""
-        return await self._schedules.remove(name)
-
-    async def pause_job_scheduler(self, name: str) -> None:
-        """Let its slots pass without a job, until it is resumed."""
-        await self._schedules.pause(name)
-
-    async def resume_job_scheduler(self, name: str) -> None:
-        """Undo ``pause_job_scheduler``. Slots that passed meanwhile are not made up for."""
-        await self._schedules.resume(name)
-
-    async def run_job_scheduler(self, name: str) -> Job[Any]:
-        """Add a schedule's job now, besides its slots."""
-        job_id = await self._schedules.run(name)
-        job = await self.get_job(job_id)
-        if job is None:
-            raise JobNotFoundError(self.name, job_id)
-        return job
-
     # --- change ------------------------------------------------------------------------------------------
 
     async def cancel(self, job_id: str, reason: str = "") -> CancelResult:
@@ -540,72 +415,6 @@ class Queue(LimitVerbs, KeyVerbs):
         result = (await self.store.execute(rq.RetryJobs(refs=[ref])))[0]
         check_changed(ref, result, "retry", "only finished or retrying jobs can be retried")
 
-    async def retry_jobs(
-        self, /, *, state: States = JobState.FAILED, count: int | None = None, **search: Unpack[SearchOptions]
-    ) -> int:
-        """Retry jobs in ``state`` (failed by default), oldest first; returns how many.
-
-        ``search`` says which of them: ``name``, ``tag``, ``error``, ``data``, as in ``search_jobs``.
-        """
-        done = 0
-        async for refs in self._chunks(state, search, count):
-            answers = await self.store.execute(rq.RetryJobs(refs=refs))
-            done += sum(answer.status is Changed.OK for answer in answers)
-        return done
-
-    async def remove_jobs(
-        self, /, *, state: States, count: int | None = None, **search: Unpack[SearchOptions]
-    ) -> int:
-        """Delete jobs in ``state``, oldest first; returns how many. Active ones are left alone.
-
-        ``search`` says which of them, as in ``search_jobs``.
-        """
-        done = 0
-        async for refs in self._chunks(state, search, count):
-            answers = await self.store.execute(rq.RemoveJobs(refs=refs))
-            done += sum(answer.status is Changed.OK for answer in answers)
-        return done
-
-    async def promote_jobs(
-        self,
-        /,
-        *,
-        state: States = (JobState.SCHEDULED, JobState.RETRYING),
-        count: int | None = None,
-        **search: Unpack[SearchOptions],
-    ) -> int:
-        """Make jobs that are due later ready now, oldest first; returns how many.
-
-        ``search`` says which of them, as in ``search_jobs``.
-        """
-        done = 0
-        async for refs in self._chunks(state, search, count):
-            for part in (refs[at : at + _AT_ONCE] for at in range(0, len(refs), _AT_ONCE)):
-                changes = [self.store.execute(rq.ChangeJob(ref=ref, delay_ms=0)) for ref in part]
-                done += sum(answer.status is Changed.OK for answer in await asyncio.gather(*changes))
-        return done
-
-    async def cancel_jobs(
-        self, /, *, state: States, reason: str = "", count: int | None = None, **search: Unpack[SearchOptions]
-    ) -> int:
-        """Cancel jobs in ``state``, oldest first; returns how many were cancelled or told to stop.
-
-        ``search`` says which of them, as in ``search_jobs``.
-        """
-        done = 0
-        async for refs in self._chunks(state, search, count):
-            answers = await self.store.execute(rq.CancelJobs(refs=refs, reason=reason))
-            done += sum(answer in (CancelResult.CANCELLED, CancelResult.CANCELLING) for answer in answers)
-        return done
-
-    def _chunks(self, state: States, search: SearchOptions, count: int | None) -> AsyncIterator[list[JobRef]]:
-        check_known(search, SearchOptions.__annotations__, "search option")
-        if not to_states(state):
-            raise ConfigError("state", "one or more states", state)
-        if count is not None and (isinstance(count, bool) or not isinstance(count, int) or count < 0):
-            raise ConfigError("count", "a whole number, or None for all", count)
-        return find_chunks(self.store, self.name, Search(state=state, **search), count)
-
     async def pause(self) -> None:
         """Give out no more jobs of this queue, on any worker. Jobs keep their state."""
         await self.store.execute(rq.PauseQueue(queue=self.name, paused=True))
@@ -619,79 +428,7 @@ class Queue(LimitVerbs, KeyVerbs):
         queues = await self.store.execute(rq.ListQueues())
         return any(info.name == self.name and info.paused for info in queues)
 
-    async def clean(
-        self,
-        grace: float | timedelta = 0,
-        limit: int = 1_000,
-        state: Iterable[JobState | str] | JobState | str = JobState.COMPLETED,
-    ) -> Cleaned:
-        """Remove up to ``limit`` jobs that are in ``state`` for longer than ``grace``, oldest first."""
-        states = to_states(state)
-        if not states or JobState.ACTIVE in states:
-            raise ConfigError("state", "one or more states other than active", state)
-        grace_ms = seconds_to_ms(grace, "grace")
-        removed: list[str] = []
-        while len(removed) < limit:
-            step = min(CHUNK, limit - len(removed))
-            request = rq.Purge(queue=self.name, states=states, grace_ms=grace_ms, limit=step)
-            purged = await self.store.execute(request)
-            removed += purged.ids
-            if purged.count < step:
-                break
-        return Cleaned(len(removed), removed)
-
-    async def drain(self, delayed: bool = False) -> int:
-        """Remove all waiting jobs, with ``delayed`` also those due later; returns how many."""
-        states = [JobState.WAITING, JobState.BLOCKED, JobState.PARKED]
-        if delayed:
-            states += [JobState.SCHEDULED, JobState.RETRYING, JobState.SUSPENDED]
-        return await self._purge_all(states)
-
-    async def obliterate(self, force: bool = False) -> int:
-        """Remove every job and the queue itself. Refused while jobs run, unless ``force``."""
-        counts = await self.get_job_counts()
-        if counts[JobState.ACTIVE] and not force:
-            raise IllegalTransitionError(
-                self.name,
-                "busy",
-                "obliterate the queue of",
-                f"{counts[JobState.ACTIVE]} jobs run; pass force=True",
-            )
-        return await self._purge_all(list(JobState), force=force, forget=True)
-
-    async def _purge_all(self, states: list[JobState], *, force: bool = False, forget: bool = False) -> int:
-        total = 0
-        while True:
-            request = rq.Purge(queue=self.name, states=states, force=force, forget=forget, limit=CHUNK)
-            purged = await self.store.execute(request)
-            total += purged.count
-            if purged.count < CHUNK:
-                return total
-
-    # --- flows, signals, live output -----------------------------------------------------------------------
-
-    async def get_flow(self, job_id: str, *, depth: int = 100, limit: int = FLOW_LIMIT) -> JobNode:
-        """The job with all that it waits for, as a tree with states; see ``JobNode``.
-
-        A job that several others wait for stands below each of them. At most ``depth`` levels and ``limit``
-        nodes are read; ``node.truncated`` tells where there is more. ``JobNotFoundError`` when it is gone.
-        """
-        return await read_flow(self, JobRef(self.name, job_id), depth, limit)
-
-    async def cancel_flow(self, job_id: str, reason: str = "") -> int:
-        """Cancel a job and all that it waits for, from the top down; returns how many were cancelled or told.
-
-        Jobs that somebody outside of the flow waits for are left alone.
-        """
-        return await cancel_flow(self, JobRef(self.name, job_id), reason)
-
-    async def remove_flow(self, job_id: str, *, force: bool = False) -> int:
-        """Delete a job and all that it waits for, from the top down; returns how many.
-
-        Refused while one of them runs, unless ``force``. Jobs that somebody outside of the flow waits for are
-        left alone.
-        """
-        return await remove_flow(self, JobRef(self.name, job_id), force)
+    # --- signals, live output -----------------------------------------------------------------------
 
     async def signal(self, job_id: str, name: str, data: Any = None) -> None:
         """Send a signal to a job: one that is suspended on ``name`` runs again, with ``job.signals[name]``.
@@ -759,64 +496,6 @@ class Queue(LimitVerbs, KeyVerbs):
         return jobs
 
 
-class _Plan:
-    """Checked options in the form that the store takes; made once, used for many jobs."""
-
-    __slots__ = ("delay_ms", "expires_in_ms", "job_id", "linked", "priority", "run_at_ms", "stored", "unique")
-
-    def __init__(self, options: JobOptions) -> None:
-        #: The options themselves, when they name other jobs.
-        self.linked = options if options.depends_on or options.parent is not None else None
-        self.stored: StoredOptions = options.stored()
-        self.unique = to_unique(options.unique)
-        if self.unique is not None and self.unique.key is not None:
-            fixed = self.unique.stored("", {})
-            self.stored, self.unique = msgspec.structs.replace(self.stored, unique=fixed), None
-        if options.result_codec is not None:
-            get_codec(options.result_codec)  # unknown names are refused now, not by the worker
-        self.priority = options.priority
-        self.delay_ms = options.delay_ms
-        self.run_at_ms = options.run_at_ms
-        self.expires_in_ms = options.expires_in_ms
-        self.job_id = options.job_id
-
-    def new_job(self, queue: Queue, name: str, payload: bytes, fresh_id: str) -> NewJob:
-        """A job to add. ``fresh_id`` names it unless the caller chose an id; it also names the request."""
-        stored = self.stored
-        if self.unique is not None:  # its key depends on the arguments
-            key = self.unique.stored(name, queue.app.arguments(name, payload))
-            stored = msgspec.structs.replace(stored, unique=key)
-        new = NewJob(
-            queue=queue.name,
-            id=self.job_id or fresh_id,
-            task=name,
-            payload=payload,
-            codec=queue.app.codec.name,
-            priority=self.priority,
-            options=stored,
-            delay_ms=self.delay_ms,
-            run_at_ms=self.run_at_ms,
-            expires_in_ms=self.expires_in_ms,
-            request_id=fresh_id,
-        )
-        if self.linked is not None:
-            new.depends_on, new.parent = self.linked.dependencies(queue.name)
-        return new
-
-
-Plan = _Plan
-
-
-def _spread(news: list[NewJob], span_ms: int) -> None:
-    """Make the jobs due one after the other, evenly over ``span_ms``."""
-    for index, new in enumerate(news):
-        later_ms = index * span_ms // len(news)
-        if new.run_at_ms is None:
-            new.delay_ms += later_ms
-        else:
-            new.run_at_ms += later_ms
-
-
 def _cursor(value: str | None) -> str | None:
     if value is not None and not (isinstance(value, str) and value.isdecimal() and len(value) < 20):
         raise ConfigError("cursor", "one that a page before returned", value)
@@ -836,4 +515,4 @@ def _payload_of(record: JobRecord) -> Any:
         return record.payload
 
 
-__all__ = ["Cleaned", "Codec", "Page", "Plan", "Queue"]
+__all__ = ["Page", "Queue"]

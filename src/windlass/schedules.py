@@ -24,12 +24,13 @@ from windlass.core.schedules import (
     slot_job,
     to_schedule,
 )
-from windlass.errors import ConfigError, ScheduleNotFoundError
+from windlass.errors import ConfigError, JobNotFoundError, ScheduleNotFoundError
 from windlass.payload import unpack
 from windlass.serde import get_codec
 
 if TYPE_CHECKING:
     from windlass.backend.store import Store
+    from windlass.job import Job
     from windlass.queue import Queue
 
 
@@ -250,3 +251,54 @@ class CodeSchedules:
 def _check_strategy(rule: Rule, strategies: Mapping[str, Strategy]) -> None:
     if rule.strategy is not None:
         check_known([rule.strategy], strategies, "schedule strategy")
+
+
+class ScheduleVerbs:
+    """The part of ``Queue`` that keeps its schedules."""
+
+    if TYPE_CHECKING:
+        name: str
+        _schedules: Schedules
+
+        async def get_job(self, job_id: str) -> Job[Any] | None: ...
+
+    async def upsert_job_scheduler(
+        self,
+        name: str,
+        schedule: Schedule | Mapping[str, Any],
+        template: Mapping[str, Any] | None = None,
+    ) -> ScheduleInfo:
+        """Make or change a schedule: ``{"cron": "*/5 * * * *", "timezone": ...}`` or ``{"every": 60}``.
+
+        ``template`` is ``{"name": task, "data": ..., "opts": {...}}``; the task's name is the schedule's
+        unless it says otherwise. A schedule whose rule stays the same keeps its next slot.
+        """
+        return await self._schedules.put(name, schedule, template)
+
+    async def get_job_scheduler(self, name: str) -> ScheduleInfo | None:
+        """The schedule of that name, or None."""
+        return await self._schedules.get(name)
+
+    async def get_job_schedulers(self) -> list[ScheduleInfo]:
+        """The queue's schedules, by name."""
+        return await self._schedules.list()
+
+    async def remove_job_scheduler(self, name: str) -> bool:
+        """Forget a schedule; False when there is none. Jobs that it made stay."""
+        return await self._schedules.remove(name)
+
+    async def pause_job_scheduler(self, name: str) -> None:
+        """Let its slots pass without a job, until it is resumed."""
+        await self._schedules.pause(name)
+
+    async def resume_job_scheduler(self, name: str) -> None:
+        """Undo ``pause_job_scheduler``. Slots that passed meanwhile are not made up for."""
+        await self._schedules.resume(name)
+
+    async def run_job_scheduler(self, name: str) -> Job[Any]:
+        """Add a schedule's job now, besides its slots."""
+        job_id = await self._schedules.run(name)
+        job = await self.get_job(job_id)
+        if job is None:
+            raise JobNotFoundError(self.name, job_id)
+        return job

@@ -24,7 +24,7 @@ from windlass.core.options import OPTION_NAMES, JobOptions, check_known
 from windlass.errors import ConfigError
 from windlass.flowtree import JobNode
 from windlass.payload import pack_data
-from windlass.queue import Plan
+from windlass.plan import Plan
 
 if TYPE_CHECKING:
     from windlass.app import Windlass

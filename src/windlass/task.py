@@ -16,7 +16,8 @@ from windlass.errors import ConfigError
 from windlass.inject import Needs
 from windlass.job import Job, encode_call
 from windlass.payload import pack_call
-from windlass.queue import Plan, Queue
+from windlass.plan import Plan
+from windlass.queue import Queue
 from windlass.signature import Signature
 from windlass.steps import Step
 

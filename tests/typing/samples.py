@@ -9,9 +9,10 @@ from __future__ import annotations
 from typing import Any, assert_type
 
 from windlass import Batch, Depends, Job, JobState, Queue, Windlass, Worker
+from windlass.bulk import Cleaned
 from windlass.core.job import Event
 from windlass.core.outcome import AddOutcome, CancelResult
-from windlass.queue import Cleaned, Page
+from windlass.queue import Page
 from windlass.sync import SyncJob
 
 app = Windlass("memory://")

@@ -1,0 +1,69 @@
+"""From checked options to the jobs that a store is given."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from windlass.core.job import NewJob
+from windlass.core.options import JobOptions, StoredOptions, to_unique
+from windlass.serde import get_codec
+
+if TYPE_CHECKING:
+    from windlass.queue import Queue
+
+
+class Plan:
+    """Checked options in the form that the store takes; made once, used for many jobs."""
+
+    __slots__ = ("delay_ms", "expires_in_ms", "job_id", "linked", "priority", "run_at_ms", "stored", "unique")
+
+    def __init__(self, options: JobOptions) -> None:
+        #: The options themselves, when they name other jobs.
+        self.linked = options if options.depends_on or options.parent is not None else None
+        self.stored: StoredOptions = options.stored()
+        self.unique = to_unique(options.unique)
+        if self.unique is not None and self.unique.key is not None:
+            fixed = self.unique.stored("", {})
+            self.stored, self.unique = msgspec.structs.replace(self.stored, unique=fixed), None
+        if options.result_codec is not None:
+            get_codec(options.result_codec)  # unknown names are refused now, not by the worker
+        self.priority = options.priority
+        self.delay_ms = options.delay_ms
+        self.run_at_ms = options.run_at_ms
+        self.expires_in_ms = options.expires_in_ms
+        self.job_id = options.job_id
+
+    def new_job(self, queue: Queue, name: str, payload: bytes, fresh_id: str) -> NewJob:
+        """A job to add. ``fresh_id`` names it unless the caller chose an id; it also names the request."""
+        stored = self.stored
+        if self.unique is not None:  # its key depends on the arguments
+            key = self.unique.stored(name, queue.app.arguments(name, payload))
+            stored = msgspec.structs.replace(stored, unique=key)
+        new = NewJob(
+            queue=queue.name,
+            id=self.job_id or fresh_id,
+            task=name,
+            payload=payload,
+            codec=queue.app.codec.name,
+            priority=self.priority,
+            options=stored,
+            delay_ms=self.delay_ms,
+            run_at_ms=self.run_at_ms,
+            expires_in_ms=self.expires_in_ms,
+            request_id=fresh_id,
+        )
+        if self.linked is not None:
+            new.depends_on, new.parent = self.linked.dependencies(queue.name)
+        return new
+
+
+def spread_out(news: list[NewJob], span_ms: int) -> None:
+    """Make the jobs due one after the other, evenly over ``span_ms``."""
+    for index, new in enumerate(news):
+        later_ms = index * span_ms // len(news)
+        if new.run_at_ms is None:
+            new.delay_ms += later_ms
+        else:
+            new.run_at_ms += later_ms
