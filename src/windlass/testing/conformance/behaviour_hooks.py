@@ -48,6 +48,7 @@ def connection(source: Annotated[str, Depends(pool)]) -> Iterator[str]:
         told.append("connection closed")
 
 
+@pytest.mark.feature("J25")
 async def test_hooks_run_around_an_enqueue_from_the_outside_in(harness: Harness) -> None:
     async with Stage(harness) as stage:
         told: list[str] = []
@@ -72,6 +73,7 @@ async def test_hooks_run_around_an_enqueue_from_the_outside_in(harness: Harness)
         assert [(await job.refresh()).priority for job in jobs] == [7, 7]
 
 
+@pytest.mark.feature("J25")
 async def test_an_enqueue_hook_can_refuse_and_then_nothing_is_added(harness: Harness) -> None:
     async with Stage(harness) as stage:
 
@@ -87,6 +89,7 @@ async def test_an_enqueue_hook_can_refuse_and_then_nothing_is_added(harness: Har
         assert await stage.queue.count() == 1
 
 
+@pytest.mark.feature("J25", "Q5")
 async def test_hooks_run_around_every_attempt_and_see_its_end(harness: Harness) -> None:
     async with Stage(harness) as stage:
         told: list[str] = []
@@ -123,6 +126,7 @@ async def test_hooks_run_around_every_attempt_and_see_its_end(harness: Harness) 
         assert ends == [("retrying", 0, "ValueError"), ("completed", 0, None)]
 
 
+@pytest.mark.feature("J25")
 async def test_a_hook_can_end_a_run_before_its_handler(harness: Harness) -> None:
     async with Stage(harness) as stage:
         ran: list[str] = []

@@ -189,7 +189,7 @@ async def test_a_job_without_a_trace_begins_one_of_its_own(harness: Harness) -> 
         assert spans[f"process {QUEUE} n"].parent is None
 
 
-@pytest.mark.feature("Q8")
+@pytest.mark.feature("Q8", "Q5")
 async def test_opentelemetry_counts_jobs_by_outcome(harness: Harness) -> None:
     async with Stage(harness) as stage:
         traced = Traced(stage)
@@ -211,7 +211,7 @@ async def test_opentelemetry_counts_jobs_by_outcome(harness: Harness) -> None:
         assert traced.counts("windlass.job.wait") == {(QUEUE, "good"): 2, (QUEUE, "bad"): 1}
 
 
-@pytest.mark.feature("Q8")
+@pytest.mark.feature("Q8", "Q5")
 async def test_prometheus_reads_counts_durations_and_what_queues_hold(harness: Harness) -> None:
     from windlass.telemetry import PrometheusMetrics
 

@@ -25,7 +25,7 @@ class Seen:
         return self._result
 
 
-@pytest.mark.feature("D3", "D9")
+@pytest.mark.feature("D3", "D9", "A14")
 async def test_a_unique_job_is_added_once_until_it_is_done(harness: Harness) -> None:
     async with Stage(harness) as stage:
         queue = stage.queue
@@ -67,7 +67,7 @@ async def test_keys_of_chosen_arguments(harness: Harness) -> None:
             await sync.options(unique=Unique.of("usr")).enqueue(3)
 
 
-@pytest.mark.feature("D4")
+@pytest.mark.feature("D4", "A14")
 async def test_a_throttled_job_runs_once_per_window(harness: Harness) -> None:
     async with Stage(harness) as stage:
         seen = Seen()
@@ -78,7 +78,7 @@ async def test_a_throttled_job_runs_once_per_window(harness: Harness) -> None:
         assert seen.data == [0, 3]
 
 
-@pytest.mark.feature("D5")
+@pytest.mark.feature("D5", "A14")
 async def test_a_debounced_job_runs_once_with_the_last_data(harness: Harness) -> None:
     async with Stage(harness) as stage:
         seen = Seen()
@@ -94,7 +94,7 @@ async def test_a_debounced_job_runs_once_with_the_last_data(harness: Harness) ->
         assert seen.data == [3]
 
 
-@pytest.mark.feature("D9")
+@pytest.mark.feature("D9", "A14")
 async def test_until_start_allows_the_next_while_one_runs(harness: Harness) -> None:
     async with Stage(harness) as stage:
         unique = Unique("k", "until_start")
@@ -111,7 +111,7 @@ async def test_until_start_allows_the_next_while_one_runs(harness: Harness) -> N
         assert inner == [AddOutcome.QUEUED]
 
 
-@pytest.mark.feature("D8")
+@pytest.mark.feature("D8", "A14")
 async def test_keep_last_runs_once_more_with_the_newest_data(harness: Harness) -> None:
     async with Stage(harness) as stage:
         unique, gate, seen = Unique("k", "keep_last"), Gate(), []
