@@ -60,6 +60,7 @@ from windlass.errors import (
 from windlass.events import QueueEvents
 from windlass.flows import FlowProducer
 from windlass.flowtree import JobNode
+from windlass.gather import as_completed, gather
 from windlass.hooks import AttemptEnd, Outgoing
 from windlass.inject import Depends
 from windlass.job import Job
@@ -81,6 +82,8 @@ __all__ = [  # noqa: RUF022 - grouped by topic
     "Task",
     "QueueEvents",
     "current_job",
+    "gather",
+    "as_completed",
     "content_id",
     "from_callback",
     "graceful_shutdown",

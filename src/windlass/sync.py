@@ -10,7 +10,7 @@ import asyncio
 import functools
 import os
 import threading
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar
 
@@ -204,6 +204,10 @@ class SyncTask(Generic[P, R]):
     def call(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """Add a job, wait up to 30 s for it, return its result."""
         return PORTAL.run(self._bound.call(*args, **kwargs))
+
+    def map(self, *columns: Iterable[Any]) -> list[SyncJob[R]]:
+        """Add a job for each value, or for each row of values; see ``Task.map``."""
+        return [SyncJob(job) for job in PORTAL.run(self._bound.map(*columns))]
 
     def options(self, **options: Any) -> SyncTask[P, R]:
         """The same with further job options."""

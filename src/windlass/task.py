@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Protocol, TypeVar, overload
@@ -84,6 +84,13 @@ class Task(Generic[P, R]):
         """Add a job that calls this task with these arguments."""
         return await self._bound.enqueue(*args, **kwargs)
 
+    async def map(self, *columns: Iterable[Any]) -> list[Job[R]]:
+        """Add a job for each value, or for each row of values: ``send.map(addresses, subjects)``.
+
+        They are added in atomic steps of 1,000. ``gather`` waits for their results.
+        """
+        return await self._bound.map(*columns)
+
     async def call(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """Add a job, wait up to 30 s for it, return its result: request and response."""
         return await self._bound.call(*args, **kwargs)
@@ -132,6 +139,20 @@ class BoundTask(Generic[P, R]):
         task.signature.check(task.name, args, kwargs)
         queue = task.queue
         return self._plan.new_job(queue, task.name, encode_call(queue, args, kwargs), new_id())
+
+    async def map(self, *columns: Iterable[Any]) -> list[Job[R]]:
+        """Add a job for each value, or for each row of values, in atomic steps of 1,000."""
+        values = [list(column) for column in columns]
+        if not values or len({len(column) for column in values}) != 1:
+            raise ConfigError(
+                "map", "one or more iterables of the same length", [len(column) for column in values]
+            )
+        prepare: Callable[..., NewJob] = self.prepare
+        news = [prepare(*row) for row in zip(*values, strict=True)]
+        jobs: list[Job[R]] = await self.task.queue.add_new(news)
+        for job in jobs:
+            job.decode_with(self.task.signature.decode_result)
+        return jobs
 
     def s(self, *args: P.args, **kwargs: P.kwargs) -> Step:
         """This call as a step of a flow."""

@@ -13,8 +13,8 @@ import windlass
 
 PUBLIC = {
     # what people start with
-    "Windlass", "Queue", "Job", "Worker", "Task", "QueueEvents", "current_job", "content_id",
-    "from_callback", "graceful_shutdown",
+    "Windlass", "Queue", "Job", "Worker", "Task", "QueueEvents", "current_job", "gather", "as_completed",
+    "content_id", "from_callback", "graceful_shutdown",
     # around jobs
     "AttemptEnd", "Depends", "Outgoing",
     # flows

@@ -7,7 +7,15 @@ from typing import Any
 
 import pytest
 
-from windlass import Job, JobFailedError, JobState, WaitTimeoutError
+from windlass import (
+    ConfigError,
+    Job,
+    JobFailedError,
+    JobState,
+    WaitTimeoutError,
+    as_completed,
+    gather,
+)
 from windlass.testing.conformance.harness import Harness
 from windlass.testing.conformance.stage import QUEUE, Gate, Stage
 
@@ -46,6 +54,48 @@ async def test_many_callers_wait_at_once(harness: Harness) -> None:
         await stage.work()
         answers = await asyncio.gather(*(double.call(n) for n in range(50)))
         assert answers == [n * 2 for n in range(50)]
+
+
+@pytest.mark.feature("E9")
+async def test_a_task_is_mapped_over_many_values_and_their_results_gathered(harness: Harness) -> None:
+    async with Stage(harness) as stage:
+
+        @stage.app.task(queue=QUEUE, max_attempts=1)
+        async def divide(n: int, by: int) -> float:
+            return n / by
+
+        await stage.work()
+        assert await gather(await divide.map(range(1_100), [2] * 1_100)) == [n / 2 for n in range(1_100)]
+        jobs = await divide.map([1, 2, 3], [1, 0, 2])
+        with pytest.raises(JobFailedError, match="ZeroDivisionError"):
+            await gather(jobs)
+        first, failed, last = await gather(jobs, return_errors=True)
+        assert (first, last) == (1.0, 1.5)
+        assert isinstance(failed, JobFailedError)
+        assert await gather([]) == await divide.map([], []) == []
+        with pytest.raises(ConfigError, match="same length"):
+            await divide.map([1, 2], [1])
+        with pytest.raises(ConfigError, match="missing a required argument"):
+            await divide.map([1, 2])
+
+
+@pytest.mark.feature("E9")
+async def test_jobs_are_seen_in_the_order_of_their_ends(harness: Harness) -> None:
+    async with Stage(harness) as stage:
+        gates = {name: Gate() for name in ("first", "second")}
+
+        async def handler(job: Job[Any]) -> str:
+            await gates[job.data].pass_through()
+            return str(job.data).upper()
+
+        await stage.work(handler)
+        jobs = [await stage.queue.add("n", name) for name in gates]
+        gates["second"].open()
+        seen = []
+        async for job in as_completed(jobs):
+            seen.append(await job.result())
+            gates["first"].open()
+        assert seen == ["SECOND", "FIRST"]
 
 
 @pytest.mark.feature("E4", "Z15")
