@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar, cast
 
 from windlass.abort import AbortSignal
 from windlass.backend import flows as fl
@@ -32,9 +32,10 @@ from windlass.errors import (
     Suspend,
 )
 from windlass.payload import Call, pack_call, pack_data, unpack
-from windlass.serde import encode_payload, get_codec
+from windlass.serde import encode_payload, encode_value, get_codec
 
 if TYPE_CHECKING:
+    from windlass.backend.protocol import TransactionalBackend
     from windlass.queue import Queue
 
 ResultT = TypeVar("ResultT")
@@ -394,6 +395,27 @@ class Job(Generic[ResultT]):
         if result.items[0] is Settled.GONE:
             raise JobNotFoundError(self.queue_name, self.id)
         if result.items[0] is Settled.LOST:
+            raise LeaseLostError(self.queue_name, self.id)
+
+    def complete_in_transaction(self, connection: Any, result: ResultT | None = None) -> None:
+        """Complete this job inside the open transaction of the handler's own database connection.
+
+        What the handler wrote and the completion commit together, or neither does: at least once becomes
+        once, for effects in that database. Call it last in the handler, then commit; what the handler returns
+        after that does not count. ``LeaseLostError`` when somebody else has the job by now: roll back. Only
+        for stores that are a database the application can open; see ``Queue.add_in_transaction``.
+        """
+        store = self._queue.store
+        store.capabilities.require(store.name, "transactions", "return from the handler after the commit")
+        record = self._record
+        if not self._held:
+            raise ConfigError("complete_in_transaction", "called by the job's own handler")
+        data = encode_value(get_codec(record.options.result_codec or record.codec), result)
+        end = Settlement(
+            queue=record.queue, id=record.id, token=record.token or "", outcome=Outcome.COMPLETE, result=data
+        )
+        backend = cast("TransactionalBackend", store.backend)
+        if backend.settle_in_transaction(connection, [end])[0] is not Settled.OK:
             raise LeaseLostError(self.queue_name, self.id)
 
     def _token(self) -> str | None:

@@ -248,7 +248,7 @@ class Queue(BulkVerbs, FlowVerbs, KeyVerbs, LimitVerbs, MetricsVerbs, ScheduleVe
         to the same file. Plain, not async: it uses the caller's connection. Workers notice the job within a
         fraction of a second after the commit.
         """
-        self.store.capabilities.require(self.store.name, "transactional_add", "use add after the commit")
+        self.store.capabilities.require(self.store.name, "transactions", "use add after the commit")
         backend = cast("TransactionalBackend", self.store.backend)
         new = self.prepare(name, data, **options)
         outgoing = Outgoing([new])

@@ -62,7 +62,7 @@ JOB_VERBS = set(
     change_delay promote wait_until_finished result get_state is_completed is_failed is_cancelled
     is_revoked is_active is_waiting is_delayed is_finished refresh
     is_blocked is_suspended stream add_child suspend timed_out get_dependencies get_dependents
-    get_children_values get_failed_children
+    get_children_values get_failed_children complete_in_transaction
     """.split()
 )
 JOB_FIELDS = set(

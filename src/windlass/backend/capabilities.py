@@ -15,8 +15,8 @@ class Capabilities:
     durable: bool
     #: Several processes may share the store.
     shared: bool
-    #: Jobs can be added inside the application's own database transaction.
-    transactional_add: bool = False
+    #: Jobs can be added and completed inside the application's own database transaction.
+    transactions: bool = False
     #: Jobs can go to the front of their priority (option ``lifo``).
     lifo: bool = False
     #: Unique keys.

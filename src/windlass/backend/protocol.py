@@ -13,6 +13,7 @@ from windlass.backend.capabilities import Capabilities
 from windlass.backend.requests import Added, Request
 from windlass.core.clock import SYSTEM_CLOCK, Clock
 from windlass.core.job import NewJob
+from windlass.core.outcome import Settled, Settlement
 
 R = TypeVar("R")
 
@@ -78,4 +79,8 @@ class TransactionalBackend(Protocol):
 
     def add_in_transaction(self, connection: Any, jobs: list[NewJob]) -> list[Added]:
         """Add jobs inside the open transaction of the caller's own ``connection``."""
+        ...
+
+    def settle_in_transaction(self, connection: Any, items: list[Settlement]) -> list[Settled]:
+        """End attempts inside the open transaction of the caller's own ``connection``."""
         ...

@@ -382,7 +382,7 @@ async def test_memory_refuses_to_add_in_somebodys_transaction(backend_name: str)
     app = Windlass("memory://")
     connection = sqlite3.connect(":memory:")
     try:
-        with pytest.raises(UnsupportedByBackendError, match="transactional add"):
+        with pytest.raises(UnsupportedByBackendError, match="transactions"):
             app.queue("default").add_in_transaction(connection, "work")
     finally:
         connection.close()

@@ -6,6 +6,6 @@ with ``synchronous=full`` (the default), of power.
 """
 
 from windlass.backends.sqlite.backend import SqliteBackend, from_url
-from windlass.backends.sqlite.transactional import add_in_transaction
+from windlass.backends.sqlite.transactional import add_in_transaction, settle_in_transaction
 
-__all__ = ["SqliteBackend", "add_in_transaction", "from_url"]
+__all__ = ["SqliteBackend", "add_in_transaction", "from_url", "settle_in_transaction"]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, TypeVar
 from windlass.backend.capabilities import Capabilities
 from windlass.backends.sqlite.database import Database, acquire, release
 from windlass.backends.sqlite.settings import Settings, parse
-from windlass.backends.sqlite.transactional import add_in_transaction
+from windlass.backends.sqlite.transactional import add_in_transaction, settle_in_transaction
 from windlass.errors import ConfigError, StorageError
 
 if TYPE_CHECKING:
@@ -19,13 +19,14 @@ if TYPE_CHECKING:
     from windlass.backend.requests import Added, Request
     from windlass.backend.urls import BackendUrl
     from windlass.core.job import NewJob
+    from windlass.core.outcome import Settled, Settlement
 
 R = TypeVar("R")
 
 _CAPABILITIES = Capabilities(
     durable=True,
     shared=True,
-    transactional_add=True,
+    transactions=True,
     lifo=True,
     schedules=True,
     metrics=True,
@@ -74,6 +75,11 @@ class SqliteBackend:
         """Add jobs inside the caller's own transaction on this file; see ``transactional``."""
         _check_same_file(connection, self._settings)
         return add_in_transaction(connection, jobs, namespace=self._settings.namespace)
+
+    def settle_in_transaction(self, connection: sqlite3.Connection, items: list[Settlement]) -> list[Settled]:
+        """End attempts inside the caller's own transaction on this file; see ``transactional``."""
+        _check_same_file(connection, self._settings)
+        return settle_in_transaction(connection, items, namespace=self._settings.namespace)
 
     def notify(self) -> None:
         """Wake all listeners on this machine. For applications, after the commit of such a transaction."""

@@ -1,7 +1,7 @@
-"""Adding jobs inside the application's own transaction on the same file.
+"""Adding and completing jobs inside the application's own transaction on the same file.
 
-The job is there when the application's transaction commits and was never there when it rolls back. What
-holds and what does not:
+A job is there, or is completed, when the application's transaction commits, and never was when it rolls
+back. What holds and what does not:
 
 * one file: ``connection`` is a plain ``sqlite3`` connection whose main database is the store's file;
 * durability is the connection's own (``PRAGMA synchronous``), its waiting for other writers too
@@ -9,28 +9,30 @@ holds and what does not:
 * nobody else can write to the file until the application commits: keep such transactions short. A
   transaction that has only read so far may be refused when others wrote meanwhile; begin with
   ``BEGIN IMMEDIATE`` to be sure;
-* workers notice the job within a quarter of a second of the commit, or at once when the application then
+* others notice the change within a quarter of a second of the commit, or at once when the application then
   calls ``notify()`` on its backend.
 """
 
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from windlass.backend import requests as rq
 from windlass.backend.urls import DEFAULT_NAMESPACE
 from windlass.backends.sqlite import migrations, statements
 from windlass.backends.sqlite.connection import to_error
-from windlass.backends.sqlite.tx import Queues, Tx, read_meta
-from windlass.backends.sqlite.verbs_lifecycle import add
+from windlass.backends.sqlite.tx import Queues, Step, Tx, read_meta
+from windlass.backends.sqlite.verbs_lifecycle import add, settle
 from windlass.core.clock import SteadyClock
 from windlass.errors import ConfigError, StorageError
 
 if TYPE_CHECKING:
     from windlass.core.job import NewJob
+    from windlass.core.outcome import Settled, Settlement
 
+T = TypeVar("T")
 _clock = SteadyClock()
 
 
@@ -47,6 +49,23 @@ def add_in_transaction(
     autocommit mode (``isolation_level=None``) has to begin its own. When this raises, nothing was added and
     the transaction is as it was.
     """
+    return _inside(connection, namespace, now_ms, lambda step: add(step, rq.Add(jobs=jobs)))
+
+
+def settle_in_transaction(
+    connection: sqlite3.Connection,
+    items: list[Settlement],
+    *,
+    namespace: str = DEFAULT_NAMESPACE,
+    now_ms: int | None = None,
+) -> list[Settled]:
+    """End attempts inside the transaction of ``connection``, as ``add_in_transaction`` adds jobs."""
+    return _inside(connection, namespace, now_ms, lambda step: settle(step, rq.Settle(items=items)).items)
+
+
+def _inside(
+    connection: sqlite3.Connection, namespace: str, now_ms: int | None, verb: Callable[[Step], T]
+) -> T:
     if not isinstance(connection, sqlite3.Connection):
         raise ConfigError("connection", "a sqlite3.Connection", connection)
     if not connection.in_transaction and connection.isolation_level is None:
@@ -55,32 +74,32 @@ def add_in_transaction(
     try:
         if not connection.in_transaction:
             connection.execute("BEGIN IMMEDIATE")
-        return _add(plain, jobs, namespace, now_ms)
+        return _run(plain, namespace, now_ms, verb)
     except Exception as exc:
-        raise to_error(exc, "cannot add to the application's transaction") from exc
+        raise to_error(exc, "cannot take part in the application's transaction") from exc
     finally:
         plain.done()
 
 
-def _add(plain: _Plain, jobs: list[NewJob], namespace: str, now_ms: int | None) -> list[rq.Added]:
+def _run(plain: _Plain, namespace: str, now_ms: int | None, verb: Callable[[Step], T]) -> T:
     _check_schema(plain, namespace)
     sql = statements.load(namespace)
-    plain.execute("SAVEPOINT windlass_add")
+    plain.execute("SAVEPOINT windlass_step")
     try:
         meta = read_meta(plain, sql)
         tx = Tx(plain, sql, Queues(plain, sql), meta, _clock.now_ms(meta.clock_ms))
         step = tx.step(now_ms)
-        added = add(step, rq.Add(jobs=jobs))
+        answer = verb(step)
         step.tell()
         tx.absorb(step)
         tx.flush()
     except BaseException:
         if plain.in_transaction:
-            plain.execute("ROLLBACK TO windlass_add")
-            plain.execute("RELEASE windlass_add")
+            plain.execute("ROLLBACK TO windlass_step")
+            plain.execute("RELEASE windlass_step")
         raise
-    plain.execute("RELEASE windlass_add")
-    return added
+    plain.execute("RELEASE windlass_step")
+    return answer
 
 
 def _check_schema(plain: _Plain, namespace: str) -> None:
