@@ -20,5 +20,5 @@ def test_an_example_application_passes_its_own_tests(name: str, tmp_path: Path) 
 
 def test_every_example_application_is_run() -> None:
     folders = {path.parent.name for path in (ROOT / "examples").glob("*/test_*.py")}
-    folders |= {path.parents[1].name for path in (ROOT / "examples").glob("*/*/tests.py")}
+
     assert folders == set(EXAMPLES)
