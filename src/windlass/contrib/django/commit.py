@@ -1,0 +1,30 @@
+"""Enqueue when the database has committed: a job never runs before the rows it needs are there.
+
+Between the commit and the enqueue a crash can lose the job: when that matters, write a row of your own in
+the transaction and enqueue from it, or use ``Queue.add_in_transaction`` on SQLite.
+"""
+
+from __future__ import annotations
+
+from typing import ParamSpec, TypeVar
+
+from django.db import transaction
+
+from windlass.sync import PORTAL
+from windlass.task import BoundTask, Task
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def enqueue_on_commit(task: Task[P, R] | BoundTask[P, R], /, *args: P.args, **kwargs: P.kwargs) -> str:
+    """Add a job for a Windlass task when the current transaction commits; returns the job's id now.
+
+    Arguments are checked and encoded at once. Nothing is added when the transaction rolls back. Outside of a
+    transaction the job is added at once.
+    """
+    bound = task if isinstance(task, BoundTask) else task.options()
+    new = bound.prepare(*args, **kwargs)
+    queue = bound.task.queue
+    transaction.on_commit(lambda: PORTAL.run(queue.add_new([new])))
+    return new.id

@@ -1,0 +1,1 @@
+"""Management commands: ``windlass_worker`` runs jobs, ``windlass`` is the whole command line."""

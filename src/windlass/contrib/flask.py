@@ -1,0 +1,88 @@
+"""Flask: an extension for the app of a factory, commands under ``flask windlass``, tasks with a context.
+
+::
+
+    jobs = Windlass()
+    extension = FlaskWindlass(jobs)
+
+    def create_app() -> Flask:
+        app = Flask(__name__)
+        app.config["WINDLASS_URL"] = "valkey://localhost"
+        extension.init_app(app)
+        return app
+
+Views use the plain verbs: ``send_mail.sync.enqueue(...)``. Tasks run inside an application context, so
+``current_app`` and extensions that hang on it work there as they do in a view.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+import click
+from flask import Flask, current_app
+
+from windlass.app import Windlass
+from windlass.cli.main import tree
+from windlass.errors import ConfigError
+from windlass.job import Job
+from windlass.sync import SyncApp
+
+_KEY = "windlass"
+
+
+class FlaskWindlass:
+    """Ties a Windlass app to Flask applications. ``app.extensions["windlass"]`` holds it."""
+
+    def __init__(self, jobs: Windlass, app: Flask | None = None) -> None:
+        self.jobs = jobs
+        self._flask: Flask | None = None
+        if app is not None:
+            self.init_app(app)
+
+    def init_app(self, app: Flask) -> None:
+        """Use ``WINDLASS_URL`` of the application's configuration, if it is set, and add the commands."""
+        url = app.config.get("WINDLASS_URL")
+        if url is not None and url != self.jobs.url:
+            self.jobs.use_store(url)
+        app.extensions[_KEY] = self
+        app.cli.add_command(_commands(self.jobs))
+        if self._flask is None:
+            self.jobs.around_execute(self._with_context)
+        self._flask = app
+
+    def _with_context(self, job: Job[object]) -> Iterator[None]:
+        """Every run of a task has the application's context."""
+        assert self._flask is not None
+        with self._flask.app_context():
+            yield
+
+    @property
+    def sync(self) -> SyncApp:
+        """The producer verbs, for views."""
+        return self.jobs.sync
+
+
+def get_windlass() -> Windlass:
+    """The Windlass app of the current Flask application."""
+    found = current_app.extensions.get(_KEY)
+    if found is None:
+        raise ConfigError("extension", "initialised: FlaskWindlass(jobs).init_app(app)")
+    extension: FlaskWindlass = found
+    return extension.jobs
+
+
+def _commands(jobs: Windlass) -> click.Command:
+    @click.command(
+        "windlass",
+        context_settings={"ignore_unknown_options": True, "help_option_names": []},
+        add_help_option=False,
+        help="Windlass: workers and queues; 'flask windlass --help' lists the commands.",
+    )
+    @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
+    def command(arguments: tuple[str, ...]) -> None:
+        os.environ["WINDLASS_URL"] = jobs.url
+        tree.main(list(arguments), prog_name="flask windlass")
+
+    return command

@@ -1,0 +1,68 @@
+"""Starlette, and what is built on it: open the app with the server, find it in a request.
+
+::
+
+    jobs = Windlass()
+    app = Starlette(routes=[...], lifespan=lifespan(jobs))
+
+    async def signup(request):
+        await get_windlass(request).queue("mail").add("welcome", {"to": ...})
+
+A server process that only adds jobs needs nothing else. ``worker=True`` also runs jobs in it: handy while
+developing and for small services; in production run ``windlass worker`` beside it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from typing import Any
+
+from starlette.requests import HTTPConnection
+
+from windlass.app import Windlass
+from windlass.errors import ConfigError
+from windlass.worker import Worker
+
+#: Called with the web application; what it yields (a mapping or None) is the state of requests.
+Lifespan = Callable[[Any], AbstractAsyncContextManager[Mapping[str, Any] | None]]
+
+
+def lifespan(
+    jobs: Windlass, *, worker: bool | Mapping[str, Any] = False, inner: Lifespan | None = None
+) -> Callable[[Any], AbstractAsyncContextManager[Mapping[str, Any]]]:
+    """A lifespan for ``Starlette(lifespan=...)`` or ``FastAPI(lifespan=...)``.
+
+    ``jobs`` is opened when the server starts, so that a store that cannot be reached stops the start, and
+    closed when it ends. ``worker`` (True, or a mapping of worker options) runs the app's tasks here as well;
+    it drains like any worker before the server is gone. ``inner`` is a lifespan of your own, inside this one.
+    """
+
+    @asynccontextmanager
+    async def manager(asgi: Any) -> AsyncIterator[Mapping[str, Any]]:
+        async with AsyncExitStack() as stack:
+            await stack.enter_async_context(jobs)
+            asgi.state.windlass = jobs
+            if worker is not False:
+                await stack.enter_async_context(make_worker(jobs, {} if worker is True else worker))
+            state = None if inner is None else await stack.enter_async_context(inner(asgi))
+            yield dict(state or {})
+
+    return manager
+
+
+def make_worker(jobs: Windlass, options: Mapping[str, Any]) -> Worker:
+    """A worker of all queues that the app's tasks name."""
+    given = dict(options)
+    queues = given.pop("queues", None) or sorted({task.queue_name for task in jobs.tasks.values()})
+    if not queues:
+        raise ConfigError("worker", "given to an app with tasks, or with {'queues': [...]}")
+    return Worker(queues, url_or_app=jobs, **given)
+
+
+def get_windlass(connection: HTTPConnection) -> Windlass:
+    """The Windlass app of the web application that serves this request or web socket."""
+    found = getattr(connection.app.state, "windlass", None)
+    if not isinstance(found, Windlass):
+        raise ConfigError("lifespan", "windlass.contrib.starlette.lifespan(...), and the server running it")
+    return found

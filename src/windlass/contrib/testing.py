@@ -1,0 +1,114 @@
+"""What the pytest fixtures give to tests of an application.
+
+::
+
+    # pyproject.toml: [tool.pytest.ini_options] windlass_app = "shop.jobs:app"
+
+    async def test_signup_sends_a_mail(windlass):
+        await signup("ada@example.com")
+        await windlass.assert_enqueued(send_mail, data={"to": "ada@example.com"})
+        await windlass.drain(ahead=60)
+
+    def test_a_view(windlass, client):
+        with windlass.inline():
+            client.post("/signup", ...)
+
+The application's own app object is used, with its tasks and hooks: only its store (a fresh one in memory)
+and its clock (one that the test drives) are other ones while the test runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any
+
+from windlass.app import Windlass
+from windlass.cli.loading import load_app
+from windlass.core.ids import new_id
+from windlass.errors import ConfigError
+from windlass.job import Job
+from windlass.queue import Queue
+from windlass.sync import PORTAL
+from windlass.testing import kit
+from windlass.testing.clock import ManualClock
+
+
+def configured_app(spec: str) -> Windlass:
+    """The app that ``MODULE:APP`` names."""
+    if not spec:
+        raise ConfigError(
+            "windlass_app", "set to MODULE:APP in pytest's configuration, or a fixture of that name"
+        )
+    return load_app(spec)
+
+
+class TestKit:
+    """An app on a store of its own, and the verbs of ``windlass.testing`` on it."""
+
+    __test__ = False  # a name that pytest must not collect
+
+    def __init__(self, app: Windlass, clock: ManualClock) -> None:
+        self.app = app
+        self.clock = clock
+
+    @contextmanager
+    def installed(self) -> Iterator[None]:
+        """While it lasts the app has a fresh store in memory and the test's clock."""
+        app = self.app
+        url, clock = app.url, app.clock
+        app.clock = self.clock
+        app.use_store(f"memory://{new_id()}")
+        try:
+            yield
+        finally:
+            app.clock = clock
+            app.use_store(url)
+
+    def queue(self, name: str) -> Queue:
+        """A queue of the app."""
+        return self.app.queue(name)
+
+    def inline(self, *, raise_errors: bool = True) -> AbstractContextManager[None]:
+        """Run jobs before the call that adds them returns; see ``windlass.testing.inline``."""
+        return kit.inline(self.app, raise_errors=raise_errors)
+
+    async def drain(self, *, ahead: float = 0) -> int:
+        """Run everything that is due (within ``ahead`` seconds); returns how many attempts there were."""
+        return await kit.drain(self.app, ahead=ahead)
+
+    async def assert_enqueued(self, where: kit.Where, name: str | None = None, **match: Any) -> Job[Any]:
+        """The first job that matches; see ``windlass.testing.assert_enqueued``."""
+        return await kit.assert_enqueued(where, name, **match)
+
+    async def refute_enqueued(self, where: kit.Where, name: str | None = None, **match: Any) -> None:
+        """Fails when a job matches."""
+        await kit.refute_enqueued(where, name, **match)
+
+    async def all_enqueued(self, where: kit.Where, name: str | None = None, **match: Any) -> list[Job[Any]]:
+        """Every job that matches, oldest first."""
+        return await kit.all_enqueued(where, name, **match)
+
+    @property
+    def sync(self) -> SyncTestKit:
+        """The same verbs for tests without an event loop."""
+        return SyncTestKit(self)
+
+
+class SyncTestKit:
+    """The verbs of ``TestKit`` for plain test functions."""
+
+    def __init__(self, tests: TestKit) -> None:
+        self._tests = tests
+
+    def drain(self, *, ahead: float = 0) -> int:
+        """Run everything that is due."""
+        return PORTAL.run(self._tests.drain(ahead=ahead))
+
+    def assert_enqueued(self, where: kit.Where, name: str | None = None, **match: Any) -> Job[Any]:
+        """The first job that matches."""
+        return PORTAL.run(self._tests.assert_enqueued(where, name, **match))
+
+    def refute_enqueued(self, where: kit.Where, name: str | None = None, **match: Any) -> None:
+        """Fails when a job matches."""
+        PORTAL.run(self._tests.refute_enqueued(where, name, **match))
