@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar, cast
 
 from windlass.backend import flows as fl
+from windlass.backend import limits as lrq
 from windlass.backend import metrics as mq
 from windlass.backend import requests as rq
 from windlass.backend import schedules as sq
@@ -25,6 +26,7 @@ from windlass.backends.valkey import (
     output,
     relay,
     schedules,
+    unique,
     work,
 )
 from windlass.backends.valkey.adds import Adder
@@ -42,6 +44,7 @@ _CAPABILITIES = Capabilities(
     durable=True,
     shared=True,
     lifo=True,
+    unique=True,
     schedules=True,
     metrics=True,
     commands=True,
@@ -81,6 +84,9 @@ _VERBS: dict[type[Any], Verb] = {
     rq.ReadEvents: looks.read_events,
     rq.ReadHistory: looks.read_history,
     rq.ReadCounters: looks.read_counters,
+    lrq.GetUniqueKey: unique.get,
+    lrq.FreeUniqueKey: unique.free,
+    lrq.ListUniqueKeys: unique.list_keys,
     sq.PutSchedule: schedules.put,
     sq.ListSchedules: schedules.list_schedules,
     sq.RemoveSchedule: schedules.remove,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from windlass.core.job import AttemptOutcome, EventType
+from windlass.core.options import UniqueMode
 from windlass.core.outcome import AddOutcome, CancelResult, Changed, Extended, Outcome, Settled
 from windlass.core.states import JobState
 
@@ -20,7 +21,21 @@ STATES = {
 }
 STATE_NUMBERS = {state: number for number, state in STATES.items()}
 
-ADD_OUTCOMES = (AddOutcome.QUEUED, AddOutcome.DUPLICATE, AddOutcome.CACHED)
+ADD_OUTCOMES = (
+    AddOutcome.QUEUED,
+    AddOutcome.DUPLICATE,
+    AddOutcome.CACHED,
+    AddOutcome.REPLACED,
+    AddOutcome.REFUSED,
+)
+UNIQUE_MODES = {
+    1: UniqueMode.UNTIL_DONE,
+    2: UniqueMode.UNTIL_START,
+    3: UniqueMode.THROTTLE,
+    4: UniqueMode.DEBOUNCE,
+    5: UniqueMode.KEEP_LAST,
+}
+UNIQUE_NUMBERS = {mode: number for number, mode in UNIQUE_MODES.items()}
 #: Answers that come as one character per item.
 SETTLED = {ord("0"): Settled.OK, ord("1"): Settled.ALREADY, ord("2"): Settled.LOST, ord("3"): Settled.GONE}
 EXTENDED = {ord("0"): Extended.OK, ord("1"): Extended.CANCELLING, ord("2"): Extended.LOST}

@@ -70,11 +70,12 @@ async def prune(session: Session, request: rq.Prune, now: str) -> rq.Pruned:
     archivers = await list_archivers(session, rq.ListArchivers(), now)
     for group in await session.all_groups():
         copied = [min((info.cursors.get(name, 0) for info in archivers), default=-1) for name in group.names]
-        jobs, ids, history, more, metrics = await session.functions.prune(
+        jobs, ids, history, more, metrics, keys = await session.functions.prune(
             group.roots, now, request.limit - result.jobs, copied, request.limit - result.metrics
         )
         result.jobs += jobs
         result.ids += ids
+        result.keys += keys
         result.history += history
         result.metrics += metrics
         result.more = result.more or bool(more)

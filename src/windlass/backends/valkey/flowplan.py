@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from windlass.backends.valkey import relay
+from windlass.backends.valkey import records, relay
 from windlass.backends.valkey.codes import STATES
 from windlass.backends.valkey.session import Session
 from windlass.core.edges import (
@@ -13,6 +13,7 @@ from windlass.core.edges import (
     OnFailure,
     bad_parent,
     check_cycle,
+    check_kept_out,
     check_size,
     unknown_dependency,
 )
@@ -34,9 +35,14 @@ class _Seen(NamedTuple):
     outcome: int
     edges: int
     has_edge: int
+    #: The job whose unique key would answer instead, and its state.
+    holder: bytes = b""
+    holder_state: int = 0
 
 
 _NOTHING = _Seen(0, _FRESH, 0, 0)
+#: Job, request id, child, unique key.
+_Asked = tuple[JobRef, str, str, Any]
 
 
 class FlowPlan:
@@ -52,6 +58,8 @@ class FlowPlan:
         self._again: set[int] = set()
         self._seen: dict[JobRef, _Seen] = {}
         self._pairs: dict[tuple[JobRef, JobRef], _Seen] = {}
+        #: Positions that will not be made, and the job that stands for them.
+        self._out: dict[int, JobRef | None] = {}
         #: Same-request parents -> their children, for flows that are written in several steps.
         self._born: dict[int, list[Dependency]] = {}
 
@@ -68,9 +76,11 @@ class FlowPlan:
             for new, ref in zip(self.jobs, self._refs, strict=True)
             if new.parent is not None
         ]
-        asked = [(ref, new.request_id, "") for ref, new in zip(self._refs, self.jobs, strict=True)]
-        asked += [(ref, "", "") for ref in mentioned]
-        asked += [(parent, "", f"{child.queue}:{child.id}") for parent, child in pairs]
+        asked: list[_Asked] = [
+            (ref, new.request_id, "", _unique(new)) for ref, new in zip(self._refs, self.jobs, strict=True)
+        ]
+        asked += [(ref, "", "", 0) for ref in mentioned]
+        asked += [_pair(*pair) for pair in pairs]
         found = await _look(session, asked, now)
         rows = found[: len(self.jobs)]
         self._seen = dict(zip(mentioned, found[len(rows) :], strict=False))
@@ -85,6 +95,37 @@ class FlowPlan:
                 self._known.append(at)
             elif seen.outcome == _AGAIN:
                 self._again.add(at)
+        await self._keep_out(session, rows, now)
+
+    async def _keep_out(self, session: Session, rows: list[_Seen], now: str) -> None:
+        """Sort out those of the new jobs that will not be made: the holder of their unique key answers."""
+        keys: dict[tuple[str, str], JobRef] = {}
+        out: dict[JobRef, int] = {}
+        for ref, at in self._fresh.items():
+            unique = self.jobs[at].options.unique
+            if unique is None:
+                continue
+            key, holder = (ref.queue, unique.key), rows[at].holder
+            if key in keys or holder:
+                there = key in keys or rows[at].holder_state
+                stands = keys.get(key) or JobRef(ref.queue, holder.decode())
+                out[ref], self._out[at] = at, stands if there else None
+            else:
+                keys[key] = ref
+        check_kept_out(out, self.jobs)
+        pairs = []
+        for ref, at in out.items():
+            del self._fresh[ref]
+            if self._out[at] is not None:
+                self._known.append(at)
+                parent = self.jobs[at].parent
+                pairs += [] if parent is None else [(parent.ref, self._child(at))]
+        found = await _look(session, [_pair(*pair) for pair in pairs], now)
+        self._pairs |= dict(zip(pairs, found, strict=True))
+
+    def _child(self, at: int) -> JobRef:
+        """The job that a parent of this one waits for."""
+        return self._out.get(at) or self._refs[at]
 
     async def check(self, session: Session) -> None:
         """Refuse edges that cannot be."""
@@ -100,8 +141,8 @@ class FlowPlan:
             parent = self.jobs[at].parent
             if parent is not None:
                 if parent.ref not in self._fresh:
-                    self._check_parent(self._refs[at], parent.ref)
-                graph.setdefault(parent.ref, []).append(self._refs[at])
+                    self._check_parent(self._child(at), parent.ref)
+                graph.setdefault(parent.ref, []).append(self._child(at))
         if graph:
             check_cycle(await self._with_stored(session, graph))
 
@@ -151,7 +192,7 @@ class FlowPlan:
 
     def _is_first(self, at: int) -> bool:
         """Whether the job's own edges count."""
-        return self._fresh.get(self._refs[at]) == at or at in self._again
+        return self._fresh.get(self._refs[at]) == at or at in self._again or at in self._out
 
     def edges_of(self, at: int) -> list[Dependency]:
         """What a job waits for."""
@@ -168,7 +209,7 @@ class FlowPlan:
     def _parent(self, at: int) -> Parent:
         parent = self.jobs[at].parent
         assert parent is not None
-        return parent.ref, self._refs[at], _ON_FAILURE.index(parent.on_failure)
+        return parent.ref, self._child(at), _ON_FAILURE.index(parent.on_failure)
 
     # --- in several steps -----------------------------------------------------------------------
 
@@ -177,7 +218,7 @@ class FlowPlan:
         for at in (*self._fresh.values(), *self._known):
             parent = self.jobs[at].parent
             if parent is not None and parent.ref in self._fresh:
-                child = Dependency(*self._refs[at], parent.on_failure)
+                child = Dependency(*self._child(at), parent.on_failure)
                 self._born.setdefault(self._fresh[parent.ref], []).append(child)
         first = [at for at in range(len(self.jobs)) if self.dependencies(at)]
         last = [at for at in range(len(self.jobs)) if not self.dependencies(at)]
@@ -197,13 +238,22 @@ class FlowPlan:
         return found
 
 
-async def _look(session: Session, asked: list[tuple[JobRef, str, str]], now: str) -> list[_Seen]:
+def _unique(new: NewJob) -> Any:
+    unique = new.options.unique
+    return 0 if unique is None else records.server_unique(unique)
+
+
+def _pair(parent: JobRef, child: JobRef) -> _Asked:
+    return parent, "", f"{child.queue}:{child.id}", 0
+
+
+async def _look(session: Session, asked: list[_Asked], now: str) -> list[_Seen]:
     found = [_NOTHING] * len(asked)
     for first in range(0, len(asked), 1_000):
         part = asked[first : first + 1_000]
-        for group in session.grouped(ref.queue for ref, _, _ in part):
+        for group in session.grouped(ref.queue for ref, *_ in part):
             items = [
-                (index, part[at][0].id, part[at][1], part[at][2])
+                (index, part[at][0].id, *part[at][1:])
                 for index, at in zip(group.indexes, group.positions, strict=True)
             ]
             rows = await session.functions.flow_look(group.roots, now, items)

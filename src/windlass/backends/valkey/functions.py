@@ -68,11 +68,11 @@ class Functions:
 
     async def prune(
         self, roots: Roots, now: str, limit: int, copied: list[int], rows: int
-    ) -> tuple[int, int, int, int, int]:
-        jobs, ids, history, more, rolled_up = await self._call(
+    ) -> tuple[int, int, int, int, int, int]:
+        jobs, ids, history, more, rolled_up, keys = await self._call(
             "prune", roots, now, pack((limit, copied, rows))
         )
-        return jobs, ids, history, more, rolled_up
+        return jobs, ids, history, more, rolled_up, keys
 
     async def cancel(self, roots: Roots, now: str, reason: str, items: list[Item]) -> list[Any]:
         found: list[Any] = await self._call("cancel", roots, now, pack((reason, items)))
@@ -156,6 +156,20 @@ class Functions:
     async def sweep(self, root: str, now: str, kept_ms: int) -> int:
         return int(await self._call("sweep", [root], now, kept_ms))
 
+    # --- unique keys ------------------------------------------------------------------------------
+
+    async def unique_get(self, root: str, now: str, key: str) -> list[Any] | None:
+        found: list[Any] | None = await self._call("unique_get", [root], now, key)
+        return found
+
+    async def unique_free(self, root: str, now: str, key: str) -> bool:
+        return bool(await self._call("unique_free", [root], now, key))
+
+    async def unique_list(self, root: str, now: str, limit: int, after: str | None) -> list[Any]:
+        what = pack((limit, int(after is not None)))
+        found: list[Any] = await self._call("unique_list", [root], now, what, after or "")
+        return found
+
     # --- schedules --------------------------------------------------------------------------------
 
     async def schedule_put(self, root: str, name: str, state: list[Any], record: bytes) -> list[Any]:
@@ -223,8 +237,8 @@ class Functions:
         found: list[Any] = await self._call("flow_add", roots, now, pack((jobs, parents)), *tails)
         return found
 
-    async def flow_look(self, roots: Roots, now: str, items: list[Any]) -> list[list[int]]:
-        found: list[list[int]] = await self._call("flow_look", roots, now, pack(items))
+    async def flow_look(self, roots: Roots, now: str, items: list[Any]) -> list[list[Any]]:
+        found: list[list[Any]] = await self._call("flow_look", roots, now, pack(items))
         return found
 
     async def flow_link(self, roots: Roots, now: str, items: list[Any]) -> list[Any]:

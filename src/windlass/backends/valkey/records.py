@@ -11,9 +11,15 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from windlass.backends.valkey.codes import ATTEMPT_OUTCOMES, EVENTS, STATES
+from windlass.backends.valkey.codes import (
+    ATTEMPT_OUTCOMES,
+    EVENTS,
+    STATES,
+    UNIQUE_MODES,
+    UNIQUE_NUMBERS,
+)
 from windlass.core.job import AttemptRecord, ErrorInfo, Event, JobRecord, NewJob, SignalValue
-from windlass.core.options import DEFAULT_RESULT_TTL_MS, StoredOptions
+from windlass.core.options import DEFAULT_RESULT_TTL_MS, StoredOptions, StoredUnique
 from windlass.core.outcome import Outcome, Settlement
 from windlass.core.states import JobState
 
@@ -172,7 +178,41 @@ def _server_options(options: StoredOptions, codec: str) -> int | tuple[Any, ...]
         options.tags or 0,
         0 if (options.result_codec or codec) == "json" else options.result_codec or codec,
     )
+    if options.group is not None or options.unique is not None:
+        return (*found, *_special(options), int(options.lifo))
     return 0 if found == _USUAL else found
+
+
+def _special(options: StoredOptions) -> tuple[Any, ...]:
+    """Group, cost and unique key, as the server keeps them."""
+    return (
+        0 if options.group is None else options.group,
+        options.cost,
+        0 if options.unique is None else server_unique(options.unique),
+    )
+
+
+def server_unique(unique: StoredUnique) -> tuple[str, int, int]:
+    """A unique key as the server reads it."""
+    return unique.key, UNIQUE_NUMBERS[unique.mode], _or_none(unique.ttl_ms)
+
+
+def _read_options(options: StoredOptions, kept: list[Any]) -> StoredOptions:
+    """``options`` as they were sent, overruled by what the server keeps."""
+    if kept[2] != _or_none(options.result_ttl_ms):
+        options = msgspec.structs.replace(options, result_ttl_ms=kept[2])
+    if len(kept) > len(_USUAL) and (kept[12] and tuple(kept[12])) != _special(options)[2]:
+        options = msgspec.structs.replace(options, unique=_unique(kept[12]))
+    if len(kept) > len(_USUAL) and (kept[10], kept[11]) != _special(options)[:2]:
+        options = msgspec.structs.replace(options, group=kept[10] or None, cost=kept[11])
+    return options
+
+
+def _unique(kept: Any) -> StoredUnique | None:
+    if not kept:
+        return None
+    key, mode, ttl_ms = kept
+    return StoredUnique(key=key, mode=UNIQUE_MODES[mode], ttl_ms=None if ttl_ms < 0 else ttl_ms)
 
 
 def _or_none(value: int | None) -> int:
@@ -196,8 +236,8 @@ def job_record(
     end = start + int.from_bytes(stored[at:start], "big")
     meta = _read_meta(stored[start:end])
     options = meta.options
-    if type(head.options) is list and head.options[2] != _or_none(options.result_ttl_ms):
-        options = msgspec.structs.replace(options, result_ttl_ms=head.options[2])
+    if type(head.options) is list:
+        options = _read_options(options, head.options)
     return JobRecord(
         queue=queue,
         id=job_id,

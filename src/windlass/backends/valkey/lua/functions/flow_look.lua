@@ -1,8 +1,8 @@
 -- flow_look: what is known of jobs that a flow names.
 -- KEYS: queue roots
--- ARGV: now or '', packed {{queue, id, request id, child <queue>:<id> or ''}, ...}
+-- ARGV: now or '', packed {{queue, id, request id, child <queue>:<id> or '', unique {key, mode} or 0}, ...}
 -- returns: per job {state or 0, what adding it would answer (see `73_add_flow.lua`), number of its edges, 1 when one of
---          them is to that child}
+--          them is to that child, id of the job whose unique key would answer ('': none), its state or 0}
 -- flags: no-writes
 local items = cmsgpack.unpack(args[2])
 local queues = open_all(keys, now_from(args[1]))
@@ -11,9 +11,13 @@ load_items(queues, items)
 for index, item in ipairs(items) do
   local q, id = queues[item[1]], item[2]
   local head, edges = q.heads[id], q.root .. ':D:' .. id
+  local holder, state = '', 0
+  if item[5] ~= 0 then
+    holder, state = unique.foresee(q, item[5], item[3])
+  end
   answer[index] = {
     head and head[STATE] or 0, flow.foresee(q, id, head, item[3]), redis.call('HLEN', edges),
-    item[4] ~= '' and redis.call('HEXISTS', edges, item[4]) or 0,
+    item[4] ~= '' and redis.call('HEXISTS', edges, item[4]) or 0, holder, state,
   }
 end
 return answer

@@ -1,11 +1,11 @@
--- prune: removes what is past its keep: records, kept ids, history, roll-ups, events of quiet queues, empty streams.
+-- prune: removes what is past its keep: records, kept ids, unique keys, history, roll-ups, events of quiet queues, empty streams.
 -- KEYS: queue roots
 -- ARGV: now or '', packed {limit of records, how far all archivers have copied the history of each queue (-1: no
 --       archivers), limit of rows of roll-ups}
--- returns: records, ids, history rows removed, 1 when a bound was reached, rows of roll-ups removed
+-- returns: records, ids, history rows removed, 1 when a bound was reached, rows of roll-ups and unique keys removed
 local now = now_from(args[1])
 local limit, copied, most_rows = unpack(cmsgpack.unpack(args[2]))
-local jobs, ids, history, rolled_up, more = 0, 0, 0, 0, 0
+local jobs, ids, history, rolled_up, more, keys_gone = 0, 0, 0, 0, 0, 0
 for index, root in ipairs(keys) do
   local q = open(root, now)
   local found = prunable(q, limit - jobs)
@@ -20,6 +20,9 @@ for index, root in ipairs(keys) do
   local gone = prune_ids(q)
   more = gone == STEP and 1 or more
   ids = ids + gone
+  local freed = unique.prune(q)
+  more = freed == STEP and 1 or more
+  keys_gone = keys_gone + freed
   local rows, unread = prune_history(q, metrics.held(q, copied[index]))
   history, more = history + rows, math.max(more, unread)
   rolled_up = rolled_up + metrics.prune(q, most_rows - rolled_up)
@@ -29,4 +32,4 @@ end
 if rolled_up > 0 and rolled_up == most_rows then
   more = 1
 end
-return { jobs, ids, history, more, rolled_up }
+return { jobs, ids, history, more, rolled_up, keys_gone }

@@ -31,6 +31,21 @@ local function reserve(q, amount)
   q.last_place = q.next_place + amount - 1
 end
 
+-- New jobs of priority 0 that wait, in order of their numbers.
+local function write_plain(q)
+  local plain = q.plain or {}
+  for at = 1, #plain, 2 do
+    redis.call('XADD', q.f, plain[at], 'i', plain[at + 1])
+  end
+  q.plain = {}
+end
+
+-- Makes what was added and changed so far visible to later reads of the same call.
+local function make_visible(q)
+  settle_down(q)
+  write_plain(q)
+end
+
 -- A new place for a job: the last one of its priority, or (`lifo`: its places are below 0) the very first.
 local function fresh_place(q, head)
   if not q.next_place or q.next_place > q.last_place then
@@ -38,7 +53,12 @@ local function fresh_place(q, head)
   end
   local place = q.next_place
   q.next_place = place + 1
-  return head[PLACE] < 0 and -place or place
+  local options = head[OPTIONS]
+  local lifo = head[PLACE] < 0
+  if options ~= 0 and options[LIFO] then -- jobs with a key may have got other options
+    lifo = options[LIFO] == 1
+  end
+  return lifo and -place or place
 end
 
 local function spare_until(options, finished)
@@ -131,6 +151,7 @@ local function drop(q, id, head)
   if head[LINKED] then
     flow.drop(q, id, head)
   end
+  unique.free(q, id, head)
   put(q.zrem, q.i, id)
   for _, key in ipairs({ q.j, q.m, q.r, q.g, q.e }) do
     put(q.hdel, key, id)

@@ -24,6 +24,7 @@ local function finish(q, id, head, state, reason)
   end
   head[STATE], head[DUE], head[FINISHED], head[REASON] = state, 0, q.now, reason
   enter(q, id, head)
+  unique.free(q, id, head)
   if head[LINKED] == 1 then
     flow.note_end(q, id, head)
   end
@@ -80,6 +81,7 @@ local function lease(q, id, head, token, worker, lease_ms)
   head[STATE], head[TOKEN], head[WORKER], head[STARTED] = ACTIVE, token, worker, q.now
   head[DELIVERIES] = head[DELIVERIES] + 1
   note(q, E_STARTED, id, head, head[ATTEMPTS] + 1, worker)
+  unique.started(q, id, head)
   enter(q, id, head, q.now + (own > 0 and own or lease_ms))
 end
 

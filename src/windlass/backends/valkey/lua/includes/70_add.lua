@@ -82,10 +82,16 @@ local function put_plain(q, seq, id)
   q.plain[size + 1], q.plain[size + 2] = text(seq), id
 end
 
-local function create(q, job, tail, after, seq)
+-- Makes a new job, numbered `seq`. `after`: when the job was added that made way for it, or 0; `follows`: the id of a
+-- running job that it is kept behind.
+local function create(q, job, tail, after, seq, follows)
   local id, task, priority, delay, run_at = job[2], job[3], job[4], job[5], job[6]
   local now = after > 0 and math.max(q.now, after + 1) or q.now
   local due = run_at >= 0 and run_at or now + delay
+  local wanted = unique.of(job[8])
+  if wanted and wanted[MODE] == DEBOUNCE then
+    due = now + wanted[KEY_TTL]
+  end
   local later = due > now
   local lifo = job[9] == 1
   local head = {
@@ -98,8 +104,13 @@ local function create(q, job, tail, after, seq)
   q.heads[id], q.fresh[id], q.records[id], q.members[id], q.ready = nil, nil, nil, nil, true
   q.added = q.added or {}
   q.added[id] = true
-  if (job[10] or 0) > 0 then
-    return flow.create(q, job, stored, seq, later)
+  if wanted then
+    unique.take(q, id, wanted)
+  end
+  if follows then
+    return flow.create_behind(q, job, stored, seq, follows)
+  elseif (job[10] or 0) > 0 then
+    return flow.create(q, job, stored, seq, later, job[10] == 2)
   end
   if not later and priority == 0 and not lifo then
     put_plain(q, seq, id)
@@ -120,34 +131,29 @@ local function create(q, job, tail, after, seq)
   return (later or now ~= q.now) and { 0, head[STATE], now, head[DUE] } or 0
 end
 
--- New jobs of priority 0 that wait, in order of their numbers.
-local function write_plain(q)
-  local plain = q.plain or {}
-  for at = 1, #plain, 2 do
-    redis.call('XADD', q.f, plain[at], 'i', plain[at + 1])
-  end
-  q.plain = {}
-end
-
 local function add_one(q, job, tail, seq)
   local id = job[2]
   if q.added and q.added[id] then -- twice in one batch: look at what was just written
-    write_indexes(q)
-    write_plain(q)
+    make_visible(q)
   end
-  local head = head_of(q, id)
-  local after = 0
+  local head, answer, follows, after = head_of(q, id), nil, nil, 0
   if head then
-    local answer = answer_known(q, id, head, tail)
-    if answer then
-      return answer
-    end
-    after = head[ENQUEUED]
-    remove(q, id, head)
-    settle_down(q)
+    answer = answer_known(q, id, head, tail)
   elseif (q.kept[id] or 0) > q.now then
     note_run(q, E_DEDUPLICATED, id, job[3])
     return { 1, 0, 0, 0 }
   end
-  return create(q, job, tail, after, seq)
+  local wanted = unique.of(job[8])
+  if wanted and not answer then
+    answer, follows = unique.answer(q, job, tail, wanted)
+  end
+  if answer then
+    return answer
+  end
+  if head then
+    after = head[ENQUEUED]
+    remove(q, id, head)
+    settle_down(q)
+  end
+  return create(q, job, tail, after, seq, follows)
 end

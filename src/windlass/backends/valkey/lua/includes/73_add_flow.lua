@@ -2,11 +2,11 @@
 -- blocked, edges {queue, id, on failure, ...}, parent {queue, id, on failure} or 0, links {queue, id, sequence, ...}}.
 
 -- Enters a new job that has a head of its own from the beginning.
-function flow.create(q, job, stored, seq, later)
+function flow.create(q, job, stored, seq, later, blocked)
   local id, head = job[2], unpack_fresh(stored)
   flow.widen(head)
   head[LINKED] = 1
-  if job[10] == 2 then
+  if blocked then
     head[STATE] = BLOCKED
     note(q, E_BLOCKED, id, head)
   elseif later then
@@ -19,6 +19,15 @@ function flow.create(q, job, stored, seq, later)
   enter(q, id, head)
   count(q, 'enqueued', head[TASK])
   return { 0, head[STATE], head[ENQUEUED], head[DUE] }
+end
+
+-- Makes a job that is blocked until a running one of its queue has ended, however that ends.
+function flow.create_behind(q, job, stored, seq, follows)
+  local answer = flow.create(q, job, stored, seq, false, true)
+  local id, own = job[2], { q }
+  settle_down(q)
+  flow.make(own, q, id, q.heads[id], name_of(q), follows, ON_IGNORE)
+  return answer
 end
 
 function flow.name_of_dependent(q, id, head)

@@ -39,6 +39,7 @@ local function retry(q, id, head)
   head[FINISHED], head[EXPIRES], head[CANCEL] = 0, 0, ''
   head[RESULT_UNTIL], head[REASON] = 0, ''
   head[READY], head[PLACE] = q.now, fresh_place(q, head)
+  unique.take_again(q, id, head)
   note(q, blocked and E_BLOCKED or E_ENQUEUED, id, head, 'retried')
   enter(q, id, head)
   return 0

@@ -1,0 +1,23 @@
+-- unique_list: unique keys that are held, by key; looks at no more than 1,000 of them.
+-- KEYS: queue root
+-- ARGV: now or '', packed {limit, 1 when there is a cursor}, cursor: the key after which to begin
+-- returns: 1 when there may be more, the last key that was looked at, then key, id, until (-1: no time) of each
+-- flags: no-writes
+local q = open(keys[1], now_from(args[1]))
+local limit, beyond = unpack(cmsgpack.unpack(args[2]))
+local names = redis.call('ZRANGEBYLEX', q.Y, beyond == 1 and ('(' .. args[3]) or '-', '+', 'LIMIT', 0, STEP)
+local answer, last = { 0, '' }, ''
+for _, key in ipairs(names) do
+  local entry = unique.get(q, key)
+  if entry and #answer == 2 + 3 * limit then
+    answer[1], answer[2] = 1, answer[#answer - 2]
+    return answer
+  elseif entry then
+    answer[#answer + 1], answer[#answer + 2], answer[#answer + 3] = key, entry[1], entry[2]
+  end
+  last = key
+end
+if #names == STEP then
+  answer[1], answer[2] = 1, last
+end
+return answer
