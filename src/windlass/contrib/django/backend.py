@@ -27,7 +27,7 @@ from windlass.core.options import DEFAULT_OPTIONS, JobOptions, check_known
 from windlass.errors import Cancel, ConfigError, JobSignal, UnrecoverableError, WindlassError
 from windlass.job import Job
 from windlass.payload import pack_call
-from windlass.queue import Plan
+from windlass.plan import Plan
 from windlass.registry import job_handler
 from windlass.sync import PORTAL
 

@@ -35,7 +35,6 @@ class PassingCommand(BaseCommand):
     def handle(self, *args: str, **options: Any) -> None:
         """Run the words on the project's store; a code other than 0 ends the process with it."""
         os.environ["WINDLASS_URL"] = get_app().url
-        name = type(self).__module__.rpartition(".")[2]
         try:
             tree.main(
                 self.words(list(args)), prog_name=f"{sys.argv[0]} {type(self).__module__.split('.')[-1]}"
