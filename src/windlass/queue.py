@@ -209,13 +209,30 @@ class Queue(BulkVerbs, FlowVerbs, KeyVerbs, LimitVerbs, MetricsVerbs, ScheduleVe
         """Add prepared jobs, chunk by chunk. ``GroupFullError`` tells which were refused, of all."""
         jobs: list[Job[Any]] = []
         refused: list[NewJob] = []
-        for start in range(0, len(news), chunk):
-            part = list(news[start : start + chunk])
-            for new, added in zip(part, await self._add_chunk(part), strict=True):
+
+        def take(part: list[NewJob], answers: list[rq.Added]) -> None:
+            for new, added in zip(part, answers, strict=True):
                 if added.outcome is AddOutcome.REFUSED:
                     refused.append(new)
                 else:
                     jobs.append(self._added(new, added))
+
+        done: tuple[list[NewJob], list[rq.Added]] | None = None
+        for start in range(0, len(news), chunk):
+            part = list(news[start : start + chunk])
+            if done is None:
+                done = part, await self._add_chunk(part)
+                continue
+            under_way = asyncio.ensure_future(self._add_chunk(part))
+            try:
+                await asyncio.sleep(0)  # it leaves now; while the store works on it, see to the one before
+                take(*done)
+            except BaseException:
+                under_way.cancel()
+                raise
+            done = part, await under_way
+        if done is not None:
+            take(*done)
         if self.app.after_add is not None:
             await self.app.after_add(jobs)
         if refused:
@@ -261,10 +278,12 @@ class Queue(BulkVerbs, FlowVerbs, KeyVerbs, LimitVerbs, MetricsVerbs, ScheduleVe
         return send() if hooks.enqueue is None else hooks.enqueue_now(outgoing, send)
 
     def _plan_item(self, item: Mapping[str, Any]) -> tuple[str, bytes, Plan]:
-        if not isinstance(item, Mapping) or "name" not in item:
+        if not (type(item) is dict or isinstance(item, Mapping)) or "name" not in item:
             raise ConfigError("jobs", 'objects like {"name": ..., "data": ..., **options}', item)
-        options = {key: value for key, value in item.items() if key not in ("name", "data")}
-        plan = Plan(self.defaults.merged(options)) if options else self._plain
+        plan = self._plain
+        if len(item) > 1 + ("data" in item):
+            options = {key: value for key, value in item.items() if key not in ("name", "data")}
+            plan = Plan(self.defaults.merged(options))
         return check_task_name(item["name"]), self.encode(pack_data(item.get("data"))), plan
 
     def encode(self, packed: dict[str, Any]) -> bytes:
