@@ -10,11 +10,13 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 #: The backends under test, by name. The first is the reference.
-HARNESSES = ["memory", "sqlite"]
+HARNESSES = ["memory", "sqlite", "file"]
 
 
 def make_harness(name: str, directory: Path) -> Harness:
     """A harness for one test; ``directory`` is the test's own."""
     if name == "sqlite":
         return UrlHarness("sqlite", f"sqlite:///{directory / 'jobs.db'}")
+    if name == "file":
+        return UrlHarness("file", f"file://{directory / 'jobs'}")
     return UrlHarness(name, f"{name}://")

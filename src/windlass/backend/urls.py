@@ -1,8 +1,8 @@
 """From a URL to a backend, imported only when asked for.
 
-``memory://`` · ``sqlite:///relative.db`` · ``sqlite:////absolute.db`` · ``valkey://host:port/db``,
-``redis://`` (+``s`` for TLS, ``+cluster``, ``+sentinel``). Every URL takes ``?namespace=``, so that two
-applications or two tests on one store never meet.
+``memory://`` · ``sqlite:///relative.db`` · ``sqlite:////absolute.db`` · ``file:///directory`` ·
+``valkey://host:port/db``, ``redis://`` (+``s`` for TLS, ``+cluster``, ``+sentinel``). Every URL takes
+``?namespace=``, so that two applications or two tests on one store never meet.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ DEFAULT_NAMESPACE = "default"
 _SCHEMES = {
     "memory": ("windlass.backends.memory", ""),
     "sqlite": ("windlass.backends.sqlite", ""),
+    "file": ("windlass.backends.file", ""),
     **{
         family + ending: ("windlass.backends.valkey", "windlass[valkey]")
         for family in ("valkey", "redis")

@@ -12,7 +12,8 @@ import pytest
 
 from tests.backends.sqlite.support import add, claim, new, opened
 from windlass.backend import requests as rq
-from windlass.backends.sqlite import SqliteBackend, desk
+from windlass.backend.local import desk
+from windlass.backends.sqlite import SqliteBackend
 from windlass.core import probe
 from windlass.core.outcome import AddOutcome
 from windlass.core.states import JobState

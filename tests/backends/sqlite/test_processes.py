@@ -16,7 +16,8 @@ import pytest
 
 from tests.backends.sqlite.support import add, claim, client, new, opened
 from windlass.backend import requests as rq
-from windlass.backends.sqlite import wake
+from windlass.backend.local import wake
+from windlass.backends.sqlite.wake import directory
 from windlass.core.job import JobRef
 from windlass.core.states import JobState
 from windlass.errors import StorageError
@@ -117,9 +118,9 @@ async def test_without_sockets_the_slow_check_wakes(
 
 async def test_a_dead_listener_is_forgotten(tmp_path: Path, children: Any) -> None:
     path = tmp_path / "jobs.db"
-    boxes = wake.Mailboxes(client(path)._settings)
+    boxes = wake.Mailboxes(f"{path}-wake", "default")
     async with opened(path) as store:
-        left = Path(wake.directory(str(path))) / f"{boxes._prefix}r.999999-dead"
+        left = Path(directory(str(path))) / f"{boxes._prefix}r.999999-dead"
         dead = wake._socket()
         assert dead is not None
         dead.bind(str(left))
@@ -137,7 +138,7 @@ async def test_sockets_and_threads_are_gone_after_the_last_client(tmp_path: Path
         second = first.clone()
         await second.open()
         second.listen(["ready:q"])
-        boxes = wake.directory(str(path))
+        boxes = directory(str(path))
         assert len(os.listdir(boxes)) == 1
         await second.close()
         assert len(os.listdir(boxes)) == 1
@@ -156,7 +157,7 @@ def test_a_long_path_puts_the_sockets_elsewhere(tmp_path: Path) -> None:
             listener.close()
 
     asyncio.run(work())
-    assert len(os.fsencode(wake.directory(str(deep / "jobs.db")))) < 100
+    assert len(os.fsencode(directory(str(deep / "jobs.db")))) < 100
 
 
 # --- frozen and killed ------------------------------------------------------------------------------

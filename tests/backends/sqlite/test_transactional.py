@@ -11,7 +11,8 @@ import pytest
 
 from tests.backends.sqlite.support import add, claim, new, opened
 from windlass.backend import requests as rq
-from windlass.backends.sqlite import add_in_transaction, wake
+from windlass.backend.local import wake
+from windlass.backends.sqlite import add_in_transaction
 from windlass.core.job import JobRef
 from windlass.core.outcome import AddOutcome
 from windlass.core.states import JobState

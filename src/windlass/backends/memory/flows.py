@@ -8,6 +8,7 @@ from copy import copy
 from itertools import islice
 
 from windlass.backend.flows import Dependencies
+from windlass.backends.memory.journal import Journal
 from windlass.core.edges import ChildEnd, Edge, EdgeStatus, forgive
 from windlass.core.flowwork import FlowWork
 from windlass.core.job import JobRecord, JobRef, NewJob
@@ -19,6 +20,7 @@ class Flows(FlowWork):
 
     def __init__(
         self,
+        journal: Journal,
         find: Callable[[JobRef], JobRecord | None],
         kept_ids: dict[JobRef, int],
         file: Callable[[JobRecord], None],
@@ -26,15 +28,16 @@ class Flows(FlowWork):
         is_full: Callable[[str, str, int], bool],
     ) -> None:
         super().__init__()
+        self._journal = journal
         self._find = find
         self._kept_ids = kept_ids
         self._file = file
         self._answered_by = answered_by
         self._is_full = is_full
-        self._children: dict[JobRef, dict[JobRef, Edge]] = {}
-        self._dependents: dict[JobRef, dict[JobRef, Edge]] = {}
+        self.children: dict[JobRef, dict[JobRef, Edge]] = {}
+        self.dependents: dict[JobRef, dict[JobRef, Edge]] = {}
         self._open: dict[JobRef, int] = {}
-        self._outbox: deque[ChildEnd] = deque()
+        self.left_ends: deque[ChildEnd] = deque()
 
     def find(self, ref: JobRef) -> JobRecord | None:
         return self._find(ref)
@@ -52,68 +55,88 @@ class Flows(FlowWork):
         self._file(job)
 
     def mark_linked(self, job: JobRecord) -> None:
-        """Records are what they are here."""
+        self._journal.moved(job)
 
     def add_edge(self, dependent: JobRecord, edge: Edge) -> None:
-        self._children.setdefault(edge.dependent, {})[edge.child] = edge
-        self._dependents.setdefault(edge.child, {})[edge.dependent] = edge
+        self._journal.edge(edge)
+        self.keep_edge(edge)
+
+    def keep_edge(self, edge: Edge) -> None:
+        """Put an edge behind all others, or in the place of the one that was there."""
+        before = self.children.get(edge.dependent, {}).get(edge.child)
+        if before is not None and before.status is EdgeStatus.OPEN:
+            self._open[edge.dependent] -= 1
+        self.children.setdefault(edge.dependent, {})[edge.child] = edge
+        self.dependents.setdefault(edge.child, {})[edge.dependent] = edge
         if edge.status is EdgeStatus.OPEN:
             self._open[edge.dependent] = self._open.get(edge.dependent, 0) + 1
 
     def save_edge(self, edge: Edge) -> None:
+        self._journal.edge(edge)
         self._open[edge.dependent] -= 1
 
     def has_edge(self, dependent: JobRef, child: JobRef) -> bool:
-        return child in self._children.get(dependent, ())
+        return child in self.children.get(dependent, ())
 
     def count_edges(self, dependent: JobRef) -> int:
-        return len(self._children.get(dependent, ()))
+        return len(self.children.get(dependent, ()))
 
     def open_children(self, dependent: JobRef) -> list[JobRef]:
-        edges = self._children.get(dependent, {})
+        edges = self.children.get(dependent, {})
         return [ref for ref, edge in edges.items() if edge.status is EdgeStatus.OPEN]
 
     def has_open(self, dependent: JobRef) -> bool:
         return self._open.get(dependent, 0) > 0
 
     def first_broken(self, dependent: JobRef) -> Edge | None:
-        return next((edge for edge in self._children.get(dependent, {}).values() if edge.broken), None)
+        return next((edge for edge in self.children.get(dependent, {}).values() if edge.broken), None)
 
     def untold(self, end: ChildEnd, limit: int) -> list[Edge]:
-        edges = self._dependents.get(end.child, {}).values()
+        edges = self.dependents.get(end.child, {}).values()
         found = (edge for edge in edges if edge.status is EdgeStatus.OPEN and edge.child_seq == end.seq)
         return list(islice(found, limit))
 
     def outbox(self) -> ChildEnd | None:
-        return self._outbox[0] if self._outbox else None
+        return self.left_ends[0] if self.left_ends else None
 
     def put_out(self, ends: Iterable[ChildEnd]) -> None:
-        self._outbox.extend(ends)
+        ends = list(ends)
+        self._journal.put_out(ends)
+        self.left_ends.extend(ends)
 
     def drop_out(self) -> None:
-        self._outbox.popleft()
+        self._journal.told()
+        self.left_ends.popleft()
 
     # --- what only this store needs ------------------------------------------------------------------
 
     def forgive(self, ref: JobRef) -> None:
         """A person retries the job: what made it fail does not count any more."""
-        for edge in self._children.get(ref, {}).values():
+        for edge in self.children.get(ref, {}).values():
             forgive(edge)
+            self._journal.edge(edge)
 
     def forget(self, ref: JobRef) -> None:
         """A record goes: its own edges go with it. Those that wait for it keep theirs."""
-        for child in self._children.pop(ref, ()):
-            known = self._dependents[child]
+        for child in self.children.pop(ref, ()):
+            known = self.dependents[child]
             del known[ref]
             if not known:
-                del self._dependents[child]
+                del self.dependents[child]
         self._open.pop(ref, None)
+
+    def order(self, child: JobRef, dependents: list[JobRef]) -> None:
+        """Put those that wait for a job into the order in which they came."""
+        known = self.dependents.get(child, {})
+        for ref in dependents:
+            if ref in known:
+                known[ref] = known.pop(ref)
 
     def of(self, ref: JobRef, *, values: bool, limit: int) -> Dependencies:
         """The edges of a job, both ways."""
-        dependents = self._dependents.get(ref, {}).values()
+        dependents = self.dependents.get(ref, {}).values()
         return Dependencies(
-            list(_views(self._children.get(ref, {}).values(), values)),
+            list(_views(self.children.get(ref, {}).values(), values)),
             list(_views(islice(dependents, limit), values)),
             len(dependents) > limit,
         )

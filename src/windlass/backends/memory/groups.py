@@ -107,8 +107,13 @@ class Groups:
             heapq.heappop(self._timed)
         return None
 
-    def prune(self, now_ms: int) -> None:
-        """Forget groups that are empty and used nothing that still counts."""
-        for group in self:
-            if group.own is None and lm.is_idle(self.every, group.usage, now_ms):
-                del self._groups[group.name]
+    def prune(self, now_ms: int) -> list[str]:
+        """Forget groups that are empty and used nothing that still counts; returns which."""
+        gone = [g.name for g in self if g.own is None and lm.is_idle(self.every, g.usage, now_ms)]
+        for name in gone:
+            del self._groups[name]
+        return gone
+
+    def remove(self, name: str) -> None:
+        """Forget a group, if it is there."""
+        self._groups.pop(name, None)

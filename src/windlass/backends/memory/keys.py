@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from windlass.backend import limits as lrq
 from windlass.backend import requests as rq
+from windlass.backends.memory.journal import Table
 from windlass.core import transitions, unique
 from windlass.core.edges import Dependency, OnFailure
 from windlass.core.job import EventType, JobRecord, NewJob
@@ -54,6 +55,8 @@ class Keyring:
             due_ms = scribe.now_ms + (wanted.ttl_ms or 0) if debounced else None
             transitions.replace(holder, new, scribe, due_ms=due_ms)
             entry.request_id = new.request_id
+            self._changed(queue, wanted.key)
+            self._store.journal.made(holder)
             self._store.file(holder, scribe)
         return self._about(AddOutcome.REPLACED, holder, scribe)
 
@@ -84,6 +87,10 @@ class Keyring:
         wanted = job.options.unique
         if wanted is not None:
             queue.keys[wanted.key] = unique.entry_for(job, wanted, now_ms)
+            self._changed(queue, wanted.key)
+
+    def _changed(self, queue: StoredQueue, key: str) -> None:
+        self._store.journal.row(Table.KEY, queue.name, key)
 
     def take_again(self, queue: StoredQueue, job: JobRecord, now_ms: int) -> None:
         """A finished job that is retried by hand takes its key, unless somebody else has it."""
@@ -93,6 +100,7 @@ class Keyring:
         entry = queue.keys.get(wanted.key)
         if entry is None or not entry.is_live(now_ms):
             queue.keys[wanted.key] = unique.entry_for(job, wanted, now_ms)
+            self._changed(queue, wanted.key)
 
     def settle(self, queue: StoredQueue, job: JobRecord, *, removed: bool = False) -> None:
         """Free the key of a job that no longer holds it."""
@@ -102,12 +110,14 @@ class Keyring:
         entry = queue.keys.get(wanted.key)
         if entry is not None and entry.job_id == job.id:
             del queue.keys[wanted.key]
+            self._changed(queue, wanted.key)
 
     def prune(self, queue: StoredQueue, now_ms: int) -> int:
         """Forget keys that are past their time; returns how many."""
         gone = [key for key, entry in queue.keys.items() if not entry.is_live(now_ms)]
         for key in gone:
             del queue.keys[key]
+            self._changed(queue, key)
         return len(gone)
 
     # --- verbs ------------------------------------------------------------------------------------
@@ -119,7 +129,10 @@ class Keyring:
         return UniqueHolder(request.key, entry.job_id, entry.until_ms)
 
     def _free(self, request: lrq.FreeUniqueKey, scribe: Scribe) -> bool:
-        entry = self._store.look(request.queue).keys.pop(request.key, None)
+        queue = self._store.look(request.queue)
+        entry = queue.keys.pop(request.key, None)
+        if entry is not None:
+            self._changed(queue, request.key)
         return entry is not None and entry.is_live(scribe.now_ms)
 
     def _list(self, request: lrq.ListUniqueKeys, scribe: Scribe) -> lrq.KeyPage:

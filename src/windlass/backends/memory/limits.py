@@ -9,6 +9,7 @@ import msgspec
 
 from windlass.backend import limits as lrq
 from windlass.backends.memory.groups import Group
+from windlass.backends.memory.journal import Table
 from windlass.core import limits as lm
 from windlass.core import transitions
 from windlass.core.job import JobRecord
@@ -96,8 +97,16 @@ class Gatekeeper:
             self._left -= 1
         else:
             at_ms = None
-        queue.groups.wait_until(group, at_ms)
+        self._wait_until(queue, group, at_ms)
         return moved
+
+    def _wait_until(self, queue: StoredQueue, group: Group, at_ms: int | None) -> None:
+        if at_ms != group.next_ms:
+            queue.groups.wait_until(group, at_ms)
+            self._changed(queue, group)
+
+    def _changed(self, queue: StoredQueue, group: Group) -> None:
+        self._store.journal.row(Table.GROUP, queue.name, group.name)
 
     def advance_timed(self, queue: StoredQueue, budget: int, scribe: Scribe) -> int:
         """Let in what time allows now, in all groups of a queue; returns how many jobs it moved."""
@@ -128,9 +137,15 @@ class Gatekeeper:
         """Take down a start, where rates and buckets count it."""
         if queue.limits.rate is not None:
             lm.note_start(queue.limits.rate, queue.starts, now_ms)
+            self._store.journal.started(queue.name, None)
         if job.options.group is not None:
             group = queue.groups.get(job.options.group)
-            lm.take_start(queue.groups.limits(group), group.usage, job.options.cost, now_ms)
+            limits = queue.groups.limits(group)
+            lm.take_start(limits, group.usage, job.options.cost, now_ms)
+            if limits.rate is not None:
+                self._store.journal.started(queue.name, group.name)
+            if limits.bucket is not None:
+                self._changed(queue, group)
 
     def next_ms(self, queue: StoredQueue, now_ms: int) -> int | None:
         """When time alone lets something of the queue in, or start."""
@@ -146,9 +161,8 @@ class Gatekeeper:
     # --- verbs ------------------------------------------------------------------------------------
 
     def _known(self, name: str) -> StoredQueue:
-        queue = self._store.queue(name)
-        queue.known = True
-        return queue
+        self._store.journal.row(Table.QUEUE, name)
+        return self._store.known(name)
 
     def _set_queue_limits(self, request: lrq.SetQueueLimits, scribe: Scribe) -> None:
         queue = self._known(request.queue)
@@ -156,6 +170,7 @@ class Gatekeeper:
         queue.limits = msgspec.structs.replace(queue.limits, **changes)
         rate = queue.limits.rate
         queue.starts = [] if rate is None else queue.starts[-rate.max :]
+        self._store.journal.refitted(queue.name, None)
         self._store.wake(queue)
 
     def _set_group_limits(self, request: lrq.SetGroupLimits, scribe: Scribe) -> None:
@@ -169,14 +184,17 @@ class Gatekeeper:
         else:
             group = queue.groups.get(request.group)
             group.own = request.limits
+            self._changed(queue, group)
             self._refit(queue, group, scribe.now_ms)
             self.advance(queue, group, scribe)
         self._store.wake(queue)
 
     def _refit(self, queue: StoredQueue, group: Group, now_ms: int) -> None:
         lm.fit(queue.groups.limits(group), group.usage)
+        self._store.journal.refitted(queue.name, group.name)
+        self._changed(queue, group)
         if group.usage.parked:
-            queue.groups.wait_until(group, now_ms)
+            self._wait_until(queue, group, now_ms)
 
     def _pause_group(self, request: lrq.PauseGroup, scribe: Scribe) -> bool:
         queue = self._known(request.queue)
@@ -184,6 +202,7 @@ class Gatekeeper:
         if group.usage.paused is request.paused:
             return False
         group.usage.paused = request.paused
+        self._changed(queue, group)
         self.advance(queue, group, scribe)
         self._store.wake(queue)
         return True
@@ -201,6 +220,7 @@ class Gatekeeper:
         """Start nothing of a group for ``ms`` (0: go on)."""
         usage = group.usage
         usage.hold_until_ms = max(usage.hold_until_ms, scribe.now_ms + ms) if ms else 0
+        self._changed(queue, group)
         self.advance(queue, group, scribe)
         self._store.wake(queue)
         return usage.hold_until_ms

@@ -46,7 +46,8 @@ class Line:
         self._heaps: dict[int, list[tuple[int, int, str]]] = {}
         self._priorities: list[int] = []  # negated: highest first
         self._tails: dict[tuple[int, str], _Tail] = {}
-        self._grouped = False
+        #: Whether the queue ever saw a group: then turns are counted.
+        self.grouped = False
 
     def put(self, job: JobRecord) -> None:
         """Enter ``job`` if it waits, take it out if not. A job without a turn gets one."""
@@ -96,8 +97,8 @@ class Line:
         return None
 
     def _fresh_turn(self, priority: int, group: str) -> int:
-        self._grouped = self._grouped or bool(group)
-        if not self._grouped:
+        self.grouped = self.grouped or bool(group)
+        if not self.grouped:
             return 0
         tail = self._tails.get((priority, group))
         head = self._head_of(priority)

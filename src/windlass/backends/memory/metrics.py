@@ -8,6 +8,7 @@ from copy import deepcopy
 from typing import Any, NamedTuple
 
 from windlass.backend import metrics as mq
+from windlass.backends.memory.journal import Journal, Table
 from windlass.core.job import ARCHIVER_KEPT_MS
 from windlass.core.metrics import KEPT_MS, MARKS_KEPT, Mark, MetricsCursor, MetricsRow, Step, merged
 from windlass.core.transitions import Scribe
@@ -16,7 +17,7 @@ from windlass.core.transitions import Scribe
 Ranges = Callable[[], dict[str, tuple[int, int]]]
 
 
-class _Cursor(NamedTuple):
+class Cursor(NamedTuple):
     at: int
     seen_ms: int
 
@@ -24,11 +25,12 @@ class _Cursor(NamedTuple):
 class MemoryMetrics:
     """All roll-ups of one namespace."""
 
-    def __init__(self, ranges: Ranges) -> None:
+    def __init__(self, journal: Journal, ranges: Ranges) -> None:
+        self._journal = journal
         self._ranges = ranges
-        self._cursors: dict[str, _Cursor] = {}
-        self._rows: dict[tuple[str, Step], dict[tuple[int, str], MetricsRow]] = {}
-        self._marks: list[tuple[int, str, Mark]] = []
+        self.cursors: dict[str, Cursor] = {}
+        self.rows: dict[tuple[str, Step], dict[tuple[int, str], MetricsRow]] = {}
+        self.marks: list[tuple[int, str, Mark]] = []
 
     def verbs(self) -> dict[type[Any], Callable[[Any, Scribe], Any]]:
         return {
@@ -41,7 +43,7 @@ class MemoryMetrics:
 
     def holds_from(self, queue: str, now_ms: int) -> int | None:
         """The record after which a queue's history is held; None when nobody rolls it up any more."""
-        cursor = self._cursors.get(queue)
+        cursor = self.cursors.get(queue)
         if cursor is None or cursor.seen_ms <= now_ms - ARCHIVER_KEPT_MS:
             return None
         return cursor.at
@@ -49,10 +51,11 @@ class MemoryMetrics:
     def prune(self, now_ms: int, limit: int) -> int:
         """Remove roll-ups that are past their time; returns how many."""
         count = 0
-        for (_, step), rows in self._rows.items():
+        for (queue, step), rows in self.rows.items():
             old = [key for key in rows if key[0] < now_ms - KEPT_MS[step]][: limit - count]
             for key in old:
                 del rows[key]
+                self._journal.row(Table.ROLLUP, queue, step, *key)
             count += len(old)
         return count
 
@@ -64,19 +67,21 @@ class MemoryMetrics:
         ]
 
     def _at(self, queue: str) -> int:
-        cursor = self._cursors.get(queue)
+        cursor = self.cursors.get(queue)
         return 0 if cursor is None else cursor.at
 
     def _add(self, request: mq.AddMetrics, scribe: Scribe) -> bool:
         queue = request.queue
         if self._at(queue) != request.after:
             return False
-        self._cursors[queue] = _Cursor(request.upto, scribe.now_ms)
+        self.cursors[queue] = Cursor(request.upto, scribe.now_ms)
+        self._journal.row(Table.CURSOR, queue)
         steps: tuple[Step, ...] = ("minute", "hour")
         for step in steps:
-            rows = self._rows.setdefault((queue, step), {})
+            rows = self.rows_of(queue, step)
             for row in merged(request.rows, step):
                 key = (row.start_ms, row.task)
+                self._journal.row(Table.ROLLUP, queue, step, *key)
                 if key in rows:
                     rows[key].merge(row)
                 else:
@@ -84,7 +89,7 @@ class MemoryMetrics:
         return True
 
     def _read(self, request: mq.ReadMetrics, scribe: Scribe) -> mq.MetricsPage:
-        rows = self._rows.get((request.queue, request.step), {})
+        rows = self.rows.get((request.queue, request.step), {})
         keys = sorted(
             key
             for key in rows
@@ -97,16 +102,25 @@ class MemoryMetrics:
         return mq.MetricsPage(page, f"{page[-1].start_ms} {page[-1].task}" if more else None)
 
     def _add_mark(self, request: mq.AddMark, scribe: Scribe) -> Mark:
-        for _, mark_id, mark in self._marks:
+        for _, mark_id, mark in self.marks:
             if mark_id == request.id:
                 return mark
         mark = Mark(id=request.id, at_ms=scribe.now_ms, label=request.label)
-        insort(self._marks, (mark.at_ms, mark.id, mark))
-        del self._marks[:-MARKS_KEPT]
+        self._journal.marked(mark)
+        self.keep_mark(mark)
         return mark
 
+    def rows_of(self, queue: str, step: Step) -> dict[tuple[int, str], MetricsRow]:
+        """The rows of one queue and step, to be changed."""
+        return self.rows.setdefault((queue, step), {})
+
+    def keep_mark(self, mark: Mark) -> None:
+        """Enter a mark, and let the oldest go over the bound."""
+        insort(self.marks, (mark.at_ms, mark.id, mark))
+        del self.marks[:-MARKS_KEPT]
+
     def _list_marks(self, request: mq.ListMarks, scribe: Scribe) -> list[Mark]:
-        return [mark for at_ms, _, mark in self._marks if at_ms >= request.since_ms]
+        return [mark for at_ms, _, mark in self.marks if at_ms >= request.since_ms]
 
 
 def _key_of(cursor: str) -> tuple[int, str]:

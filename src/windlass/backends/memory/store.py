@@ -20,6 +20,7 @@ from windlass.backend import requests as rq
 from windlass.backend import streams as sm
 from windlass.backends.memory.flows import Flows
 from windlass.backends.memory.groups import Groups
+from windlass.backends.memory.journal import NO_JOURNAL, Journal, Table
 from windlass.backends.memory.keys import Keyring
 from windlass.backends.memory.limits import Gatekeeper
 from windlass.backends.memory.line import Line
@@ -128,9 +129,10 @@ class StoredQueue:
 
 
 class MemoryStore:
-    """All queues of one namespace."""
+    """All queues of one namespace. ``journal`` hears of every change."""
 
-    def __init__(self) -> None:
+    def __init__(self, journal: Journal = NO_JOURNAL) -> None:
+        self.journal = journal
         self._queues: dict[str, StoredQueue] = {}
         self._active: dict[JobRef, JobRecord] = {}
         self._kept_ids: dict[JobRef, int] = {}
@@ -140,6 +142,7 @@ class MemoryStore:
         self._archivers: dict[str, ArchiverInfo] = {}
         self._leaders: dict[str, tuple[str, int]] = {}
         self._flows = Flows(
+            journal,
             self._find,
             self._kept_ids,
             lambda job: self.file(job, self._scribe),
@@ -192,8 +195,10 @@ class MemoryStore:
             **self._gates.verbs,
             **self._keys.verbs,
         }
-        self._schedules = MemorySchedules(Jobs(self._find, self._add_one, self._make_known, self._tell))
-        self._metrics = MemoryMetrics(self._history_ranges)
+        self._schedules = MemorySchedules(
+            journal, Jobs(self._find, self._add_one, self._make_known, self._tell)
+        )
+        self._metrics = MemoryMetrics(journal, self._history_ranges)
         self._verbs |= self._schedules.verbs() | self._metrics.verbs()
 
     def apply(self, request: rq.Request[R], now_ms: int) -> tuple[R, set[str]]:
@@ -216,14 +221,23 @@ class MemoryStore:
         found = self._queues.get(name)
         if found is None:
             found = self._queues[name] = StoredQueue(name)
+            self.journal.row(Table.QUEUE, name)
         return found
 
     def look(self, name: str) -> StoredQueue:
         """The queue, or an empty one that is not kept: for those who only read."""
         return self._queues.get(name) or StoredQueue(name)
 
+    def known(self, name: str) -> StoredQueue:
+        """The queue, which people see from now on."""
+        queue = self.queue(name)
+        if not queue.known:
+            queue.known = True
+            self.journal.row(Table.QUEUE, name)
+        return queue
+
     def _make_known(self, name: str) -> None:
-        self.queue(name).known = True
+        self.known(name)
 
     def _tell(self, topic: str) -> None:
         self._topics.add(topic)
@@ -251,17 +265,25 @@ class MemoryStore:
 
     def book(self, queue: StoredQueue, job: JobRecord) -> None:
         """Enter a record in the indexes as what it is, and say who may care."""
-        queue.index(job)
+        self.journal.moved(job)
+        was_grouped = queue.line.grouped
+        self.enter(queue, job)
+        if queue.line.grouped is not was_grouped:
+            self.journal.row(Table.QUEUE, queue.name)
         self._keys.settle(queue, job)
-        if job.options.group is not None:
-            queue.groups.get(job.options.group).book(job)
-        self._count_active(queue, job, job.state is JobState.ACTIVE)
         if job.state is JobState.WAITING or job.state in TIMED:
             self._topics.add(f"ready:{job.queue}")
         elif job.state in FINISHED:
             self._topics.add(f"done:{job.queue}")
             if job.linked:
                 self._flows.ended(job)
+
+    def enter(self, queue: StoredQueue, job: JobRecord) -> None:
+        """Enter a record in the indexes; nothing follows from that."""
+        queue.index(job)
+        if job.options.group is not None:
+            queue.groups.get(job.options.group).book(job)
+        self._count_active(queue, job, job.state is JobState.ACTIVE)
 
     def _count_active(self, queue: StoredQueue, job: JobRecord, active: bool) -> None:
         before = self._active.pop(job.ref, None) is not None
@@ -278,36 +300,47 @@ class MemoryStore:
     def _drop(self, job: JobRecord, scribe: Scribe) -> None:
         """Delete a record with all that is its own; an id that was promised to be kept stays known."""
         queue = self.queue(job.queue)
-        del queue.jobs[job.id]
-        if job.linked:
-            if job.state not in FINISHED:
-                self._flows.ended(job)
-            self._flows.forget(job.ref)
-        self._streams.forget(job.ref)
-        queue.line.remove(job.id)
-        self._count_active(queue, job, False)
-        self._logs.pop(job.ref, None)
+        self.journal.gone(job)
+        if job.linked and job.state not in FINISHED:
+            self._flows.ended(job)
+        self.leave(queue, job)
         self._keys.settle(queue, job, removed=True)
         if transitions.kept_until(job) > scribe.now_ms:
             self._kept_ids[job.ref] = transitions.kept_until(job)
+            self.journal.row(Table.KEPT_ID, *job.ref)
         group = queue.groups.find(job.options.group) if job.options.group is not None else None
         if group is not None and group.role(job.id) is not None:
             group.forget(job.id)
             self._gates.advance(queue, group, scribe)
 
+    def leave(self, queue: StoredQueue, job: JobRecord) -> None:
+        """Take a record out of the indexes, with all that is its own; its group still counts it."""
+        del queue.jobs[job.id]
+        if job.linked:
+            self._flows.forget(job.ref)
+        self._streams.forget(job.ref)
+        queue.line.remove(job.id)
+        self._count_active(queue, job, False)
+        self._logs.pop(job.ref, None)
+
     def _write_down(self, scribe: Scribe) -> None:
         for note in scribe.notes:
             queue = self.queue(note.queue)
             queue.last_event += 1
-            queue.events.append(
-                Event(queue.last_event, scribe.now_ms, note.type, note.job_id, note.task, note.data)
-            )
+            event = Event(queue.last_event, scribe.now_ms, note.type, note.job_id, note.task, note.data)
+            queue.events.append(event)
+            self.journal.happened(note.queue, event)
             self._topics.add(f"event:{note.queue}")
         for record in scribe.history:
             queue = self.queue(record.queue)
             queue.last_history += 1
             queue.history.append((queue.last_history, record))
-            self._counters[record.queue, record.task, record.outcome.value] += 1
+            self.journal.ended(record.queue, queue.last_history, record)
+            self._count_one(record.queue, record.task, record.outcome.value)
+
+    def _count_one(self, queue: str, task: str, outcome: str) -> None:
+        self._counters[queue, task, outcome] += 1
+        self.journal.row(Table.COUNTER, queue, task, outcome)
 
     # --- add ---------------------------------------------------------------------------------------
 
@@ -350,9 +383,11 @@ class MemoryStore:
         if before is not None:
             new = msgspec.structs.replace(new, depends_on=[*new.depends_on, before])
         job = transitions.create(new, scribe, after_ms=old.enqueued_ms if old else 0)
-        queue.jobs[new.id], queue.known = job, True
+        queue.jobs[new.id] = job
+        self.known(new.queue)
+        self.journal.made(job)
         self._keys.take(queue, job, now_ms)
-        self._counters[new.queue, new.task, "enqueued"] += 1
+        self._count_one(new.queue, new.task, "enqueued")
         self.file(job, scribe)
         if before is not None:
             self._flows.follow(job, before)
@@ -438,12 +473,13 @@ class MemoryStore:
         return rq.SettleResult(items, claimed, relay=left)
 
     def _extend(self, request: rq.Extend, scribe: Scribe) -> list[Extended]:
-        return [
-            transitions.extend(
-                self._find(JobRef(lease.queue, lease.id)), lease.token, lease.lease_ms, scribe.now_ms
-            )
-            for lease in request.leases
-        ]
+        answers = []
+        for lease in request.leases:
+            job = self._find(JobRef(lease.queue, lease.id))
+            answers.append(transitions.extend(job, lease.token, lease.lease_ms, scribe.now_ms))
+            if job is not None and answers[-1] is not Extended.LOST:
+                self.journal.moved(job)
+        return answers
 
     def _reconcile(self, request: rq.Reconcile, scribe: Scribe) -> int:
         held = set(request.held)
@@ -515,13 +551,16 @@ class MemoryStore:
         gone_ids = [ref for ref, until in self._kept_ids.items() if until <= now_ms]
         for ref in gone_ids:
             del self._kept_ids[ref]
+            self.journal.row(Table.KEPT_ID, *ref)
         keys = 0
         for queue in self._queues.values():
             keys += self._keys.prune(queue, now_ms)
-            queue.groups.prune(now_ms)
+            for group in queue.groups.prune(now_ms):
+                self.journal.row(Table.GROUP, queue.name, group)
         gone_workers = [w.id for w in self._workers.values() if w.beat_ms <= now_ms - WORKER_KEPT_MS]
         for worker_id in gone_workers:
             del self._workers[worker_id]
+            self.journal.row(Table.WORKER, worker_id)
         archivers = self._list_archivers(rq.ListArchivers(), scribe)
         history = sum(self._trim_history(queue, archivers, now_ms) for queue in self._queues.values())
         metrics = self._metrics.prune(now_ms, request.limit)
@@ -551,9 +590,11 @@ class MemoryStore:
             elif len(queue.history) <= HISTORY_HELD:
                 break
             else:
-                self._counters[queue.name, "", "history_dropped"] += 1
+                self._count_one(queue.name, "", "history_dropped")
             queue.history.popleft()
             count += 1
+        if count:
+            self.journal.trimmed(queue.name)
         return count
 
     def _archive(self, request: rq.Archive, scribe: Scribe) -> None:
@@ -561,6 +602,7 @@ class MemoryStore:
         for queue, at in request.cursors.items():
             known.cursors[queue] = max(known.cursors.get(queue, 0), at)
         known.seen_ms = scribe.now_ms
+        self.journal.row(Table.ARCHIVER, request.name)
 
     def _list_archivers(self, request: rq.ListArchivers, scribe: Scribe) -> list[ArchiverInfo]:
         live = [a for a in self._archivers.values() if a.seen_ms > scribe.now_ms - ARCHIVER_KEPT_MS]
@@ -574,6 +616,7 @@ class MemoryStore:
         if holder != request.holder and until_ms > scribe.now_ms:
             return False
         self._leaders[request.role] = (request.holder, scribe.now_ms + request.ttl_ms)
+        self.journal.row(Table.LEADER, request.role)
         return True
 
     def _resign(self, request: rq.Resign, scribe: Scribe) -> bool:
@@ -581,9 +624,11 @@ class MemoryStore:
         if holder != request.holder or until_ms <= scribe.now_ms:
             return False
         del self._leaders[request.role]
+        self.journal.row(Table.LEADER, request.role)
         return True
 
     def _beat(self, request: rq.Beat, scribe: Scribe) -> Command | None:
+        self.journal.row(Table.WORKER, request.worker.id)
         if request.gone:
             self._workers.pop(request.worker.id, None)
             return None
@@ -600,6 +645,7 @@ class MemoryStore:
         if worker is None:
             return False
         worker.command = Command(action=request.action, id=request.id)
+        self.journal.row(Table.WORKER, worker.id)
         self._topics.add(f"worker:{worker.id}")
         return True
 
@@ -613,6 +659,7 @@ class MemoryStore:
             if job is not None and outcome is CancelResult.CANCELLED:
                 self.file(job, scribe)
             if job is not None and outcome is CancelResult.CANCELLING:
+                self.journal.moved(job)
                 self._topics.add(f"worker:{job.worker}")
             answers.append(outcome)
         return answers
@@ -666,7 +713,10 @@ class MemoryStore:
         job = self._find(ref)
         if job is None:
             return rq.ChangeResult(Changed.NOT_FOUND)
+        payload, options = job.payload, job.options
         status = step(job)
+        if job.payload is not payload or job.options is not options:
+            self.journal.made(job)
         if status is Changed.OK:
             self.file(job, scribe)
         return rq.ChangeResult(status, job.state)
@@ -679,10 +729,12 @@ class MemoryStore:
             if request.token is None or not transitions.holds(job, request.token):
                 return rq.ChangeResult(Changed.LOST, job.state)
             job.progress = request.progress
+            self.journal.moved(job)
             scribe.note(job, EventType.PROGRESS, progress=transitions.progress_text(job))
         if request.logs:
             lines = self._logs.setdefault(job.ref, deque(maxlen=LOGS_KEPT))
             lines.extend(request.logs)
+            self.journal.logged(job, request.logs)
         return rq.ChangeResult(Changed.OK, job.state)
 
     def _pause(self, request: rq.PauseQueue, scribe: Scribe) -> bool:
@@ -691,6 +743,7 @@ class MemoryStore:
             return False
         queue = self.queue(request.queue)
         queue.paused, queue.known = request.paused, True
+        self.journal.row(Table.QUEUE, queue.name)
         event = EventType.PAUSED if request.paused else EventType.RESUMED
         scribe.notes.append(Note(queue.name, event))
         self._topics.add(f"ready:{queue.name}")
@@ -715,9 +768,20 @@ class MemoryStore:
         if found:
             self._topics.add(f"done:{queue.name}")
         if request.forget and not queue.jobs:
-            queue.forget()
+            self._forget_queue(queue)
             self._schedules.forget_queue(queue.name)
         return rq.Purged(min(len(found), request.limit), [job.id for job in found[: request.limit]])
+
+    def _forget_queue(self, queue: StoredQueue) -> None:
+        journal, name = self.journal, queue.name
+        journal.row(Table.QUEUE, name)
+        journal.refitted(name, None)
+        journal.forgot_events(name, queue.last_event)
+        for group in queue.groups:
+            journal.row(Table.GROUP, name, group.name)
+        for key in queue.keys:
+            journal.row(Table.KEY, name, key)
+        queue.forget()
 
     def _set_result_ttl(self, request: rq.SetResultTtl, scribe: Scribe) -> rq.ChangeResult:
         return self._change_one(
@@ -745,7 +809,8 @@ class MemoryStore:
             return rq.ChangeResult(Changed.NOT_FOUND)
         if not transitions.holds(job, request.token):
             return rq.ChangeResult(Changed.LOST, job.state)
-        self._streams.append(job.ref, job.deliveries, request.first, request.chunks)
+        head, new = self._streams.append(job.ref, job.deliveries, request.first, request.chunks)
+        self.journal.streamed(job, head, new)
         self._topics.add(f"stream:{job.queue}")
         return rq.ChangeResult(Changed.OK, job.state)
 

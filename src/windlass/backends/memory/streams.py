@@ -13,27 +13,42 @@ class Streams:
     """What running jobs have put out so far."""
 
     def __init__(self) -> None:
-        self._heads: dict[JobRef, StreamHead] = {}
-        self._chunks: dict[JobRef, deque[Chunk]] = {}
+        self.heads: dict[JobRef, StreamHead] = {}
+        self.chunks: dict[JobRef, deque[Chunk]] = {}
 
-    def append(self, ref: JobRef, delivery: int, first: int, chunks: list[bytes]) -> None:
-        """Add what is new, and let the oldest go over the bounds."""
-        head = self._heads.get(ref) or StreamHead()
+    def append(
+        self, ref: JobRef, delivery: int, first: int, chunks: list[bytes]
+    ) -> tuple[StreamHead, list[Chunk]]:
+        """Add what is new, and let the oldest go over the bounds; returns head and news."""
+        head = self.heads.get(ref) or StreamHead()
         new = accept(head, delivery, first, chunks)
-        self._heads[ref] = head
-        kept = self._chunks.setdefault(ref, deque())
+        self.heads[ref] = head
+        kept = self.chunks.setdefault(ref, deque())
         kept.extend(new)
         while too_much(head):
             head.size -= len(kept.popleft().data)
             head.oldest += 1
+        return head, new
+
+    def keep(self, ref: JobRef, head: StreamHead, chunks: list[Chunk]) -> None:
+        """Take over where a stream stands, with what is new to it."""
+        known = self.heads.get(ref)
+        last = known.last if known is not None else 0
+        if head.last < last:
+            return
+        self.heads[ref] = head
+        kept = self.chunks.setdefault(ref, deque())
+        kept.extend(chunk for chunk in chunks if chunk.index > last)
+        while kept and kept[0].index < head.oldest:
+            kept.popleft()
 
     def read(self, ref: JobRef, after: int, limit: int) -> tuple[StreamHead, list[Chunk]]:
         """Where the stream stands, and chunks after ``after``."""
-        head = self._heads.get(ref) or StreamHead()
+        head = self.heads.get(ref) or StreamHead()
         start = max(after + 1 - head.oldest, 0)
-        return head, list(islice(self._chunks.get(ref, ()), start, start + limit))
+        return head, list(islice(self.chunks.get(ref, ()), start, start + limit))
 
     def forget(self, ref: JobRef) -> None:
         """The job's record goes."""
-        self._heads.pop(ref, None)
-        self._chunks.pop(ref, None)
+        self.heads.pop(ref, None)
+        self.chunks.pop(ref, None)

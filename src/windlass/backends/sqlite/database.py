@@ -8,8 +8,8 @@ import threading
 from typing import TYPE_CHECKING, TypeVar
 
 from windlass.backend.hub import Hub, HubListener
-from windlass.backends.sqlite.calls import Call
-from windlass.backends.sqlite.desk import Desk, is_short
+from windlass.backend.local.calls import Call
+from windlass.backend.local.desk import Desk, is_short
 from windlass.backends.sqlite.reader import Reader
 from windlass.backends.sqlite.session import Session
 from windlass.backends.sqlite.verbs import WRITES
@@ -21,8 +21,8 @@ from windlass.errors import StorageError, UnsupportedByBackendError
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from windlass.backend.local.lane import Lane
     from windlass.backend.requests import Request
-    from windlass.backends.sqlite.lane import Lane
     from windlass.backends.sqlite.settings import Settings
 
 R = TypeVar("R")

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from windlass.backend.local.calls import Answer, Call, deliver
+from windlass.backend.local.lane import Lane
 from windlass.backends.sqlite import statements
-from windlass.backends.sqlite.calls import Answer, Call, deliver
 from windlass.backends.sqlite.connection import connect, to_error
-from windlass.backends.sqlite.lane import Lane
 from windlass.backends.sqlite.tx import Queues, read_meta
 from windlass.backends.sqlite.verbs_reads import READS, Snapshot
 from windlass.core.clock import SteadyClock

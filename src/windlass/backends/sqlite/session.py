@@ -12,17 +12,17 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from windlass.backend import requests as rq
+from windlass.backend.local.locks import FairLock
 from windlass.backends.sqlite import migrations, statements
 from windlass.backends.sqlite.alone import PAGES, add_alone
 from windlass.backends.sqlite.connection import CHECKPOINT_PAGES, connect, is_busy, prepare_file, to_error
-from windlass.backends.sqlite.locks import FairLock
 from windlass.backends.sqlite.tx import Meta, Queues, Tx, read_meta
 from windlass.backends.sqlite.verbs import WRITES
 from windlass.core.clock import SYSTEM_CLOCK, SteadyClock
 from windlass.core.probe import reach
 
 if TYPE_CHECKING:
-    from windlass.backends.sqlite.calls import Answer, Call
+    from windlass.backend.local.calls import Answer, Call
     from windlass.backends.sqlite.settings import Settings
     from windlass.backends.sqlite.wake import Wake
 
@@ -202,7 +202,7 @@ class Session:
     # --- the log ------------------------------------------------------------------------------------
 
     @property
-    def checkpoint_due(self) -> bool:
+    def upkeep_due(self) -> bool:
         """Whether the log should be copied into the file: a log that is short is quickly written over."""
         return self._pages >= CHECKPOINT_PAGES
 

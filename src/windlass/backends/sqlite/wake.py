@@ -1,29 +1,15 @@
-"""Hints across processes, within milliseconds and without busy polling.
+"""Hints across processes, as ``backend.local.wake`` tells; the slow check asks SQLite.
 
-Each process that listens binds a datagram socket in a directory beside the database. After a commit the
-writer sends one datagram with the touched topics to every other process that listens to such topics; the
-name of a socket says which: ``<namespace key>.<kinds>.<unique>``, kinds being the first letters of topics.
-
-Behind it stands a slow check: a few times a second a process that listens asks SQLite whether the file
-changed, and if so whether somebody else's transaction did it. So a lost datagram, a foreign program that
-enqueues in its own transaction, or a system without such sockets costs a quarter of a second, not a job.
+It asks whether the file changed, and if so whether somebody else's transaction did it: also a foreign program
+that enqueues in its own transaction is noticed.
 """
 
 from __future__ import annotations
 
-import contextlib
-import errno
-import hashlib
-import os
-import socket
 import sqlite3
-import stat
-import tempfile
-import threading
-import time
-from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+from windlass.backend.local import wake
 from windlass.backends.sqlite import statements
 from windlass.backends.sqlite.connection import connect
 from windlass.backends.sqlite.tx import read_meta
@@ -32,134 +18,20 @@ if TYPE_CHECKING:
     from windlass.backend.hub import Hub
     from windlass.backends.sqlite.settings import Settings
 
-#: Seconds between looks at the file.
-CHECK_S = 0.25
-#: Longest path of a socket that all systems accept.
-_LONGEST_PATH = 100
-#: A longer datagram is sent as "anything may have changed".
-_LONGEST_HINT = 8_192
-_ANYTHING = b"*"
 _BESIDE = "-wake"
-#: A listing is trusted when the directory had been left alone for this long before it was read.
-_SETTLED_NS = 50_000_000
-
-_GONE = {errno.ECONNREFUSED, errno.ECONNRESET}
 
 
 def directory(path: str) -> str:
-    """Where the sockets for the database at ``path`` are: beside it, or elsewhere if that is too long."""
-    beside = path + _BESIDE
-    if len(os.fsencode(beside)) <= _LONGEST_PATH - 40:
-        return beside
-    key = hashlib.blake2b(os.fsencode(path), digest_size=8).hexdigest()
-    user = os.getuid() if hasattr(os, "getuid") else 0
-    return os.path.join(tempfile.gettempdir(), f"windlass-{user}-{key}")
+    """Where the sockets for the database at ``path`` are."""
+    return wake.directory(path + _BESIDE)
 
 
-class Mailboxes:
-    """The sockets of other processes, and sending to them. Callable from any thread."""
-
-    def __init__(self, settings: Settings) -> None:
-        self._directory = directory(settings.path)
-        key = hashlib.blake2b(settings.namespace.encode(), digest_size=4).hexdigest()
-        self._prefix = key + "."
-        self._lock = threading.Lock()
-        self._socket = _socket()
-        self._fd = -1
-        self._own = ""
-        self._names: list[str] = []
-        self._stamp = 0
-        #: Those whose queue was full: the next hint they get says "anything".
-        self._behind: set[str] = set()
-
-    def open(self) -> None:
-        """Make the directory. It stays for ever: taking it away could cut off whoever comes next."""
-        if self._socket is None:
-            return
-        private = not self._directory.endswith(_BESIDE)
-        os.makedirs(self._directory, mode=0o700 if private else 0o777, exist_ok=True)
-        if not private or _is_own(self._directory):
-            self._fd = os.open(self._directory, os.O_RDONLY)
-
-    def bind(self, box: socket.socket, kinds: str, before: str = "") -> str:
-        """Give ``box`` a name that tells its ``kinds``; ``before`` is the name it had."""
-        name = f"{self._prefix}{kinds}.{os.getpid()}-{id(box):x}"
-        if before:
-            os.rename(self.path(before), self.path(name))
-        else:
-            box.bind(self.path(name))
-        self._own = name
-        return name
-
-    def unbind(self, name: str) -> None:
-        with contextlib.suppress(OSError):
-            os.unlink(self.path(name))
-
-    def path(self, name: str) -> str:
-        return os.path.join(self._directory, name)
-
-    def send(self, topics: Iterable[str] | None) -> None:
-        """Tell the others; ``None``: anything may have changed."""
-        with self._lock:
-            try:
-                names = self._others() if self._fd >= 0 else ()
-            except OSError:
-                return  # somebody took the directory away: the slow check has to do
-            if not names:
-                return
-            kinds = None if topics is None else {topic[0] for topic in topics}
-            hint = _ANYTHING if topics is None else "\n".join(topics).encode()
-            if len(hint) > _LONGEST_HINT:
-                hint = _ANYTHING
-            for name in names:
-                if kinds is None or not kinds.isdisjoint(name[len(self._prefix) :].partition(".")[0]):
-                    self._send_one(name, hint)
-
-    def _send_one(self, name: str, hint: bytes) -> None:
-        assert self._socket is not None
-        path = self.path(name)
-        try:
-            self._socket.sendto(_ANYTHING if name in self._behind else hint, path)
-            self._behind.discard(name)
-        except BlockingIOError:
-            self._behind.add(name)  # its queue is full: it is awake, but will not see this hint
-        except OSError as exc:
-            self._behind.discard(name)
-            if exc.errno in _GONE:  # its process died
-                with contextlib.suppress(OSError):
-                    os.unlink(path)
-
-    def _others(self) -> list[str]:
-        stamp = os.fstat(self._fd).st_mtime_ns
-        if stamp != self._stamp:
-            now = time.time_ns()
-            names = os.listdir(self._directory)
-            self._names = [name for name in names if name.startswith(self._prefix) and name != self._own]
-            self._stamp = stamp if now - stamp > _SETTLED_NS else 0
-        return self._names
-
-    def close(self) -> None:
-        with self._lock:
-            if self._socket is not None:
-                self._socket.close()
-            if self._fd >= 0:
-                os.close(self._fd)
-            self._socket, self._fd = None, -1
-
-
-class Wake:
-    """The hints of one ``Database``: out after each commit, in while somebody listens."""
+class Wake(wake.Wake):
+    """The hints of one ``Database``."""
 
     def __init__(self, settings: Settings, hub: Hub) -> None:
+        super().__init__(settings.path + _BESIDE, settings.namespace, hub)
         self._settings = settings
-        self._hub = hub
-        self._boxes = Mailboxes(settings)
-        self._lock = threading.Lock()
-        self._kinds: set[str] = set()
-        self._name = ""
-        self._box: socket.socket | None = None
-        self._stop = threading.Event()
-        self._thread: threading.Thread | None = None
         #: How much of the store's activity was this process's; counted before it commits.
         self.own_activity = 0
         self._before = 0
@@ -167,97 +39,24 @@ class Wake:
     def open(self, activity: int) -> None:
         """The database is open; ``activity`` is what there was before."""
         self._before = activity
-        with contextlib.suppress(OSError):  # without a directory the slow check has to do
-            if not self._stop.is_set():
-                self._boxes.open()
+        self.open_boxes()
 
-    def announce(self, topics: set[str]) -> None:
-        """A transaction of this process touched ``topics``."""
-        self._hub.publish(topics)
-        self._boxes.send(topics)
-
-    def announce_all(self) -> None:
-        """Something changed, nobody here knows what."""
-        self._hub.wake_all()
-        self._boxes.send(None)
-
-    def listen_for(self, topics: Iterable[str]) -> None:
-        """Make sure that hints about ``topics`` of other processes reach the hub."""
-        kinds = {topic[0] for topic in topics}
-        with self._lock:
-            if kinds <= self._kinds and self._thread is not None:
-                return
-            self._kinds |= kinds
-            with contextlib.suppress(OSError):  # without a socket the slow check has to do
-                if self._box is None:
-                    self._box = _socket()
-                if self._box is not None:
-                    self._name = self._boxes.bind(self._box, "".join(sorted(self._kinds)), self._name)
-            if self._thread is None:
-                self._thread = threading.Thread(target=self._main, name="windlass-sqlite-wake", daemon=True)
-                self._thread.start()
-
-    def stop(self) -> None:
-        """End the thread and take the socket away."""
-        self._stop.set()
-        with self._lock:
-            thread, box, name = self._thread, self._box, self._name
-        if box is not None and name:
-            with contextlib.suppress(OSError):
-                box.sendto(b"", self._boxes.path(name))
-        if thread is not None:
-            thread.join()
-        if box is not None:
-            box.close()
-        if name:
-            self._boxes.unbind(name)
-        self._boxes.close()
-
-    # --- the thread -------------------------------------------------------------------------------
-
-    def _main(self) -> None:
-        checker = _Checker(self._settings, self._before)
-        next_check = 0.0
-        try:
-            while not self._stop.is_set():
-                now = time.monotonic()
-                if now >= next_check:
-                    next_check = now + CHECK_S
-                    if checker.foreign(self.own_activity):
-                        self._hub.wake_all()
-                self._receive(max(next_check - time.monotonic(), 0))
-        finally:
-            checker.close()
-
-    def _receive(self, timeout: float) -> None:
-        """Wait for hints, at most ``timeout``, and pass on all that have come."""
-        if self._box is None or not self._name:
-            self._stop.wait(timeout)
-            return
-        hints: set[bytes] = set()
-        self._box.settimeout(max(timeout, 0.001))
-        with contextlib.suppress(TimeoutError, BlockingIOError):
-            while True:
-                hints.update(self._box.recv(_LONGEST_HINT + 1).split(b"\n"))
-                self._box.settimeout(0)
-        if _ANYTHING in hints:
-            self._hub.wake_all()
-        else:
-            self._hub.publish([hint.decode() for hint in hints if hint])
+    def checker(self) -> wake.Checker:
+        return _Checker(self, self._settings, self._before)
 
 
-class _Checker:
-    """Tells whether another process has changed the store since it was last asked."""
-
-    def __init__(self, settings: Settings, foreign: int) -> None:
+class _Checker(wake.Checker):
+    def __init__(self, wake: Wake, settings: Settings, foreign: int) -> None:
+        self._wake = wake
         self._settings = settings
         self._sql = statements.load(settings.namespace)
         self._conn: sqlite3.Connection | None = None
         self._version = -1
         self._foreign = foreign
 
-    def foreign(self, own_activity: int) -> bool:
+    def foreign(self) -> bool:
         """Compare the store's activity with what this process did of it."""
+        own_activity = self._wake.own_activity
         try:
             if self._conn is None:
                 self._conn = connect(self._settings, read_only=True)
@@ -274,18 +73,3 @@ class _Checker:
     def close(self) -> None:
         if self._conn is not None:
             self._conn.close()
-
-
-def _is_own(path: str) -> bool:
-    """Whether nobody else can put things into a directory that stands among other people's."""
-    found = os.lstat(path)
-    return stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid() and not found.st_mode & 0o077
-
-
-def _socket() -> socket.socket | None:
-    """A datagram socket, if the system has them."""
-    if not hasattr(socket, "AF_UNIX"):
-        return None
-    made = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-    made.setblocking(False)
-    return made

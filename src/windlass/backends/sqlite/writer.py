@@ -11,8 +11,8 @@ from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from windlass.backend import requests as rq
-from windlass.backends.sqlite.calls import Call, deliver
-from windlass.backends.sqlite.lane import Lane
+from windlass.backend.local.calls import Call, deliver
+from windlass.backend.local.lane import Lane
 from windlass.errors import StorageError
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ class Writer(Lane):
             try:
                 if self._urgent or self._line:
                     self._serve_group()
-                elif self._session.checkpoint_due:
+                elif self._session.upkeep_due:
                     self._checkpoint()
             except Exception as exc:  # whatever it is, this thread must live on
                 log.exception("a group of calls failed in an unexpected way")
@@ -108,7 +108,7 @@ class Writer(Lane):
                 self.phase = "run"
                 self._queue_up(self._take(block=False))
                 answers, topics = session.run(self._next_group())
-                if session.checkpoint_due:
+                if session.upkeep_due:
                     self._tell(answers, topics)
                     answers, topics = [], set()
                     session.checkpoint()

@@ -11,16 +11,14 @@ from __future__ import annotations
 
 import asyncio
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from windlass.backend import requests as rq
 from windlass.core import probe
 
 if TYPE_CHECKING:
-    from windlass.backends.sqlite.calls import Call
-    from windlass.backends.sqlite.session import Session
-    from windlass.backends.sqlite.wake import Wake
-    from windlass.backends.sqlite.writer import Writer
+    from windlass.backend.local.calls import Answer, Call
+    from windlass.backend.local.wake import Wake
 
 #: Jobs and bytes that are little enough.
 SHORT_JOBS = 4
@@ -41,6 +39,30 @@ def is_short(request: rq.AnyRequest) -> bool:
         and len(request.jobs) <= SHORT_JOBS
         and sum([len(job.payload) for job in request.jobs]) <= SHORT_BYTES
     )
+
+
+class Session(Protocol):
+    """What the desk needs of the store."""
+
+    @property
+    def commit_s(self) -> float:
+        """How long commits took lately."""
+
+    @property
+    def upkeep_due(self) -> bool:
+        """Whether the thread has something to do behind the calls."""
+
+    def run_now(self, call: Call[Any]) -> tuple[list[Answer], set[str]] | None:
+        """Carry out ``call``, if that needs no waiting; else None, and nothing was done."""
+
+
+class Writer(Protocol):
+    """What the desk needs of the thread that writes."""
+
+    @property
+    def idle(self) -> bool: ...
+
+    def nudge(self) -> None: ...
 
 
 class Desk:
@@ -66,7 +88,7 @@ class Desk:
             self._wake.announce(topics)
         for answered, value, error in answers:
             answered.answer(value, error)
-        if self._session.checkpoint_due:
+        if self._session.upkeep_due:
             self._writer.nudge()
         return True
 

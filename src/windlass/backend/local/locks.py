@@ -1,4 +1,4 @@
-"""A fair lock between the processes that write to one database.
+"""A fair lock between the processes that write to one store.
 
 SQLite's own lock is correct but not fair: whoever asks again at once gets it again, and those who wait
 sleep up to a tenth of a second between their attempts. So writers first queue at a lock file, where the
@@ -6,7 +6,7 @@ kernel wakes the next one within microseconds.
 
 Two files make it fair: whoever waits for ``-lock`` holds ``-turn`` meanwhile, so the process that has just
 released cannot overtake. The turn is a courtesy, not a promise: when its holder is frozen, others pass it
-by after a moment. What keeps data right is ``BEGIN IMMEDIATE`` alone.
+by after a moment. It keeps nobody out: that is up to ``-lock`` alone (on SQLite, to ``BEGIN IMMEDIATE``).
 """
 
 from __future__ import annotations
@@ -34,7 +34,8 @@ class FairLock:
     """Not reentrant; used by one thread at a time."""
 
     def __init__(self, path: str) -> None:
-        self._lock = _open(path + "-lock") if fcntl else -1
+        self._path = path + "-lock"
+        self._lock = _open(self._path) if fcntl else -1
         self._turn = _open(path + "-turn") if fcntl else -1
         self._ignore_turn_until = 0.0
 
@@ -68,6 +69,11 @@ class FairLock:
     def release(self) -> None:
         if fcntl is not None:
             fcntl.flock(self._lock, fcntl.LOCK_UN)
+
+    @property
+    def stale(self) -> bool:
+        """Whether the lock file is not the one that others see now: the directory was replaced."""
+        return fcntl is not None and os.stat(self._path).st_ino != os.fstat(self._lock).st_ino
 
     def close(self) -> None:
         for fd in (self._lock, self._turn):

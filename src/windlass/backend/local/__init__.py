@@ -1,0 +1,1 @@
+"""What the backends share whose store is a file of this machine: threads, calls, locks, wake-up."""

@@ -1,0 +1,163 @@
+"""Making the log shorter: a snapshot beside it, while everybody goes on working.
+
+The snapshot is written in small pieces between calls. It is a little ahead of where it began, which does not
+matter: the steps since then are copied behind it, and replaying them puts everything right (``effects``).
+Only the last few steps are copied under the lock; then ``current`` names the new generation.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from windlass.backends.file import directory as dr
+from windlass.backends.file import effects, frames
+from windlass.backends.file.frames import Kind
+from windlass.backends.file.log import Log
+from windlass.backends.file.snapshot import Snapshot
+from windlass.core.probe import reach
+
+if TYPE_CHECKING:
+    from windlass.backends.file.session import Session
+
+try:
+    import fcntl
+except ImportError:  # not a POSIX system: the backend refuses to open there
+    fcntl = None  # type: ignore[assignment]
+
+#: The steps behind a snapshot may take this many bytes, or this many times those of the snapshot.
+SHORT_LOG = 16 << 20
+FACTOR = 2
+#: When it got this many times longer than that, the process that compacts is taken for frozen.
+PATIENCE = 8
+#: So few bytes may be copied under the lock.
+_LAST_BYTES = 256 << 10
+_COPY = 1 << 20
+
+
+def is_due(log: Log) -> bool:
+    """Whether the log is longer than it should be."""
+    return log.step_bytes > limit(log)
+
+
+def limit(log: Log) -> int:
+    return max(SHORT_LOG, FACTOR * log.current.base)
+
+
+class Compaction:
+    """One new generation in the making. Used by the thread that writes."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._lock_fd = os.open(
+            os.path.join(session.directory, "store-compact"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666
+        )
+        self._fd = -1
+        self._path = ""
+        self._begun = False
+        self._written = 0
+        self._number = 0
+
+    def go_on(self) -> bool:
+        """Do one piece; True when nothing is left to do."""
+        session = self._session
+        if not self._begun:
+            return self._begin()
+        if session.log is not self._log:
+            self.give_up()  # another process was first
+            return True
+        with session.mutex:
+            piece = next(self._pieces, None)
+            if piece:
+                body = effects.encode(effects.Written(session.store.now_ms, 0, piece))
+        if piece is None:
+            return self._finish()
+        if piece:
+            self._number += 1
+            self._write(frames.make(Kind.PIECE, self._number, body))
+        return False
+
+    def _begin(self) -> bool:
+        session = self._session
+        if not self._is_mine():
+            self.give_up()
+            return True
+        with session.mutex:
+            self._log = log = session.log
+            self._from, self._first = log.offset, log.number
+            self._pieces = Snapshot(session.store).pieces()
+            place = session.store.take_place()
+        self._path = os.path.join(session.directory, f"{log.current.generation + 1}-{os.getpid()}.tmp")
+        self._fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o666)
+        self._write(frames.make(Kind.HEAD, log.current.generation + 1, dr.head_body()))
+        self._write(frames.make(Kind.PIECE, 0, effects.encode(effects.Written(0, place, []))))
+        self._begun = True
+        return False
+
+    def _is_mine(self) -> bool:
+        """Whether nobody else is at it; one who is, and does not come to an end, is passed by."""
+        try:
+            fcntl.flock(self._lock_fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return self._session.log.step_bytes > PATIENCE * limit(self._session.log)
+        with self._session.mutex:
+            dr.sweep(self._session.directory, self._session.log.current)
+        return True
+
+    def _write(self, data: bytes) -> None:
+        dr.write_all(self._fd, data, self._written)
+        self._written += len(data)
+
+    def _copy(self, upto: int) -> None:
+        """Copy steps from the old log, up to a byte in it."""
+        while self._from < upto:
+            data = os.pread(self._log.fd, min(_COPY, upto - self._from), self._from)
+            self._write(data)
+            self._from += len(data)
+
+    def _finish(self) -> bool:
+        session = self._session
+        self._write(frames.make(Kind.BASE, self._first, b""))
+        base = self._written
+        while session.log is self._log and session.log.offset - self._from > _LAST_BYTES:
+            self._copy(session.log.offset)
+        os.fsync(self._fd)
+        reach("file.compacting")
+        session.acquire()
+        try:
+            with session.mutex:
+                session.catch_up()
+                if session.log is not self._log:
+                    self.give_up()
+                    return True
+                session.log.mend()
+                self._copy(session.log.offset)
+                os.fsync(self._fd)
+                self._swap(base)
+        finally:
+            session.lock.release()
+        self.give_up()
+        return True
+
+    def _swap(self, base: int) -> None:
+        session, old = self._session, self._log.current
+        current = dr.Current(store=old.store, generation=old.generation + 1, base=base, number=self._first)
+        os.replace(self._path, os.path.join(session.directory, dr.log_name(current.generation)))
+        self._path = ""
+        dr.sync_directory(session.directory)
+        reach("file.swapping")
+        dr.write_current(session.directory, current)
+        session.catch_up()
+        dr.sweep(session.directory, session.log.current)
+
+    def give_up(self) -> None:
+        """Let go of everything; what was begun is removed."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+        if self._path:
+            os.unlink(self._path)
+            self._path = ""
+        if self._lock_fd >= 0:
+            os.close(self._lock_fd)
+            self._lock_fd = -1

@@ -1,0 +1,276 @@
+"""Effects: what one step changed, as entries of a log that any version can apply without deciding anything.
+
+An effect says how something *is* from now on, or adds numbered items to a list. Applying one that was applied
+before, or one that is older than what is there, changes nothing that the following effects do not put right
+again: so a snapshot may be taken while the store goes on working, with the log replayed from where it began.
+
+Each effect is an array: its number, then its fields. Numbers and the meaning of fields never change; a new
+kind of effect means a new format (``frames.FORMAT``), which older versions refuse to follow.
+"""
+
+from __future__ import annotations
+
+from operator import attrgetter
+from typing import Any, NamedTuple
+
+import msgspec
+
+from windlass.core.edges import ChildEnd, Edge
+from windlass.core.job import AttemptRecord, Event, JobRecord, JobRef
+from windlass.core.limits import GroupLimits, QueueLimits
+from windlass.core.metrics import Mark
+from windlass.core.streams import Chunk, StreamHead
+
+
+class JobRow(JobRecord, array_like=True, kw_only=True):
+    """A whole job as an array."""
+
+
+#: What the life of a job changes; the rest is written once (or when somebody replaces its data).
+MOVING = (
+    *("state", "priority", "place", "turn", "ready_ms", "due_ms", "expires_ms", "started_ms", "finished_ms"),
+    *("attempts", "deliveries", "stalls", "manual_retries", "misses", "token", "settled_token"),
+    *("lease_until_ms", "worker", "cancel_reason", "progress", "result", "result_until_ms", "reason"),
+    *("errors", "linked", "awaits", "signals"),
+)
+whole_of = attrgetter(*JobRecord.__struct_fields__)
+moving_of = attrgetter(*MOVING)
+
+_fields = {field.name: field for field in msgspec.structs.fields(JobRecord)}
+#: The moving part of a job as an array.
+Moving: Any = msgspec.defstruct("Moving", [(name, _fields[name].type) for name in MOVING], array_like=True)
+
+
+class _Effect(msgspec.Struct, array_like=True):
+    """Base of all effects."""
+
+
+class PutJob(_Effect, tag=1):
+    """A job was made, or its data replaced."""
+
+    row: JobRow
+
+
+class MoveJob(_Effect, tag=2):
+    """The moving part of a job changed. ``seq`` tells the job from others that had its id."""
+
+    queue: str
+    id: str
+    seq: int
+    moving: Moving
+
+
+class DropJob(_Effect, tag=3):
+    """The record went, with its edges, log lines and output."""
+
+    queue: str
+    id: str
+    seq: int
+
+
+class PutRow(_Effect, tag=4):
+    """An entry of a table is like this now."""
+
+    table: int
+    key: tuple[str | int, ...]
+    value: msgspec.Raw
+
+
+class DropRow(_Effect, tag=5):
+    """An entry of a table went."""
+
+    table: int
+    key: tuple[str | int, ...]
+
+
+class AddStarts(_Effect, tag=6):
+    """Start times of a group, or of a queue (group None): the ``number``-th and following; ``kept`` stay."""
+
+    queue: str
+    group: str | None
+    number: int
+    times: list[int]
+    kept: int
+
+
+class SetStarts(_Effect, tag=7):
+    """All start times that count, ``number`` having been made so far."""
+
+    queue: str
+    group: str | None
+    number: int
+    times: list[int]
+
+
+class AddLogs(_Effect, tag=8):
+    """Log lines of a job, from the ``number``-th on."""
+
+    queue: str
+    id: str
+    seq: int
+    number: int
+    lines: list[str]
+
+
+class AddChunks(_Effect, tag=9):
+    """Output of a job, and where its stream stands."""
+
+    queue: str
+    id: str
+    seq: int
+    head: StreamHead
+    chunks: list[Chunk]
+
+
+class PutEdge(_Effect, tag=10):
+    """An edge is like this now."""
+
+    edge: Edge
+
+
+class OrderEdges(_Effect, tag=11):
+    """In which order a job got its dependents (snapshots only)."""
+
+    child: JobRef
+    dependents: list[JobRef]
+
+
+class AddEnds(_Effect, tag=12):
+    """Ends that are yet to be told, from the ``number``-th on."""
+
+    number: int
+    ends: list[ChildEnd]
+
+
+class DropEnds(_Effect, tag=13):
+    """So many ends have been told in all."""
+
+    told: int
+
+
+class AddEvents(_Effect, tag=14):
+    """The event log grew."""
+
+    queue: str
+    events: list[Event]
+
+
+class ForgetEvents(_Effect, tag=15):
+    """All events up to this one were forgotten."""
+
+    queue: str
+    upto: int
+
+
+class AddHistory(_Effect, tag=16):
+    """The history grew, from record ``number`` on."""
+
+    queue: str
+    number: int
+    records: list[AttemptRecord]
+
+
+class TrimHistory(_Effect, tag=17):
+    """The history begins with record ``oldest`` now."""
+
+    queue: str
+    oldest: int
+
+
+class SetNumbers(_Effect, tag=18):
+    """How many events and attempts a queue has seen (snapshots only)."""
+
+    queue: str
+    last_event: int
+    last_history: int
+
+
+class AddMark(_Effect, tag=19):
+    """A mark beside the metrics."""
+
+    mark: Mark
+
+
+Effect = (
+    PutJob
+    | MoveJob
+    | DropJob
+    | PutRow
+    | DropRow
+    | AddStarts
+    | SetStarts
+    | AddLogs
+    | AddChunks
+    | PutEdge
+    | OrderEdges
+    | AddEnds
+    | DropEnds
+    | AddEvents
+    | ForgetEvents
+    | AddHistory
+    | TrimHistory
+    | SetNumbers
+    | AddMark
+)
+
+
+class QueueRow(msgspec.Struct, array_like=True):
+    """What is known of a queue besides its jobs."""
+
+    paused: bool
+    known: bool
+    limits: QueueLimits
+    hold_until_ms: int
+    every_group: GroupLimits
+    grouped: bool
+
+
+class GroupRow(msgspec.Struct, array_like=True):
+    """What is known of a group besides its jobs and start times."""
+
+    own: GroupLimits | None
+    paused: bool
+    hold_until_ms: int
+    level: int | None
+    level_ms: int
+    next_ms: int | None
+
+
+class Step(msgspec.Struct, array_like=True):
+    """All effects of one step, the store's time, and the last place in line that was given away."""
+
+    now_ms: int
+    last_place: int
+    effects: list[Effect]
+
+
+class Written(NamedTuple):
+    """A ``Step`` as it is written: effects are plain tuples."""
+
+    now_ms: int
+    last_place: int
+    effects: list[Any]
+
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder = msgspec.msgpack.Decoder(Step)
+
+
+def encode(step: Written) -> bytes:
+    return _encoder.encode(step)
+
+
+def pack(value: Any) -> msgspec.Raw:
+    """The value of an entry of a table."""
+    return msgspec.Raw(_encoder.encode(value))
+
+
+def decode(data: bytes | memoryview) -> Step:
+    """The step that was written; ``msgspec.DecodeError`` when it is none."""
+    return _decoder.decode(data)
+
+
+def to_record(row: JobRow) -> JobRecord:
+    """The same object as what the rest of the package calls a job: the two differ in how they are written."""
+    row.__class__ = JobRecord  # type: ignore[assignment]
+    return row

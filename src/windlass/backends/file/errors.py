@@ -1,0 +1,67 @@
+"""What can be wrong with a directory, in words that say what to do."""
+
+from __future__ import annotations
+
+import errno
+
+from windlass.backends.file.frames import FORMAT
+from windlass.errors import ConfigError, StorageError, WindlassError
+
+_ADVICE = {
+    errno.ENOSPC: "the disk is full: make room, then repeat the call",
+    errno.EDQUOT: "the disk quota is used up: make room, then repeat the call",
+    errno.EFBIG: "the file may not grow any more (a limit of the process or the file system): raise it",
+    errno.EROFS: "the file system is read-only: mount it for writing, or choose another directory",
+    errno.EACCES: "give this user write access to the directory and its files",
+    errno.EPERM: "give this user write access to the directory and its files",
+    errno.ENOENT: "the directory is gone: restore it, or close and open the store to begin a new one",
+    errno.ENOTDIR: "the path is not a directory: choose another",
+    errno.EIO: "the disk reported an error: check it, then repeat the call",
+    errno.EMFILE: "this process has too many open files: raise its limit (ulimit -n)",
+    errno.ENOLCK: "the file system has no locks: put the directory on a local disk",
+}
+
+
+class DamagedLogError(StorageError):
+    """A file of the store is not what was written; the message names the place."""
+
+    code = "damaged"
+
+    def __init__(self, path: str, offset: int, what: str) -> None:
+        self.path = path
+        self.offset = offset
+        super().__init__(
+            f"{path} is damaged at byte {offset}: {what}. Nothing was changed. Restore a backup, or see "
+            "'windlass doctor' for this URL: it tells what is whole, and with --repair keeps that"
+        )
+
+
+def newer(path: str, format: int) -> StorageError:
+    """The refusal of what a newer version wrote."""
+    return StorageError(
+        f"{path} has format {format} and this version of windlass knows formats up to {FORMAT}: a newer "
+        "version wrote it. Upgrade this process; nothing was changed"
+    )
+
+
+def foreign(path: str) -> StorageError:
+    """The refusal of a directory that is somebody else's."""
+    return StorageError(
+        f"directory {path!r} is not empty and was not made by windlass: name an empty or a new directory"
+    )
+
+
+def to_error(exc: Exception, what: str) -> WindlassError:
+    """``exc`` as the error that callers see, with what to do about it; ``what`` failed."""
+    if isinstance(exc, WindlassError):
+        return exc
+    error: WindlassError
+    if isinstance(exc, OverflowError):
+        error = ConfigError("numbers", f"of at most 64 bits ({exc})")
+    elif isinstance(exc, UnicodeEncodeError):
+        error = ConfigError("texts", f"valid Unicode ({exc})")
+    else:
+        advice = _ADVICE.get(exc.errno or 0, "") if isinstance(exc, OSError) else ""
+        error = StorageError(f"{what}: {exc}" + (f"; {advice}" if advice else ""))
+    error.__cause__ = exc
+    return error

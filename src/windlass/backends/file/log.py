@@ -1,0 +1,186 @@
+"""The log of one generation: read to its tail, append to it, mend a tail that a dying process tore.
+
+Reading needs no lock, for a frame is whole or does not count. Appending and mending need the store's lock.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import weakref
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from windlass.backends.file import directory as dr
+from windlass.backends.file import effects, errors, frames
+from windlass.backends.file.frames import Kind
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from windlass.backends.file.store import FileStore
+
+log = logging.getLogger("windlass.file")
+
+_WINDOW = 4 << 20
+
+
+class Log:
+    """An open generation, and how far it was read. Its files are closed when nobody uses it any more."""
+
+    def __init__(self, directory: str) -> None:
+        self._directory = directory
+        # The file that ``current`` was read from stays open, so that its inode is nobody else's meanwhile.
+        current_fd = self._open(os.path.join(directory, dr.CURRENT), os.O_RDONLY)
+        self._current_ino = os.fstat(current_fd).st_ino
+        current = dr.read_current(directory, current_fd)
+        assert current is not None
+        self.current = current
+        self.path = os.path.join(directory, dr.log_name(current.generation))
+        self.fd = self._open(self.path, os.O_RDWR)
+        #: End of what was read, and the number of the last step there.
+        self.offset = 0
+        self.number = 0
+
+    def _open(self, path: str, flags: int) -> int:
+        fd = os.open(path, flags | os.O_CLOEXEC)
+        weakref.finalize(self, os.close, fd)
+        return fd
+
+    @property
+    def is_current(self) -> bool:
+        """Whether this generation still counts; ``FileNotFoundError`` when the directory is gone."""
+        return os.stat(os.path.join(self._directory, dr.CURRENT)).st_ino == self._current_ino
+
+    @property
+    def grew(self) -> bool:
+        """Whether there is more than was read."""
+        return os.fstat(self.fd).st_size != self.offset
+
+    @property
+    def step_bytes(self) -> int:
+        """How long the part behind the snapshot is."""
+        return self.offset - self.current.base
+
+    # --- reading ------------------------------------------------------------------------------------
+
+    def load(self, store: FileStore) -> None:
+        """Read the snapshot and all steps into an empty store."""
+        seen_base = False
+        for frame in self._frames():
+            if frame.kind == Kind.PIECE:
+                store.follow(self._decode(frame))
+            elif frame.kind == Kind.BASE:
+                self.number = frame.number
+                seen_base = True
+            elif frame.kind == Kind.STEP:
+                self._follow(frame, store)
+            self.offset = frame.end
+        if not seen_base:
+            raise errors.DamagedLogError(self.path, self.offset, "its snapshot is not whole")
+
+    def read(self, store: FileStore) -> None:
+        """Read the steps that were added since."""
+        if not self.grew:
+            return
+        for frame in self._frames():
+            self._follow(frame, store)
+            self.offset = frame.end
+
+    def skip_to(self, number: int) -> None:
+        """Go behind a step that the store has from an earlier generation."""
+        self.offset, self.number = self.current.base, self.current.number
+        for frame in self._frames():
+            if self.number == number:
+                return
+            self.offset, self.number = frame.end, frame.number
+        if self.number != number:
+            raise errors.DamagedLogError(self.path, self.offset, f"step {number} is missing")
+
+    def _follow(self, frame: frames.Frame, store: FileStore) -> None:
+        if frame.kind != Kind.STEP or frame.number != self.number + 1:
+            found = f"a frame of kind {frame.kind} with number {frame.number}"
+            what = f"step {self.number + 1} was expected, {found} is there"
+            raise errors.DamagedLogError(self.path, frame.start, what)
+        store.follow(self._decode(frame))
+        self.number = frame.number
+
+    def _decode(self, frame: frames.Frame) -> effects.Step:
+        try:
+            return effects.decode(frame.body)
+        except msgspec.DecodeError as exc:
+            raise errors.DamagedLogError(
+                self.path, frame.start, f"its content does not read ({exc})"
+            ) from exc
+
+    def _frames(self) -> Iterator[frames.Frame]:
+        """Whole frames from ``offset`` on, up to the first place where none is."""
+        offset, size = self.offset, _WINDOW
+        while True:
+            data = memoryview(os.pread(self.fd, size, offset))
+            at = 0
+            try:
+                while (frame := frames.read(data, at, offset)) is not None:
+                    yield frame
+                    at = frame.end - offset
+            except frames.Newer as exc:
+                raise errors.newer(self.path, exc.format) from None
+            if at == 0:
+                need = frames.wanted(data, 0)
+                if len(data) < size or not need or need <= size:
+                    return
+                size = need
+            else:
+                offset, size = offset + at, _WINDOW
+
+    # --- writing (the lock must be held) --------------------------------------------------------------
+
+    def append(self, body: bytes) -> None:
+        """Add one step. When that fails, the file is as it was before."""
+        data = frames.make(Kind.STEP, self.number + 1, body)
+        try:
+            dr.write_all(self.fd, data, self.offset)
+        except BaseException:
+            os.ftruncate(self.fd, self.offset)
+            raise
+        self.offset += len(data)
+        self.number += 1
+
+    def mend(self) -> None:
+        """Cut off what a process left that died while it appended. Everything whole was read before.
+
+        If a whole frame follows, this is no torn tail: something damaged the file, and nobody may write.
+        """
+        size = os.fstat(self.fd).st_size
+        if size < self.offset:
+            raise errors.DamagedLogError(self.path, size, f"it was {self.offset} bytes long before")
+        if size == self.offset:
+            return
+        tail = memoryview(os.pread(self.fd, size - self.offset, self.offset))
+        for at in frames.search(tail, 1):
+            follow = f"whole steps follow at byte {self.offset + at}"
+            what = f"step {self.number + 1} does not match its checksum, and {follow}"
+            raise errors.DamagedLogError(self.path, self.offset, what)
+        self._keep_torn(tail)
+        os.ftruncate(self.fd, self.offset)
+        log.warning(
+            "%s: cut off %d bytes at byte %d that a process left unfinished; they were never acknowledged "
+            "(kept in %s)",
+            self.path,
+            len(tail),
+            self.offset,
+            self.torn_path,
+        )
+
+    @property
+    def torn_path(self) -> str:
+        return os.path.join(self._directory, "torn")
+
+    def _keep_torn(self, tail: memoryview) -> None:
+        """Keep the last torn tail for people to look at."""
+        try:
+            with open(self.torn_path, "wb") as file:
+                file.write(tail)
+        except OSError:
+            pass  # no room for it: the warning has to do

@@ -1,0 +1,308 @@
+"""The store as this process knows it, and one step of it: lock, read to the tail, decide, append, sync."""
+
+from __future__ import annotations
+
+import errno
+import os
+import threading
+import time
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from windlass.backend import requests as rq
+from windlass.backend.local.locks import FairLock
+from windlass.backends.file import directory as dr
+from windlass.backends.file import effects
+from windlass.backends.file.compaction import Compaction, is_due
+from windlass.backends.file.errors import DamagedLogError, to_error
+from windlass.backends.file.log import Log
+from windlass.backends.file.store import FileStore
+from windlass.core.clock import SteadyClock
+from windlass.core.probe import reach
+from windlass.errors import StorageError
+
+if TYPE_CHECKING:
+    from windlass.backend.local.calls import Answer, Call
+    from windlass.backends.file.settings import Settings
+    from windlass.backends.file.wake import Wake
+
+#: A sync that took longer than this was held up by something else; it counts as no more.
+_HICCUP_S = 0.02
+_FULL = {errno.ENOSPC, errno.EDQUOT}
+#: Bytes that a step may need for each item that a request is about, and besides.
+_PER_ITEM = 600
+_BESIDES = 8_192
+
+
+class Session:
+    """``lock`` is that of all processes; ``mutex`` is this process's own, around ``store`` and ``log``."""
+
+    lock: FairLock
+    log: Log
+    store: FileStore
+
+    def __init__(self, settings: Settings, wake: Wake) -> None:
+        self.mutex = threading.Lock()
+        self._settings = settings
+        self._directory = settings.directory
+        self._wake = wake
+        self._clock = SteadyClock()
+        self._encoder = msgspec.msgpack.Encoder()
+        self._was_full = False
+        self._compaction: Compaction | None = None
+        self._compact_after = 0.0
+        #: How long syncs take, by the last few of them.
+        self.commit_s = 0.0
+
+    # --- life -------------------------------------------------------------------------------------
+
+    def open(self) -> None:
+        """Make the store if it is not there, and read it; raises ``StorageError``."""
+        try:
+            dr.check_posix()
+            dr.prepare(self._settings.path, self._directory)
+            self._open_lock()
+            if dr.read_current(self._directory) is None:
+                self._create()
+            self._load()
+        except OSError as exc:
+            raise to_error(exc, self._settings.shown) from exc
+        self._wake.open(self)
+
+    def close(self) -> None:
+        if self._compaction is not None:
+            self._compaction.give_up()
+        if hasattr(self, "lock"):
+            self.lock.close()
+
+    def _open_lock(self) -> None:
+        if hasattr(self, "lock"):
+            self.lock.close()
+        self.lock = FairLock(os.path.join(self._directory, "store"))
+
+    def _create(self) -> None:
+        self.lock.acquire()
+        try:
+            if dr.read_current(self._directory) is None:
+                dr.create(self._directory)
+        finally:
+            self.lock.release()
+
+    def _load(self) -> None:
+        """Read everything anew. Needs no lock: a generation that was given up is read to its end."""
+        for _ in range(10):
+            try:
+                log = Log(self._directory)
+                break
+            except FileNotFoundError:
+                if not os.path.exists(os.path.join(self._directory, dr.CURRENT)):
+                    raise
+        else:
+            raise StorageError(f"{self._settings.shown}: its log is gone; restore a backup")
+        store = FileStore()
+        log.load(store)
+        self.log, self.store = log, store
+
+    # --- reading ------------------------------------------------------------------------------------
+
+    def catch_up(self) -> None:
+        """Take in what other processes wrote. Call it with the mutex."""
+        while not self.log.is_current:
+            self.log.read(self.store)
+            try:
+                newer = Log(self._directory)
+                if newer.current.store != self.log.current.store:
+                    raise DamagedLogError(newer.path, 0, "it is another store")
+                newer.skip_to(self.log.number)
+            except FileNotFoundError:
+                continue  # overtaken by the next generation, or gone: then ``is_current`` tells
+            except DamagedLogError:
+                self._load()  # somebody restored a backup, or made a new store: all is read anew
+                return
+            self.log = newer
+        self.log.read(self.store)
+
+    def look(self, request: rq.Request[Any]) -> Any:
+        """Answer a request that changes nothing."""
+        with self.mutex:
+            try:
+                self.catch_up()
+                now_ms = request.now_ms
+                if now_ms is None:
+                    now_ms = self._clock.now_ms(self.store.now_ms)
+                return self.store.apply(request, now_ms)[0]
+            except Exception as exc:
+                raise to_error(exc, self._settings.shown) from exc
+
+    # --- one step -----------------------------------------------------------------------------------
+
+    def acquire(self) -> None:
+        """Take the lock of all processes, however long that takes."""
+        self.lock.acquire()
+        try:
+            while self.lock.stale:
+                self.lock.release()
+                self._open_lock()
+                self.lock.acquire()
+        except FileNotFoundError:
+            pass  # the directory is gone: reading tells
+
+    def run(self, calls: list[Call[Any]]) -> tuple[list[Answer], set[str], Log | None]:
+        """Decide calls and append what they change; the lock must be held.
+
+        Returns answers, topics, and the log to ``sync`` before anybody is answered (None: no need).
+        """
+        with self.mutex:
+            try:
+                self.catch_up()
+                self.log.mend()
+                reach("file.locked")
+                return self._decide(calls)
+            except Exception as exc:
+                return [self.failed(call, exc) for call in calls], set(), None
+
+    def _decide(self, calls: list[Call[Any]]) -> tuple[list[Answer], set[str], Log | None]:
+        store, journal = self.store, self.store.journal
+        store.now_ms = now_ms = self._clock.now_ms(store.now_ms)
+        answers: list[Answer] = []
+        topics: set[str] = set()
+        before = journal.changes
+        try:
+            for call in calls:
+                answer, touched = self._decide_one(call, now_ms)
+                answers.append(answer)
+                topics |= touched
+            if journal.changes == before:
+                return answers, topics, None
+            body = effects.encode(store.take_step())
+            reach("file.decided")
+            self._append(body)
+        except Exception as exc:
+            self._load()  # what was decided is not in the log: it did not happen
+            if len(calls) == 1 or isinstance(exc, OSError):
+                return [self.failed(call, exc) for call in calls], set(), None
+            return self._decide_apart(calls)
+        reach("file.appended")
+        return answers, topics, self.log
+
+    def _decide_one(self, call: Call[Any], now_ms: int) -> tuple[Answer, set[str]]:
+        request, changes = call.request, self.store.journal.changes
+        try:
+            size = len(self._encoder.encode(request))  # what cannot be written must not be decided
+            if self._was_full:
+                self._check_room(size + _PER_ITEM * size_of(request) + _BESIDES)
+            at_ms = request.now_ms if request.now_ms is not None else now_ms
+            value, touched = self.store.apply(request, at_ms)
+        except Exception as exc:
+            if self.store.journal.changes != changes:
+                raise
+            return self.failed(call, exc), set()
+        return (call, value, None), touched
+
+    def _decide_apart(self, calls: list[Call[Any]]) -> tuple[list[Answer], set[str], Log | None]:
+        """One of these calls spoils the step of all: each gets a step of its own."""
+        answers: list[Answer] = []
+        topics: set[str] = set()
+        for call in calls:
+            its, touched, _ = self._decide([call])
+            answers += its
+            topics |= touched
+        return answers, topics, self.log
+
+    def _append(self, body: bytes) -> None:
+        try:
+            self.log.append(body)
+            self._was_full = False
+        except OSError as exc:
+            self._was_full = exc.errno in _FULL
+            raise
+
+    def _check_room(self, size: int) -> None:
+        """After the disk was full: ask first, for undoing a step costs as much as opening the store."""
+        found = os.fstatvfs(self.log.fd)
+        if found.f_bavail * found.f_frsize < size:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    def sync(self, log: Log) -> None:
+        """Make everything durable that was appended so far. The lock is not needed."""
+        reach("file.syncing")
+        if self._settings.synchronous == "full":
+            began = time.perf_counter()
+            os.fdatasync(log.fd)
+            self.commit_s += (min(time.perf_counter() - began, _HICCUP_S) - self.commit_s) / 8
+        reach("file.synced")
+
+    def run_now(self, call: Call[Any]) -> tuple[list[Answer], set[str]] | None:
+        """A whole step for ``call``, if that needs no waiting; else None, and nothing was done."""
+        if not self.lock_is_free():
+            return None
+        try:
+            if not call.begin():
+                return None
+            answers, topics, log = self.run([call])
+        finally:
+            self.lock.release()
+        return self.finish(answers, log), topics
+
+    def lock_is_free(self) -> bool:
+        """Take the lock, if that needs no waiting."""
+        if self.mutex.locked() or not self.lock.try_acquire():
+            return False
+        try:
+            if not self.lock.stale:
+                return True
+        except OSError:
+            pass  # the thread will meet the same error, and tell
+        self.lock.release()
+        return False
+
+    def finish(self, answers: list[Answer], log: Log | None) -> list[Answer]:
+        """Sync; if that fails nobody may be told that it is done."""
+        if log is None:
+            return answers
+        try:
+            self.sync(log)
+        except Exception as exc:
+            return [self.failed(call, exc) for call, _, _ in answers]
+        return answers
+
+    def failed(self, call: Call[Any], exc: Exception) -> Answer:
+        return call, None, to_error(exc, self._settings.shown)
+
+    # --- upkeep -------------------------------------------------------------------------------------
+
+    @property
+    def upkeep_due(self) -> bool:
+        """Whether the log should be made shorter, or that is under way."""
+        if self._compaction is not None:
+            return True
+        return is_due(self.log) and time.monotonic() >= self._compact_after
+
+    def upkeep(self) -> None:
+        """One piece of that work, short enough to be done between calls."""
+        try:
+            if self._compaction is None:
+                self._compaction = Compaction(self)
+            if self._compaction.go_on():
+                self._compaction = None
+                self._compact_after = time.monotonic() + 1.0
+        except Exception as exc:
+            if self._compaction is not None:
+                self._compaction.give_up()
+            self._compaction = None
+            self._compact_after = time.monotonic() + 10.0
+            self._wake.complain("its log cannot be made shorter for now", exc)
+
+    @property
+    def directory(self) -> str:
+        return self._directory
+
+
+def size_of(request: rq.Request[Any]) -> int:
+    """How many jobs a request is about."""
+    if type(request) is rq.Add:
+        return len(request.jobs)
+    if type(request) is rq.Settle:
+        return len(request.items) + (request.claim.limit if request.claim else 0)
+    return int(getattr(request, "limit", 1))

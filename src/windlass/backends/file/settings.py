@@ -1,0 +1,66 @@
+"""What a ``file://`` URL says: which directory, which namespace, how durable, how patient."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import Literal
+
+from windlass.backend.urls import DEFAULT_NAMESPACE, BackendUrl
+from windlass.errors import ConfigError
+
+Synchronous = Literal["full", "off"]
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """One directory as one set of clients sees it; equal settings share threads and memory."""
+
+    path: str
+    namespace: str = DEFAULT_NAMESPACE
+    synchronous: Synchronous = "full"
+    #: Seconds that a call may wait before it raises ``StorageError``.
+    timeout: float = 5.0
+
+    @property
+    def directory(self) -> str:
+        """Where this namespace is."""
+        return os.path.join(self.path, self.namespace)
+
+    @property
+    def shown(self) -> str:
+        """The directory as people should see it in messages."""
+        return f"directory {self.path!r}"
+
+
+def parse(url: BackendUrl) -> Settings:
+    """The settings of ``url``, or ``ConfigError``."""
+    url.check_options({"synchronous", "timeout"})
+    if url.host:
+        raise ConfigError("url", "like file:///absolute/directory (three slashes)", url.text)
+    if not url.path.strip("/") or "\0" in url.path:
+        raise ConfigError("url", "a path to a directory, like file:///var/lib/jobs", url.text)
+    return Settings(
+        path=os.path.realpath(url.path),
+        namespace=url.namespace,
+        synchronous=_synchronous(url.options.get("synchronous", "full")),
+        timeout=_timeout(url.options.get("timeout", "5")),
+    )
+
+
+def _synchronous(value: str) -> Synchronous:
+    if value == "full":
+        return "full"
+    if value == "off":
+        return "off"
+    raise ConfigError("synchronous", "full or off", value)
+
+
+def _timeout(value: str) -> float:
+    try:
+        seconds = float(value)
+    except ValueError:
+        seconds = 0.0
+    if not 0.01 <= seconds <= 3_600:
+        raise ConfigError("timeout", "a number of seconds from 0.01 to 3600", value)
+    return seconds

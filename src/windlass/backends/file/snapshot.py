@@ -1,0 +1,118 @@
+"""The whole state of a store as effects, in pieces, while the store may go on working between them.
+
+What is made after the first piece is left out where it could come in the wrong order: whoever loads the
+snapshot replays the log from where it began (see ``effects``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from itertools import islice
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from windlass.backends.file import effects as fx
+from windlass.backends.memory.journal import Table
+
+if TYPE_CHECKING:
+    from windlass.backends.file.store import FileStore
+
+T = TypeVar("T")
+
+#: Jobs, records or entries in one piece.
+PIECE = 2_000
+
+
+class Snapshot:
+    """One pass over a store. Each piece is true at the moment when it is asked for."""
+
+    def __init__(self, store: FileStore) -> None:
+        self._store = store
+
+    def pieces(self) -> Iterator[list[Any]]:
+        """Effects that make the store anew, in order."""
+        store = self._store
+        last_place = store._last_place
+        queues = list(store._queues)
+        for names in _portions(queues):
+            yield [(4, Table.QUEUE, (name,), store.row(Table.QUEUE, (name,))) for name in names]
+        for name in queues:
+            yield from self._jobs(name, last_place)
+        for name in queues:
+            yield from self._queue(name)
+        yield from self._edges()
+        for table, keys in self._tables():
+            for portion in _portions(keys):
+                yield self._rows(table, portion)
+        yield [(19, mark) for _, _, mark in store._metrics.marks]
+
+    def _jobs(self, name: str, last_place: int) -> Iterator[list[Any]]:
+        store, jobs = self._store, self._store._queues[name].jobs
+        for ids in _portions(list(jobs)):
+            found = [jobs[job_id] for job_id in ids if job_id in jobs]
+            found = [job for job in found if job.seq <= last_place]
+            piece: list[Any] = [(1, fx.whole_of(job)) for job in found]
+            for job in found:
+                lines = store._logs.get(job.ref)
+                if lines:
+                    total = store.journal.logs[job.ref]
+                    piece.append((8, name, job.id, job.seq, total - len(lines) + 1, list(lines)))
+                head = store._streams.heads.get(job.ref)
+                if head is not None:
+                    piece.append((9, name, job.id, job.seq, head, list(store._streams.chunks[job.ref])))
+            yield piece
+
+    def _queue(self, name: str) -> Iterator[list[Any]]:
+        """Groups, keys, start times and logs of a queue."""
+        store, queue = self._store, self._store._queues[name]
+        yield [store.journal.starts_effect(store, name, None, None)] if queue.starts else []
+        for portion in _portions([group.name for group in queue.groups]):
+            yield self._rows(Table.GROUP, [(name, group) for group in portion]) + [
+                store.journal.starts_effect(store, name, group, None)
+                for group in portion
+                if store.start_times(name, group)
+            ]
+        for keys in _portions(list(queue.keys)):
+            yield self._rows(Table.KEY, [(name, key) for key in keys])
+        for events in _portions(list(queue.events)):
+            yield [(14, name, events)]
+        after = 0
+        while rows := list(islice((row for row in queue.history if row[0] > after), PIECE)):
+            yield [(16, name, rows[0][0], [record for _, record in rows])]
+            after = rows[-1][0]
+        yield [(18, name, queue.last_event, queue.last_history)]
+
+    def _edges(self) -> Iterator[list[Any]]:
+        flows, journal = self._store._flows, self._store.journal
+        for refs in _portions(list(flows.children)):
+            yield [(10, edge) for ref in refs for edge in flows.children.get(ref, {}).values()]
+        for refs in _portions(list(flows.dependents)):
+            waiting = ((ref, list(flows.dependents.get(ref, ()))) for ref in refs)
+            yield [(11, ref, dependents) for ref, dependents in waiting if len(dependents) > 1]
+        # One piece: the two numbers belong together. Only flows with very many dependents leave ends.
+        yield [(13, journal.told_ends), (12, journal.told_ends + 1, list(flows.left_ends))]
+
+    def _tables(self) -> Iterator[tuple[Table, list[Any]]]:
+        store = self._store
+        yield Table.KEPT_ID, list(store._kept_ids)
+        yield Table.WORKER, [(key,) for key in store._workers]
+        yield Table.ARCHIVER, [(key,) for key in store._archivers]
+        yield Table.LEADER, [(key,) for key in store._leaders]
+        yield Table.SCHEDULE, list(store._schedules.records)
+        yield Table.COUNTER, list(store._counters)
+        yield Table.CURSOR, [(key,) for key in store._metrics.cursors]
+        for (queue, step), rows in list(store._metrics.rows.items()):
+            yield Table.ROLLUP, [(queue, step, *key) for key in rows]
+
+    def _rows(self, table: Table, keys: Iterable[tuple[Any, ...]]) -> list[Any]:
+        values = ((tuple(key), self._store.row(table, key)) for key in keys)
+        return [(4, table, key, value) for key, value in values if value is not None]
+
+
+def _portions(items: list[T]) -> Iterator[list[T]]:
+    for start in range(0, len(items), PIECE):
+        yield items[start : start + PIECE]
+
+
+def dump(store: FileStore) -> list[Any]:
+    """The whole state at once, for tests and repairs."""
+    return [effect for piece in Snapshot(store).pieces() for effect in piece]

@@ -1,0 +1,65 @@
+"""Hints across processes, as ``backend.local.wake`` tells; the slow check looks at the length of the log."""
+
+from __future__ import annotations
+
+import logging
+import os
+from typing import TYPE_CHECKING
+
+from windlass.backend.local import wake
+
+if TYPE_CHECKING:
+    from windlass.backend.hub import Hub
+    from windlass.backends.file.session import Session
+    from windlass.backends.file.settings import Settings
+
+log = logging.getLogger("windlass.file")
+
+
+class Wake(wake.Wake):
+    """The hints of one ``Directory``."""
+
+    def __init__(self, settings: Settings, hub: Hub) -> None:
+        super().__init__(os.path.join(settings.directory, "wake"), settings.namespace, hub)
+        self._settings = settings
+        self._session: Session | None = None
+
+    def open(self, session: Session) -> None:
+        """The store is open."""
+        self._session = session
+        self.open_boxes()
+
+    def checker(self) -> wake.Checker:
+        return _Checker(self)
+
+    @property
+    def behind(self) -> tuple[str, int] | None:
+        """Where the log ends, when this process has not read that far; None when it has."""
+        session = self._session
+        if session is None:
+            return None
+        known = session.log
+        try:
+            if known.is_current and not known.grew:
+                return None
+            return known.path, os.fstat(known.fd).st_size
+        except OSError:
+            return None  # the next look may succeed; callers see their own errors
+
+    def complain(self, what: str, exc: Exception) -> None:
+        """Something that concerns no caller went wrong."""
+        log.warning("%s: %s: %s", self._settings.shown, what, exc)
+
+
+class _Checker(wake.Checker):
+    def __init__(self, wake: Wake) -> None:
+        self._wake = wake
+        self._seen: tuple[str, int] | None = None
+
+    def foreign(self) -> bool:
+        """Whether there is something new that this process did not write."""
+        before, self._seen = self._seen, self._wake.behind
+        return self._seen is not None and self._seen != before
+
+    def close(self) -> None:
+        """Nothing to let go of."""
