@@ -10,12 +10,14 @@ import asyncio
 from typing import Any
 
 from litestar import Request, post
+from litestar.params import JSONBody
 
 from windlass.backend import requests as rq
 from windlass.core.job import JobRef
 from windlass.core.outcome import CancelResult, Changed
 from windlass.dashboard.desk import Desk
 from windlass.dashboard.filters import listing_of, names_of
+from windlass.dashboard.given import TheDesk
 from windlass.dashboard.guard import note
 from windlass.dashboard.lists import counted
 from windlass.dashboard.shapes.changes import BulkAnswer, BulkBody, Filter
@@ -25,7 +27,7 @@ _AT_ONCE = 100
 
 
 @post("/api/jobs/bulk", status_code=200, tags=["jobs"])
-async def change_many(desk: Desk, request: Request[Any, Any, Any], data: BulkBody) -> BulkAnswer:
+async def change_many(desk: TheDesk, request: Request[Any, Any, Any], data: JSONBody[BulkBody]) -> BulkAnswer:
     """Retry, delete, cancel or trigger many jobs: those named, or all that a filter means, oldest first."""
     if (data.refs is None) == (data.filter is None):
         raise ConfigError("filter", "given, or refs, but not both")

@@ -5,12 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 from litestar import Request, delete, get, post
+from litestar.params import JSONBody
 
 from windlass.backend import flows as fl
 from windlass.core.job import JobRef
 from windlass.core.states import JobState
 from windlass.dashboard import views
 from windlass.dashboard.desk import Desk
+from windlass.dashboard.given import TheDesk
 from windlass.dashboard.guard import note
 from windlass.dashboard.params import JobId, QueueName
 from windlass.dashboard.problems import not_found
@@ -26,7 +28,7 @@ Anyone = Request[Any, Any, Any]
 
 
 @post("/api/flows", status_code=201, tags=["flows"])
-async def add_flow(desk: Desk, request: Anyone, data: FlowBody) -> Added:
+async def add_flow(desk: TheDesk, request: Anyone, data: JSONBody[FlowBody]) -> Added:
     """Add a tree of jobs in one atomic step; answers with its top, which runs last."""
     desk.store.capabilities.require(desk.store.name, "flows")
     node = await FlowProducer(desk.app).add(_tree(desk, data))
@@ -47,7 +49,7 @@ def _tree(desk: Desk, body: FlowBody) -> dict[str, Any]:
 
 
 @get("/api/flows/{queue:str}/{jid:str}", tags=["flows"])
-async def get_flow(desk: Desk, queue: QueueName, jid: JobId) -> Flow:
+async def get_flow(desk: TheDesk, queue: QueueName, jid: JobId) -> Flow:
     """The whole flow that a job belongs to: from the job at its end down to all that it waits for."""
     desk.store.capabilities.require(desk.store.name, "flows")
     await desk.job(queue, jid)
@@ -123,7 +125,7 @@ def _node(desk: Desk, node: JobNode) -> FlowNode:
 
 @post("/api/flows/{queue:str}/{jid:str}/cancel", status_code=200, tags=["flows"])
 async def cancel_flow(
-    desk: Desk, request: Anyone, queue: QueueName, jid: JobId, data: ReasonBody | None = None
+    desk: TheDesk, request: Anyone, queue: QueueName, jid: JobId, data: JSONBody[ReasonBody | None] = None
 ) -> Changed:
     """Cancel a job and all that it waits for. Jobs that somebody else waits for are left alone."""
     desk.store.capabilities.require(desk.store.name, "flows")
@@ -134,7 +136,7 @@ async def cancel_flow(
 
 
 @delete("/api/flows/{queue:str}/{jid:str}", status_code=200, tags=["flows"])
-async def delete_flow(desk: Desk, request: Anyone, queue: QueueName, jid: JobId) -> Changed:
+async def delete_flow(desk: TheDesk, request: Anyone, queue: QueueName, jid: JobId) -> Changed:
     """Delete a job and all that it waits for. Refused while one of them runs."""
     desk.store.capabilities.require(desk.store.name, "flows")
     await _all_shown(desk, queue, jid)

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 from litestar import Request, delete, get, patch, post
-from litestar.params import Parameter
+from litestar.params import JSONBody, QueryParameter
 
 from windlass.backend import flows as fl
 from windlass.backend import requests as rq
@@ -17,6 +17,7 @@ from windlass.core.states import FINISHED, JobState
 from windlass.dashboard import views
 from windlass.dashboard.desk import Desk
 from windlass.dashboard.filters import listing_of, names_of
+from windlass.dashboard.given import TheDesk
 from windlass.dashboard.guard import note
 from windlass.dashboard.lists import counted
 from windlass.dashboard.params import Cursor, Instant, JobId, Limit, Offset, QueueName, Queues, States, Text
@@ -36,16 +37,16 @@ from windlass.errors import ConfigError
 from windlass.job import Job
 
 Anyone = Request[Any, Any, Any]
-Order = Annotated[Literal["newest", "oldest"], Parameter(description="By the time of adding.")]
+Order = Annotated[Literal["newest", "oldest"], QueryParameter(description="By the time of adding.")]
 Arguments = Annotated[
     str | None,
-    Parameter(max_length=4_000, description='Keyword arguments as a JSON object, such as {"user": 7}.'),
+    QueryParameter(max_length=4_000, description='Keyword arguments as a JSON object, such as {"user": 7}.'),
 ]
 
 
 @get("/api/jobs", tags=["jobs"])
 async def search_jobs(  # noqa: PLR0913 - each is one filter of the search page
-    desk: Desk,
+    desk: TheDesk,
     queue: Queues = None,
     states: States = None,
     task: Text = None,
@@ -97,7 +98,7 @@ def _arguments(text: str | None) -> dict[str, Any] | None:
 
 
 @get("/api/jobs/{queue:str}/{jid:str}", tags=["jobs"])
-async def get_job(desk: Desk, queue: QueueName, jid: JobId) -> Detail:
+async def get_job(desk: TheDesk, queue: QueueName, jid: JobId) -> Detail:
     """Everything about one job."""
     job = await desk.job(queue, jid)
     children, parents = await _edges(desk, job.record)
@@ -135,10 +136,10 @@ def _edge_entry(edge: Edge, ref: JobRef, records: dict[JobRef, JobRecord | None]
 
 @get("/api/jobs/{queue:str}/{jid:str}/logs", tags=["jobs"])
 async def get_logs(
-    desk: Desk,
+    desk: TheDesk,
     queue: QueueName,
     jid: JobId,
-    start: Annotated[int, Parameter(ge=0, le=1_000_000)] = 0,
+    start: Annotated[int, QueryParameter(ge=0, le=1_000_000)] = 0,
     limit: Limit = 1_000,
 ) -> Logs:
     """Log lines of a job."""
@@ -149,7 +150,7 @@ async def get_logs(
 
 
 @get("/api/jobs/{queue:str}/{jid:str}/timeline", tags=["jobs"])
-async def get_timeline(desk: Desk, queue: QueueName, jid: JobId) -> Timeline:
+async def get_timeline(desk: TheDesk, queue: QueueName, jid: JobId) -> Timeline:
     """Attempts and events of a job, as far as the store's logs reach."""
     return await read_timeline(desk.store, (await desk.job(queue, jid)).record, desk.mask)
 
@@ -158,14 +159,14 @@ async def get_timeline(desk: Desk, queue: QueueName, jid: JobId) -> Timeline:
 
 
 @post("/api/jobs/{queue:str}/{jid:str}/retry", status_code=204, tags=["jobs"])
-async def retry_job(desk: Desk, queue: QueueName, jid: JobId) -> None:
+async def retry_job(desk: TheDesk, queue: QueueName, jid: JobId) -> None:
     """Run a finished job again with a fresh budget; make a retrying one ready now."""
     await desk.queue(queue).retry(jid)
 
 
 @post("/api/jobs/{queue:str}/{jid:str}/again", status_code=201, tags=["jobs"])
 async def add_again(
-    desk: Desk, request: Anyone, queue: QueueName, jid: JobId, data: AgainBody | None = None
+    desk: TheDesk, request: Anyone, queue: QueueName, jid: JobId, data: JSONBody[AgainBody | None] = None
 ) -> Added:
     """Add a new job like this one, with the same options; ``data`` may be edited.
 
@@ -187,14 +188,14 @@ async def add_again(
 
 
 @post("/api/jobs/{queue:str}/{jid:str}/trigger", status_code=204, tags=["jobs"])
-async def trigger_job(desk: Desk, queue: QueueName, jid: JobId) -> None:
+async def trigger_job(desk: TheDesk, queue: QueueName, jid: JobId) -> None:
     """Make a scheduled or retrying job ready now."""
     await (await desk.job(queue, jid)).promote()
 
 
 @post("/api/jobs/{queue:str}/{jid:str}/cancel", status_code=200, tags=["jobs"])
 async def cancel_job(
-    desk: Desk, request: Anyone, queue: QueueName, jid: JobId, data: ReasonBody | None = None
+    desk: TheDesk, request: Anyone, queue: QueueName, jid: JobId, data: JSONBody[ReasonBody | None] = None
 ) -> CancelAnswer:
     """Cancel it: at once while pending, by telling its worker while it runs."""
     result = await desk.queue(queue).cancel(jid, data.reason if data is not None else "")
@@ -205,13 +206,15 @@ async def cancel_job(
 
 
 @delete("/api/jobs/{queue:str}/{jid:str}", status_code=204, tags=["jobs"])
-async def delete_job(desk: Desk, queue: QueueName, jid: JobId) -> None:
+async def delete_job(desk: TheDesk, queue: QueueName, jid: JobId) -> None:
     """Delete its record. A running job is refused: cancel it."""
     await desk.queue(queue).remove(jid)
 
 
 @patch("/api/jobs/{queue:str}/{jid:str}", status_code=204, tags=["jobs"])
-async def change_job(desk: Desk, request: Anyone, queue: QueueName, jid: JobId, data: ChangeBody) -> None:
+async def change_job(
+    desk: TheDesk, request: Anyone, queue: QueueName, jid: JobId, data: JSONBody[ChangeBody]
+) -> None:
     """Change priority, due time or data of a pending job."""
     job = await desk.job(queue, jid)
     if job.state in FINISHED or job.state is JobState.ACTIVE:
@@ -237,7 +240,9 @@ def _edited(desk: Desk, job: Job[Any], given: Any) -> Any:
 
 
 @post("/api/jobs/{queue:str}/{jid:str}/signal", status_code=204, tags=["jobs"])
-async def signal_job(desk: Desk, request: Anyone, queue: QueueName, jid: JobId, data: SignalBody) -> None:
+async def signal_job(
+    desk: TheDesk, request: Anyone, queue: QueueName, jid: JobId, data: JSONBody[SignalBody]
+) -> None:
     """Send a signal: a job that is suspended on it runs again."""
     await desk.queue(queue).signal(jid, data.name, data.data)
     note(request, signal=data.name)

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 from litestar import Request, delete, get, post, put
-from litestar.params import Parameter
+from litestar.params import JSONBody, QueryParameter
 
 from windlass.backend import limits as lrq
 from windlass.core import limits as core
-from windlass.dashboard.desk import Desk
+from windlass.dashboard.given import TheDesk
 from windlass.dashboard.guard import note
 from windlass.dashboard.params import Limit, PathText, QueueName, unescape
 from windlass.dashboard.shapes.limits import (
@@ -25,7 +25,7 @@ from windlass.dashboard.shapes.limits import (
 )
 
 Anyone = Request[Any, Any, Any]
-GroupCursor = Annotated[str | None, Parameter(max_length=1_000)]
+GroupCursor = Annotated[str | None, QueryParameter(max_length=1_000)]
 
 
 def _rate(rate: core.Rate | None) -> RateValue | None:
@@ -50,7 +50,7 @@ def _group_limits(limits: core.GroupLimits) -> GroupLimits:
 
 
 @get("/api/job-queues/{queue:str}/limits", tags=["limits"])
-async def get_limits(desk: Desk, queue: QueueName) -> Limits:
+async def get_limits(desk: TheDesk, queue: QueueName) -> Limits:
     """Limits of a queue, and of every group that has none of its own."""
     desk.queue(queue)
     found = await desk.store.execute(lrq.GetLimits(queue=queue))
@@ -64,7 +64,9 @@ async def get_limits(desk: Desk, queue: QueueName) -> Limits:
 
 
 @put("/api/job-queues/{queue:str}/limits", status_code=204, tags=["limits"])
-async def set_limits(desk: Desk, request: Anyone, queue: QueueName, data: QueueLimitsBody) -> None:
+async def set_limits(
+    desk: TheDesk, request: Anyone, queue: QueueName, data: JSONBody[QueueLimitsBody]
+) -> None:
     """Set the limits of a queue, over all workers; what is left out is no limit."""
     desk.queue(queue)
     await desk.store.execute(
@@ -79,21 +81,23 @@ async def set_limits(desk: Desk, request: Anyone, queue: QueueName, data: QueueL
 
 
 @delete("/api/job-queues/{queue:str}/limits", status_code=204, tags=["limits"])
-async def remove_limits(desk: Desk, queue: QueueName) -> None:
+async def remove_limits(desk: TheDesk, queue: QueueName) -> None:
     """Remove the limits of a queue."""
     desk.queue(queue)
     await desk.store.execute(lrq.SetQueueLimits(queue=queue, fields=["concurrency", "rate"]))
 
 
 @post("/api/job-queues/{queue:str}/hold", status_code=204, tags=["limits"])
-async def hold_queue(desk: Desk, request: Anyone, queue: QueueName, data: HoldBody) -> None:
+async def hold_queue(desk: TheDesk, request: Anyone, queue: QueueName, data: JSONBody[HoldBody]) -> None:
     """Start nothing of a queue for so long; 0 ends it."""
     await desk.queue(queue).rate_limit(data.seconds)
     note(request, seconds=data.seconds)
 
 
 @get("/api/job-queues/{queue:str}/groups", tags=["limits"])
-async def list_groups(desk: Desk, queue: QueueName, cursor: GroupCursor = None, limit: Limit = 100) -> Groups:
+async def list_groups(
+    desk: TheDesk, queue: QueueName, cursor: GroupCursor = None, limit: Limit = 100
+) -> Groups:
     """Groups with unfinished jobs or settings of their own, by name."""
     desk.queue(queue)
     page = await desk.store.execute(lrq.ListGroups(queue=queue, cursor=cursor or None, limit=limit))
@@ -113,13 +117,15 @@ async def list_groups(desk: Desk, queue: QueueName, cursor: GroupCursor = None, 
 
 
 @get("/api/job-queues/{queue:str}/groups/{group:str}/limits", tags=["limits"])
-async def get_group_limits(desk: Desk, queue: QueueName, group: PathText) -> GroupLimits:
+async def get_group_limits(desk: TheDesk, queue: QueueName, group: PathText) -> GroupLimits:
     """The limits that hold for a group; ``*``: for every group that has none of its own."""
     return _group_limits(await desk.queue(queue).get_group_limits(_named(group)))
 
 
 @put("/api/job-queues/{queue:str}/groups/{group:str}/limits", status_code=204, tags=["limits"])
-async def set_group_limits(desk: Desk, queue: QueueName, group: PathText, data: GroupLimitsBody) -> None:
+async def set_group_limits(
+    desk: TheDesk, queue: QueueName, group: PathText, data: JSONBody[GroupLimitsBody]
+) -> None:
     """Set the limits of a group; ``*``: of every group that has none of its own."""
     bucket = data.bucket
     await desk.queue(queue).set_group_limits(
@@ -133,19 +139,19 @@ async def set_group_limits(desk: Desk, queue: QueueName, group: PathText, data: 
 
 
 @delete("/api/job-queues/{queue:str}/groups/{group:str}/limits", status_code=204, tags=["limits"])
-async def remove_group_limits(desk: Desk, queue: QueueName, group: PathText) -> None:
+async def remove_group_limits(desk: TheDesk, queue: QueueName, group: PathText) -> None:
     """Remove the limits of a group; ``*``: those of every group."""
     await desk.queue(queue).remove_group_limits(_named(group))
 
 
 @post("/api/job-queues/{queue:str}/groups/{group:str}/pause", status_code=204, tags=["limits"])
-async def pause_group(desk: Desk, queue: QueueName, group: PathText) -> None:
+async def pause_group(desk: TheDesk, queue: QueueName, group: PathText) -> None:
     """Start no more jobs of a group."""
     await desk.queue(queue).pause_group(unescape(group))
 
 
 @post("/api/job-queues/{queue:str}/groups/{group:str}/resume", status_code=204, tags=["limits"])
-async def resume_group(desk: Desk, queue: QueueName, group: PathText) -> None:
+async def resume_group(desk: TheDesk, queue: QueueName, group: PathText) -> None:
     """Undo pause."""
     await desk.queue(queue).resume_group(unescape(group))
 

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import msgspec
 from litestar import Request, get
 from litestar.openapi.datastructures import ResponseSpec
-from litestar.params import Parameter
+from litestar.params import HeaderParameter, QueryParameter
 from litestar.response import Stream
 
 from windlass.backend import requests as rq
@@ -17,8 +17,8 @@ from windlass.core.job import LOGS_KEPT, JobRecord
 from windlass.core.states import FINISHED
 from windlass.dashboard import views
 from windlass.dashboard.desk import Desk
+from windlass.dashboard.given import TheDesk, TheGuard, TheTicker
 from windlass.dashboard.guard import Guard
-from windlass.dashboard.live import Ticker
 from windlass.dashboard.params import JobId, QueueName, StreamSeconds
 from windlass.dashboard.timeline import event_entry
 
@@ -31,10 +31,10 @@ _HEADERS = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
 _SPEC = {200: ResponseSpec(str, media_type="text/event-stream", description="Server-sent events")}
 LastEventId = Annotated[
     int | None,
-    Parameter(header="Last-Event-ID", ge=0, le=2**53, required=False, description="Go on from here."),
+    HeaderParameter(name="Last-Event-ID", ge=0, le=2**53, required=False, description="Go on from here."),
 ]
 After = Annotated[
-    int | None, Parameter(ge=0, le=2**53, description="Replay after this event id; 0: all kept.")
+    int | None, QueryParameter(ge=0, le=2**53, description="Replay after this event id; 0: all kept.")
 ]
 
 
@@ -75,7 +75,7 @@ def _stream(guard: Guard, request: Anyone, make: Callable[[], AsyncGenerator[byt
 
 @get("/api/live", tags=["live"], responses=_SPEC)
 async def live_figures(
-    desk: Desk, ticker: Ticker, guard: Guard, request: Anyone, seconds: StreamSeconds = 3_600
+    desk: TheDesk, ticker: TheTicker, guard: TheGuard, request: Anyone, seconds: StreamSeconds = 3_600
 ) -> Stream:
     """Counts, rates and workers about once a second: event ``tick``, each complete in itself.
 
@@ -103,8 +103,8 @@ async def live_figures(
 
 @get("/api/job-queues/{queue:str}/events", tags=["live"], responses=_SPEC)
 async def queue_events(
-    desk: Desk,
-    guard: Guard,
+    desk: TheDesk,
+    guard: TheGuard,
     request: Anyone,
     queue: QueueName,
     after: After = None,
@@ -145,8 +145,8 @@ async def queue_events(
 
 @get("/api/jobs/{queue:str}/{jid:str}/events", tags=["live"], responses=_SPEC)
 async def job_events(
-    desk: Desk,
-    guard: Guard,
+    desk: TheDesk,
+    guard: TheGuard,
     request: Anyone,
     queue: QueueName,
     jid: JobId,

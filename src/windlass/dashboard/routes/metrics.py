@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 import msgspec
 from litestar import get, post
-from litestar.params import Parameter
+from litestar.params import JSONBody, QueryParameter
 
 from windlass.core.metrics import STEP_MS, Step
 from windlass.core.states import JobState
@@ -23,7 +23,7 @@ from windlass.dashboard.figures import (
     points,
     together,
 )
-from windlass.dashboard.lake import LakeFigures
+from windlass.dashboard.given import TheDesk, TheFigures, TheLake
 from windlass.dashboard.params import Instant, OptionalQueue, Queues, Text
 from windlass.dashboard.problems import ApiError
 from windlass.dashboard.shapes.figures import (
@@ -43,9 +43,10 @@ from windlass.dashboard.wire import JobMetric, JobQueues
 from windlass.metrics import stats_of
 
 Period = Annotated[
-    float, Parameter(ge=60, le=157_680_000, description="Seconds back from now; more than a day by hours.")
+    float,
+    QueryParameter(ge=60, le=157_680_000, description="Seconds back from now; more than a day by hours."),
 ]
-StepName = Annotated[Literal["minute", "hour", "day"], Parameter(description="Width of a window.")]
+StepName = Annotated[Literal["minute", "hour", "day"], QueryParameter(description="Width of a window.")]
 _STEPS = {"minute": MINUTE_MS, "hour": STEP_MS["hour"], "day": DAY_MS}
 #: Points and tasks that one answer holds at most.
 _POINTS = 2_000
@@ -82,7 +83,7 @@ def _counts(found: list[dict[str, int]]) -> dict[str, int]:
 
 
 @get("/api/overview", tags=["figures"])
-async def get_overview(desk: Desk, figures: Figures) -> Overview:
+async def get_overview(desk: TheDesk, figures: TheFigures) -> Overview:
     """Counts, the last hour by minutes, the last 30 days."""
     infos, workers = await desk.queues(), await desk.workers()
     names = [info.name for info in infos]
@@ -134,8 +135,8 @@ async def _names(desk: Desk, queues: list[str] | None) -> list[str]:
 
 @get("/api/job-metrics", tags=["figures"])
 async def list_metrics(
-    desk: Desk,
-    figures: Figures,
+    desk: TheDesk,
+    figures: TheFigures,
     queue: Queues = None,
     job_class: Text = None,
     period: Period = 3_600,
@@ -197,9 +198,9 @@ def _span(desk: Desk, step: str, from_ms: int | None, to_ms: int | None) -> tupl
 
 @get("/api/job-metrics/series", tags=["figures"])
 async def get_series(
-    desk: Desk,
-    figures: Figures,
-    lake: LakeFigures | None,
+    desk: TheDesk,
+    figures: TheFigures,
+    lake: TheLake,
     queue: Queues = None,
     job_class: Text = None,
     step: StepName = "minute",
@@ -221,8 +222,8 @@ async def get_series(
 
 @get("/api/job-metrics/tasks", tags=["figures"])
 async def get_task_series(
-    desk: Desk,
-    figures: Figures,
+    desk: TheDesk,
+    figures: TheFigures,
     queue: Queues = None,
     step: StepName = "minute",
     from_ms: Instant = None,
@@ -243,7 +244,7 @@ async def get_task_series(
 
 
 @get("/api/tasks", tags=["figures"])
-async def list_tasks(desk: Desk, queue: OptionalQueue = None) -> list[TaskEntry]:
+async def list_tasks(desk: TheDesk, queue: OptionalQueue = None) -> list[TaskEntry]:
     """Tasks that the queues have seen, with their lifetime totals."""
     if queue is not None:
         desk.queue(queue)
@@ -255,21 +256,21 @@ async def list_tasks(desk: Desk, queue: OptionalQueue = None) -> list[TaskEntry]
 
 
 @get("/api/usage", tags=["figures"])
-async def get_usage(desk: Desk) -> Usage:
+async def get_usage(desk: TheDesk) -> Usage:
     """Lifetime totals by queue and outcome."""
     totals = await queue_totals(desk)
     return Usage(totals=totals.all(), queues=totals.queues)
 
 
 @get("/api/marks", tags=["figures"])
-async def list_marks(desk: Desk, from_ms: Instant = None) -> list[Mark]:
+async def list_marks(desk: TheDesk, from_ms: Instant = None) -> list[Mark]:
     """Marks on the time line, oldest first."""
     marks = await desk.app.marks((from_ms or 0) / 1000)
     return [Mark(id=mark.id, at_ms=mark.at_ms, label=mark.label) for mark in marks]
 
 
 @post("/api/marks", status_code=201, tags=["figures"])
-async def add_mark(desk: Desk, data: MarkBody) -> Mark:
+async def add_mark(desk: TheDesk, data: JSONBody[MarkBody]) -> Mark:
     """Put a mark now: a deploy, say."""
     mark = await desk.app.mark(data.label)
     return Mark(id=mark.id, at_ms=mark.at_ms, label=mark.label)

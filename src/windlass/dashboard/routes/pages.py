@@ -8,11 +8,11 @@ from typing import Any
 import msgspec
 from litestar import Request, Response, get
 from litestar.openapi.datastructures import ResponseSpec
+from litestar.params import FromPath
 
 from windlass.core.states import JobState
 from windlass.dashboard import views
-from windlass.dashboard.desk import Desk
-from windlass.dashboard.figures import Figures
+from windlass.dashboard.given import TheDesk, TheFigures, TheStatic
 from windlass.dashboard.guard import BASE
 from windlass.dashboard.lists import page_of_state
 from windlass.dashboard.params import QueueName
@@ -80,13 +80,15 @@ def _spec(shape: Any) -> dict[int, ResponseSpec]:
 
 
 @get(VIEWS, include_in_schema=False)
-async def view(request: Anyone, static: Static) -> Response[bytes]:
+async def view(request: Anyone, static: TheStatic) -> Response[bytes]:
     """A page."""
     return _page(request, static)
 
 
 @get("/job-queues", tags=["pages"], responses=_spec(JobQueues))
-async def job_queues(desk: Desk, figures: Figures, static: Static, request: Anyone) -> Response[bytes]:
+async def job_queues(
+    desk: TheDesk, figures: TheFigures, static: TheStatic, request: Anyone
+) -> Response[bytes]:
     """The dashboard: its figures, or its page."""
     if wants_page(request.headers):
         return _page(request, static)
@@ -95,7 +97,7 @@ async def job_queues(desk: Desk, figures: Figures, static: Static, request: Anyo
 
 @get("/job-queues/{queue:str}", tags=["pages"], responses=_spec(QueueEntry))
 async def one_queue(
-    desk: Desk, figures: Figures, static: Static, request: Anyone, queue: QueueName
+    desk: TheDesk, figures: TheFigures, static: TheStatic, request: Anyone, queue: QueueName
 ) -> Response[bytes]:
     """One queue."""
     if wants_page(request.headers):
@@ -104,7 +106,7 @@ async def one_queue(
 
 
 @get("/scheduled-jobs", tags=["pages"], responses=_spec(list[ScheduledJob]))
-async def scheduled_jobs(desk: Desk, static: Static, request: Anyone) -> Response[bytes]:
+async def scheduled_jobs(desk: TheDesk, static: TheStatic, request: Anyone) -> Response[bytes]:
     """Jobs that are due later."""
     if wants_page(request.headers):
         return _page(request, static)
@@ -113,7 +115,7 @@ async def scheduled_jobs(desk: Desk, static: Static, request: Anyone) -> Respons
 
 
 @get("/retries", tags=["pages"], responses=_spec(list[RetryJob]))
-async def retries(desk: Desk, static: Static, request: Anyone) -> Response[bytes]:
+async def retries(desk: TheDesk, static: TheStatic, request: Anyone) -> Response[bytes]:
     """Jobs that failed and are due again."""
     if wants_page(request.headers):
         return _page(request, static)
@@ -122,7 +124,7 @@ async def retries(desk: Desk, static: Static, request: Anyone) -> Response[bytes
 
 
 @get("/dead-jobs", tags=["pages"], responses=_spec(list[DeadJob]))
-async def dead_jobs(desk: Desk, static: Static, request: Anyone) -> Response[bytes]:
+async def dead_jobs(desk: TheDesk, static: TheStatic, request: Anyone) -> Response[bytes]:
     """Jobs that failed for good."""
     if wants_page(request.headers):
         return _page(request, static)
@@ -131,7 +133,9 @@ async def dead_jobs(desk: Desk, static: Static, request: Anyone) -> Response[byt
 
 
 @get("/job-metrics", tags=["pages"], responses=_spec(list[JobMetric]))
-async def job_metrics(desk: Desk, figures: Figures, static: Static, request: Anyone) -> Response[bytes]:
+async def job_metrics(
+    desk: TheDesk, figures: TheFigures, static: TheStatic, request: Anyone
+) -> Response[bytes]:
     """Tasks of the last hour."""
     if wants_page(request.headers):
         return _page(request, static)
@@ -139,7 +143,7 @@ async def job_metrics(desk: Desk, figures: Figures, static: Static, request: Any
 
 
 @get("/worker-processes", tags=["pages"], responses=_spec(list[Process]))
-async def worker_processes(desk: Desk, static: Static, request: Anyone) -> Response[bytes]:
+async def worker_processes(desk: TheDesk, static: TheStatic, request: Anyone) -> Response[bytes]:
     """Live workers."""
     if wants_page(request.headers):
         return _page(request, static)
@@ -156,13 +160,13 @@ def _file(request: Anyone, asset: Asset | None, caching: str) -> Response[bytes]
 
 
 @get("/assets/{name:str}", include_in_schema=False)
-async def asset(request: Anyone, static: Static, name: str) -> Response[bytes]:
+async def asset(request: Anyone, static: TheStatic, name: FromPath[str]) -> Response[bytes]:
     """A file of the build; its name holds a hash of its content."""
     return _file(request, static.asset(f"assets/{name}"), _IMMUTABLE)
 
 
 @get("/favicon.svg", include_in_schema=False)
-async def favicon(request: Anyone, static: Static) -> Response[bytes]:
+async def favicon(request: Anyone, static: TheStatic) -> Response[bytes]:
     """The icon."""
     return _file(request, static.asset("favicon.svg"), "public, max-age=86400")
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import Annotated, Literal
 
 from litestar import get, post
-from litestar.params import Parameter
+from litestar.params import PathParameter
 
 from windlass.core.states import JobState
 from windlass.dashboard import views
 from windlass.dashboard.desk import Desk
+from windlass.dashboard.given import TheDesk
 from windlass.dashboard.lists import holding
 from windlass.dashboard.paging import Listing
 from windlass.dashboard.params import PathText, unescape
@@ -20,7 +21,9 @@ from windlass.search import Search
 #: Active jobs that are looked at, and those that are shown for one process.
 _LOOKED = 1_000
 _SHOWN = 100
-ActionName = Annotated[Literal["quiet", "resume", "stop", "dump"], Parameter(description="What to tell it.")]
+ActionName = Annotated[
+    Literal["quiet", "resume", "stop", "dump"], PathParameter(description="What to tell it.")
+]
 
 
 async def _running(desk: Desk) -> dict[str, list[RunningJob]]:
@@ -37,14 +40,14 @@ async def _running(desk: Desk) -> dict[str, list[RunningJob]]:
 
 
 @get("/api/processes", tags=["processes"])
-async def list_processes(desk: Desk) -> list[Process]:
+async def list_processes(desk: TheDesk) -> list[Process]:
     """Workers that were alive in the last 45 seconds, with what they run."""
     running = await _running(desk)
     return [views.process_view(info, running.get(info.id, [])) for info in await desk.workers()]
 
 
 @get("/api/processes/{identity:str}", tags=["processes"])
-async def get_process(desk: Desk, identity: PathText) -> Process:
+async def get_process(desk: TheDesk, identity: PathText) -> Process:
     """One worker."""
     name = unescape(identity)
     for info in await desk.workers():
@@ -54,7 +57,7 @@ async def get_process(desk: Desk, identity: PathText) -> Process:
 
 
 @post("/api/processes/{identity:str}/{action:str}", status_code=202, tags=["processes"])
-async def tell_process(desk: Desk, identity: PathText, action: ActionName) -> None:
+async def tell_process(desk: TheDesk, identity: PathText, action: ActionName) -> None:
     """Take no new jobs (quiet), go on (resume), finish and exit (stop), or log all stacks (dump).
 
     It hears of it at once or with its next heartbeat.

@@ -6,14 +6,14 @@ from typing import Annotated, Any
 
 import msgspec
 from litestar import Request, Response, get, post
-from litestar.params import Body
+from litestar.params import Body, JSONBody
 
 from windlass.backend import requests as rq
 from windlass.core.outcome import AddOutcome
 from windlass.core.states import FINISHED, JobState
 from windlass.dashboard import views
-from windlass.dashboard.desk import Desk
-from windlass.dashboard.figures import MINUTE_MS, Figures, per_minute
+from windlass.dashboard.figures import MINUTE_MS, per_minute
+from windlass.dashboard.given import TheDesk, TheFigures
 from windlass.dashboard.guard import note
 from windlass.dashboard.lists import answer, counted, page_headers
 from windlass.dashboard.paging import Listing
@@ -43,7 +43,7 @@ Anyone = Request[Any, Any, Any]
 
 
 @get("/api/job-queues", tags=["queues"])
-async def list_queues(desk: Desk) -> list[Queue]:
+async def list_queues(desk: TheDesk) -> list[Queue]:
     """All queues with their sizes."""
     totals = await queue_totals(desk)
     now_ms = desk.now_ms()
@@ -51,7 +51,7 @@ async def list_queues(desk: Desk) -> list[Queue]:
 
 
 @get("/api/job-queues/{queue:str}", tags=["queues"])
-async def get_queue(desk: Desk, figures: Figures, queue: QueueName) -> QueueEntry:
+async def get_queue(desk: TheDesk, figures: TheFigures, queue: QueueName) -> QueueEntry:
     """One queue with its last hour."""
     info = await desk.info(queue)
     totals = await queue_totals(desk, queue)
@@ -66,7 +66,7 @@ async def get_queue(desk: Desk, figures: Figures, queue: QueueName) -> QueueEntr
 
 
 @get("/api/job-queues/{queue:str}/counts", tags=["queues"])
-async def get_counts(desk: Desk, queue: QueueName) -> dict[str, int]:
+async def get_counts(desk: TheDesk, queue: QueueName) -> dict[str, int]:
     """How many jobs are in each state."""
     counts = await desk.queue(queue).get_job_counts()
     return {state.value: count for state, count in counts.items()}
@@ -74,7 +74,7 @@ async def get_counts(desk: Desk, queue: QueueName) -> dict[str, int]:
 
 @get("/api/job-queues/{queue:str}/jobs", tags=["queues"])
 async def list_queue_jobs(
-    desk: Desk,
+    desk: TheDesk,
     queue: QueueName,
     states: States = None,
     cursor: Cursor = None,
@@ -117,7 +117,7 @@ def _added(job: Job[Any]) -> Added:
 
 
 @post("/api/job-queues/{queue:str}/jobs", status_code=201, tags=["queues"])
-async def add_job(desk: Desk, request: Anyone, queue: QueueName, data: NewJobBody) -> Added:
+async def add_job(desk: TheDesk, request: Anyone, queue: QueueName, data: JSONBody[NewJobBody]) -> Added:
     """Add one job."""
     task, payload = _call_of(data)
     added = _added(await desk.queue(queue).add(task, payload, **_options(data.options)))
@@ -127,7 +127,7 @@ async def add_job(desk: Desk, request: Anyone, queue: QueueName, data: NewJobBod
 
 @post("/api/job-queues/{queue:str}/jobs/bulk", status_code=201, tags=["queues"])
 async def add_jobs(
-    desk: Desk,
+    desk: TheDesk,
     request: Anyone,
     queue: QueueName,
     data: Annotated[list[NewJobBody], Body(min_items=1, max_items=MANY)],
@@ -147,7 +147,9 @@ async def add_jobs(
 
 
 @post("/api/job-queues/{queue:str}/jobs/wait", status_code=200, tags=["queues"])
-async def add_and_wait(desk: Desk, request: Anyone, queue: QueueName, data: WaitBody) -> Response[WaitAnswer]:
+async def add_and_wait(
+    desk: TheDesk, request: Anyone, queue: QueueName, data: JSONBody[WaitBody]
+) -> Response[WaitAnswer]:
     """Add a job and wait for its end: request and response. 202: it was not finished in time, and goes on."""
     task, payload = _call_of(data)
     options = _options(data.options)
@@ -185,20 +187,20 @@ def _options(given: dict[str, Any]) -> dict[str, Any]:
 
 
 @post("/api/job-queues/{queue:str}/pause", status_code=204, tags=["queues"])
-async def pause_queue(desk: Desk, queue: QueueName) -> None:
+async def pause_queue(desk: TheDesk, queue: QueueName) -> None:
     """Give out no more jobs of this queue, on any worker."""
     await desk.queue((await desk.info(queue)).name).pause()
 
 
 @post("/api/job-queues/{queue:str}/resume", status_code=204, tags=["queues"])
-async def resume_queue(desk: Desk, queue: QueueName) -> None:
+async def resume_queue(desk: TheDesk, queue: QueueName) -> None:
     """Undo pause."""
     await desk.queue((await desk.info(queue)).name).resume()
 
 
 @post("/api/job-queues/{queue:str}/drain", status_code=200, tags=["queues"])
 async def drain_queue(
-    desk: Desk, request: Anyone, queue: QueueName, data: DrainBody | None = None
+    desk: TheDesk, request: Anyone, queue: QueueName, data: JSONBody[DrainBody | None] = None
 ) -> Changed:
     """Delete jobs that wait, 10,000 at most; with ``delayed`` also those that are due later."""
     info = await desk.info(queue)
@@ -217,7 +219,7 @@ async def drain_queue(
 
 
 @post("/api/job-queues/{queue:str}/clean", status_code=200, tags=["queues"])
-async def clean_queue(desk: Desk, request: Anyone, queue: QueueName, data: CleanBody) -> Changed:
+async def clean_queue(desk: TheDesk, request: Anyone, queue: QueueName, data: JSONBody[CleanBody]) -> Changed:
     """Delete old jobs in some states, at most 1,000 in one call."""
     info = await desk.info(queue)
     if JobState.ACTIVE in data.states:

@@ -5,10 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from litestar import Request, delete, get, post, put
+from litestar.params import JSONBody
 
 from windlass.core.schedules import next_slot
 from windlass.dashboard import views
 from windlass.dashboard.desk import Desk
+from windlass.dashboard.given import TheDesk
 from windlass.dashboard.guard import note
 from windlass.dashboard.params import OptionalQueue, PathText, QueueName, unescape
 from windlass.dashboard.problems import not_found
@@ -74,7 +76,7 @@ def _upcoming(desk: Desk, info: ScheduleInfo) -> list[int]:
 
 
 @get("/api/schedules", tags=["schedules"])
-async def list_all(desk: Desk, queue: OptionalQueue = None) -> list[ScheduleEntry]:
+async def list_all(desk: TheDesk, queue: OptionalQueue = None) -> list[ScheduleEntry]:
     """All schedules, by queue and name."""
     if queue is not None:
         desk.queue(queue)
@@ -90,14 +92,14 @@ async def _get(desk: Desk, queue: str, name: str) -> ScheduleInfo:
 
 
 @get("/api/schedules/{queue:str}/{name:str}", tags=["schedules"])
-async def get_one(desk: Desk, queue: QueueName, name: PathText) -> ScheduleEntry:
+async def get_one(desk: TheDesk, queue: QueueName, name: PathText) -> ScheduleEntry:
     """One schedule."""
     return _entry(desk, await _get(desk, queue, unescape(name)))
 
 
 @put("/api/schedules/{queue:str}/{name:str}", tags=["schedules"])
 async def put_one(
-    desk: Desk, request: Anyone, queue: QueueName, name: PathText, data: ScheduleBody
+    desk: TheDesk, request: Anyone, queue: QueueName, name: PathText, data: JSONBody[ScheduleBody]
 ) -> ScheduleEntry:
     """Make or change a schedule. One whose rule stays the same keeps its next slot."""
     real = unescape(name)
@@ -122,7 +124,7 @@ async def put_one(
 
 
 @delete("/api/schedules/{queue:str}/{name:str}", status_code=204, tags=["schedules"])
-async def remove_one(desk: Desk, queue: QueueName, name: PathText) -> None:
+async def remove_one(desk: TheDesk, queue: QueueName, name: PathText) -> None:
     """Forget a schedule; jobs that it made stay."""
     real = unescape(name)
     if not await desk.queue(queue).remove_job_scheduler(real):
@@ -130,19 +132,19 @@ async def remove_one(desk: Desk, queue: QueueName, name: PathText) -> None:
 
 
 @post("/api/schedules/{queue:str}/{name:str}/pause", status_code=204, tags=["schedules"])
-async def pause_one(desk: Desk, queue: QueueName, name: PathText) -> None:
+async def pause_one(desk: TheDesk, queue: QueueName, name: PathText) -> None:
     """Let its slots pass without a job."""
     await desk.queue(queue).pause_job_scheduler(unescape(name))
 
 
 @post("/api/schedules/{queue:str}/{name:str}/resume", status_code=204, tags=["schedules"])
-async def resume_one(desk: Desk, queue: QueueName, name: PathText) -> None:
+async def resume_one(desk: TheDesk, queue: QueueName, name: PathText) -> None:
     """Go on with the first slot from now on."""
     await desk.queue(queue).resume_job_scheduler(unescape(name))
 
 
 @post("/api/schedules/{queue:str}/{name:str}/run", status_code=201, tags=["schedules"])
-async def run_one(desk: Desk, request: Anyone, queue: QueueName, name: PathText) -> Added:
+async def run_one(desk: TheDesk, request: Anyone, queue: QueueName, name: PathText) -> Added:
     """Add its job now, besides its slots."""
     job = await desk.queue(queue).run_job_scheduler(unescape(name))
     note(request, id=job.id)

@@ -9,12 +9,13 @@ from urllib.parse import parse_qs, urlsplit
 
 from litestar import Request, Response, delete, get, post
 from litestar.openapi.datastructures import ResponseSpec
-from litestar.params import Parameter
+from litestar.params import JSONBody, QueryParameter
 
 from windlass._version import __version__
 from windlass.backend import requests as rq
 from windlass.dashboard.desk import Desk
-from windlass.dashboard.guard import Guard, identity_of
+from windlass.dashboard.given import TheDesk, TheGuard
+from windlass.dashboard.guard import identity_of
 from windlass.dashboard.params import Limit
 from windlass.dashboard.problems import ApiError
 from windlass.dashboard.prometheus import CONTENT_TYPE, render
@@ -24,7 +25,7 @@ from windlass.dashboard.shapes.session import Session, SignIn
 from windlass.errors import StorageError
 
 Anyone = Request[Any, Any, Any]
-Skip = Annotated[str | None, Parameter(pattern=r"^[0-9]{1,6}$", description="From the page before.")]
+Skip = Annotated[str | None, QueryParameter(pattern=r"^[0-9]{1,6}$", description="From the page before.")]
 _PROBE_S = 5.0
 
 
@@ -49,13 +50,15 @@ def _session(desk: Desk, identity: Identity | None) -> Session:
 
 
 @get("/api/session", tags=["server"])
-async def get_session(desk: Desk, request: Anyone) -> Session:
+async def get_session(desk: TheDesk, request: Anyone) -> Session:
     """Who asks, and what they may do. Answers everybody; strangers learn only how to sign in."""
     return _session(desk, identity_of(request.scope))
 
 
 @post("/api/session", status_code=200, tags=["server"])
-async def sign_in(desk: Desk, guard: Guard, request: Anyone, data: SignIn) -> Response[Session]:
+async def sign_in(
+    desk: TheDesk, guard: TheGuard, request: Anyone, data: JSONBody[SignIn]
+) -> Response[Session]:
     """Sign in with a token or a password; answers with a session cookie."""
     settings = desk.settings
     identity = settings.by_token(data.token) if data.token else None
@@ -69,13 +72,13 @@ async def sign_in(desk: Desk, guard: Guard, request: Anyone, data: SignIn) -> Re
 
 
 @delete("/api/session", status_code=204, tags=["server"])
-async def sign_out(guard: Guard, request: Anyone) -> Response[None]:
+async def sign_out(guard: TheGuard, request: Anyone) -> Response[None]:
     """Forget the session cookie."""
     return Response(None, status_code=204, headers={"Set-Cookie": guard.cookie(request.scope, None)})
 
 
 @get("/api/audit", tags=["server"])
-async def get_audit(desk: Desk, cursor: Skip = None, limit: Limit = 100) -> Audit:
+async def get_audit(desk: TheDesk, cursor: Skip = None, limit: Limit = 100) -> Audit:
     """Changes that were made or tried through this API, newest first."""
     return await asyncio.to_thread(desk.audit.page, int(cursor or 0), limit)
 
@@ -89,7 +92,7 @@ async def get_openapi(request: Anyone) -> dict[str, Any]:
 
 
 @get("/live", tags=["probes"])
-async def get_live(desk: Desk) -> Health:
+async def get_live(desk: TheDesk) -> Health:
     """The server answers."""
     return Health(live=True, ready=True, reason="", backend=desk.store.name)
 
@@ -99,7 +102,7 @@ async def get_live(desk: Desk) -> Health:
     tags=["probes"],
     responses={503: ResponseSpec(Health, description="The store does not answer")},
 )
-async def get_ready(desk: Desk) -> Response[Health]:
+async def get_ready(desk: TheDesk) -> Response[Health]:
     """The store answers; else 503 with the reason."""
     reason = ""
     try:
@@ -119,7 +122,7 @@ async def get_ready(desk: Desk) -> Response[Health]:
     media_type=CONTENT_TYPE,
     responses={200: ResponseSpec(str, media_type=CONTENT_TYPE, description="Prometheus text")},
 )
-async def get_prometheus(desk: Desk) -> Response[bytes]:
+async def get_prometheus(desk: TheDesk) -> Response[bytes]:
     """Jobs by queue and state, lifetime totals by task and outcome, workers: for Prometheus."""
     return Response(await render(desk), media_type=CONTENT_TYPE)
 

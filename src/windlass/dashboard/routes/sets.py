@@ -7,7 +7,7 @@ from litestar import Response, delete, get, post
 from windlass.core.outcome import CancelResult
 from windlass.core.states import JobState
 from windlass.dashboard import views
-from windlass.dashboard.desk import Desk
+from windlass.dashboard.given import TheDesk
 from windlass.dashboard.lists import answer, page_of_state
 from windlass.dashboard.params import Cursor, JobId, Limit, Offset, OptionalQueue
 from windlass.dashboard.problems import ApiError
@@ -18,7 +18,7 @@ KILLED = "killed"
 
 @get("/api/scheduled-jobs", tags=["scheduled jobs"])
 async def list_scheduled(
-    desk: Desk,
+    desk: TheDesk,
     queue: OptionalQueue = None,
     cursor: Cursor = None,
     limit: Limit = 100,
@@ -30,20 +30,20 @@ async def list_scheduled(
 
 
 @post("/api/scheduled-jobs/{jid:str}/trigger", status_code=204, tags=["scheduled jobs"])
-async def trigger_scheduled(desk: Desk, jid: JobId, queue: OptionalQueue = None) -> None:
+async def trigger_scheduled(desk: TheDesk, jid: JobId, queue: OptionalQueue = None) -> None:
     """Run it now. It is not left in the list: it runs once."""
     await (await desk.find(jid, [JobState.SCHEDULED], queue)).promote()
 
 
 @delete("/api/scheduled-jobs/{jid:str}", status_code=204, tags=["scheduled jobs"])
-async def delete_scheduled(desk: Desk, jid: JobId, queue: OptionalQueue = None) -> None:
+async def delete_scheduled(desk: TheDesk, jid: JobId, queue: OptionalQueue = None) -> None:
     """Delete it."""
     await (await desk.find(jid, [JobState.SCHEDULED], queue)).remove()
 
 
 @get("/api/retries", tags=["retries"])
 async def list_retries(
-    desk: Desk,
+    desk: TheDesk,
     queue: OptionalQueue = None,
     cursor: Cursor = None,
     limit: Limit = 100,
@@ -55,13 +55,13 @@ async def list_retries(
 
 
 @post("/api/retries/{jid:str}/retry", status_code=204, tags=["retries"])
-async def retry_now(desk: Desk, jid: JobId, queue: OptionalQueue = None) -> None:
+async def retry_now(desk: TheDesk, jid: JobId, queue: OptionalQueue = None) -> None:
     """Run it now instead of at its time."""
     await (await desk.find(jid, [JobState.RETRYING], queue)).retry()
 
 
 @post("/api/retries/{jid:str}/kill", status_code=204, tags=["retries"])
-async def kill_retry(desk: Desk, jid: JobId, queue: OptionalQueue = None) -> None:
+async def kill_retry(desk: TheDesk, jid: JobId, queue: OptionalQueue = None) -> None:
     """End it for good: it becomes ``cancelled``, reason ``killed``, and can still be retried by hand."""
     job = await desk.find(jid, [JobState.RETRYING], queue)
     if await job.cancel(KILLED) is not CancelResult.CANCELLED:
@@ -69,14 +69,14 @@ async def kill_retry(desk: Desk, jid: JobId, queue: OptionalQueue = None) -> Non
 
 
 @delete("/api/retries/{jid:str}", status_code=204, tags=["retries"])
-async def delete_retry(desk: Desk, jid: JobId, queue: OptionalQueue = None) -> None:
+async def delete_retry(desk: TheDesk, jid: JobId, queue: OptionalQueue = None) -> None:
     """Delete it."""
     await (await desk.find(jid, [JobState.RETRYING], queue)).remove()
 
 
 @get("/api/dead-jobs", tags=["dead jobs"])
 async def list_dead(
-    desk: Desk,
+    desk: TheDesk,
     queue: OptionalQueue = None,
     cursor: Cursor = None,
     limit: Limit = 100,
@@ -88,13 +88,13 @@ async def list_dead(
 
 
 @post("/api/dead-jobs/{jid:str}/retry", status_code=204, tags=["dead jobs"])
-async def retry_dead(desk: Desk, jid: JobId, queue: OptionalQueue = None) -> None:
+async def retry_dead(desk: TheDesk, jid: JobId, queue: OptionalQueue = None) -> None:
     """Run it again with all its attempts (retry_count 0). Its error history stays."""
     await (await desk.find(jid, [JobState.FAILED], queue)).retry()
 
 
 @delete("/api/dead-jobs/{jid:str}", status_code=204, tags=["dead jobs"])
-async def delete_dead(desk: Desk, jid: JobId, queue: OptionalQueue = None) -> None:
+async def delete_dead(desk: TheDesk, jid: JobId, queue: OptionalQueue = None) -> None:
     """Delete it."""
     await (await desk.find(jid, [JobState.FAILED], queue)).remove()
 
