@@ -20,6 +20,7 @@ class Entry(NamedTuple):
 
 COMMANDS = {
     "worker": Entry("Run", "Run the tasks of an app until told to stop."),
+    "dashboard": Entry("Run", "Serve the HTTP API and the web pages."),
     "enqueue": Entry("Run", "Add a job, or a file full of jobs."),
     "queues": Entry("Look", "List the queues and how many jobs are in each state."),
     "jobs": Entry("Look", "List, search or export jobs."),

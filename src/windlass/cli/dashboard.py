@@ -1,0 +1,175 @@
+"""``windlass dashboard``: the HTTP API and the pages."""
+
+from __future__ import annotations
+
+import ipaddress
+import logging
+import os
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from windlass.cli.output import Out
+from windlass.cli.store import StoreOptions, shown_url, store_command
+from windlass.errors import ConfigError
+
+if TYPE_CHECKING:
+    from windlass.dashboard.guard import Guard
+
+_GRACE_S = 5
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options(StoreOptions):
+    """Where to listen, who may come in, what is shown."""
+
+    host: str = "127.0.0.1"
+    port: int = 8080
+    operator_token: str | None = None
+    reader_token: str | None = None
+    users: tuple[str, ...] = ()
+    readers: tuple[str, ...] = ()
+    read_only: bool = False
+    mask: tuple[str, ...] = ()
+    queues: tuple[str, ...] = ()
+    prefix: str = ""
+    lake: str | None = None
+    audit_file: str | None = None
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can reach an address."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def make(options: Options) -> Guard:
+    """The application that the options mean; refused when it would be open to others without a sign-in."""
+    from windlass.dashboard import DEFAULT_MASK, create_app
+
+    app = create_app(
+        options.app(create=True),
+        operator_tokens=options.operator_token,
+        reader_tokens=options.reader_token,
+        users=_passwords(options.users, "--user"),
+        reader_users=_passwords(options.readers, "--reader"),
+        read_only=options.read_only,
+        mask=(*DEFAULT_MASK, *options.mask),
+        queues=options.queues or None,
+        prefix=options.prefix,
+        lake=options.lake,
+        audit_file=options.audit_file,
+    )
+    if not is_loopback(options.host) and not app.desk.settings.methods:
+        raise ConfigError(
+            "host",
+            "127.0.0.1 unless there is a sign-in: give --operator-token (or $WINDLASS_OPERATOR_TOKEN), "
+            "--reader-token or --user",
+            options.host,
+        )
+    return app
+
+
+def _passwords(given: tuple[str, ...], option: str) -> dict[str, str]:
+    """NAME:PASSWORD, or NAME with the password in $WINDLASS_PASSWORD_NAME."""
+    found = {}
+    for entry in given:
+        name, colon, password = entry.partition(":")
+        if not colon:
+            password = os.environ.get(f"WINDLASS_PASSWORD_{name.upper()}", "")
+        if not password:
+            raise ConfigError(option, f"NAME:PASSWORD, or the password in $WINDLASS_PASSWORD_{name.upper()}")
+        found[name] = password
+    return found
+
+
+async def run(options: Options, out: Out) -> int:
+    """Serve until told to stop."""
+    import uvicorn
+
+    app = make(options)
+    windlass = app.desk.app
+    config = uvicorn.Config(
+        app,
+        host=options.host,
+        port=options.port,
+        log_level="warning",
+        access_log=False,
+        server_header=False,
+        lifespan="on",
+        timeout_graceful_shutdown=_GRACE_S,
+        limit_concurrency=1_000,
+        h11_max_incomplete_event_size=65_536,
+    )
+    server = _Server(config, out, shown_url(windlass.url), options.prefix)
+    logging.getLogger("windlass.audit").setLevel(logging.INFO)
+    try:
+        await server.serve()
+    finally:
+        await windlass.close()
+    return 0 if server.started else 1
+
+
+try:
+    from uvicorn import Server as _Uvicorn
+except ImportError:  # said by ``run`` when somebody needs it
+    _Uvicorn = object  # type: ignore[assignment,misc]
+
+
+class _Server(_Uvicorn):
+    """Says where it listens, once it does."""
+
+    def __init__(self, config: Any, out: Out, store: str, prefix: str) -> None:
+        super().__init__(config)
+        self._out = out
+        self._store = store
+        self._prefix = prefix
+
+    async def startup(self, sockets: list[Any] | None = None) -> None:
+        await super().startup(sockets)
+        if self.started:
+            port = self.servers[0].sockets[0].getsockname()[1]
+            host = f"[{self.config.host}]" if ":" in self.config.host else self.config.host
+            url = f"http://{host}:{port}{self._prefix}/"
+            if self._out.as_json:
+                self._out.document({"url": url, "store": self._store})
+            else:
+                self._out.text(f"dashboard of {self._store} on {url}")
+
+
+@store_command(
+    "dashboard",
+    run,
+    examples="""
+windlass dashboard --url sqlite:///jobs.db
+windlass dashboard --port 9000 --read-only
+WINDLASS_OPERATOR_TOKEN=... windlass dashboard --host 0.0.0.0
+windlass dashboard --host 0.0.0.0 --user ada --reader bob     passwords in the environment
+""",
+)
+@click.option("--host", default="127.0.0.1", show_default=True, help="Where to listen.")
+@click.option(
+    "--port", type=click.IntRange(0, 65_535), default=8080, show_default=True, help="0: any free one."
+)
+@click.option(
+    "--operator-token", envvar="WINDLASS_OPERATOR_TOKEN", show_envvar=True, help="May change things."
+)
+@click.option("--reader-token", envvar="WINDLASS_READER_TOKEN", show_envvar=True, help="May look.")
+@click.option("--user", "users", multiple=True, metavar="NAME[:PASSWORD]", help="Who may change things.")
+@click.option("--reader", "readers", multiple=True, metavar="NAME[:PASSWORD]", help="Who may look.")
+@click.option("--read-only", is_flag=True, help="Nothing can be changed.")
+@click.option("--mask", multiple=True, metavar="FIELD", help="More fields whose values are hidden.")
+@click.option("--queue", "queues", multiple=True, metavar="NAME", help="Only these queues; * and ? match.")
+@click.option("--prefix", default="", metavar="PATH", help="The path under which a proxy serves it.")
+@click.option("--lake", metavar="DIR", help="The pipeline's lake, for figures over years.")
+@click.option("--audit-file", metavar="FILE", help="Write every change there too.")
+def command(**values: Any) -> Options:
+    """Serve the HTTP API and the pages.
+
+    Only this machine can reach it, unless there is a sign-in: tokens or passwords, best given in the
+    environment. API: /api/openapi.json.
+    """
+    return Options(**values)

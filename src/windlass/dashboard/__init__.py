@@ -1,0 +1,16 @@
+"""The HTTP API and the pages: ``create_app(url)`` is an ASGI application. Needs ``windlass[dashboard]``."""
+
+from __future__ import annotations
+
+from windlass.errors import ConfigError
+
+try:
+    import litestar as _litestar
+except ImportError as exc:
+    raise ConfigError("dashboard", "installed: pip install 'windlass[dashboard]'") from exc
+
+from windlass.dashboard.application import create_app
+from windlass.dashboard.settings import DEFAULT_MASK, Identity, ServerLimits
+
+__all__ = ["DEFAULT_MASK", "Identity", "ServerLimits", "create_app"]
+del _litestar

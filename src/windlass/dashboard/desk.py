@@ -1,0 +1,104 @@
+"""What all routes share: the app, what it may show, and how jobs are found."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any
+
+from windlass.app import Windlass
+from windlass.backend import requests as rq
+from windlass.backend.store import Store
+from windlass.core.job import CounterRow, JobRecord, JobRef, QueueInfo, WorkerInfo
+from windlass.core.states import JobState
+from windlass.dashboard.audit import AuditLog
+from windlass.dashboard.masking import Mask
+from windlass.dashboard.problems import ApiError, not_found
+from windlass.dashboard.settings import Settings
+from windlass.job import Job
+from windlass.queue import Queue
+
+_BATCH = 500
+
+
+class Desk:
+    """One dashboard on one store. Queues that it is not about do not exist for it."""
+
+    def __init__(self, app: Windlass, settings: Settings) -> None:
+        self.app = app
+        self.settings = settings
+        self.mask = Mask(settings.mask)
+        self.audit = AuditLog(settings.audit_file)
+
+    @property
+    def store(self) -> Store:
+        return self.app.store
+
+    def now_ms(self) -> int:
+        return self.app.clock.now_ms()
+
+    def queue(self, name: str) -> Queue:
+        """The queue of that name; 404 when this dashboard is not about it."""
+        if not self.settings.shows(name):
+            raise not_found(f"there is no queue {name!r} here", "Look at /api/job-queues.")
+        return self.app.queue(name)
+
+    async def queues(self) -> list[QueueInfo]:
+        """The queues that are shown, by name, with their counts."""
+        return [info for info in await self.app.queues() if self.settings.shows(info.name)]
+
+    async def info(self, name: str) -> QueueInfo:
+        """One queue with its counts; 404 when the store does not know it."""
+        self.queue(name)
+        for info in await self.app.queues():
+            if info.name == name:
+                return info
+        raise not_found(f"there is no queue {name!r} yet", "It is there once a job was added.")
+
+    async def counters(self, queue: str | None = None) -> list[CounterRow]:
+        """Lifetime counters of the queues that are shown."""
+        rows = await self.store.execute(rq.ReadCounters(queue=queue))
+        return [row for row in rows if self.settings.shows(row.queue)]
+
+    async def workers(self) -> list[WorkerInfo]:
+        """Live workers that serve a queue which is shown; of their queues, only those."""
+        found = []
+        for info in await self.app.workers():
+            shown = tuple(name for name in info.queues if self.settings.shows(name))
+            if shown or not info.queues:
+                info.queues = shown
+                found.append(info)
+        return found
+
+    async def job(self, queue: str, job_id: str) -> Job[Any]:
+        """A job; 404 when there is none."""
+        found = await self.queue(queue).get_job(job_id)
+        if found is None:
+            raise not_found(
+                f"queue {queue!r} has no job {job_id!r}", "It was never added, or pruned, or removed."
+            )
+        return found
+
+    async def find(self, job_id: str, states: Collection[JobState], queue: str | None) -> Job[Any]:
+        """The job of that id in one of ``states``, whatever its queue; 404 when there is none.
+
+        Ids are unique within a queue only: when several queues have one, the caller must name it (409).
+        """
+        names = [queue] if queue is not None else [info.name for info in await self.queues()]
+        for name in names:
+            self.queue(name)
+        found: list[JobRecord] = []
+        for start in range(0, len(names), _BATCH):
+            refs = [JobRef(name, job_id) for name in names[start : start + _BATCH]]
+            found += [record for record in await self.store.execute(rq.GetJobs(refs=refs)) if record]
+        fitting = [record for record in found if record.state in states]
+        if len(fitting) > 1:
+            where = ", ".join(record.queue for record in fitting)
+            raise ApiError(
+                409, "ambiguous", f"several queues have a job {job_id!r}: {where}", "Add ?queue=NAME."
+            )
+        if not fitting:
+            words = " or ".join(state.value for state in states)
+            raise not_found(
+                f"there is no {words} job {job_id!r}", "It may have moved on: look at /api/jobs?q=ID."
+            )
+        return Job(self.app.queue(fitting[0].queue), fitting[0])

@@ -1,0 +1,178 @@
+"""Figures over time, from the store's roll-ups or, when there is one, from the lake.
+
+Roll-ups are brought up to date in small, bounded steps: a page never waits for a long backlog (workers do
+that duty all the time). Days that are over are remembered for a while.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+from windlass.backend import metrics as mq
+from windlass.core.metrics import STEP_MS, MetricsRow, Step, merged, total
+from windlass.dashboard.shapes.figures import Day, Point
+from windlass.metrics import roll_up, stats_of
+
+if TYPE_CHECKING:
+    from windlass.dashboard.desk import Desk
+
+DAY_MS = 86_400_000
+MINUTE_MS = 60_000
+#: Attempts that one request rolls up at most.
+_ROLL = 2_000
+_ROLL_EVERY_MS = 1_000
+#: How long past days are remembered, and how many rows one answer reads at most.
+_DAYS_KEPT_MS = 300_000
+_ROWS = 50_000
+
+Rows = dict[str, list[MetricsRow]]
+
+
+class Figures:
+    """The figures of the queues that a desk shows."""
+
+    def __init__(self, desk: Desk) -> None:
+        self._desk = desk
+        self._lock = asyncio.Lock()
+        self._rolled_ms = -_ROLL_EVERY_MS
+        self._days: dict[str, tuple[int, int, dict[int, tuple[int, int]]]] = {}
+
+    @property
+    def kept(self) -> bool:
+        """Whether the store keeps roll-ups at all."""
+        return self._desk.store.capabilities.metrics
+
+    async def roll(self) -> None:
+        """Bring the roll-ups nearer to now, a bounded step at most once a second."""
+        now_ms = self._desk.app.clock.monotonic_ms()
+        if self._lock.locked() or now_ms - self._rolled_ms < _ROLL_EVERY_MS:
+            return
+        async with self._lock:
+            self._rolled_ms = int(now_ms)
+            await roll_up(self._desk.store, most=_ROLL)
+
+    async def rows(
+        self, queues: Iterable[str], step: Step, since_ms: int, until_ms: int, task: str | None = None
+    ) -> Rows:
+        """Roll-ups by queue, oldest first."""
+        await self.roll()
+        return {name: await self._read(name, step, since_ms, until_ms, task) for name in queues}
+
+    async def _read(
+        self, queue: str, step: Step, since_ms: int, until_ms: int, task: str | None
+    ) -> list[MetricsRow]:
+        found: list[MetricsRow] = []
+        cursor: str | None = None
+        while len(found) < _ROWS:
+            request = mq.ReadMetrics(
+                queue=queue,
+                step=step,
+                task=task,
+                since_ms=since_ms - since_ms % STEP_MS[step],
+                until_ms=until_ms,
+                cursor=cursor,
+            )
+            page = await self._desk.store.execute(request)
+            found += page.rows
+            cursor = page.cursor
+            if cursor is None:
+                break
+        return found
+
+    async def days(self, queues: Iterable[str], count: int = 30) -> list[Day]:
+        """Totals of the last days (UTC), today last."""
+        now_ms = self._desk.now_ms()
+        today_ms = now_ms - now_ms % DAY_MS
+        first_ms = today_ms - (count - 1) * DAY_MS
+        await self.roll()
+        sums: dict[int, tuple[int, int]] = {}
+        for name in queues:
+            past = await self._past_days(name, first_ms, today_ms)
+            today = _by_day(await self._read(name, "hour", today_ms, today_ms + DAY_MS, None))
+            for start_ms, (processed, failed) in [*past.items(), *today.items()]:
+                before = sums.get(start_ms, (0, 0))
+                sums[start_ms] = (before[0] + processed, before[1] + failed)
+        starts = range(first_ms, today_ms + 1, DAY_MS)
+        return [_day(start_ms, *sums.get(start_ms, (0, 0))) for start_ms in starts]
+
+    async def _past_days(self, queue: str, first_ms: int, today_ms: int) -> dict[int, tuple[int, int]]:
+        now_ms = int(self._desk.app.clock.monotonic_ms())
+        known = self._days.get(queue)
+        if known is not None and known[0] == first_ms and now_ms - known[1] < _DAYS_KEPT_MS:
+            return known[2]
+        found = _by_day(await self._read(queue, "hour", first_ms, today_ms, None))
+        self._days[queue] = (first_ms, now_ms, found)
+        return found
+
+
+def _by_day(rows: Iterable[MetricsRow]) -> dict[int, tuple[int, int]]:
+    sums: dict[int, tuple[int, int]] = {}
+    for row in rows:
+        start_ms = row.start_ms - row.start_ms % DAY_MS
+        processed, failed = sums.get(start_ms, (0, 0))
+        failures = row.outcomes.get("failed", 0) + row.outcomes.get("retrying", 0)
+        sums[start_ms] = (processed + row.runs, failed + failures)
+    return sums
+
+
+def _day(start_ms: int, processed: int, failed: int) -> Day:
+    date = datetime.fromtimestamp(start_ms / 1000, UTC).date()
+    return Day(date=date.isoformat(), processed=processed, failed=failed)
+
+
+def point(row: MetricsRow) -> Point:
+    """One window."""
+    stats = stats_of(row, "")
+    return Point(
+        start_ms=row.start_ms,
+        total=stats.total,
+        completed=stats.completed,
+        failed=stats.failed,
+        retried=stats.retried,
+        wait_p50_ms=stats.wait_p50_ms,
+        wait_p95_ms=stats.wait_p95_ms,
+        wait_p99_ms=stats.wait_p99_ms,
+        duration_avg_ms=stats.average_ms,
+        duration_p50_ms=stats.p50_ms,
+        duration_p95_ms=stats.p95_ms,
+        duration_p99_ms=stats.p99_ms,
+    )
+
+
+def points(rows: Iterable[MetricsRow], step_ms: int, since_ms: int, until_ms: int) -> list[Point]:
+    """All windows from ``since_ms`` to ``until_ms``, those in which nothing happened too."""
+    windows: dict[int, MetricsRow] = {}
+    for row in rows:
+        start_ms = row.start_ms - row.start_ms % step_ms
+        windows.setdefault(start_ms, MetricsRow(start_ms=start_ms, task="")).merge(row)
+    starts = range(since_ms - since_ms % step_ms, until_ms, step_ms)
+    return [point(windows.get(at) or MetricsRow(start_ms=at, task="")) for at in starts]
+
+
+def per_minute(rows: Iterable[MetricsRow], since_ms: int, until_ms: int) -> list[int]:
+    """Runs per minute."""
+    counts: dict[int, int] = {}
+    for row in rows:
+        counts[row.start_ms] = counts.get(row.start_ms, 0) + row.runs
+    return [counts.get(at, 0) for at in range(since_ms - since_ms % MINUTE_MS, until_ms, MINUTE_MS)]
+
+
+def by_task(rows: Iterable[MetricsRow]) -> dict[str, list[MetricsRow]]:
+    """Rows of each task."""
+    found: dict[str, list[MetricsRow]] = {}
+    for row in rows:
+        found.setdefault(row.task, []).append(row)
+    return found
+
+
+def together(rows: Iterable[MetricsRow], start_ms: int = 0) -> MetricsRow:
+    """All rows as one."""
+    one = total(rows)
+    one.start_ms = start_ms
+    return one
+
+
+__all__ = ["DAY_MS", "Figures", "Rows", "by_task", "merged", "per_minute", "point", "points", "together"]

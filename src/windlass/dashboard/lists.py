@@ -1,0 +1,53 @@
+"""Lists as answers: the array of the seed, with the way to the next page in the headers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TypeVar
+
+from litestar import Response
+
+from windlass.core.job import JobRecord, QueueInfo
+from windlass.core.states import JobState
+from windlass.dashboard.desk import Desk
+from windlass.dashboard.paging import Found, Listing
+from windlass.search import Search
+
+T = TypeVar("T")
+
+
+def holding(infos: Sequence[QueueInfo], states: Sequence[JobState]) -> list[str]:
+    """Names of queues that have jobs in one of ``states`` (of any, when none is named)."""
+    wanted = [state.value for state in states or JobState]
+    return [info.name for info in infos if any(info.counts.get(state, 0) for state in wanted)]
+
+
+def counted(infos: Sequence[QueueInfo], states: Sequence[JobState]) -> int:
+    """How many jobs are in ``states``, from the counters."""
+    wanted = [state.value for state in states or JobState]
+    return sum(info.counts.get(state, 0) for info in infos for state in wanted)
+
+
+async def page_of_state(
+    desk: Desk, state: JobState, queue: str | None, cursor: str | None, limit: int, offset: int
+) -> tuple[list[JobRecord], dict[str, str]]:
+    """Jobs of all queues (or one) in a state, newest first, and the headers of the answer."""
+    infos = await desk.queues()
+    if queue is not None:
+        desk.queue(queue)
+        infos = [info for info in infos if info.name == queue]
+    listing = Listing(store=desk.store, search=Search(state=state))
+    found = await listing.page(holding(infos, [state]), cursor, limit, offset)
+    return found.records, page_headers(found, counted(infos, [state]))
+
+
+def page_headers(found: Found, total: int | None) -> dict[str, str]:
+    """Where the next page is, and how many entries there are in all."""
+    headers = {} if total is None else {"X-Total-Count": str(total)}
+    if found.cursor is not None:
+        headers["X-Next-Cursor"] = found.cursor
+    return headers
+
+
+def answer(content: list[T], headers: dict[str, str]) -> Response[list[T]]:
+    return Response(content, headers=headers)

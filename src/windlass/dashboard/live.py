@@ -1,0 +1,98 @@
+"""Live figures: one reader per server, as many listeners as there are.
+
+While somebody listens, the store is asked once a second. A tick is complete in itself, so whoever missed one
+has lost nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from contextlib import suppress
+
+from windlass.core.states import JobState
+from windlass.dashboard import views
+from windlass.dashboard.desk import Desk
+from windlass.dashboard.shapes.server import Tick
+from windlass.dashboard.totals import Totals, queue_totals
+from windlass.errors import StorageError
+
+log = logging.getLogger("windlass.dashboard")
+
+TICK_MS = 1_000
+
+
+class Ticker:
+    """Makes ticks while there are listeners."""
+
+    def __init__(self, desk: Desk) -> None:
+        self._desk = desk
+        self._listeners: set[asyncio.Queue[Tick | None]] = set()
+        self._task: asyncio.Task[None] | None = None
+        self._before: tuple[float, Totals] | None = None
+
+    def listen(self) -> asyncio.Queue[Tick | None]:
+        """A queue that gets every tick from now on; a slow reader gets the newest only."""
+        queue: asyncio.Queue[Tick | None] = asyncio.Queue(maxsize=1)
+        self._listeners.add(queue)
+        if self._task is None or self._task.done():
+            self._task = asyncio.get_running_loop().create_task(self._run(), name="windlass-dashboard-ticks")
+        return queue
+
+    async def leave(self, queue: asyncio.Queue[Tick | None]) -> None:
+        """Stop listening; the last one to leave stops the ticks."""
+        self._listeners.discard(queue)
+        task = self._task
+        if not self._listeners and task is not None:
+            self._task = None
+            task.cancel()
+            with suppress(asyncio.CancelledError):
+                await task
+
+    async def tick(self) -> Tick:
+        """The figures of this moment, with rates since the tick before."""
+        desk = self._desk
+        infos, workers = await desk.queues(), await desk.workers()
+        totals = await queue_totals(desk)
+        now_ms = desk.now_ms()
+        rates = self._rates(totals)
+        processed, failed = totals.runs()
+        return Tick(
+            at_ms=now_ms,
+            counts={s.value: sum(info.counts.get(s.value, 0) for info in infos) for s in JobState},
+            queues=[views.queue_view(info, now_ms, *totals.of(info.name)) for info in infos],
+            enqueued_per_s=rates["enqueued"],
+            completed_per_s=rates["completed"],
+            failed_per_s=rates["failed"] + rates["retrying"],
+            processed_total=processed,
+            failed_total=failed,
+            active_processes=len(workers),
+            busy_workers=sum(info.busy for info in workers),
+            slots=sum(info.concurrency for info in workers),
+        )
+
+    def _rates(self, totals: Totals) -> dict[str, float]:
+        at_ms = self._desk.app.clock.monotonic_ms()
+        before, self._before = self._before, (at_ms, totals)
+        names = ("enqueued", "completed", "failed", "retrying")
+        if before is None or at_ms <= before[0]:
+            return dict.fromkeys(names, 0.0)
+        then, now = before[1].all(), totals.all()
+        seconds = (at_ms - before[0]) / 1000
+        return {name: round((now.get(name, 0) - then.get(name, 0)) / seconds, 2) for name in names}
+
+    async def _run(self) -> None:
+        self._before = None
+        while True:
+            try:
+                self._hand_out(await self.tick())
+            except StorageError as exc:
+                log.warning("live figures: the store did not answer: %s", exc)
+                self._hand_out(None)
+            await self._desk.app.clock.wait(asyncio.Event(), TICK_MS)
+
+    def _hand_out(self, tick: Tick | None) -> None:
+        for queue in self._listeners:
+            if queue.full():
+                queue.get_nowait()
+            queue.put_nowait(tick)

@@ -1,0 +1,98 @@
+"""The OpenAPI 3.1 document: ``python -m windlass.dashboard.openapi > openapi.json``."""
+
+from __future__ import annotations
+
+import copy
+import sys
+from functools import cache
+from typing import Any
+
+import msgspec
+from litestar.openapi.config import OpenAPIConfig
+
+from windlass._version import __version__
+from windlass.dashboard.application import create_app, make_litestar
+from windlass.dashboard.problems import MEDIA_TYPE
+
+_PROBLEMS = {
+    "400": "Malformed",
+    "401": "Not signed in",
+    "403": "Not allowed",
+    "404": "Not there",
+    "405": "No such method here",
+    "409": "The state does not allow it",
+    "410": "Not kept any more",
+    "413": "Too large",
+    "414": "The address is too long",
+    "422": "A value that cannot work",
+    "429": "Too many requests",
+    "501": "The store cannot do this",
+    "503": "The store does not answer",
+}
+_METHODS = ("get", "put", "post", "delete", "patch")
+
+
+@cache
+def _document() -> dict[str, Any]:
+    config = OpenAPIConfig(title="Windlass", version=__version__, use_handler_docstrings=True)
+    app = make_litestar(create_app("memory://openapi"), config)
+    found: dict[str, Any] = msgspec.to_builtins(app.openapi_schema.to_schema())
+    _add_problems(found)
+    _add_security(found)
+    return found
+
+
+def document() -> dict[str, Any]:
+    """The document, for the caller to keep."""
+    return copy.deepcopy(_document())
+
+
+def _add_problems(found: dict[str, Any]) -> None:
+    schemas = found["components"]["schemas"]
+    schemas["Problem"] = _problem_schema()
+    reference = {"$ref": "#/components/schemas/Problem"}
+    for operations in found["paths"].values():
+        for method in _METHODS:
+            if method not in operations:
+                continue
+            responses = operations[method]["responses"]
+            for status, description in _PROBLEMS.items():
+                known = responses.get(status)
+                if status == "400" or known is None:
+                    responses[status] = {
+                        "description": description,
+                        "content": {MEDIA_TYPE: {"schema": reference}},
+                    }
+                else:
+                    known.setdefault("content", {})[MEDIA_TYPE] = {"schema": reference}
+
+
+def _problem_schema() -> dict[str, Any]:
+    from windlass.dashboard.shapes.session import Problem
+
+    (_,), components = msgspec.json.schema_components([Problem], ref_template="#/components/schemas/{name}")
+    schema: dict[str, Any] = components["Problem"]
+    return schema
+
+
+def _add_security(found: dict[str, Any]) -> None:
+    found["components"]["securitySchemes"] = {
+        "token": {"type": "http", "scheme": "bearer"},
+        "basic": {"type": "http", "scheme": "basic"},
+        "session": {"type": "apiKey", "in": "cookie", "name": "windlass_session"},
+    }
+    found["security"] = [{}, {"token": []}, {"basic": []}, {"session": []}]
+    found["info"]["description"] = (
+        "The HTTP API of Windlass. Errors are problem documents (RFC 9457). Requests that change something "
+        "carry the header `X-Windlass-CSRF: 1`, or a bearer token. Lists answer the cursor of the next page "
+        "in `X-Next-Cursor` and the number of all entries in `X-Total-Count`."
+    )
+
+
+def main() -> None:
+    """Print the document."""
+    sys.stdout.buffer.write(msgspec.json.format(msgspec.json.encode(document()), indent=1) + b"\n")
+
+
+if __name__ == "__main__":
+    main()

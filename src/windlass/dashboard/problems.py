@@ -1,0 +1,141 @@
+"""Errors as documents: ``application/problem+json`` with a type, a title, and what to do about it."""
+
+from __future__ import annotations
+
+import logging
+from http import HTTPStatus
+from typing import Any
+
+import msgspec
+from litestar import Request, Response
+from litestar.exceptions import HTTPException, ValidationException
+
+from windlass.dashboard.shapes.session import Problem
+from windlass.errors import (
+    ConfigError,
+    GroupFullError,
+    HistoryTrimmedError,
+    IllegalTransitionError,
+    JobNotFoundError,
+    LeaseLostError,
+    PayloadTooLargeError,
+    ScheduleNotFoundError,
+    StorageError,
+    UnsupportedByBackendError,
+    WindlassError,
+)
+
+log = logging.getLogger("windlass.dashboard")
+
+MEDIA_TYPE = "application/problem+json"
+
+
+class ApiError(Exception):
+    """A request that is refused, with all that the answer says."""
+
+    def __init__(
+        self, status: int, code: str, detail: str, advice: str = "", headers: dict[str, str] | None = None
+    ) -> None:
+        super().__init__(detail)
+        self.status = status
+        self.code = code
+        self.detail = detail
+        self.advice = advice
+        self.headers = headers or {}
+
+
+def not_found(what: str, advice: str = "") -> ApiError:
+    """The refusal of something that is not there."""
+    return ApiError(404, "not_found", what, advice)
+
+
+def problem(status: int, code: str, detail: str, advice: str = "", path: str = "") -> Problem:
+    """A problem document."""
+    return Problem(
+        type=f"urn:windlass:problem:{code}",
+        title=HTTPStatus(status).phrase,
+        status=status,
+        detail=detail,
+        code=code,
+        advice=advice,
+        instance=path,
+    )
+
+
+def encode(document: Problem) -> bytes:
+    return msgspec.json.encode(document)
+
+
+#: The most special first.
+_OURS: tuple[tuple[type[WindlassError], int, str], ...] = (
+    (PayloadTooLargeError, 413, "Store large data elsewhere and pass a reference to it."),
+    (ConfigError, 422, "Correct the named value; nothing was changed."),
+    (UnsupportedByBackendError, 501, "Use a store that declares it; the session's capabilities tell."),
+    (HistoryTrimmedError, 410, "Go on from the oldest record that is kept."),
+    (StorageError, 503, "The store did not answer: try again; every request may be repeated."),
+    (JobNotFoundError, 404, "It was never added, or pruned, or removed: look at the lists."),
+    (ScheduleNotFoundError, 404, "It was never made, or removed: look at the list of schedules."),
+    (IllegalTransitionError, 409, "Read the job again: its state does not allow this."),
+    (LeaseLostError, 409, "Read the job again: another attempt holds it."),
+    (GroupFullError, 409, "Add them when some of the group's jobs have finished, or raise its max_size."),
+    (WindlassError, 422, ""),
+)
+
+
+def of_error(error: WindlassError) -> tuple[int, str, str, str]:
+    """Status, code, detail and advice of one of our errors."""
+    for kind, status, advice in _OURS:
+        if isinstance(error, kind):
+            return status, error.code, str(error), advice
+    raise error
+
+
+def on_ours(request: Request[Any, Any, Any], error: WindlassError) -> Response[bytes]:
+    """Answer for one of our errors."""
+    status, code, detail, advice = of_error(error)
+    if status == 503:
+        log.warning("the store did not answer: %s", error)
+    return _answer(problem(status, code, detail, advice, request.url.path))
+
+
+def on_refusal(request: Request[Any, Any, Any], error: ApiError) -> Response[bytes]:
+    """Answer for a refused request."""
+    return _answer(
+        problem(error.status, error.code, error.detail, error.advice, request.url.path), error.headers
+    )
+
+
+def on_http(request: Request[Any, Any, Any], error: HTTPException) -> Response[bytes]:
+    """Answer for what the framework refuses: unknown paths, wrong methods, parameters that do not fit."""
+    status = error.status_code
+    code = "_".join(HTTPStatus(status).phrase.lower().split())
+    document = problem(status, code, error.detail, _ADVICE.get(status, ""), request.url.path)
+    if isinstance(error, ValidationException) and isinstance(error.extra, list):
+        document.errors = [
+            {key: str(value) for key, value in entry.items()}
+            for entry in error.extra
+            if isinstance(entry, dict)
+        ]
+    return _answer(document, dict(error.headers or {}))
+
+
+_ADVICE = {
+    400: "Compare the request with /api/openapi.json.",
+    404: "The paths are in /api/openapi.json.",
+    405: "The methods of each path are in /api/openapi.json.",
+    413: "Send less at once.",
+}
+
+
+def on_unexpected(request: Request[Any, Any, Any], error: Exception) -> Response[bytes]:
+    """Answer for a mistake of ours: what happened is in the log, not in the answer."""
+    log.exception("a request failed: %s %s", request.method, request.url.path, exc_info=error)
+    advice = "This is a defect of the server: its log has the details."
+    document = problem(500, "unexpected", "The server could not answer.", advice, request.url.path)
+    return _answer(document)
+
+
+def _answer(document: Problem, headers: dict[str, str] | None = None) -> Response[bytes]:
+    return Response(
+        encode(document), status_code=document.status, media_type=MEDIA_TYPE, headers=headers or {}
+    )

@@ -1,0 +1,91 @@
+"""Changes of many jobs, one bounded step per request.
+
+The caller sends the cursor of each answer with the next request: it shows progress, may stop at any time,
+and nothing is kept in the server. A job is met once, also when the change moves it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from litestar import Request, post
+from litestar.params import JSONBody
+
+from windlass.backend import requests as rq
+from windlass.core.job import JobRef
+from windlass.core.outcome import CancelResult, Changed
+from windlass.dashboard.desk import Desk
+from windlass.dashboard.filters import listing_of, names_of
+from windlass.dashboard.given import TheDesk
+from windlass.dashboard.guard import note
+from windlass.dashboard.lists import counted
+from windlass.dashboard.shapes.changes import BulkAnswer, BulkBody, Filter
+from windlass.errors import ConfigError
+
+_AT_ONCE = 100
+
+
+@post("/api/jobs/bulk", status_code=200, tags=["jobs"])
+async def change_many(desk: TheDesk, request: Request[Any, Any, Any], data: JSONBody[BulkBody]) -> BulkAnswer:
+    """Retry, delete, cancel or trigger many jobs: those named, or all that a filter means, oldest first."""
+    if (data.refs is None) == (data.filter is None):
+        raise ConfigError("filter", "given, or refs, but not both")
+    if data.refs is not None:
+        refs, cursor = [JobRef(ref.queue, ref.id) for ref in data.refs], None
+        for ref in refs:
+            desk.queue(ref.queue)
+    else:
+        refs, cursor = await _meant(desk, data.filter or Filter(), data.cursor, data.limit)
+    done = await _change(desk, data.action, refs, data.reason) if refs else 0
+    note(request, action=data.action, done=done, failed=len(refs) - done, more=cursor is not None)
+    remaining = 0 if cursor is None else await _remaining(desk, data.filter or Filter())
+    return BulkAnswer(done=done, failed=len(refs) - done, next_cursor=cursor, remaining=remaining)
+
+
+async def _meant(
+    desk: Desk, wanted: Filter, cursor: str | None, limit: int
+) -> tuple[list[JobRef], str | None]:
+    if not wanted.state:
+        raise ConfigError("filter.state", "one or more states")
+    listing = listing_of(desk, wanted, newest_first=False)
+    names = wanted.queue or [info.name for info in await desk.queues()]
+    for name in names:
+        desk.queue(name)
+    found = await listing.page(names, cursor, limit)
+    return [record.ref for record in found.records], found.cursor
+
+
+async def _remaining(desk: Desk, wanted: Filter) -> int | None:
+    """How many are left, when the counters can tell."""
+    if any((wanted.task, wanted.tag, wanted.error, wanted.args, wanted.q, wanted.from_ms, wanted.to_ms)):
+        return None
+    infos = await desk.queues()
+    names = names_of(desk, wanted, infos)
+    return counted([info for info in infos if info.name in names], wanted.state)
+
+
+async def _change(desk: Desk, action: str, refs: list[JobRef], reason: str) -> int:
+    """Change jobs; returns how many were."""
+    store = desk.store
+    if action == "cancel":
+        told = await store.execute(rq.CancelJobs(refs=refs, reason=reason))
+        return sum(one in (CancelResult.CANCELLED, CancelResult.CANCELLING) for one in told)
+    if action == "trigger":
+        return await _trigger(desk, refs)
+    request = rq.RetryJobs(refs=refs) if action == "retry" else rq.RemoveJobs(refs=refs)
+    return sum(answer.status is Changed.OK for answer in await store.execute(request))
+
+
+async def _trigger(desk: Desk, refs: list[JobRef]) -> int:
+    done = 0
+    for start in range(0, len(refs), _AT_ONCE):
+        part = refs[start : start + _AT_ONCE]
+        answers = await asyncio.gather(
+            *(desk.store.execute(rq.ChangeJob(ref=ref, delay_ms=0)) for ref in part)
+        )
+        done += sum(answer.status is Changed.OK for answer in answers)
+    return done
+
+
+HANDLERS = [change_many]

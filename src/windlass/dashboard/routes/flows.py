@@ -1,0 +1,156 @@
+"""Flows: add a tree, see the graph, cancel or delete all of it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from litestar import Request, delete, get, post
+from litestar.params import JSONBody
+
+from windlass.backend import flows as fl
+from windlass.core.job import JobRef
+from windlass.core.states import JobState
+from windlass.dashboard import views
+from windlass.dashboard.desk import Desk
+from windlass.dashboard.given import TheDesk
+from windlass.dashboard.guard import note
+from windlass.dashboard.params import JobId, QueueName
+from windlass.dashboard.problems import not_found
+from windlass.dashboard.shapes.changes import Added, Changed, ReasonBody
+from windlass.dashboard.shapes.flows import Flow, FlowBody, FlowEdge, FlowNode
+from windlass.flows import FlowProducer
+from windlass.flowtree import JobNode
+
+#: Nodes that are drawn at most, and steps up to the end of a flow.
+_NODES = 1_000
+_STEPS_UP = 100
+Anyone = Request[Any, Any, Any]
+
+
+@post("/api/flows", status_code=201, tags=["flows"])
+async def add_flow(desk: TheDesk, request: Anyone, data: JSONBody[FlowBody]) -> Added:
+    """Add a tree of jobs in one atomic step; answers with its top, which runs last."""
+    desk.store.capabilities.require(desk.store.name, "flows")
+    node = await FlowProducer(desk.app).add(_tree(desk, data))
+    note(request, queue=node.queue_name, id=node.id)
+    return Added(queue=node.queue_name, id=node.id, outcome="queued", state=node.state)
+
+
+def _tree(desk: Desk, body: FlowBody) -> dict[str, Any]:
+    desk.queue(body.queue)
+    return {
+        "name": body.task,
+        "queue": body.queue,
+        "data": body.data,
+        "options": body.options,
+        "on_failure": body.on_failure,
+        "children": [_tree(desk, child) for child in body.children],
+    }
+
+
+@get("/api/flows/{queue:str}/{jid:str}", tags=["flows"])
+async def get_flow(desk: TheDesk, queue: QueueName, jid: JobId) -> Flow:
+    """The whole flow that a job belongs to: from the job at its end down to all that it waits for."""
+    desk.store.capabilities.require(desk.store.name, "flows")
+    await desk.job(queue, jid)
+    asked = JobRef(queue, jid)
+    end = await _end_of(desk, asked)
+    top = await desk.queue(end.queue).get_flow(end.id, limit=_NODES)
+    return _graph(desk, top, asked)
+
+
+async def _end_of(desk: Desk, ref: JobRef) -> JobRef:
+    """Up to the job that nobody waits for, always by the first that does."""
+    seen = {ref}
+    for _ in range(_STEPS_UP):
+        found = (await desk.store.execute(fl.GetDependencies(refs=[ref], values=False, limit=10)))[0]
+        above = [
+            edge.dependent
+            for edge in found.dependents
+            if desk.settings.shows(edge.dependent.queue) and edge.dependent not in seen
+        ]
+        above = [one for one in above if await desk.store.get(one) is not None]
+        if not above:
+            break
+        ref = above[0]
+        seen.add(ref)
+    return ref
+
+
+def _graph(desk: Desk, top: JobNode, asked: JobRef) -> Flow:
+    numbers: dict[JobRef, int] = {}
+    nodes: list[FlowNode] = []
+    edges: dict[tuple[int, int], FlowEdge] = {}
+    shown = [node for node in top.walk() if desk.settings.shows(node.queue_name)]
+    for node in shown:
+        if node.ref not in numbers:
+            numbers[node.ref] = len(nodes)
+            nodes.append(_node(desk, node))
+        elif node.truncated:
+            nodes[numbers[node.ref]].truncated = True
+    for node in shown:
+        for child in node.children:
+            if child.edge is not None and child.ref in numbers:
+                key = (numbers[child.ref], numbers[node.ref])
+                edges[key] = FlowEdge(
+                    child=key[0],
+                    dependent=key[1],
+                    status=child.edge.status.value,
+                    on_failure=child.edge.on_failure.value,
+                )
+    return Flow(
+        root=numbers[top.ref],
+        asked=numbers.get(asked, numbers[top.ref]),
+        nodes=nodes,
+        edges=list(edges.values()),
+        truncated=any(node.truncated for node in nodes),
+    )
+
+
+def _node(desk: Desk, node: JobNode) -> FlowNode:
+    record = node.job.record
+    return FlowNode(
+        queue=node.queue_name,
+        id=node.id,
+        task=record.task,
+        state=JobState(node.state),
+        progress=desk.mask.hide(views.decoded(record.result_codec, record.progress)),
+        started_ms=record.started_ms,
+        finished_ms=record.finished_ms,
+        duration_ms=views.duration_of(record),
+        gone=node.gone,
+        truncated=node.truncated,
+    )
+
+
+@post("/api/flows/{queue:str}/{jid:str}/cancel", status_code=200, tags=["flows"])
+async def cancel_flow(
+    desk: TheDesk, request: Anyone, queue: QueueName, jid: JobId, data: JSONBody[ReasonBody | None] = None
+) -> Changed:
+    """Cancel a job and all that it waits for. Jobs that somebody else waits for are left alone."""
+    desk.store.capabilities.require(desk.store.name, "flows")
+    await _all_shown(desk, queue, jid)
+    count = await desk.queue(queue).cancel_flow(jid, data.reason if data is not None else "")
+    note(request, count=count)
+    return Changed(count=count)
+
+
+@delete("/api/flows/{queue:str}/{jid:str}", status_code=200, tags=["flows"])
+async def delete_flow(desk: TheDesk, request: Anyone, queue: QueueName, jid: JobId) -> Changed:
+    """Delete a job and all that it waits for. Refused while one of them runs."""
+    desk.store.capabilities.require(desk.store.name, "flows")
+    await _all_shown(desk, queue, jid)
+    count = await desk.queue(queue).remove_flow(jid)
+    note(request, count=count)
+    return Changed(count=count)
+
+
+async def _all_shown(desk: Desk, queue: str, jid: str) -> None:
+    """Refuse a change that would reach into a queue which is not shown here."""
+    top = await desk.queue(queue).get_flow(jid)
+    hidden = [node for node in top.walk() if not desk.settings.shows(node.queue_name)]
+    if hidden:
+        raise not_found("the flow reaches into queues that are not shown here", "Change its jobs one by one.")
+
+
+HANDLERS = [add_flow, get_flow, cancel_flow, delete_flow]

@@ -1,0 +1,263 @@
+"""One job: all about it, and everything that can be done with it; and the search."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+import msgspec
+from litestar import Request, delete, get, patch, post
+from litestar.params import JSONBody, QueryParameter
+
+from windlass.backend import flows as fl
+from windlass.backend import requests as rq
+from windlass.core.edges import Edge
+from windlass.core.job import JobRecord, JobRef
+from windlass.core.outcome import CancelResult
+from windlass.core.states import FINISHED, JobState
+from windlass.dashboard import views
+from windlass.dashboard.desk import Desk
+from windlass.dashboard.filters import listing_of, names_of
+from windlass.dashboard.given import TheDesk
+from windlass.dashboard.guard import note
+from windlass.dashboard.lists import counted
+from windlass.dashboard.params import Cursor, Instant, JobId, Limit, Offset, QueueName, Queues, States, Text
+from windlass.dashboard.problems import ApiError, not_found
+from windlass.dashboard.shapes.changes import (
+    Added,
+    AgainBody,
+    CancelAnswer,
+    ChangeBody,
+    Filter,
+    ReasonBody,
+    SignalBody,
+)
+from windlass.dashboard.shapes.jobs import Detail, EdgeEntry, Items, LogLine, Logs, Timeline
+from windlass.dashboard.timeline import read_timeline
+from windlass.errors import ConfigError
+from windlass.job import Job
+
+Anyone = Request[Any, Any, Any]
+Order = Annotated[Literal["newest", "oldest"], QueryParameter(description="By the time of adding.")]
+Arguments = Annotated[
+    str | None,
+    QueryParameter(max_length=4_000, description='Keyword arguments as a JSON object, such as {"user": 7}.'),
+]
+
+
+@get("/api/jobs", tags=["jobs"])
+async def search_jobs(  # noqa: PLR0913 - each is one filter of the search page
+    desk: TheDesk,
+    queue: Queues = None,
+    states: States = None,
+    task: Text = None,
+    tag: Text = None,
+    error: Text = None,
+    args: Arguments = None,
+    q: Text = None,
+    from_ms: Instant = None,
+    to_ms: Instant = None,
+    order: Order = "newest",
+    cursor: Cursor = None,
+    limit: Limit = 50,
+    offset: Offset = 0,
+) -> Items:
+    """Jobs of all queues or some, by any of these filters."""
+    wanted = Filter(
+        queue=queue or [],
+        state=states or [],
+        task=task,
+        tag=tag,
+        error=error,
+        args=_arguments(args),
+        q=q,
+        from_ms=from_ms,
+        to_ms=to_ms,
+    )
+    infos = await desk.queues()
+    names = names_of(desk, wanted, infos)
+    listing = listing_of(desk, wanted, newest_first=order == "newest")
+    found = await listing.page(names, cursor, limit, offset)
+    simple = not any((task, tag, error, args, q, from_ms is not None, to_ms is not None))
+    among = [info for info in infos if info.name in names]
+    return Items(
+        items=[views.item(record, desk.mask) for record in found.records],
+        next_cursor=found.cursor,
+        total=counted(among, wanted.state) if simple else None,
+    )
+
+
+def _arguments(text: str | None) -> dict[str, Any] | None:
+    if not text:
+        return None
+    try:
+        return msgspec.json.decode(text, type=dict[str, Any])
+    except (msgspec.MsgspecError, UnicodeEncodeError):
+        raise ApiError(
+            400, "bad_args", "args is not a JSON object", 'Write it as {"user": 7}, URL-encoded.'
+        ) from None
+
+
+@get("/api/jobs/{queue:str}/{jid:str}", tags=["jobs"])
+async def get_job(desk: TheDesk, queue: QueueName, jid: JobId) -> Detail:
+    """Everything about one job."""
+    job = await desk.job(queue, jid)
+    children, parents = await _edges(desk, job.record)
+    _, count = await job.queue.get_job_logs(jid, 0, 1)
+    return views.detail(job.record, desk.mask, children=children, parents=parents, log_lines=count)
+
+
+async def _edges(desk: Desk, record: JobRecord) -> tuple[list[EdgeEntry], list[EdgeEntry]]:
+    """What a job waits for, and who waits for it; those of hidden queues are left out."""
+    if not record.linked or not desk.store.capabilities.flows:
+        return [], []
+    found = (await desk.store.execute(fl.GetDependencies(refs=[record.ref], values=False)))[0]
+    below = [edge for edge in found.depends_on if desk.settings.shows(edge.child.queue)][:1_000]
+    above = [edge for edge in found.dependents if desk.settings.shows(edge.dependent.queue)]
+    refs = [*(edge.child for edge in below), *(edge.dependent for edge in above)]
+    answers = await desk.store.execute(rq.GetJobs(refs=refs)) if refs else []
+    records = dict(zip(refs, answers, strict=True))
+    return (
+        [_edge_entry(edge, edge.child, records) for edge in below],
+        [_edge_entry(edge, edge.dependent, records) for edge in above],
+    )
+
+
+def _edge_entry(edge: Edge, ref: JobRef, records: dict[JobRef, JobRecord | None]) -> EdgeEntry:
+    record = records.get(ref)
+    return EdgeEntry(
+        queue=ref.queue,
+        id=ref.id,
+        task=record.task if record is not None else "",
+        state=record.state if record is not None else None,
+        status=edge.status.value,
+        on_failure=edge.on_failure.value,
+    )
+
+
+@get("/api/jobs/{queue:str}/{jid:str}/logs", tags=["jobs"])
+async def get_logs(
+    desk: TheDesk,
+    queue: QueueName,
+    jid: JobId,
+    start: Annotated[int, QueryParameter(ge=0, le=1_000_000)] = 0,
+    limit: Limit = 1_000,
+) -> Logs:
+    """Log lines of a job."""
+    job = await desk.job(queue, jid)
+    lines, total = await job.queue.get_job_logs(jid, start, limit)
+    shown = [LogLine(number=number, text=desk.mask.text(text)) for number, text in enumerate(lines, start)]
+    return Logs(lines=shown, next=start + len(lines), total=total)
+
+
+@get("/api/jobs/{queue:str}/{jid:str}/timeline", tags=["jobs"])
+async def get_timeline(desk: TheDesk, queue: QueueName, jid: JobId) -> Timeline:
+    """Attempts and events of a job, as far as the store's logs reach."""
+    return await read_timeline(desk.store, (await desk.job(queue, jid)).record, desk.mask)
+
+
+# --- change ------------------------------------------------------------------------------------
+
+
+@post("/api/jobs/{queue:str}/{jid:str}/retry", status_code=204, tags=["jobs"])
+async def retry_job(desk: TheDesk, queue: QueueName, jid: JobId) -> None:
+    """Run a finished job again with a fresh budget; make a retrying one ready now."""
+    await desk.queue(queue).retry(jid)
+
+
+@post("/api/jobs/{queue:str}/{jid:str}/again", status_code=201, tags=["jobs"])
+async def add_again(
+    desk: TheDesk, request: Anyone, queue: QueueName, jid: JobId, data: JSONBody[AgainBody | None] = None
+) -> Added:
+    """Add a new job like this one, with the same options; ``data`` may be edited.
+
+    Values that the mask hides keep what they were when they come back as they were shown.
+    """
+    old = (await desk.job(queue, jid)).record
+    call = views.call_of(old)
+    if call is None:
+        raise ApiError(422, "unreadable", "the job's arguments cannot be read", "Add a new job.")
+    given = data.data if data is not None else msgspec.UNSET
+    payload = call.data if given is msgspec.UNSET else desk.mask.restore(given, call.data)
+    home = desk.queue(queue)
+    new = home.prepare(old.task, payload)
+    new.options = msgspec.structs.replace(old.options, unique=None, schedule=None, slot_ms=None)
+    new.priority = old.priority
+    job = (await home.add_new([new]))[0]
+    note(request, new_id=job.id, edited=given is not msgspec.UNSET)
+    return Added(queue=queue, id=job.id, outcome="queued", state=job.state)
+
+
+@post("/api/jobs/{queue:str}/{jid:str}/trigger", status_code=204, tags=["jobs"])
+async def trigger_job(desk: TheDesk, queue: QueueName, jid: JobId) -> None:
+    """Make a scheduled or retrying job ready now."""
+    await (await desk.job(queue, jid)).promote()
+
+
+@post("/api/jobs/{queue:str}/{jid:str}/cancel", status_code=200, tags=["jobs"])
+async def cancel_job(
+    desk: TheDesk, request: Anyone, queue: QueueName, jid: JobId, data: JSONBody[ReasonBody | None] = None
+) -> CancelAnswer:
+    """Cancel it: at once while pending, by telling its worker while it runs."""
+    result = await desk.queue(queue).cancel(jid, data.reason if data is not None else "")
+    if result is CancelResult.NOT_FOUND:
+        raise not_found(f"queue {queue!r} has no job {jid!r}")
+    note(request, result=result.value)
+    return CancelAnswer(result=result.value)
+
+
+@delete("/api/jobs/{queue:str}/{jid:str}", status_code=204, tags=["jobs"])
+async def delete_job(desk: TheDesk, queue: QueueName, jid: JobId) -> None:
+    """Delete its record. A running job is refused: cancel it."""
+    await desk.queue(queue).remove(jid)
+
+
+@patch("/api/jobs/{queue:str}/{jid:str}", status_code=204, tags=["jobs"])
+async def change_job(
+    desk: TheDesk, request: Anyone, queue: QueueName, jid: JobId, data: JSONBody[ChangeBody]
+) -> None:
+    """Change priority, due time or data of a pending job."""
+    job = await desk.job(queue, jid)
+    if job.state in FINISHED or job.state is JobState.ACTIVE:
+        raise ApiError(409, "illegal_transition", f"job {jid!r} is {job.state}", "Only pending jobs change.")
+    changed = []
+    if not isinstance(data.data, msgspec.UnsetType):
+        await job.update_data(_edited(desk, job, data.data))
+        changed.append("data")
+    if not isinstance(data.priority, msgspec.UnsetType):
+        await job.change_priority(data.priority)
+        changed.append("priority")
+    if not isinstance(data.delay, msgspec.UnsetType):
+        await job.change_delay(data.delay)
+        changed.append("delay")
+    if not changed:
+        raise ConfigError("body", "one of priority, delay and data")
+    note(request, changed=", ".join(changed))
+
+
+def _edited(desk: Desk, job: Job[Any], given: Any) -> Any:
+    call = views.call_of(job.record)
+    return given if call is None else desk.mask.restore(given, call.data)
+
+
+@post("/api/jobs/{queue:str}/{jid:str}/signal", status_code=204, tags=["jobs"])
+async def signal_job(
+    desk: TheDesk, request: Anyone, queue: QueueName, jid: JobId, data: JSONBody[SignalBody]
+) -> None:
+    """Send a signal: a job that is suspended on it runs again."""
+    await desk.queue(queue).signal(jid, data.name, data.data)
+    note(request, signal=data.name)
+
+
+HANDLERS = [
+    search_jobs,
+    get_job,
+    get_logs,
+    get_timeline,
+    retry_job,
+    add_again,
+    trigger_job,
+    cancel_job,
+    delete_job,
+    change_job,
+    signal_job,
+]

@@ -1,0 +1,175 @@
+"""Limits of queues and groups, and the groups themselves."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from litestar import Request, delete, get, post, put
+from litestar.params import JSONBody, QueryParameter
+
+from windlass.backend import limits as lrq
+from windlass.core import limits as core
+from windlass.dashboard.given import TheDesk
+from windlass.dashboard.guard import note
+from windlass.dashboard.params import Limit, PathText, QueueName, unescape
+from windlass.dashboard.shapes.limits import (
+    BucketValue,
+    Group,
+    GroupLimits,
+    GroupLimitsBody,
+    Groups,
+    HoldBody,
+    Limits,
+    QueueLimitsBody,
+    RateValue,
+)
+
+Anyone = Request[Any, Any, Any]
+GroupCursor = Annotated[str | None, QueryParameter(max_length=1_000)]
+
+
+def _rate(rate: core.Rate | None) -> RateValue | None:
+    return None if rate is None else RateValue(max=rate.max, seconds=rate.per_ms / 1000)
+
+
+def _given_rate(rate: RateValue | None) -> core.Rate | None:
+    return None if rate is None else core.Rate.every(rate.max, rate.seconds)
+
+
+def _group_limits(limits: core.GroupLimits) -> GroupLimits:
+    bucket = limits.bucket
+    return GroupLimits(
+        concurrency=limits.concurrency,
+        rate=_rate(limits.rate),
+        bucket=None
+        if bucket is None
+        else BucketValue(capacity=bucket.capacity, refill_per_s=float(bucket.refill_per_s)),
+        ordered=limits.ordered,
+        max_size=limits.max_size,
+    )
+
+
+@get("/api/job-queues/{queue:str}/limits", tags=["limits"])
+async def get_limits(desk: TheDesk, queue: QueueName) -> Limits:
+    """Limits of a queue, and of every group that has none of its own."""
+    desk.queue(queue)
+    found = await desk.store.execute(lrq.GetLimits(queue=queue))
+    return Limits(
+        queue=queue,
+        concurrency=found.queue.concurrency,
+        rate=_rate(found.queue.rate),
+        hold_until_ms=found.hold_until_ms or None,
+        every_group=_group_limits(found.every_group),
+    )
+
+
+@put("/api/job-queues/{queue:str}/limits", status_code=204, tags=["limits"])
+async def set_limits(
+    desk: TheDesk, request: Anyone, queue: QueueName, data: JSONBody[QueueLimitsBody]
+) -> None:
+    """Set the limits of a queue, over all workers; what is left out is no limit."""
+    desk.queue(queue)
+    await desk.store.execute(
+        lrq.SetQueueLimits(
+            queue=queue,
+            fields=["concurrency", "rate"],
+            concurrency=data.concurrency,
+            rate=_given_rate(data.rate),
+        )
+    )
+    note(request, concurrency=data.concurrency, rate=data.rate.max if data.rate else None)
+
+
+@delete("/api/job-queues/{queue:str}/limits", status_code=204, tags=["limits"])
+async def remove_limits(desk: TheDesk, queue: QueueName) -> None:
+    """Remove the limits of a queue."""
+    desk.queue(queue)
+    await desk.store.execute(lrq.SetQueueLimits(queue=queue, fields=["concurrency", "rate"]))
+
+
+@post("/api/job-queues/{queue:str}/hold", status_code=204, tags=["limits"])
+async def hold_queue(desk: TheDesk, request: Anyone, queue: QueueName, data: JSONBody[HoldBody]) -> None:
+    """Start nothing of a queue for so long; 0 ends it."""
+    await desk.queue(queue).rate_limit(data.seconds)
+    note(request, seconds=data.seconds)
+
+
+@get("/api/job-queues/{queue:str}/groups", tags=["limits"])
+async def list_groups(
+    desk: TheDesk, queue: QueueName, cursor: GroupCursor = None, limit: Limit = 100
+) -> Groups:
+    """Groups with unfinished jobs or settings of their own, by name."""
+    desk.queue(queue)
+    page = await desk.store.execute(lrq.ListGroups(queue=queue, cursor=cursor or None, limit=limit))
+    items = [
+        Group(
+            name=info.name,
+            size=info.size,
+            waiting=info.waiting,
+            parked=info.parked,
+            active=info.active,
+            next_ms=info.next_ms,
+            paused=info.paused,
+        )
+        for info in page.groups
+    ]
+    return Groups(items=items, next_cursor=page.cursor)
+
+
+@get("/api/job-queues/{queue:str}/groups/{group:str}/limits", tags=["limits"])
+async def get_group_limits(desk: TheDesk, queue: QueueName, group: PathText) -> GroupLimits:
+    """The limits that hold for a group; ``*``: for every group that has none of its own."""
+    return _group_limits(await desk.queue(queue).get_group_limits(_named(group)))
+
+
+@put("/api/job-queues/{queue:str}/groups/{group:str}/limits", status_code=204, tags=["limits"])
+async def set_group_limits(
+    desk: TheDesk, queue: QueueName, group: PathText, data: JSONBody[GroupLimitsBody]
+) -> None:
+    """Set the limits of a group; ``*``: of every group that has none of its own."""
+    bucket = data.bucket
+    await desk.queue(queue).set_group_limits(
+        _named(group),
+        concurrency=data.concurrency,
+        rate=_given_rate(data.rate),
+        bucket=None if bucket is None else core.Bucket(bucket.capacity, bucket.refill_per_s),
+        ordered=data.ordered,
+        max_size=data.max_size,
+    )
+
+
+@delete("/api/job-queues/{queue:str}/groups/{group:str}/limits", status_code=204, tags=["limits"])
+async def remove_group_limits(desk: TheDesk, queue: QueueName, group: PathText) -> None:
+    """Remove the limits of a group; ``*``: those of every group."""
+    await desk.queue(queue).remove_group_limits(_named(group))
+
+
+@post("/api/job-queues/{queue:str}/groups/{group:str}/pause", status_code=204, tags=["limits"])
+async def pause_group(desk: TheDesk, queue: QueueName, group: PathText) -> None:
+    """Start no more jobs of a group."""
+    await desk.queue(queue).pause_group(unescape(group))
+
+
+@post("/api/job-queues/{queue:str}/groups/{group:str}/resume", status_code=204, tags=["limits"])
+async def resume_group(desk: TheDesk, queue: QueueName, group: PathText) -> None:
+    """Undo pause."""
+    await desk.queue(queue).resume_group(unescape(group))
+
+
+def _named(group: str) -> str | None:
+    name = unescape(group)
+    return None if name == core.EVERY_GROUP else name
+
+
+HANDLERS = [
+    get_limits,
+    set_limits,
+    remove_limits,
+    hold_queue,
+    list_groups,
+    get_group_limits,
+    set_group_limits,
+    remove_group_limits,
+    pause_group,
+    resume_group,
+]

@@ -1,0 +1,223 @@
+"""Server-sent events: the figures of all queues, the events of one queue, the life of one job."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable
+from typing import Annotated, Any
+
+import msgspec
+from litestar import Request, get
+from litestar.openapi.datastructures import ResponseSpec
+from litestar.params import HeaderParameter, QueryParameter
+from litestar.response import Stream
+
+from windlass.backend import requests as rq
+from windlass.core.job import LOGS_KEPT, JobRecord
+from windlass.core.states import FINISHED
+from windlass.dashboard import views
+from windlass.dashboard.desk import Desk
+from windlass.dashboard.given import TheDesk, TheGuard, TheTicker
+from windlass.dashboard.guard import Guard
+from windlass.dashboard.params import JobId, QueueName, StreamSeconds
+from windlass.dashboard.timeline import event_entry
+
+Anyone = Request[Any, Any, Any]
+#: A comment is sent this often when nothing happens, so that proxies keep the stream open.
+_KEEPALIVE_MS = 15_000
+#: A job is looked at this often, hints or not.
+_LOOK_MS = 1_000
+_HEADERS = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
+_SPEC = {200: ResponseSpec(str, media_type="text/event-stream", description="Server-sent events")}
+LastEventId = Annotated[
+    int | None,
+    HeaderParameter(name="Last-Event-ID", ge=0, le=2**53, required=False, description="Go on from here."),
+]
+After = Annotated[
+    int | None, QueryParameter(ge=0, le=2**53, description="Replay after this event id; 0: all kept.")
+]
+
+
+def frame(event: str, data: Any, event_id: int | None = None) -> bytes:
+    """One event of a stream."""
+    head = f"id: {event_id}\n" if event_id is not None else ""
+    return f"{head}event: {event}\ndata: ".encode() + msgspec.json.encode(data) + b"\n\n"
+
+
+class Until:
+    """When a stream ends: after ``seconds``, by the server's own clock."""
+
+    def __init__(self, desk: Desk, seconds: float) -> None:
+        self._clock = desk.app.clock
+        self._end_ms = self._clock.monotonic_ms() + seconds * 1000
+
+    def left_ms(self, most_ms: float) -> float:
+        """How long to wait at most; 0: it is over."""
+        return max(min(self._end_ms - self._clock.monotonic_ms(), most_ms), 0)
+
+
+def _stream(guard: Guard, request: Anyone, make: Callable[[], AsyncGenerator[bytes, None]]) -> Stream:
+    """A stream within the server's bound of open ones; the place is freed when it ends."""
+    place = guard.take_stream(request.scope)
+
+    async def content() -> AsyncGenerator[bytes, None]:
+        frames = make()
+        try:
+            yield b"retry: 2000\n\n"
+            async for piece in frames:
+                yield piece
+        finally:
+            await frames.aclose()
+            place.free()
+
+    return Stream(content(), media_type="text/event-stream", headers=_HEADERS)
+
+
+@get("/api/live", tags=["live"], responses=_SPEC)
+async def live_figures(
+    desk: TheDesk, ticker: TheTicker, guard: TheGuard, request: Anyone, seconds: StreamSeconds = 3_600
+) -> Stream:
+    """Counts, rates and workers about once a second: event ``tick``, each complete in itself.
+
+    Event ``store_unreachable`` when the store does not answer; ticks go on when it does.
+    """
+    until = Until(desk, seconds)
+
+    async def frames() -> AsyncGenerator[bytes, None]:
+        yield frame("tick", await ticker.tick())
+        ticks = ticker.listen()
+        try:
+            while wait_ms := until.left_ms(_KEEPALIVE_MS):
+                try:
+                    async with asyncio.timeout(wait_ms / 1000):
+                        tick = await ticks.get()
+                except TimeoutError:
+                    yield b": still here\n\n"
+                    continue
+                yield frame("tick", tick) if tick is not None else frame("store_unreachable", {})
+        finally:
+            await ticker.leave(ticks)
+
+    return _stream(guard, request, frames)
+
+
+@get("/api/job-queues/{queue:str}/events", tags=["live"], responses=_SPEC)
+async def queue_events(
+    desk: TheDesk,
+    guard: TheGuard,
+    request: Anyone,
+    queue: QueueName,
+    after: After = None,
+    last_event_id: LastEventId = None,
+    seconds: StreamSeconds = 3_600,
+) -> Stream:
+    """The events of a queue as they happen, each with its id; ``Last-Event-ID`` goes on without a gap.
+
+    Event ``gap`` tells that events before its ``oldest`` are not kept any more.
+    """
+    desk.queue(queue)
+    until = Until(desk, seconds)
+    start = last_event_id if last_event_id is not None else after
+
+    async def frames() -> AsyncGenerator[bytes, None]:
+        listener = await desk.store.listen([f"event:{queue}"])
+        try:
+            at = start
+            if at is None:
+                at = (await desk.store.execute(rq.ReadEvents(queue=queue, limit=1))).last_id
+            while True:
+                page = await desk.store.execute(rq.ReadEvents(queue=queue, after=at))
+                if page.oldest_id > at + 1 and page.last_id > at:
+                    yield frame("gap", {"oldest": page.oldest_id})
+                for event in page.events:
+                    at = event.id
+                    yield frame(event.type.value, event_entry(event, queue), event.id)
+                wait_ms = until.left_ms(_KEEPALIVE_MS)
+                if not wait_ms:
+                    return
+                if not page.events and not await listener.wait(min(wait_ms, _LOOK_MS), desk.app.clock):
+                    yield b": still here\n\n"
+        finally:
+            listener.close()
+
+    return _stream(guard, request, frames)
+
+
+@get("/api/jobs/{queue:str}/{jid:str}/events", tags=["live"], responses=_SPEC)
+async def job_events(
+    desk: TheDesk,
+    guard: TheGuard,
+    request: Anyone,
+    queue: QueueName,
+    jid: JobId,
+    seconds: StreamSeconds = 3_600,
+) -> Stream:
+    """One job as it goes: ``job`` (as in lists) whenever it changed, ``log`` with new lines, ``end`` when it
+    has finished (the stream ends), ``gone`` when its record was removed. It begins with all that is there."""
+    job = await desk.job(queue, jid)
+    until = Until(desk, seconds)
+
+    async def frames() -> AsyncGenerator[bytes, None]:
+        listener = await desk.store.listen([f"event:{queue}"])
+        follower = JobFollower(desk, job.record)
+        try:
+            while True:
+                for piece in await follower.look():
+                    yield piece
+                wait_ms = until.left_ms(_LOOK_MS)
+                if follower.ended or not wait_ms:
+                    return
+                await listener.wait(wait_ms, desk.app.clock)
+        finally:
+            listener.close()
+
+    return _stream(guard, request, frames)
+
+
+class JobFollower:
+    """Tells what is new about one job."""
+
+    def __init__(self, desk: Desk, record: JobRecord) -> None:
+        self._desk = desk
+        self._ref = record.ref
+        self._shown: bytes | None = None
+        self._lines: list[str] = []
+        self.ended = False
+
+    async def look(self) -> list[bytes]:
+        """Frames of what changed since the last look."""
+        record = await self._desk.store.get(self._ref)
+        if record is None:
+            self.ended = True
+            return [frame("gone", {"queue": self._ref.queue, "id": self._ref.id})]
+        frames = []
+        view = views.item(record, self._desk.mask)
+        shown = msgspec.json.encode(view)
+        if shown != self._shown:
+            self._shown = shown
+            frames.append(frame("job", view))
+        frames += await self._new_lines()
+        if record.state in FINISHED:
+            self.ended = True
+            frames.append(frame("end", view))
+        return frames
+
+    async def _new_lines(self) -> list[bytes]:
+        page = await self._desk.store.execute(rq.GetLogs(ref=self._ref, limit=LOGS_KEPT))
+        if page.lines == self._lines:
+            return []
+        fresh = new_lines(self._lines, page.lines)
+        self._lines = page.lines
+        return [frame("log", {"lines": [self._desk.mask.text(line) for line in fresh], "total": page.count})]
+
+
+def new_lines(before: list[str], now: list[str]) -> list[str]:
+    """Lines that came since: the longest end of ``before`` that ``now`` begins with is known already."""
+    for start in range(len(before) + 1):
+        known = before[start:]
+        if now[: len(known)] == known:
+            return now[len(known) :]
+    return now
+
+
+HANDLERS = [live_figures, queue_events, job_events]

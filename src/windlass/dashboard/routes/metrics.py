@@ -1,0 +1,288 @@
+"""Figures: the overview, tasks over time, totals, marks."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+import msgspec
+from litestar import get, post
+from litestar.params import JSONBody, QueryParameter
+
+from windlass.core.metrics import STEP_MS, Step
+from windlass.core.states import JobState
+from windlass.dashboard import views
+from windlass.dashboard.desk import Desk
+from windlass.dashboard.figures import (
+    DAY_MS,
+    MINUTE_MS,
+    Figures,
+    Rows,
+    by_task,
+    per_minute,
+    point,
+    points,
+    together,
+)
+from windlass.dashboard.given import TheDesk, TheFigures, TheLake
+from windlass.dashboard.params import Instant, OptionalQueue, Queues, Text
+from windlass.dashboard.problems import ApiError
+from windlass.dashboard.shapes.figures import (
+    Day,
+    Mark,
+    MarkBody,
+    Overview,
+    Point,
+    QueueEntry,
+    Series,
+    TaskEntry,
+    TaskSeries,
+    Usage,
+)
+from windlass.dashboard.totals import queue_totals
+from windlass.dashboard.wire import JobMetric, JobQueues
+from windlass.metrics import stats_of
+
+Period = Annotated[
+    float,
+    QueryParameter(ge=60, le=157_680_000, description="Seconds back from now; more than a day by hours."),
+]
+StepName = Annotated[Literal["minute", "hour", "day"], QueryParameter(description="Width of a window.")]
+_STEPS = {"minute": MINUTE_MS, "hour": STEP_MS["hour"], "day": DAY_MS}
+#: Points and tasks that one answer holds at most.
+_POINTS = 2_000
+_TASKS = 200
+
+
+async def stats(desk: Desk, figures: Figures) -> JobQueues:
+    """The seed's dashboard figures."""
+    infos, workers = await desk.queues(), await desk.workers()
+    totals = await queue_totals(desk)
+    now_ms = desk.now_ms()
+    today = await _today(desk, figures, [info.name for info in infos])
+    counts = _counts([info.counts for info in infos])
+    return JobQueues(
+        processed_today=today.processed,
+        failed_today=today.failed,
+        queues={info.name: views.queue_view(info, now_ms, *totals.of(info.name)) for info in infos},
+        scheduled_count=counts[JobState.SCHEDULED.value],
+        retry_count=counts[JobState.RETRYING.value],
+        dead_count=counts[JobState.FAILED.value],
+        active_processes=len(workers),
+        busy_workers=sum(info.busy for info in workers),
+    )
+
+
+async def _today(desk: Desk, figures: Figures, names: list[str]) -> Day:
+    if not figures.kept:
+        return Day(date="", processed=0, failed=0)
+    return (await figures.days(names, 1))[-1]
+
+
+def _counts(found: list[dict[str, int]]) -> dict[str, int]:
+    return {state.value: sum(counts.get(state.value, 0) for counts in found) for state in JobState}
+
+
+@get("/api/overview", tags=["figures"])
+async def get_overview(desk: TheDesk, figures: TheFigures) -> Overview:
+    """Counts, the last hour by minutes, the last 30 days."""
+    infos, workers = await desk.queues(), await desk.workers()
+    names = [info.name for info in infos]
+    totals = await queue_totals(desk)
+    now_ms = desk.now_ms()
+    since_ms = now_ms - 59 * MINUTE_MS
+    days: list[Day] = []
+    minutes: list[Point] = []
+    hour: Point | None = None
+    rows: Rows = {}
+    if figures.kept:
+        days = await figures.days(names)
+        rows = await figures.rows(names, "minute", since_ms, now_ms + 1)
+        everything = [row for found in rows.values() for row in found]
+        minutes = points(everything, MINUTE_MS, since_ms, now_ms + 1)
+        hour = point(together(everything, since_ms - since_ms % MINUTE_MS))
+    processed, failed = totals.runs()
+    counts = _counts([info.counts for info in infos])
+    entries = []
+    for info in infos:
+        view = views.queue_view(info, now_ms, *totals.of(info.name))
+        line = per_minute(rows[info.name], since_ms, now_ms + 1) if figures.kept else []
+        entries.append(QueueEntry(**msgspec.structs.asdict(view), per_minute=line))
+    return Overview(
+        now_ms=now_ms,
+        processed_today=days[-1].processed if days else 0,
+        failed_today=days[-1].failed if days else 0,
+        processed_total=processed,
+        failed_total=failed,
+        counts=counts,
+        queues=entries,
+        scheduled_count=counts[JobState.SCHEDULED.value],
+        retry_count=counts[JobState.RETRYING.value],
+        dead_count=counts[JobState.FAILED.value],
+        active_processes=len(workers),
+        busy_workers=sum(info.busy for info in workers),
+        slots=sum(info.concurrency for info in workers),
+        minutes=minutes,
+        days=days,
+        hour=hour,
+    )
+
+
+async def _names(desk: Desk, queues: list[str] | None) -> list[str]:
+    for name in queues or []:
+        desk.queue(name)
+    return queues if queues else [info.name for info in await desk.queues()]
+
+
+@get("/api/job-metrics", tags=["figures"])
+async def list_metrics(
+    desk: TheDesk,
+    figures: TheFigures,
+    queue: Queues = None,
+    job_class: Text = None,
+    period: Period = 3_600,
+    from_ms: Instant = None,
+    to_ms: Instant = None,
+) -> list[JobMetric]:
+    """Every task over a period: totals, mean and percentiles of its run times, success rate.
+
+    ``period`` counts back from now; ``from_ms`` and ``to_ms`` name a span instead. Up to a day it is by whole
+    minutes, beyond by whole hours.
+    """
+    now_ms = desk.now_ms()
+    until_ms = now_ms + 1 if to_ms is None else to_ms
+    since_ms = max(until_ms - round(period * 1000), 0) if from_ms is None else from_ms
+    step: Step = "minute" if until_ms - since_ms <= DAY_MS else "hour"
+    rows = await figures.rows(await _names(desk, queue), step, since_ms, until_ms, job_class or None)
+    found = []
+    for name in sorted(rows):
+        for task, mine in sorted(by_task(rows[name]).items()):
+            figure = stats_of(together(mine), task)
+            found.append(
+                JobMetric(
+                    job_class=task,
+                    queue=name,
+                    total=figure.total,
+                    success=figure.completed,
+                    failed=figure.failed,
+                    retried=figure.retried,
+                    success_rate=figure.success_rate,
+                    avg_ms=figure.average_ms,
+                    max_ms=figure.max_ms,
+                    p50_ms=figure.p50_ms,
+                    p95_ms=figure.p95_ms,
+                    p99_ms=figure.p99_ms,
+                    wait_avg_ms=figure.wait_average_ms,
+                    wait_p50_ms=figure.wait_p50_ms,
+                    wait_p95_ms=figure.wait_p95_ms,
+                    wait_p99_ms=figure.wait_p99_ms,
+                    wait_max_ms=figure.wait_max_ms,
+                    outcomes=figure.outcomes,
+                )
+            )
+    return found
+
+
+def _span(desk: Desk, step: str, from_ms: int | None, to_ms: int | None) -> tuple[int, int]:
+    until_ms = desk.now_ms() + 1 if to_ms is None else to_ms
+    width_ms = _STEPS[step]
+    since_ms = max(until_ms - 60 * width_ms, 0) if from_ms is None else from_ms
+    if since_ms > until_ms or (until_ms - since_ms) // width_ms >= _POINTS:
+        raise ApiError(
+            422,
+            "config",
+            f"from_ms to to_ms must be a span of at most {_POINTS} {step}s",
+            "Take a wider step.",
+        )
+    return since_ms, until_ms
+
+
+@get("/api/job-metrics/series", tags=["figures"])
+async def get_series(
+    desk: TheDesk,
+    figures: TheFigures,
+    lake: TheLake,
+    queue: Queues = None,
+    job_class: Text = None,
+    step: StepName = "minute",
+    from_ms: Instant = None,
+    to_ms: Instant = None,
+) -> Series:
+    """Figures over time: of all queues and tasks, or of those named. From the lake, when there is one."""
+    since_ms, until_ms = _span(desk, step, from_ms, to_ms)
+    names = await _names(desk, queue)
+    if lake is not None:
+        found = await lake.points(step, names, job_class or None, since_ms, until_ms)
+        return Series(step=step, source="lake", points=found)
+    fine: Step = "minute" if step == "minute" else "hour"
+    rows = await figures.rows(names, fine, since_ms, until_ms, job_class or None)
+    everything = [row for mine in rows.values() for row in mine]
+    found = points(everything, _STEPS[step], since_ms, until_ms)
+    return Series(step=step, source="store", points=found)
+
+
+@get("/api/job-metrics/tasks", tags=["figures"])
+async def get_task_series(
+    desk: TheDesk,
+    figures: TheFigures,
+    queue: Queues = None,
+    step: StepName = "minute",
+    from_ms: Instant = None,
+    to_ms: Instant = None,
+) -> list[TaskSeries]:
+    """Each task over time, for small charts; 200 tasks at most, the busiest."""
+    since_ms, until_ms = _span(desk, step, from_ms, to_ms)
+    if (until_ms - since_ms) // _STEPS[step] > 200:
+        raise ApiError(422, "config", "at most 200 windows for all tasks", "Take a wider step.")
+    fine: Step = "minute" if step == "minute" else "hour"
+    rows = await figures.rows(await _names(desk, queue), fine, since_ms, until_ms)
+    tasks = [(name, task, mine) for name in rows for task, mine in by_task(rows[name]).items()]
+    tasks.sort(key=lambda entry: -sum(row.runs for row in entry[2]))
+    return [
+        TaskSeries(queue=name, task=task, points=points(mine, _STEPS[step], since_ms, until_ms))
+        for name, task, mine in tasks[:_TASKS]
+    ]
+
+
+@get("/api/tasks", tags=["figures"])
+async def list_tasks(desk: TheDesk, queue: OptionalQueue = None) -> list[TaskEntry]:
+    """Tasks that the queues have seen, with their lifetime totals."""
+    if queue is not None:
+        desk.queue(queue)
+    found: dict[tuple[str, str], TaskEntry] = {}
+    for row in await desk.counters(queue):
+        entry = found.setdefault((row.queue, row.task), TaskEntry(queue=row.queue, task=row.task, totals={}))
+        entry.totals[row.outcome] = entry.totals.get(row.outcome, 0) + row.total
+    return [found[key] for key in sorted(found)]
+
+
+@get("/api/usage", tags=["figures"])
+async def get_usage(desk: TheDesk) -> Usage:
+    """Lifetime totals by queue and outcome."""
+    totals = await queue_totals(desk)
+    return Usage(totals=totals.all(), queues=totals.queues)
+
+
+@get("/api/marks", tags=["figures"])
+async def list_marks(desk: TheDesk, from_ms: Instant = None) -> list[Mark]:
+    """Marks on the time line, oldest first."""
+    marks = await desk.app.marks((from_ms or 0) / 1000)
+    return [Mark(id=mark.id, at_ms=mark.at_ms, label=mark.label) for mark in marks]
+
+
+@post("/api/marks", status_code=201, tags=["figures"])
+async def add_mark(desk: TheDesk, data: JSONBody[MarkBody]) -> Mark:
+    """Put a mark now: a deploy, say."""
+    mark = await desk.app.mark(data.label)
+    return Mark(id=mark.id, at_ms=mark.at_ms, label=mark.label)
+
+
+HANDLERS = [
+    get_overview,
+    list_metrics,
+    get_series,
+    get_task_series,
+    list_tasks,
+    get_usage,
+    list_marks,
+    add_mark,
+]

@@ -1,0 +1,185 @@
+"""The pages of the seed: for a browser the application, for a program the figures as JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+from litestar import Request, Response, get
+from litestar.openapi.datastructures import ResponseSpec
+from litestar.params import FromPath
+
+from windlass.core.states import JobState
+from windlass.dashboard import views
+from windlass.dashboard.given import TheDesk, TheFigures, TheStatic
+from windlass.dashboard.guard import BASE
+from windlass.dashboard.lists import page_of_state
+from windlass.dashboard.params import QueueName
+from windlass.dashboard.problems import not_found
+from windlass.dashboard.routes.metrics import list_metrics, stats
+from windlass.dashboard.routes.processes import list_processes
+from windlass.dashboard.routes.queues import get_queue
+from windlass.dashboard.shapes.figures import QueueEntry
+from windlass.dashboard.static import NOT_BUILT, Asset, Static
+from windlass.dashboard.wire import DeadJob, JobMetric, JobQueues, Process, RetryJob, ScheduledJob
+
+Anyone = Request[Any, Any, Any]
+_HTML = "text/html"
+_IMMUTABLE = "public, max-age=31536000, immutable"
+#: Paths that are pages only.
+VIEWS = [
+    "/",
+    "/schedules",
+    "/search",
+    "/limits",
+    "/audit",
+    "/jobs/{queue:str}/{jid:str}",
+    "/flows/{queue:str}/{jid:str}",
+]
+_FIRST = frozenset(path.split("/")[1] for path in VIEWS) | {
+    "job-queues",
+    "scheduled-jobs",
+    "retries",
+    "dead-jobs",
+    "job-metrics",
+    "worker-processes",
+}
+_ROWS = 100
+
+
+def wants_page(headers: Mapping[str, str]) -> bool:
+    """Whether a browser asks."""
+    return "text/html" in headers.get("accept", "")
+
+
+def is_page(path: str, headers: Mapping[str, str]) -> bool:
+    """Whether the answer is a page or a file of it, which hold no data and need no sign-in."""
+    if path.startswith("/assets/") or path == "/favicon.svg":
+        return True
+    return path.split("/")[1] in _FIRST and (wants_page(headers) or not _has_json(path))
+
+
+def _has_json(path: str) -> bool:
+    return path.split("/")[1] in _FIRST - {view.split("/")[1] for view in VIEWS}
+
+
+def _page(request: Anyone, static: Static) -> Response[bytes]:
+    content = static.page(str(request.scope.get(BASE, "")))
+    if content is None:
+        return Response(NOT_BUILT.encode(), status_code=503, media_type=_HTML)
+    return Response(content, media_type=_HTML)
+
+
+def _json(content: Any) -> Response[bytes]:
+    return Response(msgspec.json.encode(content), media_type="application/json", headers={"Vary": "Accept"})
+
+
+def _spec(shape: Any) -> dict[int, ResponseSpec]:
+    return {200: ResponseSpec(shape, description="As JSON; a browser gets the page")}
+
+
+@get(VIEWS, include_in_schema=False)
+async def view(request: Anyone, static: TheStatic) -> Response[bytes]:
+    """A page."""
+    return _page(request, static)
+
+
+@get("/job-queues", tags=["pages"], responses=_spec(JobQueues))
+async def job_queues(
+    desk: TheDesk, figures: TheFigures, static: TheStatic, request: Anyone
+) -> Response[bytes]:
+    """The dashboard: its figures, or its page."""
+    if wants_page(request.headers):
+        return _page(request, static)
+    return _json(await stats(desk, figures))
+
+
+@get("/job-queues/{queue:str}", tags=["pages"], responses=_spec(QueueEntry))
+async def one_queue(
+    desk: TheDesk, figures: TheFigures, static: TheStatic, request: Anyone, queue: QueueName
+) -> Response[bytes]:
+    """One queue."""
+    if wants_page(request.headers):
+        return _page(request, static)
+    return _json(await get_queue.fn(desk=desk, figures=figures, queue=queue))
+
+
+@get("/scheduled-jobs", tags=["pages"], responses=_spec(list[ScheduledJob]))
+async def scheduled_jobs(desk: TheDesk, static: TheStatic, request: Anyone) -> Response[bytes]:
+    """Jobs that are due later."""
+    if wants_page(request.headers):
+        return _page(request, static)
+    records, _ = await page_of_state(desk, JobState.SCHEDULED, None, None, _ROWS, 0)
+    return _json([views.scheduled_job(record, desk.mask) for record in records])
+
+
+@get("/retries", tags=["pages"], responses=_spec(list[RetryJob]))
+async def retries(desk: TheDesk, static: TheStatic, request: Anyone) -> Response[bytes]:
+    """Jobs that failed and are due again."""
+    if wants_page(request.headers):
+        return _page(request, static)
+    records, _ = await page_of_state(desk, JobState.RETRYING, None, None, _ROWS, 0)
+    return _json([views.retry_job(record, desk.mask) for record in records])
+
+
+@get("/dead-jobs", tags=["pages"], responses=_spec(list[DeadJob]))
+async def dead_jobs(desk: TheDesk, static: TheStatic, request: Anyone) -> Response[bytes]:
+    """Jobs that failed for good."""
+    if wants_page(request.headers):
+        return _page(request, static)
+    records, _ = await page_of_state(desk, JobState.FAILED, None, None, _ROWS, 0)
+    return _json([views.dead_job(record, desk.mask) for record in records])
+
+
+@get("/job-metrics", tags=["pages"], responses=_spec(list[JobMetric]))
+async def job_metrics(
+    desk: TheDesk, figures: TheFigures, static: TheStatic, request: Anyone
+) -> Response[bytes]:
+    """Tasks of the last hour."""
+    if wants_page(request.headers):
+        return _page(request, static)
+    return _json(await list_metrics.fn(desk=desk, figures=figures))
+
+
+@get("/worker-processes", tags=["pages"], responses=_spec(list[Process]))
+async def worker_processes(desk: TheDesk, static: TheStatic, request: Anyone) -> Response[bytes]:
+    """Live workers."""
+    if wants_page(request.headers):
+        return _page(request, static)
+    return _json(await list_processes.fn(desk=desk))
+
+
+def _file(request: Anyone, asset: Asset | None, caching: str) -> Response[bytes]:
+    if asset is None:
+        raise not_found("there is no such file")
+    headers = {"ETag": asset.etag, "Cache-Control": caching}
+    if request.headers.get("if-none-match") == asset.etag:
+        return Response(b"", status_code=304, media_type=asset.media_type, headers=headers)
+    return Response(asset.data, media_type=asset.media_type, headers=headers)
+
+
+@get("/assets/{name:str}", include_in_schema=False)
+async def asset(request: Anyone, static: TheStatic, name: FromPath[str]) -> Response[bytes]:
+    """A file of the build; its name holds a hash of its content."""
+    return _file(request, static.asset(f"assets/{name}"), _IMMUTABLE)
+
+
+@get("/favicon.svg", include_in_schema=False)
+async def favicon(request: Anyone, static: TheStatic) -> Response[bytes]:
+    """The icon."""
+    return _file(request, static.asset("favicon.svg"), "public, max-age=86400")
+
+
+HANDLERS = [
+    view,
+    job_queues,
+    one_queue,
+    scheduled_jobs,
+    retries,
+    dead_jobs,
+    job_metrics,
+    worker_processes,
+    asset,
+    favicon,
+]

@@ -1,0 +1,72 @@
+"""Worker processes: who lives, what runs there, and telling them something."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from litestar import get, post
+from litestar.params import PathParameter
+
+from windlass.core.states import JobState
+from windlass.dashboard import views
+from windlass.dashboard.desk import Desk
+from windlass.dashboard.given import TheDesk
+from windlass.dashboard.lists import holding
+from windlass.dashboard.paging import Listing
+from windlass.dashboard.params import PathText, unescape
+from windlass.dashboard.problems import not_found
+from windlass.dashboard.wire import Process, RunningJob
+from windlass.search import Search
+
+#: Active jobs that are looked at, and those that are shown for one process.
+_LOOKED = 1_000
+_SHOWN = 100
+ActionName = Annotated[
+    Literal["quiet", "resume", "stop", "dump"], PathParameter(description="What to tell it.")
+]
+
+
+async def _running(desk: Desk) -> dict[str, list[RunningJob]]:
+    """What runs now, by worker."""
+    names = holding(await desk.queues(), [JobState.ACTIVE])
+    listing = Listing(store=desk.store, search=Search(state=JobState.ACTIVE))
+    running: dict[str, list[RunningJob]] = {}
+    for record in (await listing.page(names, None, _LOOKED)).records:
+        if record.worker is not None:
+            mine = running.setdefault(record.worker, [])
+            if len(mine) < _SHOWN:
+                mine.append(views.running_job(record, desk.mask))
+    return running
+
+
+@get("/api/processes", tags=["processes"])
+async def list_processes(desk: TheDesk) -> list[Process]:
+    """Workers that were alive in the last 45 seconds, with what they run."""
+    running = await _running(desk)
+    return [views.process_view(info, running.get(info.id, [])) for info in await desk.workers()]
+
+
+@get("/api/processes/{identity:str}", tags=["processes"])
+async def get_process(desk: TheDesk, identity: PathText) -> Process:
+    """One worker."""
+    name = unescape(identity)
+    for info in await desk.workers():
+        if info.id == name:
+            return views.process_view(info, (await _running(desk)).get(name, []))
+    raise not_found(f"there is no worker {name!r}", "It ended, or was silent for 45 seconds.")
+
+
+@post("/api/processes/{identity:str}/{action:str}", status_code=202, tags=["processes"])
+async def tell_process(desk: TheDesk, identity: PathText, action: ActionName) -> None:
+    """Take no new jobs (quiet), go on (resume), finish and exit (stop), or log all stacks (dump).
+
+    It hears of it at once or with its next heartbeat.
+    """
+    name = unescape(identity)
+    desk.store.capabilities.require(desk.store.name, "commands")
+    known = any(info.id == name for info in await desk.workers())
+    if not known or not await desk.app.command_worker(name, action):
+        raise not_found(f"there is no worker {name!r}", "It ended, or was silent for 45 seconds.")
+
+
+HANDLERS = [list_processes, get_process, tell_process]

@@ -1,0 +1,244 @@
+"""Queues: look at them, add to them, stop and clear them."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import msgspec
+from litestar import Request, Response, get, post
+from litestar.params import Body, JSONBody
+
+from windlass.backend import requests as rq
+from windlass.core.outcome import AddOutcome
+from windlass.core.states import FINISHED, JobState
+from windlass.dashboard import views
+from windlass.dashboard.figures import MINUTE_MS, per_minute
+from windlass.dashboard.given import TheDesk, TheFigures
+from windlass.dashboard.guard import note
+from windlass.dashboard.lists import answer, counted, page_headers
+from windlass.dashboard.paging import Listing
+from windlass.dashboard.params import Cursor, Limit, Offset, QueueName, States
+from windlass.dashboard.problems import ApiError
+from windlass.dashboard.shapes.changes import (
+    Added,
+    AddedMany,
+    Changed,
+    CleanBody,
+    DrainBody,
+    NewJobBody,
+    WaitAnswer,
+    WaitBody,
+)
+from windlass.dashboard.shapes.figures import QueueEntry
+from windlass.dashboard.totals import queue_totals
+from windlass.dashboard.wire import Queue, WireJob
+from windlass.errors import ConfigError, GroupFullError, WaitTimeoutError
+from windlass.job import Job
+from windlass.search import Search
+
+#: Jobs that one request adds at most: one atomic step.
+MANY = 1_000
+_DRAIN_STEPS = 10
+Anyone = Request[Any, Any, Any]
+
+
+@get("/api/job-queues", tags=["queues"])
+async def list_queues(desk: TheDesk) -> list[Queue]:
+    """All queues with their sizes."""
+    totals = await queue_totals(desk)
+    now_ms = desk.now_ms()
+    return [views.queue_view(info, now_ms, *totals.of(info.name)) for info in await desk.queues()]
+
+
+@get("/api/job-queues/{queue:str}", tags=["queues"])
+async def get_queue(desk: TheDesk, figures: TheFigures, queue: QueueName) -> QueueEntry:
+    """One queue with its last hour."""
+    info = await desk.info(queue)
+    totals = await queue_totals(desk, queue)
+    now_ms = desk.now_ms()
+    minutes: list[int] = []
+    if figures.kept:
+        since_ms = now_ms - 59 * MINUTE_MS
+        rows = await figures.rows([queue], "minute", since_ms, now_ms + 1)
+        minutes = per_minute(rows[queue], since_ms, now_ms + 1)
+    view = views.queue_view(info, now_ms, *totals.of(queue))
+    return QueueEntry(**msgspec.structs.asdict(view), per_minute=minutes)
+
+
+@get("/api/job-queues/{queue:str}/counts", tags=["queues"])
+async def get_counts(desk: TheDesk, queue: QueueName) -> dict[str, int]:
+    """How many jobs are in each state."""
+    counts = await desk.queue(queue).get_job_counts()
+    return {state.value: count for state, count in counts.items()}
+
+
+@get("/api/job-queues/{queue:str}/jobs", tags=["queues"])
+async def list_queue_jobs(
+    desk: TheDesk,
+    queue: QueueName,
+    states: States = None,
+    cursor: Cursor = None,
+    limit: Limit = 100,
+    offset: Offset = 0,
+) -> Response[list[WireJob]]:
+    """Jobs of a queue as on the wire: those that wait, unless ``state`` says otherwise; oldest first."""
+    desk.queue(queue)
+    wanted = states or [JobState.WAITING]
+    infos = [info for info in await desk.queues() if info.name == queue]
+    listing = Listing(store=desk.store, search=Search(state=wanted), newest_first=False)
+    found = await listing.page([info.name for info in infos], cursor, limit, offset)
+    jobs = [views.wire_job(record, desk.mask) for record in found.records]
+    return answer(jobs, page_headers(found, counted(infos, wanted)))
+
+
+# --- add ---------------------------------------------------------------------------------------
+
+
+def _call_of(body: NewJobBody) -> tuple[str, Any]:
+    """Task and data of a job to add."""
+    if (body.task is msgspec.UNSET) == (body.class_ is msgspec.UNSET):
+        raise ConfigError("task", "given, either as task or as class")
+    task = body.class_ if isinstance(body.class_, str) else str(body.task)
+    args, kwargs = body.args, body.kwargs
+    if isinstance(args, msgspec.UnsetType) and isinstance(kwargs, msgspec.UnsetType):
+        return task, body.data
+    if body.data is not None:
+        raise ConfigError("data", "left out when args or kwargs are given")
+    if isinstance(kwargs, msgspec.UnsetType) or not kwargs:
+        return task, [] if isinstance(args, msgspec.UnsetType) else args
+    if not isinstance(args, msgspec.UnsetType) and args:
+        raise ConfigError("kwargs", "given without args (use data for both)")
+    return task, kwargs
+
+
+def _added(job: Job[Any]) -> Added:
+    outcome = job.outcome or AddOutcome.QUEUED
+    return Added(queue=job.queue_name, id=job.id, outcome=outcome.value, state=job.state)
+
+
+@post("/api/job-queues/{queue:str}/jobs", status_code=201, tags=["queues"])
+async def add_job(desk: TheDesk, request: Anyone, queue: QueueName, data: JSONBody[NewJobBody]) -> Added:
+    """Add one job."""
+    task, payload = _call_of(data)
+    added = _added(await desk.queue(queue).add(task, payload, **_options(data.options)))
+    note(request, queue=queue, task=task, id=added.id, outcome=added.outcome)
+    return added
+
+
+@post("/api/job-queues/{queue:str}/jobs/bulk", status_code=201, tags=["queues"])
+async def add_jobs(
+    desk: TheDesk,
+    request: Anyone,
+    queue: QueueName,
+    data: Annotated[list[NewJobBody], Body(min_items=1, max_items=MANY)],
+) -> AddedMany:
+    """Add up to 1,000 jobs in one atomic step."""
+    items = []
+    for body in data:
+        task, payload = _call_of(body)
+        items.append({**_options(body.options), "name": task, "data": payload})
+    refused: list[str] = []
+    try:
+        jobs = await desk.queue(queue).add_bulk(items)
+    except GroupFullError as exc:
+        jobs, refused = exc.added, exc.refused
+    note(request, queue=queue, added=len(jobs), refused=len(refused))
+    return AddedMany(jobs=[_added(job) for job in jobs], refused=refused)
+
+
+@post("/api/job-queues/{queue:str}/jobs/wait", status_code=200, tags=["queues"])
+async def add_and_wait(
+    desk: TheDesk, request: Anyone, queue: QueueName, data: JSONBody[WaitBody]
+) -> Response[WaitAnswer]:
+    """Add a job and wait for its end: request and response. 202: it was not finished in time, and goes on."""
+    task, payload = _call_of(data)
+    options = _options(data.options)
+    options.setdefault("result_ttl", max(data.timeout, 60))
+    job = await desk.queue(queue).add(task, payload, **options)
+    note(request, queue=queue, task=task, id=job.id)
+    try:
+        await job.wait_until_finished(data.timeout)
+    except WaitTimeoutError:
+        await job.refresh()
+    record = job.record
+    finished = record.state in FINISHED
+    last = views.last_error(record, desk.mask)
+    content = WaitAnswer(
+        queue=queue,
+        id=job.id,
+        state=record.state,
+        finished=finished,
+        result=desk.mask.hide(views.decoded(record.result_codec, record.result)),
+        error_class=last.error_class if last is not None else "",
+        error_message=last.message if last is not None else record.reason,
+    )
+    return Response(content, status_code=200 if finished else 202)
+
+
+def _options(given: dict[str, Any]) -> dict[str, Any]:
+    """Options of a job; the names that mean the call itself are not among them."""
+    for name in ("name", "data", "children", "then", "depends_on", "parent"):
+        if name in given:
+            raise ConfigError(f"options.{name}", "left out here (flows are added at /api/flows)")
+    return dict(given)
+
+
+# --- control -----------------------------------------------------------------------------------
+
+
+@post("/api/job-queues/{queue:str}/pause", status_code=204, tags=["queues"])
+async def pause_queue(desk: TheDesk, queue: QueueName) -> None:
+    """Give out no more jobs of this queue, on any worker."""
+    await desk.queue((await desk.info(queue)).name).pause()
+
+
+@post("/api/job-queues/{queue:str}/resume", status_code=204, tags=["queues"])
+async def resume_queue(desk: TheDesk, queue: QueueName) -> None:
+    """Undo pause."""
+    await desk.queue((await desk.info(queue)).name).resume()
+
+
+@post("/api/job-queues/{queue:str}/drain", status_code=200, tags=["queues"])
+async def drain_queue(
+    desk: TheDesk, request: Anyone, queue: QueueName, data: JSONBody[DrainBody | None] = None
+) -> Changed:
+    """Delete jobs that wait, 10,000 at most; with ``delayed`` also those that are due later."""
+    info = await desk.info(queue)
+    states = [JobState.WAITING, JobState.BLOCKED, JobState.PARKED]
+    if data is not None and data.delayed:
+        states += [JobState.SCHEDULED, JobState.RETRYING, JobState.SUSPENDED]
+    removed, more = 0, True
+    for _ in range(_DRAIN_STEPS):
+        purged = await desk.store.execute(rq.Purge(queue=info.name, states=states, limit=MANY))
+        removed += purged.count
+        more = purged.count >= MANY
+        if not more:
+            break
+    note(request, queue=queue, removed=removed)
+    return Changed(count=removed, more=more)
+
+
+@post("/api/job-queues/{queue:str}/clean", status_code=200, tags=["queues"])
+async def clean_queue(desk: TheDesk, request: Anyone, queue: QueueName, data: JSONBody[CleanBody]) -> Changed:
+    """Delete old jobs in some states, at most 1,000 in one call."""
+    info = await desk.info(queue)
+    if JobState.ACTIVE in data.states:
+        raise ApiError(422, "config", "active jobs cannot be cleaned", "Cancel them.")
+    cleaned = await desk.queue(info.name).clean(data.grace, data.limit, data.states)
+    note(request, queue=queue, removed=cleaned.count)
+    return Changed(count=cleaned.count, more=cleaned.count >= data.limit)
+
+
+HANDLERS = [
+    list_queues,
+    get_queue,
+    get_counts,
+    list_queue_jobs,
+    add_job,
+    add_jobs,
+    add_and_wait,
+    pause_queue,
+    resume_queue,
+    drain_queue,
+    clean_queue,
+]

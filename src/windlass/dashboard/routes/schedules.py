@@ -1,0 +1,154 @@
+"""Recurring schedules."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from litestar import Request, delete, get, post, put
+from litestar.params import JSONBody
+
+from windlass.core.schedules import next_slot
+from windlass.dashboard import views
+from windlass.dashboard.desk import Desk
+from windlass.dashboard.given import TheDesk
+from windlass.dashboard.guard import note
+from windlass.dashboard.params import OptionalQueue, PathText, QueueName, unescape
+from windlass.dashboard.problems import not_found
+from windlass.dashboard.shapes.changes import Added
+from windlass.dashboard.shapes.schedules import ScheduleBody, ScheduleEntry
+from windlass.errors import ConfigError
+from windlass.schedules import ScheduleInfo, list_schedules
+
+_UPCOMING = 5
+Anyone = Request[Any, Any, Any]
+
+
+def _entry(desk: Desk, info: ScheduleInfo) -> ScheduleEntry:
+    record = info.record
+    rule = record.rule
+    words = rule.cron or (
+        f"every {info.every:g} s" if info.every is not None else f"strategy {rule.strategy}"
+    )
+    template = record.template
+    data = views.decoded(template.codec, template.payload)
+    try:
+        data = views.plain(info.data)
+    except (ValueError, ConfigError):
+        pass
+    return ScheduleEntry(
+        queue=info.queue,
+        name=info.name,
+        task=info.task,
+        rule=words,
+        cron=info.cron,
+        every=info.every,
+        strategy=rule.strategy,
+        timezone=info.timezone,
+        paused=info.paused,
+        source=info.source,
+        next_ms=record.next_ms,
+        last_ms=record.last_ms,
+        last_job_id=record.last_job_id,
+        fired=record.fired,
+        skipped=record.skipped,
+        limit=record.limit,
+        start_ms=rule.start_ms,
+        end_ms=record.end_ms,
+        missed=record.missed,
+        overlap=record.overlap,
+        upcoming=_upcoming(desk, info),
+        data=desk.mask.hide(data),
+    )
+
+
+def _upcoming(desk: Desk, info: ScheduleInfo) -> list[int]:
+    """The next slots, as far as the rule can be computed here."""
+    record = info.record
+    slot = record.next_ms
+    found: list[int] = []
+    strategies = desk.app.schedule_strategies
+    while slot is not None and len(found) < _UPCOMING and (record.end_ms is None or slot <= record.end_ms):
+        found.append(slot)
+        if record.rule.strategy is not None and record.rule.strategy not in strategies:
+            break
+        slot = next_slot(record.rule, slot, grid_ms=slot, strategies=strategies)
+    return found
+
+
+@get("/api/schedules", tags=["schedules"])
+async def list_all(desk: TheDesk, queue: OptionalQueue = None) -> list[ScheduleEntry]:
+    """All schedules, by queue and name."""
+    if queue is not None:
+        desk.queue(queue)
+    found = await list_schedules(desk.store, queue=queue)
+    return [_entry(desk, info) for info in found if desk.settings.shows(info.queue)]
+
+
+async def _get(desk: Desk, queue: str, name: str) -> ScheduleInfo:
+    info = await desk.queue(queue).get_job_scheduler(name)
+    if info is None:
+        raise not_found(f"queue {queue!r} has no schedule {name!r}", "Look at /api/schedules.")
+    return info
+
+
+@get("/api/schedules/{queue:str}/{name:str}", tags=["schedules"])
+async def get_one(desk: TheDesk, queue: QueueName, name: PathText) -> ScheduleEntry:
+    """One schedule."""
+    return _entry(desk, await _get(desk, queue, unescape(name)))
+
+
+@put("/api/schedules/{queue:str}/{name:str}", tags=["schedules"])
+async def put_one(
+    desk: TheDesk, request: Anyone, queue: QueueName, name: PathText, data: JSONBody[ScheduleBody]
+) -> ScheduleEntry:
+    """Make or change a schedule. One whose rule stays the same keeps its next slot."""
+    real = unescape(name)
+    rule = {
+        key: value
+        for key, value in {
+            "cron": data.cron,
+            "every": data.every,
+            "timezone": data.timezone,
+            "start": data.start,
+            "end": data.end,
+            "limit": data.limit,
+            "missed": data.missed,
+            "overlap": data.overlap,
+        }.items()
+        if value is not None
+    }
+    template = {"name": data.task or real, "data": data.data, "opts": data.options}
+    info = await desk.queue(queue).upsert_job_scheduler(real, rule, template)
+    note(request, queue=queue, schedule=real)
+    return _entry(desk, info)
+
+
+@delete("/api/schedules/{queue:str}/{name:str}", status_code=204, tags=["schedules"])
+async def remove_one(desk: TheDesk, queue: QueueName, name: PathText) -> None:
+    """Forget a schedule; jobs that it made stay."""
+    real = unescape(name)
+    if not await desk.queue(queue).remove_job_scheduler(real):
+        raise not_found(f"queue {queue!r} has no schedule {real!r}", "Look at /api/schedules.")
+
+
+@post("/api/schedules/{queue:str}/{name:str}/pause", status_code=204, tags=["schedules"])
+async def pause_one(desk: TheDesk, queue: QueueName, name: PathText) -> None:
+    """Let its slots pass without a job."""
+    await desk.queue(queue).pause_job_scheduler(unescape(name))
+
+
+@post("/api/schedules/{queue:str}/{name:str}/resume", status_code=204, tags=["schedules"])
+async def resume_one(desk: TheDesk, queue: QueueName, name: PathText) -> None:
+    """Go on with the first slot from now on."""
+    await desk.queue(queue).resume_job_scheduler(unescape(name))
+
+
+@post("/api/schedules/{queue:str}/{name:str}/run", status_code=201, tags=["schedules"])
+async def run_one(desk: TheDesk, request: Anyone, queue: QueueName, name: PathText) -> Added:
+    """Add its job now, besides its slots."""
+    job = await desk.queue(queue).run_job_scheduler(unescape(name))
+    note(request, id=job.id)
+    return Added(queue=queue, id=job.id, outcome="queued", state=job.state)
+
+
+HANDLERS = [list_all, get_one, put_one, remove_one, pause_one, resume_one, run_one]

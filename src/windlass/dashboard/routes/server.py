@@ -1,0 +1,130 @@
+"""The server itself: session, audit log, OpenAPI document, probes, Prometheus."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import asdict
+from typing import Annotated, Any
+from urllib.parse import parse_qs, urlsplit
+
+from litestar import Request, Response, delete, get, post
+from litestar.openapi.datastructures import ResponseSpec
+from litestar.params import JSONBody, QueryParameter
+
+from windlass._version import __version__
+from windlass.backend import requests as rq
+from windlass.dashboard.desk import Desk
+from windlass.dashboard.given import TheDesk, TheGuard
+from windlass.dashboard.guard import identity_of
+from windlass.dashboard.params import Limit
+from windlass.dashboard.problems import ApiError
+from windlass.dashboard.prometheus import CONTENT_TYPE, render
+from windlass.dashboard.settings import Identity
+from windlass.dashboard.shapes.server import Audit, Health
+from windlass.dashboard.shapes.session import Session, SignIn
+from windlass.errors import StorageError
+
+Anyone = Request[Any, Any, Any]
+Skip = Annotated[str | None, QueryParameter(pattern=r"^[0-9]{1,6}$", description="From the page before.")]
+_PROBE_S = 5.0
+
+
+def _session(desk: Desk, identity: Identity | None) -> Session:
+    methods = desk.settings.methods
+    capabilities = asdict(desk.store.capabilities)
+    namespace = parse_qs(urlsplit(desk.app.url).query).get("namespace", [""])[0]
+    known = identity is not None
+    return Session(
+        authenticated=known,
+        user=identity.name if identity is not None else "",
+        role=identity.role if identity is not None else "none",
+        read_only=desk.settings.read_only or (identity is not None and identity.role != "operator"),
+        auth=methods,
+        version=__version__ if known else "",
+        backend=desk.store.name if known else "",
+        namespace=namespace if known else "",
+        capabilities=sorted(name for name, has in capabilities.items() if has) if known else [],
+        lake=known and desk.settings.lake is not None,
+        now_ms=desk.now_ms(),
+    )
+
+
+@get("/api/session", tags=["server"])
+async def get_session(desk: TheDesk, request: Anyone) -> Session:
+    """Who asks, and what they may do. Answers everybody; strangers learn only how to sign in."""
+    return _session(desk, identity_of(request.scope))
+
+
+@post("/api/session", status_code=200, tags=["server"])
+async def sign_in(
+    desk: TheDesk, guard: TheGuard, request: Anyone, data: JSONBody[SignIn]
+) -> Response[Session]:
+    """Sign in with a token or a password; answers with a session cookie."""
+    settings = desk.settings
+    identity = settings.by_token(data.token) if data.token else None
+    if identity is None and data.username:
+        identity = settings.by_password(data.username, data.password)
+    if identity is None:
+        guard.count_refusal(request.scope)
+        raise ApiError(401, "unauthenticated", "wrong token or password", "Check what you typed.")
+    guard.become(request.scope, identity)
+    return Response(_session(desk, identity), headers={"Set-Cookie": guard.cookie(request.scope, identity)})
+
+
+@delete("/api/session", status_code=204, tags=["server"])
+async def sign_out(guard: TheGuard, request: Anyone) -> Response[None]:
+    """Forget the session cookie."""
+    return Response(None, status_code=204, headers={"Set-Cookie": guard.cookie(request.scope, None)})
+
+
+@get("/api/audit", tags=["server"])
+async def get_audit(desk: TheDesk, cursor: Skip = None, limit: Limit = 100) -> Audit:
+    """Changes that were made or tried through this API, newest first."""
+    return await asyncio.to_thread(desk.audit.page, int(cursor or 0), limit)
+
+
+@get("/api/openapi.json", tags=["server"])
+async def get_openapi(request: Anyone) -> dict[str, Any]:
+    """This document: OpenAPI 3.1."""
+    from windlass.dashboard.openapi import document
+
+    return document()
+
+
+@get("/live", tags=["probes"])
+async def get_live(desk: TheDesk) -> Health:
+    """The server answers."""
+    return Health(live=True, ready=True, reason="", backend=desk.store.name)
+
+
+@get(
+    ["/ready", "/health"],
+    tags=["probes"],
+    responses={503: ResponseSpec(Health, description="The store does not answer")},
+)
+async def get_ready(desk: TheDesk) -> Response[Health]:
+    """The store answers; else 503 with the reason."""
+    reason = ""
+    try:
+        async with asyncio.timeout(_PROBE_S):
+            await desk.store.execute(rq.ListWorkers())
+    except StorageError as exc:
+        reason = str(exc)
+    except TimeoutError:
+        reason = f"the store did not answer within {_PROBE_S:g} s"
+    health = Health(live=True, ready=not reason, reason=reason, backend=desk.store.name)
+    return Response(health, status_code=503 if reason else 200)
+
+
+@get(
+    "/metrics",
+    tags=["probes"],
+    media_type=CONTENT_TYPE,
+    responses={200: ResponseSpec(str, media_type=CONTENT_TYPE, description="Prometheus text")},
+)
+async def get_prometheus(desk: TheDesk) -> Response[bytes]:
+    """Jobs by queue and state, lifetime totals by task and outcome, workers: for Prometheus."""
+    return Response(await render(desk), media_type=CONTENT_TYPE)
+
+
+HANDLERS = [get_session, sign_in, sign_out, get_audit, get_openapi, get_live, get_ready, get_prometheus]

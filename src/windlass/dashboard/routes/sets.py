@@ -1,0 +1,113 @@
+"""The seed's three sets: scheduled jobs, retries, dead jobs."""
+
+from __future__ import annotations
+
+from litestar import Response, delete, get, post
+
+from windlass.core.outcome import CancelResult
+from windlass.core.states import JobState
+from windlass.dashboard import views
+from windlass.dashboard.given import TheDesk
+from windlass.dashboard.lists import answer, page_of_state
+from windlass.dashboard.params import Cursor, JobId, Limit, Offset, OptionalQueue
+from windlass.dashboard.problems import ApiError
+from windlass.dashboard.wire import DeadJob, RetryJob, ScheduledJob
+
+KILLED = "killed"
+
+
+@get("/api/scheduled-jobs", tags=["scheduled jobs"])
+async def list_scheduled(
+    desk: TheDesk,
+    queue: OptionalQueue = None,
+    cursor: Cursor = None,
+    limit: Limit = 100,
+    offset: Offset = 0,
+) -> Response[list[ScheduledJob]]:
+    """Jobs that are due later, for their first run."""
+    records, headers = await page_of_state(desk, JobState.SCHEDULED, queue, cursor, limit, offset)
+    return answer([views.scheduled_job(record, desk.mask) for record in records], headers)
+
+
+@post("/api/scheduled-jobs/{jid:str}/trigger", status_code=204, tags=["scheduled jobs"])
+async def trigger_scheduled(desk: TheDesk, jid: JobId, queue: OptionalQueue = None) -> None:
+    """Run it now. It is not left in the list: it runs once."""
+    await (await desk.find(jid, [JobState.SCHEDULED], queue)).promote()
+
+
+@delete("/api/scheduled-jobs/{jid:str}", status_code=204, tags=["scheduled jobs"])
+async def delete_scheduled(desk: TheDesk, jid: JobId, queue: OptionalQueue = None) -> None:
+    """Delete it."""
+    await (await desk.find(jid, [JobState.SCHEDULED], queue)).remove()
+
+
+@get("/api/retries", tags=["retries"])
+async def list_retries(
+    desk: TheDesk,
+    queue: OptionalQueue = None,
+    cursor: Cursor = None,
+    limit: Limit = 100,
+    offset: Offset = 0,
+) -> Response[list[RetryJob]]:
+    """Jobs that failed and are due again."""
+    records, headers = await page_of_state(desk, JobState.RETRYING, queue, cursor, limit, offset)
+    return answer([views.retry_job(record, desk.mask) for record in records], headers)
+
+
+@post("/api/retries/{jid:str}/retry", status_code=204, tags=["retries"])
+async def retry_now(desk: TheDesk, jid: JobId, queue: OptionalQueue = None) -> None:
+    """Run it now instead of at its time."""
+    await (await desk.find(jid, [JobState.RETRYING], queue)).retry()
+
+
+@post("/api/retries/{jid:str}/kill", status_code=204, tags=["retries"])
+async def kill_retry(desk: TheDesk, jid: JobId, queue: OptionalQueue = None) -> None:
+    """End it for good: it becomes ``cancelled``, reason ``killed``, and can still be retried by hand."""
+    job = await desk.find(jid, [JobState.RETRYING], queue)
+    if await job.cancel(KILLED) is not CancelResult.CANCELLED:
+        raise ApiError(409, "moved_on", f"job {jid!r} is no longer waiting for a retry", "Look at the job.")
+
+
+@delete("/api/retries/{jid:str}", status_code=204, tags=["retries"])
+async def delete_retry(desk: TheDesk, jid: JobId, queue: OptionalQueue = None) -> None:
+    """Delete it."""
+    await (await desk.find(jid, [JobState.RETRYING], queue)).remove()
+
+
+@get("/api/dead-jobs", tags=["dead jobs"])
+async def list_dead(
+    desk: TheDesk,
+    queue: OptionalQueue = None,
+    cursor: Cursor = None,
+    limit: Limit = 100,
+    offset: Offset = 0,
+) -> Response[list[DeadJob]]:
+    """Jobs that failed for good."""
+    records, headers = await page_of_state(desk, JobState.FAILED, queue, cursor, limit, offset)
+    return answer([views.dead_job(record, desk.mask) for record in records], headers)
+
+
+@post("/api/dead-jobs/{jid:str}/retry", status_code=204, tags=["dead jobs"])
+async def retry_dead(desk: TheDesk, jid: JobId, queue: OptionalQueue = None) -> None:
+    """Run it again with all its attempts (retry_count 0). Its error history stays."""
+    await (await desk.find(jid, [JobState.FAILED], queue)).retry()
+
+
+@delete("/api/dead-jobs/{jid:str}", status_code=204, tags=["dead jobs"])
+async def delete_dead(desk: TheDesk, jid: JobId, queue: OptionalQueue = None) -> None:
+    """Delete it."""
+    await (await desk.find(jid, [JobState.FAILED], queue)).remove()
+
+
+HANDLERS = [
+    list_scheduled,
+    trigger_scheduled,
+    delete_scheduled,
+    list_retries,
+    retry_now,
+    kill_retry,
+    delete_retry,
+    list_dead,
+    retry_dead,
+    delete_dead,
+]

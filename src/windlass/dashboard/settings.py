@@ -1,0 +1,150 @@
+"""What a dashboard is told when it is made: who may come in, what they see, how much they may ask."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any, Literal
+
+from windlass.errors import ConfigError
+
+Role = Literal["operator", "reader"]
+ROLES: tuple[Role, ...] = ("operator", "reader")
+_TOKEN_CHARACTERS = 16
+_PASSWORD_CHARACTERS = 8
+
+#: Names of fields whose values are never shown unless the application says otherwise.
+DEFAULT_MASK = (
+    "*password*",
+    "*passwd*",
+    "*secret*",
+    "*token*",
+    "api_key",
+    "apikey",
+    "authorization",
+    "cookie",
+    "credit_card",
+    "private_key",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Who asks. ``operator`` may change things, ``reader`` may look."""
+
+    name: str
+    role: Role
+
+
+#: The application's own check: gets the ASGI scope; None refuses, a role or an ``Identity`` lets in.
+AuthHook = Callable[[Mapping[str, Any]], "Answer | Awaitable[Answer]"]
+Answer = Identity | Role | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerLimits:
+    """How much one server takes on. Rates are per client: the user if there is one, else the address."""
+
+    body_bytes: int = 4_194_304
+    query_bytes: int = 8_192
+    #: Requests: so many at once, and so many more each second.
+    burst: int = 200
+    per_second: float = 50.0
+    #: Changes.
+    change_burst: int = 100
+    changes_per_second: float = 20.0
+    #: Failed sign-ins, per address.
+    refusal_burst: int = 20
+    refusals_per_second: float = 0.2
+    #: Open event streams, of all clients and of one.
+    streams: int = 200
+    streams_per_client: int = 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """All that ``create_app`` was told, checked."""
+
+    operator_tokens: Mapping[str, str] = field(default_factory=dict)
+    reader_tokens: Mapping[str, str] = field(default_factory=dict)
+    users: Mapping[str, str] = field(default_factory=dict)
+    reader_users: Mapping[str, str] = field(default_factory=dict)
+    auth: AuthHook | None = None
+    read_only: bool = False
+    mask: tuple[str, ...] = DEFAULT_MASK
+    prefix: str = ""
+    lake: str | None = None
+    #: Names of queues that are shown and can be changed, with ``*`` and ``?``; None: all.
+    queues: tuple[str, ...] | None = None
+    allowed_hosts: tuple[str, ...] = ()
+    trusted_origins: tuple[str, ...] = ()
+    limits: ServerLimits = field(default_factory=ServerLimits)
+    audit_file: Path | None = None
+
+    def __post_init__(self) -> None:
+        for option in ("operator_tokens", "reader_tokens"):
+            for token in getattr(self, option).values():
+                if not isinstance(token, str) or len(token) < _TOKEN_CHARACTERS:
+                    raise ConfigError(option, f"texts of {_TOKEN_CHARACTERS} characters at least")
+        for option in ("users", "reader_users"):
+            for name, password in getattr(self, option).items():
+                if not name or ":" in name or len(password) < _PASSWORD_CHARACTERS:
+                    raise ConfigError(
+                        option, f"names without a colon, passwords of {_PASSWORD_CHARACTERS} characters"
+                    )
+        if self.prefix and (not self.prefix.startswith("/") or self.prefix.endswith("/")):
+            raise ConfigError("prefix", "empty, or a path such as /jobs", self.prefix)
+
+    @property
+    def methods(self) -> list[str]:
+        """How one can sign in; empty: nobody is asked, and only this machine is served."""
+        found = ["token"] if self.operator_tokens or self.reader_tokens else []
+        found += ["basic"] if self.users or self.reader_users else []
+        return found + (["hook"] if self.auth is not None else [])
+
+    def shows(self, queue: str) -> bool:
+        """Whether a queue is among those that this dashboard is about."""
+        return self.queues is None or any(fnmatchcase(queue, pattern) for pattern in self.queues)
+
+    def by_token(self, given: str) -> Identity | None:
+        """Whose token it is. Every known token is compared, whatever was found."""
+        found: Identity | None = None
+        for role, tokens in (("reader", self.reader_tokens), ("operator", self.operator_tokens)):
+            for name, token in tokens.items():
+                if _same(given, token):
+                    found = Identity(name, "operator" if role == "operator" else "reader")
+        return found
+
+    def by_password(self, name: str, password: str) -> Identity | None:
+        """The user of that name, if the password is theirs."""
+        known = self.users.get(name) or self.reader_users.get(name)
+        if not _same(password, known or "-"):
+            return None
+        return None if known is None else Identity(name, "operator" if name in self.users else "reader")
+
+    @property
+    def cookie_key(self) -> bytes:
+        """Signs sessions. Made of the secrets themselves: a changed secret ends all sessions."""
+        secrets = [*self.operator_tokens.items(), *self.reader_tokens.items()]
+        secrets += [*self.users.items(), *self.reader_users.items()]
+        text = "\n".join(f"{name}={secret}" for name, secret in sorted(secrets))
+        return hashlib.sha256(f"windlass session\n{text}".encode()).digest()
+
+
+def to_tokens(given: str | Sequence[str] | Mapping[str, str] | None, name: str) -> dict[str, str]:
+    """Tokens by the name under which the audit log shows them: one text, several, or a mapping."""
+    if given is None:
+        return {}
+    if isinstance(given, str):
+        return {name: given}
+    if isinstance(given, Mapping):
+        return dict(given)
+    return {f"{name}-{number}": token for number, token in enumerate(given, 1)}
+
+
+def _same(one: str, other: str) -> bool:
+    return hmac.compare_digest(one.encode("utf-8", "surrogatepass"), other.encode("utf-8", "surrogatepass"))

@@ -1,0 +1,1 @@
+"""What the API answers and takes, beside the seed's shapes (``wire``). Times are integer milliseconds UTC."""

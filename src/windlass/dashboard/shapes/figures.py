@@ -1,0 +1,107 @@
+"""Counts, rates and times."""
+
+from __future__ import annotations
+
+from windlass.dashboard.shapes.base import Body, Shape, TaskText
+from windlass.dashboard.wire import Queue
+
+
+class Day(Shape):
+    """One day (UTC)."""
+
+    date: str
+    processed: int
+    failed: int
+
+
+class Point(Shape):
+    """One window of time. Percentiles are null where nothing ran."""
+
+    start_ms: int
+    total: int
+    completed: int
+    failed: int
+    retried: int
+    wait_p50_ms: float | None
+    wait_p95_ms: float | None
+    wait_p99_ms: float | None
+    duration_avg_ms: float | None
+    duration_p50_ms: float | None
+    duration_p95_ms: float | None
+    duration_p99_ms: float | None
+
+
+class QueueEntry(Queue):
+    """A queue with its last hour."""
+
+    #: Runs per minute of the last hour, oldest first; empty where the store keeps no roll-ups.
+    per_minute: list[int]
+
+
+class Overview(Shape):
+    """The dashboard at a glance."""
+
+    now_ms: int
+    processed_today: int
+    failed_today: int
+    #: Lifetime totals of runs.
+    processed_total: int
+    failed_total: int
+    counts: dict[str, int]
+    queues: list[QueueEntry]
+    scheduled_count: int
+    retry_count: int
+    dead_count: int
+    active_processes: int
+    busy_workers: int
+    slots: int
+    #: The last 60 minutes, all queues together; the last 30 days. Empty where the store keeps no roll-ups.
+    minutes: list[Point]
+    days: list[Day]
+    #: The last hour as one.
+    hour: Point | None
+
+
+class Series(Shape):
+    """Figures over time. ``source`` tells where they come from: ``store`` or ``lake``."""
+
+    step: str
+    source: str
+    points: list[Point]
+
+
+class TaskSeries(Shape):
+    """One task over time."""
+
+    queue: str
+    task: str
+    points: list[Point]
+
+
+class Mark(Shape):
+    """Something people want to see beside the figures: a deploy, say."""
+
+    id: str
+    at_ms: int
+    label: str
+
+
+class MarkBody(Body):
+    """A mark to put now."""
+
+    label: TaskText
+
+
+class TaskEntry(Shape):
+    """A task that a queue has seen, with its lifetime totals by outcome."""
+
+    queue: str
+    task: str
+    totals: dict[str, int]
+
+
+class Usage(Shape):
+    """Lifetime totals: of all, and per queue, by outcome (``enqueued`` among them)."""
+
+    totals: dict[str, int]
+    queues: dict[str, dict[str, int]]

@@ -1,0 +1,56 @@
+"""Flows as graphs."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import msgspec
+
+from windlass.core.states import JobState
+from windlass.dashboard.shapes.base import Body, QueueText, Shape, TaskText
+
+
+class FlowNode(Shape):
+    """One job of a flow. ``gone``: its record was pruned or removed."""
+
+    queue: str
+    id: str
+    task: str
+    state: JobState
+    progress: Any
+    started_ms: int | None
+    finished_ms: int | None
+    duration_ms: int | None
+    gone: bool
+    #: It waits for more jobs than are shown.
+    truncated: bool
+
+
+class FlowEdge(Shape):
+    """``dependent`` waits for ``child``; both are numbers of ``nodes``."""
+
+    child: int
+    dependent: int
+    status: str
+    on_failure: str
+
+
+class Flow(Shape):
+    """A flow as a graph. ``root`` is the number of the job at its end, ``asked`` of the one asked for."""
+
+    root: int
+    asked: int
+    nodes: list[FlowNode]
+    edges: list[FlowEdge]
+    truncated: bool
+
+
+class FlowBody(Body):
+    """A tree of jobs: the parent runs after its children."""
+
+    task: TaskText
+    queue: QueueText
+    data: Any = None
+    options: dict[str, Any] = msgspec.field(default_factory=dict)
+    on_failure: Literal["fail", "ignore", "continue"] = "fail"
+    children: list[FlowBody] = msgspec.field(default_factory=list)

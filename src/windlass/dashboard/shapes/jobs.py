@@ -1,0 +1,167 @@
+"""Jobs in lists and one by one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from windlass.core.states import JobState
+from windlass.dashboard.shapes.base import Shape
+
+
+class LastError(Shape):
+    """The last error of a job."""
+
+    error_class: str
+    message: str
+    at_ms: int
+
+
+class Item(Shape):
+    """A job in a list."""
+
+    queue: str
+    id: str
+    task: str
+    state: JobState
+    priority: int
+    #: Number of the current, last or next run.
+    attempt: int
+    attempts: int
+    max_attempts: int
+    enqueued_ms: int
+    ready_ms: int | None
+    due_ms: int | None
+    started_ms: int | None
+    finished_ms: int | None
+    #: Between start and end of the last run.
+    duration_ms: int | None
+    worker: str | None
+    progress: Any
+    error: LastError | None
+    reason: str
+    tags: list[str]
+    group: str | None
+    schedule: str | None
+    #: A short text of the masked arguments.
+    args_preview: str
+
+
+class Items(Shape):
+    """One page of jobs. ``next_cursor`` null: that was all.
+
+    A page may hold fewer jobs than asked for and still have a next one. ``total`` comes from the counters;
+    it is null when the filter says more than states and queues.
+    """
+
+    items: list[Item]
+    next_cursor: str | None
+    total: int | None
+
+
+class ErrorEntry(Shape):
+    """One failed attempt."""
+
+    at_ms: int
+    attempt: int
+    error_class: str
+    message: str
+    traceback: str
+    fingerprint: str
+
+
+class EdgeEntry(Shape):
+    """A job that this one waits for, or that waits for it."""
+
+    queue: str
+    id: str
+    task: str
+    #: Null: the record is gone.
+    state: JobState | None
+    #: What the waiting one knows: ``open``, ``done``, ``failed``, ``ignored``.
+    status: str
+    on_failure: str
+
+
+class Detail(Item):
+    """Everything about one job."""
+
+    args: list[Any]
+    kwargs: dict[str, Any]
+    #: What ``queue.add`` was given.
+    data: Any
+    result: Any
+    has_result: bool
+    result_until_ms: int | None
+    errors: list[ErrorEntry]
+    options: dict[str, Any]
+    deliveries: int
+    stalls: int
+    manual_retries: int
+    expires_ms: int | None
+    lease_until_ms: int | None
+    cancel_reason: str | None
+    awaits: str | None
+    signals: list[str]
+    unique_key: str | None
+    trace: dict[str, str]
+    slot_ms: int | None
+    #: What this job waits for, and who waits for it (at most 1,000 of each).
+    children: list[EdgeEntry]
+    parents: list[EdgeEntry]
+    log_lines: int
+    #: What can be done with it in its state.
+    can: list[str]
+    #: Some values are hidden by the server's mask.
+    masked: bool
+
+
+class AttemptEntry(Shape):
+    """One run, or (``attempt`` 0) the end of a job without one."""
+
+    attempt: int
+    delivery: int
+    run_id: str
+    worker: str | None
+    ready_ms: int | None
+    started_ms: int | None
+    finished_ms: int | None
+    wait_ms: int | None
+    duration_ms: int | None
+    outcome: str
+    error_class: str | None
+    message: str
+
+
+class EventEntry(Shape):
+    """One entry of a queue's event log."""
+
+    id: int
+    at_ms: int
+    type: str
+    queue: str
+    job_id: str
+    task: str
+    data: dict[str, str | int | None]
+
+
+class Timeline(Shape):
+    """What happened to a job, as far as its store still knows. ``complete`` false: logs were trimmed."""
+
+    attempts: list[AttemptEntry]
+    events: list[EventEntry]
+    complete: bool
+
+
+class LogLine(Shape):
+    """One line; ``number`` counts from 0 among the lines that are kept."""
+
+    number: int
+    text: str
+
+
+class Logs(Shape):
+    """Log lines. Ask again with ``start`` = ``next`` for those that come."""
+
+    lines: list[LogLine]
+    next: int
+    total: int

@@ -1,0 +1,57 @@
+"""The server itself: audit, health, live figures."""
+
+from __future__ import annotations
+
+from windlass.dashboard.shapes.base import Shape
+from windlass.dashboard.wire import Queue
+
+
+class AuditEntry(Shape):
+    """One change that somebody made or tried to make through this API."""
+
+    id: int
+    at_ms: int
+    who: str
+    role: str
+    client: str
+    method: str
+    #: The route, such as ``POST /api/dead-jobs/{jid}/retry``, and the path as it was.
+    action: str
+    target: str
+    status: int
+    #: ``ok``, ``refused`` (4xx) or ``failed`` (5xx).
+    outcome: str
+    facts: dict[str, str | int | float | bool | None]
+
+
+class Audit(Shape):
+    """Newest first. ``next_cursor`` null: that was all that is kept."""
+
+    items: list[AuditEntry]
+    next_cursor: str | None
+
+
+class Health(Shape):
+    """``ready`` false: see ``reason``."""
+
+    live: bool
+    ready: bool
+    reason: str
+    backend: str
+
+
+class Tick(Shape):
+    """What ``/api/live`` tells about once a second."""
+
+    at_ms: int
+    counts: dict[str, int]
+    queues: list[Queue]
+    #: Since the tick before, per second.
+    enqueued_per_s: float
+    completed_per_s: float
+    failed_per_s: float
+    processed_total: int
+    failed_total: int
+    active_processes: int
+    busy_workers: int
+    slots: int

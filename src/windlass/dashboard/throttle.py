@@ -1,0 +1,36 @@
+"""How much each client may ask: token buckets, for a bounded number of clients."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+
+#: Clients that are remembered; the one that was silent longest is forgotten first.
+CLIENTS = 10_000
+
+
+class Buckets:
+    """One bucket per client: ``burst`` requests at once, ``per_second`` more."""
+
+    def __init__(self, burst: float, per_second: float, clients: int = CLIENTS) -> None:
+        self._burst = burst
+        self._per_ms = per_second / 1000
+        self._clients = clients
+        self._levels: OrderedDict[str, tuple[float, float]] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._levels)
+
+    def level(self, client: str, now_ms: float) -> float:
+        """How many requests the client has left."""
+        level, at_ms = self._levels.get(client, (self._burst, now_ms))
+        return min(self._burst, level + (now_ms - at_ms) * self._per_ms)
+
+    def take(self, client: str, now_ms: float) -> float:
+        """Count one request. 0: it is allowed; else how many milliseconds until the next one is."""
+        level = self.level(client, now_ms)
+        allowed = level >= 1
+        self._levels[client] = (level - 1 if allowed else level, now_ms)
+        self._levels.move_to_end(client)
+        while len(self._levels) > self._clients:
+            self._levels.popitem(last=False)
+        return 0.0 if allowed else (1 - level) / self._per_ms

@@ -1,0 +1,288 @@
+"""Records as the API shows them, masked."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from windlass.core.job import ErrorInfo, JobRecord, QueueInfo, WorkerInfo
+from windlass.core.states import DUE_LATER, FINISHED, JobState
+from windlass.dashboard.masking import Mask
+from windlass.dashboard.shapes import jobs as shapes
+from windlass.dashboard.wire import DeadJob, Process, Queue, RetryJob, RunningJob, ScheduledJob, WireJob
+from windlass.errors import ConfigError, SignatureError
+from windlass.payload import Call, unpack
+from windlass.serde import get_codec
+
+_PREVIEW = 200
+#: A message in a list; the job's own page has all of it.
+_MESSAGE = 500
+
+
+def plain(value: Any) -> Any:
+    """The value in types that JSON has; anything else as text."""
+    return msgspec.json.decode(msgspec.json.encode(value, enc_hook=str))
+
+
+def decoded(codec: str, data: bytes | None) -> Any:
+    """A stored value; bytes that cannot be read are shown as such."""
+    if data is None:
+        return None
+    try:
+        return plain(get_codec(codec).decode(data))
+    except (ValueError, TypeError, ConfigError, SignatureError):
+        return {"codec": codec, "base64": base64.b64encode(data).decode()}
+
+
+def call_of(record: JobRecord) -> Call | None:
+    """The arguments; None when the stored bytes are none."""
+    try:
+        return unpack(get_codec(record.codec).decode(record.payload))
+    except (ValueError, TypeError, ConfigError, SignatureError):
+        return None
+
+
+def preview(value: Any) -> str:
+    """A short text of a value."""
+    text = msgspec.json.encode(value, enc_hook=str).decode()
+    return text if len(text) <= _PREVIEW else f"{text[: _PREVIEW - 1]}…"
+
+
+def data_of(record: JobRecord, mask: Mask) -> Any:
+    """What was added, masked."""
+    call = call_of(record)
+    if call is None:
+        return mask.hide(decoded(record.codec, record.payload))
+    return mask.hide(plain(call.data))
+
+
+def last_error(record: JobRecord, mask: Mask) -> shapes.LastError | None:
+    if not record.errors:
+        return None
+    error = record.errors[-1]
+    return shapes.LastError(
+        error_class=error.error_class, message=mask.text(error.message[:_MESSAGE]), at_ms=error.at_ms
+    )
+
+
+def duration_of(record: JobRecord) -> int | None:
+    """How long the last run took, when it has ended."""
+    if record.started_ms is None or record.finished_ms is None:
+        return None
+    return max(record.finished_ms - record.started_ms, 0)
+
+
+def item_fields(record: JobRecord, mask: Mask) -> dict[str, Any]:
+    ran = record.state in (JobState.COMPLETED, JobState.ACTIVE)
+    return {
+        "queue": record.queue,
+        "id": record.id,
+        "task": record.task,
+        "state": record.state,
+        "priority": record.priority,
+        "attempt": record.attempts + 1 if ran or not record.attempts else record.attempts,
+        "attempts": record.attempts,
+        "max_attempts": record.options.max_attempts,
+        "enqueued_ms": record.enqueued_ms,
+        "ready_ms": record.ready_ms or None,
+        "due_ms": record.due_ms,
+        "started_ms": record.started_ms,
+        "finished_ms": record.finished_ms,
+        "duration_ms": duration_of(record),
+        "worker": record.worker,
+        "progress": mask.hide(decoded(record.result_codec, record.progress)),
+        "error": last_error(record, mask),
+        "reason": record.reason,
+        "tags": list(record.options.tags),
+        "group": record.options.group,
+        "schedule": record.options.schedule,
+        "args_preview": preview(data_of(record, mask)),
+    }
+
+
+def item(record: JobRecord, mask: Mask) -> shapes.Item:
+    """A job in a list."""
+    return shapes.Item(**item_fields(record, mask))
+
+
+def error_entry(error: ErrorInfo, mask: Mask) -> shapes.ErrorEntry:
+    return shapes.ErrorEntry(
+        at_ms=error.at_ms,
+        attempt=error.attempt,
+        error_class=error.error_class,
+        message=mask.text(error.message),
+        traceback=mask.text(error.traceback),
+        fingerprint=error.fingerprint,
+    )
+
+
+def actions_of(record: JobRecord) -> list[str]:
+    """What can be done with a job in its state."""
+    state = record.state
+    pending = state not in FINISHED and state is not JobState.ACTIVE
+    can: dict[str, bool] = {
+        "retry": state in FINISHED or state is JobState.RETRYING,
+        "trigger": state in DUE_LATER,
+        "kill": state is JobState.RETRYING,
+        "cancel": state not in FINISHED,
+        "delete": state is not JobState.ACTIVE,
+        "change": pending,
+        "signal": state not in FINISHED,
+        "again": state in FINISHED,
+    }
+    return [name for name, allowed in can.items() if allowed]
+
+
+def detail(
+    record: JobRecord,
+    mask: Mask,
+    *,
+    children: list[shapes.EdgeEntry],
+    parents: list[shapes.EdgeEntry],
+    log_lines: int,
+) -> shapes.Detail:
+    """Everything about one job."""
+    call = call_of(record)
+    args, kwargs = (plain(call.args), plain(call.kwargs)) if call is not None else ([], {})
+    shown_args, shown_kwargs = mask.hide(args) or [], mask.hide(kwargs) or {}
+    result = decoded(record.result_codec, record.result)
+    shown_result = mask.hide(result)
+    unique = record.options.unique
+    if mask.everything:
+        shown_args, shown_kwargs = [], {}
+    return shapes.Detail(
+        **item_fields(record, mask),
+        args=shown_args,
+        kwargs=shown_kwargs,
+        data=data_of(record, mask),
+        result=shown_result,
+        has_result=record.result is not None,
+        result_until_ms=record.result_until_ms,
+        errors=[error_entry(error, mask) for error in record.errors],
+        options=msgspec.to_builtins(record.options),
+        deliveries=record.deliveries,
+        stalls=record.stalls,
+        manual_retries=record.manual_retries,
+        expires_ms=record.expires_ms,
+        lease_until_ms=record.lease_until_ms,
+        cancel_reason=record.cancel_reason,
+        awaits=record.awaits,
+        signals=sorted(record.signals),
+        unique_key=unique.key if unique is not None else None,
+        trace=record.options.trace or {},
+        slot_ms=record.options.slot_ms,
+        children=children,
+        parents=parents,
+        log_lines=log_lines,
+        can=actions_of(record),
+        masked=(shown_args, shown_kwargs, shown_result) != (args, kwargs, result),
+    )
+
+
+# --- the wire's shapes -------------------------------------------------------------------------
+
+
+def seconds(ms: int | None) -> float:
+    return (ms or 0) / 1000
+
+
+def wire_job(record: JobRecord, mask: Mask) -> WireJob:
+    """A job as on the wire."""
+    call = call_of(record)
+    hidden = call is None or mask.everything
+    return WireJob(
+        jid=record.id,
+        class_=record.task,
+        args=[] if call is None or hidden else mask.hide(plain(call.args)),
+        kwargs={} if call is None or hidden else mask.hide(plain(call.kwargs)),
+        queue=record.queue,
+        retry=record.options.max_attempts - 1,
+        retry_count=record.attempts,
+        enqueued_at=seconds(record.enqueued_ms),
+        tags=list(record.options.tags),
+        priority=record.priority,
+        state=record.state.value,
+    )
+
+
+def scheduled_job(record: JobRecord, mask: Mask) -> ScheduledJob:
+    return ScheduledJob(jid=record.id, scheduled_at=seconds(record.due_ms), job=wire_job(record, mask))
+
+
+def retry_job(record: JobRecord, mask: Mask) -> RetryJob:
+    last = record.errors[-1] if record.errors else ErrorInfo()
+    return RetryJob(
+        jid=record.id,
+        retry_at=seconds(record.due_ms),
+        retry_count=record.attempts,
+        failed_at=seconds(last.at_ms) if last.at_ms else None,
+        error_message=mask.text(last.message),
+        error_class=last.error_class,
+        job=wire_job(record, mask),
+    )
+
+
+def dead_job(record: JobRecord, mask: Mask) -> DeadJob:
+    last = record.errors[-1] if record.errors else ErrorInfo()
+    return DeadJob(
+        jid=record.id,
+        died_at=seconds(record.finished_ms),
+        retry_count=record.attempts,
+        error_message=mask.text(last.message) or record.reason,
+        error_class=last.error_class,
+        backtrace=mask.text(last.traceback),
+        job=wire_job(record, mask),
+        reason=record.reason,
+    )
+
+
+def queue_view(info: QueueInfo, now_ms: int, processed: int, failed: int) -> Queue:
+    """A queue at a glance."""
+    latency_ms = 0 if info.oldest_ready_ms is None else max(now_ms - info.oldest_ready_ms, 0)
+    return Queue(
+        name=info.name,
+        paused=info.paused,
+        size=info.counts.get(JobState.WAITING.value, 0),
+        counts={state.value: info.counts.get(state.value, 0) for state in JobState},
+        latency_ms=latency_ms,
+        processed=processed,
+        failed=failed,
+    )
+
+
+def running_job(record: JobRecord, mask: Mask) -> RunningJob:
+    return RunningJob(
+        queue=record.queue,
+        id=record.id,
+        task=record.task,
+        started_ms=record.started_ms,
+        progress=mask.hide(decoded(record.result_codec, record.progress)),
+    )
+
+
+def process_view(info: WorkerInfo, running: list[RunningJob]) -> Process:
+    """A worker process."""
+    return Process(
+        identity=info.id,
+        hostname=info.hostname,
+        pid=info.pid,
+        tag=info.tag,
+        concurrency=info.concurrency,
+        busy=info.busy,
+        beat=seconds(info.beat_ms),
+        rss_kb=info.rss_kb,
+        queues=list(info.queues),
+        version=info.version,
+        started_ms=info.started_ms,
+        beat_ms=info.beat_ms,
+        quiet=info.quiet,
+        leader=info.leader,
+        command=None if info.command is None else info.command.action,
+        running=running,
+    )
+
+
+Render = Callable[[JobRecord, Mask], Any]

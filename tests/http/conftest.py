@@ -1,0 +1,58 @@
+"""The stores that the API is tested on. A further one is one more line of ``STORES``."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.backends.harnesses import HARNESSES
+from tests.backends.harnesses import make_harness as make_local
+from tests.backends.valkey.servers import make_harness as make_valkey
+from tests.http.support import Shop, api
+from windlass.testing.conformance import Harness
+from windlass.testing.conformance.stage import Stage
+
+#: By name: how to make a store for one test, and the service that it needs.
+STORES: dict[str, tuple[Callable[[Path], Harness], str | None]] = {
+    **{name: (lambda folder, name=name: make_local(name, folder), None) for name in HARNESSES},
+    "valkey": (lambda folder: make_valkey("valkey"), "valkey"),
+}
+
+
+def _parameter(name: str) -> Any:
+    service = STORES[name][1]
+    return pytest.param(name, marks=[pytest.mark.service(service)] if service is not None else [])
+
+
+@pytest.fixture(params=[_parameter(name) for name in STORES])
+async def harness(
+    request: pytest.FixtureRequest, tmp_path: Path, declare_missing: Callable[..., None]
+) -> AsyncIterator[Harness]:
+    """A fresh store of each backend."""
+    async with STORES[request.param][0](tmp_path) as started:
+        started.on_missing = declare_missing
+        yield started
+
+
+@pytest.fixture
+async def stage(harness: Harness) -> AsyncIterator[Stage]:
+    """An application on that store, under a clock that the test drives."""
+    async with Stage(harness) as stage:
+        yield stage
+
+
+@pytest.fixture
+async def shop(stage: Stage) -> Shop:
+    """Jobs in many states."""
+    return await Shop(stage).fill()
+
+
+@pytest.fixture
+async def client(stage: Stage) -> AsyncIterator[httpx.AsyncClient]:
+    """A client of its API."""
+    async with api(stage.app) as client:
+        yield client
