@@ -1,4 +1,4 @@
-"""How many jobs the other systems enqueue: enough to need several steps, more with an environment variable."""
+"""How many jobs the other systems enqueue: enough for several steps, or as the environment says."""
 
 from __future__ import annotations
 

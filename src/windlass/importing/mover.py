@@ -203,13 +203,8 @@ class Mover:
             options["run_at"] = job.due_ms / 1000
         if job.expires_ms is not None:
             options["expires_in"] = max((job.expires_ms - now_ms) / 1000, 0.001)
-        for name, value in (
-            ("max_attempts", job.max_attempts),
-            ("timeout", job.timeout_s),
-            ("backoff", job.backoff),
-        ):
-            if value is not None:
-                options[name] = value
+        said = {"max_attempts": job.max_attempts, "timeout": job.timeout_s, "backoff": job.backoff}
+        options |= {option: value for option, value in said.items() if value is not None}
         name = check_task_name(self._task_names.get(job.task, job.task))
         queue = self._app.queue(self._queue_names.get(job.queue, job.queue))
         task = self._app.tasks.get(name)

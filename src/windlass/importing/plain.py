@@ -2,8 +2,8 @@
 
 A pickle is a program: loading one from a queue runs whatever its writer liked. This unpickler can build
 numbers, texts, bytes, lists, tuples, dictionaries and sets, dates and times, ``Decimal`` and ``UUID``. The
-first name of anything else ends it, before that is imported. It is the slow one written in Python, on purpose: its
-memo is a dictionary, so a forged index cannot make it reserve memory.
+first name of anything else ends it, before that is imported. It is the slow one, written in Python, on
+purpose: its memo is a dictionary, so a forged index cannot make it reserve memory.
 """
 
 from __future__ import annotations
