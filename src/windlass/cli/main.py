@@ -12,16 +12,18 @@ from windlass._version import __version__
 
 
 class Entry(NamedTuple):
-    """A command in the list of commands; its code is the module of the same name."""
+    """A command in the list of commands; its code is the module of the same name, or ``module``."""
 
     section: str
     summary: str
+    module: str = ""
 
 
 COMMANDS = {
     "worker": Entry("Run", "Run the tasks of an app until told to stop."),
     "dashboard": Entry("Run", "Serve the HTTP API and the web pages."),
     "enqueue": Entry("Run", "Add a job, or a file full of jobs."),
+    "import": Entry("Run", "Move waiting jobs of Celery, RQ or BullMQ over.", "importer"),
     "queues": Entry("Look", "List the queues and how many jobs are in each state."),
     "jobs": Entry("Look", "List, search or export jobs."),
     "job": Entry("Look", "Show one job: timeline, arguments, errors, logs."),
@@ -53,7 +55,8 @@ class CommandTree(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in COMMANDS:
             return None
-        command: click.Command = importlib.import_module(f"windlass.cli.{cmd_name}").command
+        module = COMMANDS[cmd_name].module or cmd_name
+        command: click.Command = importlib.import_module(f"windlass.cli.{module}").command
         return command
 
     def resolve_command(

@@ -1,0 +1,178 @@
+"""``windlass import``: move the waiting jobs of another system over."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from windlass.cli.loading import load_app
+from windlass.cli.output import Column, Out
+from windlass.cli.store import StoreOptions, store_command
+
+if TYPE_CHECKING:
+    from windlass.app import Windlass
+    from windlass.importing import Report
+
+_SOURCES = ("celery", "rq", "bullmq")
+_COLUMNS = (
+    Column("queue"),
+    Column("becomes"),
+    Column("waiting", right=True),
+    Column("scheduled", right=True),
+    Column("added", right=True),
+    Column("known", right=True),
+    Column("gone", right=True),
+    Column("refused", right=True),
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options(StoreOptions):
+    """``mode`` is dry, copy or move."""
+
+    source: str
+    source_url: str
+    mode: str = "dry"
+    app_name: str | None = None
+    queues: tuple[str, ...] = ()
+    prefix: str = ""
+    queue_names: dict[str, str] = field(default_factory=dict)
+    task_names: dict[str, str] = field(default_factory=dict)
+
+    def target(self) -> Windlass:
+        """The app to add to: the one that was named, else one on the store."""
+        return self.app(create=True) if self.app_name is None else load_app(self.app_name, self.url)
+
+
+async def run(options: Options, out: Out) -> int:
+    """Look, or copy, or move; then tell what was found."""
+    from windlass.importing import Mode, Mover, open_reader
+    from windlass.importing.client import Client
+
+    client = Client(options.source_url)
+    try:
+        async with options.target() as app:
+            mover = Mover(
+                app,
+                client,
+                open_reader(options.source, client, options.prefix),
+                queues=options.queues,
+                queue_names=options.queue_names,
+                task_names=options.task_names,
+            )
+            mode = Mode(options.mode)
+            title = {"dry": "Looking", "copy": "Copying", "move": "Moving"}[mode.value]
+            with out.progress(title, await mover.size()) as advance:
+                report = await mover.run(mode, advance)
+    finally:
+        await client.close()
+    if out.as_json:
+        out.document(_document(report))
+    else:
+        _draw(report, out)
+    return 0
+
+
+def _document(report: Report) -> dict[str, Any]:
+    return {
+        "mode": report.mode.value,
+        "source": report.source,
+        **{
+            name: report.total(name) for name in ("waiting", "scheduled", "added", "known", "gone", "refused")
+        },
+        "resumed": report.resumed,
+        "queues": list(report.queues.values()),
+        "tasks": dict(report.tasks),
+        "refusals": [
+            {"task": task, "reason": reason, "count": count}
+            for (task, reason), count in report.refusals.most_common()
+        ],
+        "left": report.left,
+    }
+
+
+def _draw(report: Report, out: Out) -> None:
+    rows = [
+        [row.queue, row.target, *(f"{getattr(row, column.title):,}" for column in _COLUMNS[2:])]
+        for row in report.queues.values()
+    ]
+    out.table(_COLUMNS, rows)
+    out.text()
+    for (task, reason), count in report.refusals.most_common(20):
+        out.text(f"refused {count:,} of {task or 'an unknown task'}: {reason}", "yellow")
+    for what, count in report.left.items():
+        out.text(f"left alone: {count:,} {what}", "dim")
+    found = report.total("waiting") + report.total("scheduled")
+    match report.mode.value:
+        case "dry":
+            if report.resumed:
+                out.text(f"{report.resumed:,} jobs are held by an interrupted run: --confirm finishes it.")
+            out.text(f"{found:,} jobs can be moved; nothing was changed. --confirm moves them.", "bold")
+        case "copy":
+            known = report.total("known")
+            out.text(f"Copied {report.total('added'):,} jobs ({known:,} were here already).", "bold")
+            out.text("They are still in their old queue as well: --confirm takes them out of it.")
+        case _:
+            known = report.total("known")
+            resumed = f", {report.resumed:,} from an interrupted run" if report.resumed else ""
+            out.text(f"Moved {report.total('added'):,} jobs ({known:,} were here already{resumed}).", "bold")
+
+
+def _pairs(words: tuple[str, ...], option: str) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for word in words:
+        old, equals, new = word.partition("=")
+        if not old or not equals or not new:
+            raise click.BadParameter(f"write OLD=NEW, got {word!r}", param_hint=f"'{option}'")
+        found[old] = new
+    return found
+
+
+@store_command(
+    "import",
+    run,
+    examples="""
+windlass import celery redis://localhost:6379/0             look only: what would be moved
+windlass import celery redis://localhost:6379/0 --confirm   move it
+windlass import rq redis://localhost --queues default,mail --rename shop.send=shop.jobs.send
+windlass import bullmq redis://localhost --map-queue emails=mail --app shop.jobs:app
+""",
+)
+@click.argument("source", type=click.Choice(_SOURCES))
+@click.argument("source_url", metavar="SOURCE_URL")
+@click.option("--queues", "-q", metavar="A,B", help="Only these queues of the other system.")
+@click.option("--copy", is_flag=True, help="Add the jobs here and leave them there, too.")
+@click.option("--confirm", is_flag=True, help="Take the jobs out of their old queue and add them here.")
+@click.option("--rename", multiple=True, metavar="OLD=NEW", help="Another name for a task (repeatable).")
+@click.option("--map-queue", multiple=True, metavar="OLD=NEW", help="Another queue (repeatable).")
+@click.option("--app", "app_name", metavar="MODULE:APP", help="Give jobs the options of this app's tasks.")
+@click.option("--prefix", default="", help="What the other system's keys begin with, if not its default.")
+def command(
+    queues: str | None,
+    copy: bool,
+    confirm: bool,
+    rename: tuple[str, ...],
+    map_queue: tuple[str, ...],
+    **values: Any,
+) -> Options:
+    """Move the waiting and scheduled jobs of another system over.
+
+    SOURCE is celery (on Redis), rq or bullmq; SOURCE_URL is its Redis or Valkey. Without --copy or
+    --confirm nothing is changed: it tells what it found. With --confirm each job is taken from its old
+    queue, added here under an id derived from its old one, and only then deleted there; an interrupted
+    run is finished by the next.
+
+    Messages are never run: pickles are read only when they hold plain data. What cannot be moved
+    (other pickles, canvases, flows, jobs of schedulers) is counted, with the reason, and stays.
+    """
+    if copy and confirm:
+        raise click.UsageError("Choose one of --copy and --confirm.")
+    return Options(
+        mode="copy" if copy else "move" if confirm else "dry",
+        queues=tuple(filter(None, (queues or "").split(","))),
+        queue_names=_pairs(map_queue, "--map-queue"),
+        task_names=_pairs(rename, "--rename"),
+        **values,
+    )

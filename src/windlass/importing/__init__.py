@@ -1,0 +1,27 @@
+"""Moves waiting and scheduled jobs of other systems over: Celery, RQ and BullMQ, out of Redis or Valkey.
+
+A *reader* knows how one system stores its jobs: on which shelves (lists and sorted sets), and what an entry
+means. The *mover* walks the shelves, oldest first, and adds what it finds. Nothing of a message is ever run:
+pickles are read by an unpickler that knows plain data only (``plain``), everything else is JSON.
+
+What always holds: a dry run changes nothing; a message that cannot be moved stays where it is and is counted
+with its reason; a message is first taken from its shelf into a holding hash, then added, then let go, so a
+crash at any point loses nothing, and the next run goes on; ids are derived, so nothing is added twice.
+"""
+
+from windlass.importing.model import ForeignJob, Found, Refusal, Shelf
+from windlass.importing.mover import Mode, Mover, Report, ShelfReport
+from windlass.importing.readers import READERS, open_reader
+
+__all__ = [
+    "READERS",
+    "ForeignJob",
+    "Found",
+    "Mode",
+    "Mover",
+    "Refusal",
+    "Report",
+    "Shelf",
+    "ShelfReport",
+    "open_reader",
+]

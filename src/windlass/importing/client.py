@@ -1,0 +1,126 @@
+"""The few questions that readers ask a Redis or Valkey server, and the one step that takes entries away."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from windlass.errors import ConfigError, StorageError
+from windlass.importing.model import Kind, Shelf
+
+#: Removes entries from a shelf and writes each that was still there into the holding hash, in one step.
+_TAKE = """
+local taken = {}
+for at = 4, #ARGV, 3 do
+  local removed
+  if ARGV[1] == 'list' then
+    removed = redis.call('LREM', KEYS[1], ARGV[2], ARGV[at])
+  else
+    removed = redis.call('ZREM', KEYS[1], ARGV[at])
+  end
+  if removed == 1 then
+    redis.call('HSET', KEYS[2], ARGV[at + 1], ARGV[at + 2])
+  end
+  taken[#taken + 1] = removed
+end
+return taken
+"""
+
+
+class Client:
+    """A connection to the server of the other system."""
+
+    def __init__(self, url: str) -> None:
+        try:
+            from redis import asyncio as redis
+            from redis.exceptions import RedisError
+        except ImportError as exc:
+            raise ConfigError("import", "used with a Redis client: pip install 'windlass[valkey]'") from exc
+        self._errors: type[Exception] = RedisError
+        given = url.replace("valkey://", "redis://", 1).replace("valkeys://", "rediss://", 1)
+        try:
+            self._redis: Any = redis.Redis.from_url(given, socket_timeout=30, socket_connect_timeout=5)
+        except ValueError as exc:
+            raise ConfigError("source", "a URL like redis://localhost:6379/0", url) from exc
+
+    async def close(self) -> None:
+        """Let the connection go."""
+        await self._redis.aclose()
+
+    async def _ask(self, question: Any) -> Any:
+        try:
+            return await question
+        except (self._errors, OSError) as exc:
+            raise StorageError(f"the server to import from did not answer: {exc}; check its URL") from exc
+
+    async def scan(self, pattern: str) -> list[bytes]:
+        """Keys that match, each once."""
+
+        async def walk() -> list[bytes]:
+            return sorted({key async for key in self._redis.scan_iter(match=pattern, count=1_000)})
+
+        found: list[bytes] = await self._ask(walk())
+        return found
+
+    async def members(self, key: str) -> list[bytes]:
+        """The members of a set."""
+        return sorted(await self._ask(self._redis.smembers(key)))
+
+    async def hash_size(self, key: str) -> int:
+        """How many fields a hash has."""
+        return int(await self._ask(self._redis.hlen(key)))
+
+    async def size(self, key: str | bytes, kind: Kind | str) -> int:
+        """How many entries a list or sorted set has."""
+        verb = self._redis.llen if kind == "list" else self._redis.zcard
+        return int(await self._ask(verb(key)))
+
+    async def window(self, shelf: Shelf, skip: int, count: int) -> list[tuple[bytes, float]]:
+        """Entries of a shelf, oldest first, past the first ``skip``; with their scores (0 on a list)."""
+        if shelf.kind == "zset":
+            pairs = await self._ask(self._redis.zrange(shelf.key, skip, skip + count - 1, withscores=True))
+            return [(member, float(score)) for member, score in pairs]
+        if shelf.oldest == "left":
+            found = await self._ask(self._redis.lrange(shelf.key, skip, skip + count - 1))
+        else:
+            found = await self._ask(self._redis.lrange(shelf.key, -skip - count, -skip - 1))
+            found = found[::-1]
+        return [(member, 0.0) for member in found]
+
+    async def hashes(self, keys: Sequence[str]) -> list[dict[bytes, bytes]]:
+        """Many hashes in one round trip."""
+        pipe = self._redis.pipeline(transaction=False)
+        for key in keys:
+            pipe.hgetall(key)
+        found: list[dict[bytes, bytes]] = await self._ask(pipe.execute())
+        return found
+
+    async def take(self, shelf: Shelf, holding: str, items: Sequence[tuple[bytes, str, bytes]]) -> list[bool]:
+        """Move entries (member, id, text) from the shelf to the hash; False where somebody was quicker."""
+        words: list[Any] = [shelf.kind, -1 if shelf.oldest == "right" else 1, ""]
+        for item in items:
+            words += item
+        answer = await self._ask(self._redis.eval(_TAKE, 2, shelf.key, holding, *words))
+        return [bool(one) for one in answer]
+
+    async def held(self, holding: str, count: int) -> list[tuple[bytes, bytes]]:
+        """Some entries of the holding hash."""
+
+        async def walk() -> list[tuple[bytes, bytes]]:
+            found: list[tuple[bytes, bytes]] = []
+            async for pair in self._redis.hscan_iter(holding, count=count):
+                found.append(pair)
+                if len(found) >= count:
+                    break
+            return found
+
+        answer: list[tuple[bytes, bytes]] = await self._ask(walk())
+        return answer
+
+    async def let_go(self, holding: str, ids: Sequence[str], keys: Sequence[str]) -> None:
+        """Forget held entries, and the keys that went with them."""
+        pipe = self._redis.pipeline(transaction=True)
+        pipe.hdel(holding, *ids)
+        if keys:
+            pipe.unlink(*keys)
+        await self._ask(pipe.execute())

@@ -1,0 +1,90 @@
+"""What readers and the mover exchange."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
+
+import msgspec
+
+Kind = Literal["list", "zset"]
+
+
+@dataclass(frozen=True, slots=True)
+class Shelf:
+    """A key that holds entries of one queue. Lists are read from their ``oldest`` end."""
+
+    queue: str
+    key: bytes
+    kind: Kind
+    oldest: Literal["left", "right"] = "left"
+    #: Entries are due later.
+    later: bool = False
+
+
+class ForeignJob(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """A job of another system, in our words. Also what the holding hash keeps, as JSON."""
+
+    source: str
+    #: Its id there.
+    id: str
+    queue: str
+    task: str
+    #: A call's arguments; or ``data`` as ``queue.add`` takes it.
+    args: list[Any] = []
+    kwargs: dict[str, Any] = {}
+    data: Any = None
+    #: Whether ``data`` counts, not ``args`` and ``kwargs``.
+    plain: bool = False
+    due_ms: int | None = None
+    expires_ms: int | None = None
+    priority: int = 0
+    max_attempts: int | None = None
+    timeout_s: float | None = None
+    backoff: dict[str, Any] | None = None
+    #: Keys that go with the entry once it was added.
+    keys: list[str] = []
+
+    @property
+    def job_id(self) -> str:
+        """The id that it gets here: the same for the same message, always."""
+        if re.fullmatch(r"[A-Za-z0-9._-]{1,200}", self.id):
+            return f"{self.source}-{self.id}"
+        return f"{self.source}-{hashlib.sha256(self.id.encode()).hexdigest()[:32]}"
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """An entry that cannot be moved, and why. ``task`` and ``id`` as far as they are known."""
+
+    reason: str
+    task: str = ""
+    id: str = ""
+
+
+Found = ForeignJob | Refusal
+
+
+class Unreadable(ValueError):
+    """A message that a reader cannot understand; the text says why."""
+
+
+class Reader(Protocol):
+    """Knows how one system keeps its jobs."""
+
+    source: str
+
+    async def shelves(self) -> list[Shelf]:
+        """Every shelf, those that are taken first first."""
+        ...
+
+    async def read(self, shelf: Shelf, entries: Sequence[tuple[bytes, float]]) -> list[Found]:
+        """What the entries (each with its score, 0 on a list) of a shelf mean, in order."""
+        ...
+
+    async def left(self) -> dict[str, int]:
+        """What is there besides waiting and scheduled jobs and stays where it is, in words and numbers."""
+        ...

@@ -1,0 +1,59 @@
+"""Reads pickles that hold plain data, and no others.
+
+A pickle is a program: loading one from a queue runs whatever its writer liked. This unpickler can build
+numbers, texts, bytes, lists, tuples, dictionaries and sets, dates and times, ``Decimal`` and ``UUID``. The
+first name of anything else ends it, before that is imported. It is the slow one, written in Python, on
+purpose: its memo is a dictionary, so a forged index cannot make it reserve memory.
+"""
+
+from __future__ import annotations
+
+import io
+import pickle
+from collections import OrderedDict
+from datetime import date, datetime, time, timedelta, timezone
+from decimal import Decimal
+from typing import Any
+from uuid import UUID, SafeUUID
+
+from windlass.importing.model import Unreadable
+
+#: Larger pickles are refused.
+MOST_BYTES = 16 * 1024 * 1024
+
+_ADMITTED: dict[tuple[str, str], Any] = {
+    ("builtins", "set"): set,
+    ("builtins", "frozenset"): frozenset,
+    ("collections", "OrderedDict"): OrderedDict,
+    ("datetime", "date"): date,
+    ("datetime", "datetime"): datetime,
+    ("datetime", "time"): time,
+    ("datetime", "timedelta"): timedelta,
+    ("datetime", "timezone"): timezone,
+    ("decimal", "Decimal"): Decimal,
+    ("uuid", "SafeUUID"): SafeUUID,
+    ("uuid", "UUID"): UUID,
+}
+
+
+class _PlainUnpickler(pickle._Unpickler):
+    def find_class(self, module: str, name: str) -> Any:
+        try:
+            return _ADMITTED[module, name]
+        except KeyError:
+            raise Unreadable(f"its pickle names {module}.{name}, which is not plain data") from None
+
+    def persistent_load(self, pid: Any) -> Any:
+        raise Unreadable("its pickle refers to an object outside of it")
+
+
+def load_plain(data: bytes) -> Any:
+    """The value of a pickle of plain data; ``Unreadable`` for any other."""
+    if len(data) > MOST_BYTES:
+        raise Unreadable(f"its pickle has {len(data)} bytes, over the limit of {MOST_BYTES}")
+    try:
+        return _PlainUnpickler(io.BytesIO(data)).load()
+    except Unreadable:
+        raise
+    except Exception as exc:  # a damaged pickle can fail in any way
+        raise Unreadable(f"its pickle is damaged ({type(exc).__name__})") from exc

@@ -1,0 +1,113 @@
+"""RQ: ids in lists (oldest left) and, for scheduled jobs, in sorted sets by second; a hash per job.
+
+A job's call is a tuple (function, instance, args, kwargs), pickled unless the project chose JSON.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from windlass.importing.client import Client
+from windlass.importing.model import ForeignJob, Found, Refusal, Shelf, Unreadable
+from windlass.importing.plain import load_plain
+
+
+class RqReader:
+    """Reads what RQ's producers and schedulers left in Redis."""
+
+    source = "rq"
+
+    def __init__(self, client: Client, prefix: str = "") -> None:
+        self._client = client
+        self._prefix = prefix or "rq:"
+
+    async def shelves(self) -> list[Shelf]:
+        start = f"{self._prefix}queue:"
+        names = sorted(
+            key.decode().removeprefix(start) for key in await self._client.members(f"{self._prefix}queues")
+        )
+        waiting = [Shelf(name, f"{start}{name}".encode(), "list") for name in names]
+        later = [
+            Shelf(name, f"{self._prefix}scheduled:{name}".encode(), "zset", later=True) for name in names
+        ]
+        return waiting + later
+
+    async def read(self, shelf: Shelf, entries: Sequence[tuple[bytes, float]]) -> list[Found]:
+        keys = [f"{self._prefix}job:{job_id.decode()}" for job_id, _ in entries]
+        records = await self._client.hashes(keys)
+        return [
+            _read(shelf, job_id.decode(), score, key, record)
+            for (job_id, score), key, record in zip(entries, keys, records, strict=True)
+        ]
+
+    async def left(self) -> dict[str, int]:
+        found = {"that wait for other jobs (deferred)": 0, "that run (started)": 0}
+        for shelf in await self.shelves():
+            if shelf.later:
+                found["that wait for other jobs (deferred)"] += await self._client.size(
+                    f"{self._prefix}deferred:{shelf.queue}", "zset"
+                )
+                found["that run (started)"] += await self._client.size(
+                    f"{self._prefix}wip:{shelf.queue}", "zset"
+                )
+        return {what: count for what, count in found.items() if count}
+
+
+def _read(shelf: Shelf, job_id: str, score: float, key: str, record: dict[bytes, bytes]) -> Found:
+    if not record:
+        return Refusal("its record is gone: RQ itself would drop it", "", job_id)
+    task = ""
+    try:
+        task, instance, args, kwargs = _call(record[b"data"])
+        if instance is not None:
+            raise Unreadable("it calls a method of a stored object")
+        if record.get(b"dependency_ids"):
+            raise Unreadable("it waits for other jobs: let RQ finish them")
+        left = record.get(b"retries_left")
+        return ForeignJob(
+            source="rq",
+            id=job_id,
+            queue=shelf.queue,
+            task=str(task),
+            args=list(args),
+            kwargs=dict(kwargs),
+            due_ms=round(score * 1000) if shelf.later else None,
+            max_attempts=int(left) + 1 if left else 1,
+            backoff=_backoff(record.get(b"retry_intervals")),
+            timeout_s=_timeout(record.get(b"timeout")),
+            keys=[key, f"{key}:dependents"],
+        )
+    except Unreadable as exc:
+        return Refusal(str(exc), str(task), job_id)
+    except (KeyError, TypeError, ValueError, zlib.error) as exc:
+        return Refusal(f"it is not a job of RQ ({type(exc).__name__}: {exc})", str(task), job_id)
+
+
+def _call(data: bytes) -> Any:
+    """(function, instance, args, kwargs) of a job's data."""
+    try:
+        data = zlib.decompress(data)
+    except zlib.error:
+        pass  # releases before 0.12 did not compress
+    try:
+        found = msgspec.json.decode(data)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        found = load_plain(data)
+    if not isinstance(found, (list, tuple)) or len(found) != 4:
+        raise Unreadable("its data is not a call")
+    return found
+
+
+def _backoff(intervals: bytes | None) -> dict[str, Any] | None:
+    """RQ takes one pause after the other; we keep the first as a fixed one."""
+    given = msgspec.json.decode(intervals) if intervals else []
+    return {"type": "fixed", "delay": given[0], "jitter": 0} if given and given[0] else None
+
+
+def _timeout(text: bytes | None) -> float | None:
+    seconds = float(text) if text else 0
+    return seconds if seconds > 0 else None
