@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from windlass.testing.conformance.stage import Stage
 
 #: By name: how to make a store for one test, and the service that it needs.
 STORES: dict[str, tuple[Callable[[Path], Harness], str | None]] = {
-    **{name: (lambda folder, name=name: make_local(name, folder), None) for name in HARNESSES},
+    **{name: (partial(make_local, name), None) for name in HARNESSES},
     "valkey": (lambda folder: make_valkey("valkey"), "valkey"),
 }
 

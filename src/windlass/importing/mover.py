@@ -20,7 +20,7 @@ from windlass.errors import ConfigError
 from windlass.importing.client import Client
 from windlass.importing.model import ForeignJob, Found, Reader, Refusal, Shelf
 from windlass.payload import pack_call, pack_data
-from windlass.queue import Plan
+from windlass.plan import Plan
 
 #: Entries per step.
 WINDOW = 500
