@@ -201,3 +201,27 @@ async def test_replies_lost_after_the_commit_itself(tmp_path: Path) -> None:
                     ids += await scene.add(3)
                 await until(lambda: _completed(scene, len(ids)), "all are settled")
         await scene.check(ids)
+
+
+async def test_a_worker_whose_store_was_out_of_reach_at_its_start_can_be_started_again(
+    tmp_path: Path,
+) -> None:
+    folder = tmp_path / "not there yet"
+    app = Windlass(f"sqlite:///{folder / 'jobs.db'}")
+    done = asyncio.Event()
+
+    async def handle(job: Job[Any]) -> None:
+        done.set()
+
+    worker = Worker("q", handle, url_or_app=app)
+    with pytest.raises(StorageError):
+        await worker.start()
+    folder.mkdir()
+    await worker.start()
+    try:
+        await app.queue("q").add("t")
+        async with asyncio.timeout(20):
+            await done.wait()
+    finally:
+        await worker.close()
+        await app.close()

@@ -194,8 +194,12 @@ class Worker:
         self._state = "running"
         self._loop = asyncio.get_running_loop()
         store = self.app.store
-        await store.open()
-        await self._set_limits()
+        try:
+            await store.open()
+            await self._set_limits()
+        except BaseException:
+            self._state = "new"  # nothing has begun: it may be started again
+            raise
         await self._open_resources()
         self._listener = await store.listen(self._topics())
         self._idle = asyncio.Event()

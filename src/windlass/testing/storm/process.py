@@ -1,0 +1,80 @@
+"""One actor in a process of its own: ``python -m windlass.testing.storm.process ROLE.json``.
+
+SIGTERM ends it well. SIGUSR1 arms a freeze: it stops itself (SIGSTOP) at the next point at which it holds no
+transaction of the store open. SIGUSR2 loses the next replies. It ends by itself when whoever started it is
+gone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+import sys
+from pathlib import Path
+
+import msgspec
+
+from windlass.core.probe import Probe, install
+from windlass.testing.faults import stop
+from windlass.testing.storm import mutants
+from windlass.testing.storm.actors import Actor, Role
+from windlass.testing.storm.skew import Skew
+from windlass.testing.storm.witness import LOST_REPLIES
+
+#: Points at which a worker stops itself, the first that comes: behind a commit, or behind a claim.
+FREEZE_POINTS = ("sqlite.committed", "worker.claimed")
+
+
+def _freeze_soon(points: tuple[str, ...]) -> None:
+    probe = Probe()
+
+    def freeze(point: str, facts: dict[str, object]) -> None:
+        install(None)
+        stop(point, facts)
+
+    for point in points:
+        probe.arm(point, freeze)
+    install(probe)
+
+
+async def _serve(role: Role) -> None:
+    actor = Actor(role)
+    loop = asyncio.get_running_loop()
+    loop.add_signal_handler(signal.SIGTERM, actor.stop)
+    points = FREEZE_POINTS[:1] if role.url.startswith("sqlite") else FREEZE_POINTS[1:]
+    loop.add_signal_handler(signal.SIGUSR1, _freeze_soon, points)
+    loop.add_signal_handler(signal.SIGUSR2, _lose, actor)
+    watch = asyncio.create_task(_die_with(os.getppid()))
+    try:
+        await actor.run()
+    finally:
+        watch.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await watch
+
+
+def _lose(actor: Actor) -> None:
+    actor.switches.lose += LOST_REPLIES
+
+
+async def _die_with(parent: int) -> None:
+    while True:
+        await asyncio.sleep(1)
+        if os.getppid() != parent:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+def main() -> None:
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)  # a full disk is an error, not the end
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    role = msgspec.json.decode(Path(sys.argv[1]).read_bytes(), type=Role)
+    Skew(Path(role.directory) / "skew").install()
+    mutants.install(role.settings.mutant)
+    asyncio.run(_serve(role))
+
+
+if __name__ == "__main__":
+    main()

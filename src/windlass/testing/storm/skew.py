@@ -1,0 +1,51 @@
+"""A wall clock that can be made to jump, in every process of a storm at once.
+
+The offset stands in a file that all processes map. ``install`` adds it to the machine's wall clock as the
+package sees it; durations (the monotonic clock) are not touched, as when somebody sets the time of a machine.
+"""
+
+from __future__ import annotations
+
+import mmap
+from collections.abc import Callable
+from pathlib import Path
+
+from windlass.core.clock import SYSTEM_CLOCK, SystemClock
+
+_honest_now_ms = SystemClock.now_ms
+
+
+class Skew:
+    """The offset in a file, in milliseconds."""
+
+    def __init__(self, path: Path) -> None:
+        if not path.exists():
+            path.write_bytes(bytes(8))
+        with path.open("r+b") as file:
+            self._memory = mmap.mmap(file.fileno(), 8)
+
+    @property
+    def offset_ms(self) -> int:
+        return int.from_bytes(self._memory[:8], "little", signed=True)
+
+    @offset_ms.setter
+    def offset_ms(self, value: int) -> None:
+        self._memory[:8] = value.to_bytes(8, "little", signed=True)
+
+    def install(self) -> Callable[[], None]:
+        """Let this process's wall clock be off by the offset; returns what undoes it."""
+
+        def now_ms(clock: SystemClock) -> int:
+            return _honest_now_ms(clock) + self.offset_ms
+
+        SystemClock.now_ms = now_ms  # type: ignore[method-assign, assignment]
+
+        def undo() -> None:
+            SystemClock.now_ms = _honest_now_ms  # type: ignore[method-assign]
+
+        return undo
+
+
+def store_ms(clock: str) -> int:
+    """About what the clock of the store says: the node's as this process sees it, or the server's own."""
+    return SYSTEM_CLOCK.now_ms() if clock == "node" else _honest_now_ms(SYSTEM_CLOCK)

