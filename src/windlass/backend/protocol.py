@@ -7,7 +7,7 @@ clocks, telemetry, time limits and injected faults are each written once, around
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
 from windlass.backend.capabilities import Capabilities
 from windlass.backend.requests import Added, Request
@@ -83,4 +83,13 @@ class TransactionalBackend(Protocol):
 
     def settle_in_transaction(self, connection: Any, items: list[Settlement]) -> list[Settled]:
         """End attempts inside the open transaction of the caller's own ``connection``."""
+        ...
+
+
+@runtime_checkable
+class ServedBackend(Protocol):
+    """A backend behind a server, whose settings decide about durability."""
+
+    async def server_settings(self) -> list[dict[str, str]]:
+        """For each server its address as ``server``, and what it says about persistence and memory."""
         ...

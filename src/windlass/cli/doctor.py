@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from windlass.cli.checks import CHECKS, Finding, Patient, many, problem
+from windlass.cli.deployment import DEPLOYMENT_CHECKS
 from windlass.cli.output import Out, styled
 from windlass.cli.store import StoreOptions, store_command
 from windlass.cli.views import now_ms
@@ -42,7 +43,7 @@ async def examine(options: Options) -> list[Finding]:
     try:
         async with options.app() as app:
             patient = Patient(app, options.deep, now_ms(), await app.queues(), await app.workers())
-            for check in CHECKS:
+            for check in (*CHECKS, *DEPLOYMENT_CHECKS):
                 findings += [finding async for finding in check(patient)]
     except WindlassError as exc:
         findings.append(problem(f"the store cannot be used: {exc}"))
@@ -80,8 +81,9 @@ windlass doctor --strict --json                     for monitoring
 def command(**values: Any) -> Options:
     """Look for problems and say what to do about each.
 
-    Exit code 1 when something is wrong: the store cannot be used, jobs wait without a worker, jobs
-    lost their worker and were not taken back. Warnings (failed jobs, paused queues, mixed versions)
-    do not change the exit code unless --strict.
+    Exit code 1 when something is wrong: the store cannot be used or would lose jobs (no persistence,
+    eviction), clocks are far apart, jobs wait without a worker, jobs lost their worker and were not
+    taken back. Warnings (failed jobs, paused queues, mixed versions, unbounded retention) do not
+    change the exit code unless --strict.
     """
     return Options(**values)

@@ -23,10 +23,12 @@ COMMANDS = {
     "worker": Entry("Run", "Run the tasks of an app until told to stop."),
     "dashboard": Entry("Run", "Serve the HTTP API and the web pages."),
     "enqueue": Entry("Run", "Add a job, or a file full of jobs."),
+    "new": Entry("Run", "Write a small project with tests and deployment files."),
     "import": Entry("Run", "Move waiting jobs of Celery, RQ or BullMQ over.", "importer"),
     "queues": Entry("Look", "List the queues and how many jobs are in each state."),
     "jobs": Entry("Look", "List, search or export jobs."),
     "job": Entry("Look", "Show one job: timeline, arguments, errors, logs."),
+    "flow": Entry("Look", "Show a job with all that it waits for; cancel or remove it all."),
     "stats": Entry("Look", "Totals and rates, live with --watch."),
     "workers": Entry("Look", "List the workers that are alive, or tell one to go quiet or stop."),
     "schedules": Entry("Look", "List recurring schedules; pause, run or remove one."),
@@ -43,6 +45,7 @@ COMMANDS = {
     "drain": Entry("Change", "Delete all waiting jobs of a queue."),
     "doctor": Entry("Check", "Look for problems and say what to do about them."),
     "bench": Entry("Check", "Measure how fast a store is on this machine."),
+    "completion": Entry("Check", "Print what your shell needs to complete commands."),
 }
 
 

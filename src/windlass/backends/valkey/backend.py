@@ -26,6 +26,7 @@ from windlass.backends.valkey import (
     output,
     relay,
     schedules,
+    server,
     unique,
     work,
 )
@@ -158,6 +159,10 @@ class ValkeyBackend:
 
     def listen(self, topics: Iterable[str]) -> WakeListener:
         return self._here().waker.listen(topics)
+
+    async def server_settings(self) -> list[dict[str, str]]:
+        """What each server says about its persistence and memory."""
+        return await server.server_settings(self._here().session)
 
     def clone(self) -> ValkeyBackend:
         return ValkeyBackend(self._settings, self._gate)

@@ -1,0 +1,162 @@
+"""What ``windlass doctor`` looks at around the jobs: clocks, the server's settings, duties, retention.
+
+``DEPLOYMENT_CHECKS`` is the list; a check takes the ``Patient`` and yields what it saw.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Mapping
+
+from windlass.backend import requests as rq
+from windlass.backend.protocol import ServedBackend
+from windlass.backend.schedules import DueSchedules
+from windlass.cli.checks import Finding, Patient, fact, many, problem, warning
+from windlass.cli.values import show_age, show_bytes
+from windlass.core.clock import SYSTEM_CLOCK
+from windlass.core.job import HISTORY_HELD
+from windlass.core.states import JobState
+
+#: Clocks that differ by more are worth a word; by much more, times in reports and schedules mislead.
+_SKEW_MS, _BAD_SKEW_MS = 1_000, 30_000
+#: Who runs for longer has probably been forgotten.
+_LONG_RUN_MS = 24 * 3_600_000
+#: An archiver that was not seen for so long lets the log grow until its cap.
+_LATE_ARCHIVER_MS = 24 * 3_600_000
+#: Records of finished jobs beyond this are worth a thought about retention.
+_MANY_KEPT = 1_000_000
+
+
+async def check_clock(patient: Patient) -> AsyncIterator[Finding]:
+    """The store's clock decides when jobs are due; people read those of their machines."""
+    store = patient.app.store
+    if not store.capabilities.schedules:
+        return
+    before = SYSTEM_CLOCK.now_ms()
+    theirs = (await store.execute(DueSchedules())).now_ms
+    after = SYSTEM_CLOCK.now_ms()
+    # Anything between the two readings is no difference at all.
+    skew_ms = max(before - theirs, theirs - after, 0)
+    if skew_ms <= _SKEW_MS:
+        yield fact("the store's clock and this machine's agree")
+        return
+    text = f"the store's clock and this machine's differ by {show_age(skew_ms)}"
+    advice = "let NTP keep both (timedatectl status); the store's clock decides when jobs are due"
+    yield problem(text, advice) if skew_ms > _BAD_SKEW_MS else warning(text, advice)
+
+
+async def check_servers(patient: Patient) -> AsyncIterator[Finding]:
+    """The settings of the server: what a restart loses, what a full memory throws away."""
+    backend = patient.app.store.backend
+    if isinstance(backend, ServedBackend):
+        for settings in await backend.server_settings():
+            for finding in judge_server(settings):
+                yield finding
+
+
+def judge_server(settings: Mapping[str, str]) -> list[Finding]:
+    """What a server's settings mean for jobs."""
+    where, version = settings.get("server", "the server"), _version(settings)
+    found = [fact(f"{where} is {version}, with {show_bytes(int(settings.get('used_memory', 0)))} in use")]
+    found += _judge_persistence(where, settings)
+    policy = settings.get("maxmemory_policy", "noeviction")
+    if policy != "noeviction":
+        advice = "CONFIG SET maxmemory-policy noeviction, and in its configuration file"
+        found.append(
+            problem(f"{where} may throw jobs away when memory is short (maxmemory-policy {policy})", advice)
+        )
+    limit, used = int(settings.get("maxmemory", 0)), int(settings.get("used_memory", 0))
+    if limit and used > 0.8 * limit:
+        text = f"{where} uses {100 * used // limit} % of its maxmemory: when it is full, adding fails"
+        found.append(
+            warning(text, "raise maxmemory, or keep fewer finished jobs (keep_completed, result_ttl)")
+        )
+    return found
+
+
+def _judge_persistence(where: str, settings: Mapping[str, str]) -> list[Finding]:
+    found: list[Finding] = []
+    fsync = settings.get("appendfsync")
+    if settings.get("aof_enabled") != "1":
+        saves = settings.get("save")
+        lost = "everything since the last snapshot" if saves else "every job"
+        text = f"{where} keeps no append-only file: a restart loses {lost}"
+        advice = "CONFIG SET appendonly yes (and in its file), unless losing jobs is fine"
+        found.append(warning(text, advice) if saves else problem(text, advice))
+    elif fsync == "no":
+        advice = "CONFIG SET appendfsync everysec, or always"
+        found.append(warning(f"{where} leaves it to the system when jobs reach the disk", advice))
+    elif fsync is not None:
+        window = "nothing" if fsync == "always" else "at most a second or two of jobs"
+        found.append(fact(f"{where} writes an append-only file ({fsync}): a power cut loses {window}"))
+    for name, what in (("aof_last_write_status", "append-only file"), ("rdb_last_bgsave_status", "snapshot")):
+        if settings.get(name, "ok") != "ok":
+            found.append(problem(f"{where} could not write its {what}", "look at its log and at its disk"))
+    return found
+
+
+def _version(settings: Mapping[str, str]) -> str:
+    if "valkey_version" in settings:
+        return f"Valkey {settings['valkey_version']}"
+    return f"Redis {settings.get('redis_version', 'of unknown version')}"
+
+
+async def check_duties(patient: Patient) -> AsyncIterator[Finding]:
+    """One worker prunes, rolls up and relays for all."""
+    if patient.workers and not any(worker.leader for worker in patient.workers):
+        advice = "wait a minute and look again; workers with duties=False never take part"
+        yield warning("no worker does the duties of the leader: nothing is pruned", advice)
+
+
+async def check_long_runs(patient: Patient) -> AsyncIterator[Finding]:
+    """Jobs whose worker is alive and that never end."""
+    for info in patient.queues:
+        if not info.counts.get("active"):
+            continue
+        active = await patient.jobs(info.name, JobState.ACTIVE)
+        ages = [patient.now - job.started_ms for job in active if job.started_ms]
+        old = [age for age in ages if age > _LONG_RUN_MS]
+        if old:
+            text = (
+                f"{info.name}: {many(len(old), 'job')} run for more than a day, one for {show_age(max(old))}"
+            )
+            yield warning(text, f"give the task a timeout; see windlass jobs {info.name} --state active")
+
+
+async def check_retention(patient: Patient) -> AsyncIterator[Finding]:
+    """Finished jobs that nothing will ever remove."""
+    for info in patient.queues:
+        finished = sum(info.counts.get(state, 0) for state in ("completed", "failed", "cancelled"))
+        advice = f"bound it in code (keep_completed, keep_failed); now: windlass clean {info.name}"
+        if finished > _MANY_KEPT:
+            yield warning(f"{info.name}: {many(finished, 'finished job')} kept", advice)
+        for state in (JobState.COMPLETED, JobState.FAILED):
+            if not info.counts.get(state.value):
+                continue
+            newest = await patient.jobs(info.name, state)
+            keeps = [job.options.keep_for(state.value) for job in newest]
+            endless = sum(keep.age_ms is None and keep.count is None for keep in keeps)
+            if endless:
+                text = f"{info.name}: {many(endless, f'{state.value} job')} of the newest kept for ever"
+                yield warning(text, advice)
+
+
+async def check_archivers(patient: Patient) -> AsyncIterator[Finding]:
+    """Archivers hold the history log: one that is gone lets it grow."""
+    for archiver in await patient.app.store.execute(rq.ListArchivers()):
+        late_ms = patient.now - archiver.seen_ms
+        if late_ms > _LATE_ARCHIVER_MS:
+            text = f"archiver {archiver.name} was last seen {show_age(late_ms)} ago and holds the history"
+            advice = (
+                f"start its 'windlass pipeline run'; after 7 days, or {HISTORY_HELD:,} records, it is let go"
+            )
+            yield warning(text, advice)
+
+
+DEPLOYMENT_CHECKS: tuple[Callable[[Patient], AsyncIterator[Finding]], ...] = (
+    check_clock,
+    check_servers,
+    check_duties,
+    check_long_runs,
+    check_retention,
+    check_archivers,
+)

@@ -1,0 +1,149 @@
+"""What the doctor says about the surroundings of jobs: clocks, servers, duties, retention, archivers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cli.support import Cli
+from tools.services.valkey import Server, redis_binary, valkey_binary
+from windlass import Windlass, Worker
+from windlass.backend import requests as rq
+from windlass.cli.deployment import judge_server
+from windlass.core.clock import SYSTEM_CLOCK
+from windlass.core.job import WorkerInfo
+
+pytestmark = pytest.mark.feature("X3")
+
+DAY_MS = 86_400_000
+
+
+def texts(cli: Cli, level: str, *args: str, code: int = 0) -> list[str]:
+    report = cli.json("doctor", *args, code=code)
+    return [found["text"] for found in report["findings"] if found["level"] == level]
+
+
+def test_clocks_that_agree_are_a_fact_and_others_a_problem(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    cli.add("mail", "send", delay=60)
+    assert "the store's clock and this machine's agree" in texts(cli, "fact")
+
+    class Wrong:
+        skew_ms = 0
+
+        def now_ms(self) -> int:
+            return SYSTEM_CLOCK.now_ms() + self.skew_ms
+
+    wrong = Wrong()
+    monkeypatch.setattr("windlass.cli.deployment.SYSTEM_CLOCK", wrong)
+    wrong.skew_ms = 5_000
+    (warning,) = texts(cli, "warning")
+    assert "differ by 5" in warning or "differ by 4" in warning
+    wrong.skew_ms = -120_000
+    (problem,) = texts(cli, "problem", code=1)
+    assert "differ by" in problem
+
+
+def test_jobs_that_are_kept_for_ever_are_named(cli: Cli) -> None:
+    async def arrange(app: Windlass) -> None:
+        for number in range(3):
+            await app.queue("mail").add("send", keep_completed=True if number else 10)
+        await Worker("mail", lambda job: None, url_or_app=app).drain()
+
+    cli.app(arrange)
+    assert texts(cli, "warning") == ["mail: 2 completed jobs of the newest kept for ever"]
+
+
+def test_a_job_that_never_ends_a_missing_leader_and_a_lost_archiver_are_named(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def arrange(app: Windlass) -> None:
+        await app.queue("mail").add("send")
+        queues = [rq.ClaimQueue("mail", 1, 1)]
+        claim = rq.Claim(worker="w", queues=queues, limit=1, claim_id="c", lease_ms=10 * DAY_MS)
+        assert (await app.store.execute(claim)).jobs
+        await app.store.execute(rq.Archive(name="lake", cursors={"mail": 0}))
+        await app.store.execute(rq.Beat(worker=WorkerInfo(id="w", queues=("mail",), version="0.1.0")))
+
+    cli.app(arrange)
+    no_leader = "no worker does the duties of the leader: nothing is pruned"
+    assert texts(cli, "warning") == [no_leader]
+    in_two_days = SYSTEM_CLOCK.now_ms() + 2 * DAY_MS
+    monkeypatch.setattr("windlass.cli.doctor.now_ms", lambda: in_two_days)
+    assert texts(cli, "warning") == [
+        no_leader,
+        "mail: 1 job run for more than a day, one for 2d",
+        "archiver lake was last seen 2d ago and holds the history",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("settings", "level", "text"),
+    [
+        ({"aof_enabled": "0", "save": ""}, "problem", "keeps no append-only file: a restart loses every job"),
+        (
+            {"aof_enabled": "0", "save": "3600 1"},
+            "warning",
+            "a restart loses everything since the last snapshot",
+        ),
+        (
+            {"aof_enabled": "1", "appendfsync": "no"},
+            "warning",
+            "leaves it to the system when jobs reach the disk",
+        ),
+        (
+            {"aof_enabled": "1", "appendfsync": "everysec"},
+            "fact",
+            "a power cut loses at most a second or two",
+        ),
+        ({"aof_enabled": "1", "appendfsync": "always"}, "fact", "a power cut loses nothing"),
+        ({"aof_enabled": "1", "maxmemory_policy": "allkeys-lru"}, "problem", "may throw jobs away"),
+        (
+            {"aof_enabled": "1", "maxmemory": "100", "used_memory": "90"},
+            "warning",
+            "uses 90 % of its maxmemory",
+        ),
+        (
+            {"aof_enabled": "1", "aof_last_write_status": "err"},
+            "problem",
+            "could not write its append-only file",
+        ),
+        ({"aof_enabled": "1", "rdb_last_bgsave_status": "err"}, "problem", "could not write its snapshot"),
+    ],
+)
+def test_what_the_settings_of_a_server_mean(settings: dict[str, str], level: str, text: str) -> None:
+    found = [finding for finding in judge_server(settings) if text in finding.text]
+    assert [finding.level for finding in found] == [level]
+    assert all(finding.advice for finding in found if finding.level != "fact")
+
+
+@pytest.mark.service("redis")
+@pytest.mark.parametrize("binary", ["valkey", "redis"])
+def test_the_settings_of_a_real_server(binary: str, services: str, tmp_path: Path) -> None:
+    program = valkey_binary() if binary == "valkey" else redis_binary()
+    assert program is not None
+    server = Server(
+        program, tmp_path, "--appendonly", "no", "--save", "", "--maxmemory-policy", "allkeys-lru"
+    )
+    server.start()
+    try:
+        cli = Cli(server.url)
+        cli.add("mail", "send", delay=60)
+        problems = texts(cli, "problem", code=1)
+        assert any("a restart loses every job" in text for text in problems)
+        assert any("maxmemory-policy allkeys-lru" in text for text in problems)
+        assert any(f"is {binary.capitalize()} " in text for text in texts(cli, "fact", code=1))
+        ask(server, "CONFIG", "SET", "appendonly", "yes")
+        ask(server, "CONFIG", "SET", "maxmemory-policy", "noeviction")
+        assert texts(cli, "problem") == []
+        assert any("a power cut loses at most a second or two" in text for text in texts(cli, "fact"))
+    finally:
+        server.stop()
+
+
+def ask(server: Server, *words: str) -> Any:
+    import redis
+
+    with redis.Redis(port=server.port) as client:
+        return client.execute_command(*words)
