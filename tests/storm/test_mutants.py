@@ -10,7 +10,11 @@ from windlass.errors import ConfigError
 from windlass.testing.storm import INVARIANTS, MUTANTS, MemoryStorm, Report, Settings, SqliteStorm, run_storm
 from windlass.testing.storm.mutants import install
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.timeout(120),
+    pytest.mark.keeps_threads("windlass-job*", reason="a handler in a thread may outlive its killed worker"),
+]
 
 #: Work that must not end, and work that is done again and again, are not waited for.
 _HOPELESS = ("no-recovery", "no-renewal")

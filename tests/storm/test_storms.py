@@ -9,7 +9,11 @@ import pytest
 from tools.storm.servers import STORES
 from windlass.testing.storm import Settings, run_storm
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.timeout(180),
+    pytest.mark.keeps_threads("windlass-job*", reason="a handler in a thread may outlive its killed worker"),
+]
 
 _SERVERS = ("valkey", "redis", "cluster")
 
