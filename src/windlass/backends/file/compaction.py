@@ -7,6 +7,7 @@ Only the last few steps are copied under the lock; then ``current`` names the ne
 
 from __future__ import annotations
 
+import contextlib
 import os
 from typing import TYPE_CHECKING
 
@@ -156,7 +157,8 @@ class Compaction:
             os.close(self._fd)
             self._fd = -1
         if self._path:
-            os.unlink(self._path)
+            with contextlib.suppress(OSError):
+                os.unlink(self._path)
             self._path = ""
         if self._lock_fd >= 0:
             os.close(self._lock_fd)

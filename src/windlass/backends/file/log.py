@@ -15,6 +15,7 @@ import msgspec
 from windlass.backends.file import directory as dr
 from windlass.backends.file import effects, errors, frames
 from windlass.backends.file.frames import Kind
+from windlass.core.probe import reach
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -31,6 +32,7 @@ class Log:
 
     def __init__(self, directory: str) -> None:
         self._directory = directory
+        self._closers: list[weakref.finalize[[int], Log]] = []
         # The file that ``current`` was read from stays open, so that its inode is nobody else's meanwhile.
         current_fd = self._open(os.path.join(directory, dr.CURRENT), os.O_RDONLY)
         self._current_ino = os.fstat(current_fd).st_ino
@@ -45,8 +47,13 @@ class Log:
 
     def _open(self, path: str, flags: int) -> int:
         fd = os.open(path, flags | os.O_CLOEXEC)
-        weakref.finalize(self, os.close, fd)
+        self._closers.append(weakref.finalize(self, os.close, fd))
         return fd
+
+    def close(self) -> None:
+        """Close the files now, for nobody uses them any more."""
+        for close in self._closers:
+            close()
 
     @property
     def is_current(self) -> bool:
@@ -139,6 +146,7 @@ class Log:
     def append(self, body: bytes) -> None:
         """Add one step. When that fails, the file is as it was before."""
         data = frames.make(Kind.STEP, self.number + 1, body)
+        reach("file.appending", fd=self.fd, data=data, offset=self.offset)
         try:
             dr.write_all(self.fd, data, self.offset)
         except BaseException:

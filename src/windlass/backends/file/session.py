@@ -73,8 +73,11 @@ class Session:
     def close(self) -> None:
         if self._compaction is not None:
             self._compaction.give_up()
-        if hasattr(self, "lock"):
-            self.lock.close()
+        with self.mutex:
+            if hasattr(self, "log"):
+                self.log.close()
+            if hasattr(self, "lock"):
+                self.lock.close()
 
     def _open_lock(self) -> None:
         if hasattr(self, "lock"):
