@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import sys
 
 from tests.faults.handlers import app, note
@@ -12,7 +13,8 @@ from windlass.testing.faults import install_from_environment
 async def main(count: int) -> None:
     async with app:
         queue = app.queue("q")
-        items = [{"name": "tell", "data": {"n": n}, "job_id": f"chosen-{n}"} for n in range(count)]
+        task = os.environ.get("STAGE_TASK", "tell")
+        items = [{"name": task, "data": {"n": n}, "job_id": f"chosen-{n}"} for n in range(count)]
         for job in await queue.add_bulk(items):
             note("acknowledged", str(job.outcome))
 

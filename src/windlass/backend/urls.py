@@ -10,6 +10,7 @@ from __future__ import annotations
 import importlib
 import re
 from dataclasses import dataclass, field
+from types import ModuleType
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from windlass.backend.protocol import Backend
@@ -75,17 +76,21 @@ def register_scheme(scheme: str, module: str, install: str = "") -> None:
     _SCHEMES[scheme] = (module, install)
 
 
-def open_backend(url: str) -> Backend:
-    """The backend that ``url`` names, not yet opened."""
+def backend_module(url: str) -> ModuleType:
+    """The module that knows the scheme of ``url``, or ``ConfigError``."""
     parsed = parse_url(url)
     found = _SCHEMES.get(parsed.scheme)
     if found is None:
         raise ConfigError("url", f"one of {', '.join(f'{s}://' for s in sorted(_SCHEMES))}", parsed.shown)
     module, install = found
     try:
-        factory = importlib.import_module(module).from_url
+        return importlib.import_module(module)
     except ImportError as exc:
         advice = f"pip install '{install}' first" if install else "its module does not load"
         raise ConfigError("url", f"usable here: {advice} ({exc})", parsed.shown) from exc
-    backend: Backend = factory(parsed)
+
+
+def open_backend(url: str) -> Backend:
+    """The backend that ``url`` names, not yet opened."""
+    backend: Backend = backend_module(url).from_url(parse_url(url))
     return backend

@@ -7,10 +7,11 @@ from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from contextlib import closing
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from windlass._version import __version__
 from windlass.backend import requests as rq
+from windlass.backend.health import Finding, fact, problem, warning
 from windlass.backend.urls import parse_url
 from windlass.cli.store import shown_url, sqlite_path
 from windlass.cli.values import show_age, show_bytes
@@ -20,36 +21,11 @@ if TYPE_CHECKING:
     from windlass.app import Windlass
     from windlass.core.job import JobRecord, QueueInfo, WorkerInfo
 
-Level = Literal["fact", "warning", "problem"]
 #: Living workers take back a lease at most this long after it ran out.
 _RECOVER_MS = 30_000
 #: Somebody should look when jobs wait this long although workers are there.
 _BACKLOG_MS = 5 * 60_000
 _BIG_LOG = 64 * 1024 * 1024
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """One thing that was seen, and what to do about it."""
-
-    level: Level
-    text: str
-    advice: str = ""
-
-
-def fact(text: str) -> Finding:
-    """Good to know."""
-    return Finding("fact", text)
-
-
-def warning(text: str, advice: str) -> Finding:
-    """Somebody should look at it."""
-    return Finding("warning", text, advice)
-
-
-def problem(text: str, advice: str = "") -> Finding:
-    """Something is wrong."""
-    return Finding("problem", text, advice)
 
 
 @dataclass(frozen=True, slots=True)

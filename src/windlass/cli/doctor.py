@@ -7,7 +7,9 @@ from typing import Any
 
 import click
 
-from windlass.cli.checks import CHECKS, Finding, Patient, many, problem
+from windlass.backend import health
+from windlass.backend.health import Finding, problem
+from windlass.cli.checks import CHECKS, Patient, many
 from windlass.cli.deployment import DEPLOYMENT_CHECKS
 from windlass.cli.output import Out, styled
 from windlass.cli.store import StoreOptions, store_command
@@ -19,10 +21,11 @@ _MARKS = {"fact": ("✓", "green"), "warning": ("!", "yellow"), "problem": ("✗
 
 @dataclass(frozen=True, kw_only=True)
 class Options(StoreOptions):
-    """``deep``: also read the whole database. ``strict``: warnings count as problems."""
+    """``deep``: read everything. ``strict``: warnings count as problems. ``repair``: mend the files first."""
 
     deep: bool = False
     strict: bool = False
+    repair: bool = False
 
 
 async def run(options: Options, out: Out) -> int:
@@ -41,7 +44,13 @@ async def examine(options: Options) -> list[Finding]:
     """Everything the checks find; a store that cannot be used is a finding too."""
     findings: list[Finding] = []
     try:
-        async with options.app() as app:
+        closed = options.app()
+        if options.repair:
+            findings += health.repair(closed.url)
+        findings += health.examine(closed.url, deep=options.deep)
+        if any(finding.level == "problem" for finding in findings):
+            return findings  # it would not open, or should not be touched
+        async with closed as app:
             patient = Patient(app, options.deep, now_ms(), await app.queues(), await app.workers())
             for check in (*CHECKS, *DEPLOYMENT_CHECKS):
                 findings += [finding async for finding in check(patient)]
@@ -72,11 +81,14 @@ def _draw(findings: list[Finding], out: Out) -> None:
     run,
     examples="""
 windlass doctor
-windlass doctor --deep                              also check the database file
+windlass doctor --deep                              also check the files of the store
+windlass doctor file:///var/lib/jobs --repair       keep what is whole of a damaged directory
 windlass doctor --strict --json                     for monitoring
 """,
 )
-@click.option("--deep", is_flag=True, help="Also read the whole database to check its integrity.")
+@click.argument("store", metavar="[URL]", required=False)
+@click.option("--deep", is_flag=True, help="Also read everything that is stored to check its integrity.")
+@click.option("--repair", is_flag=True, help="First mend damaged files, as far as the backend can.")
 @click.option("--strict", is_flag=True, help="Exit with 1 for warnings too.")
 def command(**values: Any) -> Options:
     """Look for problems and say what to do about each.
@@ -86,4 +98,5 @@ def command(**values: Any) -> Options:
     taken back. Warnings (failed jobs, paused queues, mixed versions, unbounded retention) do not
     change the exit code unless --strict.
     """
-    return Options(**values)
+    store = values.pop("store")
+    return Options(**values | ({"url": store} if store else {}))

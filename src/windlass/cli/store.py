@@ -37,10 +37,11 @@ class StoreOptions:
         from windlass.app import Windlass
 
         app = Windlass(self.url)
-        path = sqlite_path(app.url)
+        path = sqlite_path(app.url) or directory_path(app.url)
         if not create and path is not None and not path.exists():
+            what = "database" if sqlite_path(app.url) else "store"
             raise StorageError(
-                f"there is no database at {path}: check --url or $WINDLASS_URL (a worker or an "
+                f"there is no {what} at {path}: check --url or $WINDLASS_URL (a worker or an "
                 "enqueue would create it)"
             )
         return app
@@ -52,6 +53,14 @@ def sqlite_path(url: str) -> Path | None:
 
     parsed = parse_url(url)
     return Path(parsed.path.removeprefix("/")) if parsed.scheme == "sqlite" else None
+
+
+def directory_path(url: str) -> Path | None:
+    """The directory behind a ``file://`` URL; None for other stores."""
+    from windlass.backend.urls import parse_url
+
+    parsed = parse_url(url)
+    return Path(parsed.path) if parsed.scheme == "file" else None
 
 
 def shown_url(url: str) -> str:

@@ -1,7 +1,7 @@
 """Several writers on one directory, killed at random points, again and again: ``... killing DIR SEED KILLS``.
 
 Each writer tells what it was acknowledged; after every round the directory is opened anew and compared with
-that. The driver has no threads of its own and forks its writers, so a round takes a fraction of a second.
+that. The driver has no threads of its own and forks its writers, so that a round takes half a second.
 """
 
 from __future__ import annotations

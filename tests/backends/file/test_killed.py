@@ -18,7 +18,7 @@ pytestmark = [pytest.mark.feature("L9")]
 @pytest.mark.timeout(180)
 @pytest.mark.parametrize("seed", [1, 2, 3, 4])
 def test_writers_killed_at_random_points_lose_nothing(tmp_path: Path, seed: int) -> None:
-    """Fifty kills each; the driver compares the directory with what was acknowledged after each round."""
+    """Four times fifty kills; after each round the directory is compared with what was acknowledged."""
     command = [sys.executable, "-m", "tests.backends.file.killing", str(tmp_path / "jobs"), str(seed), "50"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=170, check=False)
     assert done.returncode == 0, done.stdout[-3_000:] + done.stderr[-3_000:]

@@ -40,7 +40,7 @@ def state(store: FileStore) -> tuple[list[Any], list[Any]]:
         (
             name,
             queue.active,
-            queue.line._waiting,
+            sorted(queue.line._waiting.items()),
             queue.line.head(),
             next_due.id if (next_due := queue.next_due()) else None,
             sorted(queue.jobs[job].id for job in queue.jobs),

@@ -7,5 +7,6 @@ default), of power.
 """
 
 from windlass.backends.file.backend import FileBackend, from_url
+from windlass.backends.file.doctor import examine, repair
 
-__all__ = ["FileBackend", "from_url"]
+__all__ = ["FileBackend", "examine", "from_url", "repair"]

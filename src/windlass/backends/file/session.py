@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
 #: A sync that took longer than this was held up by something else; it counts as no more.
 _HICCUP_S = 0.02
+#: Between two compactions; after one that failed, ten times as long.
+PAUSE_S = 1.0
 _FULL = {errno.ENOSPC, errno.EDQUOT}
 #: Bytes that a step may need for each item that a request is about, and besides.
 _PER_ITEM = 600
@@ -289,12 +291,12 @@ class Session:
                 self._compaction = Compaction(self)
             if self._compaction.go_on():
                 self._compaction = None
-                self._compact_after = time.monotonic() + 1.0
+                self._compact_after = time.monotonic() + PAUSE_S
         except Exception as exc:
             if self._compaction is not None:
                 self._compaction.give_up()
             self._compaction = None
-            self._compact_after = time.monotonic() + 10.0
+            self._compact_after = time.monotonic() + 10 * PAUSE_S
             self._wake.complain("its log cannot be made shorter for now", exc)
 
     @property

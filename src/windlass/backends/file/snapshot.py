@@ -73,13 +73,18 @@ class Snapshot:
             ]
         for keys in _portions(list(queue.keys)):
             yield self._rows(Table.KEY, [(name, key) for key in keys])
+        yield from self._logs(name, queue.last_event, queue.last_history)
+
+    def _logs(self, name: str, last_event: int, last_history: int) -> Iterator[list[Any]]:
+        """Events and history of a queue as of now; what comes while this goes on is for the replay."""
+        queue = self._store._queues[name]
         for events in _portions(list(queue.events)):
             yield [(14, name, events)]
         after = 0
-        while rows := list(islice((row for row in queue.history if row[0] > after), PIECE)):
+        while rows := list(islice((r for r in queue.history if after < r[0] <= last_history), PIECE)):
             yield [(16, name, rows[0][0], [record for _, record in rows])]
             after = rows[-1][0]
-        yield [(18, name, queue.last_event, queue.last_history)]
+        yield [(18, name, last_event, last_history)]
 
     def _edges(self) -> Iterator[list[Any]]:
         flows, journal = self._store._flows, self._store.journal
