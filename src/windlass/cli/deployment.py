@@ -8,9 +8,10 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable, Mapping
 
 from windlass.backend import requests as rq
+from windlass.backend.health import Finding, fact, problem, warning
 from windlass.backend.protocol import ServedBackend
 from windlass.backend.schedules import DueSchedules
-from windlass.cli.checks import Finding, Patient, fact, many, problem, warning
+from windlass.cli.checks import Patient, many
 from windlass.cli.values import show_age, show_bytes
 from windlass.core.clock import SYSTEM_CLOCK
 from windlass.core.job import HISTORY_HELD
