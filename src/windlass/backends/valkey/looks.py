@@ -58,13 +58,14 @@ async def count(session: Session, request: rq.CountJobs, now: str) -> dict[JobSt
 
 
 def _counts(row: list[int]) -> dict[JobState, int]:
-    _, _, waiting, due, active, completed, failed, cancelled, retrying, _, blocked, suspended, limited = row
+    _, _, waiting, due, active, completed, failed, cancelled, retrying, _, blocked, suspended, *more = row
+    limited, parked = more
     counts = dict.fromkeys(JobState, 0)
     counts[JobState.WAITING], counts[JobState.ACTIVE] = waiting, active
     counts[JobState.SCHEDULED], counts[JobState.RETRYING] = due - retrying - limited, retrying
     counts[JobState.BLOCKED], counts[JobState.SUSPENDED] = blocked, suspended + limited
     counts[JobState.COMPLETED], counts[JobState.FAILED] = completed, failed
-    counts[JobState.CANCELLED] = cancelled
+    counts[JobState.CANCELLED], counts[JobState.PARKED] = cancelled, parked
     return counts
 
 

@@ -24,6 +24,8 @@ from windlass.core.outcome import Outcome, Settlement
 from windlass.core.states import JobState
 
 _PLAIN, _LEAN = 255, 1
+#: The number of a completion that says more than others.
+_COMPLETE_AND_HOLD = 9
 
 _encode = msgspec.msgpack.Encoder().encode
 pack = _encode
@@ -59,6 +61,7 @@ class Head(msgspec.Struct, array_like=True):
     awaits: str = ""
     signals: int = 0
     streamed: int = 0
+    turn: int = 0
 
 
 class Meta(msgspec.Struct, array_like=True):
@@ -248,6 +251,7 @@ def job_record(
         priority=head.priority,
         seq=head.seq,
         place=head.place or head.seq,
+        turn=head.turn,
         options=options,
         request_id=job_id if meta.request_id == 1 else str(meta.request_id),
         enqueued_ms=head.enqueued_ms,
@@ -377,7 +381,9 @@ def settlement(index: int, end: Settlement, outcome: int) -> tuple[Any, ...]:
     duration = -1 if end.duration_ms is None else end.duration_ms
     result = 0 if end.result is None else _as_text(end.result)
     if outcome == 1:
-        return (index, end.id, end.token, outcome, duration, result)
+        if not end.hold_ms:
+            return (index, end.id, end.token, outcome, duration, result)
+        outcome = _COMPLETE_AND_HOLD
     error = end.error
     failure = (
         0
@@ -403,6 +409,7 @@ def settlement(index: int, end: Settlement, outcome: int) -> tuple[Any, ...]:
         uses,
         miss,
         failure,
+        end.hold_ms,
     )
 
 
@@ -459,7 +466,7 @@ def _attempt(queue: str, finished_ms: int, row: list[Any]) -> AttemptRecord:
     run_id, job_id, attempt, delivery, task, tags, worker, enqueued, ready, started, duration, outcome = row[
         :12
     ]
-    error_class, fingerprint = row[12:14] if len(row) > 12 else (None, None)
+    error_class, fingerprint, group = (*row[12:], None, None, None)[:3]
     return AttemptRecord(
         run_id,
         job_id,
@@ -467,7 +474,7 @@ def _attempt(queue: str, finished_ms: int, row: list[Any]) -> AttemptRecord:
         delivery,
         queue,
         task,
-        None,
+        group,
         tuple(tags or ()),
         worker or None,
         enqueued,
@@ -477,6 +484,6 @@ def _attempt(queue: str, finished_ms: int, row: list[Any]) -> AttemptRecord:
         started - ready if started else None,
         None if duration < 0 else duration,
         ATTEMPT_OUTCOMES[outcome],
-        error_class,
-        fingerprint,
+        None if error_class == 0 else error_class,
+        None if fingerprint == 0 else fingerprint,
     )
