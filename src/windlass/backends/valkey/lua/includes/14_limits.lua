@@ -28,6 +28,8 @@ local E_PARKED = 13
 local MICRO = 1000000
 local DAY_MS = 86400000
 
+limits.none = { '', 0, 0, 0, 0, 0, 0, 0 } -- of a group
+
 -- The settings of a queue, read once per call.
 function limits.marks(q)
   if not q.marked then
@@ -35,7 +37,7 @@ function limits.marks(q)
     q.marked = true
     q.paused = found[1]
     q.own = found[2] and cmsgpack.unpack(found[2]) or false
-    q.every = found[3] and cmsgpack.unpack(found[3]) or { '', 0, 0, 0, 0, 0, 0, 0 }
+    q.every = found[3] and cmsgpack.unpack(found[3]) or limits.none
     q.has_groups = found[4]
     q.refit = found[5]
     q.turns = found[6]

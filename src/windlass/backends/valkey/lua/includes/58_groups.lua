@@ -398,7 +398,7 @@ function groups.refit_some(q)
 end
 
 function groups.set_every(q, l)
-  limits.marks(q).every = l ~= 0 and l or { '', 0, 0, 0, 0, 0, 0, 0 }
+  limits.marks(q).every = l ~= 0 and l or limits.none
   if l ~= 0 then
     redis.call('HSET', q.root, 'every', cmsgpack.pack(l))
   else
