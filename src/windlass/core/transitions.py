@@ -174,7 +174,7 @@ def let_in(job: JobRecord, scribe: Scribe) -> None:
 
 def refuse_cost(job: JobRecord, scribe: Scribe) -> None:
     """End a job that costs more than its group's bucket can ever hold."""
-    message = f"its cost of {job.options.cost} is more than the bucket of group {job.options.group!r} holds"
+    message = f"its cost of {job.options.cost} is more than the bucket of group '{job.options.group}' holds"
     error = ErrorInfo(scribe.now_ms, 0, COST_CLASS, message, "", COST_CLASS)
     job.errors = [*job.errors, error][-ERRORS_KEPT:]
     scribe.history.append(attempt_record(job, AttemptOutcome.FAILED, scribe.now_ms, error=error))

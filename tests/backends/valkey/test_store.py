@@ -18,6 +18,7 @@ from windlass.core.job import JobRef, WorkerInfo
 from windlass.core.options import StoredOptions
 from windlass.core.outcome import AddOutcome, Outcome, Settled, Settlement
 from windlass.core.states import JobState
+from windlass.errors import StorageError
 
 backend_name = "valkey"
 pytestmark = pytest.mark.service("valkey")
@@ -241,6 +242,28 @@ async def test_adds_made_at_the_same_time_share_calls() -> None:
             calls = admin.info("commandstats")["cmdstat_fcall"]["calls"] - before
         assert calls <= 5
         assert (await store.execute(rq.CountJobs(queue="q")))[JobState.WAITING] == 501
+
+
+async def test_what_is_wrong_with_one_add_reaches_its_caller_and_no_other(url: str) -> None:
+    """Callers share calls; a job that cannot be sent is refused alone, and nobody waits for ever."""
+    async with opened(url, timeout=30) as store:
+        bad = new(job_id="bad", task="\ud800")  # no proper Unicode
+        jobs = [new(), new(), bad, new()]
+        answers = await asyncio.gather(*(add(store, job) for job in jobs), return_exceptions=True)
+        assert [type(answer) for answer in answers] == [list, list, UnicodeEncodeError, list]
+        assert (await store.execute(rq.CountJobs(queue="q")))[JobState.WAITING] == 3
+
+
+async def test_adds_that_wait_when_their_client_ends_hear_of_it() -> None:
+    async with opened(valkey_server().url) as store:
+        adder = store._here().adder
+        calls = [asyncio.ensure_future(add(store, new())) for _ in range(3)]
+        await calls[0]  # now the others are served together
+        assert adder._task is not None
+        adder._task.cancel()
+        answers = await asyncio.gather(*calls[1:], return_exceptions=True)
+        assert {type(answer) for answer in answers} == {StorageError}
+        assert len(await add(store, new())) == 1  # and it goes on
 
 
 def test_the_cluster_of_the_suite_has_three_primaries_with_a_replica_each() -> None:

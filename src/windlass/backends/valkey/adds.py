@@ -33,6 +33,7 @@ class Adder:
         self._session = session
         self._busy = False
         self._waiting: list[Waiting] = []
+        self._batch: list[Waiting] = []
         self._task: asyncio.Task[None] | None = None
 
     async def add(self, request: rq.Add) -> list[rq.Added]:
@@ -57,24 +58,40 @@ class Adder:
     def _go_on(self) -> None:
         if self._waiting:
             self._task = asyncio.get_running_loop().create_task(self._serve(), name="windlass-valkey-add")
+            self._task.add_done_callback(self._ended)
         else:
             self._busy = False
 
     async def _serve(self) -> None:
-        try:
-            while self._waiting:
-                await self._serve_batch(self._next_batch())
-        finally:
-            self._busy, self._task = False, None
+        while self._waiting:
+            self._batch = self._next_batch()
+            await self._serve_batch(self._batch)
+        self._done()
+
+    def _done(self) -> None:
+        self._batch, self._waiting = [], []
+        self._busy, self._task = False, None
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        """When the task was ended from outside, perhaps before it began, nobody waits for ever."""
+        if self._task is task:
+            _fail([*self._batch, *self._waiting], "the client was closed before the jobs were added")
+            self._done()
 
     async def _serve_batch(self, batch: list[Waiting]) -> None:
+        """Answer every caller of a batch. What is wrong with one request is that caller's alone."""
         jobs = [job for request, _ in batch for job in request.jobs]
         try:
             answers = await self._send(jobs, batch[0][0].now_ms)
         except StorageError as exc:
-            for _, future in batch:
-                if not future.done():
-                    future.set_exception(StorageError(str(exc)))
+            _fail(batch, str(exc))
+            return
+        except Exception as exc:
+            if len(batch) > 1:
+                for one in batch:
+                    await self._serve_batch([one])
+            elif not batch[0][1].done():
+                batch[0][1].set_exception(exc)
             return
         start = 0
         for request, future in batch:
@@ -148,6 +165,13 @@ class Adder:
             else rq.Added(AddOutcome.QUEUED, JobState.WAITING, now_ms)
             for answer, job in zip(answers, mine, strict=True)
         ]
+
+
+def _fail(batch: list[Waiting], message: str) -> None:
+    """Tell everybody who has no answer yet."""
+    for _, future in batch:
+        if not future.done():
+            future.set_exception(StorageError(message))
 
 
 def _plain(jobs: list[NewJob]) -> list[str | bytes] | None:

@@ -38,9 +38,12 @@ async def _shares(session: Session, now: str, index: str, limit: int) -> list[tu
 async def promote(session: Session, request: rq.Promote, now: str) -> rq.Promoted:
     total = 0
     next_due: int | None = None
-    for group, count in await _shares(session, now, "d", request.limit):
-        done, due = await session.functions.promote(group.roots, now, count)
-        total += done
+    shares = await _shares(session, now, "d", request.limit)
+    lets_in = -1 if len(shares) == 1 else request.limit - sum(count for _, count in shares)
+    for group, count in shares:
+        done, due, let_in = await session.functions.promote(group.roots, now, count, lets_in)
+        total += done + let_in
+        lets_in -= let_in
         if due >= 0:
             next_due = due if next_due is None else min(next_due, due)
     return rq.Promoted(total, next_due)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -38,11 +39,13 @@ class _Seen(NamedTuple):
     #: The job whose unique key would answer instead, and its state.
     holder: bytes = b""
     holder_state: int = 0
+    #: How many more jobs its group takes (-1: any number).
+    room: int = -1
 
 
 _NOTHING = _Seen(0, _FRESH, 0, 0)
-#: Job, request id, child, unique key.
-_Asked = tuple[JobRef, str, str, Any]
+#: Job, request id, child, unique key, group.
+_Asked = tuple[JobRef, str, str, Any, Any]
 
 
 class FlowPlan:
@@ -77,9 +80,10 @@ class FlowPlan:
             if new.parent is not None
         ]
         asked: list[_Asked] = [
-            (ref, new.request_id, "", _unique(new)) for ref, new in zip(self._refs, self.jobs, strict=True)
+            (ref, new.request_id, "", _unique(new), new.options.group or 0)
+            for ref, new in zip(self._refs, self.jobs, strict=True)
         ]
-        asked += [(ref, "", "", 0) for ref in mentioned]
+        asked += [(ref, "", "", 0, 0) for ref in mentioned]
         asked += [_pair(*pair) for pair in pairs]
         found = await _look(session, asked, now)
         rows = found[: len(self.jobs)]
@@ -98,20 +102,24 @@ class FlowPlan:
         await self._keep_out(session, rows, now)
 
     async def _keep_out(self, session: Session, rows: list[_Seen], now: str) -> None:
-        """Sort out those of the new jobs that will not be made: the holder of their unique key answers."""
+        """Sort out those that will not be made: their unique key is held, or their group is full."""
         keys: dict[tuple[str, str], JobRef] = {}
+        sizes: Counter[tuple[str, str]] = Counter()
         out: dict[JobRef, int] = {}
         for ref, at in self._fresh.items():
-            unique = self.jobs[at].options.unique
-            if unique is None:
-                continue
-            key, holder = (ref.queue, unique.key), rows[at].holder
-            if key in keys or holder:
-                there = key in keys or rows[at].holder_state
-                stands = keys.get(key) or JobRef(ref.queue, holder.decode())
+            options, seen = self.jobs[at].options, rows[at]
+            key = (ref.queue, options.unique.key if options.unique is not None else "")
+            group = (ref.queue, options.group or "")
+            if options.unique is not None and (key in keys or seen.holder):
+                there = key in keys or seen.holder_state
+                stands = keys.get(key) or JobRef(ref.queue, seen.holder.decode())
                 out[ref], self._out[at] = at, stands if there else None
+            elif options.group is not None and 0 <= seen.room <= sizes[group]:
+                out[ref], self._out[at] = at, None
             else:
-                keys[key] = ref
+                sizes[group] += 1
+                if options.unique is not None:
+                    keys[key] = ref
         check_kept_out(out, self.jobs)
         pairs = []
         for ref, at in out.items():
@@ -244,7 +252,7 @@ def _unique(new: NewJob) -> Any:
 
 
 def _pair(parent: JobRef, child: JobRef) -> _Asked:
-    return parent, "", f"{child.queue}:{child.id}", 0
+    return parent, "", f"{child.queue}:{child.id}", 0, 0
 
 
 async def _look(session: Session, asked: list[_Asked], now: str) -> list[_Seen]:

@@ -181,7 +181,7 @@ class _Adding:
             part = self._jobs[first : first + 1_000]
             for group in self._session.grouped(new.queue for new in part):
                 items = [
-                    (index, part[at].id, "", "", 0)
+                    (index, part[at].id, "", "", 0, 0)
                     for index, at in zip(group.indexes, group.positions, strict=True)
                 ]
                 rows = await self._session.functions.flow_look(group.roots, self._now, items)

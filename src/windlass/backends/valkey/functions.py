@@ -58,9 +58,9 @@ class Functions:
         found: list[list[bytes]] = await self._call("peek", roots, now, pack((index, limit)))
         return found
 
-    async def promote(self, roots: Roots, now: str, limit: int) -> tuple[int, int]:
-        count, next_due_in_ms = await self._call("promote", roots, now, pack((limit,)))
-        return count, next_due_in_ms
+    async def promote(self, roots: Roots, now: str, limit: int, lets_in: int) -> tuple[int, int, int]:
+        count, next_due_in_ms, let_in = await self._call("promote", roots, now, pack((limit, lets_in)))
+        return count, next_due_in_ms, let_in
 
     async def recover(self, roots: Roots, now: str, limit: int) -> list[Any]:
         found: list[Any] = await self._call("recover", roots, now, pack((limit,)))
@@ -168,6 +168,31 @@ class Functions:
     async def unique_list(self, root: str, now: str, limit: int, after: str | None) -> list[Any]:
         what = pack((limit, int(after is not None)))
         found: list[Any] = await self._call("unique_list", [root], now, what, after or "")
+        return found
+
+    # --- limits and groups ------------------------------------------------------------------------
+
+    async def limits_queue(self, root: str, now: str, what: tuple[int, int, int]) -> int:
+        return int(await self._call("limits_queue", [root], now, pack(what)))
+
+    async def limits_group(self, root: str, now: str, what: tuple[Any, ...]) -> int:
+        return int(await self._call("limits_group", [root], now, pack(what)))
+
+    async def group_pause(self, root: str, now: str, group: str, paused: bool) -> tuple[int, int]:
+        changed, known = await self._call("group_pause", [root], now, group, int(paused))
+        return changed, known
+
+    async def hold(self, root: str, now: str, ms: int, group: str | None) -> tuple[int, int]:
+        what = pack((ms, int(group is not None)))
+        until_ms, known = await self._call("hold", [root], now, what, group or "")
+        return until_ms, known
+
+    async def limits_get(self, root: str, now: str, groups: tuple[str, ...]) -> list[Any]:
+        found: list[Any] = await self._call("limits_get", [root], now, *groups)
+        return found
+
+    async def groups_list(self, root: str, now: str, limit: int, after: str) -> list[Any]:
+        found: list[Any] = await self._call("groups_list", [root], now, limit, after)
         return found
 
     # --- schedules --------------------------------------------------------------------------------

@@ -6,7 +6,7 @@ import re
 from typing import Any
 
 from windlass.backend import requests as rq
-from windlass.backends.valkey import records
+from windlass.backends.valkey import logrows, records
 from windlass.backends.valkey.codes import STATE_NUMBERS
 from windlass.backends.valkey.session import Group, Session, together
 from windlass.core.job import CounterRow, JobRecord, QueueInfo
@@ -58,13 +58,14 @@ async def count(session: Session, request: rq.CountJobs, now: str) -> dict[JobSt
 
 
 def _counts(row: list[int]) -> dict[JobState, int]:
-    _, _, waiting, due, active, completed, failed, cancelled, retrying, _, blocked, suspended, limited = row
+    _, _, waiting, due, active, completed, failed, cancelled, retrying, _, blocked, suspended, *more = row
+    limited, parked = more
     counts = dict.fromkeys(JobState, 0)
     counts[JobState.WAITING], counts[JobState.ACTIVE] = waiting, active
     counts[JobState.SCHEDULED], counts[JobState.RETRYING] = due - retrying - limited, retrying
     counts[JobState.BLOCKED], counts[JobState.SUSPENDED] = blocked, suspended + limited
     counts[JobState.COMPLETED], counts[JobState.FAILED] = completed, failed
-    counts[JobState.CANCELLED] = cancelled
+    counts[JobState.CANCELLED], counts[JobState.PARKED] = cancelled, parked
     return counts
 
 
@@ -93,7 +94,7 @@ async def read_events(session: Session, request: rq.ReadEvents, now: str) -> rq.
     found = [
         event
         for at in range(0, len(entries), 2)
-        for event in records.events(entries[at], entries[at + 1])
+        for event in logrows.events(entries[at], entries[at + 1])
         if event.id > request.after and event.id >= oldest
     ]
     return rq.EventPage(found[: request.limit], last, oldest)
@@ -107,7 +108,7 @@ async def read_history(session: Session, request: rq.ReadHistory, now: str) -> r
     rows = [
         row
         for at in range(0, len(entries), 2)
-        for row in records.attempts(request.queue, entries[at], entries[at + 1])
+        for row in logrows.attempts(request.queue, entries[at], entries[at + 1])
         if row[0] > request.after
     ][: request.limit]
     return rq.HistoryPage(

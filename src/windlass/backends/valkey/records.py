@@ -6,24 +6,23 @@ See ``lua/includes/00_words.lua`` for the fields of a head, ``70_add.lua`` for t
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import msgspec
 
 from windlass.backends.valkey.codes import (
-    ATTEMPT_OUTCOMES,
-    EVENTS,
     STATES,
     UNIQUE_MODES,
     UNIQUE_NUMBERS,
 )
-from windlass.core.job import AttemptRecord, ErrorInfo, Event, JobRecord, NewJob, SignalValue
+from windlass.core.job import ErrorInfo, JobRecord, NewJob, SignalValue
 from windlass.core.options import DEFAULT_RESULT_TTL_MS, StoredOptions, StoredUnique
 from windlass.core.outcome import Outcome, Settlement
 from windlass.core.states import JobState
 
 _PLAIN, _LEAN = 255, 1
+#: The number of a completion that says more than others.
+_COMPLETE_AND_HOLD = 9
 
 _encode = msgspec.msgpack.Encoder().encode
 pack = _encode
@@ -59,6 +58,7 @@ class Head(msgspec.Struct, array_like=True):
     awaits: str = ""
     signals: int = 0
     streamed: int = 0
+    turn: int = 0
 
 
 class Meta(msgspec.Struct, array_like=True):
@@ -71,7 +71,7 @@ class Meta(msgspec.Struct, array_like=True):
 
 _decode_head = msgspec.msgpack.Decoder(Head).decode
 _decode_meta = msgspec.msgpack.Decoder(Meta).decode
-_decode_any = msgspec.msgpack.Decoder().decode
+decode = msgspec.msgpack.Decoder().decode
 
 #: Options that jobs share are encoded once: by the identity of the (frozen, kept) object.
 _shared: dict[tuple[int, str], _Shared] = {}
@@ -248,6 +248,7 @@ def job_record(
         priority=head.priority,
         seq=head.seq,
         place=head.place or head.seq,
+        turn=head.turn,
         options=options,
         request_id=job_id if meta.request_id == 1 else str(meta.request_id),
         enqueued_ms=head.enqueued_ms,
@@ -269,7 +270,7 @@ def job_record(
         reason=head.reason,
         linked=bool(head.linked),
         awaits=head.awaits or None,
-        errors=[ErrorInfo(*row) for row in _decode_any(errors)] if errors else [],
+        errors=[ErrorInfo(*row) for row in decode(errors)] if errors else [],
     )
 
 
@@ -281,7 +282,7 @@ def _plain_head(stored: bytes) -> Head:
 def _read_head(packed: bytes) -> Head:
     if packed[0] != _LEAN:
         return _decode_head(packed)
-    seq, enqueued_ms, started_ms, token, worker, task, end = _lean(packed, 1)
+    seq, enqueued_ms, started_ms, token, worker, task, end = lean(packed, 1)
     head = Head(6, seq, seq, 0, enqueued_ms, enqueued_ms, 0, 0, task, 0, deliveries=1)
     head.worker, head.started_ms = worker, started_ms
     if end < len(packed):
@@ -293,7 +294,7 @@ def _read_head(packed: bytes) -> Head:
     return head
 
 
-def _lean(packed: bytes, at: int) -> tuple[int, int, int, str, str, str, int]:
+def lean(packed: bytes, at: int) -> tuple[int, int, int, str, str, str, int]:
     """Sequence, enqueued, started, token, worker and task of a plain job, and where they end."""
     seq = int.from_bytes(packed[at : at + 7], "big")
     enqueued_ms = int.from_bytes(packed[at + 7 : at + 13], "big")
@@ -377,7 +378,9 @@ def settlement(index: int, end: Settlement, outcome: int) -> tuple[Any, ...]:
     duration = -1 if end.duration_ms is None else end.duration_ms
     result = 0 if end.result is None else _as_text(end.result)
     if outcome == 1:
-        return (index, end.id, end.token, outcome, duration, result)
+        if not end.hold_ms:
+            return (index, end.id, end.token, outcome, duration, result)
+        outcome = _COMPLETE_AND_HOLD
     error = end.error
     failure = (
         0
@@ -403,80 +406,5 @@ def settlement(index: int, end: Settlement, outcome: int) -> tuple[Any, ...]:
         uses,
         miss,
         failure,
-    )
-
-
-def events(last: int, fields: list[bytes]) -> list[Event]:
-    """The events of one entry of the log, whose last one has the number ``last``."""
-    at_ms, packed_rows = _decode_any(fields[1])
-    rows = [row for packed in packed_rows for row in _unrolled(packed)]
-    first = last - len(rows) + 1
-    return [_event(first + offset, at_ms, row) for offset, row in enumerate(rows)]
-
-
-def _unrolled(row: list[Any]) -> list[list[Any]]:
-    """A row that stands for equal events of several jobs, as one row for each."""
-    if row[0] >= 0:
-        return [row]
-    return [[-row[0], job_id, *row[2:]] for job_id in row[1].split(" ")]
-
-
-def _event(number: int, at_ms: int, row: list[Any]) -> Event:
-    kind, names = EVENTS[row[0]]
-    data = dict(zip(names, row[3:], strict=False))
-    if "run_at_ms" in data:
-        data["run_at_ms"] = data["run_at_ms"] or None
-    if "state" in data:
-        data["state"] = STATES[data["state"]].value
-    return Event(number, at_ms, kind, row[1], row[2], data)
-
-
-def attempts(queue: str, last: int, fields: list[bytes]) -> list[tuple[int, AttemptRecord]]:
-    """Position and content of the rows of one entry of the history log."""
-    rows: list[AttemptRecord] = []
-    for at in range(0, len(fields), 2):
-        if fields[at] == b"p":
-            rows += _plain_attempts(queue, fields[at + 1])
-        else:
-            finished_ms, packed = _decode_any(fields[at + 1])
-            rows += [_attempt(queue, finished_ms, row) for row in packed]
-    first = last - len(rows) + 1
-    return [(first + offset, row) for offset, row in enumerate(rows)]
-
-
-def _plain_attempts(queue: str, packed: bytes) -> Iterator[AttemptRecord]:
-    finished_ms, at = int.from_bytes(packed[:6], "big"), 6
-    while at < len(packed):
-        id_end = at + 2 + int.from_bytes(packed[at : at + 2], "big")
-        job_id = packed[at + 2 : id_end].decode()
-        duration_ms = int.from_bytes(packed[id_end : id_end + 6], "big", signed=True)
-        _, enqueued_ms, started_ms, token, worker, task, at = _lean(packed, id_end + 7)
-        row = [token, job_id, 1, 1, task, 0, worker, enqueued_ms, enqueued_ms, started_ms, duration_ms, 1]
-        yield _attempt(queue, finished_ms, row)
-
-
-def _attempt(queue: str, finished_ms: int, row: list[Any]) -> AttemptRecord:
-    run_id, job_id, attempt, delivery, task, tags, worker, enqueued, ready, started, duration, outcome = row[
-        :12
-    ]
-    error_class, fingerprint = row[12:14] if len(row) > 12 else (None, None)
-    return AttemptRecord(
-        run_id,
-        job_id,
-        attempt,
-        delivery,
-        queue,
-        task,
-        None,
-        tuple(tags or ()),
-        worker or None,
-        enqueued,
-        ready,
-        started or None,
-        finished_ms,
-        started - ready if started else None,
-        None if duration < 0 else duration,
-        ATTEMPT_OUTCOMES[outcome],
-        error_class,
-        fingerprint,
+        end.hold_ms,
     )

@@ -20,6 +20,8 @@ if status == 0 then
   if delay >= 0 then
     change_delay(q, id, head, delay)
   end
+  groups.poke(q, id, head)
+  file(q)
   q.ready = q.ready or head[STATE] < ACTIVE
   close(q)
 end

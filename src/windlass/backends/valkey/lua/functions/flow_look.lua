@@ -1,8 +1,10 @@
 -- flow_look: what is known of jobs that a flow names.
 -- KEYS: queue roots
--- ARGV: now or '', packed {{queue, id, request id, child <queue>:<id> or '', unique {key, mode} or 0}, ...}
+-- ARGV: now or '', packed {{queue, id, request id, child <queue>:<id> or '', unique {key, mode} or 0,
+--       group or 0}, ...}
 -- returns: per job {state or 0, what adding it would answer (see `73_add_flow.lua`), number of its edges, 1 when one of
---          them is to that child, id of the job whose unique key would answer ('': none), its state or 0}
+--          them is to that child, id of the job whose unique key would answer ('': none), its state or 0,
+--          how many jobs its group takes (-1: any number)}
 -- flags: no-writes
 local items = cmsgpack.unpack(args[2])
 local queues = open_all(keys, now_from(args[1]))
@@ -18,6 +20,7 @@ for index, item in ipairs(items) do
   answer[index] = {
     head and head[STATE] or 0, flow.foresee(q, id, head, item[3]), redis.call('HLEN', edges),
     item[4] ~= '' and redis.call('HEXISTS', edges, item[4]) or 0, holder, state,
+    item[6] ~= 0 and groups.free(q, item[6]) or -1,
   }
 end
 return answer

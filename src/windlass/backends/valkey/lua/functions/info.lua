@@ -2,7 +2,7 @@
 -- KEYS: queue roots
 -- ARGV: now or '', packed {1: also look for the oldest waiting job}
 -- returns: per queue {known, paused, waiting, scheduled and retrying, active, completed, failed, cancelled, retrying,
---          ready time of the oldest waiting job or -1, blocked, suspended without and with a limit}
+--          ready time of the oldest waiting job or -1, blocked, suspended without and with a limit, parked}
 -- flags: no-writes
 local queues = open_all(keys, now_from(args[1]))
 local deep = cmsgpack.unpack(args[2])[1] == 1
@@ -14,7 +14,7 @@ for index, q in ipairs(queues) do
     flags[1] and 1 or 0, flags[2] and 1 or 0, waiting(q), due, redis.call('ZCARD', q.a),
     redis.call('ZCARD', q.P) + redis.call('ZCARD', q.C), redis.call('ZCARD', q.F), redis.call('ZCARD', q.X),
     redis.call('SCARD', q.t), deep and oldest_ready(q) or -1,
-    redis.call('ZCARD', q.b), redis.call('ZCARD', q.u), redis.call('SCARD', q.T),
+    redis.call('ZCARD', q.b), redis.call('ZCARD', q.u), redis.call('SCARD', q.T), redis.call('ZCARD', q.Q),
   }
 end
 return answer

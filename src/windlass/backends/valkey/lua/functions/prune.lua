@@ -1,4 +1,4 @@
--- prune: removes what is past its keep: records, kept ids, unique keys, history, roll-ups, events of quiet queues, empty streams.
+-- prune: removes what is past its keep: records, kept ids, unique keys, idle groups, history, roll-ups, events of quiet queues, empty streams.
 -- KEYS: queue roots
 -- ARGV: now or '', packed {limit of records, how far all archivers have copied the history of each queue (-1: no
 --       archivers), limit of rows of roll-ups}
@@ -17,6 +17,9 @@ for index, root in ipairs(keys) do
     jobs = jobs + 1
   end
   settle_down(q)
+  groups.write(q)
+  groups.prune(q)
+  limits.prune(q)
   local gone = prune_ids(q)
   more = gone == STEP and 1 or more
   ids = ids + gone

@@ -38,6 +38,7 @@ if forget == 1 and redis.call('HLEN', q.j) == 0 then
   redis.call('UNLINK', q.v)
   schedules.forget(q)
   redis.call('UNLINK', q.K, q.Y, q.E)
+  groups.forget_all(q)
 end
 local queues = close(q) -- the events of this call are the first of what is left
 table.insert(ids, 1, flow.left(queues))

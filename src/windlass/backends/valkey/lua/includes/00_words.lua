@@ -15,6 +15,8 @@ local WAITING, SCHEDULED, RETRYING, PARKED, ACTIVE, COMPLETED, FAILED, CANCELLED
 local LEASE, MAX_STALLS, RESULT_TTL, KEEP_ID, TAGS, CODEC = 1, 2, 3, 8, 9, 10
 local DEFAULTS = { -1, 2, -1, 86400000, 10000, 15552000000, 10000, -1, 0, 0 }
 
+local NOWHERE = 0 -- in no index, while something is decided
+
 local STEP = 1000
 local PLACE_OFFSET = 4503599627370496 -- 2^52: microseconds until the year 2112, and as many below 0
 local GRACE_MS = 60000

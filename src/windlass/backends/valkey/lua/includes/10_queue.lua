@@ -6,7 +6,7 @@
 --   :m      hash    id -> head, once anything about the job changed
 --   :f      stream  jobs of priority 0 that were added ready, by sequence. Those up to `cur` were picked: they
 --                   stay for listings until their record goes, and `passed` tells how many they are
---   :w      zset    all others that wait: score -priority, member place (see `place_of`) + id
+--   :w      zset    all others that wait: score -priority, member see `16_line.lua`
 --   :d      zset    scheduled and retrying: score due time, member sequence + id
 --   :t      set     ids of those that are retrying
 --   :a      zset    active: score lease deadline, member sequence + id
@@ -18,13 +18,14 @@
 --   :r :g :e hash   id -> result, progress, errors
 --   :l:<id> list    log lines
 --   :v :h   stream  events and history, one entry per call, id = number of its last row; see `30_notes.lua`
--- and what `12_flows.lua`, `13_unique.lua`, `87_schedules.lua` and `94_metrics.lua` tell.
+-- and what `12_flows.lua`, `13_unique.lua`, `14_limits.lua`, `87_schedules.lua` and `94_metrics.lua` tell.
 
 local TABLES = {
   heads = true, fresh = true, records = true, packed = true, members = true, lean = true, inline = true,
   dirty = true, events = true, history = true, counts = true, workers = true,
   zadd = true, zrem = true, hset = true, hdel = true, sadd = true, srem = true,
   xdel = true, xdel_passed = true, unlink = true,
+  groups = true, touched = true, roles = true, joins = true, -- see `58_groups.lua`; joins: heads with a new place
 }
 
 -- Keys and tables are made when they are first asked for: q.j, q.m, q.heads, ...

@@ -27,9 +27,13 @@ local E_BLOCKED, E_SUSPENDED = 20, 21
 -- with links that ended during this call, in order.
 local flow = {}
 
+-- Functions of limits, groups and turns, see `14_limits.lua`.
+local limits, groups, line = {}, {}, {}
+
 -- Takes the guard off the keys of a call, see `loader.guard_key`.
 local function begin(keys)
   flow.ended = nil
+  groups.left = STEP -- so many parked jobs may be moved in one call
   flow.alone = string.sub(keys[#keys], -2) ~= ':?'
   if not flow.alone then
     keys[#keys] = nil

@@ -104,7 +104,7 @@ local function member_of(q, id, head)
   return member
 end
 
--- Places of `lifo` jobs are below 0; the offset keeps the order of bytes the order of places.
+-- A member of a group's line. Places of `lifo` jobs are below 0; the offset keeps the order of bytes the order of places.
 local function place_member_of(id, head)
   return struct.pack('>I7', head[PLACE] + PLACE_OFFSET) .. id
 end

@@ -2,7 +2,7 @@
 --
 -- Events are {code, id, task, ...}; `codes.py` names what follows. Equal events of several jobs in a row are one
 -- row {-code, ids with spaces between, task, ...}. History rows are {run id, id, attempt, delivery, task, tags or
--- 0, worker, enqueued, ready, started, duration or -1, outcome [, error class, fingerprint]}.
+-- 0, worker, enqueued, ready, started, duration or -1, outcome [, error class or 0, fingerprint or 0 [, group]]}.
 --
 -- Both are written as one stream entry per call, whose id is the number of its last row. Its fields, in order: `b`,
 -- packed {time, rows}; in history also `p`, completed plain jobs: time (6 bytes), then length and text of the id
@@ -43,6 +43,10 @@ local function record(q, id, head, outcome, duration, failure)
   }
   if failure then
     row[13], row[14] = failure[1], failure[4]
+  end
+  local group = groups.of(head)
+  if group then
+    row[13], row[14], row[15] = row[13] or 0, row[14] or 0, group
   end
   local rows = q.history[#q.history]
   if not rows or rows.plain then
@@ -93,7 +97,7 @@ local function append_history(q)
 end
 
 local function hint(q)
-  if q.ready then
+  if q.ready or (q.freed and limits.is_bounded(q)) then
     redis.call('SPUBLISH', q.root .. ':ready', '')
   end
   if q.done then
@@ -101,9 +105,22 @@ local function hint(q)
   end
 end
 
+-- What follows for its group from the last change of a job. Every change is filed before the next one begins.
+local function file(q)
+  local filing = rawget(q, 'filing')
+  if filing then
+    q.filing = nil
+    groups.file(q, filing)
+  end
+end
+
 -- Writes everything of one queue that is still open.
 local function close_one(q)
+  file(q)
   settle_down(q)
+  if rawget(q, 'touched') then
+    groups.write(q)
+  end
   if q.noted > 0 then
     append_events(q)
   end
@@ -120,6 +137,9 @@ end
 
 -- Tells what ended and writes everything that is still open. Every function that changes something ends with this.
 local function close_all(queues)
+  for _, q in ipairs(queues) do
+    file(q)
+  end
   flow.tell(queues)
   for _, q in ipairs(queues) do
     close_one(q)

@@ -14,7 +14,8 @@ local function take_numbers(queues, amount, adding, micros)
     first = time[1] * 1000000 + time[2]
   end
   for index, q in ipairs(queues) do
-    local marks = redis.call('HMGET', q.root, 'seq', 'known')
+    local marks = redis.call('HMGET', q.root, 'seq', 'known', 'turns')
+    q.turns = marks[3]
     first = math.max(first, 1 + (marks[1] or 0))
     if not marks[2] then
       new[#new + 1] = index
@@ -46,13 +47,15 @@ local function make_visible(q)
   write_plain(q)
 end
 
--- A new place for a job: the last one of its priority, or (`lifo`: its places are below 0) the very first.
+-- A new place for a job: the last one of its priority, or (`lifo`: its places are below 0) the very first. With it comes a
+-- new turn, once the job waits.
 local function fresh_place(q, head)
   if not q.next_place or q.next_place > q.last_place then
     reserve(q, 1)
   end
   local place = q.next_place
   q.next_place = place + 1
+  q.joins[head] = true
   local options = head[OPTIONS]
   local lifo = head[PLACE] < 0
   if options ~= 0 and options[LIFO] then -- jobs with a key may have got other options
@@ -85,9 +88,16 @@ end
 
 -- Takes a job out of the index of its present state. `gone`: its record goes too.
 local function leave(q, id, head, gone)
-  local state = head[STATE]
+  local state, group = head[STATE], groups.of(head)
+  local filing = rawget(q, 'filing')
+  if filing and filing.head ~= head then
+    file(q)
+  end
+  if state == NOWHERE or (group and groups.leave(q, head, group)) then
+    return
+  end
   if state == WAITING then
-    if q.fresh[id] and head[PRIORITY] == 0 and head[PLACE] > 0 then
+    if q.fresh[id] and head[PRIORITY] == 0 and head[PLACE] > 0 then -- it is in :f
       if q.picking then
         q.cursor, q.picked = head[SEQ], q.picked + 1
       else
@@ -97,10 +107,14 @@ local function leave(q, id, head, gone)
         end
       end
     else
-      put(q.zrem, q.w, place_member_of(id, head))
+      line.remove(q, id, head)
     end
+  elseif state == PARKED then
+    redis.call('ZREM', groups.line_key(q, groups.get(q, group)), place_member_of(id, head))
+    redis.call('ZREM', q.Q, member_of(q, id, head))
   elseif state == ACTIVE then
     put(q.zrem, q.a, member_of(q, id, head))
+    q.freed = true
   elseif ENDS[state] then
     put(q.zrem, end_key(q, head), member_of(q, id, head))
     put(q.zrem, q.o, member_of(q, id, head))
@@ -116,11 +130,23 @@ end
 
 -- Enters a changed job where its state says it can be found. `deadline`: of its lease, when active.
 local function enter(q, id, head, deadline)
-  local state = head[STATE]
+  local state, group = head[STATE], groups.of(head)
   q.dirty[id], q.fresh[id] = head, nil
+  if group and groups.enter(q, id, head, group) then
+    return
+  end
   if state == WAITING then
-    put(q.zadd, q.w, 0 - head[PRIORITY], place_member_of(id, head))
+    if q.joins[head] then
+      q.joins[head] = nil
+      line.join(q, id, head)
+    else
+      line.put(q, id, head)
+    end
     q.ready = true
+  elseif state == PARKED then
+    local key = groups.line_key(q, groups.get(q, group))
+    redis.call('ZADD', key, 0 - head[PRIORITY], place_member_of(id, head))
+    redis.call('ZADD', q.Q, text(head[ENQUEUED]), member_of(q, id, head))
   elseif state == ACTIVE then
     put(q.zadd, q.a, deadline, member_of(q, id, head))
   elseif ENDS[state] then
@@ -163,6 +189,11 @@ local function drop(q, id, head)
   end
   q.heads[id], q.fresh[id], q.dirty[id] = false, nil, nil
   q.packed[id], q.records[id], q.members[id], q.inline[id] = nil, nil, nil, nil
+  local group = groups.of(head)
+  if group and not ENDS[head[STATE]] then
+    q.filing = { id = id, head = head, name = group }
+    file(q)
+  end
 end
 
 -- Removes a record on somebody's wish; one that had not finished leaves its end in history.
@@ -190,8 +221,20 @@ local function anybody_waits(q)
   return redis.call('ZCARD', q.w) > 0 or #unpicked(q, 1) > 0
 end
 
--- Milliseconds until the next job of `q` is due, or nil.
+-- Milliseconds until the next job of `q` is due, or time alone lets one in or start; nil when none.
 local function next_due_in(q)
   local first = redis.call('ZRANGE', q.d, 0, 0, 'WITHSCORES')
-  return first[2] and math.max(tonumber(first[2]) - q.now, 0)
+  local at = first[2] and tonumber(first[2])
+  local marks = limits.marks(q)
+  if marks.has_groups then
+    local opens = tonumber(redis.call('ZRANGE', q.H, 0, 0, 'WITHSCORES')[2])
+    at = opens and math.min(at or opens, opens) or at
+  end
+  if marks.own and anybody_waits(q) then
+    local room, opens = limits.room(q)
+    if room == 0 and opens then
+      at = math.min(at or opens, opens)
+    end
+  end
+  return at and math.max(at - q.now, 0)
 end

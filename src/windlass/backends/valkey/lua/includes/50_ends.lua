@@ -48,6 +48,7 @@ local function promote(q, id, head)
   head[DUE], head[PLACE] = 0, fresh_place(q, head)
   note(q, E_PROMOTED, id, head)
   enter(q, id, head)
+  file(q)
 end
 
 local function promote_members(q, members)
@@ -70,6 +71,7 @@ local function expire(q, id, head)
   record(q, id, head, O_EXPIRED, nil, { 'JobExpired', '', '', '' })
   finish(q, id, head, FAILED, 'expired')
   note(q, E_FAILED, id, head, 'expired', 'JobExpired')
+  file(q)
 end
 
 local function lease(q, id, head, token, worker, lease_ms)
@@ -85,8 +87,8 @@ local function lease(q, id, head, token, worker, lease_ms)
   enter(q, id, head, q.now + (own > 0 and own or lease_ms))
 end
 
--- An end is {queue, id, token, outcome, duration, result or 0, delay, reason, uses attempt, miss, error}.
-local END_DURATION, END_RESULT, END_DELAY, END_REASON, END_USES, END_MISS, END_ERROR = 5, 6, 7, 8, 9, 10, 11
+-- An end is {queue, id, token, outcome, duration, result or 0, delay, reason, uses attempt, miss, error, hold its group}.
+local END_DURATION, END_RESULT, END_DELAY, END_REASON, END_USES, END_MISS, END_ERROR, END_HOLD = 5, 6, 7, 8, 9, 10, 11, 12
 local NO_ERROR = { '', '', '', '', '' }
 
 local function complete(q, id, head, item)
@@ -169,7 +171,7 @@ end
 local function complete_plain(q, id, packed, task, duration, result)
   record_plain(q, id, packed, duration)
   if not q.done_head then
-    q.done_head, q.done_at, q.done = struct.pack('>I6', q.now), text(q.now), true
+    q.done_head, q.done_at, q.done, q.freed = struct.pack('>I6', q.now), text(q.now), true, true
   end
   local done, member = packed .. plain_end(q, id, result), packed:sub(2, 8) .. id
   q.lean[id] = done
@@ -182,16 +184,24 @@ local function complete_plain(q, id, packed, task, duration, result)
   note_run(q, E_COMPLETED, id, task)
 end
 
+-- A completion that says more than the six fields of others.
+local COMPLETE_AND_HOLD = 9
+
 -- By number: complete, fail, retry, snooze, release, cancel; wait and suspend are in `56_suspend.lua`.
 local SETTLE = { complete, fail, try_again, snooze, release, end_cancelled }
 
 -- Ends the attempt of an active job whose token was checked.
 local function settle(q, id, head, item)
-  local outcome = item[4]
+  local outcome = item[4] == COMPLETE_AND_HOLD and 1 or item[4]
   if head[CANCEL] ~= '' and outcome >= 3 then
     outcome = 6
   end
   SETTLE[outcome](q, id, head, item)
+  file(q)
+  local group = groups.of(head)
+  if group and (item[END_HOLD] or 0) > 0 then
+    groups.hold(q, group, item[END_HOLD])
+  end
 end
 
 -- Gives back a lease that its worker never heard of: nobody settled anything.
@@ -209,6 +219,7 @@ local function fail_stalled(q, id, head)
   drop_lease(head, false)
   finish(q, id, head, FAILED, 'stalled')
   note(q, E_FAILED, id, head, 'stalled', 'JobStalled', message)
+  file(q)
 end
 
 -- Takes back an expired lease; false when the job has now failed because that happened too often.
@@ -220,6 +231,7 @@ local function recover(q, id, head)
     drop_lease(head, false)
     finish(q, id, head, CANCELLED, reason)
     note(q, E_CANCELLED, id, head, reason)
+    file(q)
     return true
   end
   if head[STALLS] > options_of(head)[MAX_STALLS] then
@@ -232,5 +244,6 @@ local function recover(q, id, head)
   head[STATE] = WAITING
   note(q, E_STALLED, id, head, head[WORKER], head[STALLS])
   enter(q, id, head)
+  file(q)
   return true
 end

@@ -153,6 +153,7 @@ function flow.unblock(q, id, head)
     note(q, E_PROMOTED, id, head)
     enter(q, id, head)
   end
+  file(q)
 end
 
 -- Ends a blocked job whose child did not complete.
@@ -164,6 +165,7 @@ function flow.fail(q, id, head, child, edge)
   record(q, id, head, O_FAILED, nil, failure)
   finish(q, id, head, FAILED, 'dependency_failed')
   note(q, E_FAILED, id, head, 'dependency_failed', 'DependencyFailed', brief(message))
+  file(q)
 end
 
 -- Decides about a job that was blocked just now.

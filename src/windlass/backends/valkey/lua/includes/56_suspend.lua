@@ -7,6 +7,7 @@ function flow.wait(q, id, head, item)
   head[STATE] = BLOCKED
   note(q, E_BLOCKED, id, head)
   enter(q, id, head)
+  file(q)
   settle_down(q)
   flow.review(q, id, head)
 end
@@ -56,6 +57,7 @@ function flow.signal(q, id, head, name, value, most)
     q.dirty[id], q.fresh[id] = head, nil
   end
   note(q, E_CHANGED, id, head, 'signal')
+  groups.poke(q, id, head)
   return 0
 end
 

@@ -136,6 +136,7 @@ function unique.replace(q, id, head, job, tail, due)
     note(q, E_SCHEDULED, id, head, due)
   end
   enter(q, id, head)
+  file(q)
 end
 
 -- The answer to an add whose key is held, or nil and the id of the running job that the new one is to follow.

@@ -1,12 +1,12 @@
 -- Choosing who is first in line.
 --
--- Order is (priority from high to low, place). The zset :w holds it exactly; the stream :f, behind its cursor, holds
+-- Order is (priority from high to low, turn, place). The zset :w holds it exactly; the stream :f, behind its cursor, holds
 -- the fresh jobs of priority 0. Both are read from the front and merged.
 
 -- Returns ids in order, those of them that are fresh, and the others.
 local function front(q, amount)
   local ranked = redis.call('ZRANGE', q.w, 0, amount - 1, 'WITHSCORES')
-  local line, fresh, others, plain = {}, {}, {}, nil
+  local order, fresh, others, plain = {}, {}, {}, nil
   if #ranked == 0 then -- the usual case
     for index, entry in ipairs(unpicked(q, amount)) do
       fresh[index] = entry[2][2]
@@ -14,27 +14,31 @@ local function front(q, amount)
     return fresh, fresh, others
   end
   local at, plain_at = 1, 1
-  while #line < amount do
+  while #order < amount do
     local score = ranked[at] and tonumber(ranked[at + 1])
     local place, entry
     if not score or score >= 0 then
-      plain = plain or unpicked(q, amount - #line)
+      plain = plain or unpicked(q, amount - #order)
       entry = plain[plain_at]
       place = entry and tonumber(string.match(entry[1], '^%d+'))
     end
-    if place and (not score or score > 0 or place < place_of(ranked[at])) then
-      line[#line + 1] = entry[2][2]
+    local first = place and (not score or score > 0)
+    if place and not first then -- those in :f have turn 0
+      first = line.turn_of(ranked[at]) > 0 or place < line.place_of(ranked[at])
+    end
+    if first then
+      order[#order + 1] = entry[2][2]
       fresh[plain_at] = entry[2][2]
       plain_at = plain_at + 1
     elseif score then
-      line[#line + 1] = id_of(ranked[at])
-      others[#others + 1] = line[#line]
+      order[#order + 1] = line.id_of(ranked[at])
+      others[#others + 1] = order[#order]
       at = at + 2
     else
       break
     end
   end
-  return line, fresh, others
+  return order, fresh, others
 end
 
 local function note_pick(claim, q, id, record)
@@ -57,7 +61,7 @@ local function lease_plain(q, id, record, claim)
   note_pick(claim, q, id, record)
 end
 
--- Leases the next in line, or ends it when it is past its time: false.
+-- Leases the next in line; false when it may not start: it is past its time, or its group has no room.
 local function take(q, id, claim)
   local head, record = q.heads[id], q.records[id]
   if head == nil and claim.fits and is_plain(record) then
@@ -71,31 +75,49 @@ local function take(q, id, claim)
     expire(q, id, head)
     return false
   end
+  local group = groups.of(head)
+  if group and not groups.may_start(q, id, head, group) then
+    file(q)
+    return false
+  end
   lease(q, id, head, claim.id .. '.' .. #claim.ids, claim.worker, claim.lease_ms)
   note_pick(claim, q, id, false)
+  if group then
+    groups.started(q, group, head)
+    file(q)
+  end
   return true
 end
 
--- Leases up to `room` jobs of `q`; ends those that are past their time on the way. Returns how many were leased.
+-- Leases up to `room` jobs of `q`, as far as its limits allow; ends those that are past their time on the way. Returns how many were leased.
 local function pick(q, room, claim)
-  local taken, expired = 0, 0
-  while taken < room and expired < STEP do
-    local line, fresh, others = front(q, math.min(room - taken, STEP))
-    if #line == 0 then
+  local taken, passed = 0, 0
+  if q.own then
+    room = math.min(room, (limits.room(q)))
+  end
+  while taken < room and passed < STEP do
+    local order, fresh, others = front(q, math.min(room - taken, STEP))
+    if #order == 0 then
       break
     end
     load(q, others)
     load_records(q, fresh)
-    q.picking = true
-    for _, id in ipairs(line) do
+    q.picking, q.inserted = true, nil
+    for _, id in ipairs(order) do
       if take(q, id, claim) then
         taken = taken + 1
       else
-        expired = expired + 1
+        passed = passed + 1
+      end
+      if q.inserted then -- somebody was let in, who may be first in line now
+        break
       end
     end
     q.picking = false
     settle_down(q)
+  end
+  if q.own then
+    limits.started(q, taken)
   end
   return taken
 end

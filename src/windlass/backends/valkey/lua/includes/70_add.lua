@@ -109,7 +109,7 @@ local function create(q, job, tail, after, seq, follows)
   end
   if follows then
     return flow.create_behind(q, job, stored, seq, follows)
-  elseif (job[10] or 0) > 0 then
+  elseif (job[10] or 0) > 0 or groups.of(head) or line.turns(q) then
     return flow.create(q, job, stored, seq, later, job[10] == 2)
   end
   if not later and priority == 0 and not lifo then
@@ -119,7 +119,8 @@ local function create(q, job, tail, after, seq, follows)
     if later then
       put(q.zadd, q.d, due, member_of(q, id, head))
     else
-      put(q.zadd, q.w, 0 - priority, struct.pack('>I7', PLACE_OFFSET + (lifo and -seq or seq)) .. id)
+      head[PLACE] = lifo and -seq or seq
+      put(q.zadd, q.w, 0 - priority, line.member(id, head))
     end
   end
   count(q, 'enqueued', task)
@@ -149,6 +150,10 @@ local function add_one(q, job, tail, seq)
   end
   if answer then
     return answer
+  end
+  local group = groups.named(job[8])
+  if group and groups.free(q, group) == 0 then
+    return { 4, 0, 0, 0 }
   end
   if head then
     after = head[ENQUEUED]

@@ -4,8 +4,10 @@
 -- Enters a new job that has a head of its own from the beginning.
 function flow.create(q, job, stored, seq, later, blocked)
   local id, head = job[2], unpack_fresh(stored)
-  flow.widen(head)
-  head[LINKED] = 1
+  if blocked or (job[10] or 0) > 0 then
+    flow.widen(head)
+    head[LINKED] = 1
+  end
   if blocked then
     head[STATE] = BLOCKED
     note(q, E_BLOCKED, id, head)
@@ -14,9 +16,10 @@ function flow.create(q, job, stored, seq, later, blocked)
   else
     note_run(q, E_ENQUEUED, id, head[TASK])
   end
-  q.heads[id] = head
+  q.heads[id], q.joins[head] = head, true
   put(q.zadd, q.i, seq, id)
   enter(q, id, head)
+  file(q)
   count(q, 'enqueued', head[TASK])
   return { 0, head[STATE], head[ENQUEUED], head[DUE] }
 end
@@ -111,6 +114,7 @@ function flow.adopt(queues, q, id, name, child_id, on)
     if edge[EDGE_STATUS] ~= EDGE_OPEN then
       flow.after_edge(q, id, head, name .. ':' .. child_id, edge)
     end
+    file(q)
   end
   return { head[SEQ], unlinked and 1 or 0 }
 end

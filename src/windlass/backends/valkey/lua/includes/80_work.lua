@@ -23,9 +23,9 @@ local function load_items(queues, items)
   end
 end
 
--- Ends lie one behind the other in one flat list: six fields when completed, eleven else.
+-- Ends lie one behind the other in one flat list: six fields when completed, twelve else.
 local function next_end(ends, at)
-  return at + (ends[at + 3] == 1 and 6 or 11)
+  return at + (ends[at + 3] == 1 and 6 or 12)
 end
 
 local function load_ends(queues, ends)
@@ -79,10 +79,10 @@ end
 local function rounds(queues, claim, lines, limit)
   local taken = {}
   for bound = 2, 3 do -- the share first, then the cap
-    for index, line in ipairs(lines) do
-      local room = math.min(line[bound] - (taken[index] or 0), limit - #claim.ids)
+    for index, one in ipairs(lines) do
+      local room = math.min(one[bound] - (taken[index] or 0), limit - #claim.ids)
       if room > 0 and not claim.paused[index] then
-        taken[index] = (taken[index] or 0) + pick(queues[line[1]], room, claim)
+        taken[index] = (taken[index] or 0) + pick(queues[one[1]], room, claim)
       end
     end
   end
@@ -104,19 +104,23 @@ local function claim_jobs(queues, request)
   local lines = request[5]
   local claim = new_claim(request, queues[1].now)
   local budget = STEP
-  for index, line in ipairs(lines) do
-    local q = queues[line[1]]
+  for index, one in ipairs(lines) do
+    local q = queues[one[1]]
+    q.claiming = true
+    claim.paused[index] = limits.marks(q).paused
     budget = budget - promote_due(q, budget)
-    claim.paused[index] = redis.call('HEXISTS', q.root, 'paused') == 1
+  end
+  for _, one in ipairs(lines) do
+    budget = budget - groups.advance_timed(queues[one[1]], budget)
   end
   local taken = rounds(queues, claim, lines, request[4])
   local left = {}
   claim.next_due = -1
-  for index, line in ipairs(lines) do
-    local q = queues[line[1]]
+  for index, one in ipairs(lines) do
+    local q = queues[one[1]]
     local more = anybody_waits(q)
-    left[index] = (more and not claim.paused[index]) and 1 or 0
-    if (taken[index] or 0) + line[4] > 0 and not more then
+    left[index] = (more and not claim.paused[index] and not (q.own and limits.room(q) == 0)) and 1 or 0
+    if (taken[index] or 0) + one[4] > 0 and not more and not (q.has_groups and redis.call('EXISTS', q.Q) == 1) then
       note(q, E_DRAINED, '')
     end
     local due = next_due_in(q)

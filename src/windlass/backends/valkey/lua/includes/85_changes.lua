@@ -18,6 +18,7 @@ local function cancel(q, id, reason)
   record(q, id, head, O_CANCELLED)
   finish(q, id, head, CANCELLED, reason)
   note(q, E_CANCELLED, id, head, reason)
+  file(q)
   return 0
 end
 
@@ -42,6 +43,7 @@ local function retry(q, id, head)
   unique.take_again(q, id, head)
   note(q, blocked and E_BLOCKED or E_ENQUEUED, id, head, 'retried')
   enter(q, id, head)
+  file(q)
   return 0
 end
 
@@ -61,7 +63,7 @@ local function change_priority(q, id, head, priority)
   head[PRIORITY], head[PLACE] = priority, fresh_place(q, head)
   note(q, E_CHANGED, id, head, 'priority', priority)
   enter(q, id, head)
-  settle_down(q)
+  settle_down(q) -- but not filed: the delay may be changed, too
 end
 
 local function change_delay(q, id, head, delay)
@@ -71,13 +73,13 @@ local function change_delay(q, id, head, delay)
     return
   end
   if delay <= 0 then
-    if head[STATE] ~= WAITING then
+    if head[STATE] ~= WAITING and head[STATE] ~= PARKED then
       promote(q, id, head)
     end
     return
   end
   leave(q, id, head)
-  if head[STATE] == WAITING then
+  if head[STATE] == WAITING or head[STATE] == PARKED then
     head[STATE] = SCHEDULED
   end
   head[DUE], head[READY] = q.now + delay, q.now + delay

@@ -93,7 +93,7 @@ local function oldest_ready(q)
     ids[index] = entry[2][2]
   end
   for _, member in ipairs(redis.call('ZRANGE', q.w, 0, STEP - 1)) do
-    ids[#ids + 1] = id_of(member)
+    ids[#ids + 1] = line.id_of(member)
   end
   load(q, ids)
   local oldest = -1

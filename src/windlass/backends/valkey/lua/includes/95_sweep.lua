@@ -159,7 +159,7 @@ local function gather_pending(q, ids, state, before, found)
   end
 end
 
-local PENDING = { [WAITING] = 'w', [ACTIVE] = 'a', [BLOCKED] = 'b' }
+local PENDING = { [WAITING] = 'w', [PARKED] = 'Q', [ACTIVE] = 'a', [BLOCKED] = 'b' }
 
 local function oldest_pending(q, state, before, limit, found)
   local ids, wanted = {}, math.max(limit, STEP)
@@ -177,7 +177,7 @@ local function oldest_pending(q, state, before, limit, found)
   for from = 0, 10 * STEP - 1, wanted do
     local members = redis.call('ZRANGE', key, from, from + wanted - 1)
     for _, member in ipairs(members) do
-      ids[#ids + 1] = id_of(member)
+      ids[#ids + 1] = state == WAITING and line.id_of(member) or id_of(member)
     end
     gather_pending(q, ids, state, before, found)
     if #found >= limit or #members < wanted then

@@ -1,0 +1,117 @@
+"""Limits of queues and groups: what was said about them; ``lua/includes/58_groups.lua`` is what follows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from windlass.backend import limits as lrq
+from windlass.backends.valkey.session import Session
+from windlass.core.limits import (
+    EVERY_GROUP,
+    NO_GROUP_LIMITS,
+    GroupInfo,
+    GroupLimits,
+    GroupSettings,
+    QueueLimits,
+    Rate,
+)
+
+#: Instead of a number: leave the limit as it is.
+_AS_IT_IS = -1
+
+_encode = msgspec.json.Encoder().encode
+_decode = msgspec.json.Decoder(GroupLimits).decode
+
+
+async def _listed(session: Session, queue: str, became_known: int) -> None:
+    if became_known:
+        await session.list_again([queue])
+
+
+async def set_queue(session: Session, request: lrq.SetQueueLimits, now: str) -> None:
+    await session.list_queues([request.queue])
+    most, rate, per_ms = _AS_IT_IS, _AS_IT_IS, 0
+    if "concurrency" in request.fields:
+        most = request.concurrency or 0
+    if "rate" in request.fields:
+        rate, per_ms = (request.rate.max, request.rate.per_ms) if request.rate is not None else (0, 0)
+    root = session.keys.queue(request.queue)
+    await _listed(
+        session, request.queue, await session.functions.limits_queue(root, now, (most, rate, per_ms))
+    )
+
+
+def _for_server(limits: GroupLimits | None) -> Any:
+    """Limits as the server reads them, see ``lua/includes/14_limits.lua``."""
+    if limits is None:
+        return 0
+    rate, bucket = limits.rate, limits.bucket
+    return (
+        _encode(limits).decode(),
+        limits.concurrency or 0,
+        *((rate.max, rate.per_ms) if rate is not None else (0, 0)),
+        *((bucket.capacity, bucket.refill) if bucket is not None else (0, 0)),
+        int(limits.ordered),
+        limits.max_size or 0,
+    )
+
+
+async def set_group(session: Session, request: lrq.SetGroupLimits, now: str) -> None:
+    await session.list_queues([request.queue])
+    what = (request.group, int(request.group == EVERY_GROUP), _for_server(request.limits))
+    root = session.keys.queue(request.queue)
+    await _listed(session, request.queue, await session.functions.limits_group(root, now, what))
+
+
+async def pause_group(session: Session, request: lrq.PauseGroup, now: str) -> bool:
+    await session.list_queues([request.queue])
+    root = session.keys.queue(request.queue)
+    changed, known = await session.functions.group_pause(root, now, request.group, request.paused)
+    await _listed(session, request.queue, known)
+    return bool(changed)
+
+
+async def hold(session: Session, request: lrq.Hold, now: str) -> int:
+    await session.list_queues([request.queue])
+    root = session.keys.queue(request.queue)
+    until_ms, known = await session.functions.hold(root, now, request.ms, request.group)
+    await _listed(session, request.queue, known)
+    return until_ms
+
+
+async def get(session: Session, request: lrq.GetLimits, now: str) -> lrq.Limits:
+    root = session.keys.queue(request.queue)
+    most, rate, per_ms, held, every, *found = await session.functions.limits_get(root, now, request.groups)
+    groups = {}
+    for at, name in enumerate(request.groups):
+        own, paused, until_ms = found[3 * at : 3 * at + 3]
+        limits = _decode(own) if own else None
+        groups[name] = GroupSettings(limits=limits, paused=bool(paused), hold_until_ms=until_ms)
+    return lrq.Limits(
+        queue=QueueLimits(concurrency=most or None, rate=Rate(rate, per_ms) if rate else None),
+        hold_until_ms=held,
+        every_group=_decode(every) if every else NO_GROUP_LIMITS,
+        groups=groups,
+    )
+
+
+async def list_groups(session: Session, request: lrq.ListGroups, now: str) -> lrq.GroupPage:
+    root = session.keys.queue(request.queue)
+    more, last, *found = await session.functions.groups_list(root, now, request.limit, request.cursor or "")
+    groups = []
+    for at in range(0, len(found), 7):
+        name, size, waiting, parked, active, next_ms, paused = found[at : at + 7]
+        groups.append(
+            GroupInfo(
+                name=name.decode(),
+                size=size,
+                waiting=waiting,
+                parked=parked,
+                active=active,
+                next_ms=None if next_ms < 0 else next_ms,
+                paused=bool(paused),
+            )
+        )
+    return lrq.GroupPage(groups, last.decode() if more else None)

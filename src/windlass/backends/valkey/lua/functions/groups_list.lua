@@ -1,0 +1,29 @@
+-- groups_list: groups with jobs or settings, by name; looks at no more than 1,000 of them.
+-- KEYS: queue root
+-- ARGV: now or '', limit, name after which to begin ('': from the first on)
+-- returns: 1 when there may be more, the name to go on from, then name, size, waiting, parked, active, when the next can be
+--          let in (-1: not by time), 1 when paused of each
+-- flags: no-writes
+local q = open(keys[1], now_from(args[1]))
+local limit, names = tonumber(args[2]), groups.names(q, args[3])
+local answer, last = { 0, '' }, ''
+for _, name in ipairs(names) do
+  local g = groups.get(q, name)
+  local r = g.r
+  local listed = r[G_SIZE] > 0 or r[G_PAUSED] == 1 or r[G_HOLD] > q.now or r[G_OWN] ~= 0
+  if listed and #answer == 2 + 7 * limit then
+    answer[1], answer[2] = 1, answer[#answer - 6]
+    return answer
+  elseif listed then
+    local id = groups.first(q, g)
+    local at = id and groups.opens_at(q, g, groups.limits(q, g), groups.cost_of(head_of(q, id)))
+    for _, value in ipairs({ name, r[G_SIZE], r[G_WAITING], r[G_PARKED], r[G_ACTIVE], at or -1, r[G_PAUSED] }) do
+      answer[#answer + 1] = value
+    end
+  end
+  last = name
+end
+if #names == STEP then
+  answer[1], answer[2] = 1, last
+end
+return answer

@@ -1,0 +1,16 @@
+-- limits_get: the limits of a queue, of every group, and of some groups.
+-- KEYS: queue root
+-- ARGV: now or '', then names of groups
+-- returns: most at once, most starts per time, that time (0: no such limit), held until or 0, limits of every group as they
+--          were sent ('': none), then per group its own limits ('': none), 1 when paused, held until or 0
+-- flags: no-writes
+local q = open(keys[1], now_from(args[1]))
+local own = limits.marks(q).own or { 0, 0, 0, 0, 0 }
+local answer = { own[L_MOST], own[L_RATE], own[L_PER], own[L_HOLD] > q.now and own[L_HOLD] or 0, q.every[M_TEXT] }
+for at = 2, #args do
+  local r = groups.get(q, args[at]).r
+  answer[#answer + 1] = r[G_OWN] ~= 0 and r[G_OWN][M_TEXT] or ''
+  answer[#answer + 1] = r[G_PAUSED]
+  answer[#answer + 1] = r[G_HOLD] > q.now and r[G_HOLD] or 0
+end
+return answer

@@ -1,0 +1,15 @@
+-- limits_group: replaces the limits of a group, or of every group that has none of its own.
+-- KEYS: queue root
+-- ARGV: now or '', packed {group, 1: every group, limits (see `14_limits.lua`) or 0}
+-- returns: 1 when the queue became known
+-- emits: promoted, failed
+local q = open(keys[1], now_from(args[1]))
+local name, every, given = unpack(cmsgpack.unpack(args[2]))
+if every == 1 then
+  groups.set_every(q, given)
+else
+  groups.set_own(q, name, given)
+end
+local known = redis.call('HSETNX', q.root, 'known', 1)
+close(q)
+return known

@@ -1,0 +1,10 @@
+-- limits_queue: sets limits of a whole queue.
+-- KEYS: queue root
+-- ARGV: now or '', packed {most at once (0: any number, -1: as it is), most starts per time (the same), that time}
+-- returns: 1 when the queue became known
+local q = open(keys[1], now_from(args[1]))
+limits.set(q, unpack(cmsgpack.unpack(args[2])))
+q.ready = true
+local known = redis.call('HSETNX', q.root, 'known', 1)
+close(q)
+return known

@@ -1,0 +1,177 @@
+-- Limits of queues and groups, and fair turns: their keys and records. The same rules as `windlass.core.limits`.
+--
+-- In the root: `limits` (of the whole queue) and `every` (of every group without limits of its own), packed as below;
+-- `groups` once there was a group; `turns` once a job of a group waited, from when on turns are counted; `refit` and
+-- `tidy`, names of groups up to which a new `every` was applied and groups were pruned.
+--   :G      hash    group -> its record
+--   :A      zset    names of groups, of score 0: listings are in order of names
+--   :H      zset    groups whose line time alone opens: score when
+--   :Q      zset    all parked jobs: score enqueued, member sequence + id
+--   :G:<g>  zset    the line of a group, its parked jobs: score -priority, member place + id
+--   :W:<g>  zset    waiting jobs of a group, as they are in :w; :W: those without a group. Only where turns are counted
+--   :s:<g>  zset    starts of a group that count for its rate; :s: those of the whole queue: score time, member number
+
+-- Of a queue: most at once, most per time, that time (0: no such limit), nothing starts before, number of the last start.
+local L_MOST, L_RATE, L_PER, L_HOLD, L_NUMBER = 1, 2, 3, 4, 5
+
+-- Of a group: as it was sent, then numbers (0: no such limit). REFILL is in millionths of tokens per millisecond.
+local M_TEXT, M_MOST, M_RATE, M_PER, M_CAPACITY, M_REFILL, M_ORDERED, M_SIZE = 1, 2, 3, 4, 5, 6, 7, 8
+
+-- A group: how many of its jobs are what, its settings, what it used: LEVEL in millionths of tokens at LEVEL_AT (-1: it is
+-- full), when time opens its line (-1: not by time), number of the last start, limits of its own or 0.
+local G_SIZE, G_WAITING, G_WAITING_COST, G_ACTIVE, G_PARKED, G_KEPT, G_PAUSED, G_HOLD = 1, 2, 3, 4, 5, 6, 7, 8
+local G_LEVEL, G_LEVEL_AT, G_NEXT, G_NUMBER, G_OWN = 9, 10, 11, 12, 13
+
+-- A head has this only where turns are counted, see `flow.widen`; else its turn is 0.
+local TURN = 28
+local E_PARKED = 13
+local MICRO = 1000000
+local DAY_MS = 86400000
+
+limits.none = { '', 0, 0, 0, 0, 0, 0, 0 } -- of a group
+
+-- The settings of a queue, read once per call.
+function limits.marks(q)
+  if not q.marked then
+    local found = redis.call('HMGET', q.root, 'paused', 'limits', 'every', 'groups', 'refit', 'turns')
+    q.marked = true
+    q.paused = found[1]
+    q.own = found[2] and cmsgpack.unpack(found[2]) or false
+    q.every = found[3] and cmsgpack.unpack(found[3]) or limits.none
+    q.has_groups = found[4]
+    q.refit = found[5]
+    q.turns = found[6]
+  end
+  return q
+end
+
+-- The group that these options name, or nil.
+function groups.named(options)
+  local found = options ~= 0 and options[GROUP]
+  return found ~= 0 and found or nil
+end
+
+-- The group of a job, or nil.
+function groups.of(head)
+  return groups.named(head[OPTIONS])
+end
+
+-- --- starts within a rate -----------------------------------------------------------------------------
+
+function limits.starts_key(q, name)
+  return q.root .. ':s:' .. name
+end
+
+function limits.in_window(q, name, per)
+  return redis.call('ZCOUNT', limits.starts_key(q, name), '(' .. text(q.now - per), '+inf')
+end
+
+-- The time of a start, counted from the newest: -1, -2, ...
+function limits.start_at(q, name, rank)
+  return tonumber(redis.call('ZRANGE', limits.starts_key(q, name), rank, rank, 'WITHSCORES')[2])
+end
+
+-- Keeps no more than the newest `most`.
+function limits.trim(q, name, most)
+  redis.call('ZREMRANGEBYRANK', limits.starts_key(q, name), 0, -most - 1)
+end
+
+-- Takes down `count` starts, numbered behind `number`.
+function limits.note_starts(q, name, number, count, most)
+  local key, at = limits.starts_key(q, name), text(q.now)
+  for each = number + 1, number + count do
+    redis.call('ZADD', key, at, struct.pack('>I6', each))
+  end
+  limits.trim(q, name, most)
+end
+
+-- --- the whole queue ----------------------------------------------------------------------------------
+
+-- How many jobs may start now; if none, from when on by time alone (nil: not by time).
+function limits.room(q)
+  local own = limits.marks(q).own
+  if not own then
+    return STEP * STEP
+  elseif own[L_HOLD] > q.now then
+    return 0, own[L_HOLD]
+  end
+  local room = STEP * STEP
+  if own[L_MOST] > 0 then
+    room = math.max(own[L_MOST] - redis.call('ZCARD', q.a), 0)
+  end
+  if own[L_RATE] == 0 then
+    return room
+  end
+  local free = own[L_RATE] - limits.in_window(q, '', own[L_PER])
+  if free <= 0 then
+    return 0, limits.start_at(q, '', -own[L_RATE]) + own[L_PER]
+  end
+  return math.min(room, free)
+end
+
+function limits.save(q)
+  local own = q.own
+  if own[L_MOST] == 0 and own[L_RATE] == 0 and own[L_HOLD] <= q.now then
+    redis.call('HDEL', q.root, 'limits')
+    q.own = false
+  else
+    redis.call('HSET', q.root, 'limits', cmsgpack.pack(own))
+  end
+end
+
+-- The limits of a queue, to be changed and saved.
+function limits.open(q)
+  limits.marks(q)
+  q.own = q.own or { 0, 0, 0, 0, 0 }
+  return q.own
+end
+
+-- Jobs of the queue started.
+function limits.started(q, count)
+  local own = limits.marks(q).own
+  if own and own[L_RATE] > 0 and count > 0 then
+    limits.note_starts(q, '', own[L_NUMBER], count, own[L_RATE])
+    own[L_NUMBER] = own[L_NUMBER] + count
+    limits.save(q)
+  end
+end
+
+-- Sets most at once, most per time and that time, each unless it is -1.
+function limits.set(q, most, rate, per)
+  local own = limits.open(q)
+  if most >= 0 then
+    own[L_MOST] = most
+  end
+  if rate >= 0 then
+    own[L_RATE], own[L_PER] = rate, per
+  end
+  if own[L_RATE] == 0 then
+    redis.call('UNLINK', limits.starts_key(q, ''))
+  else
+    limits.trim(q, '', own[L_RATE])
+  end
+  limits.save(q)
+end
+
+-- Starts nothing for `ms` (0: go on); returns until when.
+function limits.hold(q, ms)
+  local own = limits.open(q)
+  local until_ms = ms > 0 and math.max(own[L_HOLD], q.now + ms) or 0
+  own[L_HOLD], q.ready = until_ms, true
+  limits.save(q)
+  return until_ms
+end
+
+-- Whether somebody may wait for a job to end.
+function limits.is_bounded(q)
+  local own = limits.marks(q).own
+  return own and own[L_MOST] > 0
+end
+
+-- Forgets starts that no longer count.
+function limits.prune(q)
+  local own = limits.marks(q).own
+  if own then
+    redis.call('ZREMRANGEBYSCORE', limits.starts_key(q, ''), '-inf', text(q.now - math.max(own[L_PER], DAY_MS)))
+  end
+end

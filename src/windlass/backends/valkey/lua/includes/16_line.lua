@@ -1,0 +1,56 @@
+-- Who waits, in the order in which they start: priority, turn, place.
+--
+-- Turns make groups share a queue: a job that joins gets the turn after the last one of its group that waits at its
+-- priority, but none before the turn that is being served. Jobs without a group form one group. As long as a queue never
+-- saw a group all turns are 0, and nothing is counted. Jobs in :f have turn 0.
+--
+-- A member of :w is turn (5 bytes), place (7), id.
+
+function line.member(id, head)
+  return struct.pack('>I5I7', head[TURN] or 0, head[PLACE] + PLACE_OFFSET) .. id
+end
+
+function line.turn_of(member)
+  return (struct.unpack('>I5', member))
+end
+
+function line.place_of(member)
+  return struct.unpack('>I7', member, 6) - PLACE_OFFSET
+end
+
+function line.id_of(member)
+  return string.sub(member, 13)
+end
+
+-- Whether turns are counted.
+function line.turns(q)
+  if q.turns == nil then
+    limits.marks(q)
+  end
+  return q.turns
+end
+
+function line.of_group(q, head)
+  return q.root .. ':W:' .. (groups.of(head) or '')
+end
+
+function line.put(q, id, head)
+  local member, score = line.member(id, head), 0 - head[PRIORITY]
+  if line.turns(q) then
+    redis.call('ZADD', q.w, score, member)
+    redis.call('ZADD', line.of_group(q, head), score, member)
+    q.inserted = true
+  else
+    put(q.zadd, q.w, score, member)
+  end
+end
+
+function line.remove(q, id, head)
+  local member = line.member(id, head)
+  if line.turns(q) then
+    redis.call('ZREM', q.w, member)
+    redis.call('ZREM', line.of_group(q, head), member)
+  else
+    put(q.zrem, q.w, member)
+  end
+end

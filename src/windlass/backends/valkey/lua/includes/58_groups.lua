@@ -1,0 +1,488 @@
+-- Groups: who is parked, who is let in, who may start. The same rules as `windlass.core.limits` and, for the order of
+-- things, the reference store.
+
+function groups.get(q, name)
+  local g = q.groups[name]
+  if not g then
+    local packed = redis.call('HGET', q.G, name)
+    local empty = { 0, 0, 0, 0, 0, 0, 0, 0, 0, -1, -1, 0, 0 }
+    g = { name = name, is_new = not packed, r = packed and cmsgpack.unpack(packed) or empty }
+    q.groups[name] = g
+  end
+  return g
+end
+
+-- The limits that hold for a group.
+function groups.limits(q, g)
+  return g.r[G_OWN] ~= 0 and g.r[G_OWN] or limits.marks(q).every
+end
+
+function groups.line_key(q, g)
+  return q.root .. ':G:' .. g.name
+end
+
+-- --- what a group has, and when its line opens ---------------------------------------------------------
+
+local COUNTED = { [WAITING] = G_WAITING, [ACTIVE] = G_ACTIVE, [PARKED] = G_PARKED, [RETRYING] = G_KEPT }
+
+-- What an unfinished job counts as: as waiting, active, parked, RETRYING (it ran and is due to run again later) or
+-- SCHEDULED (anything else).
+function groups.role(head)
+  local state = head[STATE]
+  if ENDS[state] then
+    return nil
+  elseif state == SCHEDULED or state == RETRYING then
+    return head[DELIVERIES] > 0 and RETRYING or SCHEDULED
+  end
+  return COUNTED[state] and state or SCHEDULED
+end
+
+function groups.count(q, g, role, cost, by)
+  local r = g.r
+  r[G_SIZE] = r[G_SIZE] + by
+  if COUNTED[role] then
+    r[COUNTED[role]] = r[COUNTED[role]] + by
+  end
+  if role == WAITING then
+    r[G_WAITING_COST] = r[G_WAITING_COST] + by * cost
+  end
+  q.touched[g.name] = g
+end
+
+function groups.cost_of(head)
+  return head[OPTIONS][COST]
+end
+
+-- Whether a job of that cost can ever start.
+function groups.takes(l, cost)
+  return l[M_CAPACITY] == 0 or cost <= l[M_CAPACITY]
+end
+
+-- When the window has room for one more start after `ahead` others.
+function groups.window_opens(q, g, l, ahead)
+  local counted = limits.in_window(q, g.name, l[M_PER])
+  local over = counted + ahead + 1 - l[M_RATE]
+  if over <= 0 then
+    return q.now
+  end
+  return over <= counted and limits.start_at(q, g.name, over - 1 - counted) + l[M_PER] or nil
+end
+
+-- What is in the bucket, in millionths of tokens.
+function groups.tokens(q, g, l)
+  local full, r = l[M_CAPACITY] * MICRO, g.r
+  if r[G_LEVEL_AT] < 0 then
+    return full
+  end
+  return math.min(full, r[G_LEVEL] + math.max(q.now - r[G_LEVEL_AT], 0) * l[M_REFILL])
+end
+
+function groups.bucket_covers(q, g, l, cost)
+  if cost > l[M_CAPACITY] then
+    return nil -- those that wait must start first
+  end
+  local missing = cost * MICRO - groups.tokens(q, g, l)
+  return missing <= 0 and q.now or q.now + math.ceil(missing / l[M_REFILL])
+end
+
+-- From when on one more job may be let in, after all that wait; nil: not by time alone. `starting`: when a job that waits
+-- may start, whatever else waits.
+function groups.opens_at(q, g, l, cost, starting)
+  local r = g.r
+  local ahead, ahead_cost = r[G_WAITING], r[G_WAITING_COST]
+  if starting then
+    ahead, ahead_cost = 0, 0
+  end
+  local ordered = l[M_ORDERED] == 1
+  local slots = ordered and 1 or l[M_MOST]
+  if r[G_PAUSED] == 1 or (slots > 0 and r[G_ACTIVE] + ahead + (ordered and r[G_KEPT] or 0) >= slots) then
+    return nil
+  end
+  local at = math.max(q.now, r[G_HOLD])
+  if l[M_RATE] > 0 then
+    local opens = groups.window_opens(q, g, l, ahead)
+    at = opens and math.max(at, opens)
+  end
+  if at and l[M_CAPACITY] > 0 then
+    local covers = groups.bucket_covers(q, g, l, ahead_cost + cost)
+    at = covers and math.max(at, covers)
+  end
+  return at
+end
+
+-- How many more jobs a group takes; -1: any number.
+function groups.free(q, name)
+  local g = groups.get(q, name)
+  local most = groups.limits(q, g)[M_SIZE]
+  return most > 0 and math.max(most - g.r[G_SIZE], 0) or -1
+end
+
+-- Takes down that a job starts.
+function groups.started(q, name, head)
+  local g = groups.get(q, name)
+  local l, r = groups.limits(q, g), g.r
+  if l[M_RATE] > 0 then
+    limits.note_starts(q, name, r[G_NUMBER], 1, l[M_RATE])
+    r[G_NUMBER] = r[G_NUMBER] + 1
+  end
+  if l[M_CAPACITY] > 0 then
+    r[G_LEVEL] = groups.tokens(q, g, l) - groups.cost_of(head) * MICRO
+    r[G_LEVEL_AT] = q.now
+  end
+  q.touched[name] = g
+end
+
+-- --- moving jobs ----------------------------------------------------------------------------------------
+
+-- The first parked job: id, score and place; nil when there is none.
+function groups.first(q, g)
+  if g.r[G_PARKED] == 0 then
+    return nil
+  end
+  local found = redis.call('ZRANGE', groups.line_key(q, g), 0, 0, 'WITHSCORES')
+  return found[1] and id_of(found[1]), tonumber(found[2]), found[1] and place_of(found[1])
+end
+
+function groups.has_room(q, g, l, head)
+  local first, score, place = groups.first(q, g)
+  if first then
+    local own = 0 - head[PRIORITY]
+    if score < own or (score == own and place < head[PLACE]) then
+      return false
+    end
+  end
+  local at = groups.opens_at(q, g, l, groups.cost_of(head))
+  return at ~= nil and at <= q.now
+end
+
+-- Ends a job that costs more than its group's bucket can ever hold.
+function groups.refuse(q, id, head)
+  local message = 'its cost of ' .. text(groups.cost_of(head)) .. " is more than the bucket of group '"
+    .. groups.of(head) .. "' holds"
+  local failure = { 'CostExceedsCapacity', message, '', 'CostExceedsCapacity' }
+  keep_error(q, id, head, failure, 0)
+  record(q, id, head, O_FAILED, nil, failure)
+  finish(q, id, head, FAILED, 'cost_exceeds_capacity')
+  note(q, E_FAILED, id, head, 'cost_exceeds_capacity', 'CostExceedsCapacity', message)
+end
+
+function groups.park(q, id, head)
+  leave(q, id, head)
+  head[STATE] = PARKED
+  note(q, E_PARKED, id, head)
+  enter(q, id, head)
+end
+
+-- Looks at a group's line again at `at` (nil: not by time).
+function groups.wait_until(q, g, at)
+  at = at or -1
+  if at == g.r[G_NEXT] then
+    return
+  end
+  g.r[G_NEXT], q.touched[g.name] = at, g
+  if at < 0 then
+    redis.call('ZREM', q.H, g.name)
+  else
+    redis.call('ZADD', q.H, text(at), g.name)
+    q.ready = q.ready or not q.claiming -- idle workers must know how long to sleep
+  end
+end
+
+-- Moves the head of the line on: lets it in, or ends it.
+function groups.move(q, id, head, l)
+  if head[EXPIRES] ~= 0 and head[EXPIRES] <= q.now and head[DELIVERIES] == 0 then
+    expire(q, id, head)
+  elseif not groups.takes(l, groups.cost_of(head)) then
+    groups.refuse(q, id, head)
+  else
+    leave(q, id, head)
+    head[STATE] = WAITING
+    q.joins[head] = true
+    note(q, E_PROMOTED, id, head)
+    enter(q, id, head)
+  end
+end
+
+-- Lets in parked jobs from the head of the line, as many as have room; returns how many it moved. When the call has moved
+-- its share, the rest is due at once: the next claim goes on.
+function groups.advance(q, g, budget)
+  local l, moved, at = groups.limits(q, g), 0, nil
+  local before = q.moving
+  q.moving = true
+  while true do
+    local id = groups.first(q, g)
+    local head = id and head_of(q, id)
+    if not head then
+      at = nil
+      break
+    end
+    local cost = groups.cost_of(head)
+    at = groups.opens_at(q, g, l, cost)
+    if groups.takes(l, cost) and (not at or at > q.now) then
+      break
+    elseif moved >= budget or groups.left <= 0 then
+      at = q.now
+      break
+    end
+    groups.move(q, id, head, l)
+    q.roles[head] = nil
+    moved, groups.left = moved + 1, groups.left - 1
+  end
+  q.moving = before
+  groups.wait_until(q, g, at)
+  return moved
+end
+
+-- Lets in what time allows now, in all groups of a queue; returns how many jobs it moved.
+function groups.advance_timed(q, budget)
+  if not limits.marks(q).has_groups then
+    return 0
+  end
+  if q.refit then
+    groups.refit_some(q)
+  end
+  local moved, seen = 0, 0
+  while moved < budget and groups.left > 0 and seen < STEP do
+    local first = redis.call('ZRANGE', q.H, 0, 0, 'WITHSCORES')
+    if not first[1] or tonumber(first[2]) > q.now then
+      break
+    end
+    moved, seen = moved + groups.advance(q, groups.get(q, first[1]), budget - moved), seen + 1
+  end
+  return moved
+end
+
+-- Whether a waiting job may start now; if not, it is parked (or ended) here.
+function groups.may_start(q, id, head, name)
+  local g = groups.get(q, name)
+  local l, cost = groups.limits(q, g), groups.cost_of(head)
+  if not groups.takes(l, cost) then
+    groups.refuse(q, id, head)
+    return false
+  end
+  local at = groups.opens_at(q, g, l, cost, true)
+  if at and at <= q.now then
+    return true
+  end
+  groups.park(q, id, head)
+  return false
+end
+
+-- --- at every change of a job of a group ---------------------------------------------------------------
+
+-- A job leaves its index. True when it is in none: it was changed twice before it was filed.
+function groups.leave(q, head, name)
+  local filing = rawget(q, 'filing')
+  if filing and filing.head == head and filing.unbooked then
+    q.filing = nil
+    return true
+  end
+  local role = groups.role(head)
+  if role then
+    groups.count(q, groups.get(q, name), role, groups.cost_of(head), -1)
+  end
+  if q.roles[head] == nil then
+    q.roles[head] = role or false
+  end
+  return false
+end
+
+-- A job is about to enter its index. True when that has to wait until it is filed: its group may have no room.
+function groups.enter(q, id, head, name)
+  if q.moving then
+    groups.count(q, groups.get(q, name), groups.role(head), groups.cost_of(head), groups.role(head) and 1 or 0)
+    return false
+  end
+  local unbooked = head[STATE] == WAITING and q.joins[head] ~= nil
+  q.filing = { id = id, head = head, name = name, unbooked = unbooked }
+  local role = groups.role(head)
+  if role and not unbooked then
+    groups.count(q, groups.get(q, name), role, groups.cost_of(head), 1)
+  end
+  return unbooked
+end
+
+-- What follows from the change of a job: it may have to be parked, or others have room now.
+function groups.file(q, filing)
+  local g, head, id = groups.get(q, filing.name), filing.head, filing.id
+  local before = q.roles[head]
+  local l = groups.limits(q, g)
+  q.roles[head], q.moving = nil, true
+  if filing.unbooked then
+    local cost = groups.cost_of(head)
+    local keeps = l[M_ORDERED] == 1 and (before == WAITING or before == ACTIVE or before == RETRYING)
+    local fits = keeps or (groups.takes(l, cost) and groups.has_room(q, g, l, head))
+    if not groups.takes(l, cost) then
+      head[STATE] = NOWHERE
+      groups.refuse(q, id, head)
+    elseif not fits then
+      head[STATE] = NOWHERE
+      groups.park(q, id, head)
+    else
+      enter(q, id, head)
+    end
+    q.joins[head] = nil
+  end
+  q.moving = nil
+  groups.advance(q, g, STEP)
+end
+
+-- A job was changed without moving: its group is looked at all the same.
+function groups.poke(q, id, head)
+  local name = groups.of(head)
+  if name and not rawget(q, 'filing') then
+    q.filing = { id = id, head = head, name = name }
+  end
+end
+
+-- --- settings --------------------------------------------------------------------------------------------
+
+-- Starts nothing of a group for `ms` (0: go on); returns until when.
+function groups.hold(q, name, ms)
+  local g = groups.get(q, name)
+  g.r[G_HOLD] = ms > 0 and math.max(g.r[G_HOLD], q.now + ms) or 0
+  q.touched[name], q.ready = g, true
+  groups.advance(q, g, STEP)
+  return g.r[G_HOLD]
+end
+
+function groups.pause(q, name, paused)
+  local g = groups.get(q, name)
+  if g.r[G_PAUSED] == paused then
+    return 0
+  end
+  g.r[G_PAUSED], q.touched[name], q.ready = paused, g, true
+  groups.advance(q, g, STEP)
+  return 1
+end
+
+-- After a change of limits: forgets what no longer counts.
+function groups.fit(q, g)
+  local l = groups.limits(q, g)
+  if l[M_RATE] == 0 then
+    redis.call('UNLINK', limits.starts_key(q, g.name))
+  else
+    limits.trim(q, g.name, l[M_RATE])
+  end
+  if l[M_CAPACITY] == 0 then
+    g.r[G_LEVEL_AT] = -1
+  end
+  q.touched[g.name] = g
+  if g.r[G_PARKED] > 0 then
+    groups.wait_until(q, g, q.now)
+  end
+end
+
+-- The names of up to 1,000 groups after `name` ('': from the first on).
+function groups.names(q, name)
+  return redis.call('ZRANGEBYLEX', q.A, name == '' and '-' or ('(' .. name), '+', 'LIMIT', 0, STEP)
+end
+
+-- Fits some of the groups that have no limits of their own; claims do the rest.
+function groups.refit_some(q)
+  groups.write(q)
+  local names = groups.names(q, q.refit)
+  for _, name in ipairs(names) do
+    local g = groups.get(q, name)
+    if g.r[G_OWN] == 0 then
+      groups.fit(q, g)
+    end
+  end
+  if #names == STEP then
+    q.refit = names[STEP]
+    redis.call('HSET', q.root, 'refit', q.refit)
+  else
+    q.refit = false
+    redis.call('HDEL', q.root, 'refit')
+  end
+end
+
+function groups.set_every(q, l)
+  limits.marks(q).every = l ~= 0 and l or limits.none
+  if l ~= 0 then
+    redis.call('HSET', q.root, 'every', cmsgpack.pack(l))
+  else
+    redis.call('HDEL', q.root, 'every')
+  end
+  q.refit, q.ready = '', true
+  groups.refit_some(q)
+  groups.advance_timed(q, STEP)
+end
+
+function groups.set_own(q, name, l)
+  local g = groups.get(q, name)
+  g.r[G_OWN], q.ready = l, true
+  groups.fit(q, g)
+  groups.advance(q, g, STEP)
+end
+
+-- --- keeping -----------------------------------------------------------------------------------------------
+
+-- Whether a group can be forgotten: no job, no settings, nothing used that still counts.
+function groups.is_idle(q, g)
+  local l, r = groups.limits(q, g), g.r
+  if r[G_OWN] ~= 0 or r[G_SIZE] > 0 or r[G_PAUSED] == 1 or r[G_HOLD] > q.now then
+    return false
+  elseif l[M_RATE] > 0 and limits.in_window(q, g.name, l[M_PER]) > 0 then
+    return false
+  end
+  return l[M_CAPACITY] == 0 or groups.tokens(q, g, l) >= l[M_CAPACITY] * MICRO
+end
+
+function groups.forget(q, g)
+  redis.call('HDEL', q.G, g.name)
+  redis.call('ZREM', q.A, g.name)
+  redis.call('ZREM', q.H, g.name)
+  redis.call('UNLINK', limits.starts_key(q, g.name))
+  q.groups[g.name] = nil
+end
+
+-- Writes the groups that were changed. One that is empty, and whose starts do not count, goes at once.
+function groups.write(q)
+  for name, g in pairs(rawget(q, 'touched') or {}) do
+    local l = groups.limits(q, g)
+    if l[M_RATE] == 0 and l[M_CAPACITY] == 0 and groups.is_idle(q, g) then
+      groups.forget(q, g)
+    else
+      redis.call('HSET', q.G, name, cmsgpack.pack(g.r))
+      if g.is_new then
+        redis.call('ZADD', q.A, 0, name)
+        redis.call('HSET', q.root, 'groups', 1)
+        g.is_new, q.has_groups = false, '1'
+      end
+    end
+  end
+  q.touched = nil
+end
+
+-- Forgets groups that are empty and used nothing that still counts, some in each call.
+function groups.prune(q)
+  if not limits.marks(q).has_groups then
+    return
+  end
+  local names = groups.names(q, redis.call('HGET', q.root, 'tidy') or '')
+  for _, name in ipairs(names) do
+    local g = groups.get(q, name)
+    if groups.is_idle(q, g) then
+      groups.forget(q, g)
+    else
+      local oldest = q.now - math.max(groups.limits(q, g)[M_PER], DAY_MS)
+      redis.call('ZREMRANGEBYSCORE', limits.starts_key(q, name), '-inf', text(oldest))
+    end
+  end
+  if #names == STEP then
+    redis.call('HSET', q.root, 'tidy', names[STEP])
+  else
+    redis.call('HDEL', q.root, 'tidy')
+  end
+end
+
+-- The queue itself is forgotten: it has no jobs.
+function groups.forget_all(q)
+  for _, name in ipairs(redis.call('ZRANGE', q.A, 0, 10 * STEP - 1)) do
+    redis.call('UNLINK', limits.starts_key(q, name))
+  end
+  redis.call('UNLINK', limits.starts_key(q, ''), q.G, q.A, q.H)
+  redis.call('HDEL', q.root, 'limits', 'every', 'groups', 'turns', 'refit', 'tidy')
+  q.marked, q.turns, q.groups, q.touched = nil, nil, nil, nil
+end
