@@ -1,7 +1,8 @@
 """From a URL to a backend, imported only when asked for.
 
 ``memory://`` · ``sqlite:///relative.db`` · ``sqlite:////absolute.db`` · ``valkey://host:port/db``,
-``redis://`` (+``s`` for TLS, ``+cluster``, ``+sentinel``). Every URL takes ``?namespace=``, so that two
+``redis://`` (+``s`` for TLS, ``+cluster``, ``+sentinel``) · ``amqp://user:password@host:port/vhost``,
+``amqps://``. Every URL takes ``?namespace=``, so that two
 applications or two tests on one store never meet.
 """
 
@@ -24,6 +25,8 @@ DEFAULT_NAMESPACE = "default"
 _SCHEMES = {
     "memory": ("windlass.backends.memory", ""),
     "sqlite": ("windlass.backends.sqlite", ""),
+    "amqp": ("windlass.backends.amqp", "windlass[amqp]"),
+    "amqps": ("windlass.backends.amqp", "windlass[amqp]"),
     **{
         family + ending: ("windlass.backends.valkey", "windlass[valkey]")
         for family in ("valkey", "redis")
