@@ -85,6 +85,10 @@ class Hub:
                     if not listeners:
                         del self._listeners[topic]
 
+    def wanted(self, topic: str) -> bool:
+        """Whether anybody listens to ``topic``."""
+        return topic in self._listeners
+
     def publish(self, topics: Iterable[str]) -> None:
         """Wake the listeners of ``topics``."""
         if not self._listeners:

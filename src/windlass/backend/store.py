@@ -66,6 +66,8 @@ class Store:
             self.capabilities.require(self.name, request.needs)
         if type(request) is rq.Add:
             self._check_jobs(request.jobs)
+        elif type(request) is rq.ChangeJob and (request.priority or 0) < 0:
+            self.capabilities.require(self.name, "exact_priority", "use priorities from 0 on")
         elif type(request) is PutSchedule:
             self._check_jobs([request.schedule.template])
 
@@ -74,6 +76,8 @@ class Store:
         capabilities = self.backend.capabilities
         if not capabilities.lifo and any(new.options.lifo for new in jobs):
             capabilities.require(self.name, "lifo", "use a higher priority instead")
+        if not capabilities.exact_priority and any(new.priority < 0 for new in jobs):
+            capabilities.require(self.name, "exact_priority", "use priorities from 0 on")
         if not capabilities.flows and any(new.depends_on or new.parent for new in jobs):
             capabilities.require(self.name, "flows")
         if not capabilities.groups and any(new.options.group is not None for new in jobs):

@@ -1,8 +1,9 @@
 """From a URL to a backend, imported only when asked for.
 
 ``memory://`` · ``sqlite:///relative.db`` · ``sqlite:////absolute.db`` · ``file:///directory`` ·
-``valkey://host:port/db``, ``redis://`` (+``s`` for TLS, ``+cluster``, ``+sentinel``). Every URL takes
-``?namespace=``, so that two applications or two tests on one store never meet.
+``valkey://host:port/db``, ``redis://`` (+``s`` for TLS, ``+cluster``, ``+sentinel``) ·
+``amqp://user:password@host:port/vhost``, ``amqps://``. Every URL takes ``?namespace=``, so that two
+applications or two tests on one store never meet.
 """
 
 from __future__ import annotations
@@ -26,6 +27,8 @@ _SCHEMES = {
     "memory": ("windlass.backends.memory", ""),
     "sqlite": ("windlass.backends.sqlite", ""),
     "file": ("windlass.backends.file", ""),
+    "amqp": ("windlass.backends.amqp", "windlass[amqp]"),
+    "amqps": ("windlass.backends.amqp", "windlass[amqp]"),
     **{
         family + ending: ("windlass.backends.valkey", "windlass[valkey]")
         for family in ("valkey", "redis")

@@ -10,6 +10,7 @@ import pytest
 
 from windlass import ConfigError, Job, JobState, QueueSpec, Worker
 from windlass.testing.conformance.harness import Harness
+from windlass.testing.conformance.needs import needs
 from windlass.testing.conformance.stage import QUEUE, Gate, Stage, eventually
 
 
@@ -44,6 +45,7 @@ class Crowd:
                 self.running[key] -= 1
 
 
+@needs("exact_priority")
 @pytest.mark.feature("A9", "G1", "G2")
 async def test_higher_priorities_run_first(harness: Harness) -> None:
     async with Stage(harness) as stage:

@@ -13,6 +13,7 @@ from windlass.core.options import StoredOptions
 from windlass.core.outcome import Outcome
 from windlass.core.states import JobState
 from windlass.testing.conformance.harness import LEASE_MS, QUEUE, START_MS, WORKER, Harness
+from windlass.testing.conformance.needs import needs
 
 
 @pytest.mark.feature("J1", "J5", "J6")
@@ -97,6 +98,7 @@ async def test_equal_priorities_run_in_order_of_arrival(harness: Harness) -> Non
     assert await harness.order() == ids
 
 
+@needs("exact_priority")
 @pytest.mark.feature("A9", "G1", "G2")
 async def test_higher_priorities_run_first_and_negative_ones_after_the_default(harness: Harness) -> None:
     for job_id, priority in [("low", -5), ("plain", 0), ("high", 5), ("top", 1_000_000), ("last", -(2**20))]:
@@ -104,6 +106,7 @@ async def test_higher_priorities_run_first_and_negative_ones_after_the_default(h
     assert await harness.order() == ["top", "high", "plain", "low", "last"]
 
 
+@needs("exact_priority")
 @pytest.mark.feature("A9", "G1", "G2")
 async def test_fifty_priorities_in_random_order_come_out_sorted_and_stable(harness: Harness) -> None:
     rng = random.Random(7)

@@ -38,6 +38,10 @@ def _add(**options: Any) -> rq.Request[Any]:
 
 #: Verbs that need each capability.
 _VERBS: dict[str, Callable[[], list[rq.Request[Any]]]] = {
+    "exact_priority": lambda: [
+        rq.Add(jobs=[NewJob(queue="q", id="j", task="t", payload=b"[]", priority=-1)]),
+        rq.ChangeJob(ref=JobRef("q", "j"), priority=-1),
+    ],
     "lifo": lambda: [_add(lifo=True)],
     "unique": lambda: [
         _add(unique=StoredUnique(key="k")),

@@ -1,0 +1,247 @@
+"""The AMQP backend: which requests take the quick way over the broker, and which the coordinator answers."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Iterable
+from typing import Any, TypeVar
+
+import pika
+
+from windlass.backend import requests as rq
+from windlass.backend.capabilities import Capabilities
+from windlass.backend.hub import Hub, HubListener
+from windlass.backend.urls import BackendUrl
+from windlass.backends.amqp import verbs
+from windlass.backends.amqp.client import ANSWER_S, Client
+from windlass.backends.amqp.desk import Desk
+from windlass.backends.amqp.link import Link
+from windlass.backends.amqp.messages import to_message
+from windlass.backends.amqp.names import Names
+from windlass.backends.amqp.report import heartbeat_message
+from windlass.backends.amqp.session import Outgoing
+from windlass.core import transitions
+from windlass.core.clock import SteadyClock
+from windlass.core.job import NewJob
+from windlass.core.outcome import AddOutcome
+from windlass.core.states import JobState
+from windlass.errors import StorageError
+
+R = TypeVar("R")
+
+_CAPABILITIES = Capabilities(
+    durable=True,
+    shared=True,
+    schedules=True,
+    metrics=True,
+    commands=True,
+    exact_priority=False,
+    recovered_place=False,
+)
+#: Ids that Windlass itself made cannot be there already.
+_FRESH_ID = re.compile(r"[0-9a-f]{12}7[0-9a-f]{3}[89ab][0-9a-f]{15}\Z")
+_CALL_S = ANSWER_S + 15
+_OPEN_S = 10.0
+
+
+class _Shared:
+    """What a backend and its clones have in common: the connection, the listeners."""
+
+    def __init__(self, url: BackendUrl) -> None:
+        self.names = Names(url.namespace)
+        self.namespace = url.namespace
+        self.shown = url.shown
+        self.hub = Hub()
+        self.clock = SteadyClock()
+        self.link = Link(_parameters(url), self._session)
+
+    def _session(self, link: Link, connection: Any) -> Client:
+        client = Client(connection, self.names, self.hub, self.clock)
+        client.desk = Desk(client)
+        return client
+
+
+class AmqpBackend:
+    """A client of a broker."""
+
+    name = "amqp"
+    capabilities = _CAPABILITIES
+
+    def __init__(self, shared: _Shared) -> None:
+        self._shared = shared
+        self._opened = False
+
+    @property
+    def names(self) -> Names:
+        """What the broker's parts are called here."""
+        return self._shared.names
+
+    @property
+    def namespace(self) -> str:
+        return self._shared.namespace
+
+    async def open(self) -> None:
+        if self._opened:
+            return
+        self._shared.link.start()
+        self._opened = True
+        try:
+            await self._run(_connected, _OPEN_S)
+        except StorageError:
+            await self.close()
+            raise
+
+    async def close(self) -> None:
+        if not self._opened:
+            return
+        self._opened = False
+        thread = self._shared.link.stop()
+        if thread is not None:
+            await asyncio.to_thread(thread.join)
+
+    async def execute(self, request: rq.Request[R]) -> R:
+        answer: R = await self._run(lambda client: _VERBS.get(type(request), _ask)(client, request), _CALL_S)
+        return answer
+
+    async def _run(self, make: Any, limit_s: float) -> Any:
+        if not self._opened:
+            raise StorageError("the client is not open")
+        link = self._shared.link
+        future = asyncio.wrap_future(link.run(make))
+        try:
+            async with asyncio.timeout(limit_s):
+                return await asyncio.shield(future)
+        except TimeoutError as exc:
+            future.cancel()
+            raise StorageError(
+                f"{self._shared.shown} did not answer within {limit_s:g} s ({link.last_error}); is it up?"
+            ) from exc
+
+    def listen(self, topics: Iterable[str]) -> HubListener:
+        return self._shared.hub.listen(topics)
+
+    def clone(self) -> AmqpBackend:
+        return AmqpBackend(self._shared)
+
+    async def coordinate(self) -> None:
+        """Run for the coordinator's seat, now and whenever it becomes free."""
+        await self._run(lambda client: client.coordinate(), _CALL_S)
+
+    async def remove_all(self) -> None:
+        """Delete what this namespace has on the broker, with all jobs: as far as this process knows it."""
+        await self._run(_remove_all, _CALL_S)
+
+
+async def _connected(client: Client) -> None:
+    """Nothing to do but to be there."""
+
+
+async def _ask(client: Client, request: rq.Request[Any]) -> Any:
+    return await client.ask(request)
+
+
+# --- add -------------------------------------------------------------------------------------------------
+
+
+def _is_plain(new: NewJob, now_ms: int) -> bool:
+    """Whether nobody needs to be asked before a job is added."""
+    return (
+        not new.delay_ms
+        and (new.run_at_ms is None or new.run_at_ms <= now_ms)
+        and new.options.unique is None
+        and new.options.keep_id_ms is None
+        and _FRESH_ID.match(new.id) is not None
+    )
+
+
+async def _add(client: Client, request: rq.Add) -> list[rq.Added]:
+    now_ms = client.clock.now_ms() if request.now_ms is None else request.now_ms
+    if not all(_is_plain(new, now_ms) for new in request.jobs):
+        answers: list[rq.Added] = await client.ask(request)
+        return answers
+    for name in {new.queue for new in request.jobs}:
+        await client.need_queue(name)
+    scribe = transitions.Scribe(now_ms, lambda: 0)
+    out = []
+    for new in request.jobs:
+        body, properties = to_message(transitions.create(new, scribe), 0)
+        out.append(Outgoing(client.names.direct, new.queue, body, properties))
+    told = client.tell(verbs.Born(add=request, now_ms=request.now_ms))
+    confirmed = client.publish(out)
+    await told
+    await confirmed
+    return [rq.Added(AddOutcome.QUEUED, JobState.WAITING, now_ms) for _ in request.jobs]
+
+
+# --- what the desk does ----------------------------------------------------------------------------------
+
+
+async def _claim(client: Client, request: rq.Claim) -> rq.Claimed:
+    return await client.desk.claim(request)
+
+
+async def _settle(client: Client, request: rq.Settle) -> rq.SettleResult:
+    return await client.desk.settle(request)
+
+
+async def _extend(client: Client, request: rq.Extend) -> Any:
+    return await client.desk.extend(request)
+
+
+async def _reconcile(client: Client, request: rq.Reconcile) -> int:
+    return await client.desk.reconcile(request)
+
+
+async def _beat(client: Client, request: rq.Beat) -> Any:
+    if not request.gone and request.now_ms is None:
+        client.publish([heartbeat_message(client.names, request.worker, client.clock)])
+    return await client.ask(request)
+
+
+async def _count(client: Client, request: rq.CountJobs) -> dict[JobState, int]:
+    """Jobs that others published are waiting too, though nobody told the coordinator."""
+    counts: dict[JobState, int] = await client.ask(request)
+    if request.now_ms is None:
+        counts[JobState.WAITING] = max(counts[JobState.WAITING], await client.depth(request.queue))
+    return counts
+
+
+async def _remove_all(client: Client) -> None:
+    names, channel = client.names, await client.open_channel()
+    for name in [*names.all_queues(), *(names.queue(queue) for queue in names.used)]:
+        channel.queue_delete(name)
+    for exchange in (names.direct, names.dead):
+        channel.exchange_delete(exchange)
+    await client.call(channel.exchange_delete, names.news)
+
+
+_VERBS: dict[type[Any], Any] = {
+    rq.Add: _add,
+    rq.Claim: _claim,
+    rq.Settle: _settle,
+    rq.Extend: _extend,
+    rq.Reconcile: _reconcile,
+    rq.Beat: _beat,
+    rq.CountJobs: _count,
+}
+
+
+def _parameters(url: BackendUrl) -> pika.URLParameters:
+    """What pika needs of a URL; our own settings taken out."""
+    url.check_options({"heartbeat"})
+    base, _, _ = url.text.partition("?")
+    if base.count("/") == 2:
+        base += "/"
+    if base.endswith("/"):
+        base += "%2F"
+    parameters = pika.URLParameters(base)
+    parameters.heartbeat = int(url.options.get("heartbeat", "20"))
+    parameters.blocked_connection_timeout = 60
+    parameters.socket_timeout = 5
+    return parameters
+
+
+def from_url(url: BackendUrl) -> AmqpBackend:
+    """A client of the broker that ``url`` names."""
+    return AmqpBackend(_Shared(url))

@@ -1,0 +1,189 @@
+"""A session that speaks with the coordinator: asks it, hears its news, and takes its seat when it is free."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from pika import BasicProperties, spec
+from pika.exceptions import ChannelClosedByBroker
+
+from windlass.backend import requests as rq
+from windlass.backend.hub import Hub
+from windlass.backends.amqp import verbs, wire
+from windlass.backends.amqp.coordinator import Coordinator
+from windlass.backends.amqp.names import Names
+from windlass.backends.amqp.promise import Promise, spawn
+from windlass.backends.amqp.session import Delivery, Session
+from windlass.core.clock import SteadyClock
+from windlass.core.probe import reach
+from windlass.errors import StorageError
+
+if TYPE_CHECKING:
+    from windlass.backends.amqp.desk import Desk
+
+log = logging.getLogger("windlass.amqp")
+
+#: How long to wait for the coordinator's answer, and how often to try for its seat.
+ANSWER_S = 15.0
+_SEAT_EVERY_S = 1.0
+_LOCKED = 405
+_read_news = msgspec.msgpack.Decoder(verbs.News).decode
+
+
+class Client(Session):
+    """One connection of a backend."""
+
+    def __init__(self, connection: Any, names: Names, hub: Hub, clock: SteadyClock) -> None:
+        super().__init__(connection, names)
+        self.hub = hub
+        self.clock = clock
+        self.paused: set[str] = set()
+        self.void: set[tuple[str, str, int]] = set()
+        self.on_paused: Any = lambda queue: None
+        self._calls: dict[str, Promise[Any]] = {}
+        self._numbers = itertools.count(1)
+        self._rules: Promise[None] | None = None
+        self._seat_tried: Promise[None] | None = None
+        self.coordinator: Coordinator | None = None
+        self.on_news = self._hear
+        #: Where jobs are taken and handed in; set by the backend.
+        self.desk: Desk
+
+    # --- time on the connection's thread -----------------------------------------------------------------
+
+    def later(self, seconds: float, call: Any) -> Any:
+        """Call back after ``seconds``."""
+        return self.connection.ioloop.call_later(seconds, self.guarded(call))
+
+    def cancel_later(self, timer: Any) -> None:
+        self.connection.ioloop.remove_timeout(timer)
+
+    # --- asking ------------------------------------------------------------------------------------------
+
+    async def ask(self, request: rq.Request[Any]) -> Any:
+        """Put ``request`` into the log and wait for the coordinator's answer."""
+        if self._seat_tried is None:
+            self._seat_tried = spawn(self._try_seat())
+        await self._seat_tried
+        number = f"{next(self._numbers)}"
+        answer: Promise[Any] = Promise()
+        self._calls[number] = answer
+        name = type(request).__name__
+        entry = wire.log_entry(
+            self.names.log, request, self.clock.now_ms(), reply_to=self.inbox, correlation_id=number
+        )
+        late = StorageError(f"the coordinator did not answer within {ANSWER_S:g} s; repeat the call")
+        timer = self.later(ANSWER_S, lambda: answer.fail(late))
+        try:
+            await self.publish([entry])
+            body = await self.expect(answer)
+        finally:
+            self._calls.pop(number, None)
+            if not self.closed:
+                self.cancel_later(timer)
+        return wire.open_reply(name, body)
+
+    def tell(self, *facts: rq.Request[Any]) -> Promise[None]:
+        """Put facts into the log."""
+        now_ms = self.clock.now_ms()
+        return self.publish([wire.log_entry(self.names.log, fact, now_ms) for fact in facts])
+
+    def _hear(self, properties: BasicProperties, body: bytes) -> None:
+        call = self._calls.get(properties.correlation_id or "")
+        if call is not None:
+            call.set(body)
+            return
+        if properties.type != "news":
+            return  # an answer that came too late
+        news = _read_news(body)
+        for queue in news.paused:
+            self.paused.add(queue)
+            self.on_paused(queue)
+        self.paused.difference_update(news.resumed)
+        self.void.update(news.void)
+        topics = news.topics + [f"ready:{queue}" for queue in news.arrived if not self.desk.listens(queue)]
+        if topics:
+            self.hub.publish(topics)
+
+    async def know_rules(self) -> None:
+        """Know which queues are paused and which messages are void; once per connection, then by news."""
+        if self._rules is None:
+            self._rules = spawn(self._ask_rules())
+        rules = self._rules
+        try:
+            await rules
+        except BaseException:
+            self._rules = None
+            raise
+
+    async def _ask_rules(self) -> None:
+        rules = await self.ask(verbs.GetRules())
+        self.paused.update(rules.paused)
+        self.void.update(rules.void)
+
+    # --- the seat ----------------------------------------------------------------------------------------
+
+    async def _try_seat(self) -> None:
+        """Take the coordinator's seat if it is free; else try again from time to time."""
+        refused: Promise[Any] = Promise()
+        channel = await self.open_channel(refused.set)
+        channel.queue_declare(self.names.seat, exclusive=True, callback=refused.set)
+        answer = await self.expect(refused)
+        if isinstance(answer, ChannelClosedByBroker) and answer.reply_code == _LOCKED:
+            self.later(_SEAT_EVERY_S, self._try_again)
+            return
+        if isinstance(answer, Exception):
+            raise answer
+        self.coordinator = Coordinator(self)
+        taken = spawn(self.coordinator.take_over())
+        taken.then(lambda: self._seated(taken))
+
+    def _try_again(self) -> None:
+        if not self.closed and self.connection.is_open:
+            spawn(self._try_seat())
+
+    def _seated(self, taken: Promise[None]) -> None:
+        try:
+            taken.result()
+        except Exception as exc:
+            if not self.closed and self.connection.is_open:
+                log.warning("taking over as coordinator failed, connecting anew: %s", exc)
+                self.connection.close()
+            return
+        reach("amqp.coordinates", log=self.names.log)
+
+    def leave(self) -> None:
+        if self.coordinator is not None:
+            self.coordinator.leave()
+
+    async def coordinate(self) -> None:
+        """Run for the seat without having anything to ask."""
+        if self._seat_tried is None:
+            self._seat_tried = spawn(self._try_seat())
+        await self._seat_tried
+
+    async def get_one(self, channel: Any, queue: str) -> Delivery | None:
+        """One message of a queue, unacknowledged, on a channel of its own; None when there is none."""
+        found: Promise[Delivery | None] = Promise()
+        channel.add_callback(lambda _: found.set(None), [spec.Basic.GetEmpty])
+        channel.basic_get(
+            queue,
+            lambda _c, method, properties, body: found.set(
+                Delivery(method.delivery_tag, method.redelivered, properties, body)
+            ),
+        )
+        answer: Delivery | None = await self.expect(found)
+        return answer
+
+    async def depth(self, queue: str) -> int:
+        """How many messages of a job queue are ready."""
+        await self.need_queue(queue)
+        answer = await self._ask_depth(self.names.queue(queue))
+        stale = sum(1 for void in self.void if void[0] == queue)
+        return max(int(answer.method.message_count) - stale, 0)
+
+    async def _ask_depth(self, name: str) -> Any:
+        return await self.call(self.channel.queue_declare, name, passive=True)

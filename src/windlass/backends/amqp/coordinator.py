@@ -1,0 +1,338 @@
+"""The coordinator: reads the log, decides, makes the broker hold what follows, answers.
+
+One at a time: who declares the exclusive queue ``windlass.coordinator`` first has the seat until its
+connection ends. It publishes on that same connection only, so a coordinator that lost its seat cannot speak
+any more.
+
+Taking over: the mark tells up to which entry of the log everything was carried out. Entries before it are
+only read again, those after it are carried out (again, perhaps: generations tell repeats). Records that the
+log no longer tells of come from ``windlass.kept``, where each scheduled, retrying or dead job stands until
+that ends.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from pika import BasicProperties
+
+from windlass.backend import requests as rq
+from windlass.backends.amqp import inbox, verbs, wire
+from windlass.backends.amqp.ledger import Counts, Ledger, Plan
+from windlass.backends.amqp.messages import entry_message, to_message
+from windlass.backends.amqp.promise import Promise, spawn
+from windlass.backends.amqp.session import PERSISTENT, Outgoing
+from windlass.core.clock import SteadyClock
+from windlass.core.job import JobRef
+from windlass.core.probe import reach
+from windlass.core.states import JobState
+from windlass.errors import StorageError
+
+if TYPE_CHECKING:
+    from windlass.backends.amqp.client import Client
+
+log = logging.getLogger("windlass.amqp")
+
+_MARK_EVERY_S = 0.5
+_LOG_WINDOW = 500
+_DUE_STEP = 1_000
+_read_counts = msgspec.msgpack.Decoder(Counts).decode
+
+
+class _Work:
+    """An entry of the log whose effects are under way."""
+
+    __slots__ = ("done", "offset")
+
+    def __init__(self, offset: int) -> None:
+        self.offset = offset
+        self.done = False
+
+
+class Coordinator:
+    """Holds the seat on one session."""
+
+    def __init__(self, session: Client) -> None:
+        self._session = session
+        self._names = session.names
+        self.ledger = Ledger()
+        self._clock = SteadyClock()
+        #: Whether all of the log that was there at the take-over is read.
+        self.live: Promise[None] = Promise()
+        self._driven = False
+        self._mark = Counts()
+        self._marked = False
+        self._counted = True
+        self._work: deque[_Work] = deque()
+        self._log_channel: Any = None
+        self._kept_channel: Any = None
+        #: Tags of kept records by job and generation.
+        self._tags: dict[tuple[JobRef, int], int] = {}
+        self._loading: list[tuple[wire.KeptRecord, int]] = []
+        self._last_offset = -1
+        self._timer: Any = None
+        self._mark_timer: Any = None
+        self._streams = inbox.Streams(session, self)
+
+    # --- taking over -------------------------------------------------------------------------------------
+
+    async def take_over(self) -> None:
+        """Read what there is; returns when the state is that of the log's end."""
+        session = self._session
+        await self._read_mark()
+        await self._open_kept()
+        self._log_channel = channel = await session.open_channel()
+        await session.call(channel.basic_qos, prefetch_count=_LOG_WINDOW)
+        end = BasicProperties(delivery_mode=PERSISTENT, type=session.inbox)
+        await session.publish([Outgoing("", self._names.log, b"", end)])
+        session.consume(channel, self._names.log, self._on_log, arguments={"x-stream-offset": "first"})
+        await session.expect(self.live)
+        await self._streams.start()
+
+    async def _read_mark(self) -> None:
+        channel = await self._session.open_channel()
+        answer = await self._session.get_one(channel, self._names.mark)
+        if answer is not None:
+            self._mark = _read_counts(answer.body)
+            self._counted = False
+        channel.close()  # which puts it back
+
+    async def _open_kept(self) -> None:
+        """Read every kept record; they stay unacknowledged for as long as they are needed."""
+        session = self._session
+        channel = self._kept_channel = await session.open_channel(self._kept_lost)
+        answer = await session.call(channel.queue_declare, self._names.kept, passive=True)
+        count = answer.method.message_count
+        loaded: Promise[None] = Promise()
+
+        def on_kept(_channel: Any, method: Any, _properties: Any, body: bytes) -> None:
+            record = wire.read_kept(body)
+            if self.live.done:
+                self._hold(record, method.delivery_tag)
+                return
+            self._loading.append((record, method.delivery_tag))
+            if len(self._loading) >= count:
+                loaded.set(None)
+
+        session.consume(channel, self._names.kept, on_kept)
+        if count:
+            await session.expect(loaded)
+
+    def _kept_lost(self, reason: Exception) -> None:
+        """The broker closes a channel that holds messages for long: all come again on a new one."""
+        if self._session.closed or not self._session.connection.is_open or not self.live.done:
+            return
+        log.info("reading the kept records again: %s", reason)
+        self._tags.clear()
+        spawn(self._open_kept())
+
+    def _adopt_kept(self, upto: int | None) -> None:
+        """Take in what was loaded, up to a generation."""
+        left = []
+        for record, tag in self._loading:
+            if upto is not None and record.gen > upto:
+                left.append((record, tag))
+            elif self.ledger.adopt(record.job, record.gen, self._clock.now_ms()):
+                self._hold(record, tag)
+            else:
+                self._kept_channel.basic_ack(tag)
+        self._loading = left
+
+    def _hold(self, record: wire.KeptRecord, tag: int) -> None:
+        key = (record.job.ref, record.gen)
+        placed = self.ledger.placed.get(record.job.ref)
+        needed = placed is not None and placed.where == "kept" and placed.gen == record.gen
+        if not needed or key in self._tags:
+            self._kept_channel.basic_ack(tag)
+        else:
+            self._tags[key] = tag
+
+    # --- the log -----------------------------------------------------------------------------------------
+
+    def _on_log(self, channel: Any, method: Any, properties: BasicProperties, body: bytes) -> None:
+        offset = int((properties.headers or {})["x-stream-offset"])
+        if offset > self._mark.offset:
+            self._reach_mark()
+        if body:
+            self._read(offset, properties, body)
+        elif properties.type == self._session.inbox and not self.live.done:
+            self._go_live()
+        self._last_offset = offset
+        channel.basic_ack(method.delivery_tag)
+
+    def _reach_mark(self) -> None:
+        if not self._counted:
+            self._counted = True
+            self.ledger.set_counts(self._mark)
+            self._adopt_kept(self._mark.gen)
+
+    def _go_live(self) -> None:
+        self._reach_mark()
+        self._adopt_kept(None)
+        if not self._driven:
+            self.ledger.trust_leases(self._clock.now_ms())
+        self.live.set(None)
+        self._plan_timer()
+        log.info("this process coordinates %s", self._names.log)
+
+    def _read(self, offset: int, properties: BasicProperties, body: bytes) -> None:
+        try:
+            entry = wire.read_entry(body)
+            request = verbs.decode_request(entry.name, entry.request)
+        except (msgspec.DecodeError, KeyError) as exc:
+            log.warning("entry %d of the log is not ours to read: %s", offset, exc)
+            return
+        now_ms = self._now_ms(request, entry)
+        again = offset <= self._mark.offset
+        try:
+            answer, topics = self.ledger.apply(request, now_ms)
+        except Exception as exc:
+            if not again:
+                if not isinstance(exc, StorageError | ValueError):
+                    log.exception("a request failed in the coordinator")
+                self._answer(properties, wire.error_reply(properties, exc))
+            return
+        plan = self.ledger.plan()
+        if again:
+            return
+        work = _Work(offset)
+        self._work.append(work)
+        back = wire.reply(properties, answer) if properties.reply_to else None
+        news = self._news(request, plan, topics)
+        carried = spawn(self._carry_out(plan, news, back))
+        carried.then(lambda: self._carried_out(work, carried))
+        if plan.keep or isinstance(request, rq.Promote):
+            self._plan_timer()
+
+    def _now_ms(self, request: rq.Request[Any], entry: wire.LogEntry) -> int:
+        if request.now_ms is not None:
+            self._driven = True
+            return request.now_ms
+        return self._clock.now_ms() if self.live.done else entry.at_ms
+
+    def _news(self, request: rq.Request[Any], plan: Plan, topics: set[str]) -> verbs.News | None:
+        arrived = {job.queue for job, _ in plan.publish}
+        if isinstance(request, verbs.Born):
+            arrived.update(new.queue for new in request.add.jobs)
+        timed = {job.queue for job, _ in plan.keep}
+        topics -= {f"ready:{queue}" for queue in arrived - timed}
+        news = verbs.News(topics=sorted(topics), arrived=sorted(arrived), void=plan.void)
+        if isinstance(request, rq.PauseQueue):
+            (news.paused if request.paused else news.resumed).append(request.queue)
+        elif isinstance(request, rq.Purge) and request.forget:
+            news.resumed.append(request.queue)
+        return news if news.topics or arrived or news.void or news.paused or news.resumed else None
+
+    async def _carry_out(self, plan: Plan, news: verbs.News | None, back: Outgoing | None) -> None:
+        """Make the broker hold what ``plan`` says; then let go of what has served, and answer."""
+        session, names = self._session, self._names
+        out: list[Outgoing] = []
+        for job, gen in plan.publish:
+            await session.need_queue(job.queue)
+            body, properties = to_message(job, gen)
+            out.append(Outgoing(names.direct, job.queue, body, properties))
+        for job, gen in plan.keep:
+            out.append(wire.kept_record(names.kept, job, gen))
+            out.append(self._copy(job))
+        if news is not None:
+            body = verbs.encode(news)
+            out.append(Outgoing(names.news, "", body, BasicProperties(type="news"), mandatory=False))
+        promise = session.publish(out)
+        if plan.publish or plan.keep or plan.void or (news is not None and (news.paused or news.resumed)):
+            await promise
+        reach("amqp.carried_out", published=len(plan.publish), kept=len(plan.keep))
+        for ref, gen in plan.drop:
+            tag = self._tags.pop((ref, gen), None)
+            if tag is not None:
+                self._kept_channel.basic_ack(tag)
+        if back is not None:
+            session.publish([back])
+
+    def _copy(self, job: Any) -> Outgoing:
+        """The message for the stream of others; we skip it there."""
+        found = entry_message(job)
+        assert found is not None
+        kind, body = found
+        properties = BasicProperties(
+            content_type="application/json", delivery_mode=PERSISTENT, headers={wire.COPY: 1}
+        )
+        names = self._names
+        if kind == "dead_job":
+            return Outgoing(names.dead, "", body, properties)
+        key = names.retries if job.state is JobState.RETRYING else names.scheduled_jobs
+        return Outgoing("", key, body, properties)
+
+    def _answer(self, properties: BasicProperties, back: Outgoing) -> None:
+        if properties.reply_to:
+            self._session.publish([back])
+
+    def _carried_out(self, work: _Work, carried: Promise[None]) -> None:
+        try:
+            carried.result()
+        except Exception as exc:
+            if not self._session.closed:
+                log.warning("what an entry of the log asks for could not be done, connecting anew: %s", exc)
+                self._session.connection.close()
+            return
+        work.done = True
+        moved = False
+        while self._work and self._work[0].done:
+            self._work.popleft()
+            moved = True
+        if moved and self._mark_timer is None and not self._session.closed:
+            self._mark_timer = self._session.later(_MARK_EVERY_S, self._write_mark)
+
+    def leave(self) -> None:
+        """Let who comes next begin where we end."""
+        if self.live.done and not self._work and self._mark_timer is not None:
+            self._write_mark()
+
+    def _write_mark(self) -> None:
+        """Note how far everything is carried out. Only at rest: what is counted must be what was done."""
+        self._mark_timer = None
+        if not self._session.usable:
+            return
+        if self._work:
+            self._mark_timer = self._session.later(_MARK_EVERY_S / 10, self._write_mark)
+            return
+        body = verbs.encode(self.ledger.counts(self._last_offset))
+        properties = BasicProperties(delivery_mode=PERSISTENT)
+        self._session.publish([Outgoing("", self._names.mark, body, properties)])
+
+    # --- time --------------------------------------------------------------------------------------------
+
+    def _plan_timer(self) -> None:
+        """Wake when the next job is due. Under a driven clock requests say when that is."""
+        if self._driven or not self.live.done or not self._session.usable:
+            return
+        due_in_ms = self.ledger.next_due_in(self._clock.now_ms())
+        if self._timer is not None:
+            self._session.cancel_later(self._timer)
+            self._timer = None
+        if due_in_ms is not None:
+            self._timer = self._session.later(min(due_in_ms, 60_000) / 1000, self._promote)
+
+    def _promote(self) -> None:
+        self._timer = None
+        self.append(rq.Promote(limit=_DUE_STEP))
+
+    def append(self, request: rq.Request[Any]) -> None:
+        """Put an entry of our own into the log; it is carried out when we read it."""
+        if self._session.usable:
+            self._session.publish([wire.log_entry(self._names.log, request, self._clock.now_ms())])
+
+    def beat(self, request: rq.Beat) -> None:
+        """A worker in another language lives."""
+        _, topics = self.ledger.apply(request, self._clock.now_ms())
+        del topics
+
+    def now_ms(self) -> int:
+        """The coordinator's clock, which is the store's."""
+        return self._clock.now_ms()
+
+    @property
+    def driven(self) -> bool:
+        return self._driven

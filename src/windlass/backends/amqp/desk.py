@@ -1,0 +1,412 @@
+"""Where jobs are taken from the broker and their ends handed in: claim, settle, extend, reconcile.
+
+A claim pulls exactly as many messages as it may start: the broker's order is kept, nothing is held without a
+slot. An idle worker rings a *bell*: a consumer that gets at most one message, the first to come. A message
+that was delivered before, or that counts no more, is asked about before its job starts.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, OrderedDict, deque
+from typing import Any
+
+import msgspec
+
+from windlass.backend import requests as rq
+from windlass.backends.amqp import verbs
+from windlass.backends.amqp.client import Client
+from windlass.backends.amqp.messages import HEADER, Incoming, MessageError, read_message
+from windlass.backends.amqp.promise import Promise
+from windlass.backends.amqp.report import metrics_message
+from windlass.backends.amqp.session import Delivery
+from windlass.core import transitions
+from windlass.core.job import JobRecord
+from windlass.core.outcome import Extended, Outcome, Settled, Settlement
+from windlass.core.probe import reach
+from windlass.core.states import JobState
+from windlass.errors import StorageError
+
+#: Starts and ends that are remembered to recognise repeats.
+_REMEMBERED = 20_000
+#: A bell's message that nobody claims goes back after this.
+_PATIENCE_S = 0.25
+#: Most messages of a queue that one round of a claim passes over, and how many at a time at most.
+_STEP = 1_000
+_LOOK = 200
+
+
+class Held(msgspec.Struct):
+    """A job that runs here: its message, and how it began."""
+
+    tag: int
+    start: verbs.Start
+    body: bytes
+    header: bytes | None
+    priority: int
+
+    def whole_start(self) -> verbs.Start:
+        """The start with all that is needed to know the job by it."""
+        return msgspec.structs.replace(self.start, body=self.body, header=self.header, priority=self.priority)
+
+
+class Desk:
+    """The jobs that one connection holds."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        client.on_paused = self._unring
+        self._held: dict[str, Held] = {}
+        self._settled: OrderedDict[str, None] = OrderedDict()
+        self._seen: OrderedDict[tuple[str, str, int], None] = OrderedDict()
+        self._claiming: Counter[str] = Counter()
+        self._bells: dict[str, str] = {}
+        self._rung: dict[str, deque[Delivery]] = {}
+
+    # --- claim -------------------------------------------------------------------------------------------
+
+    async def claim(self, request: rq.Claim) -> rq.Claimed:
+        client = self._client
+        await client.know_rules()
+        names = [item.name for item in request.queues]
+        self._claiming.update(names)
+        try:
+            return await self._claim(request, names)
+        finally:
+            self._claiming.subtract(names)
+
+    async def _claim(self, request: rq.Claim, names: list[str]) -> rq.Claimed:
+        client = self._client
+        for name in names:
+            await client.need_queue(name)
+        next_due_in_ms = None
+        if request.now_ms is not None:
+            next_due_in_ms = await client.ask(verbs.PromoteFor(queues=names, now_ms=request.now_ms))
+        picker = _Picker(self, request, client.clock.now_ms() if request.now_ms is None else request.now_ms)
+        await picker.run()
+        if picker.starts:
+            told = client.tell(verbs.Started(starts=picker.starts, now_ms=request.now_ms))
+            if request.now_ms is not None:
+                await told
+        if len(picker.jobs) < request.limit:
+            for name in names:
+                self._ring(name)
+        return rq.Claimed(picker.jobs, picker.now_ms, next_due_in_ms)
+
+    def listens(self, queue: str) -> bool:
+        """Whether a message of ``queue`` is noticed here without news of it."""
+        return queue in self._bells or bool(self._rung.get(queue)) or self._claiming[queue] > 0
+
+    def take_rung(self, queue: str, count: int) -> list[Delivery]:
+        """Messages that a bell brought."""
+        rung = self._rung.get(queue)
+        if not rung:
+            return []
+        return [rung.popleft() for _ in range(min(count, len(rung)))]
+
+    def is_suspect(self, delivery: Delivery, key: tuple[str, str, int]) -> bool:
+        """Whether the coordinator must be asked before this starts."""
+        return delivery.redelivered or key in self._client.void or key in self._seen
+
+    def hold(self, held: Held, key: tuple[str, str, int]) -> None:
+        self._held[held.start.token] = held
+        _remember(self._seen, key)
+
+    @property
+    def client(self) -> Client:
+        return self._client
+
+    # --- bells -------------------------------------------------------------------------------------------
+
+    def _ring(self, queue: str) -> None:
+        """Let the broker push the next message of an empty queue, if somebody here waits for it."""
+        client = self._client
+        if queue in self._bells or queue in client.paused or self._rung.get(queue):
+            return
+        if not client.hub.wanted(f"ready:{queue}"):
+            return
+        self._bells[queue] = client.consume(
+            client.channel,
+            client.names.queue(queue),
+            lambda _c, method, *rest: self._rang(
+                queue, Delivery(method.delivery_tag, method.redelivered, *rest)
+            ),
+        )
+
+    def _rang(self, queue: str, delivery: Delivery) -> None:
+        client = self._client
+        client.delivered(delivery)
+        tag = self._bells.pop(queue, None)
+        if tag is not None:
+            client.channel.basic_cancel(tag)
+        topic = f"ready:{queue}"
+        if tag is None or queue in client.paused or not client.hub.wanted(topic):
+            client.requeue([delivery.tag])
+            return
+        self._rung.setdefault(queue, deque()).append(delivery)
+        client.hub.publish([topic])
+        client.later(_PATIENCE_S, lambda: self._give_back(queue, delivery))
+
+    def _give_back(self, queue: str, delivery: Delivery) -> None:
+        rung = self._rung.get(queue)
+        if rung and delivery in rung and not self._client.closed:
+            rung.remove(delivery)
+            self._client.requeue([delivery.tag])
+
+    def _unring(self, queue: str) -> None:
+        """A queue is paused: take nothing more, give back what came."""
+        tag = self._bells.pop(queue, None)
+        if tag is not None:
+            self._client.channel.basic_cancel(tag)
+        rung = self._rung.pop(queue, None)
+        if rung:
+            self._client.requeue([delivery.tag for delivery in rung])
+
+    # --- settle ------------------------------------------------------------------------------------------
+
+    async def settle(self, request: rq.Settle) -> rq.SettleResult:
+        items = request.items
+        if not items:
+            answers: list[Settled] = []
+        elif request.now_ms is None and all(
+            end.outcome is Outcome.COMPLETE and self._holding(end) is not None for end in items
+        ):
+            answers = await self._complete(items)
+        else:
+            answers = await self._close(items, request.now_ms)
+        claimed = None
+        if request.claim is not None:
+            if request.claim.now_ms is None:
+                request.claim.now_ms = request.now_ms
+            claimed = await self.claim(request.claim)
+        return rq.SettleResult(answers, claimed)
+
+    async def _complete(self, items: list[Settlement]) -> list[Settled]:
+        """The quick way for what everybody hopes for: tell the log, then acknowledge."""
+        held = [self._held[end.token] for end in items]
+        client = self._client
+        starts = [one.start for one in held]
+        told = client.tell(verbs.Ended(items=items, starts=starts))
+        client.publish([metrics_message(client.names, items, starts, client.clock)])
+        await told
+        reach("amqp.ended", count=len(items))
+        client.ack(one.tag for one in held)
+        for end in items:
+            self._let_go(end.token)
+        return [Settled.OK] * len(items)
+
+    async def _close(self, items: list[Settlement], now_ms: int | None) -> list[Settled]:
+        """Any other end: what follows is safe before the message is acknowledged."""
+        client = self._client
+        held = [self._holding(end) for end in items]
+        starts = [one.whole_start() for one in held if one is not None]
+        closing = await client.ask(verbs.Close(items=items, starts=starts, now_ms=now_ms))
+        reach("amqp.closed", count=len(items))
+        done: list[int] = []
+        back: list[int] = []
+        told: list[tuple[Settlement, verbs.Start]] = []
+        for end, one, again, status in zip(items, held, closing.requeue, closing.items, strict=True):
+            if one is None or self._held.get(end.token) is not one:
+                continue
+            (back if again else done).append(one.tag)
+            self._let_go(end.token)
+            if status is Settled.OK:
+                told.append((end, one.start))
+        client.ack(done)
+        client.requeue(back)
+        if told and now_ms is None:
+            client.publish(
+                [metrics_message(client.names, [e for e, _ in told], [s for _, s in told], client.clock)]
+            )
+        return list(closing.items)
+
+    def _holding(self, end: Settlement) -> Held | None:
+        """The message of the attempt that ``end`` ends, if it is here."""
+        held = self._held.get(end.token)
+        return held if held is not None and (held.start.queue, held.start.id) == (end.queue, end.id) else None
+
+    def _let_go(self, token: str) -> None:
+        held = self._held.pop(token, None)
+        if held is not None:
+            self._seen.pop((held.start.queue, held.start.id, held.start.gen), None)
+        _remember(self._settled, token)
+
+    # --- leases ------------------------------------------------------------------------------------------
+
+    async def extend(self, request: rq.Extend) -> list[Extended]:
+        """The connection is the lease: what is held here is ours. The coordinator knows who was cancelled."""
+        try:
+            answers = await self._client.ask(request)
+        except StorageError:
+            if self._client.closed:
+                raise
+            answers = [Extended.OK] * len(request.leases)
+        return (
+            [
+                answer if answer is Extended.CANCELLING or not self._is_held(lease) else Extended.OK
+                for lease, answer in zip(request.leases, answers, strict=True)
+            ]
+            if request.now_ms is None
+            else list(answers)
+        )
+
+    def _is_held(self, lease: rq.LeaseRef) -> bool:
+        return lease.token in self._held
+
+    async def reconcile(self, request: rq.Reconcile) -> int:
+        """Give back what we hold for a worker that does not know of it."""
+        known = set(request.held)
+        lost = [
+            held
+            for token, held in self._held.items()
+            if held.start.worker == request.worker and token not in known
+        ]
+        count = await self._client.ask(request)
+        for held in lost:
+            if self._held.pop(held.start.token, None) is not None:
+                self._seen.pop((held.start.queue, held.start.id, held.start.gen), None)
+                self._client.requeue([held.tag])
+        return int(count)
+
+
+class _Picker:
+    """One claim under way."""
+
+    def __init__(self, desk: Desk, request: rq.Claim, now_ms: int) -> None:
+        self._desk = desk
+        self._client = desk.client
+        self._request = request
+        self.now_ms = now_ms
+        self.jobs: list[JobRecord] = []
+        self.starts: list[verbs.Start] = []
+        self._taken: Counter[str] = Counter()
+        self._empty: set[str] = set()
+
+    async def run(self) -> None:
+        """First the shares of all queues, then up to their caps."""
+        for bound in ("share", "cap"):
+            asked = []
+            room = self._request.limit - len(self.jobs)
+            for item in self._request.queues:
+                if item.name in self._client.paused or item.name in self._empty:
+                    continue
+                wanted = min(getattr(item, bound) - self._taken[item.name], room)
+                if wanted <= 0:
+                    continue
+                room -= wanted
+                asked.append((item.name, wanted, self._pull(item.name, wanted)))
+            for queue, wanted, promise in asked:
+                await self._begin(queue, wanted, promise)
+
+    def _pull(self, queue: str, wanted: int) -> tuple[list[Delivery], Promise[list[Delivery]] | None]:
+        rung = self._desk.take_rung(queue, wanted)
+        if len(rung) >= wanted:
+            return rung, None
+        return rung, self._client.pull(self._client.names.queue(queue), wanted - len(rung))
+
+    async def _begin(
+        self, queue: str, wanted: int, pulled: tuple[list[Delivery], Promise[list[Delivery]] | None]
+    ) -> None:
+        passed, asked = 0, wanted
+        while True:
+            found, promise = pulled
+            if promise is not None:
+                more = await promise
+                if len(found) + len(more) < asked:
+                    self._empty.add(queue)
+                found = found + more
+            started = await self._sort(queue, found, wanted)
+            wanted -= started
+            passed += len(found) - started
+            if wanted <= 0 or queue in self._empty or passed >= _STEP:
+                return
+            # Some were no jobs, or count no more: look further, in larger steps; what is too much goes back.
+            asked = min(_STEP - passed, max(wanted, min(passed, _LOOK)))
+            pulled = self._pull(queue, asked)
+
+    async def _sort(self, queue: str, found: list[Delivery], room: int) -> int:
+        """Start what can be started, up to ``room``; returns how many that were."""
+        good: list[tuple[Delivery, Incoming]] = []
+        for delivery in found:
+            try:
+                incoming = read_message(queue, delivery.body, delivery.properties, self.now_ms)
+            except MessageError as exc:
+                await self._bury(queue, delivery, str(exc))
+            else:
+                good.append((delivery, incoming))
+        good = await self._resolve(queue, good)
+        late = [(d, i) for d, i in good if transitions.is_expired(i.job, self.now_ms)]
+        if late:
+            starts = [self._start(d, i) for d, i in late]
+            await self._client.ask(verbs.Expire(starts=starts, now_ms=self._request.now_ms))
+            self._client.ack(delivery.tag for delivery, _ in late)
+            good = [pair for pair in good if pair not in late]
+        for delivery, incoming in good[:room]:
+            self._lease(queue, delivery, incoming)
+        if good[room:]:
+            self._empty.discard(queue)
+            self._client.requeue(delivery.tag for delivery, _ in good[room:])
+        return min(len(good), room)
+
+    async def _bury(self, queue: str, delivery: Delivery, problem: str) -> None:
+        """What is no job goes to the dead set; only then is it acknowledged."""
+        request = verbs.Poison(queue=queue, body=delivery.body, problem=problem, now_ms=self._request.now_ms)
+        await self._client.ask(request)
+        self._client.ack([delivery.tag])
+
+    async def _resolve(
+        self, queue: str, good: list[tuple[Delivery, Incoming]]
+    ) -> list[tuple[Delivery, Incoming]]:
+        """Ask about messages that may be repeats or void; drop those that are."""
+        desk, client = self._desk, self._client
+        suspects = [n for n, (d, i) in enumerate(good) if desk.is_suspect(d, (queue, i.job.id, i.gen))]
+        if not suspects:
+            return good
+        starts = [self._start(*good[n]) for n in suspects]
+        answers = await client.ask(verbs.Doubt(starts=starts, now_ms=self._request.now_ms))
+        dropped = set()
+        for n, job in zip(suspects, answers, strict=True):
+            delivery, incoming = good[n]
+            if job is None:
+                dropped.add(n)
+                client.ack([delivery.tag])
+                client.void.discard((queue, incoming.job.id, incoming.gen))
+            else:
+                incoming.job = job
+        return [pair for n, pair in enumerate(good) if n not in dropped]
+
+    def _start(self, delivery: Delivery, incoming: Incoming) -> verbs.Start:
+        header = (delivery.properties.headers or {}).get(HEADER)
+        return verbs.Start(
+            queue=incoming.job.queue,
+            id=incoming.job.id,
+            token=f"{self._request.claim_id}.{len(self.jobs)}",
+            worker=self._request.worker,
+            lease_ms=incoming.job.options.lease_ms or self._request.lease_ms,
+            at_ms=self.now_ms,
+            task=incoming.job.task,
+            gen=incoming.gen,
+            body=delivery.body,
+            header=bytes(header) if isinstance(header, (bytes, bytearray)) else None,
+            priority=delivery.properties.priority or 0,
+        )
+
+    def _lease(self, queue: str, delivery: Delivery, incoming: Incoming) -> None:
+        job = incoming.job
+        start = self._start(delivery, incoming)
+        held = Held(delivery.tag, start, delivery.body, start.header, start.priority)
+        if not incoming.foreign:
+            start.body = start.header = None
+        self._desk.hold(held, (queue, job.id, incoming.gen))
+        job.state = JobState.ACTIVE
+        job.token, job.worker, job.started_ms = start.token, start.worker, self.now_ms
+        job.deliveries += 1
+        job.lease_until_ms = self.now_ms + start.lease_ms
+        self.starts.append(start)
+        self.jobs.append(job)
+        self._taken[queue] += 1
+
+
+def _remember(memory: OrderedDict[Any, None], key: Any) -> None:
+    memory[key] = None
+    if len(memory) > _REMEMBERED:
+        memory.popitem(last=False)

@@ -1,0 +1,84 @@
+"""What programs in other languages put into the streams, handed on to the log.
+
+The streams are only their inbox: each entry is copied into the log, and from there into ``windlass.kept``,
+within moments. Copies that we wrote ourselves, for others to read, are skipped.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from windlass.backend import requests as rq
+from windlass.backends.amqp import verbs, wire
+from windlass.core.job import WorkerInfo
+
+if TYPE_CHECKING:
+    from windlass.backends.amqp.client import Client
+    from windlass.backends.amqp.coordinator import Coordinator
+
+_WINDOW = 200
+#: Who did not beat for so long is gone.
+_SILENT_MS = 60_000
+
+
+class Streams:
+    """Reads the seed's five streams for the coordinator."""
+
+    def __init__(self, session: Client, coordinator: Coordinator) -> None:
+        self._session = session
+        self._coordinator = coordinator
+
+    async def start(self) -> None:
+        """Read on from where the last coordinator was."""
+        names, session = self._session.names, self._session
+        channel = await session.open_channel()
+        await session.call(channel.basic_qos, prefetch_count=_WINDOW)
+        cursors = self._coordinator.ledger.cursors
+        for stream, kind in (
+            (names.scheduled_jobs, "scheduled_job"),
+            (names.retries, "retry"),
+            (names.dead_jobs, "dead_job"),
+            (names.job_metrics, "job_metric"),
+        ):
+            start: Any = cursors[kind] + 1 if kind in cursors else "first"
+            session.consume(channel, stream, self._reader(kind), arguments={"x-stream-offset": start})
+        session.consume(channel, names.heartbeats, self._on_beat, arguments={"x-stream-offset": "first"})
+
+    def _reader(self, kind: str) -> Any:
+        def on_message(channel: Any, method: Any, properties: Any, body: bytes) -> None:
+            headers = properties.headers or {}
+            offset = int(headers["x-stream-offset"])
+            coordinator = self._coordinator
+            if wire.COPY not in headers and offset > coordinator.ledger.cursors.get(kind, -1):
+                if kind == "job_metric":
+                    coordinator.append(verbs.ForeignMetric(offset=offset, body=body))
+                else:
+                    coordinator.append(verbs.Foreign(kind=kind, offset=offset, body=body))
+            channel.basic_ack(method.delivery_tag)
+
+        return on_message
+
+    def _on_beat(self, channel: Any, method: Any, properties: Any, body: bytes) -> None:
+        channel.basic_ack(method.delivery_tag)
+        if wire.COPY in (properties.headers or {}) or self._coordinator.driven:
+            return
+        try:
+            told = msgspec.json.decode(body, type=dict[str, Any])
+            if float(told["beat"]) * 1000 < self._coordinator.now_ms() - _SILENT_MS:
+                return
+            worker = WorkerInfo(
+                id=str(told["identity"]),
+                hostname=str(told.get("hostname", "")),
+                pid=int(told.get("pid", 0)),
+                tag=str(told.get("tag", "")),
+                queues=tuple(str(name) for name in told.get("queues", ())),
+                concurrency=int(told.get("concurrency", 0)),
+                busy=int(told.get("busy", 0)),
+                rss_kb=int(told.get("rss_kb", 0)),
+                version=str(told.get("version", "")),
+            )
+        except (msgspec.DecodeError, KeyError, TypeError, ValueError):
+            return  # who cannot say who they are is not listed
+        self._coordinator.beat(rq.Beat(worker=worker))

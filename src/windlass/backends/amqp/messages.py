@@ -1,0 +1,413 @@
+"""Jobs as AMQP messages, in the standard format that every language reads and writes.
+
+The body is one JSON object: ``jid``, ``class``, ``args``, ``queue``, ``retry``, ``retry_count``,
+``enqueued_at``, ``tags``, and ``kwargs`` where a Python caller used them. What only Windlass needs rides in
+the header ``x-windlass``; a message without it comes from somebody else and is just as welcome. Fields of
+theirs that we do not know stay with the job (``extra`` of its payload) and come back with each retry.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from typing import Any
+
+import msgspec
+from pika import BasicProperties
+
+from windlass.core.backoff import Backoff
+from windlass.core.ids import check_job_id, check_queue_name, check_task_name
+from windlass.core.job import ErrorInfo, JobRecord, fingerprint
+from windlass.core.options import StoredOptions
+from windlass.core.states import JobState
+from windlass.errors import ConfigError
+
+HEADER = "x-windlass"
+#: Retries after the first run of a message that does not say how many.
+DEFAULT_RETRY = 25
+_PERSISTENT = 2
+#: What a short text of the protocol can hold.
+_SHORT = 255
+_KNOWN = {
+    "jid",
+    "class",
+    "args",
+    "kwargs",
+    "queue",
+    "retry",
+    "retry_count",
+    "enqueued_at",
+    "tags",
+    "priority",
+}
+_BODY_CODEC = "json"
+#: Headers must fit into one frame (128 kB).
+_MOST_HEADER = 50_000
+#: The form of a payload that stands in the body as it is, in base64.
+_IN_BODY = "raw"
+BAD_MESSAGE = "bad_message"
+#: Larger messages are not read; what Windlass adds itself is smaller.
+MOST_BODY = 4_000_000
+
+
+class Carried(msgspec.Struct, omit_defaults=True, kw_only=True):
+    """What the header ``x-windlass`` holds, in MessagePack: the record without what the body tells."""
+
+    gen: int = 0
+    seq: int = 0
+    place: int = 0
+    codec: str = "json"
+    priority: int = 0
+    options: StoredOptions = StoredOptions()
+    request_id: str = ""
+    enqueued_ms: int = 0
+    ready_ms: int = 0
+    expires_ms: int | None = None
+    attempts: int = 0
+    deliveries: int = 0
+    stalls: int = 0
+    manual_retries: int = 0
+    misses: int = 0
+    settled_token: str | None = None
+    errors: list[ErrorInfo] = []
+    #: How the arguments were given (see ``windlass.payload``).
+    form: str = ""
+    #: The payload itself, where the body cannot give it back byte by byte.
+    payload: bytes | None = None
+
+
+class MessageError(ValueError):
+    """These bytes are not a job."""
+
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode_carried = msgspec.msgpack.Decoder(Carried).decode
+_to_json = msgspec.json.Encoder().encode
+_from_json = msgspec.json.Decoder().decode
+_read_payload = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
+_NO_ARGS = msgspec.Raw(b"[]")
+_NOTHING = msgspec.Raw(b"")
+
+
+def band(priority: int) -> int:
+    """The broker's priority, 0 to 10: 1 to 7 as they are, 8 from 8, 9 from 1,000, 10 from 1,000,000 on."""
+    if priority <= 7:
+        return max(priority, 0)
+    return 8 if priority < 1_000 else 9 if priority < 1_000_000 else 10
+
+
+def body_fields(job: JobRecord) -> dict[str, Any]:
+    """The JSON object of a job; arguments are copied as they are, not decoded."""
+    fields: dict[str, Any] = {
+        "jid": job.id,
+        "class": job.task,
+        "args": _NO_ARGS,
+        "queue": job.queue,
+        "retry": max(job.options.max_attempts - 1, 0),
+        "retry_count": job.attempts,
+        "enqueued_at": job.enqueued_ms / 1000,
+    }
+    if job.options.tags:
+        fields["tags"] = job.options.tags
+    if job.priority:
+        fields["priority"] = job.priority
+    stored = _parts(job)
+    if stored is None:
+        fields["codec"] = job.codec
+        return fields
+    fields["args"] = stored.get("args", _NO_ARGS)
+    if "kwargs" in stored:
+        fields["kwargs"] = stored["kwargs"]
+    if "extra" in stored:
+        fields = {**_from_json(stored["extra"]), **fields}
+    return fields
+
+
+def _parts(job: JobRecord) -> dict[str, msgspec.Raw] | None:
+    """The parts of a payload that other languages can read, each as it is."""
+    if job.codec != _BODY_CODEC:
+        return None
+    try:
+        return _read_payload(job.payload)
+    except msgspec.DecodeError:
+        return None
+
+
+def _join(args: bytes | None, kwargs: bytes | None, extra: bytes | None, form: str) -> bytes:
+    """A payload from its parts, in the order in which ``windlass.payload`` writes them."""
+    parts = []
+    if args is not None and (args != b"[]" or form == "list"):
+        parts.append(b'"args":' + args)
+    if kwargs is not None:
+        parts.append(b'"kwargs":' + kwargs)
+    if extra is not None:
+        parts.append(b'"extra":' + extra)
+    if form:
+        parts.append(b'"form":"' + form.encode() + b'"')
+    return b"{" + b",".join(parts) + b"}"
+
+
+def to_message(job: JobRecord, gen: int) -> tuple[bytes, BasicProperties]:
+    """Body and properties of a job that waits."""
+    fields = body_fields(job)
+    form = _form(job.payload)
+    kwargs = fields.get("kwargs")
+    again = _join(bytes(fields["args"]), None if kwargs is None else bytes(kwargs), None, form)
+    carried = Carried(
+        gen=gen,
+        seq=job.seq,
+        place=job.place,
+        codec=job.codec,
+        priority=job.priority,
+        options=job.options,
+        request_id=job.request_id,
+        enqueued_ms=job.enqueued_ms,
+        ready_ms=job.ready_ms,
+        expires_ms=job.expires_ms,
+        attempts=job.attempts,
+        deliveries=job.deliveries,
+        stalls=job.stalls,
+        manual_retries=job.manual_retries,
+        misses=job.misses,
+        settled_token=job.settled_token,
+        errors=job.errors,
+        form=form,
+        payload=None if again == job.payload else job.payload,
+    )
+    if carried.payload is not None and len(carried.payload) > _MOST_HEADER:
+        fields["payload"] = base64.b64encode(job.payload).decode()
+        carried.payload, carried.form = None, _IN_BODY
+    header = _encode(carried)
+    if len(header) > _MOST_HEADER:  # the coordinator knows them all
+        carried.errors = [msgspec.structs.replace(error, traceback="") for error in job.errors[-3:]]
+        header = _encode(carried)
+    properties = BasicProperties(
+        content_type="application/json",
+        delivery_mode=_PERSISTENT,
+        priority=band(job.priority) or None,
+        message_id=job.id if len(job.id) <= _SHORT else None,
+        headers={HEADER: header},
+    )
+    return _to_json(fields), properties
+
+
+def _form(payload: bytes) -> str:
+    """How the arguments were given, as ``windlass.payload.pack_data`` notes it at the end."""
+    at = payload.rfind(b'"form":"')
+    return payload[at + 8 : -2].decode("ascii", "replace") if at >= 0 else ""
+
+
+class Incoming(msgspec.Struct):
+    """A message that was read: its job, and the generation it carries (0: as it was born)."""
+
+    job: JobRecord
+    gen: int
+    foreign: bool
+
+
+class _Body(msgspec.Struct, rename={"task": "class"}):
+    """What we read of a body of ours: names, and arguments as they are."""
+
+    jid: str
+    task: str
+    args: msgspec.Raw = _NO_ARGS
+    kwargs: msgspec.Raw = _NOTHING
+    payload: str = ""
+
+
+_read_body = msgspec.json.Decoder(_Body).decode
+_CARRIED = [n for n in Carried.__struct_fields__ if n not in ("gen", "form", "payload")]
+
+
+def read_message(queue: str, body: bytes, properties: BasicProperties, now_ms: int) -> Incoming:
+    """The job of a message; ``MessageError`` when there is none in it."""
+    if len(body) > MOST_BODY:
+        raise MessageError(f"{len(body)} bytes are more than the {MOST_BODY} that a message may have")
+    raw = (properties.headers or {}).get(HEADER)
+    if isinstance(raw, (bytes, bytearray)):
+        try:
+            return _own(queue, _read_body(body), _decode_carried(raw))
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            pass  # somebody else's header of our name: the body decides
+    try:
+        fields = _from_json(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as exc:
+        raise MessageError(f"not JSON: {exc}") from exc
+    return Incoming(read_job(queue, fields, now_ms, priority=properties.priority or 0), 0, True)
+
+
+def _own(queue: str, body: _Body, carried: Carried) -> Incoming:
+    payload = carried.payload
+    if carried.form == _IN_BODY:
+        payload = base64.b64decode(body.payload)
+    elif payload is None:
+        kwargs = bytes(body.kwargs) or None
+        payload = _join(bytes(body.args), kwargs, None, carried.form)
+    job = JobRecord(
+        queue=queue,
+        id=body.jid,
+        task=body.task,
+        payload=payload,
+        **{name: getattr(carried, name) for name in _CARRIED},
+    )
+    return Incoming(job, carried.gen, False)
+
+
+def _payload_of(fields: dict[str, Any]) -> bytes:
+    stored: dict[str, Any] = {}
+    if fields.get("args"):
+        stored["args"] = fields["args"]
+    if "kwargs" in fields:
+        stored["kwargs"] = fields["kwargs"]
+    extra = {name: value for name, value in fields.items() if name not in _KNOWN}
+    if extra:
+        stored["extra"] = extra
+    return _to_json(stored)
+
+
+def read_job(queue: str, fields: Any, now_ms: int, *, priority: int = 0, jid: str = "") -> JobRecord:
+    """The job of a standard job object, whoever wrote it; ``MessageError`` when it is none."""
+    if not isinstance(fields, dict):
+        raise MessageError("job must be an object")
+    try:
+        job_id = check_job_id(fields.get("jid") or jid)
+        task = check_task_name(fields.get("class"))
+        check_queue_name(queue)
+    except ConfigError as exc:
+        raise MessageError(str(exc)) from exc
+    args, kwargs = fields.get("args", []), fields.get("kwargs", {})
+    if not isinstance(args, list) or not isinstance(kwargs, dict):
+        raise MessageError("args must be a list and kwargs an object")
+    enqueued_ms = _ms(fields.get("enqueued_at"), now_ms, "enqueued_at")
+    told = fields.get("priority", priority)
+    return JobRecord(
+        queue=queue,
+        id=job_id,
+        task=task,
+        payload=_payload_of(fields),
+        priority=told if isinstance(told, int) and not isinstance(told, bool) else priority,
+        options=StoredOptions(
+            max_attempts=runs_of(fields.get("retry")), backoff=Backoff(type="sidekiq"), tags=_tags(fields)
+        ),
+        enqueued_ms=enqueued_ms,
+        ready_ms=min(enqueued_ms, now_ms),
+        attempts=_count(fields.get("retry_count"), "retry_count"),
+    )
+
+
+def runs_of(retry: Any) -> int:
+    """``retry`` counts the retries after the first run; true means the default, false none."""
+    if retry is None or retry is True:
+        return DEFAULT_RETRY + 1
+    if retry is False:
+        return 1
+    return _count(retry, "retry") + 1
+
+
+def _count(value: Any, name: str) -> int:
+    if value is None:
+        return 0
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= 1_000_000:
+        raise MessageError(f"{name} must be a whole number from 0 on")
+    return value
+
+
+def _ms(value: Any, otherwise: int, name: str) -> int:
+    if value is None:
+        return otherwise
+    if not isinstance(value, (int, float)) or isinstance(value, bool) or not 0 <= value < 2**42:
+        raise MessageError(f"{name} must be seconds since 1970")
+    return round(value * 1000)
+
+
+def _tags(fields: dict[str, Any]) -> tuple[str, ...]:
+    tags = fields.get("tags") or []
+    if not isinstance(tags, list) or not all(isinstance(tag, str) for tag in tags):
+        raise MessageError("tags must be a list of texts")
+    return tuple(tags[:32])
+
+
+class Entry(msgspec.Struct):
+    """A message of ``scheduled_jobs``, ``retries`` or ``dead_jobs``."""
+
+    job: JobRecord
+    state: JobState
+    at_ms: int
+    error: ErrorInfo | None = None
+
+
+_AT = {"scheduled_job": "scheduled_at", "retry": "retry_at", "dead_job": "died_at"}
+_STATE = {
+    "scheduled_job": JobState.SCHEDULED,
+    "retry": JobState.RETRYING,
+    "dead_job": JobState.FAILED,
+}
+
+
+def read_entry(body: bytes, kind: str, now_ms: int) -> Entry:
+    """What somebody put into a stream of type ``kind``; ``MessageError`` when it is not that."""
+    try:
+        fields = _from_json(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as exc:
+        raise MessageError(f"not JSON: {exc}") from exc
+    if not isinstance(fields, dict) or fields.get("type", kind) != kind:
+        raise MessageError(f"an object of type {kind!r} is wanted")
+    inner = fields.get("job")
+    if not isinstance(inner, dict):
+        raise MessageError("job must be an object")
+    job = read_job(inner.get("queue") or "default", inner, now_ms, jid=fields.get("jid") or "")
+    if kind != "dead_job" and fields.get(_AT[kind]) is None:
+        raise MessageError(f"{_AT[kind]} is missing")
+    entry = Entry(job, _STATE[kind], _ms(fields.get(_AT[kind]), now_ms, _AT[kind]))
+    if kind != "scheduled_job":
+        job.attempts = _count(fields.get("retry_count"), "retry_count")
+        name, message = str(fields.get("error_class") or ""), str(fields.get("error_message") or "")
+        at_ms = _ms(fields.get("failed_at"), min(entry.at_ms, now_ms), "failed_at")
+        trace = str(fields.get("backtrace") or "")
+        entry.error = ErrorInfo(at_ms, max(job.attempts, 1), name, message, trace, fingerprint(name, message))
+    return entry
+
+
+def entry_message(job: JobRecord) -> tuple[str, bytes] | None:
+    """The stream message of a job that is scheduled, retrying or dead: its type and body."""
+    inner = body_fields(job)
+    rest: dict[str, Any]
+    error = job.errors[-1] if job.errors else ErrorInfo()
+    told = {"error_message": error.message, "error_class": error.error_class}
+    if job.state is JobState.SCHEDULED:
+        kind, rest = "scheduled_job", {"scheduled_at": (job.due_ms or 0) / 1000}
+    elif job.state is JobState.RETRYING:
+        times: dict[str, Any] = {"retry_at": (job.due_ms or 0) / 1000, "failed_at": error.at_ms / 1000}
+        kind, rest = "retry", {**times, "retry_count": job.attempts, **told}
+    elif job.state is JobState.FAILED:
+        kind = "dead_job"
+        rest = {
+            "died_at": (job.finished_ms or 0) / 1000,
+            "retry_count": job.attempts,
+            **told,
+            "backtrace": error.traceback,
+            "reason": job.reason,
+        }
+    else:
+        return None
+    if job.reason == BAD_MESSAGE:
+        rest["raw"] = base64.b64encode(job.payload[:MOST_BODY]).decode()
+    return kind, _to_json({"type": kind, "jid": job.id, **rest, "job": inner})
+
+
+def poison(queue: str, body: bytes, problem: str, now_ms: int) -> JobRecord:
+    """The record of a message that is no job: failed, with its bytes."""
+    error = ErrorInfo(now_ms, 0, "BadMessage", problem, "", fingerprint("BadMessage", problem))
+    return JobRecord(
+        queue=queue,
+        id=f"bad-{hashlib.sha256(body).hexdigest()[:32]}",
+        task="",
+        payload=body,
+        codec="raw",
+        state=JobState.FAILED,
+        enqueued_ms=now_ms,
+        ready_ms=now_ms,
+        finished_ms=now_ms,
+        reason=BAD_MESSAGE,
+        errors=[error],
+    )

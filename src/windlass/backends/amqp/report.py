@@ -1,0 +1,61 @@
+"""Figures for others: what workers report to ``job_metrics`` and ``heartbeats``, in the formats they know."""
+
+from __future__ import annotations
+
+import msgspec
+from pika import BasicProperties
+
+from windlass.backends.amqp import verbs, wire
+from windlass.backends.amqp.names import Names
+from windlass.backends.amqp.session import PERSISTENT, Outgoing
+from windlass.core.clock import SteadyClock
+from windlass.core.job import WorkerInfo
+from windlass.core.outcome import Outcome, Settlement
+
+_to_json = msgspec.json.Encoder().encode
+_HEADERS = {wire.COPY: 1}
+
+
+def metrics_message(
+    names: Names, items: list[Settlement], starts: list[verbs.Start], clock: SteadyClock
+) -> Outgoing:
+    """What became of some attempts: one object, or an envelope of many."""
+    at = clock.now_ms() / 1000
+    metrics = [
+        {
+            "type": "job_metric",
+            "timestamp": at,
+            "jid": end.id,
+            "job_class": start.task,
+            "queue": end.queue,
+            "duration_ms": end.duration_ms or 0,
+            "status": "success" if end.outcome is Outcome.COMPLETE else "failed",
+            "worker_identity": start.worker,
+        }
+        for end, start in zip(items, starts, strict=True)
+    ]
+    body = metrics[0] if len(metrics) == 1 else {"type": "job_metrics", "timestamp": at, "data": metrics}
+    return _stream_message(names.job_metrics, _to_json(body))
+
+
+def heartbeat_message(names: Names, worker: WorkerInfo, clock: SteadyClock) -> Outgoing:
+    """A worker's sign of life."""
+    beat = {
+        "type": "heartbeat",
+        "identity": worker.id,
+        "hostname": worker.hostname,
+        "pid": worker.pid,
+        "tag": worker.tag,
+        "concurrency": worker.concurrency,
+        "busy": worker.busy,
+        "beat": clock.now_ms() / 1000,
+        "rss_kb": worker.rss_kb,
+        "queues": worker.queues,
+        "version": worker.version,
+    }
+    return _stream_message(names.heartbeats, _to_json(beat))
+
+
+def _stream_message(stream: str, body: bytes) -> Outgoing:
+    properties = BasicProperties(content_type="application/json", delivery_mode=PERSISTENT, headers=_HEADERS)
+    return Outgoing("", stream, body, properties)

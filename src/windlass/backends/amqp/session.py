@@ -1,0 +1,333 @@
+"""What one connection holds: its channel, publishes not yet confirmed, messages not yet acknowledged.
+
+Everything of a session runs on the connection's thread and ends with the connection: the broker then gives
+our unacknowledged messages to others, so the connection is the lease of the jobs that run here.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
+
+from pika import BasicProperties, spec
+from pika.exceptions import ChannelClosedByBroker, ChannelClosedByClient
+
+from windlass.backends.amqp.names import Names
+from windlass.backends.amqp.promise import Promise, kept
+from windlass.errors import StorageError
+
+log = logging.getLogger("windlass.amqp")
+
+PERSISTENT = 2
+_PRECONDITION_FAILED = 406
+
+
+class Outgoing(NamedTuple):
+    """A message to publish. Persistent and mandatory, unless its properties say otherwise."""
+
+    exchange: str
+    key: str
+    body: bytes
+    properties: BasicProperties
+    mandatory: bool = True
+
+
+class Delivery(NamedTuple):
+    """A message from a queue, not yet acknowledged."""
+
+    tag: int
+    redelivered: bool
+    properties: BasicProperties
+    body: bytes
+
+
+class _Batch:
+    """Publishes that are confirmed together."""
+
+    __slots__ = ("left", "promise", "refused")
+
+    def __init__(self, count: int) -> None:
+        self.left = count
+        self.refused = ""
+        self.promise: Promise[None] = Promise()
+
+
+class Session:
+    """One connection in use."""
+
+    def __init__(self, connection: Any, names: Names) -> None:
+        self.connection = connection
+        self.names = names
+        self.closed = False
+        self.channel: Any = None
+        self.inbox = ""
+        self._setup: Any = None
+        self._setup_answer: Promise[Any] = Promise()
+        self._setup_turn: Promise[None] = kept(None)
+        self._declared: dict[str, Promise[None]] = {}
+        self._pending: set[Promise[Any]] = set()
+        self._last_tag = 0
+        self._unconfirmed: dict[int, _Batch] = {}
+        self._unacked: dict[int, None] = {}
+        self._gets: deque[tuple[Promise[list[Delivery]], list[Delivery], list[int]]] = deque()
+        self.on_news: Callable[[BasicProperties, bytes], None] = lambda properties, body: None
+
+    # --- beginning and end -------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Open the channels, declare what is always there, listen to our inbox."""
+        await self._open_setup()
+        await self._declare_all()
+        self.channel = channel = await self.open_channel()
+        await self.confirming(channel)
+        channel.add_on_return_callback(self._on_return)
+        channel.add_callback(self._on_get_empty, [spec.Basic.GetEmpty], False)
+        self.inbox = (await self.call(channel.queue_declare, "", exclusive=True)).method.queue
+        await self.call(channel.queue_bind, self.inbox, self.names.news)
+        self.consume(channel, self.inbox, lambda _c, _m, *message: self.on_news(*message), auto_ack=True)
+        await self.call(channel.basic_qos, prefetch_count=1)  # of bells: see desk
+
+    def leave(self) -> None:
+        """We are about to close the connection ourselves: say what is to be said."""
+
+    @property
+    def usable(self) -> bool:
+        """Whether something can still be sent."""
+        return not self.closed and self.channel is not None and bool(self.channel.is_open)
+
+    def fail(self, error: Exception) -> None:
+        """The connection is gone: fail whoever waits on it."""
+        self.closed = True
+        pending, self._pending = self._pending, set()
+        for promise in pending:
+            promise.fail(error)
+
+    def expect(self, promise: Promise[Any]) -> Promise[Any]:
+        """Fail ``promise`` if the connection goes before it is kept."""
+        if self.closed:
+            promise.fail(StorageError("the connection to the broker was lost; repeat the call"))
+        else:
+            self._pending.add(promise)
+            promise.then(lambda: self._pending.discard(promise))
+        return promise
+
+    def guarded(self, callback: Callable[..., None]) -> Callable[..., None]:
+        """``callback`` for pika: an error in it ends the connection, which is made anew, not the thread."""
+
+        def call(*args: Any) -> None:
+            try:
+                callback(*args)
+            except Exception:
+                log.exception("unexpected error on the connection's thread, connecting anew")
+                if not self.closed and self.connection.is_open:
+                    self.connection.close()
+
+        return call
+
+    def consume(self, channel: Any, queue: str, callback: Callable[..., None], **options: Any) -> Any:
+        """``basic_consume`` with a guarded callback; returns the consumer's tag."""
+        return channel.basic_consume(queue, self.guarded(callback), **options)
+
+    async def call(self, method: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """A method of a channel that takes a ``callback``, awaited."""
+        promise: Promise[Any] = Promise()
+        method(*args, callback=promise.set, **kwargs)
+        return await self.expect(promise)
+
+    async def open_channel(self, on_close: Callable[[Any], None] | None = None) -> Any:
+        """A new channel. When the broker closes it, ``on_close`` is told why; without it, all ends."""
+        promise: Promise[Any] = Promise()
+        channel = self.connection.channel(on_open_callback=promise.set)
+        channel.add_on_close_callback(
+            lambda _, reason: on_close(reason) if on_close else self._channel_lost(reason)
+        )
+        return await self.expect(promise)
+
+    async def confirming(self, channel: Any) -> None:
+        """Let the broker confirm what is published on ``channel``."""
+        promise: Promise[Any] = Promise()
+        channel.confirm_delivery(self._on_confirm, callback=promise.set)
+        await self.expect(promise)
+
+    def _channel_lost(self, reason: Exception) -> None:
+        """Without its channel a session is nothing: begin anew."""
+        if isinstance(reason, ChannelClosedByClient):
+            return
+        if not self.closed and self.connection.is_open:
+            log.warning("the broker closed our channel, connecting anew: %s", reason)
+            self.connection.close()
+
+    # --- topology ----------------------------------------------------------------------------------------
+
+    async def _declare_all(self) -> None:
+        """Everything in one go; one by one when somebody declared a part of it in another way."""
+        names = self.names
+        queues: dict[str, dict[str, Any]] = {**names.streams(), names.kept: {}}
+        queues[names.mark] = {"x-max-length": 1}
+        done = self._setup_answer = Promise[Any]()
+        channel = self._setup
+        for exchange, kind in ((names.direct, "direct"), (names.dead, "fanout"), (names.news, "fanout")):
+            channel.exchange_declare(exchange, kind, durable=True)
+        for name, arguments in queues.items():
+            channel.queue_declare(name, durable=True, arguments=arguments)
+        channel.queue_bind(names.dead_jobs, names.dead, callback=done.set)
+        answer = await self.expect(done)
+        if not isinstance(answer, Exception):
+            return
+        await self._open_setup()
+        for name, arguments in queues.items():
+            await self.declare(name, arguments)
+        await self.call(self._setup.queue_bind, names.dead_jobs, names.dead)
+
+    async def _open_setup(self) -> None:
+        self._setup = await self.open_channel(lambda reason: self._setup_answer.set(reason))
+
+    async def declare(self, name: str, arguments: dict[str, Any]) -> None:
+        """Declare a durable queue; one that somebody declared in another way is taken as it is."""
+        before, turn = self._setup_turn, Promise[None]()
+        self._setup_turn = turn
+        await before
+        try:
+            answer = await self._ask_setup(name, durable=True, arguments=arguments)
+            if isinstance(answer, ChannelClosedByBroker) and answer.reply_code == _PRECONDITION_FAILED:
+                log.warning("queue %s is declared otherwise than we would, and used as it is", name)
+                await self._open_setup()
+                answer = await self._ask_setup(name, passive=True)
+            if isinstance(answer, Exception):
+                if self.connection.is_open:
+                    await self._open_setup()
+                raise answer
+        finally:
+            turn.set(None)
+
+    async def _ask_setup(self, name: str, **arguments: Any) -> Any:
+        """The answer to a declaration, or the error with which the broker closed the channel."""
+        answer = self._setup_answer = Promise[Any]()
+        self._setup.queue_declare(name, callback=answer.set, **arguments)
+        return await self.expect(answer)
+
+    async def need_queue(self, name: str) -> None:
+        """Declare the queue of jobs ``name`` and its binding, once per connection."""
+        known = self._declared.get(name)
+        if known is None:
+            known = self._declared[name] = Promise()
+            self.names.used.add(name)
+            try:
+                await self.declare(self.names.queue(name), {"x-max-priority": 10})
+                await self.call(self._setup.queue_bind, self.names.queue(name), self.names.direct, name)
+            except BaseException as exc:
+                self._declared.pop(name, None)
+                known.fail(exc)
+                raise
+            known.set(None)
+        await known
+
+    def forget_queue(self, name: str) -> None:
+        """Somebody deleted a queue: declare it again when it is needed."""
+        self._declared.pop(name, None)
+
+    # --- publish -----------------------------------------------------------------------------------------
+
+    def publish(self, messages: Iterable[Outgoing]) -> Promise[None]:
+        """Publish; the promise is kept when the broker confirmed all, and fails when it took one not."""
+        batch, channel = _Batch(0), self.channel
+        for message in messages:
+            channel.basic_publish(*message)
+            batch.left += 1
+            self._last_tag += 1
+            self._unconfirmed[self._last_tag] = batch
+        if batch.left == 0:
+            batch.promise.set(None)
+            return batch.promise
+        self.expect(batch.promise)
+        return batch.promise
+
+    def _on_confirm(self, frame: Any) -> None:
+        method = frame.method
+        refused = "" if isinstance(method, spec.Basic.Ack) else "the broker could not take the message"
+        if not method.multiple:
+            self._confirmed(self._unconfirmed.pop(method.delivery_tag, None), refused)
+            return
+        while self._unconfirmed:
+            tag = next(iter(self._unconfirmed))
+            if tag > method.delivery_tag:
+                break
+            self._confirmed(self._unconfirmed.pop(tag), refused)
+
+    def _confirmed(self, batch: _Batch | None, refused: str) -> None:
+        if batch is None:
+            return
+        batch.left -= 1
+        batch.refused = batch.refused or refused
+        if batch.left == 0:
+            if batch.refused:
+                batch.promise.fail(StorageError(f"{batch.refused}; repeat the call"))
+            else:
+                batch.promise.set(None)
+
+    def _on_return(self, _channel: Any, method: Any, _properties: Any, _body: bytes) -> None:
+        """No queue took a message. Its confirmation follows: fail what is under way with it."""
+        if method.exchange == self.names.direct:
+            self.forget_queue(method.routing_key)
+        for batch in set(self._unconfirmed.values()):
+            batch.refused = f"no queue takes {method.routing_key!r} of exchange {method.exchange!r}"
+
+    # --- take and acknowledge ----------------------------------------------------------------------------
+
+    def pull(self, queue: str, count: int) -> Promise[list[Delivery]]:
+        """Up to ``count`` messages that are ready now."""
+        promise: Promise[list[Delivery]] = Promise()
+        self.expect(promise)
+        self._gets.append((promise, [], [count]))
+        channel = self.channel
+        # pika allows one basic.get at a time, the protocol any number: answers come in the order of asking.
+        channel._on_getok_callback = self._on_get
+        for _ in range(count):
+            channel._send_method(spec.Basic.Get(queue=queue))
+        return promise
+
+    def _on_get(self, _channel: Any, method: Any, properties: BasicProperties, body: bytes) -> None:
+        self._got(Delivery(method.delivery_tag, method.redelivered, properties, body))
+
+    def _on_get_empty(self, _frame: Any) -> None:
+        self._got(None)
+
+    def _got(self, delivery: Delivery | None) -> None:
+        promise, found, left = self._gets[0]
+        if delivery is not None:
+            found.append(delivery)
+            self._unacked[delivery.tag] = None
+        left[0] -= 1
+        if left[0] == 0:
+            self._gets.popleft()
+        if self._gets:
+            self.channel._on_getok_callback = self._on_get
+        if left[0] == 0:
+            promise.set(found)
+
+    def delivered(self, delivery: Delivery) -> None:
+        """Remember a message that a consumer of our channel got."""
+        self._unacked[delivery.tag] = None
+
+    def ack(self, tags: Iterable[int]) -> None:
+        """Acknowledge messages; as many as possible at once."""
+        wanted = set(tags)
+        last = 0
+        for tag in self._unacked:
+            if tag not in wanted:
+                break
+            last = tag
+        if last:
+            self.channel.basic_ack(last, multiple=True)
+        for tag in sorted(wanted):
+            if tag > last and tag in self._unacked:
+                self.channel.basic_ack(tag)
+            self._unacked.pop(tag, None)
+
+    def requeue(self, tags: Iterable[int]) -> None:
+        """Give messages back to their queues, at their old places."""
+        for tag in sorted(tags, reverse=True):
+            if self._unacked.pop(tag, 0) is None:
+                self.channel.basic_nack(tag, requeue=True)

@@ -1,0 +1,76 @@
+"""The broker that the tests of this folder run on: started once per process, stopped at its end."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import shutil
+import tempfile
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tools.services.rabbitmq import Server, rabbitmq_binary
+from windlass.backends.amqp import AmqpBackend
+from windlass.testing.conformance import UrlHarness
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from windlass.backend import Backend
+
+
+def scratch() -> Path:
+    """A folder that goes with the process."""
+    folder = Path(tempfile.mkdtemp(prefix="windlass-rabbitmq-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return folder
+
+
+def new_server(*settings: str) -> Server:
+    """A broker of one's own, not yet started."""
+    binary = rabbitmq_binary()
+    if binary is None:
+        raise RuntimeError("rabbitmq-server is missing: see scripts/test for what the suite needs")
+    server = Server(binary, scratch(), *settings)
+    atexit.register(server.stop)
+    return server
+
+
+@cache
+def broker_url() -> str:
+    """The URL of the shared broker, which is started when it is not running yet.
+
+    ``WINDLASS_TEST_AMQP`` names one that runs already.
+    """
+    return os.environ.get("WINDLASS_TEST_AMQP") or new_server().start().url
+
+
+class AmqpHarness(UrlHarness):
+    """A harness that leaves nothing on the broker."""
+
+    def __init__(self, url: str) -> None:
+        super().__init__("amqp", url)
+        self._made: dict[str, list[AmqpBackend]] = {}
+
+    def connect(self, namespace: str) -> Backend:
+        backend = super().connect(namespace)
+        assert isinstance(backend, AmqpBackend)
+        self._made.setdefault(namespace, []).append(backend)
+        return backend
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for client in (*self._clones, self.backend):
+            assert isinstance(client, AmqpBackend)
+            made = self._made.pop(client.namespace, [])
+            client.names.used.update(*(one.names.used for one in made))
+            if made:
+                await client.remove_all()
+        await super().__aexit__(kind, error, trace)
+
+
+def make_harness() -> AmqpHarness:
+    """A harness for one test."""
+    return AmqpHarness(broker_url())
