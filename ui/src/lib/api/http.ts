@@ -70,5 +70,10 @@ export async function change<T = void>(method: 'POST' | 'PUT' | 'PATCH' | 'DELET
   return (text ? JSON.parse(text) : undefined) as T
 }
 
-/** A part of a path, whatever it holds. */
+/** A part of a path that holds a queue's name or a job's id. */
 export const part = encodeURIComponent
+
+/** A part of a path that may hold anything: servers in between must not take slashes and dots for their own. */
+export function named(text: string): string {
+  return encodeURIComponent(text.replaceAll('~', '~0').replaceAll('/', '~1').replaceAll('.', '~2'))
+}
