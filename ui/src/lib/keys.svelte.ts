@@ -1,3 +1,5 @@
+import { untrack } from 'svelte'
+
 /** Keyboard shortcuts: single keys, and "g" followed by another to go somewhere. */
 
 export interface Shortcut {
@@ -14,10 +16,10 @@ class Keys {
   #first = ''
   #at = 0
 
-  /** Add some; returns what takes them away again. */
+  /** Add some; returns what takes them away again. Safe in an effect: it does not depend on the list. */
   add(shortcuts: Shortcut[]): () => void {
-    this.list = [...this.list, ...shortcuts]
-    return () => (this.list = this.list.filter((known) => !shortcuts.includes(known)))
+    this.list = [...untrack(() => this.list), ...shortcuts]
+    return () => (this.list = untrack(() => this.list).filter((known) => !shortcuts.includes(known)))
   }
 
   handle(event: KeyboardEvent): void {
