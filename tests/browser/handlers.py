@@ -31,23 +31,28 @@ async def broken(job: Job[Any]) -> None:
         raise PaymentRefused(f"card of customer {(job.data or {}).get('customer', 7)} was refused")
 
 
+async def _appears(path: Path) -> None:
+    while not await asyncio.to_thread(path.exists):  # noqa: ASYNC110 - made by another process
+        await asyncio.sleep(0.02)
+
+
 async def gated(job: Job[Any]) -> str:
     """Writes lines and progress step by step: each step waits for its file in the folder ``gate``."""
     folder, steps = Path(job.data["gate"]), int(job.data["steps"])
     await job.log(f"begin: {steps} steps")
     for step in range(1, steps + 1):
-        while not await asyncio.to_thread((folder / f"step-{step}").exists):
-            await asyncio.sleep(0.02)
+        await _appears(folder / f"step-{step}")
         await job.log(f"step {step} is done")
         await job.update_progress({"current": step, "total": steps})
-    while not await asyncio.to_thread((folder / "end").exists):
-        await asyncio.sleep(0.02)
+    await _appears(folder / "end")
     return "all steps done"
 
 
 HANDLERS: dict[str, Callable[[Job[Any]], Awaitable[Any]]] = {"ok": ok, "broken": broken, "gated": gated}
 #: The same under names that look well on pictures.
-HANDLERS |= dict.fromkeys(("resize_image", "make_cover", "translate", "write_receipt", "send_album", "refresh"), ok)
+HANDLERS |= dict.fromkeys(
+    ("resize_image", "make_cover", "translate", "write_receipt", "send_album", "refresh"), ok
+)
 HANDLERS |= {"charge_card": broken, "render_film": gated}
 
 

@@ -85,16 +85,16 @@ async def _work(app: Windlass, dice: random.Random, at_ms: int, jobs: int) -> No
 
 def _new(dice: random.Random, queue: str, task: str) -> NewJob:
     number = dice.randrange(1_000, 9_999)
-    kwargs: dict[str, Any] = {
+    arguments: dict[str, dict[str, Any]] = {
         "send_mail": {"to": f"customer{number}@example.com", "subject": f"Order {number}"},
         "newsletter": {"edition": number},
         "thumbnail": {"image": number, "width": 400},
         "read_upload": {"image": number},
         "build_report": {"month": "2026-10", "rows": number},
         "charge_card": {"order": number, "amount": number / 10, "currency": "EUR"},
-    }[task]
+    }
     identity = new_id()
-    payload = json.dumps({"args": [], "kwargs": kwargs}).encode()
+    payload = json.dumps({"args": [], "kwargs": arguments[task]}).encode()
     options = StoredOptions(max_attempts=3, tags=("checkout",) if queue == "billing" else ())
     return NewJob(queue=queue, id=identity, request_id=identity, task=task, payload=payload, options=options)
 

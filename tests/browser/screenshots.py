@@ -17,7 +17,7 @@ from tests.browser.site import ROOT, Site, chromium, serving
 from windlass import FlowProducer, Windlass, chord, group, step
 
 WIDE: ViewportSize = {"width": 1440, "height": 900}
-NARROW: ViewportSize = {"width": 400, "height": 860}
+NARROW: ViewportSize = {"width": 400, "height": 1500}
 QUEUES = "billing,images,mail,reports"
 
 
@@ -44,7 +44,11 @@ async def prepare(url: str, gate: Path) -> dict[str, str]:
         await reports.run_job_scheduler("refresh-figures")
         running = await reports.add("render_film", {"gate": str(gate), "steps": 8}, tags=["quarter"])
         dead = await app.queue("billing").add(
-            "charge_card", {"customer": 4711, "amount": 129.9}, max_attempts=2, backoff={"delay": 0.2}, tags=["checkout"]
+            "charge_card",
+            {"customer": 4711, "amount": 129.9},
+            max_attempts=2,
+            backoff={"delay": 0.2},
+            tags=["checkout"],
         )
         return {"running": running.id, "dead": dead.id, "flow": await add_flow(app, gate)}
 
@@ -56,8 +60,12 @@ async def add_flow(app: Windlass, gate: Path) -> str:
     film = step("render_film", {"gate": str(gate), "steps": 8}, queue="reports")
     subtitles = chord(group(film), step("translate", {"language": "sv"}, queue="reports"))
     payment = step("charge_card", {"customer": 12}, queue="billing", max_attempts=1)
-    receipt = chord(group(payment), step("write_receipt", {"order": 12}, queue="billing"), on_failure="continue")
-    last = chord(group(cover, subtitles, receipt), step("send_album", {"to": "ada@example.com"}, queue="mail"))
+    receipt = chord(
+        group(payment), step("write_receipt", {"order": 12}, queue="billing"), on_failure="continue"
+    )
+    last = chord(
+        group(cover, subtitles, receipt), step("send_album", {"to": "ada@example.com"}, queue="mail")
+    )
     return (await FlowProducer(app).add(last)).id
 
 
@@ -91,7 +99,7 @@ def take(page: Page, site: Site, folder: Path, ids: dict[str, str], kind: str) -
         expect(page.locator("nav footer")).to_contain_text("Live")
         expect(page.locator(".bone")).to_have_count(0)
         page.wait_for_timeout(700)  # charts and fonts
-        page.screenshot(path=folder / f"{name}-{kind}.png", full_page=True)
+        page.screenshot(path=folder / f"{name}-{kind}.png", full_page=kind != "narrow")
 
 
 def take_moments(page: Page, site: Site, folder: Path) -> None:
@@ -122,7 +130,11 @@ def main() -> int:
         for number in range(1, 4):
             (gate / f"step-{number}").touch()
         with serving(url, "--lanes", QUEUES) as site, chromium() as browser:
-            for kind, size, scheme in (("light", WIDE, "light"), ("dark", WIDE, "dark"), ("narrow", NARROW, "light")):
+            for kind, size, scheme in (
+                ("light", WIDE, "light"),
+                ("dark", WIDE, "dark"),
+                ("narrow", NARROW, "light"),
+            ):
                 page = browser.new_page(viewport=size, color_scheme="dark" if scheme == "dark" else "light")
                 take(page, site, folder, ids, kind)
                 if kind == "light":

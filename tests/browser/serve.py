@@ -1,4 +1,4 @@
-"""A dashboard and a live worker on one store, in a process of their own: ``python -m tests.browser.serve URL``.
+"""A dashboard and a live worker on one store, in a process of their own.
 
 Prints the dashboard's address when it is ready, and ends at end of input: a test that dies takes it along.
 """
@@ -40,7 +40,7 @@ async def serve(url: str, lanes: list[str], prefix: str, operator: str | None, r
     server = _Server(config, prefix)
     async with app:
         await app.deploy_schedules()
-        worker = Worker(lanes, url_or_app=app, concurrency=8)
+        worker = Worker(lanes, url_or_app=app, concurrency=8, heartbeat=1)
         for name, handler in HANDLERS.items():
             worker.register(name, handler)
         await worker.start()

@@ -57,7 +57,9 @@ def test_a_scheduled_job_is_deleted_after_a_question(look: Look, lane: Lane) -> 
 @pytest.mark.feature("P4")
 def test_a_retry_is_made_now(look: Look, lane: Lane, tmp_path: Path) -> None:
     mended = tmp_path / "mended"
-    job = lane.add("broken", {"mended": str(mended)}, max_attempts=2, backoff={"type": "fixed", "delay": LATER})
+    job = lane.add(
+        "broken", {"mended": str(mended)}, max_attempts=2, backoff={"type": "fixed", "delay": LATER}
+    )
     page = look.at(f"/retries?queue={lane.name}")
     row = page.locator(f"tr[data-job='{job}']")
     expect(row).to_contain_text("PaymentRefused")
@@ -112,7 +114,9 @@ def test_a_thousand_dead_jobs_are_retried_with_progress(look: Look, lane: Lane, 
     expect(page.get_by_role("dialog")).to_contain_text("Retry 1,000 jobs?")
     confirm(page, "Retry")
     expect(page.get_by_text("1,000 jobs retried")).to_be_visible(timeout=60_000)
-    page.goto(look.page.url.replace("/dead-jobs", f"/job-queues/{lane.name}").split("?")[0] + "?state=completed")
+    page.goto(
+        look.page.url.replace("/dead-jobs", f"/job-queues/{lane.name}").split("?")[0] + "?state=completed"
+    )
     expect(page.get_by_role("tab", name=re.compile("completed 1,000"))).to_be_visible(timeout=60_000)
     assert lane.counts()["failed"] == 0
 

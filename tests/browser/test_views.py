@@ -18,6 +18,9 @@ pytestmark = [
     pytest.mark.keeps_threads("windlass-sqlite-*", reason="of the session's own look at the store"),
 ]
 
+OPERATOR = "captain-of-the-ship"
+READER = "guest-on-the-deck"
+
 VIEWS = {
     "/": "Overview",
     "/job-queues": "Queues",
@@ -197,7 +200,9 @@ def test_every_view_fits_a_narrow_screen(
         page = narrow.at(path)
         settled(page)
         assert page.evaluate("document.documentElement.scrollWidth") <= 400, path
-    expect(page.locator(f"tr[data-job='{job}']").get_by_role("button", name=f"Retry now {job}")).to_be_visible()
+    expect(
+        page.locator(f"tr[data-job='{job}']").get_by_role("button", name=f"Retry now {job}")
+    ).to_be_visible()
     page.get_by_role("button", name="Menu").click()
     page.get_by_role("navigation", name="Views").get_by_role("link", name="Metrics").click()
     expect(page.get_by_role("heading", name="Metrics")).to_be_visible()
@@ -243,7 +248,7 @@ def test_the_keyboard_is_enough(look: Look, still: Lane) -> None:
 def test_signing_in_under_a_prefix_as_reader_and_as_operator(
     pages: None, new_context: Callable[..., BrowserContext], tmp_path: Path
 ) -> None:
-    options = ("--prefix", "/admin/jobs", "--operator", "captain", "--reader", "guest", "--lanes", "deck")
+    options = ("--prefix", "/admin/jobs", "--operator", OPERATOR, "--reader", READER, "--lanes", "deck")
     with serving(f"sqlite:///{tmp_path}/own.db", *options) as site:
         look = Look(new_context().new_page(), site)
         look.expected.append("401")
@@ -251,18 +256,18 @@ def test_signing_in_under_a_prefix_as_reader_and_as_operator(
         page.get_by_label("Access token").fill("wrong")
         page.get_by_role("button", name="Sign in").click()
         expect(page.get_by_role("alert")).to_contain_text("not right")
-        page.get_by_label("Access token").fill("guest")
+        page.get_by_label("Access token").fill(READER)
         page.get_by_role("button", name="Sign in").click()
         expect(page.get_by_role("heading", name="Queues")).to_be_visible()
         expect(page.get_by_text("Read only")).to_be_visible()
-        expect(page.get_by_role("navigation", name="Views").get_by_role("link", name="Dead")).to_have_attribute(
-            "href", "/admin/jobs/dead-jobs"
-        )
+        expect(
+            page.get_by_role("navigation", name="Views").get_by_role("link", name="Dead")
+        ).to_have_attribute("href", "/admin/jobs/dead-jobs")
         look.at("/worker-processes")
         expect(page.locator("[data-process]")).to_be_visible()
         expect(page.get_by_role("button", name="Stop")).to_have_count(0)
         page.get_by_role("button", name="Sign out").click()
-        page.get_by_label("Access token").fill("captain")
+        page.get_by_label("Access token").fill(OPERATOR)
         page.get_by_role("button", name="Sign in").click()
         expect(page.get_by_role("button", name="Stop")).to_be_visible()
         page.locator("body").press("g")
