@@ -1,0 +1,62 @@
+/** Every route that the dashboard uses, by name. */
+
+import { change, get, named, part, type Query } from './http'
+import type * as t from './types'
+
+const job = (ref: t.Ref): string => `jobs/${part(ref.queue)}/${part(ref.id)}`
+const queue = (name: string): string => `job-queues/${part(name)}`
+const schedule = (entry: Scheduled): string => `schedules/${part(entry.queue)}/${named(entry.name)}`
+
+type Scheduled = Pick<t.ScheduleEntry, 'queue' | 'name'>
+
+export interface Listing extends t.Filter {
+  order?: 'newest' | 'oldest'
+  cursor?: string
+  limit?: number
+}
+
+function listing({ args, ...rest }: Listing): Query {
+  return { ...rest, args: args && JSON.stringify(args) }
+}
+
+export const api = {
+  session: () => get<t.Session>('session'),
+  signIn: (body: { token?: string; username?: string; password?: string }) => change<t.Session>('POST', 'session', body),
+  signOut: () => change('DELETE', 'session'),
+
+  overview: (signal?: AbortSignal) => get<t.Overview>('overview', {}, signal),
+  processes: (signal?: AbortSignal) => get<t.Process[]>('processes', {}, signal),
+  tellProcess: (identity: string, action: 'quiet' | 'resume' | 'stop') => change('POST', `processes/${named(identity)}/${action}`),
+
+  jobs: (filter: Listing, signal?: AbortSignal) => get<t.Items>('jobs', listing(filter), signal),
+  job: (ref: t.Ref, signal?: AbortSignal) => get<t.Detail>(job(ref), {}, signal),
+  timeline: (ref: t.Ref, signal?: AbortSignal) => get<t.Timeline>(`${job(ref)}/timeline`, {}, signal),
+  logs: (ref: t.Ref, start: number, signal?: AbortSignal) => get<t.Logs>(`${job(ref)}/logs`, { start, limit: 1000 }, signal),
+  act: (ref: t.Ref, action: string, body?: unknown) => change('POST', `${job(ref)}/${action}`, body),
+  kill: (ref: t.Ref) => change('POST', `retries/${part(ref.id)}/kill`, undefined, { queue: ref.queue }),
+  remove: (ref: t.Ref) => change('DELETE', job(ref)),
+  edit: (ref: t.Ref, body: { priority?: number; delay?: number; data?: unknown }) => change('PATCH', job(ref), body),
+  again: (ref: t.Ref, data: unknown) => change<t.Ref>('POST', `${job(ref)}/again`, { data }),
+  bulk: (body: { action: t.BulkAction; refs?: t.Ref[]; filter?: t.Filter; cursor?: string | null; limit?: number }) =>
+    change<t.BulkAnswer>('POST', 'jobs/bulk', body),
+
+  pause: (name: string) => change('POST', `${queue(name)}/pause`),
+  resume: (name: string) => change('POST', `${queue(name)}/resume`),
+  drain: (name: string, delayed: boolean) => change<t.Changed>('POST', `${queue(name)}/drain`, { delayed }),
+  enqueue: (name: string, body: { task: string; data: unknown; options: Record<string, unknown> }) =>
+    change<t.Ref>('POST', `${queue(name)}/jobs`, body),
+  limits: (name: string, signal?: AbortSignal) => get<t.Limits>(`${queue(name)}/limits`, {}, signal),
+  groups: (name: string, signal?: AbortSignal) => get<t.Groups>(`${queue(name)}/groups`, {}, signal),
+
+  schedules: (signal?: AbortSignal) => get<t.ScheduleEntry[]>('schedules', {}, signal),
+  actSchedule: (entry: Scheduled, action: 'pause' | 'resume' | 'run') => change<unknown>('POST', `${schedule(entry)}/${action}`),
+  removeSchedule: (entry: Scheduled) => change('DELETE', schedule(entry)),
+
+  flow: (ref: t.Ref, signal?: AbortSignal) => get<t.Flow>(`flows/${part(ref.queue)}/${part(ref.id)}`, {}, signal),
+  metrics: (query: Query, signal?: AbortSignal) => get<t.JobMetric[]>('job-metrics', query, signal),
+  series: (query: Query, signal?: AbortSignal) => get<t.Series>('job-metrics/series', query, signal),
+  taskSeries: (query: Query, signal?: AbortSignal) => get<t.TaskSeries[]>('job-metrics/tasks', query, signal),
+  marks: (from_ms: number, signal?: AbortSignal) => get<t.Mark[]>('marks', { from_ms }, signal),
+  tasks: (signal?: AbortSignal) => get<t.TaskEntry[]>('tasks', {}, signal),
+  audit: (cursor: string, signal?: AbortSignal) => get<t.Audit>('audit', { cursor }, signal),
+}

@@ -1,0 +1,79 @@
+/** Requests to the server that this page came from. */
+
+export class ApiError extends Error {
+  constructor(
+    readonly status: number,
+    message: string,
+    readonly hint = '',
+  ) {
+    super(message)
+  }
+
+  static from(error: unknown): ApiError {
+    if (error instanceof ApiError) return error
+    return new ApiError(0, 'The server does not answer.', 'It is asked again every few seconds.')
+  }
+}
+
+export type Query = Record<string, string | number | boolean | string[] | null | undefined>
+
+export function address(path: string, query: Query = {}): string {
+  const url = new URL('api/' + path.replace(/^\//, ''), document.baseURI)
+  for (const [name, value] of Object.entries(query)) {
+    for (const item of Array.isArray(value) ? value : [value]) {
+      if (item !== null && item !== undefined && item !== '') url.searchParams.append(name, String(item))
+    }
+  }
+  return url.href
+}
+
+/** Somebody must sign in first: set by the part that shows the form. */
+export const onUnauthorized = { call: () => {} }
+
+async function send(method: string, url: string, body?: unknown, signal?: AbortSignal): Promise<Response> {
+  const headers: Record<string, string> = { Accept: 'application/json' }
+  if (method !== 'GET') headers['X-Windlass-CSRF'] = '1'
+  if (body !== undefined) headers['Content-Type'] = 'application/json'
+  const answer = await fetch(url, {
+    method,
+    headers,
+    signal,
+    body: body === undefined ? undefined : JSON.stringify(body),
+    credentials: 'same-origin',
+    cache: 'no-store',
+  })
+  if (answer.ok) return answer
+  if (answer.status === 401) onUnauthorized.call()
+  throw await problem(answer)
+}
+
+async function problem(answer: Response): Promise<ApiError> {
+  let detail = `The server answered ${answer.status} ${answer.statusText}`.trim() + '.'
+  let hint = ''
+  try {
+    const body = (await answer.json()) as { detail?: unknown; advice?: unknown }
+    if (typeof body.detail === 'string' && body.detail) detail = body.detail
+    if (typeof body.advice === 'string') hint = body.advice
+  } catch {
+    // not JSON: the status alone must do
+  }
+  return new ApiError(answer.status, detail, hint)
+}
+
+export async function get<T>(path: string, query: Query = {}, signal?: AbortSignal): Promise<T> {
+  return (await (await send('GET', address(path, query), undefined, signal)).json()) as T
+}
+
+export async function change<T = void>(method: 'POST' | 'PUT' | 'PATCH' | 'DELETE', path: string, body?: unknown, query: Query = {}): Promise<T> {
+  const answer = await send(method, address(path, query), body)
+  const text = await answer.text()
+  return (text ? JSON.parse(text) : undefined) as T
+}
+
+/** A part of a path that holds a queue's name or a job's id. */
+export const part = encodeURIComponent
+
+/** A part of a path that may hold anything: servers in between must not take slashes and dots for their own. */
+export function named(text: string): string {
+  return encodeURIComponent(text.replaceAll('~', '~0').replaceAll('/', '~1').replaceAll('.', '~2'))
+}

@@ -1,0 +1,61 @@
+/** A change of many jobs, step by step, with its progress. It goes on while other views are looked at. */
+
+import { api } from './api/client'
+import { ApiError } from './api/http'
+import type { BulkAction, Filter, Ref } from './api/types'
+import { plural } from './format'
+import { toasts } from './toasts.svelte'
+
+/** Jobs per request: small enough that the bar moves, large enough that it is quick. */
+const STEP = 250
+
+class Bulk {
+  running = $state(false)
+  stopping = $state(false)
+  label = $state('')
+  done = $state(0)
+  failed = $state(0)
+  /** How many there are in all; null when only the end will tell. */
+  total = $state<number | null>(null)
+
+  async run(options: { action: BulkAction; label: string; verb: string; refs?: Ref[]; filter?: Filter; total: number | null }): Promise<void> {
+    if (this.running) return
+    Object.assign(this, { running: true, stopping: false, label: options.label, done: 0, failed: 0, total: options.total })
+    try {
+      if (options.refs) await this.#refs(options.action, options.refs)
+      else await this.#filter(options.action, options.filter ?? {})
+      const rest = this.failed ? `${plural(this.failed, 'job')} could not be: they changed meanwhile.` : ''
+      toasts.show(this.failed ? 'plain' : 'good', `${plural(this.done, 'job')} ${options.verb}${this.stopping ? ', then stopped' : ''}.`, rest)
+    } catch (error) {
+      const problem = ApiError.from(error)
+      toasts.show('bad', `${problem.message} ${plural(this.done, 'job was', 'jobs were')} ${options.verb} before.`, problem.hint)
+    } finally {
+      this.running = false
+    }
+  }
+
+  stop(): void {
+    this.stopping = true
+  }
+
+  async #refs(action: BulkAction, refs: Ref[]): Promise<void> {
+    for (let at = 0; at < refs.length && !this.stopping; at += STEP) {
+      const answer = await api.bulk({ action, refs: refs.slice(at, at + STEP) })
+      this.done += answer.done
+      this.failed += answer.failed
+    }
+  }
+
+  async #filter(action: BulkAction, filter: Filter): Promise<void> {
+    let cursor: string | null = null
+    do {
+      const answer = await api.bulk({ action, filter, cursor, limit: STEP })
+      this.done += answer.done
+      this.failed += answer.failed
+      if (this.total === null && answer.remaining !== null) this.total = this.done + this.failed + answer.remaining
+      cursor = answer.next_cursor
+    } while (cursor !== null && !this.stopping)
+  }
+}
+
+export const bulk = new Bulk()

@@ -1,0 +1,65 @@
+/** Figures that the server sends about once a second, and the news that something changed. */
+
+import { address } from './api/http'
+import type { Tick } from './api/types'
+import { clock } from './clock.svelte'
+
+/** Ticks kept for the moving charts: five minutes. */
+const KEPT = 300
+
+class Live {
+  connected = $state(false)
+  /** The stream was open before and is not now. */
+  lost = $state(false)
+  tick = $state.raw<Tick | null>(null)
+  ticks = $state.raw<Tick[]>([])
+  #source: EventSource | null = null
+  #listeners = new Set<() => void>()
+  #mark = ''
+
+  start(): void {
+    if (this.#source) return
+    const source = (this.#source = new EventSource(address('live')))
+    source.addEventListener('open', () => {
+      this.connected = true
+      this.lost = false
+    })
+    source.addEventListener('error', () => {
+      this.connected = false
+      this.lost = true
+      // A refused stream is not tried again by the browser itself.
+      if (source.readyState === EventSource.CLOSED) {
+        this.stop()
+        setTimeout(() => this.start(), 5000)
+      }
+    })
+    source.addEventListener('tick', (event) => this.#take(JSON.parse((event as MessageEvent<string>).data) as Tick))
+  }
+
+  stop(): void {
+    this.#source?.close()
+    this.#source = null
+    this.connected = false
+  }
+
+  #take(tick: Tick): void {
+    this.connected = true
+    this.lost = false
+    clock.learn(tick.at_ms)
+    this.tick = tick
+    this.ticks = [...this.ticks.slice(1 - KEPT), tick]
+    const mark = JSON.stringify([tick.counts, tick.queues.map((queue) => [queue.name, queue.paused]), tick.processed_total, tick.active_processes])
+    if (mark !== this.#mark) {
+      this.#mark = mark
+      for (const listener of this.#listeners) listener()
+    }
+  }
+
+  /** Call when counts have changed; returns what ends that. */
+  onChange(listener: () => void): () => void {
+    this.#listeners.add(listener)
+    return () => this.#listeners.delete(listener)
+  }
+}
+
+export const live = new Live()
