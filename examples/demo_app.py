@@ -6,7 +6,7 @@ Run it by hand in two terminals, from this folder:
     python demo_app.py produce --rate 5 --seconds 30
 
 Both use ``$WINDLASS_URL``, or ``windlass.db`` in the current folder. Then look around with
-``windlass stats --watch``, ``windlass jobs``, ``windlass events mail --follow``.
+``windlass dashboard``, ``windlass stats --watch``, ``windlass jobs``, ``windlass events mail --follow``.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import random
 import time
 from collections.abc import Awaitable, Callable
 
-from windlass import Snooze, UnrecoverableError, Windlass, current_job
+from windlass import Snooze, UnrecoverableError, Windlass, chain, chord, current_job, group
 
 app = Windlass()
 
@@ -91,6 +91,22 @@ def read_upload(image: int) -> str:
     return f"image {image} read"
 
 
+@app.task(name="count_stock", queue="reports", cron="* * * * *")
+async def count_stock() -> int:
+    """Every minute, by its schedule."""
+    await asyncio.sleep(0.2)
+    return random.randrange(1_000)
+
+
+async def album(number: int) -> int:
+    """A flow: some pictures side by side, then a report on them, then a mail."""
+    pictures = group(*(thumbnail.s(number + image, width=300) for image in range(6)))
+    report = chord(pictures, build_report.s(f"album {number}", rows=20))
+    person = PEOPLE[number % len(PEOPLE)]
+    await chain(report, send_mail.s(f"{person}@example.com", subject=f"Album {number}")).enqueue()
+    return 8
+
+
 async def order(number: int) -> int:
     """The jobs of one order; answers how many."""
     person = PEOPLE[number % len(PEOPLE)]
@@ -113,7 +129,7 @@ async def now_and_then(number: int) -> int:
         added.append(lambda: newsletter.enqueue(number // 50))
     for add in added:
         await add()
-    return len(added)
+    return len(added) + (await album(number) if number % 40 == 10 else 0)
 
 
 async def produce(rate: float, seconds: float | None) -> int:

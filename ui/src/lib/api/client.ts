@@ -37,6 +37,7 @@ export const api = {
   remove: (ref: t.Ref) => change('DELETE', job(ref)),
   edit: (ref: t.Ref, body: { priority?: number; delay?: number; data?: unknown }) => change('PATCH', job(ref), body),
   again: (ref: t.Ref, data: unknown) => change<t.Ref>('POST', `${job(ref)}/again`, { data }),
+  signal: (ref: t.Ref, name: string, data: unknown) => change('POST', `${job(ref)}/signal`, { name, data }),
   bulk: (body: { action: t.BulkAction; refs?: t.Ref[]; filter?: t.Filter; cursor?: string | null; limit?: number }) =>
     change<t.BulkAnswer>('POST', 'jobs/bulk', body),
 
