@@ -93,7 +93,7 @@ def installed(names: Sequence[str]) -> list[Peer]:
     """The peers of these names, installed; those that cannot be are left out with a word why."""
     wanted = [peer for peer in PEERS if peer.name.lower() in names]
     found = []
-    for kind, install in ((True, _install_python), (False, _install_node)):
+    for kind, install in ((True, _install_python), (False, install_node)):
         group = [peer for peer in wanted if peer.python is kind]
         if group:
             problem = install()
@@ -116,12 +116,14 @@ def _install_python() -> str | None:
     return _run(steps, HOME, "python.txt", wanted)
 
 
-def _install_node() -> str | None:
+def install_node() -> str | None:
+    """Install the peers for Node; returns why that failed, if it did."""
     if shutil.which("node") is None or shutil.which("npm") is None:
         return "node and npm are not installed"
     folder, wanted = HOME / "node", SOURCES / "package.json"
     folder.mkdir(parents=True, exist_ok=True)
-    shutil.copy(SOURCES / "bullmq_peer.mjs", folder)
+    for script in SOURCES.glob("*.mjs"):
+        shutil.copy(script, folder)
     if _is_current("node.txt", wanted):
         return None
     console.print("installing peers for Node ...")

@@ -274,3 +274,34 @@ def to_record(row: JobRow) -> JobRecord:
     """The same object as what the rest of the package calls a job: the two differ in how they are written."""
     row.__class__ = JobRecord  # type: ignore[assignment]
     return row
+
+
+def move(job: JobRecord, moving: Any) -> None:
+    """Give a job its moving part. (Written out: it is half the cost of following another process.)"""
+    job.state = moving.state
+    job.priority = moving.priority
+    job.place = moving.place
+    job.turn = moving.turn
+    job.ready_ms = moving.ready_ms
+    job.due_ms = moving.due_ms
+    job.expires_ms = moving.expires_ms
+    job.started_ms = moving.started_ms
+    job.finished_ms = moving.finished_ms
+    job.attempts = moving.attempts
+    job.deliveries = moving.deliveries
+    job.stalls = moving.stalls
+    job.manual_retries = moving.manual_retries
+    job.misses = moving.misses
+    job.token = moving.token
+    job.settled_token = moving.settled_token
+    job.lease_until_ms = moving.lease_until_ms
+    job.worker = moving.worker
+    job.cancel_reason = moving.cancel_reason
+    job.progress = moving.progress
+    job.result = moving.result
+    job.result_until_ms = moving.result_until_ms
+    job.reason = moving.reason
+    job.errors = moving.errors
+    job.linked = moving.linked
+    job.awaits = moving.awaits
+    job.signals = moving.signals

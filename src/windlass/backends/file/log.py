@@ -5,6 +5,8 @@ Reading needs no lock, for a frame is whole or does not count. Appending and men
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import logging
 import os
 import weakref
@@ -25,6 +27,18 @@ if TYPE_CHECKING:
 log = logging.getLogger("windlass.file")
 
 _WINDOW = 4 << 20
+
+
+@contextlib.contextmanager
+def _no_garbage() -> Iterator[None]:
+    """Very many objects are made and none is garbage: looking for it would take longer than making them."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
 
 
 class Log:
@@ -74,6 +88,10 @@ class Log:
 
     def load(self, store: FileStore) -> None:
         """Read the snapshot and all steps into an empty store."""
+        with _no_garbage():
+            self._load(store)
+
+    def _load(self, store: FileStore) -> None:
         seen_base = False
         for frame in self._frames():
             if frame.kind == Kind.PIECE:

@@ -186,9 +186,7 @@ class FileStore(MemoryStore):
         job = queue.jobs.get(effect.id)
         if job is None or job.seq != effect.seq:
             return
-        moving = effect.moving
-        for name in fx.MOVING:
-            setattr(job, name, getattr(moving, name))
+        fx.move(job, effect.moving)
         self.enter(queue, job)
 
     def _drop_job(self, effect: fx.DropJob) -> None:

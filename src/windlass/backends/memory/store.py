@@ -11,6 +11,7 @@ import heapq
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator
 from copy import copy
+from itertools import islice
 from typing import Any, TypeVar, cast
 
 import msgspec
@@ -18,6 +19,7 @@ import msgspec
 from windlass.backend import flows as fl
 from windlass.backend import requests as rq
 from windlass.backend import streams as sm
+from windlass.backends.memory.finished import Finished
 from windlass.backends.memory.flows import Flows
 from windlass.backends.memory.groups import Groups
 from windlass.backends.memory.journal import NO_JOURNAL, Journal, Table
@@ -50,7 +52,6 @@ from windlass.core.job import (
 from windlass.core.limits import NO_QUEUE_LIMITS, queue_room
 from windlass.core.outcome import AddOutcome, CancelResult, Changed, Extended, Outcome, Settled
 from windlass.core.patterns import matches
-from windlass.core.retention import keep_until, spare_until
 from windlass.core.states import FINISHED, TIMED, JobState
 from windlass.core.transitions import Note, Scribe
 from windlass.core.unique import KeyEntry
@@ -72,6 +73,10 @@ class StoredQueue:
         #: False after it was obliterated, until something is added again.
         self.known = True
         self.jobs: dict[str, JobRecord] = {}
+        #: The state that each job was last filed under, and how many are in each.
+        self._states: dict[str, JobState] = {}
+        self.counts: Counter[JobState] = Counter()
+        self.finished = Finished()
         self.line = Line()
         # The heap keeps stale entries; an entry counts only while it matches its record.
         self.due: list[tuple[int, int, str]] = []
@@ -89,9 +94,24 @@ class StoredQueue:
 
     def index(self, job: JobRecord) -> None:
         """Enter ``job`` where its state says it can be found."""
+        before, self._states[job.id] = self._states.get(job.id), job.state
+        if before is not job.state:
+            self.counts[job.state] += 1
+            if before is not None:
+                self.counts[before] -= 1
+        self.finished.put(job)
         self.line.put(job)
         if job.state in TIMED and job.due_ms is not None:
             heapq.heappush(self.due, (job.due_ms, job.seq, job.id))
+
+    def drop(self, job: JobRecord) -> None:
+        """Take a record out, and out of the indexes."""
+        del self.jobs[job.id]
+        self.finished.remove(job.id)
+        self.line.remove(job.id)
+        before = self._states.pop(job.id, None)
+        if before is not None:
+            self.counts[before] -= 1
 
     def forget(self) -> None:
         """Forget all settings: an empty queue that was obliterated."""
@@ -315,11 +335,10 @@ class MemoryStore:
 
     def leave(self, queue: StoredQueue, job: JobRecord) -> None:
         """Take a record out of the indexes, with all that is its own; its group still counts it."""
-        del queue.jobs[job.id]
+        queue.drop(job)
         if job.linked:
             self._flows.forget(job.ref)
         self._streams.forget(job.ref)
-        queue.line.remove(job.id)
         self._count_active(queue, job, False)
         self._logs.pop(job.ref, None)
 
@@ -494,18 +513,19 @@ class MemoryStore:
     # --- duties --------------------------------------------------------------------------------------
 
     def _promote(self, request: rq.Promote, scribe: Scribe) -> rq.Promoted:
-        due: list[JobRecord] = []
-        for queue in self._queues.values():
-            due += [
-                job
-                for job in queue.jobs.values()
-                if job.state in TIMED and job.due_ms is not None and job.due_ms <= scribe.now_ms
-            ]
-        due.sort(key=lambda job: (job.due_ms or 0, job.seq))
-        for job in due[: request.limit]:
+        count = 0
+        heads = [head for queue in self._queues.values() if (head := _due_head(queue, scribe.now_ms))]
+        heapq.heapify(heads)
+        while heads and count < request.limit:
+            _, _, name = heapq.heappop(heads)
+            job = self._queues[name].next_due()
+            assert job is not None, "it was the head of its queue"
             transitions.promote(job, scribe)
             self.file(job, scribe)
-        count = min(len(due), request.limit)
+            count += 1
+            head = _due_head(self._queues[name], scribe.now_ms)
+            if head is not None:
+                heapq.heappush(heads, head)
         for name in sorted(self._queues):
             count += self._gates.advance_timed(self._queues[name], request.limit - count, scribe)
         return rq.Promoted(count, self._next_due_in(scribe, self._queues.values()))
@@ -545,7 +565,11 @@ class MemoryStore:
 
     def _prune(self, request: rq.Prune, scribe: Scribe) -> rq.Pruned:
         now_ms = scribe.now_ms
-        old = [job for queue in self._queues.values() for job in _prunable(queue, now_ms)]
+        old: list[JobRecord] = []
+        for queue in self._queues.values():
+            room = request.limit + 1 - len(old)
+            entries = queue.finished.past_keep(queue.jobs, now_ms, room) if room > 0 else []
+            old += [queue.jobs[job_id] for _, _, job_id in entries]
         for job in old[: request.limit]:
             self._drop(job, scribe)
         gone_ids = [ref for ref, until in self._kept_ids.items() if until <= now_ms]
@@ -850,11 +874,8 @@ class MemoryStore:
         return rq.Page(page)
 
     def _count(self, request: rq.CountJobs, scribe: Scribe) -> dict[JobState, int]:
-        counts = dict.fromkeys(JobState, 0)
         queue = self._queues.get(request.queue)
-        for job in queue.jobs.values() if queue else ():
-            counts[job.state] += 1
-        return counts
+        return {state: queue.counts[state] if queue else 0 for state in JobState}
 
     def _list_queues(self, request: rq.ListQueues, scribe: Scribe) -> list[QueueInfo]:
         infos = []
@@ -882,10 +903,10 @@ class MemoryStore:
         queue = self._queues.get(request.queue)
         if queue is None:
             return rq.EventPage([], 0, 1)
-        events = [event for event in queue.events if event.id > request.after]
-        return rq.EventPage(
-            events[: request.limit], queue.last_event, queue.last_event - len(queue.events) + 1
-        )
+        oldest = queue.last_event - len(queue.events) + 1
+        start = max(request.after + 1 - oldest, 0)
+        events = list(islice(queue.events, start, start + request.limit))
+        return rq.EventPage(events, queue.last_event, oldest)
 
     def _read_history(self, request: rq.ReadHistory, scribe: Scribe) -> rq.HistoryPage:
         queue = self._queues.get(request.queue)
@@ -894,7 +915,8 @@ class MemoryStore:
         oldest = queue.last_history - len(queue.history) + 1
         if request.after + 1 < oldest:
             raise HistoryTrimmedError("history", request.queue, request.after, oldest)
-        rows = [(at, record) for at, record in queue.history if at > request.after][: request.limit]
+        start = max(request.after + 1 - oldest, 0)
+        rows = list(islice(queue.history, start, start + request.limit))
         last = rows[-1][0] if rows else request.after
         return rq.HistoryPage([record for _, record in rows], last, queue.last_history, oldest)
 
@@ -908,6 +930,14 @@ class MemoryStore:
     def _list_workers(self, request: rq.ListWorkers, scribe: Scribe) -> list[WorkerInfo]:
         alive = [w for w in self._workers.values() if w.beat_ms > scribe.now_ms - request.stale_ms]
         return [copy(worker) for worker in sorted(alive, key=lambda worker: worker.id)]
+
+
+def _due_head(queue: StoredQueue, now_ms: int) -> tuple[int, int, str] | None:
+    """The job of a queue that is due first, if its time has come: when, its number, its queue."""
+    job = queue.next_due()
+    if job is None or job.due_ms is None or job.due_ms > now_ms:
+        return None
+    return job.due_ms, job.seq, queue.name
 
 
 def _state_since(job: JobRecord) -> int:
@@ -931,24 +961,3 @@ def _matches(job: JobRecord, request: rq.ListJobs) -> bool:
             or (bool(job.errors) and job.errors[-1].error_class == request.error_class)
         )
     )
-
-
-def _prunable(queue: StoredQueue, now_ms: int) -> list[JobRecord]:
-    """Finished records past their keep, oldest first (the rule is told in ``core.retention``)."""
-    found = []
-    for state in FINISHED:
-        jobs = sorted(
-            (job for job in queue.jobs.values() if job.state is state),
-            key=lambda job: (job.finished_ms or 0, job.seq),
-            reverse=True,
-        )
-        count = jobs[0].options.keep_for(state).count if jobs else None
-        for rank, job in enumerate(jobs):
-            finished_ms = job.finished_ms or 0
-            until = keep_until(job.options, state, finished_ms)
-            too_old = until is not None and until <= now_ms
-            too_many = count is not None and rank >= count
-            if too_old or (too_many and spare_until(job.options, finished_ms) <= now_ms):
-                found.append(job)
-    found.sort(key=lambda job: (job.finished_ms or 0, job.seq))
-    return found
