@@ -142,6 +142,27 @@ class Hooks:
             raise ConfigError("on_error", "a function of (job, error, final)", hook)
         self.errors = (*self.errors, hook)
 
+    async def enqueue_through(
+        self, jobs: Sequence[NewJob], send: Callable[[list[NewJob]], Awaitable[R]]
+    ) -> R:
+        """Send ``jobs`` by a way of one's own, through the hooks; for jobs that a schedule makes.
+
+        Hooks see them before and after, not the added jobs themselves. What a hook raises is raised here.
+        """
+        if self.enqueue is None:
+            return await send(list(jobs))
+        outgoing = Outgoing(jobs)
+        answers: list[R] = []
+
+        async def proceed() -> list[Job[Any]]:
+            answers.append(await send(list(outgoing.jobs)))
+            return outgoing.added
+
+        await self.enqueue(outgoing, proceed)
+        if not answers:
+            raise ConfigError("enqueue hook", "one that awaits proceed(), or raises to refuse the jobs")
+        return answers[0]
+
     def enqueue_now(self, outgoing: Outgoing, send: Callable[[], R]) -> R:
         """``enqueue`` where nothing can be awaited: only plain generators can take part."""
         for hook in self._enqueue:

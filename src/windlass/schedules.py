@@ -173,9 +173,14 @@ class Schedules:
         """Add its job now, besides its slots; returns the job's id."""
         _, record = await self._get(name)
         job = slot_job(record, new_id())
-        request = sq.FireSchedule(queue=self._queue.name, name=name, slot_ms=None, jobs=[job])
-        if not (await self._queue.store.execute(request)).ok:
-            raise ScheduleNotFoundError(self._queue.name, name)
+        queue = self._queue
+
+        async def fire(jobs: list[NewJob]) -> sq.Fired:
+            request = sq.FireSchedule(queue=queue.name, name=name, slot_ms=None, jobs=jobs)
+            return await queue.store.execute(request)
+
+        if not (await queue.app.hooks.enqueue_through([job], fire)).ok:
+            raise ScheduleNotFoundError(queue.name, name)
         return job.id
 
     async def _get(self, name: str) -> tuple[int, ScheduleRecord]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -94,7 +95,10 @@ async def _fresh_app(options: Options, out: Out) -> AsyncIterator[Windlass]:
 
 def _remove(path: Path) -> None:
     for file in path.parent.glob(path.name + "*"):
-        file.unlink(missing_ok=True)
+        if file.is_dir():  # where processes on the file wake each other
+            shutil.rmtree(file, ignore_errors=True)
+        else:
+            file.unlink(missing_ok=True)
 
 
 async def add_one_by_one(queue: Queue, jobs: int, out: Out) -> Measure:

@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
+from functools import partial
 
 from windlass.backend import schedules as sq
 from windlass.backend.store import Store
+from windlass.core.job import NewJob
 from windlass.core.probe import reach
-from windlass.core.schedules import ScheduleRecord, Strategy, plan_firing, slot_job
-from windlass.errors import ConfigError
+from windlass.core.schedules import Firing, ScheduleRecord, Strategy, plan_firing, slot_job
+from windlass.errors import ConfigError, StorageError
+from windlass.hooks import Hooks
 
 log = logging.getLogger("windlass.duties")
 
@@ -37,10 +40,13 @@ class Scheduler:
         store: Store,
         strategies: Mapping[str, Strategy] | None = None,
         leads: Callable[[], bool] = lambda: True,
+        hooks: Hooks | None = None,
     ) -> None:
         self._store = store
         self._strategies = strategies or {}
         self._leads = leads
+        #: The app's: what a schedule adds passes them where the scheduler runs.
+        self._hooks = hooks
         #: How long until it should run again.
         self.every_ms = 0
 
@@ -81,13 +87,29 @@ class Scheduler:
                 "schedule %s of queue %s cannot be fired here: %s", schedule.name, schedule.queue, exc
             )
             return None
+        jobs = [slot_job(schedule, slot) for slot in firing.slots]
+        reach("schedule.firing", name=schedule.name, slot_ms=schedule.next_ms)
+        if not jobs or self._hooks is None:
+            return await self._send(schedule, firing, jobs)
+        try:
+            return await self._hooks.enqueue_through(jobs, partial(self._send, schedule, firing))
+        except StorageError:
+            raise  # the slot is tried again
+        except Exception as exc:
+            log.warning(
+                "an enqueue hook refused the job of schedule %s of queue %s; its slot passes: %r",
+                *(schedule.name, schedule.queue, exc),
+            )
+            return await self._send(schedule, firing, [])
+
+    async def _send(self, schedule: ScheduleRecord, firing: Firing, jobs: list[NewJob]) -> int:
+        """Add the jobs and move on. A slot that has passed already is left alone, so repeating is harmless."""
         request = sq.FireSchedule(
             queue=schedule.queue,
             name=schedule.name,
             slot_ms=schedule.next_ms,
-            jobs=[slot_job(schedule, slot) for slot in firing.slots],
-            slots=firing.slots,
+            jobs=jobs,
+            slots=firing.slots if jobs else [],
             next_ms=firing.next_ms,
         )
-        reach("schedule.firing", name=schedule.name, slot_ms=schedule.next_ms)
         return (await self._store.execute(request)).added

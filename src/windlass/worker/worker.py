@@ -676,7 +676,7 @@ class Worker:
         duties: list[Duty] = [recoverer, Pruner(store, options.ms("prune_every"))]
         if store.capabilities.schedules:
             leads = lambda: self._leadership.is_leader  # noqa: E731 - asked again at every slot
-            duties.append(Scheduler(store, self.app.schedule_strategies, leads))
+            duties.append(Scheduler(store, self.app.schedule_strategies, leads, self.app.hooks))
         if store.capabilities.metrics:
             duties.append(Aggregator(store))
         if not self._deployed:

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.unit.app.support import work_off
-from windlass import ConfigError, Depends, Job, Outgoing, Queue, Windlass, Worker
+from windlass import ConfigError, Depends, Job, JobState, Outgoing, Queue, Windlass, Worker, current_job
+from windlass.testing import ManualClock
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -211,3 +212,41 @@ def test_a_library_that_is_not_there_is_named(module: str, library: str, extra: 
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
     assert done.returncode != 0
     assert f"pip install 'windlass[{extra}]'" in done.stderr
+
+
+@pytest.mark.feature("S5")
+async def test_what_a_schedule_adds_passes_the_hooks_and_can_be_refused(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    clock = ManualClock()
+    app = Windlass("memory://", clock=clock)
+    ran: list[dict[str, str]] = []
+    refuse = False
+
+    @app.task(name="tick", schedule={"every": 60})
+    async def tick() -> None:
+        ran.append(current_job().trace)
+
+    @app.around_enqueue
+    async def stamp(outgoing: Outgoing, proceed: Callable[[], Awaitable[Any]]) -> Any:
+        if refuse:
+            raise PermissionError("not today")
+        outgoing.carry({"by": "the scheduler"})
+        return await proceed()
+
+    async with app, Worker("default", url_or_app=app):
+        await clock.advance(60)
+        assert ran == [{"by": "the scheduler"}]
+        job = await app.queue("default").run_job_scheduler("tick")
+        await clock.advance(1)
+        assert (await job.get_state(), len(ran)) == (JobState.COMPLETED, 2)
+
+        refuse = True
+        await clock.advance(120)
+        assert len(ran) == 2
+        assert "refused the job of schedule tick of queue default; its slot passes" in caplog.text
+        with pytest.raises(PermissionError):
+            await app.queue("default").run_job_scheduler("tick")
+        refuse = False
+        await clock.advance(60)
+        assert len(ran) == 3, "it goes on with the next slot"
