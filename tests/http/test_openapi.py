@@ -61,7 +61,7 @@ def filled() -> None:
 
 
 @schemathesis.hook
-def before_call(context: Any, case: schemathesis.Case, kwargs: Any) -> None:
+def before_call(context: Any, case: schemathesis.Case[Any], kwargs: Any) -> None:
     """Streams end at once, and nobody waits for jobs that nobody works on."""
     query, body = dict(case.query or {}), case.body
     if case.operation.path.endswith(("/live", "/events")) and _is_number(query.get("seconds", 0)):
@@ -91,7 +91,7 @@ def _is_number(value: Any) -> bool:
     database=None,
     suppress_health_check=list(HealthCheck),
 )
-def test_generated_requests_find_no_violation(case: schemathesis.Case) -> None:
+def test_generated_requests_find_no_violation(case: schemathesis.Case[Any]) -> None:
     case.call_and_validate(checks=CHECKS, headers={"Authorization": f"Bearer {OPERATOR}"})
 
 

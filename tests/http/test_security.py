@@ -22,7 +22,7 @@ backend_name = "memory"
 
 OPERATOR_HEADERS = {"Authorization": f"Bearer {OPERATOR}"}
 READER_HEADERS = {"Authorization": f"Bearer {READER}"}
-TOKENS = {"operator_tokens": OPERATOR, "reader_tokens": {"grafana": READER}}
+TOKENS: dict[str, Any] = {"operator_tokens": OPERATOR, "reader_tokens": {"grafana": READER}}
 CHANGE = ("POST", "/api/job-queues/mail/jobs")
 JOB = {"task": "send", "data": {"to": "ada", "password": "hunter2", "nested": [{"api_token": "t"}]}}
 
@@ -225,6 +225,7 @@ async def test_too_large_and_malformed_is_refused(app: Windlass) -> None:
         assert await status(client, "GET", "/api/jobs/mail/" + "y" * 5_000) == 414
         for content in (b"{", b"\xff\xfe", b"[]", b'"text"', b"null", b""):
             assert await status(client, *CHANGE, content=content) == 400, content
+        body: dict[str, Any]
         for body in (
             {"task": "send", "unknown": 1},
             {"task": 7},

@@ -103,7 +103,7 @@ class Scheduler:
             return await self._send(schedule, firing, [])
 
     async def _send(self, schedule: ScheduleRecord, firing: Firing, jobs: list[NewJob]) -> int:
-        """Add the jobs and move on. A slot that has passed already is left alone, so repeating is harmless."""
+        """Add the jobs and move on. A slot that has passed already is left alone, so it may be repeated."""
         request = sq.FireSchedule(
             queue=schedule.queue,
             name=schedule.name,
