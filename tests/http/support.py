@@ -35,7 +35,7 @@ async def api(
 
 async def get(client: httpx.AsyncClient, path: str, status: int = 200, **params: Any) -> Any:
     """The JSON of an answer."""
-    answer = await client.get(path, params=params)
+    answer = await client.get(path, params=params or None)
     assert answer.status_code == status, answer.text
     return answer.json()
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ from litestar import Litestar
 from litestar.di import Provide
 from litestar.exceptions import HTTPException
 from litestar.openapi.config import OpenAPIConfig
+from litestar.routes import HTTPRoute
 
 from windlass.app import Windlass, as_app
 from windlass.dashboard import problems
@@ -91,7 +93,9 @@ def create_app(  # noqa: PLR0913 - each is named, and most give few
     )
     app = as_app(url_or_app)
     guard = Guard(Desk(app, settings))
-    guard.inner = make_litestar(guard)
+    inner = make_litestar(guard)
+    guard.inner = inner
+    guard.methods_of = _methods(inner)
     guard.is_page = pages.is_page
     guard.on_startup = app.store.open
     if app is not url_or_app:
@@ -128,3 +132,22 @@ def make_litestar(guard: Guard, openapi: OpenAPIConfig | None = None) -> Litesta
 
 def _provide(value: Any) -> Provide:
     return Provide(lambda: value, sync_to_thread=False, use_cache=True)
+
+
+def _methods(app: Litestar) -> Callable[[str], set[str]]:
+    """The methods of each path, for those who ask what they may do."""
+    patterns = [
+        (re.compile(re.sub(r"\{[^}]+\}", "[^/]+", route.path_format or "/") + r"\Z"), set(route.methods))
+        for route in app.routes
+        if isinstance(route, HTTPRoute)
+    ]
+
+    def methods_of(path: str) -> set[str]:
+        plain = path.rstrip("/") or "/"
+        found: set[str] = set()
+        for pattern, methods in patterns:
+            if pattern.match(plain):
+                found |= methods
+        return found - {"OPTIONS"}
+
+    return methods_of

@@ -92,6 +92,7 @@ class Guard:
         self.desk = desk
         self.inner: ASGIApp | None = None
         self.is_page: Callable[[str, Mapping[str, str]], bool] = lambda path, headers: False
+        self.methods_of: Callable[[str], set[str]] = lambda path: set()
         self.on_startup: Callable[[], Awaitable[None]] | None = None
         self.on_shutdown: Callable[[], Awaitable[None]] | None = None
         #: Open event streams by client.
@@ -134,12 +135,23 @@ class Guard:
         watched = _Watched(send)
         try:
             await self._check(inside)
+            if inside["method"] == "OPTIONS":
+                await self._tell_methods(inside["path"], watched)
+                return
         except ApiError as refusal:
             await self._refuse(inside, refusal, watched)
         else:
             await self.inner(inside, receive, watched)
         if inside["method"] not in _SAFE and watched.status != 429:
             self._audit(inside, watched.status)
+
+    async def _tell_methods(self, path: str, send: Send) -> None:
+        methods = self.methods_of(path)
+        if not methods:
+            raise problems.not_found("there is no such path", "The paths are in /api/openapi.json.")
+        headers = [(b"allow", ", ".join([*sorted(methods), "OPTIONS"]).encode())]
+        await send({"type": "http.response.start", "status": 204, "headers": headers})
+        await send({"type": "http.response.body", "body": b""})
 
     def _inside(self, scope: Scope) -> Scope:
         """The scope as routes see it: without the prefix under which we are mounted."""

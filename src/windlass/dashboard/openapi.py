@@ -37,6 +37,7 @@ def _document() -> dict[str, Any]:
     config = OpenAPIConfig(title="Windlass", version=__version__, use_handler_docstrings=True)
     app = make_litestar(create_app("memory://openapi"), config)
     found: dict[str, Any] = msgspec.to_builtins(app.openapi_schema.to_schema())
+    _tidy(found)
     _add_problems(found)
     _add_security(found)
     return found
@@ -45,6 +46,17 @@ def _document() -> dict[str, Any]:
 def document() -> dict[str, Any]:
     """The document, for the caller to keep."""
     return copy.deepcopy(_document())
+
+
+def _tidy(found: dict[str, Any]) -> None:
+    """Answers without content have none; what an event stream holds is told in words."""
+    for operations in found["paths"].values():
+        for operation in operations.values():
+            for status, response in operation["responses"].items():
+                if status == "204":
+                    response.pop("content", None)
+                if "text/event-stream" in response.get("content", {}):
+                    response["content"] = {"text/event-stream": {"schema": {}}}
 
 
 def _add_problems(found: dict[str, Any]) -> None:

@@ -6,6 +6,7 @@ from typing import Annotated, Any
 
 import msgspec
 from litestar import Request, Response, get, post
+from litestar.openapi.datastructures import ResponseSpec
 from litestar.params import Body, JSONBody
 
 from windlass.backend import requests as rq
@@ -146,7 +147,12 @@ async def add_jobs(
     return AddedMany(jobs=[_added(job) for job in jobs], refused=refused)
 
 
-@post("/api/job-queues/{queue:str}/jobs/wait", status_code=200, tags=["queues"])
+@post(
+    "/api/job-queues/{queue:str}/jobs/wait",
+    status_code=200,
+    tags=["queues"],
+    responses={202: ResponseSpec(WaitAnswer, description="It was not finished in time, and goes on")},
+)
 async def add_and_wait(
     desk: TheDesk, request: Anyone, queue: QueueName, data: JSONBody[WaitBody]
 ) -> Response[WaitAnswer]:

@@ -80,7 +80,7 @@ async def sign_out(guard: TheGuard, request: Anyone) -> Response[None]:
 @get("/api/audit", tags=["server"])
 async def get_audit(desk: TheDesk, cursor: Skip = None, limit: Limit = 100) -> Audit:
     """Changes that were made or tried through this API, newest first."""
-    return await asyncio.to_thread(desk.audit.page, int(cursor or 0), limit)
+    return desk.audit.page(int(cursor or 0), limit)
 
 
 @get("/api/openapi.json", tags=["server"])
