@@ -25,7 +25,7 @@ from windlass.dashboard import create_app
 from windlass.dashboard.openapi import document
 
 backend_name = "memory"
-EXAMPLES = 15
+EXAMPLES = 8
 CHECKS = [
     allow_header_conformance,
     content_type_conformance,
@@ -82,6 +82,7 @@ def _is_number(value: Any) -> bool:
 
 
 @pytest.mark.feature("O19")
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 @schema.parametrize()
 @settings(

@@ -37,6 +37,7 @@ from windlass.dashboard.routes import (
 )
 from windlass.dashboard.settings import DEFAULT_MASK, AuthHook, ServerLimits, Settings, to_tokens
 from windlass.dashboard.static import Static
+from windlass.dashboard.strict import StrictRequest
 from windlass.errors import WindlassError
 
 _MODULES = (pages, server, live, queues, limits, sets, bulk, jobs, flows, schedules, processes, metrics)
@@ -125,6 +126,7 @@ def make_litestar(guard: Guard, openapi: OpenAPIConfig | None = None) -> Litesta
             Exception: problems.on_unexpected,
         },
         openapi_config=openapi,
+        request_class=StrictRequest,
         request_max_body_size=desk.settings.limits.body_bytes,
         logging_config=None,
     )

@@ -184,6 +184,7 @@ class Guard:
     def _check_size(self, scope: Scope, headers: Mapping[str, str]) -> None:
         limits = self._settings.limits
         if len(scope["path"]) > _PATH_BYTES or len(scope.get("query_string", b"")) > limits.query_bytes:
+            self._check_method(scope)
             raise ApiError(414, "too_long", "the address is too long", "Use fewer or shorter parameters.")
         length = headers.get("content-length", "0")
         if not length.isdecimal():
@@ -192,6 +193,12 @@ class Guard:
             raise ApiError(
                 413, "too_large", f"the body is larger than {limits.body_bytes} bytes", "Send less at once."
             )
+
+    def _check_method(self, scope: Scope) -> None:
+        methods = self.methods_of(scope["path"])
+        if methods and scope["method"] not in methods:
+            allow = {"Allow": ", ".join([*sorted(methods), "OPTIONS"])}
+            raise ApiError(405, "method_not_allowed", "there is no such method here", "", allow)
 
     def _check_change(
         self, scope: Scope, headers: Mapping[str, str], identity: Identity | None, address: str

@@ -49,9 +49,13 @@ def document() -> dict[str, Any]:
 
 
 def _tidy(found: dict[str, Any]) -> None:
-    """Answers without content have none; what an event stream holds is told in words."""
+    """Answers without content have none, bodies that may be null may be left out, and what an event stream
+    holds is told in words."""
     for operations in found["paths"].values():
         for operation in operations.values():
+            for content in operation.get("requestBody", {}).get("content", {}).values():
+                if {"type": "null"} in content["schema"].get("oneOf", ()):
+                    operation["requestBody"]["required"] = False
             for status, response in operation["responses"].items():
                 if status == "204":
                     response.pop("content", None)

@@ -50,7 +50,7 @@ class ServerLimits:
     """How much one server takes on. Rates are per client: the user if there is one, else the address."""
 
     body_bytes: int = 4_194_304
-    query_bytes: int = 8_192
+    query_bytes: int = 32_768
     #: Requests: so many at once, and so many more each second.
     burst: int = 200
     per_second: float = 50.0

@@ -1,0 +1,182 @@
+"""Live updates over a real server: figures, events of a queue, one job's life; and what they cost."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import httpx
+import pytest
+import uvicorn
+
+from tests.http.support import OPERATOR
+from windlass import Windlass, Worker
+from windlass.core.ids import new_id
+from windlass.dashboard import ServerLimits, create_app
+from windlass.dashboard.guard import Guard
+from windlass.dashboard.routes.live import new_lines
+
+backend_name = "memory"
+HEADERS = {"Authorization": f"Bearer {OPERATOR}"}
+
+
+class Server(uvicorn.Server):
+    """Tells when it is up."""
+
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self.is_up = asyncio.Event()
+
+    async def startup(self, sockets: Any = None) -> None:
+        await super().startup(sockets)
+        self.is_up.set()
+
+
+@asynccontextmanager
+async def serving(guard: Guard) -> AsyncIterator[httpx.AsyncClient]:
+    """A real server on a free port, and a client of it."""
+    config = uvicorn.Config(guard, host="127.0.0.1", port=0, log_level="error", timeout_graceful_shutdown=1)
+    server = Server(config)
+    running = asyncio.ensure_future(server._serve())
+    await server.is_up.wait()
+    port = server.servers[0].sockets[0].getsockname()[1]
+    try:
+        async with httpx.AsyncClient(
+            base_url=f"http://127.0.0.1:{port}", headers=HEADERS, timeout=20
+        ) as client:
+            yield client
+    finally:
+        server.should_exit = True
+        await running
+
+
+@pytest.fixture
+async def app() -> AsyncIterator[Windlass]:
+    async with Windlass(f"memory://live?namespace={new_id()}") as app:
+        yield app
+
+
+@pytest.fixture
+async def client(app: Windlass) -> AsyncIterator[httpx.AsyncClient]:
+    limits = ServerLimits(streams_per_client=2)
+    async with serving(create_app(app, operator_tokens=OPERATOR, limits=limits)) as client:
+        yield client
+
+
+class Events:
+    """Server-sent events as they come."""
+
+    def __init__(self, answer: httpx.Response) -> None:
+        assert answer.status_code == 200
+        assert answer.headers["content-type"].startswith("text/event-stream")
+        self._lines = answer.aiter_lines()
+
+    async def next(self, *names: str) -> tuple[str, Any, str | None]:
+        """The next event of one of these names: name, data, id."""
+        name, data, number = "", None, None
+        async with asyncio.timeout(20):
+            async for line in self._lines:
+                field, _, value = line.partition(": ")
+                if field == "event":
+                    name = value
+                elif field == "id":
+                    number = value
+                elif field == "data":
+                    data = json.loads(value)
+                elif not line and name:
+                    if not names or name in names:
+                        return name, data, number
+                    name, data, number = "", None, None
+        raise AssertionError("the stream ended")
+
+
+@asynccontextmanager
+async def stream(client: httpx.AsyncClient, path: str, **headers: str) -> AsyncIterator[Events]:
+    async with client.stream("GET", path, headers=headers) as answer:
+        yield Events(answer)
+
+
+@pytest.mark.feature("P17", "O17")
+async def test_figures_come_by_themselves(app: Windlass, client: httpx.AsyncClient) -> None:
+    async with stream(client, "/api/live") as events:
+        _, first, _ = await events.next("tick")
+        assert first["queues"] == []
+        await app.queue("mail").add_bulk([{"name": "send"}] * 5)
+        while True:
+            _, tick, _ = await events.next("tick")
+            if tick["counts"]["waiting"]:
+                break
+        assert (tick["counts"]["waiting"], tick["queues"][0]["size"]) == (5, 5)
+
+
+@pytest.mark.feature("O17")
+async def test_events_of_a_queue_go_on_after_the_last_one_seen(
+    app: Windlass, client: httpx.AsyncClient
+) -> None:
+    queue = app.queue("mail")
+    for name in ("a", "b", "c"):
+        await queue.add(name)
+    async with stream(client, "/api/job-queues/mail/events?after=0") as events:
+        name, data, number = await events.next()
+        assert (name, data["task"], number) == ("enqueued", "a", "1")
+    async with stream(client, "/api/job-queues/mail/events", **{"Last-Event-ID": "1"}) as events:
+        assert [(await events.next())[1]["task"] for _ in range(2)] == ["b", "c"]
+        await queue.pause()
+        assert (await events.next())[0] == "paused"
+
+
+@pytest.mark.feature("O17", "P17")
+async def test_a_running_job_tells_its_progress_log_and_end(app: Windlass, client: httpx.AsyncClient) -> None:
+    steps = [asyncio.Event() for _ in range(2)]
+
+    async def work(job: Any) -> str:
+        await job.log("begun")
+        await steps[0].wait()
+        await job.update_progress(50)
+        await job.log("half")
+        await steps[1].wait()
+        return "done"
+
+    job = await app.queue("mail").add("work")
+    async with stream(client, f"/api/jobs/mail/{job.id}/events") as events:
+        assert (await events.next("job"))[1]["state"] == "waiting"
+        async with Worker("mail", work, url_or_app=app):
+            while (await events.next("job"))[1]["state"] != "active":
+                pass
+            assert (await events.next("log"))[1] == {"lines": ["begun"], "total": 1}
+            steps[0].set()
+            while (await events.next("job"))[1]["progress"] != 50:
+                pass
+            assert (await events.next("log"))[1]["lines"] == ["half"]
+            steps[1].set()
+            assert (await events.next("end"))[1]["state"] == "completed"
+    answer = await client.get("/api/jobs/mail/nobody/events")
+    assert answer.status_code == 404
+
+
+@pytest.mark.feature("O17")
+async def test_open_streams_are_bounded_and_given_back(app: Windlass, client: httpx.AsyncClient) -> None:
+    async with stream(client, "/api/live") as one, stream(client, "/api/live") as two:
+        await one.next()
+        await two.next()
+        assert (await client.get("/api/live")).status_code == 429
+    async with asyncio.timeout(20):
+        while (await client.get("/api/live?seconds=0")).status_code != 200:
+            await client.get("/live")  # the server notices with its next turn
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "new"),
+    [
+        ([], ["a"], ["a"]),
+        (["a"], ["a", "b"], ["b"]),
+        (["a", "b", "c"], ["b", "c", "d"], ["d"]),
+        (["a", "b"], ["x", "y"], ["x", "y"]),
+        (["a", "a"], ["a", "a", "a"], ["a"]),
+    ],
+)
+def test_new_log_lines_are_told_once(before: list[str], now: list[str], new: list[str]) -> None:
+    assert new_lines(before, now) == new
