@@ -51,16 +51,18 @@ async def live_through(app: Windlass, now_ms: int, *, seed: int = 7) -> None:
     for day in range(29, 0, -1):
         at_ms = now_ms - day * DAY_MS
         week = 0.55 if (29 - day) % 7 in (5, 6) else 1.0
-        await _work(app, dice, at_ms, round(520 * week * (1 + 0.3 * math.sin(day / 4)) + dice.randrange(90)))
+        await _work(
+            app, dice, at_ms, now_ms, round(520 * week * (1 + 0.3 * math.sin(day / 4)) + dice.randrange(90))
+        )
         await roll_up(app.store)
     for minute in range(59, 0, -1):
         swell = 1 + 0.5 * math.sin(minute / 9)
-        await _work(app, dice, now_ms - minute * MINUTE_MS, round(9 * swell) + dice.randrange(4))
+        await _work(app, dice, now_ms - minute * MINUTE_MS, now_ms, round(9 * swell) + dice.randrange(4))
     await roll_up(app.store)
 
 
-async def _work(app: Windlass, dice: random.Random, at_ms: int, jobs: int) -> None:
-    """Add some jobs at one moment, and run them right after."""
+async def _work(app: Windlass, dice: random.Random, at_ms: int, now_ms: int, jobs: int) -> None:
+    """Add some jobs at one moment, and run them right after; retries are due some time after now."""
     chosen = dice.choices(WORK, weights=(40, 2, 30, 20, 5, 12), k=jobs)
     new = [_new(dice, queue, task) for queue, task, _, _ in chosen]
     await app.store.execute(rq.Add(jobs=new, now_ms=at_ms))
@@ -78,7 +80,8 @@ async def _work(app: Windlass, dice: random.Random, at_ms: int, jobs: int) -> No
     for job in claimed.jobs:
         mean, bad = kinds[job.queue, job.task]
         took = max(1, round(dice.lognormvariate(math.log(mean), 0.55)))
-        items.append(_settlement(dice, job, took, bad, at_ms))
+        delay_ms = now_ms - at_ms + dice.randrange(10, 3_000) * MINUTE_MS
+        items.append(_settlement(dice, job, took, bad, at_ms, delay_ms))
     if items:
         await app.store.execute(rq.Settle(items=items, now_ms=claimed.now_ms + 500))
 
@@ -99,7 +102,9 @@ def _new(dice: random.Random, queue: str, task: str) -> NewJob:
     return NewJob(queue=queue, id=identity, request_id=identity, task=task, payload=payload, options=options)
 
 
-def _settlement(dice: random.Random, job: JobRecord, took: int, bad: float, at_ms: int) -> Settlement:
+def _settlement(
+    dice: random.Random, job: JobRecord, took: int, bad: float, at_ms: int, delay_ms: int
+) -> Settlement:
     base: dict[str, Any] = {"queue": job.queue, "id": job.id, "token": job.token, "duration_ms": took}
     if dice.random() >= bad:
         return Settlement(outcome=Outcome.COMPLETE, result=b'"done"', **base)
@@ -114,4 +119,4 @@ def _settlement(dice: random.Random, job: JobRecord, took: int, bad: float, at_m
     )
     if dice.random() < 0.5:
         return Settlement(outcome=Outcome.FAIL, error=error, reason="attempts", **base)
-    return Settlement(outcome=Outcome.RETRY, error=error, delay_ms=40 * DAY_MS, **base)
+    return Settlement(outcome=Outcome.RETRY, error=error, delay_ms=delay_ms, **base)

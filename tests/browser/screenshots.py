@@ -9,6 +9,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import Literal
 
 from playwright.sync_api import Page, ViewportSize, expect
 
@@ -19,6 +20,11 @@ from windlass import FlowProducer, Windlass, chord, group, step
 WIDE: ViewportSize = {"width": 1440, "height": 900}
 NARROW: ViewportSize = {"width": 400, "height": 1500}
 QUEUES = "billing,images,mail,reports"
+KINDS: list[tuple[str, ViewportSize, Literal["light", "dark"]]] = [
+    ("light", WIDE, "light"),
+    ("dark", WIDE, "dark"),
+    ("narrow", NARROW, "light"),
+]
 
 
 async def prepare(url: str, gate: Path) -> dict[str, str]:
@@ -42,6 +48,7 @@ async def prepare(url: str, gate: Path) -> dict[str, str]:
         await reports.upsert_job_scheduler("month-end", {"cron": "0 3 1 * *"}, {"name": "build_report"})
         await reports.pause_job_scheduler("month-end")
         await reports.run_job_scheduler("refresh-figures")
+        await app.mark("release 1.4")
         running = await reports.add("render_film", {"gate": str(gate), "steps": 8}, tags=["quarter"])
         dead = await app.queue("billing").add(
             "charge_card",
@@ -120,7 +127,9 @@ def take_moments(page: Page, site: Site, folder: Path) -> None:
 def main() -> int:
     parser = argparse.ArgumentParser(description="Write a picture of every view of the dashboard.")
     parser.add_argument("folder", nargs="?", default=str(ROOT / ".reports" / "screenshots"))
-    folder = Path(parser.parse_args().folder)
+    parser.add_argument("--only", choices=[kind for kind, _, _ in KINDS], help="one kind of pictures")
+    given = parser.parse_args()
+    folder = Path(given.folder)
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as work:
         url = f"sqlite:///{work}/shop.db"
@@ -130,12 +139,10 @@ def main() -> int:
         for number in range(1, 4):
             (gate / f"step-{number}").touch()
         with serving(url, "--lanes", QUEUES) as site, chromium() as browser:
-            for kind, size, scheme in (
-                ("light", WIDE, "light"),
-                ("dark", WIDE, "dark"),
-                ("narrow", NARROW, "light"),
-            ):
-                page = browser.new_page(viewport=size, color_scheme="dark" if scheme == "dark" else "light")
+            for kind, size, scheme in KINDS:
+                if given.only not in (None, kind):
+                    continue
+                page = browser.new_page(viewport=size, color_scheme=scheme)
                 take(page, site, folder, ids, kind)
                 if kind == "light":
                     take_moments(page, site, folder)

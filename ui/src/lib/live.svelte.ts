@@ -16,8 +16,10 @@ class Live {
   #source: EventSource | null = null
   #listeners = new Set<() => void>()
   #mark = ''
+  #wanted = false
 
   start(): void {
+    this.#wanted = true
     if (this.#source) return
     const source = (this.#source = new EventSource(address('live')))
     source.addEventListener('open', () => {
@@ -29,14 +31,15 @@ class Live {
       this.lost = true
       // A refused stream is not tried again by the browser itself.
       if (source.readyState === EventSource.CLOSED) {
-        this.stop()
-        setTimeout(() => this.start(), 5000)
+        this.#source = null
+        setTimeout(() => this.#wanted && this.start(), 5000)
       }
     })
     source.addEventListener('tick', (event) => this.#take(JSON.parse((event as MessageEvent<string>).data) as Tick))
   }
 
   stop(): void {
+    this.#wanted = false
     this.#source?.close()
     this.#source = null
     this.connected = false
