@@ -14,7 +14,7 @@ import pytest
 from tests.backends.valkey.servers import DEPLOYMENTS, cluster_servers, url_of
 from tests.backends.valkey.support import add, claim, complete, new, opened
 from tests.faults.kit import staged
-from tests.faults.test_flows import CHILDREN, QUEUES, add_flow, child_of, storm
+from tests.faults.test_flows import CHILDREN, QUEUES, add_flow, check_one_failure, child_of, storm
 from windlass.backend import flows as fl
 from windlass.backend import requests as rq
 from windlass.backends.valkey import ValkeyBackend
@@ -217,3 +217,13 @@ async def test_a_thousand_children_in_ten_slots_though_workers_are_killed(tmp_pa
         for queue in QUEUES:
             for row in await stage.history(queue):
                 assert row.finished_ms <= ended[0].started_ms, "no parent before its children"
+
+
+@pytest.mark.feature("I9", "J8", "M5")
+@pytest.mark.parametrize("on_failure", ["fail", "ignore", "continue"])
+async def test_one_of_a_thousand_children_in_ten_slots_fails_for_good(
+    tmp_path: Path, on_failure: str
+) -> None:
+    url = f"{cluster_servers().url}?namespace={new_id()}&timeout=30"
+    async with staged(tmp_path, url) as stage:
+        await check_one_failure(stage, on_failure, CHILDREN)
