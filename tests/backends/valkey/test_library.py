@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable
 from functools import partial
+from hashlib import sha256
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -24,10 +26,11 @@ from windlass.backend import open_backend
 from windlass.backend import requests as rq
 from windlass.backends.valkey import ValkeyBackend, check, loader
 from windlass.backends.valkey.client import Client
-from windlass.backends.valkey.functions import Functions
+from windlass.backends.valkey.functions import Functions, Turn
 from windlass.backends.valkey.records import pack
 from windlass.core.ids import new_id
-from windlass.core.outcome import Settled
+from windlass.core.job import JobRecord
+from windlass.core.outcome import Outcome, Settled, Settlement
 from windlass.core.states import JobState
 
 backend_name = "valkey"
@@ -66,30 +69,59 @@ async def test_b_000_17_the_library_is_on_the_primaries_and_reaches_the_replicas
 
 # --- two versions at once -------------------------------------------------------------------------------
 
-OLD, NOW = loader.VERSION - 1, loader.VERSION
+OLD, NOW = 1, loader.VERSION
+#: Libraries of earlier releases, as they were, and their digests.
+RELEASED = Path(__file__).parent / "released"
+DIGESTS = {1: "333337eee64d09b2bbf090c607e9f17a926103b2b554f70eb3080a8507835827"}
 
 
-def _older_library() -> str:
-    """A library of an older number over the same records, whose ``add`` takes the jobs before the time."""
-    source = loader.library_source(OLD)
-    name = loader.function_name("add", OLD)
-    start = f"function_name = '{name}', flags = {{  }}, callback = function(keys, args)\n"
-    assert start in source
-    return source.replace(start, f"{start}args[1], args[2] = args[2], args[1]\n")
+def _released(version: int) -> str:
+    return (RELEASED / f"windlass_v{version}.lua").read_text("utf-8")
+
+
+@pytest.mark.feature("M2", "M3")
+def test_a_changed_library_needs_a_new_number_or_a_new_digest(monkeypatch: pytest.MonkeyPatch) -> None:
+    changed = loader.library_source().replace("local function", "local  function", 1)
+    monkeypatch.setattr(loader, "library_source", lambda version=NOW: changed)
+    (problem,) = check.problems()
+    assert "raise VERSION" in problem and loader.digest() in problem
+
+
+@pytest.mark.feature("M3")
+def test_released_libraries_stay_as_they_were() -> None:
+    kept = {int(path.stem.removeprefix("windlass_v")): path for path in RELEASED.glob("*.lua")}
+    assert {version: sha256(path.read_bytes()).hexdigest() for version, path in kept.items()} == DIGESTS
+    assert max(DIGESTS) <= NOW
+    assert NOW not in DIGESTS or _released(NOW) == loader.library_source()
 
 
 class OlderFunctions(Functions):
-    """How a client of the older release calls its library."""
+    """How a client of release 1 calls its library, where that differs."""
 
-    async def add(self, roots: list[str], now: str, jobs: list[Any], tails: list[bytes]) -> list[Any]:
-        found: list[Any] = await self._call("add", roots, pack(jobs), now, *tails)
-        return found
+    async def work(self, roots: list[str], now: str, ends: list[Any], claim: Any) -> Turn:
+        """Ends that are not completions had eleven fields."""
+        known: list[Any] = []
+        while ends:
+            size = 6 if ends[3] == 1 else 12
+            known += ends[: min(size, 11)]
+            ends = ends[size:]
+        return await super().work(roots, now, known, claim)
+
+    async def prune(self, *arguments: Any) -> tuple[int, int, int, int, int, int]:
+        """Nothing was told of unique keys."""
+        roots, now, limit, copied, rows = arguments
+        jobs, ids, history, more, metrics = await self._call("prune", roots, now, pack((limit, copied, rows)))
+        return jobs, ids, history, more, metrics, 0
+
+    async def info(self, roots: list[str], now: str, deep: bool) -> list[list[int]]:
+        """No job was parked."""
+        return [[*row, 0] for row in await super().info(roots, now, deep)]
 
 
 @pytest.fixture
 def older_client(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str], ValkeyBackend]:
     """Makes clients of the older release: its number, its library, its way to call it."""
-    source, sources = _older_library(), loader.library_source
+    source, sources = _released(OLD), loader.library_source
     monkeypatch.setattr(
         loader, "library_source", lambda version=NOW: source if version == OLD else sources(version)
     )
@@ -123,14 +155,24 @@ async def test_b_000_16_clients_of_two_releases_add_and_work_side_by_side(
                     assert len(jobs) == 4
                     assert await complete(store, *jobs[:2]) == [Settled.OK] * 2
                     other = older if store is newer else newer
-                    assert await complete(other, *jobs[2:]) == [Settled.OK] * 2
+                    assert await complete(other, jobs[2]) == [Settled.OK]
+                    again = _end(jobs[3], Outcome.RETRY)  # waits among those with a priority
+                    assert (await other.execute(rq.Settle(items=[again]))).items == [Settled.OK]
             for store in stores:
                 counts = await store.execute(rq.CountJobs(queue="q"))
-                assert (counts[JobState.COMPLETED], counts[JobState.WAITING]) == (32, 8)
+                assert (counts[JobState.COMPLETED], counts[JobState.WAITING]) == (24, 16)
+                assert not (await store.execute(rq.Prune())).more
+            left = [job for store in stores for job in await claim(store, limit=8)]
+            places = [(-job.priority, job.place) for job in left]
+            assert places == sorted(places) and len(set(places)) == 16
             assert await _versions(older) == OLD
             assert await _versions(newer) == NOW
     finally:
         await older.close()
+
+
+def _end(job: JobRecord, outcome: Outcome) -> Settlement:
+    return Settlement(queue=job.queue, id=job.id, token=job.token or "", outcome=outcome)
 
 
 async def _versions(store: ValkeyBackend) -> int:

@@ -1,8 +1,8 @@
 """Check the Lua files without a server: ``python -m windlass.backends.valkey.check``.
 
 Every function has a header that names its keys, arguments and answer, and a stub in ``functions.py`` that
-sends as many arguments as its body reads. Syntax is checked by
-``luac`` where it is installed (the tests load the whole library into a server anyway).
+sends as many arguments as its body reads. The whole text is the one that was recorded for its version. Syntax
+is checked by ``luac`` where it is installed (the tests load the whole library into a server anyway).
 """
 
 from __future__ import annotations
@@ -36,7 +36,15 @@ def problems() -> list[str]:
         if used > sent:
             found.append(f"{function.name}: reads args[{used}], its stub sends {sent} arguments")
     found += [f"{name}: a stub calls it, but there is no such file" for name in stubs]
-    return found + _syntax_problems()
+    return found + _digest_problems() + _syntax_problems()
+
+
+def _digest_problems() -> list[str]:
+    """A text that was released never changes: servers that have it under this number keep it."""
+    if loader.digest() == loader.DIGEST:
+        return []
+    advice = f"if that was released, raise VERSION in loader.py; record DIGEST = {loader.digest()!r}"
+    return [f"the server functions are not those recorded for version {loader.VERSION}: {advice}"]
 
 
 def _header_problems(function: loader.FunctionFile) -> list[str]:

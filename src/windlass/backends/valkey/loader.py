@@ -1,18 +1,22 @@
 """One function library out of many small Lua files.
 
-The library and its functions carry a number (``windlass_v1``, ``windlass_v1_add``). A release that changes
-what a function takes or answers raises ``VERSION``: libraries of different numbers live side by side, and a
-client loads its own where it is missing and never replaces or removes another.
+The library and its functions carry a number (``windlass_v2``, ``windlass_v2_add``). Libraries of different
+numbers live side by side, and a client loads its own where it is missing and never replaces or removes
+another. So a text that was released never changes: whoever changes a Lua file raises ``VERSION`` once per
+release and records the ``DIGEST`` of the new text. What is stored stays readable for the release before.
 """
 
 from __future__ import annotations
 
+import hashlib
 import re
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 
-VERSION = 1
+VERSION = 2
+#: Of the text that goes by this number; ``python -m windlass.backends.valkey.check`` compares and tells.
+DIGEST = "b9bba7d137b52f4c0e6705097d8224e3"
 
 _HEADER = re.compile(r"^-- (\w+): ?(.*)$")
 _MORE = re.compile(r"^--  +(.*)$")
@@ -62,6 +66,11 @@ def library_source(version: int = VERSION) -> str:
     parts += [text for _, text in include_files()]
     parts += [_registration(function, version) for function in function_files()]
     return _with_numbers("\n".join(parts) + "\n")
+
+
+def digest() -> str:
+    """What ``DIGEST`` is to be."""
+    return hashlib.sha256(library_source().encode()).hexdigest()[:32]
 
 
 def _with_numbers(source: str) -> str:

@@ -6,7 +6,7 @@
 --   :m      hash    id -> head, once anything about the job changed
 --   :f      stream  jobs of priority 0 that were added ready, by sequence. Those up to `cur` were picked: they
 --                   stay for listings until their record goes, and `passed` tells how many they are
---   :w      zset    all others that wait: score -priority, member see `16_line.lua`
+--   :w      zset    all others that wait: score -priority, member see `22_line.lua`
 --   :d      zset    scheduled and retrying: score due time, member sequence + id
 --   :t      set     ids of those that are retrying
 --   :a      zset    active: score lease deadline, member sequence + id

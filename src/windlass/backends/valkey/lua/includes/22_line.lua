@@ -4,22 +4,32 @@
 -- priority, but none before the turn that is being served. Jobs without a group form one group. As long as a queue never
 -- saw a group all turns are 0, and nothing is counted. Jobs in :f have turn 0.
 --
--- A member of :w is turn (5 bytes), place (7), id.
+-- A member of :w is place (7 bytes), id, as in a group's line; if its turn is not 0, these stand behind 32, turn (5 bytes).
+-- Places begin with less than 32, so the order of bytes is that of turns, then of places.
+
+local TURNED = 32
 
 function line.member(id, head)
-  return struct.pack('>I5I7', head[TURN] or 0, head[PLACE] + PLACE_OFFSET) .. id
+  local turn = head[TURN] or 0
+  if turn == 0 then
+    return place_member_of(id, head)
+  end
+  return struct.pack('>BI5', TURNED, turn) .. place_member_of(id, head)
 end
 
 function line.turn_of(member)
-  return (struct.unpack('>I5', member))
+  if member:byte() == TURNED then
+    return (struct.unpack('>I5', member, 2))
+  end
+  return 0
 end
 
 function line.place_of(member)
-  return struct.unpack('>I7', member, 6) - PLACE_OFFSET
+  return place_of(member:byte() == TURNED and member:sub(7) or member)
 end
 
 function line.id_of(member)
-  return string.sub(member, 13)
+  return id_of(member:byte() == TURNED and member:sub(7) or member)
 end
 
 -- Whether turns are counted.
