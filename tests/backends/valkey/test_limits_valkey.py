@@ -167,18 +167,6 @@ async def test_b_000_26_a_short_window_is_used_up_and_wakes_no_more_than_it_has_
         assert now_ms - START_MS == expected
 
 
-@pytest.mark.feature("H14")
-async def test_an_idle_worker_hears_of_a_job_that_is_parked_for_a_while(url: str) -> None:
-    """It went to sleep when nothing was to be done: the hint makes it look how long to sleep now."""
-    async with opened(url, namespace := new_id(), timeout=30) as store, opened(url, namespace) as other:
-        await other.execute(lrq.Hold(queue="q", group="g", ms=60_000))
-        listener = store.listen(["ready:q"])
-        await store.execute(rq.CountJobs(queue="q"))  # waits until the subscription stands
-        await add(other, new(options=_group("g")))
-        assert await listener.wait(20_000) == {"ready:q"}
-        listener.close()
-
-
 # --- b-000-13 ---------------------------------------------------------------------------------------------
 
 

@@ -30,6 +30,8 @@ class Gatekeeper:
     def __init__(self, store: MemoryStore) -> None:
         self._store = store
         self._left = STEP
+        #: Whoever claims is told when to ask again.
+        self.claiming = False
         self.verbs: dict[type[Any], Callable[[Any, Scribe], Any]] = {
             lrq.SetQueueLimits: self._set_queue_limits,
             lrq.SetGroupLimits: self._set_group_limits,
@@ -41,7 +43,7 @@ class Gatekeeper:
 
     def begin(self) -> None:
         """A new step begins: so many parked jobs may be moved in it."""
-        self._left = STEP
+        self._left, self.claiming = STEP, False
 
     # --- at every change of a job of a group ------------------------------------------------------
 
@@ -104,6 +106,8 @@ class Gatekeeper:
         if at_ms != group.next_ms:
             queue.groups.wait_until(group, at_ms)
             self._changed(queue, group)
+            if at_ms is not None and not self.claiming:  # idle workers must know how long to sleep
+                self._store.wake(queue)
 
     def _changed(self, queue: StoredQueue, group: Group) -> None:
         self._store.journal.row(Table.GROUP, queue.name, group.name)

@@ -408,6 +408,7 @@ class MemoryStore:
 
     def _claim(self, request: rq.Claim, scribe: Scribe) -> rq.Claimed:
         queues = [(self._queues[item.name], item) for item in request.queues if item.name in self._queues]
+        self._gates.claiming = True
         budget = STEP
         for queue, _ in queues:
             budget -= self._promote_queue(queue, budget, scribe)

@@ -130,6 +130,8 @@ class Gates:
         self._step = step
         self._queues: dict[int, QueueRow] = {}
         self._groups: dict[tuple[int, str], GroupRow] = {}
+        #: Whoever claims is told when to ask again.
+        self.claiming = False
         self._left = STEP
 
     def queue(self, num: int) -> QueueRow:
@@ -230,6 +232,8 @@ class Gates:
         if at_ms != group.next_ms:
             group.next_ms = at_ms
             group.save(self._step)
+            if at_ms is not None and not self.claiming:  # idle workers must know how long to sleep
+                self._step.topics.add(f"ready:{self._step.queues.name(group.num)}")
 
     def advance_timed(self, num: int, budget: int) -> int:
         """Let in what time allows now, in all groups of a queue; returns how many jobs it moved."""

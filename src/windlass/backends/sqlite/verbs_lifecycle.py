@@ -328,6 +328,7 @@ def claim(step: Step, request: rq.Claim) -> rq.Claimed:
     lines = _lines(step, request)
     budget = _promote_lines(step, lines.values())
     for grouped in [line for line in lines.values() if line.special & GROUPED]:
+        step.gates.claiming = True
         budget -= step.gates.advance_timed(grouped.num, budget)
         grouped.ready = True
     jobs: list[JobRecord] = []

@@ -7,10 +7,13 @@ import asyncio
 import pytest
 
 from windlass.backend import Backend, Listener
+from windlass.backend import limits as lrq
 from windlass.backend import requests as rq
 from windlass.core.job import JobRef
+from windlass.core.options import StoredOptions
 from windlass.core.outcome import Outcome
 from windlass.testing.conformance.harness import QUEUE, Harness
+from windlass.testing.conformance.needs import needs
 
 #: Real milliseconds in which a hint must have come. Far more than any store needs.
 SOON = 5_000
@@ -40,6 +43,16 @@ async def test_an_added_job_wakes_those_who_wait_for_work(harness: Harness) -> N
 async def test_a_scheduled_job_wakes_those_who_sleep_until_the_next_due_time(harness: Harness) -> None:
     listener = harness.backend.listen([READY])
     await harness.add("a", delay_ms=1_000)
+    assert await heard(listener, READY)
+    listener.close()
+
+
+@needs("groups")
+@pytest.mark.feature("K6", "H14")
+async def test_a_job_that_is_parked_for_a_while_wakes_those_who_sleep(harness: Harness) -> None:
+    await harness.do(lrq.Hold(queue=QUEUE, group="g", ms=1_000))
+    listener = harness.backend.listen([READY])
+    await harness.add("a", options=StoredOptions(group="g"))
     assert await heard(listener, READY)
     listener.close()
 
