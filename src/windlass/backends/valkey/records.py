@@ -6,8 +6,9 @@ See ``lua/includes/00_words.lua`` for the fields of a head, ``70_add.lua`` for t
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterator
+from functools import wraps
+from typing import Any, NamedTuple, ParamSpec, TypeVar
 
 import msgspec
 
@@ -16,6 +17,10 @@ from windlass.core.job import AttemptRecord, ErrorInfo, Event, JobRecord, NewJob
 from windlass.core.options import DEFAULT_RESULT_TTL_MS, StoredOptions
 from windlass.core.outcome import Outcome, Settlement
 from windlass.core.states import JobState
+from windlass.errors import StorageError
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 _PLAIN, _LEAN = 255, 1
 
@@ -182,6 +187,20 @@ def _or_none(value: int | None) -> int:
 _USUAL = (-1, 2, -1, 86_400_000, 10_000, 15_552_000_000, 10_000, -1, 0, 0)
 
 
+def _whole(read: Callable[P, T]) -> Callable[P, T]:
+    """Bytes that cannot be read are an error of the store, whatever is wrong with them."""
+
+    @wraps(read)
+    def reading(*args: P.args, **kwargs: P.kwargs) -> T:
+        try:
+            return read(*args, **kwargs)
+        except (ValueError, LookupError, TypeError, ArithmeticError, AttributeError) as exc:
+            raise StorageError(f"what the server holds is damaged, or no record of ours: {exc}") from exc
+
+    return reading
+
+
+@_whole
 def job_record(
     queue: str, job_id: str, stored: bytes, packed_head: bytes, errors: bytes | None = None
 ) -> JobRecord:
@@ -266,6 +285,7 @@ def _lean(packed: bytes, at: int) -> tuple[int, int, int, str, str, str, int]:
     return seq, enqueued_ms, started_ms, token, worker, packed[worker_end + 1 : end].decode(), end
 
 
+@_whole
 def leased(queue: str, job_id: str, stored: bytes, now_ms: int) -> JobRecord:
     """The record of a plain job that was leased just now, for the first time; without token and worker."""
     at = 15 + stored[14]
@@ -299,6 +319,7 @@ def leased(queue: str, job_id: str, stored: bytes, now_ms: int) -> JobRecord:
     )
 
 
+@_whole
 def viewed(queue: str, view: list[Any] | None) -> JobRecord | None:
     """The record in a view, see ``lua/functions/get.lua``."""
     if view is None:
@@ -313,6 +334,7 @@ def viewed(queue: str, view: list[Any] | None) -> JobRecord | None:
     return record
 
 
+@_whole
 def read_signals(fields: list[bytes]) -> dict[str, SignalValue]:
     """Signals by name, see ``lua/includes/12_flows.lua``."""
     found = {}
@@ -366,6 +388,7 @@ def settlement(index: int, end: Settlement, outcome: int) -> tuple[Any, ...]:
     )
 
 
+@_whole
 def events(last: int, fields: list[bytes]) -> list[Event]:
     """The events of one entry of the log, whose last one has the number ``last``."""
     at_ms, packed_rows = _decode_any(fields[1])
@@ -391,6 +414,7 @@ def _event(number: int, at_ms: int, row: list[Any]) -> Event:
     return Event(number, at_ms, kind, row[1], row[2], data)
 
 
+@_whole
 def attempts(queue: str, last: int, fields: list[bytes]) -> list[tuple[int, AttemptRecord]]:
     """Position and content of the rows of one entry of the history log."""
     rows: list[AttemptRecord] = []
