@@ -177,7 +177,8 @@ class FlowVerbs:
     """The part of ``Queue`` that looks at flows and ends them."""
 
     if TYPE_CHECKING:
-        name: str
+
+        def _ref(self, job_id: str) -> JobRef: ...
 
     async def get_flow(self, job_id: str, *, depth: int = 100, limit: int = FLOW_LIMIT) -> JobNode:
         """The job with all that it waits for, as a tree with states; see ``JobNode``.
@@ -185,14 +186,14 @@ class FlowVerbs:
         A job that several others wait for stands below each of them. At most ``depth`` levels and ``limit``
         nodes are read; ``node.truncated`` tells where there is more. ``JobNotFoundError`` when it is gone.
         """
-        return await read_flow(cast("Queue", self), JobRef(self.name, job_id), depth, limit)
+        return await read_flow(cast("Queue", self), self._ref(job_id), depth, limit)
 
     async def cancel_flow(self, job_id: str, reason: str = "") -> int:
         """Cancel a job and all that it waits for, from the top down; returns how many were cancelled or told.
 
         Jobs that somebody outside of the flow waits for are left alone.
         """
-        return await cancel_flow(cast("Queue", self), JobRef(self.name, job_id), reason)
+        return await cancel_flow(cast("Queue", self), self._ref(job_id), reason)
 
     async def remove_flow(self, job_id: str, *, force: bool = False) -> int:
         """Delete a job and all that it waits for, from the top down; returns how many.
@@ -200,4 +201,4 @@ class FlowVerbs:
         Refused while one of them runs, unless ``force``. Jobs that somebody outside of the flow waits for are
         left alone.
         """
-        return await remove_flow(cast("Queue", self), JobRef(self.name, job_id), force)
+        return await remove_flow(cast("Queue", self), self._ref(job_id), force)
