@@ -12,6 +12,7 @@ import datetime
 import decimal
 import uuid
 import zlib
+from collections.abc import Callable
 from pathlib import PurePath
 from typing import Any, Protocol, runtime_checkable
 
@@ -90,8 +91,8 @@ class JsonCodec:
     def __init__(self) -> None:
         self._encoder = msgspec.json.Encoder()
         self._decoder = msgspec.json.Decoder()
-        self.encode = self._encoder.encode
-        self.decode = self._decoder.decode
+        self.encode: Callable[[Any], bytes] = self._encoder.encode
+        self.decode: Callable[[bytes], Any] = self._decoder.decode
 
 
 class MsgpackCodec:
@@ -102,8 +103,8 @@ class MsgpackCodec:
     def __init__(self) -> None:
         self._encoder = msgspec.msgpack.Encoder()
         self._decoder = msgspec.msgpack.Decoder()
-        self.encode = self._encoder.encode
-        self.decode = self._decoder.decode
+        self.encode: Callable[[Any], bytes] = self._encoder.encode
+        self.decode: Callable[[bytes], Any] = self._decoder.decode
 
 
 class ZlibCodec:
@@ -114,7 +115,7 @@ class ZlibCodec:
     """
 
     def __init__(self, inner: Codec, threshold: int = 2_048) -> None:
-        self.name = f"{inner.name}{_ZLIB}"
+        self.name: str = f"{inner.name}{_ZLIB}"
         self._inner = inner
         self._threshold = threshold
 
