@@ -13,7 +13,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcon
 from contextvars import ContextVar
 from datetime import datetime
 from functools import partial
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, get_args, overload
+from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar, get_args, overload
 
 from windlass.backend import metrics as mq
 from windlass.backend import requests as rq
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from windlass.job import Job
     from windlass.sync import SyncApp
 
-log = logging.getLogger("windlass.app")
+log: Final = logging.getLogger("windlass.app")
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -78,13 +78,13 @@ class Windlass:
     ) -> None:
         #: Whose code this is: schedules that it no longer declares go when a worker starts. The module that
         #: makes the app, unless it is named.
-        self.name = caller_module(2) if name is None else check_task_name(name)
-        self.url = url or os.environ.get("WINDLASS_URL") or DEFAULT_URL
-        self.store = Store(open_backend(self.url), clock)
+        self.name: str = caller_module(2) if name is None else check_task_name(name)
+        self.url: str = url or os.environ.get("WINDLASS_URL") or DEFAULT_URL
+        self.store: Store = Store(open_backend(self.url), clock)
         self.clock = clock
-        self.codec = _as_codec(codec, compress)
+        self.codec: Codec = _as_codec(codec, compress)
         self.max_payload_bytes = max_payload_bytes
-        self.defaults = (
+        self.defaults: JobOptions = (
             defaults if isinstance(defaults, JobOptions) else DEFAULT_OPTIONS.merged(defaults or {})
         )
         if result_codec is not None:
@@ -97,10 +97,10 @@ class Windlass:
         self._code_schedules = CodeSchedules(self.schedule_strategies)
         #: Handed to every handler as ``job.context``.
         self.context = context
-        self.registry = Registry()
+        self.registry: Registry = Registry()
         #: What runs around every enqueue and every run; see ``use``.
-        self.hooks = Hooks()
-        self.carrier = Carrier()
+        self.hooks: Hooks = Hooks()
+        self.carrier: Carrier = Carrier()
         self._lifespan: Lifespan | None = None
         self._tasks: dict[str, Task[Any, Any]] = {}
         self._queues: dict[str, Queue] = {}

@@ -303,7 +303,7 @@ class BatchError(WindlassError):
     ) -> None:
         if not errors or not all(isinstance(error, BaseException) for error in errors.values()):
             raise ConfigError("errors", "a mapping from a job's number or id to its exception", errors)
-        self.errors = dict(errors)
+        self.errors: dict[int | str, BaseException] = dict(errors)
         self.results = results
         super().__init__(f"{len(errors)} jobs of the batch failed")
 
@@ -317,7 +317,7 @@ class _DelaySignal(JobSignal):
         seconds = delay.total_seconds() if isinstance(delay, timedelta) else delay
         if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not 0 <= seconds < 1e10:
             raise ConfigError("delay", "a number of seconds or a timedelta, not negative", delay)
-        self.delay_ms = round(seconds * 1000)
+        self.delay_ms: int = round(seconds * 1000)
         super().__init__(f"{type(self).__name__} for {seconds:g} s")
 
 
@@ -363,5 +363,5 @@ class Suspend(JobSignal):
         if not isinstance(signal, str) or not 1 <= len(signal) <= 128:
             raise ConfigError("signal", "a text of 1 to 128 characters", signal)
         self.signal = signal
-        self.delay_ms = 0 if timeout is None else max(_DelaySignal(timeout).delay_ms, 1)
+        self.delay_ms: int = 0 if timeout is None else max(_DelaySignal(timeout).delay_ms, 1)
         super().__init__(f"suspended until {signal!r}")

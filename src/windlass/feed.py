@@ -12,7 +12,7 @@ import inspect
 import logging
 from collections.abc import AsyncGenerator, Callable
 from contextlib import suppress
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from windlass.backend import requests as rq
 from windlass.backend.store import Store
@@ -20,7 +20,7 @@ from windlass.core.job import Event, EventType
 from windlass.core.options import check_known
 from windlass.errors import StorageError
 
-log = logging.getLogger("windlass.events")
+log: Final = logging.getLogger("windlass.events")
 
 
 class Match(NamedTuple):

@@ -18,7 +18,7 @@ class FlowProducer:
     """
 
     def __init__(self, url_or_app: str | Windlass | None = None) -> None:
-        self.app = as_app(url_or_app)
+        self.app: Windlass = as_app(url_or_app)
         self._owns_app = self.app is not url_or_app
 
     async def __aenter__(self) -> FlowProducer:

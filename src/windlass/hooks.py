@@ -55,7 +55,7 @@ class Outgoing:
     __slots__ = ("added", "jobs")
 
     def __init__(self, jobs: Sequence[NewJob]) -> None:
-        self.jobs = tuple(jobs)
+        self.jobs: tuple[NewJob, ...] = tuple(jobs)
         #: After the enqueue: the jobs as the caller gets them, each with its ``outcome``.
         self.added: list[Job[Any]] = []
 

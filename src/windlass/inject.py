@@ -34,7 +34,7 @@ class Dependency:
     def __init__(self, make: Callable[..., Any]) -> None:
         if not callable(make):
             raise ConfigError("Depends", "given a function that makes the value", make)
-        self.make = make
+        self.make: Callable[..., Any] = make
 
     def __repr__(self) -> str:
         return f"Depends({getattr(self.make, '__qualname__', self.make)})"
@@ -51,7 +51,7 @@ class Needs:
     def __init__(
         self, found: dict[str, Dependency], inner: dict[Callable[..., Any], Needs], places: dict[str, int]
     ) -> None:
-        self.names = frozenset(found)
+        self.names: frozenset[str] = frozenset(found)
         self._found = found
         self._inner = inner
         #: Where those stand that come before parameters of the job's own, so that these keep their place.

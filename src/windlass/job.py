@@ -87,15 +87,15 @@ class Job(Generic[ResultT]):
         self._streamed = 0
         self._streaming: asyncio.Future[None] | None = None
         #: What the ``add`` that returned this job did: queued, duplicate, replaced or cached.
-        self.outcome = outcome
+        self.outcome: AddOutcome | None = outcome
         #: Inside a handler: set when the attempt should stop.
         self.abort_signal: AbortSignal | None = AbortSignal() if held else None
         #: Inside a handler: the worker's shared context.
-        self.context = context
+        self.context: Any = context
         #: Inside a handler that runs in a thread: the worker's event loop, for ``sync``.
         self.loop: asyncio.AbstractEventLoop | None = None
         #: Inside a handler: True after ``discard()``.
-        self.discarded = False
+        self.discarded: bool = False
 
     def __repr__(self) -> str:
         return f"<Job {self.name} {self.id} of {self.queue_name}: {self.state.value}>"

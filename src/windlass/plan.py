@@ -21,7 +21,7 @@ class Plan:
 
     def __init__(self, options: JobOptions) -> None:
         #: The options themselves, when they name other jobs.
-        self.linked = options if options.depends_on or options.parent is not None else None
+        self.linked: JobOptions | None = options if options.depends_on or options.parent is not None else None
         self.stored: StoredOptions = options.stored()
         self.unique = to_unique(options.unique)
         if self.unique is not None and self.unique.key is not None:
@@ -29,11 +29,11 @@ class Plan:
             self.stored, self.unique = msgspec.structs.replace(self.stored, unique=fixed), None
         if options.result_codec is not None:
             get_codec(options.result_codec)  # unknown names are refused now, not by the worker
-        self.priority = options.priority
-        self.delay_ms = options.delay_ms
-        self.run_at_ms = options.run_at_ms
-        self.expires_in_ms = options.expires_in_ms
-        self.job_id = options.job_id
+        self.priority: int = options.priority
+        self.delay_ms: int = options.delay_ms
+        self.run_at_ms: int | None = options.run_at_ms
+        self.expires_in_ms: int | None = options.expires_in_ms
+        self.job_id: str | None = options.job_id
 
     def new_job(self, queue: Queue, name: str, payload: bytes, fresh_id: str) -> NewJob:
         """A job to add. ``fresh_id`` names it unless the caller chose an id; it also names the request."""

@@ -79,11 +79,12 @@ class Queue(BulkVerbs, FlowVerbs, KeyVerbs, LimitVerbs, MetricsVerbs, ScheduleVe
     ) -> None:
         from windlass.app import as_app  # the app makes queues, a bare queue makes its app
 
-        self.name = check_queue_name(name)
-        self.app = as_app(url_or_app)
+        self.name: str = check_queue_name(name)
+        self.app: Windlass = as_app(url_or_app)
         self._owns_app = self.app is not url_or_app
         base = self.app.defaults
-        self.defaults = defaults if isinstance(defaults, JobOptions) else base.merged(defaults or {})
+        given = defaults if isinstance(defaults, JobOptions) else base.merged(defaults or {})
+        self.defaults: JobOptions = given
         self._plain = Plan(self.defaults)
         self._feed: EventFeed | None = None
         self._schedules = Schedules(self, self.app.schedule_strategies)

@@ -299,13 +299,13 @@ class Signature:
         params = list(signature.parameters.values())[1 if skip_first else 0 :]
         params = [param for param in params if param.name not in without]
         hints = type_hints(fn)
-        self.name = name or getattr(fn, "__qualname__", type(fn).__qualname__)
-        self.result_type = _awaited(hints.get("return", Any))
+        self.name: str = str(name or getattr(fn, "__qualname__", type(fn).__qualname__))
+        self.result_type: Any = _awaited(hints.get("return", Any))
         self._signature = signature.replace(parameters=params)
         self._result = None if self.result_type in _EXACT else converter(self.result_type)
         by_place = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
         #: The names of positional parameters, in order.
-        self.names = tuple(param.name for param in params if param.kind in by_place)
+        self.names: tuple[str, ...] = tuple(param.name for param in params if param.kind in by_place)
         self._read_params(params, hints)
         self._read_binding(params)
 

@@ -51,12 +51,12 @@ class Step:
         app: Windlass | None = None,
     ) -> None:
         check_known(options, OPTION_NAMES, "job option")
-        self.name = check_task_name(name)
-        self.queue = check_queue_name(queue)
-        self.packed = packed
-        self.options = dict(options)
-        self.base = base
-        self.app = app
+        self.name: str = check_task_name(name)
+        self.queue: str = check_queue_name(queue)
+        self.packed: dict[str, Any] = packed
+        self.options: dict[str, Any] = dict(options)
+        self.base: JobOptions | None = base
+        self.app: Windlass | None = app
         #: What it waits for, and what that one's failure means.
         self.follows: dict[Step, OnFailure] = {}
         #: Who waits for it.
@@ -90,7 +90,7 @@ class Group:
     __slots__ = ("steps",)
 
     def __init__(self, steps: Iterable[Step]) -> None:
-        self.steps = list(steps)
+        self.steps: list[Step] = list(steps)
         if not self.steps:
             raise ConfigError("group", "one step at least")
 

@@ -51,21 +51,21 @@ class Task(Generic[P, R]):
             raise ConfigError("isolation", f"one of {', '.join(_ISOLATIONS)}", isolation)
         self.app = app
         self.fn = fn
-        self.name = check_task_name(name if name is not None else default_name(fn))
-        self.queue_name = check_queue_name(queue)
+        self.name: str = check_task_name(name if name is not None else default_name(fn))
+        self.queue_name: str = check_queue_name(queue)
         self.isolation: Isolation = isolation
         self.memory_limit = memory_limit
         self.batch = batch
         #: What the worker passes to the function besides the job's arguments.
-        self.needs = Needs.of(fn)
-        self.signature = (
+        self.needs: Needs | None = Needs.of(fn)
+        self.signature: Signature = (
             Signature.of(fn, name=self.name, without=self.needs.names if self.needs else frozenset())
             if batch is None
             else item_signature(fn, self.name)
         )
         self._bound: BoundTask[P, R] = BoundTask(self, options)
         self.__doc__ = fn.__doc__
-        self.__name__ = getattr(fn, "__name__", self.name)
+        self.__name__: str = getattr(fn, "__name__", self.name)
         self.__module__ = getattr(fn, "__module__", __name__)
         self.__wrapped__ = fn
 
@@ -119,8 +119,8 @@ class BoundTask(Generic[P, R]):
     __slots__ = ("_call_plan", "_plan", "job_options", "task")
 
     def __init__(self, task: Task[P, R], options: JobOptions) -> None:
-        self.task = task
-        self.job_options = options
+        self.task: Task[P, R] = task
+        self.job_options: JobOptions = options
         self._plan = Plan(options)
         self._call_plan: Plan | None = None
 

@@ -8,8 +8,30 @@ from __future__ import annotations
 
 from typing import Any, assert_type
 
-from windlass import Batch, Depends, Job, JobState, Queue, Windlass, Worker
+from starlette.requests import HTTPConnection
+
+from windlass import (
+    Batch,
+    Depends,
+    FlowProducer,
+    Group,
+    Job,
+    JobNode,
+    JobState,
+    Queue,
+    Step,
+    Windlass,
+    Worker,
+    as_completed,
+    chain,
+    chord,
+    gather,
+    group,
+)
 from windlass.bulk import Cleaned
+from windlass.contrib.django import enqueue_on_commit
+from windlass.contrib.fastapi import queue as fastapi_queue
+from windlass.contrib.starlette import get_windlass, lifespan
 from windlass.core.job import Event
 from windlass.core.outcome import AddOutcome, CancelResult
 from windlass.queue import Page
@@ -117,3 +139,35 @@ async def classes() -> None:
     assert_type(worker.busy, int)
     await queue.add(5)  # type: ignore[arg-type]
     Worker()  # type: ignore[call-arg]
+
+
+async def flows() -> None:
+    part = add.s(1, 2)
+    assert_type(part, Step)
+    assert_type(add.options(delay=5).s(1, b=2), Step)
+    assert_type(group(part, send.s("ada")), Group)
+    assert_type(chord(group(part, part), send.s("ada")), Step)
+    assert_type(chain(part, send.s("ada")), Step)
+    assert_type(await FlowProducer(app).add(part), JobNode)
+    tree = await app.queue("sums").get_flow("x")
+    assert_type(tree, JobNode)
+    assert_type(tree.children, list[JobNode])
+    assert_type(tree.state, JobState)
+    add.s(1, "2")  # type: ignore[arg-type]
+    send.s()  # type: ignore[call-arg]
+
+
+async def many_results() -> None:
+    jobs = [await add.enqueue(1, 2), await add.enqueue(3, 4)]
+    assert_type(await gather(jobs), list[float])
+    async for job in as_completed(jobs):
+        assert_type(job, Job[float])
+
+
+def integrations() -> None:
+    assert_type(fastapi_queue("mail")(HTTPConnection({"type": "http"})), Queue)
+    assert_type(get_windlass(HTTPConnection({"type": "http"})), Windlass)
+    assert_type(enqueue_on_commit(add, 1, 2), str)
+    enqueue_on_commit(add, 1, "2")  # type: ignore[arg-type]
+    enqueue_on_commit(add.options(delay=1), 1)  # type: ignore[call-arg]
+    lifespan("memory://")  # type: ignore[arg-type]

@@ -19,7 +19,7 @@ class HubListener:
 
     def __init__(self, hub: Hub, topics: Iterable[str]) -> None:
         self._hub = hub
-        self.topics = frozenset(topics)
+        self.topics: frozenset[str] = frozenset(topics)
         self._loop = asyncio.get_running_loop()
         self._thread = threading.get_ident()
         self._event = asyncio.Event()

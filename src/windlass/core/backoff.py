@@ -17,10 +17,11 @@ from __future__ import annotations
 import logging
 import random
 from collections.abc import Callable, Mapping
+from typing import Final
 
 import msgspec
 
-log = logging.getLogger("windlass.backoff")
+log: Final = logging.getLogger("windlass.backoff")
 
 Strategy = Callable[[int, BaseException], float | None]
 

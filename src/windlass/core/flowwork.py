@@ -40,7 +40,7 @@ class FlowWork(ABC):
         #: Ends of the request at hand that are yet to be told.
         self._fresh: deque[ChildEnd] = deque()
         #: Whether the request at hand left something to ``Relay``.
-        self.left = False
+        self.left: bool = False
 
     # --- what a store brings -------------------------------------------------------------------------
 

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from typing import Final
 
 from windlass.core.clock import Clock
 from windlass.errors import WindlassError
 
-log = logging.getLogger("windlass.service")
+log: Final = logging.getLogger("windlass.service")
 
 _FIRST_PAUSE_MS = 500
 _LAST_PAUSE_MS = 30_000
@@ -26,7 +27,7 @@ class Service:
         self._clock = clock
         self._task: asyncio.Task[None] | None = None
         self._wake = asyncio.Event()
-        self.stopping = False
+        self.stopping: bool = False
 
     @property
     def running(self) -> bool:

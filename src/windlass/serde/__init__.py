@@ -13,6 +13,7 @@ import decimal
 import math
 import uuid
 import zlib
+from collections.abc import Callable
 from pathlib import PurePath
 from typing import Any, Protocol, runtime_checkable
 
@@ -94,7 +95,7 @@ class JsonCodec:
     def __init__(self) -> None:
         self._encode = msgspec.json.Encoder().encode
         self._decoder = msgspec.json.Decoder()
-        self.decode = self._decoder.decode
+        self.decode: Callable[[bytes], Any] = self._decoder.decode
 
     def encode(self, value: Any) -> bytes:
         """The bytes of ``value``; ``ValueError`` when it holds a number that JSON does not have."""
@@ -128,8 +129,8 @@ class MsgpackCodec:
     def __init__(self) -> None:
         self._encoder = msgspec.msgpack.Encoder()
         self._decoder = msgspec.msgpack.Decoder()
-        self.encode = self._encoder.encode
-        self.decode = self._decoder.decode
+        self.encode: Callable[[Any], bytes] = self._encoder.encode
+        self.decode: Callable[[bytes], Any] = self._decoder.decode
 
 
 class ZlibCodec:
@@ -140,7 +141,7 @@ class ZlibCodec:
     """
 
     def __init__(self, inner: Codec, threshold: int = 2_048) -> None:
-        self.name = f"{inner.name}{_ZLIB}"
+        self.name: str = f"{inner.name}{_ZLIB}"
         self._inner = inner
         self._threshold = threshold
 

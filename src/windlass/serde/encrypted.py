@@ -20,8 +20,8 @@ from windlass.serde.keys import KeyRing, split_head
 try:
     from cryptography.exceptions import InvalidTag
     from cryptography.hazmat.primitives.ciphers.aead import AESGCM
-except ImportError as exc:
-    raise ConfigError("codec", "usable here: pip install 'windlass[crypto]'") from exc
+except ImportError as _missing:
+    raise ConfigError("codec", "usable here: pip install 'windlass[crypto]'") from _missing
 
 _MARK = b"wl-e1."
 _NONCE = 12
@@ -42,7 +42,7 @@ class EncryptedCodec:
         self._inner = get_codec(inner) if isinstance(inner, str) else inner
         self._keys = KeyRing(keys, minimum=_KEY_BYTES)
         self._ciphers = {key_id: AESGCM(_as_key(key_id, key)) for key_id, key in self._keys.items()}
-        self.name = name or f"{self._inner.name}+aes"
+        self.name: str = name or f"{self._inner.name}+aes"
 
     def encode(self, value: Any) -> bytes:
         """The encrypted bytes of ``value``."""

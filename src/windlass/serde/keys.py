@@ -28,7 +28,7 @@ class KeyRing:
                 raise ConfigError(f"key {key_id!r}", f"bytes or text, at least {minimum} bytes long")
             self._keys[key_id] = data
         #: The id of the key that writes.
-        self.current = next(iter(self._keys))
+        self.current: str = next(iter(self._keys))
 
     def __repr__(self) -> str:
         return f"<KeyRing {', '.join(self._keys)}>"

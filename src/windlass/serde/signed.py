@@ -27,7 +27,7 @@ class SignedCodec:
     ) -> None:
         self._inner = get_codec(inner) if isinstance(inner, str) else inner
         self._keys = KeyRing(keys, minimum=16)
-        self.name = name or f"{self._inner.name}+signed"
+        self.name: str = name or f"{self._inner.name}+signed"
 
     def encode(self, value: Any) -> bytes:
         """The bytes of ``value`` behind their signature."""

@@ -14,7 +14,7 @@ import random
 from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from windlass.abort import AbortSignal, StopReason
 from windlass.context import set_current_job
@@ -38,7 +38,7 @@ from windlass.serde import encode_value, get_codec
 from windlass.worker import classify
 from windlass.worker.batches import Batches
 
-log = logging.getLogger("windlass.worker")
+log: Final = logging.getLogger("windlass.worker")
 
 
 class ProcessRunner(Protocol):
@@ -85,12 +85,12 @@ class Attempt:
     )
 
     def __init__(self, queue: Queue, record: JobRecord, call: Call, handler: Handler, tools: Tools) -> None:
-        self.queue = queue
-        self.record = record
-        self.call = call
-        self.handler = handler
-        self.tools = tools
-        self.signal = AbortSignal()
+        self.queue: Queue = queue
+        self.record: JobRecord = record
+        self.call: Call = call
+        self.handler: Handler = handler
+        self.tools: Tools = tools
+        self.signal: AbortSignal = AbortSignal()
         self._job: Job[Any] | None = None
         self.started_ms: float | None = None
         self.task: asyncio.Task[None] | None = None

@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
+from windlass.batch import Batch
 from windlass.core.clock import Clock
 from windlass.errors import BatchError, ResultError
 from windlass.registry import Handler
@@ -29,9 +30,9 @@ class _Member:
     __slots__ = ("attempt", "done", "item")
 
     def __init__(self, attempt: Attempt, item: Any, done: asyncio.Future[Any]) -> None:
-        self.attempt = attempt
-        self.item = item
-        self.done = done
+        self.attempt: Attempt = attempt
+        self.item: Any = item
+        self.done: asyncio.Future[Any] = done
 
 
 class Batches:
@@ -102,9 +103,9 @@ class _Gathering:
     def __init__(self, batches: Batches, handler: Handler) -> None:
         assert handler.batch is not None
         self.handler = handler
-        self.batch = handler.batch
+        self.batch: Batch = handler.batch
         self.members: list[_Member] = []
-        self.full = asyncio.Event()
+        self.full: asyncio.Event = asyncio.Event()
         self._batches = batches
         self._running = False
         self._task = batches.start(self)

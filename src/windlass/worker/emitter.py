@@ -6,11 +6,11 @@ import asyncio
 import inspect
 import logging
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, Final
 
 from windlass.core.options import check_known
 
-log = logging.getLogger("windlass.worker")
+log: Final = logging.getLogger("windlass.worker")
 
 #: What a worker tells, and with which arguments.
 WORKER_EVENTS = {

@@ -15,6 +15,7 @@ import asyncio
 import logging
 import threading
 from collections.abc import Callable
+from typing import Final
 
 import msgspec
 
@@ -25,7 +26,7 @@ from windlass.core.outcome import Extended
 from windlass.core.probe import reach
 from windlass.errors import StorageError
 
-log = logging.getLogger("windlass.worker")
+log: Final = logging.getLogger("windlass.worker")
 
 _BATCH = 1_000
 #: After a failed renewal, try again so soon.

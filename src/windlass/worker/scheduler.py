@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 from functools import partial
+from typing import Final
 
 from windlass.backend import schedules as sq
 from windlass.backend.store import Store
@@ -18,7 +19,7 @@ from windlass.core.schedules import Firing, ScheduleRecord, Strategy, plan_firin
 from windlass.errors import ConfigError, StorageError
 from windlass.hooks import Hooks
 
-log = logging.getLogger("windlass.duties")
+log: Final = logging.getLogger("windlass.duties")
 
 #: How long those who do not lead wait for the leader to fire a slot.
 PATIENCE_MS = 1_000
@@ -48,7 +49,7 @@ class Scheduler:
         #: The app's: what a schedule adds passes them where the scheduler runs.
         self._hooks = hooks
         #: How long until it should run again.
-        self.every_ms = 0
+        self.every_ms: int = 0
 
     async def run_once(self) -> int:
         """Fire every slot that is due, as far as it is ours; returns how many jobs were added."""

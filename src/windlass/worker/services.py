@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import random
 from collections.abc import Awaitable, Callable
-from typing import Protocol
+from typing import Final, Protocol
 
 from windlass.backend import flows as fl
 from windlass.backend import requests as rq
@@ -19,7 +19,7 @@ from windlass.core.probe import reach
 from windlass.core.service import Service
 from windlass.metrics import roll_up
 
-log = logging.getLogger("windlass.duties")
+log: Final = logging.getLogger("windlass.duties")
 
 LEADER_ROLE = "duties"
 
@@ -154,7 +154,7 @@ class Leadership:
         self._holder = holder
         self._ttl_ms = ttl_ms
         self._on_change = on_change
-        self.is_leader = False
+        self.is_leader: bool = False
 
     async def campaign(self) -> bool:
         """Take or keep the leadership; whether we have it."""

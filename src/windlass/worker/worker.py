@@ -19,7 +19,7 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
@@ -66,7 +66,7 @@ from windlass.worker.services import (
 )
 from windlass.worker.shares import SharePlanner
 
-log = logging.getLogger("windlass.worker")
+log: Final = logging.getLogger("windlass.worker")
 
 _FIRST_BACKOFF_MS, _LAST_BACKOFF_MS = 100, 5_000
 _OPTION_NAMES = frozenset(WorkerOptions.__struct_fields__)
@@ -97,19 +97,19 @@ class Worker:
         **options: Any,
     ) -> None:
         check_known(options, _OPTION_NAMES, "worker option")
-        self.options = WorkerOptions(**options)
+        self.options: WorkerOptions = WorkerOptions(**options)
         self._lease_ms, self._poll_ms = self.options.ms("lease"), float(self.options.ms("poll"))
-        self.app = as_app(url_or_app)
+        self.app: Windlass = as_app(url_or_app)
         self._owns_app = self.app is not url_or_app
         if handler is not None and not callable(handler):
             raise ConfigError("handler", "callable", handler)
         #: Jobs that run at once; ``resize`` changes it.
-        self.concurrency = self.options.concurrency
+        self.concurrency: int = self.options.concurrency
         if handler is None:
-            self.registry = self.app.registry
+            self.registry: Registry = self.app.registry
         else:
             self.registry = Registry(job_handler(handler, batch))
-        self.id = self.options.id or f"{socket.gethostname()[:80]}:{os.getpid()}:{new_id()[-8:]}"
+        self.id: str = self.options.id or f"{socket.gethostname()[:80]}:{os.getpid()}:{new_id()[-8:]}"
         self._context = context if context is not None else self.app.context
         self._strategies = {**self.app.backoff_strategies, **(backoff_strategies or {})}
         self._shares = SharePlanner(to_specs(queues, self.options.concurrency), self.options.order)
@@ -129,12 +129,12 @@ class Worker:
         self._failures = 0
         self._fed = False  # whether jobs came since the last time that none were left
         #: When the pump last got through to the store, by the worker's monotonic clock.
-        self.last_progress_ms = 0.0
+        self.last_progress_ms: float = 0.0
         self._relayer = Relayer(self.app.store)
         self._relaying: asyncio.Task[None] | None = None
         self._stop_tasks: set[asyncio.Task[None]] = set()
         #: Handlers in threads that did not stop in time; their jobs were given back.
-        self.abandoned = 0
+        self.abandoned: int = 0
 
     def __repr__(self) -> str:
         return f"<Worker {self.id} on {', '.join(self._shares.names)}: {self._state}>"
