@@ -152,6 +152,23 @@ async def test_a_broker_that_restarts_in_mid_run_loses_nothing() -> None:
         server.stop()
 
 
+@pytest.mark.feature("B3", "N3")
+async def test_a_server_alone_releases_what_is_due(tmp_path: Path) -> None:
+    """Also for queues whose workers are all in other languages."""
+    async with staged(tmp_path, fresh_url()) as stage:
+        server = stage.spawn("windlass", "server", probes="")
+        await until(lambda: "Coordinating" in server.output, "the server coordinates")
+        job = await stage.app.queue("q").add("noop", {"n": 1}, delay=0.3)
+
+        async def released() -> bool:
+            return await job.get_state() is JobState.WAITING
+
+        await until(released, "the job is due")
+        server.signal(signal.SIGTERM)
+        assert await server.ended() == 0
+        await stage.app.store.backend.remove_all()  # type: ignore[attr-defined]
+
+
 @pytest.mark.feature("L7")
 async def test_a_broker_that_is_not_there_is_a_storage_error() -> None:
     store = open_backend("amqp://127.0.0.1:1?open=0.5")
