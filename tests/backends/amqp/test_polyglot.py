@@ -87,7 +87,7 @@ async def run(language: str, program: str, *words: str) -> str:
             process.kill()
             await process.wait()
         if line[-1].endswith(".mjs"):
-            Path(line[-1]).unlink()
+            os.unlink(line[-1])
     assert process.returncode == 0, err.decode()
     return out.decode()
 
