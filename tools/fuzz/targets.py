@@ -21,7 +21,7 @@ from windlass.backend import metrics as mq
 from windlass.backend import requests as rq
 from windlass.backend import schedules as sq
 from windlass.backends.sqlite import logs, rows
-from windlass.backends.valkey import records
+from windlass.backends.valkey import logrows, records
 from windlass.cli.values import parse_duration, parse_json, parse_pairs
 from windlass.core.edges import to_dependency
 from windlass.core.ids import check_job_id, check_queue_name, check_task_name
@@ -184,7 +184,7 @@ def _valkey_events() -> Target:
         (5, [(1, "job1", "task", ""), (-7, "a b c", "task"), (8, "j", "t", "reason", "E", "message")])
     )
     return Target(
-        "valkey-events", _bytes([chunk]), lambda data: records.events(9, [b"e", data]), (StorageError,)
+        "valkey-events", _bytes([chunk]), lambda data: logrows.events(9, [b"e", data]), (StorageError,)
     )
 
 
@@ -199,7 +199,7 @@ def _valkey_attempts() -> Target:
         kind = rng.choice((b"p", b"r"))
         return kind, damaged(rng, [lean if kind == b"p" else chunk])
 
-    return Target("valkey-history", make, lambda pair: records.attempts("q", 9, list(pair)), (StorageError,))
+    return Target("valkey-history", make, lambda pair: logrows.attempts("q", 9, list(pair)), (StorageError,))
 
 
 def _sandbox() -> Target:

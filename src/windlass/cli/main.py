@@ -22,6 +22,7 @@ class Entry(NamedTuple):
 COMMANDS = {
     "worker": Entry("Run", "Run the tasks of an app until told to stop."),
     "dashboard": Entry("Run", "Serve the HTTP API and the web pages."),
+    "server": Entry("Run", "Coordinate an AMQP broker, and nothing else."),
     "enqueue": Entry("Run", "Add a job, or a file full of jobs."),
     "new": Entry("Run", "Write a small project with tests and deployment files."),
     "import": Entry("Run", "Move waiting jobs of Celery, RQ or BullMQ over.", "importer"),

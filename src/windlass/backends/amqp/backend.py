@@ -26,7 +26,7 @@ from windlass.core.clock import SteadyClock
 from windlass.core.job import NewJob
 from windlass.core.outcome import AddOutcome
 from windlass.core.states import JobState
-from windlass.errors import StorageError
+from windlass.errors import ConfigError, StorageError
 
 R = TypeVar("R")
 
@@ -42,7 +42,6 @@ _CAPABILITIES = Capabilities(
 #: Ids that Windlass itself made cannot be there already.
 _FRESH_ID = re.compile(r"[0-9a-f]{12}7[0-9a-f]{3}[89ab][0-9a-f]{15}\Z")
 _CALL_S = ANSWER_S + 15
-_OPEN_S = 10.0
 
 
 class _Shared:
@@ -51,6 +50,7 @@ class _Shared:
     def __init__(self, url: BackendUrl) -> None:
         self.names = Names(url.namespace)
         self.namespace = url.namespace
+        self.open_s = _seconds(url, "open", 10)
         self.shown = url.shown
         self.hub = Hub()
         self.clock = SteadyClock()
@@ -87,7 +87,7 @@ class AmqpBackend:
         self._shared.link.start()
         self._opened = True
         try:
-            await self._run(_connected, _OPEN_S)
+            await self._run(_connected, self._shared.open_s)
         except StorageError:
             await self.close()
             raise
@@ -229,17 +229,29 @@ _VERBS: dict[type[Any], Any] = {
 
 def _parameters(url: BackendUrl) -> pika.URLParameters:
     """What pika needs of a URL; our own settings taken out."""
-    url.check_options({"heartbeat"})
+    url.check_options({"heartbeat", "open"})
     base, _, _ = url.text.partition("?")
     if base.count("/") == 2:
         base += "/"
     if base.endswith("/"):
         base += "%2F"
     parameters = pika.URLParameters(base)
-    parameters.heartbeat = int(url.options.get("heartbeat", "20"))
+    parameters.heartbeat = round(_seconds(url, "heartbeat", 20))
     parameters.blocked_connection_timeout = 60
     parameters.socket_timeout = 5
     return parameters
+
+
+def _seconds(url: BackendUrl, name: str, otherwise: float) -> float:
+    """A setting of the URL in seconds."""
+    text = url.options.get(name, f"{otherwise}")
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = -1
+    if not 0 < seconds <= 3_600:
+        raise ConfigError(name, "a number of seconds", text)
+    return seconds
 
 
 def from_url(url: BackendUrl) -> AmqpBackend:

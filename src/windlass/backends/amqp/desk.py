@@ -16,7 +16,7 @@ from windlass.backend import requests as rq
 from windlass.backends.amqp import verbs
 from windlass.backends.amqp.client import Client
 from windlass.backends.amqp.messages import HEADER, Incoming, MessageError, read_message
-from windlass.backends.amqp.promise import Promise
+from windlass.backends.amqp.promise import Promise, spawn
 from windlass.backends.amqp.report import metrics_message
 from windlass.backends.amqp.session import Delivery
 from windlass.core import transitions
@@ -164,21 +164,19 @@ class Desk:
     # --- settle ------------------------------------------------------------------------------------------
 
     async def settle(self, request: rq.Settle) -> rq.SettleResult:
-        items = request.items
-        if not items:
-            answers: list[Settled] = []
-        elif request.now_ms is None and all(
+        items, claim = request.items, request.claim
+        quick = request.now_ms is None and all(
             end.outcome is Outcome.COMPLETE and self._holding(end) is not None for end in items
-        ):
-            answers = await self._complete(items)
-        else:
+        )
+        if claim is not None and claim.now_ms is None:
+            claim.now_ms = request.now_ms
+        if not quick:
             answers = await self._close(items, request.now_ms)
-        claimed = None
-        if request.claim is not None:
-            if request.claim.now_ms is None:
-                request.claim.now_ms = request.now_ms
-            claimed = await self.claim(request.claim)
-        return rq.SettleResult(answers, claimed)
+            return rq.SettleResult(answers, None if claim is None else await self.claim(claim))
+        # The slots are free already: the next jobs may come while the broker takes down the last ones.
+        coming = None if claim is None else spawn(self.claim(claim))
+        answers = await self._complete(items) if items else []
+        return rq.SettleResult(answers, None if coming is None else await coming)
 
     async def _complete(self, items: list[Settlement]) -> list[Settled]:
         """The quick way for what everybody hopes for: tell the log, then acknowledge."""

@@ -27,6 +27,28 @@ T = TypeVar("T")
 _FIRST_DELAY_S, _LAST_DELAY_S = 0.1, 2.0
 
 
+class _Connection(SelectConnection):  # type: ignore[misc]  # pika has no types
+    """A connection that can gather frames and send them at once: pika makes a system call of each."""
+
+    _gathered: list[bytes] | None = None
+
+    def gather(self) -> None:
+        """Keep what is sent from now on, until ``send_gathered``."""
+        if self._gathered is None:
+            self._gathered = []
+
+    def send_gathered(self) -> None:
+        frames, self._gathered = self._gathered, None
+        if frames and self.is_open:
+            super()._output_marshaled_frames([b"".join(frames)])
+
+    def _output_marshaled_frames(self, marshaled_frames: list[bytes]) -> None:
+        if self._gathered is None:
+            super()._output_marshaled_frames(marshaled_frames)
+        else:
+            self._gathered += marshaled_frames
+
+
 class Link:
     """A thread with a connection. Shared by a backend and its clones; ``start`` and ``stop`` are counted."""
 
@@ -99,7 +121,7 @@ class Link:
     def _connect(self) -> None:
         if self._closing:
             return
-        self._connection = SelectConnection(
+        self._connection = _Connection(
             self._parameters,
             on_open_callback=self._opened,
             on_open_error_callback=lambda _, error: self._lost(error),

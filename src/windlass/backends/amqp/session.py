@@ -233,11 +233,15 @@ class Session:
     def publish(self, messages: Iterable[Outgoing]) -> Promise[None]:
         """Publish; the promise is kept when the broker confirmed all, and fails when it took one not."""
         batch, channel = _Batch(0), self.channel
-        for message in messages:
-            channel.basic_publish(*message)
-            batch.left += 1
-            self._last_tag += 1
-            self._unconfirmed[self._last_tag] = batch
+        self.connection.gather()
+        try:
+            for message in messages:
+                channel.basic_publish(*message)
+                batch.left += 1
+                self._last_tag += 1
+                self._unconfirmed[self._last_tag] = batch
+        finally:
+            self.connection.send_gathered()
         if batch.left == 0:
             batch.promise.set(None)
             return batch.promise
@@ -284,8 +288,10 @@ class Session:
         channel = self.channel
         # pika allows one basic.get at a time, the protocol any number: answers come in the order of asking.
         channel._on_getok_callback = self._on_get
+        self.connection.gather()
         for _ in range(count):
             channel._send_method(spec.Basic.Get(queue=queue))
+        self.connection.send_gathered()
         return promise
 
     def _on_get(self, _channel: Any, method: Any, properties: BasicProperties, body: bytes) -> None:
@@ -319,12 +325,14 @@ class Session:
             if tag not in wanted:
                 break
             last = tag
+        self.connection.gather()
         if last:
             self.channel.basic_ack(last, multiple=True)
         for tag in sorted(wanted):
             if tag > last and tag in self._unacked:
                 self.channel.basic_ack(tag)
             self._unacked.pop(tag, None)
+        self.connection.send_gathered()
 
     def requeue(self, tags: Iterable[int]) -> None:
         """Give messages back to their queues, at their old places."""

@@ -1,0 +1,59 @@
+"""``windlass server``: coordinate a broker, and nothing else."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from dataclasses import dataclass
+from typing import Any
+
+from windlass.backend import requests as rq
+from windlass.cli.output import Out
+from windlass.cli.store import StoreOptions, store_command
+from windlass.errors import StorageError, UnsupportedByBackendError
+
+#: How often to make sure that we still run for the seat, and to prune what is past its time.
+_EVERY_S = 5.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options(StoreOptions):
+    """Nothing but the store."""
+
+
+async def run(options: Options, out: Out) -> int:
+    """Run for the coordinator's seat until told to stop."""
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    async with options.app() as app:
+        coordinate = getattr(app.store.backend, "coordinate", None)
+        if coordinate is None:
+            raise UnsupportedByBackendError(app.store.name, "a server", "its workers do all there is to do")
+        await coordinate()
+        out.note(f"Coordinating {app.store.name}; Ctrl-C stops.")
+        while not stop.is_set():
+            try:
+                await coordinate()
+                await app.store.execute(rq.Prune())
+            except StorageError as exc:
+                out.note(f"The broker is out of reach, trying again: {exc}")
+            await app.clock.wait(stop, _EVERY_S * 1000)
+    return 0
+
+
+@store_command(
+    "server",
+    run,
+    examples="""
+windlass server --url amqp://localhost
+""",
+)
+def command(**values: Any) -> Options:
+    """Coordinate an AMQP broker: release jobs that are due, keep the dead set, answer questions.
+
+    Any worker does that too. A server of its own is for brokers whose workers are all in other languages,
+    and for those who want the work off their workers.
+    """
+    return Options(**values)

@@ -1,0 +1,198 @@
+"""What may happen to brokers, workers and coordinators: nothing is lost, repeats count once."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.backends.amqp.servers import broker_url, new_server
+from tests.faults.kit import staged, until
+from windlass import Job, JobState, Windlass, Worker
+from windlass.backend import open_backend
+from windlass.core.ids import new_id
+from windlass.errors import StorageError
+
+backend_name = "amqp"
+pytestmark = [pytest.mark.service("rabbitmq")]
+JOBS = 40
+
+
+def fresh_url() -> str:
+    return f"{broker_url()}?namespace=f{new_id()[-12:]}"
+
+
+async def all_completed(app: Windlass, ids: list[str], queue: str = "q") -> dict[str, Any]:
+    """The records of ``ids`` once all have completed; fails when one ends otherwise."""
+    found: dict[str, Any] = {}
+
+    async def done() -> bool:
+        for job_id in ids:
+            if job_id not in found:
+                job = await app.queue(queue).get_job(job_id)
+                assert job is not None, f"{job_id} is lost"
+                assert job.state not in (JobState.FAILED, JobState.CANCELLED), job
+                if job.state is not JobState.COMPLETED:
+                    return False
+                found[job_id] = job
+        return True
+
+    await until(done, "all jobs completed")
+    return found
+
+
+@pytest.mark.feature("J3", "J7", "J8", "N7")
+@pytest.mark.parametrize("point", ["worker.claimed=kill@2", "amqp.ended=kill", "amqp.carried_out=kill@20"])
+async def test_a_worker_killed_at_a_point_loses_nothing(tmp_path: Path, point: str) -> None:
+    async with staged(tmp_path, fresh_url()) as stage:
+        jobs = await stage.app.queue("q").add_bulk({"name": "noop", "data": {"n": n}} for n in range(JOBS))
+        victim = stage.worker(probes=point, concurrency=4)
+        assert await victim.ended() == -signal.SIGKILL
+        heir = stage.worker(concurrency=4)
+        await all_completed(stage.app, [job.id for job in jobs])
+        heir.signal(signal.SIGTERM)
+        assert await heir.ended() == 0
+        await stage.app.store.backend.remove_all()  # type: ignore[attr-defined]
+
+
+@pytest.mark.feature("B3", "J3", "N8")
+async def test_a_coordinator_killed_before_it_marks_what_it_did_loses_no_scheduled_job(
+    tmp_path: Path,
+) -> None:
+    async with staged(tmp_path, fresh_url()) as stage:
+        # Its first worker coordinates: it keeps the scheduled jobs, releases some of them, and dies.
+        victim = stage.worker(
+            probes="amqp.coordinates=touch:" + str(stage.path("seat")) + ",amqp.carried_out=kill@12"
+        )
+        await until(stage.path("seat").exists, "the worker coordinates")
+        ids = []
+        for n in range(8):
+            async with asyncio.timeout(40):
+                while True:
+                    try:
+                        job = await stage.app.queue("q").add("noop", {"n": n}, delay=0.2, job_id=f"later-{n}")
+                        break
+                    except StorageError:
+                        await asyncio.sleep(0.1)
+            ids.append(job.id)
+        assert await victim.ended() == -signal.SIGKILL
+        heir = stage.worker()
+        await all_completed(stage.app, ids)
+        heir.signal(signal.SIGTERM)
+        assert await heir.ended() == 0
+        await stage.app.store.backend.remove_all()  # type: ignore[attr-defined]
+
+
+@pytest.mark.serial
+@pytest.mark.timeout(240)
+@pytest.mark.feature("N8", "L7")
+async def test_a_broker_that_restarts_in_mid_run_loses_nothing() -> None:
+    server = new_server().start()
+    ran: Counter[str] = Counter()
+    refused = 0
+
+    async def handler(job: Job[Any]) -> str:
+        ran[job.id] += 1
+        if job.name == "dies":
+            raise ValueError("on purpose")
+        if job.name == "stumbles" and job.attempt == 1:
+            raise ValueError("once")
+        return job.id
+
+    wanted: dict[str, str] = {}
+    try:
+        async with Windlass(f"{server.url}?heartbeat=5") as app:
+            queue = app.queue("q")
+
+            async def add(name: str, **options: Any) -> None:
+                nonlocal refused
+                job_id = f"{name}-{len(wanted)}"
+                wanted[job_id] = name
+                async with asyncio.timeout(60):
+                    while True:  # an add that was not acknowledged is repeated, as users do
+                        try:
+                            await queue.add(name, {"n": 1}, job_id=job_id, **options)
+                            return
+                        except StorageError:
+                            refused += 1
+                            await asyncio.sleep(0.1)
+
+            options = {"max_attempts": 2, "backoff": {"type": "fixed", "delay": 0.1}, "max_stalls": 50}
+            async with Worker("q", handler, url_or_app=app, poll=0.5) as worker:
+                # In order first: RabbitMQ 3.10 forgets its very first streams when it is killed right after.
+                for kill in (False, True, True):
+                    work = [add("plain"), add("later", delay=0.5), add("stumbles", **options)]
+                    work += [add("far", delay=600), add("dies", max_attempts=1)]
+                    tasks = [asyncio.ensure_future(one) for one in work]
+                    await asyncio.to_thread(server.restart, kill=kill)
+                    await asyncio.gather(*tasks)
+                states = {"plain": "completed", "later": "completed", "stumbles": "completed"}
+                states |= {"far": "scheduled", "dies": "failed"}
+
+                async def settled() -> bool:
+                    try:
+                        found = {job_id: await queue.get_job(job_id) for job_id in wanted}
+                    except StorageError:
+                        return False
+                    assert all(job is not None for job in found.values()), "a job is lost"
+                    return all(
+                        job is not None and job.state == states[wanted[job_id]]
+                        for job_id, job in found.items()
+                    )
+
+                await until(settled, "every job is where it belongs", timeout=90)
+                assert worker.is_running
+            assert all(ran[job_id] >= 1 for job_id, name in wanted.items() if name != "far")
+            assert all(ran[job_id] == 0 for job_id, name in wanted.items() if name == "far")
+    finally:
+        server.stop()
+
+
+@pytest.mark.feature("B3", "N3")
+async def test_a_server_alone_releases_what_is_due(tmp_path: Path) -> None:
+    """Also for queues whose workers are all in other languages."""
+    async with staged(tmp_path, fresh_url()) as stage:
+        server = stage.spawn("windlass", "server", probes="")
+        await until(lambda: "Coordinating" in server.output, "the server coordinates")
+        job = await stage.app.queue("q").add("noop", {"n": 1}, delay=0.3)
+
+        async def released() -> bool:
+            return await job.get_state() is JobState.WAITING
+
+        await until(released, "the job is due")
+        server.signal(signal.SIGTERM)
+        assert await server.ended() == 0
+        await stage.app.store.backend.remove_all()  # type: ignore[attr-defined]
+
+
+@pytest.mark.feature("L7")
+async def test_a_broker_that_is_not_there_is_a_storage_error() -> None:
+    store = open_backend("amqp://127.0.0.1:1?open=0.5")
+    with pytest.raises(StorageError, match="did not answer"):
+        await store.open()
+    await store.close()
+    await store.close()  # idempotent
+
+
+@pytest.mark.feature("B3", "B6")
+async def test_many_jobs_due_at_once_are_released_in_their_order() -> None:
+    """The coordinator's steps are bounded at 1,000; nothing of a larger release is lost or out of order."""
+    async with Windlass(fresh_url()) as app:
+        queue = app.queue("q")
+        jobs = await queue.add_bulk(
+            {"name": "n", "data": {"n": n}, "delay": 1.5, "job_id": f"j{n:04}"} for n in range(1_500)
+        )
+        assert {job.state for job in jobs} == {JobState.SCHEDULED}
+        order: list[str] = []
+
+        async def handler(job: Job[Any]) -> None:
+            order.append(job.id)
+
+        async with Worker("q", handler, url_or_app=app, concurrency=200):
+            await until(lambda: len(order) == 1_500, "all ran")
+        assert order == sorted(order)
+        await app.store.backend.remove_all()  # type: ignore[attr-defined]
