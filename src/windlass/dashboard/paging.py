@@ -24,10 +24,12 @@ from windlass.search import Search
 #: Queues that are merged at once.
 MERGED = 32
 #: Records that one page looks at when it filters by more than the store can.
-SCAN = 2_000
+SCAN = 1_000
 #: The furthest that ``offset`` reaches; cursors reach any.
 MAX_OFFSET = 10_000
 _STEP = 1_000
+#: What a page counts that the store could not fill, however little it holds.
+_SHORT = SCAN // 8
 
 Keep = Callable[[JobRecord], bool]
 
@@ -105,7 +107,9 @@ class Listing:
         looked = 0
         for name in alive:
             page = await self._read(name, position.seen.get(name), size)
-            looked += max(len(page.jobs), 1)
+            looked += len(page.jobs)
+            if page.cursor is not None and len(page.jobs) < size:
+                looked += _SHORT  # the store looked at many more to find these
             records += page.jobs
             more[name] = page.cursor
         records.sort(key=lambda record: (record.enqueued_ms, record.queue), reverse=self.newest_first)

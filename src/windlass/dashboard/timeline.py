@@ -1,12 +1,14 @@
 """What happened to one job, from the event log and the history of its queue.
 
-Both logs are read by position and hold what happened in order of time, so the job's part is found by
-halving; then a bounded stretch is read. What is beyond the bound, or trimmed, is told as not complete.
+Both logs are read by position and hold what happened in order of time, so any moment is found by halving. The
+stretch between a job's first and last moment is read when it is short; of a long one, only the moments that
+the job's record names. That, or a trimmed log, is told as not complete.
 """
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from typing import Generic, NamedTuple, TypeVar
 
 from windlass.backend import requests as rq
 from windlass.backend.store import Store
@@ -16,17 +18,77 @@ from windlass.dashboard.masking import Mask
 from windlass.dashboard.shapes.jobs import AttemptEntry, EventEntry, Timeline
 from windlass.errors import HistoryTrimmedError
 
-#: Entries of each log that are looked at, after the first of the job.
-_SCAN = 10_000
-_STEP = 1_000
+#: Entries of a log that are read in one piece, and those read at each moment of a long life.
+_STRETCH = 1_000
+_MOMENT = 200
+#: Moments that are looked at.
+_MOMENTS = 16
 
-#: The time of the first entry after a position; None when there is none.
-TimeAt = Callable[[int], Awaitable[int | None]]
+E = TypeVar("E")
+
+
+class Entry(NamedTuple, Generic[E]):
+    """One entry of a log."""
+
+    position: int
+    at_ms: int
+    job_id: str
+    item: E
+
+
+Read = Callable[[int, int], Awaitable[list[Entry[E]]]]
+
+
+class Log(Generic[E]):
+    """A log that is read by position: ``read(after, limit)``."""
+
+    def __init__(self, read: Read[E], oldest: int, newest: int) -> None:
+        self._read = read
+        self._oldest = oldest
+        self._newest = newest
+
+    async def of_job(self, record: JobRecord) -> tuple[list[E], bool]:
+        """The entries of a job, and whether these are all that there were."""
+        first = await self._read(self._oldest - 1, 1)
+        whole = self._oldest <= 1 or (bool(first) and first[0].at_ms <= record.enqueued_ms)
+        low = await self._before(record.enqueued_ms)
+        high = await self._before((record.finished_ms or 0) + 1) if record.state in FINISHED else self._newest
+        if high - low <= _STRETCH:
+            return [entry.item for entry in await self._among(low, high - low, record.id)], whole
+        found: dict[int, E] = {}
+        for moment in _moments(record):
+            start = await self._before(moment)
+            found |= {entry.position: entry.item for entry in await self._among(start, _MOMENT, record.id)}
+        return [found[position] for position in sorted(found)], False
+
+    async def _among(self, after: int, limit: int, job_id: str) -> list[Entry[E]]:
+        if limit <= 0:
+            return []
+        return [entry for entry in await self._read(after, limit) if entry.job_id == job_id]
+
+    async def _before(self, at_ms: int) -> int:
+        """The position after which everything from ``at_ms`` on stands."""
+        low, high = self._oldest - 1, self._newest
+        while low < high:
+            middle = (low + high) // 2
+            found = await self._read(middle, 1)
+            if found and found[0].at_ms < at_ms:
+                low = middle + 1
+            else:
+                high = middle
+        return low
+
+
+def _moments(record: JobRecord) -> list[int]:
+    """When something happened to a job, as its record tells."""
+    times = [record.enqueued_ms, record.ready_ms, record.started_ms, record.finished_ms]
+    times += [error.at_ms for error in record.errors[-_MOMENTS + 4 :]]
+    return sorted({at_ms for at_ms in times if at_ms})
 
 
 async def read_timeline(store: Store, record: JobRecord, mask: Mask) -> Timeline:
     """The job's attempts and events, oldest first."""
-    events, whole_events = await _events(store, record)
+    events, whole_events = await (await _event_log(store, record.queue)).of_job(record)
     attempts, whole_history = await _attempts(store, record)
     found = [_attempt_entry(one) for one in attempts]
     known = {(one.attempt, one.finished_ms) for one in attempts}
@@ -46,7 +108,39 @@ async def read_timeline(store: Store, record: JobRecord, mask: Mask) -> Timeline
     )
 
 
+async def _event_log(store: Store, queue: str) -> Log[Event]:
+    head = await store.execute(rq.ReadEvents(queue=queue, limit=1))
+
+    async def read(after: int, limit: int) -> list[Entry[Event]]:
+        page = await store.execute(rq.ReadEvents(queue=queue, after=max(after, 0), limit=limit))
+        return [Entry(event.id, event.at_ms, event.job_id, event) for event in page.events]
+
+    return Log(read, max(head.oldest_id, 1), head.last_id)
+
+
+async def _attempts(store: Store, record: JobRecord) -> tuple[list[AttemptRecord], bool]:
+    queue = record.queue
+
+    async def page_after(after: int, limit: int) -> rq.HistoryPage:
+        return await store.execute(rq.ReadHistory(queue=queue, after=after, limit=limit))
+
+    async def read(after: int, limit: int) -> list[Entry[AttemptRecord]]:
+        page = await page_after(max(after, 0), limit)
+        first = page.last - len(page.records) + 1
+        return [Entry(first + n, one.finished_ms, one.job_id, one) for n, one in enumerate(page.records)]
+
+    try:
+        head = await page_after(0, 1)
+    except HistoryTrimmedError as exc:
+        head = await page_after(exc.oldest - 1, 1)
+    try:
+        return await Log(read, max(head.oldest, 1), head.newest).of_job(record)
+    except HistoryTrimmedError:
+        return [], False  # trimmed while we looked
+
+
 def event_entry(event: Event, queue: str) -> EventEntry:
+    """An event as the API shows it."""
     return EventEntry(
         id=event.id,
         at_ms=event.at_ms,
@@ -91,68 +185,3 @@ def _from_error(attempt: int, at_ms: int, error_class: str) -> AttemptEntry:
         error_class=error_class,
         message="",
     )
-
-
-async def _events(store: Store, record: JobRecord) -> tuple[list[Event], bool]:
-    head = await store.execute(rq.ReadEvents(queue=record.queue, limit=1))
-
-    async def time_at(after: int) -> int | None:
-        page = await store.execute(rq.ReadEvents(queue=record.queue, after=after, limit=1))
-        return page.events[0].at_ms if page.events else None
-
-    after = await _first_from(record.enqueued_ms, head.oldest_id - 1, head.last_id, time_at)
-    whole = bool(head.events) and head.events[0].at_ms <= record.enqueued_ms
-    found: list[Event] = []
-    until_ms = _end_of(record)
-    for _ in range(_SCAN // _STEP):
-        page = await store.execute(rq.ReadEvents(queue=record.queue, after=after, limit=_STEP))
-        found += [event for event in page.events if event.job_id == record.id]
-        if not page.events or page.events[-1].at_ms > until_ms:
-            return found, whole
-        after = page.events[-1].id
-    return found, False
-
-
-async def _attempts(store: Store, record: JobRecord) -> tuple[list[AttemptRecord], bool]:
-    try:
-        head = await store.execute(rq.ReadHistory(queue=record.queue, limit=1))
-        oldest, newest = head.oldest, head.newest
-    except HistoryTrimmedError as exc:
-        head = await store.execute(rq.ReadHistory(queue=record.queue, after=exc.oldest - 1, limit=1))
-        oldest, newest = head.oldest, head.newest
-
-    async def time_at(after: int) -> int | None:
-        page = await store.execute(rq.ReadHistory(queue=record.queue, after=after, limit=1))
-        return page.records[0].finished_ms if page.records else None
-
-    try:
-        after = await _first_from(record.enqueued_ms, max(oldest - 1, 0), newest, time_at)
-        whole = oldest <= 1 or (bool(head.records) and head.records[0].finished_ms <= record.enqueued_ms)
-        found: list[AttemptRecord] = []
-        until_ms = _end_of(record)
-        for _ in range(_SCAN // _STEP):
-            page = await store.execute(rq.ReadHistory(queue=record.queue, after=after, limit=_STEP))
-            found += [one for one in page.records if one.job_id == record.id]
-            if not page.records or page.records[-1].finished_ms > until_ms:
-                return found, whole
-            after = page.last
-        return found, False
-    except HistoryTrimmedError:
-        return [], False  # trimmed while we looked
-
-
-def _end_of(record: JobRecord) -> int:
-    """After this time nothing is said about the job."""
-    return record.finished_ms or 0 if record.state in FINISHED else 2**62
-
-
-async def _first_from(at_ms: int, low: int, high: int, time_at: TimeAt) -> int:
-    """The highest position after which everything from ``at_ms`` on stands."""
-    while low < high:
-        middle = (low + high) // 2
-        found = await time_at(middle)
-        if found is not None and found < at_ms:
-            low = middle + 1
-        else:
-            high = middle
-    return low
