@@ -21,6 +21,8 @@ from windlass.errors import HistoryTrimmedError
 #: Entries of a log that are read in one piece, and those read at each moment of a long life.
 _STRETCH = 1_000
 _MOMENT = 200
+#: Halving stops when so few are left.
+_NEAR = 128
 #: Moments that are looked at.
 _MOMENTS = 16
 
@@ -46,19 +48,24 @@ class Log(Generic[E]):
         self._read = read
         self._oldest = oldest
         self._newest = newest
+        self._times: dict[int, int | None] = {}
 
     async def of_job(self, record: JobRecord) -> tuple[list[E], bool]:
         """The entries of a job, and whether these are all that there were."""
         first = await self._read(self._oldest - 1, 1)
         whole = self._oldest <= 1 or (bool(first) and first[0].at_ms <= record.enqueued_ms)
         low = await self._before(record.enqueued_ms)
-        high = await self._before((record.finished_ms or 0) + 1) if record.state in FINISHED else self._newest
+        high = self._newest
+        if record.state in FINISHED:
+            high = min(await self._before((record.finished_ms or 0) + 1) + _NEAR, high)
         if high - low <= _STRETCH:
             return [entry.item for entry in await self._among(low, high - low, record.id)], whole
         found: dict[int, E] = {}
         for moment in _moments(record):
             start = await self._before(moment)
-            found |= {entry.position: entry.item for entry in await self._among(start, _MOMENT, record.id)}
+            found |= {
+                entry.position: entry.item for entry in await self._among(start, _MOMENT + _NEAR, record.id)
+            }
         return [found[position] for position in sorted(found)], False
 
     async def _among(self, after: int, limit: int, job_id: str) -> list[Entry[E]]:
@@ -67,16 +74,23 @@ class Log(Generic[E]):
         return [entry for entry in await self._read(after, limit) if entry.job_id == job_id]
 
     async def _before(self, at_ms: int) -> int:
-        """The position after which everything from ``at_ms`` on stands."""
+        """A position after which everything from ``at_ms`` on stands, ``_NEAR`` entries too early at most."""
         low, high = self._oldest - 1, self._newest
-        while low < high:
+        while high - low > _NEAR:
             middle = (low + high) // 2
-            found = await self._read(middle, 1)
-            if found and found[0].at_ms < at_ms:
+            time_ms = await self._time_after(middle)
+            if time_ms is not None and time_ms < at_ms:
                 low = middle + 1
             else:
                 high = middle
         return low
+
+    async def _time_after(self, position: int) -> int | None:
+        """The time of the entry after a position. Remembered: halving for near moments asks the same."""
+        if position not in self._times:
+            found = await self._read(position, 1)
+            self._times[position] = found[0].at_ms if found else None
+        return self._times[position]
 
 
 def _moments(record: JobRecord) -> list[int]:
