@@ -1,7 +1,7 @@
-"""``scripts/bench dashboard``: what each page of the dashboard asks of the API, on a full store and on an empty one.
+"""``scripts/bench dashboard``: what each page asks of the API, on a full store and on an empty one.
 
-A store is filled with finished jobs (a million unless told) of five tasks over the last 30 days, one in twenty
-of them failed, and with some that wait, are scheduled or retry. Then the API calls of each page are made one
+A store is filled with finished jobs (a million unless told) of five tasks over the last 30 days, one in
+twenty of them failed, and with some that wait or are scheduled. Then the API calls of each page are made one
 after the other, without a network; printed is the 95th percentile beside the one of an empty store, and the
 mean time on the processor, which tells more on a machine that others use too.
 """

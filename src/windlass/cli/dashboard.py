@@ -135,7 +135,7 @@ class _Server(_Uvicorn):
             host = f"[{self.config.host}]" if ":" in self.config.host else self.config.host
             url = f"http://{host}:{port}{self._prefix}/"
             if self._out.as_json:
-                self._out.document({"url": url, "store": self._store})
+                self._out.line({"url": url, "store": self._store})
             else:
                 self._out.text(f"dashboard of {self._store} on {url}")
 
