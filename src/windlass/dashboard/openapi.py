@@ -13,6 +13,8 @@ from litestar.openapi.config import OpenAPIConfig
 from windlass._version import __version__
 from windlass.dashboard.application import create_app, make_litestar
 from windlass.dashboard.problems import MEDIA_TYPE
+from windlass.dashboard.shapes.server import Tick
+from windlass.dashboard.shapes.session import Problem
 
 _PROBLEMS = {
     "400": "Malformed",
@@ -65,7 +67,8 @@ def _tidy(found: dict[str, Any]) -> None:
 
 def _add_problems(found: dict[str, Any]) -> None:
     schemas = found["components"]["schemas"]
-    schemas["Problem"] = _problem_schema()
+    for name, schema in _more_schemas().items():
+        schemas.setdefault(name, schema)
     reference = {"$ref": "#/components/schemas/Problem"}
     for operations in found["paths"].values():
         for method in _METHODS:
@@ -83,12 +86,12 @@ def _add_problems(found: dict[str, Any]) -> None:
                     known.setdefault("content", {})[MEDIA_TYPE] = {"schema": reference}
 
 
-def _problem_schema() -> dict[str, Any]:
-    from windlass.dashboard.shapes.session import Problem
-
-    (_,), components = msgspec.json.schema_components([Problem], ref_template="#/components/schemas/{name}")
-    schema: dict[str, Any] = components["Problem"]
-    return schema
+def _more_schemas() -> dict[str, Any]:
+    """Shapes that no route names by itself: problems, and what live figures hold."""
+    _, components = msgspec.json.schema_components(
+        [Problem, Tick], ref_template="#/components/schemas/{name}"
+    )
+    return components
 
 
 def _add_security(found: dict[str, Any]) -> None:
