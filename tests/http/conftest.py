@@ -10,6 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
+from tests.backends.amqp.servers import make_harness as make_amqp
 from tests.backends.harnesses import HARNESSES
 from tests.backends.harnesses import make_harness as make_local
 from tests.backends.valkey.servers import make_harness as make_valkey
@@ -21,6 +22,7 @@ from windlass.testing.conformance.stage import Stage
 STORES: dict[str, tuple[Callable[[Path], Harness], str | None]] = {
     **{name: (partial(make_local, name), None) for name in HARNESSES},
     "valkey": (lambda folder: make_valkey("valkey"), "valkey"),
+    "amqp": (lambda folder: make_amqp(), "rabbitmq"),
 }
 
 
