@@ -25,7 +25,7 @@ from windlass.dashboard import create_app
 from windlass.dashboard.openapi import document
 
 backend_name = "memory"
-EXAMPLES = 8
+EXAMPLES = 4
 CHECKS = [
     allow_header_conformance,
     content_type_conformance,

@@ -1,0 +1,142 @@
+"""Parts of the dashboard by themselves: masks, rates, sessions, files, the audit file, figures of a lake."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from windlass.dashboard.audit import FILE_BYTES, AuditLog
+from windlass.dashboard.masking import HIDDEN, Mask
+from windlass.dashboard.paging import Position, decode_cursor, encode_cursor
+from windlass.dashboard.params import unescape
+from windlass.dashboard.problems import ApiError
+from windlass.dashboard.sessions import LIFETIME_MS, Sessions
+from windlass.dashboard.settings import DEFAULT_MASK, Identity, to_tokens
+from windlass.dashboard.shapes.server import AuditEntry
+from windlass.dashboard.static import Static
+from windlass.dashboard.throttle import Buckets
+
+backend_name = "memory"
+
+
+def entry(target: str) -> AuditEntry:
+    return AuditEntry(
+        id=0,
+        at_ms=1,
+        who="ada",
+        role="operator",
+        client="::1",
+        method="POST",
+        action="POST /x",
+        target=target,
+        status=204,
+        outcome="ok",
+        facts={},
+    )
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        ({"Password": "x", "user": 1}, {"Password": HIDDEN, "user": 1}),
+        ({"a": [{"db_password_2": "x"}]}, {"a": [{"db_password_2": HIDDEN}]}),
+        ({"token": None}, {"token": None}),
+        ({"secret": {"deep": 1}}, {"secret": HIDDEN}),
+        ("password", "password"),
+        ([1, "two", None, True], [1, "two", None, True]),
+    ],
+)
+def test_masks_go_by_the_name_of_a_field(value: Any, shown: Any) -> None:
+    assert Mask(DEFAULT_MASK).hide(value) == shown
+
+
+def test_what_is_nested_too_deep_is_hidden() -> None:
+    value: Any = "bottom"
+    for _ in range(100):
+        value = [value]
+    text = str(Mask([]).hide(value))
+    assert HIDDEN in text
+    assert "bottom" not in text
+
+
+def test_an_edit_keeps_what_was_hidden_and_nothing_else() -> None:
+    mask = Mask(DEFAULT_MASK)
+    stored = {"password": "x", "list": [{"token": "t"}, 2], "user": 1}
+    shown = mask.hide(stored)
+    assert mask.restore(shown, stored) == stored
+    assert mask.restore({"user": 2}, stored) == {"user": 2}
+    assert mask.restore({"list": [{"token": "new"}]}, stored) == {"list": [{"token": "new"}]}
+
+
+def test_buckets_fill_again_and_forget_old_clients() -> None:
+    buckets = Buckets(burst=2, per_second=1, clients=2)
+    assert [buckets.take("a", 0) for _ in range(3)] == [0, 0, 1_000]
+    assert buckets.take("a", 1_000) == 0
+    assert buckets.take("a", 1_000) > 0
+    buckets.take("b", 1_000)
+    buckets.take("c", 1_000)
+    assert len(buckets) == 2
+    assert buckets.level("a", 1_000) == 2, "forgotten, so full"
+
+
+def test_sessions_end_and_cannot_be_forged() -> None:
+    sessions = Sessions(b"key")
+    cookie = f"windlass_session={sessions.make(Identity('ada', 'operator'), 1_000)}"
+    assert sessions.read(f"other=1; {cookie}", 2_000) == Identity("ada", "operator")
+    assert sessions.read(cookie, 1_000 + LIFETIME_MS) is None
+    assert Sessions(b"other").read(cookie, 2_000) is None
+    for bad in ("", "windlass_session=", "windlass_session=a.b", "windlass_session=.", "\x00=", "a;b;c"):
+        assert sessions.read(bad, 2_000) is None
+
+
+def test_cursors_are_ours_or_refused() -> None:
+    position = Position("mail", {"mail": 7}, ("other",))
+    assert decode_cursor(encode_cursor(position)) == position
+    assert decode_cursor(None) == Position()
+    for bad in ("!", "e30", "a" * 100, encode_cursor(Position("q", {"q": -1})), "é"):
+        with pytest.raises(ApiError):
+            decode_cursor(bad)
+
+
+def test_names_in_paths() -> None:
+    assert [unescape(text) for text in ("a~1b", "~2~2", "~01", "plain")] == ["a/b", "..", "~1", "plain"]
+
+
+def test_tokens_have_names() -> None:
+    assert to_tokens("x", "operator") == {"operator": "x"}
+    assert to_tokens(["x", "y"], "reader") == {"reader-1": "x", "reader-2": "y"}
+    assert to_tokens({"ci": "z"}, "reader") == {"ci": "z"}
+    assert to_tokens(None, "reader") == {}
+
+
+def test_static_files_are_exactly_those_of_the_build(tmp_path: Path) -> None:
+    static = Static(tmp_path)
+    assert static.page("") is None
+    (tmp_path / "index.html").write_text('<base href="/">')
+    (tmp_path / "run.sh").write_text("no such type")
+    assert static.page("/x") == b'<base href="/x/">'
+    for name in ("run.sh", "../index.html", "/etc/passwd", "assets", ""):
+        assert static.asset(name) is None
+
+
+def test_the_audit_file_is_shared_bounded_and_forgiving(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert FILE_BYTES > 1_000_000
+    file = tmp_path / "audit.jsonl"
+    one, two = AuditLog(file), AuditLog(file)
+    one.add(entry("a"))
+    two.add(entry("b"))
+    file.write_bytes(file.read_bytes() + b"not json\n")
+    assert [item.target for item in one.page(0, 10).items] == ["b", "a"]
+    monkeypatch.setattr("windlass.dashboard.audit.FILE_BYTES", 500)
+    for number in range(10):
+        one.add(entry(str(number)))
+    assert file.stat().st_size <= 500
+    assert (tmp_path / "audit.jsonl.1").exists()
+    broken = AuditLog(tmp_path / "nowhere" / "audit.jsonl")
+    broken.add(entry("c"))
+    assert "cannot be written" in caplog.text
+    assert broken.page(0, 10).items == []
