@@ -15,7 +15,6 @@ from tests.browser.site import ROOT
 pytestmark = [pytest.mark.slow, pytest.mark.service("chromium"), pytest.mark.timeout(240)]
 
 
-@pytest.mark.feature("P8")
 def test_every_view_has_its_picture(pages: None, tmp_path: Path) -> None:
     paths = os.pathsep.join([str(ROOT), str(ROOT / "src")])
     command = [sys.executable, "-m", "tests.browser.screenshots", str(tmp_path), "--only", "light"]

@@ -209,7 +209,7 @@ def test_every_view_fits_a_narrow_screen(
     narrow.check()
 
 
-@pytest.mark.feature("P1", "P8", "P16")
+@pytest.mark.feature("P1", "P16")
 def test_every_view_has_an_address_and_a_heading(look: Look) -> None:
     for path, title in VIEWS.items():
         page = look.at(path)
@@ -244,7 +244,7 @@ def test_the_keyboard_is_enough(look: Look, still: Lane) -> None:
     assert focused == "solid"
 
 
-@pytest.mark.feature("P9", "P16")
+@pytest.mark.feature("P16")
 def test_signing_in_under_a_prefix_as_reader_and_as_operator(
     pages: None, new_context: Callable[..., BrowserContext], tmp_path: Path
 ) -> None:

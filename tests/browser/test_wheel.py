@@ -47,7 +47,6 @@ def without_node() -> dict[str, str]:
     return {**os.environ, "PATH": os.pathsep.join(folders)}
 
 
-@pytest.mark.feature("P8", "P9")
 def test_a_wheel_built_without_node_shows_the_dashboard(tmp_path: Path) -> None:
     tree = sources(tmp_path / "tree")
     environment = without_node()

@@ -1,0 +1,52 @@
+"""People who do not see the pages, or not well, can use them: axe finds nothing to complain about."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Literal
+
+import pytest
+from playwright.sync_api import BrowserContext, Page
+
+from tests.browser.conftest import Lane, Look
+from tests.browser.site import ROOT, Site
+from tests.browser.test_views import VIEWS, settled
+from windlass import FlowProducer, chord, group, step
+
+pytestmark = [
+    pytest.mark.service("chromium"),
+    pytest.mark.timeout(180),
+    pytest.mark.keeps_threads("windlass-*", reason="of the session's own look at the store"),
+]
+
+AXE = ROOT / "ui" / "node_modules" / "axe-core" / "axe.min.js"
+
+
+def complaints(page: Page) -> list[str]:
+    """What axe has to say about a page, one line for each element."""
+    page.evaluate(AXE.read_text(encoding="utf-8"))
+    found: dict[str, Any] = page.evaluate("axe.run(document, {resultTypes: ['violations']})")
+    return [
+        f"{rule['id']} ({rule['impact']}): {node['html'][:200]}: {node['failureSummary'][:300]}"
+        for rule in found["violations"]
+        for node in rule["nodes"]
+    ]
+
+
+@pytest.mark.feature("P16")
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_axe_finds_nothing(
+    lane: Lane, new_context: Callable[..., BrowserContext], site: Site, scheme: Literal["light", "dark"]
+) -> None:
+    job = lane.add("broken", {"customer": 7}, max_attempts=1, tags=["vip"])
+    lane.add("ok", delay=3_600)
+    many = group(*(step("ok", {"image": number}, queue=lane.name) for number in range(10)))
+    flow = lane.store.run(FlowProducer(lane.store.app).add(chord(many, step("ok", queue=lane.name)))).id
+    look = Look(new_context(color_scheme=scheme, reduced_motion="reduce").new_page(), site)
+    found: list[str] = []
+    own = [f"/jobs/{lane.name}/{job}", f"/flows/{lane.name}/{flow}", f"/job-queues/{lane.name}?state=failed"]
+    for path in [*VIEWS, *own]:
+        page = look.at(path)
+        settled(page)
+        found += [f"{path}: {text}" for text in complaints(page)]
+    assert not found, "\n".join(found)
