@@ -94,9 +94,13 @@ def test_the_promise_is_written_down() -> None:
 
 
 @pytest.mark.feature("Z12")
-@pytest.mark.parametrize("backend_name", ["memory", "sqlite"])
+@pytest.mark.parametrize("backend_name", ["memory", "sqlite", "file"])
 def test_the_loss_window_of_a_backend_is_written_down(backend_name: str) -> None:
-    words = {"memory": ["loss window is everything"], "sqlite": ["synchronous=full", "synchronous=normal"]}
+    words = {
+        "memory": ["loss window is everything"],
+        "sqlite": ["synchronous=full", "synchronous=normal"],
+        "file": ["loss window is zero", "synchronous=off"],
+    }
     text = (DOCS / "reliability.md").read_text()
     assert f"**{backend_name}**" in text
     assert [word for word in words[backend_name] if word not in text] == []

@@ -25,6 +25,17 @@ def test_every_part_of_the_sqlite_benchmark_runs() -> None:
     assert report["machine"]["cores"]
 
 
+def test_every_part_of_the_file_benchmark_runs() -> None:
+    command = [sys.executable, "benchmarks/file.py", "--smoke", "--alone"]
+    run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=55, check=False)
+    assert run.returncode == 0, run.stdout + run.stderr
+    report = json.loads((ROOT / ".reports" / "bench-file-smoke.json").read_text())
+    figures = {measure["name"]: measure["median"] for measure in report["measures"]}
+    for name in ("add, 50 at once", "add_bulk", "drain", "enqueue to start, p99", "opening it afterwards"):
+        assert figures[name] > 0
+    assert 0 < figures["jobs that it keeps then"] <= 2_000
+
+
 @pytest.mark.service("valkey")
 @pytest.mark.feature("U5")
 def test_every_part_of_the_valkey_benchmark_runs_beside_a_peer() -> None:

@@ -22,7 +22,7 @@ class TwinHarness(Harness):
     """Every connection to a namespace reaches the same pair of twins."""
 
     def __init__(self) -> None:
-        super().__init__("file")
+        super().__init__("twins")
         self._stores: dict[str, TwinBackend] = {}
 
     def connect(self, namespace: str) -> Backend:

@@ -77,7 +77,7 @@ class _Shared:
 class TwinBackend:
     """The state machine of the file store in memory, with a twin that only ever applies its effects."""
 
-    name = "file"
+    name = "twins"
     capabilities = _CAPABILITIES
 
     def __init__(self, shared: _Shared | None = None) -> None:
