@@ -50,6 +50,8 @@ def store_url(backend_name: str, directory: Path) -> str:
     """A store of its own for the test that owns ``directory``."""
     if backend_name == "sqlite":
         return f"sqlite:///{directory / 'jobs.db'}"
+    if backend_name == "file":
+        return f"file://{directory / 'jobs'}"
     return f"{backend_name}://?namespace={directory.name[:60]}"
 
 

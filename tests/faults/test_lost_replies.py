@@ -55,7 +55,7 @@ class Faulty:
         return outcomes
 
 
-@pytest.fixture(params=["memory", "sqlite"])
+@pytest.fixture(params=["memory", "sqlite", "file"])
 def backend_name(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 

@@ -331,16 +331,6 @@ async def test_a_full_disk_refuses_adds_harms_nothing_and_work_goes_on(small_dis
 # --- names --------------------------------------------------------------------------------------------------
 
 
-async def test_b_002_17_no_name_of_a_job_becomes_a_path(tmp_path: Path) -> None:
-    path = tmp_path / "jobs"
-    ids = ["..", ".", "-", "con", "x" * 256, "A", "a", "current", "00000001.log"]
-    async with opened(path) as store:
-        before = list(os.walk(tmp_path))
-        await add(store, *[new(id=job_id) for job_id in ids])
-        assert list(await states_of(store)) == ids
-        assert list(os.walk(tmp_path)) == before
-
-
 async def test_urls_that_mean_nothing_are_refused() -> None:
     for url in (
         "file://",

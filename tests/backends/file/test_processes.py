@@ -177,7 +177,7 @@ async def test_a_frozen_process_is_killed_and_its_lock_dies_with_it(tmp_path: Pa
     "point",
     ["worker.claimed", "file.locked", "file.decided", "file.appended", "file.syncing", "file.synced"],
 )
-async def test_b_002_20_a_worker_killed_at_a_point_loses_nothing(tmp_path: Path, point: str) -> None:
+async def test_a_worker_killed_at_a_point_loses_nothing(tmp_path: Path, point: str) -> None:
     async with staged(tmp_path, url(tmp_path)) as stage:
         added = await stage.app.queue("q").add_bulk({"name": "noop", "data": {"n": n}} for n in range(60))
         victim = stage.worker(probes=f"{point}=kill@2")

@@ -136,7 +136,7 @@ class Compaction:
                 os.fsync(self._fd)
                 self._swap(base)
         finally:
-            session.lock.release()
+            session.release()
         self.give_up()
         return True
 

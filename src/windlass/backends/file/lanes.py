@@ -96,7 +96,7 @@ class Writer(Lane):
             self._queue_up(self._take(block=False))
             answers, topics, written = session.run(self._next_group())
         finally:
-            session.lock.release()
+            session.release()
         if topics:
             self._wake.announce(topics)  # others may begin before this is on disk: their own sync covers it
         deliver(session.finish(answers, written))

@@ -182,6 +182,8 @@ def _after_fork() -> None:
     """A child begins without nodes, and must not close what its parent uses."""
     global _lock
     _lock = threading.Lock()
+    for node in _nodes.values():
+        node.session.close_lock()  # else a lock that the parent holds would outlive it
     _left_to_parent.extend(_nodes.values())
     _nodes.clear()
 

@@ -38,14 +38,18 @@ _BESIDES = 8_192
 
 
 class Session:
-    """``lock`` is that of all processes; ``mutex`` is this process's own, around ``store`` and ``log``."""
+    """``acquire`` takes the lock of all processes; ``mutex`` is our own, around ``store`` and ``log``."""
 
-    lock: FairLock
+    _lock: FairLock
     log: Log
     store: FileStore
 
     def __init__(self, settings: Settings, wake: Wake) -> None:
         self.mutex = threading.Lock()
+        # The kernel takes all threads of a process for one holder of the lock: they queue here before.
+        self._turn = threading.Lock()
+        #: What is in memory is not what the log says: it must be read anew.
+        self._spoilt = False
         self._settings = settings
         self._directory = settings.directory
         self._wake = wake
@@ -78,21 +82,25 @@ class Session:
         with self.mutex:
             if hasattr(self, "log"):
                 self.log.close()
-            if hasattr(self, "lock"):
-                self.lock.close()
+            self.close_lock()
+
+    def close_lock(self) -> None:
+        """Close the lock files."""
+        if hasattr(self, "_lock"):
+            self._lock.close()
 
     def _open_lock(self) -> None:
-        if hasattr(self, "lock"):
-            self.lock.close()
-        self.lock = FairLock(os.path.join(self._directory, "store"))
+        lock = FairLock(os.path.join(self._directory, "store"))
+        self.close_lock()
+        self._lock = lock
 
     def _create(self) -> None:
-        self.lock.acquire()
+        self.acquire()
         try:
             if dr.read_current(self._directory) is None:
                 dr.create(self._directory)
         finally:
-            self.lock.release()
+            self.release()
 
     def _load(self) -> None:
         """Read everything anew. Needs no lock: a generation that was given up is read to its end."""
@@ -107,12 +115,14 @@ class Session:
             raise StorageError(f"{self._settings.shown}: its log is gone; restore a backup")
         store = FileStore()
         log.load(store)
-        self.log, self.store = log, store
+        self.log, self.store, self._spoilt = log, store, False
 
     # --- reading ------------------------------------------------------------------------------------
 
     def catch_up(self) -> None:
         """Take in what other processes wrote. Call it with the mutex."""
+        if self._spoilt:
+            self._load()
         while not self.log.is_current:
             self.log.read(self.store)
             try:
@@ -144,14 +154,23 @@ class Session:
 
     def acquire(self) -> None:
         """Take the lock of all processes, however long that takes."""
-        self.lock.acquire()
+        self._turn.acquire()
         try:
-            while self.lock.stale:
-                self.lock.release()
-                self._open_lock()
-                self.lock.acquire()
-        except FileNotFoundError:
-            pass  # the directory is gone: reading tells
+            self._lock.acquire()
+            try:
+                while self._lock.stale:
+                    self._open_lock()  # closing the old one lets go of it
+                    self._lock.acquire()
+            except FileNotFoundError:
+                pass  # the directory is gone: reading tells
+        except BaseException:
+            self._turn.release()
+            raise
+
+    def release(self) -> None:
+        """Let go of the lock."""
+        self._lock.release()
+        self._turn.release()
 
     def run(self, calls: list[Call[Any]]) -> tuple[list[Answer], set[str], Log | None]:
         """Decide calls and append what they change; the lock must be held.
@@ -184,7 +203,8 @@ class Session:
             reach("file.decided")
             self._append(body)
         except Exception as exc:
-            self._load()  # what was decided is not in the log: it did not happen
+            self._spoilt = True  # what was decided is not in the log: it did not happen
+            self._load()
             if len(calls) == 1 or isinstance(exc, OSError):
                 return [self.failed(call, exc) for call in calls], set(), None
             return self._decide_apart(calls)
@@ -240,26 +260,28 @@ class Session:
 
     def run_now(self, call: Call[Any]) -> tuple[list[Answer], set[str]] | None:
         """A whole step for ``call``, if that needs no waiting; else None, and nothing was done."""
-        if not self.lock_is_free():
+        if not self._try_acquire():
             return None
         try:
             if not call.begin():
                 return None
             answers, topics, log = self.run([call])
         finally:
-            self.lock.release()
+            self.release()
         return self.finish(answers, log), topics
 
-    def lock_is_free(self) -> bool:
+    def _try_acquire(self) -> bool:
         """Take the lock, if that needs no waiting."""
-        if self.mutex.locked() or not self.lock.try_acquire():
+        if self.mutex.locked() or not self._turn.acquire(blocking=False):
             return False
         try:
-            if not self.lock.stale:
-                return True
+            if self._lock.try_acquire():
+                if not self._lock.stale:
+                    return True
+                self._lock.release()
         except OSError:
             pass  # the thread will meet the same error, and tell
-        self.lock.release()
+        self._turn.release()
         return False
 
     def finish(self, answers: list[Answer], log: Log | None) -> list[Answer]:

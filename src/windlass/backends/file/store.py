@@ -174,7 +174,9 @@ class FileStore(MemoryStore):
         job = fx.to_record(effect.row)
         queue = self._bare(job.queue)
         old = queue.jobs.get(job.id)
-        if old is not None and old.seq != job.seq:
+        if old is None:
+            self._flows.forget(job.ref)  # a snapshot that is ahead may have brought its edges before it
+        elif old.seq != job.seq:
             if old.seq > job.seq:
                 return
             self._leave_whole(queue, old)
@@ -192,7 +194,9 @@ class FileStore(MemoryStore):
     def _drop_job(self, effect: fx.DropJob) -> None:
         queue = self._bare(effect.queue)
         job = queue.jobs.get(effect.id)
-        if job is not None and job.seq == effect.seq:
+        if job is None:
+            self._flows.forget(JobRef(effect.queue, effect.id))
+        elif job.seq == effect.seq:
             self._leave_whole(queue, job)
 
     def _leave_whole(self, queue: StoredQueue, job: JobRecord) -> None:

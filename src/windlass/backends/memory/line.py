@@ -57,7 +57,10 @@ class Line:
         group = job.options.group or ""
         if job.turn < 0:
             job.turn = self._fresh_turn(job.priority, group)
-        self._tails.setdefault((job.priority, group), _Tail()).add(job.turn)
+        tail = self._tails.get((job.priority, group))
+        if tail is None:
+            tail = self._tails[job.priority, group] = _Tail()
+        tail.add(job.turn)
         self._waiting[job.id] = (job.priority, job.turn, job.place, group)
         heap = self._heaps.get(job.priority)
         if heap is None:
