@@ -455,10 +455,10 @@ function groups.write(q)
   q.touched = nil
 end
 
--- Forgets groups that are empty and used nothing that still counts, some in each call.
+-- Forgets groups that are empty and used nothing that still counts; true when it has not seen all of them.
 function groups.prune(q)
   if not limits.marks(q).has_groups then
-    return
+    return false
   end
   local names = groups.names(q, redis.call('HGET', q.root, 'tidy') or '')
   for _, name in ipairs(names) do
@@ -475,6 +475,7 @@ function groups.prune(q)
   else
     redis.call('HDEL', q.root, 'tidy')
   end
+  return #names == STEP
 end
 
 -- The queue itself is forgotten: it has no jobs.
