@@ -16,7 +16,7 @@ from importlib.resources import files
 
 VERSION = 2
 #: Of the text that goes by this number; ``python -m windlass.backends.valkey.check`` compares and tells.
-DIGEST = "d3dd6748d30d29c9887d2bc771e8ccfc"
+DIGEST = "f5afe4d798dc0acbedc6689fa7828a2b"
 
 _HEADER = re.compile(r"^-- (\w+): ?(.*)$")
 _MORE = re.compile(r"^--  +(.*)$")
