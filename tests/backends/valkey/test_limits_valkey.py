@@ -300,6 +300,20 @@ async def test_a_new_limit_reaches_very_many_groups_in_bounded_steps() -> None:
         assert ran == 5_000
 
 
+@pytest.mark.feature("H7")
+async def test_b_000_13_very_many_idle_groups_are_forgotten_in_bounded_steps() -> None:
+    async with opened(valkey_server().url, namespace := new_id(), timeout=30) as store:
+        await _limit(store, rate=Rate(1, 1_000))
+        for part in range(3):
+            jobs = [new(options=_group(f"g{part}.{n}")) for n in range(500)]
+            await add(store, *jobs, now_ms=START_MS)
+            await complete(store, *await claim(store, now_ms=START_MS), now_ms=START_MS)
+        assert (await store.execute(rq.Prune(now_ms=START_MS + 2_000))).more
+        assert _kinds("valkey", namespace)["s"] == 500
+        assert not (await store.execute(rq.Prune(now_ms=START_MS + 2_000))).more
+        assert not _kinds("valkey", namespace).keys() & {"s", "G", "A"}
+
+
 _GIVEN = os.environ.get("WINDLASS_FAIR_JOBS")
 
 

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.service("valkey")
 
 _HUNT = os.environ.get("WINDLASS_MACHINE_EXAMPLES")
 SETTINGS = settings(
-    max_examples=int(_HUNT) if _HUNT else 60,
+    max_examples=int(_HUNT) if _HUNT else 40,
     stateful_step_count=50,
     deadline=None,
     derandomize=_HUNT is None,
@@ -31,7 +31,7 @@ SETTINGS = settings(
 
 
 @pytest.mark.feature("U7", "L16")
-@pytest.mark.timeout(0 if _HUNT else 120)
+@pytest.mark.timeout(0 if _HUNT else 300)
 @pytest.mark.parametrize("deployment", DEPLOYMENTS)
 def test_a_deployment_does_what_the_memory_store_does(deployment: str) -> None:
     def make() -> Backend:

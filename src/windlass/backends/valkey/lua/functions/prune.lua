@@ -18,7 +18,7 @@ for index, root in ipairs(keys) do
   end
   settle_down(q)
   groups.write(q)
-  groups.prune(q)
+  more = groups.prune(q) and 1 or more
   limits.prune(q)
   local gone = prune_ids(q)
   more = gone == STEP and 1 or more

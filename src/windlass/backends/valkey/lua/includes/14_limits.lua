@@ -164,6 +164,9 @@ end
 
 -- Whether somebody may wait for a job to end.
 function limits.is_bounded(q)
+  if not q.marked and redis.call('HEXISTS', q.root, 'limits') == 0 then -- most queues have none
+    return false
+  end
   local own = limits.marks(q).own
   return own and own[L_MOST] > 0
 end

@@ -1,0 +1,152 @@
+-- Groups: what was said about them, how they are kept and forgotten.
+
+-- Starts nothing of a group for `ms` (0: go on); returns until when.
+function groups.hold(q, name, ms)
+  local g = groups.get(q, name)
+  g.r[G_HOLD] = ms > 0 and math.max(g.r[G_HOLD], q.now + ms) or 0
+  q.touched[name], q.ready = g, true
+  groups.advance(q, g, STEP)
+  return g.r[G_HOLD]
+end
+
+function groups.pause(q, name, paused)
+  local g = groups.get(q, name)
+  if g.r[G_PAUSED] == paused then
+    return 0
+  end
+  g.r[G_PAUSED], q.touched[name], q.ready = paused, g, true
+  groups.advance(q, g, STEP)
+  return 1
+end
+
+-- After a change of limits: forgets what no longer counts.
+function groups.fit(q, g)
+  local l = groups.limits(q, g)
+  if l[M_RATE] == 0 then
+    redis.call('UNLINK', limits.starts_key(q, g.name))
+  else
+    limits.trim(q, g.name, l[M_RATE])
+  end
+  if l[M_CAPACITY] == 0 then
+    g.r[G_LEVEL_AT] = -1
+  end
+  q.touched[g.name] = g
+  if g.r[G_PARKED] > 0 then
+    groups.wait_until(q, g, q.now)
+  end
+end
+
+-- The names of up to 1,000 groups after `name` ('': from the first on).
+function groups.names(q, name)
+  return redis.call('ZRANGEBYLEX', q.A, name == '' and '-' or ('(' .. name), '+', 'LIMIT', 0, STEP)
+end
+
+-- Fits some of the groups that have no limits of their own; claims do the rest.
+function groups.refit_some(q)
+  groups.write(q)
+  local names = groups.names(q, q.refit)
+  for _, name in ipairs(names) do
+    local g = groups.get(q, name)
+    if g.r[G_OWN] == 0 then
+      groups.fit(q, g)
+    end
+  end
+  if #names == STEP then
+    q.refit = names[STEP]
+    redis.call('HSET', q.root, 'refit', q.refit)
+  else
+    q.refit = false
+    redis.call('HDEL', q.root, 'refit')
+  end
+end
+
+function groups.set_every(q, l)
+  limits.marks(q).every = l ~= 0 and l or limits.none
+  if l ~= 0 then
+    redis.call('HSET', q.root, 'every', cmsgpack.pack(l))
+  else
+    redis.call('HDEL', q.root, 'every')
+  end
+  q.refit, q.ready = '', true
+  groups.refit_some(q)
+  groups.advance_timed(q, STEP)
+end
+
+function groups.set_own(q, name, l)
+  local g = groups.get(q, name)
+  g.r[G_OWN], q.ready = l, true
+  groups.fit(q, g)
+  groups.advance(q, g, STEP)
+end
+
+-- --- keeping -----------------------------------------------------------------------------------------------
+
+-- Whether a group can be forgotten: no job, no settings, nothing used that still counts.
+function groups.is_idle(q, g)
+  local l, r = groups.limits(q, g), g.r
+  if r[G_OWN] ~= 0 or r[G_SIZE] > 0 or r[G_PAUSED] == 1 or r[G_HOLD] > q.now then
+    return false
+  elseif l[M_RATE] > 0 and limits.in_window(q, g.name, l[M_PER]) > 0 then
+    return false
+  end
+  return l[M_CAPACITY] == 0 or groups.tokens(q, g, l) >= l[M_CAPACITY] * MICRO
+end
+
+function groups.forget(q, g)
+  redis.call('HDEL', q.G, g.name)
+  redis.call('ZREM', q.A, g.name)
+  redis.call('ZREM', q.H, g.name)
+  redis.call('UNLINK', limits.starts_key(q, g.name))
+  q.groups[g.name] = nil
+end
+
+-- Writes the groups that were changed. One that is empty, and whose starts do not count, goes at once.
+function groups.write(q)
+  for name, g in pairs(rawget(q, 'touched') or {}) do
+    local l = groups.limits(q, g)
+    if l[M_RATE] == 0 and l[M_CAPACITY] == 0 and groups.is_idle(q, g) then
+      groups.forget(q, g)
+    else
+      redis.call('HSET', q.G, name, cmsgpack.pack(g.r))
+      if g.is_new then
+        redis.call('ZADD', q.A, 0, name)
+        redis.call('HSET', q.root, 'groups', 1)
+        g.is_new, q.has_groups = false, '1'
+      end
+    end
+  end
+  q.touched = nil
+end
+
+-- Forgets groups that are empty and used nothing that still counts; true when it has not seen all of them.
+function groups.prune(q)
+  if not limits.marks(q).has_groups then
+    return false
+  end
+  local names = groups.names(q, redis.call('HGET', q.root, 'tidy') or '')
+  for _, name in ipairs(names) do
+    local g = groups.get(q, name)
+    if groups.is_idle(q, g) then
+      groups.forget(q, g)
+    else
+      local oldest = q.now - math.max(groups.limits(q, g)[M_PER], DAY_MS)
+      redis.call('ZREMRANGEBYSCORE', limits.starts_key(q, name), '-inf', text(oldest))
+    end
+  end
+  if #names == STEP then
+    redis.call('HSET', q.root, 'tidy', names[STEP])
+  else
+    redis.call('HDEL', q.root, 'tidy')
+  end
+  return #names == STEP
+end
+
+-- The queue itself is forgotten: it has no jobs.
+function groups.forget_all(q)
+  for _, name in ipairs(redis.call('ZRANGE', q.A, 0, 10 * STEP - 1)) do
+    redis.call('UNLINK', limits.starts_key(q, name))
+  end
+  redis.call('UNLINK', limits.starts_key(q, ''), q.G, q.A, q.H)
+  redis.call('HDEL', q.root, 'limits', 'every', 'groups', 'turns', 'refit', 'tidy')
+  q.marked, q.turns, q.groups, q.touched = nil, nil, nil, nil
+end
