@@ -185,14 +185,14 @@ class FlowVerbs:
         A job that several others wait for stands below each of them. At most ``depth`` levels and ``limit``
         nodes are read; ``node.truncated`` tells where there is more. ``JobNotFoundError`` when it is gone.
         """
-        return await read_flow(cast("Queue", self), JobRef(self.name, job_id), depth, limit)
+        return await read_flow(cast("Queue", self), cast("Queue", self)._ref(job_id), depth, limit)
 
     async def cancel_flow(self, job_id: str, reason: str = "") -> int:
         """Cancel a job and all that it waits for, from the top down; returns how many were cancelled or told.
 
         Jobs that somebody outside of the flow waits for are left alone.
         """
-        return await cancel_flow(cast("Queue", self), JobRef(self.name, job_id), reason)
+        return await cancel_flow(cast("Queue", self), cast("Queue", self)._ref(job_id), reason)
 
     async def remove_flow(self, job_id: str, *, force: bool = False) -> int:
         """Delete a job and all that it waits for, from the top down; returns how many.
@@ -200,4 +200,4 @@ class FlowVerbs:
         Refused while one of them runs, unless ``force``. Jobs that somebody outside of the flow waits for are
         left alone.
         """
-        return await remove_flow(cast("Queue", self), JobRef(self.name, job_id), force)
+        return await remove_flow(cast("Queue", self), cast("Queue", self)._ref(job_id), force)

@@ -17,7 +17,14 @@ from windlass.backend import requests as rq
 from windlass.backend.store import Store, check_changed
 from windlass.bulk import BulkVerbs
 from windlass.core.clock import SYSTEM_CLOCK
-from windlass.core.ids import check_queue_name, check_signal_name, check_task_name, new_id, new_ids
+from windlass.core.ids import (
+    check_queue_name,
+    check_signal_name,
+    check_task_name,
+    is_text,
+    new_id,
+    new_ids,
+)
 from windlass.core.job import (
     Event,
     JobRecord,
@@ -311,9 +318,15 @@ class Queue(BulkVerbs, FlowVerbs, KeyVerbs, LimitVerbs, MetricsVerbs, ScheduleVe
 
     # --- look ------------------------------------------------------------------------------------------
 
+    def _ref(self, job_id: str) -> JobRef:
+        """The job of that id in this queue. Anything that is no text cannot be an id."""
+        if not job_id or not is_text(job_id):
+            raise ConfigError("job_id", "the id of a job, a text", job_id)
+        return JobRef(self.name, job_id)
+
     async def get_job(self, job_id: str) -> Job[Any] | None:
         """The job, or None when there is no record of it."""
-        record = await self.store.get(JobRef(self.name, job_id))
+        record = await self.store.get(self._ref(job_id))
         return None if record is None else Job(self, record)
 
     async def get_jobs(
@@ -395,7 +408,7 @@ class Queue(BulkVerbs, FlowVerbs, KeyVerbs, LimitVerbs, MetricsVerbs, ScheduleVe
 
     async def update_result_ttl(self, job_id: str, ttl: float | timedelta) -> None:
         """Keep a completed job's result for ``ttl`` from now."""
-        ref = JobRef(self.name, job_id)
+        ref = self._ref(job_id)
         request = rq.SetResultTtl(ref=ref, ttl_ms=seconds_to_ms(ttl, "ttl"))
         check_changed(
             ref, await self.store.execute(request), "keep the result of", "only completed jobs have one"
@@ -403,7 +416,7 @@ class Queue(BulkVerbs, FlowVerbs, KeyVerbs, LimitVerbs, MetricsVerbs, ScheduleVe
 
     async def get_job_logs(self, job_id: str, start: int = 0, limit: int = 1_000) -> tuple[list[str], int]:
         """Log lines of a job from ``start``, and how many are kept."""
-        page = await self.store.execute(rq.GetLogs(ref=JobRef(self.name, job_id), start=start, limit=limit))
+        page = await self.store.execute(rq.GetLogs(ref=self._ref(job_id), start=start, limit=limit))
         return page.lines, page.count
 
     async def get_workers(self) -> list[WorkerInfo]:
@@ -415,7 +428,7 @@ class Queue(BulkVerbs, FlowVerbs, KeyVerbs, LimitVerbs, MetricsVerbs, ScheduleVe
 
     async def cancel(self, job_id: str, reason: str = "") -> CancelResult:
         """Cancel a job: ``cancelled``, ``cancelling`` (it runs and was told), ``finished``, ``not_found``."""
-        refs = [JobRef(self.name, job_id)]
+        refs = [self._ref(job_id)]
         return (await self.store.execute(rq.CancelJobs(refs=refs, reason=reason)))[0]
 
     async def revoke(self, job_id: str, reason: str = "") -> CancelResult:
@@ -424,13 +437,13 @@ class Queue(BulkVerbs, FlowVerbs, KeyVerbs, LimitVerbs, MetricsVerbs, ScheduleVe
 
     async def remove(self, job_id: str, *, force: bool = False) -> None:
         """Delete a job's record. An active one is refused unless ``force``."""
-        ref = JobRef(self.name, job_id)
+        ref = self._ref(job_id)
         result = (await self.store.execute(rq.RemoveJobs(refs=[ref], force=force)))[0]
         check_changed(ref, result, "remove", "cancel it, or force")
 
     async def retry(self, job_id: str) -> None:
         """Run a finished job again with a fresh budget; make a retrying one ready now."""
-        ref = JobRef(self.name, job_id)
+        ref = self._ref(job_id)
         result = (await self.store.execute(rq.RetryJobs(refs=[ref])))[0]
         check_changed(ref, result, "retry", "only finished or retrying jobs can be retried")
 
@@ -455,7 +468,7 @@ class Queue(BulkVerbs, FlowVerbs, KeyVerbs, LimitVerbs, MetricsVerbs, ScheduleVe
         A signal that comes early is kept. Finished jobs refuse it (``IllegalTransitionError``).
         """
         check_signal_name(name)
-        ref, codec = JobRef(self.name, job_id), self.app.codec
+        ref, codec = self._ref(job_id), self.app.codec
         value = encode_payload(codec, data, self.app.max_payload_bytes)
         result = await self.store.execute(fl.Signal(ref=ref, name=name, data=value, codec=codec.name))
         check_changed(ref, result, "signal", "it has ended")
@@ -468,7 +481,7 @@ class Queue(BulkVerbs, FlowVerbs, KeyVerbs, LimitVerbs, MetricsVerbs, ScheduleVe
         ``after`` a chunk's ``index`` goes on from there. Raises ``HistoryTrimmedError`` when chunks in
         between are not kept any more, unless ``skip_gap``. An unreachable store is asked again.
         """
-        return read_stream(self.store, JobRef(self.name, job_id), after, skip_gap=skip_gap)
+        return read_stream(self.store, self._ref(job_id), after, skip_gap=skip_gap)
 
     # --- wait and watch ------------------------------------------------------------------------------------
 

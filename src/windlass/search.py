@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypedDict
 
 from windlass.backend import requests as rq
+from windlass.core.ids import is_text
 from windlass.core.job import JobRecord, JobRef
 from windlass.core.options import check_known
 from windlass.core.states import JobState
@@ -51,6 +52,10 @@ class Search:
 
     def __post_init__(self) -> None:
         to_states(self.state)
+        for option in ("name", "tag", "error"):
+            value = getattr(self, option)
+            if value is not None and not is_text(value):
+                raise ConfigError(option, "a text", value)
         if self.data is not None and not isinstance(self.data, Mapping):
             raise ConfigError("data", "keyword arguments, such as {'user': 7}", self.data)
 
@@ -83,6 +88,8 @@ async def find_page(
     store: Store, queue: str, search: Search, *, cursor: str | None, limit: int, scan: int
 ) -> rq.Page:
     """Jobs that are meant, newest first; about ``scan`` records are looked at, at most."""
+    if isinstance(scan, bool) or not isinstance(scan, int) or scan < 1:
+        raise ConfigError("scan", "a whole number above 0", scan)
     found: list[JobRecord] = []
     looked = 0
     while looked < scan and len(found) < limit:
@@ -125,6 +132,8 @@ async def find_chunks(
 
 def to_states(value: States) -> list[JobState]:
     """Any accepted spelling of some states."""
-    given = [value] if isinstance(value, str) else list(value)
+    given = [value] if isinstance(value, str) else list(value) if isinstance(value, Iterable) else [value]
+    if not all(isinstance(state, str) for state in given):
+        raise ConfigError("state", "one or more job states", value)
     check_known(given, [state.value for state in JobState], "job state")
     return [JobState(state) for state in given]

@@ -15,7 +15,7 @@ from types import ModuleType
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from windlass.backend.protocol import Backend
-from windlass.core.ids import check_queue_name
+from windlass.core.ids import check_queue_name, is_text
 from windlass.core.options import check_known
 from windlass.errors import ConfigError
 
@@ -62,7 +62,12 @@ def parse_url(url: str) -> BackendUrl:
     """Split and check ``url``, or ``ConfigError``."""
     if not isinstance(url, str) or "://" not in url:
         raise ConfigError("url", "like sqlite:///jobs.db or memory://", url)
-    parts = urlsplit(url)
+    if not is_text(url):
+        raise ConfigError("url", "proper Unicode text")
+    try:
+        parts = urlsplit(url)
+    except ValueError as exc:  # brackets that are no address, say
+        raise ConfigError("url", f"a proper URL ({exc})", hide_secrets(url)) from None
     query = dict(parse_qsl(parts.query, keep_blank_values=True))
     namespace = check_queue_name(query.pop("namespace", DEFAULT_NAMESPACE), "namespace")
     return BackendUrl(url, parts.scheme, parts.netloc, unquote(parts.path), namespace, query)

@@ -19,7 +19,7 @@ from windlass.errors import ConfigError
 
 _JOB_ID = re.compile(r"[A-Za-z0-9._-]{1,256}\Z")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}\Z")
-_TASK = re.compile(r"[^\x00-\x1f\x7f]{1,256}\Z")
+_TASK = re.compile(r"[^\x00-\x1f\x7f\ud800-\udfff]{1,256}\Z")  # halves of a pair are no text
 
 
 class JobRef(NamedTuple):
@@ -122,6 +122,11 @@ def check_group(value: object) -> str:
 
 def check_signal_name(name: object) -> str:
     """A signal's name, or ``ConfigError``."""
-    if not isinstance(name, str) or not 1 <= len(name) <= 128:
+    if not isinstance(name, str) or not 1 <= len(name) <= 128 or not is_text(name):
         raise ConfigError("signal", "a text of 1 to 128 characters", name)
     return name
+
+
+def is_text(value: object) -> bool:
+    """Whether ``value`` is a text that can be stored: half of a surrogate pair is none."""
+    return isinstance(value, str) and not any("\ud800" <= sign <= "\udfff" for sign in value)

@@ -18,7 +18,7 @@ import msgspec
 
 from windlass.core.backoff import BUILT_IN, DEFAULT_BACKOFF, Backoff
 from windlass.core.edges import Dependency, OnFailure, to_dependency
-from windlass.core.ids import JobRef, check_group, check_job_id, content_id
+from windlass.core.ids import JobRef, check_group, check_job_id, content_id, is_text
 from windlass.errors import ConfigError
 
 Duration = int | float | timedelta
@@ -418,7 +418,7 @@ def _check_tags(tags: object) -> None:
     if not isinstance(tags, (tuple, list)) or len(tags) > 32:
         raise ConfigError("tags", "a list of at most 32 texts", tags)
     for tag in tags:
-        if not isinstance(tag, str) or not 1 <= len(tag) <= 128:
+        if not isinstance(tag, str) or not 1 <= len(tag) <= 128 or not is_text(tag):
             raise ConfigError("tags", "texts of 1 to 128 characters", tag)
 
 
@@ -426,7 +426,7 @@ def _check_trace(trace: object) -> None:
     if trace is None:
         return
     if not isinstance(trace, dict) or not all(
-        isinstance(key, str) and isinstance(value, str) for key, value in trace.items()
+        is_text(key) and is_text(value) for key, value in trace.items()
     ):
         raise ConfigError("trace", "a mapping of text to text", trace)
 

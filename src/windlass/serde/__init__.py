@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import datetime
 import decimal
+import math
 import uuid
 import zlib
 from pathlib import PurePath
@@ -83,15 +84,40 @@ def encode_value(codec: Codec, value: Any) -> bytes:
 
 
 class JsonCodec:
-    """JSON by msgspec: datetimes, UUIDs, Decimals, dataclasses and structs become JSON's own types."""
+    """JSON by msgspec: datetimes, UUIDs, Decimals, dataclasses and structs become JSON's own types.
+
+    JSON has no NaN and no infinity: a value with one of them is refused, not stored as something else.
+    """
 
     name = "json"
 
     def __init__(self) -> None:
-        self._encoder = msgspec.json.Encoder()
+        self._encode = msgspec.json.Encoder().encode
         self._decoder = msgspec.json.Decoder()
-        self.encode = self._encoder.encode
         self.decode = self._decoder.decode
+
+    def encode(self, value: Any) -> bytes:
+        """The bytes of ``value``; ``ValueError`` when it holds a number that JSON does not have."""
+        data = self._encode(value)
+        if b"null" in data and _has_odd_number(to_plain(value)):  # that is how the encoder writes them
+            raise ValueError("JSON has no NaN and no infinite numbers")
+        return data
+
+
+def _has_odd_number(plain: Any) -> bool:
+    """Whether plain data holds NaN or an infinity."""
+    ahead = [plain]
+    while ahead:
+        value = ahead.pop()
+        if isinstance(value, float):
+            if not math.isfinite(value):
+                return True
+        elif isinstance(value, dict):
+            ahead += value.keys()
+            ahead += value.values()
+        elif isinstance(value, (list, tuple, set, frozenset)):
+            ahead += value
+    return False
 
 
 class MsgpackCodec:
@@ -158,6 +184,8 @@ def register_codec(codec: Codec) -> None:
 
 def get_codec(name: str) -> Codec:
     """The codec registered as ``name``, or ``ConfigError``. ``json+zlib`` is ``json``, compressed."""
+    if not isinstance(name, str):
+        raise ConfigError("codec", "the name of a codec", name)
     codec = _codecs.get(name)
     if codec is None and name.endswith(_ZLIB):
         codec = _codecs[name] = ZlibCodec(get_codec(name.removesuffix(_ZLIB)))

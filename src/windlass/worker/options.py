@@ -16,6 +16,14 @@ from windlass.errors import ConfigError
 Order = Literal["weighted", "strict"]
 
 
+#: More than any ratio between queues that somebody can mean.
+_MAX_WEIGHT = 1e9
+
+
+def _is_whole(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
 class QueueSpec(msgspec.Struct, frozen=True):
     """A queue's part of the pool: its weight, the most slots it may take, and slots kept free for it."""
 
@@ -24,11 +32,16 @@ class QueueSpec(msgspec.Struct, frozen=True):
     reserve: int = 0
 
     def __post_init__(self) -> None:
-        if isinstance(self.weight, bool) or not isinstance(self.weight, (int, float)) or self.weight <= 0:
-            raise ConfigError("weight", "a number above 0", self.weight)
-        if self.cap is not None and self.cap < 1:
+        weight = self.weight
+        if isinstance(weight, bool) or not isinstance(weight, (int, float)) or not 0 < weight <= _MAX_WEIGHT:
+            raise ConfigError("weight", f"a number above 0, at most {_MAX_WEIGHT:g}", weight)
+        if self.cap is not None and (not _is_whole(self.cap) or self.cap < 1):
             raise ConfigError("cap", "at least 1, or None", self.cap)
-        if self.reserve < 0 or (self.cap is not None and self.reserve > self.cap):
+        if (
+            not _is_whole(self.reserve)
+            or self.reserve < 0
+            or (self.cap is not None and self.reserve > self.cap)
+        ):
             raise ConfigError("reserve", "from 0 to the queue's cap", self.reserve)
 
 
@@ -112,8 +125,10 @@ def to_specs(queues: Queues, concurrency: int) -> dict[str, QueueSpec]:
             name: value if isinstance(value, QueueSpec) else QueueSpec(value)
             for name, value in queues.items()
         }
+    elif isinstance(queues, Iterable):
+        specs = {check_queue_name(name): QueueSpec() for name in queues}
     else:
-        specs = {name: QueueSpec() for name in queues}
+        raise ConfigError("queues", "a name, a list of names, or names with their weights", queues)
     if not specs:
         raise ConfigError("queues", "at least one queue name")
     for name in specs:

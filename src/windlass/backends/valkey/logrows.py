@@ -6,10 +6,11 @@ from collections.abc import Iterator
 from typing import Any
 
 from windlass.backends.valkey.codes import ATTEMPT_OUTCOMES, EVENTS, STATES
-from windlass.backends.valkey.records import decode, lean
+from windlass.backends.valkey.records import decode, lean, whole
 from windlass.core.job import AttemptRecord, Event
 
 
+@whole
 def events(last: int, fields: list[bytes]) -> list[Event]:
     """The events of one entry of the log, whose last one has the number ``last``."""
     at_ms, packed_rows = decode(fields[1])
@@ -35,6 +36,7 @@ def _event(number: int, at_ms: int, row: list[Any]) -> Event:
     return Event(number, at_ms, kind, row[1], row[2], data)
 
 
+@whole
 def attempts(queue: str, last: int, fields: list[bytes]) -> list[tuple[int, AttemptRecord]]:
     """Position and content of the rows of one entry of the history log."""
     rows: list[AttemptRecord] = []

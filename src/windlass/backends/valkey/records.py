@@ -6,7 +6,9 @@ See ``lua/includes/00_words.lua`` for the fields of a head, ``70_add.lua`` for t
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from functools import wraps
+from typing import Any, NamedTuple, ParamSpec, TypeVar
 
 import msgspec
 
@@ -19,6 +21,10 @@ from windlass.core.job import ErrorInfo, JobRecord, NewJob, SignalValue
 from windlass.core.options import DEFAULT_RESULT_TTL_MS, StoredOptions, StoredUnique
 from windlass.core.outcome import Outcome, Settlement
 from windlass.core.states import JobState
+from windlass.errors import StorageError
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 _PLAIN, _LEAN = 255, 1
 #: The number of a completion that says more than others.
@@ -222,6 +228,20 @@ def _or_none(value: int | None) -> int:
 _USUAL = (-1, 2, -1, 86_400_000, 10_000, 15_552_000_000, 10_000, -1, 0, 0)
 
 
+def whole(read: Callable[P, T]) -> Callable[P, T]:
+    """Bytes that cannot be read are an error of the store, whatever is wrong with them."""
+
+    @wraps(read)
+    def reading(*args: P.args, **kwargs: P.kwargs) -> T:
+        try:
+            return read(*args, **kwargs)
+        except (ValueError, LookupError, TypeError, ArithmeticError, AttributeError) as exc:
+            raise StorageError(f"what the server holds is damaged, or no record of ours: {exc}") from exc
+
+    return reading
+
+
+@whole
 def job_record(
     queue: str, job_id: str, stored: bytes, packed_head: bytes, errors: bytes | None = None
 ) -> JobRecord:
@@ -307,6 +327,7 @@ def lean(packed: bytes, at: int) -> tuple[int, int, int, str, str, str, int]:
     return seq, enqueued_ms, started_ms, token, worker, packed[worker_end + 1 : end].decode(), end
 
 
+@whole
 def leased(queue: str, job_id: str, stored: bytes, now_ms: int) -> JobRecord:
     """The record of a plain job that was leased just now, for the first time; without token and worker."""
     at = 15 + stored[14]
@@ -340,6 +361,7 @@ def leased(queue: str, job_id: str, stored: bytes, now_ms: int) -> JobRecord:
     )
 
 
+@whole
 def viewed(queue: str, view: list[Any] | None) -> JobRecord | None:
     """The record in a view, see ``lua/functions/get.lua``."""
     if view is None:
@@ -354,6 +376,7 @@ def viewed(queue: str, view: list[Any] | None) -> JobRecord | None:
     return record
 
 
+@whole
 def read_signals(fields: list[bytes]) -> dict[str, SignalValue]:
     """Signals by name, see ``lua/includes/12_flows.lua``."""
     found = {}

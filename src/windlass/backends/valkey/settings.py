@@ -78,15 +78,16 @@ def _path(url: BackendUrl, kind: Kind) -> tuple[str, int]:
         primary = parts.pop(0)
     if not parts:
         return primary, 0
-    if len(parts) > 1 or not parts[0].isdigit() or (kind == "cluster" and parts[0] != "0"):
+    number = len(parts) == 1 and parts[0].isascii() and parts[0].isdigit() and len(parts[0]) <= 6
+    if not number or (kind == "cluster" and parts[0] != "0"):
         raise ConfigError("url", "ended by the number of a database (0 in a cluster)", url.shown)
     return primary, int(parts[0])
 
 
 def _address(text: str, default_port: int) -> tuple[str, int]:
     host, _, port = text.rpartition(":") if ":" in text.split("]")[-1] else (text, "", "")
-    if port and not port.isdigit():
-        raise ConfigError("url", "with ports that are numbers", text)
+    if port and not (port.isascii() and port.isdigit() and len(port) <= 5 and 0 < int(port) < 65_536):
+        raise ConfigError("url", "with ports that are numbers from 1 to 65535", text)
     return (host or text).strip("[]") or "127.0.0.1", int(port) if port else default_port
 
 

@@ -1,0 +1,1 @@
+"""Hostile input for everything that reads bytes or words from outside."""
