@@ -123,13 +123,19 @@ def _parts(records: list[Any]) -> list[list[Any]]:
 
 
 _event_runs = msgspec.msgpack.Decoder(list[EventRun]).decode
+_events = msgspec.msgpack.Decoder(list[Event]).decode
 _attempt_runs = msgspec.msgpack.Decoder(list[AttemptRun]).decode
+_attempts = msgspec.msgpack.Decoder(list[AttemptRecord]).decode
 
 
 def unpack_events(first_id: int, chunk: bytes) -> list[Event]:
-    """The events of a chunk."""
+    """The events of a chunk. Files of before there were runs hold them one by one."""
     events: list[Event] = []
-    for at_ms, kind, ids, task, data in _event_runs(chunk):
+    try:
+        runs = _event_runs(chunk)
+    except msgspec.ValidationError:
+        return _events(chunk)
+    for at_ms, kind, ids, task, data in runs:
         jobs = [ids] if isinstance(ids, str) else ids
         events += [
             Event(number, at_ms, kind, job_id, task, data)
@@ -139,5 +145,8 @@ def unpack_events(first_id: int, chunk: bytes) -> list[Event]:
 
 
 def unpack_history(chunk: bytes) -> list[AttemptRecord]:
-    """The attempt records of a chunk."""
-    return [ended for run in _attempt_runs(chunk) for ended in run.records()]
+    """The attempt records of a chunk. Files of before there were runs hold them one by one."""
+    try:
+        return [ended for run in _attempt_runs(chunk) for ended in run.records()]
+    except msgspec.ValidationError:
+        return _attempts(chunk)
