@@ -1,7 +1,8 @@
 """Files that earlier releases wrote are opened and worked off by this one.
 
 ``schema-N.sql`` is the content of a file as the release with schema version N left it: jobs in every state,
-one of them claimed by a worker that is dead, a paused queue, a schedule and a flow where that release had them.
+one of them claimed by a worker that is dead, a paused queue, a schedule and a flow where that release had
+them.
 """
 
 from __future__ import annotations
