@@ -17,7 +17,10 @@ def current_job() -> Job[Any]:
     """The job that the calling handler runs for; ``RuntimeError`` outside of one."""
     get = _current.get()
     if get is None:
-        raise RuntimeError("current_job() works only inside a running task")
+        raise RuntimeError(
+            "current_job() works only inside a running task: a task that is called as a function has no job "
+            "(windlass.testing.inline runs it as one)"
+        )
     return get()
 
 

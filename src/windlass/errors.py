@@ -171,7 +171,10 @@ class ScheduleNotFoundError(WindlassError, LookupError):
     def __init__(self, queue: str, name: str) -> None:
         self.queue = queue
         self.name = name
-        super().__init__(f"queue {queue!r} has no schedule {name!r} (never made, or removed)")
+        super().__init__(
+            f"queue {queue!r} has no schedule {name!r} (never made, or removed); "
+            "'windlass schedules' lists those that are there"
+        )
 
 
 class IllegalTransitionError(WindlassError):
@@ -196,7 +199,8 @@ class LeaseLostError(WindlassError):
         self.job_id = job_id
         super().__init__(
             f"the lease on job {job_id!r} of queue {queue!r} was lost: it expired and the job was "
-            "recovered, or the job was removed"
+            "recovered, or the job was removed; this attempt must stop (a handler that blocks the "
+            "interpreter for longer than its lease needs isolation='process')"
         )
 
 
@@ -214,7 +218,10 @@ class WaitTimeoutError(WindlassError, TimeoutError):
     def __init__(self, job_id: str, timeout_s: float) -> None:
         self.job_id = job_id
         self.timeout_s = timeout_s
-        super().__init__(f"job {job_id!r} did not finish within {timeout_s:g} s; it is still in the queue")
+        super().__init__(
+            f"job {job_id!r} did not finish within {timeout_s:g} s and goes on; wait longer (timeout=), or "
+            "see with 'windlass doctor' whether a worker serves its queue"
+        )
 
 
 class JobFailedError(WindlassError):
@@ -305,7 +312,7 @@ class BatchError(WindlassError):
             raise ConfigError("errors", "a mapping from a job's number or id to its exception", errors)
         self.errors: dict[int | str, BaseException] = dict(errors)
         self.results = results
-        super().__init__(f"{len(errors)} jobs of the batch failed")
+        super().__init__(f"{len(errors)} jobs of the batch failed; each keeps its own error")
 
 
 class JobSignal(Exception):

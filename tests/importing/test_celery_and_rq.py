@@ -170,7 +170,7 @@ def test_rq_jobs_that_are_more_than_a_call_stay(peer: redis.Redis, peer_url: str
     assert total(answer, "added", "refused") == [1, 2]
     assert answer["left"] == {"that wait for other jobs (deferred)": 1}
     assert sorted(one["reason"] for one in answer["refusals"]) == [
-        "it calls a method of a stored object",
+        "it calls a method of a stored object: let RQ run it",
         "its pickle names tests.cli.support.Cli, which is not plain data",
     ]
 

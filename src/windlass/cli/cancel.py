@@ -29,7 +29,8 @@ async def run(options: Options, out: Out) -> int:
     async with options.app() as app:
         queue = app.queue(options.queue)
         if options.all:
-            count = await queue.cancel_jobs(state=options.states, reason=options.reason, **options.search)
+            with out.waiting(f"Cancelling jobs of {options.queue}"):
+                count = await queue.cancel_jobs(state=options.states, reason=options.reason, **options.search)
             out.done(f"Cancelled {count:,} jobs of {options.queue}.", {"cancelled": count})
             return 0
 

@@ -18,7 +18,8 @@ async def run(options: Selection, out: Out) -> int:
     async with options.app() as app:
         queue = app.queue(options.queue)
         if options.all:
-            count = await queue.promote_jobs(state=options.states, **options.search)
+            with out.waiting(f"Promoting jobs of {options.queue}"):
+                count = await queue.promote_jobs(state=options.states, **options.search)
             out.done(f"Made {count:,} jobs of {options.queue} ready.", {"promoted": count})
             return 0
 

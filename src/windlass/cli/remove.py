@@ -30,7 +30,8 @@ async def run(options: Options, out: Out) -> int:
     async with options.app() as app:
         queue = app.queue(options.queue)
         if options.all:
-            count = await queue.remove_jobs(state=options.states, **options.search)
+            with out.waiting(f"Removing jobs of {options.queue}"):
+                count = await queue.remove_jobs(state=options.states, **options.search)
             out.done(f"Removed {count:,} jobs of {options.queue}.", {"removed": count})
             return 0
         await each(options.ids, partial(queue.remove, force=options.force), answers, out)

@@ -93,7 +93,7 @@ def _body(message: dict[str, Any], headers: dict[str, Any], properties: dict[str
     if compression in ("application/x-gzip", "gzip", "zlib"):
         data = zlib.decompress(data)
     elif compression:
-        raise Unreadable(f"it is compressed with {compression}")
+        raise Unreadable(f"it is compressed with {compression}: let Celery run it")
     match message.get("content-type"):
         case "application/json":
             return _revive(msgspec.json.decode(data))
@@ -102,7 +102,7 @@ def _body(message: dict[str, Any], headers: dict[str, Any], properties: dict[str
         case "application/x-msgpack":
             return msgspec.msgpack.decode(data)
         case other:
-            raise Unreadable(f"its content type is {other}")
+            raise Unreadable(f"its content type is {other}: let Celery run it")
 
 
 def _revive(value: Any) -> Any:

@@ -64,7 +64,7 @@ def _read(shelf: Shelf, job_id: str, score: float, key: str, record: dict[bytes,
     try:
         task, instance, args, kwargs = _call(record[b"data"])
         if instance is not None:
-            raise Unreadable("it calls a method of a stored object")
+            raise Unreadable("it calls a method of a stored object: let RQ run it")
         if record.get(b"dependency_ids"):
             raise Unreadable("it waits for other jobs: let RQ finish them")
         left = record.get(b"retries_left")

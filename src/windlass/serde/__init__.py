@@ -51,7 +51,10 @@ def plain_hook(value: Any) -> Any:
         return dump(value, mode="json")
     if isinstance(value, PurePath):
         return str(value)
-    raise TypeError(f"a {type(value).__name__} is not something that can be stored")
+    raise TypeError(
+        f"a {type(value).__name__} is not something that can be stored: pass plain data, a dataclass, "
+        "a struct or a model, or the id of what is stored elsewhere"
+    )
 
 
 #: What msgspec encodes by itself, in each codec's own way.

@@ -41,7 +41,9 @@ class KeyRing:
         """A secret, or ``SignatureError`` when there is none under that id."""
         found = self._keys.get(key_id)
         if found is None:
-            raise SignatureError(f"written with key {key_id!r}, which is not known here")
+            raise SignatureError(
+                f"written with key {key_id!r}, which is not known here: give this codec that key as well"
+            )
         return found
 
 
@@ -49,7 +51,7 @@ def split_head(data: bytes, mark: bytes) -> tuple[str, bytes]:
     """The key id and the rest of ``mark + id + "." + rest``; ``SignatureError`` when it is not that."""
     head, dot, _ = data[len(mark) : len(mark) + 33].partition(b".")
     if not data.startswith(mark) or not dot:
-        raise SignatureError("not signed or encrypted with this codec")
+        raise SignatureError("not signed or encrypted with this codec: was it written by an app without it?")
     try:
         key_id = head.decode("ascii")
     except UnicodeDecodeError:

@@ -1,0 +1,73 @@
+"""Errors that users see tell what happened, where, and what to do."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from typing import Any
+
+import pytest
+
+from windlass import errors
+from windlass.context import current_job
+from windlass.errors import WindlassError
+from windlass.serde import encode_value, get_codec
+
+#: Error -> arguments, and words of its advice.
+SAMPLES: dict[type[WindlassError], tuple[tuple[Any, ...], str]] = {
+    errors.ConfigError: (("delay", "a number of seconds", "soon"), "must be a number of seconds, got 'soon'"),
+    errors.PayloadTooLargeError: ((2_000, 1_000), "store large data elsewhere and pass a reference"),
+    errors.GroupFullError: (("mail", "ada", ["j1"], []), "raise its max_size"),
+    errors.CycleError: ((["a", "b", "a"],), "free of circles: a waits for b waits for a"),
+    errors.UnsupportedByBackendError: (("amqp", "flows", "use valkey"), "use valkey"),
+    errors.HistoryTrimmedError: (("history", "mail", 5, 9), "Go on from 8 to accept the gap"),
+    errors.JobNotFoundError: (("mail", "j1"), "never added, pruned, or removed"),
+    errors.ScheduleNotFoundError: (("mail", "nightly"), "windlass schedules"),
+    errors.IllegalTransitionError: (("j1", "active", "remove", "cancel it first"), "cancel it first"),
+    errors.LeaseLostError: (("mail", "j1"), "isolation='process'"),
+    errors.WaitTimeoutError: (("j1", 5), "windlass doctor"),
+    errors.MaxRetriesError: (("j1", 3, "ValueError", "no"), "all 3 attempts failed"),
+    errors.JobFailedError: (("j1", "unrecoverable", "ValueError", "no"), "ValueError: no"),
+    errors.JobCancelledError: (("j1", "sold out"), "sold out"),
+    errors.BatchError: (({0: ValueError("x")},), "each keeps its own error"),
+}
+#: Raised with a whole sentence of the place that raises them, or by users.
+SENTENCES = {
+    errors.WindlassError,
+    errors.DependencyError,
+    errors.StorageError,
+    errors.ResultError,
+    errors.JobTimeoutError,
+    errors.WorkerCrashError,
+    errors.UnrecoverableError,
+    errors.SignatureError,
+}
+
+
+@pytest.mark.feature("Z15")
+@pytest.mark.parametrize("kind", SAMPLES, ids=lambda kind: kind.__name__)
+def test_an_error_says_where_and_what_to_do(kind: type[WindlassError]) -> None:
+    arguments, advice = SAMPLES[kind]
+    text = str(kind(*arguments))
+    assert advice in text
+    named = [
+        value for value in arguments if isinstance(value, str) and re.fullmatch(r"j\d|mail|delay", value)
+    ]
+    assert [value for value in named if value not in text] == []
+    assert kind.code != "error"
+
+
+def test_every_error_is_looked_at() -> None:
+    kinds = {
+        kind
+        for _, kind in inspect.getmembers(errors, inspect.isclass)
+        if issubclass(kind, WindlassError) and kind.__module__ == errors.__name__
+    }
+    assert kinds - SAMPLES.keys() - SENTENCES == set()
+
+
+def test_errors_of_python_itself_say_what_to_do_as_well() -> None:
+    with pytest.raises(RuntimeError, match=r"windlass\.testing\.inline"):
+        current_job()
+    with pytest.raises(TypeError, match="or the id of what is stored elsewhere"):
+        encode_value(get_codec("json"), object())
