@@ -89,7 +89,7 @@ async def test_a_coordinator_killed_before_it_marks_what_it_did_loses_no_schedul
 
 @pytest.mark.serial
 @pytest.mark.timeout(240)
-@pytest.mark.feature("N8", "L7")
+@pytest.mark.feature("N8")
 async def test_a_broker_that_restarts_in_mid_run_loses_nothing() -> None:
     server = new_server().start()
     ran: Counter[str] = Counter()
@@ -169,7 +169,6 @@ async def test_a_server_alone_releases_what_is_due(tmp_path: Path) -> None:
         await stage.app.store.backend.remove_all()  # type: ignore[attr-defined]
 
 
-@pytest.mark.feature("L7")
 async def test_a_broker_that_is_not_there_is_a_storage_error() -> None:
     store = open_backend("amqp://127.0.0.1:1?open=0.5")
     with pytest.raises(StorageError, match="did not answer"):
@@ -178,7 +177,7 @@ async def test_a_broker_that_is_not_there_is_a_storage_error() -> None:
     await store.close()  # idempotent
 
 
-@pytest.mark.feature("B3", "B6")
+@pytest.mark.feature("B3")
 async def test_many_jobs_due_at_once_are_released_in_their_order() -> None:
     """The coordinator's steps are bounded at 1,000; nothing of a larger release is lost or out of order."""
     async with Windlass(fresh_url()) as app:

@@ -24,6 +24,7 @@ GO_PATH = "/usr/share/gocode"
 LANGUAGES = ["python", "javascript", "ruby", "go", "java"]
 
 pytestmark = [pytest.mark.service("rabbitmq"), pytest.mark.timeout(180)]
+backend_name = "amqp"
 
 
 def _javascript(program: str) -> tuple[list[str], dict[str, str]]:
