@@ -9,7 +9,10 @@ from celery import Celery
 from benchmarks._stamps import StampWriter
 from benchmarks.peers._driver import URL, serve
 
-app = Celery("bench", broker=URL, backend=URL)
+AMQP = URL.startswith("amqp://")
+app = Celery("bench", broker=URL, backend="rpc://" if AMQP else URL)
+if AMQP:
+    app.conf.broker_transport_options = {"confirm_publish": True}
 app.conf.update(worker_prefetch_multiplier=4, task_default_queue="bench", result_expires=60)
 stamps = StampWriter()
 

@@ -67,6 +67,7 @@ class AmqpHarness(UrlHarness):
             made = self._made.pop(client.namespace, [])
             client.names.used.update(*(one.names.used for one in made))
             if made:
+                await client.open()  # a test may have closed it
                 await client.remove_all()
         await super().__aexit__(kind, error, trace)
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.service("rabbitmq")
 
 
-@pytest.fixture(params=["rabbitmq"])
+@pytest.fixture(params=["amqp"])
 async def harness(
     request: pytest.FixtureRequest, declare_missing: Callable[..., None]
 ) -> AsyncIterator[Harness]:

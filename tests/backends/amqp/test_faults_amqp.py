@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 from collections import Counter
 from pathlib import Path
@@ -20,6 +21,8 @@ from windlass.errors import StorageError
 backend_name = "amqp"
 pytestmark = [pytest.mark.service("rabbitmq")]
 JOBS = 40
+#: How often the broker is restarted; ``WINDLASS_BROKER_RESTARTS=20`` for a longer run.
+RESTARTS = int(os.environ.get("WINDLASS_BROKER_RESTARTS", "3"))
 
 
 def fresh_url() -> str:
@@ -88,8 +91,8 @@ async def test_a_coordinator_killed_before_it_marks_what_it_did_loses_no_schedul
 
 
 @pytest.mark.serial
-@pytest.mark.timeout(240)
-@pytest.mark.feature("N8", "L7")
+@pytest.mark.timeout(180 + 30 * RESTARTS)
+@pytest.mark.feature("N8")
 async def test_a_broker_that_restarts_in_mid_run_loses_nothing() -> None:
     server = new_server().start()
     ran: Counter[str] = Counter()
@@ -124,7 +127,7 @@ async def test_a_broker_that_restarts_in_mid_run_loses_nothing() -> None:
             options = {"max_attempts": 2, "backoff": {"type": "fixed", "delay": 0.1}, "max_stalls": 50}
             async with Worker("q", handler, url_or_app=app, poll=0.5) as worker:
                 # In order first: RabbitMQ 3.10 forgets its very first streams when it is killed right after.
-                for kill in (False, True, True):
+                for kill in [False, *(n % 3 > 0 for n in range(1, RESTARTS))]:
                     work = [add("plain"), add("later", delay=0.5), add("stumbles", **options)]
                     work += [add("far", delay=600), add("dies", max_attempts=1)]
                     tasks = [asyncio.ensure_future(one) for one in work]
@@ -169,7 +172,6 @@ async def test_a_server_alone_releases_what_is_due(tmp_path: Path) -> None:
         await stage.app.store.backend.remove_all()  # type: ignore[attr-defined]
 
 
-@pytest.mark.feature("L7")
 async def test_a_broker_that_is_not_there_is_a_storage_error() -> None:
     store = open_backend("amqp://127.0.0.1:1?open=0.5")
     with pytest.raises(StorageError, match="did not answer"):
@@ -178,7 +180,7 @@ async def test_a_broker_that_is_not_there_is_a_storage_error() -> None:
     await store.close()  # idempotent
 
 
-@pytest.mark.feature("B3", "B6")
+@pytest.mark.feature("B3")
 async def test_many_jobs_due_at_once_are_released_in_their_order() -> None:
     """The coordinator's steps are bounded at 1,000; nothing of a larger release is lost or out of order."""
     async with Windlass(fresh_url()) as app:

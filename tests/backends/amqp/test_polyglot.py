@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import os
 import shutil
 import subprocess
@@ -24,17 +25,20 @@ GO_PATH = "/usr/share/gocode"
 LANGUAGES = ["python", "javascript", "ruby", "go", "java"]
 
 pytestmark = [pytest.mark.service("rabbitmq"), pytest.mark.timeout(180)]
+backend_name = "amqp"
 
 
-def _javascript(program: str) -> tuple[list[str], dict[str, str]]:
-    """Node finds packages beside a program, so the example stands beside those that were installed."""
+def _javascript(source: Path) -> tuple[list[str], dict[str, str]]:
+    """Node finds packages beside a program, so it is put beside those that were installed."""
     home = Path(os.environ.get("WINDLASS_NODE_HOME", str(ROOT / ".node")))
-    if not (home / "node_modules" / "amqplib").exists():
-        home.mkdir(exist_ok=True)
-        shutil.copy(EXAMPLES / "package.json", home)
-        subprocess.run(["npm", "install", "--silent", "--prefix", str(home)], check=True)
-    copy = home / f"{program}-{uuid.uuid4().hex[:6]}.mjs"
-    shutil.copy(EXAMPLES / f"{program}.mjs", copy)
+    home.mkdir(exist_ok=True)
+    with (home / ".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # tests in other processes want it too
+        if not (home / "node_modules" / "amqplib").exists():
+            shutil.copy(EXAMPLES / "package.json", home)
+            subprocess.run(["npm", "install", "--silent", "--prefix", str(home)], check=True)
+    copy = home / f"{uuid.uuid4().hex}{source.suffix}"
+    shutil.copy(source, copy)
     return ["node", str(copy)], {}
 
 
@@ -60,7 +64,9 @@ def command(language: str, program: str) -> tuple[list[str], dict[str, str]]:
         case "python":
             return [sys.executable, str(EXAMPLES / f"{program}.py")], {}
         case "javascript":
-            return _javascript(program)
+            return _javascript(EXAMPLES / f"{program}.mjs")
+        case "seed":
+            return _javascript(Path(__file__).with_name(f"{program}.cjs"))
         case "ruby":
             return ["ruby", str(EXAMPLES / f"{program}.rb")], {}
         case "go":
@@ -134,3 +140,18 @@ async def test_a_worker_runs_what_windlass_enqueued(language: str) -> None:
             return any(w.tag == "polyglot" and queue in w.queues for w in await jobs.get_workers())
 
         await until(listed, "the worker is listed")
+
+
+@pytest.mark.feature("N6", "B4")
+async def test_the_producer_of_the_description_in_javascript_works_as_it_stands() -> None:
+    queue = f"s{uuid.uuid4().hex[:12]}"
+    calls: list[tuple[str, Any]] = []
+
+    async def handler(job: Job[Any]) -> None:
+        calls.append((job.name, job.data))
+
+    async with Windlass(broker_url()) as app, Worker(queue, handler, url_or_app=app):
+        await (await app.queue(queue).add("first")).result(timeout=30)
+        await run("seed", "seed_client", queue)
+        await until(lambda: len(calls) == 3, "both ran")
+    assert calls[1:] == [("SendEmailJob", ["user@example.com", "Hello!"]), ("SendReminderJob", [123])]

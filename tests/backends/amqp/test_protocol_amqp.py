@@ -19,6 +19,7 @@ from windlass import Job, JobState, Windlass, Worker
 from windlass.core.job import JobRef
 
 pytestmark = pytest.mark.service("rabbitmq")
+backend_name = "amqp"
 
 
 @pytest.fixture
@@ -126,7 +127,7 @@ async def test_a_plain_producer_schedules_for_a_windlass_worker(app: Windlass, q
     assert record.started_ms is not None and record.started_ms >= round(due * 1000)
 
 
-@pytest.mark.feature("C6", "C3")
+@pytest.mark.feature("C6", "N6")
 async def test_a_retry_entry_of_a_job_that_nobody_knows_runs_when_it_is_due(
     app: Windlass, queue: str
 ) -> None:
@@ -263,7 +264,7 @@ async def test_a_dead_job_is_told_to_the_dead_exchange(app: Windlass, queue: str
     assert log.calls == [("Import", [12345])]
 
 
-@pytest.mark.feature("N3", "K9")
+@pytest.mark.feature("N6", "O13")
 async def test_workers_elsewhere_are_listed_by_their_heartbeats(app: Windlass, queue: str) -> None:
     await app.queue(queue).count()
     identity = f"worker-01:12345:{uuid.uuid4().hex[:6]}"

@@ -208,6 +208,8 @@ async def _count(client: Client, request: rq.CountJobs) -> dict[JobState, int]:
 
 
 async def _remove_all(client: Client) -> None:
+    if client.coordinator is not None:
+        await client.coordinator.retire()
     names, channel = client.names, await client.open_channel()
     for name in [*names.all_queues(), *(names.queue(queue) for queue in names.used)]:
         channel.queue_delete(name)

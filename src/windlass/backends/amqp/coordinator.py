@@ -63,6 +63,7 @@ class Coordinator:
         #: Whether all of the log that was there at the take-over is read.
         self.live: Promise[None] = Promise()
         self._driven = False
+        self._retired = False
         self._mark = Counts()
         self._marked = False
         self._counted = True
@@ -123,7 +124,7 @@ class Coordinator:
 
     def _kept_lost(self, reason: Exception) -> None:
         """The broker closes a channel that holds messages for long: all come again on a new one."""
-        if self._session.closed or not self._session.connection.is_open or not self.live.done:
+        if self._retired or not self._session.usable or not self.live.done:
             return
         log.info("reading the kept records again: %s", reason)
         self._tags.clear()
@@ -285,6 +286,16 @@ class Coordinator:
         if moved and self._mark_timer is None and not self._session.closed:
             self._mark_timer = self._session.later(_MARK_EVERY_S, self._write_mark)
 
+    async def retire(self) -> None:
+        """Read nothing more. The seat stays ours until the connection ends."""
+        self._retired = True
+        for channel in (self._log_channel, self._kept_channel, self._streams.channel):
+            if channel is not None and channel.is_open:
+                closed: Promise[Any] = Promise()
+                channel.add_on_close_callback(lambda _, reason, closed=closed: closed.set(reason))
+                channel.close()
+                await self._session.expect(closed)
+
     def leave(self) -> None:
         """Let who comes next begin where we end."""
         if self.live.done and not self._work and self._mark_timer is not None:
@@ -293,7 +304,7 @@ class Coordinator:
     def _write_mark(self) -> None:
         """Note how far everything is carried out. Only at rest: what is counted must be what was done."""
         self._mark_timer = None
-        if not self._session.usable:
+        if self._retired or not self._session.usable:
             return
         if self._work:
             self._mark_timer = self._session.later(_MARK_EVERY_S / 10, self._write_mark)

@@ -398,6 +398,7 @@ class _Picker:
         job.state = JobState.ACTIVE
         job.token, job.worker, job.started_ms = start.token, start.worker, self.now_ms
         job.deliveries += 1
+        job.progress = None
         job.lease_until_ms = self.now_ms + start.lease_ms
         self.starts.append(start)
         self.jobs.append(job)

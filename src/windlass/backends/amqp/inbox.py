@@ -29,11 +29,12 @@ class Streams:
     def __init__(self, session: Client, coordinator: Coordinator) -> None:
         self._session = session
         self._coordinator = coordinator
+        self.channel: Any = None
 
     async def start(self) -> None:
         """Read on from where the last coordinator was."""
         names, session = self._session.names, self._session
-        channel = await session.open_channel()
+        channel = self.channel = await session.open_channel()
         await session.call(channel.basic_qos, prefetch_count=_WINDOW)
         cursors = self._coordinator.ledger.cursors
         for stream, kind in (

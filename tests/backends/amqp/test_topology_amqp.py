@@ -1,0 +1,145 @@
+"""What stands on the broker: names and arguments that every client knows, bands of priority, figures."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import uuid
+from typing import Any
+
+import pika
+import pytest
+from pika.exceptions import ChannelClosedByBroker
+
+from tests.backends.amqp.servers import broker_url
+from tests.faults.kit import until
+from windlass import Job, Windlass, Worker
+from windlass.backends.amqp.messages import band
+from windlass.errors import UnsupportedByBackendError
+
+pytestmark = pytest.mark.service("rabbitmq")
+backend_name = "amqp"
+
+DAY = 86_400
+SEGMENT = {"x-stream-max-segment-size-bytes": 8_000_000}
+STREAMS = {
+    "scheduled_jobs": 30 * DAY,
+    "retries": 30 * DAY,
+    "dead_jobs": 180 * DAY,
+    "heartbeats": 300,
+    "job_metrics": 5 * 365 * DAY,
+}
+
+
+def queue_name() -> str:
+    return f"t{uuid.uuid4().hex[:12]}"
+
+
+def on_channel(step: Any) -> Any:
+    connection = pika.BlockingConnection(pika.URLParameters(broker_url()))
+    try:
+        return step(connection.channel())
+    finally:
+        connection.close()
+
+
+@pytest.mark.feature("N1", "N2", "N3")
+async def test_everything_is_declared_with_the_arguments_that_everybody_knows() -> None:
+    name = queue_name()
+    async with Windlass(broker_url()) as app:
+        await app.queue(name).add("n")
+
+    def declare_again(channel: Any) -> None:
+        """The broker refuses a declaration that differs in kind or arguments."""
+        channel.exchange_declare("jobs.direct", "direct", durable=True)
+        channel.exchange_declare("jobs.dead", "fanout", durable=True)
+        channel.queue_declare(f"queue.{name}", durable=True, arguments={"x-max-priority": 10})
+        for stream, seconds in STREAMS.items():
+            arguments = {"x-queue-type": "stream", "x-max-age": f"{seconds}s", **SEGMENT}
+            channel.queue_declare(stream, durable=True, arguments=arguments)
+        channel.queue_delete(f"queue.{name}")
+
+    await asyncio.to_thread(on_channel, declare_again)
+
+    def declare_otherwise(channel: Any) -> None:
+        channel.queue_declare("retries", durable=True, arguments={"x-queue-type": "stream"})
+
+    with pytest.raises(ChannelClosedByBroker):
+        await asyncio.to_thread(on_channel, declare_otherwise)
+
+
+@pytest.mark.feature("N2", "N6")
+async def test_a_queue_that_somebody_declared_otherwise_is_used_as_it_is() -> None:
+    name = queue_name()
+    await asyncio.to_thread(on_channel, lambda channel: channel.queue_declare(f"queue.{name}", durable=True))
+    async with Windlass(broker_url()) as app:
+        ran: list[str] = []
+
+        async def handler(job: Job[Any]) -> None:
+            ran.append(job.name)
+
+        async with Worker(name, handler, url_or_app=app):
+            await (await app.queue(name).add("n")).result(timeout=30)
+        assert ran == ["n"]
+
+
+@pytest.mark.feature("G3", "N2")
+async def test_higher_bands_run_first_whoever_published() -> None:
+    name = queue_name()
+    order: list[str] = []
+
+    async def handler(job: Job[Any]) -> None:
+        order.append(job.name)
+
+    async with Windlass(broker_url()) as app:
+        for task, priority in (("plain", 0), ("five", 5), ("critical", 1_000_000), ("high", 100_000)):
+            await app.queue(name).add(task, priority=priority)
+        body = json.dumps({"jid": uuid.uuid4().hex, "class": "theirs", "args": [], "queue": name}).encode()
+        properties = pika.BasicProperties(delivery_mode=2, priority=7)
+        await asyncio.to_thread(
+            on_channel, lambda channel: channel.basic_publish("jobs.direct", name, body, properties)
+        )
+        with pytest.raises(UnsupportedByBackendError, match="from 0 on"):
+            await app.queue(name).add("low", priority=-1)
+        async with Worker(name, handler, url_or_app=app, concurrency=1):
+            await until(lambda: len(order) == 5, "all ran")
+    assert order == ["critical", "high", "theirs", "five", "plain"]
+
+
+@pytest.mark.feature("G3")
+def test_bands_keep_the_order_of_priorities() -> None:
+    assert [band(p) for p in (0, 1, 7, 8, 999, 1_000, 100_000, 999_999, 1_000_000, 2**20 - 1)] == [
+        0, 1, 7, 8, 8, 9, 9, 9, 10, 10,
+    ]  # fmt: skip
+
+
+@pytest.mark.feature("N4", "N6")
+async def test_workers_report_their_figures_in_the_envelope_that_everybody_reads() -> None:
+    name = queue_name()
+
+    def read(channel: Any) -> list[Any]:
+        """Everything in ``job_metrics`` about our queue."""
+        channel.basic_qos(prefetch_count=100)
+        found = []
+        arguments = {"x-stream-offset": "first"}
+        for method, _, body in channel.consume("job_metrics", arguments=arguments, inactivity_timeout=2):
+            if method is None:
+                break
+            channel.basic_ack(method.delivery_tag)
+            told = json.loads(body)
+            found += [one for one in told.get("data", [told]) if one["queue"] == name]
+        return found
+
+    async def handler(job: Job[Any]) -> None:
+        return None
+
+    async with Windlass(broker_url()) as app:
+        jobs = await app.queue(name).add_bulk({"name": "n", "data": [n]} for n in range(5))
+        async with Worker(name, handler, url_or_app=app):
+            for job in jobs:
+                await job.result(timeout=30)
+    found = await asyncio.to_thread(on_channel, read)
+    assert {one["jid"] for one in found} == {job.id for job in jobs}
+    assert {(one["type"], one["job_class"], one["status"]) for one in found} == {
+        ("job_metric", "n", "success")
+    }
