@@ -1124,6 +1124,25 @@ export interface components {
                 [key: string]: string;
             }[];
         };
+        /**
+         * Tick
+         * @description What ``/api/live`` tells about once a second.
+         */
+        Tick: {
+            at_ms: number;
+            counts: {
+                [key: string]: number;
+            };
+            queues: components["schemas"]["Queue"][];
+            enqueued_per_s: number;
+            completed_per_s: number;
+            failed_per_s: number;
+            processed_total: number;
+            failed_total: number;
+            active_processes: number;
+            busy_workers: number;
+            slots: number;
+        };
     };
     responses: never;
     parameters: never;
