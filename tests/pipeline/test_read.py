@@ -10,6 +10,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import httpx
 import pytest
 from click.testing import CliRunner, Result
 
@@ -18,6 +19,7 @@ from tests.pipeline.test_run import run, totals
 from windlass.backend import requests as rq
 from windlass.cli.pipeline import command
 from windlass.core.job import JobRef
+from windlass.dashboard import create_app
 from windlass.errors import ConfigError
 from windlass.pipeline import schemas
 from windlass.pipeline.gold import Gold
@@ -63,6 +65,24 @@ def test_gold_is_read_without_spark(filled: tuple[Bench, Path]) -> None:
     (first, *_) = gold.rollups("hour", hour, hour + GRAIN_MS["hour"], queue="mail")
     assert (first["window_start"], first["queue"]) == (hour, "mail")
     assert gold.rollups("day", 0, 1) == []
+
+
+async def test_the_dashboard_draws_gold(filled: tuple[Bench, Path]) -> None:
+    _, lake = filled
+    guard = create_app(f"memory://gold-{lake.parent.name}", lake=str(lake))
+    day = GRAIN_MS["day"]
+    first = START_MS - START_MS % day
+    span = f"step=day&from_ms={first}&to_ms={first + 2 * day}"
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(guard), base_url="http://127.0.0.1") as client:
+        answer = await client.get(f"/api/job-metrics/series?queue=mail&job_class=send&{span}")
+        assert (await client.get("/api/session")).json()["lake"] is True
+    await guard.desk.app.close()
+    series = answer.json()
+    rows = [row for row in Gold(str(lake)).totals("day") if (row["queue"], row["task"]) == ("mail", "send")]
+    assert series["source"] == "lake"
+    assert [point["start_ms"] for point in series["points"]] == [first, first + day]
+    assert sum(point["completed"] for point in series["points"]) == rows[0]["completed"] > 0
+    assert series["points"][0]["duration_p95_ms"] == rows[0]["duration_p95_ms"]
 
 
 def test_gold_reads_again_when_a_file_is_replaced_meanwhile(

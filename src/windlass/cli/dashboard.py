@@ -17,8 +17,6 @@ from windlass.errors import ConfigError
 if TYPE_CHECKING:
     from windlass.dashboard.guard import Guard
 
-_GRACE_S = 5
-
 
 @dataclass(frozen=True, kw_only=True)
 class Options(StoreOptions):
@@ -88,56 +86,27 @@ def _passwords(given: tuple[str, ...], option: str) -> dict[str, str]:
 
 async def run(options: Options, out: Out) -> int:
     """Serve until told to stop."""
-    import uvicorn
-
     app = make(options)
+    from windlass.dashboard.serve import DashboardServer  # after ``make`` has told what is not installed
+
     windlass = app.desk.app
-    config = uvicorn.Config(
-        app,
-        host=options.host,
-        port=options.port,
-        log_level="warning",
-        access_log=False,
-        server_header=False,
-        lifespan="on",
-        timeout_graceful_shutdown=_GRACE_S,
-        limit_concurrency=1_000,
-        h11_max_incomplete_event_size=65_536,
-    )
-    server = _Server(config, out, shown_url(windlass.url), options.prefix)
+    store = shown_url(windlass.url)
+
+    def tell(port: int) -> None:
+        host = f"[{options.host}]" if ":" in options.host else options.host
+        url = f"http://{host}:{port}{options.prefix}/"
+        if out.as_json:
+            out.line({"url": url, "store": store})
+        else:
+            out.text(f"dashboard of {store} on {url}")
+
     logging.getLogger("windlass.audit").setLevel(logging.INFO)
+    server = DashboardServer(app, options.host, options.port, tell)
     try:
         await server.serve()
     finally:
         await windlass.close()
     return 0 if server.started else 1
-
-
-try:
-    from uvicorn import Server as _Uvicorn
-except ImportError:  # said by ``run`` when somebody needs it
-    _Uvicorn = object  # type: ignore[assignment,misc]
-
-
-class _Server(_Uvicorn):
-    """Says where it listens, once it does."""
-
-    def __init__(self, config: Any, out: Out, store: str, prefix: str) -> None:
-        super().__init__(config)
-        self._out = out
-        self._store = store
-        self._prefix = prefix
-
-    async def startup(self, sockets: list[Any] | None = None) -> None:
-        await super().startup(sockets)
-        if self.started:
-            port = self.servers[0].sockets[0].getsockname()[1]
-            host = f"[{self.config.host}]" if ":" in self.config.host else self.config.host
-            url = f"http://{host}:{port}{self._prefix}/"
-            if self._out.as_json:
-                self._out.line({"url": url, "store": self._store})
-            else:
-                self._out.text(f"dashboard of {self._store} on {url}")
 
 
 @store_command(
