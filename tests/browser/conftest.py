@@ -1,4 +1,7 @@
-"""One dashboard with a live worker, and one Chromium, for all browser tests of a process.
+"""One dashboard with a live worker, and one Chromium, for the tests of a module.
+
+Playwright keeps an event loop in the thread of the tests while it lives. It ends with the module, so that
+coroutine tests of other modules find none.
 
 Every test works in a queue of its own (a *lane*) and looks at pages that are filtered by it, so tests do not
 see each other. A page that writes an error to the console, or that its content policy had to stop, fails its
@@ -24,13 +27,12 @@ from windlass import Queue, Windlass
 
 #: Milliseconds: the machine may be busy with the rest of the suite.
 expect.set_options(timeout=15_000)
-_lanes = itertools.count()
 #: Seconds for one verb of the store.
 _PATIENCE = 30
 T = TypeVar("T")
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def pages(services: str) -> None:
     """The pages are built and there is a browser to show them."""
     if find_chromium() is None or not (ROOT / "src/windlass/dashboard/static/index.html").is_file():
@@ -39,14 +41,14 @@ def pages(services: str) -> None:
         pytest.skip("needs Chromium and scripts/build-ui")
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def site(pages: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
-    """The dashboard, on a database of this session."""
+    """The dashboard, on a database of this module."""
     with serving(f"sqlite:///{tmp_path_factory.mktemp('site')}/jobs.db") as running:
         yield running
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def browser(pages: None) -> Iterator[Browser]:
     """Chromium."""
     with chromium() as running:
@@ -60,6 +62,7 @@ class Store:
     """
 
     def __init__(self, url: str) -> None:
+        self.lanes = itertools.count()
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="browser-tests-store")
         self._thread.start()
@@ -77,7 +80,7 @@ class Store:
         self._loop.close()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def store(site: Site) -> Iterator[Store]:
     """The store behind the dashboard."""
     opened = Store(site.url)
@@ -126,14 +129,14 @@ class Lane:
 @pytest.fixture
 def lane(store: Store) -> Lane:
     """A queue of one's own."""
-    name = LANES[next(_lanes)]
+    name = LANES[next(store.lanes)]
     return Lane(name, store)
 
 
 @pytest.fixture
 def still(store: Store) -> Lane:
     """A queue of one's own that nobody works on: its jobs stay as they are."""
-    name = f"still-{next(_lanes)}"
+    name = f"still-{next(store.lanes)}"
     return Lane(name, store)
 
 

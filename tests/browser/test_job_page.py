@@ -16,7 +16,7 @@ from windlass import FlowProducer, chord, group, step
 pytestmark = [
     pytest.mark.service("chromium"),
     pytest.mark.timeout(120),
-    pytest.mark.keeps_threads("windlass-*", reason="of the session's own look at the store"),
+    pytest.mark.keeps_threads("windlass-*", reason="of the module's own look at the store"),
 ]
 
 Gate = Callable[[str], None]

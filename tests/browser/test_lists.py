@@ -13,7 +13,7 @@ from tests.browser.conftest import Lane, Look
 pytestmark = [
     pytest.mark.service("chromium"),
     pytest.mark.timeout(120),
-    pytest.mark.keeps_threads("windlass-*", reason="of the session's own look at the store"),
+    pytest.mark.keeps_threads("windlass-*", reason="of the module's own look at the store"),
 ]
 
 LATER = 3_600

@@ -15,7 +15,7 @@ from tests.browser.site import Site, serving
 pytestmark = [
     pytest.mark.service("chromium"),
     pytest.mark.timeout(120),
-    pytest.mark.keeps_threads("windlass-*", reason="of the session's own look at the store"),
+    pytest.mark.keeps_threads("windlass-*", reason="of the module's own look at the store"),
 ]
 
 OPERATOR = "captain-of-the-ship"
