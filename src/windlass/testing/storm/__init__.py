@@ -9,13 +9,14 @@ from windlass.testing.storm.invariants import INVARIANTS, Violation
 from windlass.testing.storm.mutants import MUTANTS
 from windlass.testing.storm.plan import FAULTS, Settings
 from windlass.testing.storm.runner import Report, run_storm
-from windlass.testing.storm.stores import EMBEDDED, MemoryStorm, SqliteStorm, StormStore
+from windlass.testing.storm.stores import EMBEDDED, FileStorm, MemoryStorm, SqliteStorm, StormStore
 
 __all__ = [
     "EMBEDDED",
     "FAULTS",
     "INVARIANTS",
     "MUTANTS",
+    "FileStorm",
     "MemoryStorm",
     "Report",
     "Settings",

@@ -36,6 +36,7 @@ class Role(msgspec.Struct, kw_only=True):
     settings: plan.Settings
     can: plan.Can
     clock: str = "node"
+    freeze_point: str = "worker.claimed"
 
     @property
     def name(self) -> str:

@@ -89,7 +89,7 @@ class ProcessMember(Member):
 
     def __init__(self, role: Role, wire: Wire | None) -> None:
         super().__init__(role, wire)
-        self._killed = False
+        self._killed = self._stopped = False
         directory = Path(role.directory)
         told = directory / f"{role.name}.json"
         told.write_bytes(msgspec.json.encode(role))
@@ -113,7 +113,7 @@ class ProcessMember(Member):
 
     def crash(self) -> str:
         code = self._process.poll()
-        if code in (None, 0) or self._killed:
+        if code in (None, 0) or self._killed or (self._stopped and code == -signal.SIGTERM):
             return ""
         log = (Path(self.role.directory) / f"{self.role.name}.log").read_text(errors="replace")
         return f"{self.name} ended with {code}: {log[-600:]}"
@@ -156,6 +156,7 @@ class ProcessMember(Member):
             resource.prlimit(self._process.pid, resource.RLIMIT_FSIZE, (wanted, resource.RLIM_INFINITY))
 
     def stop(self) -> None:
+        self._stopped = True
         self._signal(signal.SIGCONT)  # one that froze late must hear it
         self._signal(signal.SIGTERM)
 

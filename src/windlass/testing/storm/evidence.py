@@ -42,6 +42,8 @@ class Evidence(msgspec.Struct, kw_only=True):
     can: plan.Can
     clock: str = "node"
     loss_window_ms: int = 0
+    #: Invariants that the store declares not to keep.
+    exempt: frozenset[str] = frozenset()
     lines: list[Line] = []
     history: list[AttemptRecord] = []
     records: dict[str, list[JobRecord]] = {}

@@ -24,19 +24,15 @@ from windlass.testing.storm.actors import Actor, Role
 from windlass.testing.storm.skew import Skew
 from windlass.testing.storm.witness import LOST_REPLIES
 
-#: Points at which a worker stops itself, the first that comes: behind a commit, or behind a claim.
-FREEZE_POINTS = ("sqlite.committed", "worker.claimed")
 
-
-def _freeze_soon(points: tuple[str, ...]) -> None:
+def _freeze_soon(point: str) -> None:
     probe = Probe()
 
     def freeze(point: str, facts: dict[str, object]) -> None:
         install(None)
         stop(point, facts)
 
-    for point in points:
-        probe.arm(point, freeze)
+    probe.arm(point, freeze)
     install(probe)
 
 
@@ -44,8 +40,7 @@ async def _serve(role: Role) -> None:
     actor = Actor(role)
     loop = asyncio.get_running_loop()
     loop.add_signal_handler(signal.SIGTERM, actor.stop)
-    points = FREEZE_POINTS[:1] if role.url.startswith("sqlite") else FREEZE_POINTS[1:]
-    loop.add_signal_handler(signal.SIGUSR1, _freeze_soon, points)
+    loop.add_signal_handler(signal.SIGUSR1, _freeze_soon, role.freeze_point)
     loop.add_signal_handler(signal.SIGUSR2, _lose, actor)
     watch = asyncio.create_task(_die_with(os.getppid()))
     try:

@@ -28,6 +28,10 @@ class StormStore:
     #: All actors are tasks of one process.
     in_process = False
     faults: frozenset[str] = OF_PROCESSES
+    #: The point at which a process that is to freeze stops itself: it must hold up nobody there.
+    freeze_point = "worker.claimed"
+    #: Invariants that the backend declares not to keep.
+    exempt: frozenset[str] = frozenset()
     #: After a failover, what was acknowledged this long before it may be lost (milliseconds).
     loss_window_ms = 0
 
@@ -85,6 +89,7 @@ class SqliteStorm(StormStore):
     """One file, shared by processes. Its disk can be full; power can fail in the middle of a write."""
 
     name = "sqlite"
+    freeze_point = "sqlite.committed"
     faults = OF_PROCESSES | {"full-disk", "torn"}
 
     @property
@@ -97,10 +102,31 @@ class SqliteStorm(StormStore):
 
     def hurt(self, kind: str, target: int, force: float) -> None:
         """``torn``: the start of a page that was never finished, at the end of the log. Nobody is alive."""
-        log = self.path.with_name(f"{self.path.name}-wal")
-        if log.exists():
-            with log.open("ab") as file:
-                file.write(os.urandom(1 + round(force * 6_000)))
+        _tear(self.path.with_name(f"{self.path.name}-wal"), force)
 
 
-EMBEDDED: dict[str, type[StormStore]] = {"memory": MemoryStorm, "sqlite": SqliteStorm}
+class FileStorm(StormStore):
+    """One directory, shared by processes. Its log can end in the middle of a record."""
+
+    name = "file"
+    freeze_point = "file.synced"
+    faults = OF_PROCESSES | {"full-disk", "torn"}
+
+    @property
+    def url(self) -> str:
+        return f"file://{self.directory / 'jobs'}?timeout=2"
+
+    def hurt(self, kind: str, target: int, force: float) -> None:
+        """``torn``: the start of a record that was never finished, at the end of the newest log."""
+        logs = sorted((self.directory / "jobs").glob("*/*.log"), key=lambda path: path.stat().st_mtime)
+        if logs:
+            _tear(logs[-1], force)
+
+
+def _tear(log: Path, force: float) -> None:
+    if log.exists():
+        with log.open("ab") as file:
+            file.write(os.urandom(1 + round(force * 6_000)))
+
+
+EMBEDDED: dict[str, type[StormStore]] = {"memory": MemoryStorm, "sqlite": SqliteStorm, "file": FileStorm}

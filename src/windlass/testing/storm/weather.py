@@ -54,6 +54,7 @@ class Company:
             settings=self.settings,
             can=self.store.can,
             clock=self.store.clock,
+            freeze_point=self.store.freeze_point,
         )
         self._incarnations[key] += 1
         made = TaskMember(role, wire) if self.store.in_process else ProcessMember(role, wire)
