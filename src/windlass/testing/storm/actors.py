@@ -194,7 +194,8 @@ class _Producer:
         self._count += 1
         number = f"{self.actor.role.incarnation:03}-{self._count:06}"
         children = [self._name(child) for child in job.children]
-        return _Named(job, f"p{self.actor.role.number}-{number}", children)
+        job_id = f"p{self.actor.role.number}-{number}"
+        return _Named(job, job_id, children, keep=self.actor.role.settings.keep)
 
     async def _add(self, named: list[_Named], op: str = "ack") -> None:
         """Add until it is acknowledged; the same ids again are the same jobs."""
@@ -238,7 +239,8 @@ class _Producer:
 class _Named:
     """A job of the plan that has its id."""
 
-    def __init__(self, work: plan.NewWork, id: str, children: list[_Named]) -> None:
+    def __init__(self, work: plan.NewWork, id: str, children: list[_Named], keep: int) -> None:
+        self.keep = plan.KEEP_COUNT if work.queue == plan.KEPT else keep
         self.work = work
         self.id = id
         self.children = children
@@ -264,8 +266,8 @@ class _Named:
             options["delay"] = work.delay_ms / 1_000
         if work.group is not None:
             options |= {"group": work.group, "cost": work.cost}
-        if work.queue == plan.KEPT:
-            options["keep_completed"] = plan.KEEP_COUNT
+        if self.keep:
+            options["keep_completed"] = self.keep
         return options
 
     @property

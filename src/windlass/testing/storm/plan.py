@@ -68,6 +68,8 @@ class Settings(msgspec.Struct, kw_only=True, frozen=True):
     calm: float = 1.2
     #: Steps per second of each producer.
     pace: float = 20.0
+    #: Completed records that are kept of each queue; 0: as by default.
+    keep: int = 0
     #: Also jobs that take longer than their lease.
     long_jobs: bool = True
     mutant: str = ""
