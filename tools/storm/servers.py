@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
+from tools.services import rabbitmq
 from tools.services.valkey import ClusterServers, Server, redis_binary, valkey_binary
 from windlass.testing.storm.stores import EMBEDDED, OF_CONNECTIONS, OF_PROCESSES, StormStore
 
@@ -112,6 +113,48 @@ class ClusterStorm(StormStore):
         self._cluster.server_of(key)
 
 
+class AmqpStorm(StormStore):
+    """One RabbitMQ broker. The channel is the lease: there is no fencing, and a repeat may run twice."""
+
+    name = "amqp"
+    faults = OF_PROCESSES | OF_CONNECTIONS | {"kill-store", "restart-store"}
+
+    def __init__(self, directory: Path) -> None:
+        super().__init__(directory)
+        self._server = rabbitmq.Server(
+            _found(rabbitmq.rabbitmq_binary(), "rabbitmq-server"), directory / "broker"
+        )
+
+    @property
+    def url(self) -> str:
+        return self.url_by(self._server.port)
+
+    @property
+    def port(self) -> int:
+        return self._server.port
+
+    def url_by(self, port: int) -> str:
+        return f"amqp://127.0.0.1:{port}?namespace={self.namespace}"
+
+    def start(self) -> None:
+        self._server.start()
+
+    def stop(self) -> None:
+        self._server.stop()
+
+    @property
+    def pid(self) -> int:
+        return self._server.pid
+
+    def hurt(self, kind: str, target: int, force: float) -> None:
+        if kind == "kill-store":
+            self._server.kill()
+        else:
+            self._server.shut_down()
+        time.sleep(force * 0.8)
+        self._server.start()
+
+
 def _wait_for_primary(cluster: ClusterServers, key: str, wanted: Server) -> None:
     give_up = time.monotonic() + 30
     while time.monotonic() < give_up:
@@ -127,4 +170,5 @@ STORES: dict[str, type[StormStore]] = {
     "valkey": ValkeyStorm,
     "redis": RedisStorm,
     "cluster": ClusterStorm,
+    "amqp": AmqpStorm,
 }

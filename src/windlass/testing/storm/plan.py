@@ -137,6 +137,7 @@ class Can(msgspec.Struct, kw_only=True, frozen=True):
     limits: bool = False
     flows: bool = False
     schedules: bool = False
+    low_priorities: bool = True
 
 
 def steps_of(settings: Settings, producer: int, incarnation: int, can: Can) -> Iterator[Step]:
@@ -151,8 +152,9 @@ def steps_of(settings: Settings, producer: int, incarnation: int, can: Can) -> I
         step = Step(
             kind=kind, jobs=_MAKERS[kind](rng), pause_ms=round(rng.expovariate(settings.pace) * 1_000)
         )
-        for job in step.jobs if not settings.long_jobs else ():
-            job.ms = min(job.ms, 150)
+        for job in step.jobs:
+            job.ms = job.ms if settings.long_jobs else min(job.ms, 150)
+            job.priority = job.priority if can.low_priorities else max(job.priority, 0)
         if kind in ("single", "later"):
             step.cancel = rng.random() < 0.15
             step.again = rng.random() < 0.1

@@ -70,7 +70,13 @@ class StormStore:
     @property
     def can(self) -> Can:
         found = self.capabilities
-        return Can(groups=found.groups, limits=found.limits, flows=found.flows, schedules=found.schedules)
+        return Can(
+            groups=found.groups,
+            limits=found.limits,
+            flows=found.flows,
+            schedules=found.schedules,
+            low_priorities=found.exact_priority,
+        )
 
 
 class MemoryStorm(StormStore):
