@@ -11,7 +11,7 @@ from typing import Any
 from uuid import UUID
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from windlass.importing.model import Unreadable
@@ -33,6 +33,9 @@ PLAIN = st.recursive(
 )
 
 
+@settings(
+    derandomize=True, deadline=None, max_examples=60, suppress_health_check=[HealthCheck.too_slow]
+)  # a busy machine is no failure
 @given(PLAIN, st.integers(3, pickle.HIGHEST_PROTOCOL))  # before 3, bytes are calls of a codec
 def test_plain_data_comes_back(value: Any, protocol: int) -> None:
     assert load_plain(pickle.dumps(value, protocol)) == value
