@@ -11,7 +11,7 @@ from typing import Any
 from uuid import UUID
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from windlass.importing.model import Unreadable
@@ -33,6 +33,9 @@ PLAIN = st.recursive(
 )
 
 
+@settings(
+    derandomize=True, deadline=None, max_examples=60, suppress_health_check=[HealthCheck.too_slow]
+)  # a busy machine is no failure
 @given(PLAIN, st.integers(3, pickle.HIGHEST_PROTOCOL))  # before 3, bytes are calls of a codec
 def test_plain_data_comes_back(value: Any, protocol: int) -> None:
     assert load_plain(pickle.dumps(value, protocol)) == value
@@ -41,7 +44,7 @@ def test_plain_data_comes_back(value: Any, protocol: int) -> None:
 @pytest.mark.parametrize(
     "value",
     [datetime(2026, 1, 2, tzinfo=UTC), date(2026, 1, 2), timedelta(1), Decimal("1.5"), UUID(int=7), {1, 2}],
-    ids=repr,
+    ids=lambda value: type(value).__name__,
 )
 def test_the_admitted_classes(value: object) -> None:
     assert load_plain(pickle.dumps(value)) == value
@@ -56,7 +59,9 @@ class Evil:
 
 
 @pytest.mark.parametrize(
-    "evil", [Evil(os.mkdir, "made-by-a-pickle"), Evil(eval, "1"), Evil(getattr, "", "join")], ids=repr
+    "evil",
+    [Evil(os.mkdir, "made-by-a-pickle"), Evil(eval, "1"), Evil(getattr, "", "join")],
+    ids=["mkdir", "eval", "getattr"],
 )
 @pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
 def test_a_pickle_that_calls_something_is_refused_before_it_does(
@@ -71,6 +76,7 @@ def test_a_pickle_that_calls_something_is_refused_before_it_does(
 @pytest.mark.parametrize(
     "data",
     [b"", b"not a pickle", b"\x80\x04", pickle.dumps([1, 2, 3])[:-3], b"r" + struct.pack("<I", 2**31) + b"."],
+    ids=["empty", "text", "no more", "cut off", "forged index"],
 )
 def test_damaged_and_forged_pickles_are_refused(data: bytes) -> None:
     with pytest.raises(Unreadable, match="damaged"):

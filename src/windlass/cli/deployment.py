@@ -19,6 +19,8 @@ from windlass.core.states import JobState
 
 #: Clocks that differ by more are worth a word; by much more, times in reports and schedules mislead.
 _SKEW_MS, _BAD_SKEW_MS = 1_000, 30_000
+#: A worker that lives for so long has told whether it leads.
+_SETTLED_MS = 60_000
 #: Who runs for longer has probably been forgotten.
 _LONG_RUN_MS = 24 * 3_600_000
 #: An archiver that was not seen for so long lets the log grow until its cap.
@@ -103,8 +105,9 @@ def _version(settings: Mapping[str, str]) -> str:
 
 async def check_duties(patient: Patient) -> AsyncIterator[Finding]:
     """One worker prunes, rolls up and relays for all."""
-    if patient.workers and not any(worker.leader for worker in patient.workers):
-        advice = "wait a minute and look again; workers with duties=False never take part"
+    settled = [worker for worker in patient.workers if patient.now - worker.started_ms > _SETTLED_MS]
+    if settled and not any(worker.leader for worker in patient.workers):
+        advice = "look at the workers' logs; those with duties=False never take part"
         yield warning("no worker does the duties of the leader: nothing is pruned", advice)
 
 
