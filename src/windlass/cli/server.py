@@ -48,6 +48,7 @@ async def run(options: Options, out: Out) -> int:
     run,
     examples="""
 windlass server --url amqp://localhost
+windlass server --url "amqp://shop:secret@broker.internal/jobs?namespace=shop"
 """,
 )
 def command(**values: Any) -> Options:

@@ -151,7 +151,7 @@ class Client(Session):
         except Exception as exc:
             if not self.closed and self.connection.is_open:
                 log.warning("taking over as coordinator failed, connecting anew: %s", exc)
-                self.connection.close()
+                self.give_up()
             return
         reach("amqp.coordinates", log=self.names.log)
 

@@ -274,9 +274,9 @@ class Coordinator:
         try:
             carried.result()
         except Exception as exc:
-            if not self._session.closed:
+            if self._session.usable:
                 log.warning("what an entry of the log asks for could not be done, connecting anew: %s", exc)
-                self._session.connection.close()
+            self._session.give_up()
             return
         work.done = True
         moved = False

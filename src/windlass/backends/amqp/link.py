@@ -114,8 +114,22 @@ class Link:
         outcome.then(lambda: _hand_over(outcome, future))
 
     def _main(self) -> None:
-        self._connect()
-        self.loop.start()
+        while True:
+            self._connect()
+            try:
+                self.loop.start()
+                break
+            except Exception as exc:
+                log.exception("unexpected error on the connection's thread, beginning anew")
+                session, self._session = self._session, None
+                if session is not None:
+                    session.fail(StorageError(f"the connection broke down ({exc}); repeat the call"))
+                if self._waiting.done:
+                    self._waiting = Promise()
+                with self._lock:
+                    if self._users == 0:
+                        break
+                    self.loop = IOLoop()
         self.loop.close()
 
     def _connect(self) -> None:

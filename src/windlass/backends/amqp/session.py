@@ -121,10 +121,14 @@ class Session:
                 callback(*args)
             except Exception:
                 log.exception("unexpected error on the connection's thread, connecting anew")
-                if not self.closed and self.connection.is_open:
-                    self.connection.close()
+                self.give_up()
 
         return call
+
+    def give_up(self) -> None:
+        """Something is wrong with this connection: end it, a new one is made."""
+        if not self.closed and self.connection.is_open:
+            self.connection.close()
 
     def consume(self, channel: Any, queue: str, callback: Callable[..., None], **options: Any) -> Any:
         """``basic_consume`` with a guarded callback; returns the consumer's tag."""
@@ -157,7 +161,7 @@ class Session:
             return
         if not self.closed and self.connection.is_open:
             log.warning("the broker closed our channel, connecting anew: %s", reason)
-            self.connection.close()
+            self.give_up()
 
     # --- topology ----------------------------------------------------------------------------------------
 
