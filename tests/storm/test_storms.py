@@ -15,6 +15,8 @@ pytestmark = [
     pytest.mark.keeps_threads("windlass-job*", reason="a handler in a thread may outlive its killed worker"),
 ]
 
+#: Not ``amqp``: it has its own tests of faults, and storms on it are run by hand for now.
+_BACKENDS = ("memory", "file", "sqlite", "valkey", "redis", "cluster")
 _SERVERS = ("valkey", "redis", "cluster")
 
 
@@ -23,7 +25,7 @@ _SERVERS = ("valkey", "redis", "cluster")
     "backend_name",
     [
         pytest.param(name, marks=pytest.mark.service("valkey") if name in _SERVERS else ())
-        for name in sorted(STORES)
+        for name in _BACKENDS
     ],
 )
 async def test_a_short_storm_breaks_nothing(backend_name: str, tmp_path: Path) -> None:

@@ -117,6 +117,16 @@ class AmqpStorm(StormStore):
     """One RabbitMQ broker. The channel is the lease: there is no fencing, and a repeat may run twice."""
 
     name = "amqp"
+    exempt = frozenset(
+        {
+            "first-starts-in-order",
+            "one-end-per-job",
+            "one-end-per-token",
+            "one-lease-at-a-time",
+            "settled-is-kept",
+            "counts-add-up",
+        }
+    )
     faults = OF_PROCESSES | OF_CONNECTIONS | {"kill-store", "restart-store"}
 
     def __init__(self, directory: Path) -> None:

@@ -23,6 +23,8 @@ from windlass.testing.storm.skew import store_ms
 from windlass.testing.storm.witness import Switches, Witness
 
 _PATIENCE_S = 20.0
+#: A loop that comes late by this much lives on a machine that is too busy to judge by.
+LAG_S = 0.25
 
 
 class Role(msgspec.Struct, kw_only=True):
@@ -100,10 +102,22 @@ async def _work(actor: Actor) -> None:
         cancel_wait=0.5,
         id=actor.role.name,
     )
+    watch = asyncio.create_task(_watch(actor))
     await _begin(worker, actor)
     await actor.stopping.wait()
+    watch.cancel()
     with contextlib.suppress(StorageError):
         await worker.close(force=actor.switches.dead)
+
+
+async def _watch(actor: Actor) -> None:
+    """Note when this process got no time to run: its leases may run out then, and nobody is to blame."""
+    loop = asyncio.get_running_loop()
+    while True:
+        before, from_ms = loop.time(), store_ms(actor.role.clock)
+        await asyncio.sleep(0.1)
+        if loop.time() - before > 0.1 + LAG_S:
+            actor.journal.write("late", start=from_ms, end=store_ms(actor.role.clock))
 
 
 async def _begin(worker: Worker, actor: Actor) -> None:

@@ -17,8 +17,8 @@ from windlass.testing.storm.proxy import Wire
 from windlass.testing.storm.witness import LOST_REPLIES
 
 _LOOK_S = 0.02
-#: How long a process may take to come to a point where it can be frozen.
-_FREEZE_PATIENCE_S = 3.0
+#: How long a process may take to come to a point where it can be frozen: one that was told stays told.
+_FREEZE_PATIENCE_S = 20.0
 
 
 class Member:

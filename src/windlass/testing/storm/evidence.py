@@ -97,6 +97,10 @@ FINAL = frozenset({"completed", "failed", "cancelled", "expired"})
 async def gather(app: Windlass, evidence: Evidence, directory: Path) -> None:
     """Read everything from the store and the journals into ``evidence``."""
     evidence.lines = list(read_journals(directory))
+    evidence.troubles += [
+        Trouble(kind="busy-machine", worker=line["by"], from_ms=line["start"], to_ms=line["end"])
+        for line in evidence.of("late")
+    ]
     for queue in plan.QUEUES:
         evidence.history += await read_history(app, queue)
         evidence.records[queue] = await _records(app, queue)

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable
 
 from windlass import StorageError, Windlass
-from windlass.testing.storm.actors import Role
+from windlass.testing.storm.actors import LAG_S, Role
 from windlass.testing.storm.cast import Member, ProcessMember, TaskMember
 from windlass.testing.storm.evidence import Trouble
 from windlass.testing.storm.plan import Fault, Settings
@@ -18,8 +18,6 @@ from windlass.testing.storm.stores import StormStore
 
 #: With a full disk no file may grow beyond this: more than a file of a journal, less than any store's.
 CRAMPED_BYTES = 260_000
-#: A loop that comes late by this much lives on a machine that is too busy to judge by.
-_LAG_S = 0.25
 
 
 class Company:
@@ -95,6 +93,7 @@ class Weather:
         self._skew = skew
         self._say = say
         self._under_way: set[asyncio.Task[None]] = set()
+        self._freezing: set[Member] = set()
         self._whole = asyncio.Lock()  # what hits everybody happens one at a time
         self.troubles: list[Trouble] = []
         self.done: Counter[str] = Counter()
@@ -122,6 +121,7 @@ class Weather:
             if member.wire is not None:
                 member.wire.mend()
             member.cramp(None)
+            member.thaw()
 
     async def _carry_out(self, fault: Fault) -> None:
         from_ms = self.now_ms()
@@ -141,7 +141,7 @@ class Weather:
         while True:
             before, from_ms = loop.time(), self.now_ms()
             await asyncio.sleep(0.1)
-            if loop.time() - before > 0.1 + _LAG_S:
+            if loop.time() - before > 0.1 + LAG_S:
                 self.note("busy-machine", "*", from_ms)
 
     # --- whom, and how long -------------------------------------------------------------------------
@@ -185,7 +185,14 @@ class Weather:
 
     async def freeze(self, fault: Fault) -> str | None:
         member = self._pick("worker", fault.target)
-        if not member.alive or not await member.freeze():
+        if not member.alive or member in self._freezing:
+            return None
+        self._freezing.add(member)  # at most one freeze at a time: a second one would find it asleep
+        try:
+            frozen = await member.freeze()
+        finally:
+            self._freezing.discard(member)
+        if not frozen:
             return None
         await asyncio.sleep(self._settings.lease + 0.6 + fault.force)
         member.thaw()
