@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import atexit
+import contextlib
 import random
 import shutil
 import tempfile
@@ -13,6 +14,7 @@ from typing import Any
 
 import click
 import msgspec
+from pika import BasicProperties
 
 from tools.fuzz.engine import Target, damaged, damaged_text, odd_value
 from windlass.backend import Backend, open_backend
@@ -20,6 +22,8 @@ from windlass.backend import limits as lrq
 from windlass.backend import metrics as mq
 from windlass.backend import requests as rq
 from windlass.backend import schedules as sq
+from windlass.backends.amqp import messages
+from windlass.backends.file import effects, frames
 from windlass.backends.sqlite import logs, rows
 from windlass.backends.valkey import logrows, records
 from windlass.cli.values import parse_duration, parse_json, parse_pairs
@@ -200,6 +204,53 @@ def _valkey_attempts() -> Target:
         return kind, damaged(rng, [lean if kind == b"p" else chunk])
 
     return Target("valkey-history", make, lambda pair: logrows.attempts("q", 9, list(pair)), (StorageError,))
+
+
+def _file_frames() -> Target:
+    """Frames of the file log: what was changed is never taken for a whole frame."""
+    known = {frames.make(kind, n, body) for kind in frames.Kind for n, body in ((0, b""), (7, b"x" * 40))}
+
+    def read(data: bytes) -> None:
+        view, at = memoryview(data), 0
+        while (frame := frames.read(view, at)) is not None:
+            if data[frame.start : frame.end] not in known:
+                raise AssertionError("changed bytes were taken for a whole frame")
+            at = frame.end
+        frames.wanted(view, at)
+        list(frames.search(view, at))
+
+    return Target("file-frames", _bytes(sorted(known)), read, (frames.Newer,))
+
+
+def _file_steps() -> Target:
+    step = msgspec.msgpack.encode([1, 5, [[3, "q", "job1"], [17, "q", 4]]])
+    empty = msgspec.msgpack.encode(effects.Step(1, 5, []))
+    return Target("file-steps", _bytes([empty, step]), effects.decode, (ValueError,))
+
+
+def _amqp_messages() -> Target:
+    """Messages of other clients, in whatever language."""
+    fields = {
+        "jid": "0123456789abcdef01234567", "class": "HardWorker", "args": [1, "two"], "queue": "q",
+        "retry": 25,
+        "created_at": 1_700_000_000.5, "enqueued_at": 1_700_000_001, "tags": ["a"], "kwargs": {"b": 1},
+    }  # fmt: skip
+    bodies = [msgspec.json.encode(fields), msgspec.json.encode({**fields, "retry": False, "at": 1e12})]
+    kinds = ("scheduled_job", "retry", "dead_job")
+    times = dict.fromkeys(("at", "run_at", "retry_at", "scheduled_at", "died_at", "failed_at"), 1_700_000_000)
+    entries = [
+        msgspec.json.encode({"type": kind, "job": fields, "jid": "x", "retry_count": 2, **times})
+        for kind in kinds
+    ]
+
+    def read(data: bytes) -> None:
+        with contextlib.suppress(messages.MessageError):
+            messages.read_message("q", data, BasicProperties(message_id="m", priority=3), 5)
+        for kind in kinds:
+            with contextlib.suppress(messages.MessageError):
+                messages.read_entry(data, kind, 5)
+
+    return Target("amqp-messages", _bytes([*bodies, *entries]), read, ())
 
 
 def _sandbox() -> Target:
@@ -418,6 +469,9 @@ def pure_targets() -> dict[str, Target]:
         _valkey_leased(),
         _valkey_events(),
         _valkey_attempts(),
+        _file_frames(),
+        _file_steps(),
+        _amqp_messages(),
         _sandbox(),
         _url(),
         _options(),
