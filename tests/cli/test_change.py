@@ -285,7 +285,7 @@ def test_follow_prints_events_as_they_happen(cli: Cli, tmp_path: Path) -> None:
         cli.add("mail", "second", job_id="second")
         eventually(lambda: '"second"' in log.read_text(), "the new event")
         process.send_signal(signal.SIGINT)
-        assert process.wait(10) == 0
+        assert process.wait(30) == 0
     finally:
         process.kill()
         process.wait()

@@ -7,6 +7,7 @@ them.
 
 from __future__ import annotations
 
+import contextlib
 import sqlite3
 from collections import Counter
 from pathlib import Path
@@ -16,6 +17,7 @@ import pytest
 from windlass import JobState, StorageError, Windlass, Worker
 from windlass.backend import requests as rq
 from windlass.backends.sqlite import migrations
+from windlass.testing import ManualClock
 
 HERE = Path(__file__).parent
 VERSIONS = sorted(int(path.stem.removeprefix("schema-")) for path in HERE.glob("schema-*.sql"))
@@ -32,7 +34,10 @@ def _file_of(version: int, folder: Path) -> Path:
 
 
 def _app(path: Path) -> Windlass:
-    app = Windlass(f"sqlite:///{path}", name="upgrade")
+    """An app two minutes after the earlier release wrote the file: what expires with time is still there."""
+    with contextlib.closing(sqlite3.connect(path)) as conn:
+        (written_ms,) = conn.execute("SELECT clock_ms FROM windlass_default_meta").fetchone()
+    app = Windlass(f"sqlite:///{path}", name="upgrade", clock=ManualClock(written_ms / 1000 + 120))
 
     @app.task(name="ok", queue="old")
     async def ok(n: int = 0) -> int:

@@ -716,7 +716,7 @@ async def test_an_ended_attempt_is_freed_without_the_collector(app: Windlass, qu
     try:
         await work_off(app, "default")
         assert seen == [job.id for job in jobs]
-        mine = [thing for thing in gc.get_objects() if isinstance(thing, Attempt) and thing.record.id in seen]
+        mine = [thing for thing in gc.get_objects() if type(thing) is Attempt and thing.record.id in seen]
         assert not mine
     finally:
         gc.enable()

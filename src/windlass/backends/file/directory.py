@@ -49,9 +49,11 @@ def prepare(path: str, directory: str) -> None:
     os.makedirs(path, exist_ok=True)
     marker = os.path.join(path, MARKER)
     if not os.path.exists(marker):
-        if any(not name.startswith(MARKER) for name in os.listdir(path)):
-            raise errors.foreign(path)
-        publish(marker, _MARKER_TEXT)
+        others = any(not name.startswith(MARKER) for name in os.listdir(path))
+        if not os.path.exists(marker):  # still: another process that makes it writes the marker first
+            if others:
+                raise errors.foreign(path)
+            publish(marker, _MARKER_TEXT)
     if not os.path.isdir(directory):
         os.makedirs(directory, exist_ok=True)
         sync_directory(path)

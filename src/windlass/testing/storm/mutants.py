@@ -19,6 +19,7 @@ import msgspec
 from windlass.backend import requests as rq
 from windlass.backend import schedules as sq
 from windlass.backends.memory import store as memory
+from windlass.backends.memory.finished import Finished
 from windlass.core import flows, limits, transitions
 from windlass.core.ids import new_id
 from windlass.core.job import JobRecord
@@ -328,7 +329,7 @@ def _counts_lie() -> None:
 @_mutant("no-prune", "kept-within-bounds")
 def _no_prune() -> None:
     """Nothing is ever removed."""
-    _replace(memory, "_prunable", lambda queue, now_ms: [])
+    _replace(Finished, "past_keep", lambda finished, jobs, now_ms, limit: [])
 
 
 @_mutant("cancel-ignored", "cancel-holds")
