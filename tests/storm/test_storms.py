@@ -11,6 +11,7 @@ from windlass.testing.storm import Settings, run_storm
 
 pytestmark = [
     pytest.mark.slow,
+    pytest.mark.serial,  # what happens to a lease is a matter of time
     pytest.mark.timeout(180),
     pytest.mark.keeps_threads("windlass-job*", reason="a handler in a thread may outlive its killed worker"),
 ]
