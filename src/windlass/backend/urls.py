@@ -57,6 +57,17 @@ class BackendUrl:
         """Refuse settings that the backend does not know."""
         check_known(self.options, known, f"setting of {self.scheme}:// URLs")
 
+    def timeout(self) -> float:
+        """Seconds that a call of a store on this machine may take: ``?timeout=``, or 5."""
+        value = self.options.get("timeout", "5")
+        try:
+            seconds = float(value)
+        except ValueError:
+            seconds = 0.0
+        if not 0.01 <= seconds <= 3_600:
+            raise ConfigError("timeout", "a number of seconds from 0.01 to 3600", value)
+        return seconds
+
 
 def parse_url(url: str) -> BackendUrl:
     """Split and check ``url``, or ``ConfigError``."""

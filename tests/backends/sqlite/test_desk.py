@@ -35,7 +35,7 @@ def writers(store: SqliteBackend) -> set[str]:
         if statement == "COMMIT":
             seen.add(threading.current_thread().name)
 
-    store._database._session.conn.set_trace_callback(note)  # type: ignore[union-attr]
+    store._database.session.conn.set_trace_callback(note)  # type: ignore[union-attr]
     return seen
 
 

@@ -81,3 +81,16 @@ class Lane:
 
     def _close(self) -> None:
         raise NotImplementedError
+
+
+class WritingLane(Lane):
+    """Base of the writers. ``phase`` is what the thread does now: it tells why calls had to wait."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self.phase = "open"
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing is lined up or being done."""
+        return self.phase == "idle" and self._inbox.empty()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, TypeVar
 
 from windlass.backend.capabilities import Capabilities
-from windlass.backends.file.node import Node, acquire, release
+from windlass.backends.file.node import Node, nodes
 from windlass.backends.file.settings import Settings, parse
 from windlass.errors import StorageError
 
@@ -47,7 +47,7 @@ class FileBackend:
     async def open(self) -> None:
         if self._node is not None:
             return
-        self._node = node = acquire(self._settings)
+        self._node = node = nodes.acquire(self._settings)
         try:
             await node.opened()
         except BaseException:
@@ -57,7 +57,7 @@ class FileBackend:
     async def close(self) -> None:
         node, self._node = self._node, None
         if node is not None:
-            await release(node)
+            await nodes.release(node)
 
     async def execute(self, request: Request[R]) -> R:
         return await self._open_node().execute(request)

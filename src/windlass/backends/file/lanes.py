@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from windlass.backend import requests as rq
 from windlass.backend.local.calls import Answer, Call, deliver
-from windlass.backend.local.lane import Lane
+from windlass.backend.local.lane import Lane, WritingLane
 from windlass.backends.file.session import Session, size_of
 from windlass.errors import StorageError, WindlassError
 
@@ -22,11 +22,8 @@ GROUP_CALLS = 512
 GROUP_ITEMS = 5_000
 
 
-class Writer(Lane):
-    """Takes all calls that wait at one moment into one step, lease renewals first; one sync serves them all.
-
-    ``phase`` is what the thread does now, for messages about calls that had to wait.
-    """
+class Writer(WritingLane):
+    """Takes all calls that wait at one moment into one step, renewals first; one sync serves them all."""
 
     def __init__(self, session: Session, wake: Wake) -> None:
         super().__init__("windlass-file-writer")
@@ -34,12 +31,6 @@ class Writer(Lane):
         self._wake = wake
         self._urgent: deque[Call[Any]] = deque()
         self._line: deque[Call[Any]] = deque()
-        self.phase = "open"
-
-    @property
-    def idle(self) -> bool:
-        """Whether nothing is lined up or being done."""
-        return self.phase == "idle" and self._inbox.empty()
 
     def _open(self) -> None:
         self._session.open()

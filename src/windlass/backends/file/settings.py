@@ -44,7 +44,7 @@ def parse(url: BackendUrl) -> Settings:
         path=os.path.realpath(url.path),
         namespace=url.namespace,
         synchronous=_synchronous(url.options.get("synchronous", "full")),
-        timeout=_timeout(url.options.get("timeout", "5")),
+        timeout=url.timeout(),
     )
 
 
@@ -54,13 +54,3 @@ def _synchronous(value: str) -> Synchronous:
     if value == "off":
         return "off"
     raise ConfigError("synchronous", "full or off", value)
-
-
-def _timeout(value: str) -> float:
-    try:
-        seconds = float(value)
-    except ValueError:
-        seconds = 0.0
-    if not 0.01 <= seconds <= 3_600:
-        raise ConfigError("timeout", "a number of seconds from 0.01 to 3600", value)
-    return seconds

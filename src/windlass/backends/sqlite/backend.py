@@ -7,7 +7,7 @@ import sqlite3
 from typing import TYPE_CHECKING, TypeVar
 
 from windlass.backend.capabilities import Capabilities
-from windlass.backends.sqlite.database import Database, acquire, release
+from windlass.backends.sqlite.database import Database, databases
 from windlass.backends.sqlite.settings import Settings, parse
 from windlass.backends.sqlite.transactional import add_in_transaction, settle_in_transaction
 from windlass.errors import ConfigError, StorageError
@@ -53,7 +53,7 @@ class SqliteBackend:
     async def open(self) -> None:
         if self._database is not None:
             return
-        self._database = database = acquire(self._settings)
+        self._database = database = databases.acquire(self._settings)
         try:
             await database.opened()
         except BaseException:
@@ -63,7 +63,7 @@ class SqliteBackend:
     async def close(self) -> None:
         database, self._database = self._database, None
         if database is not None:
-            await release(database)
+            await databases.release(database)
 
     async def execute(self, request: Request[R]) -> R:
         return await self._open_database().execute(request)

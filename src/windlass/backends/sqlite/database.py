@@ -1,182 +1,54 @@
-"""One database file, as this process uses it: a writer, a reader, listeners. Shared by all its clients."""
+"""One database file, as this process uses it; see ``backend.local.store``."""
 
 from __future__ import annotations
 
-import asyncio
-import os
-import threading
 from typing import TYPE_CHECKING, TypeVar
 
-from windlass.backend.hub import Hub, HubListener
-from windlass.backend.local.calls import Call
-from windlass.backend.local.desk import Desk, is_short
+from windlass.backend.hub import Hub
+from windlass.backend.local.store import LocalStore, Shared
 from windlass.backends.sqlite.reader import Reader
 from windlass.backends.sqlite.session import Session
+from windlass.backends.sqlite.settings import Settings
 from windlass.backends.sqlite.verbs import WRITES
 from windlass.backends.sqlite.verbs_reads import READS
 from windlass.backends.sqlite.wake import Wake
 from windlass.backends.sqlite.writer import Writer
-from windlass.errors import StorageError, UnsupportedByBackendError
+from windlass.errors import UnsupportedByBackendError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from windlass.backend.local.lane import Lane
     from windlass.backend.requests import Request
-    from windlass.backends.sqlite.settings import Settings
 
 R = TypeVar("R")
 
-_LAST_MOMENT_S = 0.1
-#: Opening may mean making tables on a slow disk: it has this long, whatever a call may take.
-_OPEN_S = 1.0
-_WAITED = {
-    "open": "it is still being opened",
-    "lock": "another process is writing, or is stopped in the middle of a transaction",
-    "begin": "another program holds the write lock",
-    "run": "the disk or the transactions before it are slow",
-    "idle": "this process had no time for it",
-}
 
-
-class Database:
+class Database(LocalStore[Settings, Session]):
     """Threads and connections for one (file, namespace, settings) in this process."""
 
+    what = "database"
+    open_s = 1.0  # it may mean making tables on a slow disk
+    waited = {  # noqa: RUF012
+        "open": "it is still being opened",
+        "lock": "another process is writing, or is stopped in the middle of a transaction",
+        "begin": "another program holds the write lock",
+        "run": "the disk or the transactions before it are slow",
+        "idle": "this process had no time for it",
+    }
+
     def __init__(self, settings: Settings) -> None:
-        self.settings = settings
-        self.pid = os.getpid()
-        self.clients = 0
-        self.hub = Hub()
-        self.wake = Wake(settings, self.hub)
-        self._session = Session(settings, self.wake)
-        self._writer = Writer(self._session, self.wake)
-        self._reader: Reader | None = None
-        self._desks: dict[int, Desk] = {}
-        self._reader_lock = threading.Lock()
-        self._writer.start()
+        hub = Hub()
+        wake = Wake(settings, hub)
+        session = Session(settings, wake)
+        super().__init__(settings, hub, wake, session, Writer(session, wake))
 
-    async def opened(self) -> None:
-        """Wait until the file is open and migrated; raises ``StorageError`` when it cannot be."""
-        patience = max(self.settings.timeout, _OPEN_S)
-        opening = asyncio.wrap_future(self._writer.opened)
-        try:
-            await asyncio.wait_for(asyncio.shield(opening), patience)
-        except TimeoutError:
-            raise StorageError(
-                f"{self.settings.shown} could not be opened within {patience:g} s: "
-                f"{_WAITED['lock']}; find that process, or raise ?timeout="
-            ) from None
-
-    async def execute(self, request: Request[R]) -> R:
-        """See ``Backend.execute``."""
-        self.check_process()
-        lane = self._lane(request)
-        if lane.ended.done():
-            raise StorageError(f"{self.settings.shown} is closed")
-        call = Call(request, self.settings.timeout, self._explain)
-        if is_short(request) and self._desk(call.loop).write(call):
-            await asyncio.sleep(0)  # whoever adds without end must let timers and signals have their turn
-            return call.future.result()
-        lane.put(call)
-        return await call.future
-
-    def listen(self, topics: Iterable[str]) -> HubListener:
-        self.check_process()
-        listener = self.hub.listen(topics)
-        self.wake.listen_for(listener.topics)
-        return listener
-
-    async def stop(self) -> None:
-        """End the threads after the calls that are under way, and close every connection."""
-        lanes: list[Lane] = [self._writer] + ([self._reader] if self._reader else [])
-        for lane in lanes:
-            lane.stop()
-        for lane in lanes:
-            # One that could not even open hangs at a lock: it is left to end by itself.
-            patience = self.settings.timeout if lane.opened.done() else _LAST_MOMENT_S
-            await asyncio.wait([asyncio.wrap_future(lane.ended)], timeout=patience)
-            if lane.ended.done():
-                lane.thread.join()
-        self.wake.stop()
-
-    def check_process(self) -> None:
-        """Refuse to work in a child that was forked while this database was open."""
-        if self.pid != os.getpid():
-            raise StorageError(
-                f"{self.settings.shown} was opened by process {self.pid} and this is its fork {os.getpid()}; "
-                "open a backend of its own in each process (and prefer spawn to fork)"
-            )
-
-    def _lane(self, request: Request[R]) -> Lane:
+    def is_read(self, request: Request[R]) -> bool:
         if type(request) in WRITES:
-            return self._writer
+            return False
         if type(request) not in READS:
             raise UnsupportedByBackendError("sqlite", type(request).__name__)
-        if self._reader is None:
-            with self._reader_lock:
-                if self._reader is None:
-                    reader = Reader(self.settings)
-                    reader.start()
-                    self._reader = reader
-        return self._reader
+        return True
 
-    def _desk(self, loop: asyncio.AbstractEventLoop) -> Desk:
-        desk = self._desks.get(id(loop))
-        if desk is None:
-            for key, other in list(self._desks.items()):
-                if other.loop.is_closed():
-                    self._desks.pop(key, None)
-            desk = self._desks[id(loop)] = Desk(loop, self._session, self._writer, self.wake)
-        return desk
-
-    def _explain(self, begun: bool) -> str:
-        if begun:
-            return (
-                f"{self.settings.shown} did not finish a call within {self.settings.timeout * 5:g} s; it may "
-                "still be carried out (repeating it is safe). Is the disk stuck?"
-            )
-        why = _WAITED.get(self._writer.phase, "it is busy")
-        return (
-            f"{self.settings.shown} did not begin a call within {self.settings.timeout:g} s: {why}. "
-            "Nothing was changed; repeat the call, end what holds the database, or raise ?timeout="
-        )
+    def make_reader(self) -> Reader:
+        return Reader(self.settings)
 
 
-_databases: dict[Settings, Database] = {}
-_lock = threading.Lock()
-
-
-def acquire(settings: Settings) -> Database:
-    """The process's database for ``settings``, with one more client."""
-    with _lock:
-        database = _databases.get(settings)
-        if database is None:
-            database = _databases[settings] = Database(settings)
-        database.clients += 1
-        return database
-
-
-async def release(database: Database) -> None:
-    """Take one client away; the last one ends the threads."""
-    with _lock:
-        database.clients -= 1
-        last = database.clients == 0
-        if last and _databases.get(database.settings) is database:
-            del _databases[database.settings]
-    if last and database.pid == os.getpid():
-        await database.stop()
-
-
-_left_to_parent: list[Database] = []
-
-
-def _after_fork() -> None:
-    """A child begins without databases, and must never close its parent's connections."""
-    global _lock
-    _lock = threading.Lock()
-    _left_to_parent.extend(_databases.values())
-    _databases.clear()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)
+databases = Shared(Database)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from windlass.backend import requests as rq
 from windlass.backend.local.calls import Call, deliver
-from windlass.backend.local.lane import Lane
+from windlass.backend.local.lane import WritingLane
 from windlass.errors import StorageError
 
 if TYPE_CHECKING:
@@ -28,8 +28,8 @@ GROUP_ITEMS = 5_000
 BUSY_PAUSES_S = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02)
 
 
-class Writer(Lane):
-    """See the module. ``phase`` is what the thread does now, for messages about calls that had to wait."""
+class Writer(WritingLane):
+    """See the module."""
 
     def __init__(self, session: Session, wake: Wake) -> None:
         super().__init__("windlass-sqlite-writer")
@@ -37,12 +37,6 @@ class Writer(Lane):
         self._wake = wake
         self._urgent: deque[Call[Any]] = deque()
         self._line: deque[Call[Any]] = deque()
-        self.phase = "open"
-
-    @property
-    def idle(self) -> bool:
-        """Whether nothing is lined up or being done."""
-        return self.phase == "idle" and self._inbox.empty()
 
     # --- life -------------------------------------------------------------------------------------
 

@@ -1,0 +1,205 @@
+"""A store of this machine, as this process uses it: a writer, a reader, listeners. Shared by all clients."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, ClassVar, Generic, Protocol, TypeVar
+
+from windlass.backend.local import desk
+from windlass.backend.local.calls import Call
+from windlass.backend.local.desk import Desk, is_short
+from windlass.errors import StorageError
+
+if TYPE_CHECKING:
+    from windlass.backend.hub import Hub, HubListener
+    from windlass.backend.local.lane import Lane, WritingLane
+    from windlass.backend.local.wake import Wake
+    from windlass.backend.requests import Request
+
+_LAST_MOMENT_S = 0.1
+
+
+class Settings(Protocol):
+    """What a store needs of its settings."""
+
+    @property
+    def timeout(self) -> float: ...
+
+    @property
+    def shown(self) -> str: ...
+
+    def __hash__(self) -> int: ...
+
+
+R = TypeVar("R")
+SettingsT = TypeVar("SettingsT", bound=Settings)
+SessionT = TypeVar("SessionT", bound=desk.Session)
+
+
+class LocalStore(ABC, Generic[SettingsT, SessionT]):
+    """Threads and what they share, for one (place, namespace, settings) in this process."""
+
+    #: What it is called in messages.
+    what: ClassVar[str]
+    #: Opening has at least this long, whatever a call may take.
+    open_s: ClassVar[float]
+    #: Why calls had to wait, by the phase of the writer.
+    waited: ClassVar[Mapping[str, str]]
+
+    def __init__(
+        self, settings: SettingsT, hub: Hub, wake: Wake, session: SessionT, writer: WritingLane
+    ) -> None:
+        self.settings = settings
+        self.pid = os.getpid()
+        self.clients = 0
+        self.hub = hub
+        self.wake = wake
+        self.session = session
+        self._writer = writer
+        self._reader: Lane | None = None
+        self._desks: dict[int, Desk] = {}
+        self._reader_lock = threading.Lock()
+        self._writer.start()
+
+    @abstractmethod
+    def is_read(self, request: Request[R]) -> bool:
+        """Whether the reader answers ``request``, not the writer."""
+
+    @abstractmethod
+    def make_reader(self) -> Lane:
+        """The lane for requests that change nothing, not yet started."""
+
+    async def opened(self) -> None:
+        """Wait until the store is ready; raises ``StorageError`` when it cannot be."""
+        patience = max(self.settings.timeout, self.open_s)
+        opening = asyncio.wrap_future(self._writer.opened)
+        try:
+            await asyncio.wait_for(asyncio.shield(opening), patience)
+        except TimeoutError:
+            raise StorageError(
+                f"{self.settings.shown} could not be opened within {patience:g} s: "
+                f"{self.waited['lock']}; find that process, or raise ?timeout="
+            ) from None
+
+    async def execute(self, request: Request[R]) -> R:
+        """See ``Backend.execute``."""
+        self.check_process()
+        read = self.is_read(request)
+        if self._writer.ended.done():
+            raise StorageError(f"{self.settings.shown} is closed")
+        lane: Lane = self._reading() if read else self._writer
+        if lane.ended.done():  # the reader may have ended by itself
+            raise StorageError(f"{self.settings.shown} is closed")
+        call = Call(request, self.settings.timeout, self._explain)
+        if is_short(request) and self._desk(call.loop).write(call):
+            await asyncio.sleep(0)  # whoever adds without end must let timers and signals have their turn
+            return call.future.result()
+        lane.put(call)
+        return await call.future
+
+    def listen(self, topics: Iterable[str]) -> HubListener:
+        self.check_process()
+        listener = self.hub.listen(topics)
+        self.wake.listen_for(listener.topics)
+        return listener
+
+    async def stop(self) -> None:
+        """End the threads after the calls that are under way."""
+        lanes: list[Lane] = [self._writer] + ([self._reader] if self._reader else [])
+        for lane in lanes:
+            lane.stop()
+        for lane in lanes:
+            # One that could not even open hangs at a lock: it is left to end by itself.
+            patience = self.settings.timeout if lane.opened.done() else _LAST_MOMENT_S
+            await asyncio.wait([asyncio.wrap_future(lane.ended)], timeout=patience)
+            if lane.ended.done():
+                lane.thread.join()
+        self.wake.stop()
+
+    def check_process(self) -> None:
+        """Refuse to work in a child that was forked while this store was open."""
+        if self.pid != os.getpid():
+            raise StorageError(
+                f"{self.settings.shown} was opened by process {self.pid} and this is its fork {os.getpid()}; "
+                "open a backend of its own in each process (and prefer spawn to fork)"
+            )
+
+    def forked(self) -> None:
+        """Called in a forked child, which leaves this store to its parent."""
+
+    def _reading(self) -> Lane:
+        if self._reader is None:
+            with self._reader_lock:
+                if self._reader is None:
+                    reader = self.make_reader()
+                    reader.start()
+                    self._reader = reader
+        return self._reader
+
+    def _desk(self, loop: asyncio.AbstractEventLoop) -> Desk:
+        desk = self._desks.get(id(loop))
+        if desk is None:
+            for key, other in list(self._desks.items()):
+                if other.loop.is_closed():
+                    self._desks.pop(key, None)
+            desk = self._desks[id(loop)] = Desk(loop, self.session, self._writer, self.wake)
+        return desk
+
+    def _explain(self, begun: bool) -> str:
+        if begun:
+            return (
+                f"{self.settings.shown} did not finish a call within {self.settings.timeout * 5:g} s; it may "
+                "still be carried out (repeating it is safe). Is the disk stuck?"
+            )
+        why = self.waited.get(self._writer.phase, "it is busy")
+        return (
+            f"{self.settings.shown} did not begin a call within {self.settings.timeout:g} s: {why}. "
+            f"Nothing was changed; repeat the call, end what holds the {self.what}, or raise ?timeout="
+        )
+
+
+StoreT = TypeVar("StoreT", bound=LocalStore)  # type: ignore[type-arg]
+
+
+class Shared(Generic[SettingsT, StoreT]):
+    """The stores of this process, one for equal settings, with as many clients as there are."""
+
+    def __init__(self, make: Callable[[SettingsT], StoreT]) -> None:
+        self._make = make
+        self._stores: dict[SettingsT, StoreT] = {}
+        #: In a child: its parent's stores, which must never be closed here.
+        self._left_to_parent: list[StoreT] = []
+        self._lock = threading.Lock()
+        if hasattr(os, "register_at_fork"):
+            os.register_at_fork(after_in_child=self._after_fork)
+
+    def acquire(self, settings: SettingsT) -> StoreT:
+        """The process's store for ``settings``, with one more client."""
+        with self._lock:
+            store = self._stores.get(settings)
+            if store is None:
+                store = self._stores[settings] = self._make(settings)
+            store.clients += 1
+            return store
+
+    async def release(self, store: StoreT) -> None:
+        """Take one client away; the last one ends the threads."""
+        with self._lock:
+            store.clients -= 1
+            last = store.clients == 0
+            if last and self._stores.get(store.settings) is store:
+                del self._stores[store.settings]
+        if last and store.pid == os.getpid():
+            await store.stop()
+
+    def _after_fork(self) -> None:
+        """A child begins without stores, and must not close what its parent uses."""
+        self._lock = threading.Lock()
+        for store in self._stores.values():
+            store.forked()
+        self._left_to_parent.extend(self._stores.values())
+        self._stores.clear()
