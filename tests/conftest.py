@@ -9,7 +9,12 @@ from __future__ import annotations
 
 import pytest
 
-pytest_plugins = ["tests.plugins.features", "tests.plugins.guards", "tests.plugins.whole"]
+pytest_plugins = [
+    "tests.plugins.failures",
+    "tests.plugins.features",
+    "tests.plugins.guards",
+    "tests.plugins.whole",
+]
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

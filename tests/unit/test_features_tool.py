@@ -290,7 +290,12 @@ class TestOfOneBackend:
 
 def run_suite(folder: Path, suite: str, *options: str) -> subprocess.CompletedProcess[str]:
     """Run ``suite`` with our plugins in a process of its own."""
-    plugins = ["tests.plugins.features", "tests.plugins.guards", "tests.plugins.whole"]
+    plugins = [
+        "tests.plugins.failures",
+        "tests.plugins.features",
+        "tests.plugins.guards",
+        "tests.plugins.whole",
+    ]
     backend = "import pytest\n@pytest.fixture\ndef anyio_backend():\n    return 'asyncio'\n"
     (folder / "conftest.py").write_text(f"pytest_plugins = {plugins}\n{backend}")
     (folder / "pytest.ini").write_text("[pytest]\nanyio_mode = auto\n")
@@ -365,6 +370,24 @@ def test_a_whole_run_may_leave_nothing_out(tmp_path: Path) -> None:
     done = run_suite(tmp_path, suite, "--whole")
     assert done.returncode == pytest.ExitCode.TESTS_FAILED
     assert "test_it.py::test_it: skipped" in done.stdout
+
+
+@pytest.mark.parametrize("spread", ["0", "2"], ids=["one-process", "xdist"])
+def test_what_did_not_pass_is_listed_and_can_be_run_again(tmp_path: Path, spread: str) -> None:
+    listed = tmp_path / "failed.txt"
+    done = run_suite(tmp_path, SUITE, "-n", spread, "--failed-list", str(listed))
+    assert done.returncode == pytest.ExitCode.TESTS_FAILED, done.stdout
+    names = [f"test_it.py::{name}" for name in ("test_that_fails", "test_that_fails_afterwards")]
+    assert sorted(listed.read_text().splitlines()) == names
+    again = run_suite(tmp_path, SUITE, "-n", "0", f"@{listed}", "-rA")
+    assert again.returncode == pytest.ExitCode.TESTS_FAILED
+    assert "1 failed, 1 passed, 1 error" in again.stdout
+
+
+def test_with_whole_the_list_has_what_was_left_out(tmp_path: Path) -> None:
+    suite = "import pytest\n@pytest.mark.skip(reason='later')\ndef test_it():\n    pass\n"
+    run_suite(tmp_path, suite, "--whole", "--failed-list", "failed.txt")
+    assert (tmp_path / "failed.txt").read_text() == "test_it.py::test_it\n"
 
 
 LEAKS = """

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from tools.services.rabbitmq import Server, rabbitmq_binary
 from windlass.backends.amqp import AmqpBackend
+from windlass.errors import StorageError
 from windlass.testing.conformance import UrlHarness
 
 if TYPE_CHECKING:
@@ -62,14 +63,30 @@ class AmqpHarness(UrlHarness):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        for client in (*self._clones, self.backend):
-            assert isinstance(client, AmqpBackend)
-            made = self._made.pop(client.namespace, [])
-            client.names.used.update(*(one.names.used for one in made))
-            if made:
-                await client.open()  # a test may have closed it
-                await client.remove_all()
-        await super().__aexit__(kind, error, trace)
+        try:
+            for client in (*self._clones, self.backend):
+                assert isinstance(client, AmqpBackend)
+                made = self._made.pop(client.namespace, [])
+                client.names.used.update(*(one.names.used for one in made))
+                if made:
+                    await _clear(client)
+        finally:
+            await super().__aexit__(kind, error, trace)
+
+
+async def _clear(client: AmqpBackend) -> None:
+    """Take all that ``client`` made off the broker.
+
+    A busy broker now and then closes the connection of one who deletes a lot (541 INTERNAL_ERROR), so
+    the call is repeated as its error says, twice at most.
+    """
+    for tries_left in (2, 1, 0):
+        try:
+            await client.open()  # a test may have closed it
+            return await client.remove_all()
+        except StorageError:
+            if not tries_left:
+                raise
 
 
 def make_harness() -> AmqpHarness:
