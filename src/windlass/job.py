@@ -19,8 +19,8 @@ from windlass.backend.store import check_changed
 from windlass.context import JobLogger
 from windlass.core.clock import SYSTEM_CLOCK
 from windlass.core.edges import Dependency, Edge, EdgeStatus, to_on_failure
-from windlass.core.job import ErrorInfo, JobRecord, JobRef
-from windlass.core.options import StoredOptions, seconds_to_ms
+from windlass.core.job import ErrorInfo, JobRecord
+from windlass.core.options import seconds_to_ms
 from windlass.core.outcome import AddOutcome, CancelResult, Outcome, Settled, Settlement
 from windlass.core.states import DUE_LATER, FINISHED, JobState
 from windlass.errors import (
@@ -31,7 +31,8 @@ from windlass.errors import (
     StorageError,
     Suspend,
 )
-from windlass.payload import Call, pack_call, pack_data, unpack
+from windlass.fields import JobFields
+from windlass.payload import Call, pack_call, pack_data
 from windlass.serde import encode_payload, encode_value, get_codec
 
 if TYPE_CHECKING:
@@ -46,17 +47,15 @@ _CHUNKS = 500
 _REPEAT_AFTER_MS = (20, 100, 500)
 
 
-class Job(Generic[ResultT]):
+class Job(JobFields, Generic[ResultT]):
     """A job of a queue. Fields show the record as it was last read; ``refresh`` reads it again."""
 
     __slots__ = (
-        "_call",
         "_decode",
         "_held",
         "_logger",
         "_on_progress",
         "_queue",
-        "_record",
         "_streamed",
         "_streaming",
         "abort_signal",
@@ -103,168 +102,14 @@ class Job(Generic[ResultT]):
     # --- fields ------------------------------------------------------------------------------------
 
     @property
-    def id(self) -> str:
-        return self._record.id
-
-    @property
-    def name(self) -> str:
-        """The task's name."""
-        return self._record.task
-
-    @property
-    def queue_name(self) -> str:
-        return self._record.queue
-
-    @property
     def queue(self) -> Queue:
         return self._queue
-
-    @property
-    def ref(self) -> JobRef:
-        return self._record.ref
-
-    @property
-    def record(self) -> JobRecord:
-        """The raw record, in milliseconds and bytes."""
-        return self._record
-
-    @property
-    def call(self) -> Call:
-        """Decoded arguments; ``ValueError`` when the stored bytes are not arguments."""
-        if self._call is None:
-            record = self._record
-            self._call = unpack(get_codec(record.codec).decode(record.payload))
-        return self._call
-
-    @property
-    def data(self) -> Any:
-        """What was given to ``queue.add``; for a task's call, its arguments."""
-        return self.call.data
-
-    @property
-    def args(self) -> list[Any]:
-        return self.call.args
-
-    @property
-    def kwargs(self) -> dict[str, Any]:
-        return self.call.kwargs
-
-    @property
-    def options(self) -> StoredOptions:
-        return self._record.options
-
-    @property
-    def state(self) -> JobState:
-        """The state when last read; ``get_state`` asks the store."""
-        return self._record.state
-
-    @property
-    def priority(self) -> int:
-        return self._record.priority
-
-    @property
-    def attempt(self) -> int:
-        """The number of the current or next run: 1 in the first."""
-        return self._record.attempts + 1
-
-    @property
-    def attempts(self) -> int:
-        """Runs that failed so far."""
-        return self._record.attempts
-
-    @property
-    def max_attempts(self) -> int:
-        return self._record.options.max_attempts
-
-    @property
-    def deliveries(self) -> int:
-        """How often it was handed to a worker."""
-        return self._record.deliveries
-
-    @property
-    def stalled_count(self) -> int:
-        return self._record.stalls
-
-    @property
-    def manual_retries(self) -> int:
-        return self._record.manual_retries
-
-    @property
-    def errors(self) -> list[ErrorInfo]:
-        """The error of each failed attempt, oldest first."""
-        return self._record.errors
-
-    @property
-    def failed_reason(self) -> str | None:
-        """Why it failed or was cancelled, or the last error's message while it retries."""
-        if self._record.reason:
-            return self._record.reason
-        return self._record.errors[-1].message if self._record.errors else None
-
-    @property
-    def stacktrace(self) -> list[str]:
-        return [error.traceback for error in self._record.errors if error.traceback]
 
     @property
     def progress(self) -> Any:
         """The last reported progress, or None."""
         data = self._record.progress
         return None if data is None else get_codec(self._record.result_codec).decode(data)
-
-    @property
-    def return_value(self) -> Any:
-        """The stored result of a completed job (None as well when it is past its time)."""
-        data = self._record.result
-        return None if data is None else get_codec(self._record.result_codec).decode(data)
-
-    @property
-    def enqueued_ms(self) -> int:
-        return self._record.enqueued_ms
-
-    @property
-    def run_at_ms(self) -> int | None:
-        """When it is due, while scheduled or retrying."""
-        return self._record.due_ms
-
-    @property
-    def started_ms(self) -> int | None:
-        return self._record.started_ms
-
-    @property
-    def finished_ms(self) -> int | None:
-        return self._record.finished_ms
-
-    @property
-    def worker_id(self) -> str | None:
-        return self._record.worker
-
-    @property
-    def group(self) -> str | None:
-        """The group that it belongs to."""
-        return self._record.options.group
-
-    @property
-    def tags(self) -> tuple[str, ...]:
-        return self._record.options.tags
-
-    @property
-    def trace(self) -> dict[str, str]:
-        return self._record.options.trace or {}
-
-    @property
-    def schedule_name(self) -> str | None:
-        """The schedule that made it, if one did."""
-        return self._record.options.schedule
-
-    @property
-    def slot_ms(self) -> int | None:
-        """The slot of the schedule that it was made for; None also when the schedule was run by hand."""
-        return self._record.options.slot_ms
-
-    @property
-    def idempotency_key(self) -> str:
-        """The same for every attempt of this job: hand it to services that deduplicate."""
-        return f"{self.queue_name}:{self.id}:{self._record.enqueued_ms}"
 
     @property
     def run_id(self) -> str | None:
@@ -422,16 +267,6 @@ class Job(Generic[ResultT]):
         return self._record.token if self._held else None
 
     # --- what it waits for -------------------------------------------------------------------------------
-
-    @property
-    def signals(self) -> dict[str, Any]:
-        """The signals that came for this job, by name, as of when it was last read."""
-        found = self._record.signals
-        return {name: get_codec(value.codec).decode(value.data) for name, value in found.items()}
-
-    def timed_out(self, signal: str) -> bool:
-        """Whether the last suspension waited for ``signal`` in vain: its ``timeout`` passed."""
-        return self._record.awaits == signal and signal not in self._record.signals
 
     async def get_dependencies(self) -> list[Edge]:
         """The edges to the jobs that this one waits for, or waited for."""

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 from windlass.abort import AbortSignal
 from windlass.errors import ConfigError, Suspend
+from windlass.fields import JobFields
 from windlass.payload import Call, pack_data, unpack
 from windlass.serde import encode_value, get_codec
 
@@ -21,8 +22,7 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
 
     from windlass.context import JobLogger
-    from windlass.core.job import JobRecord, JobRef
-    from windlass.core.options import StoredOptions
+    from windlass.core.job import JobRecord
     from windlass.job import Job
     from windlass.sandbox.protocol import Verb
 
@@ -48,11 +48,11 @@ class Reply:
         return self._read(self._future.result(timeout))
 
 
-class SandboxJob:
+class SandboxJob(JobFields):
     """The running job, in a child process."""
 
     def __init__(self, record: JobRecord, send: Send) -> None:
-        self.record = record
+        self._record = record
         self.abort_signal = AbortSignal()
         #: The worker's shared context stays in the worker.
         self.context: Any = None
@@ -69,79 +69,9 @@ class SandboxJob:
     # --- fields ------------------------------------------------------------------------------------
 
     @property
-    def id(self) -> str:
-        return self.record.id
-
-    @property
-    def name(self) -> str:
-        """The task's name."""
-        return self.record.task
-
-    @property
-    def queue_name(self) -> str:
-        return self.record.queue
-
-    @property
     def queue(self) -> str:
         """The queue's name: the queue itself is not connected here."""
-        return self.record.queue
-
-    @property
-    def ref(self) -> JobRef:
-        return self.record.ref
-
-    @property
-    def call(self) -> Call:
-        """Decoded arguments; ``ValueError`` when the stored bytes are not arguments."""
-        if self._call is None:
-            self._call = unpack(self._codec.decode(self.record.payload))
-        return self._call
-
-    @property
-    def data(self) -> Any:
-        return self.call.data
-
-    @property
-    def args(self) -> list[Any]:
-        return self.call.args
-
-    @property
-    def kwargs(self) -> dict[str, Any]:
-        return self.call.kwargs
-
-    @property
-    def options(self) -> StoredOptions:
-        return self.record.options
-
-    @property
-    def priority(self) -> int:
-        return self.record.priority
-
-    @property
-    def attempt(self) -> int:
-        """The number of this run: 1 in the first."""
-        return self.record.attempts + 1
-
-    @property
-    def attempts(self) -> int:
-        """Runs that failed so far."""
-        return self.record.attempts
-
-    @property
-    def max_attempts(self) -> int:
-        return self.record.options.max_attempts
-
-    @property
-    def deliveries(self) -> int:
-        return self.record.deliveries
-
-    @property
-    def tags(self) -> tuple[str, ...]:
-        return self.record.options.tags
-
-    @property
-    def trace(self) -> dict[str, str]:
-        return self.record.options.trace or {}
+        return self._record.queue
 
     @property
     def progress(self) -> Any:
@@ -149,18 +79,9 @@ class SandboxJob:
         return self._progress
 
     @property
-    def enqueued_ms(self) -> int:
-        return self.record.enqueued_ms
-
-    @property
-    def idempotency_key(self) -> str:
-        """The same for every attempt of this job: hand it to services that deduplicate."""
-        return f"{self.queue_name}:{self.id}:{self.record.enqueued_ms}"
-
-    @property
     def run_id(self) -> str | None:
         """The id of this attempt, unique for ever."""
-        return self.record.token
+        return self._record.token
 
     @property
     def logger(self) -> JobLogger:
@@ -215,16 +136,6 @@ class SandboxJob:
     def get_failed_children(self) -> Any:
         """Why jobs that this one waited for did not complete: ``"queue:id"`` -> reason."""
         return self._fetch("get_failed_children", None)
-
-    @property
-    def signals(self) -> dict[str, Any]:
-        """The signals that came for this job, by name."""
-        found = self.record.signals
-        return {name: get_codec(value.codec).decode(value.data) for name, value in found.items()}
-
-    def timed_out(self, signal: str) -> bool:
-        """Whether the last suspension waited for ``signal`` in vain: its ``timeout`` passed."""
-        return self.record.awaits == signal and signal not in self.record.signals
 
     def suspend(self, signal: str, timeout: float | timedelta | None = None) -> NoReturn:
         """End this run until the signal comes or ``timeout`` passed; raises ``Suspend``."""

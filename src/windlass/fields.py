@@ -1,0 +1,187 @@
+"""``JobFields``: what a job shows of its record, the same in a worker and in its child process."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from windlass.payload import Call, unpack
+from windlass.serde import get_codec
+
+if TYPE_CHECKING:
+    from windlass.core.job import ErrorInfo, JobRecord, JobRef
+    from windlass.core.options import StoredOptions
+    from windlass.core.states import JobState
+
+
+class JobFields:
+    """Read-only fields over ``_record``, as it was last read."""
+
+    __slots__ = ("_call", "_record")
+
+    _record: JobRecord
+    #: The decoded arguments, once somebody asked for them.
+    _call: Call | None
+
+    @property
+    def id(self) -> str:
+        return self._record.id
+
+    @property
+    def name(self) -> str:
+        """The task's name."""
+        return self._record.task
+
+    @property
+    def queue_name(self) -> str:
+        return self._record.queue
+
+    @property
+    def ref(self) -> JobRef:
+        return self._record.ref
+
+    @property
+    def record(self) -> JobRecord:
+        """The raw record, in milliseconds and bytes."""
+        return self._record
+
+    @property
+    def call(self) -> Call:
+        """Decoded arguments; ``ValueError`` when the stored bytes are not arguments."""
+        if self._call is None:
+            record = self._record
+            self._call = unpack(get_codec(record.codec).decode(record.payload))
+        return self._call
+
+    @property
+    def data(self) -> Any:
+        """What was given to ``queue.add``; for a task's call, its arguments."""
+        return self.call.data
+
+    @property
+    def args(self) -> list[Any]:
+        return self.call.args
+
+    @property
+    def kwargs(self) -> dict[str, Any]:
+        return self.call.kwargs
+
+    @property
+    def options(self) -> StoredOptions:
+        return self._record.options
+
+    @property
+    def state(self) -> JobState:
+        """The state when last read; ``get_state`` asks the store."""
+        return self._record.state
+
+    @property
+    def priority(self) -> int:
+        return self._record.priority
+
+    @property
+    def attempt(self) -> int:
+        """The number of the current or next run: 1 in the first."""
+        return self._record.attempts + 1
+
+    @property
+    def attempts(self) -> int:
+        """Runs that failed so far."""
+        return self._record.attempts
+
+    @property
+    def max_attempts(self) -> int:
+        return self._record.options.max_attempts
+
+    @property
+    def deliveries(self) -> int:
+        """How often it was handed to a worker."""
+        return self._record.deliveries
+
+    @property
+    def stalled_count(self) -> int:
+        return self._record.stalls
+
+    @property
+    def manual_retries(self) -> int:
+        return self._record.manual_retries
+
+    @property
+    def errors(self) -> list[ErrorInfo]:
+        """The error of each failed attempt, oldest first."""
+        return self._record.errors
+
+    @property
+    def failed_reason(self) -> str | None:
+        """Why it failed or was cancelled, or the last error's message while it retries."""
+        if self._record.reason:
+            return self._record.reason
+        return self._record.errors[-1].message if self._record.errors else None
+
+    @property
+    def stacktrace(self) -> list[str]:
+        return [error.traceback for error in self._record.errors if error.traceback]
+
+    @property
+    def return_value(self) -> Any:
+        """The stored result of a completed job (None as well when it is past its time)."""
+        data = self._record.result
+        return None if data is None else get_codec(self._record.result_codec).decode(data)
+
+    @property
+    def enqueued_ms(self) -> int:
+        return self._record.enqueued_ms
+
+    @property
+    def run_at_ms(self) -> int | None:
+        """When it is due, while scheduled or retrying."""
+        return self._record.due_ms
+
+    @property
+    def started_ms(self) -> int | None:
+        return self._record.started_ms
+
+    @property
+    def finished_ms(self) -> int | None:
+        return self._record.finished_ms
+
+    @property
+    def worker_id(self) -> str | None:
+        return self._record.worker
+
+    @property
+    def group(self) -> str | None:
+        """The group that it belongs to."""
+        return self._record.options.group
+
+    @property
+    def tags(self) -> tuple[str, ...]:
+        return self._record.options.tags
+
+    @property
+    def trace(self) -> dict[str, str]:
+        return self._record.options.trace or {}
+
+    @property
+    def schedule_name(self) -> str | None:
+        """The schedule that made it, if one did."""
+        return self._record.options.schedule
+
+    @property
+    def slot_ms(self) -> int | None:
+        """The slot of the schedule that it was made for; None also when the schedule was run by hand."""
+        return self._record.options.slot_ms
+
+    @property
+    def idempotency_key(self) -> str:
+        """The same for every attempt of this job: hand it to services that deduplicate."""
+        return f"{self.queue_name}:{self.id}:{self._record.enqueued_ms}"
+
+    @property
+    def signals(self) -> dict[str, Any]:
+        """The signals that came for this job, by name, as of when it was last read."""
+        found = self._record.signals
+        return {name: get_codec(value.codec).decode(value.data) for name, value in found.items()}
+
+    def timed_out(self, signal: str) -> bool:
+        """Whether the last suspension waited for ``signal`` in vain: its ``timeout`` passed."""
+        return self._record.awaits == signal and signal not in self._record.signals
