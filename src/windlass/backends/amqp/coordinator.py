@@ -37,6 +37,8 @@ if TYPE_CHECKING:
 log = logging.getLogger("windlass.amqp")
 
 _MARK_EVERY_S = 0.5
+#: A mark that grew with what it must remember is written less often: half a second for so many bytes.
+_MARK_BYTES = 50_000
 _LOG_WINDOW = 500
 _DUE_STEP = 1_000
 _read_counts = msgspec.msgpack.Decoder(Counts).decode
@@ -65,7 +67,9 @@ class Coordinator:
         self._driven = False
         self._retired = False
         self._mark = Counts()
-        self._marked = False
+        self._mark_pause_s = _MARK_EVERY_S
+        #: A mark should be written as soon as nothing is under way.
+        self._mark_overdue = False
         self._counted = True
         self._work: deque[_Work] = deque()
         self._log_channel: Any = None
@@ -157,11 +161,11 @@ class Coordinator:
         offset = int((properties.headers or {})["x-stream-offset"])
         if offset > self._mark.offset:
             self._reach_mark()
+        self._last_offset = offset  # first: a mark may be written as soon as the entry is carried out
         if body:
             self._read(offset, properties, body)
         elif properties.type == self._session.inbox and not self.live.done:
             self._go_live()
-        self._last_offset = offset
         channel.basic_ack(method.delivery_tag)
 
     def _reach_mark(self) -> None:
@@ -283,8 +287,10 @@ class Coordinator:
         while self._work and self._work[0].done:
             self._work.popleft()
             moved = True
-        if moved and self._mark_timer is None and not self._session.closed:
-            self._mark_timer = self._session.later(_MARK_EVERY_S, self._write_mark)
+        if self._mark_overdue and not self._work:
+            self._write_mark()
+        elif moved and self._mark_timer is None and not self._mark_overdue and not self._session.closed:
+            self._mark_timer = self._session.later(self._mark_pause_s, self._write_mark)
 
     async def retire(self) -> None:
         """Read nothing more. The seat stays ours until the connection ends."""
@@ -298,7 +304,7 @@ class Coordinator:
 
     def leave(self) -> None:
         """Let who comes next begin where we end."""
-        if self.live.done and not self._work and self._mark_timer is not None:
+        if self.live.done and not self._work and (self._mark_timer is not None or self._mark_overdue):
             self._write_mark()
 
     def _write_mark(self) -> None:
@@ -306,10 +312,11 @@ class Coordinator:
         self._mark_timer = None
         if self._retired or not self._session.usable:
             return
-        if self._work:
-            self._mark_timer = self._session.later(_MARK_EVERY_S / 10, self._write_mark)
+        self._mark_overdue = bool(self._work)
+        if self._mark_overdue:
             return
         body = verbs.encode(self.ledger.counts(self._last_offset))
+        self._mark_pause_s = _MARK_EVERY_S * max(1.0, len(body) / _MARK_BYTES)
         properties = BasicProperties(delivery_mode=PERSISTENT)
         self._session.publish([Outgoing("", self._names.mark, body, properties)])
 

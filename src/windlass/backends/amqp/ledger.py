@@ -30,8 +30,9 @@ from windlass.backends.amqp.messages import (
 )
 from windlass.backends.memory.store import StoredQueue
 from windlass.core import transitions
-from windlass.core.job import CounterRow, EventType, JobRecord, JobRef
+from windlass.core.job import ArchiverInfo, CounterRow, EventType, JobRecord, JobRef
 from windlass.core.outcome import Settled
+from windlass.core.schedules import ScheduleRecord
 from windlass.core.states import JobState
 from windlass.core.transitions import Note, Scribe
 
@@ -66,6 +67,11 @@ class Counts(msgspec.Struct):
     paused: list[str] = []
     cursors: dict[str, int] = {}
     void: list[tuple[str, str, int]] = []
+    #: Not a fold of what is left: a log forgets who put them. None in marks of a time that did not note them.
+    schedules: list[ScheduleRecord] | None = None
+    archivers: list[ArchiverInfo] | None = None
+    #: Ids that stay taken after their jobs are gone, until when.
+    taken_ids: list[tuple[str, str, int]] = []
 
 
 class Ledger(Elsewhere):
@@ -346,6 +352,9 @@ class Ledger(Elsewhere):
             paused=[q.name for q in self._queues.values() if q.paused],
             cursors=dict(self.cursors),
             void=list(self.void),
+            schedules=list(self._schedules.records.values()),
+            archivers=list(self._archivers.values()),
+            taken_ids=[(ref.queue, ref.id, until_ms) for ref, until_ms in self._kept_ids.items()],
         )
 
     def set_counts(self, counts: Counts) -> None:
@@ -374,6 +383,14 @@ class Ledger(Elsewhere):
         for kind, offset in counts.cursors.items():
             self.cursors[kind] = max(self.cursors.get(kind, -1), offset)
         self.void.update(dict.fromkeys(tuple(void) for void in counts.void))  # type: ignore[misc]
+        for queue_name, job_id, until_ms in counts.taken_ids:
+            self._kept_ids.setdefault(JobRef(queue_name, job_id), until_ms)
+        if counts.schedules is not None:
+            self._schedules.records = {(one.queue, one.name): one for one in counts.schedules}
+            for one in counts.schedules:
+                self._make_known(one.queue)
+        if counts.archivers is not None:
+            self._archivers = {one.name: one for one in counts.archivers}
 
 
 def _mark(job: JobRecord) -> Any:
