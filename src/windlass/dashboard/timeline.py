@@ -18,11 +18,11 @@ from windlass.dashboard.masking import Mask
 from windlass.dashboard.shapes.jobs import AttemptEntry, EventEntry, Timeline
 from windlass.errors import HistoryTrimmedError
 
-#: Entries of a log that are read in one piece, and those read at each moment of a long life.
+#: Entries of a log that are read in one piece; as many are looked at for each moment of a long life, since a
+#: batch settles many jobs at one moment.
 _STRETCH = 1_000
-_MOMENT = 200
-#: Halving stops when so few are left.
-_NEAR = 128
+#: Halving stops when so few are left: stores keep logs in chunks, and a look costs the unpacking of one.
+_NEAR = 500
 #: Moments that are looked at.
 _MOMENTS = 16
 
@@ -50,8 +50,11 @@ class Log(Generic[E]):
         self._newest = newest
         self._times: dict[int, int | None] = {}
 
-    async def of_job(self, record: JobRecord) -> tuple[list[E], bool]:
-        """The entries of a job, and whether these are all that there were."""
+    async def of_job(self, record: JobRecord, moments: list[int]) -> tuple[list[E], bool]:
+        """The entries of a job, and whether these are all that there were.
+
+        ``moments``: when something happened to it, of which the log may tell; in order.
+        """
         first = await self._read(self._oldest - 1, 1)
         whole = self._oldest <= 1 or (bool(first) and first[0].at_ms <= record.enqueued_ms)
         low = await self._before(record.enqueued_ms)
@@ -61,11 +64,12 @@ class Log(Generic[E]):
         if high - low <= _STRETCH:
             return [entry.item for entry in await self._among(low, high - low, record.id)], whole
         found: dict[int, E] = {}
-        for moment in _moments(record):
-            start = await self._before(moment)
-            found |= {
-                entry.position: entry.item for entry in await self._among(start, _MOMENT + _NEAR, record.id)
-            }
+        seen = self._oldest - 1
+        for moment in moments:
+            start = max(await self._before(moment), seen)
+            entries = await self._read(start, _STRETCH + _NEAR)
+            seen = entries[-1].position if entries else start
+            found |= {entry.position: entry.item for entry in entries if entry.job_id == record.id}
         return [found[position] for position in sorted(found)], False
 
     async def _among(self, after: int, limit: int, job_id: str) -> list[Entry[E]]:
@@ -93,16 +97,21 @@ class Log(Generic[E]):
         return self._times[position]
 
 
+def _ends(record: JobRecord) -> list[int]:
+    """When attempts of a job ended, as its record tells."""
+    times = [record.finished_ms, *(error.at_ms for error in record.errors[-_MOMENTS:])]
+    return sorted({at_ms for at_ms in times if at_ms})
+
+
 def _moments(record: JobRecord) -> list[int]:
     """When something happened to a job, as its record tells."""
-    times = [record.enqueued_ms, record.ready_ms, record.started_ms, record.finished_ms]
-    times += [error.at_ms for error in record.errors[-_MOMENTS + 4 :]]
-    return sorted({at_ms for at_ms in times if at_ms})
+    times = [record.enqueued_ms, record.ready_ms, record.started_ms]
+    return sorted({at_ms for at_ms in times if at_ms} | set(_ends(record)))
 
 
 async def read_timeline(store: Store, record: JobRecord, mask: Mask) -> Timeline:
     """The job's attempts and events, oldest first."""
-    events, whole_events = await (await _event_log(store, record.queue)).of_job(record)
+    events, whole_events = await (await _event_log(store, record.queue)).of_job(record, _moments(record))
     attempts, whole_history = await _attempts(store, record)
     found = [_attempt_entry(one) for one in attempts]
     known = {(one.attempt, one.finished_ms) for one in attempts}
@@ -148,7 +157,7 @@ async def _attempts(store: Store, record: JobRecord) -> tuple[list[AttemptRecord
     except HistoryTrimmedError as exc:
         head = await page_after(exc.oldest - 1, 1)
     try:
-        return await Log(read, max(head.oldest, 1), head.newest).of_job(record)
+        return await Log(read, max(head.oldest, 1), head.newest).of_job(record, _ends(record))
     except HistoryTrimmedError:
         return [], False  # trimmed while we looked
 

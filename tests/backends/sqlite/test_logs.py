@@ -14,7 +14,7 @@ from windlass.backends.memory import MemoryBackend
 from windlass.backends.memory import store as memory_store
 from windlass.backends.sqlite import SqliteBackend, logs, tx, verbs_changes, verbs_duties, verbs_reads
 from windlass.core.ids import new_id
-from windlass.core.job import EVENTS_KEPT, AttemptRecord, ErrorInfo, JobRef, NewJob
+from windlass.core.job import EVENTS_KEPT, AttemptRecord, ErrorInfo, EventType, JobRef, NewJob
 from windlass.core.outcome import Outcome, Settlement
 from windlass.core.states import JobState
 from windlass.errors import ConfigError, HistoryTrimmedError
@@ -204,6 +204,43 @@ async def test_long_lists_are_walked_in_bounded_steps(
             assert pages > len(want) / 5 + 1
         with pytest.raises(ConfigError):
             await store.execute(rq.ListJobs(queue="q", cursor="elsewhere"))
+
+
+async def test_a_walk_passes_over_what_no_filter_wants(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(verbs_reads, "SORTABLE", 0)
+    async with opened(tmp_path / "jobs.db") as store:
+        await add(store, *[new(id=f"job{number}", task=f"t[{number % 2}]") for number in range(6)])
+        jobs = await claim(store, limit=4)
+        errors = ["ValueError", "OSError", "ValueError"]
+        for job, error_class in zip(jobs, errors, strict=False):
+            error = ErrorInfo(error_class=error_class)
+            await settle(store, ended(job, Outcome.FAIL, error=error))
+
+        async def found(**filters: object) -> list[str]:
+            page = await store.execute(msgspec.convert({"queue": "q", **filters}, rq.ListJobs))
+            return [job.id for job in page.jobs]
+
+        assert await found(error_class="ValueError") == ["job2", "job0"]
+        assert await found(error_class="ValueError", task="t[1*") == []
+        assert await found(task="t[1]") == ["job5", "job3", "job1"]
+        assert await found(task="?[1]", states=["waiting", "failed"]) == ["job5", "job1"]
+        assert await found(states=["active"]) == ["job3"]
+
+
+def test_a_part_of_a_chunk_is_that_part_of_the_whole() -> None:
+    runs: list[logs.EventRun] = [
+        (5, EventType.COMPLETED, "a", "t", {}),
+        (6, EventType.COMPLETED, ["b", "c", "d"], "t", {}),
+        (7, EventType.FAILED, ["e", "f"], "u", {}),
+    ]
+    ((_, chunk),) = logs.event_chunks(runs, 6)
+    whole = logs.unpack_events(11, chunk)
+    assert [(event.id, event.job_id) for event in whole] == list(zip(range(11, 17), "abcdef", strict=True))
+    for start in range(8):
+        for count in range(8):
+            assert logs.unpack_events(11, chunk, start, count) == whole[start : start + count]
 
 
 async def test_the_oldest_ready_job_is_found_among_many(

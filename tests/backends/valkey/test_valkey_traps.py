@@ -294,6 +294,36 @@ async def test_only_the_newest_marks_are_kept(url: str) -> None:
         assert [mark.id for mark in kept] == [f"m{n}" for n in range(3, MARKS_KEPT + 3)]
 
 
+async def test_few_jobs_of_a_state_are_listed_at_once_however_many_others_there_are(url: str) -> None:
+    async with opened(url, timeout=30) as store:
+        await store.execute(
+            rq.Add(
+                jobs=[new(job_id=f"late{n}", delay_ms=9_000 - n) for n in range(5)]
+                + [new(job_id=f"line{n}", priority=n - 2) for n in range(5)],
+                now_ms=START_MS,
+            )
+        )
+        await store.execute(
+            rq.Add(jobs=[new("q", f"more{n}", delay_ms=99_000) for n in range(999)], now_ms=START_MS)
+        )
+        refs = [JobRef("q", f"more{n}") for n in range(999)]
+        await store.execute(rq.CancelJobs(refs=refs, now_ms=START_MS))
+        for states, name in (([JobState.SCHEDULED], "late"), ([JobState.WAITING], "line")):
+            for newest_first in (True, False):
+                found: list[str] = []
+                cursor: str | None = None
+                for limit in (3, 9):
+                    request = rq.ListJobs(
+                        queue="q", states=states, newest_first=newest_first, cursor=cursor, limit=limit
+                    )
+                    page = await store.execute(request)
+                    found += [job.id for job in page.jobs]
+                    cursor = page.cursor
+                want = [f"{name}{n}" for n in range(5)]
+                assert found == (want[::-1] if newest_first else want)
+                assert cursor is None
+
+
 @pytest.mark.feature("B9")
 async def test_schedules_of_very_many_queues_are_listed_once_each_in_order(url: str) -> None:
     async with opened(url, timeout=30) as store:

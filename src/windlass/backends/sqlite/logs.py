@@ -44,8 +44,8 @@ class AttemptRun(msgspec.Struct, array_like=True):
     attempts: list[Attempt]
     schema_version: int = HISTORY_SCHEMA_VERSION
 
-    def records(self) -> list[AttemptRecord]:
-        """The attempts one by one."""
+    def records(self, start: int = 0, end: int | None = None) -> list[AttemptRecord]:
+        """The attempts one by one, or those from number ``start`` up to ``end``."""
         started_ms = self.started_ms
         return [
             AttemptRecord(
@@ -69,7 +69,7 @@ class AttemptRun(msgspec.Struct, array_like=True):
                 self.error_fingerprint,
                 self.schema_version,
             )
-            for run_id, job_id, enqueued_ms, ready_ms, duration_ms in self.attempts
+            for run_id, job_id, enqueued_ms, ready_ms, duration_ms in self.attempts[start:end]
         ]
 
 
@@ -128,25 +128,45 @@ _attempt_runs = msgspec.msgpack.Decoder(list[AttemptRun]).decode
 _attempts = msgspec.msgpack.Decoder(list[AttemptRecord]).decode
 
 
-def unpack_events(first_id: int, chunk: bytes) -> list[Event]:
-    """The events of a chunk. Files of before there were runs hold them one by one."""
-    events: list[Event] = []
+def unpack_events(first_id: int, chunk: bytes, start: int = 0, count: int = CHUNK) -> list[Event]:
+    """The events of a chunk: ``count`` from its ``start``th on; the others cost next to nothing.
+
+    Files of before there were runs hold them one by one.
+    """
     try:
         runs = _event_runs(chunk)
     except msgspec.ValidationError:
-        return _events(chunk)
+        return _events(chunk)[start : start + count]
+    events: list[Event] = []
+    passed, end = 0, start + count
     for at_ms, kind, ids, task, data in runs:
         jobs = [ids] if isinstance(ids, str) else ids
+        begin, passed = passed, passed + len(jobs)
+        if passed <= start:
+            continue
+        skip = max(start - begin, 0)
         events += [
             Event(number, at_ms, kind, job_id, task, data)
-            for number, job_id in enumerate(jobs, first_id + len(events))
+            for number, job_id in enumerate(jobs[skip : end - begin], first_id + begin + skip)
         ]
+        if passed >= end:
+            break
     return events
 
 
-def unpack_history(chunk: bytes) -> list[AttemptRecord]:
-    """The attempt records of a chunk. Files of before there were runs hold them one by one."""
+def unpack_history(chunk: bytes, start: int = 0, count: int = CHUNK) -> list[AttemptRecord]:
+    """The attempt records of a chunk, as ``unpack_events`` does."""
     try:
-        return [ended for run in _attempt_runs(chunk) for ended in run.records()]
+        runs = _attempt_runs(chunk)
     except msgspec.ValidationError:
-        return _attempts(chunk)
+        return _attempts(chunk)[start : start + count]
+    found: list[AttemptRecord] = []
+    passed, end = 0, start + count
+    for run in runs:
+        begin, passed = passed, passed + len(run.attempts)
+        if passed <= start:
+            continue
+        found += run.records(max(start - begin, 0), end - begin)
+        if passed >= end:
+            break
+    return found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING, Any
 
 from windlass.backend import flows as fl
@@ -24,7 +25,7 @@ from windlass.core.job import (
     QueueInfo,
     WorkerInfo,
 )
-from windlass.core.patterns import matches
+from windlass.core.patterns import matches, to_glob
 from windlass.core.states import DUE_LATER, FINISHED, JobState
 from windlass.errors import ConfigError, HistoryTrimmedError
 
@@ -161,9 +162,14 @@ def _edge(snap: Snapshot, request: rq.ListJobs, start: int) -> int | None:
 
 
 def _walk(snap: Snapshot, num: int, request: rq.ListJobs, start: int, edge: int | None) -> Iterator[Row]:
-    if request.newest_first:
-        return snap.conn.execute(snap.sql["list_walk_down"], (start, 0 if edge is None else edge, num))
-    return snap.conn.execute(snap.sql["list_walk_up"], (start, _END if edge is None else edge, num))
+    """The rows up to ``edge`` that may match. SQLite passes over most others much faster than we can."""
+    down = request.newest_first
+    end = edge if edge is not None else 0 if down else _END
+    states = json.dumps([state.value for state in request.states or _STATES])
+    task = None if request.task is None else to_glob(request.task)
+    failed = request.error_class is not None
+    name = "list_walk_down" if down else "list_walk_up"
+    return snap.conn.execute(snap.sql[name], (start, end, num, states, task, failed))
 
 
 def _matches(job: JobRecord, request: rq.ListJobs) -> bool:
@@ -244,8 +250,9 @@ def read_events(snap: Snapshot, request: rq.ReadEvents) -> rq.EventPage:
     for first_id, records in chunks:
         if len(events) >= request.limit:
             break
-        events += unpack_events(first_id, records)[max(after + 1 - first_id, 0) :]
-    return rq.EventPage(events[: request.limit], last, floor + 1)
+        skip = max(after + 1 - first_id, 0)
+        events += unpack_events(first_id, records, skip, request.limit - len(events))
+    return rq.EventPage(events, last, floor + 1)
 
 
 def read_history(snap: Snapshot, request: rq.ReadHistory) -> rq.HistoryPage:
@@ -260,8 +267,8 @@ def read_history(snap: Snapshot, request: rq.ReadHistory) -> rq.HistoryPage:
     for first_id, records in chunks:
         if len(found) >= request.limit:
             break
-        found += unpack_history(records)[max(request.after + 1 - first_id, 0) :]
-    found = found[: request.limit]
+        skip = max(request.after + 1 - first_id, 0)
+        found += unpack_history(records, skip, request.limit - len(found))
     return rq.HistoryPage(found, request.after + len(found), newest, floor + 1)
 
 

@@ -248,10 +248,16 @@ SELECT seq FROM [job] WHERE seq > ? ORDER BY seq LIMIT 1 OFFSET ?
 SELECT seq FROM [job] WHERE seq < ? ORDER BY seq DESC LIMIT 1 OFFSET ?
 
 -- name: list_walk_up
-SELECT /*job*/ FROM [job] WHERE seq > ? AND seq <= ? AND +queue = ? ORDER BY seq
+SELECT /*job*/ FROM [job]
+WHERE seq > ?1 AND seq <= ?2 AND +queue = ?3 AND +state IN (SELECT value FROM json_each(?4))
+    AND (?5 IS NULL OR task GLOB ?5) AND (?6 = 0 OR errors IS NOT NULL)
+ORDER BY seq
 
 -- name: list_walk_down
-SELECT /*job*/ FROM [job] WHERE seq < ? AND seq >= ? AND +queue = ? ORDER BY seq DESC
+SELECT /*job*/ FROM [job]
+WHERE seq < ?1 AND seq >= ?2 AND +queue = ?3 AND +state IN (SELECT value FROM json_each(?4))
+    AND (?5 IS NULL OR task GLOB ?5) AND (?6 = 0 OR errors IS NOT NULL)
+ORDER BY seq DESC
 
 -- name: event_insert
 INSERT INTO [event] (key, first_id, at_ms, deltas, records) VALUES (?, ?, ?, ?, ?)

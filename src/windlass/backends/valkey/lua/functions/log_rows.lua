@@ -15,7 +15,8 @@ local answer = { last, oldest }
 local from = math.max(after + 1, oldest)
 local wanted = math.min(from + limit - 1, last)
 while limit > 0 and from <= wanted do
-  local entries = redis.call('XRANGE', keys[1] .. ':' .. log, text(from), '+', 'COUNT', 32)
+  local most = math.min(wanted - from + 1, 32) -- each holds at least one row
+  local entries = redis.call('XRANGE', keys[1] .. ':' .. log, text(from), '+', 'COUNT', most)
   for _, entry in ipairs(entries) do
     local number = tonumber(string.match(entry[1], '^%d+'))
     if from <= wanted then

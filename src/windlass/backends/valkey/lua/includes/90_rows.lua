@@ -1,13 +1,13 @@
 -- Listing: the stream of jobs that were added ready and the index of all others, merged by sequence.
 
-local function plain_rows(q, newest, cursor)
+local function plain_rows(q, newest, cursor, count)
   local entries
   if newest then
     local from = cursor >= 0 and ('(' .. text(cursor) .. '-0') or '+'
-    entries = redis.call('XREVRANGE', q.f, from, '-', 'COUNT', STEP)
+    entries = redis.call('XREVRANGE', q.f, from, '-', 'COUNT', count)
   else
     local from = cursor >= 0 and ('(' .. text(cursor) .. '-0') or '-'
-    entries = redis.call('XRANGE', q.f, from, '+', 'COUNT', STEP)
+    entries = redis.call('XRANGE', q.f, from, '+', 'COUNT', count)
   end
   local rows = {}
   for index, entry in ipairs(entries) do
@@ -16,14 +16,14 @@ local function plain_rows(q, newest, cursor)
   return rows
 end
 
-local function other_rows(q, newest, cursor)
+local function other_rows(q, newest, cursor, count)
   local found
   if newest then
     local from = cursor >= 0 and ('(' .. text(cursor)) or '+inf'
-    found = redis.call('ZREVRANGEBYSCORE', q.i, from, '-inf', 'WITHSCORES', 'LIMIT', 0, STEP)
+    found = redis.call('ZREVRANGEBYSCORE', q.i, from, '-inf', 'WITHSCORES', 'LIMIT', 0, count)
   else
     local from = cursor >= 0 and ('(' .. text(cursor)) or '-inf'
-    found = redis.call('ZRANGEBYSCORE', q.i, from, '+inf', 'WITHSCORES', 'LIMIT', 0, STEP)
+    found = redis.call('ZRANGEBYSCORE', q.i, from, '+inf', 'WITHSCORES', 'LIMIT', 0, count)
   end
   local rows = {}
   for at = 1, #found, 2 do
@@ -32,25 +32,88 @@ local function other_rows(q, newest, cursor)
   return rows
 end
 
--- Up to 1,000 rows {sequence, id} beyond `cursor`, their heads read; and whether there are more.
-local function rows_from(q, newest, cursor)
-  local plain, others = plain_rows(q, newest, cursor), other_rows(q, newest, cursor)
-  local rows, ids, p, o = {}, {}, 1, 1
-  while #rows < STEP and (plain[p] or others[o]) do
+-- Up to `count` rows {sequence, id} beyond `cursor`, and whether there are more.
+local function rows_from(q, newest, cursor, count)
+  local plain, others = plain_rows(q, newest, cursor, count), other_rows(q, newest, cursor, count)
+  local rows, p, o = {}, 1, 1
+  while #rows < count and (plain[p] or others[o]) do
     local take_plain = plain[p] ~= nil
     if plain[p] and others[o] then
       take_plain = (plain[p][1] < others[o][1]) ~= newest
     end
     rows[#rows + 1] = take_plain and plain[p] or others[o]
-    ids[#rows] = rows[#rows][2]
     if take_plain then
       p = p + 1
     else
       o = o + 1
     end
   end
+  return rows, #rows == count
+end
+
+-- Where jobs of a state stand.
+local PLACES = {
+  [WAITING] = { 'f', 'w' }, [SCHEDULED] = { 'd' }, [RETRYING] = { 'd' }, [SUSPENDED] = { 'd', 'u' }, [BLOCKED] = { 'b' },
+  [PARKED] = { 'Q' }, [ACTIVE] = { 'a' }, [COMPLETED] = { 'P', 'C' }, [FAILED] = { 'F' }, [CANCELLED] = { 'X' },
+}
+
+-- The places that hold all jobs in `states`, when these are 1,000 at most; else nil.
+local function few_places(q, states)
+  local found, total = {}, 0
+  for _, state in ipairs(states) do
+    for _, name in ipairs(PLACES[state]) do
+      if not found[name] then
+        found[name] = true
+        total = total + (name == 'f' and waiting(q) or name ~= 'w' and redis.call('ZCARD', q[name]) or 0)
+      end
+    end
+  end
+  return #states > 0 and total <= STEP and found or nil
+end
+
+-- Every row of one place.
+local function rows_in(q, name)
+  local rows = {}
+  if name == 'f' then
+    for index, entry in ipairs(unpicked(q, STEP)) do
+      rows[index] = { tonumber(string.match(entry[1], '^%d+')), entry[2][2] }
+    end
+    return rows
+  end
+  for index, member in ipairs(redis.call('ZRANGE', q[name], 0, -1)) do
+    local id = name == 'w' and line.id_of(member) or id_of(member)
+    rows[index] = { name == 'w' and head_of(q, id)[SEQ] or number_of(member), id }
+  end
+  return rows
+end
+
+-- Rows of all jobs in `states` beyond `cursor`, when they are few: a walk over all jobs would find them late.
+local function few_rows(q, newest, cursor, states)
+  local places = few_places(q, states)
+  if not places then
+    return nil
+  end
+  local rows = {}
+  for name in pairs(places) do
+    for _, row in ipairs(rows_in(q, name)) do
+      if cursor < 0 or (row[1] ~= cursor and (row[1] < cursor) == newest) then
+        rows[#rows + 1] = row
+      end
+    end
+  end
+  table.sort(rows, function(one, other)
+    return one[1] ~= other[1] and (one[1] < other[1]) ~= newest
+  end)
+  return rows
+end
+
+-- Reads the heads of `count` rows from `first` on.
+local function load_rows(q, rows, first, count)
+  local ids = {}
+  for index = first, math.min(first + count - 1, #rows) do
+    ids[#ids + 1] = rows[index][2]
+  end
   load(q, ids)
-  return rows, #rows == STEP
 end
 
 local function has_tag(head, tag)
