@@ -218,6 +218,13 @@ def test_json_holds_every_row_and_status(command: Command) -> None:
     assert rows["A3"]["superseded"] == "prose"
 
 
+def test_what_is_absent_is_listed_demanded_rows_first(command: Command) -> None:
+    save_report(command.report, run_of(proof("A1", "memory")))
+    lines = command("--absent").output.splitlines()
+    assert lines[:2] == ["demanded: 1 rows are absent somewhere", "  A1   Add one (sqlite)"]
+    assert lines[2:] == ["beyond: 1 rows are absent somewhere", "  A2   Add two | more (everywhere)"]
+
+
 def test_table_writes_the_page(command: Command) -> None:
     save_report(command.report, run_of(proof("A1", "memory")))
     assert command("--table").exit_code == 0

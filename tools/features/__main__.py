@@ -27,6 +27,7 @@ _path = click.Path(path_type=Path, dir_okay=False)
 @click.option("--check", is_flag=True, help="Fail when a row that was proved is not proved any more.")
 @click.option("--update", is_flag=True, help="Remember what is proved now, for later checks.")
 @click.option("--table", is_flag=True, help="Write the capability page of the docs.")
+@click.option("--absent", is_flag=True, help="List the rows that a backend neither proves nor refuses.")
 @click.option("--group", "groups", multiple=True, help="Show this group only, for example A; repeatable.")
 @click.option("--ledger", "ledger_path", type=_path, default=LEDGER, hidden=True)
 @click.option("--report", "report_path", type=_path, default=REPORT, hidden=True)
@@ -40,6 +41,7 @@ def main(  # noqa: PLR0913  one parameter per command-line option
     check: bool,
     update: bool,
     table: bool,
+    absent: bool,
     groups: tuple[str, ...],
     ledger_path: Path,
     report_path: Path,
@@ -61,7 +63,9 @@ def main(  # noqa: PLR0913  one parameter per command-line option
     if check:
         _need_report(report_path)
         ctx.exit(_check(load_proved(proved_path), matrix))
-    if as_json:
+    if absent:
+        _list_absent(matrix)
+    elif as_json:
         click.echo(json.dumps(render.as_json(matrix), indent=1))
     elif not (update or table):
         _show(matrix, report, groups or tuple(matrix.ledger.groups))
@@ -85,6 +89,15 @@ def _check(before: dict[str, list[str]], matrix: Matrix) -> int:
     if fresh:
         click.echo(f"{len(fresh)} new proofs; keep them with scripts/features --update --table")
     return 0
+
+
+def _list_absent(matrix: Matrix) -> None:
+    for title, demanded in (("demanded", True), ("beyond", False)):
+        rows = matrix.absent(demanded=demanded)
+        click.echo(f"{title}: {len(rows)} rows are absent somewhere")
+        for row, backends in rows:
+            where = "everywhere" if len(backends) == len(matrix.backends) else ", ".join(backends)
+            click.echo(f"  {row.id:4} {row.title} ({where})")
 
 
 def _show(matrix: Matrix, report: RunReport, groups: tuple[str, ...]) -> None:

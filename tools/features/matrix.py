@@ -46,6 +46,15 @@ class Matrix:
         """How many rows of a group have each status on a backend."""
         return Counter(self.cells[row.id][backend] for row in self.ledger.in_group(group))
 
+    def absent(self, *, demanded: bool) -> list[tuple[Row, list[str]]]:
+        """The demanded (or the beyond) rows that some backend neither proves nor refuses, and which."""
+        found = (
+            (row, [backend for backend, status in self.cells[row.id].items() if status is Status.ABSENT])
+            for row in self.ledger.rows.values()
+            if row.demanded is demanded
+        )
+        return [(row, backends) for row, backends in found if backends]
+
     def proved(self) -> dict[str, list[str]]:
         """The proved rows with their backends: what ``features-proved.json`` keeps."""
         found = {

@@ -92,7 +92,7 @@ async def test_a_coordinator_killed_before_it_marks_what_it_did_loses_no_schedul
 
 @pytest.mark.serial
 @pytest.mark.timeout(180 + 30 * RESTARTS)
-@pytest.mark.feature("N8")
+@pytest.mark.feature("N8", "L12")
 async def test_a_broker_that_restarts_in_mid_run_loses_nothing() -> None:
     server = new_server().start()
     ran: Counter[str] = Counter()

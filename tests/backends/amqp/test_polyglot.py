@@ -98,7 +98,7 @@ async def run(language: str, program: str, *words: str) -> str:
     return out.decode()
 
 
-@pytest.mark.feature("N6", "N5")
+@pytest.mark.feature("N6", "N5", "A3")
 @pytest.mark.parametrize("language", LANGUAGES)
 async def test_a_producer_enqueues_for_windlass(language: str) -> None:
     queue = f"p{uuid.uuid4().hex[:12]}"

@@ -97,7 +97,7 @@ async def until_state(app: Windlass, queue: str, job_id: str, state: JobState) -
             await asyncio.sleep(0.02)
 
 
-@pytest.mark.feature("N5", "N6", "N1", "N2")
+@pytest.mark.feature("N5", "N6", "N1", "N2", "A3")
 async def test_a_plain_producer_enqueues_for_a_windlass_worker(app: Windlass, queue: str) -> None:
     log = Log()
     async with Worker(queue, log, url_or_app=app):

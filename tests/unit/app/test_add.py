@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -184,28 +184,6 @@ async def test_a_chunk_of_a_bulk_is_one_request(app: Windlass, queue: Queue) -> 
     await queue.add_bulk([{"name": "n"}] * 1_500)
     sizes = [len(request.jobs) for request in backend.requests if isinstance(request, rq.Add)]
     assert sizes == [1_000, 500]
-
-
-@pytest.mark.feature("A39")
-async def test_a_bulk_can_be_spread_over_a_time(timed_app: Windlass, clock: DrivenClock) -> None:
-    queue = timed_app.queue("default")
-    jobs = await queue.add_bulk([{"name": "n"} for _ in range(4)], spread=timedelta(seconds=60))
-    start = clock.now_ms()
-    assert [job.run_at_ms for job in jobs] == [None, start + 15_000, start + 30_000, start + 45_000]
-    assert [job.state for job in jobs] == ["waiting", "scheduled", "scheduled", "scheduled"]
-
-
-@pytest.mark.feature("A39")
-async def test_a_bulk_may_hold_a_time_for_each_job_and_spread_adds_to_it(
-    timed_app: Windlass, clock: DrivenClock
-) -> None:
-    queue = timed_app.queue("default")
-    start = clock.now_ms()
-    at = datetime.fromtimestamp(start / 1000 + 100, UTC)
-    jobs = await queue.add_bulk(
-        [{"name": "n", "run_at": at}, {"name": "n", "delay": 5}, {"name": "n", "run_at": at}], spread=30
-    )
-    assert [(job.run_at_ms or 0) - start for job in jobs] == [100_000, 15_000, 120_000]
 
 
 @pytest.mark.feature("A8")

@@ -51,13 +51,6 @@ async def test_a_worker_runs_a_handler_over_a_queue_and_says_when_it_is_ready(
     await other.close()
 
 
-@pytest.mark.feature("J11")
-async def test_a_workers_identity_can_be_chosen(app: Windlass, queue: Queue) -> None:
-    job = await queue.add("work")
-    await work_off(app, "default", _ok, id="pod-7", tag="blue")
-    assert (await job.refresh()).worker_id == "pod-7"
-
-
 @pytest.mark.feature("H1")
 @pytest.mark.parametrize("concurrency", [1, 3])
 async def test_no_more_jobs_run_at_once_than_there_are_slots(
@@ -498,25 +491,6 @@ async def test_a_lost_reply_neither_loses_doubles_nor_stalls_a_job(
         assert (job.stalled_count, job.attempts) == (0, 0)
 
 
-@pytest.mark.feature("J26")
-async def test_an_executor_of_ones_own_claims_extends_and_settles_by_token(
-    app: Windlass, queue: Queue
-) -> None:
-    from windlass.core.outcome import Outcome, Settlement
-
-    job = await queue.add("work", {"n": 1})
-    execute = app.store.execute
-    claim = rq.Claim(worker="mine", queues=[rq.ClaimQueue("default", 1, 1)], limit=1, claim_id="mine-1")
-    (record,) = (await execute(claim)).jobs
-    token = record.token or ""
-    assert await execute(rq.Extend(leases=[rq.LeaseRef("default", job.id, token, 60_000)])) == ["ok"]
-    assert await execute(rq.Extend(leases=[rq.LeaseRef("default", job.id, "other", 60_000)])) == ["lost"]
-    end = Settlement(queue="default", id=job.id, token=token, outcome=Outcome.COMPLETE, result=b"2")
-    assert (await execute(rq.Settle(items=[end]))).items == ["ok"]
-    assert (await execute(rq.Settle(items=[end]))).items == ["already"]
-    assert await job.result() == 2
-
-
 # --- shutdown ---------------------------------------------------------------------------------------
 
 
@@ -663,33 +637,6 @@ async def test_a_worker_made_from_a_url_owns_its_connection(url: str) -> None:
         worker = Worker("default", _ok, url_or_app=url)
         await worker.drain()
         assert await job.result() == "ok"
-
-
-@pytest.mark.feature("V1")
-async def test_a_signal_closes_everything_in_the_order_given(app: Windlass, queue: Queue) -> None:
-    import os
-    import signal
-
-    from windlass import graceful_shutdown
-
-    closed: list[str] = []
-
-    class Part:
-        def __init__(self, name: str) -> None:
-            self.name = name
-
-        async def close(self) -> None:
-            closed.append(self.name)
-
-    worker = Worker("default", _ok, url_or_app=app)
-    await worker.start()
-    waiting = asyncio.create_task(graceful_shutdown(worker, Part("queue"), Part("app")))
-    await turns(3)  # the signal's handler is in place now
-    os.kill(os.getpid(), signal.SIGTERM)
-    async with asyncio.timeout(20):
-        await waiting
-    assert closed == ["queue", "app"]
-    assert not worker.is_running
 
 
 @pytest.mark.feature("T1")

@@ -72,6 +72,34 @@ async def test_one_bad_item_of_a_bulk_is_refused_before_anything_is_stored(harne
         assert await stage.queue.count() == 0
 
 
+@pytest.mark.feature("A39")
+async def test_a_bulk_can_be_spread_over_a_time(harness: Harness) -> None:
+    async with Stage(harness) as stage:
+        start = stage.clock.now_ms()
+        jobs = await stage.queue.add_bulk([{"name": "n"} for _ in range(4)], spread=timedelta(seconds=60))
+        assert [job.run_at_ms for job in jobs] == [None, start + 15_000, start + 30_000, start + 45_000]
+        assert [job.state for job in jobs] == ["waiting", "scheduled", "scheduled", "scheduled"]
+        ran: list[int] = []
+
+        async def note(job: Job[Any]) -> None:
+            ran.append((stage.clock.now_ms() - start) // 1000)
+
+        await stage.work(note)
+        await stage.advance(31)
+        assert ran == [0, 15, 30]
+
+
+@pytest.mark.feature("A39")
+async def test_a_bulk_may_hold_a_time_for_each_job_and_spread_adds_to_it(harness: Harness) -> None:
+    async with Stage(harness) as stage:
+        start = stage.clock.now_ms()
+        at = datetime.fromtimestamp(start / 1000 + 100, UTC)
+        jobs = await stage.queue.add_bulk(
+            [{"name": "n", "run_at": at}, {"name": "n", "delay": 5}, {"name": "n", "run_at": at}], spread=30
+        )
+        assert [(job.run_at_ms or 0) - start for job in jobs] == [100_000, 15_000, 120_000]
+
+
 @pytest.mark.feature("A8", "B1")
 async def test_a_delayed_job_runs_at_its_time_and_not_before(harness: Harness) -> None:
     async with Stage(harness) as stage:

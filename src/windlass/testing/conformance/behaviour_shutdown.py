@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 from typing import Any
 
 import pytest
 
-from windlass import Job, JobState
+from windlass import Job, JobState, graceful_shutdown
 from windlass.backend import requests as rq
 from windlass.testing.conformance.harness import Harness
 from windlass.testing.conformance.stage import Gate, Stage, eventually
@@ -187,3 +189,30 @@ async def test_a_claim_that_is_answered_after_the_end_began_gives_its_jobs_back(
         async with asyncio.timeout(20):
             await closing
         assert (await job.get_state(), gate.reached.is_set()) == (JobState.WAITING, False)
+
+
+@pytest.mark.feature("V1")
+async def test_a_signal_closes_everything_in_the_order_given(harness: Harness) -> None:
+    closed: list[str] = []
+
+    class Part:
+        def __init__(self, name: str) -> None:
+            self.name = name
+
+        async def close(self) -> None:
+            closed.append(self.name)
+
+    async with Stage(harness) as stage:
+        gate = Gate()
+        worker = await stage.work(gated(gate))
+        job = await stage.queue.add("n")
+        await gate.reached.wait()
+        waiting = asyncio.create_task(graceful_shutdown(worker, Part("queue"), Part("app")))
+        await asyncio.sleep(0)  # its handlers are in place now
+        os.kill(os.getpid(), signal.SIGTERM)
+        await eventually(lambda: not worker.is_running)
+        assert not closed  # the worker comes first, and waits for its job
+        gate.open()
+        await waiting
+        assert closed == ["queue", "app"]
+        assert await job.result() == "done"

@@ -6,16 +6,21 @@ import asyncio
 import logging
 import os
 import socket
+import threading
 from typing import Any
 
 import pytest
 
 import windlass
-from windlass import ConfigError, Job, Worker
+from windlass import ConfigError, Job, Windlass, Worker
 from windlass.backend import requests as rq
+from windlass.backend.store import Store
+from windlass.core.clock import SYSTEM_CLOCK
 from windlass.testing.conformance.harness import Harness
 from windlass.testing.conformance.needs import needs
 from windlass.testing.conformance.stage import QUEUE, Gate, Stage, eventually
+from windlass.testing.faults import probing
+from windlass.worker.health import HealthServer
 
 
 async def done(job: Job[Any]) -> None:
@@ -50,6 +55,67 @@ async def test_a_worker_tells_who_and_where_it_is_and_how_busy(harness: Harness)
         gate.open()
         await worker.close()
         assert await stage.app.workers() == []
+
+
+@pytest.mark.feature("J11")
+async def test_an_identity_is_the_workers_own_unless_one_is_chosen(harness: Harness) -> None:
+    async with Stage(harness) as stage:
+        first = await stage.work(done, "one")
+        second = await stage.work(done, "two")
+        chosen = await stage.work(done, id="pod-7", tag="blue")
+        assert len({first.id, second.id, "pod-7"}) == 3
+        job = await stage.queue.add("n")
+        await job.result()
+        assert (await job.refresh()).worker_id == chosen.id == "pod-7"
+        assert {info.id for info in await stage.app.workers()} == {first.id, second.id, "pod-7"}
+
+
+@pytest.mark.feature("J18", "J3")
+async def test_heartbeats_and_renewals_go_on_while_every_handler_thread_is_busy(harness: Harness) -> None:
+    """By the machine's own clock: only there do renewals have a thread."""
+    app = Windlass("memory://")
+    app.store = Store(harness.connect(harness.namespace), SYSTEM_CLOCK)
+    release, threads = threading.Event(), list[str]()
+
+    def handler(job: Job[Any]) -> str:
+        release.wait(30)
+        return "kept"
+
+    with probing() as probe:
+        probe.arm("leases.renewing", lambda *_: threads.append(threading.current_thread().name))
+        worker = Worker(QUEUE, handler, url_or_app=app, concurrency=1, lease=1, heartbeat=0.02, duties=False)
+        async with app, worker:
+            job = await app.queue(QUEUE).add("n")
+            await eventually(lambda: bool(threads))
+            (before,) = await app.workers()
+            while (await app.workers())[0].beat_ms == before.beat_ms:  # noqa: ASYNC110 - as the store tells it
+                await asyncio.sleep(0.005)
+            release.set()
+            assert await job.result(10) == "kept"
+            assert (job.deliveries, job.stalled_count) == (1, 0)
+    assert threads == ["windlass-leases"]
+
+
+@pytest.mark.feature("R6")
+async def test_probes_say_whether_a_worker_lives_and_is_ready(harness: Harness) -> None:
+    async with Stage(harness) as stage:
+        worker = await stage.work(done, concurrency=3)
+        server = HealthServer(worker, 0)
+        await server.start()
+
+        async def ask(path: str) -> bytes:
+            reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+            writer.write(b"GET %s HTTP/1.1\r\n\r\n" % path.encode())
+            answer = await reader.read()
+            writer.close()
+            return answer.split(b" ")[1]
+
+        try:
+            assert (await ask("/live"), await ask("/ready")) == (b"200", b"200")
+            await worker.close()
+            assert (await ask("/live"), await ask("/ready")) == (b"200", b"503")
+        finally:
+            await server.stop()
 
 
 @pytest.mark.feature("R2")

@@ -27,7 +27,7 @@ async def listed(harness: Harness, **fields: Any) -> list[str]:
     raise AssertionError("the listing never ends")
 
 
-@pytest.mark.feature("A28")
+@pytest.mark.feature("A28", "L3")
 async def test_records_are_found_by_reference_in_order_with_gaps(harness: Harness) -> None:
     await harness.add_many("a", "b")
     refs = [JobRef(QUEUE, "b"), JobRef(QUEUE, "nobody"), JobRef(QUEUE, "a"), JobRef("nowhere", "a")]
@@ -35,7 +35,7 @@ async def test_records_are_found_by_reference_in_order_with_gaps(harness: Harnes
     assert [job.id if job else None for job in found] == ["b", None, "a", None]
 
 
-@pytest.mark.feature("A28")
+@pytest.mark.feature("A28", "L3")
 async def test_asking_for_no_record_answers_nothing(harness: Harness) -> None:
     assert await harness.do(rq.GetJobs(refs=[])) == []
 
@@ -179,7 +179,7 @@ async def test_an_unknown_queue_lists_nothing(harness: Harness) -> None:
     assert await harness.do(rq.ListJobs(queue="nowhere")) == rq.Page([], None)
 
 
-@pytest.mark.feature("A28", "E5")
+@pytest.mark.feature("A28", "E5", "L4")
 async def test_a_listing_does_not_show_results_past_their_time(harness: Harness) -> None:
     job = await harness.start("a", options=StoredOptions(result_ttl_ms=10))
     await harness.settle(job, Outcome.COMPLETE, result=b"1")

@@ -273,3 +273,15 @@ async def test_a_job_asked_to_cancel_is_not_given_back_to_the_line(harness: Harn
     await harness.do(rq.Reconcile(worker="w1", held=[]))
     ended = await harness.get("a")
     assert (ended.state, ended.reason) == (JobState.CANCELLED, "stop")
+
+
+# --- executors of one's own -----------------------------------------------------------------------
+
+
+@pytest.mark.feature("J26")
+async def test_an_executor_of_ones_own_claims_extends_and_settles_by_token(harness: Harness) -> None:
+    job = await harness.start("a", payload=b'{"n":1}')
+    assert await extend(harness, lease(job, 60_000), lease(job, token="other")) == ["ok", "lost"]
+    assert await harness.settle(job, Outcome.COMPLETE, result=b"2") is Settled.OK
+    assert await harness.settle(job, Outcome.COMPLETE, result=b"2") is Settled.ALREADY
+    assert (await harness.get("a")).result == b"2"

@@ -30,7 +30,7 @@ async def test_a_completed_record_goes_after_a_day(harness: Harness) -> None:
     assert await harness.find("a") is None
 
 
-@pytest.mark.feature("A13", "C12")
+@pytest.mark.feature("A13", "C12", "L4")
 async def test_a_failed_record_goes_after_180_days(harness: Harness) -> None:
     await harness.finish("a", Outcome.FAIL)
     assert KEEP_FAILED.age_ms == 180 * 86_400_000
@@ -108,7 +108,7 @@ async def test_a_record_that_is_not_kept_still_stays_for_whoever_waits(harness: 
     assert (await prune(harness)).jobs == 1
 
 
-@pytest.mark.feature("A13", "E5", "E8")
+@pytest.mark.feature("A13", "E5", "E8", "L4")
 async def test_an_explicit_result_ttl_holds_the_record_whatever_the_bounds_say(harness: Harness) -> None:
     options = StoredOptions(keep_completed=Keep(0, 0), result_ttl_ms=GRACE_MS * 5)
     await harness.finish("a", options=options)
@@ -196,7 +196,7 @@ async def test_kept_ids_are_pruned_when_their_time_is_over(harness: Harness) -> 
     assert (await harness.add("a")).outcome is AddOutcome.QUEUED
 
 
-@pytest.mark.feature("R2")
+@pytest.mark.feature("R2", "L5")
 async def test_silent_workers_are_forgotten_after_five_minutes(harness: Harness) -> None:
     await harness.do(rq.Beat(worker=WorkerInfo(id="w1")))
     harness.pass_ms(299_999)

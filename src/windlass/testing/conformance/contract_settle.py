@@ -38,7 +38,7 @@ async def test_a_result_comes_back_untouched_and_none_is_not_null(
     assert (await harness.get("a")).result == result
 
 
-@pytest.mark.feature("E5", "E8")
+@pytest.mark.feature("E5", "E8", "L4")
 async def test_a_result_is_readable_for_its_ttl_and_its_record_outlives_it(harness: Harness) -> None:
     job = await harness.start("a", options=StoredOptions(result_ttl_ms=500))
     await harness.settle(job, Outcome.COMPLETE, result=b"1")
@@ -49,7 +49,7 @@ async def test_a_result_is_readable_for_its_ttl_and_its_record_outlives_it(harne
     assert (gone.state, gone.result, gone.result_until_ms) == (JobState.COMPLETED, None, START_MS + 500)
 
 
-@pytest.mark.feature("C1", "C12", "C20")
+@pytest.mark.feature("C1", "C12", "C20", "L4")
 async def test_fail_ends_the_job_for_good_and_keeps_the_error(harness: Harness) -> None:
     job = await harness.start("a")
     harness.pass_ms(40)

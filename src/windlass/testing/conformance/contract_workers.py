@@ -31,7 +31,7 @@ async def workers(harness: Harness, stale_ms: int = 45_000) -> list[str]:
     return [worker.id for worker in await harness.do(rq.ListWorkers(stale_ms=stale_ms))]
 
 
-@pytest.mark.feature("J20", "R1", "R3")
+@pytest.mark.feature("J20", "R1", "R3", "L5")
 async def test_a_heartbeat_is_listed_as_it_was_sent_with_the_stores_times(harness: Harness) -> None:
     assert await harness.do(rq.Beat(worker=INFO)) is None
     (found,) = await harness.do(rq.ListWorkers())
@@ -52,7 +52,7 @@ async def test_a_heartbeat_is_listed_as_it_was_sent_with_the_stores_times(harnes
     assert found == wanted
 
 
-@pytest.mark.feature("R1", "R3")
+@pytest.mark.feature("R1", "R3", "L5")
 async def test_later_beats_update_the_worker_but_not_its_start(harness: Harness) -> None:
     await beat(harness, "w", busy=1)
     harness.pass_ms(10_000)
@@ -61,7 +61,7 @@ async def test_later_beats_update_the_worker_but_not_its_start(harness: Harness)
     assert (found.busy, found.started_ms, found.beat_ms) == (2, START_MS, START_MS + 10_000)
 
 
-@pytest.mark.feature("R2")
+@pytest.mark.feature("R2", "L5")
 async def test_a_silent_worker_drops_out_of_the_list(harness: Harness) -> None:
     await beat(harness, "w")
     harness.pass_ms(44_999)
@@ -71,7 +71,7 @@ async def test_a_silent_worker_drops_out_of_the_list(harness: Harness) -> None:
     assert await workers(harness, stale_ms=60_000) == ["w"]
 
 
-@pytest.mark.feature("R3")
+@pytest.mark.feature("R3", "L5")
 async def test_a_worker_that_leaves_is_forgotten_at_once(harness: Harness) -> None:
     await beat(harness, "w")
     await harness.do(rq.Beat(worker=WorkerInfo(id="w"), gone=True))
