@@ -121,6 +121,17 @@ class Server:
             port=self.port, protocol=2, socket_timeout=5, password=self._password or None, **tls
         )
 
+    def follows(self) -> bool:
+        """Whether it is a replica that is in touch with its primary."""
+        with contextlib.suppress(RedisError), self.client() as client:
+            return _has_primary(client)
+        return False
+
+    def take_over(self) -> None:
+        """Make it a primary without asking the others of its cluster."""
+        with self.client() as client:
+            _ask(client, "CLUSTER", "FAILOVER", "TAKEOVER")
+
     def freeze(self) -> None:
         """Stop answering, with every connection open: what a machine does that has lost its network."""
         os.kill(self.pid, signal.SIGSTOP)
@@ -260,6 +271,11 @@ class ClusterServers:
 
         wait_for(look, f"a primary and a replica of {key}")
         return found[0], found[1]
+
+    def server_of_now(self, key: str) -> Server | None:
+        """The server that is the primary of ``key`` by what the others say, if any."""
+        found = self._servers_of(key)
+        return found[0] if found else None
 
     def _servers_of(self, key: str) -> list[Server]:
         with self._any_client() as client:

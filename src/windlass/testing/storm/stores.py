@@ -59,6 +59,10 @@ class StormStore:
     def stop(self) -> None:
         """Let go of it. Idempotent."""
 
+    def history_mb(self) -> float | None:
+        """What the history log takes in the server's memory, where that can be asked. May block."""
+        return None
+
     def hurt(self, kind: str, target: int, force: float) -> None:
         """One of the faults that are the store's own (``kill-store``, ``failover``, ...). May block."""
         raise NotImplementedError(kind)
