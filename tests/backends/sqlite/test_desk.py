@@ -6,16 +6,19 @@ import asyncio
 import os
 import sqlite3
 import threading
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tests.backends.sqlite.support import add, claim, new, opened
+from tests.backends.sqlite.support import add, claim, ended, new, opened, settle
+from windlass import Job, Windlass, Worker
 from windlass.backend import requests as rq
 from windlass.backend.local import desk
 from windlass.backends.sqlite import SqliteBackend
 from windlass.core import probe
-from windlass.core.outcome import AddOutcome
+from windlass.core.outcome import AddOutcome, Settled
 from windlass.core.states import JobState
 
 
@@ -54,8 +57,10 @@ def test_a_caller_that_is_alone_writes_on_the_spot(tmp_path: Path, alone: None) 
             await add(store, new(id="b"))
             assert await listener.wait(0) == {"ready:q"}
             listener.close()
-            assert len(await claim(store)) == 7
-            assert "windlass-sqlite-writer" in seen
+            held = await claim(store)
+            assert len(held) == 7
+            assert await settle(store, *map(ended, held)) == [Settled.OK] * 7
+            assert seen == {"MainThread"}
 
     asyncio.run(work())
 
@@ -68,12 +73,49 @@ def test_company_large_requests_and_probes_send_calls_to_the_thread(tmp_path: Pa
             await asyncio.gather(*[add(store, new()) for _ in range(3)])
             await add(store, *[new() for _ in range(desk.SHORT_JOBS + 1)])
             await add(store, new(payload=b"x" * (desk.SHORT_BYTES + 1)))
+            held = await claim(store, limit=desk.SHORT_CLAIM + 1)
+            await settle(store, *[ended(job, result=b"x" * (desk.SHORT_BYTES // 4)) for job in held])
             before = probe.install(probe.Probe())
             await add(store, new())
             probe.install(before)
             assert seen == {"windlass-sqlite-writer"}
 
     asyncio.run(work())
+
+
+def test_a_worker_writes_on_the_spot_while_none_of_its_jobs_run(tmp_path: Path, alone: None) -> None:
+    async def work() -> None:
+        app = Windlass(f"sqlite:///{tmp_path}/jobs.db")
+        gone_on = asyncio.Event()
+        done: list[str] = []
+
+        async def handle(job: Job[Any]) -> None:
+            if job.name == "slow":
+                await gone_on.wait()
+            done.append(job.name)
+
+        async with app, Worker("q", handle, url_or_app=app, duties=False) as worker:
+            store = app.store.backend
+            assert isinstance(store, SqliteBackend)
+            seen = writers(store)
+            await app.queue("q").add("quick")
+            await _until(lambda: done == ["quick"] and not worker.busy)
+            assert "MainThread" in seen
+            await app.queue("q").add_bulk([{"name": "slow"}] * 3)
+            await _until(lambda: worker.busy == 3)
+            seen.clear()
+            await app.queue("q").add("quick")
+            await _until(lambda: len(done) == 2)
+            assert seen == {"windlass-sqlite-writer"}
+            gone_on.set()
+
+    asyncio.run(work())
+
+
+async def _until(holds: Callable[[], bool]) -> None:
+    async with asyncio.timeout(10):
+        while not holds():
+            await asyncio.sleep(0.001)
 
 
 def test_who_adds_without_end_lets_timers_have_their_turn(tmp_path: Path, alone: None) -> None:

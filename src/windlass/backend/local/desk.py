@@ -2,9 +2,9 @@
 
 Handing a call to the writer's thread and back costs two switches of threads, on a fast disk as much as the
 fsync they hide. They hide it from the other tasks of the loop: where there are none (a script that adds one
-job after the other, the loop behind the synchronous API), the loop would only sleep. There the transaction
-runs on the spot, unless that could take long: when anybody else is writing, when other tasks are there, or
-when the disk was slow lately, the thread does it as always.
+job after the other, the loop behind the synchronous API, a worker whose jobs have all ended), the loop would
+only sleep. There the transaction runs on the spot, unless that could take long: when anybody else is writing,
+when other tasks are there, or when the disk was slow lately, the thread does it as always.
 """
 
 from __future__ import annotations
@@ -20,13 +20,19 @@ if TYPE_CHECKING:
     from windlass.backend.local.calls import Answer, Call
     from windlass.backend.local.wake import Wake
 
-#: Jobs and bytes that are little enough.
+#: Jobs to add, attempts to end, jobs to claim, and bytes, that are little enough.
 SHORT_JOBS = 4
+SHORT_ENDS = 64
+SHORT_CLAIM = 64
 SHORT_BYTES = 16_384
 #: The caller, and one that waits for it.
 _TASKS = 2
-#: When commits take longer than this, calls go to the thread for a while; so they do in company.
+#: Tasks of ours, which nearly always sleep, are named so.
+_OURS = "windlass-"
+#: When commits take longer than this, calls go to the thread for a while; so they do in company, and after a
+#: single call that took this long.
 _SLOW_S = 0.005
+_HELD_UP_S = 0.05
 _PAUSE_S = 1.0
 #: How often to count the tasks of the loop.
 _LOOK_S = 0.02
@@ -34,11 +40,15 @@ _LOOK_S = 0.02
 
 def is_short(request: rq.AnyRequest) -> bool:
     """Whether a request is worth a look."""
-    return (
-        type(request) is rq.Add
-        and len(request.jobs) <= SHORT_JOBS
-        and sum([len(job.payload) for job in request.jobs]) <= SHORT_BYTES
-    )
+    if type(request) is rq.Settle:
+        claim = request.claim
+        if len(request.items) > SHORT_ENDS or (claim is not None and claim.limit > SHORT_CLAIM):
+            return False
+        return sum([len(end.result) for end in request.items if end.result]) <= SHORT_BYTES
+    if type(request) is rq.Add:
+        jobs = request.jobs
+        return len(jobs) <= SHORT_JOBS and sum([len(job.payload) for job in jobs]) <= SHORT_BYTES
+    return type(request) is rq.Claim and request.limit <= SHORT_CLAIM
 
 
 class Session(Protocol):
@@ -78,11 +88,14 @@ class Desk:
 
     def write(self, call: Call[Any]) -> bool:
         """Carry out ``call`` now; False, and nothing was done, when that could take long."""
-        if not self._may_write():
+        now = time.monotonic()
+        if not self._may_write(now):
             return False
         done = self._session.run_now(call)
         if done is None:
             return False
+        if time.monotonic() - now > _HELD_UP_S:
+            self._not_before = now + _PAUSE_S
         answers, topics = done
         if topics:
             self._wake.announce(topics)
@@ -92,16 +105,19 @@ class Desk:
             self._writer.nudge()
         return True
 
-    def _may_write(self) -> bool:
-        now = time.monotonic()
+    def _may_write(self, now: float) -> bool:
         if now < self._not_before or probe._installed is not None:
             return False
         if now > self._look_again:
             self._look_again = now + _LOOK_S
-            if len(asyncio.all_tasks(self.loop)) > _TASKS:
+            if self._company() > _TASKS:
                 self._not_before = now + _PAUSE_S
                 return False
         if self._session.commit_s > _SLOW_S:
             self._not_before = now + _PAUSE_S
             return False
         return self._writer.idle
+
+    def _company(self) -> int:
+        """How many tasks the loop has, beside those of ours that sleep."""
+        return sum(not task.get_name().startswith(_OURS) for task in asyncio.all_tasks(self.loop))
