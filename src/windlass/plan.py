@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from windlass.core.job import NewJob
-from windlass.core.options import JobOptions, StoredOptions, to_unique
+from windlass.core.options import GRACE_MS, JobOptions, StoredOptions, to_unique
 from windlass.serde import get_codec
 
 if TYPE_CHECKING:
@@ -57,6 +57,20 @@ class Plan:
         if self.linked is not None:
             new.depends_on, new.parent = self.linked.dependencies(queue.name)
         return new
+
+
+def call_options(options: JobOptions, timeout_ms: int | None, *, chosen: bool) -> JobOptions:
+    """``options`` of a job whose caller waits ``timeout_ms`` for it: the result must be there that long.
+
+    ``chosen``: the caller said how long. A job that nobody can ask for by name again stays as it is where
+    every record stays long enough: jobs without special options are the quickest.
+    """
+    if chosen:
+        return options
+    named = options.job_id is not None or options.unique is not None
+    if not named and options.result_ttl is None and (timeout_ms or 0) <= GRACE_MS:
+        return options
+    return options.merged({"result_ttl": max(timeout_ms or 0, GRACE_MS) / 1000})
 
 
 def spread_out(news: list[NewJob], span_ms: int) -> None:

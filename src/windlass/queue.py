@@ -44,7 +44,7 @@ from windlass.limits import KeyVerbs, LimitVerbs
 from windlass.metrics import MetricsVerbs
 from windlass.output import StreamChunk, read_stream
 from windlass.payload import pack_data, unpack
-from windlass.plan import Plan, spread_out
+from windlass.plan import Plan, call_options, spread_out
 from windlass.schedules import Schedules, ScheduleVerbs
 from windlass.search import Search, States, find_page, to_states
 from windlass.serde import encode_payload, get_codec
@@ -163,10 +163,10 @@ class Queue(BulkVerbs, FlowVerbs, KeyVerbs, LimitVerbs, MetricsVerbs, ScheduleVe
         """
         check_task_name(name)
         timeout_ms = None if timeout is None else seconds_to_ms(timeout, "timeout")
-        options.setdefault("result_ttl", max((timeout_ms or 0) / 1000, 60))
-        return await self.call_planned(
-            name, self.encode(pack_data(data)), Plan(self.defaults.merged(options)), timeout
-        )
+        wanted = self.defaults.merged(options) if options else self.defaults
+        kept = call_options(wanted, timeout_ms, chosen="result_ttl" in options)
+        plan = self._plain if kept is self.defaults else Plan(kept)
+        return await self.call_planned(name, self.encode(pack_data(data)), plan, timeout)
 
     async def call_planned(
         self, name: str, payload: bytes, plan: Plan, timeout: float | timedelta | None
@@ -181,7 +181,7 @@ class Queue(BulkVerbs, FlowVerbs, KeyVerbs, LimitVerbs, MetricsVerbs, ScheduleVe
             job = (await self.add_new([plan.new_job(self, name, payload, fresh_id)]))[0]
             if job.outcome is AddOutcome.CACHED:
                 return self.result_of(job.record)
-            added = job.outcome is AddOutcome.QUEUED
+            added = job.record if job.outcome is AddOutcome.QUEUED else None
             return self.result_of(await waiters.outcome(job.ref, future, timeout_ms, added=added))
         finally:
             waiters.unsubscribe(job_id, future)

@@ -45,6 +45,11 @@ class Handler:
             return "loop"
         return "thread"
 
+    @cached_property
+    def is_simple(self) -> bool:
+        """Whether it is called with the job's arguments, on the loop, and with nothing else."""
+        return self.mode == "loop" and not self.takes_job and self.batch is None and self.needs is None
+
 
 def job_handler(call: Callable[..., Any], batch: Batch | Mapping[str, Any] | int | None = None) -> Handler:
     """How to run a function that receives the ``Job`` (with ``batch`` a list of them)."""

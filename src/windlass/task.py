@@ -16,7 +16,7 @@ from windlass.errors import ConfigError
 from windlass.inject import Needs
 from windlass.job import Job, encode_call
 from windlass.payload import pack_call
-from windlass.plan import Plan
+from windlass.plan import Plan, call_options
 from windlass.queue import Queue
 from windlass.signature import Signature
 from windlass.steps import Step
@@ -171,8 +171,7 @@ class BoundTask(Generic[P, R]):
         task.signature.check(task.name, args, kwargs)
         if self._call_plan is None:
             options = self.job_options
-            keep = options if options.result_ttl is not None else options.merged({"result_ttl": 60})
-            self._call_plan = Plan(keep)
+            self._call_plan = Plan(call_options(options, None, chosen=options.result_ttl is not None))
         queue = task.queue
         payload = encode_call(queue, args, kwargs)
         value = await queue.call_planned(task.name, payload, self._call_plan, timeout)

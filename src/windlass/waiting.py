@@ -11,12 +11,15 @@ import asyncio
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from windlass.backend import requests as rq
-from windlass.core.job import JobRecord, JobRef
-from windlass.core.states import FINISHED
+from windlass.core.job import Completed, JobRecord, JobRef
+from windlass.core.states import FINISHED, JobState
 from windlass.errors import JobNotFoundError, StorageError, WaitTimeoutError, WindlassError
 
 if TYPE_CHECKING:
+    from windlass.backend.protocol import Listener
     from windlass.backend.store import Store
 
 FIRST_RECHECK_MS = 1_000
@@ -34,8 +37,12 @@ class Waiters:
         self._queue = queue
         #: job id -> its waiters, and whether each has seen the job exist
         self._waiting: dict[str, dict[_Future, bool]] = {}
+        #: Jobs as they were added, for those whose waiters want to know nothing but how they ended.
+        self._added: dict[_Future, JobRecord] = {}
         self._watch: asyncio.Task[None] | None = None
         self._watching = asyncio.Event()
+        self._listener: Listener | None = None
+        self._heard = False
 
     async def finished(self, ref: JobRef, timeout_ms: float | None) -> JobRecord:
         """The record of ``ref`` once it finished."""
@@ -60,6 +67,7 @@ class Waiters:
         return future
 
     def unsubscribe(self, job_id: str, future: _Future) -> None:
+        self._added.pop(future, None)
         waiting = self._waiting.get(job_id)
         if waiting is not None:
             waiting.pop(future, None)
@@ -69,13 +77,18 @@ class Waiters:
             future.exception()  # seen: nobody else will look
 
     async def outcome(
-        self, ref: JobRef, future: _Future, timeout_ms: float | None, *, added: bool = False
+        self, ref: JobRef, future: _Future, timeout_ms: float | None, *, added: JobRecord | None = None
     ) -> JobRecord:
-        """Read once, then wait for ``future``. ``added``: the job was added after ``subscribe``, so its end
-        cannot have gone unheard and nothing needs to be read."""
+        """Read once, then wait for ``future``.
+
+        ``added``: the job, which was added after ``subscribe``. Its end cannot have gone unheard, so nothing
+        needs to be read, and how it ended is all that is asked for.
+        """
         if future.done():
             return future.result()
-        if not added:
+        if added is not None:
+            self._added[future] = added
+        else:
             record = await self._store.get(ref)
             if record is None:
                 raise JobNotFoundError(ref.queue, ref.id)
@@ -98,7 +111,7 @@ class Waiters:
 
     async def _run(self) -> None:
         try:
-            listener = await self._store.listen([f"done:{self._queue}"])
+            listener = self._listener = await self._store.listen_completed(self._queue, self._told)
         except WindlassError as exc:
             self._fail_all(exc)
             return
@@ -107,7 +120,8 @@ class Waiters:
         recheck_ms = FIRST_RECHECK_MS
         try:
             while True:
-                touched = await listener.wait(recheck_ms, self._store.clock)
+                touched = bool(await listener.wait(recheck_ms, self._store.clock)) or self._heard
+                self._heard = False
                 recheck_ms = FIRST_RECHECK_MS if touched else min(recheck_ms * 2, LAST_RECHECK_MS)
                 ids = list(self._waiting)
                 if not ids and not touched:
@@ -116,7 +130,19 @@ class Waiters:
                     for start in range(0, len(ids), _BATCH):
                         await self._check(ids[start : start + _BATCH])
         finally:
+            self._listener = None
             listener.close()
+
+    def _told(self, news: list[Completed]) -> None:
+        """The store told how some jobs completed. Who wants to know more than that has to look."""
+        self._heard = True
+        for one in news:
+            for future in self._waiting.get(one.id, ()):
+                added = self._added.get(future)
+                if added is None and self._listener is not None:
+                    self._listener.wake()
+                elif added is not None and not future.done():
+                    future.set_result(_completed(added, one))
 
     def _fail_all(self, error: WindlassError) -> None:
         for futures in self._waiting.values():
@@ -138,3 +164,16 @@ class Waiters:
                     future.set_result(record)
                 elif record is None and existed:
                     future.set_exception(JobNotFoundError(self._queue, job_id))
+
+
+def _completed(added: JobRecord, news: Completed) -> JobRecord:
+    """A job that was added and completed at its first attempt."""
+    return msgspec.structs.replace(
+        added,
+        state=JobState.COMPLETED,
+        deliveries=1,
+        worker=news.worker,
+        started_ms=news.started_ms,
+        finished_ms=news.finished_ms,
+        result=news.result,
+    )

@@ -177,8 +177,10 @@ def _valkey_leased() -> Target:
     plain = records.plain_job(job)
     assert plain is not None
     stored = bytes([255]) + (7).to_bytes(7, "big") + (9).to_bytes(6, "big") + plain
+    leased = records.whole(records.leased)
+    lease = ("token", "worker", 9)
     return Target(
-        "valkey-leased", _bytes([stored]), lambda data: records.leased("q", "j", data, 5), (StorageError,)
+        "valkey-leased", _bytes([stored]), lambda data: leased("q", "j", data, 5, lease), (StorageError,)
     )
 
 

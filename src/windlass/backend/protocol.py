@@ -6,13 +6,13 @@ clocks, telemetry, time limits and injected faults are each written once, around
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any, Protocol, TypeVar, runtime_checkable
+from collections.abc import Callable, Iterable
+from typing import Any, Literal, Protocol, TypeVar, runtime_checkable
 
 from windlass.backend.capabilities import Capabilities
 from windlass.backend.requests import Added, Request
 from windlass.core.clock import SYSTEM_CLOCK, Clock
-from windlass.core.job import NewJob
+from windlass.core.job import Completed, NewJob
 from windlass.core.outcome import Settled, Settlement
 
 R = TypeVar("R")
@@ -92,4 +92,20 @@ class ServedBackend(Protocol):
 
     async def server_settings(self) -> list[dict[str, str]]:
         """For each server its address as ``server``, and what it says about persistence and memory."""
+        ...
+
+
+@runtime_checkable
+class OverlappingBackend(Protocol):
+    """A backend whose server works while its client does: two requests under way at once are worth it."""
+
+    overlaps: Literal[True]
+
+
+@runtime_checkable
+class TellingBackend(Protocol):
+    """A backend whose hints may bring along what happened, so that nobody needs to ask."""
+
+    def listen_completed(self, queue: str, told: Callable[[list[Completed]], None]) -> Listener:
+        """As ``listen(["done:<queue>"])``, but calls ``told`` instead where the hint says it all."""
         ...

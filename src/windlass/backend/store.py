@@ -6,15 +6,15 @@ one place. Backends hold no such code.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
 from windlass.backend import requests as rq
 from windlass.backend.capabilities import Capabilities
-from windlass.backend.protocol import Backend, Listener
+from windlass.backend.protocol import Backend, Listener, TellingBackend
 from windlass.backend.schedules import PutSchedule
 from windlass.core.clock import Clock
-from windlass.core.job import JobRecord, JobRef, NewJob
+from windlass.core.job import Completed, JobRecord, JobRef, NewJob
 from windlass.core.options import UniqueMode
 from windlass.core.outcome import Changed
 from windlass.errors import IllegalTransitionError, JobNotFoundError, LeaseLostError
@@ -92,6 +92,14 @@ class Store:
         if not self._opened:
             await self.open()
         return self.backend.listen(topics)
+
+    async def listen_completed(self, queue: str, told: Callable[[list[Completed]], None]) -> Listener:
+        """Hints about jobs of ``queue`` that finish; those that the hint itself describes go to ``told``."""
+        if not isinstance(self.backend, TellingBackend):
+            return await self.listen([f"done:{queue}"])
+        if not self._opened:
+            await self.open()
+        return self.backend.listen_completed(queue, told)
 
     def clone(self) -> Store:
         """Another client of the same store, with the same clock."""

@@ -142,6 +142,16 @@ class JobRecord(msgspec.Struct, kw_only=True):
         return self.options.result_codec or self.codec
 
 
+class Completed(NamedTuple):
+    """What whoever waits for a job may be told when it completes."""
+
+    id: str
+    result: bytes | None
+    started_ms: int
+    finished_ms: int
+    worker: str
+
+
 class EventType(StrEnum):
     """What happened. Every change of state has exactly one event."""
 

@@ -39,11 +39,13 @@ class Measure(msgspec.Struct, kw_only=True, omit_defaults=True):
 
     def add(self, ms: int) -> None:
         """Take in one value. Below zero (a clock that went back) counts as zero."""
-        ms = max(ms, 0)
-        bucket = histogram.bucket_of(ms)
+        if ms < 0:
+            ms = 0
+        bucket = ms if ms < histogram.EXACT else histogram.bucket_of(ms)
         self.count += 1
         self.sum_ms += ms
-        self.max_ms = max(self.max_ms, ms)
+        if ms > self.max_ms:
+            self.max_ms = ms
         self.buckets[bucket] = self.buckets.get(bucket, 0) + 1
 
     def merge(self, other: Measure) -> None:
@@ -113,12 +115,14 @@ def window_start(at_ms: int, step: Step) -> int:
 def rows_of(records: Iterable[AttemptRecord]) -> list[MetricsRow]:
     """The minute rows of some attempts of one queue, by time and task."""
     rows: dict[tuple[int, str], MetricsRow] = {}
+    minute = STEP_MS["minute"]
     for record in records:
-        key = (window_start(record.finished_ms, "minute"), record.task)
+        key = (record.finished_ms // minute, record.task)
         row = rows.get(key)
         if row is None:
-            row = rows[key] = MetricsRow(start_ms=key[0], task=key[1])
-        row.outcomes[record.outcome.value] = row.outcomes.get(record.outcome.value, 0) + 1
+            row = rows[key] = MetricsRow(start_ms=key[0] * minute, task=key[1])
+        outcome = str(record.outcome)
+        row.outcomes[outcome] = row.outcomes.get(outcome, 0) + 1
         if record.wait_ms is not None:
             row.wait.add(record.wait_ms)
         if record.duration_ms is not None:

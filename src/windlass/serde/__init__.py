@@ -103,7 +103,9 @@ class JsonCodec:
     def encode(self, value: Any) -> bytes:
         """The bytes of ``value``; ``ValueError`` when it holds a number that JSON does not have."""
         data = self._encode(value)
-        if b"null" in data and _has_odd_number(to_plain(value)):  # that is how the encoder writes them
+        if (
+            b"null" in data and value is not None and _has_odd_number(to_plain(value))
+        ):  # that is how the encoder writes them
             raise ValueError("JSON has no NaN and no infinite numbers")
         return data
 

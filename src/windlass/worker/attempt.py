@@ -34,11 +34,15 @@ from windlass.job import Job
 from windlass.payload import Call
 from windlass.queue import Queue
 from windlass.registry import Handler
-from windlass.serde import encode_value, get_codec
+from windlass.serde import JSON, encode_value, get_codec
 from windlass.worker import classify
 from windlass.worker.batches import Batches
 
 log: Final = logging.getLogger("windlass.worker")
+
+
+#: What most handlers return, as JSON.
+_NULL = JSON.encode(None)
 
 
 class ProcessRunner(Protocol):
@@ -131,24 +135,25 @@ class Attempt:
 
     async def run(self) -> None:
         """Run to the end and report it. None is reported when the lease was lost: nothing to settle."""
-        now_ms = self.tools.clock.monotonic_ms
+        tools, handler = self.tools, self.handler
+        now_ms = tools.clock.monotonic_ms
         self.started_ms = started_ms = now_ms()
         set_current_job(self.get_job)
         settlement: Settlement | None = None
         try:
             try:
-                if self.handler.mode != "process" and self.handler.batch is None:
+                if handler.mode != "process" and handler.batch is None:
                     self.start_timer()
                 if self.signal.reason is not None:
                     raise asyncio.CancelledError
-                around = self.tools.hooks.execute
+                around = tools.hooks.execute
                 value = await (self._execute() if around is None else around(self.get_job(), self._execute))
             except asyncio.CancelledError as exc:
                 settlement = self._stopped(exc)
             except BaseException as exc:
                 settlement = self._failed(exc)
             else:
-                settlement = self._returned(value)
+                settlement = self._completed(value) if self.signal.reason is None else self._returned(value)
         except BaseException as exc:  # our own mistake: the job must come back all the same
             log.exception("an attempt of job %s could not be concluded", self.record.id)
             self.error = exc
@@ -159,7 +164,7 @@ class Attempt:
                 self._timer.cancel()
             if settlement is not None:
                 settlement.duration_ms = int(now_ms() - started_ms)
-            self.tools.on_end(self, settlement)
+            tools.on_end(self, settlement)
 
     def release(self, reason: str) -> Settlement:
         """Give the job back unfinished, at its old place, without using an attempt."""
@@ -209,7 +214,8 @@ class Attempt:
     def _completed(self, value: Any) -> Settlement:
         record = self.record
         try:
-            data = encode_value(get_codec(record.options.result_codec or record.codec), value)
+            name = record.options.result_codec or record.codec
+            data = _NULL if value is None and name == "json" else encode_value(get_codec(name), value)
             limit = self.tools.max_result_bytes
             if len(data) > limit:
                 raise ResultError(
@@ -235,6 +241,10 @@ class Attempt:
     def _execute(self) -> Awaitable[Any]:
         """What to await: the handler's own coroutine, or one that waits for its thread or child."""
         handler = self.handler
+        if handler.is_simple:
+            args, kwargs = handler.task.signature.decode(self.call.args, self.call.kwargs)
+            awaitable: Awaitable[Any] = handler.call(*args, **kwargs)
+            return awaitable
         if handler.mode == "process":
             return self.tools.processes.run(self)
         if handler.batch is not None:

@@ -31,6 +31,9 @@ log: Final = logging.getLogger("windlass.worker")
 _BATCH = 1_000
 #: After a failed renewal, try again so soon.
 _RETRY_MS = 500
+#: With nothing to renew the keeper looks again so often. A lease that needs it no sooner is simply found
+#: then: waking another thread for every job would cost more than all the rest of holding it.
+_IDLE_MS = 5_000
 
 
 class _Held(msgspec.Struct):
@@ -130,6 +133,8 @@ class LeaseKeeper:
         try:
             while not self._stopping:
                 wait_ms = self._wait_ms()
+                if not self._clock.driven:
+                    wait_ms = min(wait_ms, _IDLE_MS)
                 self._next_ms = self._clock.monotonic_ms() + wait_ms
                 await self._clock.wait(self._wake, None if wait_ms == float("inf") else wait_ms)
                 self._wake.clear()

@@ -32,6 +32,11 @@ class SharePlanner:
     def names(self) -> list[str]:
         return list(self._specs)
 
+    @property
+    def is_bounded(self) -> bool:
+        """Whether slots are kept for, or from, single queues."""
+        return self._reserves or any(spec.cap is not None for spec in self._specs.values())
+
     def add(self, name: str, spec: QueueSpec) -> None:
         """Serve one more queue from now on, without arrears."""
         self._specs[name] = spec

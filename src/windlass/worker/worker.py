@@ -28,7 +28,7 @@ from windlass.abort import StopReason
 from windlass.app import Windlass, as_app
 from windlass.backend import requests as rq
 from windlass.backend.limits import SetQueueLimits
-from windlass.backend.protocol import Listener
+from windlass.backend.protocol import Listener, OverlappingBackend
 from windlass.batch import Batch
 from windlass.core.backoff import Strategy
 from windlass.core.ids import new_id
@@ -43,7 +43,7 @@ from windlass.hooks import ErrorHook, attempt_end
 from windlass.job import Job
 from windlass.payload import unpack
 from windlass.queue import Queue
-from windlass.registry import Registry, job_handler
+from windlass.registry import Handler, Registry, job_handler
 from windlass.serde import get_codec
 from windlass.worker import classify
 from windlass.worker.attempt import Attempt, Tools
@@ -69,6 +69,9 @@ from windlass.worker.shares import SharePlanner
 log: Final = logging.getLogger("windlass.worker")
 
 _FIRST_BACKOFF_MS, _LAST_BACKOFF_MS = 100, 5_000
+#: With fewer slots than this, two lanes would be two trickles.
+_LANES_FROM = 16
+_Ways = dict[tuple[str, str], tuple[Queue, Handler | None]]
 _OPTION_NAMES = frozenset(WorkerOptions.__struct_fields__)
 
 
@@ -118,6 +121,12 @@ class Worker:
         self._attempts: dict[str, Attempt] = {}
         self._busy: Counter[str] = Counter()
         self._ends: list[Settlement] = []
+        #: Slots that claims under way may fill.
+        self._asked = 0
+        #: The second lane, see ``_exchange_beside``.
+        self._lane: asyncio.Task[None] | None = None
+        self._overlaps = False
+        self._hints = 0
         self._state = "new"
         self._paused = False
         self._closing = False
@@ -194,6 +203,7 @@ class Worker:
         self._state = "running"
         self._loop = asyncio.get_running_loop()
         store = self.app.store
+        self._overlaps = isinstance(store.backend, OverlappingBackend) and not self.app.clock.driven
         try:
             await store.open()
             await self._set_limits()
@@ -358,8 +368,13 @@ class Worker:
 
     def _wake(self) -> None:
         if self._state in ("running", "closing"):
-            self._look = True
+            self._look_again()
             self._listener.wake()
+
+    def _look_again(self) -> None:
+        """There may be jobs, whatever a claim that is already under way is going to answer."""
+        self._look = True
+        self._hints += 1
 
     async def _pump_safely(self) -> None:
         """Keep the pump going through anything but a deliberate stop."""
@@ -385,32 +400,95 @@ class Worker:
                 return
 
     async def _pump(self) -> None:
-        while not (self._closing and not self._attempts and not self._ends):
-            claim = self._plan_claim()
-            if self._ends or (claim is not None and self._look):
-                await self._exchange(claim)
-                await asyncio.sleep(0)  # what ends in its first step is settled without a wait in between
-            elif self._until_empty and not self._attempts and await self._is_empty():
-                return
-            else:
-                await self._wait()
-            self.last_progress_ms = self.app.clock.monotonic_ms()
+        try:
+            while self._attempts or self._ends or self._lane is not None or not self._closing:
+                if not await self._turn():
+                    break
+                self.last_progress_ms = self.app.clock.monotonic_ms()
+        except BaseException:
+            await self._leave_lane()  # nothing is under way when the worker reconciles
+            raise
+
+    async def _turn(self) -> bool:
+        """Settle and claim, or wait until there is something to do; False when all is done."""
+        if self._lane is not None and self._lane.done():
+            lane, self._lane = self._lane, None
+            lane.result()
+        claim = self._plan_claim()
+        if self._ends or (claim is not None and self._look):
+            exchange = self._exchange(claim)
+            if self._lane is None and self._is_worth_a_lane(self._batch):
+                self._lane = self._loop.create_task(self._exchange_beside(), name="windlass-lane")
+            await exchange
+            await asyncio.sleep(0)  # what ends in its first step is settled without a wait in between
+        elif self._until_empty and not self._attempts and self._lane is None and await self._is_empty():
+            return False
+        else:
+            await self._wait()
+        return True
+
+    # A store that works while we do is asked by two lanes in turn, each for half of the slots: while it
+    # settles the jobs of one, those of the other run. The pump is the first lane; the second exists as long
+    # as there is enough to do for both.
+
+    @property
+    def _batch(self) -> int:
+        """Most jobs that one exchange settles, and claims."""
+        return (self.concurrency + 1) // 2 if self._has_lanes else self.concurrency
+
+    @property
+    def _has_lanes(self) -> bool:
+        return self._overlaps and self.concurrency >= _LANES_FROM and not self._shares.is_bounded
+
+    def _is_worth_a_lane(self, taken: int = 0) -> bool:
+        """Whether half a batch is left to settle or claim besides the ``taken`` that are on their way."""
+        if not self._has_lanes:
+            return False
+        enough = self._batch // 2 + taken
+        return len(self._ends) >= enough or (self._look and self._free_slots() >= enough)
+
+    async def _exchange_beside(self) -> None:
+        try:
+            while self._lane is not None and self._is_worth_a_lane():
+                await self._exchange(self._plan_claim())
+                await asyncio.sleep(0)
+        finally:
+            self._listener.wake()  # the pump sees how it ended
+
+    async def _leave_lane(self) -> None:
+        """Wait for what the second lane has under way, whatever becomes of it."""
+        lane, self._lane = self._lane, None
+        if lane is not None:
+            await asyncio.wait([lane])
+            if not lane.cancelled() and (error := lane.exception()) is not None:
+                log.debug("an exchange beside the pump failed as well: %s", error)
+
+    def _free_slots(self) -> int:
+        if self._paused or self._closing:
+            return 0
+        if self._limited_until_ms and self._limited_until_ms > self.app.clock.monotonic_ms():
+            return 0
+        return max(self.concurrency - len(self._attempts) - self._asked, 0)
 
     def _plan_claim(self) -> rq.Claim | None:
-        free = self.concurrency - len(self._attempts)
-        if free <= 0 or self._paused or self._closing:
-            return None
-        if self._limited_until_ms and self._limited_until_ms > self.app.clock.monotonic_ms():
-            return None
-        queues = self._shares.plan(free, self._busy)
+        free = min(self._free_slots(), self._batch)
+        queues = self._shares.plan(free, self._busy) if free else []
         if not queues:
             return None
         return rq.Claim(worker=self.id, queues=queues, limit=free, claim_id=new_id(), lease_ms=self._lease_ms)
 
     async def _exchange(self, claim: rq.Claim | None) -> None:
         """Settle what ended and claim what fits, in one round trip."""
-        ends, self._ends = self._ends, []
-        sent_ms = self.app.clock.monotonic_ms()
+        ends, self._ends = self._ends[: self._batch], self._ends[self._batch :]
+        asked = claim.limit if claim is not None else 0
+        self._asked += asked
+        try:
+            await self._settle_and_claim(ends, claim)
+        finally:
+            self._asked -= asked
+
+    async def _settle_and_claim(self, ends: list[Settlement], claim: rq.Claim | None) -> None:
+        sent_ms, hints = self.app.clock.monotonic_ms(), self._hints
         if ends:
             try:
                 result = await self._call(rq.Settle(items=ends, claim=claim))
@@ -428,7 +506,7 @@ class Worker:
         self._failures = 0
         reach("worker.claimed", count=len(claimed.jobs) if claimed else 0)
         if claim is not None and claimed is not None:
-            self._take(claim, claimed, sent_ms)
+            self._take(claim, claimed, sent_ms, hints)
 
     def _relay_soon(self) -> None:
         """What ended here concerns more jobs than one request could tell: go on beside the pump."""
@@ -444,18 +522,23 @@ class Worker:
     async def _call(self, request: rq.Request[Any]) -> Any:
         return await self.app.store.execute(request)
 
-    def _take(self, claim: rq.Claim, claimed: rq.Claimed, sent_ms: float) -> None:
+    def _take(self, claim: rq.Claim, claimed: rq.Claimed, sent_ms: float, hints: int) -> None:
+        """Begin what was claimed; ``hints``: how many had come when the claim was sent."""
         plan_again = self._shares.charge(claim.queues, claimed.jobs)
-        self._look = plan_again or len(claimed.jobs) >= claim.limit
+        if plan_again or len(claimed.jobs) >= claim.limit:
+            self._look = True
+        elif self._hints == hints:  # else it may be older than what we heard of
+            self._look = False
         due_ms = claimed.next_due_in_ms
         self._next_due_ms = None if due_ms is None else sent_ms + due_ms
+        ways: _Ways = {}
         for record in claimed.jobs:
             if self._closing:  # the stop came while the claim was under way
                 self._end(classify.end(record, Outcome.RELEASE, reason="shutdown"))
             else:
-                self._begin(record, claim.lease_ms, sent_ms)
+                self._begin(record, claim.lease_ms, sent_ms, ways)
         self._fed = self._fed or bool(claimed.jobs)
-        if self._fed and not self._look:
+        if self._fed and not self._look and self._asked == claim.limit:
             self._fed = False
             self._emitter.emit("drained")
 
@@ -471,7 +554,7 @@ class Worker:
         topics = await self._listener.wait(self._wait_ms(), self.app.clock)
         # Without a topic, time passed: a job may be due, or a hint was lost.
         if (not topics and not self._ends) or any(topic.startswith("ready:") for topic in topics):
-            self._look = True
+            self._look_again()
             self._shares.refill()
         if "schedules" in topics:
             self._duties.hurry("schedule")
@@ -504,18 +587,26 @@ class Worker:
         released = await self._call(rq.Reconcile(worker=self.id, held=held))
         if released:
             log.info("gave back %d leases whose claim was never answered", released)
-        self._look = True
+        self._look_again()
         reach("worker.reconciled", released=released)
 
     # --- attempts ------------------------------------------------------------------------------------------
 
-    def _begin(self, record: JobRecord, lease_ms: int, since_ms: float) -> None:
-        """Start one claimed job."""
-        queue = self._queues.get(record.queue)
+    def _way(self, queue_name: str, task: str) -> tuple[Queue, Handler | None]:
+        """Where jobs of a task come from, and what runs them."""
+        queue = self._queues.get(queue_name)
         if queue is None:
-            queue = self._queues[record.queue] = self.app.queue(record.queue)
+            queue = self._queues[queue_name] = self.app.queue(queue_name)
+        return queue, self.registry.find(queue_name, task)
+
+    def _begin(self, record: JobRecord, lease_ms: int, since_ms: float, ways: _Ways) -> None:
+        """Start one claimed job. ``ways``: those of the jobs that were claimed with it."""
+        name = (record.queue, record.task)
+        way = ways.get(name)
+        if way is None:
+            way = ways[name] = self._way(*name)
+        queue, handler = way
         token = record.token or ""
-        handler = self.registry.find(record.queue, record.task)
         if handler is None:
             facts = {"job_id": record.id, "task": record.task, "queue": record.queue}
             log.warning("no handler here for task %r of queue %r", record.task, record.queue, extra=facts)
@@ -541,31 +632,35 @@ class Worker:
 
     def _ended(self, attempt: Attempt, settlement: Settlement | None) -> None:
         """An attempt is over: free its slot, hand its end to the pump."""
-        token = attempt.record.token or ""
+        record = attempt.record
+        token = record.token or ""
         if self._attempts.pop(token, None) is None:
             return  # given back at shutdown; what it did since does not count
-        self._busy[attempt.record.queue] -= 1
+        self._busy[record.queue] -= 1
         if not self._attempts:
             self._idle.set()
         if self._keeper.drop(token) and settlement is not None:
             self._end(settlement)
             self._tell(attempt, settlement)
         else:
-            reach("worker.lease_lost", job_id=attempt.record.id)
+            reach("worker.lease_lost", job_id=record.id)
             self._emitter.emit("lease_lost", attempt.job)
             self._listener.wake()
 
     def _end(self, settlement: Settlement) -> None:
         self._ends.append(settlement)
-        self._listener.wake()
+        if len(self._ends) == 1:  # else it is awake, or about to look
+            self._listener.wake()
 
     def _tell(self, attempt: Attempt, settlement: Settlement) -> None:
         if self.app.hooks.ended:
             self._emitter.call(self.app.hooks.ended, attempt.job, attempt_end(settlement, attempt.error))
-        match settlement.outcome:
-            case Outcome.COMPLETE:
-                if self._emitter.wants("completed"):
-                    self._emitter.emit("completed", attempt.job, attempt.result)
+        outcome = settlement.outcome
+        if outcome is Outcome.COMPLETE:
+            if self._emitter.wants("completed"):
+                self._emitter.emit("completed", attempt.job, attempt.result)
+            return
+        match outcome:
             case Outcome.FAIL:
                 _log_attempt(logging.ERROR, "failed", attempt, settlement.duration_ms)
                 self._emitter.emit("failed", attempt.job, attempt.error)

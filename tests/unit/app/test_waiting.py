@@ -101,7 +101,7 @@ async def test_a_read_from_before_the_add_does_not_say_that_the_job_is_missing(
     check = asyncio.create_task(waiters._check(["late"]))
     await read.wait()
     job = await queue.add("double", 4, job_id="late")
-    outcome = asyncio.create_task(waiters.outcome(job.ref, future, 5_000, added=True))
+    outcome = asyncio.create_task(waiters.outcome(job.ref, future, 5_000, added=job.record))
     await asyncio.sleep(0)
     told.set()
     await check

@@ -7,7 +7,7 @@ import contextlib
 import threading
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
-from typing import Any, TypeVar, cast
+from typing import Any, Literal, TypeVar, cast
 
 from windlass.backend import flows as fl
 from windlass.backend import limits as lrq
@@ -37,6 +37,7 @@ from windlass.backends.valkey.keys import Keys
 from windlass.backends.valkey.session import Session
 from windlass.backends.valkey.settings import Settings, parse
 from windlass.backends.valkey.wake import WakeListener, Waker
+from windlass.core.job import Completed
 from windlass.core.probe import reach
 
 R = TypeVar("R")
@@ -135,6 +136,7 @@ class ValkeyBackend:
     """A client of one namespace. Usable from several event loops: each gets connections of its own."""
 
     capabilities = _CAPABILITIES
+    overlaps: Literal[True] = True
 
     def __init__(self, settings: Settings, gate: Gate | None = None) -> None:
         self.name = settings.name
@@ -168,6 +170,9 @@ class ValkeyBackend:
 
     def listen(self, topics: Iterable[str]) -> WakeListener:
         return self._here().waker.listen(topics)
+
+    def listen_completed(self, queue: str, told: Callable[[list[Completed]], None]) -> WakeListener:
+        return self._here().waker.listen([f"done:{queue}"], told)
 
     async def server_settings(self) -> list[dict[str, str]]:
         """What each server says about its persistence and memory."""

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterator
 from typing import Any
 
 from windlass.backends.valkey.codes import ATTEMPT_OUTCOMES, EVENTS, STATES
-from windlass.backends.valkey.records import decode, lean, whole
+from windlass.backends.valkey.records import decode, whole
 from windlass.core.job import AttemptRecord, Event
 
 
@@ -50,15 +51,46 @@ def attempts(queue: str, last: int, fields: list[bytes]) -> list[tuple[int, Atte
     return [(first + offset, row) for offset, row in enumerate(rows)]
 
 
+#: Behind the id of a plain job: duration, kind and number (not read), enqueued, started, length of token.
+_RUN = struct.Struct(">hI8xHIHIB").unpack_from
+
+
 def _plain_attempts(queue: str, packed: bytes) -> Iterator[AttemptRecord]:
-    finished_ms, at = int.from_bytes(packed[:6], "big"), 6
-    while at < len(packed):
-        id_end = at + 2 + int.from_bytes(packed[at : at + 2], "big")
-        job_id = packed[at + 2 : id_end].decode()
-        duration_ms = int.from_bytes(packed[id_end : id_end + 6], "big", signed=True)
-        _, enqueued_ms, started_ms, token, worker, task, at = lean(packed, id_end + 7)
-        row = [token, job_id, 1, 1, task, 0, worker, enqueued_ms, enqueued_ms, started_ms, duration_ms, 1]
-        yield _attempt(queue, finished_ms, row)
+    finished_ms, at, size = int.from_bytes(packed[:6], "big"), 6, len(packed)
+    names, worker, task = b"", "", ""  # those of the row before: most are equal
+    completed = ATTEMPT_OUTCOMES[1]
+    while at < size:
+        id_end = at + 2 + (packed[at] << 8 | packed[at + 1])
+        duration, low, enqueued, enqueued_low, started, started_low, length = _RUN(packed, id_end)
+        duration_ms, enqueued_ms = duration << 32 | low, enqueued << 32 | enqueued_low
+        started_ms = started << 32 | started_low
+        token_end = id_end + 27 + length
+        task_at = token_end + 1 + packed[token_end]
+        end = task_at + 1 + packed[task_at]
+        if names != (found := packed[token_end:end]):
+            names = found
+            worker, task = packed[token_end + 1 : task_at].decode(), packed[task_at + 1 : end].decode()
+        yield AttemptRecord(
+            packed[id_end + 27 : token_end].decode(),
+            packed[at + 2 : id_end].decode(),
+            1,
+            1,
+            queue,
+            task,
+            None,
+            (),
+            worker or None,
+            enqueued_ms,
+            enqueued_ms,
+            started_ms or None,
+            finished_ms,
+            started_ms - enqueued_ms if started_ms else None,
+            None if duration_ms < 0 else duration_ms,
+            completed,
+            None,
+            None,
+        )
+        at = end
 
 
 def _attempt(queue: str, finished_ms: int, row: list[Any]) -> AttemptRecord:

@@ -6,6 +6,7 @@ See ``lua/includes/00_words.lua`` for the fields of a head, ``70_add.lua`` for t
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable
 from functools import wraps
 from typing import Any, NamedTuple, ParamSpec, TypeVar
@@ -17,7 +18,7 @@ from windlass.backends.valkey.codes import (
     UNIQUE_MODES,
     UNIQUE_NUMBERS,
 )
-from windlass.core.job import ErrorInfo, JobRecord, NewJob, SignalValue
+from windlass.core.job import Completed, ErrorInfo, JobRecord, NewJob, SignalValue
 from windlass.core.options import DEFAULT_RESULT_TTL_MS, StoredOptions, StoredUnique
 from windlass.core.outcome import Outcome, Settlement
 from windlass.core.states import JobState
@@ -27,6 +28,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 _PLAIN, _LEAN = 255, 1
+_NEWS = 1
 #: The number of a completion that says more than others.
 _COMPLETE_AND_HOLD = 9
 
@@ -235,7 +237,7 @@ def whole(read: Callable[P, T]) -> Callable[P, T]:
     def reading(*args: P.args, **kwargs: P.kwargs) -> T:
         try:
             return read(*args, **kwargs)
-        except (ValueError, LookupError, TypeError, ArithmeticError, AttributeError) as exc:
+        except (ValueError, LookupError, TypeError, ArithmeticError, AttributeError, struct.error) as exc:
             raise StorageError(f"what the server holds is damaged, or no record of ours: {exc}") from exc
 
     return reading
@@ -327,9 +329,11 @@ def lean(packed: bytes, at: int) -> tuple[int, int, int, str, str, str, int]:
     return seq, enqueued_ms, started_ms, token, worker, packed[worker_end + 1 : end].decode(), end
 
 
-@whole
-def leased(queue: str, job_id: str, stored: bytes, now_ms: int) -> JobRecord:
-    """The record of a plain job that was leased just now, for the first time; without token and worker."""
+def leased(queue: str, job_id: str, stored: bytes, now_ms: int, lease: tuple[str, str, int]) -> JobRecord:
+    """The record of a plain job that was leased just now, for the first time.
+
+    ``lease``: token, worker, deadline. To be called from what is ``whole``.
+    """
     at = 15 + stored[14]
     end = at + 4 + int.from_bytes(stored[at : at + 4], "big")
     common = stored[14:end]
@@ -343,6 +347,7 @@ def leased(queue: str, job_id: str, stored: bytes, now_ms: int) -> JobRecord:
             _commons[common] = found
     task, codec, options, request_id = found
     seq, enqueued_ms = int.from_bytes(stored[1:8], "big"), int.from_bytes(stored[8:14], "big")
+    token, worker, lease_until_ms = lease
     return JobRecord(
         queue=queue,
         id=job_id,
@@ -358,7 +363,36 @@ def leased(queue: str, job_id: str, stored: bytes, now_ms: int) -> JobRecord:
         ready_ms=enqueued_ms,
         started_ms=now_ms,
         deliveries=1,
+        token=token,
+        worker=worker,
+        lease_until_ms=lease_until_ms,
     )
+
+
+@whole
+def _completed(news: bytes) -> list[Completed]:
+    found, at, size = [], 1, len(news)
+    while at < size:
+        id_end = at + 2 + int.from_bytes(news[at : at + 2], "big")
+        start = id_end + 4
+        end = start + int.from_bytes(news[id_end:start], "big")
+        head = news[start:end]
+        _, _, started_ms, _, worker, _, done = lean(head, 1)
+        result = head[done + 7 :] if head[done + 6] else None
+        finished_ms = int.from_bytes(head[done : done + 6], "big")
+        found.append(Completed(news[at + 2 : id_end].decode(), result, started_ms, finished_ms, worker))
+        at = end
+    return found
+
+
+def completed(news: bytes) -> list[Completed]:
+    """What a hint tells of jobs that completed, see ``lua/includes/30_notes.lua``; none: one has to look."""
+    if news[0] != _NEWS:
+        return []
+    try:
+        return _completed(news)
+    except StorageError:  # hints are not to be trusted
+        return []
 
 
 @whole

@@ -38,6 +38,10 @@ class Session:
 
     def grouped(self, queues: Iterable[str]) -> list[Group]:
         """Put items (named by their queues) together by slot; on one server that is one group."""
+        queues = list(queues)
+        if queues and queues.count(queues[0]) == len(queues):  # the usual case
+            amount = len(queues)
+            return [Group([self.keys.queue(queues[0])], list(range(amount)), [1] * amount, queues[:1])]
         groups: dict[int, Group] = {}
         indexes: dict[str, tuple[Group, int]] = {}
         for position, name in enumerate(queues):

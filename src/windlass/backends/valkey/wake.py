@@ -14,7 +14,7 @@ import logging
 import math
 import random
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from redis.asyncio.connection import Connection
 from redis.exceptions import RedisError
@@ -25,9 +25,13 @@ from windlass.backends.valkey.errors import NotSentError, TlsError
 from windlass.backends.valkey.gate import Gate
 from windlass.backends.valkey.keys import Keys
 from windlass.backends.valkey.node import Node, pack_command
+from windlass.backends.valkey.records import completed
 from windlass.core.clock import SYSTEM_CLOCK, Clock
+from windlass.core.job import Completed
 
 log = logging.getLogger("windlass.valkey")
+
+Told = Callable[[list[Completed]], None]
 
 _FIRST_PAUSE_S, _LAST_PAUSE_S = 0.05, 5.0
 
@@ -35,10 +39,19 @@ _FIRST_PAUSE_S, _LAST_PAUSE_S = 0.05, 5.0
 class WakeListener:
     """See ``backend.protocol.Listener``: its topics are subscribed to as long as it is open."""
 
-    def __init__(self, waker: Waker, topics: Iterable[str]) -> None:
+    def __init__(self, waker: Waker, topics: Iterable[str], told: Told | None = None) -> None:
         self._inner = waker.hub.listen(topics)
         self._waker: Waker | None = waker
         self.topics = self._inner.topics
+        self._told = told
+
+    def hear(self, topic: str, news: bytes) -> None:
+        """Tell what the hint says, or just that there was one."""
+        found = completed(news) if news and self._told is not None else []
+        if found and self._told is not None:
+            self._told(found)
+        else:
+            self._inner.touch((topic,))
 
     async def wait(self, timeout_ms: float | None = None, clock: Clock = SYSTEM_CLOCK) -> frozenset[str]:
         return await self._inner.wait(timeout_ms, clock)
@@ -50,7 +63,7 @@ class WakeListener:
         self._inner.close()
         waker, self._waker = self._waker, None
         if waker is not None:
-            waker.drop(self.topics)
+            waker.drop(self, self.topics)
 
 
 class _Line:
@@ -105,7 +118,7 @@ class _Line:
         while True:
             answer = await self.connection.read_response(timeout=math.inf)
             if answer[0] == b"smessage":
-                self._waker.heard(answer[1].decode())
+                self._waker.heard(answer[1].decode(), answer[2])
             elif answer[0] == b"ssubscribe":
                 self._joined(answer[1].decode())
             elif answer == b"PONG" or answer[0] == b"pong":  # the first when nothing is subscribed to
@@ -137,6 +150,7 @@ class Waker:
         self._gate = gate
         self._loop = asyncio.get_running_loop()
         self._wanted: Counter[str] = Counter()
+        self._listeners: dict[str, list[WakeListener]] = {}
         self._topics: dict[str, str] = {}
         self._pending: set[str] = set()
         self._lines: dict[Node, _Line] = {}
@@ -146,11 +160,12 @@ class Waker:
         #: How often in a row the subscriptions could not be kept.
         self._failures = 0
 
-    def listen(self, topics: Iterable[str]) -> WakeListener:
-        """Hints about ``topics`` from now on."""
-        listener = WakeListener(self, topics)
+    def listen(self, topics: Iterable[str], told: Told | None = None) -> WakeListener:
+        """Hints about ``topics`` from now on; what they say goes to ``told``."""
+        listener = WakeListener(self, topics, told)
         for topic in listener.topics:
             channel = self._keys.channel(topic)
+            self._listeners.setdefault(channel, []).append(listener)
             self._topics[channel] = topic
             self._wanted[channel] += 1
             if self._wanted[channel] == 1:
@@ -162,14 +177,17 @@ class Waker:
             self._task = self._loop.create_task(self._run(), name="windlass-valkey-wake")
         return listener
 
-    def drop(self, topics: Iterable[str]) -> None:
-        """Nobody needs these any more (as far as one listener goes). From any thread."""
+    def drop(self, listener: WakeListener, topics: Iterable[str]) -> None:
+        """``listener`` needs these no more. From any thread."""
         with contextlib.suppress(RuntimeError):  # the loop is gone, and the connection with it
-            self._loop.call_soon_threadsafe(self._forget, list(topics))
+            self._loop.call_soon_threadsafe(self._forget, listener, list(topics))
 
-    def _forget(self, topics: list[str]) -> None:
+    def _forget(self, listener: WakeListener, topics: list[str]) -> None:
         for topic in topics:
             channel = self._keys.channel(topic)
+            self._listeners[channel].remove(listener)
+            if not self._listeners[channel]:
+                del self._listeners[channel]
             self._wanted[channel] -= 1
             if self._wanted[channel] <= 0:
                 del self._wanted[channel]
@@ -192,10 +210,11 @@ class Waker:
                 await task
         self._let_pass()
 
-    def heard(self, channel: str) -> None:
+    def heard(self, channel: str, news: bytes = b"") -> None:
         topic = self._topics.get(channel)
         if topic is not None:
-            self.hub.publish([topic])
+            for listener in self._listeners.get(channel, ()):
+                listener.hear(topic, news)
 
     def confirmed(self, channel: str) -> None:
         self._pending.discard(channel)

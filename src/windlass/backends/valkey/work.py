@@ -100,6 +100,7 @@ def _due(next_due_in_ms: int) -> int | None:
     return None if next_due_in_ms < 0 else next_due_in_ms
 
 
+@records.whole
 def _leased(turn: Turn, group: Group, claim: rq.Claim, claim_id: str) -> list[JobRecord]:
     jobs: list[JobRecord] = []
     found, size, at = turn.leased, len(turn.leased), 0
@@ -107,12 +108,8 @@ def _leased(turn: Turn, group: Group, claim: rq.Claim, claim_id: str) -> list[Jo
     while at < size:
         index, job_id, stored = found[at], found[at + 1].decode(), found[at + 2]
         if index > 0:
-            job = records.leased(group.names[index - 1], job_id, stored, turn.now_ms)
-            job.token, job.worker, job.lease_until_ms = (
-                f"{claim_id}.{len(jobs)}",
-                claim.worker,
-                lease_until_ms,
-            )
+            lease = (f"{claim_id}.{len(jobs)}", claim.worker, lease_until_ms)
+            job = records.leased(group.names[index - 1], job_id, stored, turn.now_ms, lease)
             at += 3
         else:
             job = records.job_record(group.names[-index - 1], job_id, stored, found[at + 3], found[at + 4])

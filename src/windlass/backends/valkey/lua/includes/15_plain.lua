@@ -70,6 +70,7 @@ local function write_lean(q)
     send('ZREM', q.a, q.completed.active)
     send('ZADD', q.P, q.completed.done)
     send('HSET', q.m, q.completed.heads)
+    q.told = q.told and {} or q.completed.heads -- only what completed in one go is told, see `30_notes.lua`
     q.completed = nil
   end
   if q.leased then

@@ -171,7 +171,8 @@ end
 local function complete_plain(q, id, packed, task, duration, result)
   record_plain(q, id, packed, duration)
   if not q.done_head then
-    q.done_head, q.done_at, q.done, q.freed = struct.pack('>I6', q.now), text(q.now), true, true
+    q.done_head, q.done_at, q.freed = struct.pack('>I6', q.now), text(q.now), true
+    q.done = q.done or PLAIN
   end
   local done, member = packed .. plain_end(q, id, result), packed:sub(2, 8) .. id
   q.lean[id] = done
