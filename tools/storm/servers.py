@@ -172,7 +172,7 @@ class AmqpStorm(StormStore):
 
 
 def _wait_for_primary(cluster: ClusterServers, key: str, wanted: Server) -> None:
-    """Until the replica is in. Where the others are too busy to vote, it takes over, as an operator does it."""
+    """Until the replica is in. If the others are too busy to vote, it takes over, as an operator does it."""
     try:
         wait_for(lambda: cluster.server_of_now(key) is wanted, "a vote for the replica", 15)
     except TimeoutError:

@@ -6,13 +6,13 @@ import asyncio
 import os
 import sqlite3
 import threading
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.backends.sqlite.support import add, claim, ended, new, opened, settle
+from tests.faults.kit import until
 from windlass import Job, Windlass, Worker
 from windlass.backend import requests as rq
 from windlass.backend.local import desk
@@ -99,23 +99,17 @@ def test_a_worker_writes_on_the_spot_while_none_of_its_jobs_run(tmp_path: Path, 
             assert isinstance(store, SqliteBackend)
             seen = writers(store)
             await app.queue("q").add("quick")
-            await _until(lambda: done == ["quick"] and not worker.busy)
+            await until(lambda: done == ["quick"] and not worker.busy, "the quick one is done")
             assert "MainThread" in seen
             await app.queue("q").add_bulk([{"name": "slow"}] * 3)
-            await _until(lambda: worker.busy == 3)
+            await until(lambda: worker.busy == 3, "the slow ones run")
             seen.clear()
             await app.queue("q").add("quick")
-            await _until(lambda: len(done) == 2)
+            await until(lambda: len(done) == 2, "another quick one is done")
             assert seen == {"windlass-sqlite-writer"}
             gone_on.set()
 
     asyncio.run(work())
-
-
-async def _until(holds: Callable[[], bool]) -> None:
-    async with asyncio.timeout(10):
-        while not holds():
-            await asyncio.sleep(0.001)
 
 
 def test_who_adds_without_end_lets_timers_have_their_turn(tmp_path: Path, alone: None) -> None:
