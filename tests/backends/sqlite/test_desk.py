@@ -6,7 +6,6 @@ import asyncio
 import os
 import sqlite3
 import threading
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -86,36 +85,27 @@ def test_company_large_requests_and_probes_send_calls_to_the_thread(tmp_path: Pa
 def test_a_worker_writes_on_the_spot_while_none_of_its_jobs_run(tmp_path: Path, alone: None) -> None:
     async def work() -> None:
         app = Windlass(f"sqlite:///{tmp_path}/jobs.db")
-        gone_on = asyncio.Event()
-        done: list[str] = []
+        running, go_on = asyncio.Barrier(4), asyncio.Event()
 
         async def handle(job: Job[Any]) -> None:
             if job.name == "slow":
-                await gone_on.wait()
-            done.append(job.name)
+                await running.wait()
+                await go_on.wait()
 
-        async with app, Worker("q", handle, url_or_app=app, duties=False) as worker:
-            store = app.store.backend
+        async with app, Worker("q", handle, url_or_app=app, duties=False):
+            queue, store = app.queue("q"), app.store.backend
             assert isinstance(store, SqliteBackend)
             seen = writers(store)
-            await app.queue("q").add("quick")
-            await _until(lambda: done == ["quick"] and not worker.busy)
+            await (await queue.add("quick")).result(timeout=10)
             assert "MainThread" in seen
-            await app.queue("q").add_bulk([{"name": "slow"}] * 3)
-            await _until(lambda: worker.busy == 3)
+            await queue.add_bulk([{"name": "slow"}] * 3)
+            await running.wait()
             seen.clear()
-            await app.queue("q").add("quick")
-            await _until(lambda: len(done) == 2)
+            await (await queue.add("quick")).result(timeout=10)
             assert seen == {"windlass-sqlite-writer"}
-            gone_on.set()
+            go_on.set()
 
     asyncio.run(work())
-
-
-async def _until(holds: Callable[[], bool]) -> None:
-    async with asyncio.timeout(10):
-        while not holds():
-            await asyncio.sleep(0.001)
 
 
 def test_who_adds_without_end_lets_timers_have_their_turn(tmp_path: Path, alone: None) -> None:
