@@ -25,6 +25,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from benchmarks._common import Report, console, percentile, scratch
 from benchmarks._processes import consumer, wait_for_worker, worker
 from benchmarks._sqlite_raw import RawStore
+from benchmarks._sqlite_replay import Replay, drain
 from benchmarks._stamps import StampFile
 from windlass import Windlass
 
@@ -103,9 +104,13 @@ class Bench:
             return len(items) / (time.perf_counter() - started)
 
     def adds(self) -> None:
-        """Single adds, in turn and many at once, beside one commit each."""
-        self.report.rounds("adds", self._raw_commits, self._add_in_turn, self._add_at_once)
+        """Single adds, in turn and many at once, beside one commit each and beside their SQL alone."""
+        count = self.sizes.commits
+        floor = Replay(self.fresh("adds"), partial(self._adds, count=1), partial(self._adds, count=count))
+        replayed = partial(self._replayed, floor, "the SQL of these adds alone", count)
+        self.report.rounds("adds", self._raw_commits, self._add_in_turn, replayed, self._add_at_once)
         self.report.compare("add, one by one", "raw insert + commit", 0.7)
+        self.report.compare("the SQL of these adds alone", "raw insert + commit", 0.7)
         self.report.compare("add, 100 at once", "raw insert + commit", 2)
 
     def _raw_commits(self) -> None:
@@ -132,16 +137,29 @@ class Bench:
             await asyncio.gather(*(produce() for _ in range(tasks)))
             return count / (time.perf_counter() - started)
 
+    async def _adds(self, app: Windlass, *, count: int) -> None:
+        queue = app.queue("bench")
+        for _ in range(count):
+            await queue.add("noop", {"text": self.text})
+
+    def _replayed(self, floor: Replay, name: str, count: int) -> None:
+        self.report.add(name, "jobs/s", count / floor.seconds(self.fresh()))
+
     # --- drain ------------------------------------------------------------------------------------
 
     def drain(self) -> None:
-        """One worker process beside the raw ceiling and beside huey's modes."""
+        """One worker process beside the raw ceiling, its own SQL alone, and huey's modes."""
+        count = self.sizes.drain
         modes = HUEY_MODES if importlib.util.find_spec("huey") else ()
         peers = [partial(self._huey_drain, kind, workers) for kind, workers in modes]
-        self.report.rounds("drain", self._raw_drain, self._windlass_drain, *peers)
+        work = partial(drain, count=count, concurrency=CONCURRENCY)
+        floor = Replay(self.fresh("drain"), partial(self._add_all, count=count), work)
+        replayed = partial(self._replayed, floor, "the SQL of this drain alone", count)
+        self.report.rounds("drain", self._raw_drain, self._windlass_drain, replayed, *peers)
         if modes:
             best = max((f"huey {kind}-{workers} drain" for kind, workers in modes), key=self.report.value)
             self.report.compare("drain", best, 6)
+            self.report.compare("the SQL of this drain alone", best, 6)
         else:
             console.print("huey is not installed and was left out; scripts/bench installs it")
         self.report.compare("drain", "raw drain", 1 / 3)
@@ -160,10 +178,13 @@ class Bench:
     async def _fill(self, url: str, count: int, **options: object) -> float:
         """Add so many jobs; returns how many per second."""
         async with Windlass(url) as app:
-            items = [{"name": "noop", "data": {"text": self.text}, **options} for _ in range(count)]
-            started = time.perf_counter()
-            await app.queue("bench").add_bulk(items)
-            return count / (time.perf_counter() - started)
+            return await self._add_all(app, count=count, **options)
+
+    async def _add_all(self, app: Windlass, *, count: int, **options: object) -> float:
+        items = [{"name": "noop", "data": {"text": self.text}, **options} for _ in range(count)]
+        started = time.perf_counter()
+        await app.queue("bench").add_bulk(items)
+        return count / (time.perf_counter() - started)
 
     def _huey_drain(self, kind: str, workers: int) -> None:
         path, stamps = self.fresh(), StampFile(self.fresh("stamps"))

@@ -102,6 +102,8 @@ class JsonCodec:
 
     def encode(self, value: Any) -> bytes:
         """The bytes of ``value``; ``ValueError`` when it holds a number that JSON does not have."""
+        if value is None:  # the commonest result: nothing in it to look at
+            return b"null"
         data = self._encode(value)
         if (
             b"null" in data and value is not None and _has_odd_number(to_plain(value))

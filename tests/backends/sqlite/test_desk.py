@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 
 from tests.backends.sqlite.support import add, claim, ended, new, opened, settle
-from tests.faults.kit import until
 from windlass import Job, Windlass, Worker
 from windlass.backend import requests as rq
 from windlass.backend.local import desk
@@ -86,28 +85,25 @@ def test_company_large_requests_and_probes_send_calls_to_the_thread(tmp_path: Pa
 def test_a_worker_writes_on_the_spot_while_none_of_its_jobs_run(tmp_path: Path, alone: None) -> None:
     async def work() -> None:
         app = Windlass(f"sqlite:///{tmp_path}/jobs.db")
-        gone_on = asyncio.Event()
-        done: list[str] = []
+        running, go_on = asyncio.Barrier(4), asyncio.Event()
 
         async def handle(job: Job[Any]) -> None:
             if job.name == "slow":
-                await gone_on.wait()
-            done.append(job.name)
+                await running.wait()
+                await go_on.wait()
 
-        async with app, Worker("q", handle, url_or_app=app, duties=False) as worker:
-            store = app.store.backend
+        async with app, Worker("q", handle, url_or_app=app, duties=False):
+            queue, store = app.queue("q"), app.store.backend
             assert isinstance(store, SqliteBackend)
             seen = writers(store)
-            await app.queue("q").add("quick")
-            await until(lambda: done == ["quick"] and not worker.busy, "the quick one is done")
+            await (await queue.add("quick")).result(timeout=10)
             assert "MainThread" in seen
-            await app.queue("q").add_bulk([{"name": "slow"}] * 3)
-            await until(lambda: worker.busy == 3, "the slow ones run")
+            await queue.add_bulk([{"name": "slow"}] * 3)
+            await running.wait()
             seen.clear()
-            await app.queue("q").add("quick")
-            await until(lambda: len(done) == 2, "another quick one is done")
+            await (await queue.add("quick")).result(timeout=10)
             assert seen == {"windlass-sqlite-writer"}
-            gone_on.set()
+            go_on.set()
 
     asyncio.run(work())
 

@@ -34,8 +34,9 @@ _OURS = "windlass-"
 _SLOW_S = 0.005
 _HELD_UP_S = 0.05
 _PAUSE_S = 1.0
-#: How often to count the tasks of the loop.
+#: How often to count the tasks of the loop, and for how long one caller may keep the loop to itself.
 _LOOK_S = 0.02
+_TURN_S = 0.001
 
 
 def is_short(request: rq.AnyRequest) -> bool:
@@ -85,6 +86,7 @@ class Desk:
         self._wake = wake
         self._not_before = 0.0
         self._look_again = 0.0
+        self._turn_due = 0.0
 
     def write(self, call: Call[Any]) -> bool:
         """Carry out ``call`` now; False, and nothing was done, when that could take long."""
@@ -103,6 +105,14 @@ class Desk:
             answered.answer(value, error)
         if self._session.upkeep_due:
             self._writer.nudge()
+        return True
+
+    def owes_a_turn(self) -> bool:
+        """Whether whoever adds without end must let timers and signals have their turn now."""
+        now = time.monotonic()
+        if now < self._turn_due:
+            return False
+        self._turn_due = now + _TURN_S
         return True
 
     def _may_write(self, now: float) -> bool:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, ClassVar, Generic, Protocol, TypeVar
 from windlass.backend.local import desk
 from windlass.backend.local.calls import Call
 from windlass.backend.local.desk import Desk, is_short
+from windlass.backend.requests import Add
 from windlass.errors import StorageError
 
 if TYPE_CHECKING:
@@ -95,8 +96,9 @@ class LocalStore(ABC, Generic[SettingsT, SessionT]):
         if lane.ended.done():  # the reader may have ended by itself
             raise StorageError(f"{self.settings.shown} is closed")
         call = Call(request, self.settings.timeout, self._explain)
-        if is_short(request) and self._desk(call.loop).write(call):
-            await asyncio.sleep(0)  # whoever adds without end must let timers and signals have their turn
+        if is_short(request) and (here := self._desk(call.loop)).write(call):
+            if type(request) is Add and here.owes_a_turn():
+                await asyncio.sleep(0)
             return call.future.result()
         lane.put(call)
         return await call.future

@@ -53,6 +53,7 @@ class Flows(FlowWork):
         self._step.save([(job, before)])
 
     def mark_linked(self, job: JobRecord) -> None:
+        self._step.queues.leased.pop(job.seq, None)
         self._step.run("job_link", job.seq)
 
     def add_edge(self, dependent: JobRecord, edge: Edge) -> None:

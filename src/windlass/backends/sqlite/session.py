@@ -17,7 +17,7 @@ from windlass.backends.sqlite import migrations, statements
 from windlass.backends.sqlite.alone import PAGES, add_alone
 from windlass.backends.sqlite.connection import CHECKPOINT_PAGES, connect, is_busy, prepare_file, to_error
 from windlass.backends.sqlite.tx import Meta, Queues, Tx, read_meta
-from windlass.backends.sqlite.verbs import WRITES
+from windlass.backends.sqlite.verbs import KEEPS_LEASED, WRITES
 from windlass.core.clock import SYSTEM_CLOCK, SteadyClock
 from windlass.core.probe import reach
 
@@ -181,8 +181,11 @@ class Session:
 
     def _run_call(self, tx: Tx, call: Call[Any]) -> Any:
         step = tx.step(call.request.now_ms)
+        kind = type(call.request)
+        if kind not in KEEPS_LEASED:
+            self._queues.leased.clear()
         try:
-            value = WRITES[type(call.request)](step, call.request)
+            value = WRITES[kind](step, call.request)
             step.tell()
         except BaseException:
             self._queues.rolled_back(step.made)

@@ -112,6 +112,8 @@ class Queues:
         self._queues: dict[str, Queue] = {}
         #: Whether no id is kept without its record; None: not known.
         self.no_kept_ids: bool | None = None
+        #: Jobs that this connection leased and nobody wrote since: their rows of ``job_leased``, by seq.
+        self.leased: dict[int, Row] = {}
 
     def num(self, name: str) -> int | None:
         """The number of a queue; None when it was never heard of."""
@@ -153,6 +155,7 @@ class Queues:
     def forget(self) -> None:
         """Another connection has written, or what this one wrote was rolled back."""
         self._queues.clear()
+        self.leased.clear()
         self.no_kept_ids = None
 
     def rolled_back(self, made: list[str]) -> None:
@@ -300,6 +303,7 @@ class Step(Scribe):
         """Write changed jobs back, each given with the state it had before."""
         plain = []
         for job, before in jobs:
+            self.queues.leased.pop(job.seq, None)
             options = job.options
             if options.group is None and options.unique is None and not self.special(job.queue):
                 plain.append((job, before))
@@ -320,6 +324,7 @@ class Step(Scribe):
 
     def book(self, num: int, job: JobRecord, before: JobState) -> None:
         """Write a job as what it is."""
+        self.queues.leased.pop(job.seq, None)
         self.run("job_save", *changed_row(job))
         if self.special(job.queue) & GROUPED:
             self.take_turn(num, job)

@@ -57,3 +57,7 @@ WRITES: dict[type[Any], Callable[[Step, Any], Any]] = {
     sm.AppendStream: verbs_flows.append_stream,
     **verbs_limits.WRITES,
 }
+
+#: Verbs after which ``Queues.leased`` still tells the truth: of active jobs they change those alone that they
+#: take out of it. Any other verb may change whatever it likes.
+KEEPS_LEASED = frozenset((rq.Add, rq.Claim, rq.Settle, rq.Extend, rq.Beat, rq.Elect, mq.AddMetrics))

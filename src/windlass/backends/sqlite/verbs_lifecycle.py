@@ -33,12 +33,15 @@ from windlass.core.outcome import AddOutcome, Extended, Outcome, Settled, Settle
 from windlass.core.retention import keep_until, result_until, spare_until
 from windlass.core.states import JobState
 from windlass.core.transitions import NO_DATA, EventData, Note
+from windlass.errors import StorageError
 
 if TYPE_CHECKING:
     from windlass.backends.sqlite.tx import Step
 
 #: Most due jobs that one claim promotes, and most expired ones that it ends per queue and round.
 STEP = 1_000
+#: Most rows of claimed jobs that are remembered.
+LEASED_KEPT = 10_000
 #: Where these stand in the parameters of ``job_insert``.
 PAYLOAD, DUE = 7, 13
 
@@ -411,7 +414,7 @@ def _pick(step: Step, line: _Line, room: int, request: rq.Claim, jobs: list[JobR
     while room > 0 and line.ready and expired < STEP:
         rows = step.all("job_ready", line.num, room + 1)
         line.ready = len(rows) > room
-        leased = _lease(step, line.name, rows[:room], request)
+        leased = _lease(step, line, rows[:room], request)
         line.taken += len(leased)
         if line.special & LIMITED:
             step.gates.queue_started(line.num, len(leased))
@@ -445,13 +448,14 @@ def _pick_turns(step: Step, line: _Line, room: int, request: rq.Claim, jobs: lis
     line.ready = step.one("job_any_ready", line.num) is not None
 
 
-def _lease(step: Step, queue: str, rows: list[Row], request: rq.Claim) -> list[JobRecord]:
+def _lease(step: Step, line: _Line, rows: list[Row], request: rq.Claim) -> list[JobRecord]:
     """The jobs of rows of ``job_ready``, leased to the worker, without those that expired."""
     leased: list[JobRecord] = []
     until: dict[int, list[int]] = {}
-    now_ms, claim_id = step.now_ms, request.claim_id
-    data: EventData = {"attempt": 1, "worker": request.worker}
+    queue, now_ms, claim_id, worker = line.name, step.now_ms, request.claim_id, request.worker
+    data: EventData = {"attempt": 1, "worker": worker}
     task, ids, options_text, model = "", None, "", None
+    held = step.queues.leased
     for row in rows:
         seq, expires_ms, again = row[0], row[11], row[12]
         special = row[7] != "{}" and not is_simple(row[7])
@@ -466,18 +470,30 @@ def _lease(step: Step, queue: str, rows: list[Row], request: rq.Claim) -> list[J
             model = _leased_model(queue, options_text, request, now_ms)
             seqs = until.setdefault(model.lease_until_ms or 0, [])
         job = cast("Any", model).__copy__()  # in half the time that a new one takes
-        job.seq, job.id, job.task, job.priority, job.place, job.payload, job.codec, _, request_id = row[:9]
-        job.enqueued_ms, job.ready_ms, job.expires_ms, _ = row[9:]
-        job.request_id = job.id if request_id is None else request_id
-        job.token = f"{claim_id}.{seq}"
+        _, job_id, its_task, job.priority, job.place, job.payload, job.codec, _, request_id = row[:9]
+        enqueued_ms, ready_ms, job.expires_ms, _ = row[9:]
+        job.seq, job.id, job.task, job.enqueued_ms, job.ready_ms = (
+            seq,
+            job_id,
+            its_task,
+            enqueued_ms,
+            ready_ms,
+        )
+        job.request_id = job_id if request_id is None else request_id
+        job.token = token = f"{claim_id}.{seq}"
         job.errors = []
-        if ids is None or job.task != task:
-            task, ids = job.task, step.note_run(queue, EventType.STARTED, job.task, data)
-        ids.append(job.id)
+        if ids is None or its_task != task:
+            task, ids = its_task, step.note_run(queue, EventType.STARTED, its_task, data)
+        ids.append(job_id)
         seqs.append(seq)
         leased.append(job)
+        held[seq] = (
+            seq, token, job_id, enqueued_ms, ready_ms, line.num, its_task, options_text, worker, 0, 1, now_ms
+        )  # fmt: skip
+    if len(held) > LEASED_KEPT:
+        held.clear()
     for until_ms, seqs in until.items():
-        step.among("job_lease", seqs, claim_id, request.worker, now_ms, until_ms)
+        step.among("job_lease", seqs, claim_id, worker, now_ms, until_ms)
     step.tally(queue, JobState.WAITING, -len(leased))
     step.tally(queue, JobState.ACTIVE, len(leased))
     return leased
@@ -529,7 +545,7 @@ def settle(step: Step, request: rq.Settle) -> rq.SettleResult:
 
 def _settle_quick(step: Step, items: list[Settlement], seqs: list[int]) -> list[Settled]:
     """Complete what holds its lease in a few statements; the rest in the slow way, in its turn."""
-    rows = {row[0]: row for row in step.among("job_leased", seqs)} if items else {}
+    rows = _leased_rows(step, seqs)
     completed = _Completed(step)
     statuses = []
     for end, seq in zip(items, seqs, strict=True):
@@ -548,6 +564,16 @@ def _settle_quick(step: Step, items: list[Settlement], seqs: list[int]) -> list[
             completed.cut()
     completed.save()
     return statuses
+
+
+def _leased_rows(step: Step, seqs: list[int]) -> dict[int, Row]:
+    """Rows of ``job_leased``, of which those are known that were claimed here a moment ago."""
+    known = step.queues.leased
+    rows = {seq: known.pop(seq) for seq in seqs if seq in known}
+    unknown = [seq for seq in seqs if seq not in rows] if len(rows) < len(seqs) else []
+    if unknown:
+        rows.update((row[0], row) for row in step.among("job_leased", unknown))
+    return rows
 
 
 class _Completed:
@@ -623,6 +649,7 @@ def _save_completed(step: Step, groups: dict[tuple[str, bytes | None], list[int]
     """One statement for all jobs with the same options and result, or one run per job if few are alike."""
     now_ms = step.now_ms
     single: list[Row] = []
+    done = wanted = 0
     for (options_text, result), seqs in groups.items():
         options = decode_options(options_text)
         values = (
@@ -632,12 +659,15 @@ def _save_completed(step: Step, groups: dict[tuple[str, bytes | None], list[int]
             keep_until(options, JobState.COMPLETED, now_ms),
             spare_until(options, now_ms),
         )
+        wanted += len(seqs)
         if len(seqs) == 1:
             single.append((*values, seqs[0]))
         else:
-            step.among("job_complete", seqs, *values)
+            done += step.among("job_complete", seqs, *values).rowcount
     if single:
-        step.many("job_complete_one", single)
+        done += step.many("job_complete_one", single)
+    if done != wanted:  # whoever changes active jobs must take them out of ``Queues.leased``
+        raise StorageError(f"{wanted - done} jobs are not what they were known to be; nothing was changed")
 
 
 def _settle_slow(step: Step, items: list[Settlement]) -> list[Settled]:
