@@ -30,7 +30,7 @@ def parser() -> argparse.ArgumentParser:
     parser.add_argument("--producers", type=int, default=2)
     parser.add_argument("--pace", type=float, default=20.0, help="steps per second of each producer")
     parser.add_argument("--calm", type=float, default=1.2, help="seconds between faults, on average")
-    parser.add_argument("--patience", type=float, default=60.0, help="seconds for the rest of the work")
+    parser.add_argument("--patience", type=float, default=60.0, help="seconds without progress at the end")
     parser.add_argument("--keep", metavar="DIR", help="keep journals, logs and the store here")
     parser.add_argument("--json", metavar="FILE", help="write the report here as well")
     parser.add_argument("--quiet", action="store_true", help="say nothing until the report")

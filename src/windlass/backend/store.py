@@ -29,6 +29,8 @@ class Store:
         self.backend = backend
         self.clock = clock
         self._opened = False
+        #: How often it was closed, or an opening failed: then another that is under way opened nothing.
+        self._closings = 0
 
     @property
     def name(self) -> str:
@@ -40,13 +42,22 @@ class Store:
 
     async def open(self) -> None:
         """Connect now instead of at the first request. Idempotent."""
-        await self.backend.open()
-        self._opened = True
+        closings = self._closings
+        try:
+            await self.backend.open()
+        except BaseException:
+            self._note_closed()
+            raise
+        self._opened = closings == self._closings
 
     async def close(self) -> None:
         """Let go of the connection; the next request opens it again. Idempotent."""
-        self._opened = False
+        self._note_closed()
         await self.backend.close()
+
+    def _note_closed(self) -> None:
+        self._opened = False
+        self._closings += 1
 
     async def execute(self, request: rq.Request[R]) -> R:
         """Carry out ``request``; see ``Backend.execute``.

@@ -32,6 +32,9 @@ _NEWS = 1
 #: The number of a completion that says more than others.
 _COMPLETE_AND_HOLD = 9
 
+#: Why a job failed whose record nobody could read.
+DAMAGED = "damaged record"
+
 _encode = msgspec.msgpack.Encoder().encode
 pack = _encode
 
@@ -77,6 +80,7 @@ class Meta(msgspec.Struct, array_like=True):
     options: StoredOptions
 
 
+_UNREADABLE = Meta(1, "json", StoredOptions())
 _decode_head = msgspec.msgpack.Decoder(Head).decode
 _decode_meta = msgspec.msgpack.Decoder(Meta).decode
 decode = msgspec.msgpack.Decoder().decode
@@ -248,15 +252,19 @@ def job_record(
     queue: str, job_id: str, stored: bytes, packed_head: bytes, errors: bytes | None = None
 ) -> JobRecord:
     """The record of a job from its stored bytes, its head (empty: as added) and its errors."""
-    if stored[0] == _PLAIN:
-        at = 15 + stored[14]
-        head = _read_head(packed_head) if packed_head else _plain_head(stored)
+    head = _read_head(packed_head) if packed_head else None
+    if head is not None and head.reason == DAMAGED:
+        meta, payload = _UNREADABLE, stored  # it was set aside: people see its bytes as they are
     else:
-        at = int.from_bytes(stored[:2], "big") + 2
-        head = _read_head(packed_head or stored[2:at])
-    start = at + 4
-    end = start + int.from_bytes(stored[at:start], "big")
-    meta = _read_meta(stored[start:end])
+        if stored[0] == _PLAIN:
+            at = 15 + stored[14]
+            head = head or _plain_head(stored)
+        else:
+            at = int.from_bytes(stored[:2], "big") + 2
+            head = head or _read_head(stored[2:at])
+        start = at + 4
+        end = start + int.from_bytes(stored[at:start], "big")
+        meta, payload = _read_meta(stored[start:end]), stored[end:]
     options = meta.options
     if type(head.options) is list:
         options = _read_options(options, head.options)
@@ -264,7 +272,7 @@ def job_record(
         queue=queue,
         id=job_id,
         task=head.task,
-        payload=stored[end:],
+        payload=payload,
         codec=meta.codec,
         state=STATES[head.state],
         priority=head.priority,

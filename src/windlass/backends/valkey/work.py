@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from collections.abc import Iterator
 from typing import Any
 
 from windlass.backend import requests as rq
@@ -16,8 +17,9 @@ from windlass.backends.valkey import records, relay
 from windlass.backends.valkey.codes import EXTENDED, OUTCOME_NUMBERS, SETTLED
 from windlass.backends.valkey.functions import Turn
 from windlass.backends.valkey.session import Group, Session, together
-from windlass.core.job import JobRecord
-from windlass.core.outcome import Extended, Settled, Settlement
+from windlass.core.job import ErrorInfo, JobRecord
+from windlass.core.outcome import Extended, Outcome, Settled, Settlement
+from windlass.errors import StorageError
 
 
 async def settle(session: Session, request: rq.Settle, now: str) -> rq.SettleResult:
@@ -78,10 +80,8 @@ async def _one_slot(session: Session, group: Group, request: rq.Settle, now: str
     left = await relay.after(session, [name.decode() for name in turn.relay], now) if turn.relay else False
     if request.claim is None:
         return rq.SettleResult(items, None, left)
-    claimed = rq.Claimed(
-        _leased(turn, group, request.claim, request.claim.claim_id), turn.now_ms, _due(turn.next_due_in_ms)
-    )
-    return rq.SettleResult(items, claimed, left)
+    jobs = await _read(session, turn, group, request.claim, request.claim.claim_id, now)
+    return rq.SettleResult(items, rq.Claimed(jobs, turn.now_ms, _due(turn.next_due_in_ms)), left)
 
 
 def _ends(items: list[Settlement], indexes: list[int]) -> list[Any]:
@@ -100,15 +100,53 @@ def _due(next_due_in_ms: int) -> int | None:
     return None if next_due_in_ms < 0 else next_due_in_ms
 
 
+async def _read(
+    session: Session, turn: Turn, group: Group, claim: rq.Claim, claim_id: str, now: str
+) -> list[JobRecord]:
+    """The leased jobs. One that nobody can read is set aside: the others must not suffer for it."""
+    try:
+        return _leased(turn, group, claim, claim_id)
+    except StorageError:
+        pass
+    jobs: list[JobRecord] = []
+    for number, one in enumerate(_apart(turn.leased)):
+        try:
+            jobs += _leased(turn._replace(leased=one), group, claim, claim_id, number)
+        except StorageError as exc:
+            root = group.roots[abs(one[0]) - 1]
+            await _set_aside(session, root, one[1], f"{claim_id}.{number}", exc, now)
+    return jobs
+
+
+def _apart(leased: list[Any]) -> Iterator[list[Any]]:
+    """The parts of an answer that are about one job each."""
+    at = 0
+    while at < len(leased):
+        size = 3 if leased[at] > 0 else 6
+        yield leased[at : at + size]
+        at += size
+
+
+async def _set_aside(
+    session: Session, root: str, job_id: bytes, token: str, why: StorageError, now: str
+) -> None:
+    """Fail a job that no worker could read, with the reason; its bytes stay where they are."""
+    error = ErrorInfo(error_class="DamagedRecord", message=str(why), fingerprint="DamagedRecord")
+    end = Settlement(
+        queue="", id=job_id.decode(), token=token, outcome=Outcome.FAIL, reason=records.DAMAGED, error=error
+    )
+    await session.functions.work([root], now, _ends([end], [1]), 0)
+
+
 @records.whole
-def _leased(turn: Turn, group: Group, claim: rq.Claim, claim_id: str) -> list[JobRecord]:
+def _leased(turn: Turn, group: Group, claim: rq.Claim, claim_id: str, first: int = 0) -> list[JobRecord]:
     jobs: list[JobRecord] = []
     found, size, at = turn.leased, len(turn.leased), 0
     lease_until_ms = turn.now_ms + claim.lease_ms
     while at < size:
         index, job_id, stored = found[at], found[at + 1].decode(), found[at + 2]
         if index > 0:
-            lease = (f"{claim_id}.{len(jobs)}", claim.worker, lease_until_ms)
+            lease = (f"{claim_id}.{first + len(jobs)}", claim.worker, lease_until_ms)
             job = records.leased(group.names[index - 1], job_id, stored, turn.now_ms, lease)
             at += 3
         else:
@@ -196,17 +234,17 @@ class _Round:
         turn = await self._session.functions.work(group.roots, self._now, ends, claim)
         self.relay += [name.decode() for name in turn.relay]
         if claim and self._claim is not None:
-            self._note(turn, group, asked, claim_id)
+            jobs = await _read(self._session, turn, group, self._claim, claim_id, self._now)
+            self._note(turn, group, asked, jobs)
         return turn
 
-    def _note(self, turn: Turn, group: Group, asked: dict[int, int], claim_id: str) -> None:
-        assert self._claim is not None
+    def _note(self, turn: Turn, group: Group, asked: dict[int, int], jobs: list[JobRecord]) -> None:
         self._now_ms = max(self._now_ms, turn.now_ms)
         self._due[group.roots[0]] = turn.next_due_in_ms
         by_name = {group.names[index - 1]: line for line, index in asked.items()}
         for (line, _), left in zip(asked.items(), turn.left, strict=True):
             (self._more.add if left == ord("1") else self._more.discard)(line)
-        for job in _leased(turn, group, self._claim, claim_id):
+        for job in jobs:
             self._given.setdefault(by_name[job.queue], []).append(job)
             self._taken[by_name[job.queue]] += 1
 

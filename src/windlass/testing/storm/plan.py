@@ -73,7 +73,7 @@ class Settings(msgspec.Struct, kw_only=True, frozen=True):
     #: Also jobs that take longer than their lease.
     long_jobs: bool = True
     mutant: str = ""
-    #: Seconds that the rest of the work may take once producers and faults have stopped.
+    #: Seconds for which the rest of the work may stand still once producers and faults have stopped.
     patience: float = 60.0
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterable
 
@@ -179,9 +180,13 @@ class _Storm:
                 await company.bring("worker", member.role.number)
 
     async def _work_off(self, admin: Windlass) -> dict[str, dict[str, int]]:
-        """Until nothing is left to do, or patience is; returns what is left."""
+        """Until nothing is left to do, or nothing gets less for as long as patience lasts; returns what is left.
+
+        A busy machine may need long for what it was left with: that is no fault as long as the rest shrinks.
+        """
         loop = asyncio.get_running_loop()
-        give_up = loop.time() + self._settings.patience
+        patience = self._settings.patience
+        give_up, least = loop.time() + patience, sys.maxsize
         left: dict[str, dict[str, int]] = {"store": {"unreachable": 1}}
         opened = False
         while loop.time() < give_up:
@@ -194,6 +199,9 @@ class _Storm:
                 left = await unfinished(admin)
                 if not left:
                     return {}
+                open_jobs = sum(count for counts in left.values() for count in counts.values())
+                if open_jobs < least:
+                    give_up, least = loop.time() + patience, open_jobs
             await asyncio.sleep(0.1)
         return left
 

@@ -59,7 +59,7 @@ class Company:
         self.members[key] = made
         return made
 
-    async def wait_until_up(self, patience: float = 60.0) -> None:
+    async def wait_until_up(self, patience: float = 180.0) -> None:
         """Return when everybody has begun: starting a process takes a while."""
         give_up = asyncio.get_running_loop().time() + patience
         for member in self.members.values():

@@ -1,0 +1,53 @@
+"""A record that nobody can read is set aside with its bytes; everybody else's work goes on."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.backends.valkey.servers import redis_server, valkey_server
+from tests.backends.valkey.support import add, claim, complete, new, opened
+from tools.services.valkey import Server
+from windlass.backend import requests as rq
+from windlass.core.ids import new_id
+from windlass.core.job import JobRef
+from windlass.core.outcome import Settled
+from windlass.core.states import JobState
+
+backend_name = "valkey"
+pytestmark = pytest.mark.service("valkey")
+
+
+@pytest.fixture(params=["valkey", "redis"])
+def server(request: pytest.FixtureRequest) -> Server:
+    return valkey_server() if request.param == "valkey" else redis_server()
+
+
+@pytest.mark.feature("J24")
+@pytest.mark.parametrize("priority", [0, 5])
+async def test_a_record_that_cannot_be_read_fails_alone_and_keeps_its_bytes(
+    server: Server, priority: int
+) -> None:
+    namespace = new_id()
+    async with opened(server.url, namespace) as store:
+        await add(store, *(new(job_id=f"j{n}", priority=priority) for n in range(5)))
+        bad = _spoil(server, namespace, "j2")
+        jobs = await claim(store)
+        assert [job.id for job in jobs] == ["j0", "j1", "j3", "j4"]
+        assert await complete(store, *jobs) == [Settled.OK] * 4
+        [found] = await store.execute(rq.GetJobs(refs=[JobRef("q", "j2")]))
+        assert found is not None
+        assert (found.state, found.reason, found.payload) == (JobState.FAILED, "damaged record", bad)
+        assert found.errors[-1].error_class == "DamagedRecord"
+        page = await store.execute(rq.ListJobs(queue="q", states=[JobState.FAILED]))
+        assert [job.id for job in page.jobs] == ["j2"]
+
+
+def _spoil(server: Server, namespace: str, job_id: str) -> bytes:
+    """Damage the options in the record of a job, where the server itself does not look."""
+    with server.client() as client:
+        [key] = [key for key in client.keys("*:j") if namespace.encode() in key]
+        stored: bytes = client.hget(key, job_id)  # type: ignore[assignment]
+        at = stored.index(b"json")
+        bad = stored[: at - 1] + b"\xc1\xc1\xc1" + stored[at + 2 :]
+        client.hset(key, job_id, bad)
+    return bad

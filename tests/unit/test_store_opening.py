@@ -1,0 +1,48 @@
+"""A store that is closed, or cannot be opened, while somebody else opens it can be used again later."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from pathlib import Path
+
+import pytest
+
+from windlass import StorageError
+from windlass.backend import open_backend
+from windlass.backend import requests as rq
+from windlass.backend.store import Store
+from windlass.core.clock import SystemClock
+
+
+@pytest.fixture(params=["file://", "sqlite:///"])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[str, Path]:
+    """How a URL begins, and the path that it goes on with."""
+    return request.param, tmp_path / "place" / "jobs"
+
+
+def _store(place: tuple[str, Path]) -> Store:
+    return Store(open_backend(f"{place[0]}{place[1]}"), SystemClock())
+
+
+async def test_a_store_that_was_closed_while_it_opened_opens_again(place: tuple[str, Path]) -> None:
+    place[1].parent.mkdir()
+    store = _store(place)
+    opening = asyncio.create_task(store.execute(rq.CountJobs(queue="q")))
+    await asyncio.sleep(0)  # it is on its way now
+    await store.close()
+    with contextlib.suppress(StorageError):
+        await opening
+    assert await store.execute(rq.CountJobs(queue="q"))
+    await store.close()
+
+
+async def test_a_store_that_two_failed_to_open_is_opened_by_the_next(place: tuple[str, Path]) -> None:
+    place[1].parent.write_text("in the way")
+    store = _store(place)
+    requests = [store.execute(rq.CountJobs(queue="q")) for _ in range(2)]
+    assert [type(one) for one in await asyncio.gather(*requests, return_exceptions=True)] == [StorageError] * 2
+    place[1].parent.unlink()
+    place[1].parent.mkdir()
+    assert await store.execute(rq.CountJobs(queue="q"))
+    await store.close()
