@@ -14,6 +14,8 @@ from tests.faults.kit import staged, until
 from tools.restarts import Campaign
 from windlass import Job, JobState, Windlass, Worker
 from windlass.backend import open_backend
+from windlass.backend import requests as rq
+from windlass.backends.amqp import AmqpBackend
 from windlass.core.ids import new_id
 from windlass.errors import StorageError
 
@@ -144,3 +146,17 @@ async def test_many_jobs_due_at_once_are_released_in_their_order() -> None:
             await until(lambda: len(order) == 1_500, "all ran")
         assert order == sorted(order)
         await app.store.backend.remove_all()  # type: ignore[attr-defined]
+
+
+async def test_pika_is_told_of_what_came() -> None:
+    """It ends a connection on which no bytes came for a heartbeat and five seconds; we read in its stead."""
+    store = open_backend(fresh_url())
+    assert isinstance(store, AmqpBackend)
+    await store.open()
+    session = store._shared.link._session
+    assert session is not None
+    before = session.connection.bytes_received
+    await store.execute(rq.ListWorkers())
+    assert session.connection.bytes_received > before
+    await store.remove_all()
+    await store.close()

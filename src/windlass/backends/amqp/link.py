@@ -60,6 +60,7 @@ class _Connection(SelectConnection):  # type: ignore[misc]  # pika has no types
             if end > size:
                 break
             _, found = decode_frame(data[at:end])
+            self.bytes_received += end - at  # by which pika knows that the broker is alive
             if data[at] in _CONTENT or data[at + 7 : at + 11] == _DELIVER:
                 self.frames_received += 1
                 self._deliver_frame_to_channel(found)
