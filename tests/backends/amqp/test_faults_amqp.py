@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import signal
-from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -13,16 +11,17 @@ import pytest
 
 from tests.backends.amqp.servers import broker_url, new_server
 from tests.faults.kit import staged, until
+from tools.restarts import Campaign
 from windlass import Job, JobState, Windlass, Worker
 from windlass.backend import open_backend
+from windlass.backend import requests as rq
+from windlass.backends.amqp import AmqpBackend
 from windlass.core.ids import new_id
 from windlass.errors import StorageError
 
 backend_name = "amqp"
 pytestmark = [pytest.mark.service("rabbitmq")]
 JOBS = 40
-#: How often the broker is restarted; ``WINDLASS_BROKER_RESTARTS=20`` for a longer run.
-RESTARTS = int(os.environ.get("WINDLASS_BROKER_RESTARTS", "3"))
 
 
 def fresh_url() -> str:
@@ -91,68 +90,17 @@ async def test_a_coordinator_killed_before_it_marks_what_it_did_loses_no_schedul
 
 
 @pytest.mark.serial
-@pytest.mark.timeout(180 + 30 * RESTARTS)
+@pytest.mark.timeout(180)
 @pytest.mark.feature("N8", "L12")
 async def test_a_broker_that_restarts_in_mid_run_loses_nothing() -> None:
+    """Three times here; ``scripts/restarts`` does it as often as one likes."""
     server = new_server().start()
-    ran: Counter[str] = Counter()
-    refused = 0
-
-    async def handler(job: Job[Any]) -> str:
-        ran[job.id] += 1
-        if job.name == "dies":
-            raise ValueError("on purpose")
-        if job.name == "stumbles" and job.attempt == 1:
-            raise ValueError("once")
-        return job.id
-
-    wanted: dict[str, str] = {}
     try:
-        async with Windlass(f"{server.url}?heartbeat=5") as app:
-            queue = app.queue("q")
-
-            async def add(name: str, **options: Any) -> None:
-                nonlocal refused
-                job_id = f"{name}-{len(wanted)}"
-                wanted[job_id] = name
-                async with asyncio.timeout(60):
-                    while True:  # an add that was not acknowledged is repeated, as users do
-                        try:
-                            await queue.add(name, {"n": 1}, job_id=job_id, **options)
-                            return
-                        except StorageError:
-                            refused += 1
-                            await asyncio.sleep(0.1)
-
-            options = {"max_attempts": 2, "backoff": {"type": "fixed", "delay": 0.1}, "max_stalls": 50}
-            async with Worker("q", handler, url_or_app=app, poll=0.5) as worker:
-                # In order first: RabbitMQ 3.10 forgets its very first streams when it is killed right after.
-                for kill in [False, *(n % 3 > 0 for n in range(1, RESTARTS))]:
-                    work = [add("plain"), add("later", delay=0.5), add("stumbles", **options)]
-                    work += [add("far", delay=600), add("dies", max_attempts=1)]
-                    tasks = [asyncio.ensure_future(one) for one in work]
-                    await asyncio.to_thread(server.restart, kill=kill)
-                    await asyncio.gather(*tasks)
-                states = {"plain": "completed", "later": "completed", "stumbles": "completed"}
-                states |= {"far": "scheduled", "dies": "failed"}
-
-                async def settled() -> bool:
-                    try:
-                        found = {job_id: await queue.get_job(job_id) for job_id in wanted}
-                    except StorageError:
-                        return False
-                    assert all(job is not None for job in found.values()), "a job is lost"
-                    return all(
-                        job is not None and job.state == states[wanted[job_id]]
-                        for job_id, job in found.items()
-                    )
-
-                await until(settled, "every job is where it belongs", timeout=90)
-                assert worker.is_running
-            assert all(ran[job_id] >= 1 for job_id, name in wanted.items() if name != "far")
-            assert all(ran[job_id] == 0 for job_id, name in wanted.items() if name == "far")
+        tally = await Campaign(server, restarts=3, jobs=3).run()
     finally:
         server.stop()
+    assert (tally.restarts, tally.kills, tally.added.total()) == (3, 2, 54)
+    assert tally.is_good, f"{tally}: {tally.lost}, {tally.elsewhere}, {tally.not_run}"
 
 
 @pytest.mark.feature("B3", "N3")
@@ -198,3 +146,17 @@ async def test_many_jobs_due_at_once_are_released_in_their_order() -> None:
             await until(lambda: len(order) == 1_500, "all ran")
         assert order == sorted(order)
         await app.store.backend.remove_all()  # type: ignore[attr-defined]
+
+
+async def test_pika_is_told_of_what_came() -> None:
+    """It ends a connection on which no bytes came for a heartbeat and five seconds; we read in its stead."""
+    store = open_backend(fresh_url())
+    assert isinstance(store, AmqpBackend)
+    await store.open()
+    session = store._shared.link._session
+    assert session is not None
+    before = session.connection.bytes_received
+    await store.execute(rq.ListWorkers())
+    assert session.connection.bytes_received > before
+    await store.remove_all()
+    await store.close()

@@ -155,9 +155,9 @@ class Client(Session):
             return
         reach("amqp.coordinates", log=self.names.log)
 
-    def leave(self) -> None:
+    async def leave(self) -> None:
         if self.coordinator is not None:
-            self.coordinator.leave()
+            await self.coordinator.leave()
 
     async def coordinate(self) -> None:
         """Run for the seat without having anything to ask."""

@@ -39,6 +39,8 @@ log = logging.getLogger("windlass.amqp")
 _MARK_EVERY_S = 0.5
 #: A mark that grew with what it must remember is written less often: half a second for so many bytes.
 _MARK_BYTES = 50_000
+#: How far the clock of an entry's writer may be ahead of ours, or behind it (which includes its way to us).
+_AHEAD_MS, _LAG_MS = 1_000, 30_000
 _LOG_WINDOW = 500
 _DUE_STEP = 1_000
 _read_counts = msgspec.msgpack.Decoder(Counts).decode
@@ -65,11 +67,14 @@ class Coordinator:
         #: Whether all of the log that was there at the take-over is read.
         self.live: Promise[None] = Promise()
         self._driven = False
+        self._told_ms = 0
         self._retired = False
         self._mark = Counts()
         self._mark_pause_s = _MARK_EVERY_S
         #: A mark should be written as soon as nothing is under way.
         self._mark_overdue = False
+        #: Set when we leave; kept when nothing is under way any more.
+        self._at_rest: Promise[None] | None = None
         self._counted = True
         self._work: deque[_Work] = deque()
         self._log_channel: Any = None
@@ -91,8 +96,8 @@ class Coordinator:
         await self._open_kept()
         self._log_channel = channel = await session.open_channel()
         await session.call(channel.basic_qos, prefetch_count=_LOG_WINDOW)
-        end = BasicProperties(delivery_mode=PERSISTENT, type=session.inbox)
-        await session.publish([Outgoing("", self._names.log, b"", end)])
+        taken = verbs.TakeOver(holder=session.inbox)
+        await session.publish([wire.log_entry(self._names.log, taken, self._clock.now_ms())])
         session.consume(channel, self._names.log, self._on_log, arguments={"x-stream-offset": "first"})
         await session.expect(self.live)
         await self._streams.start()
@@ -158,14 +163,13 @@ class Coordinator:
     # --- the log -----------------------------------------------------------------------------------------
 
     def _on_log(self, channel: Any, method: Any, properties: BasicProperties, body: bytes) -> None:
+        if self._at_rest is not None:
+            return  # for who comes next
         offset = int((properties.headers or {})["x-stream-offset"])
         if offset > self._mark.offset:
             self._reach_mark()
         self._last_offset = offset  # first: a mark may be written as soon as the entry is carried out
-        if body:
-            self._read(offset, properties, body)
-        elif properties.type == self._session.inbox and not self.live.done:
-            self._go_live()
+        self._read(offset, properties, body)
         channel.basic_ack(method.delivery_tag)
 
     def _reach_mark(self) -> None:
@@ -177,8 +181,6 @@ class Coordinator:
     def _go_live(self) -> None:
         self._reach_mark()
         self._adopt_kept(None)
-        if not self._driven:
-            self.ledger.trust_leases(self._clock.now_ms())
         self.live.set(None)
         self._plan_timer()
         log.info("this process coordinates %s", self._names.log)
@@ -191,6 +193,9 @@ class Coordinator:
             log.warning("entry %d of the log is not ours to read: %s", offset, exc)
             return
         now_ms = self._now_ms(request, entry)
+        if isinstance(request, verbs.TakeOver):
+            self._taken_over(request.holder, now_ms)
+            return
         again = offset <= self._mark.offset
         try:
             answer, topics = self.ledger.apply(request, now_ms)
@@ -213,10 +218,24 @@ class Coordinator:
             self._plan_timer()
 
     def _now_ms(self, request: rq.Request[Any], entry: wire.LogEntry) -> int:
+        """When an entry counts: the time that its writer noted, never going back. Whoever reads the log again
+        must decide alike, or generations would differ; so our own clock counts only where theirs is wrong."""
         if request.now_ms is not None:
             self._driven = True
             return request.now_ms
-        return self._clock.now_ms() if self.live.done else entry.at_ms
+        clock_ms = self._clock.now_ms()
+        at_ms = min(entry.at_ms, clock_ms + _AHEAD_MS)
+        if self.live.done and at_ms < clock_ms - _LAG_MS:
+            at_ms = clock_ms
+        self._told_ms = max(self._told_ms, at_ms)
+        return self._told_ms
+
+    def _taken_over(self, holder: str, now_ms: int) -> None:
+        """Nobody could renew a lease while there was no coordinator: for all readers they count from here."""
+        if not self._driven:
+            self.ledger.trust_leases(now_ms)
+        if holder == self._session.inbox and not self.live.done:
+            self._go_live()
 
     def _news(self, request: rq.Request[Any], plan: Plan, topics: set[str]) -> verbs.News | None:
         arrived = {job.queue for job, _ in plan.publish}
@@ -287,7 +306,10 @@ class Coordinator:
         while self._work and self._work[0].done:
             self._work.popleft()
             moved = True
-        if self._mark_overdue and not self._work:
+        if self._at_rest is not None and not self._work:
+            self._mark_overdue = True
+            self._at_rest.set(None)
+        elif self._mark_overdue and not self._work:
             self._write_mark()
         elif moved and self._mark_timer is None and not self._mark_overdue and not self._session.closed:
             self._mark_timer = self._session.later(self._mark_pause_s, self._write_mark)
@@ -302,23 +324,29 @@ class Coordinator:
                 channel.close()
                 await self._session.expect(closed)
 
-    def leave(self) -> None:
-        """Let who comes next begin where we end."""
-        if self.live.done and not self._work and (self._mark_timer is not None or self._mark_overdue):
-            self._write_mark()
+    async def leave(self) -> None:
+        """Read no further and end what is under way, so that who comes next does nothing twice."""
+        if not self.live.done or self._retired or self._at_rest is not None:
+            return
+        self._at_rest = Promise()
+        if self._work:
+            await self._session.expect(self._at_rest)
+        written = self._write_mark() if self._mark_timer is not None or self._mark_overdue else None
+        if written is not None:
+            await written
 
-    def _write_mark(self) -> None:
+    def _write_mark(self) -> Promise[None] | None:
         """Note how far everything is carried out. Only at rest: what is counted must be what was done."""
         self._mark_timer = None
         if self._retired or not self._session.usable:
-            return
+            return None
         self._mark_overdue = bool(self._work)
         if self._mark_overdue:
-            return
+            return None
         body = verbs.encode(self.ledger.counts(self._last_offset))
         self._mark_pause_s = _MARK_EVERY_S * max(1.0, len(body) / _MARK_BYTES)
         properties = BasicProperties(delivery_mode=PERSISTENT)
-        self._session.publish([Outgoing("", self._names.mark, body, properties)])
+        return self._session.publish([Outgoing("", self._names.mark, body, properties)])
 
     # --- time --------------------------------------------------------------------------------------------
 

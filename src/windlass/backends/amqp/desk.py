@@ -1,13 +1,13 @@
 """Where jobs are taken from the broker and their ends handed in: claim, settle, extend, reconcile.
 
-A claim pulls exactly as many messages as it may start: the broker's order is kept, nothing is held without a
-slot. An idle worker rings a *bell*: a consumer that gets at most one message, the first to come. A message
-that was delivered before, or that counts no more, is asked about before its job starts.
+A claim takes exactly as many messages as it may start, from what the broker pushed (see ``intake``) or by
+pulling them: the broker's order is kept. A message that was delivered before, or that counts no more, is
+asked about before its job starts.
 """
 
 from __future__ import annotations
 
-from collections import Counter, OrderedDict, deque
+from collections import Counter, OrderedDict
 from typing import Any
 
 import msgspec
@@ -15,6 +15,7 @@ import msgspec
 from windlass.backend import requests as rq
 from windlass.backends.amqp import verbs
 from windlass.backends.amqp.client import Client
+from windlass.backends.amqp.intake import Intake
 from windlass.backends.amqp.messages import HEADER, Incoming, MessageError, read_message
 from windlass.backends.amqp.promise import Promise, spawn
 from windlass.backends.amqp.report import metrics_message
@@ -28,8 +29,6 @@ from windlass.errors import StorageError
 
 #: Starts and ends that are remembered to recognise repeats.
 _REMEMBERED = 20_000
-#: A bell's message that nobody claims goes back after this.
-_PATIENCE_S = 0.25
 #: Most messages of a queue that one round of a claim passes over, and how many at a time at most.
 _STEP = 1_000
 _LOOK = 200
@@ -54,13 +53,10 @@ class Desk:
 
     def __init__(self, client: Client) -> None:
         self._client = client
-        client.on_paused = self._unring
         self._held: dict[str, Held] = {}
         self._settled: OrderedDict[str, None] = OrderedDict()
         self._seen: OrderedDict[tuple[str, str, int], None] = OrderedDict()
-        self._claiming: Counter[str] = Counter()
-        self._bells: dict[str, str] = {}
-        self._rung: dict[str, deque[Delivery]] = {}
+        self.intake = Intake(client)
 
     # --- claim -------------------------------------------------------------------------------------------
 
@@ -68,11 +64,11 @@ class Desk:
         client = self._client
         await client.know_rules()
         names = [item.name for item in request.queues]
-        self._claiming.update(names)
+        self.intake.claiming.update(names)
         try:
             return await self._claim(request, names)
         finally:
-            self._claiming.subtract(names)
+            self.intake.claiming.subtract(names)
 
     async def _claim(self, request: rq.Claim, names: list[str]) -> rq.Claimed:
         client = self._client
@@ -82,26 +78,27 @@ class Desk:
         if request.now_ms is not None:
             next_due_in_ms = await client.ask(verbs.PromoteFor(queues=names, now_ms=request.now_ms))
         picker = _Picker(self, request, client.clock.now_ms() if request.now_ms is None else request.now_ms)
-        await picker.run()
+        try:
+            await picker.run()
+        except BaseException:
+            picker.give_up()
+            raise
         if picker.starts:
             told = client.tell(verbs.Started(starts=picker.starts, now_ms=request.now_ms))
             if request.now_ms is not None:
                 await told
         if len(picker.jobs) < request.limit:
             for name in names:
-                self._ring(name)
+                self.intake.ring(name)
+        if request.now_ms is None:
+            for name, count in picker.taken.items():
+                if name not in picker.empty:
+                    self.intake.was_full(name, count)
         return rq.Claimed(picker.jobs, picker.now_ms, next_due_in_ms)
 
     def listens(self, queue: str) -> bool:
         """Whether a message of ``queue`` is noticed here without news of it."""
-        return queue in self._bells or bool(self._rung.get(queue)) or self._claiming[queue] > 0
-
-    def take_rung(self, queue: str, count: int) -> list[Delivery]:
-        """Messages that a bell brought."""
-        rung = self._rung.get(queue)
-        if not rung:
-            return []
-        return [rung.popleft() for _ in range(min(count, len(rung)))]
+        return self.intake.listens(queue)
 
     def is_suspect(self, delivery: Delivery, key: tuple[str, str, int]) -> bool:
         """Whether the coordinator must be asked before this starts."""
@@ -114,52 +111,6 @@ class Desk:
     @property
     def client(self) -> Client:
         return self._client
-
-    # --- bells -------------------------------------------------------------------------------------------
-
-    def _ring(self, queue: str) -> None:
-        """Let the broker push the next message of an empty queue, if somebody here waits for it."""
-        client = self._client
-        if queue in self._bells or queue in client.paused or self._rung.get(queue):
-            return
-        if not client.hub.wanted(f"ready:{queue}"):
-            return
-        self._bells[queue] = client.consume(
-            client.channel,
-            client.names.queue(queue),
-            lambda _c, method, *rest: self._rang(
-                queue, Delivery(method.delivery_tag, method.redelivered, *rest)
-            ),
-        )
-
-    def _rang(self, queue: str, delivery: Delivery) -> None:
-        client = self._client
-        client.delivered(delivery)
-        tag = self._bells.pop(queue, None)
-        if tag is not None:
-            client.channel.basic_cancel(tag)
-        topic = f"ready:{queue}"
-        if tag is None or queue in client.paused or not client.hub.wanted(topic):
-            client.requeue([delivery.tag])
-            return
-        self._rung.setdefault(queue, deque()).append(delivery)
-        client.hub.publish([topic])
-        client.later(_PATIENCE_S, lambda: self._give_back(queue, delivery))
-
-    def _give_back(self, queue: str, delivery: Delivery) -> None:
-        rung = self._rung.get(queue)
-        if rung and delivery in rung and not self._client.closed:
-            rung.remove(delivery)
-            self._client.requeue([delivery.tag])
-
-    def _unring(self, queue: str) -> None:
-        """A queue is paused: take nothing more, give back what came."""
-        tag = self._bells.pop(queue, None)
-        if tag is not None:
-            self._client.channel.basic_cancel(tag)
-        rung = self._rung.pop(queue, None)
-        if rung:
-            self._client.requeue([delivery.tag for delivery in rung])
 
     # --- settle ------------------------------------------------------------------------------------------
 
@@ -276,8 +227,12 @@ class _Picker:
         self.now_ms = now_ms
         self.jobs: list[JobRecord] = []
         self.starts: list[verbs.Start] = []
-        self._taken: Counter[str] = Counter()
-        self._empty: set[str] = set()
+        self.taken: Counter[str] = Counter()
+        #: Queues that had fewer messages than were wanted.
+        self.empty: set[str] = set()
+        #: Tags of messages that were fetched and are neither started nor dropped yet.
+        self._in_hand: dict[int, None] = {}
+        self._failed = False
 
     async def run(self) -> None:
         """First the shares of all queues, then up to their caps."""
@@ -285,41 +240,51 @@ class _Picker:
             asked = []
             room = self._request.limit - len(self.jobs)
             for item in self._request.queues:
-                if item.name in self._client.paused or item.name in self._empty:
+                if item.name in self._client.paused or item.name in self.empty:
                     continue
-                wanted = min(getattr(item, bound) - self._taken[item.name], room)
+                wanted = min(getattr(item, bound) - self.taken[item.name], room)
                 if wanted <= 0:
                     continue
                 room -= wanted
-                asked.append((item.name, wanted, self._pull(item.name, wanted)))
-            for queue, wanted, promise in asked:
-                await self._begin(queue, wanted, promise)
+                asked.append((item.name, wanted, spawn(self._fetch(item.name, wanted))))
+            for queue, wanted, fetched in asked:
+                await self._begin(queue, wanted, fetched)
 
-    def _pull(self, queue: str, wanted: int) -> tuple[list[Delivery], Promise[list[Delivery]] | None]:
-        rung = self._desk.take_rung(queue, wanted)
-        if len(rung) >= wanted:
-            return rung, None
-        return rung, self._client.pull(self._client.names.queue(queue), wanted - len(rung))
+    async def _fetch(self, queue: str, wanted: int) -> list[Delivery]:
+        """Up to ``wanted`` messages; fewer when the queue has no more, which is noted."""
+        intake, client = self._desk.intake, self._client
+        if intake.has_tap(queue):
+            found = await intake.draw(queue, wanted)
+        else:
+            found = intake.take(queue, wanted)
+        if len(found) < wanted and queue not in client.paused:
+            found = found + await client.pull(client.names.queue(queue), wanted - len(found))
+        if len(found) < wanted:
+            self.empty.add(queue)
+        self._in_hand.update(dict.fromkeys(delivery.tag for delivery in found))
+        if self._failed:  # another queue's part of this claim failed meanwhile
+            self.give_up()
+        return found
 
-    async def _begin(
-        self, queue: str, wanted: int, pulled: tuple[list[Delivery], Promise[list[Delivery]] | None]
-    ) -> None:
-        passed, asked = 0, wanted
+    def give_up(self) -> None:
+        """The claim failed: what was fetched for it goes back, so that it does not wait for our end."""
+        self._failed = True
+        if self._client.usable:
+            self._client.requeue(self._in_hand)
+        self._in_hand.clear()
+
+    async def _begin(self, queue: str, wanted: int, fetched: Promise[list[Delivery]]) -> None:
+        passed = 0
         while True:
-            found, promise = pulled
-            if promise is not None:
-                more = await promise
-                if len(found) + len(more) < asked:
-                    self._empty.add(queue)
-                found = found + more
+            found = await fetched
             started = await self._sort(queue, found, wanted)
             wanted -= started
             passed += len(found) - started
-            if wanted <= 0 or queue in self._empty or passed >= _STEP:
+            if wanted <= 0 or queue in self.empty or passed >= _STEP:
                 return
             # Some were no jobs, or count no more: look further, in larger steps; what is too much goes back.
             asked = min(_STEP - passed, max(wanted, min(passed, _LOOK)))
-            pulled = self._pull(queue, asked)
+            fetched = spawn(self._fetch(queue, asked))
 
     async def _sort(self, queue: str, found: list[Delivery], room: int) -> int:
         """Start what can be started, up to ``room``; returns how many that were."""
@@ -336,12 +301,14 @@ class _Picker:
         if late:
             starts = [self._start(d, i) for d, i in late]
             await self._client.ask(verbs.Expire(starts=starts, now_ms=self._request.now_ms))
-            self._client.ack(delivery.tag for delivery, _ in late)
+            self._ack(*(delivery.tag for delivery, _ in late))
             good = [pair for pair in good if pair not in late]
         for delivery, incoming in good[:room]:
             self._lease(queue, delivery, incoming)
         if good[room:]:
-            self._empty.discard(queue)
+            self.empty.discard(queue)
+            for delivery, _ in good[room:]:
+                self._in_hand.pop(delivery.tag, None)
             self._client.requeue(delivery.tag for delivery, _ in good[room:])
         return min(len(good), room)
 
@@ -349,7 +316,7 @@ class _Picker:
         """What is no job goes to the dead set; only then is it acknowledged."""
         request = verbs.Poison(queue=queue, body=delivery.body, problem=problem, now_ms=self._request.now_ms)
         await self._client.ask(request)
-        self._client.ack([delivery.tag])
+        self._ack(delivery.tag)
 
     async def _resolve(
         self, queue: str, good: list[tuple[Delivery, Incoming]]
@@ -366,11 +333,16 @@ class _Picker:
             delivery, incoming = good[n]
             if job is None:
                 dropped.add(n)
-                client.ack([delivery.tag])
+                self._ack(delivery.tag)
                 client.void.discard((queue, incoming.job.id, incoming.gen))
             else:
                 incoming.job = job
         return [pair for n, pair in enumerate(good) if n not in dropped]
+
+    def _ack(self, *tags: int) -> None:
+        for tag in tags:
+            self._in_hand.pop(tag, None)
+        self._client.ack(tags)
 
     def _start(self, delivery: Delivery, incoming: Incoming) -> verbs.Start:
         header = (delivery.properties.headers or {}).get(HEADER)
@@ -395,6 +367,7 @@ class _Picker:
         if not incoming.foreign:
             start.body = start.header = None
         self._desk.hold(held, (queue, job.id, incoming.gen))
+        self._in_hand.pop(delivery.tag, None)
         job.state = JobState.ACTIVE
         job.token, job.worker, job.started_ms = start.token, start.worker, self.now_ms
         job.deliveries += 1
@@ -402,7 +375,7 @@ class _Picker:
         job.lease_until_ms = self.now_ms + start.lease_ms
         self.starts.append(start)
         self.jobs.append(job)
-        self._taken[queue] += 1
+        self.taken[queue] += 1
 
 
 def _remember(memory: OrderedDict[Any, None], key: Any) -> None:

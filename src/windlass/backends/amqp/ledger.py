@@ -241,10 +241,17 @@ class Ledger(Elsewhere):
                 transitions.settle(job, end, scribe)
                 self.file(job, scribe)
                 requeue.append(job.state is JobState.WAITING and _mark(job) == mark)
-            else:
-                requeue.append(False)
+            else:  # perhaps the answer got lost: what went back to its place must go there now
+                requeue.append(start is not None and self._stands_on(job, start.gen))
             items.append(status)
         return verbs.Closing(items, requeue)
+
+    def _stands_on(self, job: JobRecord | None, gen: int) -> bool:
+        """Whether ``job`` waits by the very message of generation ``gen``."""
+        if job is None or job.state is not JobState.WAITING:
+            return False
+        placed = self.placed.get(job.ref)
+        return placed is not None and placed.where == "queue" and placed.gen == gen
 
     def _doubt(self, request: verbs.Doubt, scribe: Scribe) -> list[JobRecord | None]:
         return [self._doubt_one(start, scribe) for start in request.starts]

@@ -13,8 +13,10 @@ from concurrent.futures import Future
 from typing import Any, TypeVar
 
 import pika
+from pika import spec
 from pika.adapters.select_connection import IOLoop, SelectConnection
 from pika.exceptions import AMQPError
+from pika.frame import decode_frame
 
 from windlass.backends.amqp.promise import Promise, spawn
 from windlass.backends.amqp.session import Session
@@ -25,12 +27,47 @@ log = logging.getLogger("windlass.amqp")
 T = TypeVar("T")
 
 _FIRST_DELAY_S, _LAST_DELAY_S = 0.1, 2.0
+#: How long a coordinator may take to end what it has begun.
+_LEAVE_S = 2.0
+_READ_BYTES = 65_536
+#: A frame without its payload: kind, channel, length; and the mark at its end.
+_LEAST_FRAME = 8
+#: Frames that go to their channel whoever listens: headers and bodies, and the method before them.
+_CONTENT = frozenset({spec.FRAME_HEADER, spec.FRAME_BODY})
+_DELIVER = spec.Basic.Deliver.INDEX.to_bytes(4, "big")
 
 
 class _Connection(SelectConnection):  # type: ignore[misc]  # pika has no types
-    """A connection that can gather frames and send them at once: pika makes a system call of each."""
+    """A connection that sends and reads many frames at once: pika makes a system call of each."""
 
     _gathered: list[bytes] | None = None
+    _frame_buffer: bytes
+
+    def _proto_connection_made(self, transport: Any) -> None:
+        transport._MAX_RECV_BYTES = _READ_BYTES
+        super()._proto_connection_made(transport)
+
+    def _on_data_available(self, data_in: bytes) -> None:
+        """As pika does it, but without copying the rest of the data for each frame."""
+        if not self.is_open:
+            super()._on_data_available(data_in)
+            return
+        data = self._frame_buffer + data_in if self._frame_buffer else data_in
+        self._frame_buffer = b""
+        at, size = 0, len(data)
+        while size - at >= _LEAST_FRAME:
+            end = at + _LEAST_FRAME + int.from_bytes(data[at + 3 : at + 7], "big")
+            if end > size:
+                break
+            _, found = decode_frame(data[at:end])
+            self.bytes_received += end - at  # by which pika knows that the broker is alive
+            if data[at] in _CONTENT or data[at + 7 : at + 11] == _DELIVER:
+                self.frames_received += 1
+                self._deliver_frame_to_channel(found)
+            else:
+                self._process_frame(found)
+            at = end
+        self._frame_buffer = data[at:]
 
     def gather(self) -> None:
         """Keep what is sent from now on, until ``send_gathered``."""
@@ -179,9 +216,16 @@ class Link:
 
     def _close(self) -> None:
         self._closing = True
+        if self._session is None or not self._session.usable:
+            self._hang_up()
+            return
+        left = spawn(self._session.leave())
+        if not left.done:
+            self.loop.call_later(_LEAVE_S, lambda: left.fail(TimeoutError()))
+        left.then(self._hang_up)
+
+    def _hang_up(self) -> None:
         connection = self._connection
-        if self._session is not None:
-            self._session.leave()
         if connection is not None and connection.is_open:
             connection.close()
         elif connection is None or connection.is_closed:

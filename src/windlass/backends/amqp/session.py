@@ -89,7 +89,7 @@ class Session:
         self.consume(channel, self.inbox, lambda _c, _m, *message: self.on_news(*message), auto_ack=True)
         await self.call(channel.basic_qos, prefetch_count=1)  # of bells: see desk
 
-    def leave(self) -> None:
+    async def leave(self) -> None:
         """We are about to close the connection ourselves: say what is to be said."""
 
     @property
@@ -133,6 +133,16 @@ class Session:
     def consume(self, channel: Any, queue: str, callback: Callable[..., None], **options: Any) -> Any:
         """``basic_consume`` with a guarded callback; returns the consumer's tag."""
         return channel.basic_consume(queue, self.guarded(callback), **options)
+
+    def end_consumer(self, tag: str, ended: Promise[None]) -> None:
+        """Cancel a consumer of our channel and keep what is on its way (pika would give that back)."""
+
+        def over(_frame: Any) -> None:
+            self.channel._consumers.pop(tag, None)
+            ended.set(None)
+
+        cancel = spec.Basic.Cancel(consumer_tag=tag)
+        self.channel._rpc(cancel, over, [(spec.Basic.CancelOk, {"consumer_tag": tag})])
 
     async def call(self, method: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """A method of a channel that takes a ``callback``, awaited."""

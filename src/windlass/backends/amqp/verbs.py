@@ -104,6 +104,12 @@ class Poison(rq.Request[None], kw_only=True):
     problem: str
 
 
+class TakeOver(rq.Request[None], kw_only=True):
+    """Fact: from here on somebody else coordinates, who is known by their inbox."""
+
+    holder: str
+
+
 class Foreign(rq.Request[None], kw_only=True):
     """Somebody else's entry of a stream: ``kind`` is its type, ``offset`` its place."""
 
@@ -131,7 +137,8 @@ class News(msgspec.Struct, omit_defaults=True):
 
 
 _OWN: list[type[rq.Request[Any]]] = [
-    Started, Ended, Born, Close, Doubt, Expire, GetRules, PromoteFor, Poison, Foreign, ForeignMetric,
+    Started, Ended, Born, Close, Doubt, Expire, GetRules, PromoteFor, Poison, TakeOver,
+    Foreign, ForeignMetric,
 ]  # fmt: skip
 _MODULES = (rq, sq, mq)
 

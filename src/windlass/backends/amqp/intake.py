@@ -1,0 +1,211 @@
+"""What the broker pushes to us: the first message of an idle queue, and the next ones of a busy queue.
+
+An idle worker rings a *bell*: a consumer that gets at most one message, the first to come.
+
+A worker whose claims come back full one after the other opens a *tap*: a consumer that gets as many messages
+ahead as the last claim took, so that they are here when the slots are free. The first claim that the tap does
+not fill at once closes it, takes what came, and pulls the rest: so a claim that comes back short met the end
+of the queue. What nobody claims for a moment goes back to its place, and others get it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+
+from windlass.backends.amqp.client import Client
+from windlass.backends.amqp.promise import Promise
+from windlass.backends.amqp.session import Delivery
+
+#: A pushed message that nobody claims goes back after this.
+_PATIENCE_S = 0.25
+#: Full claims no further apart than this open a tap.
+_BUSY_MS = 100
+#: How long a claim waits for what the broker is about to push.
+_LULL_S = 0.02
+#: Most messages that a tap brings ahead.
+_AHEAD = 500
+
+
+class _Tap:
+    """A consumer of a busy queue."""
+
+    __slots__ = ("ended", "filled", "fresh", "size", "stopped", "tag")
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self.tag = ""
+        #: Whether something came, or was taken, since we last looked.
+        self.fresh = True
+        #: Kept when the messages are there that a claim waits for.
+        self.filled: tuple[int, Promise[None]] | None = None
+        #: Set when it is closed; kept when nothing more can come.
+        self.ended: Promise[None] | None = None
+        self.stopped = False
+
+
+class Intake:
+    """Bells and taps of one connection."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        client.on_paused = self.stop
+        #: Claims under way, by queue.
+        self.claiming: Counter[str] = Counter()
+        self._bells: dict[str, str] = {}
+        self._taps: dict[str, _Tap] = {}
+        self._waiting: dict[str, deque[Delivery]] = {}
+        self._full_ms: dict[str, int] = {}
+
+    def listens(self, queue: str) -> bool:
+        """Whether a message of ``queue`` is noticed here without news of it."""
+        return (
+            queue in self._bells
+            or queue in self._taps
+            or bool(self._waiting.get(queue))
+            or self.claiming[queue] > 0
+        )
+
+    def take(self, queue: str, count: int) -> list[Delivery]:
+        """Messages that were pushed."""
+        waiting = self._waiting.get(queue)
+        if not waiting:
+            return []
+        return [waiting.popleft() for _ in range(min(count, len(waiting)))]
+
+    def stop(self, queue: str) -> None:
+        """Take nothing more, give back what came: a queue is paused, or nobody claims."""
+        self._cancel_bell(queue)
+        tap = self._taps.pop(queue, None)
+        if tap is not None:
+            tap.stopped = True
+            self._end(tap)
+        waiting = self._waiting.pop(queue, None)
+        if waiting and not self._client.closed:
+            self._client.requeue([delivery.tag for delivery in waiting])
+
+    def _wanted(self, queue: str) -> bool:
+        client = self._client
+        return queue not in client.paused and client.hub.wanted(f"ready:{queue}")
+
+    # --- bells -------------------------------------------------------------------------------------------
+
+    def ring(self, queue: str) -> None:
+        """Let the broker push the next message of an empty queue, if somebody here waits for it."""
+        client = self._client
+        if queue in self._bells or queue in self._taps or self._waiting.get(queue) or not self._wanted(queue):
+            return
+        self._bells[queue] = client.consume(
+            client.channel,
+            client.names.queue(queue),
+            lambda _c, method, *rest: self._rang(
+                queue, Delivery(method.delivery_tag, method.redelivered, *rest)
+            ),
+        )
+
+    def _cancel_bell(self, queue: str) -> bool:
+        tag = self._bells.pop(queue, None)
+        if tag is not None:
+            self._client.channel.basic_cancel(tag)
+        return tag is not None
+
+    def _rang(self, queue: str, delivery: Delivery) -> None:
+        client = self._client
+        client.delivered(delivery)
+        if not self._cancel_bell(queue) or not self._wanted(queue):
+            client.requeue([delivery.tag])
+            return
+        self._waiting.setdefault(queue, deque()).append(delivery)
+        client.hub.publish([f"ready:{queue}"])
+        client.later(_PATIENCE_S, lambda: self._give_back(queue, delivery))
+
+    def _give_back(self, queue: str, delivery: Delivery) -> None:
+        waiting = self._waiting.get(queue)
+        if waiting and delivery in waiting and not self._client.closed:
+            waiting.remove(delivery)
+            self._client.requeue([delivery.tag])
+
+    # --- taps --------------------------------------------------------------------------------------------
+
+    def has_tap(self, queue: str) -> bool:
+        return queue in self._taps
+
+    def was_full(self, queue: str, count: int) -> None:
+        """A claim got all of the ``count`` messages that it wanted."""
+        now_ms = self._client.clock.now_ms()
+        busy = now_ms - self._full_ms.get(queue, 0) <= _BUSY_MS
+        self._full_ms[queue] = now_ms
+        if busy and queue not in self._taps and queue not in self._bells and self._wanted(queue):
+            self._open(queue, min(count, _AHEAD))
+
+    def _open(self, queue: str, size: int) -> None:
+        """Let the broker push; besides ``size`` messages to come, as many are in our hands."""
+        client = self._client
+        tap = self._taps[queue] = _Tap(size)
+        client.channel.basic_qos(prefetch_count=2 * size)
+        tap.tag = client.consume(
+            client.channel,
+            client.names.queue(queue),
+            lambda _c, method, *rest: self._pushed(
+                queue, tap, Delivery(method.delivery_tag, method.redelivered, *rest)
+            ),
+        )
+        client.channel.basic_qos(prefetch_count=1)  # of the next bell
+        client.later(_PATIENCE_S, lambda: self._look(queue, tap))
+
+    def _pushed(self, queue: str, tap: _Tap, delivery: Delivery) -> None:
+        client = self._client
+        client.delivered(delivery)
+        if tap.stopped:
+            client.requeue([delivery.tag])
+            return
+        waiting = self._waiting.setdefault(queue, deque())
+        if not waiting:
+            tap.fresh = True
+        waiting.append(delivery)
+        if tap.filled is not None and len(waiting) >= tap.filled[0]:
+            tap.filled[1].set(None)
+        elif len(waiting) == 1 and self.claiming[queue] <= 0:
+            client.hub.publish([f"ready:{queue}"])
+
+    async def draw(self, queue: str, count: int) -> list[Delivery]:
+        """Up to ``count`` messages of a tap. When they are fewer, the tap is closed: pull the rest."""
+        tap = self._taps[queue]
+        waiting = self._waiting.setdefault(queue, deque())
+        if len(waiting) < count <= tap.size and tap.filled is None:
+            filled: Promise[None] = Promise()
+            tap.filled = (count, filled)
+            timer = self._client.later(_LULL_S, lambda: filled.set(None))
+            await self._client.expect(filled)
+            self._client.cancel_later(timer)
+            tap.filled = None
+        if len(self._waiting.get(queue, ())) < count:
+            await self._client.expect(self._end(tap))
+            if self._taps.get(queue) is tap:
+                del self._taps[queue]
+        tap.fresh = True
+        found = self.take(queue, count)
+        if tap.ended is not None:
+            for delivery in self._waiting.get(queue, ()):  # nobody looks after these any more
+                self._client.later(_PATIENCE_S, lambda left=delivery: self._give_back(queue, left))
+        return found
+
+    def _end(self, tap: _Tap) -> Promise[None]:
+        """Close a tap; kept when all that was under way has come."""
+        ended = tap.ended
+        if ended is None:
+            ended = tap.ended = Promise()
+            if tap.filled is not None:
+                tap.filled[1].set(None)
+            if self._client.usable:
+                self._client.end_consumer(tap.tag, ended)
+        return ended
+
+    def _look(self, queue: str, tap: _Tap) -> None:
+        """From time to time: what waits for nobody goes back."""
+        if self._client.closed or self._taps.get(queue) is not tap:
+            return
+        if not self._wanted(queue) or (self._waiting.get(queue) and not tap.fresh):
+            self.stop(queue)
+            return
+        tap.fresh = False
+        self._client.later(_PATIENCE_S, lambda: self._look(queue, tap))

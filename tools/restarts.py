@@ -1,0 +1,175 @@
+"""A broker that is restarted again and again under load; then every job is counted, one by one.
+
+    scripts/restarts --restarts 20 --jobs 20
+
+Two restarts of three are ``kill -9``, the third is in order. In each round ``--jobs`` jobs of each kind are
+added while the broker goes down and comes back, and a worker runs them: *plain* ones, *later* ones
+(scheduled), *stumbles* (fail once and are retried), *dies* (fail for good), *far* ones (scheduled for long
+after) and, in a queue without a worker, *waits*. At the end each must be where it belongs. A start of the
+same attempt of the same job for the second time is a repeat; repeats are counted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import sys
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any
+
+from tools.services.rabbitmq import Server, rabbitmq_binary, running
+from windlass import Job, JobState, Queue, Windlass, Worker
+from windlass.errors import StorageError
+
+_TWICE = {"max_attempts": 2, "backoff": {"type": "fixed", "delay": 0.1}}
+#: Kind of job -> its queue, its options, the state in which it must end.
+KINDS: dict[str, tuple[str, dict[str, Any], JobState]] = {
+    "plain": ("q", {}, JobState.COMPLETED),
+    "later": ("q", {"delay": 0.5}, JobState.COMPLETED),
+    "stumbles": ("q", _TWICE, JobState.COMPLETED),
+    "dies": ("q", {"max_attempts": 1}, JobState.FAILED),
+    "far": ("q", {"delay": 90_000}, JobState.SCHEDULED),
+    "waits": ("still", {}, JobState.WAITING),
+}
+#: A restart counts as a stall of what runs; here that alone must not end a job.
+_STALLS = {"max_stalls": 1_000}
+
+
+@dataclass
+class Tally:
+    """What a campaign found."""
+
+    restarts: int = 0
+    kills: int = 0
+    added: Counter[str] = field(default_factory=Counter)
+    #: Adds that were not acknowledged, and so repeated with the same ids.
+    repeated_adds: int = 0
+    starts: Counter[tuple[str, int]] = field(default_factory=Counter)
+    lost: list[str] = field(default_factory=list)
+    elsewhere: list[str] = field(default_factory=list)
+    #: Jobs that never started though they should have, or did though they should not.
+    not_run: list[str] = field(default_factory=list)
+
+    @property
+    def repeats(self) -> int:
+        """Starts of an attempt that had started before."""
+        return sum(count - 1 for count in self.starts.values())
+
+    @property
+    def is_good(self) -> bool:
+        return not (self.lost or self.elsewhere or self.not_run)
+
+    def __str__(self) -> str:
+        kinds = ", ".join(f"{count} {kind}" for kind, count in sorted(self.added.items()))
+        return (
+            f"{self.restarts} restarts ({self.kills} by kill -9), {self.added.total()} jobs ({kinds}); "
+            f"{len(self.lost)} lost, {len(self.elsewhere)} not where they belong, {len(self.not_run)} "
+            f"wrongly run or not run; {self.starts.total()} starts, {self.repeats} of them repeats "
+            f"of the same (job, attempt); {self.repeated_adds} adds repeated"
+        )
+
+
+class Campaign:
+    """Restarts of one broker."""
+
+    def __init__(self, server: Server, *, restarts: int, jobs: int) -> None:
+        self._server = server
+        self._restarts = restarts
+        self._jobs = jobs
+        self.tally = Tally()
+        self._wanted: dict[str, str] = {}
+
+    async def run(self, *, settle_s: float = 120) -> Tally:
+        """All restarts, then the count."""
+        async with Windlass(f"{self._server.url}?heartbeat=5") as app:
+            async with Worker("q", self._handle, url_or_app=app, poll=0.5, concurrency=20):
+                for number in range(self._restarts):
+                    # In order first: RabbitMQ 3.10 forgets its first streams when it is killed right away.
+                    await self._round(app, kill=number % 3 > 0)
+                await self._settle(app, settle_s)
+            await self._count(app)
+        return self.tally
+
+    async def _handle(self, job: Job[Any]) -> str:
+        self.tally.starts[job.id, job.attempt] += 1
+        await asyncio.sleep(0.005)
+        if job.name == "dies" or (job.name == "stumbles" and job.attempt == 1):
+            raise ValueError("on purpose")
+        return job.id
+
+    async def _round(self, app: Windlass, *, kill: bool) -> None:
+        tasks = [asyncio.create_task(self._add(app, kind, n)) for kind in KINDS for n in range(self._jobs)]
+        await asyncio.to_thread(self._server.restart, kill=kill)
+        await asyncio.gather(*tasks)
+        self.tally.restarts += 1
+        self.tally.kills += kill
+
+    async def _add(self, app: Windlass, kind: str, number: int) -> None:
+        """Add a job; what was not acknowledged is added again, as users do."""
+        job_id = f"{kind}-{self.tally.restarts}-{number}"
+        self._wanted[job_id] = kind
+        queue, options, _ = KINDS[kind]
+        await asyncio.sleep(number * 0.02)  # all along the restart, not only before it
+        async with asyncio.timeout(120):
+            while True:
+                try:
+                    await app.queue(queue).add(kind, {"n": number}, job_id=job_id, **options, **_STALLS)
+                    break
+                except StorageError:
+                    self.tally.repeated_adds += 1
+                    await asyncio.sleep(0.2)
+        self.tally.added[kind] += 1
+
+    async def _find(self, app: Windlass) -> dict[str, Job[Any] | None]:
+        found: dict[str, Job[Any] | None] = {}
+        for job_id, kind in self._wanted.items():
+            queue: Queue = app.queue(KINDS[kind][0])
+            found[job_id] = await queue.get_job(job_id)
+        return found
+
+    async def _settle(self, app: Windlass, limit_s: float) -> None:
+        """Wait until the counts say that all jobs are through, or the time is up."""
+        end = time.monotonic() + limit_s
+        busy = (JobState.WAITING, JobState.ACTIVE, JobState.RETRYING)
+        while time.monotonic() < end:
+            try:
+                counts = await app.queue("q").get_job_counts()
+                due = counts[JobState.SCHEDULED] - self.tally.added["far"]
+                if not due and not any(counts[state] for state in busy):
+                    return
+            except StorageError:
+                pass
+            await asyncio.sleep(0.2)
+
+    async def _count(self, app: Windlass) -> None:
+        ran = {job_id for job_id, _ in self.tally.starts}
+        for job_id, job in (await self._find(app)).items():
+            _, _, state = KINDS[self._wanted[job_id]]
+            if job is None:
+                self.tally.lost.append(job_id)
+            elif job.state is not state:
+                self.tally.elsewhere.append(f"{job_id}: {job.state}, not {state}")
+            if (job_id in ran) != (state in (JobState.COMPLETED, JobState.FAILED)):
+                self.tally.not_run.append(job_id)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--restarts", type=int, default=20)
+    parser.add_argument("--jobs", type=int, default=20, help="of each kind, in each round")
+    arguments = parser.parse_args()
+    binary = rabbitmq_binary()
+    if binary is None:
+        sys.exit("rabbitmq-server is missing: apt-get install rabbitmq-server")
+    with running(binary) as server:
+        tally = asyncio.run(Campaign(server, restarts=arguments.restarts, jobs=arguments.jobs).run())
+    print(tally)
+    for wrong in (*tally.lost, *tally.elsewhere, *tally.not_run):
+        print(wrong)
+    sys.exit(0 if tally.is_good else 1)
+
+
+if __name__ == "__main__":
+    main()
