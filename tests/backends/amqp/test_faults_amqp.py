@@ -15,7 +15,9 @@ from tests.backends.amqp.servers import broker_url, new_server
 from tests.faults.kit import staged, until
 from windlass import Job, JobState, Windlass, Worker
 from windlass.backend import open_backend
+from windlass.backend import requests as rq
 from windlass.core.ids import new_id
+from windlass.core.job import CounterRow
 from windlass.errors import StorageError
 
 backend_name = "amqp"
@@ -198,3 +200,35 @@ async def test_many_jobs_due_at_once_are_released_in_their_order() -> None:
             await until(lambda: len(order) == 1_500, "all ran")
         assert order == sorted(order)
         await app.store.backend.remove_all()  # type: ignore[attr-defined]
+
+
+@pytest.mark.feature("Q3")
+async def test_who_takes_over_tells_the_same_history() -> None:
+    """Decisions are read again at the time at which they were made, not at that of their requests."""
+    url = fresh_url()
+    soon = {"type": "fixed", "delay": 0.01, "jitter": 0}
+
+    async def fail_twice(job: Job[Any]) -> None:
+        if job.attempt < 3:
+            raise ConnectionError("busy")
+
+    async with Windlass(url) as app:
+        queue = app.queue("q")
+        await queue.add_bulk(
+            {"name": "flaky", "data": n, "delay": 0.005 * n, "max_attempts": 3, "backoff": soon}
+            for n in range(20)
+        )
+        await Worker("q", fail_twice, url_or_app=app, burst=True, poll=0.1).run()
+        told = await what_is_told(app)
+    assert Counter(record.outcome.value for record in told[0].records) == {"retrying": 40, "completed": 20}
+    for _ in range(2):  # also whoever takes over from one who took over
+        async with Windlass(url) as app:
+            assert await what_is_told(app) == told
+    async with Windlass(url) as app:
+        await app.store.backend.remove_all()  # type: ignore[attr-defined]
+
+
+async def what_is_told(app: Windlass) -> tuple[rq.HistoryPage, list[CounterRow]]:
+    """The history and the counters of the queue."""
+    page = await app.store.backend.execute(rq.ReadHistory(queue="q", limit=1_000))
+    return page, await app.store.backend.execute(rq.ReadCounters(queue="q"))

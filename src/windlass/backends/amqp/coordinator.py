@@ -5,9 +5,9 @@ connection ends. It publishes on that same connection only, so a coordinator tha
 any more.
 
 Taking over: the mark tells up to which entry of the log everything was carried out. Entries before it are
-only read again, those after it are carried out (again, perhaps: generations tell repeats). Records that the
-log no longer tells of come from ``windlass.kept``, where each scheduled, retrying or dead job stands until
-that ends.
+only read again, at the times at which they were decided (see ``replay``); those after it are carried out
+(again, perhaps: generations tell repeats). Records that the log no longer tells of come from
+``windlass.kept``, where each scheduled, retrying or dead job stands until that ends.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from windlass.backends.amqp import inbox, verbs, wire
 from windlass.backends.amqp.ledger import Counts, Ledger, Plan
 from windlass.backends.amqp.messages import entry_message, to_message
 from windlass.backends.amqp.promise import Promise, spawn
+from windlass.backends.amqp.replay import Diary, Heard, Recall, read_note
 from windlass.backends.amqp.session import PERSISTENT, Outgoing
 from windlass.core.clock import SteadyClock
 from windlass.core.job import JobRef
@@ -81,6 +82,8 @@ class Coordinator:
         self._timer: Any = None
         self._mark_timer: Any = None
         self._streams = inbox.Streams(session, self)
+        self._recall = Recall()
+        self._diary = Diary()
 
     # --- taking over -------------------------------------------------------------------------------------
 
@@ -158,15 +161,36 @@ class Coordinator:
     # --- the log -----------------------------------------------------------------------------------------
 
     def _on_log(self, channel: Any, method: Any, properties: BasicProperties, body: bytes) -> None:
-        offset = int((properties.headers or {})["x-stream-offset"])
-        if offset > self._mark.offset:
-            self._reach_mark()
-        self._last_offset = offset  # first: a mark may be written as soon as the entry is carried out
-        if body:
-            self._read(offset, properties, body)
-        elif properties.type == self._session.inbox and not self.live.done:
-            self._go_live()
+        heard = Heard(int((properties.headers or {})["x-stream-offset"]), properties, body)
+        if self.live.done:
+            self._hear(heard)
+        else:
+            self._recollect(heard)
         channel.basic_ack(method.delivery_tag)
+
+    def _recollect(self, heard: Heard) -> None:
+        """Take in what was there before us: entries wait for the note that tells when they were decided."""
+        note = read_note(heard.body)
+        if note is not None:
+            for earlier, decided_ms in self._recall.told_by(note):
+                self._hear(earlier, decided_ms)
+            self.ledger.align_history(note.history)
+            return
+        self._recall.add(heard)
+        if not heard.body and heard.properties.type == self._session.inbox:
+            for earlier in self._recall.rest():
+                self._hear(earlier)
+            self._go_live(heard.offset)
+
+    def _hear(self, heard: Heard, decided_ms: int | None = None) -> None:
+        """Take in a message of the log; ``decided_ms``: when an earlier coordinator did."""
+        if heard.offset > self._mark.offset:
+            self._reach_mark()
+        self._last_offset = heard.offset  # first: a mark may be written as soon as the entry is carried out
+        if heard.body:
+            self._read(heard, decided_ms)
+        elif decided_ms is not None:
+            self.ledger.trust_leases(decided_ms)  # as whoever took over here did
 
     def _reach_mark(self) -> None:
         if not self._counted:
@@ -174,23 +198,28 @@ class Coordinator:
             self.ledger.set_counts(self._mark)
             self._adopt_kept(self._mark.gen)
 
-    def _go_live(self) -> None:
+    def _go_live(self, offset: int) -> None:
         self._reach_mark()
         self._adopt_kept(None)
         if not self._driven:
-            self.ledger.trust_leases(self._clock.now_ms())
+            now_ms = self._clock.now_ms()
+            self.ledger.trust_leases(now_ms)
+            self._diary.note(offset, now_ms)
         self.live.set(None)
         self._plan_timer()
         log.info("this process coordinates %s", self._names.log)
 
-    def _read(self, offset: int, properties: BasicProperties, body: bytes) -> None:
+    def _read(self, heard: Heard, decided_ms: int | None) -> None:
+        offset, properties = heard.offset, heard.properties
         try:
-            entry = wire.read_entry(body)
+            entry = wire.read_entry(heard.body)
             request = verbs.decode_request(entry.name, entry.request)
         except (msgspec.DecodeError, KeyError) as exc:
             log.warning("entry %d of the log is not ours to read: %s", offset, exc)
             return
-        now_ms = self._now_ms(request, entry)
+        if isinstance(request, verbs.Decided):
+            return  # our own
+        now_ms = self._now_ms(request, entry, offset, decided_ms)
         again = offset <= self._mark.offset
         try:
             answer, topics = self.ledger.apply(request, now_ms)
@@ -212,11 +241,21 @@ class Coordinator:
         if plan.keep or isinstance(request, rq.Promote):
             self._plan_timer()
 
-    def _now_ms(self, request: rq.Request[Any], entry: wire.LogEntry) -> int:
+    def _now_ms(
+        self, request: rq.Request[Any], entry: wire.LogEntry, offset: int, decided_ms: int | None
+    ) -> int:
+        """The time of a decision: our clock's, noted for whoever reads the log again."""
         if request.now_ms is not None:
             self._driven = True
             return request.now_ms
-        return self._clock.now_ms() if self.live.done else entry.at_ms
+        if decided_ms is not None:
+            return decided_ms
+        if not self.live.done:
+            return entry.at_ms
+        now_ms = self._clock.now_ms()
+        if self._diary.note(offset, now_ms):
+            self._write_note()
+        return now_ms
 
     def _news(self, request: rq.Request[Any], plan: Plan, topics: set[str]) -> verbs.News | None:
         arrived = {job.queue for job, _ in plan.publish}
@@ -235,8 +274,8 @@ class Coordinator:
         """Make the broker hold what ``plan`` says; then let go of what has served, and answer."""
         session, names = self._session, self._names
         out: list[Outgoing] = []
+        # All is written down before anything is waited for: the jobs go on changing meanwhile.
         for job, gen in plan.publish:
-            await session.need_queue(job.queue)
             body, properties = to_message(job, gen)
             out.append(Outgoing(names.direct, job.queue, body, properties))
         for job, gen in plan.keep:
@@ -245,6 +284,8 @@ class Coordinator:
         if news is not None:
             body = verbs.encode(news)
             out.append(Outgoing(names.news, "", body, BasicProperties(type="news"), mandatory=False))
+        for queue in {job.queue for job, _ in plan.publish}:
+            await session.need_queue(queue)
         promise = session.publish(out)
         if plan.publish or plan.keep or plan.void or (news is not None and (news.paused or news.resumed)):
             await promise
@@ -315,10 +356,16 @@ class Coordinator:
         self._mark_overdue = bool(self._work)
         if self._mark_overdue:
             return
+        self._write_note()
         body = verbs.encode(self.ledger.counts(self._last_offset))
         self._mark_pause_s = _MARK_EVERY_S * max(1.0, len(body) / _MARK_BYTES)
         properties = BasicProperties(delivery_mode=PERSISTENT)
         self._session.publish([Outgoing("", self._names.mark, body, properties)])
+
+    def _write_note(self) -> None:
+        note = self._diary.take(self.ledger.history_ends())
+        if note is not None:
+            self.append(note)
 
     # --- time --------------------------------------------------------------------------------------------
 

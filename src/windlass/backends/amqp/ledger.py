@@ -340,6 +340,20 @@ class Ledger(Elsewhere):
         self.placed[job.ref] = Placed("kept", gen, job.state, None)
         return True
 
+    def history_ends(self) -> dict[str, int]:
+        """How many records the history of each queue had so far."""
+        return {q.name: q.last_history for q in self._queues.values()}
+
+    def align_history(self, ends: dict[str, int]) -> None:
+        """Histories end there, by a note. One that is shorter lacks records that the log no longer tells of:
+        nobody knows which, so what came before is let go too, and whoever needs it hears of a gap.
+        """
+        for name, end in ends.items():
+            queue = self.queue(name)
+            if queue.last_history != end:
+                queue.history.clear()
+                queue.last_history = end
+
     def counts(self, offset: int) -> Counts:
         """What a mark must remember."""
         return Counts(
@@ -348,7 +362,7 @@ class Ledger(Elsewhere):
             place=self._last_place,
             counters=[CounterRow(*key, total) for key, total in self._counters.items()],
             events={q.name: q.last_event for q in self._queues.values()},
-            history={q.name: q.last_history for q in self._queues.values()},
+            history=self.history_ends(),
             paused=[q.name for q in self._queues.values() if q.paused],
             cursors=dict(self.cursors),
             void=list(self.void),

@@ -119,6 +119,18 @@ class ForeignMetric(rq.Request[None], kw_only=True):
     body: bytes
 
 
+class Decided(rq.Request[None], kw_only=True):
+    """Note: when entries of the log were decided; see ``replay``.
+
+    Place and time of the first, then the steps from one to the next (the first step is none). ``history``:
+    where the histories of queues ended after them, where that changed.
+    """
+
+    first: tuple[int, int]
+    steps: list[tuple[int, int]]
+    history: dict[str, int]
+
+
 class News(msgspec.Struct, omit_defaults=True):
     """What the coordinator tells everybody."""
 
@@ -132,6 +144,7 @@ class News(msgspec.Struct, omit_defaults=True):
 
 _OWN: list[type[rq.Request[Any]]] = [
     Started, Ended, Born, Close, Doubt, Expire, GetRules, PromoteFor, Poison, Foreign, ForeignMetric,
+    Decided,
 ]  # fmt: skip
 _MODULES = (rq, sq, mq)
 
