@@ -87,7 +87,7 @@ def test_a_driver_killed_ten_times_leaves_what_an_undisturbed_one_does(
                 child.until(lambda output: "open" in output)
                 time.sleep(lot.uniform(0, MOMENTS_S))
                 child.kill()
-            assert child.wait() == -9, (n, child.output[-3000:])
+            assert child.wait(600) == -9, (n, child.output[-3000:])
             child.reap()
             # Whatever Spark left outside the lake, a checkpoint say, is not needed by the next life.
             shutil.rmtree(child.log.parent)

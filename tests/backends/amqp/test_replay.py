@@ -28,7 +28,8 @@ def test_entries_wait_for_the_note_that_tells_their_time() -> None:
     diary = replay.Diary()
     assert diary.take({}) is None
     for offset, now_ms in ((3, 1_000), (4, 1_000), (7, 1_250)):
-        assert not diary.note(offset, now_ms)
+        diary.note(offset, now_ms)
+    assert not diary.is_full
     note = diary.take({"mail": 5, "pdf": 0})
     assert note is not None and diary.take({"mail": 5}) is None
     recall = replay.Recall()

@@ -232,6 +232,8 @@ class Coordinator:
         plan = self.ledger.plan()
         if again:
             return
+        if self._diary.is_full:
+            self._write_note()
         work = _Work(offset)
         self._work.append(work)
         back = wire.reply(properties, answer) if properties.reply_to else None
@@ -244,17 +246,14 @@ class Coordinator:
     def _now_ms(
         self, request: rq.Request[Any], entry: wire.LogEntry, offset: int, decided_ms: int | None
     ) -> int:
-        """The time of a decision: our clock's, noted for whoever reads the log again."""
+        """The time of a decision: the request's, else our clock's; noted for whoever reads the log again."""
         if request.now_ms is not None:
             self._driven = True
-            return request.now_ms
-        if decided_ms is not None:
-            return decided_ms
         if not self.live.done:
-            return entry.at_ms
-        now_ms = self._clock.now_ms()
-        if self._diary.note(offset, now_ms):
-            self._write_note()
+            found = request.now_ms if decided_ms is None else decided_ms
+            return entry.at_ms if found is None else found
+        now_ms = self._clock.now_ms() if request.now_ms is None else request.now_ms
+        self._diary.note(offset, now_ms)
         return now_ms
 
     def _news(self, request: rq.Request[Any], plan: Plan, topics: set[str]) -> verbs.News | None:

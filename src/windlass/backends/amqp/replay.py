@@ -39,9 +39,13 @@ class Diary:
         self._times: list[tuple[int, int]] = []
         self._ends: dict[str, int] = {}
 
-    def note(self, offset: int, now_ms: int) -> bool:
-        """Remember a decision; True when it is time to write a note."""
+    def note(self, offset: int, now_ms: int) -> None:
+        """Remember a decision."""
         self._times.append((offset, now_ms))
+
+    @property
+    def is_full(self) -> bool:
+        """Whether it is time to write a note: after a decision is carried out in the ledger, not before."""
         return len(self._times) >= NOTE_AFTER
 
     def take(self, ends: dict[str, int]) -> verbs.Decided | None:
