@@ -1,12 +1,14 @@
-"""A driver in a process of its own, to be killed: ``python child.py URL LAKE once|continuous``.
+"""A driver in a process of its own, to be killed: ``python child.py URL LAKE GO``.
 
-``$WINDLASS_PROBES`` says where it dies.
+It starts Spark, waits until the file GO is there, and runs for ever. ``$WINDLASS_PROBES`` says where it dies.
 """
 
 from __future__ import annotations
 
 import sys
 import threading
+import time
+from pathlib import Path
 
 from windlass.pipeline.run import Pipeline, RunOptions
 from windlass.pipeline.session import SessionOptions, session
@@ -20,18 +22,16 @@ def say(text: str) -> None:
     sys.stdout.flush()
 
 
-def main(url: str, lake: str, mode: str) -> None:
+def main(url: str, lake: str, go: str) -> None:
     install_from_environment()
     options = RunOptions(url=url, lake=lake, max_records=MAX_RECORDS, interval=0.05)
     with session(SessionOptions(profile="test")) as spark:
+        while not Path(go).exists():
+            time.sleep(0.05)
         pipeline = Pipeline(spark, options)
         pipeline.open()
         say("open")
-        if mode == "continuous":
-            pipeline.run_continuously(threading.Event(), lambda result: say(str(result.records)))
-        else:
-            pipeline.run_once()
-            say("done")
+        pipeline.run_continuously(threading.Event(), lambda result: say(str(result.records)))
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ Tests that use it are marked as needing a service (Java), so ``scripts/test --fa
 
 from __future__ import annotations
 
+import fcntl
 import os
 import tempfile
 from collections.abc import Iterator
@@ -40,7 +41,10 @@ def spark_cache() -> Path:
         os.environ.get(CACHE_VARIABLE) or Path(tempfile.gettempdir()) / f"windlass-spark-{os.getuid()}"
     )
     os.environ[CACHE_VARIABLE] = str(folder)
-    train_class_archive()
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / "lock").open("w") as lock:  # one process makes them, the others wait for it
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        train_class_archive()
     return folder
 
 

@@ -25,14 +25,20 @@ START_MS = 1_700_000_000_000
 DAY_MS = 86_400_000
 DATE = "2023-11-14"
 #: The stores that a lake can be filled from.
-BACKENDS = ("sqlite", "valkey")
+BACKENDS = ("sqlite", "valkey", "file", "amqp")
 R = TypeVar("R")
 
 
 def store_url(backend: str, folder: Path) -> str:
-    """The URL of an empty store: a file in ``folder``, or a namespace of this process's own server."""
+    """The URL of an empty store: in ``folder``, or a namespace of this process's own server."""
     if backend == "sqlite":
         return f"sqlite:///{folder / 'jobs.db'}"
+    if backend == "file":
+        return f"file://{folder / 'jobs'}"
+    if backend == "amqp":
+        from tests.backends.amqp.servers import broker_url
+
+        return f"{broker_url()}?namespace={new_id()}"
     from tests.backends.valkey.servers import valkey_server
 
     return f"{valkey_server().url}?namespace={new_id()}"
@@ -54,8 +60,22 @@ class Bench:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._runner.run(self._backend.close())
-        self._runner.close()
+        try:
+            if self._backend.name == "amqp":
+                self._runner.run(self._clear_broker())
+            self._runner.run(self._backend.close())
+        finally:
+            self._runner.close()
+
+    async def _clear_broker(self) -> None:
+        """Leave nothing on a broker that other tests use too."""
+        from tests.backends.amqp.servers import clear
+        from windlass.backends.amqp import AmqpBackend
+
+        assert isinstance(self._backend, AmqpBackend)
+        queues = await self._backend.execute(rq.ListQueues())
+        self._backend.names.used.update(info.name for info in queues)
+        await clear(self._backend)
 
     def ask(self, request: rq.Request[R]) -> R:
         request.now_ms = self.now_ms

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.pipeline.processes import driver
+from tests.pipeline.processes import Process, driver
 from tests.pipeline.support import Bench, busy_day
 from tests.pipeline.test_run import contents, run, totals
 from windlass.pipeline.compact import compact
@@ -38,6 +38,38 @@ SEED = 20261115
 MOMENTS_S = 4.0
 
 
+class Drivers:
+    """One driver at a time at work; the next one starts its JVM meanwhile."""
+
+    def __init__(self, url: str, lake: Path, folder: Path) -> None:
+        self._url, self._lake, self._folder = url, lake, folder
+        self._left = iter(DEATHS)
+        self._all: list[Process] = []
+        self._waiting = self._start()
+
+    def next(self) -> Process:
+        """Let the one that waits begin."""
+        child, self._waiting = self._waiting, self._start()
+        assert child is not None
+        (child.log.parent / "go").touch()
+        return child
+
+    def _start(self) -> Process | None:
+        for death in self._left:
+            room = self._folder / f"room-{len(self._all)}"
+            room.mkdir()
+            child = driver(
+                room / "driver.log", self._url, str(self._lake), str(room / "go"), probes=death or ""
+            )
+            self._all.append(child)
+            return child
+        return None
+
+    def stop(self) -> None:
+        for child in self._all:
+            child.reap()
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(1_200)
 @pytest.mark.feature("Q2", "Q3", "Q11")
@@ -45,21 +77,22 @@ def test_a_driver_killed_ten_times_leaves_what_an_undisturbed_one_does(
     spark: SparkSession, bench: Bench, tmp_path: Path
 ) -> None:
     lot = random.Random(SEED)
-    lake, room = tmp_path / "lake", tmp_path / "room"
+    lake = tmp_path / "lake"
     busy_day(bench, rounds=4)
-    for n, death in enumerate(DEATHS):
-        room.mkdir()
-        child = driver(room / "driver.log", bench.url, str(lake), "continuous", probes=death or "")
-        try:
+    drivers = Drivers(bench.url, lake, tmp_path)
+    try:
+        for n, death in enumerate(DEATHS):
+            child = drivers.next()
             if death is None:
                 child.until(lambda output: "open" in output)
                 time.sleep(lot.uniform(0, MOMENTS_S))
                 child.kill()
-            assert child.wait() == -9, (n, child.output[-3000:])
-        finally:
+            assert child.wait(600) == -9, (n, child.output[-3000:])
             child.reap()
-        # Whatever Spark left outside the lake, a checkpoint say, is not needed by the next life.
-        shutil.rmtree(room)
+            # Whatever Spark left outside the lake, a checkpoint say, is not needed by the next life.
+            shutil.rmtree(child.log.parent)
+    finally:
+        drivers.stop()
     pipeline = run(spark, bench, lake, max_records=40)
     assert stray_files(pipeline.lake) == ([], [])
     assert totals(lake, "attempts") == bench.counters()

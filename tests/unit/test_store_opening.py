@@ -41,7 +41,9 @@ async def test_a_store_that_two_failed_to_open_is_opened_by_the_next(place: tupl
     place[1].parent.write_text("in the way")
     store = _store(place)
     requests = [store.execute(rq.CountJobs(queue="q")) for _ in range(2)]
-    assert [type(one) for one in await asyncio.gather(*requests, return_exceptions=True)] == [StorageError] * 2
+    assert [type(one) for one in await asyncio.gather(*requests, return_exceptions=True)] == [
+        StorageError
+    ] * 2
     place[1].parent.unlink()
     place[1].parent.mkdir()
     assert await store.execute(rq.CountJobs(queue="q"))

@@ -69,12 +69,12 @@ class AmqpHarness(UrlHarness):
                 made = self._made.pop(client.namespace, [])
                 client.names.used.update(*(one.names.used for one in made))
                 if made:
-                    await _clear(client)
+                    await clear(client)
         finally:
             await super().__aexit__(kind, error, trace)
 
 
-async def _clear(client: AmqpBackend) -> None:
+async def clear(client: AmqpBackend) -> None:
     """Take all that ``client`` made off the broker.
 
     A busy broker now and then closes the connection of one who deletes a lot (541 INTERNAL_ERROR), so

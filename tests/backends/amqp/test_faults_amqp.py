@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from windlass.backend import open_backend
 from windlass.backend import requests as rq
 from windlass.backends.amqp import AmqpBackend
 from windlass.core.ids import new_id
+from windlass.core.job import CounterRow
 from windlass.errors import StorageError
 
 backend_name = "amqp"
@@ -160,3 +162,35 @@ async def test_pika_is_told_of_what_came() -> None:
     assert session.connection.bytes_received > before
     await store.remove_all()
     await store.close()
+
+
+@pytest.mark.feature("Q3")
+async def test_who_takes_over_tells_the_same_history() -> None:
+    """Entries of the log count at the time that their writers noted, whoever reads them."""
+    url = fresh_url()
+    soon = {"type": "fixed", "delay": 0.01, "jitter": 0}
+
+    async def fail_twice(job: Job[Any]) -> None:
+        if job.attempt < 3:
+            raise ConnectionError("busy")
+
+    async with Windlass(url) as app:
+        queue = app.queue("q")
+        await queue.add_bulk(
+            {"name": "flaky", "data": n, "delay": 0.005 * n, "max_attempts": 3, "backoff": soon}
+            for n in range(20)
+        )
+        await Worker("q", fail_twice, url_or_app=app, burst=True, poll=0.1).run()
+        told = await what_is_told(app)
+    assert Counter(record.outcome.value for record in told[0].records) == {"retrying": 40, "completed": 20}
+    for _ in range(2):  # also whoever takes over from one who took over
+        async with Windlass(url) as app:
+            assert await what_is_told(app) == told
+    async with Windlass(url) as app:
+        await app.store.backend.remove_all()  # type: ignore[attr-defined]
+
+
+async def what_is_told(app: Windlass) -> tuple[rq.HistoryPage, list[CounterRow]]:
+    """The history and the counters of the queue."""
+    page = await app.store.backend.execute(rq.ReadHistory(queue="q", limit=1_000))
+    return page, await app.store.backend.execute(rq.ReadCounters(queue="q"))

@@ -254,8 +254,8 @@ class Coordinator:
         """Make the broker hold what ``plan`` says; then let go of what has served, and answer."""
         session, names = self._session, self._names
         out: list[Outgoing] = []
+        # All is written down before anything is waited for: the jobs go on changing meanwhile.
         for job, gen in plan.publish:
-            await session.need_queue(job.queue)
             body, properties = to_message(job, gen)
             out.append(Outgoing(names.direct, job.queue, body, properties))
         for job, gen in plan.keep:
@@ -264,6 +264,8 @@ class Coordinator:
         if news is not None:
             body = verbs.encode(news)
             out.append(Outgoing(names.news, "", body, BasicProperties(type="news"), mandatory=False))
+        for queue in {job.queue for job, _ in plan.publish}:
+            await session.need_queue(queue)
         promise = session.publish(out)
         if plan.publish or plan.keep or plan.void or (news is not None and (news.paused or news.resumed)):
             await promise

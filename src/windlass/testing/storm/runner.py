@@ -180,7 +180,7 @@ class _Storm:
                 await company.bring("worker", member.role.number)
 
     async def _work_off(self, admin: Windlass) -> dict[str, dict[str, int]]:
-        """Until nothing is left to do, or nothing gets less for as long as patience lasts; returns what is left.
+        """Until nothing is left, or nothing gets less for as long as patience lasts; returns what is left.
 
         A busy machine may need long for what it was left with: that is no fault as long as the rest shrinks.
         """
