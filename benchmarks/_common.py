@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import platform
@@ -9,17 +10,20 @@ import shutil
 import sqlite3
 import statistics
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from rich.console import Console
 from rich.table import Table
 
 from windlass import __version__
+from windlass.cli.store import loop_factory
+
+T = TypeVar("T")
 
 ROOT = Path(__file__).resolve().parents[1]
 REPORTS = ROOT / ".reports"
@@ -150,6 +154,12 @@ def percentile(values: Sequence[float], percent: float) -> float:
     """The smallest value that is not below ``percent`` of all."""
     ordered = sorted(values)
     return ordered[min(int(len(ordered) * percent / 100), len(ordered) - 1)]
+
+
+def run(work: Coroutine[Any, Any, T]) -> T:
+    """Run ``work`` on the loop that ``windlass worker`` uses, too: uvloop's, where it is installed."""
+    with asyncio.Runner(loop_factory=loop_factory()) as runner:
+        return runner.run(work)
 
 
 @contextmanager

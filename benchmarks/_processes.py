@@ -26,6 +26,13 @@ def worker(url: str, stamps: StampFile, queues: list[str], *, concurrency: int =
 
 
 @contextmanager
+def bare_worker(url: str, stamps: StampFile, queue: str) -> Iterator[None]:
+    """A process that claims with a bare FCALL at every hint, until the block ends."""
+    with _process(["-m", "benchmarks._bare_worker", url, queue], stamps):
+        yield
+
+
+@contextmanager
 def consumer(path: Path, stamps: StampFile, kind: str, workers: int) -> Iterator[None]:
     """A ``huey_consumer`` process, until the block ends."""
     command = ["-m", "huey.bin.huey_consumer", "benchmarks._huey_jobs.huey"]

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from typing import Any
 
+import msgspec
 from redis.asyncio import Redis
 
 from windlass import Windlass
@@ -15,6 +17,12 @@ from windlass.core.job import NewJob
 
 QUEUE = "bench"
 _EMPTY = "#!lua name=bench_empty\nredis.register_function('bench_empty', function() return 0 end)"
+
+
+async def _noop(stored: bytes) -> None:
+    """A job without Windlass: its arguments are decoded, and that is all."""
+    start = 15 + stored[14]
+    msgspec.json.decode(stored[start + 4 + int.from_bytes(stored[start : start + 4], "big") :])
 
 
 class BareCalls:
@@ -65,8 +73,20 @@ class BareCalls:
         await client.aclose()
         return count / elapsed
 
-    async def drain(self, count: int, batch: int) -> float:
-        """Jobs per second: complete a batch and claim the next, until ``count`` are done; no handlers."""
+    async def wait_for_listener(self) -> None:
+        """Until somebody listens for jobs."""
+        client: Any = Redis.from_url(self._url.replace("valkey://", "redis://", 1), protocol=2)
+        ask = ("PUBSUB", "SHARDNUMSUB", f"{self._root}:ready")
+        while not (await client.execute_command(*ask))[1]:  # noqa: ASYNC110 - the server is what we wait for
+            await asyncio.sleep(0.05)
+        await client.aclose()
+
+    async def drain(self, count: int, batch: int, *, tasks: bool = False) -> float:
+        """Jobs per second: complete a batch and claim the next, until ``count`` are done; no handlers.
+
+        ``tasks``: with a task for each job that decodes its arguments and does nothing: the least that any
+        worker does.
+        """
         client = await self._connect()
         name = loader.function_name("work")
         ends: list[Any] = []
@@ -81,6 +101,8 @@ class BareCalls:
             )
             done += len(ends) // 6
             ends = []
+            if tasks:
+                await asyncio.gather(*(_noop(stored) for stored in answer[7::3]))
             for place, at in enumerate(range(6, len(answer), 3)):
                 ends += [1, answer[at].decode(), f"{claim_id}.{place}", 1, 0, 0]
             if not ends:

@@ -20,9 +20,9 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from benchmarks._chart import draw
-from benchmarks._common import REPORTS, Report, console, percentile, scratch
+from benchmarks._common import REPORTS, Report, console, percentile, run, scratch
 from benchmarks._peers import PEERS, Peer, installed
-from benchmarks._processes import wait_for_worker, worker
+from benchmarks._processes import bare_worker, wait_for_worker, worker
 from benchmarks._stamps import StampFile
 from benchmarks._valkey_raw import QUEUE, BareCalls
 from tools.services.valkey import Server, redis_binary, running, valkey_binary
@@ -100,9 +100,9 @@ class Bench:
         """W1: jobs added one by one, each awaited."""
         count = self.sizes.one
         steps = {
-            "Windlass": lambda: asyncio.run(self._added(count, 1)),
-            "bare empty FCALL": lambda: asyncio.run(self._bare.empty(count)),
-            "bare FCALL of add": lambda: asyncio.run(self._bare.adds(count, 1)),
+            "Windlass": lambda: run(self._added(count, 1)),
+            "bare empty FCALL": lambda: run(self._bare.empty(count)),
+            "bare FCALL of add": lambda: run(self._bare.adds(count, 1)),
         } | {peer.name: partial(peer.do, self.url, "one", count, self._text) for peer in self._peers}
         self._rounds("W1 one by one", "jobs/s", steps)
         self.report.compare("W1 one by one: Windlass", "W1 one by one: bare FCALL of add", 0.85)
@@ -113,8 +113,8 @@ class Bench:
         """W2: jobs added as fast as the interface allows."""
         count = self.sizes.bulk
         steps = {
-            "Windlass": lambda: asyncio.run(self._added(count, BATCH)),
-            "bare FCALLs": lambda: asyncio.run(self._bare.adds(count, BATCH)),
+            "Windlass": lambda: run(self._added(count, BATCH)),
+            "bare FCALLs": lambda: run(self._bare.adds(count, BATCH)),
         } | {
             peer.name: partial(
                 peer.do, self.url, "bulk", self.sizes.peer if peer.python else count, self._text
@@ -151,23 +151,25 @@ class Bench:
         steps: dict[str, Callable[[], float]] = {
             "Windlass": self._windlass_drain,
             "bare FCALLs": self._bare_drain,
+            "bare FCALLs and tasks": partial(self._bare_drain, tasks=True),
         }
         steps |= {peer.name: partial(self._peer_drain, peer) for peer in self._peers}
         self._rounds("W3 drain", "jobs/s", steps)
         self._compare_peer("W3 drain", "BullMQ", 3)
         self._compare_best("W3 drain", 10, python=True)
         self.report.compare("W3 drain: Windlass", "W3 drain: bare FCALLs", 0.6)
+        self.report.compare("W3 drain: Windlass", "W3 drain: bare FCALLs and tasks", 0.6)
 
     def _windlass_drain(self) -> float:
         stamps = self._stamps()
-        asyncio.run(self._added(self.sizes.drain, BATCH))
+        run(self._added(self.sizes.drain, BATCH))
         with worker(self.url, stamps, [QUEUE], concurrency=CONCURRENCY):
             stamps.wait(self.sizes.drain)
         return stamps.rate(self.sizes.drain)
 
-    def _bare_drain(self) -> float:
-        asyncio.run(self._added(self.sizes.drain, BATCH))
-        return asyncio.run(self._bare.drain(self.sizes.drain, CONCURRENCY))
+    def _bare_drain(self, *, tasks: bool = False) -> float:
+        run(self._added(self.sizes.drain, BATCH))
+        return run(self._bare.drain(self.sizes.drain, CONCURRENCY, tasks=tasks))
 
     def _peer_drain(self, peer: Peer) -> float:
         count, stamps = self.sizes.peer if peer.python else self.sizes.drain, self._stamps()
@@ -180,7 +182,7 @@ class Bench:
 
     def latency(self) -> None:
         """W4: a hundred jobs a second for an idle worker, from the call of ``add`` to the handler."""
-        steps: list[Callable[[], None]] = [self._windlass_latency]
+        steps: list[Callable[[], None]] = [self._windlass_latency, self._bare_latency]
         steps += [partial(self._peer_latency, peer) for peer in self._peers]
         self.report.rounds("W4 enqueue to start", *steps)
         self.report.bound("W4 p50: Windlass", 1)
@@ -195,13 +197,23 @@ class Bench:
         self._empty()
         stamps = self._stamps()
         with worker(self.url, stamps, [QUEUE], concurrency=10):
-            asyncio.run(self._arrivals())
+            run(self._arrivals())
             stamps.wait(self.sizes.arrivals)
         self._note_latency("Windlass", stamps)
 
-    async def _arrivals(self) -> None:
+    def _bare_latency(self) -> None:
+        self._empty()
+        stamps = self._stamps()
+        run(self._added(1, BATCH))  # the library is there
+        self._empty()
+        with bare_worker(self.url, stamps, QUEUE):
+            run(self._arrivals(bare=True))
+            stamps.wait(self.sizes.arrivals)
+        self._note_latency("bare hint and FCALL", stamps)
+
+    async def _arrivals(self, *, bare: bool = False) -> None:
         async with Windlass(self.url) as app:
-            await wait_for_worker(app)
+            await (self._bare.wait_for_listener() if bare else wait_for_worker(app))
             queue = app.queue(QUEUE)
             for _ in range(self.sizes.arrivals):
                 await asyncio.sleep(0.01)
@@ -229,7 +241,7 @@ class Bench:
 
     def _windlass_calls(self) -> float:
         with worker(self.url, self._stamps(), [QUEUE], concurrency=10):
-            return asyncio.run(self._timed_calls())
+            return run(self._timed_calls())
 
     async def _timed_calls(self) -> float:
         async with Windlass(self.url) as app:
@@ -257,7 +269,7 @@ class Bench:
         self.report.bound("W6 waiting job: Windlass", 450)
 
     def _fill(self, count: int) -> None:
-        asyncio.run(self._added(count, BATCH))
+        run(self._added(count, BATCH))
 
     def _fill_peer(self, peer: Peer, count: int) -> None:
         peer.do(self.url, "bulk", count, self._text)

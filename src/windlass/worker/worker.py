@@ -69,6 +69,8 @@ from windlass.worker.shares import SharePlanner
 log: Final = logging.getLogger("windlass.worker")
 
 _FIRST_BACKOFF_MS, _LAST_BACKOFF_MS = 100, 5_000
+#: A wait may end so much before its time: clocks of event loops are coarse.
+_EARLY_MS = 5
 #: With fewer slots than this, two lanes would be two trickles.
 _LANES_FROM = 16
 _Ways = dict[tuple[str, str], tuple[Queue, Handler | None]]
@@ -414,6 +416,7 @@ class Worker:
         if self._lane is not None and self._lane.done():
             lane, self._lane = self._lane, None
             lane.result()
+            return True
         claim = self._plan_claim()
         if self._ends or (claim is not None and self._look):
             exchange = self._exchange(claim)
@@ -551,9 +554,12 @@ class Worker:
                 reach("worker.lease_lost", job_id=end.id)
 
     async def _wait(self) -> None:
-        topics = await self._listener.wait(self._wait_ms(), self.app.clock)
-        # Without a topic, time passed: a job may be due, or a hint was lost.
-        if (not topics and not self._ends) or any(topic.startswith("ready:") for topic in topics):
+        clock, wait_ms = self.app.clock, self._wait_ms()
+        until_ms = clock.monotonic_ms() + wait_ms - _EARLY_MS
+        topics = await self._listener.wait(wait_ms, clock)
+        # When time passed, a job may be due, or a hint was lost. (An end, settled meanwhile, also wakes.)
+        time_passed = not topics and not self._ends and clock.monotonic_ms() >= until_ms
+        if time_passed or any(topic.startswith("ready:") for topic in topics):
             self._look_again()
             self._shares.refill()
         if "schedules" in topics:

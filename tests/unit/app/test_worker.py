@@ -667,3 +667,18 @@ async def test_an_ended_attempt_is_freed_without_the_collector(app: Windlass, qu
         assert not mine
     finally:
         gc.enable()
+
+
+async def test_an_idle_worker_claims_once_for_each_job(app: Windlass, queue: Queue) -> None:
+    async def handler(job: Job[Any]) -> None:
+        return None
+
+    async with Worker("default", handler, url_or_app=app):
+        first = await queue.add("work")
+        await first.wait_until_finished()
+        backend = watched(app)
+        for _ in range(10):
+            await queue.add_and_wait("work")
+        kinds = Counter(type(request) for request in backend.requests)
+        assert kinds[rq.Settle] == 10
+        assert kinds[rq.Claim] <= 11  # the hint of the first job may still have been on its way

@@ -52,7 +52,10 @@ local function now_from(argument)
 end
 
 local function open(root, now)
-  return setmetatable({ root = root, now = now, picked = 0, noted = 0, recorded = 0 }, PARTS)
+  return setmetatable({
+    root = root, now = now, picked = 0, noted = 0, recorded = 0,
+    run = false, inserted = false, ready = false, done = false, freed = false, -- asked for again and again
+  }, PARTS)
 end
 
 local function open_all(roots, now)
@@ -78,6 +81,9 @@ local function send(command, key, list)
 end
 
 local function read(command, key, list)
+  if #list > 0 and #list <= 4000 then
+    return redis.call(command, key, unpack(list))
+  end
   local found = {}
   for first = 1, #list, 4000 do
     local part = redis.call(command, key, unpack(list, first, math.min(first + 3999, #list)))
@@ -117,6 +123,9 @@ local WRITES = { 'zrem', 'srem', 'hdel', 'hset', 'zadd', 'sadd' } -- what goes f
 
 -- Everything in :f up to this number was picked.
 local function cursor_of(q)
+  if q.last then -- the record of the plain job that was picked last
+    q.cursor, q.last = struct.unpack('>I7', q.last, 2), nil
+  end
   q.cursor = q.cursor or tonumber(redis.call('HGET', q.root, 'cur') or 0)
   return q.cursor
 end
@@ -132,7 +141,7 @@ local function write_indexes(q)
     q.xdel_passed = nil
   end
   if q.picked > 0 then
-    redis.call('HSET', q.root, 'cur', text(q.cursor)) -- everything up to there was picked
+    redis.call('HSET', q.root, 'cur', text(cursor_of(q))) -- everything up to there was picked
     q.picked = 0
   end
   if passed ~= 0 then

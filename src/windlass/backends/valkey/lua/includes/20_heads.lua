@@ -45,8 +45,7 @@ local function tail_at(record)
 end
 
 -- Reads the heads of `ids` that are not known yet; false marks a job that is not there.
--- `as_they_are`: plain heads stay bytes, in q.lean.
-local function load(q, ids, as_they_are)
+local function load(q, ids)
   local wanted = {}
   for _, id in ipairs(ids) do
     if q.heads[id] == nil then
@@ -58,9 +57,7 @@ local function load(q, ids, as_they_are)
   local found = read('HMGET', q.m, wanted)
   for index, id in ipairs(wanted) do
     local packed = found[index]
-    if packed and as_they_are and is_lean(packed) then
-      q.lean[id], q.heads[id] = packed, nil
-    elseif packed then
+    if packed then
       q.heads[id] = is_lean(packed) and unpack_lean(q, id, packed) or cmsgpack.unpack(packed)
       q.packed[id] = packed
     else
@@ -68,6 +65,23 @@ local function load(q, ids, as_they_are)
     end
   end
   load_fresh(q, fresh)
+end
+
+-- The same, but plain heads stay bytes, in q.lean.
+local function load_ended(q, ids)
+  local found, lean, others = read('HMGET', q.m, ids), q.lean, nil
+  for index, id in ipairs(ids) do
+    local packed = found[index]
+    if packed and is_lean(packed) then
+      lean[id] = packed
+    else
+      others = others or {}
+      others[#others + 1] = id
+    end
+  end
+  if others then
+    load(q, others)
+  end
 end
 
 local function load_records(q, ids)

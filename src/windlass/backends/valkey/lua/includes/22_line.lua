@@ -45,6 +45,7 @@ function line.of_group(q, head)
 end
 
 function line.put(q, id, head)
+  q.more = nil
   local member, score = line.member(id, head), 0 - head[PRIORITY]
   if line.turns(q) then
     redis.call('ZADD', q.w, score, member)

@@ -99,7 +99,7 @@ local function leave(q, id, head, gone)
   if state == WAITING then
     if q.fresh[id] and head[PRIORITY] == 0 and head[PLACE] > 0 then -- it is in :f
       if q.picking then
-        q.cursor, q.picked = head[SEQ], q.picked + 1
+        q.cursor, q.last, q.picked = head[SEQ], nil, q.picked + 1
       else
         q.xdel[#q.xdel + 1] = text(head[SEQ])
         if not gone then
@@ -160,6 +160,7 @@ local function enter(q, id, head, deadline)
   elseif state == BLOCKED or (state == SUSPENDED and head[DUE] == 0) then
     put(q.zadd, state == BLOCKED and q.b or q.u, head[ENQUEUED], member_of(q, id, head))
   else
+    q.first_due = nil
     put(q.zadd, q.d, head[DUE], member_of(q, id, head))
     if state ~= SCHEDULED then
       put(q.sadd, state == RETRYING and q.t or q.T, id)
@@ -216,15 +217,21 @@ local function unpicked(q, amount)
   return redis.call('XRANGE', q.f, '(' .. text(cursor_of(q)), '+', 'COUNT', amount)
 end
 
--- Whether any job waits; looks at the line itself.
+-- Whether any job waits; looks at the line itself, unless `front` just saw its end or what comes behind.
 local function anybody_waits(q)
+  if q.more ~= nil then
+    return q.more
+  end
   return redis.call('ZCARD', q.w) > 0 or #unpicked(q, 1) > 0
 end
 
 -- Milliseconds until the next job of `q` is due, or time alone lets one in or start; nil when none.
 local function next_due_in(q)
-  local first = redis.call('ZRANGE', q.d, 0, 0, 'WITHSCORES')
-  local at = first[2] and tonumber(first[2])
+  local at = q.first_due
+  if at == nil then
+    local first = redis.call('ZRANGE', q.d, 0, 0, 'WITHSCORES')
+    at = first[2] and tonumber(first[2])
+  end
   local marks = limits.marks(q)
   if marks.has_groups then
     local opens = tonumber(redis.call('ZRANGE', q.H, 0, 0, 'WITHSCORES')[2])

@@ -8,11 +8,14 @@ local function front(q, amount)
   local ranked = redis.call('ZRANGE', q.w, 0, amount - 1, 'WITHSCORES')
   local order, fresh, others, plain = {}, {}, {}, nil
   if #ranked == 0 then -- the usual case
-    for index, entry in ipairs(unpicked(q, amount)) do
-      fresh[index] = entry[2][2]
+    local entries = unpicked(q, amount + 1)
+    for index = 1, math.min(#entries, amount) do
+      fresh[index] = entries[index][2][2]
     end
+    q.more = #entries > amount
     return fresh, fresh, others
   end
+  q.more = nil
   local at, plain_at = 1, 1
   while #order < amount do
     local score = ranked[at] and tonumber(ranked[at + 1])
@@ -57,7 +60,7 @@ local function lease_plain(q, id, record, claim)
     .. claim.worker_text .. record:sub(15, task_end)
   writes.active[2 * n + 1], writes.active[2 * n + 2] = claim.deadline, record:sub(2, 8) .. id
   note_run(q, E_STARTED, id, record:sub(16, task_end), 1, claim.worker)
-  q.cursor, q.picked = struct.unpack('>I7', record, 2), q.picked + 1
+  q.last, q.picked = record, q.picked + 1
   note_pick(claim, q, id, record)
 end
 
@@ -95,14 +98,14 @@ local function pick(q, room, claim)
   if q.own then
     room = math.min(room, (limits.room(q)))
   end
-  while taken < room and passed < STEP do
+  while taken < room and passed < STEP and q.more ~= false do
     local order, fresh, others = front(q, math.min(room - taken, STEP))
     if #order == 0 then
       break
     end
     load(q, others)
     load_records(q, fresh)
-    q.picking, q.inserted = true, nil
+    q.picking, q.inserted = true, false
     for _, id in ipairs(order) do
       if take(q, id, claim) then
         taken = taken + 1
@@ -110,6 +113,7 @@ local function pick(q, room, claim)
         passed = passed + 1
       end
       if q.inserted then -- somebody was let in, who may be first in line now
+        q.more = nil
         break
       end
     end
@@ -126,6 +130,7 @@ end
 local function promote_due(q, budget)
   local first = redis.call('ZRANGE', q.d, 0, 0, 'WITHSCORES')
   if budget <= 0 or not first[2] or tonumber(first[2]) > q.now then
+    q.first_due = first[2] and tonumber(first[2]) or false -- nothing else enters :d in a claim
     return 0
   end
   return promote_members(q, redis.call('ZRANGEBYSCORE', q.d, '-inf', q.now, 'LIMIT', 0, budget))

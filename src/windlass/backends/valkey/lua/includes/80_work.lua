@@ -36,7 +36,7 @@ local function load_ends(queues, ends)
     at = next_end(ends, at)
   end
   for index, list in pairs(ids) do
-    load(queues[index], list, true)
+    load_ended(queues[index], list)
   end
 end
 

@@ -1,0 +1,48 @@
+"""The least that can start a job at a hint: ``python -m benchmarks._bare_worker URL QUEUE``.
+
+A blocking subscription, a bare FCALL that settles what came before and claims what is there, one line of
+work. No leases are kept, nothing is recovered, nobody can stop it: a floor for W4, not a worker.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import sys
+import time
+from typing import Any
+
+from redis import Redis
+
+from benchmarks._stamps import StampWriter
+from windlass.backend.urls import parse_url
+from windlass.backends.valkey import loader, records
+from windlass.backends.valkey.keys import Keys
+
+
+def main(url: str, queue: str) -> None:
+    stamps = StampWriter()
+    root = Keys(parse_url(url).namespace).queue(queue)
+    client: Any = Redis.from_url(url.replace("valkey://", "redis://", 1), protocol=2)
+    hints: Any = client.connection_pool.get_connection()
+    hints.send_command("SSUBSCRIBE", f"{root}:ready")
+    ends: list[Any] = []
+    for number in itertools.count():
+        hints.read_response(timeout=None)
+        claim_id = f"{number:032x}"
+        claim = ("bare", 30_000, claim_id, 10, [(1, 10, 10, 0)])
+        answer = client.execute_command(
+            "FCALL", loader.function_name("work"), 1, root, "", records.pack((ends, claim))
+        )
+        ends = []
+        for place, at in enumerate(range(6, len(answer), 3)):
+            record = records.leased(queue, answer[at].decode(), answer[at + 1], answer[0], ("", "", 0))
+            stamps.write(time.monotonic_ns() - json.loads(record.payload)["kwargs"]["asked_ns"])
+            ends += [1, record.id, f"{claim_id}.{place}", 1, 0, 0]
+
+
+if __name__ == "__main__":
+    try:
+        main(*sys.argv[1:])
+    except KeyboardInterrupt:
+        sys.exit(0)
