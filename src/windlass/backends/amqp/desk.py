@@ -235,20 +235,28 @@ class _Picker:
         self._failed = False
 
     async def run(self) -> None:
-        """First the shares of all queues, then up to their caps."""
-        for bound in ("share", "cap"):
-            asked = []
-            room = self._request.limit - len(self.jobs)
-            for item in self._request.queues:
-                if item.name in self._client.paused or item.name in self.empty:
-                    continue
-                wanted = min(getattr(item, bound) - self.taken[item.name], room)
-                if wanted <= 0:
-                    continue
-                room -= wanted
-                asked.append((item.name, wanted, spawn(self._fetch(item.name, wanted))))
-            for queue, wanted, fetched in asked:
-                await self._begin(queue, wanted, fetched)
+        """First the shares of all queues, then up to their caps: an empty one must not keep others back."""
+        await self._ask_all("share", set())
+        asked: set[str] = set()
+        while await self._ask_all("cap", asked):
+            pass
+
+    async def _ask_all(self, bound: str, asked: set[str]) -> bool:
+        """Ask queues that were not ``asked`` yet for as much as there is room; False when that is none."""
+        fetching = []
+        room = self._request.limit - len(self.jobs)
+        for item in self._request.queues:
+            if item.name in self._client.paused or item.name in self.empty or item.name in asked:
+                continue
+            wanted = min(getattr(item, bound) - self.taken[item.name], room)
+            if wanted <= 0:
+                continue
+            room -= wanted
+            asked.add(item.name)
+            fetching.append((item.name, wanted, spawn(self._fetch(item.name, wanted))))
+        for queue, wanted, fetched in fetching:
+            await self._begin(queue, wanted, fetched)
+        return bool(fetching)
 
     async def _fetch(self, queue: str, wanted: int) -> list[Delivery]:
         """Up to ``wanted`` messages; fewer when the queue has no more, which is noted."""

@@ -80,8 +80,10 @@ class Intake:
             tap.stopped = True
             self._end(tap)
         waiting = self._waiting.pop(queue, None)
-        if waiting and not self._client.closed:
+        if waiting and self._client.usable:
             self._client.requeue([delivery.tag for delivery in waiting])
+            if self._wanted(queue):  # nothing is pushed any more: who waits must come and look
+                self._client.hub.publish([f"ready:{queue}"])
 
     def _wanted(self, queue: str) -> bool:
         client = self._client
@@ -104,7 +106,7 @@ class Intake:
 
     def _cancel_bell(self, queue: str) -> bool:
         tag = self._bells.pop(queue, None)
-        if tag is not None:
+        if tag is not None and self._client.usable:
             self._client.channel.basic_cancel(tag)
         return tag is not None
 
@@ -120,9 +122,10 @@ class Intake:
 
     def _give_back(self, queue: str, delivery: Delivery) -> None:
         waiting = self._waiting.get(queue)
-        if waiting and delivery in waiting and not self._client.closed:
+        if waiting and delivery in waiting and self._client.usable:
             waiting.remove(delivery)
             self._client.requeue([delivery.tag])
+            self._client.hub.publish([f"ready:{queue}"])  # nothing is pushed any more
 
     # --- taps --------------------------------------------------------------------------------------------
 
@@ -164,7 +167,7 @@ class Intake:
         waiting.append(delivery)
         if tap.filled is not None and len(waiting) >= tap.filled[0]:
             tap.filled[1].set(None)
-        elif len(waiting) == 1 and self.claiming[queue] <= 0:
+        elif len(waiting) == 1 and tap.filled is None:  # a claim under way may be past its look at these
             client.hub.publish([f"ready:{queue}"])
 
     async def draw(self, queue: str, count: int) -> list[Delivery]:

@@ -199,6 +199,12 @@ async def test_an_empty_queue_leaves_its_share_to_the_others(harness: Harness) -
 
 
 @pytest.mark.feature("G4")
+async def test_an_empty_queue_without_a_share_does_not_keep_the_next_one_back(harness: Harness) -> None:
+    await harness.add_many("z0", "z1", queue="z")
+    assert await _claimed(harness, 3, ("x", 1, 3), ("y", 0, 3), ("z", 0, 3)) == ["z0", "z1"]
+
+
+@pytest.mark.feature("G4")
 async def test_the_order_of_queues_stands_above_the_priority_of_jobs(harness: Harness) -> None:
     await harness.add("x0", "x")
     await harness.add("y0", "y", priority=100)
