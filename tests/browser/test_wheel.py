@@ -21,7 +21,7 @@ pytestmark = [
     pytest.mark.slow,
     pytest.mark.service("packages"),
     pytest.mark.service("chromium"),
-    pytest.mark.timeout(600),
+    pytest.mark.timeout(900),
 ]
 
 
