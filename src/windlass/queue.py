@@ -425,6 +425,14 @@ class Queue(BulkVerbs, FlowVerbs, KeyVerbs, LimitVerbs, MetricsVerbs, ScheduleVe
         refs = [self._ref(job_id)]
         return (await self.store.execute(rq.CancelJobs(refs=refs, reason=reason)))[0]
 
+    async def kill(self, job_id: str, reason: str = "killed") -> CancelResult:
+        """Give a job that waits for a retry no further one: it has failed, and can be retried by hand.
+
+        Any other job is cancelled, with the answers of ``cancel``.
+        """
+        refs = [self._ref(job_id)]
+        return (await self.store.execute(rq.CancelJobs(refs=refs, reason=reason, dead=True)))[0]
+
     async def revoke(self, job_id: str, reason: str = "") -> CancelResult:
         """Another word for ``cancel``."""
         return await self.cancel(job_id, reason)

@@ -22,8 +22,20 @@ from windlass.testing.conformance.stage import Stage
 STORES: dict[str, tuple[Callable[[Path], Harness], str | None]] = {
     **{name: (partial(make_local, name), None) for name in HARNESSES},
     "valkey": (lambda folder: make_valkey("valkey"), "valkey"),
+    "redis": (lambda folder: make_valkey("redis"), "valkey"),
+    "cluster": (lambda folder: make_valkey("cluster"), "valkey"),
     "amqp": (lambda folder: make_amqp(), "rabbitmq"),
 }
+#: Other deployments of a store that is in the list: the contract of the seed's routes runs on them, too.
+ALIKE = ("redis", "cluster")
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Every test of a store runs on all of them."""
+    if "harness" in metafunc.fixturenames:
+        whole = metafunc.module.__name__.endswith("test_contract")
+        names = [name for name in STORES if whole or name not in ALIKE]
+        metafunc.parametrize("harness", [_parameter(name) for name in names], indirect=True)
 
 
 def _parameter(name: str) -> Any:
@@ -31,7 +43,7 @@ def _parameter(name: str) -> Any:
     return pytest.param(name, marks=[pytest.mark.service(service)] if service is not None else [])
 
 
-@pytest.fixture(params=[_parameter(name) for name in STORES])
+@pytest.fixture
 async def harness(
     request: pytest.FixtureRequest, tmp_path: Path, declare_missing: Callable[..., None]
 ) -> AsyncIterator[Harness]:

@@ -150,8 +150,12 @@ async def test_a_killed_retry_never_runs_again(shop: Shop, client: httpx.AsyncCl
     assert await get(client, "/api/retries") == []
     job = await shop.stage.queue.get_job(shop["retry"])
     assert job is not None
-    assert (job.state, job.failed_reason) == (JobState.CANCELLED, "killed")
+    assert (job.state, job.failed_reason) == (JobState.FAILED, "killed")
     await send(client, "POST", f"/api/retries/{shop['retry']}/kill", 404)
+    killed = (await get(client, "/api/dead-jobs"))[0]
+    assert (killed["jid"], killed["reason"]) == (shop["retry"], "killed")
+    assert (killed["error_class"], killed["error_message"]) == ("TimeoutError", "no answer from eve")
+    await send(client, "POST", f"/api/dead-jobs/{shop['retry']}/retry", 204)
 
 
 @pytest.mark.feature("O9")

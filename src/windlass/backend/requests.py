@@ -277,10 +277,14 @@ class CommandWorker(Request[bool], kw_only=True):
 
 
 class CancelJobs(Request[list[CancelResult]], kw_only=True):
-    """Cancel jobs: at once while pending, by a stored request to the worker while active."""
+    """Cancel jobs: at once while pending, by a stored request to the worker while active.
+
+    ``dead``: those that wait for a retry end as failed instead, among the dead ones.
+    """
 
     refs: list[JobRef]
     reason: str = ""
+    dead: bool = False
 
 
 class ChangeResult(msgspec.Struct):

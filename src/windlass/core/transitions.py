@@ -35,6 +35,7 @@ NO_DATA: EventData = {}
 
 STALLED_CLASS = "JobStalled"
 EXPIRED_CLASS = "JobExpired"
+KILLED_CLASS = "JobKilled"
 COST_CLASS = "CostExceedsCapacity"
 #: The turn of a job that has a new place in line: its store gives it one when it lets it wait.
 NO_TURN = -1
@@ -441,8 +442,8 @@ def _fail_stalled(job: JobRecord, scribe: Scribe, worker: str | None) -> bool:
     return False
 
 
-def cancel(job: JobRecord | None, reason: str, scribe: Scribe) -> CancelResult:
-    """Cancel a pending job now, ask the worker of an active one."""
+def cancel(job: JobRecord | None, reason: str, scribe: Scribe, *, dead: bool = False) -> CancelResult:
+    """Cancel a pending job now, ask the worker of an active one. ``dead``: a retrying one has failed."""
     if job is None:
         return CancelResult.NOT_FOUND
     if job.state in FINISHED:
@@ -452,6 +453,12 @@ def cancel(job: JobRecord | None, reason: str, scribe: Scribe) -> CancelResult:
             job.cancel_reason = reason
             scribe.note(job, EventType.CANCELLING, reason=reason)
         return CancelResult.CANCELLING
+    if dead and job.state is JobState.RETRYING:
+        error = ErrorInfo(scribe.now_ms, 0, KILLED_CLASS)
+        scribe.history.append(attempt_record(job, AttemptOutcome.FAILED, scribe.now_ms, error=error))
+        finish(job, JobState.FAILED, scribe, reason=reason)
+        scribe.note(job, EventType.FAILED, reason=reason, error_class=KILLED_CLASS)
+        return CancelResult.CANCELLED
     scribe.history.append(attempt_record(job, AttemptOutcome.CANCELLED, scribe.now_ms))
     finish(job, JobState.CANCELLED, scribe, reason=reason)
     scribe.note(job, EventType.CANCELLED, reason=reason)

@@ -45,7 +45,7 @@ export const ACTIONS: Record<JobAction['name'], JobAction> = {
     done: 'The job is killed.',
     icon: 'dead',
     danger: true,
-    ask: { title: 'Kill this job?', text: 'It gets no further attempt. It is kept as cancelled and can still be retried by hand.' },
+    ask: { title: 'Kill this job?', text: 'It gets no further attempt. It joins the dead jobs and can still be retried by hand.' },
   },
   delete: {
     name: 'delete',
@@ -103,7 +103,7 @@ export function bulkFor(state: string): { action: BulkAction; label: string; ver
     case 'scheduled':
       return [{ action: 'trigger', label: 'Run now', verb: 'made ready' }, remove]
     case 'retrying':
-      return [{ action: 'retry', label: 'Retry now', verb: 'retried' }, remove]
+      return [{ action: 'retry', label: 'Retry now', verb: 'retried' }, { action: 'kill', label: 'Kill', verb: 'killed', danger: true }, remove]
     case 'failed':
     case 'cancelled':
       return [{ action: 'retry', label: 'Retry', verb: 'retried' }, remove]

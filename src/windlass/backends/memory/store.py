@@ -680,7 +680,7 @@ class MemoryStore:
         answers = []
         for ref in request.refs:
             job = self._find(ref)
-            outcome = transitions.cancel(job, request.reason, scribe)
+            outcome = transitions.cancel(job, request.reason, scribe, dead=request.dead)
             if job is not None and outcome is CancelResult.CANCELLED:
                 self.file(job, scribe)
             if job is not None and outcome is CancelResult.CANCELLING:

@@ -29,7 +29,7 @@ def cancel(step: Step, request: rq.CancelJobs) -> list[CancelResult]:
     for ref in request.refs:
         job = step.find(ref)
         before = job.state if job else None
-        outcome = transitions.cancel(job, request.reason, step)
+        outcome = transitions.cancel(job, request.reason, step, dead=request.dead)
         if job is not None and before is not None and outcome is CancelResult.CANCELLED:
             step.save([(job, before)])
         if job is not None and outcome is CancelResult.CANCELLING:

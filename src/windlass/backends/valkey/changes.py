@@ -25,7 +25,7 @@ async def cancel(session: Session, request: rq.CancelJobs, now: str) -> list[Can
 
     async def one(group: Group, items: Items) -> None:
         statuses, names, *workers = await session.functions.cancel(
-            group.roots, now, text(request.reason), items
+            group.roots, now, text(request.reason), items, dead=request.dead
         )
         left.update(name.decode() for name in names)
         for worker in workers:

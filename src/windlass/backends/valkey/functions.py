@@ -74,8 +74,10 @@ class Functions:
         )
         return jobs, ids, history, more, rolled_up, keys
 
-    async def cancel(self, roots: Roots, now: str, reason: str, items: list[Item]) -> list[Any]:
-        found: list[Any] = await self._call("cancel", roots, now, pack((reason, items)))
+    async def cancel(
+        self, roots: Roots, now: str, reason: str, items: list[Item], *, dead: bool
+    ) -> list[Any]:
+        found: list[Any] = await self._call("cancel", roots, now, pack((reason, items, int(dead))))
         return found
 
     async def remove(self, roots: Roots, now: str, force: bool, items: list[Item]) -> list[Any]:

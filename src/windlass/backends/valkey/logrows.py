@@ -12,12 +12,15 @@ from windlass.core.job import AttemptRecord, Event
 
 
 @whole
-def events(last: int, fields: list[bytes]) -> list[Event]:
-    """The events of one entry of the log, whose last one has the number ``last``."""
+def events(last: int, fields: list[bytes], after: int = 0, limit: int | None = None) -> list[Event]:
+    """The events of one entry of the log, whose last one has the number ``last``: up to ``limit`` of those
+    after the number ``after``."""
     at_ms, packed_rows = decode(fields[1])
     rows = [row for packed in packed_rows for row in _unrolled(packed)]
     first = last - len(rows) + 1
-    return [_event(first + offset, at_ms, row) for offset, row in enumerate(rows)]
+    skip = max(after + 1 - first, 0)
+    wanted = rows[skip:] if limit is None else rows[skip : skip + limit]
+    return [_event(number, at_ms, row) for number, row in enumerate(wanted, first + skip)]
 
 
 def _unrolled(row: list[Any]) -> list[list[Any]]:
@@ -38,17 +41,24 @@ def _event(number: int, at_ms: int, row: list[Any]) -> Event:
 
 
 @whole
-def attempts(queue: str, last: int, fields: list[bytes]) -> list[tuple[int, AttemptRecord]]:
-    """Position and content of the rows of one entry of the history log."""
-    rows: list[AttemptRecord] = []
+def attempts(
+    queue: str, last: int, fields: list[bytes], after: int = 0, limit: int | None = None
+) -> list[tuple[int, AttemptRecord]]:
+    """Position and content of the rows of one entry of the history log, up to ``limit`` after ``after``."""
+    rows: list[AttemptRecord | tuple[int, list[Any]]] = []
     for at in range(0, len(fields), 2):
         if fields[at] == b"p":
             rows += _plain_attempts(queue, fields[at + 1])
         else:
             finished_ms, packed = decode(fields[at + 1])
-            rows += [_attempt(queue, finished_ms, row) for row in packed]
+            rows += [(finished_ms, row) for row in packed]
     first = last - len(rows) + 1
-    return [(first + offset, row) for offset, row in enumerate(rows)]
+    skip = max(after + 1 - first, 0)
+    wanted = rows[skip:] if limit is None else rows[skip : skip + limit]
+    return [
+        (number, row if isinstance(row, AttemptRecord) else _attempt(queue, *row))
+        for number, row in enumerate(wanted, first + skip)
+    ]
 
 
 #: Behind the id of a plain job: duration, kind and number (not read), enqueued, started, length of token.

@@ -9,7 +9,7 @@ from windlass.backend import requests as rq
 from windlass.backends.valkey import logrows, records
 from windlass.backends.valkey.codes import STATE_NUMBERS
 from windlass.backends.valkey.session import Group, Session, together
-from windlass.core.job import CounterRow, JobRecord, QueueInfo
+from windlass.core.job import AttemptRecord, CounterRow, Event, JobRecord, QueueInfo
 from windlass.core.states import JobState
 from windlass.errors import HistoryTrimmedError
 
@@ -91,13 +91,11 @@ async def get_logs(session: Session, request: rq.GetLogs, now: str) -> rq.LogPag
 async def read_events(session: Session, request: rq.ReadEvents, now: str) -> rq.EventPage:
     root = session.keys.queue(request.queue)
     last, oldest, *entries = await session.functions.log_rows(root, "v", request.after, request.limit)
-    found = [
-        event
-        for at in range(0, len(entries), 2)
-        for event in logrows.events(entries[at], entries[at + 1])
-        if event.id > request.after and event.id >= oldest
-    ]
-    return rq.EventPage(found[: request.limit], last, oldest)
+    after = max(request.after, oldest - 1)
+    found: list[Event] = []
+    for at in range(0, len(entries), 2):
+        found += logrows.events(entries[at], entries[at + 1], after, request.limit - len(found))
+    return rq.EventPage(found, last, oldest)
 
 
 async def read_history(session: Session, request: rq.ReadHistory, now: str) -> rq.HistoryPage:
@@ -105,12 +103,10 @@ async def read_history(session: Session, request: rq.ReadHistory, now: str) -> r
     last, oldest, *entries = await session.functions.log_rows(root, "h", request.after, request.limit)
     if request.after + 1 < oldest:
         raise HistoryTrimmedError("history", request.queue, request.after, oldest)
-    rows = [
-        row
-        for at in range(0, len(entries), 2)
-        for row in logrows.attempts(request.queue, entries[at], entries[at + 1])
-        if row[0] > request.after
-    ][: request.limit]
+    rows: list[tuple[int, AttemptRecord]] = []
+    for at in range(0, len(entries), 2):
+        left = request.limit - len(rows)
+        rows += logrows.attempts(request.queue, entries[at], entries[at + 1], request.after, left)
     return rq.HistoryPage(
         [record for _, record in rows], rows[-1][0] if rows else request.after, last, oldest
     )

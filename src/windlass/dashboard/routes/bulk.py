@@ -28,7 +28,7 @@ _AT_ONCE = 100
 
 @post("/api/jobs/bulk", status_code=200, tags=["jobs"])
 async def change_many(desk: TheDesk, request: Request[Any, Any, Any], data: JSONBody[BulkBody]) -> BulkAnswer:
-    """Retry, delete, cancel or trigger many jobs: those named, or all that a filter means, oldest first."""
+    """Retry, delete, cancel, kill or trigger many jobs: those named, or all of a filter, oldest first."""
     if (data.refs is None) == (data.filter is None):
         raise ConfigError("filter", "given, or refs, but not both")
     if data.refs is not None:
@@ -68,13 +68,15 @@ async def _remaining(desk: Desk, wanted: Filter) -> int | None:
 async def _change(desk: Desk, action: str, refs: list[JobRef], reason: str) -> int:
     """Change jobs; returns how many were."""
     store = desk.store
-    if action == "cancel":
-        told = await store.execute(rq.CancelJobs(refs=refs, reason=reason))
+    if action in ("cancel", "kill"):
+        dead = action == "kill"
+        request = rq.CancelJobs(refs=refs, reason=reason or ("killed" if dead else ""), dead=dead)
+        told = await store.execute(request)
         return sum(one in (CancelResult.CANCELLED, CancelResult.CANCELLING) for one in told)
     if action == "trigger":
         return await _trigger(desk, refs)
-    request = rq.RetryJobs(refs=refs) if action == "retry" else rq.RemoveJobs(refs=refs)
-    return sum(answer.status is Changed.OK for answer in await store.execute(request))
+    change = rq.RetryJobs(refs=refs) if action == "retry" else rq.RemoveJobs(refs=refs)
+    return sum(answer.status is Changed.OK for answer in await store.execute(change))
 
 
 async def _trigger(desk: Desk, refs: list[JobRef]) -> int:

@@ -13,8 +13,6 @@ from windlass.dashboard.params import Cursor, JobId, Limit, Offset, OptionalQueu
 from windlass.dashboard.problems import ApiError
 from windlass.dashboard.wire import DeadJob, RetryJob, ScheduledJob
 
-KILLED = "killed"
-
 
 @get("/api/scheduled-jobs", tags=["scheduled jobs"])
 async def list_scheduled(
@@ -62,9 +60,9 @@ async def retry_now(desk: TheDesk, jid: JobId, queue: OptionalQueue = None) -> N
 
 @post("/api/retries/{jid:str}/kill", status_code=204, tags=["retries"])
 async def kill_retry(desk: TheDesk, jid: JobId, queue: OptionalQueue = None) -> None:
-    """End it for good: it becomes ``cancelled``, reason ``killed``, and can still be retried by hand."""
+    """Give it no further attempt: it joins the dead jobs, reason ``killed``, and can be retried by hand."""
     job = await desk.find(jid, [JobState.RETRYING], queue)
-    if await job.cancel(KILLED) is not CancelResult.CANCELLED:
+    if await job.queue.kill(jid) is not CancelResult.CANCELLED:
         raise ApiError(409, "moved_on", f"job {jid!r} is no longer waiting for a retry", "Look at the job.")
 
 

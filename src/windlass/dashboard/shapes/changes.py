@@ -120,7 +120,7 @@ class Filter(Body):
 class BulkBody(Body):
     """One bounded step of a change of many jobs. Send the ``next_cursor`` of the answer to go on."""
 
-    action: Literal["retry", "delete", "cancel", "trigger"]
+    action: Literal["retry", "delete", "cancel", "kill", "trigger"]
     #: Either these jobs, or all that the filter means (it must name one state at least).
     refs: Annotated[list[Ref], msgspec.Meta(max_length=1_000)] | None = None
     filter: Filter | None = None

@@ -35,6 +35,33 @@ async def test_a_retrying_job_is_cancelled_at_once(harness: Harness) -> None:
     assert await harness.state("a") is JobState.CANCELLED
 
 
+@pytest.mark.feature("C11")
+async def test_a_killed_retry_has_failed_and_may_be_retried_by_hand(harness: Harness) -> None:
+    job = await harness.start("a")
+    await harness.settle(job, Outcome.RETRY, delay_ms=100)
+    await harness.add("b", delay_ms=100)
+    mark = await harness.mark()
+    refs = [JobRef(QUEUE, "a"), JobRef(QUEUE, "b")]
+    told = await harness.do(rq.CancelJobs(refs=refs, reason="killed", dead=True))
+    assert told == [CancelResult.CANCELLED, CancelResult.CANCELLED]
+    killed, other = await harness.get("a"), await harness.get("b")
+    assert (killed.state, killed.reason, killed.due_ms) == (JobState.FAILED, "killed", None)
+    assert (killed.attempts, len(killed.errors)) == (1, 1)
+    assert other.state is JobState.CANCELLED
+    events = await harness.events(after=mark)
+    assert [event.type for event in events] == [EventType.FAILED, EventType.CANCELLED]
+    assert (events[0].data["reason"], events[0].data["error_class"]) == ("killed", "JobKilled")
+    ends = (await harness.history())[-2:]
+    assert [(end.attempt, end.outcome, end.error_class) for end in ends] == [
+        (0, AttemptOutcome.FAILED, "JobKilled"),
+        (0, AttemptOutcome.CANCELLED, None),
+    ]
+    harness.pass_ms(1_000)
+    assert await harness.claim(5) == []
+    await harness.do(rq.RetryJobs(refs=refs[:1]))
+    assert [job.id for job in await harness.claim(5)] == ["a"]
+
+
 @pytest.mark.feature("F1")
 async def test_a_cancelled_job_is_never_claimed(harness: Harness) -> None:
     await harness.add("a")

@@ -74,7 +74,7 @@ export interface components {
         /** BulkBody */
         BulkBody: {
             /** @enum {string} */
-            action: "retry" | "delete" | "cancel" | "trigger";
+            action: "retry" | "delete" | "cancel" | "kill" | "trigger";
             refs?: components["schemas"]["Ref"][] | null;
             filter?: components["schemas"]["Filter"] | null;
             cursor?: string | null;

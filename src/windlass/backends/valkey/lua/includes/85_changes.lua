@@ -1,6 +1,6 @@
 -- Changes by people and programs. Statuses: 0 ok, 1 not found, 2 illegal, 3 lost.
 
-local function cancel(q, id, reason)
+local function cancel(q, id, reason, dead)
   local head = q.heads[id]
   if not head then
     return 3
@@ -15,9 +15,15 @@ local function cancel(q, id, reason)
     q.workers[head[WORKER]] = true
     return 1
   end
-  record(q, id, head, O_CANCELLED)
-  finish(q, id, head, CANCELLED, reason)
-  note(q, E_CANCELLED, id, head, reason)
+  if dead and head[STATE] == RETRYING then
+    record(q, id, head, O_FAILED, nil, { 'JobKilled', '', '', '' })
+    finish(q, id, head, FAILED, reason)
+    note(q, E_FAILED, id, head, reason, 'JobKilled')
+  else
+    record(q, id, head, O_CANCELLED)
+    finish(q, id, head, CANCELLED, reason)
+    note(q, E_CANCELLED, id, head, reason)
+  end
   file(q)
   return 0
 end
