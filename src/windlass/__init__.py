@@ -40,6 +40,7 @@ from windlass.errors import (
     JobSignal,
     JobTimeoutError,
     LeaseLostError,
+    LimiterTimeoutError,
     MaxRetriesError,
     PayloadTooLargeError,
     RateLimitError,
@@ -64,6 +65,7 @@ from windlass.gather import as_completed, gather
 from windlass.hooks import AttemptEnd, Outgoing
 from windlass.inject import Depends
 from windlass.job import Job
+from windlass.limiter import Limiter
 from windlass.output import StreamChunk
 from windlass.queue import Queue
 from windlass.registry import from_callback
@@ -113,6 +115,7 @@ __all__ = [  # noqa: RUF022 - grouped by topic
     "Schedule",
     "Unique",
     "UniqueMode",
+    "Limiter",
     "Rate",
     "Bucket",
     "GroupLimits",
@@ -155,6 +158,7 @@ __all__ = [  # noqa: RUF022 - grouped by topic
     "JobTimeoutError",
     "WorkerCrashError",
     "WaitTimeoutError",
+    "LimiterTimeoutError",
     "ResultError",
     "SignatureError",
     # codecs

@@ -224,6 +224,20 @@ class WaitTimeoutError(WindlassError, TimeoutError):
         )
 
 
+class LimiterTimeoutError(WindlassError, TimeoutError):
+    """A ``Limiter`` had no room in time. Nothing is held."""
+
+    code = "limiter_timeout"
+
+    def __init__(self, name: str, timeout_s: float) -> None:
+        self.name = name
+        self.timeout_s = timeout_s
+        super().__init__(
+            f"the limiter {name!r} had no room within {timeout_s:g} s; wait longer (timeout=), raise "
+            "its limits, or let the job come back later (raise Snooze)"
+        )
+
+
 class JobFailedError(WindlassError):
     """The awaited job failed for good. The original error's class, message and trace are kept."""
 

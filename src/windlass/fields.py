@@ -89,6 +89,11 @@ class JobFields:
         return self._record.attempts
 
     @property
+    def fallback(self) -> Any:
+        """What this run is to do instead of the usual: the option ``fallbacks`` at this retry, else None."""
+        return self._record.options.fallback(self._record.attempts)
+
+    @property
     def max_attempts(self) -> int:
         return self._record.options.max_attempts
 

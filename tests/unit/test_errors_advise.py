@@ -26,6 +26,7 @@ SAMPLES: dict[type[WindlassError], tuple[tuple[Any, ...], str]] = {
     errors.IllegalTransitionError: (("j1", "active", "remove", "cancel it first"), "cancel it first"),
     errors.LeaseLostError: (("mail", "j1"), "isolation='process'"),
     errors.WaitTimeoutError: (("j1", 5), "windlass doctor"),
+    errors.LimiterTimeoutError: (("api", 5), "raise its limits"),
     errors.MaxRetriesError: (("j1", 3, "ValueError", "no"), "all 3 attempts failed"),
     errors.JobFailedError: (("j1", "unrecoverable", "ValueError", "no"), "ValueError: no"),
     errors.JobCancelledError: (("j1", "sold out"), "sold out"),

@@ -22,7 +22,7 @@ PUBLIC = {
     "StreamChunk",
     # options
     "JobOptions", "QueueSpec", "Batch", "Backoff", "Keep", "Priority", "Schedule", "Unique", "UniqueMode",
-    "Rate", "Bucket", "GroupLimits", "GroupInfo",
+    "Limiter", "Rate", "Bucket", "GroupLimits", "GroupInfo",
     # words
     "JobState", "OnFailure", "EdgeStatus", "AddOutcome", "CancelResult", "Event", "EventType",
     # raised by handlers
@@ -35,7 +35,7 @@ PUBLIC = {
     "JobNotFoundError", "IllegalTransitionError", "LeaseLostError", "JobFailedError", "MaxRetriesError",
     "ScheduleNotFoundError",
     "JobCancelledError", "JobTimeoutError", "WorkerCrashError", "WaitTimeoutError", "ResultError",
-    "SignatureError",
+    "LimiterTimeoutError", "SignatureError",
     # codecs
     "Codec", "register_codec",
     "__version__",

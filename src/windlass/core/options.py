@@ -69,6 +69,7 @@ class UniqueMode(StrEnum):
     KEEP_LAST = "keep_last"
 
 
+_MAX_FALLBACK_BYTES = 16_384
 _NEEDS_TTL = (UniqueMode.THROTTLE, UniqueMode.DEBOUNCE)
 
 
@@ -111,6 +112,14 @@ class StoredOptions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     #: The schedule that made the job, and for which of its slots (None: run by hand).
     schedule: str | None = None
     slot_ms: int | None = None
+    #: What the runs after the first one are to do instead: the n-th retry gets the n-th, later ones the last.
+    fallbacks: tuple[Any, ...] = ()
+
+    def fallback(self, attempts: int) -> Any:
+        """What applies to the run after ``attempts`` failures; None for the first run."""
+        if not attempts or not self.fallbacks:
+            return None
+        return self.fallbacks[min(attempts, len(self.fallbacks)) - 1]
 
     def keep_for(self, state: str) -> Keep:
         """The retention that applies to a job that ended in ``state``."""
@@ -257,6 +266,8 @@ class JobOptions(msgspec.Struct, frozen=True, kw_only=True):
     parent: Any = None
     #: What a job does when one that it waits for does not complete: ``fail``, ``ignore`` or ``continue``.
     on_failure: str = OnFailure.FAIL
+    #: For ``job.fallback``: another model, host or way for each retry in turn; any JSON values.
+    fallbacks: tuple[Any, ...] | list[Any] = ()
 
     def __post_init__(self) -> None:
         _check_int("priority", self.priority, PRIORITY_MIN, PRIORITY_MAX)
@@ -269,6 +280,7 @@ class JobOptions(msgspec.Struct, frozen=True, kw_only=True):
             check_job_id(self.job_id)
         _check_tags(self.tags)
         _check_trace(self.trace)
+        _check_fallbacks(self.fallbacks)
         if not isinstance(self.lifo, bool):
             raise ConfigError("lifo", "True or False", self.lifo)
         _check_int("cost", self.cost, 1, 1_000_000)
@@ -321,6 +333,7 @@ class JobOptions(msgspec.Struct, frozen=True, kw_only=True):
             lifo=self.lifo,
             group=self.group,
             cost=self.cost,
+            fallbacks=tuple(self.fallbacks),
         )
 
     def check(self) -> None:
@@ -429,6 +442,20 @@ def _check_trace(trace: object) -> None:
         is_text(key) and is_text(value) for key, value in trace.items()
     ):
         raise ConfigError("trace", "a mapping of text to text", trace)
+
+
+def _check_fallbacks(fallbacks: object) -> None:
+    if not fallbacks and isinstance(fallbacks, (tuple, list)):
+        return
+    if not isinstance(fallbacks, (tuple, list)) or len(fallbacks) > 32:
+        raise ConfigError("fallbacks", "a list of at most 32 JSON values", fallbacks)
+    try:
+        encoded = msgspec.json.encode(fallbacks)
+        fits = len(encoded) <= _MAX_FALLBACK_BYTES and msgspec.json.decode(encoded) == list(fallbacks)
+    except (TypeError, ValueError, RecursionError):
+        fits = False
+    if not fits:
+        raise ConfigError("fallbacks", f"JSON values, at most {_MAX_FALLBACK_BYTES} bytes in all", fallbacks)
 
 
 Isolation = Literal["auto", "thread", "process"]

@@ -9,6 +9,7 @@ import pytest
 
 from windlass import (
     Cancel,
+    ConfigError,
     Job,
     JobCancelledError,
     JobFailedError,
@@ -262,3 +263,36 @@ async def test_all_failed_jobs_can_be_retried_at_once(harness: Harness) -> None:
         assert len(await stage.queue.get_dead_letter_jobs()) == 5
         assert await stage.queue.retry_jobs() == 5
         assert [await job.result() for job in jobs] == ["ok"] * 5
+
+
+@pytest.mark.feature("C21")
+async def test_each_retry_gets_the_next_fallback_and_the_last_one_stays(harness: Harness) -> None:
+    async with Stage(harness) as stage:
+        seen: list[Any] = []
+
+        async def handler(job: Job[Any]) -> Any:
+            seen.append(job.fallback)
+            if job.attempt < 4:
+                raise ValueError("not this way")
+            return job.fallback
+
+        await stage.work(handler)
+        ways = [{"model": "small"}, "by mail"]
+        job = await stage.queue.add("n", max_attempts=5, backoff=EXACT, fallbacks=ways)
+        plain = await stage.queue.add("n", max_attempts=1)
+        assert (job.fallback, plain.fallback) == (None, None)
+        await stage.advance(31)
+        assert await job.result() == "by mail"
+        assert [way for way in seen if way] == [{"model": "small"}, "by mail", "by mail"]
+        assert seen.count(None) == 2
+        retried = await stage.queue.get_job(plain.id)
+        assert retried is not None and retried.fallback is None
+
+
+@pytest.mark.feature("C21")
+@pytest.mark.parametrize("wrong", ["text", [object()], [b"bytes"], [1] * 33, ["x" * 20_000]])
+async def test_fallbacks_that_cannot_travel_are_refused(harness: Harness, wrong: Any) -> None:
+    async with Stage(harness) as stage:
+        with pytest.raises(ConfigError):
+            await stage.queue.add("n", fallbacks=wrong)
+        assert await stage.queue.count() == 0
