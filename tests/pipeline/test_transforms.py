@@ -41,6 +41,30 @@ def test_bronze_adds_source_batch_and_the_day_of_the_end(spark: SparkSession) ->
     ]
 
 
+def test_silver_leaves_the_columns_of_a_batch_behind(spark: SparkSession) -> None:
+    bronze = make_df(
+        spark, schemas.BRONZE_ATTEMPTS, [attempt(run_id="a", batch=7), attempt(run_id="b", batch=8)]
+    )
+    rows = attempts.as_silver(bronze)
+    assert rows.columns == schemas.SILVER_ATTEMPTS.names
+    assert "batch" not in rows.columns
+    assert rows_of(rows, "run_id", "outcome") == [("a", "completed"), ("b", "completed")]
+
+
+def test_days_and_windows_begin_at_their_first_millisecond(spark: SparkSession) -> None:
+    times = [DAY - 1, DAY, DAY + 59_999, DAY + 60_000, DAY + 3_600_000]
+    frame = spark.createDataFrame([(ms,) for ms in times], "ms bigint")
+    grains = [rollups.window_of(frame["ms"], grain).alias(grain) for grain in ("minute", "hour", "day")]
+    found = frame.select("ms", attempts.day_of(frame["ms"]).cast("string"), *grains).collect()
+    assert [tuple(row) for row in found] == [
+        (DAY - 1, "2023-11-13", DAY - 60_000, DAY - 3_600_000, DAY - DAY_MS),
+        (DAY, "2023-11-14", DAY, DAY, DAY),
+        (DAY + 59_999, "2023-11-14", DAY, DAY, DAY),
+        (DAY + 60_000, "2023-11-14", DAY + 60_000, DAY, DAY),
+        (DAY + 3_600_000, "2023-11-14", DAY + 3_600_000, DAY + 3_600_000, DAY),
+    ]
+
+
 def test_only_keys_that_occur_twice_are_repeated(spark: SparkSession) -> None:
     batch = silver(spark, attempt(run_id="a"), attempt(run_id="b"), attempt(run_id="b"), attempt(run_id="c"))
     hash_of = {row[0]: row[1] for row in batch.selectExpr("run_id", "xxhash64(run_id)").collect()}

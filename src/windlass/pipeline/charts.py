@@ -6,12 +6,12 @@ A chart shows windows of equal length, ``step`` milliseconds each, without a hol
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from html import escape
 
 _WIDTH, _HEIGHT = 860, 220
-_LEFT, _RIGHT, _TOP, _BOTTOM = 56, 30, 8, 24
+_LEFT, _RIGHT, _TOP, _BOTTOM = 60, 30, 8, 24
 _MINUTE, _HOUR, _DAY = 60_000, 3_600_000, 86_400_000
 #: Time between two dates on the axis.
 _GAPS = (
@@ -47,6 +47,8 @@ th, td { text-align: left; padding: 5px 14px 5px 0; white-space: nowrap }
 th, td { border-bottom: 1px solid var(--line) } td:last-child, th:last-child { padding-right: 0 }
 td.n, th.n { text-align: right; font-variant-numeric: tabular-nums }
 th { color: var(--dim); font-weight: 500 }
+figure { overflow-x: auto }
+@media (max-width: 640px) { svg { min-width: 580px } svg text { font-size: 15px } }
 """
 
 Series = Mapping[str, Sequence[float | None]]
@@ -69,8 +71,18 @@ def stacked(windows: Sequence[int], step: int, series: Series, *, warm: bool = F
     return _frame(scale, shapes, list(series), colours)
 
 
-def lines(windows: Sequence[int], step: int, series: Series, *, log: bool = False) -> str:
-    """A line for each series through the middle of its windows; gaps where there is no value."""
+def lines(
+    windows: Sequence[int],
+    step: int,
+    series: Series,
+    *,
+    log: bool = False,
+    label: Callable[[float], str] | None = None,
+) -> str:
+    """A line for each series through the middle of its windows; gaps where there is no value.
+
+    ``label`` writes a value of the axis with its unit; counts need none.
+    """
     known = [value for values in series.values() for value in values if value is not None]
     scale = _Scale(windows, step, max(known, default=0.0), log=log)
     shapes = "".join(
@@ -79,7 +91,7 @@ def lines(windows: Sequence[int], step: int, series: Series, *, log: bool = Fals
         + _dots(scale, windows, values, COOL[n % len(COOL)])
         for n, values in enumerate(series.values())
     )
-    return _frame(scale, shapes, list(series), COOL)
+    return _frame(scale, shapes, list(series), COOL, label)
 
 
 class _Scale:
@@ -102,10 +114,11 @@ class _Scale:
 
 
 def _ticks(most: float) -> list[float]:
+    """Round numbers from 0 to ``most`` or a little above; whole ones, since these are counts."""
     if most <= 0:
         return [0.0, 1.0]
     step = 10.0 ** math.floor(math.log10(most))
-    step = next(step * f for f in (0.2, 0.25, 0.5, 1, 2, 5) if most / (step * f) <= 5)
+    step = next(step * f for f in (0.2, 0.5, 1, 2, 5) if most / (step * f) <= 5)
     step = max(step, 1.0)
     return [step * n for n in range(math.ceil(most / step) + 1)]
 
@@ -148,10 +161,17 @@ def _dots(scale: _Scale, windows: Sequence[int], values: Sequence[float | None],
     return "".join(dots)
 
 
-def _frame(scale: _Scale, shapes: str, names: Sequence[str], colours: Sequence[str]) -> str:
+def _frame(
+    scale: _Scale,
+    shapes: str,
+    names: Sequence[str],
+    colours: Sequence[str],
+    label: Callable[[float], str] | None = None,
+) -> str:
+    write = label or _short
     grid = "".join(
         f'<path class="grid" d="M{_LEFT},{scale.y(tick):.1f} H{_WIDTH - _RIGHT}"/>'
-        f'<text x="{_LEFT - 6}" y="{scale.y(tick) + 4:.1f}" text-anchor="end">{_short(tick)}</text>'
+        f'<text x="{_LEFT - 6}" y="{scale.y(tick) + 4:.1f}" text-anchor="end">{escape(write(tick))}</text>'
         for tick in scale.ticks
     )
     dates = "".join(
@@ -163,9 +183,9 @@ def _frame(scale: _Scale, shapes: str, names: Sequence[str], colours: Sequence[s
         f'<tspan fill="{colours[n % len(colours)]}" dx="{12 if n else 0}">&#9632;</tspan> {escape(name)}'
         for n, name in enumerate(names)
     )
-    label = escape(", ".join(names))
+    spoken = escape(", ".join(names))
     return (
-        f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT + 20}" role="img" aria-label="{label}">{grid}{shapes}{dates}'
+        f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT + 20}" role="img" aria-label="{spoken}">{grid}{shapes}{dates}'
         f'<text x="{_LEFT}" y="{_HEIGHT + 14}">{legend}</text></svg>'
     )
 

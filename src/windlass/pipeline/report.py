@@ -188,8 +188,11 @@ def _charts(report: Report) -> list[tuple[str, str, str]]:
         key=lambda name: -sum(r.get("attempts", 0) for r in report.queues_over_time[name]),
     )[:6]
 
-    def over_time(name: str) -> list[float | None]:
-        return [row.get(name) for row in report.over_time]
+    def times(measure: str) -> str:
+        series = {
+            n: [row.get(f"{measure}_{n}_ms") for row in report.over_time] for n in ("p50", "p95", "p99")
+        }
+        return charts.lines(windows, step, series, log=True, label=show_ms)
 
     def count(rows: Sequence[Row], *names: str) -> list[float | None]:
         return [float(sum(row.get(name, 0) for name in names)) for row in rows]
@@ -217,17 +220,13 @@ def _charts(report: Report) -> list[tuple[str, str, str]]:
         ),
         (
             "Run time",
-            "milliseconds, logarithmic",
-            charts.lines(
-                windows, step, {n: over_time(f"duration_{n}_ms") for n in ("p50", "p95", "p99")}, log=True
-            ),
+            "of an attempt, logarithmic",
+            times("duration"),
         ),
         (
             "Waiting time",
-            "milliseconds from ready to started, logarithmic",
-            charts.lines(
-                windows, step, {n: over_time(f"wait_{n}_ms") for n in ("p50", "p95", "p99")}, log=True
-            ),
+            "from ready to started, logarithmic",
+            times("wait"),
         ),
         (
             "Backlog",
