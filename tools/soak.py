@@ -43,6 +43,12 @@ class Curve:
     name: str
     points: list[tuple[float, float]] = field(default_factory=list)
 
+    def thin(self, most: int = 160) -> list[tuple[float, float]]:
+        """At most so many points, each the highest of its stretch: a peak is never hidden."""
+        step = max(-(-len(self.points) // most), 1)
+        parts = [self.points[at : at + step] for at in range(0, len(self.points), step)]
+        return [(part[0][0], max(mb for _, mb in part)) for part in parts]
+
     def part(self, first: float, last: float) -> float:
         """The middle value between two shares of the time."""
         end = self.points[-1][0]
@@ -157,7 +163,7 @@ def chart(curves: list[Curve], title: str) -> str:
         colour = _COLOURS[number % len(_COLOURS)]
         spots = " ".join(
             f"{left + (width - 20 - left) * at / last:.1f},{top + (height - top) * (1 - mb / most):.1f}"
-            for at, mb in curve.points
+            for at, mb in curve.thin()
         )
         lines.append(f'<polyline points="{spots}" fill="none" stroke="{colour}" stroke-width="1.6"/>')
         x = left + number * 170
@@ -166,15 +172,29 @@ def chart(curves: list[Curve], title: str) -> str:
     return "\n".join(lines) + "\n"
 
 
+def draw_again(figures: Path, out: Path) -> int:
+    """The chart of a soak from its figures."""
+    kept = json.loads(figures.read_text())
+    curves = [Curve(name, [(at, mb) for at, mb in curve["points"]]) for name, curve in kept["curves"].items()]
+    title = f"{kept['backend']}: memory over {kept['minutes']:g} minutes, {kept['completed']} jobs"
+    (out / f"soak-{kept['backend']}.svg").write_text(chart(curves, title))
+    return 0
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(prog="scripts/soak", description=__doc__)
-    parser.add_argument("--backend", choices=sorted(STORES), required=True)
+    parser.add_argument("--backend", choices=sorted(STORES), default="sqlite")
+    parser.add_argument("--draw", metavar="JSON", help="only draw the figures of an earlier soak again")
     parser.add_argument("--minutes", type=float, default=1.0)
     parser.add_argument("--pace", type=float, default=20.0, help="steps per second of the producer")
     parser.add_argument("--dashboard", action="store_true", help="run a dashboard as well, and look at it")
     parser.add_argument("--most-growth", type=float, default=0.1, help="share that is still flat")
     parser.add_argument("--out", metavar="DIR", default=".reports", help="where JSON and SVG go")
     asked = parser.parse_args()
+    out = Path(asked.out)
+    out.mkdir(parents=True, exist_ok=True)
+    if asked.draw:
+        return draw_again(Path(asked.draw), out)
     with tempfile.TemporaryDirectory(prefix="windlass-soak-") as folder:
         store = STORES[asked.backend](Path(folder))
         curves, completed = asyncio.run(
@@ -182,8 +202,6 @@ def main() -> int:
         )
         shutil.rmtree(folder, ignore_errors=True)
         Path(folder).mkdir(exist_ok=True)
-    out = Path(asked.out)
-    out.mkdir(parents=True, exist_ok=True)
     title = f"{asked.backend}: memory over {asked.minutes:g} minutes, {completed} jobs"
     figures = {
         "backend": asked.backend,

@@ -26,6 +26,12 @@ def test_the_chart_has_a_line_for_each_process() -> None:
     assert {"worker", "store"} <= {part.text for part in drawn}
 
 
+def test_a_chart_of_many_points_is_small_and_keeps_the_peaks() -> None:
+    curve = Curve("worker", [(float(at), 90.0 if at == 333 else 10.0) for at in range(1_000)])
+    assert len(curve.thin()) <= 160
+    assert max(mb for _, mb in curve.thin()) == 90.0
+
+
 def test_memory_of_a_process_is_read() -> None:
     mb = rss_mb(os.getpid())
     assert mb is not None

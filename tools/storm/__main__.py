@@ -81,7 +81,7 @@ def lines_of(report: Report, took_s: float) -> list[str]:
         f"jobs acknowledged: {report.acknowledged}, asked for without an answer: {report.unanswered}",
         f"attempts: {report.attempts} ({_pairs(report.outcomes)})",
         f"leases taken back: {report.recovered}, replies lost: {report.lost_replies}",
-        f"lost within the replication lag: {report.lost_in_lag}",
+        f"lost within the replication lag: {report.lost_in_lag}, rows of history gone: {report.history_gone}",
     ]
     if report.ok:
         return [*lines, f"all {report.invariants} invariants hold"]

@@ -12,6 +12,7 @@ from windlass import Windlass
 from windlass.backend import requests as rq
 from windlass.core.job import AttemptRecord, JobRecord
 from windlass.core.states import FINISHED, JobState
+from windlass.errors import HistoryTrimmedError
 from windlass.testing.storm import plan
 from windlass.testing.storm.journal import Line, read_journals
 
@@ -51,6 +52,8 @@ class Evidence(msgspec.Struct, kw_only=True):
     counters: Counter[tuple[str, str, str]] = msgspec.field(default_factory=Counter)
     troubles: list[Trouble] = []
     kept: list[Kept] = []
+    #: Rows of history that are gone, where the store declares that this may be.
+    history_gone: int = 0
     #: Members of the cast that ended by themselves.
     crashes: list[str] = []
     #: Unfinished jobs per queue when patience ran out.
@@ -102,7 +105,9 @@ async def gather(app: Windlass, evidence: Evidence, directory: Path) -> None:
         for line in evidence.of("late")
     ]
     for queue in plan.QUEUES:
-        evidence.history += await read_history(app, queue)
+        rows, gone = await read_history(app, queue, may_lose="settled-is-kept" in evidence.exempt)
+        evidence.history += rows
+        evidence.history_gone += gone
         evidence.records[queue] = await _records(app, queue)
         counts = await app.store.execute(rq.CountJobs(queue=queue))
         evidence.counts[queue] = {state.value: count for state, count in counts.items()}
@@ -110,14 +115,23 @@ async def gather(app: Windlass, evidence: Evidence, directory: Path) -> None:
         evidence.counters[row.queue, row.task, row.outcome] += row.total
 
 
-async def read_history(app: Windlass, queue: str) -> list[AttemptRecord]:
-    """All attempts of a queue."""
+async def read_history(
+    app: Windlass, queue: str, *, may_lose: bool = False
+) -> tuple[list[AttemptRecord], int]:
+    """All attempts of a queue, and how many rows are gone from a store that ``may_lose`` some."""
     rows: list[AttemptRecord] = []
-    after = 0
+    after = gone = 0
     while True:
-        page = await app.store.execute(rq.ReadHistory(queue=queue, after=after))
+        try:
+            page = await app.store.execute(rq.ReadHistory(queue=queue, after=after))
+        except HistoryTrimmedError as error:
+            if not may_lose or error.oldest - 1 <= after:
+                raise
+            gone += error.oldest - 1 - after
+            after = error.oldest - 1
+            continue
         if not page.records:
-            return rows
+            return rows, gone
         rows += page.records
         after = page.last
 

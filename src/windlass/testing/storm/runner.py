@@ -41,6 +41,7 @@ class Report(msgspec.Struct, kw_only=True):
     recovered: int
     lost_replies: int
     lost_in_lag: int
+    history_gone: int = 0
     invariants: int
     violations: list[Violation]
 
@@ -234,6 +235,7 @@ def _report(store: StormStore, evidence: Evidence, kinds: list[str], done: Count
         recovered=outcomes["stalled"],
         lost_replies=len(evidence.of("lost")),
         lost_in_lag=len(lost),
+        history_gone=evidence.history_gone,
         invariants=len(INVARIANTS) - len(store.exempt),
         violations=invariants.check(evidence),
     )
