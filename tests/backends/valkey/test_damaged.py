@@ -46,7 +46,7 @@ def _spoil(server: Server, namespace: str, job_id: str) -> bytes:
     """Damage the options in the record of a job, where the server itself does not look."""
     with server.client() as client:
         [key] = [key for key in client.keys("*:j") if namespace.encode() in key]
-        stored: bytes = client.hget(key, job_id)  # type: ignore[assignment]
+        stored: bytes = client.hget(key, job_id)
         at = stored.index(b"json")
         bad = stored[: at - 1] + b"\xc1\xc1\xc1" + stored[at + 2 :]
         client.hset(key, job_id, bad)
