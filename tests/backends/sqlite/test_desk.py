@@ -155,6 +155,20 @@ def test_nobody_waits_on_the_loop_for_another_writer(tmp_path: Path, alone: None
     asyncio.run(work())
 
 
+async def test_calls_of_many_tasks_share_a_transaction(tmp_path: Path) -> None:
+    async with opened(tmp_path / "jobs.db") as store:
+        await add(store, new())
+        commits: list[str] = []
+        store._database.session.conn.set_trace_callback(  # type: ignore[union-attr]
+            lambda statement: commits.append(statement) if statement == "COMMIT" else None
+        )
+        await asyncio.gather(*[add(store, *[new() for _ in range(desk.SHORT_JOBS + 1)]) for _ in range(50)])
+        assert len(commits) == 1
+        tasks = [asyncio.create_task(add(store, *[new() for _ in range(desk.SHORT_JOBS + 1)]))]
+        await asyncio.sleep(0)  # it is lined up, not yet handed over
+    assert len(await tasks[0]) == desk.SHORT_JOBS + 1
+
+
 async def test_calls_keep_their_order(tmp_path: Path) -> None:
     async with opened(tmp_path / "jobs.db") as store:
         first = asyncio.create_task(add(store, new(id="a")))

@@ -5,6 +5,9 @@ fsync they hide. They hide it from the other tasks of the loop: where there are 
 job after the other, the loop behind the synchronous API, a worker whose jobs have all ended), the loop would
 only sleep. There the transaction runs on the spot, unless that could take long: when anybody else is writing,
 when other tasks are there, or when the disk was slow lately, the thread does it as always.
+
+Calls for the thread are handed over once in each turn of the loop: those of many tasks wake it once, and
+share a transaction.
 """
 
 from __future__ import annotations
@@ -73,6 +76,8 @@ class Writer(Protocol):
     @property
     def idle(self) -> bool: ...
 
+    def put(self, calls: list[Call[Any]], /) -> None: ...
+
     def nudge(self) -> None: ...
 
 
@@ -87,6 +92,19 @@ class Desk:
         self._not_before = 0.0
         self._look_again = 0.0
         self._turn_due = 0.0
+        self._lined_up: list[Call[Any]] = []
+
+    def line_up(self, call: Call[Any]) -> None:
+        """Leave ``call`` to the thread, at the end of this turn of the loop."""
+        if not self._lined_up:
+            self.loop.call_soon(self.hand_over)
+        self._lined_up.append(call)
+
+    def hand_over(self) -> None:
+        """Give the thread what was lined up."""
+        if self._lined_up:
+            calls, self._lined_up = self._lined_up, []
+            self._writer.put(calls)
 
     def write(self, call: Call[Any]) -> bool:
         """Carry out ``call`` now; False, and nothing was done, when that could take long."""
@@ -116,7 +134,7 @@ class Desk:
         return True
 
     def _may_write(self, now: float) -> bool:
-        if now < self._not_before or probe._installed is not None:
+        if now < self._not_before or self._lined_up or probe._installed is not None:
             return False
         if now > self._look_again:
             self._look_again = now + _LOOK_S

@@ -17,20 +17,23 @@ class Lane:
     """Base of the writer and the reader. ``opened`` and ``ended`` tell how far the thread is."""
 
     def __init__(self, name: str) -> None:
-        #: None stands for the end, ``_NUDGE`` for nothing in particular.
-        self._inbox: SimpleQueue[Call[Any] | object | None] = SimpleQueue()
+        #: Lists of calls; None stands for the end, ``_NUDGE`` for nothing in particular.
+        self._inbox: SimpleQueue[list[Call[Any]] | object | None] = SimpleQueue()
         self._stopping = False
         self.opened: Future[None] = Future()
         self.ended: Future[None] = Future()
+        #: As ``ended``, for those who ask often.
+        self.over = False
         self.thread = threading.Thread(target=self._main, name=name, daemon=True)
 
     def start(self) -> None:
         self.thread.start()
 
-    def put(self, call: Call[Any]) -> None:
-        """Line up a call, on the loop that waits for it."""
-        call.start()
-        self._inbox.put(call)
+    def put(self, calls: list[Call[Any]]) -> None:
+        """Line up calls that were started, in this order."""
+        self._inbox.put(calls)
+        if self.over:
+            self._refuse(StorageError("the backend was closed"))
 
     def nudge(self) -> None:
         """Make the thread look around once."""
@@ -52,6 +55,7 @@ class Lane:
         finally:
             self._close()
             self._refuse(StorageError("the backend was closed"))
+            self.over = True
             self.ended.set_result(None)
 
     def _take(self, *, block: bool) -> list[Call[Any]]:
@@ -59,12 +63,12 @@ class Lane:
         calls: list[Call[Any]] = []
         inbox = self._inbox
         while not self._stopping and (block or not inbox.empty()):
-            call = inbox.get()  # nobody else takes from it
+            came = inbox.get()  # nobody else takes from it
             block = False
-            if call is None:
+            if came is None:
                 self._stopping = True
-            elif isinstance(call, Call):
-                calls.append(call)
+            elif isinstance(came, list):
+                calls += came
         return calls
 
     def _refuse(self, exc: Exception) -> None:

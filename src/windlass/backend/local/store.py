@@ -90,17 +90,22 @@ class LocalStore(ABC, Generic[SettingsT, SessionT]):
         """See ``Backend.execute``."""
         self.check_process()
         read = self.is_read(request)
-        if self._writer.ended.done():
+        if self._writer.over:
             raise StorageError(f"{self.settings.shown} is closed")
         lane: Lane = self._reading() if read else self._writer
-        if lane.ended.done():  # the reader may have ended by itself
+        if lane.over:  # the reader may have ended by itself
             raise StorageError(f"{self.settings.shown} is closed")
         call = Call(request, self.settings.timeout, self._explain)
-        if is_short(request) and (here := self._desk(call.loop)).write(call):
+        here = self._desk(call.loop)
+        if is_short(request) and here.write(call):
             if type(request) is Add and here.owes_a_turn():
                 await asyncio.sleep(0)
             return call.future.result()
-        lane.put(call)
+        call.start()
+        if read:
+            lane.put([call])
+        else:
+            here.line_up(call)
         return await call.future
 
     def listen(self, topics: Iterable[str]) -> HubListener:
@@ -112,6 +117,7 @@ class LocalStore(ABC, Generic[SettingsT, SessionT]):
     async def stop(self) -> None:
         """End the threads after the calls that are under way."""
         lanes: list[Lane] = [self._writer] + ([self._reader] if self._reader else [])
+        self._desk(asyncio.get_running_loop()).hand_over()
         for lane in lanes:
             lane.stop()
         for lane in lanes:
@@ -144,7 +150,7 @@ class LocalStore(ABC, Generic[SettingsT, SessionT]):
 
     def _desk(self, loop: asyncio.AbstractEventLoop) -> Desk:
         desk = self._desks.get(id(loop))
-        if desk is None:
+        if desk is None or desk.loop is not loop:  # numbers of loops that are gone come again
             for key, other in list(self._desks.items()):
                 if other.loop.is_closed():
                     self._desks.pop(key, None)
