@@ -129,7 +129,8 @@ def _run_once(pipeline: Pipeline, out: Out) -> int:
             bar["context"].__exit__(None, None, None)
     attempts = sum(result.attempts for result in results)
     value = {"batches": len(results), "attempts": attempts, "version": pipeline.lake.state.version}
-    out.done(f"{attempts:,} attempts in {len(results)} batches; the lake is up to date.", value)
+    batches = "1 batch" if len(results) == 1 else f"{len(results)} batches"
+    out.done(f"{attempts:,} attempts in {batches}; the lake is up to date.", value)
     return 0
 
 

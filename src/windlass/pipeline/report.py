@@ -289,6 +289,7 @@ _TASK_HEAD = (
     "completed",
     "retried",
     "failed",
+    "other",
     "run p50",
     "run p95",
     "run p99",
@@ -322,7 +323,9 @@ def tables(report: Report) -> list[tuple[str, Sequence[str], list[list[str]]]]:
 
 
 def _task_cells(row: Row) -> list[str]:
-    counts = [f"{row[name]:,}" for name in ("attempts", "completed", "retried", "failed")]
+    told = [row[name] for name in ("attempts", "completed", "retried", "failed")]
+    # Snoozed, released, cancelled, stalled, expired: so that each line adds up.
+    counts = [f"{count:,}" for count in (*told, told[0] - sum(told[1:]))]
     times = [show_ms(row[f"duration_{name}_ms"]) for name in ("p50", "p95", "p99")]
     return [row["queue"], row["task"], *counts, *times, show_ms(row["wait_p95_ms"])]
 
