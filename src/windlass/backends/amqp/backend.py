@@ -209,6 +209,7 @@ async def _count(client: Client, request: rq.CountJobs) -> dict[JobState, int]:
 
 async def _remove_all(client: Client) -> None:
     if client.coordinator is not None:
+        await client.taking_over
         await client.coordinator.retire()
     names, channel = client.names, await client.open_channel()
     for name in [*names.all_queues(), *(names.queue(queue) for queue in names.used)]:

@@ -15,7 +15,7 @@ from windlass.backend.hub import Hub
 from windlass.backends.amqp import verbs, wire
 from windlass.backends.amqp.coordinator import Coordinator
 from windlass.backends.amqp.names import Names
-from windlass.backends.amqp.promise import Promise, spawn
+from windlass.backends.amqp.promise import Promise, kept, spawn
 from windlass.backends.amqp.session import Delivery, Session
 from windlass.core.clock import SteadyClock
 from windlass.core.probe import reach
@@ -48,6 +48,8 @@ class Client(Session):
         self._rules: Promise[None] | None = None
         self._seat_tried: Promise[None] | None = None
         self.coordinator: Coordinator | None = None
+        #: Kept when our coordinator has read all that there was.
+        self.taking_over: Promise[None] = kept(None)
         self.on_news = self._hear
         #: Where jobs are taken and handed in; set by the backend.
         self.desk: Desk
@@ -138,7 +140,7 @@ class Client(Session):
         if isinstance(answer, Exception):
             raise answer
         self.coordinator = Coordinator(self)
-        taken = spawn(self.coordinator.take_over())
+        taken = self.taking_over = spawn(self.coordinator.take_over())
         taken.then(lambda: self._seated(taken))
 
     def _try_again(self) -> None:

@@ -311,6 +311,10 @@ class _Picker:
             await self._client.ask(verbs.Expire(starts=starts, now_ms=self._request.now_ms))
             self._ack(*(delivery.tag for delivery, _ in late))
             good = [pair for pair in good if pair not in late]
+        if queue in self._client.paused:  # since these were fetched
+            room = 0
+        if self._request.now_ms is None:  # they start now, not when the claim began
+            self.now_ms = self._client.clock.now_ms()
         for delivery, incoming in good[:room]:
             self._lease(queue, delivery, incoming)
         if good[room:]:
