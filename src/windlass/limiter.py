@@ -59,7 +59,7 @@ class Limiter:
         rate: Rate | Mapping[str, Any] | tuple[int, float | timedelta] | None = None,
         lease: float | timedelta = 30,
     ) -> None:
-        self.name = check_queue_name(name, "name")
+        self.name: str = check_queue_name(name, "name")
         self._queue = check_queue_name(f"{PREFIX}{name}", "name")
         if concurrency is None and rate is None:
             raise ConfigError("limiter", "given a concurrency, a rate or both")

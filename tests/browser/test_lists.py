@@ -77,7 +77,7 @@ def test_a_retry_is_killed(look: Look, lane: Lane) -> None:
     page.get_by_role("button", name=f"Kill {job}").click()
     confirm(page, "Kill")
     expect(page.locator(f"tr[data-job='{job}']")).to_have_count(0)
-    assert lane.state(job) == "cancelled"
+    assert lane.state(job) == "failed"
 
 
 @pytest.mark.feature("P5")

@@ -337,10 +337,10 @@ def _cancel_ignored() -> None:
     """A cancellation is acknowledged and does nothing."""
     cancel = transitions.cancel
 
-    def pretend(job: JobRecord | None, reason: str, scribe: Any) -> CancelResult:
+    def pretend(job: JobRecord | None, reason: str, scribe: Any, **options: Any) -> CancelResult:
         if job is not None and job.state in (JobState.WAITING, JobState.SCHEDULED, JobState.RETRYING):
             return CancelResult.CANCELLED
-        return cancel(job, reason, scribe)
+        return cancel(job, reason, scribe, **options)
 
     _replace_everywhere(cancel, pretend)
 
