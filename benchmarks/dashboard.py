@@ -156,7 +156,9 @@ async def measure(app: Windlass, job_id: str, calls: int) -> dict[str, tuple[flo
 async def filled(app: Windlass, name: str, jobs: int) -> str:
     """Fill the store unless an earlier run did; returns a finished job's id."""
     queue = app.queue("mail")
-    found = list(await queue.get_jobs("completed", limit=1))
+    found = await queue.get_jobs("completed", limit=1)
+    while not found and found.cursor is not None:  # the newest ones are not finished
+        found = await queue.get_jobs("completed", found.cursor, limit=1)
     if found:
         console.print(f"{name}: as filled by an earlier run")
         return found[0].id

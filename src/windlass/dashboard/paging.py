@@ -29,7 +29,7 @@ SCAN = 1_000
 MAX_OFFSET = 10_000
 _STEP = 1_000
 #: What a page counts that the store could not fill, however little it holds.
-_SHORT = SCAN // 8
+_SHORT = SCAN // 4
 
 Keep = Callable[[JobRecord], bool]
 
