@@ -19,9 +19,8 @@ from windlass.dashboard.shapes.jobs import AttemptEntry, EventEntry, Timeline
 from windlass.errors import HistoryTrimmedError
 
 #: Entries of a log that are read in one piece; as many are looked at for each moment of a long life, since a
-#: batch settles many jobs at one moment, but page by page: mostly the moment is over soon.
+#: batch settles many jobs at one moment.
 _STRETCH = 1_000
-_PAGE = 250
 #: Halving stops when so few are left: stores keep logs in chunks, and a look costs the unpacking of one.
 _NEAR = 500
 #: Moments that are looked at.
@@ -65,24 +64,15 @@ class Log(Generic[E]):
         if high - low <= _STRETCH:
             return [entry.item for entry in await self._among(low, high - low, record.id)], whole
         found: dict[int, E] = {}
-        seen = self._oldest - 1
+        seen, seen_ms = self._oldest - 1, -1
         for moment in moments:
+            if moment < seen_ms:
+                continue  # what was read for the moment before reaches beyond this one
             start = max(await self._before(moment), seen)
-            entries = await self._up_to(moment, start)
-            seen = entries[-1].position if entries else start
+            entries = await self._read(start, _STRETCH + _NEAR)
+            seen, seen_ms = (entries[-1].position, entries[-1].at_ms) if entries else (start, moment)
             found |= {entry.position: entry.item for entry in entries if entry.job_id == record.id}
         return [found[position] for position in sorted(found)], False
-
-    async def _up_to(self, moment: int, after: int) -> list[Entry[E]]:
-        """What stands after a position, until the moment has passed or a stretch was read."""
-        entries: list[Entry[E]] = []
-        while len(entries) < _STRETCH + _NEAR:
-            page = await self._read(after, _PAGE)
-            entries += page
-            if len(page) < _PAGE or page[-1].at_ms > moment:
-                break
-            after = page[-1].position
-        return entries
 
     async def _among(self, after: int, limit: int, job_id: str) -> list[Entry[E]]:
         if limit <= 0:
