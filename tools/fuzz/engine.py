@@ -17,7 +17,10 @@ from typing import Any
 #: busy machine takes the processor away for seconds, which is nobody's fault.
 SLOW_CPU_S, SLOW_S = 2.0, 60.0
 _FINDINGS = 20
-_EDGES = (b"", b"\x00", b"\xff" * 9, b"\x80", b"\xc1", b"{}", b"[]", b'""', b"null", b"-0", b"1e999", b"NaN")
+_EDGES = (
+    *(b"", b"\x00", b"\xff" * 9, b"\x80", b"\xc1", b"{}", b"[]", b'""', b"null", b"-0", b"1e999", b"NaN"),
+    *(b"[" * 3_000, b'{"a":' * 3_000, b"\x91" * 3_000, b"\x81\xa1a" * 3_000, b"9" * 5_000),  # deep, and long
+)
 
 
 @dataclass(frozen=True)

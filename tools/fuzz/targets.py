@@ -17,6 +17,7 @@ import msgspec
 from pika import BasicProperties
 
 from tools.fuzz.engine import Target, damaged, damaged_text, odd_value
+from tools.fuzz.wire import wire_targets
 from windlass.backend import Backend, open_backend
 from windlass.backend import limits as lrq
 from windlass.backend import metrics as mq
@@ -24,20 +25,21 @@ from windlass.backend import requests as rq
 from windlass.backend import schedules as sq
 from windlass.backends.amqp import messages
 from windlass.backends.file import effects, frames
+from windlass.backends.file.store import FileStore
 from windlass.backends.sqlite import logs, rows
 from windlass.backends.valkey import logrows, records
 from windlass.cli.values import parse_duration, parse_json, parse_pairs
 from windlass.core.edges import to_dependency
 from windlass.core.ids import check_job_id, check_queue_name, check_task_name
-from windlass.core.job import AttemptOutcome, AttemptRecord, EventType, NewJob
+from windlass.core.job import AttemptOutcome, AttemptRecord, EventType, JobRef, NewJob
 from windlass.core.limits import to_group_limits, to_rate
 from windlass.core.options import DEFAULT_OPTIONS, OPTION_NAMES, JobOptions, StoredOptions, instant_to_ms
+from windlass.core.outcome import Outcome, Settlement
 from windlass.core.patterns import matches
 from windlass.core.schedules import to_schedule
-from windlass.errors import ConfigError, StorageError, UnsupportedByBackendError, WindlassError
+from windlass.errors import ConfigError, StorageError, UnsupportedByBackendError
 from windlass.payload import unpack
 from windlass.queue import _cursor
-from windlass.sandbox import protocol
 from windlass.serde import encode_payload, get_codec
 from windlass.serde.encrypted import EncryptedCodec, new_key
 from windlass.serde.signed import SignedCodec
@@ -153,7 +155,9 @@ def _sqlite_events() -> Target:
 
 def _stored_options() -> Target:
     texts = ["{}", rows.encode_options(JobOptions(max_attempts=5, timeout=3, tags=["a"], group="g").stored())]
-    return Target("sqlite-options", _texts(*texts), rows.decode_options.__wrapped__, (ValueError,))
+    return Target(
+        "sqlite-options", _texts(*texts), rows.decode_options.__wrapped__, (ValueError, RecursionError)
+    )
 
 
 def _valkey_record() -> Target:
@@ -225,9 +229,27 @@ def _file_frames() -> Target:
 
 
 def _file_steps() -> Target:
-    step = msgspec.msgpack.encode([1, 5, [[3, "q", "job1"], [17, "q", 4]]])
-    empty = msgspec.msgpack.encode(effects.Step(1, 5, []))
-    return Target("file-steps", _bytes([empty, step]), effects.decode, (ValueError,))
+    """Steps as a store writes them: jobs made, moved, dropped, and what goes with them."""
+    store = FileStore()
+    steps: list[bytes] = []
+
+    def step(request: rq.Request[Any]) -> Any:
+        store.now_ms = 1_700_000_000_000 + len(steps)
+        answer, _ = store.apply(request, store.now_ms)
+        steps.append(effects.encode(store.take_step()))
+        return answer
+
+    jobs = [NewJob(queue="q", id=f"job{n}", task="t", payload=b"{}", delay_ms=n * 10) for n in range(3)]
+    step(rq.Add(jobs=jobs))
+    (job,) = step(rq.Claim(worker="w", queues=[rq.ClaimQueue("q", 1, 1)], limit=1, claim_id="c")).jobs
+    step(
+        rq.Settle(
+            items=[Settlement(queue="q", id=job.id, token=job.token, outcome=Outcome.COMPLETE, result=b"1")]
+        )
+    )
+    step(rq.PauseQueue(queue="q", paused=True))
+    step(rq.RemoveJobs(refs=[JobRef("q", "job2")]))
+    return Target("file-steps", _bytes(steps), effects.decode, (ValueError, RecursionError))
 
 
 def _amqp_messages() -> Target:
@@ -253,17 +275,6 @@ def _amqp_messages() -> Target:
                 messages.read_entry(data, kind, 5)
 
     return Target("amqp-messages", _bytes([*bodies, *entries]), read, ())
-
-
-def _sandbox() -> Target:
-    message = protocol.frame(b"x" * 5)
-    known = [message, *(msgspec.msgpack.encode(value) for value in _VALUES)]
-
-    def read(data: bytes) -> None:
-        protocol.read_from_parent(data)
-        protocol.read_from_child(data)
-
-    return Target("sandbox", _bytes(known), read, (ValueError, WindlassError))
 
 
 # --- what people write ------------------------------------------------------------------------------
@@ -474,7 +485,7 @@ def pure_targets() -> dict[str, Target]:
         _file_frames(),
         _file_steps(),
         _amqp_messages(),
-        _sandbox(),
+        *wire_targets(),
         _url(),
         _options(),
         _worker_options(),

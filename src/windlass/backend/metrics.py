@@ -12,6 +12,10 @@ import msgspec
 
 from windlass.backend.requests import Request
 from windlass.core.metrics import Mark, MetricsCursor, MetricsRow, Step
+from windlass.errors import ConfigError
+
+#: Milliseconds since 1970 have no more digits than this for some thousand years.
+_DIGITS = 14
 
 
 class MetricsProgress(Request[list[MetricsCursor]], kw_only=True):
@@ -81,3 +85,11 @@ class ListMarks(Request[list[Mark]], kw_only=True):
     needs: ClassVar[str] = "metrics"
 
     since_ms: int = 0
+
+
+def place_of(cursor: str) -> tuple[int, str]:
+    """The window and the task that a cursor of ``ReadMetrics`` names; ``ConfigError`` when it names none."""
+    start, separator, task = cursor.partition(" ")
+    if not separator or not (start.isascii() and start.isdecimal() and len(start) <= _DIGITS):
+        raise ConfigError("cursor", "one that came with a page", cursor)
+    return int(start), task

@@ -58,7 +58,7 @@ def json_or_text(text: str) -> Any:
     """The JSON value that ``text`` is, or ``text`` itself."""
     try:
         return json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return text
 
 
@@ -80,6 +80,8 @@ def parse_json(text: str, option: str) -> Any:
     except json.JSONDecodeError as exc:
         hint = f"not JSON at character {exc.pos + 1} ({exc.msg}): {text!r}"
         raise click.BadParameter(hint, param_hint=f"'{option}'") from exc
+    except (ValueError, RecursionError) as exc:
+        raise click.BadParameter(f"not JSON that can be read ({exc})", param_hint=f"'{option}'") from exc
 
 
 def show_span(ms: float | None) -> str:

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from windlass.importing.client import Client
-from windlass.importing.model import ForeignJob, Found, Refusal, Shelf, Unreadable
+from windlass.importing.model import NOT_A_JOB, ForeignJob, Found, Refusal, Shelf, Unreadable
 
 #: The score of a delayed job is its time in milliseconds times this, plus a counter.
 _SCORE = 4096
@@ -90,7 +90,7 @@ def _read(shelf: Shelf, job_id: str, score: float, key: str, record: dict[bytes,
         )
     except Unreadable as exc:
         return Refusal(str(exc), task, job_id)
-    except (msgspec.DecodeError, TypeError, ValueError, AttributeError) as exc:
+    except NOT_A_JOB as exc:
         return Refusal(f"it is not a job of BullMQ ({type(exc).__name__}: {exc})", task, job_id)
 
 

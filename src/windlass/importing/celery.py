@@ -7,7 +7,6 @@ into its memory; what workers hold is in ``unacked`` and comes back to the list 
 from __future__ import annotations
 
 import base64
-import zlib
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
@@ -15,8 +14,9 @@ from typing import Any
 import msgspec
 
 from windlass.importing.client import Client
-from windlass.importing.model import ForeignJob, Found, Refusal, Shelf, Unreadable
+from windlass.importing.model import NOT_A_JOB, ForeignJob, Found, Refusal, Shelf, Unreadable
 from windlass.importing.plain import load_plain
+from windlass.serde import inflate
 
 _BINDING = "_kombu.binding."
 #: Between a queue's name and its priority step; 0 is the first to run and has no ending.
@@ -80,7 +80,7 @@ def read_message(queue: str, raw: bytes) -> Found:
         )
     except Unreadable as exc:
         return Refusal(str(exc), task, job_id)
-    except (msgspec.DecodeError, KeyError, TypeError, ValueError, AttributeError) as exc:
+    except NOT_A_JOB as exc:
         return Refusal(
             f"it is not a message of Celery's protocol 2 ({type(exc).__name__}: {exc})", task, job_id
         )
@@ -91,7 +91,7 @@ def _body(message: dict[str, Any], headers: dict[str, Any], properties: dict[str
     data = base64.b64decode(body) if properties.get("body_encoding") == "base64" else body.encode()
     compression = headers.get("compression")
     if compression in ("application/x-gzip", "gzip", "zlib"):
-        data = zlib.decompress(data)
+        data = inflate(data)
     elif compression:
         raise Unreadable(f"it is compressed with {compression}: let Celery run it")
     match message.get("content-type"):

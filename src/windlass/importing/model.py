@@ -11,6 +11,8 @@ from typing import Any, Literal, Protocol
 import msgspec
 
 Kind = Literal["list", "zset"]
+#: What reading bytes raises that are no job at all.
+NOT_A_JOB = (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError)
 
 
 @dataclass(frozen=True, slots=True)

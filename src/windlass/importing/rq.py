@@ -5,15 +5,18 @@ A job's call is a tuple (function, instance, args, kwargs), pickled unless the p
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Sequence
 from typing import Any
 
 import msgspec
 
 from windlass.importing.client import Client
-from windlass.importing.model import ForeignJob, Found, Refusal, Shelf, Unreadable
+from windlass.importing.model import NOT_A_JOB, ForeignJob, Found, Refusal, Shelf, Unreadable
 from windlass.importing.plain import load_plain
+from windlass.serde import inflate
+
+#: How data begins that zlib compressed.
+_COMPRESSED = b"x"
 
 
 class RqReader:
@@ -83,16 +86,14 @@ def _read(shelf: Shelf, job_id: str, score: float, key: str, record: dict[bytes,
         )
     except Unreadable as exc:
         return Refusal(str(exc), str(task), job_id)
-    except (KeyError, TypeError, ValueError, zlib.error) as exc:
+    except NOT_A_JOB as exc:
         return Refusal(f"it is not a job of RQ ({type(exc).__name__}: {exc})", str(task), job_id)
 
 
 def _call(data: bytes) -> Any:
     """(function, instance, args, kwargs) of a job's data."""
-    try:
-        data = zlib.decompress(data)
-    except zlib.error:
-        pass  # releases before 0.12 did not compress
+    if data[:1] == _COMPRESSED:  # releases before 0.12 did not compress
+        data = inflate(data)
     try:
         found = msgspec.json.decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError):

@@ -25,6 +25,7 @@ from windlass.errors import ConfigError, PayloadTooLargeError
 DEFAULT_MAX_BYTES = 1_000_000
 #: No compressed value may unfold to more than this.
 _MAX_INFLATED = 64_000_000
+_TOO_DEEP = "lists or objects are nested too deeply"
 _ZLIB = "+zlib"
 
 
@@ -97,8 +98,13 @@ class JsonCodec:
 
     def __init__(self) -> None:
         self._encode = msgspec.json.Encoder().encode
-        self._decoder = msgspec.json.Decoder()
-        self.decode: Callable[[bytes], Any] = self._decoder.decode
+        self._decode = msgspec.json.Decoder().decode
+
+    def decode(self, data: bytes) -> Any:
+        try:
+            return self._decode(data)
+        except RecursionError:
+            raise ValueError(_TOO_DEEP) from None
 
     def encode(self, value: Any) -> bytes:
         """The bytes of ``value``; ``ValueError`` when it holds a number that JSON does not have."""
@@ -134,10 +140,14 @@ class MsgpackCodec:
     name = "msgpack"
 
     def __init__(self) -> None:
-        self._encoder = msgspec.msgpack.Encoder()
-        self._decoder = msgspec.msgpack.Decoder()
-        self.encode: Callable[[Any], bytes] = self._encoder.encode
-        self.decode: Callable[[bytes], Any] = self._decoder.decode
+        self.encode: Callable[[Any], bytes] = msgspec.msgpack.Encoder().encode
+        self._decode = msgspec.msgpack.Decoder().decode
+
+    def decode(self, data: bytes) -> Any:
+        try:
+            return self._decode(data)
+        except RecursionError:
+            raise ValueError(_TOO_DEEP) from None
 
 
 class ZlibCodec:
@@ -161,14 +171,15 @@ class ZlibCodec:
         return small if marked or len(small) < len(data) else data
 
     def decode(self, data: bytes) -> Any:
-        return self._inner.decode(_inflate(data) if _looks_compressed(data) else data)
+        return self._inner.decode(inflate(data) if _looks_compressed(data) else data)
 
 
 def _looks_compressed(data: bytes) -> bool:
     return len(data) > 1 and data[0] == 0x78
 
 
-def _inflate(data: bytes) -> bytes:
+def inflate(data: bytes) -> bytes:
+    """What was compressed, if that is whole and not too large; ``ValueError`` if not."""
     stream = zlib.decompressobj()
     try:
         plain = stream.decompress(data, _MAX_INFLATED)

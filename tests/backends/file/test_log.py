@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 import os
@@ -70,6 +71,19 @@ async def states_of(store: FileBackend) -> dict[str, JobState]:
 
 def a_write_and_a_read() -> list[rq.Request[Any]]:
     return [rq.Add(jobs=[new()]), rq.CountJobs(queue="q")]
+
+
+async def test_of_adds_at_one_time_those_that_cannot_be_written_fail_alone(tmp_path: Path) -> None:
+    async with opened(tmp_path / "store") as store:
+        tasks = ["t", "\ud800", "t", "t", "t"]
+        adds = [rq.Add(jobs=[new(id=f"j{at}", task=task)]) for at, task in enumerate(tasks)]
+        adds[3].jobs[0].priority = 2**70
+        answers = await asyncio.gather(*(store.execute(it) for it in adds), return_exceptions=True)
+        refused = [at for at, answer in enumerate(answers) if isinstance(answer, ConfigError)]
+        assert refused == [1, 3]
+        assert set(await states_of(store)) == {"j0", "j2", "j4"}
+        steps = [frame for frame in frames_of(log_of(tmp_path / "store")) if frame.kind == Kind.STEP]
+        assert len(steps) == 1  # they did share a step
 
 
 # --- cut --------------------------------------------------------------------------------------------

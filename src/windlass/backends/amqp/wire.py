@@ -98,8 +98,12 @@ def _reply(properties: BasicProperties, content: Reply) -> Outgoing:
 
 def open_reply(name: str, body: bytes) -> Any:
     """The answer to a request called ``name``, or its error raised."""
-    content = _read_reply(body)
-    if content.answer is not None:
-        return verbs.decode_answer(name, content.answer)
-    kind, _ = _ERRORS.get(content.error, (StorageError, ()))
-    raise kind(*content.details)
+    try:
+        content = _read_reply(body)
+        if content.answer is not None:
+            return verbs.decode_answer(name, content.answer)
+        kind, _ = _ERRORS.get(content.error, (StorageError, ()))
+        error = kind(*content.details)
+    except (ValueError, TypeError, RecursionError) as exc:
+        raise StorageError(f"the answer of the coordinator cannot be read: {exc}") from exc
+    raise error

@@ -6,7 +6,8 @@ import errno
 import os
 import threading
 import time
-from typing import TYPE_CHECKING, Any
+from itertools import islice
+from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
 
@@ -23,6 +24,8 @@ from windlass.core.probe import reach
 from windlass.errors import StorageError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from windlass.backend.local.calls import Answer, Call
     from windlass.backends.file.settings import Settings
     from windlass.backends.file.wake import Wake
@@ -193,9 +196,9 @@ class Session:
         topics: set[str] = set()
         before = journal.changes
         try:
-            for call in calls:
-                answer, touched = self._decide_one(call, now_ms)
-                answers.append(answer)
+            for group in _together(calls):
+                its, touched = self._decide_group(group, now_ms)
+                answers += its
                 topics |= touched
             if journal.changes == before:
                 return answers, topics, None
@@ -211,19 +214,41 @@ class Session:
         reach("file.appended")
         return answers, topics, self.log
 
-    def _decide_one(self, call: Call[Any], now_ms: int) -> tuple[Answer, set[str]]:
-        request, changes = call.request, self.store.journal.changes
+    def _decide_group(self, calls: list[Call[Any]], now_ms: int) -> tuple[list[Answer], set[str]]:
+        """Several adds are decided as one; if that cannot be, each by itself."""
+        if len(calls) == 1:
+            return self._decide_one(calls[0], now_ms)
+        changes = self.store.journal.changes
+        adds = [cast("rq.Add", call.request).jobs for call in calls]
+        jobs = [job for its in adds for job in its]
         try:
-            size = len(self._encoder.encode(request))  # what cannot be written must not be decided
-            if self._was_full:
-                self._check_room(size + _PER_ITEM * size_of(request) + _BESIDES)
-            at_ms = request.now_ms if request.now_ms is not None else now_ms
-            value, touched = self.store.apply(request, at_ms)
+            added, touched = self._apply(rq.Add(jobs=jobs, now_ms=calls[0].request.now_ms), now_ms)
+        except Exception:
+            if self.store.journal.changes != changes:
+                raise
+            each_apart = [self._decide_one(call, now_ms) for call in calls]
+            return [one for its, _ in each_apart for one in its], set().union(*(t for _, t in each_apart))
+        each = iter(added)
+        answered: list[Answer] = [
+            (call, list(islice(each, len(its))), None) for call, its in zip(calls, adds, strict=True)
+        ]
+        return answered, touched
+
+    def _decide_one(self, call: Call[Any], now_ms: int) -> tuple[list[Answer], set[str]]:
+        changes = self.store.journal.changes
+        try:
+            value, touched = self._apply(call.request, now_ms)
         except Exception as exc:
             if self.store.journal.changes != changes:
                 raise
-            return self.failed(call, exc), set()
-        return (call, value, None), touched
+            return [self.failed(call, exc)], set()
+        return [(call, value, None)], touched
+
+    def _apply(self, request: rq.Request[Any], now_ms: int) -> tuple[Any, set[str]]:
+        size = len(self._encoder.encode(request))  # what cannot be written must not be decided
+        if self._was_full:
+            self._check_room(size + _PER_ITEM * size_of(request) + _BESIDES)
+        return self.store.apply(request, request.now_ms if request.now_ms is not None else now_ms)
 
     def _decide_apart(self, calls: list[Call[Any]]) -> tuple[list[Answer], set[str], Log | None]:
         """One of these calls spoils the step of all: each gets a step of its own."""
@@ -324,6 +349,26 @@ class Session:
     @property
     def directory(self) -> str:
         return self._directory
+
+
+def _together(calls: list[Call[Any]]) -> Iterator[list[Call[Any]]]:
+    """The calls in their order; adds that follow each other and hold no flows come together."""
+    group: list[Call[Any]] = []
+    for call in calls:
+        plain = _is_plain_add(call.request)
+        if group and not (plain and call.request.now_ms == group[0].request.now_ms):
+            yield group
+            group = []
+        group.append(call)
+        if not plain:
+            yield group
+            group = []
+    if group:
+        yield group
+
+
+def _is_plain_add(request: rq.Request[Any]) -> bool:
+    return type(request) is rq.Add and not any(new.depends_on or new.parent for new in request.jobs)
 
 
 def size_of(request: rq.Request[Any]) -> int:

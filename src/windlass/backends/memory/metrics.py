@@ -90,12 +90,13 @@ class MemoryMetrics:
 
     def _read(self, request: mq.ReadMetrics, scribe: Scribe) -> mq.MetricsPage:
         rows = self.rows.get((request.queue, request.step), {})
+        after = None if request.cursor is None else mq.place_of(request.cursor)
         keys = sorted(
             key
             for key in rows
             if request.since_ms <= key[0] < request.until_ms
             and request.task in (None, key[1])
-            and (request.cursor is None or key > _key_of(request.cursor))
+            and (after is None or key > after)
         )
         page = [deepcopy(rows[key]) for key in keys[: request.limit]]
         more = len(keys) > len(page)
@@ -121,8 +122,3 @@ class MemoryMetrics:
 
     def _list_marks(self, request: mq.ListMarks, scribe: Scribe) -> list[Mark]:
         return [mark for at_ms, _, mark in self.marks if at_ms >= request.since_ms]
-
-
-def _key_of(cursor: str) -> tuple[int, str]:
-    start, _, task = cursor.partition(" ")
-    return int(start), task

@@ -92,26 +92,30 @@ class StoredQueue:
         self.history: deque[tuple[int, AttemptRecord]] = deque()
         self.last_history = 0
 
-    def index(self, job: JobRecord) -> None:
-        """Enter ``job`` where its state says it can be found."""
-        before, self._states[job.id] = self._states.get(job.id), job.state
-        if before is not job.state:
-            self.counts[job.state] += 1
+    def index(self, job: JobRecord) -> JobState | None:
+        """Enter ``job`` where its state says it can be found; returns the state that it was filed under."""
+        state = job.state
+        before, self._states[job.id] = self._states.get(job.id), state
+        if before is not state:
+            self.counts[state] += 1
             if before is not None:
                 self.counts[before] -= 1
-        self.finished.put(job)
+        if before is not None or state in FINISHED:
+            self.finished.put(job)
         self.line.put(job)
-        if job.state in TIMED and job.due_ms is not None:
+        if state in TIMED and job.due_ms is not None:
             heapq.heappush(self.due, (job.due_ms, job.seq, job.id))
+        return before
 
-    def drop(self, job: JobRecord) -> None:
-        """Take a record out, and out of the indexes."""
+    def drop(self, job: JobRecord) -> JobState | None:
+        """Take a record out, and out of the indexes; returns the state that it was filed under."""
         del self.jobs[job.id]
         self.finished.remove(job.id)
         self.line.remove(job.id)
         before = self._states.pop(job.id, None)
         if before is not None:
             self.counts[before] -= 1
+        return before
 
     def forget(self) -> None:
         """Forget all settings: an empty queue that was obliterated."""
@@ -290,7 +294,8 @@ class MemoryStore:
         self.enter(queue, job)
         if queue.line.grouped is not was_grouped:
             self.journal.row(Table.QUEUE, queue.name)
-        self._keys.settle(queue, job)
+        if job.options.unique is not None:
+            self._keys.settle(queue, job)
         if job.state is JobState.WAITING or job.state in TIMED:
             self._topics.add(f"ready:{job.queue}")
         elif job.state in FINISHED:
@@ -300,10 +305,11 @@ class MemoryStore:
 
     def enter(self, queue: StoredQueue, job: JobRecord) -> None:
         """Enter a record in the indexes; nothing follows from that."""
-        queue.index(job)
+        before = queue.index(job)
         if job.options.group is not None:
             queue.groups.get(job.options.group).book(job)
-        self._count_active(queue, job, job.state is JobState.ACTIVE)
+        if before is JobState.ACTIVE or job.state is JobState.ACTIVE:
+            self._count_active(queue, job, job.state is JobState.ACTIVE)
 
     def _count_active(self, queue: StoredQueue, job: JobRecord, active: bool) -> None:
         before = self._active.pop(job.ref, None) is not None
@@ -335,21 +341,22 @@ class MemoryStore:
 
     def leave(self, queue: StoredQueue, job: JobRecord) -> None:
         """Take a record out of the indexes, with all that is its own; its group still counts it."""
-        queue.drop(job)
+        before = queue.drop(job)
         if job.linked:
             self._flows.forget(job.ref)
         self._streams.forget(job.ref)
-        self._count_active(queue, job, False)
+        if before is JobState.ACTIVE:
+            self._count_active(queue, job, False)
         self._logs.pop(job.ref, None)
 
     def _write_down(self, scribe: Scribe) -> None:
-        for note in scribe.notes:
-            queue = self.queue(note.queue)
+        for name, kind, job_id, task, data in scribe.notes:
+            queue = self.queue(name)
             queue.last_event += 1
-            event = Event(queue.last_event, scribe.now_ms, note.type, note.job_id, note.task, note.data)
+            event = Event(queue.last_event, scribe.now_ms, kind, job_id, task, data)
             queue.events.append(event)
-            self.journal.happened(note.queue, event)
-            self._topics.add(f"event:{note.queue}")
+            self.journal.happened(name, event)
+            self._topics.add(f"event:{name}")
         for record in scribe.history:
             queue = self.queue(record.queue)
             queue.last_history += 1
@@ -390,7 +397,8 @@ class MemoryStore:
             scribe.notes.append(Note(new.queue, EventType.DEDUPLICATED, new.id, new.task))
             return rq.Added(AddOutcome.DUPLICATE, None)
         queue = self.queue(new.queue)
-        answer = self._keys.answer(queue, new, scribe)
+        is_unique = new.options.unique is not None
+        answer = self._keys.answer(queue, new, scribe) if is_unique else None
         if answer is not None:
             return answer
         if new.options.group is not None and queue.groups.is_full(new.options.group):
@@ -398,14 +406,16 @@ class MemoryStore:
         if old is not None:
             transitions.remove(old, scribe)
             self._drop(old, scribe)
-        before = self._keys.runs_before(queue, new, now_ms)
+        before = self._keys.runs_before(queue, new, now_ms) if is_unique else None
         if before is not None:
             new = msgspec.structs.replace(new, depends_on=[*new.depends_on, before])
         job = transitions.create(new, scribe, after_ms=old.enqueued_ms if old else 0)
         queue.jobs[new.id] = job
-        self.known(new.queue)
+        if not queue.known:
+            self.known(new.queue)
         self.journal.made(job)
-        self._keys.take(queue, job, now_ms)
+        if is_unique:
+            self._keys.take(queue, job, now_ms)
         self._count_one(new.queue, new.task, "enqueued")
         self.file(job, scribe)
         if before is not None:

@@ -18,7 +18,6 @@ from windlass.core.metrics import (
     MetricsRow,
     merged,
 )
-from windlass.errors import ConfigError
 
 if TYPE_CHECKING:
     from windlass.backends.sqlite.tx import Step
@@ -104,10 +103,7 @@ def _after(request: mq.ReadMetrics) -> tuple[int, str]:
     """The window and task after which the page begins; every task's name is greater than the empty one."""
     if request.cursor is None:
         return request.since_ms, ""
-    start, _, task = request.cursor.partition(" ")
-    if not start.isdecimal():
-        raise ConfigError("cursor", "one that came with a page", request.cursor)
-    return int(start), task
+    return mq.place_of(request.cursor)
 
 
 def list_marks(snap: Snapshot, request: mq.ListMarks) -> list[Mark]:

@@ -235,6 +235,7 @@ def _in_order(ref: JobRef, rows: dict[str, bytes], values: bool) -> list[Edge]:
     return [edge for _, edge in sorted(edges, key=lambda row: row[0])]
 
 
+@records.whole
 def _edge(dependent: JobRef, child: JobRef, stored: bytes, values: bool) -> tuple[int, Edge]:
     """The number of an edge, and the edge."""
     end = 2 + int.from_bytes(stored[:2], "big")

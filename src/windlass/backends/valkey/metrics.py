@@ -9,9 +9,9 @@ from __future__ import annotations
 import msgspec
 
 from windlass.backend import metrics as mq
+from windlass.backends.valkey import records
 from windlass.backends.valkey.session import Session, together
 from windlass.core.metrics import MARKS_KEPT, Mark, Measure, MetricsCursor, MetricsRow, merged
-from windlass.errors import ConfigError
 
 #: Keys hold the start of a window in six bytes.
 _LAST_MS = 2**48 - 1
@@ -53,6 +53,7 @@ def _measure(stored: _Measure) -> Measure:
     return Measure(count=stored.count, sum_ms=stored.sum_ms, max_ms=stored.max_ms, buckets=stored.buckets)
 
 
+@records.whole
 def _read(key: bytes, stored: bytes) -> MetricsRow:
     row = _decode(stored)
     return MetricsRow(
@@ -115,10 +116,8 @@ def _start(at_ms: int) -> bytes:
 
 def _place(cursor: str) -> bytes:
     """The key after which a page begins."""
-    start, separator, task = cursor.partition(" ")
-    if not separator or not start.isdecimal():
-        raise ConfigError("cursor", "one that came with a page", cursor)
-    return _start(int(start)) + task.encode()
+    start_ms, task = mq.place_of(cursor)
+    return _start(start_ms) + task.encode()
 
 
 async def add_mark(session: Session, request: mq.AddMark, now: str) -> Mark:

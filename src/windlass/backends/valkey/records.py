@@ -234,6 +234,12 @@ def _or_none(value: int | None) -> int:
 _USUAL = (-1, 2, -1, 86_400_000, 10_000, 15_552_000_000, 10_000, -1, 0, 0)
 
 
+#: Whatever may come of bytes that are not what they should be.
+_UNREADABLE_BYTES = (
+    *(ValueError, LookupError, TypeError, ArithmeticError, AttributeError, RecursionError, struct.error),
+)
+
+
 def whole(read: Callable[P, T]) -> Callable[P, T]:
     """Bytes that cannot be read are an error of the store, whatever is wrong with them."""
 
@@ -241,7 +247,7 @@ def whole(read: Callable[P, T]) -> Callable[P, T]:
     def reading(*args: P.args, **kwargs: P.kwargs) -> T:
         try:
             return read(*args, **kwargs)
-        except (ValueError, LookupError, TypeError, ArithmeticError, AttributeError, struct.error) as exc:
+        except _UNREADABLE_BYTES as exc:
             raise StorageError(f"what the server holds is damaged, or no record of ours: {exc}") from exc
 
     return reading
@@ -395,7 +401,7 @@ def _completed(news: bytes) -> list[Completed]:
 
 def completed(news: bytes) -> list[Completed]:
     """What a hint tells of jobs that completed, see ``lua/includes/30_notes.lua``; none: one has to look."""
-    if news[0] != _NEWS:
+    if not news or news[0] != _NEWS:
         return []
     try:
         return _completed(news)

@@ -66,6 +66,7 @@ def _joined(record: ScheduleRecord, packed: bytes) -> ScheduleRecord:
     return record
 
 
+@records.whole
 def _read(stored: bytes) -> ScheduleRecord:
     end = 4 + int.from_bytes(stored[:4], "big")
     return _joined(_decode(stored[end:]), stored[4:end])
