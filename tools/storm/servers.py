@@ -139,6 +139,9 @@ class AmqpStorm(StormStore):
         }
     )
     faults = OF_PROCESSES | OF_CONNECTIONS | {"kill-store", "restart-store"}
+    # A pause is news for those who hold messages; a lost acknowledgement brings a message back.
+    hearsay_ms = 100
+    repeats_late = True
 
     def __init__(self, directory: Path) -> None:
         super().__init__(directory)

@@ -43,6 +43,8 @@ class Evidence(msgspec.Struct, kw_only=True):
     can: plan.Can
     clock: str = "node"
     loss_window_ms: int = 0
+    hearsay_ms: int = 0
+    repeats_late: bool = False
     #: Invariants that the store declares not to keep.
     exempt: frozenset[str] = frozenset()
     lines: list[Line] = []

@@ -365,12 +365,16 @@ def cancel_holds(evidence: Evidence) -> Iterator[str]:
 
 @invariant("pause-holds")
 def pause_holds(evidence: Evidence) -> Iterator[str]:
-    """Nothing of a queue starts between an acknowledged pause and the resume."""
-    starts: dict[str, list[int]] = defaultdict(list)
+    """Nothing of a queue starts between an acknowledged pause and the resume.
+
+    Where workers learn of it by news, those that nothing keeps from the news have heard it soon.
+    """
+    starts: dict[str, list[tuple[int, str]]] = defaultdict(list)
     for row in evidence.runs():
-        starts[row.queue].append(row.started_ms or 0)
-    for times in starts.values():
-        times.sort()
+        starts[row.queue].append((row.started_ms or 0, row.worker or ""))
+    for found in starts.values():
+        found.sort()
+    late = evidence.hearsay_ms
     jumps = [t for t in evidence.troubles if t.kind in ("clock", "failover")]
     paused: dict[str, tuple[str, int]] = {}
     for line in evidence.of("paused", "resuming"):
@@ -380,10 +384,17 @@ def pause_holds(evidence: Evidence) -> Iterator[str]:
         queue, since = paused.pop(line["by"], ("", 0))
         if queue != line["queue"] or any(_near(t.from_ms, t.to_ms, since, line["at"]) for t in jumps):
             continue
-        times = starts[queue]
-        at = bisect_left(times, since + 2)  # the answer took a moment
-        if at < len(times) and times[at] < line["at"] - 1:
-            yield f"queue {queue} was paused from {since} to {line['at']}, a job started at {times[at]}"
+        found = starts[queue]
+        at = bisect_left(found, (since + 2 + late, ""))  # the answer took a moment
+        for start, worker in found[at : bisect_left(found, (line["at"] - 1, ""))]:
+            if not (late and _in_trouble(evidence, {"*", worker}, since, start)):
+                yield f"queue {queue} was paused from {since} to {line['at']}, a job started at {start}"
+                break
+
+
+def _in_trouble(evidence: Evidence, workers: set[str | None], start: int, end: int) -> bool:
+    """Whether something happened to one of ``workers`` that can have to do with that time."""
+    return any(t.worker in workers and _near(t.from_ms, t.to_ms, start, end) for t in evidence.troubles)
 
 
 @invariant("slot-fires-once")
@@ -399,16 +410,28 @@ def slot_fires_once(evidence: Evidence) -> Iterator[str]:
 
 @invariant("stalls-have-causes")
 def stalls_have_causes(evidence: Evidence) -> Iterator[str]:
-    """A lease runs out only when something happened to its worker, to the store or to the machine."""
+    """A lease runs out only when something happened to its worker, to the store or to the machine.
+
+    Where jobs are repeated late, it may have happened to whoever ran this one at any time before.
+    """
+    first, holders = _first_runs(evidence) if evidence.repeats_late else ({}, {})
     for row in evidence.history:
         if row.outcome != "stalled" or row.started_ms is None:
             continue
-        start, end = row.started_ms, row.finished_ms
-        if not any(
-            trouble.worker in ("*", row.worker) and _near(trouble.from_ms, trouble.to_ms, start, end)
-            for trouble in evidence.troubles
-        ):
+        start, end = first.get(row.job_id, row.started_ms), row.finished_ms
+        if not _in_trouble(evidence, {"*", row.worker} | holders.get(row.job_id, set()), start, end):
             yield f"job {row.job_id} stalled on {row.worker} between {start} and {end} without a cause"
+
+
+def _first_runs(evidence: Evidence) -> tuple[dict[str, int], dict[str, set[str | None]]]:
+    """When each job was first started, and all workers that ever started it."""
+    first: dict[str, int] = {}
+    holders: dict[str, set[str | None]] = defaultdict(set)
+    for row in evidence.runs():
+        first[row.job_id] = min(first.get(row.job_id, row.started_ms or 0), row.started_ms or 0)
+    for line in evidence.of("start"):
+        holders[line["id"]].add(line["by"])
+    return first, holders
 
 
 def _near(from_ms: int, to_ms: int, start: int, end: int) -> bool:

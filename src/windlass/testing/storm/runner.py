@@ -161,6 +161,8 @@ class _Storm:
             can=self._store.can,
             clock=self._store.clock,
             loss_window_ms=self._store.loss_window_ms,
+            hearsay_ms=self._store.hearsay_ms,
+            repeats_late=self._store.repeats_late,
             exempt=self._store.exempt,
             troubles=weather.troubles,
             crashes=company.crashes(),

@@ -34,6 +34,10 @@ class StormStore:
     exempt: frozenset[str] = frozenset()
     #: After a failover, what was acknowledged this long before it may be lost (milliseconds).
     loss_window_ms = 0
+    #: Workers hear of a pause up to this long after it was acknowledged (milliseconds).
+    hearsay_ms = 0
+    #: A job whose acknowledgement was lost is handed out again whenever its turn comes, however late.
+    repeats_late = False
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
