@@ -11,12 +11,16 @@ import functools
 import os
 import threading
 from collections.abc import Callable, Coroutine, Iterable
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Concatenate, Final, Generic, ParamSpec, TypeVar
 
-from windlass.core.states import JobState
+from windlass.core.job import Action, JobRecord, QueueInfo, WorkerInfo
+from windlass.core.metrics import Mark
+from windlass.fields import JobFields
 from windlass.job import Job
+from windlass.payload import Call
 from windlass.queue import Page, Queue
+from windlass.schedules import ScheduleInfo
 from windlass.task import BoundTask
 
 if TYPE_CHECKING:
@@ -96,8 +100,19 @@ def _one_job(
     return run
 
 
+def _any_job(
+    verb: Callable[Concatenate[Queue, P], Coroutine[Any, Any, Job[Any] | None]],
+) -> Callable[Concatenate[SyncQueue, P], SyncJob[Any] | None]:
+    @functools.wraps(verb)
+    def run(self: SyncQueue, /, *args: P.args, **kwargs: P.kwargs) -> SyncJob[Any] | None:
+        job = PORTAL.run(verb(self.queue, *args, **kwargs))
+        return None if job is None else SyncJob(job)
+
+    return run
+
+
 def _many_jobs(
-    verb: Callable[Concatenate[Queue, P], Coroutine[Any, Any, list[Job[Any]] | Page]],
+    verb: Callable[Concatenate[Queue, P], Coroutine[Any, Any, list[Job[Any]]]],
 ) -> Callable[Concatenate[SyncQueue, P], list[SyncJob[Any]]]:
     @functools.wraps(verb)
     def run(self: SyncQueue, /, *args: P.args, **kwargs: P.kwargs) -> list[SyncJob[Any]]:
@@ -106,8 +121,37 @@ def _many_jobs(
     return run
 
 
-class SyncJob(Generic[R]):
-    """A job for code without an event loop; ``job`` is the job itself."""
+class SyncPage(list["SyncJob[Any]"]):
+    """Jobs of one page; ``cursor`` fetches the next one (None: that was all)."""
+
+    cursor: str | None = None
+
+
+def _page(
+    verb: Callable[Concatenate[Queue, P], Coroutine[Any, Any, Page]],
+) -> Callable[Concatenate[SyncQueue, P], SyncPage]:
+    @functools.wraps(verb)
+    def run(self: SyncQueue, /, *args: P.args, **kwargs: P.kwargs) -> SyncPage:
+        found = PORTAL.run(verb(self.queue, *args, **kwargs))
+        page = SyncPage(SyncJob(job) for job in found)
+        page.cursor = found.cursor
+        return page
+
+    return run
+
+
+def _of_job(
+    verb: Callable[Concatenate[Job[Any], P], Coroutine[Any, Any, R]],
+) -> Callable[Concatenate[SyncJob[Any], P], R]:
+    @functools.wraps(verb)
+    def run(self: SyncJob[Any], /, *args: P.args, **kwargs: P.kwargs) -> R:
+        return PORTAL.run(verb(self.job, *args, **kwargs))
+
+    return run
+
+
+class SyncJob(JobFields, Generic[R]):
+    """A job for code without an event loop: its fields, and its verbs. ``job`` is the job itself."""
 
     def __init__(self, job: Job[R]) -> None:
         self.job = job
@@ -116,20 +160,41 @@ class SyncJob(Generic[R]):
         return f"<SyncJob {self.job.name} {self.job.id}>"
 
     @property
-    def id(self) -> str:
-        return self.job.id
+    def _record(self) -> JobRecord:  # type: ignore[override]  # that of the job, which may read it again
+        return self.job.record
 
     @property
-    def state(self) -> JobState:
-        return self.job.state
+    def call(self) -> Call:
+        """Decoded arguments; ``ValueError`` when the stored bytes are not arguments."""
+        return self.job.call
+
+    @property
+    def progress(self) -> Any:
+        """The last reported progress, or None."""
+        return self.job.progress
 
     @property
     def outcome(self) -> str | None:
         return self.job.outcome
 
-    def get_state(self) -> JobState:
-        """The state in the store, now."""
-        return PORTAL.run(self.job.get_state())
+    get_state: Final = _of_job(Job.get_state)
+    wait_until_finished: Final = _of_job(Job.wait_until_finished)
+    retry: Final = _of_job(Job.retry)
+    remove: Final = _of_job(Job.remove)
+    promote: Final = _of_job(Job.promote)
+    change_delay: Final = _of_job(Job.change_delay)
+    change_priority: Final = _of_job(Job.change_priority)
+    update_data: Final = _of_job(Job.update_data)
+    move_to_failed: Final = _of_job(Job.move_to_failed)
+    get_children_values: Final = _of_job(Job.get_children_values)
+    get_failed_children: Final = _of_job(Job.get_failed_children)
+    get_dependencies: Final = _of_job(Job.get_dependencies)
+    get_dependents: Final = _of_job(Job.get_dependents)
+
+    def refresh(self) -> SyncJob[R]:
+        """Read the record again; see ``Job.refresh``."""
+        PORTAL.run(self.job.refresh())
+        return self
 
     def result(self, timeout: float | timedelta | None = 30) -> R:
         """Wait for the result; raises like ``Job.result``."""
@@ -149,35 +214,59 @@ class SyncQueue:
     add: Final = _one_job(Queue.add)
     add_bulk: Final = _many_jobs(Queue.add_bulk)
     add_and_wait: Final = _plain(Queue.add_and_wait)
-    get_jobs: Final = _many_jobs(Queue.get_jobs)
+    get_job: Final = _any_job(Queue.get_job)
+    get_jobs: Final = _page(Queue.get_jobs)
+    search_jobs: Final = _page(Queue.search_jobs)
+    get_dead_letter_jobs: Final = _page(Queue.get_dead_letter_jobs)
+    get_job_logs: Final = _plain(Queue.get_job_logs)
     get_job_counts: Final = _plain(Queue.get_job_counts)
     count: Final = _plain(Queue.count)
     get_status: Final = _plain(Queue.get_status)
     get_result: Final = _plain(Queue.get_result)
+    update_result_ttl: Final = _plain(Queue.update_result_ttl)
     cancel: Final = _plain(Queue.cancel)
+    kill: Final = _plain(Queue.kill)
     revoke: Final = _plain(Queue.revoke)
+    cancel_jobs: Final = _plain(Queue.cancel_jobs)
     remove: Final = _plain(Queue.remove)
     retry: Final = _plain(Queue.retry)
     retry_jobs: Final = _plain(Queue.retry_jobs)
     remove_jobs: Final = _plain(Queue.remove_jobs)
     promote_jobs: Final = _plain(Queue.promote_jobs)
+    clean: Final = _plain(Queue.clean)
+    drain: Final = _plain(Queue.drain)
+    obliterate: Final = _plain(Queue.obliterate)
     upsert_job_scheduler: Final = _plain(Queue.upsert_job_scheduler)
     get_job_scheduler: Final = _plain(Queue.get_job_scheduler)
     get_job_schedulers: Final = _plain(Queue.get_job_schedulers)
     remove_job_scheduler: Final = _plain(Queue.remove_job_scheduler)
+    pause_job_scheduler: Final = _plain(Queue.pause_job_scheduler)
+    resume_job_scheduler: Final = _plain(Queue.resume_job_scheduler)
+    run_job_scheduler: Final = _one_job(Queue.run_job_scheduler)
     pause: Final = _plain(Queue.pause)
     resume: Final = _plain(Queue.resume)
     is_paused: Final = _plain(Queue.is_paused)
+    get_workers: Final = _plain(Queue.get_workers)
+    get_metrics: Final = _plain(Queue.get_metrics)
+    get_rollups: Final = _plain(Queue.get_rollups)
+    get_daily_totals: Final = _plain(Queue.get_daily_totals)
+    get_latency: Final = _plain(Queue.get_latency)
+    get_utilisation: Final = _plain(Queue.get_utilisation)
+    stats_for_task: Final = _plain(Queue.stats_for_task)
     set_global_concurrency: Final = _plain(Queue.set_global_concurrency)
+    get_global_concurrency: Final = _plain(Queue.get_global_concurrency)
+    get_global_rate_limit: Final = _plain(Queue.get_global_rate_limit)
     set_global_rate_limit: Final = _plain(Queue.set_global_rate_limit)
     remove_global_rate_limit: Final = _plain(Queue.remove_global_rate_limit)
     rate_limit: Final = _plain(Queue.rate_limit)
     set_group_limits: Final = _plain(Queue.set_group_limits)
+    get_group_limits: Final = _plain(Queue.get_group_limits)
     remove_group_limits: Final = _plain(Queue.remove_group_limits)
     list_groups: Final = _plain(Queue.list_groups)
     pause_group: Final = _plain(Queue.pause_group)
     resume_group: Final = _plain(Queue.resume_group)
     rate_limit_group: Final = _plain(Queue.rate_limit_group)
+    get_unique_holder: Final = _any_job(Queue.get_unique_holder)
     list_unique_keys: Final = _plain(Queue.list_unique_keys)
     free_unique_key: Final = _plain(Queue.free_unique_key)
     signal: Final = _plain(Queue.signal)
@@ -185,10 +274,11 @@ class SyncQueue:
     cancel_flow: Final = _plain(Queue.cancel_flow)
     remove_flow: Final = _plain(Queue.remove_flow)
 
-    def get_job(self, job_id: str) -> SyncJob[Any] | None:
-        """The job, or None when there is no record of it."""
-        job = PORTAL.run(self.queue.get_job(job_id))
-        return None if job is None else SyncJob(job)
+    def add_in_transaction(
+        self, connection: Any, /, name: str, data: Any = None, **options: Any
+    ) -> SyncJob[Any]:
+        """Add a job inside the application's own open transaction; see ``Queue.add_in_transaction``."""
+        return SyncJob(self.queue.add_in_transaction(connection, name, data, **options))
 
 
 class SyncTask(Generic[P, R]):
@@ -223,6 +313,34 @@ class SyncApp:
     def queue(self, name: str) -> SyncQueue:
         """The queue of that name."""
         return SyncQueue(self._app.queue(name))
+
+    def queues(self) -> list[QueueInfo]:
+        """All queues, with their counts; see ``Windlass.queues``."""
+        return PORTAL.run(self._app.queues())
+
+    def workers(self) -> list[WorkerInfo]:
+        """The workers that are alive; see ``Windlass.workers``."""
+        return PORTAL.run(self._app.workers())
+
+    def schedules(self) -> list[ScheduleInfo]:
+        """All schedules; see ``Windlass.schedules``."""
+        return PORTAL.run(self._app.schedules())
+
+    def deploy_schedules(self) -> None:
+        """Make the schedules in the store those of the code; see ``Windlass.deploy_schedules``."""
+        PORTAL.run(self._app.deploy_schedules())
+
+    def command_worker(self, worker_id: str, action: Action) -> bool:
+        """Tell a worker to do something; see ``Windlass.command_worker``."""
+        return PORTAL.run(self._app.command_worker(worker_id, action))
+
+    def mark(self, label: str) -> Mark:
+        """Put a mark beside the metrics; see ``Windlass.mark``."""
+        return PORTAL.run(self._app.mark(label))
+
+    def marks(self, start: datetime | float = 0) -> list[Mark]:
+        """The marks beside the metrics; see ``Windlass.marks``."""
+        return PORTAL.run(self._app.marks(start))
 
     def close(self) -> None:
         """Disconnect the app."""

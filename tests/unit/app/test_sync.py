@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from tests.unit.app.support import work_off
-from windlass import ConfigError, JobState, Queue, WaitTimeoutError, Windlass
+from windlass import ConfigError, Job, JobState, Queue, WaitTimeoutError, Windlass
 from windlass.core.outcome import CancelResult
-from windlass.sync import PORTAL, SyncJob, SyncQueue, SyncTask
+from windlass.sync import PORTAL, SyncApp, SyncJob, SyncQueue, SyncTask
 
 pytestmark = pytest.mark.keeps_threads(
     "windlass-sync", "windlass-sqlite-*", reason="the portal's thread lives as long as the process"
@@ -32,11 +32,26 @@ def test_a_sync_queue_has_the_signatures_of_a_queue(verb: str) -> None:
     assert getattr(SyncQueue, verb).__doc__
 
 
-def test_a_sync_queue_has_every_verb_that_a_producer_needs() -> None:
-    assert set(VERBS) >= {
-        "add", "add_bulk", "add_and_wait", "get_job", "get_jobs", "get_job_counts", "count", "get_status",
-        "get_result", "cancel", "revoke", "remove", "retry", "retry_jobs", "pause", "resume", "is_paused",
-    }  # fmt: skip
+#: Verbs that only make sense on a loop, or that others build on.
+_ASYNC_ONLY = {"add_new", "add_planned", "call_planned", "close", "wait_for"}
+#: Verbs of a handler, for its own job, which has ``job.sync``; and answers that a state gives as well.
+_OF_HANDLERS = {"add_child", "log", "stream", "update_progress"}
+
+
+def _verbs(kind: type) -> set[str]:
+    return {
+        name
+        for name in dir(kind)
+        if not name.startswith(("_", "is_")) and inspect.iscoroutinefunction(getattr(kind, name))
+    }
+
+
+@pytest.mark.parametrize(
+    ("kind", "ours", "left_out"),
+    [(Queue, SyncQueue, _ASYNC_ONLY), (Job, SyncJob, _OF_HANDLERS), (Windlass, SyncApp, set())],
+)
+def test_every_verb_is_there_without_asyncio(kind: type, ours: type, left_out: set[str]) -> None:
+    assert {name for name in _verbs(kind) if not callable(getattr(ours, name, None))} == left_out
 
 
 @pytest.mark.parametrize("verb", ["enqueue", "call", "options"])
@@ -76,6 +91,28 @@ def test_a_script_adds_looks_and_changes_without_asyncio(sync_app: Windlass) -> 
     assert queue.is_paused()
     queue.resume()
     assert queue.get_job_counts()[JobState.SCHEDULED] == 1
+    assert many[1].job.queue_name == many[1].queue_name == "default"
+    many[1].change_priority(7)
+    assert many[1].refresh().priority == 7
+    many[1].promote()
+    assert many[1].get_state() is JobState.WAITING
+    assert queue.kill(many[1].id) is CancelResult.CANCELLED
+
+
+@pytest.mark.feature("A28", "A31", "A32")
+def test_a_script_pages_cleans_and_empties_a_queue(sync_app: Windlass) -> None:
+    queue = sync_app.sync.queue("default")
+    queue.add_bulk([{"name": "n", "data": {"n": n}} for n in range(5)])
+    first = queue.get_jobs("waiting", limit=3)
+    rest = queue.get_jobs("waiting", cursor=first.cursor, limit=3)
+    assert [job.data["n"] for job in [*first, *rest]] == [4, 3, 2, 1, 0]
+    assert rest.cursor is None
+    assert [job.data["n"] for job in queue.search_jobs(name="n", data={"n": 3})] == [3]
+    first[0].cancel()
+    assert len(queue.clean(0, state="cancelled").ids) == 1
+    assert queue.drain() == 4
+    assert [info.name for info in sync_app.sync.queues()] == ["default"]
+    assert sync_app.sync.workers() == []
 
 
 def test_errors_come_through_as_they_are(sync_app: Windlass) -> None:
