@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import random
 import shutil
 import signal
 import socket
@@ -18,28 +17,16 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from tools.services.ports import find_place
+
 _SERVER = Path("/usr/lib/rabbitmq/bin/rabbitmq-server")
 _START_S = 90.0
 _STOP_S = 30.0
-#: Below what the system gives to outgoing connections, so that a server can come back to its ports.
-_PORTS = range(20_000, 32_000)
 
 
 def rabbitmq_binary() -> str | None:
     """Debian's ``rabbitmq-server``, as the program itself and not the wrapper that changes the user."""
     return str(_SERVER) if _SERVER.exists() and shutil.which("epmd") else None
-
-
-def free_ports(count: int) -> list[int]:
-    """Different ports of the loopback address that nobody listens on."""
-    found: list[int] = []
-    while len(found) < count:
-        port = random.choice(_PORTS)
-        with socket.socket() as probe, contextlib.suppress(OSError):
-            probe.bind(("127.0.0.1", port))
-            if port not in found:
-                found.append(port)
-    return found
 
 
 class Server:
@@ -48,7 +35,8 @@ class Server:
     def __init__(self, binary: str, folder: Path, *settings: str) -> None:
         self._binary = binary
         self.folder = folder
-        self.port, self._names_port, self._peers_port = free_ports(3)
+        self._place = find_place(3)
+        self.port, self._names_port, self._peers_port = self._place.ports
         self._settings = settings
         self._process: subprocess.Popen[bytes] | None = None
         self._names: subprocess.Popen[bytes] | None = None

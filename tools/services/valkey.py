@@ -6,10 +6,8 @@ import contextlib
 import importlib.util
 import os
 import platform
-import random
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -21,8 +19,11 @@ from typing import Any
 import redis
 from redis.exceptions import RedisError
 
+from tools.services.ports import find_place
+
 _START_S = 60.0
-_random = random.SystemRandom()  # tests seed the other one
+#: A node of a cluster speaks to the others on the port that is so much higher.
+_BUS = 10_000
 SLOTS = 16_384
 
 
@@ -45,14 +46,9 @@ def redis_binary() -> str | None:
 def free_port() -> int:
     """A port that nobody uses, with its cluster bus port (10,000 above) free too.
 
-    Both are below the range of outgoing connections: none of those can take it before the server does.
+    It may be taken by others as soon as this returns; a server has a ``Place``.
     """
-    while True:
-        port = _random.randrange(10_000, 22_000)
-        with socket.socket() as probe, socket.socket() as bus, contextlib.suppress(OSError):
-            probe.bind(("127.0.0.1", port))
-            bus.bind(("127.0.0.1", port + 10_000))
-            return port
+    return find_place(also=_BUS).ports[0]
 
 
 class Server:
@@ -66,7 +62,8 @@ class Server:
         password: str = "",
         tls: tuple[Path, Path, Path] | None = None,
     ) -> None:
-        self.port = free_port()
+        self._place = find_place(also=_BUS)
+        self.port = self._place.ports[0]
         self.folder = folder
         self._binary = binary
         self._settings = settings
