@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tools.fuzz import engine
 from tools.fuzz.engine import Target, campaign, damaged
 from tools.fuzz.server import api_target, server_targets
 from tools.fuzz.targets import pure_targets
@@ -47,6 +48,17 @@ def test_a_fuzzer_finds_a_reader_that_crashes_hangs_or_takes_what_is_damaged() -
 
     outcome = campaign(Target("fragile", lambda rng: damaged(rng, [b"abcdef"]), fragile, (ValueError,)), 500)
     assert any("IndexError" in finding.what for finding in outcome.findings)
+
+
+def test_what_is_slow_each_time_is_a_finding_and_what_was_slow_once_is_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(engine, "SLOW_CPU_S", -1.0)
+    always = campaign(Target("always", lambda rng: b"", len, ()), 3)
+    assert [finding.what for finding in always.findings] == ["took too long"] * 3
+    calls = iter([-1.0, 9.0, 9.0, 9.0])
+    once = Target("once", lambda rng: b"", lambda _: setattr(engine, "SLOW_CPU_S", next(calls)), ())
+    assert campaign(once, 3).findings == []
 
 
 def test_the_same_seed_gives_the_same_inputs() -> None:
