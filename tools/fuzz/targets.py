@@ -33,7 +33,7 @@ from windlass.core.edges import to_dependency
 from windlass.core.ids import check_job_id, check_queue_name, check_task_name
 from windlass.core.job import AttemptOutcome, AttemptRecord, EventType, JobRef, NewJob
 from windlass.core.limits import to_group_limits, to_rate
-from windlass.core.options import DEFAULT_OPTIONS, OPTION_NAMES, JobOptions, StoredOptions, instant_to_ms
+from windlass.core.options import DEFAULT_OPTIONS, OPTION_NAMES, JobOptions, instant_to_ms
 from windlass.core.outcome import Outcome, Settlement
 from windlass.core.patterns import matches
 from windlass.core.schedules import to_schedule
@@ -298,10 +298,10 @@ def _options() -> Target:
     def make(rng: random.Random) -> dict[str, Any]:
         return {rng.choice(names): odd_value(rng) for _ in range(rng.randrange(1, 4))}
 
-    def read(given: dict[str, Any]) -> StoredOptions:
+    def read(given: dict[str, Any]) -> bytes:
         options = DEFAULT_OPTIONS.merged(given)
         options.check()
-        return options.stored()
+        return msgspec.msgpack.encode(options.stored())  # what is taken can be stored
 
     return Target("options", make, read, (ConfigError,))
 

@@ -281,6 +281,9 @@ class JobOptions(msgspec.Struct, frozen=True, kw_only=True):
         _check_tags(self.tags)
         _check_trace(self.trace)
         _check_fallbacks(self.fallbacks)
+        codec = self.result_codec
+        if codec is not None and not (is_text(codec) and 1 <= len(codec) <= 32):
+            raise ConfigError("result_codec", "the name of a codec (see register_codec)", codec)
         if not isinstance(self.lifo, bool):
             raise ConfigError("lifo", "True or False", self.lifo)
         _check_int("cost", self.cost, 1, 1_000_000)
@@ -381,7 +384,7 @@ def to_backoff(value: object) -> Backoff:
 def _named_backoff(value: Mapping[str, Any]) -> Backoff:
     check_known(value, {"type", "delay", "cap", "jitter"}, "backoff setting")
     kind = value.get("type", "exponential")
-    if not isinstance(kind, str) or not kind:
+    if not isinstance(kind, str) or not 1 <= len(kind) <= 128 or not is_text(kind):
         raise ConfigError("backoff.type", f"one of {', '.join(sorted(BUILT_IN))} or a registered name", kind)
     jitter = value.get("jitter", 0.2)
     if isinstance(jitter, bool):
@@ -451,8 +454,9 @@ def _check_fallbacks(fallbacks: object) -> None:
         raise ConfigError("fallbacks", "a list of at most 32 JSON values", fallbacks)
     try:
         encoded = msgspec.json.encode(fallbacks)
+        msgspec.msgpack.encode(fallbacks)  # some stores write options so: it has no endless whole numbers
         fits = len(encoded) <= _MAX_FALLBACK_BYTES and msgspec.json.decode(encoded) == list(fallbacks)
-    except (TypeError, ValueError, RecursionError):
+    except (TypeError, ValueError, OverflowError, RecursionError):
         fits = False
     if not fits:
         raise ConfigError("fallbacks", f"JSON values, at most {_MAX_FALLBACK_BYTES} bytes in all", fallbacks)
