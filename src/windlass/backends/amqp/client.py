@@ -14,9 +14,10 @@ from windlass.backend import requests as rq
 from windlass.backend.hub import Hub
 from windlass.backends.amqp import verbs, wire
 from windlass.backends.amqp.coordinator import Coordinator
+from windlass.backends.amqp.frames import Delivery
 from windlass.backends.amqp.names import Names
 from windlass.backends.amqp.promise import Promise, kept, spawn
-from windlass.backends.amqp.session import Delivery, Session
+from windlass.backends.amqp.session import Session, delivery_of
 from windlass.core.clock import SteadyClock
 from windlass.core.probe import reach
 from windlass.errors import StorageError
@@ -173,9 +174,7 @@ class Client(Session):
         channel.add_callback(lambda _: found.set(None), [spec.Basic.GetEmpty])
         channel.basic_get(
             queue,
-            lambda _c, method, properties, body: found.set(
-                Delivery(method.delivery_tag, method.redelivered, properties, body)
-            ),
+            lambda _c, *message: found.set(delivery_of(*message)),
         )
         answer: Delivery | None = await self.expect(found)
         return answer

@@ -13,8 +13,9 @@ from __future__ import annotations
 from collections import Counter, deque
 
 from windlass.backends.amqp.client import Client
+from windlass.backends.amqp.frames import Delivery
 from windlass.backends.amqp.promise import Promise
-from windlass.backends.amqp.session import Delivery
+from windlass.backends.amqp.session import delivery_of
 
 #: A pushed message that nobody claims goes back after this.
 _PATIENCE_S = 0.25
@@ -99,9 +100,7 @@ class Intake:
         self._bells[queue] = client.consume(
             client.channel,
             client.names.queue(queue),
-            lambda _c, method, *rest: self._rang(
-                queue, Delivery(method.delivery_tag, method.redelivered, *rest)
-            ),
+            lambda _c, *message: self._rang(queue, delivery_of(*message)),
         )
 
     def _cancel_bell(self, queue: str) -> bool:
@@ -145,12 +144,8 @@ class Intake:
         client = self._client
         tap = self._taps[queue] = _Tap(size)
         client.channel.basic_qos(prefetch_count=2 * size)
-        tap.tag = client.consume(
-            client.channel,
-            client.names.queue(queue),
-            lambda _c, method, *rest: self._pushed(
-                queue, tap, Delivery(method.delivery_tag, method.redelivered, *rest)
-            ),
+        tap.tag = client.take_all(
+            client.names.queue(queue), lambda delivery: self._pushed(queue, tap, delivery)
         )
         client.channel.basic_qos(prefetch_count=1)  # of the next bell
         client.later(_PATIENCE_S, lambda: self._look(queue, tap))

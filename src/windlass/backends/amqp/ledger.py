@@ -16,18 +16,11 @@ from collections import OrderedDict
 from typing import Any
 
 import msgspec
-from pika import BasicProperties
 
 from windlass.backend import requests as rq
 from windlass.backends.amqp import verbs
 from windlass.backends.amqp.elsewhere import Elsewhere, Placed
-from windlass.backends.amqp.messages import (
-    HEADER,
-    Incoming,
-    MessageError,
-    poison,
-    read_message,
-)
+from windlass.backends.amqp.messages import Incoming, MessageError, poison, read_message
 from windlass.backends.memory.store import StoredQueue
 from windlass.core import transitions
 from windlass.core.job import ArchiverInfo, CounterRow, EventType, JobRecord, JobRef
@@ -166,9 +159,12 @@ class Ledger(Elsewhere):
             self._published[JobRef(new.queue, new.id)] = 0
 
     def _started(self, request: verbs.Started, scribe: Scribe) -> None:
-        for start in request.starts:
+        self._begin(request.starts, scribe)
+
+    def _begin(self, starts: list[verbs.Start], scribe: Scribe) -> None:
+        for start in starts:
             self._start(start, scribe)
-        for name in dict.fromkeys(start.queue for start in request.starts):
+        for name in dict.fromkeys(start.queue for start in starts):
             if self.queue(name).next_ready() is None:
                 scribe.notes.append(Note(name, EventType.DRAINED))
 
@@ -202,10 +198,10 @@ class Ledger(Elsewhere):
         """Take in a job that somebody else added, from its message."""
         if start.body is None:
             return None
-        headers = {} if start.header is None else {HEADER: start.header}
-        properties = BasicProperties(headers=headers, priority=start.priority)
         try:
-            found: Incoming = read_message(start.queue, start.body, properties, scribe.now_ms)
+            found: Incoming = read_message(
+                start.queue, start.body, start.header, start.priority, scribe.now_ms
+            )
         except MessageError:
             return None
         job = found.job
@@ -223,6 +219,7 @@ class Ledger(Elsewhere):
 
     def _ended(self, request: verbs.Ended, scribe: Scribe) -> None:
         self._close(verbs.Close(items=request.items, starts=request.starts), scribe)
+        self._begin(request.began, scribe)
 
     def _close(self, request: verbs.Close, scribe: Scribe) -> verbs.Closing:
         known = {start.token: start for start in request.starts}
