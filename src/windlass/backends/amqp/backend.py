@@ -195,14 +195,11 @@ async def _add(client: Client, request: rq.Add) -> list[rq.Added]:
     for name in {new.queue for new in request.jobs}:
         await client.need_queue(name)
     scribe = transitions.Scribe(now_ms, lambda: 0)
-    out = []
+    out = [client.entry(verbs.Born(add=request, now_ms=request.now_ms))]
     for new in request.jobs:
         body, properties = to_message(transitions.create(new, scribe), 0)
         out.append(Outgoing(client.names.direct, new.queue, body, properties))
-    told = client.tell(verbs.Born(add=request, now_ms=request.now_ms))
-    confirmed = client.publish(out)
-    await told
-    await confirmed
+    await client.publish(out)
     return [rq.Added(AddOutcome.QUEUED, JobState.WAITING, now_ms) for _ in request.jobs]
 
 
