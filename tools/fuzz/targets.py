@@ -14,7 +14,6 @@ from typing import Any
 
 import click
 import msgspec
-from pika import BasicProperties
 
 from tools.fuzz.engine import Target, damaged, damaged_text, odd_value
 from tools.fuzz.wire import wire_targets
@@ -269,7 +268,7 @@ def _amqp_messages() -> Target:
 
     def read(data: bytes) -> None:
         with contextlib.suppress(messages.MessageError):
-            messages.read_message("q", data, BasicProperties(message_id="m", priority=3), 5)
+            messages.read_message("q", data, None, 3, 5)
         for kind in kinds:
             with contextlib.suppress(messages.MessageError):
                 messages.read_entry(data, kind, 5)

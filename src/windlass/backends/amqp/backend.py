@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import re
 from collections.abc import Iterable
+from functools import partial
 from typing import Any, TypeVar
 
 import pika
+from pika.exceptions import AMQPError
 
 from windlass.backend import requests as rq
 from windlass.backend.capabilities import Capabilities
@@ -19,6 +22,7 @@ from windlass.backends.amqp.desk import Desk
 from windlass.backends.amqp.link import Link
 from windlass.backends.amqp.messages import to_message
 from windlass.backends.amqp.names import Names
+from windlass.backends.amqp.promise import Promise
 from windlass.backends.amqp.report import heartbeat_message
 from windlass.backends.amqp.session import Outgoing
 from windlass.core import transitions
@@ -107,16 +111,20 @@ class AmqpBackend:
     async def _run(self, make: Any, limit_s: float) -> Any:
         if not self._opened:
             raise StorageError("the client is not open")
-        link = self._shared.link
-        future = asyncio.wrap_future(link.run(make))
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[Any] = loop.create_future()
+        self._shared.link.run(make, partial(_hand_over, loop, future))
+        timer = loop.call_later(limit_s, self._give_up, future, limit_s)
         try:
-            async with asyncio.timeout(limit_s):
-                return await asyncio.shield(future)
-        except TimeoutError as exc:
-            future.cancel()
-            raise StorageError(
-                f"{self._shared.shown} did not answer within {limit_s:g} s ({link.last_error}); is it up?"
-            ) from exc
+            return await future
+        finally:
+            timer.cancel()
+
+    def _give_up(self, future: asyncio.Future[Any], limit_s: float) -> None:
+        """Nobody answered in time. What is under way goes on; its answer is dropped."""
+        why = self._shared.link.last_error
+        late = f"{self._shared.shown} did not answer within {limit_s:g} s ({why}); is it up?"
+        _settle(future, None, StorageError(late))
 
     def listen(self, topics: Iterable[str]) -> HubListener:
         return self._shared.hub.listen(topics)
@@ -131,6 +139,30 @@ class AmqpBackend:
     async def remove_all(self) -> None:
         """Delete what this namespace has on the broker, with all jobs: as far as this process knows it."""
         await self._run(_remove_all, _CALL_S)
+
+
+def _hand_over(loop: asyncio.AbstractEventLoop, future: asyncio.Future[Any], outcome: Promise[Any]) -> None:
+    """Bring an outcome from the connection's thread to who waits for it; errors come out typed."""
+    value: Any = None
+    error: BaseException | None = None
+    try:
+        value = outcome.result()
+    except AMQPError as exc:
+        error = StorageError(f"the broker refused: {type(exc).__name__}: {exc}")
+        error.__cause__ = exc
+    except BaseException as exc:
+        error = exc
+    with contextlib.suppress(RuntimeError):  # that loop was closed meanwhile
+        loop.call_soon_threadsafe(_settle, future, value, error)
+
+
+def _settle(future: asyncio.Future[Any], value: Any, error: BaseException | None) -> None:
+    if future.done():
+        return
+    if error is None:
+        future.set_result(value)
+    else:
+        future.set_exception(error)
 
 
 async def _connected(client: Client) -> None:
@@ -163,14 +195,11 @@ async def _add(client: Client, request: rq.Add) -> list[rq.Added]:
     for name in {new.queue for new in request.jobs}:
         await client.need_queue(name)
     scribe = transitions.Scribe(now_ms, lambda: 0)
-    out = []
+    out = [client.entry(verbs.Born(add=request, now_ms=request.now_ms))]
     for new in request.jobs:
         body, properties = to_message(transitions.create(new, scribe), 0)
         out.append(Outgoing(client.names.direct, new.queue, body, properties))
-    told = client.tell(verbs.Born(add=request, now_ms=request.now_ms))
-    confirmed = client.publish(out)
-    await told
-    await confirmed
+    await client.publish(out)
     return [rq.Added(AddOutcome.QUEUED, JobState.WAITING, now_ms) for _ in request.jobs]
 
 
@@ -181,7 +210,7 @@ async def _claim(client: Client, request: rq.Claim) -> rq.Claimed:
     return await client.desk.claim(request)
 
 
-async def _settle(client: Client, request: rq.Settle) -> rq.SettleResult:
+async def _end(client: Client, request: rq.Settle) -> rq.SettleResult:
     return await client.desk.settle(request)
 
 
@@ -222,7 +251,7 @@ async def _remove_all(client: Client) -> None:
 _VERBS: dict[type[Any], Any] = {
     rq.Add: _add,
     rq.Claim: _claim,
-    rq.Settle: _settle,
+    rq.Settle: _end,
     rq.Extend: _extend,
     rq.Reconcile: _reconcile,
     rq.Beat: _beat,

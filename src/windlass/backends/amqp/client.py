@@ -14,9 +14,10 @@ from windlass.backend import requests as rq
 from windlass.backend.hub import Hub
 from windlass.backends.amqp import verbs, wire
 from windlass.backends.amqp.coordinator import Coordinator
+from windlass.backends.amqp.frames import Delivery
 from windlass.backends.amqp.names import Names
 from windlass.backends.amqp.promise import Promise, kept, spawn
-from windlass.backends.amqp.session import Delivery, Session
+from windlass.backends.amqp.session import Outgoing, Session, delivery_of
 from windlass.core.clock import SteadyClock
 from windlass.core.probe import reach
 from windlass.errors import StorageError
@@ -88,10 +89,13 @@ class Client(Session):
                 self.cancel_later(timer)
         return wire.open_reply(name, body)
 
-    def tell(self, *facts: rq.Request[Any]) -> Promise[None]:
-        """Put facts into the log."""
-        now_ms = self.clock.now_ms()
-        return self.publish([wire.log_entry(self.names.log, fact, now_ms) for fact in facts])
+    def entry(self, fact: rq.Request[Any]) -> Outgoing:
+        """The entry of the log that tells ``fact``."""
+        return wire.log_entry(self.names.log, fact, self.clock.now_ms())
+
+    def tell(self, fact: rq.Request[Any]) -> Promise[None]:
+        """Put a fact into the log."""
+        return self.publish([self.entry(fact)])
 
     def _hear(self, properties: BasicProperties, body: bytes) -> None:
         call = self._calls.get(properties.correlation_id or "")
@@ -173,9 +177,7 @@ class Client(Session):
         channel.add_callback(lambda _: found.set(None), [spec.Basic.GetEmpty])
         channel.basic_get(
             queue,
-            lambda _c, method, properties, body: found.set(
-                Delivery(method.delivery_tag, method.redelivered, properties, body)
-            ),
+            lambda _c, *message: found.set(delivery_of(*message)),
         )
         answer: Delivery | None = await self.expect(found)
         return answer

@@ -20,11 +20,11 @@ import msgspec
 from pika import BasicProperties
 
 from windlass.backend import requests as rq
-from windlass.backends.amqp import inbox, verbs, wire
+from windlass.backends.amqp import frames, inbox, verbs, wire
 from windlass.backends.amqp.ledger import Counts, Ledger, Plan
 from windlass.backends.amqp.messages import entry_message, to_message
 from windlass.backends.amqp.promise import Promise, spawn
-from windlass.backends.amqp.session import PERSISTENT, Outgoing
+from windlass.backends.amqp.session import Outgoing
 from windlass.core.clock import SteadyClock
 from windlass.core.job import JobRef
 from windlass.core.probe import reach
@@ -43,6 +43,7 @@ _MARK_BYTES = 50_000
 _AHEAD_MS, _LAG_MS = 1_000, 30_000
 _LOG_WINDOW = 500
 _DUE_STEP = 1_000
+_NEWS = frames.properties(type="news")
 _read_counts = msgspec.msgpack.Decoder(Counts).decode
 
 
@@ -263,7 +264,7 @@ class Coordinator:
             out.append(self._copy(job))
         if news is not None:
             body = verbs.encode(news)
-            out.append(Outgoing(names.news, "", body, BasicProperties(type="news"), mandatory=False))
+            out.append(Outgoing(names.news, "", body, _NEWS, mandatory=False))
         for queue in {job.queue for job, _ in plan.publish}:
             await session.need_queue(queue)
         promise = session.publish(out)
@@ -282,14 +283,11 @@ class Coordinator:
         found = entry_message(job)
         assert found is not None
         kind, body = found
-        properties = BasicProperties(
-            content_type="application/json", delivery_mode=PERSISTENT, headers={wire.COPY: 1}
-        )
         names = self._names
         if kind == "dead_job":
-            return Outgoing(names.dead, "", body, properties)
+            return Outgoing(names.dead, "", body, wire.COPIED)
         key = names.retries if job.state is JobState.RETRYING else names.scheduled_jobs
-        return Outgoing("", key, body, properties)
+        return Outgoing("", key, body, wire.COPIED)
 
     def _answer(self, properties: BasicProperties, back: Outgoing) -> None:
         if properties.reply_to:
@@ -347,8 +345,7 @@ class Coordinator:
             return None
         body = verbs.encode(self.ledger.counts(self._last_offset))
         self._mark_pause_s = _MARK_EVERY_S * max(1.0, len(body) / _MARK_BYTES)
-        properties = BasicProperties(delivery_mode=PERSISTENT)
-        return self._session.publish([Outgoing("", self._names.mark, body, properties)])
+        return self._session.publish([Outgoing("", self._names.mark, body)])
 
     # --- time --------------------------------------------------------------------------------------------
 

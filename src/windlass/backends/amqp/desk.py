@@ -15,11 +15,11 @@ import msgspec
 from windlass.backend import requests as rq
 from windlass.backends.amqp import verbs
 from windlass.backends.amqp.client import Client
+from windlass.backends.amqp.frames import Delivery
 from windlass.backends.amqp.intake import Intake
-from windlass.backends.amqp.messages import HEADER, Incoming, MessageError, read_message
+from windlass.backends.amqp.messages import Incoming, MessageError, read_message
 from windlass.backends.amqp.promise import Promise, spawn
 from windlass.backends.amqp.report import metrics_message
-from windlass.backends.amqp.session import Delivery
 from windlass.core import transitions
 from windlass.core.job import JobRecord
 from windlass.core.outcome import Extended, Outcome, Settled, Settlement
@@ -56,6 +56,8 @@ class Desk:
         self._held: dict[str, Held] = {}
         self._settled: OrderedDict[str, None] = OrderedDict()
         self._seen: OrderedDict[tuple[str, str, int], None] = OrderedDict()
+        #: Where a claim that is through at once leaves its starts, to be told with the ends before it.
+        self._beginning: list[verbs.Start] | None = None
         self.intake = Intake(client)
 
     # --- claim -------------------------------------------------------------------------------------------
@@ -83,7 +85,9 @@ class Desk:
         except BaseException:
             picker.give_up()
             raise
-        if picker.starts:
+        if self._beginning is not None:
+            self._beginning += picker.starts
+        elif picker.starts:
             told = client.tell(verbs.Started(starts=picker.starts, now_ms=request.now_ms))
             if request.now_ms is not None:
                 await told
@@ -125,16 +129,21 @@ class Desk:
             answers = await self._close(items, request.now_ms)
             return rq.SettleResult(answers, None if claim is None else await self.claim(claim))
         # The slots are free already: the next jobs may come while the broker takes down the last ones.
-        coming = None if claim is None else spawn(self.claim(claim))
-        answers = await self._complete(items) if items else []
+        began: list[verbs.Start] = []
+        self._beginning = began if items else None
+        try:
+            coming = None if claim is None else spawn(self.claim(claim))
+        finally:
+            self._beginning = None
+        answers = await self._complete(items, began) if items else []
         return rq.SettleResult(answers, None if coming is None else await coming)
 
-    async def _complete(self, items: list[Settlement]) -> list[Settled]:
+    async def _complete(self, items: list[Settlement], began: list[verbs.Start]) -> list[Settled]:
         """The quick way for what everybody hopes for: tell the log, then acknowledge."""
         held = [self._held[end.token] for end in items]
         client = self._client
         starts = [one.start for one in held]
-        told = client.tell(verbs.Ended(items=items, starts=starts))
+        told = client.tell(verbs.Ended(items=items, starts=starts, began=began))
         client.publish([metrics_message(client.names, items, starts, client.clock)])
         await told
         reach("amqp.ended", count=len(items))
@@ -299,7 +308,7 @@ class _Picker:
         good: list[tuple[Delivery, Incoming]] = []
         for delivery in found:
             try:
-                incoming = read_message(queue, delivery.body, delivery.properties, self.now_ms)
+                incoming = read_message(queue, delivery.body, delivery.header, delivery.priority, self.now_ms)
             except MessageError as exc:
                 await self._bury(queue, delivery, str(exc))
             else:
@@ -357,7 +366,6 @@ class _Picker:
         self._client.ack(tags)
 
     def _start(self, delivery: Delivery, incoming: Incoming) -> verbs.Start:
-        header = (delivery.properties.headers or {}).get(HEADER)
         return verbs.Start(
             queue=incoming.job.queue,
             id=incoming.job.id,
@@ -368,8 +376,8 @@ class _Picker:
             task=incoming.job.task,
             gen=incoming.gen,
             body=delivery.body,
-            header=bytes(header) if isinstance(header, (bytes, bytearray)) else None,
-            priority=delivery.properties.priority or 0,
+            header=delivery.header,
+            priority=delivery.priority,
         )
 
     def _lease(self, queue: str, delivery: Delivery, incoming: Incoming) -> None:

@@ -2,10 +2,10 @@
 
 An idle worker rings a *bell*: a consumer that gets at most one message, the first to come.
 
-A worker whose claims come back full one after the other opens a *tap*: a consumer that gets as many messages
-ahead as the last claim took, so that they are here when the slots are free. The first claim that the tap does
-not fill at once closes it, takes what came, and pulls the rest: so a claim that comes back short met the end
-of the queue. What nobody claims for a moment goes back to its place, and others get it.
+A worker whose claims come back full one after the other opens a *tap*: a consumer that gets twice as many
+messages ahead as the last claim took, so that they are here when the slots are free. The first claim that the
+tap does not fill at once closes it, takes what came, and pulls the rest: so a claim that comes back short met
+the end of the queue. What nobody claims for a moment goes back to its place, and others get it.
 """
 
 from __future__ import annotations
@@ -13,8 +13,9 @@ from __future__ import annotations
 from collections import Counter, deque
 
 from windlass.backends.amqp.client import Client
+from windlass.backends.amqp.frames import Delivery
 from windlass.backends.amqp.promise import Promise
-from windlass.backends.amqp.session import Delivery
+from windlass.backends.amqp.session import delivery_of
 
 #: A pushed message that nobody claims goes back after this.
 _PATIENCE_S = 0.25
@@ -99,9 +100,7 @@ class Intake:
         self._bells[queue] = client.consume(
             client.channel,
             client.names.queue(queue),
-            lambda _c, method, *rest: self._rang(
-                queue, Delivery(method.delivery_tag, method.redelivered, *rest)
-            ),
+            lambda _c, *message: self._rang(queue, delivery_of(*message)),
         )
 
     def _cancel_bell(self, queue: str) -> bool:
@@ -141,16 +140,12 @@ class Intake:
             self._open(queue, min(count, _AHEAD))
 
     def _open(self, queue: str, size: int) -> None:
-        """Let the broker push; besides ``size`` messages to come, as many are in our hands."""
+        """Let the broker push what the next two claims take; besides these, ``size`` are in our hands."""
         client = self._client
         tap = self._taps[queue] = _Tap(size)
-        client.channel.basic_qos(prefetch_count=2 * size)
-        tap.tag = client.consume(
-            client.channel,
-            client.names.queue(queue),
-            lambda _c, method, *rest: self._pushed(
-                queue, tap, Delivery(method.delivery_tag, method.redelivered, *rest)
-            ),
+        client.channel.basic_qos(prefetch_count=3 * size)
+        tap.tag = client.take_all(
+            client.names.queue(queue), lambda delivery: self._pushed(queue, tap, delivery)
         )
         client.channel.basic_qos(prefetch_count=1)  # of the next bell
         client.later(_PATIENCE_S, lambda: self._look(queue, tap))

@@ -16,24 +16,16 @@ from collections import OrderedDict
 from typing import Any
 
 import msgspec
-from pika import BasicProperties
 
 from windlass.backend import requests as rq
 from windlass.backends.amqp import verbs
 from windlass.backends.amqp.elsewhere import Elsewhere, Placed
-from windlass.backends.amqp.messages import (
-    HEADER,
-    Incoming,
-    MessageError,
-    poison,
-    read_message,
-)
-from windlass.backends.memory.store import StoredQueue
+from windlass.backends.amqp.messages import Incoming, MessageError, poison, read_message
 from windlass.core import transitions
 from windlass.core.job import ArchiverInfo, CounterRow, EventType, JobRecord, JobRef
-from windlass.core.outcome import Settled
+from windlass.core.outcome import Outcome, Settled
 from windlass.core.schedules import ScheduleRecord
-from windlass.core.states import JobState
+from windlass.core.states import FINISHED, JobState
 from windlass.core.transitions import Note, Scribe
 
 #: What is granted to leases of unknown length when a new coordinator begins.
@@ -81,7 +73,8 @@ class Ledger(Elsewhere):
         super().__init__()
         self.void: dict[tuple[str, str, int], None] = {}
         self.gen = 0
-        self._touched: dict[JobRef, None] = {}
+        #: Jobs that changed since the last plan; None for those that are gone.
+        self._touched: dict[JobRef, JobRecord | None] = {}
         #: Tokens of starts that we know of, the newest.
         self._begun: OrderedDict[str, None] = OrderedDict()
         #: Jobs whose message somebody else published, with its generation.
@@ -102,9 +95,20 @@ class Ledger(Elsewhere):
 
     # --- what changed ------------------------------------------------------------------------------------
 
-    def book(self, queue: StoredQueue, job: JobRecord) -> None:
-        super().book(queue, job)
-        self._touched[job.ref] = None
+    def file(self, job: JobRecord, scribe: Scribe) -> None:
+        """As in the reference, for jobs without what a broker refuses: groups, unique keys, edges."""
+        queue, ref, state = self.queue(job.queue), job.ref, job.state
+        queue.index(job)
+        if self._active.pop(ref, None) is not None:
+            queue.active -= 1
+        if state is JobState.ACTIVE:
+            self._active[ref] = job
+            queue.active += 1
+        elif state in FINISHED:
+            self._topics.add(f"done:{ref.queue}")
+        else:
+            self._topics.add(f"ready:{ref.queue}")
+        self._touched[ref] = job
 
     def _drop(self, job: JobRecord, scribe: Scribe) -> None:
         super()._drop(job, scribe)
@@ -115,8 +119,8 @@ class Ledger(Elsewhere):
         plan = Plan()
         touched, self._touched = self._touched, {}
         published, self._published = self._published, {}
-        for ref in touched:
-            self._plan_one(ref, self._find(ref), published.get(ref), plan)
+        for ref, job in touched.items():
+            self._plan_one(ref, job, published.get(ref), plan)
         return plan
 
     def _plan_one(self, ref: JobRef, job: JobRecord | None, published: int | None, plan: Plan) -> None:
@@ -166,9 +170,12 @@ class Ledger(Elsewhere):
             self._published[JobRef(new.queue, new.id)] = 0
 
     def _started(self, request: verbs.Started, scribe: Scribe) -> None:
-        for start in request.starts:
+        self._begin(request.starts, scribe)
+
+    def _begin(self, starts: list[verbs.Start], scribe: Scribe) -> None:
+        for start in starts:
             self._start(start, scribe)
-        for name in dict.fromkeys(start.queue for start in request.starts):
+        for name in dict.fromkeys(start.queue for start in starts):
             if self.queue(name).next_ready() is None:
                 scribe.notes.append(Note(name, EventType.DRAINED))
 
@@ -184,11 +191,11 @@ class Ledger(Elsewhere):
         if job.state is JobState.ACTIVE and job.token != start.token and self._is_newest(placed, start.gen):
             transitions.recover(job, scribe)
             self.file(job, scribe)
-        if job.state is not JobState.WAITING or not self._is_newest(self.placed.get(ref), start.gen):
+        if job.state is not JobState.WAITING or not self._is_newest(placed, start.gen):
             return job if transitions.holds(job, start.token) else None
-        began = Scribe(start.at_ms, scribe.fresh_place)
-        transitions.lease(job, began, token=start.token, worker=start.worker, lease_ms=start.lease_ms)
-        scribe.notes += began.notes
+        read_ms, scribe.now_ms = scribe.now_ms, start.at_ms
+        transitions.lease(job, scribe, token=start.token, worker=start.worker, lease_ms=start.lease_ms)
+        scribe.now_ms = read_ms
         self.file(job, scribe)
         self._begun[start.token] = None
         if len(self._begun) > _BEGUN_KEPT:
@@ -202,10 +209,10 @@ class Ledger(Elsewhere):
         """Take in a job that somebody else added, from its message."""
         if start.body is None:
             return None
-        headers = {} if start.header is None else {HEADER: start.header}
-        properties = BasicProperties(headers=headers, priority=start.priority)
         try:
-            found: Incoming = read_message(start.queue, start.body, properties, scribe.now_ms)
+            found: Incoming = read_message(
+                start.queue, start.body, start.header, start.priority, scribe.now_ms
+            )
         except MessageError:
             return None
         job = found.job
@@ -223,6 +230,7 @@ class Ledger(Elsewhere):
 
     def _ended(self, request: verbs.Ended, scribe: Scribe) -> None:
         self._close(verbs.Close(items=request.items, starts=request.starts), scribe)
+        self._begin(request.began, scribe)
 
     def _close(self, request: verbs.Close, scribe: Scribe) -> verbs.Closing:
         known = {start.token: start for start in request.starts}
@@ -237,7 +245,7 @@ class Ledger(Elsewhere):
                 job = self._find(ref)
                 status = transitions.check_token(job, end.token)
             if status is Settled.OK and job is not None:
-                mark = _mark(job)
+                mark = None if end.outcome is Outcome.COMPLETE else _mark(job)
                 transitions.settle(job, end, scribe)
                 self.file(job, scribe)
                 requeue.append(job.state is JobState.WAITING and _mark(job) == mark)

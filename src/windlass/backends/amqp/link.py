@@ -9,15 +9,12 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Coroutine
-from concurrent.futures import Future
 from typing import Any, TypeVar
 
 import pika
-from pika import spec
-from pika.adapters.select_connection import IOLoop, SelectConnection
-from pika.exceptions import AMQPError
-from pika.frame import decode_frame
+from pika.adapters.select_connection import IOLoop
 
+from windlass.backends.amqp.connection import Connection
 from windlass.backends.amqp.promise import Promise, spawn
 from windlass.backends.amqp.session import Session
 from windlass.errors import StorageError
@@ -29,61 +26,6 @@ T = TypeVar("T")
 _FIRST_DELAY_S, _LAST_DELAY_S = 0.1, 2.0
 #: How long a coordinator may take to end what it has begun.
 _LEAVE_S = 2.0
-_READ_BYTES = 65_536
-#: A frame without its payload: kind, channel, length; and the mark at its end.
-_LEAST_FRAME = 8
-#: Frames that go to their channel whoever listens: headers and bodies, and the method before them.
-_CONTENT = frozenset({spec.FRAME_HEADER, spec.FRAME_BODY})
-_DELIVER = spec.Basic.Deliver.INDEX.to_bytes(4, "big")
-
-
-class _Connection(SelectConnection):  # type: ignore[misc]  # pika has no types
-    """A connection that sends and reads many frames at once: pika makes a system call of each."""
-
-    _gathered: list[bytes] | None = None
-    _frame_buffer: bytes
-
-    def _proto_connection_made(self, transport: Any) -> None:
-        transport._MAX_RECV_BYTES = _READ_BYTES
-        super()._proto_connection_made(transport)
-
-    def _on_data_available(self, data_in: bytes) -> None:
-        """As pika does it, but without copying the rest of the data for each frame."""
-        if not self.is_open:
-            super()._on_data_available(data_in)
-            return
-        data = self._frame_buffer + data_in if self._frame_buffer else data_in
-        self._frame_buffer = b""
-        at, size = 0, len(data)
-        while size - at >= _LEAST_FRAME:
-            end = at + _LEAST_FRAME + int.from_bytes(data[at + 3 : at + 7], "big")
-            if end > size:
-                break
-            _, found = decode_frame(data[at:end])
-            self.bytes_received += end - at  # by which pika knows that the broker is alive
-            if data[at] in _CONTENT or data[at + 7 : at + 11] == _DELIVER:
-                self.frames_received += 1
-                self._deliver_frame_to_channel(found)
-            else:
-                self._process_frame(found)
-            at = end
-        self._frame_buffer = data[at:]
-
-    def gather(self) -> None:
-        """Keep what is sent from now on, until ``send_gathered``."""
-        if self._gathered is None:
-            self._gathered = []
-
-    def send_gathered(self) -> None:
-        frames, self._gathered = self._gathered, None
-        if frames and self.is_open:
-            super()._output_marshaled_frames([b"".join(frames)])
-
-    def _output_marshaled_frames(self, marshaled_frames: list[bytes]) -> None:
-        if self._gathered is None:
-            super()._output_marshaled_frames(marshaled_frames)
-        else:
-            self._gathered += marshaled_frames
 
 
 class Link:
@@ -96,7 +38,7 @@ class Link:
         self._users = 0
         self._thread: threading.Thread | None = None
         self.loop: IOLoop
-        self._connection: SelectConnection | None = None
+        self._connection: Connection | None = None
         self._session: Session | None = None
         self._waiting: Promise[Session] = Promise()
         self._delay_s = _FIRST_DELAY_S
@@ -129,11 +71,14 @@ class Link:
             self.loop.add_callback_threadsafe(self._close)
             return thread
 
-    def run(self, make: Callable[[Session], Coroutine[Promise[Any], None, T]]) -> Future[T]:
-        """Run ``make(session)`` on the connection's thread once there is a session; errors come out typed."""
-        future: Future[T] = Future()
-        self.loop.add_callback_threadsafe(lambda: self._begin(make, future))
-        return future
+    def run(
+        self,
+        make: Callable[[Session], Coroutine[Promise[Any], None, T]],
+        done: Callable[[Promise[T]], None],
+    ) -> None:
+        """Run ``make(session)`` on the connection's thread once there is a session; ``done`` hears there how
+        it ended."""
+        self.loop.add_callback_threadsafe(lambda: self._begin(make, done))
 
     @property
     def last_error(self) -> str:
@@ -142,13 +87,22 @@ class Link:
 
     # --- on the thread ------------------------------------------------------------------------------
 
-    def _begin(self, make: Callable[[Session], Coroutine[Promise[Any], None, T]], future: Future[T]) -> None:
+    def _begin(
+        self,
+        make: Callable[[Session], Coroutine[Promise[Any], None, T]],
+        done: Callable[[Promise[T]], None],
+    ) -> None:
         async def go() -> T:
             session = await self._waiting
             return await make(session)
 
+        connection = self._connection
+        if connection is not None:
+            connection.gather()
         outcome = spawn(go())
-        outcome.then(lambda: _hand_over(outcome, future))
+        if connection is not None:
+            connection.send_gathered()
+        outcome.then(lambda: done(outcome))
 
     def _main(self) -> None:
         while True:
@@ -172,7 +126,7 @@ class Link:
     def _connect(self) -> None:
         if self._closing:
             return
-        self._connection = _Connection(
+        self._connection = Connection(
             self._parameters,
             on_open_callback=self._opened,
             on_open_error_callback=lambda _, error: self._lost(error),
@@ -236,16 +190,3 @@ class Link:
     def _end(self) -> None:
         self._waiting.fail(StorageError("the client was closed"))
         self.loop.stop()
-
-
-def _hand_over(outcome: Promise[T], future: Future[T]) -> None:
-    if not future.set_running_or_notify_cancel():
-        return
-    try:
-        future.set_result(outcome.result())
-    except AMQPError as exc:
-        error = StorageError(f"the broker refused: {type(exc).__name__}: {exc}")
-        error.__cause__ = exc
-        future.set_exception(error)
-    except BaseException as exc:
-        future.set_exception(exc)

@@ -13,8 +13,8 @@ import hashlib
 from typing import Any
 
 import msgspec
-from pika import BasicProperties
 
+from windlass.backends.amqp.frames import job_properties
 from windlass.core.backoff import Backoff
 from windlass.core.ids import check_job_id, check_queue_name, check_task_name
 from windlass.core.job import ErrorInfo, JobRecord, fingerprint
@@ -22,10 +22,8 @@ from windlass.core.options import StoredOptions
 from windlass.core.states import JobState
 from windlass.errors import ConfigError
 
-HEADER = "x-windlass"
 #: Retries after the first run of a message that does not say how many.
 DEFAULT_RETRY = 25
-_PERSISTENT = 2
 #: What a short text of the protocol can hold.
 _SHORT = 255
 _KNOWN = {
@@ -147,7 +145,7 @@ def _join(args: bytes | None, kwargs: bytes | None, extra: bytes | None, form: s
     return b"{" + b",".join(parts) + b"}"
 
 
-def to_message(job: JobRecord, gen: int) -> tuple[bytes, BasicProperties]:
+def to_message(job: JobRecord, gen: int) -> tuple[bytes, bytes]:
     """Body and properties of a job that waits."""
     fields = body_fields(job)
     form = _form(job.payload)
@@ -181,14 +179,8 @@ def to_message(job: JobRecord, gen: int) -> tuple[bytes, BasicProperties]:
     if len(header) > _MOST_HEADER:  # the coordinator knows them all
         carried.errors = [msgspec.structs.replace(error, traceback="") for error in job.errors[-3:]]
         header = _encode(carried)
-    properties = BasicProperties(
-        content_type="application/json",
-        delivery_mode=_PERSISTENT,
-        priority=band(job.priority) or None,
-        message_id=job.id if len(job.id) <= _SHORT else None,
-        headers={HEADER: header},
-    )
-    return _to_json(fields), properties
+    message_id = job.id if len(job.id) <= _SHORT else ""
+    return _to_json(fields), job_properties(header, band(job.priority), message_id)
 
 
 def _form(payload: bytes) -> str:
@@ -216,24 +208,22 @@ class _Body(msgspec.Struct, rename={"task": "class"}):
 
 
 _read_body = msgspec.json.Decoder(_Body).decode
-_CARRIED = [n for n in Carried.__struct_fields__ if n not in ("gen", "form", "payload")]
 
 
-def read_message(queue: str, body: bytes, properties: BasicProperties, now_ms: int) -> Incoming:
-    """The job of a message; ``MessageError`` when there is none in it."""
+def read_message(queue: str, body: bytes, header: bytes | None, priority: int, now_ms: int) -> Incoming:
+    """The job of a message, with our header if it has one; ``MessageError`` when there is none in it."""
     if len(body) > MOST_BODY:
         raise MessageError(f"{len(body)} bytes are more than the {MOST_BODY} that a message may have")
-    raw = (properties.headers or {}).get(HEADER)
-    if isinstance(raw, (bytes, bytearray)):
+    if header is not None:
         try:
-            return _own(queue, _read_body(body), _decode_carried(raw))
+            return _own(queue, _read_body(body), _decode_carried(header))
         except (msgspec.DecodeError, UnicodeDecodeError):
             pass  # somebody else's header of our name: the body decides
     try:
         fields = _from_json(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as exc:
         raise MessageError(f"not JSON: {exc}") from exc
-    return Incoming(read_job(queue, fields, now_ms, priority=properties.priority or 0), 0, True)
+    return Incoming(read_job(queue, fields, now_ms, priority=priority), 0, True)
 
 
 def _own(queue: str, body: _Body, carried: Carried) -> Incoming:
@@ -248,7 +238,22 @@ def _own(queue: str, body: _Body, carried: Carried) -> Incoming:
         id=body.jid,
         task=body.task,
         payload=payload,
-        **{name: getattr(carried, name) for name in _CARRIED},
+        codec=carried.codec,
+        priority=carried.priority,
+        seq=carried.seq,
+        place=carried.place,
+        options=carried.options,
+        request_id=carried.request_id,
+        enqueued_ms=carried.enqueued_ms,
+        ready_ms=carried.ready_ms,
+        expires_ms=carried.expires_ms,
+        attempts=carried.attempts,
+        deliveries=carried.deliveries,
+        stalls=carried.stalls,
+        manual_retries=carried.manual_retries,
+        misses=carried.misses,
+        settled_token=carried.settled_token,
+        errors=carried.errors,
     )
     return Incoming(job, carried.gen, False)
 

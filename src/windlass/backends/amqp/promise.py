@@ -1,7 +1,7 @@
 """Coroutines on pika's I/O loop: a value that comes later, and what runs a coroutine that awaits such values.
 
 Everything here happens on the one thread of the connection, so nothing is locked. Whoever waits on another
-thread gets a ``concurrent.futures.Future`` (see ``link.Link.run``).
+thread has a future of its event loop (see ``backend.AmqpBackend``).
 """
 
 from __future__ import annotations

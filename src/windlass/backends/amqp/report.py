@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import msgspec
-from pika import BasicProperties
 
 from windlass.backends.amqp import verbs, wire
 from windlass.backends.amqp.names import Names
-from windlass.backends.amqp.session import PERSISTENT, Outgoing
+from windlass.backends.amqp.session import Outgoing
 from windlass.core.clock import SteadyClock
 from windlass.core.job import WorkerInfo
 from windlass.core.outcome import Outcome, Settlement
 
 _to_json = msgspec.json.Encoder().encode
-_HEADERS = {wire.COPY: 1}
 
 
 def metrics_message(
@@ -35,7 +33,7 @@ def metrics_message(
         for end, start in zip(items, starts, strict=True)
     ]
     body = metrics[0] if len(metrics) == 1 else {"type": "job_metrics", "timestamp": at, "data": metrics}
-    return _stream_message(names.job_metrics, _to_json(body))
+    return Outgoing("", names.job_metrics, _to_json(body), wire.COPIED)
 
 
 def heartbeat_message(names: Names, worker: WorkerInfo, clock: SteadyClock) -> Outgoing:
@@ -53,9 +51,4 @@ def heartbeat_message(names: Names, worker: WorkerInfo, clock: SteadyClock) -> O
         "queues": worker.queues,
         "version": worker.version,
     }
-    return _stream_message(names.heartbeats, _to_json(beat))
-
-
-def _stream_message(stream: str, body: bytes) -> Outgoing:
-    properties = BasicProperties(content_type="application/json", delivery_mode=PERSISTENT, headers=_HEADERS)
-    return Outgoing("", stream, body, properties)
+    return Outgoing("", names.heartbeats, _to_json(beat), wire.COPIED)

@@ -14,6 +14,8 @@ from typing import Any, NamedTuple
 from pika import BasicProperties, spec
 from pika.exceptions import ChannelClosedByBroker, ChannelClosedByClient
 
+from windlass.backends.amqp import frames
+from windlass.backends.amqp.frames import Delivery
 from windlass.backends.amqp.names import Names
 from windlass.backends.amqp.promise import Promise, kept
 from windlass.errors import StorageError
@@ -21,26 +23,19 @@ from windlass.errors import StorageError
 log = logging.getLogger("windlass.amqp")
 
 PERSISTENT = 2
+#: The properties of most of what we write for ourselves.
+PLAIN = frames.properties(delivery_mode=PERSISTENT)
 _PRECONDITION_FAILED = 406
 
 
 class Outgoing(NamedTuple):
-    """A message to publish. Persistent and mandatory, unless its properties say otherwise."""
+    """A message to publish, with its properties as bytes (``frames.properties``)."""
 
     exchange: str
     key: str
     body: bytes
-    properties: BasicProperties
+    properties: bytes = PLAIN
     mandatory: bool = True
-
-
-class Delivery(NamedTuple):
-    """A message from a queue, not yet acknowledged."""
-
-    tag: int
-    redelivered: bool
-    properties: BasicProperties
-    body: bytes
 
 
 class _Batch:
@@ -134,11 +129,23 @@ class Session:
         """``basic_consume`` with a guarded callback; returns the consumer's tag."""
         return channel.basic_consume(queue, self.guarded(callback), **options)
 
+    def take_all(self, queue: str, taker: Callable[[Delivery], None]) -> str:
+        """A consumer of our channel for many messages; returns its tag."""
+        channel = self.channel
+
+        def on_message(_channel: Any, method: Any, properties: BasicProperties, body: bytes) -> None:
+            taker(delivery_of(method, properties, body))  # one that came in pieces
+
+        tag: str = self.consume(channel, queue, on_message)
+        self.connection.takers[channel.channel_number, tag.encode()] = self.guarded(taker)
+        return tag
+
     def end_consumer(self, tag: str, ended: Promise[None]) -> None:
         """Cancel a consumer of our channel and keep what is on its way (pika would give that back)."""
 
         def over(_frame: Any) -> None:
             self.channel._consumers.pop(tag, None)
+            self.connection.takers.pop((self.channel.channel_number, tag.encode()), None)
             ended.set(None)
 
         cancel = spec.Basic.Cancel(consumer_tag=tag)
@@ -164,6 +171,7 @@ class Session:
         promise: Promise[Any] = Promise()
         channel.confirm_delivery(self._on_confirm, callback=promise.set)
         await self.expect(promise)
+        self.connection.confirmed[channel.channel_number] = self.guarded(self._confirm)
 
     def _channel_lost(self, reason: Exception) -> None:
         """Without its channel a session is nothing: begin anew."""
@@ -247,30 +255,34 @@ class Session:
     def publish(self, messages: Iterable[Outgoing]) -> Promise[None]:
         """Publish; the promise is kept when the broker confirmed all, and fails when it took one not."""
         batch, channel = _Batch(0), self.channel
-        self.connection.gather()
-        try:
-            for message in messages:
-                channel.basic_publish(*message)
-                batch.left += 1
-                self._last_tag += 1
-                self._unconfirmed[self._last_tag] = batch
-        finally:
-            self.connection.send_gathered()
+        channel._raise_if_not_open()
+        number, most = channel.channel_number, self.connection._body_max_length
+        out: list[bytes] = []
+        for exchange, key, body, properties, mandatory in messages:
+            out += frames.published(number, exchange, key, mandatory, properties, body, most)
+            batch.left += 1
+            self._last_tag += 1
+            self._unconfirmed[self._last_tag] = batch
         if batch.left == 0:
             batch.promise.set(None)
             return batch.promise
+        self.connection.send([b"".join(out)])
         self.expect(batch.promise)
         return batch.promise
 
     def _on_confirm(self, frame: Any) -> None:
         method = frame.method
         refused = "" if isinstance(method, spec.Basic.Ack) else "the broker could not take the message"
-        if not method.multiple:
-            self._confirmed(self._unconfirmed.pop(method.delivery_tag, None), refused)
+        self._confirm(method.delivery_tag, method.multiple, refused)
+
+    def _confirm(self, last: int, multiple: bool, refused: str = "") -> None:
+        """The broker took the publish ``last`` (or all up to it), or refused it."""
+        if not multiple:
+            self._confirmed(self._unconfirmed.pop(last, None), refused)
             return
         while self._unconfirmed:
             tag = next(iter(self._unconfirmed))
-            if tag > method.delivery_tag:
+            if tag > last:
                 break
             self._confirmed(self._unconfirmed.pop(tag), refused)
 
@@ -309,7 +321,7 @@ class Session:
         return promise
 
     def _on_get(self, _channel: Any, method: Any, properties: BasicProperties, body: bytes) -> None:
-        self._got(Delivery(method.delivery_tag, method.redelivered, properties, body))
+        self._got(delivery_of(method, properties, body))
 
     def _on_get_empty(self, _frame: Any) -> None:
         self._got(None)
@@ -339,17 +351,21 @@ class Session:
             if tag not in wanted:
                 break
             last = tag
-        self.connection.gather()
-        if last:
-            self.channel.basic_ack(last, multiple=True)
-        for tag in sorted(wanted):
-            if tag > last and tag in self._unacked:
-                self.channel.basic_ack(tag)
-            self._unacked.pop(tag, None)
-        self.connection.send_gathered()
+        self.channel._raise_if_not_open()
+        number = self.channel.channel_number
+        out = [frames.acknowledged(number, last, True)] if last else []
+        held = [tag for tag in sorted(wanted) if self._unacked.pop(tag, 0) is None]
+        out += [frames.acknowledged(number, tag, False) for tag in held if tag > last]
+        if out:
+            self.connection.send([b"".join(out)])
 
     def requeue(self, tags: Iterable[int]) -> None:
         """Give messages back to their queues, at their old places."""
         for tag in sorted(tags, reverse=True):
             if self._unacked.pop(tag, 0) is None:
                 self.channel.basic_nack(tag, requeue=True)
+
+
+def delivery_of(method: Any, properties: BasicProperties, body: bytes) -> Delivery:
+    """A message that pika read."""
+    return Delivery(method.delivery_tag, method.redelivered, *frames.of_properties(properties), body)

@@ -40,10 +40,15 @@ class Started(rq.Request[None], kw_only=True):
 
 
 class Ended(rq.Request[None], kw_only=True):
-    """Fact: these attempts completed; each with its start, in case that was not told before."""
+    """Fact: these attempts completed; each with its start, in case that was not told before.
+
+    ``began`` are attempts that began in their slots: a ``Started`` that needs no entry of its own. Readers of
+    an earlier release do not know it; to them the end of such an attempt tells its start.
+    """
 
     items: list[Settlement]
     starts: list[Start]
+    began: list[Start] = []  # noqa: RUF012 - a struct's default is copied
 
 
 class Born(rq.Request[None], kw_only=True):

@@ -7,8 +7,8 @@ from typing import Any
 import msgspec
 from pika import BasicProperties
 
-from windlass.backends.amqp import verbs
-from windlass.backends.amqp.session import PERSISTENT, Outgoing
+from windlass.backends.amqp import frames, verbs
+from windlass.backends.amqp.session import PERSISTENT, PLAIN, Outgoing
 from windlass.core.job import JobRecord
 from windlass.errors import (
     ConfigError,
@@ -20,6 +20,7 @@ from windlass.errors import (
 
 #: Marks copies in the streams of what we keep elsewhere.
 COPY = "x-windlass-copy"
+COPIED = frames.properties(content_type="application/json", delivery_mode=PERSISTENT, headers={COPY: 1})
 
 
 class LogEntry(msgspec.Struct, array_like=True):
@@ -63,13 +64,15 @@ def log_entry(
 ) -> Outgoing:
     """The message that puts ``request`` into the log."""
     entry = LogEntry(at_ms, type(request).__name__, verbs.encode(request))
-    properties = BasicProperties(delivery_mode=PERSISTENT, reply_to=reply_to, correlation_id=correlation_id)
+    if reply_to is None:
+        return Outgoing("", log, _encode(entry), PLAIN)
+    properties = frames.properties(delivery_mode=PERSISTENT, reply_to=reply_to, correlation_id=correlation_id)
     return Outgoing("", log, _encode(entry), properties)
 
 
 def kept_record(queue: str, job: JobRecord, gen: int) -> Outgoing:
     """The message that keeps ``job``."""
-    return Outgoing("", queue, _encode(KeptRecord(gen, job)), BasicProperties(delivery_mode=PERSISTENT))
+    return Outgoing("", queue, _encode(KeptRecord(gen, job)))
 
 
 def reply(properties: BasicProperties, answer: Any) -> Outgoing:
@@ -92,7 +95,7 @@ def _plain(value: Any) -> Any:
 
 
 def _reply(properties: BasicProperties, content: Reply) -> Outgoing:
-    back = BasicProperties(correlation_id=properties.correlation_id)
+    back = frames.properties(correlation_id=properties.correlation_id)
     return Outgoing("", properties.reply_to or "", _encode(content), back, mandatory=False)
 
 
