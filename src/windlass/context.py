@@ -24,9 +24,8 @@ def current_job() -> Job[Any]:
     return get()
 
 
-def set_current_job(get: Callable[[], Job[Any]]) -> None:
-    """Make what ``get`` returns the current job of this task or thread (its context dies with it)."""
-    _current.set(get)
+#: Makes what its argument returns the current job of this task or thread (its context dies with it).
+set_current_job: Callable[[Callable[[], Job[Any]]], object] = _current.set
 
 
 class JobLogger(logging.LoggerAdapter[logging.Logger]):

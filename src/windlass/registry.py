@@ -20,7 +20,7 @@ from windlass.errors import ConfigError
 from windlass.inject import Needs
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Handler:
     """How to run a job. ``takes_job``: called with the Job, else with the job's arguments."""
 

@@ -19,6 +19,8 @@ pytestmark = [
 
 #: Work that must not end, and work that is done again and again, are not waited for.
 _HOPELESS = ("no-recovery", "no-renewal")
+#: Coroutines of tasks that run attempts.
+_ATTEMPTS = ("run", "run_line")
 
 
 def _settings(mutant: str, **changes: float) -> Settings:
@@ -40,7 +42,7 @@ def _broken(report: Report) -> set[str]:
 
 async def _end_what_is_left() -> None:
     """Code that is broken on purpose may leave attempts behind that nobody waits for."""
-    left = [task for task in asyncio.all_tasks() if getattr(task.get_coro(), "__name__", "") == "run"]
+    left = [task for task in asyncio.all_tasks() if getattr(task.get_coro(), "__name__", "") in _ATTEMPTS]
     for task in left:
         task.cancel()
     await asyncio.gather(*left, return_exceptions=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import importlib
 import logging
 import os
@@ -108,6 +109,7 @@ async def run(app: Windlass, options: Options, out: Out) -> int:
     try:
         async with app:
             await worker.start()
+            gc.freeze()  # what was imported stays: the collector need not go through it again and again
             stopper.ready()
             terminal = sys.stderr.isatty() and not options.log_json and options.lifeline is None
             announce(worker, queue_specs(app, options), out if terminal else None)

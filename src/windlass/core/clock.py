@@ -43,7 +43,7 @@ class SystemClock:
         return time.time_ns() // 1_000_000
 
     def monotonic_ms(self) -> float:
-        return time.monotonic_ns() / 1e6
+        return time.monotonic() * 1000
 
     async def wait(self, event: asyncio.Event, timeout_ms: float | None) -> bool:
         if timeout_ms is None:

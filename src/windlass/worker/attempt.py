@@ -43,6 +43,7 @@ log: Final = logging.getLogger("windlass.worker")
 
 #: What most handlers return, as JSON.
 _NULL = JSON.encode(None)
+_COMPLETE: Final = Outcome.COMPLETE  # members of an enum are slow to look up
 
 
 class ProcessRunner(Protocol):
@@ -75,6 +76,7 @@ class Attempt:
 
     __slots__ = (
         "_job",
+        "_signal",
         "_timer",
         "call",
         "error",
@@ -82,7 +84,6 @@ class Attempt:
         "queue",
         "record",
         "result",
-        "signal",
         "started_ms",
         "task",
         "tools",
@@ -94,7 +95,7 @@ class Attempt:
         self.call: Call = call
         self.handler: Handler = handler
         self.tools: Tools = tools
-        self.signal: AbortSignal = AbortSignal()
+        self._signal: AbortSignal | None = None
         self._job: Job[Any] | None = None
         self.started_ms: float | None = None
         self.task: asyncio.Task[None] | None = None
@@ -121,6 +122,17 @@ class Attempt:
     def job(self) -> Job[Any]:
         return self.get_job()
 
+    @property
+    def signal(self) -> AbortSignal:
+        """What tells the handler to stop, made for the first who asks."""
+        if self._signal is None:
+            self._signal = AbortSignal()
+        return self._signal
+
+    @property
+    def _stopped_for(self) -> StopReason | None:
+        return None if self._signal is None else self._signal.reason
+
     def stop(self, reason: StopReason) -> None:
         """Ask it to stop. The first reason stays. A thread cannot be interrupted: it sees the signal."""
         if self.signal.aborted:
@@ -142,9 +154,13 @@ class Attempt:
         settlement: Settlement | None = None
         try:
             try:
-                if handler.mode != "process" and handler.batch is None:
+                if (
+                    self.record.options.timeout_ms is not None
+                    and handler.mode != "process"
+                    and handler.batch is None
+                ):
                     self.start_timer()
-                if self.signal.reason is not None:
+                if self._signal is not None and self._signal.reason is not None:
                     raise asyncio.CancelledError
                 around = tools.hooks.execute
                 value = await (self._execute() if around is None else around(self.get_job(), self._execute))
@@ -153,7 +169,7 @@ class Attempt:
             except BaseException as exc:
                 settlement = self._failed(exc)
             else:
-                settlement = self._completed(value) if self.signal.reason is None else self._returned(value)
+                settlement = self._completed(value) if self._signal is None else self._returned(value)
         except BaseException as exc:  # our own mistake: the job must come back all the same
             log.exception("an attempt of job %s could not be concluded", self.record.id)
             self.error = exc
@@ -171,7 +187,7 @@ class Attempt:
         return classify.end(self.record, Outcome.RELEASE, reason=reason)
 
     def _returned(self, value: Any) -> Settlement | None:
-        reason = self.signal.reason
+        reason = self._stopped_for
         if reason is StopReason.LOST:
             return None
         if reason is StopReason.TIMEOUT:
@@ -179,7 +195,7 @@ class Attempt:
         return self._completed(value)
 
     def _stopped(self, exc: BaseException) -> Settlement | None:
-        match self.signal.reason:
+        match self._stopped_for:
             case StopReason.LOST:
                 return None
             case StopReason.CANCEL:
@@ -192,7 +208,7 @@ class Attempt:
         return self._failed(exc)
 
     def _failed(self, error: BaseException) -> Settlement | None:
-        if self.signal.reason is StopReason.LOST:
+        if self._stopped_for is StopReason.LOST:
             return None
         self.error = error = self._possible(error)
         return classify.classify(
@@ -233,7 +249,7 @@ class Attempt:
                 queue=record.queue,
                 id=record.id,
                 token=record.token or "",
-                outcome=Outcome.COMPLETE,
+                outcome=_COMPLETE,
                 result=data,
             )
         return classify.classify(record, self.error, rng=self.tools.rng)

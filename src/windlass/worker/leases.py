@@ -34,6 +34,7 @@ _RETRY_MS = 500
 #: With nothing to renew the keeper looks again so often. A lease that needs it no sooner is simply found
 #: then: waking another thread for every job would cost more than all the rest of holding it.
 _IDLE_MS = 5_000
+_THIRD = 1 / 3
 
 
 class _Held(msgspec.Struct):
@@ -77,7 +78,7 @@ class LeaseKeeper:
     def hold(self, token: str, record: JobRecord, lease_ms: int, since_ms: float) -> None:
         """Keep the lease of a job, granted by a request that was sent at ``since_ms`` (monotonic)."""
         self._held[token] = _Held(token, record, lease_ms, since_ms + lease_ms)
-        if since_ms + lease_ms / 3 < self._next_ms:
+        if since_ms + lease_ms * _THIRD < self._next_ms:
             self._call(self._nudge)
 
     def drop(self, token: str) -> bool:

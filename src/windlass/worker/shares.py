@@ -48,7 +48,7 @@ class SharePlanner:
         if sum(spec.reserve for spec in self._specs.values()) > slots:
             raise ConfigError("concurrency", "at least the reserved slots of all queues", slots)
 
-    def plan(self, free: int, active: Counter[str]) -> list[ClaimQueue]:
+    def plan(self, free: int, active: Mapping[str, int]) -> list[ClaimQueue]:
         """What each queue may contribute to a claim of ``free`` jobs, first queue first."""
         if len(self._specs) == 1:
             ((name, _),) = self._specs.items()
@@ -90,11 +90,11 @@ class SharePlanner:
             for name in self._served:
                 self._served[name] = max(self._served[name], floor)
 
-    def _room(self, name: str, free: int, active: Counter[str]) -> int:
+    def _room(self, name: str, free: int, active: Mapping[str, int]) -> int:
         cap = self._specs[name].cap
-        return free if cap is None else max(min(free, cap - active[name]), 0)
+        return free if cap is None else max(min(free, cap - active.get(name, 0)), 0)
 
-    def _in_order(self, free: int, active: Counter[str], room: dict[str, int]) -> list[ClaimQueue]:
+    def _in_order(self, free: int, active: Mapping[str, int], room: dict[str, int]) -> list[ClaimQueue]:
         shared = self._shared(free, active)
         plans = []
         for name in room:
@@ -105,7 +105,7 @@ class SharePlanner:
                 shared -= max(share - own, 0) if self._reserves else 0
         return plans
 
-    def _fair_shares(self, free: int, active: Counter[str], room: dict[str, int]) -> Counter[str]:
+    def _fair_shares(self, free: int, active: Mapping[str, int], room: dict[str, int]) -> Counter[str]:
         shared = self._shared(free, active)
         own = {name: self._own(name, active) for name in room}
         served = dict(self._served)
@@ -125,8 +125,8 @@ class SharePlanner:
             served[name] += 1 / self._specs[name].weight
         return shares
 
-    def _own(self, name: str, active: Counter[str]) -> int:
-        return max(self._specs[name].reserve - active[name], 0)
+    def _own(self, name: str, active: Mapping[str, int]) -> int:
+        return max(self._specs[name].reserve - active.get(name, 0), 0)
 
-    def _shared(self, free: int, active: Counter[str]) -> int:
+    def _shared(self, free: int, active: Mapping[str, int]) -> int:
         return max(free - sum(self._own(name, active) for name in self._specs), 0)

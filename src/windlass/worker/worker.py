@@ -14,7 +14,6 @@ import os
 import random
 import signal
 import socket
-from collections import Counter
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack
@@ -65,6 +64,7 @@ from windlass.worker.services import (
     Relayer,
 )
 from windlass.worker.shares import SharePlanner
+from windlass.worker.starts import Starter
 
 log: Final = logging.getLogger("windlass.worker")
 
@@ -73,6 +73,7 @@ _FIRST_BACKOFF_MS, _LAST_BACKOFF_MS = 100, 5_000
 _EARLY_MS = 5
 #: With fewer slots than this, two lanes would be two trickles.
 _LANES_FROM = 16
+_COMPLETE: Final = Outcome.COMPLETE  # members of an enum are slow to look up
 _Ways = dict[tuple[str, str], tuple[Queue, Handler | None]]
 _OPTION_NAMES = frozenset(WorkerOptions.__struct_fields__)
 
@@ -121,7 +122,7 @@ class Worker:
         self._queues: dict[str, Queue] = {}
         self._emitter = Emitter()
         self._attempts: dict[str, Attempt] = {}
-        self._busy: Counter[str] = Counter()
+        self._busy: dict[str, int] = {}
         self._ends: list[Settlement] = []
         #: Slots that claims under way may fill.
         self._asked = 0
@@ -233,6 +234,7 @@ class Worker:
             on_progress=self._on_progress,
             on_end=self._ended,
         )
+        self._starter = Starter(self._loop)
         self._keeper = LeaseKeeper(store, on_lost=self._on_lost, on_cancel=self._on_cancel)
         await self._keeper.start()
         self._leadership = Leadership(store, self.id, on_change=self._on_leader)
@@ -423,7 +425,7 @@ class Worker:
             if self._lane is None and self._is_worth_a_lane(self._batch):
                 self._lane = self._loop.create_task(self._exchange_beside(), name="windlass-lane")
             await exchange
-            await asyncio.sleep(0)  # what ends in its first step is settled without a wait in between
+            await self._first_steps()
         elif self._until_empty and not self._attempts and self._lane is None and await self._is_empty():
             return False
         else:
@@ -454,9 +456,14 @@ class Worker:
         try:
             while self._lane is not None and self._is_worth_a_lane():
                 await self._exchange(self._plan_claim())
-                await asyncio.sleep(0)
+                await self._first_steps()
         finally:
             self._listener.wake()  # the pump sees how it ended
+
+    async def _first_steps(self) -> None:
+        """Let what was claimed have its first step: what ends in it is settled without a wait in between."""
+        await asyncio.sleep(0)
+        self._starter.look_back()
 
     async def _leave_lane(self) -> None:
         """Wait for what the second lane has under way, whatever becomes of it."""
@@ -535,11 +542,16 @@ class Worker:
         due_ms = claimed.next_due_in_ms
         self._next_due_ms = None if due_ms is None else sent_ms + due_ms
         ways: _Ways = {}
+        begun: list[Attempt] = []
         for record in claimed.jobs:
             if self._closing:  # the stop came while the claim was under way
                 self._end(classify.end(record, Outcome.RELEASE, reason="shutdown"))
-            else:
-                self._begin(record, claim.lease_ms, sent_ms, ways)
+            elif (attempt := self._begin(record, claim.lease_ms, sent_ms, ways)) is not None:
+                begun.append(attempt)
+        self._starter.start(begun)
+        if self._emitter.wants("active"):
+            for attempt in begun:
+                self._emitter.emit("active", attempt.job)
         self._fed = self._fed or bool(claimed.jobs)
         if self._fed and not self._look and self._asked == claim.limit:
             self._fed = False
@@ -605,8 +617,8 @@ class Worker:
             queue = self._queues[queue_name] = self.app.queue(queue_name)
         return queue, self.registry.find(queue_name, task)
 
-    def _begin(self, record: JobRecord, lease_ms: int, since_ms: float, ways: _Ways) -> None:
-        """Start one claimed job. ``ways``: those of the jobs that were claimed with it."""
+    def _begin(self, record: JobRecord, lease_ms: int, since_ms: float, ways: _Ways) -> Attempt | None:
+        """Give a claimed job its slot; None when it cannot run. ``ways``: of others of its claim."""
         name = (record.queue, record.task)
         way = ways.get(name)
         if way is None:
@@ -617,7 +629,7 @@ class Worker:
             facts = {"job_id": record.id, "task": record.task, "queue": record.queue}
             log.warning("no handler here for task %r of queue %r", record.task, record.queue, extra=facts)
             self._end(classify.unknown_task(record))
-            return
+            return None
         try:
             call = unpack(get_codec(record.codec).decode(record.payload))
         except (ValueError, TypeError, ConfigError) as exc:  # these bytes are not arguments
@@ -625,16 +637,14 @@ class Worker:
             self._end(bad)
             job: Job[Any] = Job(queue, record, held=True, context=self._context)
             self._emitter.emit("failed", job, classify.as_error(bad))
-            return
+            return None
         attempt = Attempt(queue, record, call, handler, self._tools)
         if not self._attempts:
             self._idle.clear()
         self._attempts[token] = attempt
-        self._busy[record.queue] += 1
+        self._busy[record.queue] = self._busy.get(record.queue, 0) + 1
         self._keeper.hold(token, record, record.options.lease_ms or lease_ms, since_ms)
-        attempt.task = self._loop.create_task(attempt.run())
-        if self._emitter.wants("active"):
-            self._emitter.emit("active", attempt.job)
+        return attempt
 
     def _ended(self, attempt: Attempt, settlement: Settlement | None) -> None:
         """An attempt is over: free its slot, hand its end to the pump."""
@@ -647,7 +657,12 @@ class Worker:
             self._idle.set()
         if self._keeper.drop(token) and settlement is not None:
             self._end(settlement)
-            self._tell(attempt, settlement)
+            if (
+                settlement.outcome is not _COMPLETE
+                or self.app.hooks.ended
+                or self._emitter.wants("completed")
+            ):
+                self._tell(attempt, settlement)
         else:
             reach("worker.lease_lost", job_id=record.id)
             self._emitter.emit("lease_lost", attempt.job)
@@ -661,12 +676,10 @@ class Worker:
     def _tell(self, attempt: Attempt, settlement: Settlement) -> None:
         if self.app.hooks.ended:
             self._emitter.call(self.app.hooks.ended, attempt.job, attempt_end(settlement, attempt.error))
-        outcome = settlement.outcome
-        if outcome is Outcome.COMPLETE:
-            if self._emitter.wants("completed"):
-                self._emitter.emit("completed", attempt.job, attempt.result)
-            return
-        match outcome:
+        match settlement.outcome:
+            case Outcome.COMPLETE:
+                if self._emitter.wants("completed"):
+                    self._emitter.emit("completed", attempt.job, attempt.result)
             case Outcome.FAIL:
                 _log_attempt(logging.ERROR, "failed", attempt, settlement.duration_ms)
                 self._emitter.emit("failed", attempt.job, attempt.error)

@@ -25,21 +25,32 @@ _BEGUN_FACTOR = 4
 class Call(Generic[R]):
     """Made and awaited on one event loop; begun and answered by a database thread."""
 
-    __slots__ = ("_explain", "_ticket", "_timeout", "_timer", "future", "loop", "request")
+    __slots__ = ("_answer", "_explain", "_future", "_ticket", "_timeout", "_timer", "loop", "request")
 
     def __init__(self, request: Request[R], timeout: float, explain: Callable[[bool], str]) -> None:
         self.request = request
         self.loop = asyncio.get_running_loop()
-        self.future: asyncio.Future[R] = self.loop.create_future()
+        self._future: asyncio.Future[R] | None = None
+        #: Of a call that nobody had to wait for.
+        self._answer: tuple[R | None, Exception | None] = (None, None)
         # Whoever pops the ticket decides: the thread that begins the call, or the timer that drops it.
         self._ticket = [True]
         self._timeout = timeout
         self._explain = explain
         self._timer: asyncio.TimerHandle | None = None
 
-    def start(self) -> None:
-        """From now on the time that the call waits is counted."""
+    def start(self) -> asyncio.Future[R]:
+        """What to wait for; from now on the time that this takes is counted."""
+        self._future = self.loop.create_future()
         self._timer = self.loop.call_later(self._timeout, self._late)
+        return self._future
+
+    def result(self) -> R:
+        """The answer to a call that was carried out before it was started."""
+        value, error = self._answer
+        if error is not None:
+            raise error
+        return value  # type: ignore[return-value]
 
     @property
     def waiting(self) -> bool:
@@ -57,12 +68,13 @@ class Call(Generic[R]):
         """End the call, on its own loop."""
         if self._timer is not None:
             self._timer.cancel()
-        if self.future.done():
-            return
-        if error is None:
-            self.future.set_result(value)  # type: ignore[arg-type]
-        else:
-            self.future.set_exception(error)
+        if self._future is None:
+            self._answer = value, error
+        elif not self._future.done():
+            if error is None:
+                self._future.set_result(value)  # type: ignore[arg-type]
+            else:
+                self._future.set_exception(error)
 
     def _late(self) -> None:
         if self.begin():

@@ -39,7 +39,7 @@ _HELD_UP_S = 0.05
 _PAUSE_S = 1.0
 #: How often to count the tasks of the loop, and for how long one caller may keep the loop to itself.
 _LOOK_S = 0.02
-_TURN_S = 0.001
+_TURN_S = 0.003
 
 
 def is_short(request: rq.AnyRequest) -> bool:

@@ -100,13 +100,13 @@ class LocalStore(ABC, Generic[SettingsT, SessionT]):
         if is_short(request) and here.write(call):
             if type(request) is Add and here.owes_a_turn():
                 await asyncio.sleep(0)
-            return call.future.result()
-        call.start()
+            return call.result()
+        answered = call.start()
         if read:
             lane.put([call])
         else:
             here.line_up(call)
-        return await call.future
+        return await answered
 
     def listen(self, topics: Iterable[str]) -> HubListener:
         self.check_process()

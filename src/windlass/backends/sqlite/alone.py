@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from windlass.backends.sqlite.statements import Statements
     from windlass.backends.sqlite.tx import Queue, Queues
+    from windlass.core.options import StoredOptions
 
 #: About how many pages it changes.
 PAGES = 5
@@ -38,7 +39,7 @@ def add_alone(
         return None
     seq = meta.last_place + 1
     try:
-        row = plain_row(new, queue.num, seq, now_ms, encode_options(new.options))
+        row = plain_row(new, queue.num, seq, now_ms, _encoded(new.options))
         if cursor.execute(sql["job_insert_plain"], row).rowcount != 1:
             return None  # the id is taken
     except UnicodeEncodeError:
@@ -60,6 +61,19 @@ def _may_go_on(queue: Queue) -> bool:
         and queue.unfolded + 1 < FOLD_CHUNKS
         and queue.last_event + 1 - queue.folded < FOLD_EVENTS
     )
+
+
+_last: tuple[StoredOptions | None, str] = (None, "")
+
+
+def _encoded(options: StoredOptions) -> str:
+    """``encode_options`` with the last answer at hand: jobs of one producer share their options."""
+    global _last
+    known, text = _last
+    if options is not known:
+        text = encode_options(options)
+        _last = (options, text)
+    return text
 
 
 @lru_cache(maxsize=1_024)

@@ -50,6 +50,26 @@ class Executor(Protocol):
     def executemany(self, sql: str, parameters: Iterable[Any], /) -> sqlite3.Cursor: ...
 
 
+class OneCursor:
+    """A connection whose statements share one cursor: what one found is read before the next is executed.
+
+    A cursor of its own for every statement costs as much as some of the statements.
+    """
+
+    def __init__(self, conn: sqlite3.Connection, cursor: sqlite3.Cursor) -> None:
+        self._conn = conn
+        self.execute = cursor.execute
+        self.executemany = cursor.executemany
+
+    @property
+    def in_transaction(self) -> bool:
+        return self._conn.in_transaction
+
+    @property
+    def total_changes(self) -> int:
+        return self._conn.total_changes
+
+
 def connect(settings: Settings, *, busy_ms: int = BUSY_MS, read_only: bool = False) -> sqlite3.Connection:
     """A connection in autocommit mode: every transaction is begun by an explicit statement."""
     conn = sqlite3.connect(

@@ -50,6 +50,8 @@ Deltas = tuple[list[tuple[JobState, int]], list[tuple[str, str, int]]]
 unpack_deltas = msgspec.msgpack.Decoder(Deltas).decode
 
 _PLAIN = StoredOptions()
+#: How they are written.
+PLAIN_OPTIONS = "{}"
 
 
 @lru_cache(maxsize=1_024)
@@ -60,8 +62,19 @@ def decode_options(text: str) -> StoredOptions:
 def encode_options(options: StoredOptions) -> str:
     """Options as JSON; a plain job's are ``{}``."""
     if options == _PLAIN:
-        return "{}"
+        return PLAIN_OPTIONS
     return encode_json(options)
+
+
+def too_old_from(options_text: str, state: str, finished_ms: int) -> int | None:
+    """The column ``keep_until_ms`` of a job that finished: NULL when its age will not remove it.
+
+    It is also NULL for plain jobs. Their age is the default of their state, so they grow too old in the order
+    in which they finished and need no index of their own: ``verbs_duties`` finds them in that order.
+    """
+    if options_text == PLAIN_OPTIONS:
+        return None
+    return keep_until(decode_options(options_text), state, finished_ms)
 
 
 def encode_errors(errors: list[ErrorInfo]) -> str | None:
@@ -183,11 +196,12 @@ def changed_row(job: JobRecord) -> Row:
     finished_ms = job.finished_ms
     ended = finished_ms is not None and job.state in FINISHED
     held = job.state is JobState.BLOCKED  # its due time must not make it ready
+    options_text = encode_options(job.options)
     return (
         job.state.value,
         job.priority,
         job.place,
-        encode_options(job.options),
+        options_text,
         job.ready_ms,
         None if held else job.due_ms,
         job.expires_ms,
@@ -208,7 +222,7 @@ def changed_row(job: JobRecord) -> Row:
         job.result_until_ms,
         job.reason,
         encode_errors(job.errors),
-        keep_until(job.options, job.state, finished_ms or 0) if ended else None,
+        too_old_from(options_text, job.state, finished_ms or 0) if ended else None,
         spare_until(job.options, finished_ms or 0) if ended else None,
         1 if job.linked else None,
         job.due_ms if held else None,

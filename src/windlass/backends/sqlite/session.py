@@ -15,7 +15,14 @@ from windlass.backend import requests as rq
 from windlass.backend.local.locks import FairLock
 from windlass.backends.sqlite import migrations, statements
 from windlass.backends.sqlite.alone import PAGES, add_alone
-from windlass.backends.sqlite.connection import CHECKPOINT_PAGES, connect, is_busy, prepare_file, to_error
+from windlass.backends.sqlite.connection import (
+    CHECKPOINT_PAGES,
+    OneCursor,
+    connect,
+    is_busy,
+    prepare_file,
+    to_error,
+)
 from windlass.backends.sqlite.tx import Meta, Queues, Tx, read_meta
 from windlass.backends.sqlite.verbs import KEEPS_LEASED, WRITES
 from windlass.core.clock import SYSTEM_CLOCK, SteadyClock
@@ -64,7 +71,8 @@ class Session:
             self.close()
             raise to_error(exc, self._settings.shown) from exc
         self._cursor = self.conn.cursor()
-        self._queues = Queues(self.conn, self._sql)
+        self._one = OneCursor(self.conn, self._cursor)
+        self._queues = Queues(self._one, self._sql)
         self._wake.open(read_meta(self.conn, self._sql).activity)
 
     def close(self) -> None:
@@ -97,7 +105,7 @@ class Session:
             if alone is not None:
                 answers, self._meta, topics = alone
             else:
-                tx = Tx(self.conn, self._sql, self._queues, meta, now_ms)
+                tx = Tx(self._one, self._sql, self._queues, meta, now_ms)
                 answers = self._run_calls(tx, calls)
                 self._meta, topics = tx.flush(), tx.topics
                 self._pages += tx.pages

@@ -112,8 +112,11 @@ class Queues:
         self._queues: dict[str, Queue] = {}
         #: Whether no id is kept without its record; None: not known.
         self.no_kept_ids: bool | None = None
-        #: Jobs that this connection leased and nobody wrote since: their rows of ``job_leased``, by seq.
+        #: Jobs that this connection leased and nobody wrote since, by seq: columns of ``job_leased``, from
+        #: ``queue`` on in a tuple of their own, since jobs of one claim often have these in common.
         self.leased: dict[int, Row] = {}
+        #: By queue and state: (finished_ms, seq) up to which all that finished outlive the default age.
+        self.kept_longer: dict[tuple[int, JobState], tuple[int, int]] = {}
 
     def num(self, name: str) -> int | None:
         """The number of a queue; None when it was never heard of."""
@@ -161,6 +164,7 @@ class Queues:
     def rolled_back(self, made: list[str]) -> None:
         """Forget what was not to be, and the queues that were made in it."""
         self.forget()
+        self.kept_longer.clear()
         for name in made:
             self._names.pop(self._nums.pop(name, 0), None)
 

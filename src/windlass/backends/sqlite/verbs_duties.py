@@ -29,7 +29,7 @@ from windlass.core.job import (
     Command,
     WorkerInfo,
 )
-from windlass.core.options import GRACE_MS
+from windlass.core.options import GRACE_MS, StoredOptions
 from windlass.core.states import FINISHED, JobState
 
 if TYPE_CHECKING:
@@ -41,6 +41,8 @@ SCAN = 10_000
 #: Most pages that one prune gives back to the file system, and free ones that are left for what comes next.
 VACUUM_PAGES = 500
 SPARE_PAGES = 500
+
+_DEFAULTS = StoredOptions()
 
 
 def promote(step: Step, request: rq.Promote) -> rq.Promoted:
@@ -75,7 +77,7 @@ def recover(step: Step, request: rq.Recover) -> rq.Recovered:
 
 
 def prune(step: Step, request: rq.Prune) -> rq.Pruned:
-    old = _prunable(step, request.limit)
+    old, more_old = _prunable(step, request.limit)
     step.drop_unseen([seq for _, _, seq in old[: request.limit]])
     ids = step.run("kept_id_prune", step.now_ms, SCAN)
     if ids:
@@ -94,7 +96,7 @@ def prune(step: Step, request: rq.Prune) -> rq.Pruned:
         history=history,
         workers=workers,
         metrics=metrics,
-        more=len(old) > request.limit or SCAN in (ids, keys) or more_history or metrics == request.limit,
+        more=more_old or SCAN in (ids, keys) or more_history or metrics == request.limit,
     )
 
 
@@ -107,19 +109,42 @@ def _shrink(step: Step) -> None:
             step.conn.execute("PRAGMA incremental_vacuum(1)")  # the sqlite3 module stops after one page
 
 
-def _prunable(step: Step, limit: int) -> list[Row]:
+def _prunable(step: Step, limit: int) -> tuple[list[Row], bool]:
     """(queue, finished_ms, seq) of finished records past their keep, in the order in which they go.
 
-    By age through one index; by count from the oldest of each queue and state. Only so many candidates are
-    looked at, so when very many are too old at once, the order among them is approximate.
+    Also tells whether there are, or may be, more than ``limit`` of them.
+
+    By age through one index, or from the oldest of each queue and state, where those by count are found, too.
+    Only so many candidates are looked at, so when very many are too old at once, the order among them is
+    approximate.
     """
-    found = set(step.all("prune_old", step.now_ms, max(2 * limit, 1_000)))
+    candidates, unsure = max(2 * limit, 1_000), False
+    found = set(step.all("prune_old", step.now_ms, candidates))
     for num, name in step.all("prune_queues", LOG_KEY):
         totals = step.totals(name)
         for state in FINISHED:
             if totals[state]:
+                plain, seen = _plain_old(step, num, state, candidates)
+                unsure = unsure or seen == candidates
+                found.update(plain)
                 found.update(_surplus(step, num, state, totals[state], limit + 1))
-    return sorted(found)
+    return sorted(found), unsure or len(found) > limit
+
+
+def _plain_old(step: Step, num: int, state: JobState, limit: int) -> tuple[list[Row], int]:
+    """Plain jobs that are past the default age, among ``limit`` that are as old; and how many those were.
+
+    Others that are kept longer may stand in between, as many as there are: those that were seen are not
+    looked at again by this connection. None can appear among them, since the store's clock never goes back.
+    """
+    age_ms = _DEFAULTS.keep_for(state).age_ms
+    assert age_ms is not None
+    seen = step.queues.kept_longer
+    rows = step.all("prune_plain", num, state, *seen.get((num, state), (0, 0)), step.now_ms - age_ms, limit)
+    first = next((at for at, row in enumerate(rows) if row[3]), len(rows))
+    if first:
+        seen[num, state] = (rows[first - 1][1], rows[first - 1][2])
+    return [row[:3] for row in rows[first:] if row[3]], len(rows)
 
 
 def _surplus(step: Step, num: int, state: JobState, total: int, limit: int) -> list[Row]:

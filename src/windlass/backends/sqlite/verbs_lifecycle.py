@@ -18,6 +18,7 @@ from windlass.backends.sqlite.logs import Attempt, AttemptRun
 from windlass.backends.sqlite.rows import (
     IDLE,
     INLINE_PAYLOAD,
+    PLAIN_OPTIONS,
     STATES,
     Row,
     decode_options,
@@ -25,12 +26,13 @@ from windlass.backends.sqlite.rows import (
     is_simple,
     new_row,
     record,
+    too_old_from,
     view,
 )
 from windlass.core import transitions
 from windlass.core.job import AttemptOutcome, EventType, JobRecord, JobRef, NewJob
 from windlass.core.outcome import AddOutcome, Extended, Outcome, Settled, Settlement
-from windlass.core.retention import keep_until, result_until, spare_until
+from windlass.core.retention import result_until, spare_until
 from windlass.core.states import JobState
 from windlass.core.transitions import NO_DATA, EventData, Note
 from windlass.errors import StorageError
@@ -44,6 +46,9 @@ STEP = 1_000
 LEASED_KEPT = 10_000
 #: Where these stand in the parameters of ``job_insert``.
 PAYLOAD, DUE = 7, 13
+
+# Members of an enum are slow to look up.
+_COMPLETE, _OK = Outcome.COMPLETE, Settled.OK
 
 
 # --- add ------------------------------------------------------------------------------------------
@@ -448,6 +453,34 @@ def _pick_turns(step: Step, line: _Line, room: int, request: rq.Claim, jobs: lis
     line.ready = step.one("job_any_ready", line.num) is not None
 
 
+class _Rest(msgspec.Struct, array_like=True):
+    """The last column of ``job_ready``: what is not as in most jobs."""
+
+    options: str
+    place: int
+    ready_ms: int
+    priority: int
+    codec: str
+    request_id: str | None
+    expires_ms: int | None
+    again: int
+
+    def needs_care(self, now_ms: int) -> bool:
+        """Whether there is more to the lease than its own row."""
+        if self.again or (self.expires_ms is not None and self.expires_ms <= now_ms):
+            return True
+        return self.options != PLAIN_OPTIONS and not is_simple(self.options)
+
+    def fill(self, job: JobRecord) -> None:
+        """Complete a record."""
+        job.place, job.ready_ms, job.priority = self.place, self.ready_ms, self.priority
+        job.codec, job.expires_ms = self.codec, self.expires_ms
+        job.request_id = job.id if self.request_id is None else self.request_id
+
+
+_unpack_rest = msgspec.json.Decoder(_Rest).decode
+
+
 def _lease(step: Step, line: _Line, rows: list[Row], request: rq.Claim) -> list[JobRecord]:
     """The jobs of rows of ``job_ready``, leased to the worker, without those that expired."""
     leased: list[JobRecord] = []
@@ -455,41 +488,38 @@ def _lease(step: Step, line: _Line, rows: list[Row], request: rq.Claim) -> list[
     queue, now_ms, claim_id, worker = line.name, step.now_ms, request.claim_id, request.worker
     data: EventData = {"attempt": 1, "worker": worker}
     task, ids, options_text, model = "", None, "", None
+    common: Row | None = None
     held = step.queues.leased
-    for row in rows:
-        seq, expires_ms, again = row[0], row[11], row[12]
-        special = row[7] != "{}" and not is_simple(row[7])
-        if again or special or (expires_ms is not None and expires_ms <= now_ms):
+    for seq, job_id, its_task, payload, enqueued_ms, packed in rows:
+        rest = None if packed is None else _unpack_rest(packed)
+        if rest is not None and rest.needs_care(now_ms):
             if (job := _lease_old(step, queue, seq, request)) is not None:
                 leased.append(job)
                 until.setdefault(job.lease_until_ms or 0, []).append(seq)
             ids = None
             continue
-        if model is None or row[7] != options_text:
-            options_text = row[7]
+        text = PLAIN_OPTIONS if rest is None else rest.options
+        if model is None or text != options_text:
+            options_text, common = text, None
             model = _leased_model(queue, options_text, request, now_ms)
             seqs = until.setdefault(model.lease_until_ms or 0, [])
         job = cast("Any", model).__copy__()  # in half the time that a new one takes
-        _, job_id, its_task, job.priority, job.place, job.payload, job.codec, _, request_id = row[:9]
-        enqueued_ms, ready_ms, job.expires_ms, _ = row[9:]
-        job.seq, job.id, job.task, job.enqueued_ms, job.ready_ms = (
-            seq,
-            job_id,
-            its_task,
-            enqueued_ms,
-            ready_ms,
-        )
-        job.request_id = job_id if request_id is None else request_id
+        job.seq, job.id, job.task, job.payload, job.enqueued_ms = seq, job_id, its_task, payload, enqueued_ms
+        if rest is None:
+            job.place, job.ready_ms, job.request_id = seq, enqueued_ms, job_id
+        else:
+            rest.fill(job)
         job.token = token = f"{claim_id}.{seq}"
         job.errors = []
         if ids is None or its_task != task:
-            task, ids = its_task, step.note_run(queue, EventType.STARTED, its_task, data)
+            task, common = its_task, None
+            ids = step.note_run(queue, EventType.STARTED, task, data)
+        if common is None:
+            common = (line.num, task, options_text, worker, 0, 1, now_ms)
         ids.append(job_id)
         seqs.append(seq)
         leased.append(job)
-        held[seq] = (
-            seq, token, job_id, enqueued_ms, ready_ms, line.num, its_task, options_text, worker, 0, 1, now_ms
-        )  # fmt: skip
+        held[seq] = (seq, token, job_id, enqueued_ms, job.ready_ms, common)
     if len(held) > LEASED_KEPT:
         held.clear()
     for until_ms, seqs in until.items():
@@ -552,13 +582,13 @@ def _settle_quick(step: Step, items: list[Settlement], seqs: list[int]) -> list[
         row = rows.get(seq)
         if (
             row is not None
-            and end.outcome is Outcome.COMPLETE
+            and end.outcome is _COMPLETE
             and row[1] == end.token
             and row[2] == end.id
-            and (row[7] == "{}" or is_simple(row[7]))
+            and (row[5][2] == PLAIN_OPTIONS or is_simple(row[5][2]))
             and completed.add(row, end)
         ):
-            statuses.append(Settled.OK)
+            statuses.append(_OK)
         else:
             statuses += _settle_slow(step, [end])
             completed.cut()
@@ -567,12 +597,12 @@ def _settle_quick(step: Step, items: list[Settlement], seqs: list[int]) -> list[
 
 
 def _leased_rows(step: Step, seqs: list[int]) -> dict[int, Row]:
-    """Rows of ``job_leased``, of which those are known that were claimed here a moment ago."""
+    """What ``Queues.leased`` holds of jobs, for those as well that were not claimed here a moment ago."""
     known = step.queues.leased
     rows = {seq: known.pop(seq) for seq in seqs if seq in known}
     unknown = [seq for seq in seqs if seq not in rows] if len(rows) < len(seqs) else []
     if unknown:
-        rows.update((row[0], row) for row in step.among("job_leased", unknown))
+        rows.update((row[0], (*row[:5], row[5:])) for row in step.among("job_leased", unknown))
     return rows
 
 
@@ -589,18 +619,27 @@ class _Completed:
         self._queue = ""
         self._attempts: list[Attempt] = []
         self._ids: list[str] = []
+        #: The last result, and the jobs of the run that had it.
+        self._result: bytes | None = None
+        self._seqs: list[int] = []
 
     def add(self, row: Row, end: Settlement) -> bool:
-        """Take one whose ``row`` of ``job_leased`` holds the lease; False if it is another queue's job."""
-        if row[5:] != self._common:
-            if self._step.queues.name(row[5]) != end.queue:
+        """Take one whose ``row`` of ``Queues.leased`` holds the lease; False if it is another queue's job."""
+        seq, token, job_id, enqueued_ms, ready_ms, common = row
+        result = end.result
+        if common is not self._common and common != self._common:
+            if self._step.queues.name(common[0]) != end.queue:
                 return False
-            self._begin(row[5:], end.queue)
+            self._begin(common, end.queue)
+            self._seqs = self._alike.setdefault((common[2], result), [])
         elif end.queue != self._queue:
             return False
-        self._attempts.append((*row[1:5], end.duration_ms))
-        self._ids.append(row[2])
-        self._alike.setdefault((row[7], end.result), []).append(row[0])
+        elif result != self._result:
+            self._seqs = self._alike.setdefault((common[2], result), [])
+        self._result = result
+        self._attempts.append((token, job_id, enqueued_ms, ready_ms, end.duration_ms))
+        self._ids.append(job_id)
+        self._seqs.append(seq)
         return True
 
     def cut(self) -> None:
@@ -656,7 +695,7 @@ def _save_completed(step: Step, groups: dict[tuple[str, bytes | None], list[int]
             now_ms,
             result,
             result_until(options, now_ms),
-            keep_until(options, JobState.COMPLETED, now_ms),
+            too_old_from(options_text, JobState.COMPLETED, now_ms),
             spare_until(options, now_ms),
         )
         wanted += len(seqs)

@@ -126,11 +126,15 @@ FROM [queue] WHERE num IN (SELECT value FROM json_each(?))
 SELECT num, paused, (SELECT min(due_ms) FROM [job] WHERE queue = num AND due_ms IS NOT NULL), 1, special
 FROM [queue] WHERE num = ?
 
+-- Few columns, since each costs the sqlite3 module as much as many comparisons: what is as in most jobs is left
+-- out, and NULL stands for all of it.
 -- name: job_ready
-SELECT seq, id, task, priority, place,
-    coalesce(payload, (SELECT data FROM [payload] WHERE [payload].seq = [job].seq)),
-    codec, options, request_id, enqueued_ms, ready_ms, expires_ms,
-    deliveries OR manual_retries OR linked IS NOT NULL OR signals IS NOT NULL
+SELECT seq, id, task, coalesce(payload, (SELECT data FROM [payload] WHERE [payload].seq = [job].seq)), enqueued_ms,
+    CASE WHEN options = '{}' AND place = seq AND ready_ms = enqueued_ms AND priority = 0 AND codec = 'json'
+            AND deliveries = 0 AND manual_retries = 0 AND request_id IS NULL AND expires_ms IS NULL
+            AND linked IS NULL AND signals IS NULL THEN NULL
+        ELSE json_array(options, place, ready_ms, priority, codec, request_id, expires_ms,
+            deliveries OR manual_retries OR linked IS NOT NULL OR signals IS NOT NULL) END
 FROM [job] WHERE queue = ? AND state = 'waiting' ORDER BY priority DESC, turn, place LIMIT ?
 
 -- name: job_any_ready
@@ -202,6 +206,12 @@ ORDER BY num
 -- name: prune_old
 SELECT queue, finished_ms, seq FROM [job]
 WHERE keep_until_ms IS NOT NULL AND keep_until_ms <= ? ORDER BY keep_until_ms LIMIT ?
+
+-- Plain jobs, see rows.too_old_from: those behind (finished_ms, seq), and whether each is one.
+-- name: prune_plain
+SELECT queue, finished_ms, seq, options = '{}' AND keep_until_ms IS NULL FROM [job]
+WHERE queue = ?1 AND state = ?2 AND finished_ms >= ?3 AND finished_ms <= ?5 AND (finished_ms > ?3 OR seq > ?4)
+ORDER BY finished_ms, seq LIMIT ?6
 
 -- name: prune_newest
 SELECT options FROM [job]
