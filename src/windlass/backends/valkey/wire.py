@@ -44,6 +44,10 @@ class _Wire(asyncio.Protocol):
             raise ClosedError(self._lost or LostError("the connection is closed"))
         self._transport.write(packed)
 
+    def hang_up(self) -> None:
+        """Close at once: nothing is on its way, and TLS would wait for the other side to say goodbye."""
+        self._transport.abort()
+
     async def read(self) -> Any:
         """The next answer; errors of the server are raised."""
         if self._answers:
@@ -113,7 +117,9 @@ class Straight(Connection):
             self._wire = _Wire(self._reader, parser._reader, self._writer.transport)
 
     async def disconnect(self, *args: Any, **kwargs: Any) -> None:
-        self._wire = None
+        wire, self._wire = self._wire, None
+        if wire is not None:
+            wire.hang_up()
         await super().disconnect(*args, **kwargs)
 
     async def send_packed_command(self, command: Any, check_health: bool = True) -> None:
