@@ -39,6 +39,8 @@ class Waiters:
         self._waiting: dict[str, dict[_Future, bool]] = {}
         #: Jobs as they were added, for those whose waiters want to know nothing but how they ended.
         self._added: dict[_Future, JobRecord] = {}
+        #: What was told of jobs before whoever adds them, or looks at them, had an answer.
+        self._early: dict[_Future, Completed] = {}
         self._watch: asyncio.Task[None] | None = None
         self._watching = asyncio.Event()
         self._listener: Listener | None = None
@@ -68,6 +70,7 @@ class Waiters:
 
     def unsubscribe(self, job_id: str, future: _Future) -> None:
         self._added.pop(future, None)
+        self._early.pop(future, None)
         waiting = self._waiting.get(job_id)
         if waiting is not None:
             waiting.pop(future, None)
@@ -86,6 +89,9 @@ class Waiters:
         """
         if future.done():
             return future.result()
+        early = self._early.pop(future, None)
+        if added is not None and early is not None and early.started_ms >= added.enqueued_ms:
+            return _completed(added, early)
         if added is not None:
             self._added[future] = added
         else:
@@ -95,10 +101,22 @@ class Waiters:
             if record.state in FINISHED:
                 return record
         self._waiting[ref.id][future] = True
+        if self._early.pop(future, early) is not None and self._listener is not None:
+            self._listener.wake()  # it is not known what that was about
+        try:
+            return await self._result(future, timeout_ms)
+        except TimeoutError as exc:
+            raise WaitTimeoutError(ref.id, (timeout_ms or 0) / 1000) from exc
+
+    async def _result(self, future: _Future, timeout_ms: float | None) -> JobRecord:
+        clock = self._store.clock
+        if not clock.driven:  # whoever waits for an answer feels every turn of the loop: this way takes one
+            async with asyncio.timeout(None if timeout_ms is None else timeout_ms / 1000):
+                return await future
         done = asyncio.Event()
         future.add_done_callback(lambda _: done.set())
-        if not await self._store.clock.wait(done, timeout_ms):
-            raise WaitTimeoutError(ref.id, (timeout_ms or 0) / 1000)
+        if not await clock.wait(done, timeout_ms):
+            raise TimeoutError
         return future.result()
 
     async def close(self) -> None:
@@ -137,12 +155,15 @@ class Waiters:
         """The store told how some jobs completed. Who wants to know more than that has to look."""
         self._heard = True
         for one in news:
-            for future in self._waiting.get(one.id, ()):
+            for future, existed in self._waiting.get(one.id, {}).items():
                 added = self._added.get(future)
-                if added is None and self._listener is not None:
+                if not existed:
+                    self._early[future] = one
+                elif added is not None and one.started_ms >= added.enqueued_ms:
+                    if not future.done():
+                        future.set_result(_completed(added, one))
+                elif self._listener is not None:
                     self._listener.wake()
-                elif added is not None and not future.done():
-                    future.set_result(_completed(added, one))
 
     def _fail_all(self, error: WindlassError) -> None:
         for futures in self._waiting.values():

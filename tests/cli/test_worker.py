@@ -52,6 +52,21 @@ def test_queues_are_chosen_and_the_url_wins(cli: Cli, worker: WorkerStarter, tmp
     assert not (tmp_path / "other.db").exists()
 
 
+def test_the_collector_leaves_alone_what_stays(cli: Cli, worker: WorkerStarter, tmp_path: Path) -> None:
+    task = """
+@app.task(name="look", queue="mail")
+def look() -> list[int]:
+    import gc
+    return [gc.get_freeze_count(), *gc.get_threshold()]
+"""
+    (tmp_path / "looking.py").write_text(SHOP + task)
+    job_id = cli.add("mail", "look")
+    assert worker("--queues", "mail", "--burst", app="looking").ends() == 0
+    frozen, *after = cli.job("mail", job_id).return_value
+    assert frozen > 10_000
+    assert after == [10_000, 20, 20]
+
+
 def test_json_logs_name_the_job(cli: Cli, worker: WorkerStarter) -> None:
     job_id = cli.add("mail", "greet", {"name": "ada"})
     process = worker("--burst", "--log-json", "--tag", "blue")

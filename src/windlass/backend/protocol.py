@@ -39,6 +39,15 @@ class Listener(Protocol):
         ...
 
 
+@runtime_checkable
+class OfferedListener(Protocol):
+    """A listener of a worker that may be given a job before it claims (``Claim.idle``)."""
+
+    def decline(self) -> None:
+        """Want no job until the next claim. Callable from any thread."""
+        ...
+
+
 class Backend(Protocol):
     """A store of jobs. Usable from several event loops and threads at once."""
 

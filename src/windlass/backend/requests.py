@@ -100,6 +100,8 @@ class Claimed(msgspec.Struct):
     jobs: list[JobRecord]
     now_ms: int
     next_due_in_ms: int | None = None
+    #: These leases had begun so long, at most, before the claim was asked for.
+    held_ms: int = 0
 
 
 class Claim(Request[Claimed], kw_only=True):
@@ -118,6 +120,9 @@ class Claim(Request[Claimed], kw_only=True):
     limit: int
     claim_id: str
     lease_ms: int = 30_000
+    #: Nothing runs at this worker: the store may lease it a job before it claims again, and hand that out
+    #: with the next claim. Means nothing unless the worker listens for hints.
+    idle: bool = False
 
 
 class SettleResult(msgspec.Struct):

@@ -27,7 +27,7 @@ from windlass.abort import StopReason
 from windlass.app import Windlass, as_app
 from windlass.backend import requests as rq
 from windlass.backend.limits import SetQueueLimits
-from windlass.backend.protocol import Listener, OverlappingBackend
+from windlass.backend.protocol import Listener, OfferedListener, OverlappingBackend
 from windlass.batch import Batch
 from windlass.core.backoff import Strategy
 from windlass.core.ids import new_id
@@ -283,6 +283,7 @@ class Worker:
         """Claim no more jobs here; running ones go on."""
         if not self._paused:
             self._paused = True
+            self._decline()
             self._emitter.emit("paused")
 
     def resume(self) -> None:
@@ -315,6 +316,12 @@ class Worker:
     def rate_limit(self, seconds: float) -> None:
         """Claim nothing for ``seconds``: the service behind the handlers said so."""
         self._limited_until_ms = self.app.clock.monotonic_ms() + seconds * 1000
+        self._decline()
+
+    def _decline(self) -> None:
+        """Let no store that hands out jobs by itself count on this worker."""
+        if self._state in ("running", "closing") and isinstance(self._listener, OfferedListener):
+            self._listener.decline()
 
     def abort_job(self, job_id: str) -> bool:
         """Stop a job that runs here, as if it was cancelled; False when it does not."""
@@ -340,6 +347,7 @@ class Worker:
         self._state = "closing"
         self._closing = True
         self._emitter.emit("closing")
+        self._decline()
         self._wake()
         await self._finish_attempts()
         await self._pump_task
@@ -485,7 +493,14 @@ class Worker:
         queues = self._shares.plan(free, self._busy) if free else []
         if not queues:
             return None
-        return rq.Claim(worker=self.id, queues=queues, limit=free, claim_id=new_id(), lease_ms=self._lease_ms)
+        return rq.Claim(
+            worker=self.id,
+            queues=queues,
+            limit=free,
+            claim_id=new_id(),
+            lease_ms=self._lease_ms,
+            idle=not self._attempts,
+        )
 
     async def _exchange(self, claim: rq.Claim | None) -> None:
         """Settle what ended and claim what fits, in one round trip."""
@@ -543,10 +558,11 @@ class Worker:
         self._next_due_ms = None if due_ms is None else sent_ms + due_ms
         ways: _Ways = {}
         begun: list[Attempt] = []
+        since_ms = sent_ms - claimed.held_ms
         for record in claimed.jobs:
             if self._closing:  # the stop came while the claim was under way
                 self._end(classify.end(record, Outcome.RELEASE, reason="shutdown"))
-            elif (attempt := self._begin(record, claim.lease_ms, sent_ms, ways)) is not None:
+            elif (attempt := self._begin(record, claim.lease_ms, since_ms, ways)) is not None:
                 begun.append(attempt)
         self._starter.start(begun)
         if self._emitter.wants("active"):

@@ -171,6 +171,33 @@ async def test_b_000_16_clients_of_two_releases_add_and_work_side_by_side(
         await older.close()
 
 
+@pytest.mark.feature("M3")
+@pytest.mark.parametrize("deployment", DEPLOYMENTS)
+async def test_an_older_client_works_beside_a_worker_that_is_given_jobs(
+    deployment: str, older_client: Callable[[str, str], ValkeyBackend]
+) -> None:
+    url, namespace = url_of(deployment), new_id()
+    older = older_client(url, namespace)
+    try:
+        async with opened(url, namespace, timeout=30) as newer:
+            listener = newer.listen(["ready:q", "worker:w"])
+            assert await claim(newer, limit=4, idle=True) == []
+            await add(newer, new(job_id="given"))  # leased at once, which the older one understands
+            assert await claim(older, worker="older") == []
+            assert await listener.wait(20_000) == {"ready:q"}
+            (job,) = await claim(newer, limit=4, idle=True)
+            assert (job.id, await complete(older, job)) == ("given", [Settled.OK])
+            assert await claim(newer, limit=4, idle=True) == []
+            await add(older, new(job_id="waits"))  # which knows nothing of whoever waits
+            assert await listener.wait(20_000) == {"ready:q"}
+            (job,) = await claim(older, worker="older")
+            assert (job.id, await complete(newer, job)) == ("waits", [Settled.OK])
+            counts = await older.execute(rq.CountJobs(queue="q"))
+            assert (counts[JobState.COMPLETED], counts[JobState.WAITING]) == (2, 0)
+    finally:
+        await older.close()
+
+
 def _end(job: JobRecord, outcome: Outcome) -> Settlement:
     return Settlement(queue=job.queue, id=job.id, token=job.token or "", outcome=outcome)
 

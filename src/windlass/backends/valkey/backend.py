@@ -129,6 +129,7 @@ class _PerLoop:
     async def close(self) -> None:
         await self.waker.close()
         await self.adder.close()
+        await self.session.seats.close()
         await self.session.close()
 
 
@@ -186,7 +187,7 @@ class ValkeyBackend:
         found = self._loops.get(id(loop))
         if found is None or found.loop is not loop:
             session = Session(self._settings, self._keys)
-            found = _PerLoop(loop, session, Adder(session), Waker(session.client, self._keys, self._gate))
+            found = _PerLoop(loop, session, Adder(session), Waker(session, self._gate))
             with self._lock:
                 stale = self._loops.get(id(loop))
                 self._loops[id(loop)] = found

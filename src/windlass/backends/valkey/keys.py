@@ -33,4 +33,7 @@ class Keys:
         kind, _, name = topic.partition(":")
         if not name or kind == "worker":
             return f"{self.root}:{topic}"
+        if kind == "to":  # what a queue gives one worker
+            queue, _, worker = name.partition(":")
+            return f"{self.queue(queue)}:to:{worker}"
         return f"{self.queue(name)}:{kind}"

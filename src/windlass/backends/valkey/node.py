@@ -13,14 +13,13 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import hiredis
-from redis.asyncio.connection import Connection
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.exceptions import AuthenticationError, NoPermissionError, RedisError, ResponseError
 
 from windlass.backends.valkey.errors import NotSentError, tls_problem
 from windlass.backends.valkey.settings import Settings
-from windlass.backends.valkey.wire import StraightConnection, StraightSSLConnection
+from windlass.backends.valkey.wire import Straight, StraightConnection, StraightSSLConnection
 
 #: A connection that rested longer is asked whether it is still there before it is used.
 _RESTED_S = 15.0
@@ -41,7 +40,7 @@ _PING = pack_command("PING")
 _ASKING = pack_command("ASKING")
 
 
-def new_connection(settings: Settings, host: str, port: int, *, sentinel: bool = False) -> Connection:
+def new_connection(settings: Settings, host: str, port: int, *, sentinel: bool = False) -> Straight:
     """A connection, not yet open."""
     options: dict[str, Any] = {
         "host": host,
@@ -71,7 +70,7 @@ class Node:
         self._settings = settings
         self._address = (host, port)
         self._resolve = resolve
-        self._idle: list[tuple[Connection, float]] = []
+        self._idle: list[tuple[Straight, float]] = []
         self._slots = asyncio.Semaphore(settings.connections)
         self._loop = asyncio.get_running_loop()
         self._closed = False
@@ -105,7 +104,7 @@ class Node:
             self._give_back(connection)
             return answer
 
-    async def connect(self) -> Connection:
+    async def connect(self) -> Straight:
         """A connection of the caller's own, open, within the time that the settings give."""
         try:
             async with asyncio.timeout(_CONNECT * self._settings.timeout_s):
@@ -137,7 +136,7 @@ class Node:
         for connection, _ in idle:
             _close_socket(connection)
 
-    async def _take(self) -> Connection:
+    async def _take(self) -> Straight:
         while self._idle:
             connection, since = self._idle.pop()
             rested = self._loop.time() - since >= _RESTED_S
@@ -148,14 +147,14 @@ class Node:
                 await self.hang_up()  # the others rested even longer: do not ask each of them in vain
         return await self.connect()
 
-    def _give_back(self, connection: Connection) -> None:
+    def _give_back(self, connection: Straight) -> None:
         if self._closed:
             _close_writer(connection)
         else:
             self._idle.append((connection, self._loop.time()))
 
 
-def _is_open(connection: Connection) -> bool:
+def _is_open(connection: Straight) -> bool:
     """Whether nobody closed the connection while it rested."""
     reader = getattr(connection, "_reader", None)
     return (
@@ -163,7 +162,7 @@ def _is_open(connection: Connection) -> bool:
     )
 
 
-async def _answers(connection: Connection, patience_s: float) -> bool:
+async def _answers(connection: Straight, patience_s: float) -> bool:
     try:
         async with asyncio.timeout(patience_s):
             await connection.send_packed_command(_PING, check_health=False)
@@ -176,11 +175,11 @@ async def _answers(connection: Connection, patience_s: float) -> bool:
     return True
 
 
-async def open_connection(settings: Settings, host: str, port: int, *, sentinel: bool = False) -> Connection:
+async def open_connection(settings: Settings, host: str, port: int, *, sentinel: bool = False) -> Straight:
     """A connection that is open and has given its password. ``NotSentError`` when nobody answers there."""
     connection = new_connection(settings, host, port, sentinel=sentinel)
     try:
-        await connection.connect()  # type: ignore[no-untyped-call]
+        await connection.connect()
     except (RedisError, OSError) as exc:
         await _hang_up(connection)
         if isinstance(exc, (ResponseError, AuthenticationError)):
@@ -192,7 +191,7 @@ async def open_connection(settings: Settings, host: str, port: int, *, sentinel:
     return connection
 
 
-async def _check_primary(connection: Connection) -> None:
+async def _check_primary(connection: Straight) -> None:
     """Refuse a server that Sentinel names although it is a replica by now: it would answer with old news."""
     try:
         role = (await ask_once(connection, "ROLE"))[0].decode()
@@ -206,12 +205,12 @@ async def _check_primary(connection: Connection) -> None:
         raise NotSentError(OSError("the server is no longer the primary"))
 
 
-async def _hang_up(connection: Connection) -> None:
+async def _hang_up(connection: Straight) -> None:
     with contextlib.suppress(RedisError, OSError):
         await connection.disconnect(nowait=True)
 
 
-def _close_writer(connection: Connection) -> None:
+def _close_writer(connection: Straight) -> None:
     writer = getattr(connection, "_writer", None)
     if writer is not None:
         with contextlib.suppress(OSError, RuntimeError):
@@ -219,7 +218,7 @@ def _close_writer(connection: Connection) -> None:
     connection._reader = connection._writer = None
 
 
-def _close_socket(connection: Connection) -> None:
+def _close_socket(connection: Straight) -> None:
     writer = getattr(connection, "_writer", None)
     transport = writer.transport if writer is not None else None
     if transport is not None:
@@ -228,7 +227,7 @@ def _close_socket(connection: Connection) -> None:
     connection._reader = connection._writer = None
 
 
-async def ask_once(connection: Connection, *parts: str | bytes | int) -> Any:
+async def ask_once(connection: Straight, *parts: str | bytes | int) -> Any:
     """One command on a connection that nobody else uses."""
     await connection.send_packed_command(pack_command(*parts), check_health=False)
     return await connection.read_response(timeout=math.inf)

@@ -9,6 +9,7 @@ from typing import NamedTuple
 from windlass.backends.valkey.client import Client
 from windlass.backends.valkey.functions import Functions
 from windlass.backends.valkey.keys import Keys
+from windlass.backends.valkey.seats import Seats
 from windlass.backends.valkey.settings import Settings
 from windlass.core.job import JobRef
 
@@ -35,6 +36,7 @@ class Session:
         self.client = Client(settings)
         self.functions = Functions(self.client)
         self.listed: set[str] = set()
+        self.seats = Seats(self)
 
     def grouped(self, queues: Iterable[str]) -> list[Group]:
         """Put items (named by their queues) together by slot; on one server that is one group."""

@@ -11,21 +11,20 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import math
 import random
 from collections import Counter
 from collections.abc import Callable, Iterable
+from typing import Any
 
-from redis.asyncio.connection import Connection
 from redis.exceptions import RedisError
 
 from windlass.backend.hub import Hub
-from windlass.backends.valkey.client import Client
 from windlass.backends.valkey.errors import NotSentError, TlsError
 from windlass.backends.valkey.gate import Gate
-from windlass.backends.valkey.keys import Keys
 from windlass.backends.valkey.node import Node, pack_command
 from windlass.backends.valkey.records import completed
+from windlass.backends.valkey.session import Session
+from windlass.backends.valkey.wire import Straight
 from windlass.core.clock import SYSTEM_CLOCK, Clock
 from windlass.core.job import Completed
 
@@ -44,6 +43,8 @@ class WakeListener:
         self._waker: Waker | None = waker
         self.topics = self._inner.topics
         self._told = told
+        #: The worker that listens and the only queue that it serves, if this is such a listener.
+        self.place = _place(self.topics)
 
     def hear(self, topic: str, news: bytes) -> None:
         """Tell what the hint says, or just that there was one."""
@@ -59,17 +60,41 @@ class WakeListener:
     def wake(self) -> None:
         self._inner.wake()
 
+    def decline(self) -> None:
+        """See ``backend.protocol.OfferedListener``."""
+        if self._waker is not None and self.place is not None:
+            self._waker.decline(self.place[0])
+
     def close(self) -> None:
         self._inner.close()
         waker, self._waker = self._waker, None
         if waker is not None:
-            waker.drop(self, self.topics)
+            waker.drop(self)
+
+    @property
+    def subscriptions(self) -> list[str]:
+        """Its topics, and what its queue has for its worker."""
+        if self.place is None:
+            return list(self.topics)
+        worker, queue = self.place
+        return [*self.topics, f"to:{queue}:{worker}"]
+
+
+def _place(topics: Iterable[str]) -> tuple[str, str] | None:
+    names: dict[str, list[str]] = {"worker": [], "ready": []}
+    for topic in topics:
+        kind, _, name = topic.partition(":")
+        if kind in names:
+            names[kind].append(name)
+    if len(names["worker"]) != 1 or len(names["ready"]) != 1:
+        return None
+    return names["worker"][0], names["ready"][0]
 
 
 class _Line:
     """One connection, and what is subscribed to on it."""
 
-    def __init__(self, connection: Connection, waker: Waker) -> None:
+    def __init__(self, connection: Straight, waker: Waker) -> None:
         self.connection = connection
         self.channels: set[str] = set()
         self.pongs: list[asyncio.Future[None]] = []
@@ -77,7 +102,7 @@ class _Line:
         self._joining: Counter[str] = Counter()
         self._leaving: Counter[str] = Counter()
         self._waker = waker
-        self.reader = asyncio.create_task(self._read(), name="windlass-valkey-read")
+        self.reader = asyncio.create_task(connection.listen(self._hear), name="windlass-valkey-read")
 
     async def send(self, *parts: str) -> None:
         await self.connection.send_packed_command(pack_command(*parts), check_health=False)
@@ -114,19 +139,19 @@ class _Line:
         with contextlib.suppress(RedisError, OSError):
             await self.connection.disconnect(nowait=True)
 
-    async def _read(self) -> None:
-        while True:
-            answer = await self.connection.read_response(timeout=math.inf)
-            if answer[0] == b"smessage":
-                self._waker.heard(answer[1].decode(), answer[2])
-            elif answer[0] == b"ssubscribe":
-                self._joined(answer[1].decode())
-            elif answer == b"PONG" or answer[0] == b"pong":  # the first when nothing is subscribed to
-                pong = self.pongs.pop(0)
-                if not pong.done():
-                    pong.set_result(None)
-            elif answer[0] == b"sunsubscribe":
-                self._left(answer[1].decode())
+    def _hear(self, answer: Any) -> None:
+        if isinstance(answer, Exception):
+            raise answer
+        if answer[0] == b"smessage":
+            self._waker.heard(answer[1].decode(), answer[2])
+        elif answer[0] == b"ssubscribe":
+            self._joined(answer[1].decode())
+        elif answer == b"PONG" or answer[0] == b"pong":  # the first when nothing is subscribed to
+            pong = self.pongs.pop(0)
+            if not pong.done():
+                pong.set_result(None)
+        elif answer[0] == b"sunsubscribe":
+            self._left(answer[1].decode())
 
     def _joined(self, channel: str) -> None:
         self._joining[channel] -= 1
@@ -142,11 +167,12 @@ class _Line:
 class Waker:
     """Subscriptions of one event loop."""
 
-    def __init__(self, client: Client, keys: Keys, gate: Gate) -> None:
+    def __init__(self, session: Session, gate: Gate) -> None:
         self.hub = Hub()
-        self.timeout_s = client.settings.timeout_s
-        self._topology = client.topology
-        self._keys = keys
+        self.timeout_s = session.client.settings.timeout_s
+        self._topology = session.client.topology
+        self._keys = session.keys
+        self._seats = session.seats
         self._gate = gate
         self._loop = asyncio.get_running_loop()
         self._wanted: Counter[str] = Counter()
@@ -163,7 +189,9 @@ class Waker:
     def listen(self, topics: Iterable[str], told: Told | None = None) -> WakeListener:
         """Hints about ``topics`` from now on; what they say goes to ``told``."""
         listener = WakeListener(self, topics, told)
-        for topic in listener.topics:
+        if listener.place is not None:
+            self._seats.open(*listener.place)
+        for topic in listener.subscriptions:
             channel = self._keys.channel(topic)
             self._listeners.setdefault(channel, []).append(listener)
             self._topics[channel] = topic
@@ -177,13 +205,20 @@ class Waker:
             self._task = self._loop.create_task(self._run(), name="windlass-valkey-wake")
         return listener
 
-    def drop(self, listener: WakeListener, topics: Iterable[str]) -> None:
-        """``listener`` needs these no more. From any thread."""
+    def drop(self, listener: WakeListener) -> None:
+        """``listener`` is closed. From any thread."""
         with contextlib.suppress(RuntimeError):  # the loop is gone, and the connection with it
-            self._loop.call_soon_threadsafe(self._forget, listener, list(topics))
+            self._loop.call_soon_threadsafe(self._forget, listener)
 
-    def _forget(self, listener: WakeListener, topics: list[str]) -> None:
-        for topic in topics:
+    def decline(self, worker: str) -> None:
+        """``worker`` wants no job until it claims again. From any thread."""
+        with contextlib.suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(self._seats.decline, worker)
+
+    def _forget(self, listener: WakeListener) -> None:
+        if listener.place is not None:
+            self._seats.shut(listener.place[0])
+        for topic in listener.subscriptions:
             channel = self._keys.channel(topic)
             self._listeners[channel].remove(listener)
             if not self._listeners[channel]:
@@ -212,9 +247,15 @@ class Waker:
 
     def heard(self, channel: str, news: bytes = b"") -> None:
         topic = self._topics.get(channel)
-        if topic is not None:
-            for listener in self._listeners.get(channel, ()):
-                listener.hear(topic, news)
+        if topic is None:
+            return
+        if topic.startswith("to:"):
+            _, queue, worker = topic.split(":", 2)
+            if not self._seats.heard(worker, news):
+                return
+            topic, news = f"ready:{queue}", b""
+        for listener in self._listeners.get(channel, ()):
+            listener.hear(topic, news)
 
     def confirmed(self, channel: str) -> None:
         self._pending.discard(channel)

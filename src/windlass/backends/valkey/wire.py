@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Callable
 from typing import Any
 
 from redis._parsers.hiredis import NOT_ENOUGH_DATA
@@ -34,6 +35,7 @@ class _Wire(asyncio.Protocol):
         self._loop = asyncio.get_running_loop()
         self._answers: deque[Any] = deque()
         self._waiter: asyncio.Future[Any] | None = None
+        self._hear: Callable[[Any], None] | None = None
         self._lost: Exception | None = None
         transport.set_protocol(self)
 
@@ -41,6 +43,10 @@ class _Wire(asyncio.Protocol):
         if self._lost is not None or self._transport.is_closing():
             raise ClosedError(self._lost or LostError("the connection is closed"))
         self._transport.write(packed)
+
+    def hang_up(self) -> None:
+        """Close at once: nothing is on its way, and TLS would wait for the other side to say goodbye."""
+        self._transport.abort()
 
     async def read(self) -> Any:
         """The next answer; errors of the server are raised."""
@@ -58,16 +64,28 @@ class _Wire(asyncio.Protocol):
             raise answer
         return answer
 
+    async def listen(self, hear: Callable[[Any], None]) -> None:
+        """Tell ``hear`` of everything that comes, as it comes, until the connection is lost: raises why."""
+        while self._answers:
+            hear(self._answers.popleft())
+        self._hear = hear
+        try:
+            await self.read()
+        finally:
+            self._hear = None
+
     def data_received(self, data: bytes) -> None:
         try:
             self._feed(data)
             while (answer := self._gets()) is not NOT_ENOUGH_DATA:
                 waiter = self._waiter
-                if waiter is not None and not waiter.done() and not self._answers:
+                if self._hear is not None:
+                    self._hear(answer)
+                elif waiter is not None and not waiter.done() and not self._answers:
                     waiter.set_result(answer)
                 else:
                     self._answers.append(answer)
-        except RedisError as exc:  # not the server's protocol
+        except (RedisError, OSError) as exc:  # not the server's protocol, or not what was asked for
             self._lose(exc)
             self._transport.abort()
 
@@ -87,7 +105,7 @@ class _Wire(asyncio.Protocol):
                 self._waiter.set_exception(error)
 
 
-class _Straight(Connection):
+class Straight(Connection):
     """The part of a connection that changes once it is open."""
 
     _wire: _Wire | None = None
@@ -99,7 +117,9 @@ class _Straight(Connection):
             self._wire = _Wire(self._reader, parser._reader, self._writer.transport)
 
     async def disconnect(self, *args: Any, **kwargs: Any) -> None:
-        self._wire = None
+        wire, self._wire = self._wire, None
+        if wire is not None:
+            wire.hang_up()
         await super().disconnect(*args, **kwargs)
 
     async def send_packed_command(self, command: Any, check_health: bool = True) -> None:
@@ -113,10 +133,16 @@ class _Straight(Connection):
             return await super().read_response(*args, **kwargs)
         return await self._wire.read()
 
+    async def listen(self, hear: Callable[[Any], None]) -> None:
+        """See ``_Wire.listen``."""
+        if self._wire is None:
+            raise ClosedError(LostError("the connection is closed"))
+        await self._wire.listen(hear)
 
-class StraightConnection(_Straight):
+
+class StraightConnection(Straight):
     """Over TCP."""
 
 
-class StraightSSLConnection(_Straight, SSLConnection):
+class StraightSSLConnection(Straight, SSLConnection):
     """Over TLS."""

@@ -39,6 +39,8 @@ async def claim(session: Session, request: rq.Claim, now: str) -> rq.Claimed:
     """The next jobs."""
     if not request.queues:
         return rq.Claimed([], await session.now_ms(now), None)
+    if not now and (given := session.seats.claimed(request)) is not None:
+        return given
     result = await settle(session, rq.Settle(items=[], claim=request), now)
     assert result.claimed is not None
     return result.claimed
@@ -66,22 +68,36 @@ async def extend(session: Session, request: rq.Extend, now: str) -> list[Extende
 
 
 async def _one_slot(session: Session, group: Group, request: rq.Settle, now: str) -> rq.SettleResult:
-    count = len(request.items)
+    count, claim = len(request.items), request.claim
     ends = _ends(request.items, group.indexes[:count])
     asked: Any = 0
-    if request.claim is not None:
-        lines = [
+    offer = None
+    if claim is not None:
+        lines: list[tuple[int, ...]] = [
             (index, line.share, line.cap, 0)
-            for index, line in zip(group.indexes[count:], request.claim.queues, strict=True)
+            for index, line in zip(group.indexes[count:], claim.queues, strict=True)
         ]
-        asked = _claim(request.claim, request.claim.claim_id, request.claim.limit, lines)
-    turn = await session.functions.work(group.roots, now, ends, asked)
+        offer = None if now else session.seats.offer(claim)
+        if offer is not None:
+            lines = [(*lines[0], offer.says)]
+        asked = _claim(claim, claim.claim_id, claim.limit if offer is None else offer.limit, lines)
+    try:
+        turn = await session.functions.work(group.roots, now, ends, asked)
+    except BaseException:
+        if offer is not None:
+            offer.failed()
+        raise
+    if offer is not None:
+        offer.answered(turn)
     items = [SETTLED[status] for status in turn.statuses]
     left = await relay.after(session, [name.decode() for name in turn.relay], now) if turn.relay else False
-    if request.claim is None:
+    if claim is None:
         return rq.SettleResult(items, None, left)
-    jobs = await _read(session, turn, group, request.claim, request.claim.claim_id, now)
-    return rq.SettleResult(items, rq.Claimed(jobs, turn.now_ms, _due(turn.next_due_in_ms)), left)
+    jobs = await _read(session, turn, group, claim, claim.claim_id, now)
+    claimed = rq.Claimed(jobs, turn.now_ms, _due(turn.next_due_in_ms))
+    if offer is not None:
+        claimed.jobs, claimed.held_ms = offer.joined(jobs), offer.held_ms
+    return rq.SettleResult(items, claimed, left)
 
 
 def _ends(items: list[Settlement], indexes: list[int]) -> list[Any]:
@@ -270,6 +286,7 @@ class _Round:
 
 async def reconcile(session: Session, request: rq.Reconcile, now: str) -> int:
     """Give back leases that nobody holds, queue by queue."""
+    session.seats.forget(request.worker)
     given = 0
     left: list[str] = []
     for name in await session.queue_names():

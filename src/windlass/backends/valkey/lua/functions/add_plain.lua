@@ -3,7 +3,7 @@
 -- ARGV: now or '', then of every job its id and its text: length of task (1 byte), task, tail as `add` takes it
 -- returns: now, 1 when the queue became known, then position and answer (as `add` gives it) of every job that was
 --          not simply added and waits now
--- emits: enqueued, deduplicated, removed
+-- emits: enqueued, deduplicated, removed; started, drained
 local now, micros = now_from(args[1])
 local q = open(keys[1], now)
 local ids = {}
@@ -13,6 +13,9 @@ end
 prepare_ids(q, ids)
 local first, new = take_numbers({ q }, #ids, true, micros)
 local answer = { q.now, #new }
-add_plain(q, args, first, answer)
+local record = add_plain(q, args, first, answer)
+if record and micros and #ids == 1 then
+  seats.offer(q, ids[1], record)
+end
 close(q)
 return answer

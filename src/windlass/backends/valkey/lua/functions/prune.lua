@@ -31,6 +31,7 @@ for index, root in ipairs(keys) do
   rolled_up = rolled_up + metrics.prune(q, most_rows - rolled_up)
   drop_quiet_events(q)
   drop_empty_streams(q)
+  seats.prune(q)
 end
 if rolled_up > 0 and rolled_up == most_rows then
   more = 1

@@ -37,7 +37,7 @@ if forget == 1 and redis.call('HLEN', q.j) == 0 then
   end
   redis.call('UNLINK', q.v)
   schedules.forget(q)
-  redis.call('UNLINK', q.K, q.Y, q.E)
+  redis.call('UNLINK', q.K, q.Y, q.E, q.Z, q.U)
   groups.forget_all(q)
 end
 local queues = close(q) -- the events of this call are the first of what is left

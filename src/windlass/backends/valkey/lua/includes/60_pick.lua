@@ -44,6 +44,17 @@ local function front(q, amount)
   return order, fresh, others
 end
 
+local function new_claim(request, now)
+  local claim = { worker = request[1], lease_ms = request[2], id = request[3], seat = '', paused = {} }
+  claim.ids, claim.from, claim.plain = {}, {}, {} -- of every leased job: id, queue, record if it is plain
+  claim.fits = #claim.worker < 256 and #claim.id < 250
+  if claim.fits then
+    claim.head, claim.started, claim.deadline = string.char(LEAN), struct.pack('>I6', now), text(now + claim.lease_ms)
+    claim.worker_text = string.char(#claim.worker) .. claim.worker
+  end
+  return claim
+end
+
 local function note_pick(claim, q, id, record)
   local size = #claim.ids + 1
   claim.ids[size], claim.from[size], claim.plain[size] = id, q, record

@@ -3,17 +3,19 @@
 
 local function create_plain(q, id, text_of_job, seq, task)
   local list = list_of(q.hset, q.j)
-  local size = #list
-  list[size + 1], list[size + 2] = id, struct.pack('>BI7I6', PLAIN, seq, q.now) .. text_of_job
+  local size, record = #list, struct.pack('>BI7I6', PLAIN, seq, q.now) .. text_of_job
+  list[size + 1], list[size + 2] = id, record
   put_plain(q, seq, id)
   q.heads[id], q.added[id] = nil, true
   count(q, 'enqueued', task)
   note_run(q, E_ENQUEUED, id, task)
+  return record
 end
 
 -- Adds the jobs in `args` from position 2 on; puts position and answer of all that were not simply added into
--- `special`.
+-- `special`. Returns the record of the last one that was.
 local function add_plain(q, args, first, special)
+  local record = nil
   q.added, q.ready = {}, true
   for at = 2, #args, 2 do
     local id, text_of_job, index = args[at], args[at + 1], at / 2
@@ -28,8 +30,9 @@ local function add_plain(q, args, first, special)
         special[#special + 1] = answer
       end
     else
-      create_plain(q, id, text_of_job, seq, task)
+      record = create_plain(q, id, text_of_job, seq, task)
     end
   end
   write_plain(q)
+  return record
 end

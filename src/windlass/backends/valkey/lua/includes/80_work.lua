@@ -89,21 +89,11 @@ local function rounds(queues, claim, lines, limit)
   return taken
 end
 
-local function new_claim(request, now)
-  local claim = { worker = request[1], lease_ms = request[2], id = request[3], paused = {} }
-  claim.ids, claim.from, claim.plain = {}, {}, {} -- of every leased job: id, queue, record if it is plain
-  claim.fits = #claim.worker < 256 and #claim.id < 250
-  if claim.fits then
-    claim.head, claim.started, claim.deadline = string.char(LEAN), struct.pack('>I6', now), text(now + claim.lease_ms)
-    claim.worker_text = string.char(#claim.worker) .. claim.worker
-  end
-  return claim
-end
-
+-- The one line of a claim may also say: 1 to take a seat (`78_seats.lua`), 2 to leave one, 3 both.
 local function claim_jobs(queues, request)
   local lines = request[5]
   local claim = new_claim(request, queues[1].now)
-  local budget = STEP
+  local budget, seat = STEP, lines[1] and lines[1][5] or 0
   for index, one in ipairs(lines) do
     local q = queues[one[1]]
     q.claiming = true
@@ -112,6 +102,9 @@ local function claim_jobs(queues, request)
   end
   for _, one in ipairs(lines) do
     budget = budget - groups.advance_timed(queues[one[1]], budget)
+  end
+  if seat >= 2 then
+    seats.leave(queues[lines[1][1]], claim)
   end
   local taken = rounds(queues, claim, lines, request[4])
   local left = {}
@@ -128,7 +121,10 @@ local function claim_jobs(queues, request)
       claim.next_due = due
     end
   end
-  claim.left = table.concat(left)
+  if seat % 2 == 1 and left[1] == 0 and seats.take(queues[lines[1][1]], claim, request[4]) then
+    left[1] = 2
+  end
+  claim.left = table.concat(left) .. claim.seat
   return claim
 end
 
