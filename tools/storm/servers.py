@@ -127,15 +127,11 @@ class AmqpStorm(StormStore):
         {
             # Pushed and pulled messages may pass each other; what goes back is delivered late.
             "first-starts-in-order",
-            # A connection that is lost gives its messages to others while their handlers still run here: both
-            # runs end, the first end counts, and the one before is noted as stalled.
-            "one-end-per-job",
-            "one-end-per-token",
+            # A connection that is lost gives its messages to others while their handlers still run here: the
+            # first end counts, and the run before is noted as stalled when its worker may still be at it.
             "one-lease-at-a-time",
             # A completion is told, not asked for: it is acknowledged although somebody else's end came first.
             "settled-is-kept",
-            # Follows from the ones above: two ends of one job are one record, and two rows of history.
-            "counts-add-up",
         }
     )
     faults = OF_PROCESSES | OF_CONNECTIONS | {"kill-store", "restart-store"}
