@@ -59,6 +59,7 @@ CHUNK = 1_000
 #: An ``add`` that fails within the first second is tried again after these pauses.
 _REPEAT_AFTER_MS = (20, 100)
 _REPEAT_WITHIN_MS = 1_000
+_REFUSED = AddOutcome.REFUSED  # members of an enum are slow to look up
 
 
 class Page(list[Job[Any]]):
@@ -189,12 +190,12 @@ class Queue(BulkVerbs, FlowVerbs, KeyVerbs, LimitVerbs, MetricsVerbs, ScheduleVe
     async def add_planned(self, name: str, payload: bytes, plan: Plan) -> Job[Any]:
         """Add one job whose arguments are encoded and whose options are checked."""
         new = plan.new_job(self, name, payload, new_id())
-        if self.app.hooks.enqueue is None and self.app.after_add is None:
-            (added,) = await self._add_chunk([new])  # the commonest call, without what many jobs need
-            if added.outcome is AddOutcome.REFUSED:
-                raise GroupFullError(self.name, new.options.group or "", [new.id], [])
-            return self._added(new, added)
-        return (await self.add_new([new]))[0]
+        if self.app.hooks.enqueue is not None or self.app.after_add is not None:
+            return (await self.add_new([new]))[0]
+        (added,) = await self._add_chunk([new])  # what most calls are: nobody wants to see the job on its way
+        if added.outcome is _REFUSED:
+            raise GroupFullError(self.name, new.options.group or "", [new.id], [])
+        return self._added(new, added)
 
     async def add_new(self, news: Sequence[NewJob], *, chunk: int = CHUNK) -> list[Job[Any]]:
         """Add prepared jobs, through the app's enqueue hooks; each ``chunk`` is one atomic step."""

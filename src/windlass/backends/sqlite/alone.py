@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 #: About how many pages it changes.
 PAGES = 5
 
+# Members of an enum are slow to look up.
+_QUEUED, _WAITING = AddOutcome.QUEUED, JobState.WAITING
+
 
 def add_alone(
     cursor: sqlite3.Cursor, sql: Statements, queues: Queues, request: rq.Add, meta: Meta, now_ms: int
@@ -49,7 +52,7 @@ def add_alone(
     events = pack(((now_ms, *added_event(new, None)),))
     key = queue.num * LOG_KEY + event_id
     cursor.execute(sql["event_insert"], (key, event_id, now_ms, _deltas(new.task), bytearray(events)))
-    answer = [rq.Added(AddOutcome.QUEUED, JobState.WAITING, now_ms)]
+    answer = [rq.Added(_QUEUED, _WAITING, now_ms)]
     return answer, Meta(seq, now_ms, meta.serial), {f"ready:{new.queue}", f"event:{new.queue}"}
 
 

@@ -8,6 +8,7 @@ fails takes back its own share only.
 
 from __future__ import annotations
 
+import collections
 from operator import attrgetter, itemgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -605,12 +606,12 @@ def add_up(deltas: Iterable[bytes]) -> tuple[dict[JobState, int], dict[tuple[str
     """The sums of packed counts: jobs by state, and lifetime counters by (task, outcome)."""
     tallies: dict[JobState, int] = {}
     counts: dict[tuple[str, str], int] = {}
-    for packed in deltas:
+    for packed, times in collections.Counter(deltas).items():  # many transactions did the same
         found: Deltas = unpack_deltas(packed)
         for state, by in found[0]:
-            tallies[state] = tallies.get(state, 0) + by
+            tallies[state] = tallies.get(state, 0) + by * times
         for task, outcome, by in found[1]:
-            counts[task, outcome] = counts.get((task, outcome), 0) + by
+            counts[task, outcome] = counts.get((task, outcome), 0) + by * times
     return tallies, counts
 
 

@@ -48,7 +48,8 @@ LEASED_KEPT = 10_000
 PAYLOAD, DUE = 7, 13
 
 # Members of an enum are slow to look up.
-_COMPLETE, _OK = Outcome.COMPLETE, Settled.OK
+_COMPLETE, _OK, _ENQUEUED = Outcome.COMPLETE, Settled.OK, EventType.ENQUEUED
+_QUEUED, _WAITING = AddOutcome.QUEUED, JobState.WAITING
 
 
 # --- add ------------------------------------------------------------------------------------------
@@ -144,7 +145,7 @@ class _Fresh:
                 ids = step.note_run(queue, EventType.ENQUEUED, task, NO_DATA)
                 self._ready.append((queue, task, ids))
             ids.append(new.id)
-            self.answers.append(rq.Added(AddOutcome.QUEUED, JobState.WAITING, now_ms))
+            self.answers.append(rq.Added(_QUEUED, _WAITING, now_ms))
 
     def insert(self) -> bool:
         """Store and count them; False when an id was taken."""
@@ -234,7 +235,7 @@ def fresh_row(new: NewJob, num: int, seq: int, now_ms: int, options_text: str) -
 def added_event(new: NewJob, due_ms: int | None) -> tuple[EventType, str, str, EventData]:
     """What the event log says of a new job."""
     if due_ms is None:
-        return EventType.ENQUEUED, new.id, new.task, NO_DATA
+        return _ENQUEUED, new.id, new.task, NO_DATA
     return EventType.SCHEDULED, new.id, new.task, {"run_at_ms": due_ms}
 
 
