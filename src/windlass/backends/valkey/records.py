@@ -149,6 +149,35 @@ def plain_job(new: NewJob) -> bytes | None:
     return b"%c%b%b" % (len(task), task, tail(new))
 
 
+def plain_jobs(jobs: list[NewJob]) -> list[str | bytes] | None:
+    """Id and text of every job when all of them are plain; what they share is put together once."""
+    found: list[str | bytes] = []
+    first = jobs[0]
+    task, options, codec, front = first.task, first.options, first.codec, b""
+    for new in jobs:
+        if (
+            front
+            and new.options is options
+            and new.task == task
+            and new.request_id == new.id
+            and new.codec == codec
+            and not new.priority
+            and not new.delay_ms
+            and new.run_at_ms is None
+            and new.expires_in_ms is None
+        ):
+            found += (new.id, front + new.payload)
+            continue
+        text = plain_job(new)
+        if text is None:
+            return None
+        found += (new.id, text)
+        if new.request_id == new.id:
+            task, options, codec = new.task, new.options, new.codec
+            front = text[: len(text) - len(new.payload)]
+    return found
+
+
 def _share(new: NewJob) -> _Shared:
     key = (id(new.options), new.codec)
     found = _shared.get(key)
