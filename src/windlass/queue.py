@@ -60,6 +60,8 @@ CHUNK = 1_000
 _REPEAT_AFTER_MS = (20, 100)
 _REPEAT_WITHIN_MS = 1_000
 _REFUSED = AddOutcome.REFUSED  # members of an enum are slow to look up
+#: With so many at once, the jobs to return are made while the store adds them.
+_AHEAD_FROM = 16
 
 
 class Page(list[Job[Any]]):
@@ -144,11 +146,9 @@ class Queue(BulkVerbs, FlowVerbs, KeyVerbs, LimitVerbs, MetricsVerbs, ScheduleVe
         Everything is checked before anything is stored; each chunk of 1,000 is one atomic step. ``spread``
         makes them due evenly over that time, on top of their own delays.
         """
-        planned = [self._plan_item(item) for item in jobs]
-        ids = new_ids(len(planned))
+        items = list(jobs)
         news = [
-            plan.new_job(self, name, payload, fresh_id)
-            for (name, payload, plan), fresh_id in zip(planned, ids, strict=True)
+            self._new_job(item, fresh_id) for item, fresh_id in zip(items, new_ids(len(items)), strict=True)
         ]
         if spread:
             spread_out(news, seconds_to_ms(spread, "spread"))
@@ -218,29 +218,25 @@ class Queue(BulkVerbs, FlowVerbs, KeyVerbs, LimitVerbs, MetricsVerbs, ScheduleVe
         jobs: list[Job[Any]] = []
         refused: list[NewJob] = []
 
-        def take(part: list[NewJob], answers: list[rq.Added]) -> None:
-            for new, added in zip(part, answers, strict=True):
+        for start in range(0, len(news), chunk):
+            part = list(news[start : start + chunk])
+            made: Sequence[Job[Any] | None] = [None] * len(part)
+            if len(part) < _AHEAD_FROM:
+                answers = await self._add_chunk(part)
+            else:
+                under_way = asyncio.ensure_future(self._add_chunk(part))
+                try:
+                    await asyncio.sleep(0)  # it leaves now; meanwhile, prepare for its answer
+                    made = [self._made(new) for new in part]
+                except BaseException:
+                    under_way.cancel()
+                    raise
+                answers = await under_way
+            for new, job, added in zip(part, made, answers, strict=True):
                 if added.outcome is AddOutcome.REFUSED:
                     refused.append(new)
                 else:
-                    jobs.append(self._added(new, added))
-
-        done: tuple[list[NewJob], list[rq.Added]] | None = None
-        for start in range(0, len(news), chunk):
-            part = list(news[start : start + chunk])
-            if done is None:
-                done = part, await self._add_chunk(part)
-                continue
-            under_way = asyncio.ensure_future(self._add_chunk(part))
-            try:
-                await asyncio.sleep(0)  # it leaves now; while the store works on it, see to the one before
-                take(*done)
-            except BaseException:
-                under_way.cancel()
-                raise
-            done = part, await under_way
-        if done is not None:
-            take(*done)
+                    jobs.append(self._added(new, added, job))
         if self.app.after_add is not None:
             await self.app.after_add(jobs)
         if refused:
@@ -285,37 +281,44 @@ class Queue(BulkVerbs, FlowVerbs, KeyVerbs, LimitVerbs, MetricsVerbs, ScheduleVe
         hooks = self.app.hooks
         return send() if hooks.enqueue is None else hooks.enqueue_now(outgoing, send)
 
-    def _plan_item(self, item: Mapping[str, Any]) -> tuple[str, bytes, Plan]:
+    def _new_job(self, item: Mapping[str, Any], fresh_id: str) -> NewJob:
         if not (type(item) is dict or isinstance(item, Mapping)) or "name" not in item:
             raise ConfigError("jobs", 'objects like {"name": ..., "data": ..., **options}', item)
         plan = self._plain
         if len(item) > 1 + ("data" in item):
             options = {key: value for key, value in item.items() if key not in ("name", "data")}
             plan = Plan(self.defaults.merged(options))
-        return check_task_name(item["name"]), self.encode(pack_data(item.get("data"))), plan
+        name = check_task_name(item["name"])
+        return plan.new_job(self, name, self.encode(pack_data(item.get("data"))), fresh_id)
 
     def encode(self, packed: dict[str, Any]) -> bytes:
         """The payload of packed arguments, if it is not too large."""
         return encode_payload(self.app.codec, packed, self.app.max_payload_bytes)
 
-    def _added(self, new: NewJob, added: rq.Added) -> Job[Any]:
-        queue = self if new.queue == self.name else self.app.queue(new.queue)
-        if added.record is not None:
-            return Job(queue, added.record, added.outcome)
+    def _made(self, new: NewJob) -> Job[Any]:
+        """A job as it is when it was just added, but for what the store has to tell."""
         record = JobRecord(
             queue=new.queue,
             id=new.id,
             task=new.task,
             payload=new.payload,
             codec=new.codec,
-            state=added.state or JobState.COMPLETED,
             priority=new.priority,
             options=new.options,
-            enqueued_ms=added.enqueued_ms,
-            due_ms=added.due_ms,
             linked=bool(new.depends_on or new.parent),
         )
-        return Job(queue, record, added.outcome)
+        return Job(self if new.queue == self.name else self.app.queue(new.queue), record, AddOutcome.QUEUED)
+
+    def _added(self, new: NewJob, added: rq.Added, made: Job[Any] | None = None) -> Job[Any]:
+        """The job that an ``add`` of ``new`` returns; ``made``: of ``_made``, if there is one already."""
+        if added.record is not None:
+            queue = self if new.queue == self.name else self.app.queue(new.queue)
+            return Job(queue, added.record, added.outcome)
+        job = made or self._made(new)
+        job.outcome, record = added.outcome, job.record
+        record.state = added.state or JobState.COMPLETED
+        record.enqueued_ms, record.due_ms = added.enqueued_ms, added.due_ms
+        return job
 
     # --- look ------------------------------------------------------------------------------------------
 

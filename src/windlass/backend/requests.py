@@ -47,7 +47,7 @@ class Request(msgspec.Struct, Generic[R], kw_only=True):
 # --- add ----------------------------------------------------------------------------------------
 
 
-class Added(msgspec.Struct):
+class Added(msgspec.Struct, gc=False):
     """The answer for one added job. ``record`` is the existing job for ``duplicate``, ``replaced`` and
     ``cached``."""
 

@@ -22,6 +22,11 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}\Z")
 _TASK = re.compile(r"[^\x00-\x1f\x7f\ud800-\udfff]{1,256}\Z")  # halves of a pair are no text
 
 
+#: Names that were checked before: the same few come again and again.
+_known_tasks: set[str] = set()
+_KNOWN = 1_000
+
+
 class JobRef(NamedTuple):
     """Names one job. Ids are unique within a queue."""
 
@@ -50,7 +55,14 @@ class _Sequence:
             first = self._tail + 1
             self._tail += count
             ms = self._ms
-        return [_uuid7(ms, first + step) for step in range(count)]
+        if count == 1:
+            return [_uuid7(ms, first)]
+        start = int(_uuid7(ms, first), 16)
+        low = start & 0xFFFF_FFFF
+        if low + count > 0xFFFF_FFFF:  # the last digits alone do not tell them apart
+            return [_uuid7(ms, first + step) for step in range(count)]
+        front = f"{start >> 32:024x}"
+        return [f"{front}{last:08x}" for last in range(low, low + count)]
 
 
 def _uuid7(ms: int, tail: int) -> str:
@@ -108,8 +120,12 @@ def check_queue_name(value: object, option: str = "queue") -> str:
 
 def check_task_name(value: object) -> str:
     """A task's name: any printable text up to 256 characters, or ``ConfigError``."""
+    if type(value) is str and value in _known_tasks:
+        return value
     if not isinstance(value, str) or not _TASK.match(value) or not value.strip():
         raise ConfigError("name", "1 to 256 printable characters", value)
+    if len(_known_tasks) < _KNOWN:
+        _known_tasks.add(value)
     return value
 
 

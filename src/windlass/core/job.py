@@ -45,7 +45,7 @@ class ErrorInfo(msgspec.Struct, frozen=True, omit_defaults=True):
     fingerprint: str = ""
 
 
-class NewJob(msgspec.Struct, kw_only=True):
+class NewJob(msgspec.Struct, kw_only=True, gc=False):
     """A job to be added. Already validated and encoded by the caller."""
 
     queue: str
@@ -75,7 +75,7 @@ class SignalValue(msgspec.Struct, frozen=True, array_like=True):
     at_ms: int = 0
 
 
-class JobRecord(msgspec.Struct, kw_only=True):
+class JobRecord(msgspec.Struct, kw_only=True, gc=False):
     """A job as its store knows it."""
 
     queue: str

@@ -33,7 +33,7 @@ class Outcome(StrEnum):
     SUSPEND = "suspend"
 
 
-class Settlement(msgspec.Struct, kw_only=True):
+class Settlement(msgspec.Struct, kw_only=True, gc=False):
     """The end of one attempt, under its lease token.
 
     * ``complete``: completed, with ``result``;

@@ -127,3 +127,14 @@ def test_the_id_of_a_content_does_not_depend_on_the_order_of_keys() -> None:
     assert one == two == check_job_id(one)
     assert (len(one), int(one, 16) >= 0) == (16, True)
     assert content_id({"a": 1, "b": [3, 2]}) != one
+
+
+@pytest.mark.parametrize("tail", [7, 0xFFFF_FFF0, 0x3FFF_FFFF_FFFF_FFF0])
+def test_many_ids_at_once_are_those_that_would_come_one_by_one(tail: int) -> None:
+    ahead = (1 << 48) - 1
+    together, apart = ids_of_process._Sequence(), ids_of_process._Sequence()
+    for sequence in (together, apart):
+        sequence._ms, sequence._tail = ahead, tail
+    found = together.take(100)
+    assert found == [apart.take(1)[0] for _ in range(100)]
+    assert found == sorted(set(found))

@@ -122,7 +122,7 @@ class Adder:
         if len(jobs) == 1 or all(job.queue == queue for job in jobs):
             if queue not in self._session.listed:
                 await self._session.list_queues([queue])
-            plain = _plain(jobs)
+            plain = records.plain_jobs(jobs)
             if plain is not None:
                 return await self._send_plain(queue, jobs, plain, now)
             root = self._session.keys.queue(queue)
@@ -146,7 +146,7 @@ class Adder:
         now_ms, new, *special = await self._session.functions.add_plain(root, now, plain)
         if new:
             await self._session.list_again([queue])
-        answers = [rq.Added(AddOutcome.QUEUED, JobState.WAITING, now_ms) for _ in jobs]
+        answers = [rq.Added(AddOutcome.QUEUED, JobState.WAITING, now_ms)] * len(jobs)
         for at in range(0, len(special), 2):
             answers[special[at] - 1] = added(special[at + 1], now_ms, queue)
         return answers
@@ -172,18 +172,6 @@ def _fail(batch: list[Waiting], message: str) -> None:
     for _, future in batch:
         if not future.done():
             future.set_exception(StorageError(message))
-
-
-def _plain(jobs: list[NewJob]) -> list[str | bytes] | None:
-    """Id and text of every job when all of them are plain."""
-    found: list[str | bytes] = []
-    for job in jobs:
-        text = records.plain_job(job)
-        if text is None:
-            return None
-        found.append(job.id)
-        found.append(text)
-    return found
 
 
 def added(answer: list[Any], now_ms: int, queue: str) -> rq.Added:

@@ -88,8 +88,23 @@ decode = msgspec.msgpack.Decoder().decode
 #: Options that jobs share are encoded once: by the identity of the (frozen, kept) object.
 _shared: dict[tuple[int, str], _Shared] = {}
 _metas: dict[bytes, Meta] = {}
-_commons: dict[bytes, tuple[str, str, StoredOptions, int | str]] = {}
 _CACHED = 512
+_numbers = struct.Struct(">BHIHI").unpack_from
+
+
+class _Common(NamedTuple):
+    """The part of plain records that many of them share: its bytes, and what they say."""
+
+    text: bytes
+    task: str
+    codec: str
+    options: StoredOptions
+    request_id: int | str
+
+
+_commons: dict[bytes, _Common] = {}
+#: The one that was met last. Its bytes are those of no record to begin with.
+_last_common = _Common(b"\xff" * 300, "", "", StoredOptions(), 1)
 
 
 class _Shared(NamedTuple):
@@ -147,6 +162,35 @@ def plain_job(new: NewJob) -> bytes | None:
     if new.request_id == new.id:
         return b"%c%b%b%b" % (len(task), task, shared.plain_meta, new.payload)
     return b"%c%b%b" % (len(task), task, tail(new))
+
+
+def plain_jobs(jobs: list[NewJob]) -> list[str | bytes] | None:
+    """Id and text of every job when all of them are plain; what they share is put together once."""
+    found: list[str | bytes] = []
+    first = jobs[0]
+    task, options, codec, front = first.task, first.options, first.codec, b""
+    for new in jobs:
+        if (
+            front
+            and new.options is options
+            and new.task == task
+            and new.request_id == new.id
+            and new.codec == codec
+            and not new.priority
+            and not new.delay_ms
+            and new.run_at_ms is None
+            and new.expires_in_ms is None
+        ):
+            found += (new.id, front + new.payload)
+            continue
+        text = plain_job(new)
+        if text is None:
+            return None
+        found += (new.id, text)
+        if new.request_id == new.id:
+            task, options, codec = new.task, new.options, new.codec
+            front = text[: len(text) - len(new.payload)]
+    return found
 
 
 def _share(new: NewJob) -> _Shared:
@@ -348,31 +392,24 @@ def leased(queue: str, job_id: str, stored: bytes, now_ms: int, lease: tuple[str
 
     ``lease``: token, worker, deadline. To be called from what is ``whole``.
     """
-    at = 15 + stored[14]
-    end = at + 4 + int.from_bytes(stored[at : at + 4], "big")
-    common = stored[14:end]
-    found = _commons.get(common)
-    if found is None:
-        meta = _read_meta(stored[at + 4 : end])
-        found = (stored[15:at].decode(), meta.codec, meta.options, meta.request_id)
-        if meta.request_id == 1 and len(common) < 1_000:
-            if len(_commons) >= _CACHED:
-                _commons.clear()
-            _commons[common] = found
-    task, codec, options, request_id = found
-    seq, enqueued_ms = int.from_bytes(stored[1:8], "big"), int.from_bytes(stored[8:14], "big")
+    common = _last_common
+    if not stored.startswith(common.text, 14):  # which tells its own length: nothing else begins like it
+        common = _read_common(stored)
+    seq_1, seq_2, seq_3, enqueued_1, enqueued_2 = _numbers(stored, 1)
+    seq = seq_1 << 48 | seq_2 << 32 | seq_3
+    enqueued_ms = enqueued_1 << 32 | enqueued_2
     token, worker, lease_until_ms = lease
     return JobRecord(
         queue=queue,
         id=job_id,
-        task=task,
-        payload=stored[end:],
-        codec=codec,
+        task=common.task,
+        payload=stored[14 + len(common.text) :],
+        codec=common.codec,
         state=JobState.ACTIVE,
         seq=seq,
         place=seq,
-        options=options,
-        request_id=job_id if request_id == 1 else str(request_id),
+        options=common.options,
+        request_id=job_id if common.request_id == 1 else str(common.request_id),
         enqueued_ms=enqueued_ms,
         ready_ms=enqueued_ms,
         started_ms=now_ms,
@@ -381,6 +418,25 @@ def leased(queue: str, job_id: str, stored: bytes, now_ms: int, lease: tuple[str
         worker=worker,
         lease_until_ms=lease_until_ms,
     )
+
+
+def _read_common(stored: bytes) -> _Common:
+    """What the record of a plain job has in common with those of the same task and options."""
+    global _last_common
+    at = 15 + stored[14]
+    end = at + 4 + int.from_bytes(stored[at : at + 4], "big")
+    text = stored[14:end]
+    found = _commons.get(text)
+    if found is None:
+        meta = _read_meta(stored[at + 4 : end])
+        found = _Common(text, stored[15:at].decode(), meta.codec, meta.options, meta.request_id)
+        if meta.request_id == 1 and len(text) < 1_000:
+            if len(_commons) >= _CACHED:
+                _commons.clear()
+            _commons[text] = found
+    if found.request_id == 1:
+        _last_common = found
+    return found
 
 
 @whole
@@ -434,8 +490,13 @@ def read_signals(fields: list[bytes]) -> dict[str, SignalValue]:
     return found
 
 
+_NULL = msgspec.Raw(b"\xa4null")
+
+
 def _as_text(data: bytes) -> msgspec.Raw:
     """Bytes packed as text: the server's library knows no other kind."""
+    if data == b"null":
+        return _NULL
     size = len(data)
     if size < 32:
         return msgspec.Raw(b"%c%b" % (0xA0 | size, data))
