@@ -50,6 +50,7 @@ PAYLOAD, DUE = 7, 13
 # Members of an enum are slow to look up.
 _COMPLETE, _OK, _ENQUEUED = Outcome.COMPLETE, Settled.OK, EventType.ENQUEUED
 _QUEUED, _WAITING = AddOutcome.QUEUED, JobState.WAITING
+_ACTIVE, _COMPLETED, _STARTED = JobState.ACTIVE, JobState.COMPLETED, EventType.STARTED
 
 
 # --- add ------------------------------------------------------------------------------------------
@@ -514,7 +515,7 @@ def _lease(step: Step, line: _Line, rows: list[Row], request: rq.Claim) -> list[
         job.errors = []
         if ids is None or its_task != task:
             task, common = its_task, None
-            ids = step.note_run(queue, EventType.STARTED, task, data)
+            ids = step.note_run(queue, _STARTED, task, data)
         if common is None:
             common = (line.num, task, options_text, worker, 0, 1, now_ms)
         ids.append(job_id)
@@ -525,8 +526,8 @@ def _lease(step: Step, line: _Line, rows: list[Row], request: rq.Claim) -> list[
         held.clear()
     for until_ms, seqs in until.items():
         step.among("job_lease", seqs, claim_id, worker, now_ms, until_ms)
-    step.tally(queue, JobState.WAITING, -len(leased))
-    step.tally(queue, JobState.ACTIVE, len(leased))
+    step.tally(queue, _WAITING, -len(leased))
+    step.tally(queue, _ACTIVE, len(leased))
     return leased
 
 
@@ -538,7 +539,7 @@ def _leased_model(queue: str, options_text: str, request: rq.Claim, now_ms: int)
         id="",
         task="",
         payload=b"",
-        state=JobState.ACTIVE,
+        state=_ACTIVE,
         options=options,
         started_ms=now_ms,
         deliveries=1,
@@ -677,8 +678,8 @@ class _Completed:
         for run in self._runs:
             counts[run.queue] = counts.get(run.queue, 0) + len(run.attempts)
         for queue, count in counts.items():
-            step.tally(queue, JobState.ACTIVE, -count)
-            step.tally(queue, JobState.COMPLETED, count)
+            step.tally(queue, _ACTIVE, -count)
+            step.tally(queue, _COMPLETED, count)
             step.topics.add(f"done:{queue}")
             if step.special(queue) & LIMITED:
                 step.topics.add(f"ready:{queue}")  # there may be room for one more
@@ -696,7 +697,7 @@ def _save_completed(step: Step, groups: dict[tuple[str, bytes | None], list[int]
             now_ms,
             result,
             result_until(options, now_ms),
-            too_old_from(options_text, JobState.COMPLETED, now_ms),
+            too_old_from(options_text, _COMPLETED, now_ms),
             spare_until(options, now_ms),
         )
         wanted += len(seqs)
