@@ -149,13 +149,18 @@ def parse_probes(text: str) -> Probe:
     return probe
 
 
+#: A probe acts at the n-th time that its point is reached, n up to this.
+_MOST_TIMES = 100_000
+
+
 def _parse_item(item: str) -> tuple[str, int, Action]:
     point, equals, rest = item.partition("=")
     word, at, count = rest.rpartition("@")
     if not at or not count.isdecimal():
         word, count = rest, "1"
     name, _, argument = word.partition(":")
-    if not equals or not point or name not in _ACTIONS or int(count) < 1:
+    counts = len(count) <= 6 and 1 <= int(count) <= _MOST_TIMES
+    if not equals or not point or name not in _ACTIONS or not counts:
         raise ConfigError(ENVIRONMENT_VARIABLE, f"point={'|'.join(_ACTIONS)}[:argument][@n], ...", item)
     return point.strip(), int(count), _ACTIONS[name](argument)
 
