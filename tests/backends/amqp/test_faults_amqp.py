@@ -50,7 +50,7 @@ async def all_completed(app: Windlass, ids: list[str], queue: str = "q") -> dict
 
 
 @pytest.mark.feature("J3", "J7", "J8", "N7")
-@pytest.mark.parametrize("point", ["worker.claimed=kill@2", "amqp.ended=kill", "amqp.carried_out=kill@20"])
+@pytest.mark.parametrize("point", ["worker.claimed=kill@2", "amqp.ended=kill", "amqp.carried_out=kill@10"])
 async def test_a_worker_killed_at_a_point_loses_nothing(tmp_path: Path, point: str) -> None:
     async with staged(tmp_path, fresh_url()) as stage:
         jobs = await stage.app.queue("q").add_bulk({"name": "noop", "data": {"n": n}} for n in range(JOBS))
