@@ -25,7 +25,7 @@ _BEGUN_FACTOR = 4
 class Call(Generic[R]):
     """Made and awaited on one event loop; begun and answered by a database thread."""
 
-    __slots__ = ("_answer", "_explain", "_future", "_ticket", "_timeout", "_timer", "loop", "request")
+    __slots__ = ("_answer", "_explain", "_future", "_patience", "_ticket", "loop", "request", "timeout")
 
     def __init__(self, request: Request[R], timeout: float, explain: Callable[[bool], str]) -> None:
         self.request = request
@@ -35,15 +35,18 @@ class Call(Generic[R]):
         self._answer: tuple[R | None, Exception | None] = (None, None)
         # Whoever pops the ticket decides: the thread that begins the call, or the timer that drops it.
         self._ticket = [True]
-        self._timeout = timeout
+        self.timeout = timeout
         self._explain = explain
-        self._timer: asyncio.TimerHandle | None = None
+        self._patience: Patience | None = None
 
     def start(self) -> asyncio.Future[R]:
-        """What to wait for; from now on the time that this takes is counted."""
+        """What to wait for."""
         self._future = self.loop.create_future()
-        self._timer = self.loop.call_later(self._timeout, self._late)
         return self._future
+
+    def wait_with(self, patience: Patience) -> None:
+        """From now on the time that this takes is counted."""
+        self._patience = patience
 
     def result(self) -> R:
         """The answer to a call that was carried out before it was started."""
@@ -66,8 +69,9 @@ class Call(Generic[R]):
 
     def answer(self, value: R | None, error: Exception | None) -> None:
         """End the call, on its own loop."""
-        if self._timer is not None:
-            self._timer.cancel()
+        if self._patience is not None:
+            self._patience.one_less()
+            self._patience = None
         if self._future is None:
             self._answer = value, error
         elif not self._future.done():
@@ -76,14 +80,43 @@ class Call(Generic[R]):
             else:
                 self._future.set_exception(error)
 
+    def give_up(self, *, begun: bool) -> bool:
+        """Its time is over; ``begun``: also when it was begun. False when it is still waited for."""
+        if self._patience is None:
+            return True  # it was answered
+        if not begun and not self.begin():
+            return False
+        self.answer(None, StorageError(self._explain(begun)))
+        return True
+
+
+class Patience:
+    """How long the calls that were handed over together are waited for. One timer serves them all."""
+
+    __slots__ = ("_calls", "_left", "_loop", "_timer")
+
+    def __init__(self, calls: list[Call[Any]]) -> None:
+        self._calls = calls
+        self._left = len(calls)
+        self._loop = calls[0].loop
+        for call in calls:
+            call.wait_with(self)
+        self._timer = self._loop.call_later(calls[0].timeout, self._late)
+
+    def one_less(self) -> None:
+        """One of the calls was answered."""
+        self._left -= 1
+        if not self._left:
+            self._timer.cancel()
+
     def _late(self) -> None:
-        if self.begin():
-            self.answer(None, StorageError(self._explain(False)))
-        else:
-            self._timer = self.loop.call_later(self._timeout * _BEGUN_FACTOR, self._overdue)
+        self._calls = [call for call in self._calls if not call.give_up(begun=False)]
+        if self._calls:
+            self._timer = self._loop.call_later(self._calls[0].timeout * _BEGUN_FACTOR, self._overdue)
 
     def _overdue(self) -> None:
-        self.answer(None, StorageError(self._explain(True)))
+        for call in self._calls:
+            call.give_up(begun=True)
 
 
 Answer = tuple[Call[Any], Any, Exception | None]

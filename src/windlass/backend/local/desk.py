@@ -17,6 +17,7 @@ import time
 from typing import TYPE_CHECKING, Any, Protocol
 
 from windlass.backend import requests as rq
+from windlass.backend.local.calls import Patience
 from windlass.core import probe
 
 if TYPE_CHECKING:
@@ -104,6 +105,7 @@ class Desk:
         """Give the thread what was lined up."""
         if self._lined_up:
             calls, self._lined_up = self._lined_up, []
+            Patience(calls)
             self._writer.put(calls)
 
     def write(self, call: Call[Any]) -> bool:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, ClassVar, Generic, Protocol, TypeVar
 
 from windlass.backend.local import desk
-from windlass.backend.local.calls import Call
+from windlass.backend.local.calls import Call, Patience
 from windlass.backend.local.desk import Desk, is_short
 from windlass.backend.requests import Add
 from windlass.errors import StorageError
@@ -103,6 +103,7 @@ class LocalStore(ABC, Generic[SettingsT, SessionT]):
             return call.result()
         answered = call.start()
         if read:
+            Patience([call])
             lane.put([call])
         else:
             here.line_up(call)
