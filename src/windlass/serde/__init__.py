@@ -25,7 +25,6 @@ from windlass.errors import ConfigError, PayloadTooLargeError
 DEFAULT_MAX_BYTES = 1_000_000
 #: No compressed value may unfold to more than this.
 _MAX_INFLATED = 64_000_000
-_TOO_DEEP = "lists or objects are nested too deeply"
 _ZLIB = "+zlib"
 
 
@@ -88,6 +87,18 @@ def encode_value(codec: Codec, value: Any) -> bytes:
         return codec.encode(to_plain(value))
 
 
+def _bounded(decode: Callable[[bytes], Any]) -> Callable[[bytes], Any]:
+    """``decode`` that refuses what is nested too deeply as it refuses anything else: by ``ValueError``."""
+
+    def bounded(data: bytes) -> Any:
+        try:
+            return decode(data)
+        except RecursionError:
+            raise ValueError("lists or objects are nested too deeply") from None
+
+    return bounded
+
+
 class JsonCodec:
     """JSON by msgspec: datetimes, UUIDs, Decimals, dataclasses and structs become JSON's own types.
 
@@ -98,13 +109,7 @@ class JsonCodec:
 
     def __init__(self) -> None:
         self._encode = msgspec.json.Encoder().encode
-        self._decode = msgspec.json.Decoder().decode
-
-    def decode(self, data: bytes) -> Any:
-        try:
-            return self._decode(data)
-        except RecursionError:
-            raise ValueError(_TOO_DEEP) from None
+        self.decode: Callable[[bytes], Any] = _bounded(msgspec.json.Decoder().decode)
 
     def encode(self, value: Any) -> bytes:
         """The bytes of ``value``; ``ValueError`` when it holds a number that JSON does not have."""
@@ -141,13 +146,7 @@ class MsgpackCodec:
 
     def __init__(self) -> None:
         self.encode: Callable[[Any], bytes] = msgspec.msgpack.Encoder().encode
-        self._decode = msgspec.msgpack.Decoder().decode
-
-    def decode(self, data: bytes) -> Any:
-        try:
-            return self._decode(data)
-        except RecursionError:
-            raise ValueError(_TOO_DEEP) from None
+        self.decode: Callable[[bytes], Any] = _bounded(msgspec.msgpack.Decoder().decode)
 
 
 class ZlibCodec:
