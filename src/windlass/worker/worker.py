@@ -673,12 +673,7 @@ class Worker:
             self._idle.set()
         if self._keeper.drop(token) and settlement is not None:
             self._end(settlement)
-            if (
-                settlement.outcome is not _COMPLETE
-                or self.app.hooks.ended
-                or self._emitter.wants("completed")
-            ):
-                self._tell(attempt, settlement)
+            self._tell(attempt, settlement)
         else:
             reach("worker.lease_lost", job_id=record.id)
             self._emitter.emit("lease_lost", attempt.job)
@@ -692,10 +687,11 @@ class Worker:
     def _tell(self, attempt: Attempt, settlement: Settlement) -> None:
         if self.app.hooks.ended:
             self._emitter.call(self.app.hooks.ended, attempt.job, attempt_end(settlement, attempt.error))
+        if settlement.outcome is _COMPLETE:
+            if self._emitter.wants("completed"):
+                self._emitter.emit("completed", attempt.job, attempt.result)
+            return
         match settlement.outcome:
-            case Outcome.COMPLETE:
-                if self._emitter.wants("completed"):
-                    self._emitter.emit("completed", attempt.job, attempt.result)
             case Outcome.FAIL:
                 _log_attempt(logging.ERROR, "failed", attempt, settlement.duration_ms)
                 self._emitter.emit("failed", attempt.job, attempt.error)
