@@ -110,6 +110,11 @@ def damaged(rng: random.Random, examples: Sequence[bytes]) -> bytes:
     return bytes(data)
 
 
+def each_damaged(examples: Sequence[bytes]) -> Callable[[random.Random], bytes]:
+    """Draws inputs that are made of ``examples``."""
+    return lambda rng: damaged(rng, examples)
+
+
 def _flip(rng: random.Random, data: bytearray, examples: Sequence[bytes]) -> None:
     if data:
         data[rng.randrange(len(data))] ^= 1 << rng.randrange(8)

@@ -15,7 +15,7 @@ from typing import Any
 import click
 import msgspec
 
-from tools.fuzz.engine import Target, damaged, damaged_text, odd_value
+from tools.fuzz.engine import Target, damaged, damaged_text, each_damaged, odd_value
 from tools.fuzz.wire import wire_targets
 from windlass.backend import Backend, open_backend
 from windlass.backend import limits as lrq
@@ -53,10 +53,6 @@ _VALUES: list[Any] = [
 ]
 
 
-def _bytes(examples: list[bytes]) -> Callable[[random.Random], bytes]:
-    return lambda rng: damaged(rng, examples)
-
-
 def _texts(*examples: str) -> Callable[[random.Random], str]:
     return lambda rng: damaged_text(rng, examples)
 
@@ -67,7 +63,9 @@ def _texts(*examples: str) -> Callable[[random.Random], str]:
 def _codec(name: str) -> Target:
     codec = get_codec(name)
     examples = [codec.encode(value) for value in _VALUES]
-    return Target(f"codec-{name}", _bytes(examples), lambda data: unpack(codec.decode(data)), (ValueError,))
+    return Target(
+        f"codec-{name}", each_damaged(examples), lambda data: unpack(codec.decode(data)), (ValueError,)
+    )
 
 
 def _sealed(name: str, codec: Any) -> Target:
@@ -80,7 +78,7 @@ def _sealed(name: str, codec: Any) -> Target:
         if data not in known:
             raise AssertionError("changed data was taken")
 
-    return Target(name, _bytes(examples), read, (ValueError,))
+    return Target(name, each_damaged(examples), read, (ValueError,))
 
 
 def _round_trip(name: str) -> Target:
@@ -140,7 +138,7 @@ def _history() -> list[AttemptRecord]:
 
 def _sqlite_history() -> Target:
     chunks = [chunk for _, chunk in logs.history_chunks([logs.run_of(row) for row in _history()], 3)]
-    return Target("sqlite-history", _bytes(chunks), logs.unpack_history, (ValueError,))
+    return Target("sqlite-history", each_damaged(chunks), logs.unpack_history, (ValueError,))
 
 
 def _sqlite_events() -> Target:
@@ -149,7 +147,9 @@ def _sqlite_events() -> Target:
         (6, EventType.FAILED, ["a", "b"], "t", {"reason": "x"}),
     ]
     chunks = [rows.pack(runs), rows.pack(runs[:1])]
-    return Target("sqlite-events", _bytes(chunks), lambda data: logs.unpack_events(1, data), (ValueError,))
+    return Target(
+        "sqlite-events", each_damaged(chunks), lambda data: logs.unpack_events(1, data), (ValueError,)
+    )
 
 
 def _stored_options() -> Target:
@@ -183,7 +183,10 @@ def _valkey_leased() -> Target:
     leased = records.whole(records.leased)
     lease = ("token", "worker", 9)
     return Target(
-        "valkey-leased", _bytes([stored]), lambda data: leased("q", "j", data, 5, lease), (StorageError,)
+        "valkey-leased",
+        each_damaged([stored]),
+        lambda data: leased("q", "j", data, 5, lease),
+        (StorageError,),
     )
 
 
@@ -193,7 +196,7 @@ def _valkey_events() -> Target:
         (5, [(1, "job1", "task", ""), (-7, "a b c", "task"), (8, "j", "t", "reason", "E", "message")])
     )
     return Target(
-        "valkey-events", _bytes([chunk]), lambda data: logrows.events(9, [b"e", data]), (StorageError,)
+        "valkey-events", each_damaged([chunk]), lambda data: logrows.events(9, [b"e", data]), (StorageError,)
     )
 
 
@@ -224,7 +227,7 @@ def _file_frames() -> Target:
         frames.wanted(view, at)
         list(frames.search(view, at))
 
-    return Target("file-frames", _bytes(sorted(known)), read, (frames.Newer,))
+    return Target("file-frames", each_damaged(sorted(known)), read, (frames.Newer,))
 
 
 def _file_steps() -> Target:
@@ -248,7 +251,7 @@ def _file_steps() -> Target:
     )
     step(rq.PauseQueue(queue="q", paused=True))
     step(rq.RemoveJobs(refs=[JobRef("q", "job2")]))
-    return Target("file-steps", _bytes(steps), effects.decode, (ValueError, RecursionError))
+    return Target("file-steps", each_damaged(steps), effects.decode, (ValueError, RecursionError))
 
 
 def _amqp_messages() -> Target:
@@ -273,7 +276,7 @@ def _amqp_messages() -> Target:
             with contextlib.suppress(messages.MessageError):
                 messages.read_entry(data, kind, 5)
 
-    return Target("amqp-messages", _bytes([*bodies, *entries]), read, ())
+    return Target("amqp-messages", each_damaged([*bodies, *entries]), read, ())
 
 
 # --- what people write ------------------------------------------------------------------------------

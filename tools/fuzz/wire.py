@@ -6,12 +6,11 @@ import base64
 import pickle
 import random
 import zlib
-from collections.abc import Callable
 from typing import Any
 
 import msgspec
 
-from tools.fuzz.engine import Target, damaged, damaged_text
+from tools.fuzz.engine import Target, damaged, damaged_text, each_damaged
 from windlass.backend import requests as rq
 from windlass.backends.amqp import verbs, wire
 from windlass.backends.valkey import flows, metrics, records, schedules
@@ -31,13 +30,6 @@ from windlass.sandbox import protocol
 
 _pack = msgspec.msgpack.encode
 _JOB = JobRecord(queue="q", id="job1", task="t", payload=b"{}", codec="json")
-Make = Callable[[random.Random], bytes]
-
-
-def _of(*examples: bytes) -> Make:
-    return lambda rng: damaged(rng, examples)
-
-
 # --- children ---------------------------------------------------------------------------------------
 
 
@@ -49,7 +41,9 @@ def _from_parent() -> Target:
         protocol.Stop("timeout"),
         protocol.Shutdown(),
     ]
-    return Target("sandbox-parent", _of(*map(_pack, said)), protocol.read_from_parent, (WorkerCrashError,))
+    return Target(
+        "sandbox-parent", each_damaged(list(map(_pack, said))), protocol.read_from_parent, (WorkerCrashError,)
+    )
 
 
 def _from_child() -> Target:
@@ -60,7 +54,9 @@ def _from_child() -> Target:
         protocol.Failed(1, protocol.ErrorReport(error_class="E", module="m", message="no")),
         protocol.Signalled(1, "snooze", 5, "later"),
     ]
-    return Target("sandbox-child", _of(*map(_pack, said)), protocol.read_from_child, (WorkerCrashError,))
+    return Target(
+        "sandbox-child", each_damaged(list(map(_pack, said))), protocol.read_from_child, (WorkerCrashError,)
+    )
 
 
 # --- other clients ----------------------------------------------------------------------------------
@@ -80,7 +76,7 @@ def _amqp_log() -> Target:
             entry = wire.read_entry(data)
             verbs.decode_request(entry.name, entry.request)
 
-    return Target("amqp-log", _of(*entries, kept), read, (ValueError, KeyError, RecursionError))
+    return Target("amqp-log", each_damaged([*entries, kept]), read, (ValueError, KeyError, RecursionError))
 
 
 def _amqp_replies() -> Target:
@@ -89,14 +85,16 @@ def _amqp_replies() -> Target:
         _pack(wire.Reply(None, "ConfigError", ["option", "want"])),
         _pack(wire.Reply(None, "HistoryTrimmedError", ["history", "q", 5, 9])),
     ]
-    return Target("amqp-replies", _of(*replies), lambda data: wire.open_reply("Add", data), (WindlassError,))
+    return Target(
+        "amqp-replies", each_damaged(replies), lambda data: wire.open_reply("Add", data), (WindlassError,)
+    )
 
 
 def _valkey_news() -> Target:
     """Hints are not to be trusted: what does not read tells nothing."""
     head = bytes([1]) + bytes(6) + b"\x05" * 13 + bytes(40)
     news = [bytes([byte]) + b"\x00\x04job1" + len(head).to_bytes(4, "big") + head for byte in range(3)]
-    return Target("valkey-news", _of(*news), records.completed, ())
+    return Target("valkey-news", each_damaged(news), records.completed, ())
 
 
 def _valkey_rows() -> Target:
@@ -150,7 +148,7 @@ def _celery() -> Target:
         message(pickle.dumps(call), kind="application/x-python-serialize"),
         message(_pack(call), kind="application/x-msgpack"),
     ]
-    return Target("import-celery", _of(*examples), lambda data: celery.read_message("q", data), ())
+    return Target("import-celery", each_damaged(examples), lambda data: celery.read_message("q", data), ())
 
 
 def _records(name: str, reader: Any, records: list[dict[bytes, bytes]]) -> Target:
