@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from functools import partial
 from hashlib import sha256
 from pathlib import Path
@@ -137,38 +137,47 @@ def older_client(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str], Valkey
     return make
 
 
+@contextlib.asynccontextmanager
+async def _both(
+    url: str, older_client: Callable[[str, str], ValkeyBackend]
+) -> AsyncIterator[tuple[ValkeyBackend, ValkeyBackend]]:
+    """Clients of the older release and of this one on the same jobs."""
+    namespace = new_id()
+    older = older_client(url, namespace)
+    try:
+        async with opened(url, namespace, timeout=30) as newer:
+            yield older, newer
+    finally:
+        await older.close()
+
+
 @pytest.mark.feature("M3")
 @pytest.mark.parametrize("deployment", DEPLOYMENTS)
 async def test_b_000_16_clients_of_two_releases_add_and_work_side_by_side(
     deployment: str, older_client: Callable[[str, str], ValkeyBackend]
 ) -> None:
-    url, namespace = url_of(deployment), new_id()
-    older = older_client(url, namespace)
-    try:
-        async with opened(url, namespace, timeout=30) as newer:
-            stores = [older, newer]
-            for turn in range(4):
-                for number, store in enumerate(stores):
-                    await add(store, *(new(job_id=f"{turn}.{number}.{n}", priority=n % 2) for n in range(5)))
-                for store in reversed(stores):  # each works off what the other added, too
-                    jobs = await claim(store, limit=4)
-                    assert len(jobs) == 4
-                    assert await complete(store, *jobs[:2]) == [Settled.OK] * 2
-                    other = older if store is newer else newer
-                    assert await complete(other, jobs[2]) == [Settled.OK]
-                    again = _end(jobs[3], Outcome.RETRY)  # waits among those with a priority
-                    assert (await other.execute(rq.Settle(items=[again]))).items == [Settled.OK]
-            for store in stores:
-                counts = await store.execute(rq.CountJobs(queue="q"))
-                assert (counts[JobState.COMPLETED], counts[JobState.WAITING]) == (24, 16)
-                assert not (await store.execute(rq.Prune())).more
-            left = [job for store in stores for job in await claim(store, limit=8)]
-            places = [(-job.priority, job.place) for job in left]
-            assert places == sorted(places) and len(set(places)) == 16
-            assert await _versions(older) == OLD
-            assert await _versions(newer) == NOW
-    finally:
-        await older.close()
+    async with _both(url_of(deployment), older_client) as (older, newer):
+        stores = [older, newer]
+        for turn in range(4):
+            for number, store in enumerate(stores):
+                await add(store, *(new(job_id=f"{turn}.{number}.{n}", priority=n % 2) for n in range(5)))
+            for store in reversed(stores):  # each works off what the other added, too
+                jobs = await claim(store, limit=4)
+                assert len(jobs) == 4
+                assert await complete(store, *jobs[:2]) == [Settled.OK] * 2
+                other = older if store is newer else newer
+                assert await complete(other, jobs[2]) == [Settled.OK]
+                again = _end(jobs[3], Outcome.RETRY)  # waits among those with a priority
+                assert (await other.execute(rq.Settle(items=[again]))).items == [Settled.OK]
+        for store in stores:
+            counts = await store.execute(rq.CountJobs(queue="q"))
+            assert (counts[JobState.COMPLETED], counts[JobState.WAITING]) == (24, 16)
+            assert not (await store.execute(rq.Prune())).more
+        left = [job for store in stores for job in await claim(store, limit=8)]
+        places = [(-job.priority, job.place) for job in left]
+        assert places == sorted(places) and len(set(places)) == 16
+        assert await _versions(older) == OLD
+        assert await _versions(newer) == NOW
 
 
 @pytest.mark.feature("M3")
@@ -176,26 +185,21 @@ async def test_b_000_16_clients_of_two_releases_add_and_work_side_by_side(
 async def test_an_older_client_works_beside_a_worker_that_is_given_jobs(
     deployment: str, older_client: Callable[[str, str], ValkeyBackend]
 ) -> None:
-    url, namespace = url_of(deployment), new_id()
-    older = older_client(url, namespace)
-    try:
-        async with opened(url, namespace, timeout=30) as newer:
-            listener = newer.listen(["ready:q", "worker:w"])
-            assert await claim(newer, limit=4, idle=True) == []
-            await add(newer, new(job_id="given"))  # leased at once, which the older one understands
-            assert await claim(older, worker="older") == []
-            assert await listener.wait(20_000) == {"ready:q"}
-            (job,) = await claim(newer, limit=4, idle=True)
-            assert (job.id, await complete(older, job)) == ("given", [Settled.OK])
-            assert await claim(newer, limit=4, idle=True) == []
-            await add(older, new(job_id="waits"))  # which knows nothing of whoever waits
-            assert await listener.wait(20_000) == {"ready:q"}
-            (job,) = await claim(older, worker="older")
-            assert (job.id, await complete(newer, job)) == ("waits", [Settled.OK])
-            counts = await older.execute(rq.CountJobs(queue="q"))
-            assert (counts[JobState.COMPLETED], counts[JobState.WAITING]) == (2, 0)
-    finally:
-        await older.close()
+    async with _both(url_of(deployment), older_client) as (older, newer):
+        listener = newer.listen(["ready:q", "worker:w"])
+        assert await claim(newer, limit=4, idle=True) == []
+        await add(newer, new(job_id="given"))  # leased at once, which the older one understands
+        assert await claim(older, worker="older") == []
+        assert await listener.wait(20_000) == {"ready:q"}
+        (job,) = await claim(newer, limit=4, idle=True)
+        assert (job.id, await complete(older, job)) == ("given", [Settled.OK])
+        assert await claim(newer, limit=4, idle=True) == []
+        await add(older, new(job_id="waits"))  # which knows nothing of whoever waits
+        assert await listener.wait(20_000) == {"ready:q"}
+        (job,) = await claim(older, worker="older")
+        assert (job.id, await complete(newer, job)) == ("waits", [Settled.OK])
+        counts = await older.execute(rq.CountJobs(queue="q"))
+        assert (counts[JobState.COMPLETED], counts[JobState.WAITING]) == (2, 0)
 
 
 def _end(job: JobRecord, outcome: Outcome) -> Settlement:
