@@ -87,9 +87,9 @@ def main_source() -> tuple[str | None, str | None]:
 def resolve(target: str, record: JobRecord) -> Callable[..., Any]:
     """The function behind ``target``. Import errors pass; ``ConfigError`` when it names no function."""
     found = _find(target)
-    registry = getattr(found, "registry", None)
-    if registry is not None and hasattr(registry, "find"):
-        handler = registry.find(record.queue, record.task)
+    handlers = getattr(found, "registry", None)
+    if handlers is not None and hasattr(handlers, "find"):
+        handler = handlers.find(record.queue, record.task)
         found = None if handler is None else handler.call
     found = _unwrapped(found)
     if not callable(found):

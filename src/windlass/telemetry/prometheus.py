@@ -32,37 +32,39 @@ class PrometheusMetrics:
     content_type = CONTENT_TYPE_LATEST
 
     def __init__(self, registry: CollectorRegistry | None = None) -> None:
-        self.registry = registry if registry is not None else CollectorRegistry()
-        self._enqueued = Counter(
-            "windlass_jobs_enqueued", "Jobs added by this process", _JOB, registry=self.registry
-        )
-        self._ended = Counter(
-            "windlass_jobs_ended", "Attempts by outcome", (*_JOB, "outcome"), registry=self.registry
-        )
-        self._active = Gauge("windlass_jobs_active", "Jobs that run now", _JOB, registry=self.registry)
+        self._collected = registry if registry is not None else CollectorRegistry()
+        here: dict[str, Any] = {"registry": self._collected}
+        self._enqueued = Counter("windlass_jobs_enqueued", "Jobs added by this process", _JOB, **here)
+        self._ended = Counter("windlass_jobs_ended", "Attempts by outcome", (*_JOB, "outcome"), **here)
+        self._active = Gauge("windlass_jobs_active", "Jobs that run now", _JOB, **here)
         self._duration = Histogram(
             "windlass_job_duration_seconds",
             "How long an attempt ran",
             _JOB,
             buckets=_BUCKETS,
-            registry=self.registry,
+            **here,
         )
         self._wait = Histogram(
             "windlass_job_wait_seconds",
             "How long a ready job waited for its start",
             _JOB,
             buckets=_BUCKETS,
-            registry=self.registry,
+            **here,
         )
         self._queue_jobs = Gauge(
-            "windlass_queue_jobs", "Jobs of a queue in a state", ("queue", "state"), registry=self.registry
+            "windlass_queue_jobs", "Jobs of a queue in a state", ("queue", "state"), **here
         )
         self._queue_latency = Gauge(
             "windlass_queue_latency_seconds",
             "How long the oldest waiting job has been ready",
             ("queue",),
-            registry=self.registry,
+            **here,
         )
+
+    @property
+    def registry(self) -> CollectorRegistry:
+        """Where the metrics are."""
+        return self._collected
 
     def enqueue(self, outgoing: Outgoing) -> Iterator[None]:
         """Around an enqueue: what was refused, or answered by a job that was there, is not counted."""
