@@ -6,9 +6,9 @@ A child prints a line when it has come to the point that its test waits for, and
 from __future__ import annotations
 
 import asyncio
-import os
 import signal
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -90,7 +90,8 @@ async def add_many(path: Path, prefix: str) -> None:
 
 
 def _signal_self(number: int) -> None:
-    os.kill(os.getpid(), number)
+    # To this thread: one that is sent to the process may reach another, while this one goes on a little.
+    signal.pthread_kill(threading.get_ident(), number)
 
 
 COMMANDS: dict[str, Any] = {

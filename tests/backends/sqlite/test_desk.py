@@ -95,6 +95,7 @@ def test_a_worker_writes_on_the_spot_while_none_of_its_jobs_run(tmp_path: Path, 
         async with app, Worker("q", handle, url_or_app=app, duties=False):
             queue, store = app.queue("q"), app.store.backend
             assert isinstance(store, SqliteBackend)
+            await (await queue.add("quick")).result(timeout=10)  # the worker has begun
             seen = writers(store)
             await (await queue.add("quick")).result(timeout=10)
             assert "MainThread" in seen

@@ -80,7 +80,7 @@ def connect(settings: Settings, *, busy_ms: int = BUSY_MS, read_only: bool = Fal
         cached_statements=256,
     )
     try:
-        conn.execute(f"PRAGMA synchronous = {settings.synchronous.upper()}")
+        conn.execute("PRAGMA synchronous = NORMAL")  # what FULL adds to it is in disk.py
         conn.execute("PRAGMA secure_delete = OFF")
         if read_only:
             conn.execute("PRAGMA query_only = ON")

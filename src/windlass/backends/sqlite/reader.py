@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from windlass.backend import requests as rq
 from windlass.backend.local.calls import Answer, Call, deliver
 from windlass.backend.local.lane import Lane
 from windlass.backends.sqlite import statements
 from windlass.backends.sqlite.connection import connect, to_error
+from windlass.backends.sqlite.disk import Disk
 from windlass.backends.sqlite.tx import Queues, read_meta
 from windlass.backends.sqlite.verbs_reads import READS, Snapshot
 from windlass.core.clock import SteadyClock
@@ -32,6 +34,7 @@ class Reader(Lane):
         busy_ms = round(self._settings.timeout * 1000)
         self._conn = connect(self._settings, busy_ms=busy_ms, read_only=True)
         self._queues = Queues(self._conn, self._sql)
+        self._disk = Disk(self._settings.path, full=self._settings.synchronous == "full")
 
     def _serve_all(self) -> None:
         while not self._stopping:
@@ -47,12 +50,17 @@ class Reader(Lane):
                 if now_ms is None:
                     now_ms = self._clock.now_ms(read_meta(conn, self._sql).clock_ms)
                 snap = Snapshot(conn, self._sql, self._queues, now_ms)
-                return call, READS[type(call.request)](snap, call.request), None
+                value = READS[type(call.request)](snap, call.request)
             finally:
                 conn.execute("ROLLBACK")
+            if type(call.request) is rq.ReadHistory:
+                self._disk.sync()  # it may be copied elsewhere: then it must not be taken back here
+            return call, value, None
         except Exception as exc:
             return call, None, to_error(exc, self._settings.shown)
 
     def _close(self) -> None:
+        if hasattr(self, "_disk"):
+            self._disk.close()
         if self._conn is not None:
             self._conn.close()

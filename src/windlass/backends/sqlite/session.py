@@ -1,11 +1,12 @@
 """The connection through which a process writes, and one transaction on it.
 
-Everything that waits when a transaction begins shares it and its fsync: each request in a savepoint of its
-own, so that one that fails alone takes back only itself.
+Everything that waits when a transaction begins shares it and its way to the disk: each request in a savepoint
+of its own, so that one that fails alone takes back only itself.
 """
 
 from __future__ import annotations
 
+import logging
 import sqlite3
 import threading
 import time
@@ -23,6 +24,7 @@ from windlass.backends.sqlite.connection import (
     prepare_file,
     to_error,
 )
+from windlass.backends.sqlite.disk import Disk
 from windlass.backends.sqlite.tx import Meta, Queues, Tx, read_meta
 from windlass.backends.sqlite.verbs import KEEPS_LEASED, WRITES
 from windlass.core.clock import SYSTEM_CLOCK, SteadyClock
@@ -33,7 +35,9 @@ if TYPE_CHECKING:
     from windlass.backends.sqlite.settings import Settings
     from windlass.backends.sqlite.wake import Wake
 
-#: A commit that took longer than this was held up by something else; it counts as no more.
+log = logging.getLogger("windlass.sqlite")
+
+#: A flush that took longer than this was held up by something else; it counts as no more.
 _HICCUP_S = 0.02
 
 
@@ -48,7 +52,7 @@ class Session:
         self._clock = SteadyClock()
         self._meta: Meta | None = None
         self._version = -1
-        #: How long commits take, by the last few of them: one that met a busy disk says little.
+        #: How long the disk takes, by the last few commits: one that met a busy disk says little.
         self.commit_s = 0.0
         #: About how many pages were written to the log since it was last copied into the file.
         self._pages = 0.0
@@ -65,6 +69,7 @@ class Session:
                 prepare_file(self.conn)
                 migrations.migrate(self.conn, self._settings.namespace, SYSTEM_CLOCK.now_ms())
                 self.conn.execute("PRAGMA busy_timeout = 0")  # from now on whoever waits does so by itself
+                self._disk = Disk(self._settings.path, full=self._settings.synchronous == "full")
             finally:
                 self.lock.release()
         except (sqlite3.Error, OSError) as exc:
@@ -76,6 +81,8 @@ class Session:
         self._wake.open(read_meta(self.conn, self._sql).activity)
 
     def close(self) -> None:
+        if hasattr(self, "_disk"):
+            self._disk.close()
         if hasattr(self, "conn"):
             self.conn.close()
         if hasattr(self, "lock"):
@@ -94,7 +101,10 @@ class Session:
         return True
 
     def run(self, calls: list[Call[Any]]) -> tuple[list[Answer], set[str]]:
-        """Carry out calls inside the open transaction and end that; returns answers and topics."""
+        """Carry out calls inside the open transaction and end that; returns answers and topics.
+
+        What was answered is not on the disk yet: see ``secure``.
+        """
         tx: Tx | None = None
         done = 0
         try:
@@ -112,9 +122,7 @@ class Session:
             done = self._meta.activity - meta.activity
             self._wake.own_activity += done  # before the commit, so that nobody takes it for a stranger's
             reach("sqlite.committing")
-            began = time.perf_counter()
             self._cursor.execute("COMMIT")
-            self.commit_s += (min(time.perf_counter() - began, _HICCUP_S) - self.commit_s) / 8
         except Exception as exc:
             self._wake.own_activity -= done
             self._roll_back(tx)
@@ -147,11 +155,32 @@ class Session:
             if not self.lock.try_acquire():
                 return None
             try:
-                return self.run([call]) if self._can_begin() and call.begin() else None
+                if not self._can_begin() or not call.begin():
+                    return None
+                answers, topics = self.run([call])
             finally:
                 self.lock.release()
+            return self.secure(answers, behind=claims(call)), topics
         finally:
             self.mutex.release()
+
+    def secure(self, answers: list[Answer], *, behind: bool = False) -> list[Answer]:
+        """Bring what was committed to the disk: returns ``answers``, or errors in their place.
+
+        ``behind``: only begin with it, once the last one that was begun is done.
+        """
+        began = time.perf_counter()
+        try:
+            if behind:
+                self._disk.sync_behind()
+            else:
+                self._disk.sync()
+        except OSError as exc:
+            log.error("%s could not be flushed: %s", self._settings.shown, exc)
+            return [self.failed(call, exc) for call, _, _ in answers]
+        finally:
+            self.commit_s += (min(time.perf_counter() - began, _HICCUP_S) - self.commit_s) / 8
+        return answers
 
     def _can_begin(self) -> bool:
         try:
@@ -224,3 +253,12 @@ class Session:
             self.conn.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
         except sqlite3.Error:
             pass  # a full disk, say: the log goes on growing and the next commit tells
+
+
+def claims(call: Call[Any]) -> bool:
+    """Whether a worker waits for jobs, which may begin while the disk is at work.
+
+    A loss of power takes back such a turn at most: the attempts that ended in it are made again.
+    """
+    request = call.request
+    return isinstance(request, rq.Claim) or (isinstance(request, rq.Settle) and request.claim is not None)

@@ -1,0 +1,176 @@
+"""When what was committed is brought to the disk, and what happens when the disk refuses."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import subprocess
+import sys
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from tests.backends.sqlite.support import add, claim, ended, new, opened, settle
+from windlass.backend import requests as rq
+from windlass.backend.local import desk
+from windlass.backends.sqlite import aio, disk
+from windlass.backends.sqlite.disk import Disk
+from windlass.core.outcome import AddOutcome, Settled
+from windlass.errors import StorageError
+
+
+class Flushes:
+    """Counts what is asked of the disk, and lets it fail."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = self.behind = 0
+        self.fail = False
+        real_sync, real_begin = disk._sync, aio.SyncBehind.begin
+
+        def sync(fd: int) -> None:
+            self.now += 1
+            if self.fail:
+                raise OSError(errno.EIO, os.strerror(errno.EIO))
+            real_sync(fd)
+
+        def begin(behind: aio.SyncBehind) -> None:
+            self.behind += 1
+            real_begin(behind)
+
+        monkeypatch.setattr(disk, "_sync", sync)
+        monkeypatch.setattr(aio.SyncBehind, "begin", begin)
+
+
+@pytest.fixture
+def flushes(monkeypatch: pytest.MonkeyPatch) -> Flushes:
+    return Flushes(monkeypatch)
+
+
+@pytest.fixture(params=["on the spot", "on the thread"])
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both ways that a write may take."""
+    monkeypatch.setattr(desk, "_SLOW_S", 60.0 if request.param == "on the spot" else -1.0)
+
+
+@pytest.mark.feature("Z12")
+@pytest.mark.parametrize("backend_name", ["sqlite"])
+@pytest.mark.usefixtures("way")
+async def test_an_add_is_flushed_before_it_is_answered(
+    backend_name: str, tmp_path: Path, flushes: Flushes
+) -> None:
+    async with opened(tmp_path / "jobs.db") as store:
+        for expected in range(1, 4):
+            flushes.now = 0
+            await add(store, *[new() for _ in range(expected)])
+            assert flushes.now == 1
+
+
+async def test_calls_that_wait_together_share_a_flush(
+    tmp_path: Path, flushes: Flushes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(desk, "_SLOW_S", -1.0)  # to the thread
+    async with opened(tmp_path / "jobs.db") as store:
+        await add(store, new())
+        flushes.now = 0
+        await asyncio.gather(*[add(store, new()) for _ in range(20)])
+        assert 1 <= flushes.now <= 2
+
+
+@pytest.mark.feature("Z12")
+@pytest.mark.parametrize("backend_name", ["sqlite"])
+async def test_normal_asks_for_no_flush(backend_name: str, tmp_path: Path, flushes: Flushes) -> None:
+    async with opened(tmp_path / "jobs.db", synchronous="normal") as store:
+        await add(store, new())
+        await claim(store)
+        await store.execute(rq.ReadHistory(queue="q"))
+    assert (flushes.now, flushes.behind) == (0, 0)
+
+
+@pytest.mark.usefixtures("way")
+async def test_jobs_that_are_claimed_do_not_wait_for_the_flush(tmp_path: Path, flushes: Flushes) -> None:
+    async with opened(tmp_path / "jobs.db") as store:
+        await add(store, new(), new())
+        flushes.now = 0
+        (job,) = await claim(store, limit=1)
+        wanted = rq.Claim(worker="w", queues=[rq.ClaimQueue("q", 1, 1)], limit=1, claim_id="next")
+        answer = await store.execute(rq.Settle(items=[ended(job)], claim=wanted))
+        assert answer.claimed is not None
+        assert (flushes.now, flushes.behind) == (0, 2)
+        await settle(store, *map(ended, answer.claimed.jobs))  # claims nothing: this one waits
+        assert (flushes.now, flushes.behind) == (1, 2)
+
+
+async def test_history_is_flushed_before_it_can_be_copied(tmp_path: Path, flushes: Flushes) -> None:
+    async with opened(tmp_path / "jobs.db") as store:
+        await add(store, new())
+        await settle(store, *map(ended, await claim(store)))
+        flushes.now = 0
+        page = await store.execute(rq.ReadHistory(queue="q"))
+        assert len(page.records) == 1
+        assert flushes.now == 1
+        await store.execute(rq.CountJobs(queue="q"))
+        assert flushes.now == 1
+
+
+@pytest.mark.usefixtures("way")
+async def test_a_disk_that_refuses_is_told_and_the_call_may_be_repeated(
+    tmp_path: Path, flushes: Flushes
+) -> None:
+    async with opened(tmp_path / "jobs.db") as store:
+        await add(store, new())
+        job = new(id="again")
+        flushes.fail = True
+        with pytest.raises(StorageError, match="Input/output error"):
+            await add(store, job)
+        flushes.fail = False
+        assert [added.outcome for added in await add(store, job)] == [AddOutcome.QUEUED]
+        held = await claim(store)
+        assert len(held) == 2
+        assert await settle(store, *map(ended, held)) == [Settled.OK] * 2
+
+
+def test_a_flush_behind_tells_its_error_to_the_next(tmp_path: Path) -> None:
+    read, write = os.pipe()  # has no disk
+    (tmp_path / "jobs.db-wal").touch()
+    with closing(Disk(str(tmp_path / "jobs.db"), full=True)) as log:
+        os.dup2(write, log._fd)
+        log.sync_behind()
+        with pytest.raises(OSError, match="Invalid argument"):
+            log.sync_behind()
+        log.sync_behind()
+        with pytest.raises(OSError, match="Invalid argument"):
+            log.sync()
+    for fd in (read, write):
+        os.close(fd)
+
+
+def test_without_the_library_the_flush_is_waited_for(
+    tmp_path: Path, flushes: Flushes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(aio, "_library", None)
+    (tmp_path / "jobs.db-wal").touch()
+    with closing(Disk(str(tmp_path / "jobs.db"), full=True)) as log:
+        log.sync_behind()
+    assert (flushes.now, flushes.behind) == (1, 0)
+
+
+_FORK = """
+import os, sys
+from windlass.backends.sqlite import aio
+fd = os.open(sys.argv[1], os.O_RDWR | os.O_CREAT)
+before = aio.sync_behind(fd)
+before.begin()
+child = os.fork()
+if not child:
+    before.wait()  # the thread that was at it is not here
+    os._exit(0 if aio.sync_behind(fd) is None else 1)
+before.wait()
+sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+
+
+def test_a_forked_child_waits_for_no_thread_of_its_parent(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", _FORK, str(tmp_path / "file")]
+    assert subprocess.run(command, timeout=30, check=False).returncode == 0
