@@ -190,7 +190,8 @@ class Queue(BulkVerbs, FlowVerbs, KeyVerbs, LimitVerbs, MetricsVerbs, ScheduleVe
     async def add_planned(self, name: str, payload: bytes, plan: Plan) -> Job[Any]:
         """Add one job whose arguments are encoded and whose options are checked."""
         new = plan.new_job(self, name, payload, new_id())
-        if self.app.hooks.enqueue is not None or self.app.after_add is not None:
+        app = self.app
+        if app.hooks.enqueue is not None or app.after_add is not None:
             return (await self.add_new([new]))[0]
         (added,) = await self._add_chunk([new])  # what most calls are: nobody wants to see the job on its way
         if added.outcome is _REFUSED:
@@ -248,7 +249,7 @@ class Queue(BulkVerbs, FlowVerbs, KeyVerbs, LimitVerbs, MetricsVerbs, ScheduleVe
         started_ms = SYSTEM_CLOCK.monotonic_ms()
         for pause_ms in _REPEAT_AFTER_MS:
             try:
-                return await self.store.execute(rq.Add(jobs=chunk))
+                return await self.app.store.execute(rq.Add(jobs=chunk))
             except StorageError:
                 if SYSTEM_CLOCK.monotonic_ms() - started_ms > _REPEAT_WITHIN_MS:
                     raise

@@ -42,6 +42,11 @@ class Capabilities:
     #: A job that is taken back from a silent worker keeps its place in line. Without it, it joins the back.
     recovered_place: bool = True
 
+    @property
+    def takes_all_jobs(self) -> bool:
+        """Whether no option of a job asks for what is missing."""
+        return self.lifo and self.unique and self.groups and self.flows and self.exact_priority
+
     def require(self, backend: str, capability: str, advice: str = "") -> None:
         """Raise ``UnsupportedByBackendError`` unless ``capability`` is declared."""
         if not getattr(self, capability):

@@ -28,6 +28,8 @@ class Store:
     def __init__(self, backend: Backend, clock: Clock) -> None:
         self.backend = backend
         self.clock = clock
+        #: Requests that may ask for what is missing without needing it always.
+        self._to_check = () if backend.capabilities.takes_all_jobs else (rq.Add, rq.ChangeJob, PutSchedule)
         self._opened = False
         #: How often it was closed, or an opening failed: then another that is under way opened nothing.
         self._closings = 0
@@ -64,7 +66,8 @@ class Store:
 
         Raises ``UnsupportedByBackendError`` for a verb that the backend declares missing.
         """
-        self._check(request)
+        if request.needs or type(request) in self._to_check:
+            self._check(request)
         if not self._opened:
             await self.open()
         if self.clock.driven and request.now_ms is None:

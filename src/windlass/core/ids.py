@@ -46,17 +46,21 @@ class _Sequence:
         self._ms = 0
         self._tail = 0
 
-    def take(self, count: int) -> list[str]:
+    def _reserve(self, count: int) -> tuple[int, int]:
+        """The time and the first of ``count`` tails."""
+        ms = SYSTEM_CLOCK.now_ms()
         with self._lock:
-            ms = SYSTEM_CLOCK.now_ms()
             if ms > self._ms:
                 self._ms = ms
                 self._tail = int.from_bytes(os.urandom(9)) >> 1  # 71 bits: room to count up
-            first = self._tail + 1
-            self._tail += count
-            ms = self._ms
-        if count == 1:
-            return [_uuid7(ms, first)]
+            last = self._tail = self._tail + count
+            return self._ms, last - count + 1
+
+    def take_one(self) -> str:
+        return _uuid7(*self._reserve(1))
+
+    def take(self, count: int) -> list[str]:
+        ms, first = self._reserve(count)
         start = int(_uuid7(ms, first), 16)
         low = start & 0xFFFF_FFFF
         if low + count > 0xFFFF_FFFF:  # the last digits alone do not tell them apart
@@ -83,7 +87,7 @@ os.register_at_fork(after_in_child=_after_fork)
 
 def new_id() -> str:
     """A fresh, time-ordered id."""
-    return _sequence.take(1)[0]
+    return _sequence.take_one()
 
 
 def new_ids(count: int) -> list[str]:

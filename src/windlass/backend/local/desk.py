@@ -52,6 +52,8 @@ def is_short(request: rq.AnyRequest) -> bool:
         return sum([len(end.result) for end in request.items if end.result]) <= SHORT_BYTES
     if type(request) is rq.Add:
         jobs = request.jobs
+        if len(jobs) == 1:
+            return len(jobs[0].payload) <= SHORT_BYTES
         return len(jobs) <= SHORT_JOBS and sum([len(job.payload) for job in jobs]) <= SHORT_BYTES
     return type(request) is rq.Claim and request.limit <= SHORT_CLAIM
 
@@ -93,6 +95,7 @@ class Desk:
         self._not_before = 0.0
         self._look_again = 0.0
         self._turn_due = 0.0
+        self._written = 0.0
         self._lined_up: list[Call[Any]] = []
 
     def line_up(self, call: Call[Any]) -> None:
@@ -116,7 +119,8 @@ class Desk:
         done = self._session.run_now(call)
         if done is None:
             return False
-        if time.monotonic() - now > _HELD_UP_S:
+        self._written = time.monotonic()
+        if self._written - now > _HELD_UP_S:
             self._not_before = now + _PAUSE_S
         answers, topics = done
         if topics:
@@ -128,11 +132,10 @@ class Desk:
         return True
 
     def owes_a_turn(self) -> bool:
-        """Whether whoever adds without end must let timers and signals have their turn now."""
-        now = time.monotonic()
-        if now < self._turn_due:
+        """Whether whoever adds without end must let timers and signals have their turn after this write."""
+        if self._written < self._turn_due:
             return False
-        self._turn_due = now + _TURN_S
+        self._turn_due = self._written + _TURN_S
         return True
 
     def _may_write(self, now: float) -> bool:

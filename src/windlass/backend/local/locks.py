@@ -54,16 +54,17 @@ class FairLock:
         """Take the lock if that needs no waiting, and nobody else waits."""
         if fcntl is None:
             return True
+        flock, mine = fcntl.flock, fcntl.LOCK_EX | fcntl.LOCK_NB
         try:
-            fcntl.flock(self._turn, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            flock(self._turn, mine)
         except BlockingIOError:
             return False
         try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            flock(self._lock, mine)
         except BlockingIOError:
             return False
         finally:
-            fcntl.flock(self._turn, fcntl.LOCK_UN)
+            flock(self._turn, fcntl.LOCK_UN)
         return True
 
     def release(self) -> None:

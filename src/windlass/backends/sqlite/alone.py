@@ -6,7 +6,7 @@ It does what ``verbs_lifecycle.add`` and ``Tx.flush`` do with such a request, in
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from windlass.backend import requests as rq
 from windlass.backends.sqlite.gates import GROUPED
@@ -19,8 +19,10 @@ from windlass.core.states import JobState
 if TYPE_CHECKING:
     import sqlite3
 
+    from windlass.backend.local.calls import Answer, Call
     from windlass.backends.sqlite.statements import Statements
     from windlass.backends.sqlite.tx import Queue, Queues
+    from windlass.core.job import NewJob
     from windlass.core.options import StoredOptions
 
 #: About how many pages it changes.
@@ -30,30 +32,53 @@ PAGES = 5
 _QUEUED, _WAITING = AddOutcome.QUEUED, JobState.WAITING
 
 
-def add_alone(
-    cursor: sqlite3.Cursor, sql: Statements, queues: Queues, request: rq.Add, meta: Meta, now_ms: int
-) -> tuple[list[rq.Added], Meta, set[str]] | None:
-    """Add the one job of ``request``; None, and nothing is changed, when there is more to it than that."""
-    (new,) = request.jobs
-    queue = queues.cached(new.queue)
-    if queue is None or not queues.no_kept_ids or not is_plain(new) or not _may_go_on(queue):
-        return None
-    if new.depends_on or new.parent is not None:
-        return None
-    seq = meta.last_place + 1
-    try:
-        row = plain_row(new, queue.num, seq, now_ms, _encoded(new.options))
-        if cursor.execute(sql["job_insert_plain"], row).rowcount != 1:
-            return None  # the id is taken
-    except UnicodeEncodeError:
-        return None
-    queue.last_event = event_id = queue.last_event + 1
-    queue.unfolded += 1
-    events = pack(((now_ms, *added_event(new, None)),))
-    key = queue.num * LOG_KEY + event_id
-    cursor.execute(sql["event_insert"], (key, event_id, now_ms, _deltas(new.task), bytearray(events)))
-    answer = [rq.Added(_QUEUED, _WAITING, now_ms)]
-    return answer, Meta(seq, now_ms, meta.serial), {f"ready:{new.queue}", f"event:{new.queue}"}
+class AddAlone:
+    """Adds single jobs through one connection."""
+
+    def __init__(self, cursor: sqlite3.Cursor, sql: Statements, queues: Queues) -> None:
+        self._execute = cursor.execute
+        self._insert_job, self._insert_event = sql["job_insert_plain"], sql["event_insert"]
+        self._queues = queues
+        #: The last options and their text: jobs of one producer share them.
+        self._options: StoredOptions | None = None
+        self._options_text = ""
+
+    def add(
+        self, calls: list[Call[Any]], meta: Meta, now_ms: int
+    ) -> tuple[list[Answer], Meta, set[str]] | None:
+        """Add the one job of the one call: its answer, the new state of the store, the topics touched.
+
+        None, and nothing is changed, when there is more to it than that.
+        """
+        request = calls[0].request
+        if type(request) is not rq.Add or len(calls) > 1 or len(request.jobs) > 1:
+            return None
+        new = request.jobs[0]
+        queue = self._queues.cached(new.queue)
+        if queue is None or request.now_ms is not None or not self._queues.no_kept_ids:
+            return None
+        if not is_plain(new) or new.depends_on or new.parent is not None or not _may_go_on(queue):
+            return None
+        if new.options is not self._options:
+            self._options, self._options_text = new.options, encode_options(new.options)
+        seq = meta.last_place + 1
+        try:
+            row = plain_row(new, queue.num, seq, now_ms, self._options_text)
+            if self._execute(self._insert_job, row).rowcount != 1:
+                return None  # the id is taken
+        except UnicodeEncodeError:
+            return None
+        self._log(queue, new, now_ms)
+        after = tuple.__new__(Meta, (seq, now_ms, meta.serial))  # a named tuple makes itself slowly
+        return [(calls[0], [rq.Added(_QUEUED, _WAITING, now_ms)], None)], after, _topics(new.queue)
+
+    def _log(self, queue: Queue, new: NewJob, now_ms: int) -> None:
+        """Write the event, which carries the counts."""
+        queue.last_event = number = queue.last_event + 1
+        queue.unfolded += 1
+        events = bytearray(pack(((now_ms, *added_event(new, None)),)))
+        key = queue.num * LOG_KEY + number
+        self._execute(self._insert_event, (key, number, now_ms, _deltas(new.task), events))
 
 
 def _may_go_on(queue: Queue) -> bool:
@@ -66,17 +91,10 @@ def _may_go_on(queue: Queue) -> bool:
     )
 
 
-_last: tuple[StoredOptions | None, str] = (None, "")
-
-
-def _encoded(options: StoredOptions) -> str:
-    """``encode_options`` with the last answer at hand: jobs of one producer share their options."""
-    global _last
-    known, text = _last
-    if options is not known:
-        text = encode_options(options)
-        _last = (options, text)
-    return text
+@lru_cache(maxsize=1_024)
+def _topics(queue: str) -> set[str]:
+    """What an add touches. Not to be changed."""
+    return {f"ready:{queue}", f"event:{queue}"}
 
 
 @lru_cache(maxsize=1_024)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sqlite3
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from windlass.backend.capabilities import Capabilities
 from windlass.backends.sqlite.database import Database, databases
@@ -13,7 +13,7 @@ from windlass.backends.sqlite.transactional import add_in_transaction, settle_in
 from windlass.errors import ConfigError, StorageError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Coroutine, Iterable
 
     from windlass.backend.hub import HubListener
     from windlass.backend.requests import Added, Request
@@ -65,8 +65,8 @@ class SqliteBackend:
         if database is not None:
             await databases.release(database)
 
-    async def execute(self, request: Request[R]) -> R:
-        return await self._open_database().execute(request)
+    def execute(self, request: Request[R]) -> Coroutine[Any, Any, R]:
+        return self._open_database().execute(request)
 
     def listen(self, topics: Iterable[str]) -> HubListener:
         return self._open_database().listen(topics)

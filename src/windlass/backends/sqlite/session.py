@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from windlass.backend import requests as rq
 from windlass.backend.local.locks import FairLock
 from windlass.backends.sqlite import migrations, statements
-from windlass.backends.sqlite.alone import PAGES, add_alone
+from windlass.backends.sqlite.alone import PAGES, AddAlone
 from windlass.backends.sqlite.connection import (
     CHECKPOINT_PAGES,
     OneCursor,
@@ -78,6 +78,7 @@ class Session:
         self._cursor = self.conn.cursor()
         self._one = OneCursor(self.conn, self._cursor)
         self._queues = Queues(self._one, self._sql)
+        self._alone = AddAlone(self._cursor, self._sql, self._queues)
         self._wake.open(read_meta(self.conn, self._sql).activity)
 
     def close(self) -> None:
@@ -111,15 +112,17 @@ class Session:
             reach("sqlite.begun")
             meta = self._read_meta()
             now_ms = self._clock.now_ms(meta.clock_ms)
-            alone = self._add_alone(calls, meta, now_ms)
+            alone = self._alone.add(calls, meta, now_ms)
             if alone is not None:
                 answers, self._meta, topics = alone
+                self._pages += PAGES
+                done = 1
             else:
                 tx = Tx(self._one, self._sql, self._queues, meta, now_ms)
                 answers = self._run_calls(tx, calls)
                 self._meta, topics = tx.flush(), tx.topics
                 self._pages += tx.pages
-            done = self._meta.activity - meta.activity
+                done = self._meta.activity - meta.activity
             self._wake.own_activity += done  # before the commit, so that nobody takes it for a stranger's
             reach("sqlite.committing")
             self._cursor.execute("COMMIT")
@@ -132,20 +135,6 @@ class Session:
         except Exception as exc:
             return [self.failed(call, exc) for call in calls], topics
         return answers, topics
-
-    def _add_alone(
-        self, calls: list[Call[Any]], meta: Meta, now_ms: int
-    ) -> tuple[list[Answer], Meta, set[str]] | None:
-        if len(calls) != 1:
-            return None
-        request = calls[0].request
-        if type(request) is not rq.Add or request.now_ms is not None or len(request.jobs) != 1:
-            return None
-        done = add_alone(self._cursor, self._sql, self._queues, request, meta, now_ms)
-        if done is None:
-            return None
-        self._pages += PAGES
-        return [(calls[0], done[0], None)], done[1], done[2]
 
     def run_now(self, call: Call[Any]) -> tuple[list[Answer], set[str]] | None:
         """A whole transaction for ``call``, if that needs no waiting; else None, and nothing was done."""
@@ -261,4 +250,6 @@ def claims(call: Call[Any]) -> bool:
     A loss of power takes back such a turn at most: the attempts that ended in it are made again.
     """
     request = call.request
-    return isinstance(request, rq.Claim) or (isinstance(request, rq.Settle) and request.claim is not None)
+    if type(request) is rq.Settle:
+        return request.claim is not None
+    return type(request) is rq.Claim
