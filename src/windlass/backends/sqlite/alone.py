@@ -50,8 +50,8 @@ class AddAlone:
 
         None, and nothing is changed, when there is more to it than that.
         """
-        request = calls[0].request
-        if type(request) is not rq.Add or len(calls) > 1 or len(request.jobs) > 1:
+        request = calls[0].request if len(calls) == 1 else None
+        if type(request) is not rq.Add or len(request.jobs) != 1:
             return None
         new = request.jobs[0]
         queue = self._queues.cached(new.queue)
