@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from windlass.payload import Call, unpack
+from windlass.payload import Call, read_call
 from windlass.serde import get_codec
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ class JobFields:
         """Decoded arguments; ``ValueError`` when the stored bytes are not arguments."""
         if self._call is None:
             record = self._record
-            self._call = unpack(get_codec(record.codec).decode(record.payload))
+            self._call = read_call(record.codec, record.payload)
         return self._call
 
     @property

@@ -24,8 +24,7 @@ import msgspec
 from windlass.core.job import AttemptOutcome, NewJob
 from windlass.core.outcome import Outcome, Settlement
 from windlass.errors import ConfigError
-from windlass.payload import Call, unpack
-from windlass.serde import get_codec
+from windlass.payload import Call, read_call
 
 if TYPE_CHECKING:
     from windlass.job import Job
@@ -72,7 +71,7 @@ class Outgoing:
 
     def arguments(self, new: NewJob) -> Call:
         """The arguments of one of the jobs, decoded."""
-        return unpack(get_codec(new.codec).decode(new.payload))
+        return read_call(new.codec, new.payload)
 
 
 @dataclass(frozen=True, slots=True)

@@ -43,7 +43,7 @@ from windlass.job import Job
 from windlass.limits import KeyVerbs, LimitVerbs
 from windlass.metrics import MetricsVerbs
 from windlass.output import StreamChunk, read_stream
-from windlass.payload import pack_data, unpack
+from windlass.payload import pack_data, read_call
 from windlass.plan import Plan, call_options, spread_out
 from windlass.schedules import Schedules, ScheduleVerbs
 from windlass.search import Search, States, find_page, to_states
@@ -555,7 +555,7 @@ def _limit(value: int) -> int:
 
 def _payload_of(record: JobRecord) -> Any:
     try:
-        return unpack(get_codec(record.codec).decode(record.payload)).data
+        return read_call(record.codec, record.payload).data
     except (ValueError, ConfigError):
         return record.payload
 

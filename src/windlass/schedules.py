@@ -25,8 +25,7 @@ from windlass.core.schedules import (
     to_schedule,
 )
 from windlass.errors import ConfigError, JobNotFoundError, ScheduleNotFoundError
-from windlass.payload import unpack
-from windlass.serde import get_codec
+from windlass.payload import read_call
 
 if TYPE_CHECKING:
     from windlass.backend.store import Store
@@ -61,7 +60,7 @@ class ScheduleInfo:
     def data(self) -> Any:
         """What its jobs get."""
         template = self.record.template
-        return unpack(get_codec(template.codec).decode(template.payload)).data
+        return read_call(template.codec, template.payload).data
 
     @property
     def cron(self) -> str | None:

@@ -15,8 +15,7 @@ from windlass.core.job import JobRecord, JobRef
 from windlass.core.options import check_known
 from windlass.core.states import JobState
 from windlass.errors import ConfigError
-from windlass.payload import unpack
-from windlass.serde import get_codec
+from windlass.payload import read_call
 
 if TYPE_CHECKING:
     from windlass.backend.store import Store
@@ -77,7 +76,7 @@ class Search:
         if not self.data:
             return True
         try:
-            kwargs = unpack(get_codec(record.codec).decode(record.payload)).kwargs
+            kwargs = read_call(record.codec, record.payload).kwargs
         except (ValueError, ConfigError):
             return False  # bytes that are not arguments match nothing
         missing = object()

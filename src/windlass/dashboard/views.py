@@ -14,7 +14,7 @@ from windlass.dashboard.masking import Mask
 from windlass.dashboard.shapes import jobs as shapes
 from windlass.dashboard.wire import DeadJob, Process, Queue, RetryJob, RunningJob, ScheduledJob, WireJob
 from windlass.errors import ConfigError, SignatureError
-from windlass.payload import Call, unpack
+from windlass.payload import Call, read_call
 from windlass.serde import get_codec
 
 _PREVIEW = 200
@@ -40,7 +40,7 @@ def decoded(codec: str, data: bytes | None) -> Any:
 def call_of(record: JobRecord) -> Call | None:
     """The arguments; None when the stored bytes are none."""
     try:
-        return unpack(get_codec(record.codec).decode(record.payload))
+        return read_call(record.codec, record.payload)
     except (ValueError, TypeError, ConfigError, SignatureError):
         return None
 

@@ -40,10 +40,9 @@ from windlass.core.states import JobState
 from windlass.errors import ConfigError, RateLimitError, StorageError
 from windlass.hooks import ErrorHook, attempt_end
 from windlass.job import Job
-from windlass.payload import unpack
+from windlass.payload import read_call
 from windlass.queue import Queue
 from windlass.registry import Handler, Registry, job_handler
-from windlass.serde import get_codec
 from windlass.worker import classify
 from windlass.worker.attempt import Attempt, Tools
 from windlass.worker.batches import Batches
@@ -647,7 +646,7 @@ class Worker:
             self._end(classify.unknown_task(record))
             return None
         try:
-            call = unpack(get_codec(record.codec).decode(record.payload))
+            call = read_call(record.codec, record.payload)
         except (ValueError, TypeError, ConfigError) as exc:  # these bytes are not arguments
             bad = classify.bad_payload(record, exc)
             self._end(bad)

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tests.unit.app.support import work_off
 from windlass import ConfigError, Job, JobState, PayloadTooLargeError, Windlass
-from windlass.payload import Call, pack_call, pack_data, unpack
+from windlass.payload import Call, pack_call, pack_data, read_call, unpack
+from windlass.serde import JSON
 
 FORMS: list[Any] = [
     None,
@@ -150,3 +154,32 @@ async def test_bytes_that_are_no_call_fail_with_their_reason_and_are_kept(app: W
     assert bad.errors[-1].error_class == "BadPayload"
     assert bad.attempts == 0, "it is not the handler's fault"
     assert ran == [healthy.id]
+
+
+_plain = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**63), 2**64 - 1) | st.text(max_size=3),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3),
+    max_leaves=6,
+)
+_stored = _plain | st.fixed_dictionaries(
+    {},
+    optional={
+        "args": st.lists(_plain, max_size=2) | _plain,
+        "kwargs": st.dictionaries(st.text(max_size=3), _plain, max_size=2) | _plain,
+        "form": st.sampled_from(["call", "none", "object", "list", "value"]) | _plain,
+        "more": _plain,
+    },
+)
+
+
+@given(st.one_of(_stored.map(msgspec.json.encode), st.binary(max_size=20)))
+def test_both_ways_to_read_a_payload_agree(payload: bytes) -> None:
+    """The short way, which most payloads take, and the way of all codecs."""
+    try:
+        expected = unpack(JSON.decode(payload))
+    except Exception as exc:  # every refusal
+        with pytest.raises(type(exc)) as refused:
+            read_call("json", payload)
+        assert str(refused.value) == str(exc)
+    else:
+        assert read_call("json", payload) == expected
