@@ -7,6 +7,7 @@ in histograms, so any rows can be merged, in any order, into the figures of a lo
 from __future__ import annotations
 
 import copy
+from collections import Counter
 from collections.abc import Iterable
 from typing import Literal
 
@@ -37,16 +38,14 @@ class Measure(msgspec.Struct, kw_only=True, omit_defaults=True):
     max_ms: int = 0
     buckets: dict[int, int] = {}
 
-    def add(self, ms: int) -> None:
-        """Take in one value. Below zero (a clock that went back) counts as zero."""
-        if ms < 0:
-            ms = 0
-        bucket = ms if ms < histogram.EXACT else histogram.bucket_of(ms)
-        self.count += 1
-        self.sum_ms += ms
-        if ms > self.max_ms:
-            self.max_ms = ms
-        self.buckets[bucket] = self.buckets.get(bucket, 0) + 1
+    def add(self, ms: int, count: int = 1) -> None:
+        """Take in a value, ``count`` times. Below zero (a clock that went back) counts as zero."""
+        ms = max(ms, 0)
+        bucket = histogram.bucket_of(ms)
+        self.count += count
+        self.sum_ms += ms * count
+        self.max_ms = max(self.max_ms, ms)
+        self.buckets[bucket] = self.buckets.get(bucket, 0) + count
 
     def merge(self, other: Measure) -> None:
         """Take in all values of another measure."""
@@ -116,17 +115,18 @@ def rows_of(records: Iterable[AttemptRecord]) -> list[MetricsRow]:
     """The minute rows of some attempts of one queue, by time and task."""
     rows: dict[tuple[int, str], MetricsRow] = {}
     minute = STEP_MS["minute"]
-    for record in records:
-        key = (record.finished_ms // minute, record.task)
-        row = rows.get(key)
+    alike = Counter(  # where much happens, much is alike
+        [(one.finished_ms // minute, one.task, one.outcome, one.wait_ms, one.duration_ms) for one in records]
+    )
+    for (start, task, outcome, wait_ms, duration_ms), count in alike.items():
+        row = rows.get((start, task))
         if row is None:
-            row = rows[key] = MetricsRow(start_ms=key[0] * minute, task=key[1])
-        outcome = str(record.outcome)
-        row.outcomes[outcome] = row.outcomes.get(outcome, 0) + 1
-        if record.wait_ms is not None:
-            row.wait.add(record.wait_ms)
-        if record.duration_ms is not None:
-            row.duration.add(record.duration_ms)
+            row = rows[start, task] = MetricsRow(start_ms=start * minute, task=task)
+        row.outcomes[str(outcome)] = row.outcomes.get(str(outcome), 0) + count
+        if wait_ms is not None:
+            row.wait.add(wait_ms, count)
+        if duration_ms is not None:
+            row.duration.add(duration_ms, count)
     return [rows[key] for key in sorted(rows)]
 
 
