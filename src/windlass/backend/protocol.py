@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, Literal, Protocol, TypeVar, runtime_checkable
 
 from windlass.backend.capabilities import Capabilities
-from windlass.backend.requests import Added, Request
+from windlass.backend.requests import Added, Claimed, Request
 from windlass.core.clock import SYSTEM_CLOCK, Clock
 from windlass.core.job import Completed, NewJob
 from windlass.core.outcome import Settled, Settlement
@@ -45,6 +45,13 @@ class OfferedListener(Protocol):
 
     def decline(self) -> None:
         """Want no job until the next claim. Callable from any thread."""
+        ...
+
+    def on_offer(self, begin: Callable[[Claimed], bool]) -> None:
+        """Show ``begin`` what is given as it comes, on the loop of the listener.
+
+        It answers whether it began; if not, the job waits for the next claim.
+        """
         ...
 
 

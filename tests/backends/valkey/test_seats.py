@@ -104,6 +104,29 @@ async def test_a_job_that_is_added_while_a_worker_waits_is_leased_in_the_same_st
         assert events == ["enqueued", "started", "drained", "completed"]
 
 
+@pytest.mark.parametrize("begins", [True, False])
+async def test_a_worker_may_begin_a_job_as_it_comes_or_leave_it_to_its_next_claim(
+    url: str, begins: bool
+) -> None:
+    async with seated(url, "w") as (store, (worker,)):
+        shown: list[rq.Claimed] = []
+        seen = asyncio.Event()
+
+        def begin(claimed: rq.Claimed) -> bool:
+            shown.append(claimed)
+            seen.set()
+            return begins
+
+        worker.listener.on_offer(begin)
+        await add(store, new(job_id="one"))
+        await asyncio.wait_for(seen.wait(), 20)
+        (job,) = shown[0].jobs
+        assert (job.id, job.token) == ("one", (await _get(store, "one")).token)
+        assert [one.id for one in (await worker.claim()).jobs] == ([] if begins else ["one"])
+        assert await complete(store, job) == [Settled.OK]
+        assert len(shown) == 1
+
+
 async def test_a_seat_is_good_for_one_job_and_every_worker_is_given_its_own(url: str) -> None:
     async with seated(url, "w1", "w2") as (store, workers):
         for job_id in ("a", "b", "c"):

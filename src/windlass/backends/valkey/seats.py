@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -34,6 +34,8 @@ log = logging.getLogger("windlass.valkey")
 PATIENCE_S = 0.1
 #: For so long a client that closes tries to give back what it has; then its leases run out.
 _LAST_S = 1.0
+Begin = Callable[[rq.Claimed], bool]
+
 TAKE, LEAVE = 1, 2
 _TAKEN = ord("2")
 _MARK = ".g.0"
@@ -78,6 +80,8 @@ class Place:
         self.listeners = 0
         #: When the next job is due, by the monotonic clock.
         self.due_ms: float | None = None
+        #: Who starts what comes at once, if it may.
+        self.begin: Begin | None = None
 
     def accept(self, news: bytes) -> bool:
         """Whether a message brings a job that may be started."""
@@ -95,6 +99,12 @@ class Place:
         del self.seats[claim_id]
         self.given.append(Given(record, since_ms))
         return True
+
+    def claimed(self) -> rq.Claimed:
+        """What was given, as the answer to a claim."""
+        jobs, held_ms = self.take()
+        due_ms = None if self.due_ms is None else max(int(self.due_ms - SYSTEM_CLOCK.monotonic_ms()), 0)
+        return rq.Claimed(jobs, jobs[-1].started_ms or 0, due_ms, held_ms)
 
     def take(self) -> tuple[list[JobRecord], int]:
         """What was given, and how long ago the first of these leases began at most."""
@@ -184,6 +194,12 @@ class Seats:
             del self._places[worker]
             self._decline(place)
 
+    def on_offer(self, worker: str, begin: Begin) -> None:
+        """``begin`` is shown what is given to ``worker`` as it comes."""
+        place = self._places.get(worker)
+        if place is not None:
+            place.begin = begin
+
     def decline(self, worker: str) -> None:
         """``worker`` wants nothing until it claims again."""
         place = self._places.get(worker)
@@ -212,8 +228,12 @@ class Seats:
         place = self._places.get(worker)
         if place is None or not place.accept(news):
             return False
-        if place.given:
-            asyncio.get_running_loop().call_later(PATIENCE_S, self._look_after, place, place.given[-1])
+        given = place.given
+        if given and place.begin is not None and place.begin(place.claimed()):
+            return False
+        place.given = given
+        if given:
+            asyncio.get_running_loop().call_later(PATIENCE_S, self._look_after, place, given[-1])
         return True
 
     def claimed(self, claim: rq.Claim) -> rq.Claimed | None:
@@ -221,10 +241,7 @@ class Seats:
         place = self._place_of(claim)
         if place is None or not place.given:
             return None
-        jobs, held_ms = place.take()
-        now_ms = jobs[-1].started_ms or 0
-        due_ms = None if place.due_ms is None else place.due_ms - SYSTEM_CLOCK.monotonic_ms()
-        return rq.Claimed(jobs, now_ms, None if due_ms is None else max(int(due_ms), 0), held_ms)
+        return place.claimed()
 
     def offer(self, claim: rq.Claim) -> Offer | None:
         """What a claim that goes to the server has to do with seats."""
