@@ -16,7 +16,7 @@ from importlib.resources import files
 
 VERSION = 2
 #: Of the text that goes by this number; ``python -m windlass.backends.valkey.check`` compares and tells.
-DIGEST = "a5ae77a4e932b990bf6dbf65656ead77"
+DIGEST = "33d5897b130980e888736ea502afcd65"
 
 _HEADER = re.compile(r"^-- (\w+): ?(.*)$")
 _MORE = re.compile(r"^--  +(.*)$")
