@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterable
 from typing import Any, Literal, Protocol, TypeVar, runtime_checkable
 
 from windlass.backend.capabilities import Capabilities
-from windlass.backend.requests import Added, Claimed, Request
+from windlass.backend.requests import Added, Request
 from windlass.core.clock import SYSTEM_CLOCK, Clock
-from windlass.core.job import Completed, NewJob
+from windlass.core.job import Completed, JobRecord, NewJob
 from windlass.core.outcome import Settled, Settlement
 
 R = TypeVar("R")
@@ -47,10 +47,10 @@ class OfferedListener(Protocol):
         """Want no job until the next claim. Callable from any thread."""
         ...
 
-    def on_offer(self, begin: Callable[[Claimed], bool]) -> None:
-        """Show ``begin`` what is given as it comes, on the loop of the listener.
+    def on_offer(self, begin: Callable[[JobRecord, float], bool]) -> None:
+        """Show ``begin`` a job as it is given, and when its lease began at the earliest (``monotonic_ms``).
 
-        It answers whether it began; if not, the job waits for the next claim.
+        Called on the loop of the listener. It answers whether it began; else the job waits for a claim.
         """
         ...
 

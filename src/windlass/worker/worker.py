@@ -571,14 +571,13 @@ class Worker:
             self._fed = False
             self._emitter.emit("drained")
 
-    def _begin_offered(self, claimed: rq.Claimed) -> bool:
-        """Begin what the only queue gave us before we asked; False: no room, or the pump is busy and asks."""
-        jobs = claimed.jobs
+    def _begin_offered(self, record: JobRecord, since_ms: float) -> bool:
+        """Begin what our only queue gave us before we asked; False: no room, or the pump is busy and asks."""
         if not self._waiting or self._look:
             return False
-        if self._shares.room(jobs[0].queue, self._free_slots(), self._busy) < len(jobs):
+        if self._shares.room(record.queue, self._free_slots(), self._busy) < 1:
             return False
-        self._begin_all(jobs, self._lease_ms, self.app.clock.monotonic_ms() - claimed.held_ms)
+        self._begin_all([record], self._lease_ms, since_ms)
         self._loop.call_soon(self._starter.look_back)
         self._fed = self._asked > 0
         if not self._fed:

@@ -18,6 +18,7 @@ from windlass.backend import limits as lrq
 from windlass.backend import requests as rq
 from windlass.backends.valkey import ValkeyBackend, seats
 from windlass.backends.valkey.wake import WakeListener
+from windlass.core.clock import SYSTEM_CLOCK
 from windlass.core.ids import new_id
 from windlass.core.job import JobRecord, JobRef
 from windlass.core.outcome import Settled
@@ -106,21 +107,23 @@ async def test_a_job_that_is_added_while_a_worker_waits_is_leased_in_the_same_st
 
 @pytest.mark.parametrize("begins", [True, False])
 async def test_a_worker_may_begin_a_job_as_it_comes_or_leave_it_to_its_next_claim(
-    url: str, begins: bool
+    url: str, begins: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(seats, "PATIENCE_S", 20)
     async with seated(url, "w") as (store, (worker,)):
-        shown: list[rq.Claimed] = []
+        shown: list[JobRecord] = []
         seen = asyncio.Event()
 
-        def begin(claimed: rq.Claimed) -> bool:
-            shown.append(claimed)
+        def begin(record: JobRecord, since_ms: float) -> bool:
+            assert since_ms <= SYSTEM_CLOCK.monotonic_ms()
+            shown.append(record)
             seen.set()
             return begins
 
         worker.listener.on_offer(begin)
         await add(store, new(job_id="one"))
         await asyncio.wait_for(seen.wait(), 20)
-        (job,) = shown[0].jobs
+        (job,) = shown
         assert (job.id, job.token) == ("one", (await _get(store, "one")).token)
         assert [one.id for one in (await worker.claim()).jobs] == ([] if begins else ["one"])
         assert await complete(store, job) == [Settled.OK]

@@ -34,7 +34,7 @@ log = logging.getLogger("windlass.valkey")
 PATIENCE_S = 0.1
 #: For so long a client that closes tries to give back what it has; then its leases run out.
 _LAST_S = 1.0
-Begin = Callable[[rq.Claimed], bool]
+Begin = Callable[[JobRecord, float], bool]
 
 TAKE, LEAVE = 1, 2
 _TAKEN = ord("2")
@@ -84,27 +84,24 @@ class Place:
         self.begin: Begin | None = None
 
     def accept(self, news: bytes) -> bool:
-        """Whether a message brings a job that may be started."""
+        """Whether a message brings a job that is to be claimed: it was not begun at once."""
         now_ms, at = int.from_bytes(news[:6], "big"), 7 + news[6]
         claim_id = news[7:at].decode()
         start = at + 2 + int.from_bytes(news[at : at + 2], "big")
         seat = self.seats.get(claim_id)
         if seat is None or seat.void:
             return False
-        since_ms = seat.sent_ms + (0 if seat.now_ms is None else max(now_ms - seat.now_ms, 0))
+        # Whole milliseconds: what is left of both may be almost one.
+        since_ms = seat.sent_ms + (0 if seat.now_ms is None else max(now_ms - seat.now_ms - 1, 0))
         if SYSTEM_CLOCK.monotonic_ms() - since_ms > seat.lease_ms / 2:
             return True  # it was long under way: the next claim brings it with a new lease
         lease = (claim_id + _MARK, self.worker, now_ms + seat.lease_ms)
         record = records.leased(self.queue, news[at + 2 : start].decode(), news[start:], now_ms, lease)
         del self.seats[claim_id]
+        if self.begin is not None and self.begin(record, since_ms):
+            return False
         self.given.append(Given(record, since_ms))
         return True
-
-    def claimed(self) -> rq.Claimed:
-        """What was given, as the answer to a claim."""
-        jobs, held_ms = self.take()
-        due_ms = None if self.due_ms is None else max(int(self.due_ms - SYSTEM_CLOCK.monotonic_ms()), 0)
-        return rq.Claimed(jobs, jobs[-1].started_ms or 0, due_ms, held_ms)
 
     def take(self) -> tuple[list[JobRecord], int]:
         """What was given, and how long ago the first of these leases began at most."""
@@ -228,12 +225,8 @@ class Seats:
         place = self._places.get(worker)
         if place is None or not place.accept(news):
             return False
-        given = place.given
-        if given and place.begin is not None and place.begin(place.claimed()):
-            return False
-        place.given = given
-        if given:
-            asyncio.get_running_loop().call_later(PATIENCE_S, self._look_after, place, given[-1])
+        if place.given:
+            asyncio.get_running_loop().call_later(PATIENCE_S, self._look_after, place, place.given[-1])
         return True
 
     def claimed(self, claim: rq.Claim) -> rq.Claimed | None:
@@ -241,7 +234,10 @@ class Seats:
         place = self._place_of(claim)
         if place is None or not place.given:
             return None
-        return place.claimed()
+        jobs, held_ms = place.take()
+        now_ms = jobs[-1].started_ms or 0
+        due_ms = None if place.due_ms is None else place.due_ms - SYSTEM_CLOCK.monotonic_ms()
+        return rq.Claimed(jobs, now_ms, None if due_ms is None else max(int(due_ms), 0), held_ms)
 
     def offer(self, claim: rq.Claim) -> Offer | None:
         """What a claim that goes to the server has to do with seats."""
