@@ -580,7 +580,7 @@ class Worker:
         self._begin_all([record], self._lease_ms, since_ms)
         self._loop.call_soon(self._starter.look_back)
         self._fed = self._asked > 0
-        if not self._fed:
+        if not self._fed and self._emitter.wants("drained"):
             self._emitter.emit("drained")
         return True
 

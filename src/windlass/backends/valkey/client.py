@@ -9,6 +9,7 @@ server that does not answer costs ``timeout_s``, and its connections are not tru
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Coroutine
 from typing import Any
 
 from redis.exceptions import AskError, AuthenticationError, MovedError, RedisError, ResponseError
@@ -42,11 +43,11 @@ class Client:
         self._version = version
         self._guarded = settings.kind == "cluster"
 
-    async def call(self, name: str, roots: list[str], *arguments: str | bytes | int) -> Any:
+    def call(self, name: str, roots: list[str], *arguments: str | bytes | int) -> Coroutine[Any, Any, Any]:
         """Call a function on the server that holds ``roots`` (which share a slot)."""
         keys = [*roots, loader.guard_key(roots[0])] if self._guarded else roots
         packed = pack_command("FCALL", self._names[name], len(keys), *keys, *arguments)
-        return await self._send(packed, self.topology.slot(roots[0]), repeat=name in _READS)
+        return self._send(packed, self.topology.slot(roots[0]), repeat=name in _READS)
 
     async def command(self, key: str, *parts: str | bytes | int) -> Any:
         """One plain command about ``key`` that may be repeated."""

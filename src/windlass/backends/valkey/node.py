@@ -66,7 +66,7 @@ class _Slots(asyncio.Semaphore):
 
     def take_now(self) -> bool:
         """``acquire`` if that needs no wait; whether it did."""
-        if self.locked():
+        if not self._value or self._waiters:
             return False
         self._value -= 1
         return True

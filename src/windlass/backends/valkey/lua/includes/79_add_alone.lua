@@ -1,7 +1,7 @@
 -- Adding one plain job whose id is new, which most calls do. It comes to the same as `75_add_plain.lua`, but the root is read
 -- once and written once, and a worker that waits for the job (`78_seats.lua`) is given it before it joins the line.
 
--- The job is leased to a worker by what `seats.give` answered.
+-- Writes that the job is leased, by what `seats.give` answered.
 local function write_given(root, id, task, seq, now, worker, token, lease_ms)
   local head = struct.pack(LEAN_FORMAT, seq, now, now, #token, token, #worker, worker, #task, task)
   redis.call('ZADD', root .. ':a', text(now + lease_ms), struct.pack('>I7', seq) .. id)
@@ -13,32 +13,34 @@ local function add_alone(root, id, text_of_job, now, micros)
   local task = text_of_job:sub(2, 1 + text_of_job:byte())
   local counter = 'c:enqueued:' .. task
   local marks = redis.call('HMGET', root, 'turns', 'seq', 'ev', counter, 'known', 'passed', 'paused', 'limits', 'groups')
-  local is_next = redis.call('EXISTS', root .. ':k', root .. ':w') == 0 -- both are rare
-  if marks[1] or not is_next and redis.call('EXISTS', root .. ':k') == 1 then
+  local seq, passed = math.max(micros, 1 + (marks[2] or 0)), marks[6] or 0
+  local number, record = text(seq), struct.pack('>BI7I6', PLAIN, seq, now) .. text_of_job
+  local bare = redis.call('EXISTS', root .. ':k', root .. ':w') == 0 -- the usual case
+  if marks[1] or (not bare and redis.call('ZSCORE', root .. ':k', id)) then
+    return nil
+  elseif redis.call('HSETNX', root .. ':j', id, record) == 0 then
     return nil
   end
-  local seq = math.max(micros, 1 + (marks[2] or 0))
-  local record = struct.pack('>BI7I6', PLAIN, seq, now) .. text_of_job
-  if redis.call('HSETNX', root .. ':j', id, record) == 0 then
-    return nil
-  end
-  local number, passed, worker, token, lease_ms = text(seq), marks[6] or 0, nil, nil, nil
-  if is_next and not (marks[7] or marks[8] or marks[9]) and redis.call('XLEN', root .. ':f') == tonumber(passed) then
-    worker, token, lease_ms = seats.give(root, id, record, now)
+  local worker, token, lease_ms
+  if not (marks[7] or marks[8] or marks[9]) and redis.call('XLEN', root .. ':f') == tonumber(passed) then
+    if bare or redis.call('EXISTS', root .. ':w') == 0 then -- nobody else waits
+      worker, token, lease_ms = seats.give(root, id, record, now)
+    end
   end
   redis.call('XADD', root .. ':f', number, 'i', id)
-  local rows, total = { { E_ENQUEUED, id, task } }, text(1 + (marks[4] or 0))
+  local rows = { { E_ENQUEUED, id, task } }
   if worker then
     write_given(root, id, task, seq, now, worker, token, lease_ms)
     rows[2], rows[3] = { E_STARTED, id, task, 1, worker }, { E_DRAINED, '', '' }
+  else
+    redis.call('SPUBLISH', root .. ':ready', '')
   end
-  local last = #rows + (marks[3] or 0)
+  local last, total = #rows + (marks[3] or 0), text(1 + (marks[4] or 0))
   if worker then
     passed = text(passed + 1)
     redis.call('HSET', root, 'seq', number, 'known', 1, 'ev', text(last), counter, total, 'cur', number, 'passed', passed)
   else
     redis.call('HSET', root, 'seq', number, 'known', 1, 'ev', text(last), counter, total)
-    redis.call('SPUBLISH', root .. ':ready', '')
   end
   write_events(root, now, rows, #rows, last)
   return { now, marks[5] and 0 or 1 }
