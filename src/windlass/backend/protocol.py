@@ -12,7 +12,7 @@ from typing import Any, Literal, Protocol, TypeVar, runtime_checkable
 from windlass.backend.capabilities import Capabilities
 from windlass.backend.requests import Added, Request
 from windlass.core.clock import SYSTEM_CLOCK, Clock
-from windlass.core.job import Completed, NewJob
+from windlass.core.job import Completed, JobRecord, NewJob
 from windlass.core.outcome import Settled, Settlement
 
 R = TypeVar("R")
@@ -45,6 +45,13 @@ class OfferedListener(Protocol):
 
     def decline(self) -> None:
         """Want no job until the next claim. Callable from any thread."""
+        ...
+
+    def on_offer(self, begin: Callable[[JobRecord, float], bool]) -> None:
+        """Show ``begin`` a job as it is given, and when its lease began at the earliest (``monotonic_ms``).
+
+        Called on the loop of the listener. It answers whether it began; else the job waits for a claim.
+        """
         ...
 
 

@@ -24,6 +24,8 @@ class SharePlanner:
         self._order = order
         self._served = dict.fromkeys(self._specs, 0.0)
         self._reserves = any(spec.reserve for spec in self._specs.values())
+        #: Whether slots are kept for, or from, single queues.
+        self.is_bounded = self._reserves or any(spec.cap is not None for spec in self._specs.values())
         #: With reserves: queues that gave less than asked. Until something happens they compete for nothing
         #: but their own reserve, so that the others can have the shared slots.
         self._dry: set[str] = set()
@@ -32,16 +34,12 @@ class SharePlanner:
     def names(self) -> list[str]:
         return list(self._specs)
 
-    @property
-    def is_bounded(self) -> bool:
-        """Whether slots are kept for, or from, single queues."""
-        return self._reserves or any(spec.cap is not None for spec in self._specs.values())
-
     def add(self, name: str, spec: QueueSpec) -> None:
         """Serve one more queue from now on, without arrears."""
         self._specs[name] = spec
         self._served[name] = min(self._served.values(), default=0.0)
         self._reserves = self._reserves or spec.reserve > 0
+        self.is_bounded = self.is_bounded or self._reserves or spec.cap is not None
 
     def check_slots(self, slots: int) -> None:
         """Refuse a pool that could not hold what is reserved."""
@@ -52,9 +50,9 @@ class SharePlanner:
         """What each queue may contribute to a claim of ``free`` jobs, first queue first."""
         if len(self._specs) == 1:
             ((name, _),) = self._specs.items()
-            room_of_all = self._room(name, free, active)
+            room_of_all = self.room(name, free, active)
             return [ClaimQueue(name, room_of_all, room_of_all)] if room_of_all > 0 else []
-        room = {name: self._room(name, free, active) for name in self._specs}
+        room = {name: self.room(name, free, active) for name in self._specs}
         if len(room) == 1 or self._order == "strict":
             return self._in_order(free, active, room)
         shares = self._fair_shares(free, active, room)
@@ -90,7 +88,8 @@ class SharePlanner:
             for name in self._served:
                 self._served[name] = max(self._served[name], floor)
 
-    def _room(self, name: str, free: int, active: Mapping[str, int]) -> int:
+    def room(self, name: str, free: int, active: Mapping[str, int]) -> int:
+        """How many of ``free`` slots one queue may fill."""
         cap = self._specs[name].cap
         return free if cap is None else max(min(free, cap - active.get(name, 0)), 0)
 

@@ -134,6 +134,8 @@ class Worker:
         self._closing = False
         self._until_empty = self.options.burst
         self._look = True
+        #: Whether the pump waits for something to do.
+        self._waiting = False
         self._next_due_ms: float | None = None
         self._rng = random.Random()
         self._limited_until_ms = 0.0
@@ -179,6 +181,7 @@ class Worker:
         self._shares.add(name, added[name])
         if self._state == "running":
             before, self._listener = self._listener, self.app.store.backend.listen(self._topics())
+            self._take_offers()
             before.wake()  # the pump may be waiting on it
             before.close()
         self._wake()
@@ -214,6 +217,7 @@ class Worker:
             raise
         await self._open_resources()
         self._listener = await store.listen(self._topics())
+        self._take_offers()
         self._idle = asyncio.Event()
         self._idle.set()
         self._hurry = asyncio.Event()
@@ -316,6 +320,11 @@ class Worker:
         """Claim nothing for ``seconds``: the service behind the handlers said so."""
         self._limited_until_ms = self.app.clock.monotonic_ms() + seconds * 1000
         self._decline()
+
+    def _take_offers(self) -> None:
+        """Start at once what a store hands out by itself, if it does."""
+        if isinstance(self._listener, OfferedListener):
+            self._listener.on_offer(self._begin_offered)
 
     def _decline(self) -> None:
         """Let no store that hands out jobs by itself count on this worker."""
@@ -555,22 +564,37 @@ class Worker:
             self._look = False
         due_ms = claimed.next_due_in_ms
         self._next_due_ms = None if due_ms is None else sent_ms + due_ms
+        self._begin_all(claimed.jobs, claim.lease_ms, sent_ms - claimed.held_ms)
+        self._fed = self._fed or bool(claimed.jobs)
+        if self._fed and not self._look and self._asked == claim.limit:
+            self._fed = False
+            self._emitter.emit("drained")
+
+    def _begin_offered(self, record: JobRecord, since_ms: float) -> bool:
+        """Begin what our only queue gave us before we asked; False: no room, or the pump is busy and asks."""
+        if not self._waiting or self._look:
+            return False
+        if self._shares.room(record.queue, self._free_slots(), self._busy) < 1:
+            return False
+        self._begin_all([record], self._lease_ms, since_ms)
+        self._loop.call_soon(self._starter.look_back)
+        self._fed = self._asked > 0
+        if not self._fed and self._emitter.wants("drained"):
+            self._emitter.emit("drained")
+        return True
+
+    def _begin_all(self, jobs: list[JobRecord], lease_ms: int, since_ms: float) -> None:
         ways: _Ways = {}
         begun: list[Attempt] = []
-        since_ms = sent_ms - claimed.held_ms
-        for record in claimed.jobs:
+        for record in jobs:
             if self._closing:  # the stop came while the claim was under way
                 self._end(classify.end(record, Outcome.RELEASE, reason="shutdown"))
-            elif (attempt := self._begin(record, claim.lease_ms, since_ms, ways)) is not None:
+            elif (attempt := self._begin(record, lease_ms, since_ms, ways)) is not None:
                 begun.append(attempt)
         self._starter.start(begun)
         if self._emitter.wants("active"):
             for attempt in begun:
                 self._emitter.emit("active", attempt.job)
-        self._fed = self._fed or bool(claimed.jobs)
-        if self._fed and not self._look and self._asked == claim.limit:
-            self._fed = False
-            self._emitter.emit("drained")
 
     def _after_settle(self, ends: list[Settlement], answers: list[Settled]) -> None:
         if answers.count(Settled.OK) == len(ends):
@@ -583,7 +607,11 @@ class Worker:
     async def _wait(self) -> None:
         clock, wait_ms = self.app.clock, self._wait_ms()
         until_ms = clock.monotonic_ms() + wait_ms - _EARLY_MS
-        topics = await self._listener.wait(wait_ms, clock)
+        self._waiting = True
+        try:
+            topics = await self._listener.wait(wait_ms, clock)
+        finally:
+            self._waiting = False
         # When time passed, a job may be due, or a hint was lost. (An end, settled meanwhile, also wakes.)
         time_passed = not topics and not self._ends and clock.monotonic_ms() >= until_ms
         if time_passed or any(topic.startswith("ready:") for topic in topics):

@@ -18,9 +18,10 @@ from windlass.backend import limits as lrq
 from windlass.backend import requests as rq
 from windlass.backends.valkey import ValkeyBackend, seats
 from windlass.backends.valkey.wake import WakeListener
+from windlass.core.clock import SYSTEM_CLOCK
 from windlass.core.ids import new_id
 from windlass.core.job import JobRecord, JobRef
-from windlass.core.outcome import Settled
+from windlass.core.outcome import AddOutcome, Settled
 from windlass.core.states import JobState
 
 backend_name = "valkey"
@@ -88,6 +89,9 @@ async def test_a_job_that_is_added_while_a_worker_waits_is_leased_in_the_same_st
         await add(store, new(job_id="one"))
         stored = await _get(store, "one")
         assert (stored.state, stored.worker, stored.deliveries) == (JobState.ACTIVE, "w", 1)
+        counts = await store.execute(rq.CountJobs(queue="q"))
+        assert {state: count for state, count in counts.items() if count} == {JobState.ACTIVE: 1}
+        assert [one.id for one in (await store.execute(rq.ListJobs(queue="q"))).jobs] == ["one"]
         assert await worker.hint() == {"ready:q"}
         claimed = await worker.claim()
         assert not calls, "the answer was here already"
@@ -102,6 +106,31 @@ async def test_a_job_that_is_added_while_a_worker_waits_is_leased_in_the_same_st
         assert await complete(store, job) == [Settled.OK]
         events = [event.type for event in (await store.execute(rq.ReadEvents(queue="q"))).events]
         assert events == ["enqueued", "started", "drained", "completed"]
+
+
+@pytest.mark.parametrize("begins", [True, False])
+async def test_a_worker_may_begin_a_job_as_it_comes_or_leave_it_to_its_next_claim(
+    url: str, begins: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(seats, "PATIENCE_S", 20)
+    async with seated(url, "w") as (store, (worker,)):
+        shown: list[JobRecord] = []
+        seen = asyncio.Event()
+
+        def begin(record: JobRecord, since_ms: float) -> bool:
+            assert since_ms <= SYSTEM_CLOCK.monotonic_ms()
+            shown.append(record)
+            seen.set()
+            return begins
+
+        worker.listener.on_offer(begin)
+        await add(store, new(job_id="one"))
+        await asyncio.wait_for(seen.wait(), 20)
+        (job,) = shown
+        assert (job.id, job.token) == ("one", (await _get(store, "one")).token)
+        assert [one.id for one in (await worker.claim()).jobs] == ([] if begins else ["one"])
+        assert await complete(store, job) == [Settled.OK]
+        assert len(shown) == 1
 
 
 async def test_a_seat_is_good_for_one_job_and_every_worker_is_given_its_own(url: str) -> None:
@@ -211,6 +240,17 @@ async def test_jobs_that_may_not_start_at_once_wait_as_always(url: str, case: st
         expected = JobState.SCHEDULED if case == "delayed" else JobState.WAITING
         assert (await _get(store, "one")).state is expected
         assert await worker.hint() == {"ready:q"}
+
+
+async def test_ids_that_are_kept_are_refused_and_others_are_given_as_always(url: str) -> None:
+    async with seated(url, "w") as (store, _):
+        root = store._keys.queue("q")
+        await store._here().session.client.command(root, "ZADD", f"{root}:k", "9000000000000", "kept")
+        refused = await store.execute(rq.Add(jobs=[new(job_id="kept")]))
+        assert [one.outcome for one in refused] == [AddOutcome.DUPLICATE]
+        assert (await store.execute(rq.GetJobs(refs=[JobRef("q", "kept")]))) == [None]
+        await add(store, new(job_id="one"))
+        assert (await _get(store, "one")).worker == "w"
 
 
 async def test_a_worker_that_wants_nothing_is_given_nothing(url: str) -> None:

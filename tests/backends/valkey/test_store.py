@@ -6,6 +6,7 @@ import asyncio
 import random
 from collections.abc import Callable
 
+import msgspec
 import pytest
 
 from tests.backends.valkey.servers import DEPLOYMENTS, cluster_servers, redis_server, url_of, valkey_server
@@ -30,6 +31,37 @@ DAY_MS = 86_400_000
 @pytest.fixture(params=DEPLOYMENTS)
 def url(request: pytest.FixtureRequest) -> str:
     return url_of(request.param)
+
+
+def _without_times(facts: object) -> object:
+    """Facts of jobs or events as plain data, without what differs from one run to the next."""
+    if isinstance(facts, dict):
+        timed = ("_ms", "seq", "place", "token")
+        return {key: _without_times(facts[key]) for key in facts if not key.endswith(timed)}
+    return [_without_times(fact) for fact in facts] if isinstance(facts, list) else facts
+
+
+async def _facts(store: ValkeyBackend) -> list[object]:
+    """All that can be read about a queue."""
+    page = await store.execute(rq.ReadEvents(queue="q"))
+    return [
+        [(event.id, event.type, event.job_id, event.task, event.data) for event in page.events],
+        await store.execute(rq.ReadCounters(queue="q")),
+        await store.execute(rq.ListJobs(queue="q")),
+        await store.execute(rq.CountJobs(queue="q")),
+    ]
+
+
+async def test_a_job_that_is_added_alone_is_stored_like_one_of_many(url: str) -> None:
+    jobs = [new(job_id="one"), new(job_id="two", task="u", payload=b"[]"), new(job_id="three")]
+    jobs += [jobs[0], new(job_id="one", request_id="other")]  # the same again, and another one
+    found = []
+    for parts in ([[job] for job in jobs], [jobs]):
+        async with opened(url) as store:
+            answers = [answer for part in parts for answer in await add(store, *part)]
+            read = [answers, await _facts(store), await claim(store), await _facts(store)]
+            found.append(_without_times(msgspec.to_builtins(read)))
+    assert found[0] == found[1]
 
 
 @pytest.mark.feature("G1", "G2")

@@ -196,12 +196,12 @@ class ValkeyBackend:
         return found
 
 
-async def _answer(here: _PerLoop, request: rq.Request[Any], now: str) -> Any:
+def _answer(here: _PerLoop, request: rq.Request[Any], now: str) -> Awaitable[Any]:
     if type(request) is rq.Add:
         if flows.has_edges(request):
-            return await flows.add(here.session, request, now)
-        return await here.adder.add(request)
-    return await _VERBS[type(request)](here.session, request, now)
+            return flows.add(here.session, request, now)
+        return here.adder.add(request)
+    return _VERBS[type(request)](here.session, request, now)
 
 
 async def _close(one: _PerLoop) -> None:

@@ -9,6 +9,7 @@ server that does not answer costs ``timeout_s``, and its connections are not tru
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Coroutine
 from typing import Any
 
 from redis.exceptions import AskError, AuthenticationError, MovedError, RedisError, ResponseError
@@ -42,11 +43,11 @@ class Client:
         self._version = version
         self._guarded = settings.kind == "cluster"
 
-    async def call(self, name: str, roots: list[str], *arguments: str | bytes | int) -> Any:
+    def call(self, name: str, roots: list[str], *arguments: str | bytes | int) -> Coroutine[Any, Any, Any]:
         """Call a function on the server that holds ``roots`` (which share a slot)."""
         keys = [*roots, loader.guard_key(roots[0])] if self._guarded else roots
         packed = pack_command("FCALL", self._names[name], len(keys), *keys, *arguments)
-        return await self._send(packed, self.topology.slot(roots[0]), repeat=name in _READS)
+        return self._send(packed, self.topology.slot(roots[0]), repeat=name in _READS)
 
     async def command(self, key: str, *parts: str | bytes | int) -> Any:
         """One plain command about ``key`` that may be repeated."""
@@ -64,20 +65,21 @@ class Client:
     # --- sending ---------------------------------------------------------------------------------
 
     async def _send(self, packed: bytes, slot: int, *, repeat: bool) -> Any:
-        where = self.topology.where
         last: BaseException | None = None
-        node: Node | None = None
+        node = self.topology.known(slot)
+        sent = node.send_now(packed) if node is not None else None  # the server works while we set our clock
         try:
             async with asyncio.timeout(self.settings.timeout_s):
                 pause_s = _FIRST_PAUSE_S
                 asked: Node | None = None
                 while True:
                     try:
+                        if sent is not None and node is not None:
+                            connection, sent = sent, None
+                            return await node.answer(connection)
                         node = asked or await self.topology.node(slot)
-                        where = node.where
                         return await node.request(packed, asking=asked is not None)
                     except (RedisError, OSError, NotSentError) as exc:
-                        where = node.where if node else where
                         asked, known = await self._mend(exc, node, repeat=repeat), last
                         last = exc
                     if not isinstance(last, AskError) or isinstance(known, AskError):  # MOVED is one of them
@@ -86,9 +88,9 @@ class Client:
         except TimeoutError as exc:
             if node is not None:
                 await self.topology.suspect(node)
-            raise storage_error(last or exc, where) from last or exc
+            raise storage_error(last or exc, (node or self.topology).where) from last or exc
         except (RedisError, OSError, NotSentError, TlsError) as exc:
-            raise storage_error(exc, node.where if node else where) from exc
+            raise storage_error(exc, (node or self.topology).where) from exc
 
     async def _mend(self, error: BaseException, node: Node | None, *, repeat: bool) -> Node | None:
         """Do what makes a second try worth while, or raise ``error``. Returns whom to ask this once."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable
 from typing import Any, NamedTuple
 
 from windlass.backends.valkey.client import Client
@@ -36,9 +37,8 @@ class Functions:
         found: list[Any] = await self._call("add", roots, now, pack(jobs), *tails)
         return found
 
-    async def add_plain(self, root: str, now: str, jobs: list[Any]) -> list[Any]:
-        found: list[Any] = await self._call("add_plain", [root], now, *jobs)
-        return found
+    def add_plain(self, root: str, now: str, jobs: list[Any]) -> Awaitable[list[Any]]:
+        return self._call("add_plain", [root], now, *jobs)
 
     async def work(self, roots: Roots, now: str, ends: list[Any], claim: Any) -> Turn:
         found = await self._call("work", roots, now, pack((ends, claim)))

@@ -61,6 +61,17 @@ def new_connection(settings: Settings, host: str, port: int, *, sentinel: bool =
     return StraightConnection(**options)
 
 
+class _Slots(asyncio.Semaphore):
+    """One for every connection that may be in use."""
+
+    def take_now(self) -> bool:
+        """``acquire`` if that needs no wait; whether it did."""
+        if not self._value or self._waiters:
+            return False
+        self._value -= 1
+        return True
+
+
 class Node:
     """A server at one address, or at the address that ``resolve`` finds (Sentinel)."""
 
@@ -71,7 +82,7 @@ class Node:
         self._address = (host, port)
         self._resolve = resolve
         self._idle: list[tuple[Straight, float]] = []
-        self._slots = asyncio.Semaphore(settings.connections)
+        self._slots = _Slots(settings.connections)
         self._loop = asyncio.get_running_loop()
         self._closed = False
         self._ping_s = min(_PING_S, settings.timeout_s / 4)
@@ -94,15 +105,31 @@ class Node:
                 )
                 if asking:
                     await connection.read_response(timeout=math.inf)
-                answer = await connection.read_response(timeout=math.inf)
             except ResponseError:
                 self._give_back(connection)
                 raise
             except BaseException:
                 await _hang_up(connection)
                 raise
-            self._give_back(connection)
-            return answer
+            return await self._read(connection)
+
+    def send_now(self, packed: bytes) -> Straight | None:
+        """Send one command if a connection is at hand; to be followed by ``answer`` at once."""
+        if not self._idle or self._loop.time() - self._idle[-1][1] >= _RESTED_S or not self._slots.take_now():
+            return None
+        connection, since = self._idle.pop()
+        if connection.send_now(packed):
+            return connection
+        self._idle.append((connection, since))  # ``request`` sees to it
+        self._slots.release()
+        return None
+
+    async def answer(self, connection: Straight) -> Any:
+        """The answer to what ``send_now`` sent."""
+        try:
+            return await self._read(connection)
+        finally:
+            self._slots.release()
 
     async def connect(self) -> Straight:
         """A connection of the caller's own, open, within the time that the settings give."""
@@ -135,6 +162,18 @@ class Node:
         idle, self._idle = self._idle, []
         for connection, _ in idle:
             _close_socket(connection)
+
+    async def _read(self, connection: Straight) -> Any:
+        try:
+            answer = await connection.read_response(timeout=math.inf)
+        except ResponseError:
+            self._give_back(connection)
+            raise
+        except BaseException:
+            await _hang_up(connection)
+            raise
+        self._give_back(connection)
+        return answer
 
     async def _take(self) -> Straight:
         while self._idle:

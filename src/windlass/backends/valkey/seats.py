@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -34,6 +34,8 @@ log = logging.getLogger("windlass.valkey")
 PATIENCE_S = 0.1
 #: For so long a client that closes tries to give back what it has; then its leases run out.
 _LAST_S = 1.0
+Begin = Callable[[JobRecord, float], bool]
+
 TAKE, LEAVE = 1, 2
 _TAKEN = ord("2")
 _MARK = ".g.0"
@@ -78,21 +80,26 @@ class Place:
         self.listeners = 0
         #: When the next job is due, by the monotonic clock.
         self.due_ms: float | None = None
+        #: Who starts what comes at once, if it may.
+        self.begin: Begin | None = None
 
     def accept(self, news: bytes) -> bool:
-        """Whether a message brings a job that may be started."""
+        """Whether a message brings a job that is to be claimed: it was not begun at once."""
         now_ms, at = int.from_bytes(news[:6], "big"), 7 + news[6]
         claim_id = news[7:at].decode()
         start = at + 2 + int.from_bytes(news[at : at + 2], "big")
         seat = self.seats.get(claim_id)
         if seat is None or seat.void:
             return False
-        since_ms = seat.sent_ms + (0 if seat.now_ms is None else max(now_ms - seat.now_ms, 0))
+        # Whole milliseconds: what is left of both may be almost one.
+        since_ms = seat.sent_ms + (0 if seat.now_ms is None else max(now_ms - seat.now_ms - 1, 0))
         if SYSTEM_CLOCK.monotonic_ms() - since_ms > seat.lease_ms / 2:
             return True  # it was long under way: the next claim brings it with a new lease
         lease = (claim_id + _MARK, self.worker, now_ms + seat.lease_ms)
         record = records.leased(self.queue, news[at + 2 : start].decode(), news[start:], now_ms, lease)
         del self.seats[claim_id]
+        if self.begin is not None and self.begin(record, since_ms):
+            return False
         self.given.append(Given(record, since_ms))
         return True
 
@@ -183,6 +190,12 @@ class Seats:
         if not place.listeners:
             del self._places[worker]
             self._decline(place)
+
+    def on_offer(self, worker: str, begin: Begin) -> None:
+        """``begin`` is shown what is given to ``worker`` as it comes."""
+        place = self._places.get(worker)
+        if place is not None:
+            place.begin = begin
 
     def decline(self, worker: str) -> None:
         """``worker`` wants nothing until it claims again."""

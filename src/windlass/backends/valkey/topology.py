@@ -28,6 +28,10 @@ class Topology(Protocol):
         """Roots of equal slot may share one call."""
         ...
 
+    def known(self, slot: int) -> Node | None:
+        """The primary that serves ``slot``, if that is known without asking."""
+        ...
+
     async def node(self, slot: int) -> Node:
         """The primary that serves ``slot``."""
         ...
@@ -64,6 +68,9 @@ class Single:
 
     def slot(self, root: str) -> int:
         return 0
+
+    def known(self, slot: int) -> Node | None:
+        return self._node
 
     async def node(self, slot: int) -> Node:
         return self._node
@@ -130,6 +137,9 @@ class Cluster:
         if found is None:
             found = self._roots[root] = key_slot(root.encode())
         return found
+
+    def known(self, slot: int) -> Node | None:
+        return self._slots.get(slot)
 
     async def node(self, slot: int) -> Node:
         if not self._slots:

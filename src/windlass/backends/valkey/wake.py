@@ -23,6 +23,7 @@ from windlass.backends.valkey.errors import NotSentError, TlsError
 from windlass.backends.valkey.gate import Gate
 from windlass.backends.valkey.node import Node, pack_command
 from windlass.backends.valkey.records import completed
+from windlass.backends.valkey.seats import Begin
 from windlass.backends.valkey.session import Session
 from windlass.backends.valkey.wire import Straight
 from windlass.core.clock import SYSTEM_CLOCK, Clock
@@ -64,6 +65,11 @@ class WakeListener:
         """See ``backend.protocol.OfferedListener``."""
         if self._waker is not None and self.place is not None:
             self._waker.decline(self.place[0])
+
+    def on_offer(self, begin: Begin) -> None:
+        """See ``backend.protocol.OfferedListener``."""
+        if self._waker is not None and self.place is not None:
+            self._waker.on_offer(self.place[0], begin)
 
     def close(self) -> None:
         self._inner.close()
@@ -214,6 +220,9 @@ class Waker:
         """``worker`` wants no job until it claims again. From any thread."""
         with contextlib.suppress(RuntimeError):
             self._loop.call_soon_threadsafe(self._seats.decline, worker)
+
+    def on_offer(self, worker: str, begin: Begin) -> None:
+        self._seats.on_offer(worker, begin)
 
     def _forget(self, listener: WakeListener) -> None:
         if listener.place is not None:

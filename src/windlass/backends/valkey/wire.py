@@ -39,8 +39,12 @@ class _Wire(asyncio.Protocol):
         self._lost: Exception | None = None
         transport.set_protocol(self)
 
+    @property
+    def is_open(self) -> bool:
+        return self._lost is None and not self._transport.is_closing()
+
     def send(self, packed: bytes) -> None:
-        if self._lost is not None or self._transport.is_closing():
+        if not self.is_open:
             raise ClosedError(self._lost or LostError("the connection is closed"))
         self._transport.write(packed)
 
@@ -127,6 +131,14 @@ class Straight(Connection):
             await super().send_packed_command(command, check_health)
         else:
             self._wire.send(command if isinstance(command, bytes) else b"".join(command))
+
+    def send_now(self, packed: bytes) -> bool:
+        """Send without waiting for anything; False when the connection is closed."""
+        wire = self._wire
+        if wire is None or not wire.is_open:
+            return False
+        wire.send(packed)
+        return True
 
     async def read_response(self, *args: Any, **kwargs: Any) -> Any:
         if self._wire is None:

@@ -5,6 +5,10 @@
 --          not simply added and waits now
 -- emits: enqueued, deduplicated, removed; started, drained
 local now, micros = now_from(args[1])
+local done = micros and #args == 3 and add_alone(keys[1], args[2], args[3], now, micros)
+if done then
+  return done
+end
 local q = open(keys[1], now)
 local ids = {}
 for at = 2, #args, 2 do
@@ -13,9 +17,6 @@ end
 prepare_ids(q, ids)
 local first, new = take_numbers({ q }, #ids, true, micros)
 local answer = { q.now, #new }
-local record = add_plain(q, args, first, answer)
-if record and micros and #ids == 1 then
-  seats.offer(q, ids[1], record)
-end
+add_plain(q, args, first, answer)
 close(q)
 return answer

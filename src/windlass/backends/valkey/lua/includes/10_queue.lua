@@ -48,7 +48,8 @@ local function now_from(argument)
     return tonumber(argument)
   end
   local time = redis.call('TIME')
-  return time[1] * 1000 + math.floor(time[2] / 1000), time[1] * 1000000 + time[2]
+  local micros = time[1] * 1000000 + time[2]
+  return math.floor(micros / 1000), micros
 end
 
 local function open(root, now)

@@ -70,18 +70,22 @@ local function record_plain(q, id, packed, duration)
   q.recorded = q.recorded + 1
 end
 
+-- Writes `count` rows of events, of which the last has number `last`.
+local function write_events(root, now, rows, count, last)
+  redis.call('XADD', root .. ':v', text(last), 'b', cmsgpack.pack({ now, rows }))
+  if last > EVENTS_KEPT and math.floor(last / 100) > math.floor((last - count) / 100) then
+    redis.call('XTRIM', root .. ':v', 'MINID', text(last - EVENTS_KEPT + 1))
+  end
+  redis.call('SPUBLISH', root .. ':event', '')
+end
+
 local function append_events(q)
   for _, row in ipairs(q.events) do
     if row[1] < 0 then
       row[2] = table.concat(row[2], ' ')
     end
   end
-  local last = redis.call('HINCRBY', q.root, 'ev', q.noted)
-  redis.call('XADD', q.v, text(last), 'b', cmsgpack.pack({ q.now, q.events }))
-  if last > EVENTS_KEPT and math.floor(last / 100) > math.floor((last - q.noted) / 100) then
-    redis.call('XTRIM', q.v, 'MINID', text(last - EVENTS_KEPT + 1))
-  end
-  redis.call('SPUBLISH', q.root .. ':event', '')
+  write_events(q.root, q.now, q.events, q.noted, redis.call('HINCRBY', q.root, 'ev', q.noted))
   q.events, q.noted, q.run = nil, 0, nil
 end
 

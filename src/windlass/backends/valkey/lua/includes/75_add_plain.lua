@@ -3,19 +3,17 @@
 
 local function create_plain(q, id, text_of_job, seq, task)
   local list = list_of(q.hset, q.j)
-  local size, record = #list, struct.pack('>BI7I6', PLAIN, seq, q.now) .. text_of_job
-  list[size + 1], list[size + 2] = id, record
+  local size = #list
+  list[size + 1], list[size + 2] = id, struct.pack('>BI7I6', PLAIN, seq, q.now) .. text_of_job
   put_plain(q, seq, id)
   q.heads[id], q.added[id] = nil, true
   count(q, 'enqueued', task)
   note_run(q, E_ENQUEUED, id, task)
-  return record
 end
 
 -- Adds the jobs in `args` from position 2 on; puts position and answer of all that were not simply added into
--- `special`. Returns the record of the last one that was.
+-- `special`.
 local function add_plain(q, args, first, special)
-  local record = nil
   q.added, q.ready = {}, true
   for at = 2, #args, 2 do
     local id, text_of_job, index = args[at], args[at + 1], at / 2
@@ -30,9 +28,8 @@ local function add_plain(q, args, first, special)
         special[#special + 1] = answer
       end
     else
-      record = create_plain(q, id, text_of_job, seq, task)
+      create_plain(q, id, text_of_job, seq, task)
     end
   end
   write_plain(q)
-  return record
 end

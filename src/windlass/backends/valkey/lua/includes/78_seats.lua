@@ -1,64 +1,55 @@
--- Jobs that find their worker waiting: `add_plain` leases them and tells the worker, which need not ask.
+-- Jobs that find their worker waiting: `add_alone` leases them and tells the worker, which need not ask.
 --
 -- A worker with nothing to do that found nothing to claim takes a seat. The next plain job that is added, alone and
 -- while nobody else waits, is leased to it under the token <claim id>.g.0 and told on the worker's own channel,
 -- root:to:<worker>. A seat is good for one job. Who does not listen any more is given none. With its next claim a worker
 -- leaves its seat and hears of what it was given there, since a message may be lost.
 --   :Z      zset    workers in their seats: score since when
---   :U      hash    worker -> packed {claim id, lease, id of the job that it was given or ''}, until it leaves
+--   :U      hash    worker -> its seat, until it leaves: lease (6 bytes), length and text of the claim id (1 + n), then the
+--                   id of the job that it was given there, if any
 --
 -- A message is: time (6 bytes), length and text of the claim id (1 + n), of the job's id (2 + n), its record.
 
 local SEATS_TRIED, SEATS_KEPT = 3, 1000
+local SEAT = '>I6Bc0'
 
 local seats = {}
 
--- Whether a job that is added now may start at once: nothing holds the queue, and nobody is before it.
-function seats.are_next(q)
-  local marks = limits.marks(q)
-  if marks.paused or marks.own or marks.has_groups or marks.turns then
-    return false
-  end
-  return #unpicked(q, 2) == 1 and redis.call('EXISTS', q.w) == 0
-end
-
--- Offers the plain job `id`, which this call added, to whoever has waited longest.
-function seats.offer(q, id, record)
-  local workers = redis.call('ZRANGE', q.Z, 0, SEATS_TRIED - 1)
-  if #workers == 0 or not seats.are_next(q) then
-    return
-  end
-  for _, worker in ipairs(workers) do
-    local packed = redis.call('HGET', q.U, worker)
-    local seat = packed and cmsgpack.unpack(packed) or { '', 0 }
-    local told = struct.pack('>I6Bc0I2c0', q.now, #seat[1], seat[1], #id, id) .. record
-    redis.call('ZREM', q.Z, worker)
-    if packed and redis.call('SPUBLISH', q.root .. ':to:' .. worker, told) > 0 then
-      lease_plain(q, id, record, new_claim({ worker, seat[2], seat[1] .. '.g' }, q.now))
-      note(q, E_DRAINED, '')
-      redis.call('HSET', q.U, worker, cmsgpack.pack({ seat[1], seat[2], id }))
-      q.ready = false
-      return
+-- Gives the plain job `id` to whoever has waited longest; returns the worker, its token and its lease, or nil.
+function seats.give(root, id, record, now)
+  for _ = 1, SEATS_TRIED do
+    local worker = redis.call('ZPOPMIN', root .. ':Z')[1]
+    if not worker then
+      return nil
     end
-    redis.call('HDEL', q.U, worker)
+    local seat = redis.call('HGET', root .. ':U', worker)
+    if seat then
+      local lease_ms, claim_id = struct.unpack(SEAT, seat)
+      local told = struct.pack('>I6Bc0I2c0', now, #claim_id, claim_id, #id, id) .. record
+      if redis.call('SPUBLISH', root .. ':to:' .. worker, told) > 0 then
+        redis.call('HSET', root .. ':U', worker, seat .. id)
+        return worker, claim_id .. '.g.0', lease_ms
+      end
+      redis.call('HDEL', root .. ':U', worker)
+    end
   end
 end
 
 -- The worker of a claim leaves its seat: `claim.seat` tells which. What it was given there becomes the first job of
 -- the claim, leased anew.
 function seats.leave(q, claim)
-  local packed = redis.call('HGET', q.U, claim.worker)
-  if not packed then
+  local seat = redis.call('HGET', q.U, claim.worker)
+  if not seat then
     return
   end
-  local seat = cmsgpack.unpack(packed)
-  local id = seat[3]
-  claim.seat = seat[1]
+  local lease_ms, claim_id, after = struct.unpack(SEAT, seat)
+  local id = seat:sub(after)
+  claim.seat = claim_id
   redis.call('HDEL', q.U, claim.worker)
   redis.call('ZREM', q.Z, claim.worker)
   local head = id ~= '' and head_of(q, id)
-  if head and head[STATE] == ACTIVE and head[TOKEN] == seat[1] .. '.g.0' then
-    redis.call('ZADD', q.a, text(q.now + seat[2]), member_of(q, id, head))
+  if head and head[STATE] == ACTIVE and head[TOKEN] == claim_id .. '.g.0' then
+    redis.call('ZADD', q.a, text(q.now + lease_ms), member_of(q, id, head))
     note_pick(claim, q, id, false)
   end
 end
@@ -69,7 +60,7 @@ function seats.take(q, claim, limit)
     return false
   end
   redis.call('ZADD', q.Z, text(q.now), claim.worker)
-  redis.call('HSET', q.U, claim.worker, cmsgpack.pack({ claim.id, claim.lease_ms, '' }))
+  redis.call('HSET', q.U, claim.worker, struct.pack(SEAT, claim.lease_ms, #claim.id, claim.id))
   return true
 end
 

@@ -1,0 +1,47 @@
+-- Adding one plain job whose id is new, which most calls do. It comes to the same as `75_add_plain.lua`, but the root is read
+-- once and written once, and a worker that waits for the job (`78_seats.lua`) is given it before it joins the line.
+
+-- Writes that the job is leased, by what `seats.give` answered.
+local function write_given(root, id, task, seq, now, worker, token, lease_ms)
+  local head = struct.pack(LEAN_FORMAT, seq, now, now, #token, token, #worker, worker, #task, task)
+  redis.call('ZADD', root .. ':a', text(now + lease_ms), struct.pack('>I7', seq) .. id)
+  redis.call('HSET', root .. ':m', id, string.char(LEAN) .. head)
+end
+
+-- Returns what `add_plain` answers; nil, and nothing is written, when there is more to be said about the job.
+local function add_alone(root, id, text_of_job, now, micros)
+  local task = text_of_job:sub(2, 1 + text_of_job:byte())
+  local counter = 'c:enqueued:' .. task
+  local marks = redis.call('HMGET', root, 'turns', 'seq', 'ev', counter, 'known', 'passed', 'paused', 'limits', 'groups')
+  local seq, passed = math.max(micros, 1 + (marks[2] or 0)), marks[6] or 0
+  local number, record = text(seq), struct.pack('>BI7I6', PLAIN, seq, now) .. text_of_job
+  local bare = redis.call('EXISTS', root .. ':k', root .. ':w') == 0 -- the usual case
+  if marks[1] or (not bare and redis.call('ZSCORE', root .. ':k', id)) then
+    return nil
+  elseif redis.call('HSETNX', root .. ':j', id, record) == 0 then
+    return nil
+  end
+  local worker, token, lease_ms
+  if not (marks[7] or marks[8] or marks[9]) and redis.call('XLEN', root .. ':f') == tonumber(passed) then
+    if bare or redis.call('EXISTS', root .. ':w') == 0 then -- nobody else waits
+      worker, token, lease_ms = seats.give(root, id, record, now)
+    end
+  end
+  redis.call('XADD', root .. ':f', number, 'i', id)
+  local rows = { { E_ENQUEUED, id, task } }
+  if worker then
+    write_given(root, id, task, seq, now, worker, token, lease_ms)
+    rows[2], rows[3] = { E_STARTED, id, task, 1, worker }, { E_DRAINED, '', '' }
+  else
+    redis.call('SPUBLISH', root .. ':ready', '')
+  end
+  local last, total = #rows + (marks[3] or 0), text(1 + (marks[4] or 0))
+  if worker then
+    passed = text(passed + 1)
+    redis.call('HSET', root, 'seq', number, 'known', 1, 'ev', text(last), counter, total, 'cur', number, 'passed', passed)
+  else
+    redis.call('HSET', root, 'seq', number, 'known', 1, 'ev', text(last), counter, total)
+  end
+  write_events(root, now, rows, #rows, last)
+  return { now, marks[5] and 0 or 1 }
+end
