@@ -1,9 +1,9 @@
 """The floor: every statement that Windlass sent to SQLite during some work, sent again by a bare loop.
 
 The statements, their parameters, transactions and checkpoints are those of a real run, taken down on its way
-and replayed on a copy of the file as it was before. Every commit waits for the disk (``synchronous=FULL``), as
-Windlass does but for a worker that starts its next jobs meanwhile. What a replay takes is what SQLite and the
-disk take.
+and replayed on a copy of the file as it was before. Every commit waits for the disk (``synchronous=FULL``),
+as Windlass does but for a worker that starts its next jobs meanwhile. What a replay takes is what SQLite and
+the disk take.
 """
 
 from __future__ import annotations
