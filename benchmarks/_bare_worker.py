@@ -34,11 +34,13 @@ def main(url: str, queue: str) -> None:
         answer = client.execute_command(
             "FCALL", loader.function_name("work"), 1, root, "", records.pack((ends, claim))
         )
-        ends = []
-        for place, at in enumerate(range(6, len(answer), 3)):
-            record = records.leased(queue, answer[at].decode(), answer[at + 1], answer[0], ("", "", 0))
+        ids, stored = answer[6:8] or ([], [])
+        for job_id, text in zip(ids, stored, strict=True):
+            record = records.leased(queue, job_id.decode(), text, answer[0], ("", "", 0))
             stamps.write(time.monotonic_ns() - json.loads(record.payload)["kwargs"]["asked_ns"])
-            ends += [1, record.id, f"{claim_id}.{place}", 1, 0, 0]
+        size = len(ids)
+        tokens = [f"{claim_id}.{place}" for place in range(size)]
+        ends = [(1, [job_id.decode() for job_id in ids], tokens, [0] * size, [0] * size)] if ids else []
 
 
 if __name__ == "__main__":

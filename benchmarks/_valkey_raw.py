@@ -99,14 +99,15 @@ class BareCalls:
             answer = await client.execute_command(
                 "FCALL", name, 1, self._root, "", records.pack((ends, claim))
             )
-            done += len(ends) // 6
-            ends = []
-            if tasks:
-                await asyncio.gather(*(_noop(stored) for stored in answer[7::3]))
-            for place, at in enumerate(range(6, len(answer), 3)):
-                ends += [1, answer[at].decode(), f"{claim_id}.{place}", 1, 0, 0]
-            if not ends:
+            done += len(ends[0][1]) if ends else 0
+            if len(answer) == 5:
                 break
+            ids, stored = answer[6:8]
+            if tasks:
+                await asyncio.gather(*(_noop(record) for record in stored))
+            size = len(ids)
+            tokens = [f"{claim_id}.{place}" for place in range(size)]
+            ends = [(1, [job_id.decode() for job_id in ids], tokens, [0] * size, [0] * size)]
         elapsed = time.perf_counter() - started
         await client.aclose()
         return done / elapsed

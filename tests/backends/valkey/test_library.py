@@ -27,7 +27,7 @@ from windlass.backend import requests as rq
 from windlass.backends.valkey import ValkeyBackend, check, loader
 from windlass.backends.valkey.client import Client
 from windlass.backends.valkey.functions import Functions, Turn
-from windlass.backends.valkey.records import pack
+from windlass.backends.valkey.records import Run, pack
 from windlass.core.ids import new_id
 from windlass.core.job import JobRecord
 from windlass.core.outcome import Outcome, Settled, Settlement
@@ -99,13 +99,21 @@ class OlderFunctions(Functions):
     """How a client of release 1 calls its library, where that differs."""
 
     async def work(self, roots: list[str], now: str, ends: list[Any], claim: Any) -> Turn:
-        """Ends that are not completions had eleven fields."""
+        """Everything was flat: ends of six fields when completed, of eleven else; and leased plain jobs."""
         known: list[Any] = []
-        while ends:
-            size = 6 if ends[3] == 1 else 12
-            known += ends[: min(size, 11)]
-            ends = ends[size:]
-        return await super().work(roots, now, known, claim)
+        for end in ends:
+            if isinstance(end, Run):
+                for one in zip(end.ids, end.tokens, end.durations, end.results, strict=True):
+                    known += [end.index, *one[:2], 1, *one[2:]]
+            else:
+                known += end[:11]
+        turn = await super().work(roots, now, known, claim)
+        leased: list[Any] = []
+        while turn.leased:
+            index, job_id, stored, *rest = turn.leased
+            leased += [index, [job_id], [stored]] if index > 0 else [index, job_id, stored, *rest[:3]]
+            turn = turn._replace(leased=rest if index > 0 else rest[3:])
+        return turn._replace(leased=leased)
 
     async def prune(self, *arguments: Any) -> tuple[int, int, int, int, int, int]:
         """Nothing was told of unique keys."""

@@ -505,13 +505,28 @@ def _as_text(data: bytes) -> msgspec.Raw:
     return msgspec.Raw(b"\xdb" + size.to_bytes(4, "big") + data)
 
 
+class Run(msgspec.Struct, array_like=True):
+    """Completed jobs of the queue in place ``index``, as the server reads them."""
+
+    index: int
+    ids: list[str] = msgspec.field(default_factory=list)
+    tokens: list[str] = msgspec.field(default_factory=list)
+    durations: list[int] = msgspec.field(default_factory=list)
+    results: list[Any] = msgspec.field(default_factory=list)
+
+    def add(self, end: Settlement) -> None:
+        """One more, which holds no group."""
+        self.ids.append(end.id)
+        self.tokens.append(end.token)
+        self.durations.append(-1 if end.duration_ms is None else end.duration_ms)
+        self.results.append(0 if end.result is None else _as_text(end.result))
+
+
 def settlement(index: int, end: Settlement, outcome: int) -> tuple[Any, ...]:
-    """An end as the server reads it."""
+    """Another end as the server reads it."""
     duration = -1 if end.duration_ms is None else end.duration_ms
     result = 0 if end.result is None else _as_text(end.result)
     if outcome == 1:
-        if not end.hold_ms:
-            return (index, end.id, end.token, outcome, duration, result)
         outcome = _COMPLETE_AND_HOLD
     error = end.error
     failure = (

@@ -295,7 +295,7 @@ class Seats:
             end = Settlement(
                 queue=place.queue, id=job_id, token=token, outcome=Outcome.RELEASE, reason="declined"
             )
-            ends += records.settlement(1, end, OUTCOME_NUMBERS[end.outcome])
+            ends.append(records.settlement(1, end, OUTCOME_NUMBERS[end.outcome]))
         try:
             if ends:
                 await self._session.functions.work([self._root(place)], "", ends, 0)

@@ -101,10 +101,18 @@ async def _one_slot(session: Session, group: Group, request: rq.Settle, now: str
 
 
 def _ends(items: list[Settlement], indexes: list[int]) -> list[Any]:
-    """The ends, one behind the other in a flat list."""
+    """The ends, in order; completions of one queue in a row as one run, see ``lua/functions/work.lua``."""
     ends: list[Any] = []
+    run: records.Run | None = None
     for index, end in zip(indexes, items, strict=True):
-        ends += records.settlement(index, end, OUTCOME_NUMBERS[end.outcome])
+        if end.outcome is not Outcome.COMPLETE or end.hold_ms:
+            ends.append(records.settlement(index, end, OUTCOME_NUMBERS[end.outcome]))
+            run = None
+            continue
+        if run is None or run.index != index:
+            run = records.Run(index)
+            ends.append(run)
+        run.add(end)
     return ends
 
 
@@ -130,17 +138,22 @@ async def _read(
             jobs += _leased(turn._replace(leased=one), group, claim, claim_id, number)
         except StorageError as exc:
             root = group.roots[abs(one[0]) - 1]
-            await _set_aside(session, root, one[1], f"{claim_id}.{number}", exc, now)
+            job_id = one[1][0] if one[0] > 0 else one[1]
+            await _set_aside(session, root, job_id, f"{claim_id}.{number}", exc, now)
     return jobs
 
 
 def _apart(leased: list[Any]) -> Iterator[list[Any]]:
-    """The parts of an answer that are about one job each."""
+    """The parts of an answer, as answers that are about one job each."""
     at = 0
     while at < len(leased):
-        size = 3 if leased[at] > 0 else 6
-        yield leased[at : at + size]
-        at += size
+        if leased[at] > 0:
+            for job_id, stored in zip(leased[at + 1], leased[at + 2], strict=True):
+                yield [leased[at], [job_id], [stored]]
+            at += 3
+        else:
+            yield leased[at : at + 6]
+            at += 6
 
 
 async def _set_aside(
@@ -158,20 +171,23 @@ async def _set_aside(
 def _leased(turn: Turn, group: Group, claim: rq.Claim, claim_id: str, first: int = 0) -> list[JobRecord]:
     jobs: list[JobRecord] = []
     found, size, at = turn.leased, len(turn.leased), 0
-    lease_until_ms = turn.now_ms + claim.lease_ms
+    now_ms, lease_until_ms = turn.now_ms, turn.now_ms + claim.lease_ms
     while at < size:
-        index, job_id, stored = found[at], found[at + 1].decode(), found[at + 2]
+        index = found[at]
         if index > 0:
-            lease = (f"{claim_id}.{first + len(jobs)}", claim.worker, lease_until_ms)
-            job = records.leased(group.names[index - 1], job_id, stored, turn.now_ms, lease)
+            name = group.names[index - 1]
+            for job_id, stored in zip(found[at + 1], found[at + 2], strict=True):
+                lease = (f"{claim_id}.{first + len(jobs)}", claim.worker, lease_until_ms)
+                jobs.append(records.leased(name, job_id.decode(), stored, now_ms, lease))
             at += 3
-        else:
-            job = records.job_record(group.names[-index - 1], job_id, stored, found[at + 3], found[at + 4])
-            job.lease_until_ms = turn.now_ms + (job.options.lease_ms or claim.lease_ms)
-            if found[at + 5]:
-                job.signals = records.read_signals(found[at + 5])
-            at += 6
+            continue
+        job_id, stored, head, errors, signals = found[at + 1 : at + 6]
+        job = records.job_record(group.names[-index - 1], job_id.decode(), stored, head, errors)
+        job.lease_until_ms = now_ms + (job.options.lease_ms or claim.lease_ms)
+        if signals:
+            job.signals = records.read_signals(signals)
         jobs.append(job)
+        at += 6
     return jobs
 
 

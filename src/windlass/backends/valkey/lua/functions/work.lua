@@ -1,14 +1,15 @@
 -- work: ends attempts, then claims the next jobs: the whole turn of a worker in one step.
 -- KEYS: queue roots
--- ARGV: now or '', packed {ends, claim or 0}; ends are one flat list, each: queue, id, token, outcome, duration,
---       result or 0, and unless completed: delay, reason, uses attempt, miss, error or 0, hold its group;
+-- ARGV: now or '', packed {ends, claim or 0}; ends, in order, are runs {queue, ids, tokens, durations, results or 0}, which
+--       completed, and others {queue, id, token, outcome, duration, result or 0, delay, reason, uses attempt, miss, error
+--       or 0, hold its group};
 --       a claim is {worker, lease, claim id, limit, {{queue, share, cap,
 --       leased by an earlier call of the same claim, seat}, ...}}; seat, only in a claim of one queue: 1 to take one when
 --       nothing is left, 2 to leave one before, 3 both; none or 0: neither
 -- returns: now, one character per end (0 ok, 1 already, 2 lost, 3 gone), next due in (-1: none), one character per
 --          claimed queue (1: it holds more, 2: a seat was taken) and behind them the id of the claim whose seat was
---          left, queues with something to relay, then of every leased job queue, id,
---          record (a plain one: its head is as added but for this lease), or -queue, id, record, head, errors, signals
+--          left, queues with something to relay, then of leased jobs that are plain (their heads are as added but for
+--          this lease) queue, ids, records, and of each other one -queue, id, record, head, errors, signals
 -- emits: completed, failed, retrying, scheduled, released, cancelled, blocked, suspended, promoted, parked, started, drained
 local now = now_from(args[1])
 local request = cmsgpack.unpack(args[2])

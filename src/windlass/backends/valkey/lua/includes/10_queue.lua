@@ -71,9 +71,11 @@ local function name_of(q)
   return string.match(q.root, ':([^:}]*)}$')
 end
 
--- Calls `command` with a list of any length, in parts that fit Lua's stack; returns the sum of the answers.
-local function send(command, key, list)
-  local sum, size = 0, #list
+-- Calls `command` with a list of any length, in parts that fit Lua's stack; returns the sum of the answers. `size`: of the
+-- list, when more is in it than counts.
+local function send(command, key, list, size)
+  local sum = 0
+  size = size or #list
   for first = 1, size, 4000 do
     local answer = redis.call(command, key, unpack(list, first, math.min(first + 3999, size)))
     sum = sum + (type(answer) == 'number' and answer or 0)

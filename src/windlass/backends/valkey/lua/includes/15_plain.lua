@@ -11,6 +11,8 @@
 local PLAIN, LEAN = 255, 1
 local INLINE = 200 -- results up to so many bytes stay in the head
 local LEAN_FORMAT = '>I7I6I6Bc0Bc0Bc0'
+local LEAN_PARTS = '>c7I6I6Bc0Bc0Bc0' -- the same, with the sequence as it stands at the front of members
+local RECORD_PARTS = '>c7c6Bc0'
 
 local function is_plain(record)
   return record:byte() == PLAIN
@@ -43,40 +45,50 @@ local function unpack_lean(q, id, packed)
   return head
 end
 
--- What `check_token` answers for a whole head; and, when that is 0, the task.
+-- What `check_token` answers for a whole head.
 local function check_lean(packed, token)
-  if packed:byte(21) ~= #token or packed:find(token, 22, true) ~= 22 then
+  local _, _, _, found, _, _, after = struct.unpack(LEAN_PARTS, packed, 2)
+  if found ~= token then
     return 2
   end
-  local first, last = task_in(packed)
-  if last < #packed then
-    return 1
-  end
-  return 0, packed:sub(first, last)
+  return after <= #packed and 1 or 0
 end
 
--- What is to be written for plain jobs that were leased or completed: `n` of them.
+-- Lists of writes that wait to be used again: filling them anew costs less than letting new ones grow.
+local SPARE, SPARE_SIZE = {}, 200
+
+-- What is to be written for plain jobs that were leased or completed: the first `n` of each list count, and pairs of them.
 local function writes_of(q, kind)
   local writes = q[kind]
   if not writes then
-    writes = { n = 0, heads = {}, active = {}, done = {} }
-    q[kind] = writes
+    writes, SPARE[kind] = SPARE[kind] or { heads = {}, active = {}, done = {} }, nil
+    writes.n, q[kind] = 0, writes
   end
   return writes
 end
 
-local function write_lean(q)
-  if q.completed then
-    send('ZREM', q.a, q.completed.active)
-    send('ZADD', q.P, q.completed.done)
-    send('HSET', q.m, q.completed.heads)
-    q.told = q.told and {} or q.completed.heads -- only what completed in one go is told, see `30_notes.lua`
-    q.completed = nil
+local function put_away(q, kind)
+  local writes = q[kind]
+  q[kind] = nil
+  if writes.n <= SPARE_SIZE then
+    SPARE[kind] = writes
   end
-  if q.leased then
-    send('ZADD', q.a, q.leased.active)
-    send('HSET', q.m, q.leased.heads)
-    q.leased = nil
+end
+
+local function write_lean(q)
+  local completed, leased = q.completed, q.leased
+  if completed then
+    local heads, n = completed.heads, completed.n
+    send('ZREM', q.a, completed.active, n)
+    send('ZADD', q.P, completed.done, 2 * n)
+    send('HSET', q.m, heads, 2 * n)
+    q.told = (q.told or n > 8) and {} or { unpack(heads, 1, 2 * n) } -- only what completed in one go is told, see `30_notes.lua`
+    put_away(q, 'completed')
+  end
+  if leased then
+    send('ZADD', q.a, leased.active, 2 * leased.n)
+    send('HSET', q.m, leased.heads, 2 * leased.n)
+    put_away(q, 'leased')
   end
 end
 

@@ -25,6 +25,12 @@ local function note_run(q, code, id, task, one, two)
   q.noted = q.noted + 1
 end
 
+-- The same event of several jobs: `ids` from `first` to `last`.
+local function note_all(q, code, ids, first, last, task, one, two)
+  q.events[#q.events + 1] = { -code, table.concat(ids, ' ', first, last), task, one, two }
+  q.noted, q.run = q.noted + last - first + 1, nil
+end
+
 local function count(q, outcome, task, more)
   local tasks = list_of(q.counts, outcome)
   tasks[task] = (tasks[task] or 0) + (more or 1)
@@ -58,16 +64,14 @@ local function record(q, id, head, outcome, duration, failure)
   count(q, OUTCOMES[outcome], head[TASK])
 end
 
--- The row of a plain job whose first attempt completed; `packed` is its head while active.
-local function record_plain(q, id, packed, duration)
+-- Where the rows of plain jobs go whose first attempt completed: texts, which become one.
+local function plain_rows(q)
   local rows = q.history[#q.history]
   if not rows or not rows.plain then
     rows = { struct.pack('>I6', q.now), plain = true }
     q.history[#q.history + 1] = rows
   end
-  local size = #rows
-  rows[size + 1], rows[size + 2] = struct.pack('>I2c0i6', #id, id, duration), packed
-  q.recorded = q.recorded + 1
+  return rows
 end
 
 -- Writes `count` rows of events, of which the last has number `last`.
@@ -81,7 +85,7 @@ end
 
 local function append_events(q)
   for _, row in ipairs(q.events) do
-    if row[1] < 0 then
+    if type(row[2]) == 'table' then
       row[2] = table.concat(row[2], ' ')
     end
   end

@@ -155,34 +155,78 @@ local function end_cancelled(q, id, head, item)
   note(q, E_CANCELLED, id, head, reason)
 end
 
--- What is put behind the head of a plain job that completed now.
+-- What is put behind the head of a plain job that completed now; and whether that is the same for an equal result.
 local function plain_end(q, id, result)
-  if result ~= 0 and #result > INLINE then
-    put(q.hset, q.r, id, result)
-    return q.done_head .. string.char(2)
-  elseif q.last_result ~= result then -- many are equal
-    q.last_result = result
-    q.last_end = q.done_head .. (result == 0 and string.char(0) or string.char(1) .. result)
+  local finished = struct.pack('>I6', q.now)
+  if result == 0 then
+    return finished .. string.char(0), true
+  elseif #result <= INLINE then
+    return finished .. string.char(1) .. result, true
   end
-  return q.last_end
+  put(q.hset, q.r, id, result)
+  return finished .. string.char(2), false
 end
 
--- The same as `complete` for a plain job, of which `packed` is the head.
-local function complete_plain(q, id, packed, task, duration, result)
-  record_plain(q, id, packed, duration)
-  if not q.done_head then
-    q.done_head, q.done_at, q.freed = struct.pack('>I6', q.now), text(q.now), true
-    q.done = q.done or PLAIN
+-- Plain jobs that completed, from `first` to `last` of `ids`, all of one task.
+local function note_completed(q, ids, first, last, task)
+  if last >= first then
+    count(q, 'completed', task, last - first + 1)
+    note_all(q, E_COMPLETED, ids, first, last, task)
   end
-  local done, member = packed .. plain_end(q, id, result), packed:sub(2, 8) .. id
-  q.lean[id] = done
-  local writes = writes_of(q, 'completed')
-  local n = writes.n
-  writes.heads[2 * n + 1], writes.heads[2 * n + 2] = id, done
-  writes.done[2 * n + 1], writes.done[2 * n + 2] = q.done_at, member
-  writes.active[n + 1], writes.n = member, n + 1
-  count(q, 'completed', task)
-  note_run(q, E_COMPLETED, id, task)
+end
+
+-- The same as `complete` for plain jobs, from the position `first` of a run (see `work.lua`) on, as long as they are plain and
+-- held under their tokens. Returns the position of the first that is not. Nearly all jobs go this way: what can be done once
+-- for all is not done for each.
+local function complete_plain(q, run, first)
+  local ids, tokens, durations, results = run[2], run[3], run[4], run[5]
+  local lean, rows, writes, parts = q.lean, plain_rows(q), writes_of(q, 'completed'), struct.unpack
+  local heads, active, done, n, row = writes.heads, writes.active, writes.done, writes.n, #rows
+  local now, at, from, size = text(q.now), first, first, #ids
+  local task, result, ending, duration, id_size, row_head, row_tail
+  while at <= size do
+    local id = ids[at]
+    local packed = lean[id]
+    if not packed then
+      break
+    end
+    local seq, _, _, token, _, of_task, after = parts(LEAN_PARTS, packed, 2)
+    if token ~= tokens[at] or after <= #packed then
+      break
+    end
+    if of_task ~= task then
+      note_completed(q, ids, from, at - 1, task)
+      task, from = of_task, at
+    end
+    if results[at] ~= result then
+      local again
+      ending, again = plain_end(q, id, results[at])
+      result = again and results[at] or nil
+    end
+    if durations[at] ~= duration then
+      duration = durations[at]
+      row_tail = struct.pack('>i6', duration)
+    end
+    if #id ~= id_size then
+      id_size = #id
+      row_head = struct.pack('>I2', id_size)
+    end
+    local head, member = packed .. ending, seq .. id
+    lean[id] = head
+    local pair = n + n
+    n, row = n + 1, row + 1
+    heads[pair + 1], heads[pair + 2] = id, head
+    done[pair + 1], done[pair + 2] = now, member
+    active[n] = member
+    rows[row] = row_head .. id .. row_tail .. packed
+    at = at + 1
+  end
+  note_completed(q, ids, from, at - 1, task)
+  writes.n, q.recorded = n, q.recorded + at - first
+  if at > first then
+    q.freed, q.done = true, q.done or PLAIN
+  end
+  return at
 end
 
 -- A completion that says more than the six fields of others.

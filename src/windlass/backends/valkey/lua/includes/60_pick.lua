@@ -46,44 +46,92 @@ end
 
 local function new_claim(request, now)
   local claim = { worker = request[1], lease_ms = request[2], id = request[3], seat = '', paused = {} }
-  claim.ids, claim.from, claim.plain = {}, {}, {} -- of every leased job: id, queue, record if it is plain
+  claim.count, claim.leased, claim.others = 0, {}, {} -- leased: {queue, ids, records} of plain jobs, {queue, id} of another
   claim.fits = #claim.worker < 256 and #claim.id < 250
   if claim.fits then
-    claim.head, claim.started, claim.deadline = string.char(LEAN), struct.pack('>I6', now), text(now + claim.lease_ms)
+    claim.started, claim.deadline = struct.pack('>I6', now), text(now + claim.lease_ms)
     claim.worker_text = string.char(#claim.worker) .. claim.worker
   end
   return claim
 end
 
-local function note_pick(claim, q, id, record)
-  local size = #claim.ids + 1
-  claim.ids[size], claim.from[size], claim.plain[size] = id, q, record
+local function note_pick(claim, q, id)
+  claim.count = claim.count + 1
+  claim.leased[#claim.leased + 1] = { q, id }
+  local others = list_of(claim.others, q)
+  others[#others + 1] = id
 end
 
--- Leases a plain job to which nothing happened yet.
-local function lease_plain(q, id, record, claim)
-  local token = claim.id .. '.' .. #claim.ids
-  local task_end = 15 + record:byte(15)
-  local writes = writes_of(q, 'leased')
-  local n = writes.n
-  writes.heads[2 * n + 1], writes.n = id, n + 1
-  writes.heads[2 * n + 2] = claim.head .. record:sub(2, 14) .. claim.started .. string.char(#token) .. token
-    .. claim.worker_text .. record:sub(15, task_end)
-  writes.active[2 * n + 1], writes.active[2 * n + 2] = claim.deadline, record:sub(2, 8) .. id
-  note_run(q, E_STARTED, id, record:sub(16, task_end), 1, claim.worker)
-  q.last, q.picked = record, q.picked + 1
-  note_pick(claim, q, id, record)
+-- Plain jobs were leased, from `first` to `last` of `ids`, all of one task.
+local function note_started(q, ids, first, last, task, worker)
+  if last >= first then
+    note_all(q, E_STARTED, ids, first, last, task, 1, worker)
+  end
+end
+
+-- Plain jobs were leased, from `first` to `last` of `ids`.
+local function note_picks(claim, q, ids, records, first, last)
+  if first > 1 or last < #ids then
+    ids, records = { unpack(ids, first, last) }, { unpack(records, first, last) }
+  end
+  claim.leased[#claim.leased + 1] = { q, ids, records }
+end
+
+local LEAN_MARK = '\1' -- LEAN as a byte
+local NUMBERS = {} -- the ends of tokens, each made once
+
+local function number_text(number)
+  local made = '.' .. number
+  if number < STEP then
+    NUMBERS[number] = made
+  end
+  return made
+end
+
+-- Leases plain jobs from the position `first` of `ids` on, as long as they are plain and nothing happened to them in this call.
+-- Returns the position of the first that was not leased. Nearly all jobs go this way: what can be done once for all is not
+-- done for each.
+local function lease_plain(q, ids, records, first, claim)
+  local known, writes, parts, byte = rawget(q, 'heads') or {}, writes_of(q, 'leased'), struct.unpack, string.byte
+  local heads, active, n, number, deadline = writes.heads, writes.active, writes.n, claim.count, claim.deadline
+  local at, from, size = first, first, #ids
+  local task, number_size, before, behind
+  while at <= size do
+    local id, record = ids[at], records[at]
+    if not record or byte(record) ~= PLAIN or known[id] ~= nil then
+      break
+    end
+    local seq, enqueued, of_task = parts(RECORD_PARTS, record, 2)
+    if of_task ~= task then
+      note_started(q, ids, from, at - 1, task, claim.worker)
+      task, from = of_task, at
+      behind = claim.worker_text .. string.char(#task) .. task
+    end
+    local token_end = NUMBERS[number] or number_text(number)
+    if #token_end ~= number_size then
+      number_size = #token_end
+      before = claim.started .. string.char(#claim.id + number_size) .. claim.id
+    end
+    local pair = n + n
+    heads[pair + 1], heads[pair + 2] = id, LEAN_MARK .. seq .. enqueued .. before .. token_end .. behind
+    active[pair + 1], active[pair + 2] = deadline, seq .. id
+    n, number, at = n + 1, number + 1, at + 1
+  end
+  if at > first then
+    note_started(q, ids, from, at - 1, task, claim.worker)
+    note_picks(claim, q, ids, records, first, at - 1)
+    writes.n, claim.count = n, number
+    q.last, q.picked = records[at - 1], q.picked + at - first
+  end
+  return at
 end
 
 -- Leases the next in line; false when it may not start: it is past its time, or its group has no room.
-local function take(q, id, claim)
-  local head, record = q.heads[id], q.records[id]
-  if head == nil and claim.fits and is_plain(record) then
-    lease_plain(q, id, record, claim)
-    return true
-  elseif head == nil then
+local function take(q, id, record, claim)
+  local head = q.heads[id]
+  if head == nil then
     head = unpack_fresh(record)
-    q.heads[id], q.fresh[id] = head, true
+    q.heads[id], q.fresh[id], q.records[id] = head, true, record
   end
   if head[EXPIRES] ~= 0 and head[EXPIRES] <= q.now and head[DELIVERIES] == 0 then
     expire(q, id, head)
@@ -94,13 +142,44 @@ local function take(q, id, claim)
     file(q)
     return false
   end
-  lease(q, id, head, claim.id .. '.' .. #claim.ids, claim.worker, claim.lease_ms)
-  note_pick(claim, q, id, false)
+  lease(q, id, head, claim.id .. '.' .. claim.count, claim.worker, claim.lease_ms)
+  note_pick(claim, q, id)
   if group then
     groups.started(q, group, head)
     file(q)
   end
   return true
+end
+
+-- The records of those that are fresh, at the positions that they have in `order`.
+local function fresh_records(q, order, fresh)
+  local found = read('HMGET', q.j, fresh)
+  if order == fresh then
+    return found
+  end
+  local records, at = {}, 1
+  for position, id in ipairs(order) do
+    records[position] = fresh[at] == id and found[at]
+    at = records[position] and at + 1 or at
+  end
+  return records
+end
+
+-- Leases in `order`, until somebody is let in who may be first in line now. Returns how many were leased and passed over.
+local function take_all(q, order, records, claim)
+  local at, taken, size = 1, 0, #order
+  while at <= size and not q.inserted do
+    if claim.fits and records[at] and is_plain(records[at]) then
+      local first = at
+      at = lease_plain(q, order, records, first, claim)
+      taken = taken + at - first
+    end
+    if at <= size then
+      taken = taken + (take(q, order[at], records[at], claim) and 1 or 0)
+      at = at + 1
+    end
+  end
+  return taken, at - 1 - taken
 end
 
 -- Leases up to `room` jobs of `q`, as far as its limits allow; ends those that are past their time on the way. Returns how many were leased.
@@ -115,18 +194,11 @@ local function pick(q, room, claim)
       break
     end
     load(q, others)
-    load_records(q, fresh)
     q.picking, q.inserted = true, false
-    for _, id in ipairs(order) do
-      if take(q, id, claim) then
-        taken = taken + 1
-      else
-        passed = passed + 1
-      end
-      if q.inserted then -- somebody was let in, who may be first in line now
-        q.more = nil
-        break
-      end
+    local leased, left = take_all(q, order, fresh_records(q, order, fresh), claim)
+    taken, passed = taken + leased, passed + left
+    if q.inserted then
+      q.more = nil
     end
     q.picking = false
     settle_down(q)

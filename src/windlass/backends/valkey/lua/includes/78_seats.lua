@@ -50,13 +50,13 @@ function seats.leave(q, claim)
   local head = id ~= '' and head_of(q, id)
   if head and head[STATE] == ACTIVE and head[TOKEN] == claim_id .. '.g.0' then
     redis.call('ZADD', q.a, text(q.now + lease_ms), member_of(q, id, head))
-    note_pick(claim, q, id, false)
+    note_pick(claim, q, id)
   end
 end
 
 -- The worker of a claim takes a seat, if nothing is left for it and it may have one job more; whether it did.
 function seats.take(q, claim, limit)
-  if q.paused or q.own or not claim.fits or #claim.id > 200 or #claim.ids >= limit then
+  if q.paused or q.own or not claim.fits or #claim.id > 200 or claim.count >= limit then
     return false
   end
   redis.call('ZADD', q.Z, text(q.now), claim.worker)

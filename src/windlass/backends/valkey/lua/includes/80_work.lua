@@ -23,51 +23,71 @@ local function load_items(queues, items)
   end
 end
 
--- Ends lie one behind the other in one flat list: six fields when completed, twelve else.
-local function next_end(ends, at)
-  return at + (ends[at + 3] == 1 and 6 or 12)
+-- Ends come as runs and others, see `work.lua`.
+local function is_run(part)
+  return type(part[2]) == 'table'
 end
 
 local function load_ends(queues, ends)
-  local ids, at, size = {}, 1, #ends
-  while at <= size do
-    local list = list_of(ids, ends[at])
-    list[#list + 1] = ends[at + 1]
-    at = next_end(ends, at)
+  if #ends == 1 and is_run(ends[1]) then -- the usual case
+    load_ended(queues[ends[1][1]], ends[1][2])
+    return
   end
-  for index, list in pairs(ids) do
+  local all = {}
+  for _, part in ipairs(ends) do
+    local list = list_of(all, part[1])
+    for _, id in ipairs(is_run(part) and part[2] or { part[2] }) do
+      list[#list + 1] = id
+    end
+  end
+  for index, list in pairs(all) do
     load_ended(queues[index], list)
   end
 end
 
-local function settle_one(q, id, ends, at)
-  local lean, token = q.lean[id], ends[at + 2]
+-- Ends one attempt; returns what `check_token` says.
+local function settle_one(q, item)
+  local id, token = item[2], item[3]
+  local lean = q.lean[id]
   if lean then
-    local status, task = check_lean(lean, token)
+    local status = check_lean(lean, token)
     if status ~= 0 then
       return status
-    elseif ends[at + 3] == 1 then
-      complete_plain(q, id, lean, task, ends[at + 4], ends[at + 5])
-      return 0
     end
     q.heads[id], q.lean[id] = unpack_lean(q, id, lean), nil
   end
   local head = q.heads[id]
   local status = check_token(head, token)
   if status == 0 then
-    settle(q, id, head, { unpack(ends, at, next_end(ends, at) - 1) })
+    settle(q, id, head, item)
   end
   return status
 end
 
-local DIGITS = { [0] = '0', '1', '2', '3' }
+-- Ends the attempts of a run; returns one character for each.
+local function settle_run(q, run)
+  local ids, tokens = run[2], run[3]
+  local statuses, at, size = {}, 1, #ids
+  while at <= size do
+    local packed = q.lean[ids[at]]
+    if packed and check_lean(packed, tokens[at]) == 0 then
+      local first = at
+      at = complete_plain(q, run, first)
+      statuses[#statuses + 1] = string.rep('0', at - first)
+    else
+      local item = { run[1], ids[at], tokens[at], 1, run[4][at], run[5][at] }
+      statuses[#statuses + 1] = settle_one(q, item)
+      at = at + 1
+    end
+  end
+  return table.concat(statuses)
+end
 
 local function settle_all(queues, ends)
-  local statuses, at, size = {}, 1, #ends
+  local statuses = {}
   load_ends(queues, ends)
-  while at <= size do
-    statuses[#statuses + 1] = DIGITS[settle_one(queues[ends[at]], ends[at + 1], ends, at)]
-    at = next_end(ends, at)
+  for index, part in ipairs(ends) do
+    statuses[index] = (is_run(part) and settle_run or settle_one)(queues[part[1]], part)
   end
   flow.tell(queues) -- so that what is unblocked here can be claimed here
   for _, q in ipairs(queues) do
@@ -80,7 +100,7 @@ local function rounds(queues, claim, lines, limit)
   local taken = {}
   for bound = 2, 3 do -- the share first, then the cap
     for index, one in ipairs(lines) do
-      local room = math.min(one[bound] - (taken[index] or 0), limit - #claim.ids)
+      local room = math.min(one[bound] - (taken[index] or 0), limit - claim.count)
       if room > 0 and not claim.paused[index] then
         taken[index] = (taken[index] or 0) + pick(queues[one[1]], room, claim)
       end
@@ -128,27 +148,21 @@ local function claim_jobs(queues, request)
   return claim
 end
 
--- Adds every leased job to `answer`: queue, id, record; if it is not plain, -queue, id, record, head, errors,
--- signals.
+-- Adds every leased job to `answer`: queue, ids, records of plain ones; else -queue, id, record, head, errors, signals.
 local function append_leased(answer, queues, claim)
-  local others, position = {}, {}
+  local position = {}
   for index, q in ipairs(queues) do
-    others[q], position[q] = {}, index
+    position[q] = index
   end
-  for at, id in ipairs(claim.ids) do
-    if not claim.plain[at] then
-      table.insert(others[claim.from[at]], id)
-    end
-  end
-  for _, q in ipairs(queues) do
-    load_records(q, others[q])
-    q.found_errors = #others[q] > 0 and redis.call('EXISTS', q.e) == 1
+  for q, ids in pairs(claim.others) do
+    load_records(q, ids)
+    q.found_errors = redis.call('EXISTS', q.e) == 1
   end
   local size = #answer
-  for at, id in ipairs(claim.ids) do
-    local q, record = claim.from[at], claim.plain[at]
-    if record then
-      answer[size + 1], answer[size + 2], answer[size + 3] = position[q], id, record
+  for _, one in ipairs(claim.leased) do
+    local q, id, records = one[1], one[2], one[3]
+    if records then
+      answer[size + 1], answer[size + 2], answer[size + 3] = position[q], id, records
       size = size + 3
     else
       answer[size + 1], answer[size + 2], answer[size + 3] = -position[q], id, q.records[id]
