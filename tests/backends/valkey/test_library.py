@@ -103,8 +103,10 @@ class OlderFunctions(Functions):
         known: list[Any] = []
         for end in ends:
             if isinstance(end, Run):
-                for one in zip(end.ids, end.tokens, end.durations, end.results, strict=True):
-                    known += [end.index, *one[:2], 1, *one[2:]]
+                for at, lease in enumerate(zip(end.ids, end.tokens, strict=True)):
+                    columns = (end.durations, end.results)
+                    said = [column[at] if isinstance(column, list) else column for column in columns]
+                    known += [end.queue, *lease, 1, *said]
             else:
                 known += end[:11]
         turn = await super().work(roots, now, known, claim)

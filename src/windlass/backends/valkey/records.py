@@ -505,27 +505,41 @@ def _as_text(data: bytes) -> msgspec.Raw:
     return msgspec.Raw(b"\xdb" + size.to_bytes(4, "big") + data)
 
 
-class Run(msgspec.Struct, array_like=True):
-    """Completed jobs of the queue in place ``index``, as the server reads them."""
+class Run(NamedTuple):
+    """Completed jobs of the queue in place ``queue``, as the server reads them."""
 
-    index: int
-    ids: list[str] = msgspec.field(default_factory=list)
-    tokens: list[str] = msgspec.field(default_factory=list)
-    durations: list[int] = msgspec.field(default_factory=list)
-    results: list[Any] = msgspec.field(default_factory=list)
+    queue: int
+    ids: list[str]
+    tokens: list[str]
+    #: Of each, or the one of all: what is equal need not be read again and again.
+    durations: list[int] | int
+    results: list[Any] | Any
 
-    def add(self, end: Settlement) -> None:
-        """One more, which holds no group."""
-        self.ids.append(end.id)
-        self.tokens.append(end.token)
-        self.durations.append(-1 if end.duration_ms is None else end.duration_ms)
-        self.results.append(0 if end.result is None else _as_text(end.result))
+
+def completions(queue: int, ends: list[Settlement]) -> Run:
+    """Ends of one queue that completed and hold no group."""
+    durations = [-1 if end.duration_ms is None else end.duration_ms for end in ends]
+    results = [end.result for end in ends]
+    return Run(
+        queue,
+        [end.id for end in ends],
+        [end.token for end in ends],
+        durations[0] if _are_equal(durations) else durations,
+        _result(results[0]) if _are_equal(results) else [_result(result) for result in results],
+    )
+
+
+def _are_equal(values: list[Any]) -> bool:
+    return values.count(values[0]) == len(values)
+
+
+def _result(result: bytes | None) -> Any:
+    return 0 if result is None else _as_text(result)
 
 
 def settlement(index: int, end: Settlement, outcome: int) -> tuple[Any, ...]:
     """Another end as the server reads it."""
     duration = -1 if end.duration_ms is None else end.duration_ms
-    result = 0 if end.result is None else _as_text(end.result)
     if outcome == 1:
         outcome = _COMPLETE_AND_HOLD
     error = end.error
@@ -547,7 +561,7 @@ def settlement(index: int, end: Settlement, outcome: int) -> tuple[Any, ...]:
         end.token,
         outcome,
         duration,
-        result,
+        _result(end.result),
         end.delay_ms,
         text(end.signal if end.outcome is Outcome.SUSPEND else end.reason),
         uses,

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Iterator
+from itertools import groupby
 from typing import Any
 
 from windlass.backend import requests as rq
@@ -103,17 +104,17 @@ async def _one_slot(session: Session, group: Group, request: rq.Settle, now: str
 def _ends(items: list[Settlement], indexes: list[int]) -> list[Any]:
     """The ends, in order; completions of one queue in a row as one run, see ``lua/functions/work.lua``."""
     ends: list[Any] = []
-    run: records.Run | None = None
-    for index, end in zip(indexes, items, strict=True):
-        if end.outcome is not Outcome.COMPLETE or end.hold_ms:
-            ends.append(records.settlement(index, end, OUTCOME_NUMBERS[end.outcome]))
-            run = None
-            continue
-        if run is None or run.index != index:
-            run = records.Run(index)
-            ends.append(run)
-        run.add(end)
+    for (index, completed), part in groupby(zip(indexes, items, strict=True), _kind):
+        if completed:
+            ends.append(records.completions(index, [end for _, end in part]))
+        else:
+            ends += [records.settlement(index, end, OUTCOME_NUMBERS[end.outcome]) for _, end in part]
     return ends
+
+
+def _kind(indexed: tuple[int, Settlement]) -> tuple[int, bool]:
+    index, end = indexed
+    return index, end.outcome is Outcome.COMPLETE and not end.hold_ms
 
 
 def _claim(claim: rq.Claim, claim_id: str, limit: int, lines: list[Any]) -> tuple[Any, ...]:

@@ -75,6 +75,15 @@ local function put_away(q, kind)
   end
 end
 
+-- Fills `list` with pairs of `score` and member, the last of `members` first: a small sorted set is walked from its front to
+-- where a new member belongs, and that is before those that were added just now.
+local function last_first(members, n, score, list)
+  for at = 1, n do
+    list[at + at - 1], list[at + at] = score, members[n + 1 - at]
+  end
+  return list
+end
+
 local function write_lean(q)
   local completed, leased = q.completed, q.leased
   if completed then
@@ -86,7 +95,7 @@ local function write_lean(q)
     put_away(q, 'completed')
   end
   if leased then
-    send('ZADD', q.a, leased.active, 2 * leased.n)
+    send('ZADD', q.a, last_first(leased.active, leased.n, leased.deadline, leased.done), 2 * leased.n)
     send('HSET', q.m, leased.heads, 2 * leased.n)
     put_away(q, 'leased')
   end

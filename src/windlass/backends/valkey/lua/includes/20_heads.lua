@@ -69,14 +69,14 @@ end
 
 -- The same, but plain heads stay bytes, in q.lean.
 local function load_ended(q, ids)
-  local found, lean, others = read('HMGET', q.m, ids), q.lean, nil
-  for index, id in ipairs(ids) do
+  local found, lean, byte, others = read('HMGET', q.m, ids), q.lean, string.byte, nil
+  for index = 1, #ids do
     local packed = found[index]
-    if packed and is_lean(packed) then
-      lean[id] = packed
+    if packed and byte(packed) == LEAN then
+      lean[ids[index]] = packed
     else
       others = others or {}
-      others[#others + 1] = id
+      others[#others + 1] = ids[index]
     end
   end
   if others then

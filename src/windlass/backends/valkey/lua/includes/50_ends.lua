@@ -155,16 +155,15 @@ local function end_cancelled(q, id, head, item)
   note(q, E_CANCELLED, id, head, reason)
 end
 
--- What is put behind the head of a plain job that completed now; and whether that is the same for an equal result.
-local function plain_end(q, id, result)
+-- What is put behind the head of a plain job that completed now; and whether its result has to be in :r.
+local function plain_end(q, result)
   local finished = struct.pack('>I6', q.now)
   if result == 0 then
-    return finished .. string.char(0), true
+    return finished .. string.char(0), false
   elseif #result <= INLINE then
-    return finished .. string.char(1) .. result, true
+    return finished .. string.char(1) .. result, false
   end
-  put(q.hset, q.r, id, result)
-  return finished .. string.char(2), false
+  return finished .. string.char(2), true
 end
 
 -- Plain jobs that completed, from `first` to `last` of `ids`, all of one task.
@@ -180,10 +179,11 @@ end
 -- for all is not done for each.
 local function complete_plain(q, run, first)
   local ids, tokens, durations, results = run[2], run[3], run[4], run[5]
+  local one_duration, one_result = type(durations) ~= 'table' and durations, type(results) ~= 'table' and results
   local lean, rows, writes, parts = q.lean, plain_rows(q), writes_of(q, 'completed'), struct.unpack
   local heads, active, done, n, row = writes.heads, writes.active, writes.done, writes.n, #rows
   local now, at, from, size = text(q.now), first, first, #ids
-  local task, result, ending, duration, id_size, row_head, row_tail
+  local task, last_result, ending, is_large, last_duration, row_tail, id_size, row_head
   while at <= size do
     local id = ids[at]
     local packed = lean[id]
@@ -198,34 +198,30 @@ local function complete_plain(q, run, first)
       note_completed(q, ids, from, at - 1, task)
       task, from = of_task, at
     end
-    if results[at] ~= result then
-      local again
-      ending, again = plain_end(q, id, results[at])
-      result = again and results[at] or nil
+    local result, duration = one_result or results[at], one_duration or durations[at]
+    if result ~= last_result then
+      last_result, ending, is_large = result, plain_end(q, result)
     end
-    if durations[at] ~= duration then
-      duration = durations[at]
-      row_tail = struct.pack('>i6', duration)
+    if is_large then
+      put(q.hset, q.r, id, result)
+    end
+    if duration ~= last_duration then
+      last_duration, row_tail = duration, struct.pack('>i6', duration)
     end
     if #id ~= id_size then
-      id_size = #id
-      row_head = struct.pack('>I2', id_size)
+      id_size, row_head = #id, struct.pack('>I2', #id)
     end
-    local head, member = packed .. ending, seq .. id
+    local head, member, pair = packed .. ending, seq .. id, n + n
     lean[id] = head
-    local pair = n + n
-    n, row = n + 1, row + 1
     heads[pair + 1], heads[pair + 2] = id, head
     done[pair + 1], done[pair + 2] = now, member
+    rows[row + 1], rows[row + 2], rows[row + 3], rows[row + 4] = row_head, id, row_tail, packed
+    n, row, at = n + 1, row + 4, at + 1
     active[n] = member
-    rows[row] = row_head .. id .. row_tail .. packed
-    at = at + 1
   end
   note_completed(q, ids, from, at - 1, task)
   writes.n, q.recorded = n, q.recorded + at - first
-  if at > first then
-    q.freed, q.done = true, q.done or PLAIN
-  end
+  q.freed, q.done = true, q.done or PLAIN
   return at
 end
 

@@ -93,7 +93,7 @@ end
 -- done for each.
 local function lease_plain(q, ids, records, first, claim)
   local known, writes, parts, byte = rawget(q, 'heads') or {}, writes_of(q, 'leased'), struct.unpack, string.byte
-  local heads, active, n, number, deadline = writes.heads, writes.active, writes.n, claim.count, claim.deadline
+  local heads, active, n, number = writes.heads, writes.active, writes.n, claim.count
   local at, from, size = first, first, #ids
   local task, number_size, before, behind
   while at <= size do
@@ -114,13 +114,13 @@ local function lease_plain(q, ids, records, first, claim)
     end
     local pair = n + n
     heads[pair + 1], heads[pair + 2] = id, LEAN_MARK .. seq .. enqueued .. before .. token_end .. behind
-    active[pair + 1], active[pair + 2] = deadline, seq .. id
     n, number, at = n + 1, number + 1, at + 1
+    active[n] = seq .. id
   end
   if at > first then
     note_started(q, ids, from, at - 1, task, claim.worker)
     note_picks(claim, q, ids, records, first, at - 1)
-    writes.n, claim.count = n, number
+    writes.n, writes.deadline, claim.count = n, claim.deadline, number
     q.last, q.picked = records[at - 1], q.picked + at - first
   end
   return at

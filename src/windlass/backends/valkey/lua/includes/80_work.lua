@@ -64,6 +64,11 @@ local function settle_one(q, item)
   return status
 end
 
+-- What a run says of one of its jobs: in a list, or the same of all.
+local function of_run(values, at)
+  return type(values) == 'table' and values[at] or values
+end
+
 -- Ends the attempts of a run; returns one character for each.
 local function settle_run(q, run)
   local ids, tokens = run[2], run[3]
@@ -75,8 +80,7 @@ local function settle_run(q, run)
       at = complete_plain(q, run, first)
       statuses[#statuses + 1] = string.rep('0', at - first)
     else
-      local item = { run[1], ids[at], tokens[at], 1, run[4][at], run[5][at] }
-      statuses[#statuses + 1] = settle_one(q, item)
+      statuses[#statuses + 1] = settle_one(q, { run[1], ids[at], tokens[at], 1, of_run(run[4], at), of_run(run[5], at) })
       at = at + 1
     end
   end
