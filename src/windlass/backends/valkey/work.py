@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Iterator
-from itertools import groupby
 from typing import Any
 
 from windlass.backend import requests as rq
@@ -104,17 +103,22 @@ async def _one_slot(session: Session, group: Group, request: rq.Settle, now: str
 def _ends(items: list[Settlement], indexes: list[int]) -> list[Any]:
     """The ends, in order; completions of one queue in a row as one run, see ``lua/functions/work.lua``."""
     ends: list[Any] = []
-    for (index, completed), part in groupby(zip(indexes, items, strict=True), _kind):
-        if completed:
-            ends.append(records.completions(index, [end for _, end in part]))
+    at, size = 0, len(items)
+    while at < size:
+        index, first = indexes[at], at
+        while at < size and indexes[at] == index and _is_plain(items[at]):
+            at += 1
+        if at > first:
+            ends.append(records.completions(index, items[first:at]))
         else:
-            ends += [records.settlement(index, end, OUTCOME_NUMBERS[end.outcome]) for _, end in part]
+            ends.append(records.settlement(index, items[at], OUTCOME_NUMBERS[items[at].outcome]))
+            at += 1
     return ends
 
 
-def _kind(indexed: tuple[int, Settlement]) -> tuple[int, bool]:
-    index, end = indexed
-    return index, end.outcome is Outcome.COMPLETE and not end.hold_ms
+def _is_plain(end: Settlement) -> bool:
+    """Whether it completed, and that is all."""
+    return end.outcome is Outcome.COMPLETE and not end.hold_ms
 
 
 def _claim(claim: rq.Claim, claim_id: str, limit: int, lines: list[Any]) -> tuple[Any, ...]:

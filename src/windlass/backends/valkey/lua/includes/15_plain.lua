@@ -11,7 +11,7 @@
 local PLAIN, LEAN = 255, 1
 local INLINE = 200 -- results up to so many bytes stay in the head
 local LEAN_FORMAT = '>I7I6I6Bc0Bc0Bc0'
-local LEAN_PARTS = '>c7I6I6Bc0Bc0Bc0' -- the same, with the sequence as it stands at the front of members
+local TOKEN_AT = 21 -- in a lean head
 local RECORD_PARTS = '>c7c6Bc0'
 
 local function is_plain(record)
@@ -47,11 +47,11 @@ end
 
 -- What `check_token` answers for a whole head.
 local function check_lean(packed, token)
-  local _, _, _, found, _, _, after = struct.unpack(LEAN_PARTS, packed, 2)
-  if found ~= token then
+  if struct.unpack('>Bc0', packed, TOKEN_AT) ~= token then
     return 2
   end
-  return after <= #packed and 1 or 0
+  local _, task_end = task_in(packed)
+  return task_end < #packed and 1 or 0
 end
 
 -- Lists of writes that wait to be used again: filling them anew costs less than letting new ones grow.

@@ -181,6 +181,7 @@ local function complete_plain(q, run, first)
   local ids, tokens, durations, results = run[2], run[3], run[4], run[5]
   local one_duration, one_result = type(durations) ~= 'table' and durations, type(results) ~= 'table' and results
   local lean, rows, writes, parts = q.lean, plain_rows(q), writes_of(q, 'completed'), struct.unpack
+  local sub, names = string.sub, nil
   local heads, active, done, n, row = writes.heads, writes.active, writes.done, writes.n, #rows
   local now, at, from, size = text(q.now), first, first, #ids
   local task, last_result, ending, is_large, last_duration, row_tail, id_size, row_head
@@ -190,13 +191,18 @@ local function complete_plain(q, run, first)
     if not packed then
       break
     end
-    local seq, _, _, token, _, of_task, after = parts(LEAN_PARTS, packed, 2)
-    if token ~= tokens[at] or after <= #packed then
+    local token, names_at = parts('>Bc0', packed, TOKEN_AT)
+    if token ~= tokens[at] then
       break
     end
-    if of_task ~= task then
+    local of_names = sub(packed, names_at) -- worker and task; and more, if it is not active
+    if of_names ~= names then
+      local first_of_task, last_of_task = task_in(packed)
+      if last_of_task < #packed then
+        break
+      end
       note_completed(q, ids, from, at - 1, task)
-      task, from = of_task, at
+      names, task, from = of_names, sub(packed, first_of_task, last_of_task), at
     end
     local result, duration = one_result or results[at], one_duration or durations[at]
     if result ~= last_result then
@@ -211,7 +217,7 @@ local function complete_plain(q, run, first)
     if #id ~= id_size then
       id_size, row_head = #id, struct.pack('>I2', #id)
     end
-    local head, member, pair = packed .. ending, seq .. id, n + n
+    local head, member, pair = packed .. ending, sub(packed, 2, 8) .. id, n + n
     lean[id] = head
     heads[pair + 1], heads[pair + 2] = id, head
     done[pair + 1], done[pair + 2] = now, member

@@ -193,7 +193,9 @@ local function pick(q, room, claim)
     if #order == 0 then
       break
     end
-    load(q, others)
+    if #others > 0 then
+      load(q, others)
+    end
     q.picking, q.inserted = true, false
     local leased, left = take_all(q, order, fresh_records(q, order, fresh), claim)
     taken, passed = taken + leased, passed + left
