@@ -231,6 +231,64 @@ async def test_a_batch_of_ends_is_answered_per_item_in_order(harness: Harness) -
     assert await harness.state("c") is JobState.WAITING
 
 
+@pytest.mark.feature("L6", "E7")
+async def test_a_batch_of_completions_keeps_what_is_said_of_each(harness: Harness) -> None:
+    large = b"x" * 5_000
+    tags = {"c": StoredOptions(tags=("red",))}
+    said = {
+        "a": (b"1", 3),
+        "b": (b"1", 3),
+        "c": (b"1", 3),
+        "d": (large, 4),
+        "e": (large, 4),
+        "f": (None, None),
+    }
+    tasks = dict(zip(said, ("send", "send", "send", "bill", "send", "send"), strict=True))
+    new = [harness.new(name, task=tasks[name], options=tags.get(name, StoredOptions())) for name in said]
+    await harness.do(rq.Add(jobs=new))
+    jobs, mark = await harness.claim(6), await harness.mark()
+    ends = [
+        settlement(job, Outcome.COMPLETE, result=said[job.id][0], duration_ms=said[job.id][1]) for job in jobs
+    ]
+    ends[2:2] = [settlement(jobs[0], Outcome.COMPLETE, result=b"2")]  # it is over already
+    ends[5:5] = [settlement(jobs[5], Outcome.COMPLETE, token="never.0", result=b"2")]
+    statuses = [Settled.OK] * 8
+    statuses[2], statuses[5] = Settled.ALREADY, Settled.LOST
+    assert (await harness.do(rq.Settle(items=ends))).items == statuses
+    assert {name: (await harness.get(name)).result for name in said} == {k: v[0] for k, v in said.items()}
+    assert [(row.job_id, row.duration_ms, row.task) for row in await harness.history()] == [
+        (name, duration, tasks[name]) for name, (_, duration) in said.items()
+    ]
+    assert [(event.job_id, event.task) for event in await harness.events(after=mark)] == list(tasks.items())
+    assert (await harness.counts())[JobState.COMPLETED] == 6
+
+
+@pytest.mark.feature("J4", "L6")
+async def test_one_step_settles_and_claims_jobs_of_every_kind(harness: Harness) -> None:
+    await harness.add_many("a", "b", "c")
+    held = await harness.claim(3)
+    await harness.add_many("d", "e")
+    await harness.add("f", task="bill", options=StoredOptions(tags=("red",)))
+    await harness.add("g", task="bill")
+    await harness.add("first", priority=5)
+    await harness.add_many("last", "left", priority=-5)
+    ends = [settlement(job, Outcome.COMPLETE) for job in held]
+    ends[1] = settlement(held[1], Outcome.FAIL)
+    mark = await harness.mark()
+    answer = await harness.do(rq.Settle(items=ends, claim=harness.claim_request(limit=6)))
+    assert answer.items == [Settled.OK] * 3 and answer.claimed is not None
+    jobs = answer.claimed.jobs
+    assert [job.id for job in jobs] == ["first", "d", "e", "f", "g", "last"]
+    assert len({job.token for job in jobs}) == 6
+    noted = [event.job_id for event in await harness.events(after=mark)]
+    assert noted == [job.id for job in held + jobs]
+    for job in jobs:
+        seen = await harness.get(job.id)
+        assert (seen.state, seen.token, seen.task) == (JobState.ACTIVE, job.token, job.task)
+    done = [settlement(job, Outcome.COMPLETE) for job in jobs]
+    assert (await harness.do(rq.Settle(items=done))).items == [Settled.OK] * 6
+
+
 @pytest.mark.feature("L6")
 async def test_a_batch_may_span_queues(harness: Harness) -> None:
     one, two = await harness.start("a", "one"), await harness.start("a", "two")

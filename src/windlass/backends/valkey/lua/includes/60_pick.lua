@@ -89,8 +89,7 @@ local function number_text(number)
 end
 
 -- Leases plain jobs from the position `first` of `ids` on, as long as they are plain and nothing happened to them in this call.
--- Returns the position of the first that was not leased. Nearly all jobs go this way: what can be done once for all is not
--- done for each.
+-- Returns the position of the first that was not leased. What is the same for all of them is worked out once.
 local function lease_plain(q, ids, records, first, claim)
   local known, writes, parts, byte = rawget(q, 'heads') or {}, writes_of(q, 'leased'), struct.unpack, string.byte
   local heads, active, n, number = writes.heads, writes.active, writes.n, claim.count
