@@ -38,6 +38,9 @@ local OUTCOMES =
 local O_COMPLETED, O_RETRYING, O_FAILED, O_CANCELLED = 1, 2, 3, 4
 local O_SNOOZED, O_RELEASED, O_STALLED, O_EXPIRED = 5, 6, 7, 8
 
+local INTEGER = nil -- '%d' is quicker, but some servers have integers of 32 bits
+
 local function text(number)
-  return string.format('%.0f', number)
+  INTEGER = INTEGER or (string.format('%d', PLACE_OFFSET) == '4503599627370496' and '%d' or '%.0f')
+  return string.format(number % 1 == 0 and INTEGER or '%.0f', number)
 end

@@ -20,15 +20,16 @@
 --   :v :h   stream  events and history, one entry per call, id = number of its last row; see `30_notes.lua`
 -- and what `12_flows.lua`, `13_unique.lua`, `14_limits.lua`, `78_seats.lua`, `87_schedules.lua` and `94_metrics.lua` tell.
 
+local LIST = 'list' -- of what `write_indexes` writes
 local TABLES = {
   heads = true, fresh = true, records = true, packed = true, members = true, lean = true, inline = true,
   dirty = true, events = true, history = true, counts = true, workers = true,
-  zadd = true, zrem = true, hset = true, hdel = true, sadd = true, srem = true,
-  xdel = true, xdel_passed = true, unlink = true,
+  zadd = LIST, zrem = LIST, hset = LIST, hdel = LIST, sadd = LIST, srem = LIST,
+  xdel = LIST, xdel_passed = LIST, unlink = LIST,
   groups = true, touched = true, roles = true, joins = true, -- see `58_groups.lua`; joins: heads with a new place
 }
 
--- Keys and tables are made when they are first asked for: q.j, q.m, q.heads, ...
+-- Tables, and keys that few calls need, are made when they are first asked for: q.heads, q.zadd, q.r, ...
 local PARTS = {
   __index = function(q, name)
     local part = nil
@@ -36,6 +37,7 @@ local PARTS = {
       part = q.root .. ':' .. name
     elseif TABLES[name] then
       part = {}
+      q.has_lists = q.has_lists or TABLES[name] == LIST
     end
     q[name] = part
     return part
@@ -54,8 +56,10 @@ end
 
 local function open(root, now)
   return setmetatable({
-    root = root, now = now, picked = 0, noted = 0, recorded = 0,
+    root = root, now = now, picked = 0, noted = 0, recorded = 0, has_lists = false,
+    a = root .. ':a', d = root .. ':d', f = root .. ':f', j = root .. ':j', m = root .. ':m', w = root .. ':w',
     run = false, inserted = false, ready = false, done = false, freed = false, -- asked for again and again
+    marked = false, cursor = false, last = false, completed = false, leased = false, told = false,
   }, PARTS)
 end
 
@@ -124,16 +128,19 @@ end
 
 local WRITES = { 'zrem', 'srem', 'hdel', 'hset', 'zadd', 'sadd' } -- what goes first, what comes after
 
--- Everything in :f up to this number was picked.
+-- Everything in :f up to this number was picked; it is a text.
 local function cursor_of(q)
   if q.last then -- the record of the plain job that was picked last
-    q.cursor, q.last = struct.unpack('>I7', q.last, 2), nil
+    q.cursor, q.last = text((struct.unpack('>I7', q.last, 2))), false
   end
-  q.cursor = q.cursor or tonumber(redis.call('HGET', q.root, 'cur') or 0)
+  q.cursor = q.cursor or redis.call('HGET', q.root, 'cur') or '0'
   return q.cursor
 end
 
 local function write_indexes(q)
+  if q.picked == 0 and not q.has_lists then
+    return
+  end
   if rawget(q, 'xdel') then
     send('XDEL', q.f, q.xdel)
     q.xdel = nil
@@ -144,12 +151,16 @@ local function write_indexes(q)
     q.xdel_passed = nil
   end
   if q.picked > 0 then
-    redis.call('HSET', q.root, 'cur', text(cursor_of(q))) -- everything up to there was picked
+    redis.call('HSET', q.root, 'cur', cursor_of(q)) -- everything up to there was picked
     q.picked = 0
   end
   if passed ~= 0 then
     redis.call('HINCRBY', q.root, 'passed', passed)
   end
+  if not q.has_lists then
+    return
+  end
+  q.has_lists = false
   for _, step in ipairs(WRITES) do
     local lists = rawget(q, step)
     if lists then

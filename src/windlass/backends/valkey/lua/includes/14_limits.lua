@@ -35,7 +35,7 @@ function limits.marks(q)
   if not q.marked then
     local found = redis.call('HMGET', q.root, 'paused', 'limits', 'every', 'groups', 'refit', 'turns', 'cur')
     q.marked = true
-    q.cursor = q.cursor or tonumber(found[7] or 0)
+    q.cursor = q.cursor or found[7] or '0'
     q.paused = found[1]
     q.own = found[2] and cmsgpack.unpack(found[2]) or false
     q.every = found[3] and cmsgpack.unpack(found[3]) or limits.none

@@ -69,7 +69,7 @@ end
 
 local function put_away(q, kind)
   local writes = q[kind]
-  q[kind] = nil
+  q[kind] = false
   if writes.n <= SPARE_SIZE then
     SPARE[kind] = writes
   end

@@ -65,7 +65,7 @@ local function record(q, id, head, outcome, duration, failure)
 end
 
 -- Where the rows of plain jobs go whose first attempt completed: texts, which become one.
-local function plain_rows(q)
+local function plain_history(q)
   local rows = q.history[#q.history]
   if not rows or not rows.plain then
     rows = { struct.pack('>I6', q.now), plain = true }

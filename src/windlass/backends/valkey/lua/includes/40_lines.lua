@@ -99,7 +99,7 @@ local function leave(q, id, head, gone)
   if state == WAITING then
     if q.fresh[id] and head[PRIORITY] == 0 and head[PLACE] > 0 then -- it is in :f
       if q.picking then
-        q.cursor, q.last, q.picked = head[SEQ], nil, q.picked + 1
+        q.cursor, q.last, q.picked = text(head[SEQ]), false, q.picked + 1
       else
         q.xdel[#q.xdel + 1] = text(head[SEQ])
         if not gone then
@@ -214,7 +214,7 @@ end
 
 -- The first `amount` jobs of :f that were not picked yet.
 local function unpicked(q, amount)
-  return redis.call('XRANGE', q.f, '(' .. text(cursor_of(q)), '+', 'COUNT', amount)
+  return redis.call('XRANGE', q.f, '(' .. cursor_of(q), '+', 'COUNT', amount)
 end
 
 -- Whether any job waits; looks at the line itself, unless `front` just saw its end or what comes behind.

@@ -6,7 +6,7 @@
 -- Returns ids in order, those of them that are fresh, and the others.
 local function front(q, amount)
   local ranked = redis.call('ZRANGE', q.w, 0, amount - 1, 'WITHSCORES')
-  local order, fresh, others, plain = {}, {}, {}, nil
+  local fresh, others = {}, {}
   if #ranked == 0 then -- the usual case
     local entries = unpicked(q, amount + 1)
     for index = 1, math.min(#entries, amount) do
@@ -15,6 +15,7 @@ local function front(q, amount)
     q.more = #entries > amount
     return fresh, fresh, others
   end
+  local order, plain = {}, nil
   q.more = nil
   local at, plain_at = 1, 1
   while #order < amount do
@@ -45,14 +46,14 @@ local function front(q, amount)
 end
 
 local function new_claim(request, now)
-  local claim = { worker = request[1], lease_ms = request[2], id = request[3], seat = '', paused = {} }
-  claim.count, claim.leased, claim.others = 0, {}, {} -- leased: {queue, ids, records} of plain jobs, {queue, id} of another
-  claim.fits = #claim.worker < 256 and #claim.id < 250
-  if claim.fits then
-    claim.started, claim.deadline = struct.pack('>I6', now), text(now + claim.lease_ms)
-    claim.worker_text = string.char(#claim.worker) .. claim.worker
-  end
-  return claim
+  local worker, lease_ms, id = request[1], request[2], request[3]
+  local fits = #worker < 256 and #id < 250 -- into the head of a plain job
+  return {
+    worker = worker, lease_ms = lease_ms, id = id, seat = '', paused = {}, fits = fits,
+    count = 0, leased = {}, others = {}, -- leased: {queue, ids, records} of plain jobs, {queue, id} of another
+    started = struct.pack('>I6', now), deadline = text(now + lease_ms),
+    worker_text = fits and string.char(#worker) .. worker, left = '', next_due = -1,
+  }
 end
 
 local function note_pick(claim, q, id)

@@ -132,7 +132,6 @@ local function claim_jobs(queues, request)
   end
   local taken = rounds(queues, claim, lines, request[4])
   local left = {}
-  claim.next_due = -1
   for index, one in ipairs(lines) do
     local q = queues[one[1]]
     local more = anybody_waits(q)
