@@ -78,8 +78,11 @@ end
 -- Calls `command` with a list of any length, in parts that fit Lua's stack; returns the sum of the answers. `size`: of the
 -- list, when more is in it than counts.
 local function send(command, key, list, size)
-  local sum = 0
   size = size or #list
+  if size > 0 and size <= 4000 then
+    return redis.call(command, key, unpack(list, 1, size))
+  end
+  local sum = 0
   for first = 1, size, 4000 do
     local answer = redis.call(command, key, unpack(list, first, math.min(first + 3999, size)))
     sum = sum + (type(answer) == 'number' and answer or 0)
