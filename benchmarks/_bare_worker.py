@@ -35,11 +35,10 @@ def main(url: str, queue: str) -> None:
             "FCALL", loader.function_name("work"), 1, root, "", records.pack((ends, claim))
         )
         ids, stored = answer[6:8] or ([], [])
-        for job_id, text in zip(ids, stored, strict=True):
-            record = records.leased(queue, job_id.decode(), text, answer[0], ("", "", 0))
-            stamps.write(time.monotonic_ns() - json.loads(record.payload)["kwargs"]["asked_ns"])
         size = len(ids)
         tokens = [f"{claim_id}.{place}" for place in range(size)]
+        for record in records.leased(queue, ids, stored, tokens, records.Lease(answer[0], "bare", 0)):
+            stamps.write(time.monotonic_ns() - json.loads(record.payload)["kwargs"]["asked_ns"])
         ends = [(1, [job_id.decode() for job_id in ids], tokens, [0] * size, [0] * size)] if ids else []
 
 

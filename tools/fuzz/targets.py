@@ -181,11 +181,11 @@ def _valkey_leased() -> Target:
     assert plain is not None
     stored = bytes([255]) + (7).to_bytes(7, "big") + (9).to_bytes(6, "big") + plain
     leased = records.whole(records.leased)
-    lease = ("token", "worker", 9)
+    lease = records.Lease(5, "worker", 9)
     return Target(
         "valkey-leased",
         each_damaged([stored]),
-        lambda data: leased("q", "j", data, 5, lease),
+        lambda data: leased("q", [b"j"], [data], ["token"], lease),
         (StorageError,),
     )
 

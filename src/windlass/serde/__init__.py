@@ -202,13 +202,16 @@ def register_codec(codec: Codec) -> None:
 
 def get_codec(name: str) -> Codec:
     """The codec registered as ``name``, or ``ConfigError``. ``json+zlib`` is ``json``, compressed."""
+    codec = _codecs.get(name) if type(name) is str else None
+    return codec or _make_codec(name)
+
+
+def _make_codec(name: str) -> Codec:
     if not isinstance(name, str):
         raise ConfigError("codec", "the name of a codec", name)
-    codec = _codecs.get(name)
-    if codec is None and name.endswith(_ZLIB):
-        codec = _codecs[name] = ZlibCodec(get_codec(name.removesuffix(_ZLIB)))
-    if codec is None:
+    if not name.endswith(_ZLIB):
         raise ConfigError("codec", f"one of {', '.join(sorted(_codecs))} (see register_codec)", name)
+    codec = _codecs[name] = ZlibCodec(get_codec(name.removesuffix(_ZLIB)))
     return codec
 
 

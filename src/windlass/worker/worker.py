@@ -693,10 +693,11 @@ class Worker:
         """An attempt is over: free its slot, hand its end to the pump."""
         record = attempt.record
         token = record.token or ""
-        if self._attempts.pop(token, None) is None:
+        attempts = self._attempts
+        if attempts.pop(token, None) is None:
             return  # given back at shutdown; what it did since does not count
         self._busy[record.queue] -= 1
-        if not self._attempts:
+        if not attempts:
             self._idle.set()
         if self._keeper.drop(token) and settlement is not None:
             self._end(settlement)

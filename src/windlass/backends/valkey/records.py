@@ -7,9 +7,9 @@ See ``lua/includes/00_words.lua`` for the fields of a head, ``70_add.lua`` for t
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import wraps
-from typing import Any, NamedTuple, ParamSpec, TypeVar
+from typing import Any, NamedTuple, ParamSpec, TypeVar, cast
 
 import msgspec
 
@@ -89,7 +89,9 @@ decode = msgspec.msgpack.Decoder().decode
 _shared: dict[tuple[int, str], _Shared] = {}
 _metas: dict[bytes, Meta] = {}
 _CACHED = 512
-_numbers = struct.Struct(">BHIHI").unpack_from
+#: Of a plain record: its mark and its sequence in one, the time of its adding in two.
+_numbers = struct.Struct(">QHI").unpack_from
+_SEQ = (1 << 56) - 1
 
 
 class _Common(NamedTuple):
@@ -103,8 +105,6 @@ class _Common(NamedTuple):
 
 
 _commons: dict[bytes, _Common] = {}
-#: The one that was met last. Its bytes are those of no record to begin with.
-_last_common = _Common(b"\xff" * 300, "", "", StoredOptions(), 1)
 
 
 class _Shared(NamedTuple):
@@ -387,42 +387,60 @@ def lean(packed: bytes, at: int) -> tuple[int, int, int, str, str, str, int]:
     return seq, enqueued_ms, started_ms, token, worker, packed[worker_end + 1 : end].decode(), end
 
 
-def leased(queue: str, job_id: str, stored: bytes, now_ms: int, lease: tuple[str, str, int]) -> JobRecord:
-    """The record of a plain job that was leased just now, for the first time.
+class Lease(NamedTuple):
+    """What the jobs of one claim have in common."""
 
-    ``lease``: token, worker, deadline. To be called from what is ``whole``.
+    now_ms: int
+    worker: str
+    until_ms: int
+
+
+def leased(
+    queue: str, ids: Iterable[bytes], stored: Iterable[bytes], tokens: Iterable[str], lease: Lease
+) -> list[JobRecord]:
+    """The records of plain jobs that were leased just now, for the first time.
+
+    To be called from what is ``whole``.
     """
-    common = _last_common
-    if not stored.startswith(common.text, 14):  # which tells its own length: nothing else begins like it
-        common = _read_common(stored)
-    seq_1, seq_2, seq_3, enqueued_1, enqueued_2 = _numbers(stored, 1)
-    seq = seq_1 << 48 | seq_2 << 32 | seq_3
-    enqueued_ms = enqueued_1 << 32 | enqueued_2
-    token, worker, lease_until_ms = lease
+    found: list[JobRecord] = []
+    common: _Common | None = None
+    model, start = None, 0
+    for job_id, text, token in zip(ids, stored, tokens, strict=True):
+        # The common text tells its own length: nothing else begins like it.
+        if common is None or not text.startswith(common.text, 14):
+            common = _read_common(text)
+            model, start = _leased_model(queue, common, lease), 14 + len(common.text)
+        record: JobRecord = cast("Any", model).__copy__()  # in a third of the time that a new one takes
+        record.id = record.request_id = job_id.decode()
+        if common.request_id != 1:
+            record.request_id = str(common.request_id)
+        number, enqueued_1, enqueued_2 = _numbers(text)
+        record.seq = record.place = number & _SEQ
+        record.enqueued_ms = record.ready_ms = enqueued_1 << 32 | enqueued_2
+        record.payload, record.token = text[start:], token
+        record.errors, record.signals = [], {}
+        found.append(record)
+    return found
+
+
+def _leased_model(queue: str, common: _Common, lease: Lease) -> JobRecord:
     return JobRecord(
         queue=queue,
-        id=job_id,
+        id="",
         task=common.task,
-        payload=stored[14 + len(common.text) :],
+        payload=b"",
         codec=common.codec,
         state=JobState.ACTIVE,
-        seq=seq,
-        place=seq,
         options=common.options,
-        request_id=job_id if common.request_id == 1 else str(common.request_id),
-        enqueued_ms=enqueued_ms,
-        ready_ms=enqueued_ms,
-        started_ms=now_ms,
+        started_ms=lease.now_ms,
         deliveries=1,
-        token=token,
-        worker=worker,
-        lease_until_ms=lease_until_ms,
+        worker=lease.worker,
+        lease_until_ms=lease.until_ms,
     )
 
 
 def _read_common(stored: bytes) -> _Common:
     """What the record of a plain job has in common with those of the same task and options."""
-    global _last_common
     at = 15 + stored[14]
     end = at + 4 + int.from_bytes(stored[at : at + 4], "big")
     text = stored[14:end]
@@ -434,8 +452,6 @@ def _read_common(stored: bytes) -> _Common:
             if len(_commons) >= _CACHED:
                 _commons.clear()
             _commons[text] = found
-    if found.request_id == 1:
-        _last_common = found
     return found
 
 

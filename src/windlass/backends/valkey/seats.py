@@ -95,8 +95,9 @@ class Place:
         since_ms = seat.sent_ms + (0 if seat.now_ms is None else max(now_ms - seat.now_ms - 1, 0))
         if SYSTEM_CLOCK.monotonic_ms() - since_ms > seat.lease_ms / 2:
             return True  # it was long under way: the next claim brings it with a new lease
-        lease = (claim_id + _MARK, self.worker, now_ms + seat.lease_ms)
-        record = records.leased(self.queue, news[at + 2 : start].decode(), news[start:], now_ms, lease)
+        lease = records.Lease(now_ms, self.worker, now_ms + seat.lease_ms)
+        token = claim_id + _MARK
+        (record,) = records.leased(self.queue, [news[at + 2 : start]], [news[start:]], [token], lease)
         del self.seats[claim_id]
         if self.begin is not None and self.begin(record, since_ms):
             return False

@@ -176,14 +176,16 @@ async def _set_aside(
 def _leased(turn: Turn, group: Group, claim: rq.Claim, claim_id: str, first: int = 0) -> list[JobRecord]:
     jobs: list[JobRecord] = []
     found, size, at = turn.leased, len(turn.leased), 0
-    now_ms, lease_until_ms = turn.now_ms, turn.now_ms + claim.lease_ms
+    now_ms = turn.now_ms
+    lease = records.Lease(now_ms, claim.worker, now_ms + claim.lease_ms)
     while at < size:
         index = found[at]
         if index > 0:
             name = group.names[index - 1]
-            for job_id, stored in zip(found[at + 1], found[at + 2], strict=True):
-                lease = (f"{claim_id}.{first + len(jobs)}", claim.worker, lease_until_ms)
-                jobs.append(records.leased(name, job_id.decode(), stored, now_ms, lease))
+            ids, stored = found[at + 1], found[at + 2]
+            number = first + len(jobs)
+            tokens = [f"{claim_id}.{number + more}" for more in range(len(ids))]
+            jobs += records.leased(name, ids, stored, tokens, lease)
             at += 3
             continue
         job_id, stored, head, errors, signals = found[at + 1 : at + 6]
