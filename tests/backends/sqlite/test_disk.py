@@ -35,9 +35,9 @@ class Flushes:
                 raise OSError(errno.EIO, os.strerror(errno.EIO))
             real_sync(fd)
 
-        def begin(behind: aio.SyncBehind) -> None:
+        def begin(behind: aio.SyncBehind) -> bool:
             self.behind += 1
-            real_begin(behind)
+            return real_begin(behind)
 
         monkeypatch.setattr(disk, "_sync", sync)
         monkeypatch.setattr(aio.SyncBehind, "begin", begin)
@@ -144,6 +144,19 @@ def test_a_flush_behind_tells_its_error_to_the_next(tmp_path: Path) -> None:
             log.sync()
     for fd in (read, write):
         os.close(fd)
+
+
+def test_a_flush_that_cannot_be_begun_behind_is_waited_for(
+    tmp_path: Path, flushes: Flushes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(aio.SyncBehind, "begin", lambda behind: False)
+    (tmp_path / "jobs.db-wal").touch()
+    with closing(Disk(str(tmp_path / "jobs.db"), full=True)) as log:
+        log.sync_behind()
+        assert flushes.now == 1
+        flushes.fail = True
+        with pytest.raises(OSError, match="Input/output error"):
+            log.sync_behind()
 
 
 def test_without_the_library_the_flush_is_waited_for(

@@ -50,11 +50,10 @@ class SyncBehind:
         self._pid = os.getpid()
         self._busy = False
 
-    def begin(self) -> None:
-        """Begin one; there must be none under way. Raises ``OSError``."""
-        if self._library.fsync(os.O_DSYNC, self._address) != 0:
-            raise _error(ctypes.get_errno())
-        self._busy = True
+    def begin(self) -> bool:
+        """Begin one; there must be none under way. False when it cannot: no thread is left, say."""
+        self._busy = self._library.fsync(os.O_DSYNC, self._address) == 0
+        return self._busy
 
     def wait(self) -> None:
         """Until none is under way; raises ``OSError`` if it failed."""
@@ -65,7 +64,7 @@ class SyncBehind:
         self._library.take(self._address)
         self._busy = False
         if code:
-            raise _error(code)
+            raise OSError(code, os.strerror(code))
 
     def __del__(self) -> None:
         self.wait()  # the library still writes to the request
@@ -76,16 +75,12 @@ def sync_behind(fd: int) -> SyncBehind | None:
     return SyncBehind(_library, fd) if _library is not None else None
 
 
-def _error(code: int) -> OSError:
-    return OSError(code, os.strerror(code))
-
-
 def _load() -> Library | None:
     if not hasattr(os, "uname") or os.uname().sysname != "Linux" or ctypes.sizeof(ctypes.c_void_p) != 8:
         return None  # elsewhere a request looks different
     for name in (None, "librt.so.1"):  # where glibc had them before version 2.34
         try:
-            return Library(ctypes.PyDLL(name, use_errno=True), ctypes.CDLL(name, use_errno=True))
+            return Library(ctypes.PyDLL(name), ctypes.CDLL(name))
         except (OSError, AttributeError):
             continue
     return None

@@ -39,11 +39,9 @@ class Disk:
             from windlass.backends.sqlite.aio import sync_behind  # only workers need it
 
             self._behind, self._looked = sync_behind(self._fd), True
-        if self._behind is None:
+        self._wait()
+        if self._behind is None or not self._behind.begin():
             _sync(self._fd)
-        else:
-            self._behind.wait()
-            self._behind.begin()
 
     def close(self) -> None:
         """What was begun is waited for. May be called again."""
