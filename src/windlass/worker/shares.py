@@ -25,7 +25,7 @@ class SharePlanner:
         self._served = dict.fromkeys(self._specs, 0.0)
         self._reserves = any(spec.reserve for spec in self._specs.values())
         #: Whether slots are kept for, or from, single queues.
-        self.is_bounded = self._reserves or any(spec.cap is not None for spec in self._specs.values())
+        self.is_bounded: bool = self._reserves or any(spec.cap is not None for spec in self._specs.values())
         #: With reserves: queues that gave less than asked. Until something happens they compete for nothing
         #: but their own reserve, so that the others can have the shared slots.
         self._dry: set[str] = set()
