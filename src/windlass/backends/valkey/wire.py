@@ -39,14 +39,16 @@ class _Wire(asyncio.Protocol):
         self._lost: Exception | None = None
         transport.set_protocol(self)
 
-    @property
-    def is_open(self) -> bool:
-        return self._lost is None and not self._transport.is_closing()
-
     def send(self, packed: bytes) -> None:
-        if not self.is_open:
+        if not self.send_now(packed):
             raise ClosedError(self._lost or LostError("the connection is closed"))
+
+    def send_now(self, packed: bytes) -> bool:
+        """Send; False when the connection is closed."""
+        if self._lost is not None or self._transport.is_closing():
+            return False
         self._transport.write(packed)
+        return True
 
     def hang_up(self) -> None:
         """Close at once: nothing is on its way, and TLS would wait for the other side to say goodbye."""
@@ -134,11 +136,7 @@ class Straight(Connection):
 
     def send_now(self, packed: bytes) -> bool:
         """Send without waiting for anything; False when the connection is closed."""
-        wire = self._wire
-        if wire is None or not wire.is_open:
-            return False
-        wire.send(packed)
-        return True
+        return self._wire is not None and self._wire.send_now(packed)
 
     async def read_response(self, *args: Any, **kwargs: Any) -> Any:
         if self._wire is None:
