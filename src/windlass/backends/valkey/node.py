@@ -103,15 +103,10 @@ class Node:
                 await connection.send_packed_command(
                     _ASKING + packed if asking else packed, check_health=False
                 )
-                if asking:
-                    await connection.read_response(timeout=math.inf)
-            except ResponseError:
-                self._give_back(connection)
-                raise
             except BaseException:
                 await _hang_up(connection)
                 raise
-            return await self._read(connection)
+            return await self._read(connection, asked=asking)
 
     def send_now(self, packed: bytes) -> Straight | None:
         """Send one command if a connection is at hand; to be followed by ``answer`` at once."""
@@ -163,8 +158,11 @@ class Node:
         for connection, _ in idle:
             _close_socket(connection)
 
-    async def _read(self, connection: Straight) -> Any:
+    async def _read(self, connection: Straight, *, asked: bool = False) -> Any:
+        """The answer that comes next, and the connection goes back; ``asked``: one to ASKING is before it."""
         try:
+            if asked:
+                await connection.read_response(timeout=math.inf)
             answer = await connection.read_response(timeout=math.inf)
         except ResponseError:
             self._give_back(connection)
