@@ -231,7 +231,13 @@ class Attempt:
         record = self.record
         try:
             name = record.options.result_codec or record.codec
-            data = _NULL if value is None and name == "json" else self._encoded(name, value)
+            data = _NULL if value is None and name == "json" else encode_value(get_codec(name), value)
+            limit = self.tools.max_result_bytes
+            if len(data) > limit:
+                raise ResultError(
+                    f"the result is {len(data)} bytes, over the limit of {limit}; store it elsewhere and "
+                    "return a reference"
+                )
         except ResultError as exc:
             self.error = exc
         except Exception as exc:  # whatever a codec of one's own may raise
@@ -247,16 +253,6 @@ class Attempt:
                 result=data,
             )
         return classify.classify(record, self.error, rng=self.tools.rng)
-
-    def _encoded(self, codec: str, value: Any) -> bytes:
-        data = encode_value(get_codec(codec), value)
-        limit = self.tools.max_result_bytes
-        if len(data) > limit:
-            raise ResultError(
-                f"the result is {len(data)} bytes, over the limit of {limit}; store it elsewhere and "
-                "return a reference"
-            )
-        return data
 
     def _execute(self) -> Awaitable[Any]:
         """What to await: the handler's own coroutine, or one that waits for its thread or child."""
