@@ -110,10 +110,9 @@ class Worker:
             raise ConfigError("handler", "callable", handler)
         #: Jobs that run at once; ``resize`` changes it.
         self.concurrency: int = self.options.concurrency
-        if handler is None:
-            self.registry: Registry = self.app.registry
-        else:
-            self.registry = Registry(job_handler(handler, batch))
+        self.registry: Registry = (
+            self.app.registry if handler is None else Registry(job_handler(handler, batch))
+        )
         self.id: str = self.options.id or f"{socket.gethostname()[:80]}:{os.getpid()}:{new_id()[-8:]}"
         self._context = context if context is not None else self.app.context
         self._strategies = {**self.app.backoff_strategies, **(backoff_strategies or {})}

@@ -20,42 +20,42 @@ def _handler(tag: str) -> Handler:
 
 def test_a_queues_own_handler_comes_first_then_the_name_then_the_fallback() -> None:
     own, general, fallback = _handler("own"), _handler("general"), _handler("fallback")
-    registry = Registry(fallback)
-    registry.add("send", general)
-    registry.add("send", own, queue="mail")
-    assert registry.find("mail", "send") is own
-    assert registry.find("other", "send") is general
-    assert registry.find("mail", "unknown") is fallback
+    known = Registry(fallback)
+    known.add("send", general)
+    known.add("send", own, queue="mail")
+    assert known.find("mail", "send") is own
+    assert known.find("other", "send") is general
+    assert known.find("mail", "unknown") is fallback
     assert Registry().find("mail", "send") is None
 
 
 def test_names_with_colons_do_not_collide() -> None:
     one, two = _handler("one"), _handler("two")
-    registry = Registry()
-    registry.add("c", one, queue="a.b")
-    registry.add("b:c", two, queue="a")
-    assert registry.find("a.b", "c") is one
-    assert registry.find("a", "b:c") is two
-    assert registry.find("a", "c") is None
+    known = Registry()
+    known.add("c", one, queue="a.b")
+    known.add("b:c", two, queue="a")
+    assert known.find("a.b", "c") is one
+    assert known.find("a", "b:c") is two
+    assert known.find("a", "c") is None
 
 
 def test_registering_again_replaces() -> None:
-    registry = Registry()
-    registry.add("send", _handler("old"))
+    known = Registry()
+    known.add("send", _handler("old"))
     new = _handler("new")
-    registry.add("send", new)
-    assert registry.find("mail", "send") is new
-    assert registry.names() == ["send"]
+    known.add("send", new)
+    assert known.find("mail", "send") is new
+    assert known.names() == ["send"]
 
 
 def test_what_cannot_be_called_or_named_is_refused() -> None:
-    registry = Registry()
+    known = Registry()
     with pytest.raises(ConfigError, match="callable"):
-        registry.add("send", Handler(5, takes_job=True))  # type: ignore[arg-type]
+        known.add("send", Handler(5, takes_job=True))  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="queue"):
-        registry.add("send", _handler("x"), queue="a:b")
+        known.add("send", _handler("x"), queue="a:b")
     with pytest.raises(ConfigError, match="name"):
-        registry.add("", _handler("x"))
+        known.add("", _handler("x"))
 
 
 async def _coroutine(job: Any) -> None: ...
