@@ -1,0 +1,56 @@
+"""Texts from user code: cleaned and bounded before they are stored, escaped before they are printed.
+
+An error message, a cancel reason or a task name may hold anything: lone surrogates from ``os.fsdecode``, NUL,
+terminal escapes, five megabytes. Stores and codecs accept well-formed text only, so ``clean_text`` runs once,
+where a request is built. ``printable`` runs where a text meets a terminal or a line of a log.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+#: Most characters of an error message, and of a reason, that are kept.
+MESSAGE_CHARS: Final = 2_000
+
+_CUT: Final = "..."
+#: Control characters but for newline and tab, and surrogates, which UTF-8 cannot encode.
+_UNSAFE: Final = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
+#: Also what moves the cursor, breaks the line or turns the direction of writing.
+_UNPRINTABLE: Final = re.compile(
+    "[\x00-\x1f\x7f-\x9f\ud800-\udfff\u061c\u200e\u200f\u2028\u2029\u202a-\u202e\u2066-\u2069]"
+)
+
+
+def clean_text(value: object, limit: int = MESSAGE_CHARS) -> str:
+    """``value`` as well-formed text of at most ``limit`` characters; never raises.
+
+    Surrogates and control characters stay readable as escapes. A value that is no text and cannot be turned
+    into one is named by its type.
+    """
+    text = _as_text(value)
+    if len(text) > limit:
+        text = text[: limit - len(_CUT)] + _CUT
+    if _UNSAFE.search(text) is None:
+        return text
+    escaped = _UNSAFE.sub(_escape, text)
+    return escaped if len(escaped) <= limit else escaped[: limit - len(_CUT)] + _CUT
+
+
+def printable(text: str) -> str:
+    """``text`` on one line, without anything that a terminal or a log reader would act on."""
+    return _UNPRINTABLE.sub(_escape, text)
+
+
+def _as_text(value: object) -> str:
+    if type(value) is str:
+        return value
+    try:
+        text = str(value)
+    except Exception:
+        return f"<a {type(value).__name__} that cannot be printed>"
+    return str.__str__(text)  # a subclass of str becomes a plain one
+
+
+def _escape(found: re.Match[str]) -> str:
+    return found.group().encode("unicode_escape").decode("ascii")
