@@ -39,6 +39,8 @@ class Survey:
     newer: int = 0
     #: Where something is wrong: from byte, to byte.
     damage: list[tuple[int, int]] = field(default_factory=list)
+    #: Values that are no texts where texts belong, and effects that do not read: of earlier releases.
+    odd: int = 0
     #: Bytes at the end that are no whole frame.
     torn: int = 0
     store: FileStore | None = None
@@ -75,10 +77,10 @@ def survey(path: str, *, load: bool) -> Survey:
 def _take(found: Survey, frame: frames.Frame) -> bool:
     """Count a frame, and apply it; False when its content is not what its kind says."""
     if frame.kind in (Kind.PIECE, Kind.STEP) and found.store is not None:
-        try:
-            found.store.follow(effects.decode(frame.body))
-        except msgspec.DecodeError:
+        step = _read(found, frame)
+        if step is None:
             return False
+        found.store.follow(step)
     if frame.kind == Kind.STEP:
         expected = found.last + 1
         if frame.number != expected and not found.damage:
@@ -90,6 +92,17 @@ def _take(found: Survey, frame: frames.Frame) -> bool:
         if frame.kind == Kind.BASE:
             found.has_base, found.first, found.last = True, frame.number, frame.number
     return True
+
+
+def _read(found: Survey, frame: frames.Frame) -> effects.Step | None:
+    """What a whole frame holds, as far as it reads: leaving out the rest undoes the least."""
+    try:
+        step, odd = effects.read(frame.body)
+    except msgspec.DecodeError:
+        found.odd += 1
+        return effects.salvage(frame.body)
+    found.odd += odd
+    return step
 
 
 def examine(url: BackendUrl, deep: bool) -> Iterator[Finding]:
@@ -134,6 +147,9 @@ def _verdict(path: str, found: Survey, deep: bool) -> Iterator[Finding]:
     elif found.torn:
         advice = "nothing to do: the next writer cuts them off (they were never acknowledged)"
         yield warning(f"{path} ends with {found.torn} bytes of an unfinished step", advice)
+    if found.odd:
+        what = f"{path}: {found.odd:,} values are not of their type, as earlier releases wrote some"
+        yield warning(f"{what}; they are read as texts, or left out", _REPAIR)
     if found.is_whole:
         checked = "all checksums match, all steps read" if deep else "all checksums match"
         yield fact(checked)
@@ -182,7 +198,7 @@ def _repair(directory: str) -> Iterator[Finding]:
     if found.newer:
         yield problem(f"{path} was written by a newer version", "upgrade; nothing was changed")
         return
-    if found.is_whole and store_id and not found.torn:
+    if found.is_whole and store_id and not found.torn and not found.odd:
         yield fact("nothing is damaged: nothing was changed")
         return
     assert found.store is not None

@@ -10,11 +10,13 @@ kind of effect means a new format (``frames.FORMAT``), which older versions refu
 
 from __future__ import annotations
 
+import contextlib
 from operator import attrgetter
 from typing import Any, NamedTuple
 
 import msgspec
 
+from windlass.backends.file import reading
 from windlass.core.edges import ChildEnd, Edge
 from windlass.core.job import AttemptRecord, Event, JobRecord, JobRef
 from windlass.core.limits import GroupLimits, QueueLimits
@@ -267,7 +269,25 @@ def pack(value: Any) -> msgspec.Raw:
 
 def decode(data: bytes | memoryview) -> Step:
     """The step that was written; ``msgspec.DecodeError`` when it is none."""
-    return _decoder.decode(data)
+    return read(data)[0]
+
+
+def read(data: bytes | memoryview) -> tuple[Step, int]:
+    """``decode``, and how many values in it are not of their type (see ``reading``)."""
+    return reading.read(_decoder, data)
+
+
+def salvage(data: bytes | memoryview) -> Step | None:
+    """Those effects of a step that read, when it does not read as a whole; None when it is no step at all."""
+    try:
+        now_ms, last_place, written = msgspec.msgpack.decode(data, type=tuple[int, int, list[Any]])
+    except msgspec.DecodeError:
+        return None
+    step = Step(now_ms, last_place, [])
+    for effect in written:
+        with contextlib.suppress(msgspec.DecodeError):
+            step.effects += decode(_encoder.encode(Written(now_ms, last_place, [effect]))).effects
+    return step
 
 
 def to_record(row: JobRow) -> JobRecord:

@@ -133,11 +133,20 @@ class Log:
 
     def _decode(self, frame: frames.Frame) -> effects.Step:
         try:
-            return effects.decode(frame.body)
+            step, odd = effects.read(frame.body)
         except msgspec.DecodeError as exc:
             raise errors.DamagedLogError(
                 self.path, frame.start, f"its content does not read ({exc})"
             ) from exc
+        if odd:
+            log.warning(
+                "%s: %d values at byte %d are no texts, as earlier releases left them, and are read as such; "
+                "'windlass doctor' with --repair writes them anew",
+                self.path,
+                odd,
+                frame.start,
+            )
+        return step
 
     def _frames(self) -> Iterator[frames.Frame]:
         """Whole frames from ``offset`` on, up to the first place where none is."""

@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 
 from windlass.backends.file import effects as fx
+from windlass.backends.file import reading
 from windlass.backends.file.journal import FileJournal
 from windlass.backends.memory.groups import Group
 from windlass.backends.memory.journal import Table
@@ -206,7 +207,8 @@ class FileStore(MemoryStore):
             queue.groups.get(job.options.group).forget(job.id)
 
     def _put_row(self, effect: fx.PutRow) -> None:
-        self._put[effect.table](effect.key, _decoders[Table(effect.table)].decode(effect.value))
+        value, _ = reading.read(_decoders[Table(effect.table)], effect.value)
+        self._put[effect.table](effect.key, value)
 
     def _drop_row(self, effect: fx.DropRow) -> None:
         self._drop_key[effect.table](effect.key)
