@@ -62,6 +62,7 @@ from windlass.worker.services import (
     Recoverer,
     Relayer,
 )
+from windlass.worker.settling import settle_apart
 from windlass.worker.shares import SharePlanner
 from windlass.worker.starts import Starter
 
@@ -523,7 +524,7 @@ class Worker:
         sent_ms, hints = self.app.clock.monotonic_ms(), self._hints
         if ends:
             try:
-                result = await self._call(rq.Settle(items=ends, claim=claim))
+                result = await self._settle(ends, claim)
             except BaseException:
                 self._ends = ends + self._ends  # not off our hands: they are settled again
                 raise
@@ -539,6 +540,16 @@ class Worker:
         reach("worker.claimed", count=len(claimed.jobs) if claimed else 0)
         if claim is not None and claimed is not None:
             self._take(claim, claimed, sent_ms, hints)
+
+    async def _settle(self, ends: list[Settlement], claim: rq.Claim | None) -> rq.SettleResult:
+        """Settle ``ends`` together; one by one, and without a claim, when the store refuses the batch."""
+        try:
+            result: rq.SettleResult = await self._call(rq.Settle(items=ends, claim=claim))
+        except StorageError:
+            raise
+        except Exception as exc:
+            return await settle_apart(self._call, ends, exc)
+        return result
 
     def _relay_soon(self) -> None:
         """What ended here concerns more jobs than one request could tell: go on beside the pump."""
