@@ -10,7 +10,10 @@
     ├── GroupFullError                    the job's group has its ``max_size``
     ├── UnsupportedByBackendError         the chosen store cannot do this
     ├── StorageError (ConnectionError)    the store is unreachable, locked, full or damaged
-    │   └── HistoryTrimmedError           a cursor points below the oldest kept record
+    │   ├── HistoryTrimmedError           a cursor points below the oldest kept record
+    │   ├── StoreReplacedError            the store's files were deleted or replaced while they were open
+    │   ├── StoreFullError                the server has no memory left for more jobs
+    │   └── ForkedError                   the store was opened before this process was forked
     ├── JobNotFoundError (LookupError)    no job under that id
     ├── ScheduleNotFoundError (LookupError)  no schedule of that name
     ├── IllegalTransitionError            the job's state does not allow the request
@@ -164,6 +167,44 @@ class HistoryTrimmedError(StorageError):
         super().__init__(
             f"the {log} of queue {queue!r} was asked for everything after {after}, but its oldest kept "
             f"record is {oldest}; what was between is gone. Go on from {oldest - 1} to accept the gap"
+        )
+
+
+class StoreReplacedError(StorageError):
+    """Files of the store were deleted or replaced while this process had them open. Nothing is acknowledged.
+
+    What was written since went to files that no other process reads. ``path`` is what is gone.
+    """
+
+    code = "store_replaced"
+
+    def __init__(self, store: str, path: str) -> None:
+        self.path = path
+        super().__init__(
+            f"{store}: {path} was deleted or replaced while this process had it open; what this call wrote "
+            "is not in the store. Put the file back, or close this app and open it again (restart the "
+            "process) to go on with what is there now, then repeat the call"
+        )
+
+
+class StoreFullError(StorageError):
+    """The server has no memory left, and refuses what would need more. Nothing was changed."""
+
+    code = "store_full"
+
+
+class ForkedError(StorageError):
+    """The store was opened before this process was forked from its parent. Nothing was changed."""
+
+    code = "forked"
+
+    def __init__(self, store: str, parent: int, child: int) -> None:
+        self.parent = parent
+        self.child = child
+        super().__init__(
+            f"this {store} store was opened by process {parent}, and this is its fork {child}: connections "
+            "and threads cannot be shared. Make a new Windlass, Queue or Worker in each process after the "
+            "fork (one that was never used before works, too)"
         )
 
 
