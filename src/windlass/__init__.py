@@ -28,6 +28,7 @@ from windlass.core.states import JobState
 from windlass.errors import (
     BatchError,
     Cancel,
+    ClosedError,
     ConfigError,
     CycleError,
     DependencyError,
@@ -45,6 +46,7 @@ from windlass.errors import (
     PayloadTooLargeError,
     RateLimitError,
     ResultError,
+    ResultExpiredError,
     Retry,
     ScheduleNotFoundError,
     SignatureError,
@@ -148,6 +150,7 @@ __all__ = [  # noqa: RUF022 - grouped by topic
     "UnsupportedByBackendError",
     "StorageError",
     "HistoryTrimmedError",
+    "ClosedError",
     "JobNotFoundError",
     "ScheduleNotFoundError",
     "IllegalTransitionError",
@@ -160,6 +163,7 @@ __all__ = [  # noqa: RUF022 - grouped by topic
     "WaitTimeoutError",
     "LimiterTimeoutError",
     "ResultError",
+    "ResultExpiredError",
     "SignatureError",
     # codecs
     "Codec",

@@ -1,7 +1,7 @@
 """A backend with a clock: what the rest of the package talks to.
 
-Opens on first use, stamps requests when a test drives the clock, and turns per-item answers into errors in
-one place. Backends hold no such code.
+Opens on first use and never again by itself once it was closed, stamps requests when a test drives the clock,
+and turns per-item answers into errors in one place. Backends hold no such code.
 """
 
 from __future__ import annotations
@@ -11,13 +11,14 @@ from typing import Any, TypeVar
 
 from windlass.backend import requests as rq
 from windlass.backend.capabilities import Capabilities
+from windlass.backend.closing import Closing
 from windlass.backend.protocol import Backend, Listener, TellingBackend
 from windlass.backend.schedules import PutSchedule
 from windlass.core.clock import Clock
 from windlass.core.job import Completed, JobRecord, JobRef, NewJob
 from windlass.core.options import UniqueMode
 from windlass.core.outcome import Changed
-from windlass.errors import IllegalTransitionError, JobNotFoundError, LeaseLostError
+from windlass.errors import ClosedError, IllegalTransitionError, JobNotFoundError, LeaseLostError
 
 R = TypeVar("R")
 
@@ -33,6 +34,9 @@ class Store:
         self._opened = False
         #: How often it was closed, or an opening failed: then another that is under way opened nothing.
         self._closings = 0
+        self._closing = Closing(
+            "the app", "open it again (async with app, or await app.open()), or make another"
+        )
 
     @property
     def name(self) -> str:
@@ -43,19 +47,33 @@ class Store:
         return self.backend.capabilities
 
     async def open(self) -> None:
-        """Connect now instead of at the first request. Idempotent."""
+        """Connect now instead of at the first request. Idempotent; ``ClosedError`` after ``close``."""
+        self._closing.check()
         closings = self._closings
         try:
             await self.backend.open()
         except BaseException:
             self._note_closed()
             raise
+        if self._closing.closed:
+            await self.backend.close()  # closed while it opened: what was opened after that is let go too
+            raise self._closing.error()
         self._opened = closings == self._closings
 
+    async def reopen(self) -> None:
+        """Connect, also after ``close``."""
+        self._closing.reopen()
+        await self.open()
+
     async def close(self) -> None:
-        """Let go of the connection; the next request opens it again. Idempotent."""
+        """Let go of the connection. Waits under way and later requests raise ``ClosedError``. Idempotent."""
         self._note_closed()
+        self._closing.close()
         await self.backend.close()
+
+    def closed_error(self) -> ClosedError:
+        """What requests after ``close`` are answered with."""
+        return self._closing.error()
 
     def _note_closed(self) -> None:
         self._opened = False
@@ -105,7 +123,7 @@ class Store:
         """Hints about ``topics`` for the running event loop."""
         if not self._opened:
             await self.open()
-        return self.backend.listen(topics)
+        return self._watched(self.backend.listen(topics))
 
     async def listen_completed(self, queue: str, told: Callable[[list[Completed]], None]) -> Listener:
         """Hints about jobs of ``queue`` that finish; those that the hint itself describes go to ``told``."""
@@ -113,7 +131,12 @@ class Store:
             return await self.listen([f"done:{queue}"])
         if not self._opened:
             await self.open()
-        return self.backend.listen_completed(queue, told)
+        return self._watched(self.backend.listen_completed(queue, told))
+
+    def _watched(self, listener: Listener) -> Listener:
+        """Woken by ``close``: its owner then asks the store, and hears that it was closed."""
+        self._closing.watch(listener)
+        return listener
 
     def clone(self) -> Store:
         """Another client of the same store, with the same clock."""
