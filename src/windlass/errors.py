@@ -14,11 +14,13 @@
     │   ├── StoreReplacedError            the store's files were deleted or replaced while they were open
     │   ├── StoreFullError                the server has no memory left for more jobs
     │   └── ForkedError                   the store was opened before this process was forked
+    ├── ClosedError                       the app, queue or reader of events was closed
     ├── JobNotFoundError (LookupError)    no job under that id
     ├── ScheduleNotFoundError (LookupError)  no schedule of that name
     ├── IllegalTransitionError            the job's state does not allow the request
     ├── LeaseLostError                    the job belongs to a newer lease
     ├── ResultError                       a handler's result cannot be stored
+    ├── ResultExpiredError (LookupError)  the job completed, but its result was not kept that long
     ├── WaitTimeoutError (TimeoutError)   nothing finished in time; the job goes on
     ├── JobFailedError                    the awaited job failed for good
     │   └── MaxRetriesError               ... because its attempts are spent
@@ -208,6 +210,16 @@ class ForkedError(StorageError):
         )
 
 
+class ClosedError(WindlassError):
+    """It was closed: calls after that, and waits that were under way, end with this. ``what`` names it."""
+
+    code = "closed"
+
+    def __init__(self, what: str, advice: str) -> None:
+        self.what = what
+        super().__init__(f"{what} was closed; {advice}")
+
+
 class JobNotFoundError(WindlassError, LookupError):
     """No such job: the id is wrong, or the record was pruned or removed."""
 
@@ -264,6 +276,20 @@ class ResultError(WindlassError):
     """A handler returned something that cannot be encoded, or that is too large to store."""
 
     code = "result"
+
+
+class ResultExpiredError(WindlassError, LookupError):
+    """The job completed, but its result is past its ``result_ttl``. ``None`` is only ever a returned None."""
+
+    code = "result_expired"
+
+    def __init__(self, queue: str, job_id: str) -> None:
+        self.queue = queue
+        self.job_id = job_id
+        super().__init__(
+            f"job {job_id!r} of queue {queue!r} completed, but its result is past its time; raise its "
+            "result_ttl, or wait for it while it runs"
+        )
 
 
 class WaitTimeoutError(WindlassError, TimeoutError):
