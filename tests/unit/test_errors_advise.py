@@ -21,6 +21,8 @@ SAMPLES: dict[type[WindlassError], tuple[tuple[Any, ...], str]] = {
     errors.CycleError: ((["a", "b", "a"],), "free of circles: a waits for b waits for a"),
     errors.UnsupportedByBackendError: (("amqp", "flows", "use valkey"), "use valkey"),
     errors.HistoryTrimmedError: (("history", "mail", 5, 9), "Go on from 8 to accept the gap"),
+    errors.ClosedError: (("queue 'mail'", "take another"), "take another"),
+    errors.ResultExpiredError: (("mail", "j1"), "raise its result_ttl"),
     errors.JobNotFoundError: (("mail", "j1"), "never added, pruned, or removed"),
     errors.ScheduleNotFoundError: (("mail", "nightly"), "windlass schedules"),
     errors.IllegalTransitionError: (("j1", "active", "remove", "cancel it first"), "cancel it first"),

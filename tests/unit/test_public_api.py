@@ -35,6 +35,7 @@ PUBLIC = {
     "JobNotFoundError", "IllegalTransitionError", "LeaseLostError", "JobFailedError", "MaxRetriesError",
     "ScheduleNotFoundError",
     "JobCancelledError", "JobTimeoutError", "WorkerCrashError", "WaitTimeoutError", "ResultError",
+    "ClosedError", "ResultExpiredError",
     "LimiterTimeoutError", "SignatureError",
     # codecs
     "Codec", "register_codec",

@@ -667,7 +667,8 @@ class Worker:
         """Where jobs of a task come from, and what runs them."""
         queue = self._queues.get(queue_name)
         if queue is None:
-            queue = self._queues[queue_name] = self.app.queue(queue_name)
+            # Its own: whoever closes the one that the app hands out does not close it under the handlers.
+            queue = self._queues[queue_name] = Queue(queue_name, self.app)
         return queue, self.registry.find(queue_name, task)
 
     def _begin(self, record: JobRecord, lease_ms: int, since_ms: float, ways: _Ways) -> Attempt | None:
