@@ -33,7 +33,7 @@ from windlass.core.backoff import Strategy
 from windlass.core.ids import new_id
 from windlass.core.job import Action, JobRecord, WorkerInfo
 from windlass.core.limits import to_rate
-from windlass.core.options import check_known
+from windlass.core.options import check_known, check_registered, to_backoff
 from windlass.core.outcome import Extended, Outcome, Settled, Settlement
 from windlass.core.probe import reach
 from windlass.core.states import JobState
@@ -205,6 +205,7 @@ class Worker:
         """Begin to work in the background. Idempotent."""
         if self._state != "new":
             return
+        self._check_strategies()
         self._state = "running"
         self._loop = asyncio.get_running_loop()
         store = self.app.store
@@ -250,6 +251,12 @@ class Worker:
         self.last_progress_ms = self.app.clock.monotonic_ms()
         self._pump_task = asyncio.create_task(self._pump_safely(), name="windlass-pump")
         self._emitter.emit("ready")
+
+    def _check_strategies(self) -> None:
+        """Refuse to run tasks by a backoff strategy that nobody gave us: its name may be misspelt."""
+        for task in self.app.tasks.values() if self.registry is self.app.registry else ():
+            if task.queue_name in self._shares.names:
+                check_registered(to_backoff(task.job_options.backoff), self._strategies, task.name)
 
     async def _set_limits(self) -> None:
         """Make the worker's ``limiter`` and ``global_concurrency`` those of its queues."""
