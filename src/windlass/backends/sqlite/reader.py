@@ -8,7 +8,7 @@ from windlass.backend import requests as rq
 from windlass.backend.local.calls import Answer, Call, deliver
 from windlass.backend.local.lane import Lane
 from windlass.backends.sqlite import statements
-from windlass.backends.sqlite.connection import connect, to_error
+from windlass.backends.sqlite.connection import connect, is_odd_text, read_any_text, to_error
 from windlass.backends.sqlite.disk import Disk
 from windlass.backends.sqlite.tx import Queues, read_meta
 from windlass.backends.sqlite.verbs_reads import READS, Snapshot
@@ -57,6 +57,9 @@ class Reader(Lane):
                 self._disk.sync()  # it may be copied elsewhere: then it must not be taken back here
             return call, value, None
         except Exception as exc:
+            if is_odd_text(conn, exc):
+                read_any_text(conn)
+                return self._serve(call)
             return call, None, to_error(exc, self._settings.shown)
 
     def _close(self) -> None:
