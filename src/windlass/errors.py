@@ -11,6 +11,7 @@
     ├── UnsupportedByBackendError         the chosen store cannot do this
     ├── StorageError (ConnectionError)    the store is unreachable, locked, full or damaged
     │   └── HistoryTrimmedError           a cursor points below the oldest kept record
+    ├── ClosedError                       the app, queue or reader of events was closed
     ├── JobNotFoundError (LookupError)    no job under that id
     ├── ScheduleNotFoundError (LookupError)  no schedule of that name
     ├── IllegalTransitionError            the job's state does not allow the request
@@ -150,6 +151,16 @@ class HistoryTrimmedError(StorageError):
             f"the {log} of queue {queue!r} was asked for everything after {after}, but its oldest kept "
             f"record is {oldest}; what was between is gone. Go on from {oldest - 1} to accept the gap"
         )
+
+
+class ClosedError(WindlassError):
+    """It was closed: calls after that, and waits that were under way, end with this. ``what`` names it."""
+
+    code = "closed"
+
+    def __init__(self, what: str, advice: str) -> None:
+        self.what = what
+        super().__init__(f"{what} was closed; {advice}")
 
 
 class JobNotFoundError(WindlassError, LookupError):
