@@ -40,6 +40,7 @@ SENTENCES = {
     errors.ResultError,
     errors.JobTimeoutError,
     errors.WorkerCrashError,
+    errors.RemoteError,
     errors.UnrecoverableError,
     errors.SignatureError,
 }

@@ -9,7 +9,7 @@ from __future__ import annotations
 from windlass.sandbox.pool import ProcessPool, requests_to
 from windlass.sandbox.process import OnRequest, SandboxCall
 from windlass.sandbox.protocol import JobRequest
-from windlass.sandbox.remote import RemoteError
+from windlass.errors import RemoteError
 from windlass.sandbox.target import target_of
 
 __all__ = ["JobRequest", "OnRequest", "ProcessPool", "RemoteError", "SandboxCall", "requests_to", "target_of"]

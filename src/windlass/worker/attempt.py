@@ -14,6 +14,7 @@ import random
 from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final, Protocol
 
 from windlass.abort import AbortSignal, StopReason
@@ -39,7 +40,7 @@ from windlass.queue import Queue
 from windlass.registry import Handler
 from windlass.serde import JSON, encode_value, get_codec
 from windlass.worker import classify
-from windlass.worker.batches import Batches
+from windlass.worker.batches import Batches, run_in_thread
 
 log: Final = logging.getLogger("windlass.worker")
 
@@ -176,10 +177,10 @@ class Attempt:
                 settlement = self._raised(exc)
             else:
                 settlement = self._completed(value) if self._signal is None else self._returned(value)
-        except BaseException as exc:  # our own mistake: the job must come back all the same
+        except BaseException as fault:  # what the handler left cannot be concluded: a failure that counts
             log.exception("an attempt of job %s could not be concluded", self.record.id)
-            self.error = exc
-            settlement = self.release("worker_error")
+            self.error = fault if self.error is None else self.error
+            settlement = classify.broken(self.record, self.error, fault)
         finally:
             self.task = None  # else the two hold each other, and the collector has to find them
             if self._timer is not None:
@@ -206,22 +207,24 @@ class Attempt:
 
     def _raised(self, error: BaseException) -> Settlement | None:
         """The handler raised ``error``, of its own or because it was cancelled."""
+        kind = type(error)  # an error of the application may say anything about its class
         match self.stopped_for:
             case StopReason.LOST:
                 return None
             case StopReason.CANCEL:
                 return classify.end(self.record, Outcome.CANCEL, reason=self.record.cancel_reason or "")
-            case StopReason.SHUTDOWN if not isinstance(error, _STEERS):
+            case StopReason.SHUTDOWN if not issubclass(kind, _STEERS):
                 return self.release("shutdown")
             case StopReason.TIMEOUT:
                 timeout = self._timeout_error()
-                timeout.__cause__ = None if isinstance(error, asyncio.CancelledError) else error
+                timeout.__cause__ = None if issubclass(kind, asyncio.CancelledError) else error
                 return self._failed_by(timeout)
-            case None if isinstance(error, asyncio.CancelledError) and self.tools.stopping():
+            case None if issubclass(kind, asyncio.CancelledError) and self.tools.stopping():
                 return self.release("shutdown")  # all tasks of the loop were cancelled
         return self._failed_by(error)
 
     def _failed_by(self, error: BaseException) -> Settlement:
+        self.error = error
         self.error = error = self._possible(error)
         return classify.classify(
             self.record,
@@ -253,8 +256,8 @@ class Attempt:
         except ResultError as exc:
             self.error = exc
         except Exception as exc:  # whatever a codec of one's own may raise
-            kind = type(value).__name__
-            self.error = ResultError(f"the result ({kind}) cannot be stored as {record.result_codec}: {exc}")
+            what = f"the result ({type(value).__name__}) cannot be stored as {record.result_codec}"
+            self.error = ResultError(f"{what}: {classify.message_of(exc)}")
         else:
             self.result = value
             return Settlement(
@@ -297,8 +300,8 @@ class Attempt:
         loop = asyncio.get_running_loop()
         self.get_job().loop = loop
         context = contextvars.copy_context()
-        call = self.handler.call
-        value = await loop.run_in_executor(self.tools.threads, lambda: context.run(call, *args, **kwargs))
+        call = partial(run_in_thread, self.handler.call, *args, **kwargs)
+        value = await loop.run_in_executor(self.tools.threads, context.run, call)
         # A plain function may return a coroutine (a wrapped async one): finish it on the loop.
         return await value if inspect.isawaitable(value) else value
 

@@ -18,6 +18,7 @@ from windlass.job import Job
 from windlass.worker import classify
 from windlass.worker.attempt import Attempt
 from windlass.worker.emitter import Emitter
+from windlass.worker.settling import REFUSED
 
 log: Final = logging.getLogger("windlass.worker")
 
@@ -99,7 +100,8 @@ class Teller:
             case Outcome.COMPLETE:
                 self._emitter.emit("completed", job, untold.result)
             case Outcome.FAIL:
-                error = error or classify.as_error(settlement)
+                if error is None or settlement.reason == REFUSED:
+                    error = classify.as_error(settlement)
                 log_attempt(logging.ERROR, "failed", untold, error, settlement.duration_ms)
                 self._emitter.emit("failed", job, error)
             case Outcome.RETRY:

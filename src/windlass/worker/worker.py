@@ -52,6 +52,7 @@ from windlass.worker.lifecycle import PARTS_MS, Parts, Stop, let_go
 from windlass.worker.options import Queues, QueueSpec, WorkerOptions, to_specs
 from windlass.worker.processes import SandboxRunner
 from windlass.worker.services import Deployer, Duties, Leadership, Recoverer, Relayer, store_duties
+from windlass.worker.settling import settle_apart
 from windlass.worker.shares import SharePlanner
 from windlass.worker.starts import Starter
 from windlass.worker.teller import Teller, log_attempt
@@ -613,7 +614,7 @@ class Worker:
         sent_ms, hints = self.app.clock.monotonic_ms(), self._hints
         if ends:
             try:
-                result = await self._call(rq.Settle(items=ends, claim=claim))
+                result = await self._settle(ends, claim)
             except BaseException:
                 self._ends = ends + self._ends  # not off our hands: they are settled again
                 raise
@@ -629,6 +630,16 @@ class Worker:
         reach("worker.claimed", count=len(claimed.jobs) if claimed else 0)
         if claim is not None and claimed is not None:
             self._take(claim, claimed, sent_ms, hints)
+
+    async def _settle(self, ends: list[Settlement], claim: rq.Claim | None) -> rq.SettleResult:
+        """Settle ``ends`` together; one by one, and without a claim, when the store refuses the batch."""
+        try:
+            result: rq.SettleResult = await self._call(rq.Settle(items=ends, claim=claim))
+        except StorageError:
+            raise
+        except Exception as exc:
+            return await settle_apart(self._call, ends, exc)
+        return result
 
     def _relay_soon(self) -> None:
         """What ended here concerns more jobs than one request could tell: go on beside the pump."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 import sqlite3
 import threading
-import time
 from typing import TYPE_CHECKING, Any
 
 from windlass.backend import requests as rq
@@ -37,9 +36,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("windlass.sqlite")
 
-#: A flush that took longer than this was held up by something else; it counts as no more.
-_HICCUP_S = 0.02
-
 
 class Session:
     """Belongs to whoever holds ``mutex``."""
@@ -52,8 +48,6 @@ class Session:
         self._clock = SteadyClock()
         self._meta: Meta | None = None
         self._version = -1
-        #: How long the disk takes, by the last few commits: one that met a busy disk says little.
-        self.commit_s = 0.0
         #: About how many pages were written to the log since it was last copied into the file.
         self._pages = 0.0
 
@@ -136,29 +130,11 @@ class Session:
             return [self.failed(call, exc) for call in calls], topics
         return answers, topics
 
-    def run_now(self, call: Call[Any]) -> tuple[list[Answer], set[str]] | None:
-        """A whole transaction for ``call``, if that needs no waiting; else None, and nothing was done."""
-        if not self.mutex.acquire(blocking=False):
-            return None
-        try:
-            if not self.lock.try_acquire():
-                return None
-            try:
-                if not self._can_begin() or not call.begin():
-                    return None
-                answers, topics = self.run([call])
-            finally:
-                self.lock.release()
-            return self.secure(answers, behind=claims(call)), topics
-        finally:
-            self.mutex.release()
-
     def secure(self, answers: list[Answer], *, behind: bool = False) -> list[Answer]:
         """Bring what was committed to the disk: returns ``answers``, or errors in their place.
 
         ``behind``: only begin with it, once the last one that was begun is done.
         """
-        began = time.perf_counter()
         try:
             if behind:
                 self._disk.sync_behind()
@@ -167,15 +143,7 @@ class Session:
         except OSError as exc:
             log.error("%s could not be flushed: %s", self._settings.shown, exc)
             return [self.failed(call, exc) for call, _, _ in answers]
-        finally:
-            self.commit_s += (min(time.perf_counter() - began, _HICCUP_S) - self.commit_s) / 8
         return answers
-
-    def _can_begin(self) -> bool:
-        try:
-            return self.begin()
-        except sqlite3.Error:
-            return False  # the thread will meet the same error, and tell
 
     def failed(self, call: Call[Any], exc: Exception) -> Answer:
         return call, None, to_error(exc, self._settings.shown)
