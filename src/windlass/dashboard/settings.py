@@ -63,6 +63,16 @@ class ServerLimits:
     #: Open event streams, of all clients and of one.
     streams: int = 200
     streams_per_client: int = 20
+    #: Of a server of our own (``windlass dashboard``): seconds for the head of a request, for its body, and
+    #: for a client to read what it was sent.
+    head_seconds: float = 10.0
+    body_seconds: float = 60.0
+    read_seconds: float = 30.0
+    #: Connections that wait for their clients, of all addresses and of one (IPv6: of one /64 network).
+    connections: int = 1_000
+    connections_per_address: int = 100
+    #: Requests that are answered at the same time.
+    requests: int = 1_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
