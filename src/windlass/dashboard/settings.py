@@ -17,18 +17,37 @@ ROLES: tuple[Role, ...] = ("operator", "reader")
 _TOKEN_CHARACTERS = 16
 _PASSWORD_CHARACTERS = 8
 
-#: Names of fields whose values are never shown unless the application says otherwise.
+#: Names of fields, in any spelling, whose values are never shown unless the application says otherwise.
 DEFAULT_MASK = (
     "*password*",
     "*passwd*",
+    "*passphrase*",
+    "*pwd*",
     "*secret*",
     "*token*",
-    "api_key",
-    "apikey",
-    "authorization",
-    "cookie",
-    "credit_card",
-    "private_key",
+    "*credential*",
+    "*authorization*",
+    "auth",
+    "auth_*",
+    "*_auth",
+    "oauth",
+    "*cookie*",
+    "*api_key*",
+    "*access_key*",
+    "*private_key*",
+    "*signing_key*",
+    "*encryption_key*",
+    "dsn",
+    "*_dsn",
+    "*connection_string*",
+    "*credit_card*",
+    "*card_number*",
+    "*cvv*",
+    "cvc",
+    "*_cvc",
+    "ssn",
+    "*_ssn",
+    "*social_security*",
 )
 
 
