@@ -15,10 +15,10 @@ from litestar.params import JSONBody
 from windlass.backend import requests as rq
 from windlass.core.job import JobRef
 from windlass.core.outcome import CancelResult, Changed, to_reason
+from windlass.dashboard.audit import note
 from windlass.dashboard.desk import Desk
 from windlass.dashboard.filters import listing_of, names_of
 from windlass.dashboard.given import TheDesk
-from windlass.dashboard.guard import note
 from windlass.dashboard.lists import counted
 from windlass.dashboard.shapes.changes import BulkAnswer, BulkBody, Filter
 from windlass.errors import ConfigError
