@@ -28,7 +28,7 @@ from windlass.core.job import (
     WorkerInfo,
 )
 from windlass.core.options import JobOptions, seconds_to_ms
-from windlass.core.outcome import AddOutcome, CancelResult
+from windlass.core.outcome import AddOutcome, CancelResult, to_reason
 from windlass.core.states import FINISHED, JobState
 from windlass.errors import (
     ConfigError,
@@ -480,7 +480,7 @@ class Queue(BulkVerbs, FlowVerbs, KeyVerbs, LimitVerbs, MetricsVerbs, ScheduleVe
     async def cancel(self, job_id: str, reason: str = "") -> CancelResult:
         """Cancel a job: ``cancelled``, ``cancelling`` (it runs and was told), ``finished``, ``not_found``."""
         refs = [self._ref(job_id)]
-        return (await self.store.execute(rq.CancelJobs(refs=refs, reason=reason)))[0]
+        return (await self.store.execute(rq.CancelJobs(refs=refs, reason=to_reason(reason))))[0]
 
     async def kill(self, job_id: str, reason: str = "killed") -> CancelResult:
         """Give a job that waits for a retry no further one: it has failed, and can be retried by hand.
@@ -488,7 +488,7 @@ class Queue(BulkVerbs, FlowVerbs, KeyVerbs, LimitVerbs, MetricsVerbs, ScheduleVe
         Any other job is cancelled, with the answers of ``cancel``.
         """
         refs = [self._ref(job_id)]
-        return (await self.store.execute(rq.CancelJobs(refs=refs, reason=reason, dead=True)))[0]
+        return (await self.store.execute(rq.CancelJobs(refs=refs, reason=to_reason(reason), dead=True)))[0]
 
     async def revoke(self, job_id: str, reason: str = "") -> CancelResult:
         """Another word for ``cancel``."""

@@ -20,6 +20,9 @@ SAMPLES: dict[type[WindlassError], tuple[tuple[Any, ...], str]] = {
     errors.GroupFullError: (("mail", "ada", ["j1"], []), "raise its max_size"),
     errors.CycleError: ((["a", "b", "a"],), "free of circles: a waits for b waits for a"),
     errors.UnsupportedByBackendError: (("amqp", "flows", "use valkey"), "use valkey"),
+    errors.StoreReplacedError: (("sqlite:///jobs.db", "jobs.db"), "Put the file back"),
+    errors.StoreFullError: (("valkey: no memory is left; raise maxmemory",), "raise maxmemory"),
+    errors.ForkedError: (("sqlite", 10, 11), "Make a new Windlass"),
     errors.HistoryTrimmedError: (("history", "mail", 5, 9), "Go on from 8 to accept the gap"),
     errors.ClosedError: (("queue 'mail'", "take another"), "take another"),
     errors.ResultExpiredError: (("mail", "j1"), "raise its result_ttl"),
@@ -42,6 +45,7 @@ SENTENCES = {
     errors.ResultError,
     errors.JobTimeoutError,
     errors.WorkerCrashError,
+    errors.RemoteError,
     errors.UnrecoverableError,
     errors.SignatureError,
 }

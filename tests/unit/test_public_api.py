@@ -31,7 +31,8 @@ PUBLIC = {
     # raised to callers
     "WindlassError", "ConfigError", "PayloadTooLargeError", "DependencyError", "CycleError",
     "GroupFullError",
-    "UnsupportedByBackendError", "StorageError", "HistoryTrimmedError",
+    "UnsupportedByBackendError", "StorageError", "StoreFullError", "StoreReplacedError", "ForkedError",
+    "HistoryTrimmedError",
     "JobNotFoundError", "IllegalTransitionError", "LeaseLostError", "JobFailedError", "MaxRetriesError",
     "ScheduleNotFoundError",
     "JobCancelledError", "JobTimeoutError", "WorkerCrashError", "WaitTimeoutError", "ResultError",
