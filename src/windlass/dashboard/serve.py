@@ -25,6 +25,7 @@ class DashboardServer(uvicorn.Server):
                 log_level="warning",
                 access_log=False,
                 server_header=False,
+                proxy_headers=False,  # who asks is decided by us alone
                 lifespan="on",
                 timeout_graceful_shutdown=_GRACE_S,
                 limit_concurrency=1_000,
