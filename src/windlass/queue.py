@@ -33,9 +33,12 @@ from windlass.core.states import FINISHED, JobState
 from windlass.errors import (
     ConfigError,
     GroupFullError,
+    IllegalTransitionError,
     JobCancelledError,
     JobFailedError,
+    JobNotFoundError,
     MaxRetriesError,
+    ResultExpiredError,
     StorageError,
     WindlassError,
 )
@@ -211,7 +214,10 @@ class Queue(BulkVerbs, FlowVerbs, KeyVerbs, LimitVerbs, MetricsVerbs, ScheduleVe
             if job.outcome is AddOutcome.CACHED:
                 return self.result_of(job.record)
             added = job.record if job.outcome is AddOutcome.QUEUED else None
-            return self.result_of(await waiters.outcome(job.ref, future, timeout_ms, added=added))
+            there = job.state not in FINISHED  # it cannot end before whoever waits is there
+            return self.result_of(
+                await waiters.outcome(job.ref, future, timeout_ms, added=added, there=there)
+            )
         finally:
             waiters.unsubscribe(job_id, future)
 
@@ -420,7 +426,10 @@ class Queue(BulkVerbs, FlowVerbs, KeyVerbs, LimitVerbs, MetricsVerbs, ScheduleVe
         return sum(n for state, n in counts.items() if state not in FINISHED and state is not JobState.ACTIVE)
 
     async def get_status(self, job_id: str) -> dict[str, Any] | None:
-        """A job at a glance: id, state, created_at (ms), attempts, result or error; None when unknown."""
+        """A job at a glance: id, state, created_at (ms), attempts, result or error; None when unknown.
+
+        A result past its time is told as ``result_expired``.
+        """
         job = await self.get_job(job_id)
         if job is None:
             return None
@@ -430,16 +439,27 @@ class Queue(BulkVerbs, FlowVerbs, KeyVerbs, LimitVerbs, MetricsVerbs, ScheduleVe
             "created_at": job.enqueued_ms,
             "attempts": job.attempts,
         }
-        if job.state is JobState.COMPLETED:
+        if job.record.result_expired:
+            status["result_expired"] = True
+        elif job.state is JobState.COMPLETED:
             status["result"] = job.return_value
         elif job.errors:
             status["error"] = {"class": job.errors[-1].error_class, "message": job.errors[-1].message}
         return status
 
     async def get_result(self, job_id: str) -> Any:
-        """The result of a completed job while it is kept; else None (``get_status`` tells why)."""
-        job = await self.get_job(job_id)
-        return job.return_value if job is not None else None
+        """The result of a job that has completed, without waiting. Raises like ``Job.result``.
+
+        ``IllegalTransitionError`` when the job has not ended; ``get_status`` tells the same without raising.
+        """
+        record = await self.store.get(self._ref(job_id))
+        if record is None:
+            raise JobNotFoundError(self.name, job_id)
+        if record.state not in FINISHED:
+            raise IllegalTransitionError(
+                record.id, record.state, "read the result of", "wait for it with job.result()"
+            )
+        return self.result_of(record)
 
     async def update_result_ttl(self, job_id: str, ttl: float | timedelta) -> None:
         """Keep a completed job's result for ``ttl`` from now."""
@@ -545,7 +565,9 @@ class Queue(BulkVerbs, FlowVerbs, KeyVerbs, LimitVerbs, MetricsVerbs, ScheduleVe
     def result_of(self, record: JobRecord) -> Any:
         """The value of a finished job, or the error that it means."""
         if record.state is JobState.COMPLETED:
-            return None if record.result is None else get_codec(record.result_codec).decode(record.result)
+            if record.result is None:
+                raise ResultExpiredError(record.queue, record.id)
+            return get_codec(record.result_codec).decode(record.result)
         if record.state is JobState.CANCELLED:
             raise JobCancelledError(record.id, record.reason)
         last = record.errors[-1] if record.errors else None

@@ -30,36 +30,37 @@ REFUSED: Final = "settlement_refused"
 async def settle_apart(call: Call, ends: list[Settlement], cause: Exception) -> rq.SettleResult:
     """Settle each of ``ends`` alone, after the store refused them together because of ``cause``.
 
+    What is refused alone is replaced in ``ends`` by the failure that was sent instead.
     Raises ``StorageError`` when the store goes away meanwhile; all can then be sent again.
     """
     log.warning(
         "the store refused %d settlements in one batch (%s): each is sent alone", len(ends), _told(cause)
     )
     result = rq.SettleResult(items=[])
-    for end in ends:
-        one = await _settle_one(call, end)
+    for at, end in enumerate(ends):
+        ends[at], one = await _settle_one(call, end)
         result.items += one.items
         result.relay = result.relay or one.relay
     reach("worker.settled_apart", count=len(ends))
     return result
 
 
-async def _settle_one(call: Call, end: Settlement) -> rq.SettleResult:
-    """Settle one job; what the store refuses becomes a failure with the reason."""
+async def _settle_one(call: Call, end: Settlement) -> tuple[Settlement, rq.SettleResult]:
+    """Settle one job; what the store refuses becomes a failure with the reason. What was sent, its answer."""
     try:
-        return await _send(call, end)
+        return end, await _send(call, end)
     except StorageError:
         raise
     except Exception as exc:
         log.error("job %s: the store refused how its attempt ended: %s", end.id, _told(exc))
         failed = as_refused(end, exc)
     try:
-        return await _send(call, failed)
+        return failed, await _send(call, failed)
     except StorageError:
         raise
     except Exception as exc:
         log.error("job %s: its failure was refused as well, so its lease runs out: %s", end.id, _told(exc))
-        return rq.SettleResult(items=[Settled.LOST])
+        return failed, rq.SettleResult(items=[Settled.LOST])
 
 
 async def _send(call: Call, end: Settlement) -> rq.SettleResult:

@@ -13,7 +13,7 @@ from windlass.backend import requests as rq
 from windlass.backend.local.flush import not_flushed
 from windlass.backend.local.locks import FairLock
 from windlass.backends.file import directory as dr
-from windlass.backends.file import effects, reading
+from windlass.backends.file import effects, readback
 from windlass.backends.file.compaction import Compaction, is_due
 from windlass.backends.file.errors import DamagedLogError, to_error
 from windlass.backends.file.log import Log
@@ -243,7 +243,7 @@ class Session:
         return [(call, value, None)], touched
 
     def _apply(self, request: rq.Request[Any], now_ms: int) -> tuple[Any, set[str]]:
-        size = reading.check(request)  # what would not read back must not be decided
+        size = readback.check(request)  # what would not read back must not be decided
         if self._was_full:
             self._check_room(size + _PER_ITEM * size_of(request) + _BESIDES)
         return self.store.apply(request, request.now_ms if request.now_ms is not None else now_ms)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import sqlite3
 import threading
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from windlass.backend import requests as rq
@@ -21,7 +22,9 @@ from windlass.backends.sqlite.connection import (
     OneCursor,
     connect,
     is_busy,
+    is_odd_text,
     prepare_file,
+    read_any_text,
     to_error,
 )
 from windlass.backends.sqlite.disk import Disk
@@ -143,6 +146,11 @@ class Session:
         except Exception as exc:
             self._wake.own_activity -= done
             self._roll_back(tx)
+            if is_odd_text(self.conn, exc):
+                read_any_text(self.conn)
+                with suppress(sqlite3.Error, OSError):  # then the first error stands
+                    if self.begin():
+                        return self.run(calls)
             return [self.failed(call, exc) for call in calls], set()
         return answers, topics
 
@@ -195,8 +203,8 @@ class Session:
             try:
                 answers.append((call, self._run_call(tx, call), None))
             except Exception as exc:
-                if not self.conn.in_transaction:
-                    raise  # SQLite gave up the whole transaction: disk full, I/O error
+                if not self.conn.in_transaction or is_odd_text(self.conn, exc):
+                    raise  # SQLite gave up the whole transaction (disk full, I/O error), or see ``run``
                 self.conn.execute("ROLLBACK TO one")
                 answers.append(self.failed(call, exc))
             self.conn.execute("RELEASE one")
