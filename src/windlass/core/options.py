@@ -18,6 +18,7 @@ import msgspec
 from windlass.core.backoff import BUILT_IN, DEFAULT_BACKOFF, MAX_DELAY_MS, Backoff
 from windlass.core.edges import Dependency, OnFailure, to_dependency
 from windlass.core.ids import JobRef, check_group, check_job_id, content_id, is_text
+from windlass.core.text import clean_text
 from windlass.errors import ConfigError
 
 Duration = int | float | timedelta
@@ -69,6 +70,8 @@ class UniqueMode(StrEnum):
 
 
 _MAX_FALLBACK_BYTES = 16_384
+#: Most characters of an unknown name that an error shows.
+_SHOWN_CHARS = 200
 #: Room for every header of tracing and for some context besides.
 _MAX_TRACE_CHARS = 65_536
 _NEEDS_TTL = (UniqueMode.THROTTLE, UniqueMode.DEBOUNCE)
@@ -367,11 +370,12 @@ def check_known(given: Iterable[str], known: Iterable[str], what: str) -> None:
     """Refuse names that are not in ``known``, naming the nearest that is."""
     for name in given:
         if name not in known:
-            near = difflib.get_close_matches(str(name), [str(item) for item in known], 1)
+            shown = clean_text(name, _SHOWN_CHARS)
+            near = difflib.get_close_matches(shown, [str(item) for item in known], 1)
             hint = (
                 f" (did you mean {near[0]!r}?)" if near else f" (known: {', '.join(sorted(map(str, known)))})"
             )
-            raise ConfigError(str(name), f"a known {what}{hint}")
+            raise ConfigError(shown, f"a known {what}{hint}")
 
 
 def to_backoff(value: object) -> Backoff:

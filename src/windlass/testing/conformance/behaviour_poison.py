@@ -42,6 +42,7 @@ from windlass.core.outcome import Outcome
 from windlass.testing.conformance import targets
 from windlass.testing.conformance.harness import Harness
 from windlass.testing.conformance.needs import needs
+from windlass.testing.conformance.stage import eventually
 from windlass.testing.wrapper import BackendWrapper
 
 #: Honest jobs on each side of the odd ones.
@@ -440,8 +441,13 @@ async def test_a_batch_that_the_store_refuses_is_settled_one_by_one(harness: Har
     async with Live(harness, wrap) as live:
         odd = await live.add("odd")
         picky[0].bad.add(odd.id)
-        await live.work(lambda job: "done")
+        told: list[tuple[str, str]] = []
+        worker = await live.work(lambda job: "done")
+        worker.on("completed", lambda job, result: told.append(("completed", job.id)))
+        worker.on("failed", lambda job, error: told.append(("failed", job.id)))
         await live.ends(odd)
+        await eventually(lambda: len(told) == 2 * HONEST + 1)
+        assert sorted(told) == sorted([("failed", odd.id), *(("completed", job.id) for job in live.honest)])
         assert live.runs[odd.id] == 1
         assert odd.record.reason == "settlement_refused"
         assert "this number is too large for me" in odd.errors[-1].message
