@@ -83,8 +83,13 @@ class Live:
         self.honest += [*before, *after]
         return odd
 
-    async def work(self, handler: Callable[[Job[Any]], Any], **options: Any) -> Worker:
-        """Let ``handler`` run the odd jobs, honest ones end by themselves."""
+    async def work(
+        self,
+        handler: Callable[[Job[Any]], Any],
+        told: dict[str, Callable[..., Any]] | None = None,
+        **options: Any,
+    ) -> Worker:
+        """Let ``handler`` run the odd jobs, honest ones end by themselves. ``told``: callbacks by event."""
 
         async def run(job: Job[Any]) -> Any:
             self.runs[job.id] += 1
@@ -93,6 +98,8 @@ class Live:
             return await handler(job) if inspect.iscoroutinefunction(handler) else handler(job)
 
         self.worker = Worker("mail", run, url_or_app=self.app, grace=1, cancel_wait=1, **options)
+        for event, callback in (told or {}).items():
+            self.worker.on(event, callback)
         await self.worker.start()
         return self.worker
 
@@ -442,9 +449,11 @@ async def test_a_batch_that_the_store_refuses_is_settled_one_by_one(harness: Har
         odd = await live.add("odd")
         picky[0].bad.add(odd.id)
         told: list[tuple[str, str]] = []
-        worker = await live.work(lambda job: "done")
-        worker.on("completed", lambda job, result: told.append(("completed", job.id)))
-        worker.on("failed", lambda job, error: told.append(("failed", job.id)))
+        callbacks: dict[str, Callable[..., Any]] = {
+            "completed": lambda job, result: told.append(("completed", job.id)),
+            "failed": lambda job, error: told.append(("failed", job.id)),
+        }
+        await live.work(lambda job: "done", callbacks)
         await live.ends(odd)
         await eventually(lambda: len(told) == 2 * HONEST + 1)
         assert sorted(told) == sorted([("failed", odd.id), *(("completed", job.id) for job in live.honest)])
