@@ -22,6 +22,7 @@ from typing import Any, TypeVar
 from windlass.core.job import ErrorInfo, JobRecord
 from windlass.core.states import FINISHED
 from windlass.core.text import clean_text, printable
+from windlass.errors import StorageError
 
 T = TypeVar("T")
 S = TypeVar("S")
@@ -73,7 +74,7 @@ def readable(items: Iterable[S], read: Callable[[S], T], what: Callable[[S], str
     for item in items:
         try:
             found = read(item)
-        except UNREADABLE as exc:
+        except (*UNREADABLE, StorageError) as exc:
             tell(what(item), f"{type(exc).__name__}: {exc}")
             continue
         yield found

@@ -10,7 +10,7 @@ import os
 import sqlite3
 from collections.abc import Callable
 from contextlib import closing
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -137,7 +137,40 @@ def _damage_file(url: BackendUrl, queue: str, job_id: str, kind: str) -> Damaged
     return Damaged(JobRef(queue, job_id) if named else None, job_is_lost=named)
 
 
+# --- valkey -------------------------------------------------------------------------------------------
+
+#: By name: what becomes of the record as added, and whether the head (if there is one) is what is damaged.
+_VALKEY: dict[str, Callable[[bytes], bytes]] = {
+    "cut to 20 bytes": lambda stored: stored[:20],
+    "cut to 5 bytes": lambda stored: stored[:5],
+    "cut to 25 bytes": lambda stored: stored[:25],
+    "empty": lambda _: b"",
+    "noise": lambda _: b"\xc1\xc1 noise",
+    "noise that looks plain": lambda _: b"\xff\xff\xff\xff\xff\xff",
+    "options that do not unpack": lambda stored: stored.replace(b"\xa4json", b"\xc1\xc1\xc1\xc1\xc1", 1),
+}
+
+
+def _damage_valkey(url: BackendUrl, queue: str, job_id: str, kind: str) -> Damaged:
+    """Damage the record, and also the head of the job if it has one: the server reads that instead."""
+    import redis
+
+    from windlass.backends.valkey.keys import Keys
+
+    root = Keys(url.namespace).queue(queue)
+    scheme, _, mode = url.scheme.partition("+")
+    address = f"redis{'s' if scheme.endswith('s') and scheme != 'redis' else ''}://{url.host.split(',')[0]}"
+    make: Any = redis.RedisCluster if mode == "cluster" else redis.Redis
+    with closing(make.from_url(address)) as client:
+        for key in (f"{root}:j", f"{root}:m"):
+            stored = client.hget(key, job_id)
+            if stored is not None and (key.endswith(":j") or kind != "options that do not unpack"):
+                client.hset(key, job_id, _VALKEY[kind](stored))
+    return Damaged(JobRef(queue, job_id))
+
+
 _STORES: dict[str, tuple[tuple[str, ...], Damage]] = {
     "sqlite": (tuple(_SQLITE), _damage_sqlite),
     "file": (tuple(_FILE), _damage_file),
+    "valkey": (tuple(_VALKEY), _damage_valkey),
 }
