@@ -38,6 +38,8 @@ RAW_CODEC = "raw"
 UNREADABLE: tuple[type[Exception], ...] = (
     *(ValueError, LookupError, TypeError, ArithmeticError, AttributeError, RecursionError, struct.error),
 )
+#: A decoder may have named it already.
+_TOLD: tuple[type[Exception], ...] = (*UNREADABLE, StorageError)
 _WHY_KEPT = 500
 _TOLD_KEPT = 10_000
 #: What the log was told of, the newest.
@@ -74,7 +76,7 @@ def readable(items: Iterable[S], read: Callable[[S], T], what: Callable[[S], str
     for item in items:
         try:
             found = read(item)
-        except (*UNREADABLE, StorageError) as exc:
+        except _TOLD as exc:
             tell(what(item), f"{type(exc).__name__}: {exc}")
             continue
         yield found
