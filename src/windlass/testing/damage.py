@@ -6,6 +6,7 @@ that uses it; ``kinds(url)`` lists what can be done there. A store without store
 
 from __future__ import annotations
 
+import hashlib
 import os
 import sqlite3
 from collections.abc import Callable
@@ -169,8 +170,51 @@ def _damage_valkey(url: BackendUrl, queue: str, job_id: str, kind: str) -> Damag
     return Damaged(JobRef(queue, job_id))
 
 
+# --- amqp ---------------------------------------------------------------------------------------------
+
+#: Entries that cannot be read, by name.
+_BODIES: dict[str, Callable[[str], bytes]] = {
+    "junk": lambda mark: b"junk " + mark.encode(),
+    "nothing": lambda _: b"",
+    "another shape": lambda mark: msgspec.json.encode({"jid": 5, "class": [mark], "job": {"queue": 7}}),
+}
+#: What is put where: attributes of ``names.Names``.
+_AMQP = (
+    *("junk in kept", "nothing in kept", "another shape in kept"),
+    *("junk in scheduled_jobs", "nothing in scheduled_jobs", "another shape in scheduled_jobs"),
+    *("junk in retries", "another shape in retries", "junk in dead_jobs"),
+    *("junk in log", "nothing in log", "junk in mark", "another shape in job_metrics", "junk in heartbeats"),
+    *("junk in queue", "nothing in queue", "another shape in queue"),
+)
+_FIGURES = {"mark", "job_metrics", "heartbeats"}  # nothing that a person could look after
+
+
+def _damage_amqp(url: BackendUrl, queue: str, job_id: str, kind: str) -> Damaged:
+    """Put an entry that cannot be read beside the honest ones, which only the coordinator can reach."""
+    import pika
+    import pika.exceptions
+
+    from windlass.backends.amqp.names import Names
+
+    body_name, _, place = kind.rpartition(" in ")
+    body, names = _BODIES[body_name](job_id), Names(url.namespace)
+    with closing(pika.BlockingConnection(pika.URLParameters(url.text.partition("?")[0]))) as connection:
+        key = names.queue(queue) if place == "queue" else getattr(names, place)
+        channel = connection.channel()
+        try:
+            channel.queue_declare(key, passive=True)
+        except pika.exceptions.ChannelClosedByBroker:  # it has no message yet that could be damaged
+            return Damaged(None, job_is_lost=False)
+        channel.basic_publish("", key, body, pika.BasicProperties(delivery_mode=2))
+    if place in _FIGURES:
+        return Damaged(None, job_is_lost=False)
+    found = f"bad-{hashlib.sha256(body).hexdigest()[:32]}"
+    return Damaged(JobRef(queue if place == "queue" else "default", found), job_is_lost=False)
+
+
 _STORES: dict[str, tuple[tuple[str, ...], Damage]] = {
     "sqlite": (tuple(_SQLITE), _damage_sqlite),
     "file": (tuple(_FILE), _damage_file),
     "valkey": (tuple(_VALKEY), _damage_valkey),
+    "amqp": (_AMQP, _damage_amqp),
 }
