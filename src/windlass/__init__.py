@@ -28,6 +28,7 @@ from windlass.core.states import JobState
 from windlass.errors import (
     BatchError,
     Cancel,
+    ClosedError,
     ConfigError,
     CycleError,
     DependencyError,
@@ -46,6 +47,7 @@ from windlass.errors import (
     PayloadTooLargeError,
     RateLimitError,
     ResultError,
+    ResultExpiredError,
     Retry,
     ScheduleNotFoundError,
     SignatureError,
@@ -154,6 +156,7 @@ __all__ = [  # noqa: RUF022 - grouped by topic
     "StoreReplacedError",
     "ForkedError",
     "HistoryTrimmedError",
+    "ClosedError",
     "JobNotFoundError",
     "ScheduleNotFoundError",
     "IllegalTransitionError",
@@ -166,6 +169,7 @@ __all__ = [  # noqa: RUF022 - grouped by topic
     "WaitTimeoutError",
     "LimiterTimeoutError",
     "ResultError",
+    "ResultExpiredError",
     "SignatureError",
     # codecs
     "Codec",

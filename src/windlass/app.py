@@ -104,6 +104,7 @@ class Windlass:
         self._lifespan: Lifespan | None = None
         self._tasks: dict[str, Task[Any, Any]] = {}
         self._queues: dict[str, Queue] = {}
+        self._entered = False
         #: Called with the jobs of every add; the testing kit's inline mode hangs here.
         self.after_add: Callable[[list[Job[Any]]], Awaitable[None]] | None = None
 
@@ -111,16 +112,32 @@ class Windlass:
         return f"<Windlass on {self.store.name}>"
 
     async def __aenter__(self) -> Windlass:
-        await self.store.open()
+        if self._entered:
+            raise ConfigError("async with app", "entered once at a time (it is open: use it as it is)")
+        self._entered = True
+        try:
+            await self.open()
+        except BaseException:
+            self._entered = False
+            raise
         return self
 
     async def __aexit__(self, *exc: object) -> None:
+        self._entered = False
         await self.close()
 
+    async def open(self) -> None:
+        """Connect now instead of at the first call; also the way to use a closed app again. Idempotent."""
+        await self.store.reopen()
+
     async def close(self) -> None:
-        """Disconnect. Idempotent; a later use connects again."""
+        """Disconnect. Waits under way, and calls from now on, raise ``ClosedError``. Idempotent.
+
+        ``async with app`` or ``open`` opens it again, with its queues and tasks: for tests, and for servers
+        that restart within one process.
+        """
         for queue in self._queues.values():
-            await queue.close()
+            await queue.stop_waiting(self.store.closed_error())
         await self.store.close()
 
     def use_store(self, url: str) -> None:
@@ -130,9 +147,9 @@ class Windlass:
         self._queues.clear()
 
     def queue(self, name: str) -> Queue:
-        """The queue of that name (made on first use; the same object every time)."""
+        """The queue of that name (made on first use; the same object every time until it is closed)."""
         found = self._queues.get(name)
-        if found is None:
+        if found is None or found.is_closed:
             found = self._queues[name] = Queue(name, self)
         return found
 

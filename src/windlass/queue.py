@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, cast
 from weakref import WeakKeyDictionary
 
 from windlass.backend import flows as fl
 from windlass.backend import requests as rq
+from windlass.backend.closing import Closing
 from windlass.backend.store import Store, check_changed
 from windlass.bulk import BulkVerbs
 from windlass.core.clock import SYSTEM_CLOCK
@@ -26,7 +28,7 @@ from windlass.core.job import (
     WorkerInfo,
 )
 from windlass.core.options import JobOptions, seconds_to_ms
-from windlass.core.outcome import AddOutcome, CancelResult
+from windlass.core.outcome import AddOutcome, CancelResult, to_reason
 from windlass.core.states import FINISHED, JobState
 from windlass.errors import (
     ConfigError,
@@ -35,6 +37,7 @@ from windlass.errors import (
     JobFailedError,
     MaxRetriesError,
     StorageError,
+    WindlassError,
 )
 from windlass.feed import EventFeed, read_events
 from windlass.flowtree import FlowVerbs
@@ -92,13 +95,23 @@ class Queue(BulkVerbs, FlowVerbs, KeyVerbs, LimitVerbs, MetricsVerbs, ScheduleVe
         self._feed: EventFeed | None = None
         self._schedules = Schedules(self, self.app.schedule_strategies)
         self._waiters: WeakKeyDictionary[asyncio.AbstractEventLoop, Waiters] = WeakKeyDictionary()
+        self._closing = Closing(
+            f"queue {name!r}", f"take another: app.queue({name!r}), or Queue({name!r}, ...)"
+        )
 
     def __repr__(self) -> str:
-        return f"<Queue {self.name} on {self.store.name}>"
+        return f"<Queue {self.name} on {self.app.store.name}>"
 
     @property
     def store(self) -> Store:
+        """The app's store; ``ClosedError`` after ``close``."""
+        self._closing.check()
         return self.app.store
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether ``close`` was called. A queue that was closed stays so."""
+        return self._closing.closed
 
     async def __aenter__(self) -> Queue:
         await self.store.open()
@@ -108,14 +121,27 @@ class Queue(BulkVerbs, FlowVerbs, KeyVerbs, LimitVerbs, MetricsVerbs, ScheduleVe
         await self.close()
 
     async def close(self) -> None:
-        """Stop waiting; a queue that was made from a URL also disconnects. Idempotent."""
-        if self._feed is not None:
-            await self._feed.stop()
-        waiters = self._waiters.pop(asyncio.get_running_loop(), None)
-        if waiters is not None:
-            await waiters.close()
+        """End it: waits under way, and calls from now on, raise ``ClosedError``. Idempotent.
+
+        A queue that was made from a URL also disconnects; one of an app leaves the app as it is.
+        """
+        self._closing.close()
+        await self.stop_waiting(self._closing.error())
         if self._owns_app:
             await self.app.close()
+
+    async def stop_waiting(self, error: WindlassError) -> None:
+        """Raise ``error`` in every wait for a job of this queue, and stop its callbacks."""
+        if self._feed is not None:
+            await self._feed.stop()
+        here = asyncio.get_running_loop()
+        for loop, waiters in list(self._waiters.items()):
+            if loop is here:
+                await waiters.close(error)
+            else:
+                with suppress(RuntimeError):  # that loop has ended, and its waits with it
+                    loop.call_soon_threadsafe(waiters.end, error)
+        self._waiters.clear()
 
     # --- add -----------------------------------------------------------------------------------------
 
@@ -249,7 +275,7 @@ class Queue(BulkVerbs, FlowVerbs, KeyVerbs, LimitVerbs, MetricsVerbs, ScheduleVe
         started_ms = SYSTEM_CLOCK.monotonic_ms()
         for pause_ms in _REPEAT_AFTER_MS:
             try:
-                return await self.app.store.execute(rq.Add(jobs=chunk))
+                return await self.store.execute(rq.Add(jobs=chunk))
             except StorageError:
                 if SYSTEM_CLOCK.monotonic_ms() - started_ms > _REPEAT_WITHIN_MS:
                     raise
@@ -434,7 +460,7 @@ class Queue(BulkVerbs, FlowVerbs, KeyVerbs, LimitVerbs, MetricsVerbs, ScheduleVe
     async def cancel(self, job_id: str, reason: str = "") -> CancelResult:
         """Cancel a job: ``cancelled``, ``cancelling`` (it runs and was told), ``finished``, ``not_found``."""
         refs = [self._ref(job_id)]
-        return (await self.store.execute(rq.CancelJobs(refs=refs, reason=reason)))[0]
+        return (await self.store.execute(rq.CancelJobs(refs=refs, reason=to_reason(reason))))[0]
 
     async def kill(self, job_id: str, reason: str = "killed") -> CancelResult:
         """Give a job that waits for a retry no further one: it has failed, and can be retried by hand.
@@ -442,7 +468,7 @@ class Queue(BulkVerbs, FlowVerbs, KeyVerbs, LimitVerbs, MetricsVerbs, ScheduleVe
         Any other job is cancelled, with the answers of ``cancel``.
         """
         refs = [self._ref(job_id)]
-        return (await self.store.execute(rq.CancelJobs(refs=refs, reason=reason, dead=True)))[0]
+        return (await self.store.execute(rq.CancelJobs(refs=refs, reason=to_reason(reason), dead=True)))[0]
 
     async def revoke(self, job_id: str, reason: str = "") -> CancelResult:
         """Another word for ``cancel``."""
@@ -494,7 +520,7 @@ class Queue(BulkVerbs, FlowVerbs, KeyVerbs, LimitVerbs, MetricsVerbs, ScheduleVe
         ``after`` a chunk's ``index`` goes on from there. Raises ``HistoryTrimmedError`` when chunks in
         between are not kept any more, unless ``skip_gap``. An unreachable store is asked again.
         """
-        return read_stream(self.store, self._ref(job_id), after, skip_gap=skip_gap)
+        return read_stream(self.store, self._ref(job_id), after, skip_gap=skip_gap, closing=self._closing)
 
     # --- wait and watch ------------------------------------------------------------------------------------
 
@@ -524,7 +550,7 @@ class Queue(BulkVerbs, FlowVerbs, KeyVerbs, LimitVerbs, MetricsVerbs, ScheduleVe
 
     def events(self, after: int | None = None) -> AsyncGenerator[Event, None]:
         """The queue's events as they happen; ``after`` an event id replays from there (0: all kept)."""
-        return read_events(self.store, self.name, after)
+        return read_events(self.store, self.name, after, self._closing)
 
     def on(self, event: str, callback: Callable[[Event], Any], *, job_id: str | None = None) -> None:
         """Call ``callback(event)`` at every event of that name in this queue (of one job), on any process.

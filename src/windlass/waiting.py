@@ -45,6 +45,8 @@ class Waiters:
         self._watching = asyncio.Event()
         self._listener: Listener | None = None
         self._heard = False
+        #: Why nobody can wait here any more.
+        self._ended: WindlassError | None = None
 
     async def finished(self, ref: JobRef, timeout_ms: float | None) -> JobRecord:
         """The record of ``ref`` once it finished."""
@@ -56,6 +58,8 @@ class Waiters:
 
     async def subscribe(self, job_id: str) -> _Future:
         """Begin to listen for ``job_id``, which need not exist yet."""
+        if self._ended is not None:
+            raise self._ended
         future: _Future = asyncio.get_running_loop().create_future()
         self._waiting.setdefault(job_id, {})[future] = False
         if self._watch is None or self._watch.done():
@@ -119,22 +123,34 @@ class Waiters:
             raise TimeoutError
         return future.result()
 
-    async def close(self) -> None:
-        """Stop watching; whoever still waits is cancelled."""
+    async def close(self, error: WindlassError) -> None:
+        """Stop watching; every wait under way raises ``error``."""
+        watch = self._watch
+        self.end(error)
+        if watch is not None:
+            with suppress(asyncio.CancelledError):
+                await watch
+
+    def end(self, error: WindlassError) -> None:
+        """What ``close`` does, but for waiting until it is done."""
+        self._ended = error
+        self._fail_all(error)
+        self._watching.set()  # a watch that has not begun yet never will
         if self._watch is not None:
             self._watch.cancel()
-            with suppress(asyncio.CancelledError):
-                await self._watch
             self._watch = None
 
     async def _run(self) -> None:
         try:
-            listener = self._listener = await self._store.listen_completed(self._queue, self._told)
-        except WindlassError as exc:
+            await self._listen()
+        except WindlassError as exc:  # closed, say: there is no use in looking again
             self._fail_all(exc)
-            return
         finally:
             self._watching.set()
+
+    async def _listen(self) -> None:
+        listener = self._listener = await self._store.listen_completed(self._queue, self._told)
+        self._watching.set()
         recheck_ms = FIRST_RECHECK_MS
         try:
             while True:

@@ -52,6 +52,67 @@ def test_masks_go_by_the_name_of_a_field(value: Any, shown: Any) -> None:
     assert Mask(DEFAULT_MASK).hide(value) == shown
 
 
+@pytest.mark.parametrize(
+    "secret",
+    [
+        "x_api_key",
+        "auth",
+        "http_auth",
+        "auth_header",
+        "credentials",
+        "dsn",
+        "sentry_dsn",
+        "pwd",
+        "db_pwd",
+        "private_key",
+        "credit_card",
+        "credit_card_number",
+        "cvv",
+        "ssn",
+        "user_ssn",
+        "access_token",
+    ],
+)
+def test_the_default_mask_knows_a_name_in_every_spelling(secret: str) -> None:
+    words = secret.split("_")
+    camel = words[0] + "".join(word.title() for word in words[1:])
+    spellings = {
+        secret,
+        secret.upper(),
+        camel,
+        camel[0].upper() + camel[1:],
+        "-".join(words),
+        "-".join(word.title() for word in words),
+        ".".join(words),
+        " ".join(words),
+        f"_{secret}",
+    }
+    mask = Mask(DEFAULT_MASK)
+    assert {name for name in spellings if not mask.covers(name)} == set()
+
+
+@pytest.mark.parametrize("together", ["xapikey", "APIKEY", "privatekey", "CreditCard", "creditcard", "dbpwd"])
+def test_the_default_mask_knows_words_that_are_run_together(together: str) -> None:
+    assert Mask(DEFAULT_MASK).covers(together)
+
+
+@pytest.mark.parametrize(
+    "plain",
+    ["author", "authors", "friends_name", "friendsName", "key", "card", "lesson", "user", "monkey", ""],
+)
+def test_the_default_mask_leaves_other_names_alone(plain: str) -> None:
+    assert not Mask(DEFAULT_MASK).covers(plain)
+
+
+def test_masks_of_the_application_are_looked_for_in_every_spelling_too() -> None:
+    mask = Mask(["customerName", "iban*", "[ab]x"])
+    assert all(
+        mask.covers(name) for name in ("customer_name", "Customer-Name", "customername", "IbanOfBob", "ax")
+    )
+    assert not any(mask.covers(name) for name in ("customer", "name", "[ab]x", "cx"))
+    assert not Mask([]).covers("password")
+
+
 def test_what_is_nested_too_deep_is_hidden() -> None:
     value: Any = "bottom"
     for _ in range(100):

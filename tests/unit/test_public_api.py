@@ -31,10 +31,12 @@ PUBLIC = {
     # raised to callers
     "WindlassError", "ConfigError", "PayloadTooLargeError", "DependencyError", "CycleError",
     "GroupFullError",
-    "UnsupportedByBackendError", "StorageError", "HistoryTrimmedError",
+    "UnsupportedByBackendError", "StorageError", "StoreFullError", "StoreReplacedError", "ForkedError",
+    "HistoryTrimmedError",
     "JobNotFoundError", "IllegalTransitionError", "LeaseLostError", "JobFailedError", "MaxRetriesError",
     "ScheduleNotFoundError",
     "JobCancelledError", "JobTimeoutError", "WorkerCrashError", "WaitTimeoutError", "ResultError",
+    "ClosedError", "ResultExpiredError",
     "LimiterTimeoutError", "SignatureError",
     # codecs
     "Codec", "register_codec",

@@ -17,18 +17,37 @@ ROLES: tuple[Role, ...] = ("operator", "reader")
 _TOKEN_CHARACTERS = 16
 _PASSWORD_CHARACTERS = 8
 
-#: Names of fields whose values are never shown unless the application says otherwise.
+#: Names of fields, in any spelling, whose values are never shown unless the application says otherwise.
 DEFAULT_MASK = (
     "*password*",
     "*passwd*",
+    "*passphrase*",
+    "*pwd*",
     "*secret*",
     "*token*",
-    "api_key",
-    "apikey",
-    "authorization",
-    "cookie",
-    "credit_card",
-    "private_key",
+    "*credential*",
+    "*authorization*",
+    "auth",
+    "auth_*",
+    "*_auth",
+    "oauth",
+    "*cookie*",
+    "*api_key*",
+    "*access_key*",
+    "*private_key*",
+    "*signing_key*",
+    "*encryption_key*",
+    "dsn",
+    "*_dsn",
+    "*connection_string*",
+    "*credit_card*",
+    "*card_number*",
+    "*cvv*",
+    "cvc",
+    "*_cvc",
+    "ssn",
+    "*_ssn",
+    "*social_security*",
 )
 
 
@@ -63,6 +82,16 @@ class ServerLimits:
     #: Open event streams, of all clients and of one.
     streams: int = 200
     streams_per_client: int = 20
+    #: Of a server of our own (``windlass dashboard``): seconds for the head of a request, for its body, and
+    #: for a client to read what it was sent.
+    head_seconds: float = 10.0
+    body_seconds: float = 60.0
+    read_seconds: float = 30.0
+    #: Connections that wait for their clients, of all addresses and of one (IPv6: of one /64 network).
+    connections: int = 1_000
+    connections_per_address: int = 100
+    #: Requests that are answered at the same time.
+    requests: int = 1_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

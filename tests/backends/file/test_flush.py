@@ -11,16 +11,10 @@ from pathlib import Path
 import pytest
 
 from tests.backends.file.support import add, jobs_of, log_of, new, opened
-from windlass.backend.local import desk, flush
+from windlass.backend.local import flush
 from windlass.core.outcome import AddOutcome
 from windlass.core.probe import Probe, install
 from windlass.errors import StorageError, StoreReplacedError
-
-
-@pytest.fixture(params=["on the spot", "on the thread"], autouse=True)
-def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Both ways that a write may take."""
-    monkeypatch.setattr(desk, "_SLOW_S", 60.0 if request.param == "on the spot" else -1.0)
 
 
 class Disk:

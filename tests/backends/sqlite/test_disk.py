@@ -14,7 +14,6 @@ import pytest
 
 from tests.backends.sqlite.support import add, claim, ended, new, opened, settle
 from windlass.backend import requests as rq
-from windlass.backend.local import desk
 from windlass.backends.sqlite import aio, disk
 from windlass.backends.sqlite.disk import Disk
 from windlass.core.outcome import AddOutcome, Settled
@@ -48,15 +47,8 @@ def flushes(monkeypatch: pytest.MonkeyPatch) -> Flushes:
     return Flushes(monkeypatch)
 
 
-@pytest.fixture(params=["on the spot", "on the thread"])
-def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Both ways that a write may take."""
-    monkeypatch.setattr(desk, "_SLOW_S", 60.0 if request.param == "on the spot" else -1.0)
-
-
 @pytest.mark.feature("Z12")
 @pytest.mark.parametrize("backend_name", ["sqlite"])
-@pytest.mark.usefixtures("way")
 async def test_an_add_is_flushed_before_it_is_answered(
     backend_name: str, tmp_path: Path, flushes: Flushes
 ) -> None:
@@ -67,10 +59,7 @@ async def test_an_add_is_flushed_before_it_is_answered(
             assert flushes.now == 1
 
 
-async def test_calls_that_wait_together_share_a_flush(
-    tmp_path: Path, flushes: Flushes, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(desk, "_SLOW_S", -1.0)  # to the thread
+async def test_calls_that_wait_together_share_a_flush(tmp_path: Path, flushes: Flushes) -> None:
     async with opened(tmp_path / "jobs.db") as store:
         await add(store, new())
         flushes.now = 0
@@ -88,7 +77,6 @@ async def test_normal_asks_for_no_flush(backend_name: str, tmp_path: Path, flush
     assert (flushes.now, flushes.behind) == (0, 0)
 
 
-@pytest.mark.usefixtures("way")
 async def test_jobs_that_are_claimed_do_not_wait_for_the_flush(tmp_path: Path, flushes: Flushes) -> None:
     async with opened(tmp_path / "jobs.db") as store:
         await add(store, new(), new())
@@ -114,7 +102,6 @@ async def test_history_is_flushed_before_it_can_be_copied(tmp_path: Path, flushe
         assert flushes.now == 1
 
 
-@pytest.mark.usefixtures("way")
 async def test_a_disk_that_refuses_is_told_and_the_call_may_be_repeated(
     tmp_path: Path, flushes: Flushes
 ) -> None:
@@ -131,7 +118,6 @@ async def test_a_disk_that_refuses_is_told_and_the_call_may_be_repeated(
         assert await settle(store, *map(ended, held)) == [Settled.OK] * 2
 
 
-@pytest.mark.usefixtures("way")
 async def test_after_a_failed_flush_no_later_one_counts_until_the_log_was_written_again(
     tmp_path: Path, flushes: Flushes, monkeypatch: pytest.MonkeyPatch
 ) -> None:

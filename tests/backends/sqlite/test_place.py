@@ -11,15 +11,8 @@ import pytest
 
 from tests.backends.sqlite.support import add, claim, new, opened
 from windlass.backend import requests as rq
-from windlass.backend.local import desk
 from windlass.core.states import JobState
 from windlass.errors import StoreReplacedError
-
-
-@pytest.fixture(params=["on the spot", "on the thread"], autouse=True)
-def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Both ways that a write may take."""
-    monkeypatch.setattr(desk, "_SLOW_S", 60.0 if request.param == "on the spot" else -1.0)
 
 
 def _delete(path: Path) -> None:

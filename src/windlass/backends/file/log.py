@@ -13,8 +13,6 @@ import os
 import weakref
 from typing import TYPE_CHECKING
 
-import msgspec
-
 from windlass.backend.local import flush
 from windlass.backends.file import directory as dr
 from windlass.backends.file import effects, errors, frames
@@ -112,7 +110,7 @@ class Log:
         seen_base = False
         for frame in self._frames():
             if frame.kind == Kind.PIECE:
-                store.follow(self._decode(frame))
+                store.follow(effects.decode(frame.body))
             elif frame.kind == Kind.BASE:
                 self.number = frame.number
                 seen_base = True
@@ -145,16 +143,8 @@ class Log:
             found = f"a frame of kind {frame.kind} with number {frame.number}"
             what = f"step {self.number + 1} was expected, {found} is there"
             raise errors.DamagedLogError(self.path, frame.start, what)
-        store.follow(self._decode(frame))
+        store.follow(effects.decode(frame.body))
         self.number = frame.number
-
-    def _decode(self, frame: frames.Frame) -> effects.Step:
-        try:
-            return effects.decode(frame.body)
-        except msgspec.DecodeError as exc:
-            raise errors.DamagedLogError(
-                self.path, frame.start, f"its content does not read ({exc})"
-            ) from exc
 
     def _frames(self, start: int | None = None) -> Iterator[frames.Frame]:
         """Whole frames from ``offset`` (or ``start``) on, up to the first place where none is."""

@@ -31,8 +31,6 @@ if TYPE_CHECKING:
     from windlass.backends.file.settings import Settings
     from windlass.backends.file.wake import Wake
 
-#: A sync that took longer than this was held up by something else; it counts as no more.
-_HICCUP_S = 0.02
 #: Between two compactions; after one that failed, ten times as long.
 PAUSE_S = 1.0
 _FULL = {errno.ENOSPC, errno.EDQUOT}
@@ -63,8 +61,6 @@ class Session:
         self._was_full = False
         self._compaction: Compaction | None = None
         self._compact_after = 0.0
-        #: How long syncs take, by the last few of them.
-        self.commit_s = 0.0
 
     # --- life -------------------------------------------------------------------------------------
 
@@ -286,37 +282,9 @@ class Session:
         """Make everything durable that was appended so far. The lock is not needed."""
         reach("file.syncing")
         if self._settings.synchronous == "full":
-            began = time.perf_counter()
             with self._flushing:  # of two at once, the system would tell an error to the first only
                 log.flush()
-            self.commit_s += (min(time.perf_counter() - began, _HICCUP_S) - self.commit_s) / 8
         reach("file.synced")
-
-    def run_now(self, call: Call[Any]) -> tuple[list[Answer], set[str]] | None:
-        """A whole step for ``call``, if that needs no waiting; else None, and nothing was done."""
-        if not self._try_acquire():
-            return None
-        try:
-            if not call.begin():
-                return None
-            answers, topics, log = self.run([call])
-        finally:
-            self.release()
-        return self.finish(answers, log), topics
-
-    def _try_acquire(self) -> bool:
-        """Take the lock, if that needs no waiting."""
-        if self.mutex.locked() or not self._turn.acquire(blocking=False):
-            return False
-        try:
-            if self._lock.try_acquire():
-                if not self._lock.stale:
-                    return True
-                self._lock.release()
-        except OSError:
-            pass  # the thread will meet the same error, and tell
-        self._turn.release()
-        return False
 
     def finish(self, answers: list[Answer], log: Log | None) -> list[Answer]:
         """Sync; if that fails, or the log is not the store's any more, nobody may be told that it is done."""

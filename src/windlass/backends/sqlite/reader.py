@@ -9,7 +9,7 @@ from windlass.backend.local.calls import Answer, Call, deliver
 from windlass.backend.local.flush import not_flushed
 from windlass.backend.local.lane import Lane
 from windlass.backends.sqlite import statements
-from windlass.backends.sqlite.connection import connect, to_error
+from windlass.backends.sqlite.connection import connect, is_odd_text, read_any_text, to_error
 from windlass.backends.sqlite.tx import Queues, read_meta
 from windlass.backends.sqlite.verbs_reads import READS, Snapshot
 from windlass.core.clock import SteadyClock
@@ -60,6 +60,9 @@ class Reader(Lane):
                 self._flush()  # it may be copied elsewhere: then it must not be taken back here
             return call, value, None
         except Exception as exc:
+            if is_odd_text(conn, exc):
+                read_any_text(conn)
+                return self._serve(call)
             return call, None, to_error(exc, self._settings.shown)
 
     def _flush(self) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import sqlite3
 import threading
-import time
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from windlass.backend import requests as rq
@@ -22,7 +22,9 @@ from windlass.backends.sqlite.connection import (
     OneCursor,
     connect,
     is_busy,
+    is_odd_text,
     prepare_file,
+    read_any_text,
     to_error,
 )
 from windlass.backends.sqlite.disk import Disk
@@ -40,9 +42,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("windlass.sqlite")
 
-#: A flush that took longer than this was held up by something else; it counts as no more.
-_HICCUP_S = 0.02
-
 
 class Session:
     """Belongs to whoever holds ``mutex``."""
@@ -58,8 +57,6 @@ class Session:
         self._health = FlushHealth()
         self._meta: Meta | None = None
         self._version = -1
-        #: How long the disk takes, by the last few commits: one that met a busy disk says little.
-        self.commit_s = 0.0
         #: About how many pages were written to the log since it was last copied into the file.
         self._pages = 0.0
 
@@ -153,6 +150,11 @@ class Session:
         except Exception as exc:
             self._wake.own_activity -= done
             self._roll_back(tx)
+            if is_odd_text(self.conn, exc):
+                read_any_text(self.conn)
+                with suppress(sqlite3.Error, OSError):  # then the first error stands
+                    if self.begin():
+                        return self.run(calls)
             return [self.failed(call, exc) for call in calls], set()
         return answers, topics
 
@@ -168,29 +170,11 @@ class Session:
             return [self.failed(call, exc) for call, _, _ in answers]
         return answers
 
-    def run_now(self, call: Call[Any]) -> tuple[list[Answer], set[str]] | None:
-        """A whole transaction for ``call``, if that needs no waiting; else None, and nothing was done."""
-        if not self.mutex.acquire(blocking=False):
-            return None
-        try:
-            if not self.lock.try_acquire():
-                return None
-            try:
-                if not self._can_begin() or not call.begin():
-                    return None
-                answers, topics = self.run([call])
-            finally:
-                self.lock.release()
-            return self.secure(self.committed(answers), behind=claims(call)), topics
-        finally:
-            self.mutex.release()
-
     def secure(self, answers: list[Answer], *, behind: bool = False) -> list[Answer]:
         """Bring what was committed to the disk: returns ``answers``, or errors in their place.
 
         ``behind``: only begin with it, once the last one that was begun is done.
         """
-        began = time.perf_counter()
         try:
             if behind:
                 self._disk.sync_behind()
@@ -200,15 +184,7 @@ class Session:
             log.error("%s could not be flushed: %s", self._settings.shown, exc)
             error = not_flushed(exc, self._settings.shown)
             return [self.failed(call, error) for call, _, _ in answers]
-        finally:
-            self.commit_s += (min(time.perf_counter() - began, _HICCUP_S) - self.commit_s) / 8
         return answers
-
-    def _can_begin(self) -> bool:
-        try:
-            return self.begin()
-        except (sqlite3.Error, OSError):
-            return False  # the thread will meet the same error, and tell
 
     def failed(self, call: Call[Any], exc: Exception) -> Answer:
         return call, None, to_error(exc, self._settings.shown)
@@ -240,8 +216,8 @@ class Session:
             try:
                 answers.append((call, self._run_call(tx, call), None))
             except Exception as exc:
-                if not self.conn.in_transaction:
-                    raise  # SQLite gave up the whole transaction: disk full, I/O error
+                if not self.conn.in_transaction or is_odd_text(self.conn, exc):
+                    raise  # SQLite gave up the whole transaction (disk full, I/O error), or see ``run``
                 self.conn.execute("ROLLBACK TO one")
                 answers.append(self.failed(call, exc))
             self.conn.execute("RELEASE one")

@@ -14,11 +14,11 @@ from litestar.params import JSONBody
 
 from windlass.backend import requests as rq
 from windlass.core.job import JobRef
-from windlass.core.outcome import CancelResult, Changed
+from windlass.core.outcome import CancelResult, Changed, to_reason
+from windlass.dashboard.audit import note
 from windlass.dashboard.desk import Desk
 from windlass.dashboard.filters import listing_of, names_of
 from windlass.dashboard.given import TheDesk
-from windlass.dashboard.guard import note
 from windlass.dashboard.lists import counted
 from windlass.dashboard.shapes.changes import BulkAnswer, BulkBody, Filter
 from windlass.errors import ConfigError
@@ -70,7 +70,7 @@ async def _change(desk: Desk, action: str, refs: list[JobRef], reason: str) -> i
     store = desk.store
     if action in ("cancel", "kill"):
         dead = action == "kill"
-        request = rq.CancelJobs(refs=refs, reason=reason or ("killed" if dead else ""), dead=dead)
+        request = rq.CancelJobs(refs=refs, reason=to_reason(reason) or ("killed" if dead else ""), dead=dead)
         told = await store.execute(request)
         return sum(one in (CancelResult.CANCELLED, CancelResult.CANCELLING) for one in told)
     if action == "trigger":

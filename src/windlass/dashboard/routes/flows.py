@@ -11,9 +11,9 @@ from windlass.backend import flows as fl
 from windlass.core.job import JobRef
 from windlass.core.states import JobState
 from windlass.dashboard import views
+from windlass.dashboard.audit import note
 from windlass.dashboard.desk import Desk
 from windlass.dashboard.given import TheDesk
-from windlass.dashboard.guard import note
 from windlass.dashboard.params import JobId, QueueName
 from windlass.dashboard.problems import not_found
 from windlass.dashboard.shapes.changes import Added, Changed, ReasonBody

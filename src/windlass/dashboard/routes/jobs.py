@@ -15,10 +15,10 @@ from windlass.core.job import JobRecord, JobRef
 from windlass.core.outcome import CancelResult
 from windlass.core.states import FINISHED, JobState
 from windlass.dashboard import views
+from windlass.dashboard.audit import note
 from windlass.dashboard.desk import Desk
 from windlass.dashboard.filters import listing_of, names_of
 from windlass.dashboard.given import TheDesk
-from windlass.dashboard.guard import note
 from windlass.dashboard.lists import counted
 from windlass.dashboard.params import Cursor, Instant, JobId, Limit, Offset, QueueName, Queues, States, Text
 from windlass.dashboard.problems import ApiError, not_found

@@ -9,8 +9,8 @@ from litestar.params import JSONBody, QueryParameter
 
 from windlass.backend import limits as lrq
 from windlass.core import limits as core
+from windlass.dashboard.audit import note
 from windlass.dashboard.given import TheDesk
-from windlass.dashboard.guard import note
 from windlass.dashboard.params import Limit, PathText, QueueName, unescape
 from windlass.dashboard.shapes.limits import (
     BucketValue,

@@ -20,6 +20,7 @@ from windlass.dashboard.desk import Desk
 from windlass.dashboard.given import TheDesk, TheGuard, TheTicker
 from windlass.dashboard.guard import Guard
 from windlass.dashboard.params import JobId, QueueName, StreamSeconds
+from windlass.dashboard.scope import address_of
 from windlass.dashboard.timeline import event_entry
 
 Anyone = Request[Any, Any, Any]
@@ -58,7 +59,7 @@ class Until:
 
 def _stream(guard: Guard, request: Anyone, make: Callable[[], AsyncGenerator[bytes, None]]) -> Stream:
     """A stream within the server's bound of open ones; the place is freed when it ends."""
-    place = guard.take_stream(request.scope)
+    place = guard.allowance.stream(address_of(request.scope))
 
     async def content() -> AsyncGenerator[bytes, None]:
         frames = make()

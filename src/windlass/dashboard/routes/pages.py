@@ -13,13 +13,13 @@ from litestar.params import FromPath
 from windlass.core.states import JobState
 from windlass.dashboard import views
 from windlass.dashboard.given import TheDesk, TheFigures, TheStatic
-from windlass.dashboard.guard import BASE
 from windlass.dashboard.lists import page_of_state
 from windlass.dashboard.params import QueueName
 from windlass.dashboard.problems import not_found
 from windlass.dashboard.routes.metrics import list_metrics, stats
 from windlass.dashboard.routes.processes import list_processes
 from windlass.dashboard.routes.queues import get_queue
+from windlass.dashboard.scope import BASE
 from windlass.dashboard.shapes.figures import QueueEntry
 from windlass.dashboard.static import NOT_BUILT, Asset, Static
 from windlass.dashboard.wire import DeadJob, JobMetric, JobQueues, Process, RetryJob, ScheduledJob

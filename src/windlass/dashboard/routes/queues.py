@@ -13,9 +13,9 @@ from windlass.backend import requests as rq
 from windlass.core.outcome import AddOutcome
 from windlass.core.states import FINISHED, JobState
 from windlass.dashboard import views
+from windlass.dashboard.audit import note
 from windlass.dashboard.figures import MINUTE_MS, per_minute
 from windlass.dashboard.given import TheDesk, TheFigures
-from windlass.dashboard.guard import note
 from windlass.dashboard.lists import answer, counted, page_headers
 from windlass.dashboard.paging import Listing
 from windlass.dashboard.params import Cursor, Limit, Offset, QueueName, States

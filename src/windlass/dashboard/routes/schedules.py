@@ -9,9 +9,9 @@ from litestar.params import JSONBody
 
 from windlass.core.schedules import next_slot
 from windlass.dashboard import views
+from windlass.dashboard.audit import note
 from windlass.dashboard.desk import Desk
 from windlass.dashboard.given import TheDesk
-from windlass.dashboard.guard import note
 from windlass.dashboard.params import OptionalQueue, PathText, QueueName, unescape
 from windlass.dashboard.problems import not_found
 from windlass.dashboard.shapes.changes import Added

@@ -15,10 +15,9 @@ from windlass._version import __version__
 from windlass.backend import requests as rq
 from windlass.dashboard.desk import Desk
 from windlass.dashboard.given import TheDesk, TheGuard
-from windlass.dashboard.guard import identity_of
 from windlass.dashboard.params import Limit
-from windlass.dashboard.problems import ApiError
 from windlass.dashboard.prometheus import CONTENT_TYPE, render
+from windlass.dashboard.scope import identity_of
 from windlass.dashboard.settings import Identity
 from windlass.dashboard.shapes.server import Audit, Health
 from windlass.dashboard.shapes.session import Session, SignIn
@@ -60,21 +59,18 @@ async def sign_in(
     desk: TheDesk, guard: TheGuard, request: Anyone, data: JSONBody[SignIn]
 ) -> Response[Session]:
     """Sign in with a token or a password; answers with a session cookie."""
-    settings = desk.settings
-    identity = settings.by_token(data.token) if data.token else None
-    if identity is None and data.username:
-        identity = settings.by_password(data.username, data.password)
-    if identity is None:
-        guard.count_refusal(request.scope)
-        raise ApiError(401, "unauthenticated", "wrong token or password", "Check what you typed.")
-    guard.become(request.scope, identity)
-    return Response(_session(desk, identity), headers={"Set-Cookie": guard.cookie(request.scope, identity)})
+    reception = guard.reception
+    identity = reception.sign_in(request.scope, data.token, data.username, data.password)
+    headers = {"Set-Cookie": reception.cookie(request.scope, identity)}
+    return Response(_session(desk, identity), headers=headers)
 
 
 @delete("/api/session", status_code=204, tags=["server"])
 async def sign_out(guard: TheGuard, request: Anyone) -> Response[None]:
     """Forget the session cookie."""
-    return Response(None, status_code=204, headers={"Set-Cookie": guard.cookie(request.scope, None)})
+    return Response(
+        None, status_code=204, headers={"Set-Cookie": guard.reception.cookie(request.scope, None)}
+    )
 
 
 @get("/api/audit", tags=["server"])
