@@ -94,7 +94,7 @@ class Queue(BulkVerbs, FlowVerbs, KeyVerbs, LimitVerbs, MetricsVerbs, ScheduleVe
         base = self.app.defaults
         given = defaults if isinstance(defaults, JobOptions) else base.merged(defaults or {})
         self.defaults: JobOptions = given
-        self._plain = Plan(self.defaults)
+        self._plain = Plan(self.defaults, self.app.backoff_strategies)
         self._feed: EventFeed | None = None
         self._schedules = Schedules(self, self.app.schedule_strategies)
         self._waiters: WeakKeyDictionary[asyncio.AbstractEventLoop, Waiters] = WeakKeyDictionary()
@@ -157,7 +157,7 @@ class Queue(BulkVerbs, FlowVerbs, KeyVerbs, LimitVerbs, MetricsVerbs, ScheduleVe
         if "children" in options or "then" in options:
             return await self._add_tree(name, data, options)
         check_task_name(name)
-        plan = Plan(self.defaults.merged(options)) if options else self._plain
+        plan = Plan(self.defaults.merged(options), self.app.backoff_strategies) if options else self._plain
         return await self.add_planned(name, self.encode(pack_data(data)), plan)
 
     async def _add_tree(self, name: str, data: Any, options: dict[str, Any]) -> Job[Any]:
@@ -195,7 +195,7 @@ class Queue(BulkVerbs, FlowVerbs, KeyVerbs, LimitVerbs, MetricsVerbs, ScheduleVe
         timeout_ms = None if timeout is None else seconds_to_ms(timeout, "timeout")
         wanted = self.defaults.merged(options) if options else self.defaults
         kept = call_options(wanted, timeout_ms, chosen="result_ttl" in options)
-        plan = self._plain if kept is self.defaults else Plan(kept)
+        plan = self._plain if kept is self.defaults else Plan(kept, self.app.backoff_strategies)
         return await self.call_planned(name, self.encode(pack_data(data)), plan, timeout)
 
     async def call_planned(
@@ -291,7 +291,7 @@ class Queue(BulkVerbs, FlowVerbs, KeyVerbs, LimitVerbs, MetricsVerbs, ScheduleVe
     def prepare(self, name: str, data: Any = None, **options: Any) -> NewJob:
         """A checked and encoded job that is not added yet."""
         check_task_name(name)
-        plan = Plan(self.defaults.merged(options)) if options else self._plain
+        plan = Plan(self.defaults.merged(options), self.app.backoff_strategies) if options else self._plain
         return plan.new_job(self, name, self.encode(pack_data(data)), new_id())
 
     def add_in_transaction(self, connection: Any, /, name: str, data: Any = None, **options: Any) -> Job[Any]:
@@ -320,7 +320,7 @@ class Queue(BulkVerbs, FlowVerbs, KeyVerbs, LimitVerbs, MetricsVerbs, ScheduleVe
         plan = self._plain
         if len(item) > 1 + ("data" in item):
             options = {key: value for key, value in item.items() if key not in ("name", "data")}
-            plan = Plan(self.defaults.merged(options))
+            plan = Plan(self.defaults.merged(options), self.app.backoff_strategies)
         name = check_task_name(item["name"])
         return plan.new_job(self, name, self.encode(pack_data(item.get("data"))), fresh_id)
 

@@ -12,7 +12,7 @@ from windlass.dashboard.masking import HIDDEN, Mask
 from windlass.dashboard.paging import Position, decode_cursor, encode_cursor
 from windlass.dashboard.params import unescape
 from windlass.dashboard.problems import ApiError
-from windlass.dashboard.sessions import LIFETIME_MS, Sessions
+from windlass.dashboard.sessions import COOKIE, LIFETIME_MS, Sessions
 from windlass.dashboard.settings import DEFAULT_MASK, Identity, to_tokens
 from windlass.dashboard.shapes.server import AuditEntry
 from windlass.dashboard.static import Static
@@ -143,13 +143,35 @@ def test_buckets_fill_again_and_forget_old_clients() -> None:
 
 
 def test_sessions_end_and_cannot_be_forged() -> None:
-    sessions = Sessions(b"key")
-    cookie = f"windlass_session={sessions.make(Identity('ada', 'operator'), 1_000)}"
-    assert sessions.read(f"other=1; {cookie}", 2_000) == Identity("ada", "operator")
-    assert sessions.read(cookie, 1_000 + LIFETIME_MS) is None
-    assert Sessions(b"other").read(cookie, 2_000) is None
-    for bad in ("", "windlass_session=", "windlass_session=a.b", "windlass_session=.", "\x00=", "a;b;c"):
-        assert sessions.read(bad, 2_000) is None
+    sessions, ada = Sessions(), Identity("ada", "operator")
+    key = sessions.begin(ada, 1_000)
+    cookie = f"{COOKIE}={key}"
+    assert len(key) >= 43, "256 random bits"
+    assert sessions.find(f"other=1; {cookie}", 2_000) == ada
+    assert sessions.find(cookie, 1_000 + LIFETIME_MS) is None
+    assert Sessions().find(cookie, 2_000) is None, "another process"
+    assert sessions.find(f"{cookie}; {COOKIE}=x", 2_000) is None, "two keys are none"
+    for bad in ("", f"{COOKIE}=", f"{COOKIE}=a.b", f"{COOKIE}=.", "\x00=", "a;b;c", f"{COOKIE}={key[:-1]}"):
+        assert sessions.find(bad, 2_000) is None
+    sessions.end(cookie)
+    assert sessions.find(cookie, 2_000) is None
+
+
+def test_sessions_are_bounded_and_end_one_by_one_or_all_of_a_user() -> None:
+    sessions = Sessions(kept=4, per_user=2)
+    ada, bob = Identity("ada", "operator"), Identity("bob", "reader")
+    first, second, third = (f"{COOKIE}={sessions.begin(ada, 1_000 + number)}" for number in range(3))
+    assert [sessions.find(one, 2_000) is not None for one in (first, second, third)] == [False, True, True]
+    bobs = f"{COOKIE}={sessions.begin(bob, 2_000)}"
+    for number in range(2):
+        sessions.begin(Identity(f"user-{number}", "reader"), 3_000)
+    assert len(sessions) == 4
+    assert sessions.find(second, 3_000) is None, "the oldest went first"
+    assert sessions.end_all("ada") == 1
+    assert sessions.find(third, 3_000) is None
+    assert sessions.find(bobs, 3_000) == bob
+    sessions.begin(ada, 3_000 + LIFETIME_MS)
+    assert len(sessions) == 1, "what has ended is forgotten"
 
 
 def test_cursors_are_ours_or_refused() -> None:
