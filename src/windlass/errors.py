@@ -268,8 +268,8 @@ class LeaseLostError(WindlassError):
         self.job_id = job_id
         super().__init__(
             f"the lease on job {job_id!r} of queue {queue!r} was lost: it expired and the job was "
-            "recovered, or the job was removed; this attempt must stop (a handler that blocks the "
-            "interpreter for longer than its lease needs isolation='process')"
+            "recovered, or the job has ended or was removed; this attempt must stop (a handler that blocks "
+            "the interpreter for longer than its lease needs isolation='process')"
         )
 
 

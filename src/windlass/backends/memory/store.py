@@ -781,8 +781,8 @@ class MemoryStore:
         if job is None:
             return rq.ChangeResult(Changed.NOT_FOUND)
         if request.progress is not None:
-            if request.token is None or not transitions.holds(job, request.token):
-                return rq.ChangeResult(Changed.LOST, job.state)
+            if (refused := transitions.refuses_report(job, request.token)) is not None:
+                return rq.ChangeResult(refused, job.state)
             job.progress = request.progress
             self.journal.moved(job)
             scribe.note(job, EventType.PROGRESS, progress=transitions.progress_text(job))
