@@ -26,7 +26,14 @@ from windlass.core.clock import SYSTEM_CLOCK, Clock
 from windlass.core.ids import check_task_name, new_id
 from windlass.core.job import Action, QueueInfo, WorkerInfo
 from windlass.core.metrics import Mark
-from windlass.core.options import DEFAULT_OPTIONS, Isolation, JobOptions, instant_to_ms
+from windlass.core.options import (
+    DEFAULT_OPTIONS,
+    Isolation,
+    JobOptions,
+    check_spelling,
+    instant_to_ms,
+    to_backoff,
+)
 from windlass.core.probe import reach
 from windlass.core.schedules import Schedule, to_schedule
 from windlass.core.schedules import Strategy as ScheduleStrategy
@@ -92,6 +99,7 @@ class Windlass:
             self.defaults = self.defaults.merged({"result_codec": name})
         self.defaults.check()
         self.backoff_strategies: dict[str, Strategy] = dict(backoff_strategies or {})
+        check_spelling(to_backoff(self.defaults.backoff), self.backoff_strategies)
         #: Rules of one's own for schedules: name -> function from a datetime to the next slot after it.
         self.schedule_strategies: dict[str, ScheduleStrategy] = dict(schedule_strategies or {})
         self._code_schedules = CodeSchedules(self.schedule_strategies)
@@ -328,19 +336,17 @@ class Windlass:
         known = self._tasks.get(task.name)
         if known is not None and known.fn.__code__ is not getattr(fn, "__code__", None):
             raise ConfigError("name", "unique: two tasks are called the same", task.name)
-        self._tasks[task.name] = task
-        self.registry.add(
-            task.name,
-            Handler(
-                fn,
-                takes_job=batch is not None and takes_jobs(fn),
-                isolation=isolation,
-                memory_limit=memory_limit,
-                task=task,
-                batch=batch,
-                needs=task.needs,
-            ),
+        handler = Handler(
+            fn,
+            takes_job=batch is not None and takes_jobs(fn),
+            isolation=isolation,
+            memory_limit=memory_limit,
+            task=task,
+            batch=batch,
+            needs=task.needs,
         )
+        self._tasks[task.name] = task
+        self.registry.add(task.name, handler)
         if schedule is not None:
             self.schedule(task.name, schedule, task)
         return task

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from windlass.core.states import JobState
+from windlass.errors import ResultExpiredError
 from windlass.payload import Call, read_call
 from windlass.serde import get_codec
 
 if TYPE_CHECKING:
     from windlass.core.job import ErrorInfo, JobRecord, JobRef
     from windlass.core.options import StoredOptions
-    from windlass.core.states import JobState
 
 
 class JobFields:
@@ -116,11 +117,19 @@ class JobFields:
         return self._record.errors
 
     @property
+    def reason(self) -> str | None:
+        """Why it failed or was cancelled: ``attempts``, ``stalled``, ``expired``, the reason of a cancel, ...
+
+        None while it has not ended, and for a completed job.
+        """
+        return self._record.reason or None
+
+    @property
     def failed_reason(self) -> str | None:
-        """Why it failed or was cancelled, or the last error's message while it retries."""
-        if self._record.reason:
-            return self._record.reason
-        return self._record.errors[-1].message if self._record.errors else None
+        """The message of its last error, also while it retries; None for a cancelled job."""
+        if self._record.state is JobState.CANCELLED or not self._record.errors:
+            return None
+        return self._record.errors[-1].message
 
     @property
     def stacktrace(self) -> list[str]:
@@ -128,9 +137,11 @@ class JobFields:
 
     @property
     def return_value(self) -> Any:
-        """The stored result of a completed job (None as well when it is past its time)."""
-        data = self._record.result
-        return None if data is None else get_codec(self._record.result_codec).decode(data)
+        """The result of a completed job, None before it completed; ``ResultExpiredError`` past its time."""
+        record = self._record
+        if record.result_expired:
+            raise ResultExpiredError(record.queue, record.id)
+        return None if record.result is None else get_codec(record.result_codec).decode(record.result)
 
     @property
     def enqueued_ms(self) -> int:

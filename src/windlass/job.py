@@ -409,7 +409,9 @@ class Job(JobFields, Generic[ResultT]):
         """Wait for the result. Raises what became of the job otherwise:
 
         ``JobFailedError`` (``MaxRetriesError`` when attempts ran out), ``JobCancelledError``,
-        ``WaitTimeoutError``, ``JobNotFoundError``.
+        ``WaitTimeoutError``, ``JobNotFoundError``; ``ResultExpiredError`` when it had completed before and
+        its result is past its time (callers that wait while it runs get it, whatever its ``result_ttl``);
+        ``ClosedError`` when the queue or the app is closed meanwhile.
         """
         if self._held:
             raise ConfigError("result", "awaited outside of the job's own handler")

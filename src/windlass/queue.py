@@ -33,9 +33,12 @@ from windlass.core.states import FINISHED, JobState
 from windlass.errors import (
     ConfigError,
     GroupFullError,
+    IllegalTransitionError,
     JobCancelledError,
     JobFailedError,
+    JobNotFoundError,
     MaxRetriesError,
+    ResultExpiredError,
     StorageError,
     WindlassError,
 )
@@ -91,7 +94,7 @@ class Queue(BulkVerbs, FlowVerbs, KeyVerbs, LimitVerbs, MetricsVerbs, ScheduleVe
         base = self.app.defaults
         given = defaults if isinstance(defaults, JobOptions) else base.merged(defaults or {})
         self.defaults: JobOptions = given
-        self._plain = Plan(self.defaults)
+        self._plain = Plan(self.defaults, self.app.backoff_strategies)
         self._feed: EventFeed | None = None
         self._schedules = Schedules(self, self.app.schedule_strategies)
         self._waiters: WeakKeyDictionary[asyncio.AbstractEventLoop, Waiters] = WeakKeyDictionary()
@@ -154,7 +157,7 @@ class Queue(BulkVerbs, FlowVerbs, KeyVerbs, LimitVerbs, MetricsVerbs, ScheduleVe
         if "children" in options or "then" in options:
             return await self._add_tree(name, data, options)
         check_task_name(name)
-        plan = Plan(self.defaults.merged(options)) if options else self._plain
+        plan = Plan(self.defaults.merged(options), self.app.backoff_strategies) if options else self._plain
         return await self.add_planned(name, self.encode(pack_data(data)), plan)
 
     async def _add_tree(self, name: str, data: Any, options: dict[str, Any]) -> Job[Any]:
@@ -192,7 +195,7 @@ class Queue(BulkVerbs, FlowVerbs, KeyVerbs, LimitVerbs, MetricsVerbs, ScheduleVe
         timeout_ms = None if timeout is None else seconds_to_ms(timeout, "timeout")
         wanted = self.defaults.merged(options) if options else self.defaults
         kept = call_options(wanted, timeout_ms, chosen="result_ttl" in options)
-        plan = self._plain if kept is self.defaults else Plan(kept)
+        plan = self._plain if kept is self.defaults else Plan(kept, self.app.backoff_strategies)
         return await self.call_planned(name, self.encode(pack_data(data)), plan, timeout)
 
     async def call_planned(
@@ -209,7 +212,10 @@ class Queue(BulkVerbs, FlowVerbs, KeyVerbs, LimitVerbs, MetricsVerbs, ScheduleVe
             if job.outcome is AddOutcome.CACHED:
                 return self.result_of(job.record)
             added = job.record if job.outcome is AddOutcome.QUEUED else None
-            return self.result_of(await waiters.outcome(job.ref, future, timeout_ms, added=added))
+            there = job.state not in FINISHED  # it cannot end before whoever waits is there
+            return self.result_of(
+                await waiters.outcome(job.ref, future, timeout_ms, added=added, there=there)
+            )
         finally:
             waiters.unsubscribe(job_id, future)
 
@@ -285,7 +291,7 @@ class Queue(BulkVerbs, FlowVerbs, KeyVerbs, LimitVerbs, MetricsVerbs, ScheduleVe
     def prepare(self, name: str, data: Any = None, **options: Any) -> NewJob:
         """A checked and encoded job that is not added yet."""
         check_task_name(name)
-        plan = Plan(self.defaults.merged(options)) if options else self._plain
+        plan = Plan(self.defaults.merged(options), self.app.backoff_strategies) if options else self._plain
         return plan.new_job(self, name, self.encode(pack_data(data)), new_id())
 
     def add_in_transaction(self, connection: Any, /, name: str, data: Any = None, **options: Any) -> Job[Any]:
@@ -314,7 +320,7 @@ class Queue(BulkVerbs, FlowVerbs, KeyVerbs, LimitVerbs, MetricsVerbs, ScheduleVe
         plan = self._plain
         if len(item) > 1 + ("data" in item):
             options = {key: value for key, value in item.items() if key not in ("name", "data")}
-            plan = Plan(self.defaults.merged(options))
+            plan = Plan(self.defaults.merged(options), self.app.backoff_strategies)
         name = check_task_name(item["name"])
         return plan.new_job(self, name, self.encode(pack_data(item.get("data"))), fresh_id)
 
@@ -416,7 +422,10 @@ class Queue(BulkVerbs, FlowVerbs, KeyVerbs, LimitVerbs, MetricsVerbs, ScheduleVe
         return sum(n for state, n in counts.items() if state not in FINISHED and state is not JobState.ACTIVE)
 
     async def get_status(self, job_id: str) -> dict[str, Any] | None:
-        """A job at a glance: id, state, created_at (ms), attempts, result or error; None when unknown."""
+        """A job at a glance: id, state, created_at (ms), attempts, result or error; None when unknown.
+
+        A result past its time is told as ``result_expired``.
+        """
         job = await self.get_job(job_id)
         if job is None:
             return None
@@ -426,16 +435,27 @@ class Queue(BulkVerbs, FlowVerbs, KeyVerbs, LimitVerbs, MetricsVerbs, ScheduleVe
             "created_at": job.enqueued_ms,
             "attempts": job.attempts,
         }
-        if job.state is JobState.COMPLETED:
+        if job.record.result_expired:
+            status["result_expired"] = True
+        elif job.state is JobState.COMPLETED:
             status["result"] = job.return_value
         elif job.errors:
             status["error"] = {"class": job.errors[-1].error_class, "message": job.errors[-1].message}
         return status
 
     async def get_result(self, job_id: str) -> Any:
-        """The result of a completed job while it is kept; else None (``get_status`` tells why)."""
-        job = await self.get_job(job_id)
-        return job.return_value if job is not None else None
+        """The result of a job that has completed, without waiting. Raises like ``Job.result``.
+
+        ``IllegalTransitionError`` when the job has not ended; ``get_status`` tells the same without raising.
+        """
+        record = await self.store.get(self._ref(job_id))
+        if record is None:
+            raise JobNotFoundError(self.name, job_id)
+        if record.state not in FINISHED:
+            raise IllegalTransitionError(
+                record.id, record.state, "read the result of", "wait for it with job.result()"
+            )
+        return self.result_of(record)
 
     async def update_result_ttl(self, job_id: str, ttl: float | timedelta) -> None:
         """Keep a completed job's result for ``ttl`` from now."""
@@ -539,7 +559,9 @@ class Queue(BulkVerbs, FlowVerbs, KeyVerbs, LimitVerbs, MetricsVerbs, ScheduleVe
     def result_of(self, record: JobRecord) -> Any:
         """The value of a finished job, or the error that it means."""
         if record.state is JobState.COMPLETED:
-            return None if record.result is None else get_codec(record.result_codec).decode(record.result)
+            if record.result is None:
+                raise ResultExpiredError(record.queue, record.id)
+            return get_codec(record.result_codec).decode(record.result)
         if record.state is JobState.CANCELLED:
             raise JobCancelledError(record.id, record.reason)
         last = record.errors[-1] if record.errors else None

@@ -6,9 +6,10 @@ so that clocks of producers do not matter.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from windlass.backend import schedules as sq
 from windlass.core.ids import check_task_name, new_id
@@ -31,6 +32,9 @@ if TYPE_CHECKING:
     from windlass.backend.store import Store
     from windlass.job import Job
     from windlass.queue import Queue
+
+
+log: Final = logging.getLogger("windlass.schedules")
 
 
 class ScheduleInfo:
@@ -127,6 +131,10 @@ class Schedules:
         """Make or change the schedule ``name``; see ``Queue.upsert_job_scheduler``."""
         record = self.record(name, schedule, template)
         (now_ms, _) = await self._find(name)
+        if has_ended(record, now_ms):
+            raise ConfigError(
+                "end", "in the future: this schedule would never run", str(_instant(record.end_ms))
+            )
         record.next_ms = first_slot(record, now_ms, self._strategies)
         return ScheduleInfo(await self._queue.store.execute(sq.PutSchedule(schedule=record)))
 
@@ -195,6 +203,11 @@ class Schedules:
         return page.now_ms, page.schedules[0] if page.schedules else None
 
 
+def has_ended(record: ScheduleRecord, now_ms: int) -> bool:
+    """Whether the end of the schedule has passed."""
+    return record.end_ms is not None and record.end_ms <= now_ms
+
+
 def make_record(queue: str, name: str, schedule: Schedule, template: NewJob) -> ScheduleRecord:
     """The record of a schedule, checked, without its first slot."""
     check_task_name(name)
@@ -242,8 +255,10 @@ class CodeSchedules:
         """Make the store's schedules of ``source`` those of the code; returns how many, and those removed."""
         before = await list_schedules(store, source=source)
         now_ms = (await store.execute(sq.ListSchedules(limit=1))).now_ms
-        for record in self._declared.values():
+        for key, record in self._declared.items():
             record.source = source
+            if has_ended(record, now_ms):  # code that was right when it was written goes on starting
+                log.warning("schedule %s of queue %s has ended: remove it from the code", *key)
             record.next_ms = first_slot(record, now_ms, self._strategies)
             await store.execute(sq.PutSchedule(schedule=record))
         gone = [info for info in before if (info.queue, info.name) not in self._declared]

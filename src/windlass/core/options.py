@@ -385,6 +385,30 @@ def to_backoff(value: object) -> Backoff:
     return Backoff(type="fixed", delay_ms=seconds_to_ms(value, "backoff"), jitter=0.0)
 
 
+def check_spelling(policy: Backoff, registered: Iterable[str]) -> None:
+    """Refuse the name of a strategy that is nearly a built-in one and that the app does not know.
+
+    Other unknown names are let through: workers may have strategies of their own, and look when they start.
+    """
+    if policy.type not in BUILT_IN and policy.type not in registered:
+        near = difflib.get_close_matches(policy.type, BUILT_IN, 1, 0.8)
+        if near:
+            hint = f"did you mean {near[0]!r}? Names like it are to be registered with the app"
+            raise ConfigError("backoff", f"a known strategy ({hint})", policy.type)
+
+
+def check_registered(policy: Backoff, registered: Iterable[str], task: str) -> None:
+    """Refuse a task whose backoff strategy the worker that is to run it does not have."""
+    known = [*sorted(BUILT_IN), *sorted(registered)]
+    if policy.type not in known:
+        near = difflib.get_close_matches(policy.type, known, 1)
+        hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(known)}"
+        advice = "pass it as backoff_strategies= to the app or the worker"
+        raise ConfigError(
+            f"backoff of task {task!r}", f"a strategy known here ({hint} {advice})", policy.type
+        )
+
+
 def _named_backoff(value: Mapping[str, Any]) -> Backoff:
     check_known(value, {"type", "delay", "cap", "jitter"}, "backoff setting")
     kind = value.get("type", "exponential")

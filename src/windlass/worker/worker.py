@@ -32,7 +32,7 @@ from windlass.core.backoff import Strategy
 from windlass.core.ids import new_id
 from windlass.core.job import Action, JobRecord, WorkerInfo
 from windlass.core.limits import to_rate
-from windlass.core.options import check_known
+from windlass.core.options import check_known, check_registered, to_backoff
 from windlass.core.outcome import Extended, Outcome, Settled, Settlement
 from windlass.core.probe import reach
 from windlass.core.states import JobState
@@ -212,6 +212,7 @@ class Worker:
             raise ClosedError("the worker", "make another one")
         if self._state == "running":
             return
+        self._check_strategies()
         if self._opening is None:
             self._state = "starting"
             self._opening = asyncio.create_task(self._open(), name="windlass-start")
@@ -287,6 +288,12 @@ class Worker:
             on_end=self._ended,
             stopping=lambda: self._closing,
         )
+
+    def _check_strategies(self) -> None:
+        """Refuse to run tasks by a backoff strategy that nobody gave us: its name may be misspelt."""
+        for task in self.app.tasks.values() if self.registry is self.app.registry else ():
+            if task.queue_name in self._shares.names:
+                check_registered(to_backoff(task.job_options.backoff), self._strategies, task.name)
 
     async def _set_limits(self) -> None:
         """Make the worker's ``limiter`` and ``global_concurrency`` those of its queues."""

@@ -181,6 +181,7 @@ async def add_and_wait(
         state=record.state,
         finished=finished,
         result=desk.mask.hide(views.decoded(record.result_codec, record.result)),
+        result_expired=record.result_expired,
         error_class=last.error_class if last is not None else "",
         error_message=last.message if last is not None else record.reason,
     )

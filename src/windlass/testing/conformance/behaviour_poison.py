@@ -28,6 +28,7 @@ from windlass import (
     Suspend,
     Windlass,
     Worker,
+    current_job,
 )
 from windlass.backend import requests as rq
 from windlass.backend.store import Store
@@ -37,6 +38,7 @@ from windlass.core.options import Keep
 from windlass.core.outcome import Outcome
 from windlass.testing.conformance import targets
 from windlass.testing.conformance.harness import Harness
+from windlass.testing.conformance.needs import needs
 from windlass.testing.wrapper import BackendWrapper
 
 #: Honest jobs on each side of the odd ones.
@@ -528,3 +530,58 @@ async def test_options_that_no_store_could_keep_are_refused_and_add_nothing(harn
         with pytest.raises(ConfigError):
             await live.queue.add(SURROGATE)
         assert await live.queue.count() == 0
+
+
+async def test_a_worker_with_an_odd_label_is_refused_and_workers_can_be_listed(harness: Harness) -> None:
+    async with Live(harness) as live:
+        for wrong in (5, None, SURROGATE, "x" * 257):
+            with pytest.raises(ConfigError, match="tag"):
+                Worker("mail", raiser(lambda: ValueError("x")), url_or_app=live.app, tag=wrong)
+        for wrong in (5, "", SURROGATE, "x" * 257):
+            with pytest.raises(ConfigError, match="id"):
+                Worker("mail", raiser(lambda: ValueError("x")), url_or_app=live.app, id=wrong)
+        await live.add("fine")
+        worker = await live.work(lambda job: "done", tag="blue", heartbeat=0.05)
+        await live.check_honest()
+        async with asyncio.timeout(10):
+            while not (found := await live.app.workers()):  # noqa: ASYNC110 - nothing tells of a beat
+                await asyncio.sleep(0.01)
+        assert [(info.id, info.tag) for info in found] == [(worker.id, "blue")]
+
+
+@needs("schedules")
+async def test_a_schedule_whose_end_has_passed_is_refused_and_not_kept(harness: Harness) -> None:
+    async with Live(harness) as live:
+        past = SYSTEM_CLOCK.now_ms() / 1000 - 86_400
+        with pytest.raises(ConfigError, match="end must be in the future"):
+            await live.queue.upsert_job_scheduler("late", {"every": 60, "end": past})
+        assert await live.queue.get_job_schedulers() == []
+        # Code that was right when it was written goes on starting.
+        live.app.schedule("old", {"every": 60, "end": past}, "honest", queue="mail")
+        await live.add("fine")
+        await live.work(lambda job: "done")
+        await live.check_honest()
+        (old,) = await live.queue.get_job_schedulers()
+        assert (old.name, old.next_run) == ("old", None)
+
+
+async def test_a_worker_refuses_tasks_whose_backoff_strategy_it_does_not_have(harness: Harness) -> None:
+    async with Live(harness, backoff_strategies={"gentle": lambda n, e: 0}) as live:
+
+        @live.app.task(queue="mail", name="odd", backoff="gentel")
+        async def odd() -> None: ...
+
+        @live.app.task(queue="mail", name="mine", backoff="of_the_worker", max_attempts=2)
+        async def mine() -> str:
+            if current_job().attempt == 1:
+                raise ValueError("once")
+            return "done"
+
+        theirs = {"of_the_worker": lambda n, e: 0}
+        worker = Worker("mail", url_or_app=live.app, backoff_strategies=theirs)
+        with pytest.raises(ConfigError, match=r"backoff of task 'odd'.*did you mean 'gentle'"):
+            await worker.start()
+        also = {**theirs, "gentel": lambda n, e: 0}
+        live.worker = Worker("mail", url_or_app=live.app, backoff_strategies=also)
+        await live.worker.start()
+        assert await (await mine.enqueue()).result(timeout=20) == "done"
