@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from windlass.payload import Call, read_call
-from windlass.serde import get_codec
 
 if TYPE_CHECKING:
     from windlass.core.job import ErrorInfo, JobRecord, JobRef
     from windlass.core.options import StoredOptions
     from windlass.core.states import JobState
+    from windlass.serde.codecs import Codecs
 
 
 class JobFields:
@@ -21,6 +21,11 @@ class JobFields:
     _record: JobRecord
     #: The decoded arguments, once somebody asked for them.
     _call: Call | None
+
+    @property
+    def _codecs(self) -> Codecs:
+        """What reads the stored values."""
+        raise NotImplementedError
 
     @property
     def id(self) -> str:
@@ -48,8 +53,7 @@ class JobFields:
     def call(self) -> Call:
         """Decoded arguments; ``ValueError`` when the stored bytes are not arguments."""
         if self._call is None:
-            record = self._record
-            self._call = read_call(record.codec, record.payload)
+            self._call = read_call(self._codecs, self._record)
         return self._call
 
     @property
@@ -129,8 +133,7 @@ class JobFields:
     @property
     def return_value(self) -> Any:
         """The stored result of a completed job (None as well when it is past its time)."""
-        data = self._record.result
-        return None if data is None else get_codec(self._record.result_codec).decode(data)
+        return self._codecs.read_result(self._record)
 
     @property
     def enqueued_ms(self) -> int:
@@ -184,8 +187,8 @@ class JobFields:
     @property
     def signals(self) -> dict[str, Any]:
         """The signals that came for this job, by name, as of when it was last read."""
-        found = self._record.signals
-        return {name: get_codec(value.codec).decode(value.data) for name, value in found.items()}
+        found, read = self._record.signals, self._codecs.read_signal
+        return {name: read(self._record.ref, name, value) for name, value in found.items()}
 
     def timed_out(self, signal: str) -> bool:
         """Whether the last suspension waited for ``signal`` in vain: its ``timeout`` passed."""

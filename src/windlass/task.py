@@ -14,7 +14,7 @@ from windlass.core.job import NewJob
 from windlass.core.options import Isolation, JobOptions
 from windlass.errors import ConfigError
 from windlass.inject import Needs
-from windlass.job import Job, encode_call
+from windlass.job import Job
 from windlass.payload import pack_call
 from windlass.plan import Plan, call_options
 from windlass.queue import Queue
@@ -129,7 +129,7 @@ class BoundTask(Generic[P, R]):
         task = self.task
         task.signature.check(task.name, args, kwargs)
         queue = task.queue
-        job: Job[R] = await queue.add_planned(task.name, encode_call(queue, args, kwargs), self._plan)
+        job: Job[R] = await queue.add_planned(task.name, pack_call(args, kwargs), self._plan)
         job.decode_with(task.signature.decode_result)
         return job
 
@@ -138,7 +138,7 @@ class BoundTask(Generic[P, R]):
         task = self.task
         task.signature.check(task.name, args, kwargs)
         queue = task.queue
-        return self._plan.new_job(queue, task.name, encode_call(queue, args, kwargs), new_id())
+        return self._plan.new_job(queue, task.name, pack_call(args, kwargs), new_id())
 
     async def map(self, *columns: Iterable[Any]) -> list[Job[R]]:
         """Add a job for each value, or for each row of values, in atomic steps of 1,000."""
@@ -173,8 +173,7 @@ class BoundTask(Generic[P, R]):
             options = self.job_options
             self._call_plan = Plan(call_options(options, None, chosen=options.result_ttl is not None))
         queue = task.queue
-        payload = encode_call(queue, args, kwargs)
-        value = await queue.call_planned(task.name, payload, self._call_plan, timeout)
+        value = await queue.call_planned(task.name, pack_call(args, kwargs), self._call_plan, timeout)
         result: R = task.signature.decode_result(value)
         return result
 

@@ -6,15 +6,22 @@ from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import Any
 
+from windlass.serde import JSON
+from windlass.serde.codecs import Codecs
+
 #: Stands where a value is hidden.
 HIDDEN = "[masked]"
 _DEPTH = 64
 
 
 class Mask:
-    """Hides values by the name of their field, at any depth. ``*`` alone hides every value."""
+    """Hides values by the name of their field, at any depth. ``*`` alone hides every value.
 
-    def __init__(self, patterns: Sequence[str]) -> None:
+    ``codecs`` are those of the app: what reads stored values before they are hidden.
+    """
+
+    def __init__(self, patterns: Sequence[str], codecs: Codecs | None = None) -> None:
+        self.codecs: Codecs = codecs or Codecs(JSON)
         self._patterns = tuple(pattern.lower() for pattern in patterns)
         self.everything = "*" in self._patterns
 
