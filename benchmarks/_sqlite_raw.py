@@ -66,10 +66,14 @@ class RawStore:
         rows = self.rows(count)
         started = time.perf_counter()
         for first in range(0, count, batch):
-            self.conn.execute("BEGIN IMMEDIATE")
-            self.conn.executemany(self._insert, rows[first : first + batch])
-            self.conn.execute("COMMIT")
+            self.insert(rows[first : first + batch])
         return count / (time.perf_counter() - started)
+
+    def insert(self, rows: list[tuple[Any, ...]]) -> None:
+        """One transaction."""
+        self.conn.execute("BEGIN IMMEDIATE")
+        self.conn.executemany(self._insert, rows)
+        self.conn.execute("COMMIT")
 
     def one_by_one(self, count: int) -> float:
         """Rows per second with one transaction for each row."""

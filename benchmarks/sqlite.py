@@ -15,6 +15,7 @@ import random
 import sys
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -108,14 +109,33 @@ class Bench:
         count = self.sizes.commits
         floor = Replay(self.fresh("adds"), partial(self._adds, count=1), partial(self._adds, count=count))
         replayed = partial(self._replayed, floor, "the SQL of these adds alone", count)
-        self.report.rounds("adds", self._raw_commits, self._add_in_turn, replayed, self._add_at_once)
-        self.report.compare("add, one by one", "raw insert + commit", 0.7)
+        self.report.rounds(
+            "adds", self._raw_commits, self._raw_hops, self._add_in_turn, replayed, self._add_at_once
+        )
+        self.report.compare("add, one by one", "raw insert + commit on a thread", 0.7)
         self.report.compare("the SQL of these adds alone", "raw insert + commit", 0.7)
         self.report.compare("add, 100 at once", "raw insert + commit", 2)
 
     def _raw_commits(self) -> None:
         with self.raw() as store:
             self.report.add("raw insert + commit", "jobs/s", store.one_by_one(self.sizes.commits))
+
+    def _raw_hops(self) -> None:
+        """The same from an event loop that must stay free: the loop waits for a thread that commits."""
+        rate = asyncio.run(self._timed_hops(self.sizes.commits))
+        self.report.add("raw insert + commit on a thread", "jobs/s", rate)
+
+    async def _timed_hops(self, count: int) -> float:
+        loop = asyncio.get_running_loop()
+        with ThreadPoolExecutor(1) as thread:
+            raw = await loop.run_in_executor(thread, RawStore, self.fresh(), self.text)
+            rows = await loop.run_in_executor(thread, raw.rows, count)
+            started = time.perf_counter()
+            for row in rows:
+                await loop.run_in_executor(thread, raw.insert, [row])
+            rate = count / (time.perf_counter() - started)
+            await loop.run_in_executor(thread, raw.close)
+        return rate
 
     def _add_in_turn(self) -> None:
         self.report.add("add, one by one", "jobs/s", asyncio.run(self._timed_adds(self.sizes.commits, 1)))

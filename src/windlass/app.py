@@ -26,7 +26,14 @@ from windlass.core.clock import SYSTEM_CLOCK, Clock
 from windlass.core.ids import check_task_name, new_id
 from windlass.core.job import Action, QueueInfo, WorkerInfo
 from windlass.core.metrics import Mark
-from windlass.core.options import DEFAULT_OPTIONS, Isolation, JobOptions, instant_to_ms
+from windlass.core.options import (
+    DEFAULT_OPTIONS,
+    Isolation,
+    JobOptions,
+    check_spelling,
+    instant_to_ms,
+    to_backoff,
+)
 from windlass.core.probe import reach
 from windlass.core.schedules import Schedule, to_schedule
 from windlass.core.schedules import Strategy as ScheduleStrategy
@@ -100,6 +107,7 @@ class Windlass:
             self.defaults = self.defaults.merged({"result_codec": _as_codec(result_codec, compress).name})
         self.defaults.check()
         self.backoff_strategies: dict[str, Strategy] = dict(backoff_strategies or {})
+        check_spelling(to_backoff(self.defaults.backoff), self.backoff_strategies)
         #: Rules of one's own for schedules: name -> function from a datetime to the next slot after it.
         self.schedule_strategies: dict[str, ScheduleStrategy] = dict(schedule_strategies or {})
         self._code_schedules = CodeSchedules(self.schedule_strategies)
@@ -112,6 +120,7 @@ class Windlass:
         self._lifespan: Lifespan | None = None
         self._tasks: dict[str, Task[Any, Any]] = {}
         self._queues: dict[str, Queue] = {}
+        self._entered = False
         #: Called with the jobs of every add; the testing kit's inline mode hangs here.
         self.after_add: Callable[[list[Job[Any]]], Awaitable[None]] | None = None
 
@@ -124,16 +133,32 @@ class Windlass:
         return f"<Windlass on {self.store.name}>"
 
     async def __aenter__(self) -> Windlass:
-        await self.store.open()
+        if self._entered:
+            raise ConfigError("async with app", "entered once at a time (it is open: use it as it is)")
+        self._entered = True
+        try:
+            await self.open()
+        except BaseException:
+            self._entered = False
+            raise
         return self
 
     async def __aexit__(self, *exc: object) -> None:
+        self._entered = False
         await self.close()
 
+    async def open(self) -> None:
+        """Connect now instead of at the first call; also the way to use a closed app again. Idempotent."""
+        await self.store.reopen()
+
     async def close(self) -> None:
-        """Disconnect. Idempotent; a later use connects again."""
+        """Disconnect. Waits under way, and calls from now on, raise ``ClosedError``. Idempotent.
+
+        ``async with app`` or ``open`` opens it again, with its queues and tasks: for tests, and for servers
+        that restart within one process.
+        """
         for queue in self._queues.values():
-            await queue.close()
+            await queue.stop_waiting(self.store.closed_error())
         await self.store.close()
 
     def use_store(self, url: str) -> None:
@@ -143,9 +168,9 @@ class Windlass:
         self._queues.clear()
 
     def queue(self, name: str) -> Queue:
-        """The queue of that name (made on first use; the same object every time)."""
+        """The queue of that name (made on first use; the same object every time until it is closed)."""
         found = self._queues.get(name)
-        if found is None:
+        if found is None or found.is_closed:
             found = self._queues[name] = Queue(name, self)
         return found
 
@@ -324,19 +349,17 @@ class Windlass:
         known = self._tasks.get(task.name)
         if known is not None and known.fn.__code__ is not getattr(fn, "__code__", None):
             raise ConfigError("name", "unique: two tasks are called the same", task.name)
-        self._tasks[task.name] = task
-        self.registry.add(
-            task.name,
-            Handler(
-                fn,
-                takes_job=batch is not None and takes_jobs(fn),
-                isolation=isolation,
-                memory_limit=memory_limit,
-                task=task,
-                batch=batch,
-                needs=task.needs,
-            ),
+        handler = Handler(
+            fn,
+            takes_job=batch is not None and takes_jobs(fn),
+            isolation=isolation,
+            memory_limit=memory_limit,
+            task=task,
+            batch=batch,
+            needs=task.needs,
         )
+        self._tasks[task.name] = task
+        self.registry.add(task.name, handler)
         if schedule is not None:
             self.schedule(task.name, schedule, task)
         return task

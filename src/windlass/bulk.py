@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Unpack
 from windlass.backend import requests as rq
 from windlass.core.job import JobRef
 from windlass.core.options import check_known, seconds_to_ms
-from windlass.core.outcome import CancelResult, Changed
+from windlass.core.outcome import CancelResult, Changed, to_reason
 from windlass.core.states import JobState
 from windlass.errors import ConfigError, IllegalTransitionError
 from windlass.search import Search, SearchOptions, States, find_chunks, to_states
@@ -98,7 +98,7 @@ class BulkVerbs:
 
         ``search`` says which of them, as in ``search_jobs``.
         """
-        done = 0
+        done, reason = 0, to_reason(reason)
         async for refs in self._chunks(state, search, count):
             answers = await self.store.execute(rq.CancelJobs(refs=refs, reason=reason))
             done += sum(answer in (CancelResult.CANCELLED, CancelResult.CANCELLING) for answer in answers)

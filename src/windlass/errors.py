@@ -10,18 +10,24 @@
     ├── GroupFullError                    the job's group has its ``max_size``
     ├── UnsupportedByBackendError         the chosen store cannot do this
     ├── StorageError (ConnectionError)    the store is unreachable, locked, full or damaged
-    │   └── HistoryTrimmedError           a cursor points below the oldest kept record
+    │   ├── HistoryTrimmedError           a cursor points below the oldest kept record
+    │   ├── StoreReplacedError            the store's files were deleted or replaced while they were open
+    │   ├── StoreFullError                the server has no memory left for more jobs
+    │   └── ForkedError                   the store was opened before this process was forked
+    ├── ClosedError                       the app, queue or reader of events was closed
     ├── JobNotFoundError (LookupError)    no job under that id
     ├── ScheduleNotFoundError (LookupError)  no schedule of that name
     ├── IllegalTransitionError            the job's state does not allow the request
     ├── LeaseLostError                    the job belongs to a newer lease
     ├── ResultError                       a handler's result cannot be stored
+    ├── ResultExpiredError (LookupError)  the job completed, but its result was not kept that long
     ├── WaitTimeoutError (TimeoutError)   nothing finished in time; the job goes on
     ├── JobFailedError                    the awaited job failed for good
     │   └── MaxRetriesError               ... because its attempts are spent
     ├── JobCancelledError                 the awaited job was cancelled
     ├── JobTimeoutError (TimeoutError)    an attempt ran longer than its ``timeout``
     ├── WorkerCrashError                  the child process of an attempt died
+    ├── RemoteError                       what a handler raised in a child process
     ├── SignatureError (ValueError)       stored bytes are not what their writer signed or encrypted
     ├── BatchError                        raised by a batch handler: some of its jobs failed
     └── UnrecoverableError                raised by a handler: fail now, never retry
@@ -44,6 +50,11 @@ from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import Any, ClassVar
 
+#: The longest delay that a signal may ask for: 100 years, as everywhere.
+_MAX_SECONDS = 100 * 366 * 86_400
+#: Most characters of a refused value that an error shows.
+_SHOWN_CHARS = 200
+
 
 class WindlassError(Exception):
     """Base of every error that Windlass raises on purpose."""
@@ -60,8 +71,17 @@ class ConfigError(WindlassError, ValueError):
         self.option = option
         self.want = want
         self.got = got
-        tail = "" if got is ... else f", got {got!r}"
+        tail = "" if got is ... else f", got {_shown(got)}"
         super().__init__(f"{option} must be {want}{tail}")
+
+
+def _shown(value: object) -> str:
+    """A refused value as an error may show it: it can be huge, or be unable to describe itself."""
+    try:
+        text = repr(value)
+    except Exception:
+        text = f"a {type(value).__name__}"
+    return text if len(text) <= _SHOWN_CHARS else f"{text[:_SHOWN_CHARS]}..."
 
 
 class PayloadTooLargeError(ConfigError):
@@ -152,6 +172,54 @@ class HistoryTrimmedError(StorageError):
         )
 
 
+class StoreReplacedError(StorageError):
+    """Files of the store were deleted or replaced while this process had them open. Nothing is acknowledged.
+
+    What was written since went to files that no other process reads. ``path`` is what is gone.
+    """
+
+    code = "store_replaced"
+
+    def __init__(self, store: str, path: str) -> None:
+        self.path = path
+        super().__init__(
+            f"{store}: {path} was deleted or replaced while this process had it open; what this call wrote "
+            "is not in the store. Put the file back, or close this app and open it again (restart the "
+            "process) to go on with what is there now, then repeat the call"
+        )
+
+
+class StoreFullError(StorageError):
+    """The server has no memory left, and refuses what would need more. Nothing was changed."""
+
+    code = "store_full"
+
+
+class ForkedError(StorageError):
+    """The store was opened before this process was forked from its parent. Nothing was changed."""
+
+    code = "forked"
+
+    def __init__(self, store: str, parent: int, child: int) -> None:
+        self.parent = parent
+        self.child = child
+        super().__init__(
+            f"this {store} store was opened by process {parent}, and this is its fork {child}: connections "
+            "and threads cannot be shared. Make a new Windlass, Queue or Worker in each process after the "
+            "fork (one that was never used before works, too)"
+        )
+
+
+class ClosedError(WindlassError):
+    """It was closed: calls after that, and waits that were under way, end with this. ``what`` names it."""
+
+    code = "closed"
+
+    def __init__(self, what: str, advice: str) -> None:
+        self.what = what
+        super().__init__(f"{what} was closed; {advice}")
+
+
 class JobNotFoundError(WindlassError, LookupError):
     """No such job: the id is wrong, or the record was pruned or removed."""
 
@@ -208,6 +276,20 @@ class ResultError(WindlassError):
     """A handler returned something that cannot be encoded, or that is too large to store."""
 
     code = "result"
+
+
+class ResultExpiredError(WindlassError, LookupError):
+    """The job completed, but its result is past its ``result_ttl``. ``None`` is only ever a returned None."""
+
+    code = "result_expired"
+
+    def __init__(self, queue: str, job_id: str) -> None:
+        self.queue = queue
+        self.job_id = job_id
+        super().__init__(
+            f"job {job_id!r} of queue {queue!r} completed, but its result is past its time; raise its "
+            "result_ttl, or wait for it while it runs"
+        )
 
 
 class WaitTimeoutError(WindlassError, TimeoutError):
@@ -297,6 +379,29 @@ class WorkerCrashError(WindlassError):
     code = "worker_crash"
 
 
+class RemoteError(WindlassError):
+    """An exception that a handler raised in a child process.
+
+    ``error_class`` and ``module`` name the original class, ``message`` is its text, ``remote_traceback`` that
+    of its traceback in the child. ``type(error).__name__`` is the original's name as well.
+    """
+
+    code = "remote"
+
+    def __init__(self, error_class: str, module: str, message: str, remote_traceback: str) -> None:
+        self.error_class = error_class
+        self.module = module
+        self.message = message
+        self.remote_traceback = remote_traceback
+        Exception.__init__(self, message)
+
+    def __str__(self) -> str:
+        return self.message
+
+    def __reduce__(self) -> Any:
+        return (RemoteError, (self.error_class, self.module, self.message, self.remote_traceback))
+
+
 class UnrecoverableError(WindlassError):
     """Raise it in a handler to fail the job at once, whatever attempts are left."""
 
@@ -336,8 +441,14 @@ class JobSignal(Exception):
 class _DelaySignal(JobSignal):
     def __init__(self, delay: float | timedelta = 0) -> None:
         seconds = delay.total_seconds() if isinstance(delay, timedelta) else delay
-        if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not 0 <= seconds < 1e10:
-            raise ConfigError("delay", "a number of seconds or a timedelta, not negative", delay)
+        if (
+            isinstance(seconds, bool)
+            or not isinstance(seconds, (int, float))
+            or not 0 <= seconds <= _MAX_SECONDS
+        ):
+            raise ConfigError(
+                "delay", "a number of seconds or a timedelta, not negative, at most 100 years", delay
+            )
         self.delay_ms: int = round(seconds * 1000)
         super().__init__(f"{type(self).__name__} for {seconds:g} s")
 
@@ -381,8 +492,17 @@ class Suspend(JobSignal):
     """
 
     def __init__(self, signal: str, timeout: float | timedelta | None = None) -> None:
-        if not isinstance(signal, str) or not 1 <= len(signal) <= 128:
+        if not isinstance(signal, str) or not 1 <= len(signal) <= 128 or not _is_text(signal):
             raise ConfigError("signal", "a text of 1 to 128 characters", signal)
         self.signal = signal
         self.delay_ms: int = 0 if timeout is None else max(_DelaySignal(timeout).delay_ms, 1)
         super().__init__(f"suspended until {signal!r}")
+
+
+def _is_text(value: str) -> bool:
+    """Whether it can be stored: half of a surrogate pair cannot."""
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

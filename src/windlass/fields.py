@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from windlass.core.states import JobState
+from windlass.errors import ResultExpiredError
 from windlass.payload import Call, read_call
 
 if TYPE_CHECKING:
     from windlass.core.job import ErrorInfo, JobRecord, JobRef
     from windlass.core.options import StoredOptions
-    from windlass.core.states import JobState
     from windlass.serde.codecs import Codecs
 
 
@@ -120,11 +121,19 @@ class JobFields:
         return self._record.errors
 
     @property
+    def reason(self) -> str | None:
+        """Why it failed or was cancelled: ``attempts``, ``stalled``, ``expired``, the reason of a cancel, ...
+
+        None while it has not ended, and for a completed job.
+        """
+        return self._record.reason or None
+
+    @property
     def failed_reason(self) -> str | None:
-        """Why it failed or was cancelled, or the last error's message while it retries."""
-        if self._record.reason:
-            return self._record.reason
-        return self._record.errors[-1].message if self._record.errors else None
+        """The message of its last error, also while it retries; None for a cancelled job."""
+        if self._record.state is JobState.CANCELLED or not self._record.errors:
+            return None
+        return self._record.errors[-1].message
 
     @property
     def stacktrace(self) -> list[str]:
@@ -132,8 +141,11 @@ class JobFields:
 
     @property
     def return_value(self) -> Any:
-        """The stored result of a completed job (None as well when it is past its time)."""
-        return self._codecs.read_result(self._record)
+        """The result of a completed job, None before it completed; ``ResultExpiredError`` past its time."""
+        record = self._record
+        if record.result_expired:
+            raise ResultExpiredError(record.queue, record.id)
+        return self._codecs.read_result(record)
 
     @property
     def enqueued_ms(self) -> int:

@@ -13,7 +13,7 @@ from windlass.backend import flows as fl
 from windlass.backend import requests as rq
 from windlass.core.edges import FLOW_LIMIT, Edge, EdgeStatus
 from windlass.core.job import JobRecord, JobRef
-from windlass.core.outcome import CancelResult, Changed
+from windlass.core.outcome import CancelResult, Changed, to_reason
 from windlass.core.states import JobState
 from windlass.errors import IllegalTransitionError, JobNotFoundError
 from windlass.job import Job
@@ -146,7 +146,7 @@ def _wanted_elsewhere(found: fl.Dependencies, seen: dict[JobRef, None], level: l
 
 async def cancel_flow(queue: Queue, root: JobRef, reason: str) -> int:
     """From the top down, so that nobody fails for the sake of a child that is cancelled along with it."""
-    count = 0
+    count, reason = 0, to_reason(reason)
     for level in await _own(queue, root):
         for start in range(0, len(level), _BATCH):
             request = rq.CancelJobs(refs=level[start : start + _BATCH], reason=reason)

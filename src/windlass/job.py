@@ -19,10 +19,11 @@ from windlass.backend.store import check_changed
 from windlass.context import JobLogger
 from windlass.core.clock import SYSTEM_CLOCK
 from windlass.core.edges import Dependency, Edge, EdgeStatus, to_on_failure
-from windlass.core.job import ErrorInfo, JobRecord
+from windlass.core.job import LOG_LINE_CHARS, JobRecord, error_info
 from windlass.core.options import seconds_to_ms
-from windlass.core.outcome import AddOutcome, CancelResult, Outcome, Settled, Settlement
+from windlass.core.outcome import AddOutcome, CancelResult, Outcome, Settled, Settlement, to_reason
 from windlass.core.states import DUE_LATER, FINISHED, JobState
+from windlass.core.text import clean_text
 from windlass.errors import (
     ConfigError,
     IllegalTransitionError,
@@ -135,7 +136,7 @@ class Job(JobFields, Generic[ResultT]):
     async def log(self, line: str) -> None:
         """Keep a line with the job, readable with ``queue.get_job_logs`` and in the dashboard."""
         result = await self._queue.store.execute(
-            rq.Report(ref=self.ref, token=self._token(), logs=[str(line)[:10_000]])
+            rq.Report(ref=self.ref, token=self._token(), logs=[clean_text(line, LOG_LINE_CHARS)])
         )
         check_changed(self.ref, result, "log to")
 
@@ -230,12 +231,13 @@ class Job(JobFields, Generic[ResultT]):
             raise IllegalTransitionError(
                 self.id, self.state, "fail", "only its running attempt may; use cancel"
             )
-        info = ErrorInfo(
-            error_class=type(error).__name__ if isinstance(error, BaseException) else "Failed",
-            message=str(error),
-        )
         end = Settlement(
-            queue=self.queue_name, id=self.id, token=token, outcome=Outcome.FAIL, error=info, reason=reason
+            queue=self.queue_name,
+            id=self.id,
+            token=token,
+            outcome=Outcome.FAIL,
+            error=error_info(type(error).__name__ if isinstance(error, BaseException) else "Failed", error),
+            reason=to_reason(reason),
         )
         result = await self._queue.store.execute(rq.Settle(items=[end]))
         if result.items[0] is Settled.GONE:
@@ -406,7 +408,9 @@ class Job(JobFields, Generic[ResultT]):
         """Wait for the result. Raises what became of the job otherwise:
 
         ``JobFailedError`` (``MaxRetriesError`` when attempts ran out), ``JobCancelledError``,
-        ``WaitTimeoutError``, ``JobNotFoundError``.
+        ``WaitTimeoutError``, ``JobNotFoundError``; ``ResultExpiredError`` when it had completed before and
+        its result is past its time (callers that wait while it runs get it, whatever its ``result_ttl``);
+        ``ClosedError`` when the queue or the app is closed meanwhile.
         """
         if self._held:
             raise ConfigError("result", "awaited outside of the job's own handler")

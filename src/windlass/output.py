@@ -13,6 +13,7 @@ from windlass.core.states import FINISHED
 from windlass.errors import HistoryTrimmedError, JobNotFoundError, StorageError
 
 if TYPE_CHECKING:
+    from windlass.backend.closing import Closing
     from windlass.backend.store import Store
     from windlass.serde.codecs import Codecs
 
@@ -32,13 +33,16 @@ class StreamChunk:
 
 
 async def read_stream(
-    store: Store, codecs: Codecs, ref: JobRef, after: int = 0, *, skip_gap: bool = False
+    store: Store, codecs: Codecs, ref: JobRef, after: int = 0, *, closing: Closing, skip_gap: bool = False
 ) -> AsyncGenerator[StreamChunk, None]:
     """Chunks as they come, until the job has ended; see ``Queue.read_stream``."""
     known = False
+    closing.check()
     listener = await store.listen([f"stream:{ref.queue}", f"done:{ref.queue}"])
+    closing.watch(listener)
     try:
         while True:
+            closing.check()
             try:
                 page = await store.execute(sm.ReadStream(ref=ref, after=after))
             except StorageError:

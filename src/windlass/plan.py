@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from windlass.core.job import NewJob
-from windlass.core.options import GRACE_MS, JobOptions, StoredOptions, to_unique
+from windlass.core.options import GRACE_MS, JobOptions, StoredOptions, check_spelling, to_unique
 
 if TYPE_CHECKING:
     from windlass.queue import Queue
@@ -28,10 +29,12 @@ class Plan:
         "unique",
     )
 
-    def __init__(self, options: JobOptions) -> None:
+    def __init__(self, options: JobOptions, strategies: Iterable[str] = ()) -> None:
+        """``strategies``: names of backoff strategies that the app knows."""
         #: The options themselves, when they name other jobs.
         self.linked: JobOptions | None = options if options.depends_on or options.parent is not None else None
         self.stored: StoredOptions = options.stored()
+        check_spelling(self.stored.backoff, strategies)
         self.unique = to_unique(options.unique)
         if self.unique is not None and self.unique.key is not None:
             fixed = self.unique.stored("", {})

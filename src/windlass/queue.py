@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, cast
 from weakref import WeakKeyDictionary
 
 from windlass.backend import flows as fl
 from windlass.backend import requests as rq
+from windlass.backend.closing import Closing
 from windlass.backend.store import Store, check_changed
 from windlass.bulk import BulkVerbs
 from windlass.core.clock import SYSTEM_CLOCK
@@ -26,15 +28,19 @@ from windlass.core.job import (
     WorkerInfo,
 )
 from windlass.core.options import JobOptions, seconds_to_ms
-from windlass.core.outcome import AddOutcome, CancelResult
+from windlass.core.outcome import AddOutcome, CancelResult, to_reason
 from windlass.core.states import FINISHED, JobState
 from windlass.errors import (
     ConfigError,
     GroupFullError,
+    IllegalTransitionError,
     JobCancelledError,
     JobFailedError,
+    JobNotFoundError,
     MaxRetriesError,
+    ResultExpiredError,
     StorageError,
+    WindlassError,
 )
 from windlass.feed import EventFeed, read_events
 from windlass.flowtree import FlowVerbs
@@ -86,17 +92,27 @@ class Queue(BulkVerbs, FlowVerbs, KeyVerbs, LimitVerbs, MetricsVerbs, ScheduleVe
         base = self.app.defaults
         given = defaults if isinstance(defaults, JobOptions) else base.merged(defaults or {})
         self.defaults: JobOptions = given
-        self._plain = Plan(self.defaults)
+        self._plain = Plan(self.defaults, self.app.backoff_strategies)
         self._feed: EventFeed | None = None
         self._schedules = Schedules(self, self.app.schedule_strategies)
         self._waiters: WeakKeyDictionary[asyncio.AbstractEventLoop, Waiters] = WeakKeyDictionary()
+        self._closing = Closing(
+            f"queue {name!r}", f"take another: app.queue({name!r}), or Queue({name!r}, ...)"
+        )
 
     def __repr__(self) -> str:
-        return f"<Queue {self.name} on {self.store.name}>"
+        return f"<Queue {self.name} on {self.app.store.name}>"
 
     @property
     def store(self) -> Store:
+        """The app's store; ``ClosedError`` after ``close``."""
+        self._closing.check()
         return self.app.store
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether ``close`` was called. A queue that was closed stays so."""
+        return self._closing.closed
 
     async def __aenter__(self) -> Queue:
         await self.store.open()
@@ -106,14 +122,27 @@ class Queue(BulkVerbs, FlowVerbs, KeyVerbs, LimitVerbs, MetricsVerbs, ScheduleVe
         await self.close()
 
     async def close(self) -> None:
-        """Stop waiting; a queue that was made from a URL also disconnects. Idempotent."""
-        if self._feed is not None:
-            await self._feed.stop()
-        waiters = self._waiters.pop(asyncio.get_running_loop(), None)
-        if waiters is not None:
-            await waiters.close()
+        """End it: waits under way, and calls from now on, raise ``ClosedError``. Idempotent.
+
+        A queue that was made from a URL also disconnects; one of an app leaves the app as it is.
+        """
+        self._closing.close()
+        await self.stop_waiting(self._closing.error())
         if self._owns_app:
             await self.app.close()
+
+    async def stop_waiting(self, error: WindlassError) -> None:
+        """Raise ``error`` in every wait for a job of this queue, and stop its callbacks."""
+        if self._feed is not None:
+            await self._feed.stop()
+        here = asyncio.get_running_loop()
+        for loop, waiters in list(self._waiters.items()):
+            if loop is here:
+                await waiters.close(error)
+            else:
+                with suppress(RuntimeError):  # that loop has ended, and its waits with it
+                    loop.call_soon_threadsafe(waiters.end, error)
+        self._waiters.clear()
 
     # --- add -----------------------------------------------------------------------------------------
 
@@ -126,7 +155,7 @@ class Queue(BulkVerbs, FlowVerbs, KeyVerbs, LimitVerbs, MetricsVerbs, ScheduleVe
         if "children" in options or "then" in options:
             return await self._add_tree(name, data, options)
         check_task_name(name)
-        plan = Plan(self.defaults.merged(options)) if options else self._plain
+        plan = Plan(self.defaults.merged(options), self.app.backoff_strategies) if options else self._plain
         return await self.add_planned(name, pack_data(data), plan)
 
     async def _add_tree(self, name: str, data: Any, options: dict[str, Any]) -> Job[Any]:
@@ -164,7 +193,7 @@ class Queue(BulkVerbs, FlowVerbs, KeyVerbs, LimitVerbs, MetricsVerbs, ScheduleVe
         timeout_ms = None if timeout is None else seconds_to_ms(timeout, "timeout")
         wanted = self.defaults.merged(options) if options else self.defaults
         kept = call_options(wanted, timeout_ms, chosen="result_ttl" in options)
-        plan = self._plain if kept is self.defaults else Plan(kept)
+        plan = self._plain if kept is self.defaults else Plan(kept, self.app.backoff_strategies)
         return await self.call_planned(name, pack_data(data), plan, timeout)
 
     async def call_planned(
@@ -181,7 +210,10 @@ class Queue(BulkVerbs, FlowVerbs, KeyVerbs, LimitVerbs, MetricsVerbs, ScheduleVe
             if job.outcome is AddOutcome.CACHED:
                 return self.result_of(job.record)
             added = job.record if job.outcome is AddOutcome.QUEUED else None
-            return self.result_of(await waiters.outcome(job.ref, future, timeout_ms, added=added))
+            there = job.state not in FINISHED  # it cannot end before whoever waits is there
+            return self.result_of(
+                await waiters.outcome(job.ref, future, timeout_ms, added=added, there=there)
+            )
         finally:
             waiters.unsubscribe(job_id, future)
 
@@ -248,7 +280,7 @@ class Queue(BulkVerbs, FlowVerbs, KeyVerbs, LimitVerbs, MetricsVerbs, ScheduleVe
         started_ms = SYSTEM_CLOCK.monotonic_ms()
         for pause_ms in _REPEAT_AFTER_MS:
             try:
-                return await self.app.store.execute(rq.Add(jobs=chunk))
+                return await self.store.execute(rq.Add(jobs=chunk))
             except StorageError:
                 if SYSTEM_CLOCK.monotonic_ms() - started_ms > _REPEAT_WITHIN_MS:
                     raise
@@ -258,7 +290,7 @@ class Queue(BulkVerbs, FlowVerbs, KeyVerbs, LimitVerbs, MetricsVerbs, ScheduleVe
     def prepare(self, name: str, data: Any = None, **options: Any) -> NewJob:
         """A checked and encoded job that is not added yet."""
         check_task_name(name)
-        plan = Plan(self.defaults.merged(options)) if options else self._plain
+        plan = Plan(self.defaults.merged(options), self.app.backoff_strategies) if options else self._plain
         return plan.new_job(self, name, pack_data(data), new_id())
 
     def add_in_transaction(self, connection: Any, /, name: str, data: Any = None, **options: Any) -> Job[Any]:
@@ -288,7 +320,7 @@ class Queue(BulkVerbs, FlowVerbs, KeyVerbs, LimitVerbs, MetricsVerbs, ScheduleVe
         plan = self._plain
         if len(item) > 1 + ("data" in item):
             options = {key: value for key, value in item.items() if key not in ("name", "data")}
-            plan = Plan(self.defaults.merged(options))
+            plan = Plan(self.defaults.merged(options), self.app.backoff_strategies)
         name = check_task_name(item["name"])
         return plan.new_job(self, name, pack_data(item.get("data")), fresh_id)
 
@@ -392,7 +424,10 @@ class Queue(BulkVerbs, FlowVerbs, KeyVerbs, LimitVerbs, MetricsVerbs, ScheduleVe
         return sum(n for state, n in counts.items() if state not in FINISHED and state is not JobState.ACTIVE)
 
     async def get_status(self, job_id: str) -> dict[str, Any] | None:
-        """A job at a glance: id, state, created_at (ms), attempts, result or error; None when unknown."""
+        """A job at a glance: id, state, created_at (ms), attempts, result or error; None when unknown.
+
+        A result past its time is told as ``result_expired``.
+        """
         job = await self.get_job(job_id)
         if job is None:
             return None
@@ -402,16 +437,27 @@ class Queue(BulkVerbs, FlowVerbs, KeyVerbs, LimitVerbs, MetricsVerbs, ScheduleVe
             "created_at": job.enqueued_ms,
             "attempts": job.attempts,
         }
-        if job.state is JobState.COMPLETED:
+        if job.record.result_expired:
+            status["result_expired"] = True
+        elif job.state is JobState.COMPLETED:
             status["result"] = job.return_value
         elif job.errors:
             status["error"] = {"class": job.errors[-1].error_class, "message": job.errors[-1].message}
         return status
 
     async def get_result(self, job_id: str) -> Any:
-        """The result of a completed job while it is kept; else None (``get_status`` tells why)."""
-        job = await self.get_job(job_id)
-        return job.return_value if job is not None else None
+        """The result of a job that has completed, without waiting. Raises like ``Job.result``.
+
+        ``IllegalTransitionError`` when the job has not ended; ``get_status`` tells the same without raising.
+        """
+        record = await self.store.get(self._ref(job_id))
+        if record is None:
+            raise JobNotFoundError(self.name, job_id)
+        if record.state not in FINISHED:
+            raise IllegalTransitionError(
+                record.id, record.state, "read the result of", "wait for it with job.result()"
+            )
+        return self.result_of(record)
 
     async def update_result_ttl(self, job_id: str, ttl: float | timedelta) -> None:
         """Keep a completed job's result for ``ttl`` from now."""
@@ -436,7 +482,7 @@ class Queue(BulkVerbs, FlowVerbs, KeyVerbs, LimitVerbs, MetricsVerbs, ScheduleVe
     async def cancel(self, job_id: str, reason: str = "") -> CancelResult:
         """Cancel a job: ``cancelled``, ``cancelling`` (it runs and was told), ``finished``, ``not_found``."""
         refs = [self._ref(job_id)]
-        return (await self.store.execute(rq.CancelJobs(refs=refs, reason=reason)))[0]
+        return (await self.store.execute(rq.CancelJobs(refs=refs, reason=to_reason(reason))))[0]
 
     async def kill(self, job_id: str, reason: str = "killed") -> CancelResult:
         """Give a job that waits for a retry no further one: it has failed, and can be retried by hand.
@@ -444,7 +490,7 @@ class Queue(BulkVerbs, FlowVerbs, KeyVerbs, LimitVerbs, MetricsVerbs, ScheduleVe
         Any other job is cancelled, with the answers of ``cancel``.
         """
         refs = [self._ref(job_id)]
-        return (await self.store.execute(rq.CancelJobs(refs=refs, reason=reason, dead=True)))[0]
+        return (await self.store.execute(rq.CancelJobs(refs=refs, reason=to_reason(reason), dead=True)))[0]
 
     async def revoke(self, job_id: str, reason: str = "") -> CancelResult:
         """Another word for ``cancel``."""
@@ -497,7 +543,9 @@ class Queue(BulkVerbs, FlowVerbs, KeyVerbs, LimitVerbs, MetricsVerbs, ScheduleVe
         ``after`` a chunk's ``index`` goes on from there. Raises ``HistoryTrimmedError`` when chunks in
         between are not kept any more, unless ``skip_gap``. An unreachable store is asked again.
         """
-        return read_stream(self.store, self.app.codecs, self._ref(job_id), after, skip_gap=skip_gap)
+        return read_stream(
+            self.store, self.app.codecs, self._ref(job_id), after, skip_gap=skip_gap, closing=self._closing
+        )
 
     # --- wait and watch ------------------------------------------------------------------------------------
 
@@ -516,6 +564,8 @@ class Queue(BulkVerbs, FlowVerbs, KeyVerbs, LimitVerbs, MetricsVerbs, ScheduleVe
     def result_of(self, record: JobRecord) -> Any:
         """The value of a finished job, or the error that it means."""
         if record.state is JobState.COMPLETED:
+            if record.result is None:
+                raise ResultExpiredError(record.queue, record.id)
             return self.app.codecs.read_result(record)
         if record.state is JobState.CANCELLED:
             raise JobCancelledError(record.id, record.reason)
@@ -533,7 +583,7 @@ class Queue(BulkVerbs, FlowVerbs, KeyVerbs, LimitVerbs, MetricsVerbs, ScheduleVe
 
     def events(self, after: int | None = None) -> AsyncGenerator[Event, None]:
         """The queue's events as they happen; ``after`` an event id replays from there (0: all kept)."""
-        return read_events(self.store, self.name, after)
+        return read_events(self.store, self.name, after, self._closing)
 
     def on(self, event: str, callback: Callable[[Event], Any], *, job_id: str | None = None) -> None:
         """Call ``callback(event)`` at every event of that name in this queue (of one job), on any process.

@@ -6,9 +6,10 @@ so that clocks of producers do not matter.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from windlass.backend import schedules as sq
 from windlass.core.ids import check_task_name, new_id
@@ -32,6 +33,9 @@ if TYPE_CHECKING:
     from windlass.job import Job
     from windlass.queue import Queue
     from windlass.serde.codecs import Codecs
+
+
+log: Final = logging.getLogger("windlass.schedules")
 
 
 class ScheduleInfo:
@@ -129,6 +133,10 @@ class Schedules:
         """Make or change the schedule ``name``; see ``Queue.upsert_job_scheduler``."""
         record = self.record(name, schedule, template)
         (now_ms, _) = await self._find(name)
+        if has_ended(record, now_ms):
+            raise ConfigError(
+                "end", "in the future: this schedule would never run", str(_instant(record.end_ms))
+            )
         record.next_ms = first_slot(record, now_ms, self._strategies)
         return self._info(await self._queue.store.execute(sq.PutSchedule(schedule=record)))
 
@@ -198,6 +206,11 @@ class Schedules:
         return page.now_ms, page.schedules[0] if page.schedules else None
 
 
+def has_ended(record: ScheduleRecord, now_ms: int) -> bool:
+    """Whether the end of the schedule has passed."""
+    return record.end_ms is not None and record.end_ms <= now_ms
+
+
 def make_record(app: Windlass, name: str, schedule: Schedule, template: NewJob) -> ScheduleRecord:
     """The record of a schedule, checked, without its first slot."""
     check_task_name(name)
@@ -248,8 +261,10 @@ class CodeSchedules:
         store = app.store
         before = await list_schedules(app, source=source)
         now_ms = (await store.execute(sq.ListSchedules(limit=1))).now_ms
-        for record in self._declared.values():
+        for key, record in self._declared.items():
             record.source = source
+            if has_ended(record, now_ms):  # code that was right when it was written goes on starting
+                log.warning("schedule %s of queue %s has ended: remove it from the code", *key)
             record.next_ms = first_slot(record, now_ms, self._strategies)
             await store.execute(sq.PutSchedule(schedule=record))
         gone = [info for info in before if (info.queue, info.name) not in self._declared]

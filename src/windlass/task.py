@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Protocol, TypeVar, ov
 from windlass.batch import Batch, item_signature
 from windlass.core.ids import check_queue_name, check_task_name, new_id
 from windlass.core.job import NewJob
-from windlass.core.options import Isolation, JobOptions
+from windlass.core.options import Isolation, JobOptions, check_known, to_unique
 from windlass.errors import ConfigError
 from windlass.inject import Needs
 from windlass.job import Job
@@ -121,7 +121,8 @@ class BoundTask(Generic[P, R]):
     def __init__(self, task: Task[P, R], options: JobOptions) -> None:
         self.task: Task[P, R] = task
         self.job_options: JobOptions = options
-        self._plan = Plan(options)
+        check_unique(task.signature, options)
+        self._plan = Plan(options, task.app.backoff_strategies)
         self._call_plan: Plan | None = None
 
     async def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Job[R]:
@@ -171,7 +172,8 @@ class BoundTask(Generic[P, R]):
         task.signature.check(task.name, args, kwargs)
         if self._call_plan is None:
             options = self.job_options
-            self._call_plan = Plan(call_options(options, None, chosen=options.result_ttl is not None))
+            kept = call_options(options, None, chosen=options.result_ttl is not None)
+            self._call_plan = Plan(kept, self.task.app.backoff_strategies)
         queue = task.queue
         value = await queue.call_planned(task.name, pack_call(args, kwargs), self._call_plan, timeout)
         result: R = task.signature.decode_result(value)
@@ -187,6 +189,13 @@ class BoundTask(Generic[P, R]):
         from windlass.sync import SyncTask  # sync sits above tasks
 
         return SyncTask(self)
+
+
+def check_unique(signature: Signature, options: JobOptions) -> None:
+    """Refuse a unique key of arguments that the task does not have."""
+    unique = to_unique(options.unique)
+    if unique is not None and unique.fields and not signature.takes_any_name:
+        check_known(unique.fields, signature.parameters, f"parameter of task {signature.name!r}")
 
 
 class TaskDecorator(Protocol):

@@ -152,7 +152,7 @@ def test_after_the_grace_jobs_are_given_back(cli: Cli, worker: WorkerStarter, ta
     process = worker("--grace", "100ms")
     cli.until("mail", job_id, JobState.ACTIVE)
     process.send(signal.SIGTERM)
-    assert process.ends() == 0
+    assert process.ends() == (1 if task == "stuck" else 0)  # a thread that runs on was left behind
     job = cli.job("mail", job_id)
     assert (job.state, job.attempts) == (JobState.WAITING, 0)
     assert worker_count(cli) == 0

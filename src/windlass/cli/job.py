@@ -69,8 +69,8 @@ def _draw_head(job: Job[Any], out: Out) -> None:
     line = styled(job.name, "bold")
     line.append("  ")
     line.append_text(state_text(job.state))
-    if job.failed_reason and job.state in (JobState.FAILED, JobState.CANCELLED):
-        line.append(f" ({job.record.reason or job.failed_reason})", style="dim")
+    if job.reason and job.state in (JobState.FAILED, JobState.CANCELLED):
+        line.append(f" ({job.reason})", style="dim")
     out.text(line)
     facts = [f"{job.queue_name}/{job.id}", f"run {runs(job)} of {job.max_attempts}"]
     facts.append(f"deliveries {job.deliveries}")
@@ -126,6 +126,9 @@ def _draw_values(job: Job[Any], out: Out) -> None:
     if record.result is not None:
         _title("Result", out)
         _draw_json(readable(job, lambda: job.return_value, record.result), out)
+    elif record.result_expired:
+        _title("Result", out)
+        out.text("  past its time (result_ttl)", "dim")
 
 
 def progress_text(progress: Any) -> str:

@@ -22,7 +22,6 @@ class Stopper:
     def __init__(self, worker: Worker) -> None:
         self.asked = 0
         self._worker = worker
-        self._ready = False
         self._lifeline: int | None = None
         self._closing: set[asyncio.Task[None]] = set()
 
@@ -41,12 +40,6 @@ class Stopper:
             asyncio.get_running_loop().remove_reader(self._lifeline)
             self._lifeline = None
 
-    def ready(self) -> None:
-        """The worker runs: from now on it can be closed, and is if somebody asked already."""
-        self._ready = True
-        if self.asked:
-            self._close()
-
     def ask(self) -> None:
         """What a signal does."""
         self.asked += 1
@@ -57,10 +50,6 @@ class Stopper:
             log.warning("stopping at once: running jobs are given back")
         else:
             os._exit(130)
-        if self._ready:
-            self._close()
-
-    def _close(self) -> None:
         task = asyncio.ensure_future(self._worker.close(force=self.asked > 1))
         self._closing.add(task)
         task.add_done_callback(self._closing.discard)

@@ -22,6 +22,7 @@ from windlass.cli.signals import Stopper
 from windlass.cli.store import carry_out, examples_epilog, loop_factory, url_option
 from windlass.cli.supervisor import INTERRUPTED, Plan, Supervisor
 from windlass.cli.values import DURATION
+from windlass.errors import ClosedError
 from windlass.telemetry import logs
 
 if TYPE_CHECKING:
@@ -32,6 +33,10 @@ log = logging.getLogger("windlass.cli")
 
 #: What threads that hang may take at the end, before the process ends without them.
 _LEAVE_SECONDS = 2.0
+#: What letting go of the store may take after the worker has stopped.
+_CLOSE_SECONDS = 0.5
+#: The exit code when the stop could not wait for all of it: threads, children, the store.
+LEFT_BEHIND = 1
 #: Objects, and collections of younger ones, after which garbage is looked for.
 _COLLECT_AFTER = (10_000, 20, 20)
 _PYTHONS_OWN = gc.get_threshold()
@@ -111,18 +116,35 @@ async def run(app: Windlass, options: Options, out: Out) -> int:
     stopper.install(options.lifeline)
     health = await _start_health(worker, options)
     try:
-        async with app:
-            await worker.start()
-            stopper.ready()
-            terminal = sys.stderr.isatty() and not options.log_json and options.lifeline is None
-            announce(worker, queue_specs(app, options), out if terminal else None)
-            await worker.run()
-            log.info("stopped")
+        await worker.start()
+        terminal = sys.stderr.isatty() and not options.log_json and options.lifeline is None
+        announce(worker, queue_specs(app, options), out if terminal else None)
+        await worker.run()
+    except ClosedError:
+        if not stopper.asked:
+            raise
+        await worker.close()  # told to stop while it started
     finally:
         stopper.uninstall()
         if health is not None:
             await health.stop()
-    return INTERRUPTED if stopper.asked > 1 else 0
+        if not worker.left_behind and not await _closes(app):
+            worker.left_behind.append("the client of the store")
+    log.info("stopped")
+    if stopper.asked > 1:
+        return INTERRUPTED
+    return LEFT_BEHIND if worker.left_behind else 0
+
+
+async def _closes(app: Windlass) -> bool:
+    """Let go of the store; False when it does not answer."""
+    try:
+        async with asyncio.timeout(_CLOSE_SECONDS):
+            await app.close()
+    except TimeoutError:
+        log.error("the client of the store was abandoned: its end was not answered in time")
+        return False
+    return True
 
 
 def make_worker(app: Windlass, options: Options) -> Worker:
@@ -182,8 +204,8 @@ def _run_loop(work: Callable[[], Coroutine[Any, Any, int]]) -> int:
     except BaseException:
         runner.close()
         raise
-    if code == INTERRUPTED:
-        _leave(code)
+    if code:
+        _leave(code)  # what was given up must not hold up the end
     watchdog = threading.Timer(_LEAVE_SECONDS, _leave, [code])
     watchdog.daemon = True
     watchdog.start()
@@ -333,7 +355,8 @@ def command(queues: str | None, caps: tuple[str, ...], reserves: tuple[str, ...]
     code chose.
 
     The first Ctrl-C or SIGTERM lets running jobs finish, the second gives them back at once. Exit
-    codes: 0 done, 1 error, 2 wrong usage, 130 stopped by a second signal.
+    codes: 0 done, 1 error, or a stop that could not wait for all of it (the log says what), 2 wrong
+    usage, 130 stopped by a second signal.
     """
     options = Options(
         weights=parse_weights(queues),

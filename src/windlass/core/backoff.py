@@ -6,15 +6,17 @@
 * ``exponential``: delay x 2^(n-1);
 * ``sidekiq``: (n-1)^4 + 15 + random(0 .. 30 n) seconds, about three weeks for 25 retries;
 * any other name: a function registered with the app or the worker, ``f(n, error) -> seconds | None``
-  (``None`` stops retrying).
+  (``None`` or a negative number stops retrying).
 
 The first two never exceed ``cap`` and are then shortened by up to ``jitter`` (0.2 = at most a fifth), so
-that a thousand jobs failing together do not come back together.
+that a thousand jobs failing together do not come back together. No delay is longer than ``MAX_DELAY_MS``. A
+strategy that raises, or returns what is no such delay, is logged and the default applies.
 """
 
 from __future__ import annotations
 
 import logging
+import math
 import random
 from collections.abc import Callable, Mapping
 from typing import Final
@@ -24,6 +26,9 @@ import msgspec
 log: Final = logging.getLogger("windlass.backoff")
 
 Strategy = Callable[[int, BaseException], float | None]
+
+#: 100 years: the longest delay of anything. Times stay whole numbers that every store can count.
+MAX_DELAY_MS = 100 * 366 * 86_400_000
 
 BUILT_IN = frozenset({"fixed", "exponential", "sidekiq"})
 
@@ -49,7 +54,7 @@ def backoff_ms(
 ) -> int | None:
     """Milliseconds until the next attempt; ``None`` when a custom strategy gives up."""
     if policy.type == "sidekiq":
-        return ((failures - 1) ** 4 + 15) * 1000 + rng.randint(0, 30_000 * failures)
+        return min(((failures - 1) ** 4 + 15) * 1000 + rng.randint(0, 30_000 * failures), MAX_DELAY_MS)
     if policy.type == "fixed":
         base = float(policy.delay_ms)
     elif policy.type == "exponential":
@@ -57,7 +62,7 @@ def backoff_ms(
         base = policy.delay_ms * 2.0 ** min(failures - 1, 40)
     else:
         return _custom_ms(policy.type, failures, error, strategies)
-    return round(min(base, policy.cap_ms) * rng.uniform(1 - policy.jitter, 1))
+    return min(max(round(min(base, policy.cap_ms) * rng.uniform(1 - policy.jitter, 1)), 0), MAX_DELAY_MS)
 
 
 def _custom_ms(
@@ -66,11 +71,29 @@ def _custom_ms(
     strategy = strategies.get(name)
     if strategy is None:
         # Stored by a newer release or another worker's registry: retry by the default, never lose the job.
-        return backoff_ms(DEFAULT_BACKOFF, failures, error, {}, random.Random(failures))
+        log.warning("no backoff strategy %r is registered here: the default backoff applies", name)
+        return default_ms(failures)
     try:
-        seconds = strategy(failures, error)
-        return None if seconds is None or seconds < 0 else round(seconds * 1000)
-    except Exception:
+        return _to_ms(strategy(failures, error))
+    except BaseException:
         # A broken strategy must not lose the job: it is retried by the default.
-        log.exception("the backoff strategy %r failed", name)
-        return backoff_ms(DEFAULT_BACKOFF, failures, error, {}, random.Random(failures))
+        log.exception("the backoff strategy %r failed: the default backoff applies", name)
+        return default_ms(failures)
+
+
+def _to_ms(seconds: object) -> int | None:
+    """What a strategy returned, in milliseconds; ``ValueError`` when it is no delay."""
+    if seconds is None:
+        return None
+    if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or math.isnan(seconds):
+        raise ValueError(f"it returned a {type(seconds).__name__} that is no number of seconds")
+    if seconds > MAX_DELAY_MS / 1000:
+        raise ValueError("it returned more than 100 years")
+    return None if seconds < 0 else round(seconds * 1000)
+
+
+def default_ms(failures: int) -> int:
+    """The delay of the default policy: what applies when nothing else can be asked."""
+    delay_ms = backoff_ms(DEFAULT_BACKOFF, failures, Exception(), {}, random.Random(failures))
+    assert delay_ms is not None
+    return delay_ms

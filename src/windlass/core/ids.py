@@ -20,6 +20,7 @@ from windlass.errors import ConfigError
 _JOB_ID = re.compile(r"[A-Za-z0-9._-]{1,256}\Z")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}\Z")
 _TASK = re.compile(r"[^\x00-\x1f\x7f\ud800-\udfff]{1,256}\Z")  # halves of a pair are no text
+_HALF_OF_A_PAIR = re.compile("[\ud800-\udfff]")
 
 
 #: Names that were checked before: the same few come again and again.
@@ -149,4 +150,4 @@ def check_signal_name(name: object) -> str:
 
 def is_text(value: object) -> bool:
     """Whether ``value`` is a text that can be stored: half of a surrogate pair is none."""
-    return isinstance(value, str) and not any("\ud800" <= sign <= "\udfff" for sign in value)
+    return isinstance(value, str) and _HALF_OF_A_PAIR.search(value) is None

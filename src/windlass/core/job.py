@@ -17,7 +17,13 @@ from windlass.core.edges import Dependency
 from windlass.core.ids import JobRef as JobRef
 from windlass.core.options import StoredOptions
 from windlass.core.states import JobState
+from windlass.core.text import clean_text
 
+#: Most characters kept of an error's class, message and traceback, and of a line of a job's log.
+ERROR_CLASS_CHARS = 200
+ERROR_MESSAGE_CHARS = 10_000
+TRACEBACK_CHARS = 32_000
+LOG_LINE_CHARS = 10_000
 #: Errors kept per job (the newest), and log lines kept per job (the newest).
 ERRORS_KEPT = 32
 LOGS_KEPT = 1_000
@@ -43,6 +49,17 @@ class ErrorInfo(msgspec.Struct, frozen=True, omit_defaults=True):
     message: str = ""
     traceback: str = ""
     fingerprint: str = ""
+
+
+def error_info(error_class: object, message: object, traceback: str = "") -> ErrorInfo:
+    """What is kept of an error. Every ``ErrorInfo`` about user code is made here: clean, bounded, storable.
+
+    Of a long traceback the end is kept: it names the place.
+    """
+    name = clean_text(error_class, ERROR_CLASS_CHARS)
+    text = clean_text(message, ERROR_MESSAGE_CHARS)
+    trace = clean_text(traceback[-TRACEBACK_CHARS:], TRACEBACK_CHARS)
+    return ErrorInfo(0, 0, name, text, trace, fingerprint(name, text))
 
 
 class NewJob(msgspec.Struct, kw_only=True, gc=False):
@@ -135,6 +152,11 @@ class JobRecord(msgspec.Struct, kw_only=True, gc=False):
     @property
     def ref(self) -> JobRef:
         return JobRef(self.queue, self.id)
+
+    @property
+    def result_expired(self) -> bool:
+        """Whether it completed and its result is past its time. A returned ``None`` is stored like others."""
+        return self.state is JobState.COMPLETED and self.result is None
 
     @property
     def result_codec(self) -> str:
@@ -331,6 +353,7 @@ _VOLATILE = re.compile(r"0x[0-9a-fA-F]+|\d+|'[^']*'|\"[^\"]*\"")
 
 
 def fingerprint(error_class: str, message: str) -> str:
-    """A short key under which errors that differ only in numbers and quoted values are one."""
-    text = f"{error_class}:{_VOLATILE.sub('#', message)[:500]}"
+    """A short key under which errors that differ only in numbers and quoted values are one. Never raises."""
+    name, said = clean_text(error_class, ERROR_CLASS_CHARS), clean_text(message, ERROR_MESSAGE_CHARS)
+    text = f"{name}:{_VOLATILE.sub('#', said)[:500]}"
     return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()

@@ -8,7 +8,6 @@ nearest known one.
 from __future__ import annotations
 
 import difflib
-import math
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
@@ -16,7 +15,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from windlass.core.backoff import BUILT_IN, DEFAULT_BACKOFF, Backoff
+from windlass.core.backoff import BUILT_IN, DEFAULT_BACKOFF, MAX_DELAY_MS, Backoff
 from windlass.core.edges import Dependency, OnFailure, to_dependency
 from windlass.core.ids import JobRef, check_group, check_job_id, content_id, is_text
 from windlass.errors import ConfigError
@@ -28,7 +27,7 @@ PRIORITY_MIN, PRIORITY_MAX = -(2**20), 2**20 - 1
 DEFAULT_RESULT_TTL_MS = 3_600_000
 #: No finished record is pruned younger than this, so that whoever waits for it can still read it.
 GRACE_MS = 60_000
-_MAX_SECONDS = 100 * 366 * 86_400
+_MAX_SECONDS = MAX_DELAY_MS // 1000
 
 
 class Priority:
@@ -70,6 +69,8 @@ class UniqueMode(StrEnum):
 
 
 _MAX_FALLBACK_BYTES = 16_384
+#: Room for every header of tracing and for some context besides.
+_MAX_TRACE_CHARS = 65_536
 _NEEDS_TTL = (UniqueMode.THROTTLE, UniqueMode.DEBOUNCE)
 
 
@@ -129,7 +130,7 @@ class StoredOptions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
 def seconds_to_ms(value: object, option: str, *, minimum: float = 0) -> int:
     """A duration option in milliseconds, or ``ConfigError``. A positive one is at least 1 ms."""
     seconds = value.total_seconds() if isinstance(value, timedelta) else value
-    if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or math.isnan(seconds):
+    if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or seconds != seconds:  # NaN
         raise ConfigError(option, "a number of seconds or a timedelta", value)
     if not minimum <= seconds <= _MAX_SECONDS:
         raise ConfigError(option, f"between {minimum:g} seconds and 100 years", value)
@@ -165,11 +166,11 @@ class Unique(msgspec.Struct, frozen=True):
         modes = [mode.value for mode in UniqueMode]
         if self.mode not in modes:
             raise ConfigError("unique.mode", f"one of {', '.join(modes)}", self.mode)
-        if self.key is not None and (not isinstance(self.key, str) or not 1 <= len(self.key) <= 256):
+        if self.key is not None and (not is_text(self.key) or not 1 <= len(self.key) <= 256):
             raise ConfigError("unique.key", "a text of 1 to 256 characters", self.key)
         if self.key is not None and self.fields:
             raise ConfigError("unique.fields", "given without a key (they exclude each other)", self.fields)
-        if not isinstance(self.fields, (tuple, list)) or not all(isinstance(n, str) for n in self.fields):
+        if not isinstance(self.fields, (tuple, list)) or not all(is_text(n) for n in self.fields):
             raise ConfigError("unique.fields", "a list of argument names", self.fields)
         if self.ttl is None and self.mode in _NEEDS_TTL:
             raise ConfigError("unique.ttl", f"given in mode {self.mode}")
@@ -195,7 +196,10 @@ class Unique(msgspec.Struct, frozen=True):
             known = ", ".join(sorted(arguments)) or "none"
             raise ConfigError("unique.fields", f"names of arguments that are given ({known})", missing[0])
         chosen = {name: arguments[name] for name in self.fields} if self.fields else dict(arguments)
-        return f"{task[:200]}:{content_id(chosen)}"
+        try:
+            return f"{task[:200]}:{content_id(chosen)}"
+        except (TypeError, ValueError, OverflowError, RecursionError) as exc:
+            raise ConfigError("unique.fields", f"names of arguments that JSON can hold ({exc})") from exc
 
 
 def to_unique(value: object) -> Unique | None:
@@ -373,12 +377,36 @@ def check_known(given: Iterable[str], known: Iterable[str], what: str) -> None:
 def to_backoff(value: object) -> Backoff:
     """Any accepted spelling of a backoff policy."""
     if isinstance(value, Backoff):
-        return value
+        return value if value is DEFAULT_BACKOFF else _checked_backoff(value)
     if isinstance(value, str):
         return _named_backoff({"type": value})
     if isinstance(value, Mapping):
         return _named_backoff(value)
     return Backoff(type="fixed", delay_ms=seconds_to_ms(value, "backoff"), jitter=0.0)
+
+
+def check_spelling(policy: Backoff, registered: Iterable[str]) -> None:
+    """Refuse the name of a strategy that is nearly a built-in one and that the app does not know.
+
+    Other unknown names are let through: workers may have strategies of their own, and look when they start.
+    """
+    if policy.type not in BUILT_IN and policy.type not in registered:
+        near = difflib.get_close_matches(policy.type, BUILT_IN, 1, 0.8)
+        if near:
+            hint = f"did you mean {near[0]!r}? Names like it are to be registered with the app"
+            raise ConfigError("backoff", f"a known strategy ({hint})", policy.type)
+
+
+def check_registered(policy: Backoff, registered: Iterable[str], task: str) -> None:
+    """Refuse a task whose backoff strategy the worker that is to run it does not have."""
+    known = [*sorted(BUILT_IN), *sorted(registered)]
+    if policy.type not in known:
+        near = difflib.get_close_matches(policy.type, known, 1)
+        hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(known)}"
+        advice = "pass it as backoff_strategies= to the app or the worker"
+        raise ConfigError(
+            f"backoff of task {task!r}", f"a strategy known here ({hint} {advice})", policy.type
+        )
 
 
 def _named_backoff(value: Mapping[str, Any]) -> Backoff:
@@ -399,9 +427,26 @@ def _named_backoff(value: Mapping[str, Any]) -> Backoff:
     )
 
 
+def _checked_backoff(value: Backoff) -> Backoff:
+    """A ``Backoff`` that was made by hand, checked as its other spellings are."""
+    for name in ("delay_ms", "cap_ms"):
+        _check_int(f"backoff.{name}", getattr(value, name), 0, MAX_DELAY_MS)
+    return _named_backoff(
+        {
+            "type": value.type,
+            "delay": value.delay_ms / 1000,
+            "cap": value.cap_ms / 1000,
+            "jitter": value.jitter,
+        }
+    )
+
+
 def to_keep(value: object, option: str) -> Keep:
     """Any accepted spelling of a retention rule."""
     if isinstance(value, Keep):
+        for name, bound in (("age_ms", value.age_ms), ("count", value.count)):
+            if bound is not None:
+                _check_int(f"{option}.{name}", bound, 0, 10**13)
         return value
     if value is True:
         return Keep()
@@ -445,6 +490,8 @@ def _check_trace(trace: object) -> None:
         is_text(key) and is_text(value) for key, value in trace.items()
     ):
         raise ConfigError("trace", "a mapping of text to text", trace)
+    if sum(len(key) + len(value) for key, value in trace.items()) > _MAX_TRACE_CHARS:
+        raise ConfigError("trace", f"at most {_MAX_TRACE_CHARS} characters in all")
 
 
 def _check_fallbacks(fallbacks: object) -> None:

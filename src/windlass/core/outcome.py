@@ -7,6 +7,8 @@ from enum import StrEnum
 import msgspec
 
 from windlass.core.job import ErrorInfo
+from windlass.core.text import clean_text
+from windlass.errors import ConfigError
 
 
 class AddOutcome(StrEnum):
@@ -68,6 +70,13 @@ class Settlement(msgspec.Struct, kw_only=True, gc=False):
     hold_ms: int = 0
     #: The name of the signal that a suspended job waits for.
     signal: str = ""
+
+
+def to_reason(reason: object) -> str:
+    """A reason that a caller gives for a change: clean and bounded; ``ConfigError`` when it is no text."""
+    if not isinstance(reason, str):
+        raise ConfigError("reason", "a text", reason)
+    return clean_text(reason)
 
 
 class Settled(StrEnum):

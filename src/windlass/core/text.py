@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
-#: Most characters of an error message, and of a reason, that are kept.
+#: Most characters of a reason that are kept, and of any text that has no bound of its own.
 MESSAGE_CHARS: Final = 2_000
 
 _CUT: Final = "..."
@@ -47,7 +47,7 @@ def _as_text(value: object) -> str:
         return value
     try:
         text = str(value)
-    except Exception:
+    except BaseException:  # user code: it may raise anything, also what would end the process
         return f"<a {type(value).__name__} that cannot be printed>"
     return str.__str__(text)  # a subclass of str becomes a plain one
 

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from windlass.core.damage import BAD_RECORD
 from windlass.core.job import (
     ERRORS_KEPT,
     SIGNALS_KEPT,
@@ -213,6 +214,18 @@ def expire(job: JobRecord, scribe: Scribe) -> None:
     scribe.history.append(attempt_record(job, AttemptOutcome.EXPIRED, scribe.now_ms, error=error))
     finish(job, JobState.FAILED, scribe, reason="expired")
     scribe.note(job, EventType.FAILED, reason="expired", error_class=EXPIRED_CLASS)
+
+
+def set_aside(job: JobRecord, scribe: Scribe) -> None:
+    """End a job whose record cannot be read (see ``core.damage``); what is left of it is its payload."""
+    error = msgspec.structs.replace(job.errors[-1], at_ms=scribe.now_ms)
+    job.errors = [error]
+    scribe.history.append(attempt_record(job, AttemptOutcome.FAILED, scribe.now_ms, error=error))
+    _drop_lease(job, settled=False)  # nobody settled anything: a late settlement is lost
+    finish(job, JobState.FAILED, scribe, reason=BAD_RECORD)
+    scribe.note(
+        job, EventType.FAILED, reason=BAD_RECORD, error_class=error.error_class, message=error.message
+    )
 
 
 def lease(job: JobRecord, scribe: Scribe, *, token: str, worker: str, lease_ms: int) -> None:
@@ -477,7 +490,7 @@ def retry(job: JobRecord, scribe: Scribe, *, blocked: bool = False) -> Changed:
     if job.state is JobState.RETRYING:
         promote(job, scribe)
         return Changed.OK
-    if job.state not in FINISHED:
+    if job.state not in FINISHED or job.reason == BAD_RECORD:
         return Changed.ILLEGAL
     job.state = JobState.BLOCKED if blocked else JobState.WAITING
     job.attempts = job.stalls = job.misses = 0

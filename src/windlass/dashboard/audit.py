@@ -10,11 +10,15 @@ from __future__ import annotations
 import logging
 import os
 from collections import deque
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import msgspec
+from litestar import Request
 
+from windlass.dashboard.scope import address_of, identity_of
 from windlass.dashboard.shapes.server import Audit, AuditEntry
 
 log = logging.getLogger("windlass.audit")
@@ -23,6 +27,32 @@ log = logging.getLogger("windlass.audit")
 KEPT = 1_000
 FILE_BYTES = 16_777_216
 _TAIL_BYTES = 2_097_152
+_FACTS = "windlass.facts"
+
+
+def note(request: Request[Any, Any, Any], **facts: str | int | float | bool | None) -> None:
+    """Put facts into the audit entry of this request."""
+    scope: Any = request.scope
+    scope.setdefault(_FACTS, {}).update(facts)
+
+
+def entry_of(scope: Mapping[str, Any], status: int, at_ms: int) -> AuditEntry:
+    """What is written down about a request that was answered with ``status``."""
+    identity = identity_of(scope)
+    template = scope.get("path_template") or scope["path"]
+    return AuditEntry(
+        id=0,
+        at_ms=at_ms,
+        who=identity.name if identity is not None else "",
+        role=identity.role if identity is not None else "none",
+        client=address_of(scope),
+        method=scope["method"],
+        action=f"{scope['method']} {template}",
+        target=scope["path"],
+        status=status,
+        outcome="ok" if status < 400 else "refused" if status < 500 else "failed",
+        facts=scope.get(_FACTS, {}),
+    )
 
 
 class AuditLog:

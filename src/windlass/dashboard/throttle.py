@@ -2,10 +2,24 @@
 
 from __future__ import annotations
 
+import ipaddress
 from collections import OrderedDict
 
 #: Clients that are remembered; the one that was silent longest is forgotten first.
 CLIENTS = 10_000
+
+
+def network_of(address: str) -> str:
+    """What one client can choose its address from: itself, or in IPv6 the network of 64 bits around it."""
+    try:
+        found = ipaddress.ip_address(address)
+    except ValueError:
+        return address
+    if isinstance(found, ipaddress.IPv4Address) or found.is_loopback:
+        return address
+    if found.ipv4_mapped is not None:
+        return str(found.ipv4_mapped)
+    return str(ipaddress.ip_network((found, 64), strict=False))
 
 
 class Buckets:

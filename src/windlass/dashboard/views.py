@@ -175,6 +175,7 @@ def detail(
         data=data_of(record, mask),
         result=shown_result,
         has_result=record.result is not None,
+        result_expired=record.result_expired,
         result_until_ms=record.result_until_ms,
         errors=[error_entry(error, mask) for error in record.errors],
         options=msgspec.to_builtins(record.options),

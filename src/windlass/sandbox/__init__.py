@@ -6,10 +6,10 @@ find it; ``requests_to`` connects the handler's ``job.log()`` and friends to the
 
 from __future__ import annotations
 
+from windlass.errors import RemoteError
 from windlass.sandbox.pool import ProcessPool, requests_to
 from windlass.sandbox.process import OnRequest, SandboxCall
 from windlass.sandbox.protocol import JobRequest
-from windlass.sandbox.remote import RemoteError
 from windlass.sandbox.target import target_of
 
 __all__ = ["JobRequest", "OnRequest", "ProcessPool", "RemoteError", "SandboxCall", "requests_to", "target_of"]

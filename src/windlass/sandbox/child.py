@@ -26,6 +26,7 @@ from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, cast
 
 from windlass.abort import StopReason
+from windlass.core.text import clean_text
 from windlass.errors import JobSignal, ResultError, WorkerCrashError
 from windlass.inject import Needs
 from windlass.sandbox import protocol
@@ -184,12 +185,19 @@ class Child:
         threading.Thread(target=self._read, name="windlass-pipe", daemon=True).start()
         self._link.send(protocol.Ready(os.getpid()))
         while (message := self._inbox.get()) is not None:
-            self._link.send(self._run(message))
+            self._tell(self._run(message))
             self._job = None
             if self._stopping:
                 sys.exit(TERMINATED)
         if self._runner is not None:
             self._runner.close()
+
+    def _tell(self, ending: protocol.Ending) -> None:
+        """Say how the job ended; an ending that cannot be sent is a failure that can."""
+        try:
+            self._link.send(ending)
+        except (TypeError, ValueError, OverflowError, RecursionError) as exc:
+            self._link.send(protocol.Failed(ending.run, report(exc, skip_module=__name__)))
 
     def _read(self) -> None:
         try:
@@ -222,14 +230,14 @@ class Child:
 
     # --- one job -----------------------------------------------------------------------------------
 
-    def _run(self, message: protocol.Run) -> protocol.FromChild:
+    def _run(self, message: protocol.Run) -> protocol.Ending:
         """Run the job; the message that ends it."""
         try:
             done = protocol.Done(message.run, self._result_of(message))
             if len(done.result) + 1_000 > self._link.max_bytes:
                 raise ResultError(f"the result is {len(done.result)} bytes, too large to leave its process")
         except JobSignal as exc:
-            return signal_message(message.run, exc) or self._failure(message.run, exc)
+            return self._signalled(message.run, exc)
         except BaseException as exc:
             if self._stopping:
                 self._exit_stopped()
@@ -317,6 +325,12 @@ class Child:
             if left:
                 await asyncio.gather(*left, return_exceptions=True)
 
+    def _signalled(self, run: int, signal: JobSignal) -> protocol.Ending:
+        try:
+            return signal_message(run, signal) or self._failure(run, signal)
+        except BaseException as exc:  # a signal of a class of the user's, whose fields raise
+            return self._failure(run, exc)
+
     def _failure(self, run: int, exc: BaseException) -> protocol.Failed:
         if isinstance(exc, MemoryError):
             self._lift_limit()
@@ -352,9 +366,9 @@ def _set_current(job: SandboxJob) -> None:
 def _encoded(codec: str, value: Any) -> bytes:
     try:
         return encode_value(get_codec(codec), value)
-    except (TypeError, ValueError, OverflowError, RecursionError) as exc:
-        kind = type(value).__name__
-        raise ResultError(f"a result of type {kind} cannot be stored as {codec}: {exc}") from exc
+    except Exception as exc:  # whatever a codec of one's own may raise
+        what = f"a result of type {type(value).__name__} cannot be stored as {codec}"
+        raise ResultError(f"{what}: {clean_text(exc)}") from exc
 
 
 def _flush() -> None:

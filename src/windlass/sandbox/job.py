@@ -13,6 +13,8 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 from windlass.abort import AbortSignal
+from windlass.core.job import LOG_LINE_CHARS
+from windlass.core.text import clean_text
 from windlass.errors import ConfigError, Suspend
 from windlass.fields import JobFields
 from windlass.payload import Call, pack_data, unpack
@@ -110,7 +112,7 @@ class SandboxJob(JobFields):
 
     def log(self, line: str) -> Reply:
         """Keep a line with the job."""
-        return self._ask("log", str(line))
+        return self._ask("log", clean_text(line, LOG_LINE_CHARS))
 
     def update_progress(self, progress: Any) -> Reply:
         """Report progress: any value that can be stored."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from typing import TYPE_CHECKING, Any, Protocol
+from weakref import WeakSet
 
 from windlass.abort import StopReason
 from windlass.errors import ConfigError, JobTimeoutError, ResultError, WorkerCrashError
@@ -100,6 +101,8 @@ class ProcessPool:
         self._busy: set[ChildProcess] = set()
         self._starting = 0
         self._endings: set[asyncio.Task[None]] = set()
+        #: Every child that was started and has not been seen to end.
+        self._alive: WeakSet[ChildProcess] = WeakSet()
         self._closed = False
 
     async def __aenter__(self) -> ProcessPool:
@@ -139,6 +142,7 @@ class ProcessPool:
         *,
         timeout: float | None = None,
         on_start: Callable[[], None] | None = None,
+        why_stopped: Callable[[], StopReason | None] = lambda: None,
     ) -> Any:
         """Run a job and return its result, as plain data. ``on_start`` is called when a child has it.
 
@@ -146,9 +150,13 @@ class ProcessPool:
         for a result that cannot be stored; ``WorkerCrashError`` when the child died; ``JobTimeoutError``
         after ``timeout`` seconds in the child (importing the handler included). When cancelled, or out of
         time, it ends the child and waits for that: the handler does not run any more when this returns. A
-        second cancellation kills the child at once.
+        handler that returns within the grace after a cancellation has completed. ``why_stopped`` tells the
+        child why it was cancelled; one that lost its lease has no grace. A second cancellation kills the
+        child at once.
         """
-        data = await self.run_encoded(call, on_request, timeout=timeout, on_start=on_start)
+        data = await self.run_encoded(
+            call, on_request, timeout=timeout, on_start=on_start, why_stopped=why_stopped
+        )
         return get_codec(call.record.codec).decode(data)
 
     async def run_encoded(
@@ -158,6 +166,7 @@ class ProcessPool:
         *,
         timeout: float | None = None,
         on_start: Callable[[], None] | None = None,
+        why_stopped: Callable[[], StopReason | None] = lambda: None,
     ) -> bytes:
         """``run``, with the result in the bytes of the record's codec."""
         limit = self._memory_limit
@@ -170,7 +179,7 @@ class ProcessPool:
             if on_start is not None:
                 on_start()
             try:
-                ending = await self._execute(child, call, on_request, timeout)
+                ending = await self._execute(child, call, on_request, timeout, why_stopped)
             finally:
                 self._checkin(child)
         return _result(ending, child, call.record.task)
@@ -183,21 +192,39 @@ class ProcessPool:
         self._idle.clear()
         for child in list(self._busy):
             self._end(child.terminate(self.grace, StopReason.SHUTDOWN))
-        while self._endings:
-            await asyncio.wait(self._endings)
+        try:
+            while self._endings:
+                await asyncio.wait(self._endings)
+        except asyncio.CancelledError:
+            self.kill()
+            raise
+
+    def kill(self) -> None:
+        """End every child at once, without waiting for it."""
+        self._closed = True
+        for child in self._alive:
+            child.kill()
 
     # --- a run -------------------------------------------------------------------------------------
 
     async def _execute(
-        self, child: ChildProcess, call: SandboxCall, on_request: OnRequest | None, timeout: float | None
+        self,
+        child: ChildProcess,
+        call: SandboxCall,
+        on_request: OnRequest | None,
+        timeout: float | None,
+        why_stopped: Callable[[], StopReason | None],
     ) -> Ending:
+        running = asyncio.ensure_future(child.execute(call, on_request))
         scope = asyncio.timeout(timeout)
         try:
             async with scope, self._memory_watch(child):
-                return await child.execute(call, on_request)
+                return await asyncio.shield(running)
         except asyncio.CancelledError:
-            await self._end_now(child, StopReason.CANCEL)
-            raise
+            await self._end_now(child, why_stopped() or StopReason.CANCEL)
+            if (done := _returned(running)) is None:
+                raise
+            return done  # it came to its end within the grace
         except TimeoutError:
             if not scope.expired():
                 raise
@@ -205,10 +232,14 @@ class ProcessPool:
             raise JobTimeoutError(
                 f"task {call.record.task!r} ran longer than {timeout:g} s; its process was ended"
             ) from None
+        finally:
+            running.cancel()
+            running.add_done_callback(_forget)
 
     async def _end_now(self, child: ChildProcess, reason: StopReason) -> None:
         """End ``child`` and wait for it; a cancellation meanwhile kills it without further grace."""
-        ending = self._end(child.terminate(self.grace, reason))
+        grace = 0 if reason is StopReason.LOST else self.grace  # another may begin the job soon
+        ending = self._end(child.terminate(grace, reason))
         try:
             await asyncio.shield(ending)
         except asyncio.CancelledError:
@@ -262,6 +293,7 @@ class ProcessPool:
         finally:
             self._starting -= 1
         child.memory_limit = limit
+        self._alive.add(child)
         if self._closed:
             await child.terminate(0)
             self._check_open()
@@ -299,6 +331,20 @@ def _result(ending: Ending, child: ChildProcess, task: str) -> bytes:
     if ending.kind == "result":
         raise ResultError(ending.error.message)
     raise rebuild(ending.error)
+
+
+def _returned(running: asyncio.Future[Ending]) -> protocol.Done | None:
+    """What the handler returned, if it did."""
+    if not running.done() or running.cancelled() or running.exception() is not None:
+        return None
+    ending = running.result()
+    return ending if isinstance(ending, protocol.Done) else None
+
+
+def _forget(running: asyncio.Future[Ending]) -> None:
+    """Nothing waits for its error any more."""
+    if not running.cancelled():
+        running.exception()
 
 
 async def _watch_memory(child: ChildProcess, limit: int) -> None:

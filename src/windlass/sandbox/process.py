@@ -36,7 +36,7 @@ from windlass.serde import encode_value, get_codec
 
 OnRequest = Callable[[JobRequest], Awaitable[Any]]
 Pipe = tuple[asyncio.StreamReader, asyncio.StreamWriter]
-Ending = protocol.Done | protocol.Failed | protocol.Signalled
+Ending = protocol.Ending
 
 _BOOTSTRAP = str(Path(__file__).with_name("_bootstrap.py"))
 #: Seconds between the end of a process and giving up on what may still be in its pipe.

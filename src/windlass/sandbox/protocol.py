@@ -134,7 +134,8 @@ class Signalled(msgspec.Struct, tag="signalled", frozen=True):
 
 
 FromParent = Boot | Run | Answer | Stop | Shutdown
-FromChild = Ready | Request | Done | Failed | Signalled
+Ending = Done | Failed | Signalled
+FromChild = Ready | Request | Ending
 
 
 class JobRequest(NamedTuple):

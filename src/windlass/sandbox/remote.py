@@ -10,86 +10,55 @@ from __future__ import annotations
 
 import builtins
 import functools
-import traceback
 from typing import Any
 
 from windlass import errors
+from windlass.core.backoff import MAX_DELAY_MS
+from windlass.core.job import ERROR_CLASS_CHARS, ERROR_MESSAGE_CHARS, TRACEBACK_CHARS
+from windlass.core.text import clean_text
+from windlass.core.trace import format_error, name_of
 from windlass.errors import (
     Cancel,
     JobSignal,
     RateLimitError,
+    RemoteError,
     Retry,
     Snooze,
     Suspend,
     WaitForChildren,
-    WindlassError,
 )
 from windlass.sandbox.protocol import ErrorReport, Signalled, SignalName
 
-_MESSAGE_CHARS = 10_000
-_TRACEBACK_CHARS = 100_000
 #: Raising these in a coroutine means something else, or they cannot be made from a message.
 _NEVER_REBUILT = (StopIteration, StopAsyncIteration, BaseExceptionGroup)
-
-
-class RemoteError(WindlassError):
-    """An exception that a handler raised in a child process.
-
-    ``error_class`` and ``module`` name the original class, ``message`` is its text, ``remote_traceback`` that
-    of its traceback in the child. ``type(error).__name__`` is the original's name as well.
-    """
-
-    code = "remote"
-
-    def __init__(self, report: ErrorReport) -> None:
-        self.error_class = report.error_class
-        self.module = report.module
-        self.message = report.message
-        self.remote_traceback = report.traceback
-        Exception.__init__(self, report.message)
-
-    def __str__(self) -> str:
-        return self.message
-
-    def __reduce__(self) -> Any:
-        return (_rebuild_plain, (self.error_class, self.module, self.message, self.remote_traceback))
-
-
-def _rebuild_plain(error_class: str, module: str, message: str, text: str) -> RemoteError:
-    report = ErrorReport(error_class=error_class, module=module, message=message, traceback=text)
-    return RemoteError(report)
 
 
 # --- describing, in the process that raised ------------------------------------------------------------
 
 
 def report(exc: BaseException, *, skip_module: str = "") -> ErrorReport:
-    """Describe ``exc``. Outer frames of ``skip_module`` (the machinery that called) are left out."""
+    """Describe ``exc``, in texts that any process can read; never raises.
+
+    Outer frames of ``skip_module`` (the machinery that called) are left out.
+    """
     kind = type(exc)
     return ErrorReport(
-        error_class=kind.__name__,
-        module=kind.__module__,
-        message=_text(exc)[:_MESSAGE_CHARS],
-        traceback=_format(exc, skip_module)[-_TRACEBACK_CHARS:],
+        error_class=clean_text(name_of(exc), ERROR_CLASS_CHARS),
+        module=clean_text(kind.__module__, ERROR_CLASS_CHARS),
+        message=clean_text(exc, ERROR_MESSAGE_CHARS),
+        traceback=clean_text(_format(exc, skip_module)[-TRACEBACK_CHARS:], TRACEBACK_CHARS),
         windlass_base=_nearest(kind, errors.__name__),
         builtin_base=_nearest(kind, builtins.__name__),
     )
 
 
-def _text(exc: BaseException) -> str:
-    try:
-        return str(exc)
-    except Exception:  # a broken __str__ must not hide the failure itself
-        return f"<{type(exc).__name__}: its message cannot be shown>"
-
-
 def _format(exc: BaseException, skip_module: str) -> str:
-    frames = exc.__traceback__
-    while frames is not None and skip_module and frames.tb_frame.f_globals.get("__name__") == skip_module:
-        frames = frames.tb_next
     try:
-        return "".join(traceback.format_exception(type(exc), exc, frames))
-    except Exception:  # same: user code runs while formatting
+        frames = exc.__traceback__
+        while frames is not None and skip_module and frames.tb_frame.f_globals.get("__name__") == skip_module:
+            frames = frames.tb_next
+        return format_error(exc, frames)
+    except BaseException:  # user code runs while formatting
         return ""
 
 
@@ -106,7 +75,7 @@ def _nearest(kind: type[BaseException], module: str) -> str:
 def rebuild(report: ErrorReport) -> RemoteError:
     """The exception to raise for ``report``."""
     kind = _remote_class(report.error_class, report.module, report.windlass_base, report.builtin_base)
-    return kind(report)
+    return kind(report.error_class, report.module, report.message, report.traceback)
 
 
 @functools.lru_cache(maxsize=256)
@@ -140,11 +109,14 @@ _SIGNALS: dict[SignalName, type[JobSignal]] = {
 
 
 def signal_message(run: int, signal: JobSignal) -> Signalled | None:
-    """The message for a handler's signal; ``None`` for a class of which the other side knows nothing."""
+    """The message for a handler's signal; ``None`` for one that the other side could not rebuild."""
     for name, kind in _SIGNALS.items():
         if isinstance(signal, kind):
-            reason = str(getattr(signal, "reason", getattr(signal, "signal", "")))[:_MESSAGE_CHARS]
-            return Signalled(run, name, getattr(signal, "delay_ms", 0), reason)
+            said = getattr(signal, "reason", getattr(signal, "signal", ""))
+            delay_ms = getattr(signal, "delay_ms", 0)
+            if type(delay_ms) is not int or not 0 <= delay_ms <= MAX_DELAY_MS:
+                return None
+            return Signalled(run, name, delay_ms, "" if said is None else clean_text(said))
     return None
 
 

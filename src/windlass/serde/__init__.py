@@ -82,9 +82,12 @@ def to_plain(value: Any) -> Any:
 def encode_value(codec: Codec, value: Any) -> bytes:
     """``codec.encode`` that also takes pydantic models and paths, at no cost to everything else."""
     try:
-        return codec.encode(value)
+        data = codec.encode(value)
     except TypeError:
-        return codec.encode(to_plain(value))
+        data = codec.encode(to_plain(value))
+    if type(data) is not bytes:
+        raise TypeError(f"codec {codec.name!r} must return bytes, not {type(data).__name__}")
+    return data
 
 
 def _bounded(decode: Callable[[bytes], Any]) -> Callable[[bytes], Any]:

@@ -14,6 +14,7 @@ import random
 from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final, Protocol
 
 from windlass.abort import AbortSignal, StopReason
@@ -23,8 +24,11 @@ from windlass.core.clock import Clock
 from windlass.core.job import JobRecord
 from windlass.core.outcome import Outcome, Settlement
 from windlass.errors import (
+    Cancel,
     JobTimeoutError,
+    RateLimitError,
     ResultError,
+    Snooze,
     Suspend,
     UnsupportedByBackendError,
     WaitForChildren,
@@ -36,7 +40,7 @@ from windlass.queue import Queue
 from windlass.registry import Handler
 from windlass.serde import JSON
 from windlass.worker import classify
-from windlass.worker.batches import Batches
+from windlass.worker.batches import Batches, run_in_thread
 
 log: Final = logging.getLogger("windlass.worker")
 
@@ -44,6 +48,8 @@ log: Final = logging.getLogger("windlass.worker")
 #: What most handlers return, as JSON.
 _NULL = JSON.encode(None)
 _COMPLETE: Final = Outcome.COMPLETE  # members of an enum are slow to look up
+#: What a handler says about its job rather than about this run: it counts after a stop for shutdown too.
+_STEERS: Final = (Snooze, Cancel, RateLimitError, WaitForChildren, Suspend)
 
 
 class ProcessRunner(Protocol):
@@ -69,6 +75,8 @@ class Tools:
     on_progress: Callable[[Job[Any], Any], None]
     #: Told how each attempt ended (None: nothing to settle).
     on_end: Callable[[Attempt, Settlement | None], None]
+    #: Whether the worker is being closed.
+    stopping: Callable[[], bool]
 
 
 class Attempt:
@@ -130,7 +138,8 @@ class Attempt:
         return self._signal
 
     @property
-    def _stopped_for(self) -> StopReason | None:
+    def stopped_for(self) -> StopReason | None:
+        """Why it was asked to stop; None when it was not."""
         return None if self._signal is None else self._signal.reason
 
     def stop(self, reason: StopReason) -> None:
@@ -164,16 +173,14 @@ class Attempt:
                     raise asyncio.CancelledError
                 around = tools.hooks.execute
                 value = await (self._execute() if around is None else around(self.get_job(), self._execute))
-            except asyncio.CancelledError as exc:
-                settlement = self._stopped(exc)
             except BaseException as exc:
-                settlement = self._failed(exc)
+                settlement = self._raised(exc)
             else:
                 settlement = self._completed(value) if self._signal is None else self._returned(value)
-        except BaseException as exc:  # our own mistake: the job must come back all the same
+        except BaseException as fault:  # what the handler left cannot be concluded: a failure that counts
             log.exception("an attempt of job %s could not be concluded", self.record.id)
-            self.error = exc
-            settlement = self.release("worker_error")
+            self.error = fault if self.error is None else self.error
+            settlement = classify.broken(self.record, self.error, fault)
         finally:
             self.task = None  # else the two hold each other, and the collector has to find them
             if self._timer is not None:
@@ -186,30 +193,38 @@ class Attempt:
         """Give the job back unfinished, at its old place, without using an attempt."""
         return classify.end(self.record, Outcome.RELEASE, reason=reason)
 
+    # How an attempt ends that was asked to stop is decided by the reason of the stop, not by what is left of
+    # its attempts. A lost lease leaves nothing to settle.
+
     def _returned(self, value: Any) -> Settlement | None:
-        reason = self._stopped_for
-        if reason is StopReason.LOST:
-            return None
-        if reason is StopReason.TIMEOUT:
-            return self._failed(self._timeout_error())
+        """The handler returned: it has done its work, also if it was asked to stop meanwhile."""
+        match self.stopped_for:
+            case StopReason.LOST:
+                return None
+            case StopReason.TIMEOUT:
+                return self._failed_by(self._timeout_error())
         return self._completed(value)
 
-    def _stopped(self, exc: BaseException) -> Settlement | None:
-        match self._stopped_for:
+    def _raised(self, error: BaseException) -> Settlement | None:
+        """The handler raised ``error``, of its own or because it was cancelled."""
+        kind = type(error)  # an error of the application may say anything about its class
+        match self.stopped_for:
             case StopReason.LOST:
                 return None
             case StopReason.CANCEL:
                 return classify.end(self.record, Outcome.CANCEL, reason=self.record.cancel_reason or "")
-            case StopReason.SHUTDOWN:
+            case StopReason.SHUTDOWN if not issubclass(kind, _STEERS):
                 return self.release("shutdown")
             case StopReason.TIMEOUT:
-                return self._failed(self._timeout_error())
-        # The handler cancelled itself, or leaked a CancelledError: a failure like any other.
-        return self._failed(exc)
+                timeout = self._timeout_error()
+                timeout.__cause__ = None if issubclass(kind, asyncio.CancelledError) else error
+                return self._failed_by(timeout)
+            case None if issubclass(kind, asyncio.CancelledError) and self.tools.stopping():
+                return self.release("shutdown")  # all tasks of the loop were cancelled
+        return self._failed_by(error)
 
-    def _failed(self, error: BaseException) -> Settlement | None:
-        if self._stopped_for is StopReason.LOST:
-            return None
+    def _failed_by(self, error: BaseException) -> Settlement:
+        self.error = error
         self.error = error = self._possible(error)
         return classify.classify(
             self.record,
@@ -244,8 +259,8 @@ class Attempt:
         except ResultError as exc:
             self.error = exc
         except Exception as exc:  # whatever a codec of one's own may raise
-            kind = type(value).__name__
-            self.error = ResultError(f"the result ({kind}) cannot be stored as {record.result_codec}: {exc}")
+            what = f"the result ({type(value).__name__}) cannot be stored as {record.result_codec}"
+            self.error = ResultError(f"{what}: {classify.message_of(exc)}")
         else:
             self.result = value
             return Settlement(
@@ -288,8 +303,8 @@ class Attempt:
         loop = asyncio.get_running_loop()
         self.get_job().loop = loop
         context = contextvars.copy_context()
-        call = self.handler.call
-        value = await loop.run_in_executor(self.tools.threads, lambda: context.run(call, *args, **kwargs))
+        call = partial(run_in_thread, self.handler.call, *args, **kwargs)
+        value = await loop.run_in_executor(self.tools.threads, context.run, call)
         # A plain function may return a coroutine (a wrapped async one): finish it on the loop.
         return await value if inspect.isawaitable(value) else value
 

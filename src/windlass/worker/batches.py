@@ -93,8 +93,17 @@ class Batches:
 
     def in_thread(self, fn: Callable[..., Any], *args: Any, **kwargs: Any) -> asyncio.Future[Any]:
         """``fn`` in one of the worker's threads."""
-        call = functools.partial(contextvars.copy_context().run, fn, *args, **kwargs)
-        return asyncio.get_running_loop().run_in_executor(self._threads(), call)
+        call = functools.partial(run_in_thread, fn, *args, **kwargs)
+        context = contextvars.copy_context()
+        return asyncio.get_running_loop().run_in_executor(self._threads(), context.run, call)
+
+
+def run_in_thread(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """``fn``, whose ``StopIteration`` no future could carry to the loop: who waits would wait for ever."""
+    try:
+        return fn(*args, **kwargs)
+    except StopIteration as exc:
+        raise RuntimeError("the handler raised StopIteration") from exc
 
 
 class _Gathering:
@@ -132,15 +141,19 @@ class _Gathering:
         if not members:
             return
         try:
-            for member in members:
-                member.attempt.start_timer()
-            outcome = _shared_out(members, await self._call([member.item for member in members]))
-        except BatchError as exc:
-            outcome = _partly_failed(members, exc)
+            outcome = await self._outcome(members)
         except BaseException as exc:
             outcome = [exc] * len(members)
         for member, value in zip(members, outcome, strict=True):
             _hand_out(member, value)
+
+    async def _outcome(self, members: list[_Member]) -> Sequence[Any]:
+        for member in members:
+            member.attempt.start_timer()
+        try:
+            return _shared_out(members, await self._call([member.item for member in members]))
+        except BatchError as exc:
+            return _partly_failed(members, exc)
 
     async def _call(self, items: list[Any]) -> Any:
         if self.handler.needs is not None:
@@ -174,7 +187,7 @@ def _partly_failed(members: list[_Member], error: BatchError) -> Sequence[Any]:
         outcome = list(_shared_out(members, error.results))
         for name, what in error.errors.items():
             outcome[numbers[name] if isinstance(name, str) else name] = what
-    except (KeyError, IndexError, ResultError) as exc:
+    except (KeyError, IndexError, TypeError, ResultError) as exc:
         wrong = ResultError(f"BatchError names a job that is not in the batch, or too few results: {exc}")
         return [wrong] * len(members)
     return outcome
@@ -183,11 +196,12 @@ def _partly_failed(members: list[_Member], error: BatchError) -> Sequence[Any]:
 def _hand_out(member: _Member, value: Any) -> None:
     if member.done.done():
         return  # stopped meanwhile
-    if isinstance(value, asyncio.CancelledError):
+    kind = type(value)  # its real class: what a value says of itself may raise
+    if issubclass(kind, asyncio.CancelledError):
         member.done.cancel()
-    elif isinstance(value, StopIteration):  # which no future may hold
+    elif issubclass(kind, StopIteration):  # which no future may hold
         member.done.set_exception(RuntimeError("a batch handler raised StopIteration"))
-    elif isinstance(value, BaseException):
+    elif issubclass(kind, BaseException):
         member.done.set_exception(value)
     else:
         member.done.set_result(value)

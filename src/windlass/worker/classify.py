@@ -1,23 +1,30 @@
-"""From what a handler did to how its attempt ends. Pure but for the dice of the backoff."""
+"""From what a handler did to how its attempt ends. Pure but for the dice of the backoff.
+
+Errors are user code: their text, class, attributes and chain may hold or raise anything. What is kept of
+them is made clean and bounded here, once. Whatever goes wrong meanwhile is a failed attempt that counts.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import concurrent.futures
 import random
-import traceback
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 
 import windlass
-from windlass.core.backoff import Strategy, backoff_ms
-from windlass.core.job import ErrorInfo, JobRecord, fingerprint
+from windlass.core.backoff import MAX_DELAY_MS, Strategy, backoff_ms, default_ms
+from windlass.core.job import ErrorInfo, JobRecord, error_info
 from windlass.core.outcome import Outcome, Settlement
+from windlass.core.text import clean_text, printable
+from windlass.core.trace import format_error, name_of
 from windlass.errors import (
     Cancel,
     JobFailedError,
+    JobSignal,
     RateLimitError,
+    RemoteError,
     ResultError,
     Retry,
     Snooze,
@@ -30,20 +37,42 @@ from windlass.errors import (
 #: A job whose task nobody here knows is given back so often, at these distances, before it fails: a
 #: rolling deploy sends new task names to old workers.
 UNKNOWN_TASK_DELAYS_MS = (5_000, 30_000, 120_000, 600_000)
-_MESSAGE_CHARS = 10_000
-_TRACE_CHARS = 32_000
 #: Files whose frames lead to a handler: ours, and what runs our tasks and threads.
 _MACHINERY = tuple(
     str(Path(str(module.__file__)).resolve().parent) for module in (windlass, asyncio, concurrent.futures)
 )
 
 
-def end(job: JobRecord, outcome: Outcome, **fields: object) -> Settlement:
-    """A settlement of ``job``'s current attempt."""
-    settlement = Settlement(queue=job.queue, id=job.id, token=job.token or "", outcome=outcome)
-    for name, value in fields.items():
-        setattr(settlement, name, value)
-    return settlement
+def end(
+    job: JobRecord,
+    outcome: Outcome,
+    *,
+    error: ErrorInfo | None = None,
+    reason: object = "",
+    delay_ms: int = 0,
+    hold_ms: int = 0,
+    signal: str = "",
+    uses_attempt: bool = True,
+    miss: bool = False,
+) -> Settlement:
+    """A settlement of ``job``'s current attempt, with texts and numbers that every store takes."""
+    return Settlement(
+        queue=job.queue,
+        id=job.id,
+        token=job.token or "",
+        outcome=outcome,
+        error=error,
+        reason=clean_text(reason),
+        delay_ms=_bounded(delay_ms),
+        hold_ms=_bounded(hold_ms),
+        signal=clean_text(signal),
+        uses_attempt=uses_attempt,
+        miss=miss,
+    )
+
+
+def _bounded(ms: int) -> int:
+    return min(max(int(ms), 0), MAX_DELAY_MS)
 
 
 def classify(
@@ -54,23 +83,60 @@ def classify(
     strategies: Mapping[str, Strategy] | None = None,
     rng: random.Random,
 ) -> Settlement:
-    """How an attempt ends that raised ``error``."""
-    match error:
-        case RateLimitError():
-            return _rate_limited(job, error.delay_ms)
-        case Snooze():
-            return end(job, Outcome.SNOOZE, delay_ms=error.delay_ms, reason="snoozed")
-        case Cancel():
-            return end(job, Outcome.CANCEL, reason=error.reason)
-        case WaitForChildren():
-            return end(job, Outcome.WAIT)
-        case Suspend():
-            return end(job, Outcome.SUSPEND, signal=error.signal, delay_ms=error.delay_ms)
+    """How an attempt ends that raised ``error``. Never raises."""
+    try:
+        return _signalled(job, error) or _failed(job, error, discarded, strategies or {}, rng)
+    except BaseException as fault:  # what the error says of itself raised: count the attempt all the same
+        return broken(job, error, fault)
+
+
+def broken(job: JobRecord, error: BaseException, fault: BaseException | None = None) -> Settlement:
+    """A failed attempt whose end could not be worked out (``fault``): retried by the default, until the last.
+
+    ``error`` is what the handler raised; it is kept. Nothing of the user's is called but for its text.
+    """
     info = describe(error, job.options.backtrace)
-    if isinstance(error, ResultError):
+    if fault is not None and fault is not error:
+        note = f"{info.traceback}\nConcluding this attempt failed: {name_of(fault)}: {clean_text(fault)}"
+        info = error_info(info.error_class, info.message, note.lstrip())
+    failures = job.attempts + 1
+    if failures >= job.options.max_attempts:
+        return end(job, Outcome.FAIL, error=info, reason="attempts")
+    return end(job, Outcome.RETRY, error=info, delay_ms=default_ms(failures))
+
+
+def _signalled(job: JobRecord, error: BaseException) -> Settlement | None:
+    """How a signal ends an attempt; None for any other error. Its real class counts, not what it claims."""
+    kind = type(error)
+    if not issubclass(kind, JobSignal):
+        return None
+    assert isinstance(error, JobSignal)
+    if isinstance(error, RateLimitError):
+        return _rate_limited(job, error.delay_ms)
+    if isinstance(error, Snooze):
+        return end(job, Outcome.SNOOZE, delay_ms=error.delay_ms, reason="snoozed")
+    if isinstance(error, Cancel):
+        return end(job, Outcome.CANCEL, reason="" if error.reason is None else error.reason)
+    if isinstance(error, WaitForChildren):
+        return end(job, Outcome.WAIT)
+    if isinstance(error, Suspend):
+        return end(job, Outcome.SUSPEND, signal=error.signal, delay_ms=error.delay_ms)
+    return None
+
+
+def _failed(
+    job: JobRecord,
+    error: BaseException,
+    discarded: bool,
+    strategies: Mapping[str, Strategy],
+    rng: random.Random,
+) -> Settlement:
+    kind = type(error)
+    info = describe(error, job.options.backtrace)
+    if issubclass(kind, ResultError):
         return end(job, Outcome.FAIL, error=info, reason="result")
-    if isinstance(error, UnrecoverableError | UnsupportedByBackendError) or getattr(
-        error, "unrecoverable", False
+    if issubclass(kind, (UnrecoverableError, UnsupportedByBackendError)) or (
+        getattr(error, "unrecoverable", False) is True
     ):
         return end(job, Outcome.FAIL, error=info, reason="unrecoverable")
     if discarded:
@@ -78,9 +144,10 @@ def classify(
     failures = job.attempts + 1
     if failures >= job.options.max_attempts:
         return end(job, Outcome.FAIL, error=info, reason="attempts")
-    if isinstance(error, Retry):
+    if issubclass(kind, Retry):
+        assert isinstance(error, Retry)
         return end(job, Outcome.RETRY, error=info, delay_ms=error.delay_ms)
-    delay_ms = backoff_ms(job.options.backoff, failures, error, strategies or {}, rng)
+    delay_ms = backoff_ms(job.options.backoff, failures, error, strategies, rng)
     if delay_ms is None:
         return end(job, Outcome.FAIL, error=info, reason="gave_up")
     return end(job, Outcome.RETRY, error=info, delay_ms=delay_ms)
@@ -99,14 +166,15 @@ def unknown_task(job: JobRecord) -> Settlement:
         delay_ms = UNKNOWN_TASK_DELAYS_MS[job.misses]
         return end(job, Outcome.RELEASE, delay_ms=delay_ms, reason="unknown_task", miss=True)
     message = f"no worker of queue {job.queue!r} has a handler for task {job.task!r}"
-    info = ErrorInfo(0, 0, "UnknownTask", message, "", fingerprint("UnknownTask", message))
+    info = error_info("UnknownTask", message)
     return end(job, Outcome.FAIL, error=info, reason="unknown_task", uses_attempt=False)
 
 
 def bad_payload(job: JobRecord, error: Exception) -> Settlement:
     """Stored bytes that are not arguments: the job fails with its bytes kept for people to look at."""
-    message = f"the stored payload cannot be decoded as {job.codec}: {error}"
-    info = ErrorInfo(0, 0, "BadPayload", message, "", fingerprint("BadPayload", str(error)))
+    info = error_info(
+        "BadPayload", f"the stored payload cannot be decoded as {job.codec}: {message_of(error)}"
+    )
     return end(job, Outcome.FAIL, error=info, reason="bad_payload", uses_attempt=False)
 
 
@@ -117,25 +185,25 @@ def as_error(settlement: Settlement) -> JobFailedError:
 
 
 def describe(error: BaseException, lines: int) -> ErrorInfo:
-    """What is kept of an error: its class, its message, the last ``lines`` of its traceback."""
-    name = getattr(error, "error_class", "") or type(error).__name__
-    message = message_of(error)[:_MESSAGE_CHARS]
-    trace = getattr(error, "remote_traceback", "") or _format(error)
-    kept = "\n".join(trace.splitlines()[-lines:])[-_TRACE_CHARS:] if lines else ""
-    return ErrorInfo(0, 0, name, message, kept, fingerprint(name, message))
+    """What is kept of an error: its class, its message, the last ``lines`` of its traceback. Never raises.
+
+    Only our own ``RemoteError`` is believed about the class and the traceback that it had elsewhere.
+    """
+    name, trace = name_of(error), ""
+    try:
+        if issubclass(type(error), RemoteError):
+            assert isinstance(error, RemoteError)
+            name, trace = str(error.error_class), str(error.remote_traceback)
+        if lines and not trace:
+            trace = format_error(error, _skip_our_frames(error.__traceback__))
+    except BaseException as fault:
+        trace = f"(the traceback cannot be read: {name_of(fault)})"
+    return error_info(name, error, "\n".join(trace.splitlines()[-lines:]) if lines else "")
 
 
 def message_of(error: BaseException) -> str:
-    """What the error says, even if it cannot."""
-    try:
-        return str(error)
-    except Exception:  # a broken __str__ must not hide the failure itself
-        return f"<{type(error).__name__}: its message cannot be shown>"
-
-
-def _format(error: BaseException) -> str:
-    own = _skip_our_frames(error.__traceback__)
-    return "".join(traceback.format_exception(type(error), error, own)).rstrip()
+    """What the error says, on one line, even if it cannot."""
+    return printable(clean_text(error))
 
 
 def _skip_our_frames(trace: TracebackType | None) -> TracebackType | None:

@@ -47,10 +47,9 @@ class Heartbeat(Service):
             self._obeyed = command.id
             self._obey(command.action)
 
-    async def _serve(self) -> None:
-        while not self.stopping:
-            await self.run_once()
-            await self.pause(self._every_ms)
+    async def _step(self) -> float:
+        await self.run_once()
+        return self._every_ms
 
     async def _stopped(self) -> None:
         await self._store.execute(rq.Beat(worker=self._info(), gone=True))

@@ -1,12 +1,13 @@
-"""Keep leases alive, from where no handler can get in the way.
+"""Keep leases alive, from where no handler can get in the way, and stop handlers that lose theirs.
 
-In production the keeper runs on its own thread with its own event loop and its own client of the store: a
-handler that blocks the worker's loop does not cost it its jobs. (Code that holds the interpreter lock past
-its lease can: that is what ``isolation="process"`` is for.) Under a driven clock it runs on the worker's
-loop, so that tests stay in charge of time.
+In production leases are renewed on a thread of their own, with its own event loop and its own client of
+the store: a handler that blocks the worker's loop does not cost it its jobs. (Code that holds the
+interpreter lock past its lease can: that is what ``isolation="process"`` is for.) Under a driven clock that
+runs on the worker's loop, so that tests stay in charge of time.
 
-A lease that could not be renewed until its deadline by *this process's* monotonic clock is lost: the
-handler is stopped without asking the store, which may be out of reach.
+Whether a lease still holds is watched on the worker's loop, apart from the renewing: by *this process's*
+monotonic clock, whatever call is pending. A margin before the lease ends the handler is stopped without
+asking the store, which may be out of reach, so that it is over before another worker can begin the job.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from windlass.backend.store import Store
 from windlass.core.job import JobRecord
 from windlass.core.outcome import Extended
 from windlass.core.probe import reach
+from windlass.core.text import printable
 from windlass.errors import StorageError
 
 log: Final = logging.getLogger("windlass.worker")
@@ -35,6 +37,13 @@ _RETRY_MS = 500
 #: then: waking another thread for every job would cost more than all the rest of holding it.
 _IDLE_MS = 5_000
 _THIRD = 1 / 3
+#: A handler is stopped so long before its lease ends: this part of it, and at least so much.
+_MARGIN, _LEAST_MARGIN_MS = 0.1, 200
+
+
+def margin_ms(lease_ms: float) -> float:
+    """How long before the end of a lease its handler is stopped."""
+    return max(lease_ms * _MARGIN, _LEAST_MARGIN_MS)
 
 
 class _Held(msgspec.Struct):
@@ -47,6 +56,11 @@ class _Held(msgspec.Struct):
     def renew_ms(self) -> float:
         """When a third of its time is used up."""
         return self.deadline_ms - self.lease_ms * 2 / 3
+
+    @property
+    def stop_ms(self) -> float:
+        """When its handler is stopped unless it was renewed."""
+        return self.deadline_ms - margin_ms(self.lease_ms)
 
     @property
     def lease(self) -> rq.LeaseRef:
@@ -68,18 +82,25 @@ class LeaseKeeper:
         self._on_cancel = on_cancel
         self._held: dict[str, _Held] = {}
         self._worker_loop = asyncio.get_running_loop()
+        self._watch_wake = asyncio.Event()
+        self._watcher: asyncio.Task[None] | None = None
+        self._next_stop_ms = float("inf")
+        #: The renewing side: its loop and what wakes it.
         self._loop: asyncio.AbstractEventLoop | None = None
         self._wake: asyncio.Event | None = None
         self._next_ms = float("inf")
         self._stopping = False
-        self._thread: threading.Thread | None = None
-        self._task: asyncio.Task[None] | None = None
+        self._renewer: asyncio.Task[None] | None = None
+        self._started, self._ended = asyncio.Event(), asyncio.Event()
 
     def hold(self, token: str, record: JobRecord, lease_ms: int, since_ms: float) -> None:
         """Keep the lease of a job, granted by a request that was sent at ``since_ms`` (monotonic)."""
-        self._held[token] = _Held(token, record, lease_ms, since_ms + lease_ms)
+        held = self._held[token] = _Held(token, record, lease_ms, since_ms + lease_ms)
         if since_ms + lease_ms * _THIRD < self._next_ms:
             self._call(self._nudge)
+        if held.stop_ms < self._next_stop_ms:
+            self._next_stop_ms = held.stop_ms
+            self._watch_wake.set()
 
     def drop(self, token: str) -> bool:
         """Let go of a lease; False when it was already lost."""
@@ -91,27 +112,49 @@ class LeaseKeeper:
 
     async def start(self) -> None:
         """Begin renewing."""
+        self._watcher = asyncio.create_task(self._watch(), name="windlass-lease-watch")
         if self._clock.driven:
-            self._task = asyncio.create_task(self._run(), name="windlass-leases")
-            return
-        started = threading.Event()
-        self._thread = threading.Thread(
-            target=self._thread_main, args=(started,), name="windlass-leases", daemon=True
-        )
-        self._thread.start()
-        await asyncio.to_thread(started.wait)
+            self._renewer = asyncio.create_task(self._keep_renewing(), name="windlass-leases")
+        else:
+            threading.Thread(target=self._thread_main, name="windlass-leases", daemon=True).start()
+        await self._started.wait()
 
     async def stop(self) -> None:
         """Stop renewing and let go of the keeper's own client. Idempotent."""
-        self._stopping = True
-        self._call(self._nudge)
-        if self._task is not None:
-            await self._task
-        if self._thread is not None:
-            await asyncio.to_thread(self._thread.join)
+        self.stop_soon()
+        if self._watcher is not None:
+            await self._ended.wait()
 
-    def _thread_main(self, started: threading.Event) -> None:
-        asyncio.run(self._run(started))
+    def stop_soon(self) -> None:
+        """Renew nothing more, from now on."""
+        self._stopping = True
+        self._held.clear()
+        self._call(self._nudge)
+        if self._watcher is not None:
+            self._watcher.cancel()
+
+    # --- on the worker's loop: does every lease still hold? ------------------------------------------
+
+    async def _watch(self) -> None:
+        while True:
+            now_ms = self._clock.monotonic_ms()
+            for held in [held for held in self._held.values() if held.stop_ms <= now_ms]:
+                if held.stop_ms <= now_ms:  # else it was renewed just now, by the other thread
+                    self._lose(held.token)
+            first_ms = min((held.stop_ms for held in self._held.values()), default=float("inf"))
+            self._next_stop_ms = first_ms
+            wait_ms = None if first_ms == float("inf") else max(first_ms - now_ms, 1)
+            await self._clock.wait(self._watch_wake, wait_ms)
+            self._watch_wake.clear()
+
+    def _lose(self, token: str) -> None:
+        if self.drop(token):
+            self._on_lost(token)
+
+    # --- renewing, on a thread of its own ------------------------------------------------------------
+
+    def _thread_main(self) -> None:
+        asyncio.run(self._keep_renewing())
 
     def _call(self, step: Callable[[], None]) -> None:
         loop = self._loop
@@ -126,33 +169,55 @@ class LeaseKeeper:
         if self._wake is not None:
             self._wake.set()
 
-    async def _run(self, started: threading.Event | None = None) -> None:
+    async def _keep_renewing(self) -> None:
+        """Renew until told to stop; whatever goes wrong, begin again."""
         self._loop, self._wake = asyncio.get_running_loop(), asyncio.Event()
-        store = self._store if self._clock.driven else self._store.clone()
-        if started is not None:
-            started.set()
+        self._tell(self._started.set)
         try:
             while not self._stopping:
-                wait_ms = self._wait_ms()
-                if not self._clock.driven:
-                    wait_ms = min(wait_ms, _IDLE_MS)
-                self._next_ms = self._clock.monotonic_ms() + wait_ms
-                await self._clock.wait(self._wake, None if wait_ms == float("inf") else wait_ms)
-                self._wake.clear()
-                if not self._stopping:
-                    await self._renew_due(store)
+                try:
+                    await self._renew_with_a_client()
+                except Exception:
+                    log.exception("renewing leases met an unexpected error and goes on")
+                    await self._clock.wait(asyncio.Event(), _RETRY_MS)
         finally:
+            self._tell(self._ended.set)
+
+    async def _renew_with_a_client(self) -> None:
+        store = self._store if self._clock.driven else self._store.clone()
+        renewing: asyncio.Task[None] | None = None
+        try:
+            while not self._stopping:
+                if renewing is None or renewing.done():
+                    await self._pause()
+                    renewing = asyncio.create_task(self._renew_due(store))
+                await self._until_done_or_stopping(renewing)
+                if renewing.done():
+                    renewing.result()
+        finally:
+            if renewing is not None:
+                renewing.cancel()  # a call that is still pending at a stop is abandoned
             if store is not self._store:
                 await store.close()
 
-    def _wait_ms(self) -> float:
-        """Time until the first lease has used up a third."""
-        now = self._clock.monotonic_ms()
-        first = min(
-            (held.renew_ms for held in list(self._held.values())),
-            default=float("inf"),
-        )
-        return max(first - now, 0)
+    async def _pause(self) -> None:
+        """Until the first lease has used up a third."""
+        assert self._wake is not None
+        now_ms = self._clock.monotonic_ms()
+        first_ms = min((held.renew_ms for held in list(self._held.values())), default=float("inf"))
+        wait_ms = max(first_ms - now_ms, 0)
+        if not self._clock.driven:
+            wait_ms = min(wait_ms, _IDLE_MS)
+        self._next_ms = now_ms + wait_ms
+        await self._clock.wait(self._wake, None if wait_ms == float("inf") else wait_ms)
+        self._wake.clear()
+
+    async def _until_done_or_stopping(self, renewing: asyncio.Task[None]) -> None:
+        assert self._wake is not None
+        renewing.add_done_callback(lambda task: self._nudge())
+        while not renewing.done() and not self._stopping:
+            await self._wake.wait()
+            self._wake.clear()
 
     async def _renew_due(self, store: Store) -> None:
         now = self._clock.monotonic_ms()
@@ -166,30 +231,20 @@ class LeaseKeeper:
         try:
             answers = await store.execute(rq.Extend(leases=[held.lease for held in due]))
         except StorageError as exc:
-            self._not_renewed(due, exc)
+            log.warning("could not renew %d leases, trying again: %s", len(due), printable(str(exc)))
             await self._clock.wait(asyncio.Event(), _RETRY_MS)
             return
         for held, answer in zip(due, answers, strict=True):
             if answer is Extended.LOST:
-                self._lose(held)
+                self._tell(self._lose, held.token)
                 continue
             held.deadline_ms = sent_ms + held.lease_ms
             if answer is Extended.CANCELLING:
                 self._tell(self._on_cancel, held.token)
 
-    def _not_renewed(self, due: list[_Held], exc: StorageError) -> None:
-        log.warning("could not renew %d leases, trying again: %s", len(due), exc)
-        now = self._clock.monotonic_ms()
-        for held in due:
-            if held.deadline_ms <= now:
-                self._lose(held)
-
-    def _lose(self, held: _Held) -> None:
-        if self.drop(held.token):
-            self._tell(self._on_lost, held.token)
-
-    def _tell(self, callback: Callable[[str], None], token: str) -> None:
+    def _tell(self, callback: Callable[..., object], *args: object) -> None:
+        """Call on the worker's loop."""
         try:
-            self._worker_loop.call_soon_threadsafe(callback, token)
+            self._worker_loop.call_soon_threadsafe(callback, *args)
         except RuntimeError:  # the worker's loop is gone, and its handlers with it
-            return
+            self._stopping = True

@@ -36,7 +36,12 @@ class SandboxRunner:
             memory_limit=handler.memory_limit,
         )
         # Its time begins when a child has it: waiting for one is not the job's fault.
-        return await self._pool.run(call, requests_to(attempt.job), on_start=attempt.start_timer)
+        return await self._pool.run(
+            call,
+            requests_to(attempt.job),
+            on_start=attempt.start_timer,
+            why_stopped=lambda: attempt.stopped_for,
+        )
 
     async def close(self) -> None:
         """End every child."""

@@ -1,4 +1,4 @@
-"""Duties that somebody must do for a store, each as one bounded step.
+"""Duties that a worker does for a store, each as one bounded step, at its own pace.
 
 ``Recoverer`` runs on every worker: taking back a silent worker's jobs must not wait for an election.
 ``Pruner``, ``Aggregator`` and ``Relayer`` run on the one worker that holds the leadership. Every step is safe
@@ -7,17 +7,22 @@ on any number of nodes.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import random
 from collections.abc import Awaitable, Callable
 from typing import Final, Protocol
 
+from windlass.app import Windlass
 from windlass.backend import flows as fl
 from windlass.backend import requests as rq
 from windlass.backend.store import Store
+from windlass.core.clock import Clock
 from windlass.core.probe import reach
 from windlass.core.service import Service
+from windlass.errors import WindlassError
 from windlass.metrics import roll_up
+from windlass.worker.scheduler import Scheduler
 
 log: Final = logging.getLogger("windlass.duties")
 
@@ -143,6 +148,10 @@ class Deployer:
 class Leadership:
     """One holder per store, by a lease that is renewed while its holder lives."""
 
+    name = "lead"
+    leader_only = False
+    every_ms = 10_000
+
     def __init__(
         self,
         store: Store,
@@ -154,72 +163,103 @@ class Leadership:
         self._holder = holder
         self._ttl_ms = ttl_ms
         self._on_change = on_change
-        self.is_leader: bool = False
+        self._until_ms = 0.0
+        self._leads = False
 
-    async def campaign(self) -> bool:
+    @property
+    def is_leader(self) -> bool:
+        """Whether we lead, as far as we know: a leadership that could not be renewed has run out."""
+        if self._leads and self._store.clock.monotonic_ms() >= self._until_ms:
+            self._set(False)
+        return self._leads
+
+    async def run_once(self) -> int:
         """Take or keep the leadership; whether we have it."""
+        sent_ms = self._store.clock.monotonic_ms()
         request = rq.Elect(role=LEADER_ROLE, holder=self._holder, ttl_ms=self._ttl_ms)
-        self._set(await self._store.execute(request))
-        return self.is_leader
+        leads = await self._store.execute(request)
+        self._until_ms = sent_ms + self._ttl_ms
+        self._set(leads)
+        return int(leads)
 
     async def resign(self) -> None:
-        """Let somebody else lead, at once."""
-        if self.is_leader:
+        """Let another worker lead, at once."""
+        if self._leads:
             self._set(False)
             await self._store.execute(rq.Resign(role=LEADER_ROLE, holder=self._holder))
 
     def _set(self, leads: bool) -> None:
-        changed, self.is_leader = leads is not self.is_leader, leads
+        changed, self._leads = leads is not self._leads, leads
         if changed and self._on_change is not None:
             self._on_change(leads)
 
 
-class Duties(Service):
-    """Runs duties when they are due, those of the leader only while leading."""
+def store_duties(app: Windlass, prune_ms: int, leadership: Leadership) -> list[Duty]:
+    """What every worker does for the app's store, as far as the store can do it."""
+    store = app.store
+    duties: list[Duty] = [Pruner(store, prune_ms)]
+    if store.capabilities.schedules:
+        leads = lambda: leadership.is_leader  # noqa: E731 - asked again at every slot
+        duties.append(Scheduler(store, app.schedule_strategies, leads, app.hooks))
+    if store.capabilities.metrics:
+        duties.append(Aggregator(store))
+    return duties
+
+
+class _Runner(Service):
+    """Runs one duty at its own pace: no duty waits for another that fails, or that is not answered."""
+
+    def __init__(self, clock: Clock, duty: Duty, leads: Callable[[], bool], first_ms: float) -> None:
+        super().__init__(f"windlass-{duty.name}", clock)
+        self.duty = duty
+        self._leads = leads
+        self._first_ms = first_ms
+
+    def _first_pause_ms(self) -> float:
+        return self._first_ms
+
+    async def run_once(self) -> int:
+        """One step, if it is ours to do; returns how much was done."""
+        if self.duty.leader_only and not self._leads():
+            return 0
+        return await self.duty.run_once()
+
+    async def _step(self) -> float:
+        await self.run_once()
+        return self.duty.every_ms
+
+
+class Duties:
+    """Runs duties when they are due, those of the leader only while leading; the election is one of them."""
 
     def __init__(self, store: Store, leadership: Leadership, duties: list[Duty], rng: random.Random) -> None:
-        super().__init__("windlass-duties", store.clock)
         self._leadership = leadership
-        self._duties = duties
-        self._rng = rng
-        self._hurried: set[str] = set()
+        leads = lambda: leadership.is_leader  # noqa: E731 - asked again at every step
+        self._runners = [_Runner(store.clock, leadership, leads, 0)]
+        for duty in duties:  # the first round comes early, and not for all workers at once
+            first_ms = rng.uniform(0, min(duty.every_ms, 2_000))
+            self._runners.append(_Runner(store.clock, duty, leads, first_ms))
+
+    def start(self) -> None:
+        """Begin, on the running event loop."""
+        for runner in self._runners:
+            runner.start()
+
+    async def stop(self) -> None:
+        """End every duty after its current step, then let another worker lead."""
+        try:
+            await asyncio.gather(*(runner.stop() for runner in self._runners))
+            await self._leadership.resign()
+        except WindlassError as exc:
+            log.warning("could not resign; another worker leads when the time is over: %s", exc)
 
     def hurry(self, name: str) -> None:
         """Do the duty of that name now: something may have become due."""
-        self._hurried.add(name)
-        self._wake.set()
+        for runner in self._runners:
+            if runner.duty.name == name:
+                runner.hurry()
 
     async def run_once(self) -> int:
         """Every duty once, now; returns how much was done."""
-        await self._leadership.campaign()
-        return sum([await self._run(duty) for duty in self._duties])
-
-    async def _serve(self) -> None:
-        clock = self._clock
-        # The first round comes early and not for everybody at once.
-        next_ms = {
-            duty.name: clock.monotonic_ms() + self._rng.uniform(0, min(duty.every_ms, 2_000))
-            for duty in self._duties
-        }
-        lead_ms = 0.0
-        while not self.stopping:
-            now, hurried, self._hurried = clock.monotonic_ms(), self._hurried, set()
-            if now >= lead_ms:
-                await self._leadership.campaign()
-                lead_ms = now + 10_000
-            for duty in self._duties:
-                if now >= next_ms[duty.name] or duty.name in hurried:
-                    await self._run(duty)
-                    next_ms[duty.name] = clock.monotonic_ms() + duty.every_ms
-            pause_ms = min(lead_ms, *next_ms.values()) - clock.monotonic_ms()
-            await self.pause(max(pause_ms, 1))
-            if not self.stopping:
-                self._wake.clear()
-
-    async def _run(self, duty: Duty) -> int:
-        if duty.leader_only and not self._leadership.is_leader:
-            return 0
-        return await duty.run_once()
-
-    async def _stopped(self) -> None:
-        await self._leadership.resign()
+        await self._leadership.run_once()
+        return sum([await runner.run_once() for runner in self._runners[1:]])

@@ -16,8 +16,7 @@ import signal
 import socket
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AsyncExitStack
-from functools import partial
+from contextlib import AbstractAsyncContextManager
 from typing import Any, Final
 
 import msgspec
@@ -33,12 +32,12 @@ from windlass.core.backoff import Strategy
 from windlass.core.ids import new_id
 from windlass.core.job import Action, JobRecord, WorkerInfo
 from windlass.core.limits import to_rate
-from windlass.core.options import check_known
+from windlass.core.options import check_known, check_registered, to_backoff
 from windlass.core.outcome import Extended, Outcome, Settled, Settlement
 from windlass.core.probe import reach
 from windlass.core.states import JobState
-from windlass.errors import ConfigError, RateLimitError, StorageError
-from windlass.hooks import ErrorHook, attempt_end
+from windlass.core.text import printable
+from windlass.errors import ClosedError, ConfigError, RateLimitError, StorageError
 from windlass.job import Job
 from windlass.payload import read_call
 from windlass.queue import Queue
@@ -49,21 +48,14 @@ from windlass.worker.batches import Batches
 from windlass.worker.emitter import Emitter
 from windlass.worker.heartbeat import Heartbeat, dump_stacks, rss_kb
 from windlass.worker.leases import LeaseKeeper
+from windlass.worker.lifecycle import PARTS_MS, Parts, Stop, let_go
 from windlass.worker.options import Queues, QueueSpec, WorkerOptions, to_specs
 from windlass.worker.processes import SandboxRunner
-from windlass.worker.scheduler import Scheduler
-from windlass.worker.services import (
-    Aggregator,
-    Deployer,
-    Duties,
-    Duty,
-    Leadership,
-    Pruner,
-    Recoverer,
-    Relayer,
-)
+from windlass.worker.services import Deployer, Duties, Leadership, Recoverer, Relayer, store_duties
+from windlass.worker.settling import settle_apart
 from windlass.worker.shares import SharePlanner
 from windlass.worker.starts import Starter
+from windlass.worker.teller import Teller, log_attempt
 
 log: Final = logging.getLogger("windlass.worker")
 
@@ -72,7 +64,6 @@ _FIRST_BACKOFF_MS, _LAST_BACKOFF_MS = 100, 5_000
 _EARLY_MS = 5
 #: With fewer slots than this, two lanes would be two trickles.
 _LANES_FROM = 16
-_COMPLETE: Final = Outcome.COMPLETE  # members of an enum are slow to look up
 _Ways = dict[tuple[str, str], tuple[Queue, Handler | None]]
 _OPTION_NAMES = frozenset(WorkerOptions.__struct_fields__)
 
@@ -119,6 +110,7 @@ class Worker:
         self._shares = SharePlanner(to_specs(queues, self.options.concurrency), self.options.order)
         self._queues: dict[str, Queue] = {}
         self._emitter = Emitter()
+        self._teller = Teller(self._emitter, self.app.hooks)
         self._attempts: dict[str, Attempt] = {}
         self._busy: dict[str, int] = {}
         self._ends: list[Settlement] = []
@@ -131,6 +123,16 @@ class Worker:
         self._state = "new"
         self._paused = False
         self._closing = False
+        self._parts = Parts()
+        self._stop = Stop(
+            self.app.clock, grace_ms=self.options.ms("grace"), cancel_wait_ms=self.options.ms("cancel_wait")
+        )
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self._opening: asyncio.Task[None] | None = None
+        self._close_task: asyncio.Task[None] | None = None
+        #: Requests of the pump that the store has yet to answer.
+        self._pending: list[rq.Request[Any]] = []
         self._until_empty = self.options.burst
         self._look = True
         #: Whether the pump waits for something to do.
@@ -144,9 +146,10 @@ class Worker:
         self.last_progress_ms: float = 0.0
         self._relayer = Relayer(self.app.store)
         self._relaying: asyncio.Task[None] | None = None
-        self._stop_tasks: set[asyncio.Task[None]] = set()
-        #: Handlers in threads that did not stop in time; their jobs were given back.
+        #: Handlers that did not stop in time; their jobs were given back.
         self.abandoned: int = 0
+        #: What the stop could not wait for, by name: handlers, calls to the store, parts of the worker.
+        self.left_behind: list[str] = []
 
     def __repr__(self) -> str:
         return f"<Worker {self.id} on {', '.join(self._shares.names)}: {self._state}>"
@@ -201,29 +204,77 @@ class Worker:
         self._wake()
 
     async def start(self) -> None:
-        """Begin to work in the background. Idempotent."""
-        if self._state != "new":
+        """Begin to work in the background. Idempotent; ``ClosedError`` once the worker was closed.
+
+        A start that fails, or is cancelled, undoes what it did, and may be tried again.
+        """
+        if self._is_closing:
+            raise ClosedError("the worker", "make another one")
+        if self._state == "running":
             return
-        self._state = "running"
-        self._loop = asyncio.get_running_loop()
-        store = self.app.store
-        self._overlaps = isinstance(store.backend, OverlappingBackend) and not self.app.clock.driven
+        self._check_strategies()
+        if self._opening is None:
+            self._state = "starting"
+            self._opening = asyncio.create_task(self._open(), name="windlass-start")
+        opening = self._opening
         try:
-            await store.open()
-            await self._set_limits()
-        except BaseException:
-            self._state = "new"  # nothing has begun: it may be started again
+            await asyncio.shield(opening)
+        except asyncio.CancelledError:
+            if opening.done() and self._is_closing:
+                raise ClosedError("the worker", "it had not started yet; make another one") from None
+            opening.cancel()
+            await asyncio.wait([opening])
             raise
+
+    @property
+    def _is_closing(self) -> bool:
+        return self._close_task is not None
+
+    async def _open(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        try:
+            await self._open_parts()
+        except BaseException:
+            stop = Stop(self.app.clock, grace_ms=0, cancel_wait_ms=0)
+            stop.begin()
+            self._name_left(await self._parts.close(stop))
+            self._state, self._opening = "new", None  # it may be started again
+            raise
+        self._state, self._opening = "running", None
+        self.last_progress_ms = self.app.clock.monotonic_ms()
+        self._emitter.emit("ready")
+
+    async def _open_parts(self) -> None:
+        """Open one part after the other; the last steps, from the listener on, are taken in one go."""
+        parts, store, options = self._parts, self.app.store, self.options
+        self._overlaps = isinstance(store.backend, OverlappingBackend) and not self.app.clock.driven
+        await store.open()
+        await self._set_limits()
         await self._open_resources()
+        deployed = await self._deploy_schedules()
+        self._keeper = LeaseKeeper(store, on_lost=self._on_lost, on_cancel=self._on_cancel)
+        parts.opened("the renewing of leases", self._keeper.stop)
+        await self._keeper.start()
         self._listener = await store.listen(self._topics())
+        parts.opened("the listener", lambda: self._listener.close())
         self._take_offers()
-        self._idle = asyncio.Event()
-        self._idle.set()
-        self._hurry = asyncio.Event()
-        self._closed = asyncio.Event()
         self._threads = self._make_threads()
-        self._processes = SandboxRunner(self.options)
-        self._tools = Tools(
+        parts.opened("threads", lambda: self._threads.shutdown(wait=False, cancel_futures=True))
+        self._processes = SandboxRunner(options)
+        parts.opened("child processes", self._processes.close)
+        self._tools = self._make_tools()
+        self._starter = Starter(self._loop)
+        self._leadership = Leadership(store, self.id, on_change=self._on_leader)
+        self._heartbeat = Heartbeat(store, options.ms("heartbeat"), self.info, self._obey)
+        self._heartbeat.start()
+        self._duties = self._make_duties(deployed)
+        if options.duties:
+            self._duties.start()
+        parts.opened("duties and heartbeat", self._stop_services)
+        self._pump_task = asyncio.create_task(self._pump_safely(), name="windlass-pump")
+
+    def _make_tools(self) -> Tools:
+        return Tools(
             clock=self.app.clock,
             threads=self._threads,
             processes=self._processes,
@@ -235,20 +286,14 @@ class Worker:
             context=self._context,
             on_progress=self._on_progress,
             on_end=self._ended,
+            stopping=lambda: self._closing,
         )
-        self._starter = Starter(self._loop)
-        self._keeper = LeaseKeeper(store, on_lost=self._on_lost, on_cancel=self._on_cancel)
-        await self._keeper.start()
-        self._leadership = Leadership(store, self.id, on_change=self._on_leader)
-        self._heartbeat = Heartbeat(store, self.options.ms("heartbeat"), self.info, self._obey)
-        self._heartbeat.start()
-        await self._deploy_schedules()
-        self._duties = self._make_duties()
-        if self.options.duties:
-            self._duties.start()
-        self.last_progress_ms = self.app.clock.monotonic_ms()
-        self._pump_task = asyncio.create_task(self._pump_safely(), name="windlass-pump")
-        self._emitter.emit("ready")
+
+    def _check_strategies(self) -> None:
+        """Refuse to run tasks by a backoff strategy that nobody gave us: its name may be misspelt."""
+        for task in self.app.tasks.values() if self.registry is self.app.registry else ():
+            if task.queue_name in self._shares.names:
+                check_registered(to_backoff(task.job_options.backoff), self._strategies, task.name)
 
     async def _set_limits(self) -> None:
         """Make the worker's ``limiter`` and ``global_concurrency`` those of its queues."""
@@ -260,25 +305,38 @@ class Worker:
             await self.app.store.execute(request)
 
     async def run(self, *, handle_signals: bool = False) -> None:
-        """Work until ``close`` is called, or until all is done with ``burst``."""
-        await self.start()
-        if handle_signals:
-            self._handle_signals()
-        try:
-            await self._pump_task
-        finally:
-            await self.close()
+        """Work until ``close`` is called, or until all is done with ``burst``.
+
+        Cancelling it is a graceful close, a second cancel releases what runs at once; then it raises.
+        """
+        if not self._is_closing or self._state == "closed":
+            await self.start()
+            if handle_signals:
+                self._handle_signals()
+        await self._see_out()
 
     async def wait_until_ready(self) -> None:
         """Return when the worker is connected and claiming."""
         await self.start()
 
     async def drain(self) -> None:
-        """Work until nothing is waiting, active or retrying, then stop fetching and close."""
+        """Work until nothing is waiting, active or retrying, then stop fetching and close.
+
+        Cancelling it is a graceful close, as with ``run``.
+        """
         self._until_empty = True
         await self.start()
         self._wake()
-        await self._pump_task
+        await self._see_out()
+
+    async def _see_out(self) -> None:
+        """Wait until the pump has ended, then close; never cancels the pump itself."""
+        try:
+            if not self._is_closing:
+                await asyncio.wait([self._pump_task])
+        except asyncio.CancelledError:
+            await self._closed_through_cancels(self._begin_close())
+            raise
         await self.close()
 
     def pause(self) -> None:
@@ -340,29 +398,62 @@ class Worker:
     async def close(self, force: bool = False) -> None:
         """Stop: claim no more, wait ``grace``, cancel, wait ``cancel_wait``, give the rest back. Idempotent.
 
-        ``force`` skips the waiting; calling again with it hurries a close that is under way.
+        ``force`` skips the waiting; calling again with it hurries a close that is under way, and so does
+        cancelling this call. It ends within the grace, the wait and two seconds, whatever the store does:
+        what is pending then is abandoned (``left_behind`` names it) and its leases run out.
         """
-        if self._state == "new":
-            self._state = "closed"
-        if self._state == "closed":
-            return
+        if await self._closed_through_cancels(self._begin_close(force=force)):
+            raise asyncio.CancelledError
+
+    def _begin_close(self, *, force: bool = False) -> asyncio.Task[None]:
+        """Close in the background; the task is the same for all who ask."""
         if force:
-            self._hurry.set()
-        if self._state == "closing":
-            await self._closed.wait()
-            return
+            self._stop.hurry()
+        if self._close_task is None:
+            self._stop.begin()
+            self._close_task = asyncio.create_task(self._shut(), name="windlass-close")
+        return self._close_task
+
+    async def _closed_through_cancels(self, closing: asyncio.Task[None]) -> bool:
+        """Wait for the end of a close; being cancelled meanwhile hurries it. Whether that happened."""
+        cancelled = False
+        while not closing.done():
+            try:
+                await asyncio.wait([closing])
+            except asyncio.CancelledError:
+                cancelled = True
+                self._stop.hurry()
+        closing.result()
+        return cancelled
+
+    async def _shut(self) -> None:
+        """The close itself."""
+        stop = self._stop
+        if self._opening is not None:
+            self._opening.cancel()
+            await stop.wait_for(self._opening)
+        if self._state == "running":
+            await self._wind_up(stop)
+        self._name_left(await self._parts.close(stop))
+        if self._owns_app and not await let_go(stop, "the client of the store", self.app.close):
+            self._name_left(["the client of the store"])
+        before, self._state = self._state, "closed"
+        if before == "closing":
+            self._emitter.emit("closed")
+            await stop.wait_for(asyncio.ensure_future(self._emitter.settle()))
+        if self.left_behind:
+            log.error("the worker stopped without waiting for: %s", "; ".join(self.left_behind))
+
+    async def _wind_up(self, stop: Stop) -> None:
+        """End what runs and settle it."""
         self._state = "closing"
         self._closing = True
         self._emitter.emit("closing")
         self._decline()
         self._wake()
-        await self._finish_attempts()
-        await self._pump_task
-        await self._let_go()
-        self._state = "closed"
-        self._closed.set()
-        self._emitter.emit("closed")
-        await self._emitter.settle()
+        await self._finish_attempts(stop)
+        if not await stop.wait_for(self._pump_task, keep_ms=PARTS_MS) or self._ends:
+            self._abandon_pump()
 
     def info(self) -> WorkerInfo:
         """This worker as its heartbeat tells it."""
@@ -406,17 +497,24 @@ class Worker:
                 await self._pump()
                 return
             except StorageError as exc:
-                log.warning("the store is out of reach, trying again: %s", exc)
+                log.warning("the store is out of reach, trying again: %s", printable(str(exc)))
                 self._emitter.emit("error", exc)
             except Exception as exc:
                 log.exception("the worker met an unexpected error and goes on")
                 self._emitter.emit("error", exc)
+            except asyncio.CancelledError:
+                if not self._closing or self._stop.is_over:
+                    self._keeper.stop_soon()  # its loop ends without a close: the leases run out
+                    raise
+                self._stop.hurry()  # all tasks of the loop were cancelled in the middle of a close
+                reconcile = True
+                continue
             reconcile = True
+            if self._closing and self._stop.hurried.is_set():
+                return
             backoff_ms = min(_FIRST_BACKOFF_MS * 2**self._failures, _LAST_BACKOFF_MS)
             self._failures = min(self._failures + 1, 10)
-            await self.app.clock.wait(self._hurry, backoff_ms * self._rng.uniform(0.5, 1))
-            if self._hurry.is_set() and self._closing:
-                return
+            await self.app.clock.wait(self._stop.hurried, backoff_ms * self._rng.uniform(0.5, 1))
 
     async def _pump(self) -> None:
         try:
@@ -523,7 +621,7 @@ class Worker:
         sent_ms, hints = self.app.clock.monotonic_ms(), self._hints
         if ends:
             try:
-                result = await self._call(rq.Settle(items=ends, claim=claim))
+                result = await self._settle(ends, claim)
             except BaseException:
                 self._ends = ends + self._ends  # not off our hands: they are settled again
                 raise
@@ -540,6 +638,16 @@ class Worker:
         if claim is not None and claimed is not None:
             self._take(claim, claimed, sent_ms, hints)
 
+    async def _settle(self, ends: list[Settlement], claim: rq.Claim | None) -> rq.SettleResult:
+        """Settle ``ends`` together; one by one, and without a claim, when the store refuses the batch."""
+        try:
+            result: rq.SettleResult = await self._call(rq.Settle(items=ends, claim=claim))
+        except StorageError:
+            raise
+        except Exception as exc:
+            return await settle_apart(self._call, ends, exc)
+        return result
+
     def _relay_soon(self) -> None:
         """What ended here concerns more jobs than one request could tell: go on beside the pump."""
         if self._relaying is None or self._relaying.done():
@@ -552,7 +660,11 @@ class Worker:
             log.warning("some jobs are yet to be told that others ended; the leader will: %s", exc)
 
     async def _call(self, request: rq.Request[Any]) -> Any:
-        return await self.app.store.execute(request)
+        self._pending.append(request)
+        try:
+            return await self.app.store.execute(request)
+        finally:
+            self._pending.remove(request)
 
     def _take(self, claim: rq.Claim, claimed: rq.Claimed, sent_ms: float, hints: int) -> None:
         """Begin what was claimed; ``hints``: how many had come when the claim was sent."""
@@ -596,12 +708,8 @@ class Worker:
                 self._emitter.emit("active", attempt.job)
 
     def _after_settle(self, ends: list[Settlement], answers: list[Settled]) -> None:
-        if answers.count(Settled.OK) == len(ends):
-            return
         for end, answer in zip(ends, answers, strict=True):
-            if answer in (Settled.LOST, Settled.GONE):
-                log.warning("job %s: the lease was lost before the attempt was settled", end.id)
-                reach("worker.lease_lost", job_id=end.id)
+            self._teller.settled(end, answer)
 
     async def _wait(self) -> None:
         clock, wait_ms = self.app.clock, self._wait_ms()
@@ -656,7 +764,8 @@ class Worker:
         """Where jobs of a task come from, and what runs them."""
         queue = self._queues.get(queue_name)
         if queue is None:
-            queue = self._queues[queue_name] = self.app.queue(queue_name)
+            # Its own: whoever closes the one that the app hands out does not close it under the handlers.
+            queue = self._queues[queue_name] = Queue(queue_name, self.app)
         return queue, self.registry.find(queue_name, task)
 
     def _begin(self, record: JobRecord, lease_ms: int, since_ms: float, ways: _Ways) -> Attempt | None:
@@ -676,9 +785,8 @@ class Worker:
             call = read_call(self.app.codecs, record)
         except Exception as exc:  # these bytes are not arguments; a codec of one's own may raise anything
             bad = classify.bad_payload(record, exc)
+            self._teller.refused(Job(queue, record, held=True, context=self._context), record, bad)
             self._end(bad)
-            job: Job[Any] = Job(queue, record, held=True, context=self._context)
-            self._emitter.emit("failed", job, classify.as_error(bad))
             return None
         attempt = Attempt(queue, record, call, handler, self._tools)
         if not self._attempts:
@@ -699,38 +807,16 @@ class Worker:
         if not attempts:
             self._idle.set()
         if self._keeper.drop(token) and settlement is not None:
+            self._teller.ended(attempt, settlement)
             self._end(settlement)
-            self._tell(attempt, settlement)
         else:
-            reach("worker.lease_lost", job_id=record.id)
-            self._emitter.emit("lease_lost", attempt.job)
+            self._teller.lost(attempt)
             self._listener.wake()
 
     def _end(self, settlement: Settlement) -> None:
         self._ends.append(settlement)
         if len(self._ends) == 1:  # else it is awake, or about to look
             self._listener.wake()
-
-    def _tell(self, attempt: Attempt, settlement: Settlement) -> None:
-        if self.app.hooks.ended:
-            self._emitter.call(self.app.hooks.ended, attempt.job, attempt_end(settlement, attempt.error))
-        if settlement.outcome is _COMPLETE:
-            if self._emitter.wants("completed"):
-                self._emitter.emit("completed", attempt.job, attempt.result)
-            return
-        match settlement.outcome:
-            case Outcome.FAIL:
-                _log_attempt(logging.ERROR, "failed", attempt, settlement.duration_ms)
-                self._emitter.emit("failed", attempt.job, attempt.error)
-            case Outcome.RETRY:
-                _log_attempt(logging.INFO, "will be retried", attempt, settlement.duration_ms)
-                self._emitter.emit("retrying", attempt.job, attempt.error)
-            case Outcome.CANCEL:
-                self._emitter.emit("cancelled", attempt.job)
-            case Outcome.SNOOZE | Outcome.WAIT | Outcome.SUSPEND:
-                self._emitter.emit("snoozed", attempt.job)
-            case Outcome.RELEASE:
-                self._emitter.emit("released", attempt.job)
 
     def _on_progress(self, job: Job[Any], progress: Any) -> None:
         if self._emitter.wants("progress"):
@@ -739,7 +825,7 @@ class Worker:
     def _on_lost(self, token: str) -> None:
         attempt = self._attempts.get(token)
         if attempt is not None:
-            _log_attempt(logging.WARNING, "lost its lease and is stopped", attempt)
+            log_attempt(logging.WARNING, "lost its lease and is stopped", attempt)
             attempt.stop(StopReason.LOST)
 
     def _on_cancel(self, token: str) -> None:
@@ -761,98 +847,82 @@ class Worker:
 
     # --- the end ---------------------------------------------------------------------------------
 
-    async def _finish_attempts(self) -> None:
+    async def _finish_attempts(self, stop: Stop) -> None:
         """Let running jobs end by themselves, then by force, then give them back."""
-        if not await self._idle_within(self.options.ms("grace")):
+        if not await stop.wait_unhurried(self._idle, self.options.ms("grace")):
             for attempt in list(self._attempts.values()):
                 attempt.stop(StopReason.SHUTDOWN)
-            await self._idle_within(self.options.ms("cancel_wait"))
+            await stop.wait_unhurried(self._idle, self.options.ms("cancel_wait"))
         for token, attempt in list(self._attempts.items()):
             del self._attempts[token]
-            self._keeper.drop(token)
             attempt.stop(StopReason.SHUTDOWN)
             self.abandoned += 1
-            self._end(attempt.release("shutdown"))
+            if attempt.handler.mode == "thread" or not stop.hurried.is_set():
+                self.left_behind.append(f"job {attempt.record.id} ({printable(attempt.record.task)})")
+            if self._keeper.drop(token):
+                end = attempt.release("shutdown")
+                self._teller.ended(attempt, end)
+                self._end(end)
         self._listener.wake()
 
-    async def _idle_within(self, ms: int) -> bool:
-        """Whether all attempts ended within ``ms`` (or before somebody is in a hurry)."""
-        idle = asyncio.create_task(self._idle.wait())
-        hurry = asyncio.create_task(self._hurry.wait())
-        time_up = asyncio.create_task(self.app.clock.wait(asyncio.Event(), ms))
-        try:
-            await asyncio.wait({idle, hurry, time_up}, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for task in (idle, hurry, time_up):
+    def _abandon_pump(self) -> None:
+        """The store has not taken all settlements in time: leave them, their leases run out."""
+        self._name_left([f"the answer to {type(request).__name__}" for request in self._pending])
+        ends, self._ends = self._ends, []
+        if ends or not self._pending:
+            self._name_left([f"the settlement of {len(ends)} jobs"])
+        self._teller.abandon()
+        for task in (self._pump_task, self._lane, self._relaying):
+            if task is not None:
                 task.cancel()
-        return self._idle.is_set()
 
-    async def _let_go(self) -> None:
+    def _name_left(self, names: list[str]) -> None:
+        self.left_behind += names
+
+    async def _stop_services(self) -> None:
         if self._relaying is not None:
-            await self._relaying
-        await self._duties.stop()
-        await self._heartbeat.stop()
-        await self._keeper.stop()
-        await self._processes.close()
-        self._threads.shutdown(wait=False, cancel_futures=True)
-        self._listener.close()
-        await self._close_resources()
-        if self._owns_app:
-            await self.app.close()
+            await asyncio.wait([self._relaying])
+        await asyncio.gather(self._duties.stop(), self._heartbeat.stop())
 
     def _make_threads(self) -> ThreadPoolExecutor:
         return ThreadPoolExecutor(self.concurrency, thread_name_prefix="windlass-job")
 
     async def _open_resources(self) -> None:
-        """Enter the app's lifespan and wire its error hooks; a worker whose resources fail does not start."""
-        self._resources = AsyncExitStack()
-        try:
-            value = await self._resources.enter_async_context(self.app.open_lifespan())
-        except BaseException:
-            self._state = "new"
-            raise
+        """Enter the app's lifespan; a worker whose resources fail does not start."""
+        lifespan = self.app.open_lifespan()
+        value = await lifespan.__aenter__()
+        # Code of the application: it may use all the time that is left.
+        self._parts.opened("the app's lifespan", lambda: _leave(lifespan), most_ms=float("inf"))
         if self._context is None:
             self._context = value
-        for hook in self.app.hooks.errors:
-            self._emitter.on("failed", partial(_report, hook, final=True))
-            self._emitter.on("retrying", partial(_report, hook, final=False))
+        self._teller.report_errors()
 
-    async def _close_resources(self) -> None:
-        try:
-            await self._resources.aclose()
-        except Exception:
-            log.exception("the app's lifespan failed to close")
-
-    def _make_duties(self) -> Duties:
-        options, store = self.options, self.app.store
-        recoverer = Recoverer(store, options.recover_ms, lambda job_id: self._emitter.emit("stalled", job_id))
-        duties: list[Duty] = [recoverer, Pruner(store, options.ms("prune_every"))]
-        if store.capabilities.schedules:
-            leads = lambda: self._leadership.is_leader  # noqa: E731 - asked again at every slot
-            duties.append(Scheduler(store, self.app.schedule_strategies, leads, self.app.hooks))
-        if store.capabilities.metrics:
-            duties.append(Aggregator(store))
-        if not self._deployed:
-            duties.append(Deployer(self.app.deploy_schedules))
-        if store.capabilities.flows:
+    def _make_duties(self, deployed: bool) -> Duties:
+        app, options, leadership = self.app, self.options, self._leadership
+        duties = store_duties(app, options.ms("prune_every"), leadership)
+        stalled = lambda job_id: self._emitter.emit("stalled", job_id)  # noqa: E731
+        duties.append(Recoverer(app.store, options.recover_ms, stalled))
+        if not deployed:
+            duties.append(Deployer(app.deploy_schedules))
+        if app.store.capabilities.flows:
             duties.append(self._relayer)
-        return Duties(store, self._leadership, duties, self._rng)
+        return Duties(app.store, leadership, duties, self._rng)
 
     def _on_leader(self, leads: bool) -> None:
         self._emitter.emit("leadership_acquired" if leads else "leadership_lost")
 
-    async def _deploy_schedules(self) -> None:
+    async def _deploy_schedules(self) -> bool:
         """Bring the store the schedules of this code; if it is out of reach now, that becomes a duty."""
         try:
             if not self._owns_app:
                 await self.app.deploy_schedules()
-            self._deployed = True
         except StorageError as exc:
-            self._deployed = False
-            log.warning("the schedules of the code are not in the store yet: %s", exc)
+            log.warning("the schedules of the code are not in the store yet: %s", printable(str(exc)))
+            return False
+        return True
 
     def _obey(self, action: Action) -> None:
-        """Do what somebody told this worker from afar."""
+        """Do what this worker was told from afar."""
         log.info("told to %s", action)
         match action:
             case "quiet":
@@ -860,14 +930,9 @@ class Worker:
             case "resume":
                 self.resume()
             case "stop":
-                self._stop_soon(force=False)
+                self._begin_close()
             case "dump":
                 log.warning("what runs here now:\n%s", dump_stacks())
-
-    def _stop_soon(self, *, force: bool) -> None:
-        task = self._loop.create_task(self.close(force=force))
-        self._stop_tasks.add(task)
-        task.add_done_callback(self._stop_tasks.discard)
 
     def _handle_signals(self) -> None:
         asked = 0
@@ -876,26 +941,11 @@ class Worker:
             nonlocal asked
             asked += 1
             log.info("stopping%s", "" if asked == 1 else " at once")
-            self._stop_soon(force=asked > 1)
+            self._begin_close(force=asked > 1)
 
         for number in (signal.SIGTERM, signal.SIGINT):
             self._loop.add_signal_handler(number, stop)
 
 
-def _report(hook: ErrorHook, job: Job[Any], error: BaseException, *, final: bool) -> Any:
-    return hook(job, error, final)
-
-
-def _log_attempt(level: int, what: str, attempt: Attempt, elapsed_ms: int | None = None) -> None:
-    """A line about an attempt, with its facts as fields for structured logs."""
-    record = attempt.record
-    facts: dict[str, Any] = {
-        "job_id": record.id,
-        "task": record.task,
-        "queue": record.queue,
-        "attempt": record.attempts + 1,
-    }
-    if elapsed_ms is not None:
-        facts["elapsed_ms"] = elapsed_ms
-    error = f": {classify.message_of(attempt.error)}" if attempt.error is not None else ""
-    log.log(level, "job %s (%s) %s%s", record.id, record.task, what, error, extra=facts)
+async def _leave(context: AbstractAsyncContextManager[Any]) -> None:
+    await context.__aexit__(None, None, None)

@@ -14,7 +14,6 @@ import pytest
 
 from tests.backends.sqlite.support import add, claim, ended, new, opened, settle
 from windlass.backend import requests as rq
-from windlass.backend.local import desk
 from windlass.backends.sqlite import aio, disk
 from windlass.backends.sqlite.disk import Disk
 from windlass.core.outcome import AddOutcome, Settled
@@ -48,15 +47,8 @@ def flushes(monkeypatch: pytest.MonkeyPatch) -> Flushes:
     return Flushes(monkeypatch)
 
 
-@pytest.fixture(params=["on the spot", "on the thread"])
-def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Both ways that a write may take."""
-    monkeypatch.setattr(desk, "_SLOW_S", 60.0 if request.param == "on the spot" else -1.0)
-
-
 @pytest.mark.feature("Z12")
 @pytest.mark.parametrize("backend_name", ["sqlite"])
-@pytest.mark.usefixtures("way")
 async def test_an_add_is_flushed_before_it_is_answered(
     backend_name: str, tmp_path: Path, flushes: Flushes
 ) -> None:
@@ -67,10 +59,7 @@ async def test_an_add_is_flushed_before_it_is_answered(
             assert flushes.now == 1
 
 
-async def test_calls_that_wait_together_share_a_flush(
-    tmp_path: Path, flushes: Flushes, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(desk, "_SLOW_S", -1.0)  # to the thread
+async def test_calls_that_wait_together_share_a_flush(tmp_path: Path, flushes: Flushes) -> None:
     async with opened(tmp_path / "jobs.db") as store:
         await add(store, new())
         flushes.now = 0
@@ -88,7 +77,6 @@ async def test_normal_asks_for_no_flush(backend_name: str, tmp_path: Path, flush
     assert (flushes.now, flushes.behind) == (0, 0)
 
 
-@pytest.mark.usefixtures("way")
 async def test_jobs_that_are_claimed_do_not_wait_for_the_flush(tmp_path: Path, flushes: Flushes) -> None:
     async with opened(tmp_path / "jobs.db") as store:
         await add(store, new(), new())
@@ -114,7 +102,6 @@ async def test_history_is_flushed_before_it_can_be_copied(tmp_path: Path, flushe
         assert flushes.now == 1
 
 
-@pytest.mark.usefixtures("way")
 async def test_a_disk_that_refuses_is_told_and_the_call_may_be_repeated(
     tmp_path: Path, flushes: Flushes
 ) -> None:
@@ -122,7 +109,7 @@ async def test_a_disk_that_refuses_is_told_and_the_call_may_be_repeated(
         await add(store, new())
         job = new(id="again")
         flushes.fail = True
-        with pytest.raises(StorageError, match="Input/output error"):
+        with pytest.raises(StorageError, match=r"Input/output error.*repeat the call with the same id"):
             await add(store, job)
         flushes.fail = False
         assert [added.outcome for added in await add(store, job)] == [AddOutcome.QUEUED]
@@ -131,18 +118,60 @@ async def test_a_disk_that_refuses_is_told_and_the_call_may_be_repeated(
         assert await settle(store, *map(ended, held)) == [Settled.OK] * 2
 
 
+async def test_after_a_failed_flush_no_later_one_counts_until_the_log_was_written_again(
+    tmp_path: Path, flushes: Flushes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written: list[int] = []
+    real = disk._write_again
+
+    def write_again(fd: int, start: int = 0) -> None:
+        if refuse:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        written.append(os.fstat(fd).st_size)
+        real(fd, start)
+
+    monkeypatch.setattr(disk, "_write_again", write_again)
+    refuse = True
+    async with opened(tmp_path / "jobs.db") as store:
+        await add(store, new(id="before"))
+        before = os.stat(f"{tmp_path}/jobs.db-wal").st_size
+        flushes.fail = True
+        with pytest.raises(StorageError, match="outcome is unknown"):
+            await add(store, new(id="lost"))
+        flushes.fail = False  # from here on the disk says that all is well
+        with pytest.raises(StorageError, match="Input/output error"):
+            await add(store, new(id="refused"))
+        with pytest.raises(StorageError, match="an earlier flush failed"):
+            await store.execute(rq.ReadHistory(queue="q"))
+        refuse = False
+        (again,) = await add(store, new(id="lost"))
+        assert again.outcome is AddOutcome.QUEUED
+        assert len(written) == 1
+        assert written[0] > before
+        await add(store, new(id="later"))
+        await store.execute(rq.ReadHistory(queue="q"))
+        assert len(written) == 1
+        jobs = (await store.execute(rq.ListJobs(queue="q", newest_first=False))).jobs
+        assert [job.id for job in jobs] == ["before", "lost", "later"]
+
+
 def test_a_flush_behind_tells_its_error_to_the_next(tmp_path: Path) -> None:
     read, write = os.pipe()  # has no disk
-    (tmp_path / "jobs.db-wal").touch()
+    (tmp_path / "jobs.db-wal").write_bytes(b"frames")
     with closing(Disk(str(tmp_path / "jobs.db"), full=True)) as log:
+        file = os.dup(log._fd)
         os.dup2(write, log._fd)
         log.sync_behind()
         with pytest.raises(OSError, match="Invalid argument"):
             log.sync_behind()
-        log.sync_behind()
-        with pytest.raises(OSError, match="Invalid argument"):
-            log.sync()
-    for fd in (read, write):
+        os.dup2(file, log._fd)  # the disk is back: that alone is not enough
+        for flush in (log.sync_behind, log.sync):
+            with pytest.raises(OSError, match="an earlier flush failed"):
+                flush()
+        log.rewrite()
+        log.sync()
+    assert (tmp_path / "jobs.db-wal").read_bytes() == b"frames"
+    for fd in (read, write, file):
         os.close(fd)
 
 

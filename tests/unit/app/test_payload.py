@@ -151,7 +151,7 @@ async def test_bytes_that_are_no_call_fail_with_their_reason_and_are_kept(app: W
     bad = await queue.get_job(new.id)
     assert bad is not None
     assert bad.state is JobState.FAILED
-    assert bad.failed_reason == "bad_payload"
+    assert bad.reason == "bad_payload"
     assert bad.record.payload == raw
     assert bad.errors[-1].error_class == "BadPayload"
     assert bad.attempts == 0, "it is not the handler's fault"

@@ -20,12 +20,11 @@ class Ticker(Service):
         self.stops = 0
         self.failures: list[Exception] = []
 
-    async def _serve(self) -> None:
-        while not self.stopping:
-            if self.failures:
-                raise self.failures.pop(0)
-            self.ticks += 1
-            await self.pause(1_000)
+    async def _step(self) -> float:
+        if self.failures:
+            raise self.failures.pop(0)
+        self.ticks += 1
+        return 1_000
 
     async def _stopped(self) -> None:
         self.stops += 1
@@ -71,6 +70,21 @@ async def test_a_service_that_meets_errors_goes_on_with_growing_pauses() -> None
     assert ticker.ticks == 0
     await clock.advance(0.5 + 1 + 2)
     assert ticker.ticks >= 1
+    await ticker.stop()
+
+
+@pytest.mark.feature("Z14")
+async def test_a_service_recovers_its_pace_after_an_isolated_error() -> None:
+    clock = ManualClock()
+    ticker = Ticker(clock)
+    ticker.start()
+    await clock.settle()
+    for _ in range(10):
+        ticker.failures = [StorageError("away")]
+        before = ticker.ticks
+        await clock.advance(1)  # the step that fails ...
+        await clock.advance(0.5)  # ... and the next one, after the first and shortest of pauses
+        assert ticker.ticks == before + 1
     await ticker.stop()
 
 

@@ -10,15 +10,13 @@ from typing import Any
 from windlass.backend.local.calls import Call, deliver
 from windlass.errors import StorageError
 
-_NUDGE = object()
-
 
 class Lane:
     """Base of the writer and the reader. ``opened`` and ``ended`` tell how far the thread is."""
 
     def __init__(self, name: str) -> None:
-        #: Lists of calls; None stands for the end, ``_NUDGE`` for nothing in particular.
-        self._inbox: SimpleQueue[list[Call[Any]] | object | None] = SimpleQueue()
+        #: Lists of calls; None stands for the end.
+        self._inbox: SimpleQueue[list[Call[Any]] | None] = SimpleQueue()
         self._stopping = False
         self.opened: Future[None] = Future()
         self.ended: Future[None] = Future()
@@ -34,10 +32,6 @@ class Lane:
         self._inbox.put(calls)
         if self.over:
             self._refuse(StorageError("the backend was closed"))
-
-    def nudge(self) -> None:
-        """Make the thread look around once."""
-        self._inbox.put(_NUDGE)
 
     def stop(self) -> None:
         """End the thread once everything lined up so far is done."""
@@ -59,7 +53,7 @@ class Lane:
             self.ended.set_result(None)
 
     def _take(self, *, block: bool) -> list[Call[Any]]:
-        """All calls lined up now; with ``block``, it waits for a call, a nudge or the end."""
+        """All calls lined up now; with ``block``, it waits for a call or the end."""
         calls: list[Call[Any]] = []
         inbox = self._inbox
         while not self._stopping and (block or not inbox.empty()):
@@ -67,7 +61,7 @@ class Lane:
             block = False
             if came is None:
                 self._stopping = True
-            elif isinstance(came, list):
+            else:
                 calls += came
         return calls
 
@@ -93,8 +87,3 @@ class WritingLane(Lane):
     def __init__(self, name: str) -> None:
         super().__init__(name)
         self.phase = "open"
-
-    @property
-    def idle(self) -> bool:
-        """Whether nothing is lined up or being done."""
-        return self.phase == "idle" and self._inbox.empty()

@@ -9,10 +9,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, ClassVar, Generic, Protocol, TypeVar
 
-from windlass.backend.local import desk
-from windlass.backend.local.calls import Call, Patience
-from windlass.backend.local.desk import Desk, is_short
-from windlass.backend.requests import Add
+from windlass.backend.local.calls import Call, Deadline
+from windlass.backend.local.handover import Handover
 from windlass.errors import StorageError
 
 if TYPE_CHECKING:
@@ -38,7 +36,7 @@ class Settings(Protocol):
 
 R = TypeVar("R")
 SettingsT = TypeVar("SettingsT", bound=Settings)
-SessionT = TypeVar("SessionT", bound=desk.Session)
+SessionT = TypeVar("SessionT")
 
 
 class LocalStore(ABC, Generic[SettingsT, SessionT]):
@@ -62,7 +60,7 @@ class LocalStore(ABC, Generic[SettingsT, SessionT]):
         self.session = session
         self._writer = writer
         self._reader: Lane | None = None
-        self._desks: dict[int, Desk] = {}
+        self._handovers: dict[int, Handover] = {}
         self._reader_lock = threading.Lock()
         self._writer.start()
 
@@ -88,7 +86,6 @@ class LocalStore(ABC, Generic[SettingsT, SessionT]):
 
     async def execute(self, request: Request[R]) -> R:
         """See ``Backend.execute``."""
-        self.check_process()
         read = self.is_read(request)
         if self._writer.over:
             raise StorageError(f"{self.settings.shown} is closed")
@@ -96,21 +93,14 @@ class LocalStore(ABC, Generic[SettingsT, SessionT]):
         if lane.over:  # the reader may have ended by itself
             raise StorageError(f"{self.settings.shown} is closed")
         call = Call(request, self.settings.timeout, self._explain)
-        here = self._desk(call.loop)
-        if is_short(request) and here.write(call):
-            if type(request) is Add and here.owes_a_turn():
-                await asyncio.sleep(0)
-            return call.result()
-        answered = call.start()
         if read:
-            Patience([call])
+            Deadline([call])
             lane.put([call])
         else:
-            here.line_up(call)
-        return await answered
+            self._handover(call.loop).add(call)
+        return await call
 
     def listen(self, topics: Iterable[str]) -> HubListener:
-        self.check_process()
         listener = self.hub.listen(topics)
         self.wake.listen_for(listener.topics)
         return listener
@@ -118,7 +108,7 @@ class LocalStore(ABC, Generic[SettingsT, SessionT]):
     async def stop(self) -> None:
         """End the threads after the calls that are under way."""
         lanes: list[Lane] = [self._writer] + ([self._reader] if self._reader else [])
-        self._desk(asyncio.get_running_loop()).hand_over()
+        self._handover(asyncio.get_running_loop()).flush()
         for lane in lanes:
             lane.stop()
         for lane in lanes:
@@ -128,14 +118,6 @@ class LocalStore(ABC, Generic[SettingsT, SessionT]):
             if lane.ended.done():
                 lane.thread.join()
         self.wake.stop()
-
-    def check_process(self) -> None:
-        """Refuse to work in a child that was forked while this store was open."""
-        if self.pid != os.getpid():
-            raise StorageError(
-                f"{self.settings.shown} was opened by process {self.pid} and this is its fork {os.getpid()}; "
-                "open a backend of its own in each process (and prefer spawn to fork)"
-            )
 
     def forked(self) -> None:
         """Called in a forked child, which leaves this store to its parent."""
@@ -149,20 +131,20 @@ class LocalStore(ABC, Generic[SettingsT, SessionT]):
                     self._reader = reader
         return self._reader
 
-    def _desk(self, loop: asyncio.AbstractEventLoop) -> Desk:
-        desk = self._desks.get(id(loop))
-        if desk is None or desk.loop is not loop:  # numbers of loops that are gone come again
-            for key, other in list(self._desks.items()):
+    def _handover(self, loop: asyncio.AbstractEventLoop) -> Handover:
+        found = self._handovers.get(id(loop))
+        if found is None or found.loop is not loop:  # ids of closed loops are used again
+            for key, other in list(self._handovers.items()):
                 if other.loop.is_closed():
-                    self._desks.pop(key, None)
-            desk = self._desks[id(loop)] = Desk(loop, self.session, self._writer, self.wake)
-        return desk
+                    self._handovers.pop(key, None)
+            found = self._handovers[id(loop)] = Handover(loop, self._writer)
+        return found
 
     def _explain(self, begun: bool) -> str:
         if begun:
             return (
-                f"{self.settings.shown} did not finish a call within {self.settings.timeout * 5:g} s; it may "
-                "still be carried out (repeating it is safe). Is the disk stuck?"
+                f"{self.settings.shown} did not finish a call within {self.settings.timeout:g} s: outcome "
+                "unknown, repeat with the same id. Is the disk stuck? If it is only slow, raise ?timeout="
             )
         why = self.waited.get(self._writer.phase, "it is busy")
         return (

@@ -9,19 +9,18 @@ import time
 from itertools import islice
 from typing import TYPE_CHECKING, Any, cast
 
-import msgspec
-
 from windlass.backend import requests as rq
+from windlass.backend.local.flush import not_flushed
 from windlass.backend.local.locks import FairLock
 from windlass.backends.file import directory as dr
-from windlass.backends.file import effects
+from windlass.backends.file import effects, readback
 from windlass.backends.file.compaction import Compaction, is_due
 from windlass.backends.file.errors import DamagedLogError, to_error
 from windlass.backends.file.log import Log
 from windlass.backends.file.store import FileStore
 from windlass.core.clock import SteadyClock
 from windlass.core.probe import reach
-from windlass.errors import StorageError
+from windlass.errors import StorageError, StoreReplacedError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -30,8 +29,6 @@ if TYPE_CHECKING:
     from windlass.backends.file.settings import Settings
     from windlass.backends.file.wake import Wake
 
-#: A sync that took longer than this was held up by something else; it counts as no more.
-_HICCUP_S = 0.02
 #: Between two compactions; after one that failed, ten times as long.
 PAUSE_S = 1.0
 _FULL = {errno.ENOSPC, errno.EDQUOT}
@@ -51,18 +48,16 @@ class Session:
         self.mutex = threading.Lock()
         # The kernel takes all threads of a process for one holder of the lock: they queue here before.
         self._turn = threading.Lock()
+        self._flushing = threading.Lock()
         #: What is in memory is not what the log says: it must be read anew.
         self._spoilt = False
         self._settings = settings
         self._directory = settings.directory
         self._wake = wake
         self._clock = SteadyClock()
-        self._encoder = msgspec.msgpack.Encoder()
         self._was_full = False
         self._compaction: Compaction | None = None
         self._compact_after = 0.0
-        #: How long syncs take, by the last few of them.
-        self.commit_s = 0.0
 
     # --- life -------------------------------------------------------------------------------------
 
@@ -146,6 +141,7 @@ class Session:
         with self.mutex:
             try:
                 self.catch_up()
+                self._check_place(self.log)
                 now_ms = request.now_ms
                 if now_ms is None:
                     now_ms = self._clock.now_ms(self.store.now_ms)
@@ -184,6 +180,8 @@ class Session:
             try:
                 self.catch_up()
                 self.log.mend()
+                if self.log.flush_failed:
+                    self.log.flush_again()
                 reach("file.locked")
                 return self._decide(calls)
             except Exception as exc:
@@ -245,7 +243,7 @@ class Session:
         return [(call, value, None)], touched
 
     def _apply(self, request: rq.Request[Any], now_ms: int) -> tuple[Any, set[str]]:
-        size = len(self._encoder.encode(request))  # what cannot be written must not be decided
+        size = readback.check(request)  # what would not read back must not be decided
         if self._was_full:
             self._check_room(size + _PER_ITEM * size_of(request) + _BESIDES)
         return self.store.apply(request, request.now_ms if request.now_ms is not None else now_ms)
@@ -278,46 +276,27 @@ class Session:
         """Make everything durable that was appended so far. The lock is not needed."""
         reach("file.syncing")
         if self._settings.synchronous == "full":
-            began = time.perf_counter()
-            os.fdatasync(log.fd)
-            self.commit_s += (min(time.perf_counter() - began, _HICCUP_S) - self.commit_s) / 8
+            with self._flushing:  # of two at once, the system would tell an error to the first only
+                log.flush()
         reach("file.synced")
 
-    def run_now(self, call: Call[Any]) -> tuple[list[Answer], set[str]] | None:
-        """A whole step for ``call``, if that needs no waiting; else None, and nothing was done."""
-        if not self._try_acquire():
-            return None
-        try:
-            if not call.begin():
-                return None
-            answers, topics, log = self.run([call])
-        finally:
-            self.release()
-        return self.finish(answers, log), topics
-
-    def _try_acquire(self) -> bool:
-        """Take the lock, if that needs no waiting."""
-        if self.mutex.locked() or not self._turn.acquire(blocking=False):
-            return False
-        try:
-            if self._lock.try_acquire():
-                if not self._lock.stale:
-                    return True
-                self._lock.release()
-        except OSError:
-            pass  # the thread will meet the same error, and tell
-        self._turn.release()
-        return False
-
     def finish(self, answers: list[Answer], log: Log | None) -> list[Answer]:
-        """Sync; if that fails nobody may be told that it is done."""
+        """Sync; if that fails, or the log is not the store's any more, nobody may be told that it is done."""
         if log is None:
             return answers
         try:
             self.sync(log)
+            self._check_place(log)
+        except OSError as exc:
+            error = exc if isinstance(exc, StorageError) else not_flushed(exc, self._settings.shown)
+            return [self.failed(call, error) for call, _, _ in answers]
         except Exception as exc:
             return [self.failed(call, exc) for call, _, _ in answers]
         return answers
+
+    def _check_place(self, log: Log) -> None:
+        if not log.counts:
+            raise StoreReplacedError(self._settings.shown, log.path)
 
     def failed(self, call: Call[Any], exc: Exception) -> Answer:
         return call, None, to_error(exc, self._settings.shown)

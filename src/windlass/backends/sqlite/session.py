@@ -9,10 +9,11 @@ from __future__ import annotations
 import logging
 import sqlite3
 import threading
-import time
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from windlass.backend import requests as rq
+from windlass.backend.local.flush import FlushHealth, not_flushed
 from windlass.backend.local.locks import FairLock
 from windlass.backends.sqlite import migrations, statements
 from windlass.backends.sqlite.alone import PAGES, AddAlone
@@ -21,10 +22,13 @@ from windlass.backends.sqlite.connection import (
     OneCursor,
     connect,
     is_busy,
+    is_odd_text,
     prepare_file,
+    read_any_text,
     to_error,
 )
 from windlass.backends.sqlite.disk import Disk
+from windlass.backends.sqlite.place import Place
 from windlass.backends.sqlite.tx import Meta, Queues, Tx, read_meta
 from windlass.backends.sqlite.verbs import KEEPS_LEASED, WRITES
 from windlass.core.clock import SYSTEM_CLOCK, SteadyClock
@@ -37,12 +41,11 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("windlass.sqlite")
 
-#: A flush that took longer than this was held up by something else; it counts as no more.
-_HICCUP_S = 0.02
-
 
 class Session:
     """Belongs to whoever holds ``mutex``."""
+
+    place: Place
 
     def __init__(self, settings: Settings, wake: Wake) -> None:
         self.mutex = threading.Lock()
@@ -50,10 +53,9 @@ class Session:
         self._wake = wake
         self._sql = statements.load(settings.namespace)
         self._clock = SteadyClock()
+        self._health = FlushHealth()
         self._meta: Meta | None = None
         self._version = -1
-        #: How long the disk takes, by the last few commits: one that met a busy disk says little.
-        self.commit_s = 0.0
         #: About how many pages were written to the log since it was last copied into the file.
         self._pages = 0.0
 
@@ -69,7 +71,8 @@ class Session:
                 prepare_file(self.conn)
                 migrations.migrate(self.conn, self._settings.namespace, SYSTEM_CLOCK.now_ms())
                 self.conn.execute("PRAGMA busy_timeout = 0")  # from now on whoever waits does so by itself
-                self._disk = Disk(self._settings.path, full=self._settings.synchronous == "full")
+                self._disk = self.make_disk()
+                self.place = Place(self._settings.path, self._settings.shown)
             finally:
                 self.lock.release()
         except (sqlite3.Error, OSError) as exc:
@@ -80,6 +83,10 @@ class Session:
         self._queues = Queues(self._one, self._sql)
         self._alone = AddAlone(self._cursor, self._sql, self._queues)
         self._wake.open(read_meta(self.conn, self._sql).activity)
+
+    def make_disk(self) -> Disk:
+        """The flushes of one thread; all of this process know when one failed."""
+        return Disk(self._settings.path, full=self._settings.synchronous == "full", health=self._health)
 
     def close(self) -> None:
         if hasattr(self, "_disk"):
@@ -99,7 +106,17 @@ class Session:
             if is_busy(exc):
                 return False
             raise
+        if self._disk.failed:
+            self._flush_again()
         return True
+
+    def _flush_again(self) -> None:
+        """After a flush that failed. The open transaction keeps every other writer from the log meanwhile."""
+        try:
+            self._disk.rewrite()
+        except BaseException:
+            self._roll_back(None)
+            raise
 
     def run(self, calls: list[Call[Any]]) -> tuple[list[Answer], set[str]]:
         """Carry out calls inside the open transaction and end that; returns answers and topics.
@@ -129,36 +146,31 @@ class Session:
         except Exception as exc:
             self._wake.own_activity -= done
             self._roll_back(tx)
+            if is_odd_text(self.conn, exc):
+                read_any_text(self.conn)
+                with suppress(sqlite3.Error, OSError):  # then the first error stands
+                    if self.begin():
+                        return self.run(calls)
             return [self.failed(call, exc) for call in calls], set()
-        try:
-            reach("sqlite.committed")
-        except Exception as exc:
-            return [self.failed(call, exc) for call in calls], topics
         return answers, topics
 
-    def run_now(self, call: Call[Any]) -> tuple[list[Answer], set[str]] | None:
-        """A whole transaction for ``call``, if that needs no waiting; else None, and nothing was done."""
-        if not self.mutex.acquire(blocking=False):
-            return None
+    def committed(self, answers: list[Answer]) -> list[Answer]:
+        """After the commit, with the lock released: ``answers``, or errors when the file is not the store's.
+
+        Whatever stops this process from here on holds up no other.
+        """
         try:
-            if not self.lock.try_acquire():
-                return None
-            try:
-                if not self._can_begin() or not call.begin():
-                    return None
-                answers, topics = self.run([call])
-            finally:
-                self.lock.release()
-            return self.secure(answers, behind=claims(call)), topics
-        finally:
-            self.mutex.release()
+            reach("sqlite.committed")
+            self.place.check()
+        except Exception as exc:
+            return [self.failed(call, exc) for call, _, _ in answers]
+        return answers
 
     def secure(self, answers: list[Answer], *, behind: bool = False) -> list[Answer]:
         """Bring what was committed to the disk: returns ``answers``, or errors in their place.
 
         ``behind``: only begin with it, once the last one that was begun is done.
         """
-        began = time.perf_counter()
         try:
             if behind:
                 self._disk.sync_behind()
@@ -166,16 +178,9 @@ class Session:
                 self._disk.sync()
         except OSError as exc:
             log.error("%s could not be flushed: %s", self._settings.shown, exc)
-            return [self.failed(call, exc) for call, _, _ in answers]
-        finally:
-            self.commit_s += (min(time.perf_counter() - began, _HICCUP_S) - self.commit_s) / 8
+            error = not_flushed(exc, self._settings.shown)
+            return [self.failed(call, error) for call, _, _ in answers]
         return answers
-
-    def _can_begin(self) -> bool:
-        try:
-            return self.begin()
-        except sqlite3.Error:
-            return False  # the thread will meet the same error, and tell
 
     def failed(self, call: Call[Any], exc: Exception) -> Answer:
         return call, None, to_error(exc, self._settings.shown)
@@ -198,8 +203,8 @@ class Session:
             try:
                 answers.append((call, self._run_call(tx, call), None))
             except Exception as exc:
-                if not self.conn.in_transaction:
-                    raise  # SQLite gave up the whole transaction: disk full, I/O error
+                if not self.conn.in_transaction or is_odd_text(self.conn, exc):
+                    raise  # SQLite gave up the whole transaction (disk full, I/O error), or see ``run``
                 self.conn.execute("ROLLBACK TO one")
                 answers.append(self.failed(call, exc))
             self.conn.execute("RELEASE one")

@@ -8,7 +8,7 @@ from windlass.backend import requests as rq
 from windlass.backends.sqlite import keys
 from windlass.backends.sqlite.rows import IDLE, LOG_KEY, Row, encode_options, is_simple
 from windlass.backends.sqlite.tx import fold
-from windlass.core import transitions
+from windlass.core import damage, transitions
 from windlass.core.job import LOGS_KEPT, EventType, JobRecord, JobRef
 from windlass.core.outcome import CancelResult, Changed
 from windlass.core.states import DUE_LATER, FINISHED, JobState
@@ -93,6 +93,8 @@ def change_one(step: Step, ref: JobRef, turn: Callable[[JobRecord], Changed]) ->
     job = step.find(ref)
     if job is None:
         return rq.ChangeResult(Changed.NOT_FOUND)
+    if damage.is_bad(job):
+        return rq.ChangeResult(Changed.ILLEGAL, job.state)
     before = job.state
     status = turn(job)
     if status is Changed.OK:

@@ -14,11 +14,12 @@ from litestar.params import JSONBody
 
 from windlass.backend import requests as rq
 from windlass.core.job import JobRef
-from windlass.core.outcome import CancelResult, Changed
+from windlass.core.outcome import CancelResult, Changed, to_reason
+from windlass.dashboard.access import of_queues
+from windlass.dashboard.audit import note
 from windlass.dashboard.desk import Desk
 from windlass.dashboard.filters import listing_of, names_of
 from windlass.dashboard.given import TheDesk
-from windlass.dashboard.guard import note
 from windlass.dashboard.lists import counted
 from windlass.dashboard.shapes.changes import BulkAnswer, BulkBody, Filter
 from windlass.errors import ConfigError
@@ -26,11 +27,14 @@ from windlass.errors import ConfigError
 _AT_ONCE = 100
 
 
-@post("/api/jobs/bulk", status_code=200, tags=["jobs"])
+@post(
+    "/api/jobs/bulk", status_code=200, tags=["jobs"], access=of_queues("retry", "delete", "cancel", "trigger")
+)
 async def change_many(desk: TheDesk, request: Request[Any, Any, Any], data: JSONBody[BulkBody]) -> BulkAnswer:
     """Retry, delete, cancel, kill or trigger many jobs: those named, or all of a filter, oldest first."""
     if (data.refs is None) == (data.filter is None):
         raise ConfigError("filter", "given, or refs, but not both")
+    desk = desk.doing("cancel" if data.action == "kill" else data.action)
     if data.refs is not None:
         refs, cursor = [JobRef(ref.queue, ref.id) for ref in data.refs], None
         for ref in refs:
@@ -49,9 +53,9 @@ async def _meant(
     if not wanted.state:
         raise ConfigError("filter.state", "one or more states")
     listing = listing_of(desk, wanted, newest_first=False)
-    names = wanted.queue or [info.name for info in await desk.queues()]
-    for name in names:
+    for name in wanted.queue:
         desk.queue(name)
+    names = wanted.queue or [info.name for info in await desk.queues() if desk.may(info.name)]
     found = await listing.page(names, cursor, limit)
     return [record.ref for record in found.records], found.cursor
 
@@ -60,7 +64,7 @@ async def _remaining(desk: Desk, wanted: Filter) -> int | None:
     """How many are left, when the counters can tell."""
     if any((wanted.task, wanted.tag, wanted.error, wanted.args, wanted.q, wanted.from_ms, wanted.to_ms)):
         return None
-    infos = await desk.queues()
+    infos = [info for info in await desk.queues() if desk.may(info.name)]
     names = names_of(desk, wanted, infos)
     return counted([info for info in infos if info.name in names], wanted.state)
 
@@ -70,7 +74,7 @@ async def _change(desk: Desk, action: str, refs: list[JobRef], reason: str) -> i
     store = desk.store
     if action in ("cancel", "kill"):
         dead = action == "kill"
-        request = rq.CancelJobs(refs=refs, reason=reason or ("killed" if dead else ""), dead=dead)
+        request = rq.CancelJobs(refs=refs, reason=to_reason(reason) or ("killed" if dead else ""), dead=dead)
         told = await store.execute(request)
         return sum(one in (CancelResult.CANCELLED, CancelResult.CANCELLING) for one in told)
     if action == "trigger":

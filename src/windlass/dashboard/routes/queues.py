@@ -13,9 +13,10 @@ from windlass.backend import requests as rq
 from windlass.core.outcome import AddOutcome
 from windlass.core.states import FINISHED, JobState
 from windlass.dashboard import views
+from windlass.dashboard.access import of_queue, of_queues
+from windlass.dashboard.audit import note
 from windlass.dashboard.figures import MINUTE_MS, per_minute
 from windlass.dashboard.given import TheDesk, TheFigures
-from windlass.dashboard.guard import note
 from windlass.dashboard.lists import answer, counted, page_headers
 from windlass.dashboard.paging import Listing
 from windlass.dashboard.params import Cursor, Limit, Offset, QueueName, States
@@ -43,7 +44,7 @@ _DRAIN_STEPS = 10
 Anyone = Request[Any, Any, Any]
 
 
-@get("/api/job-queues", tags=["queues"])
+@get("/api/job-queues", tags=["queues"], access=of_queues())
 async def list_queues(desk: TheDesk) -> list[Queue]:
     """All queues with their sizes."""
     totals = await queue_totals(desk)
@@ -51,7 +52,7 @@ async def list_queues(desk: TheDesk) -> list[Queue]:
     return [views.queue_view(info, now_ms, *totals.of(info.name)) for info in await desk.queues()]
 
 
-@get("/api/job-queues/{queue:str}", tags=["queues"])
+@get("/api/job-queues/{queue:str}", tags=["queues"], access=of_queue())
 async def get_queue(desk: TheDesk, figures: TheFigures, queue: QueueName) -> QueueEntry:
     """One queue with its last hour."""
     info = await desk.info(queue)
@@ -66,14 +67,14 @@ async def get_queue(desk: TheDesk, figures: TheFigures, queue: QueueName) -> Que
     return QueueEntry(**msgspec.structs.asdict(view), per_minute=minutes)
 
 
-@get("/api/job-queues/{queue:str}/counts", tags=["queues"])
+@get("/api/job-queues/{queue:str}/counts", tags=["queues"], access=of_queue())
 async def get_counts(desk: TheDesk, queue: QueueName) -> dict[str, int]:
     """How many jobs are in each state."""
     counts = await desk.queue(queue).get_job_counts()
     return {state.value: count for state, count in counts.items()}
 
 
-@get("/api/job-queues/{queue:str}/jobs", tags=["queues"])
+@get("/api/job-queues/{queue:str}/jobs", tags=["queues"], access=of_queue())
 async def list_queue_jobs(
     desk: TheDesk,
     queue: QueueName,
@@ -119,7 +120,7 @@ def _added(job: Job[Any]) -> Added:
     return Added(queue=job.queue_name, id=job.id, outcome=outcome.value, state=job.state)
 
 
-@post("/api/job-queues/{queue:str}/jobs", status_code=201, tags=["queues"])
+@post("/api/job-queues/{queue:str}/jobs", status_code=201, tags=["queues"], access=of_queue("add"))
 async def add_job(desk: TheDesk, request: Anyone, queue: QueueName, data: JSONBody[NewJobBody]) -> Added:
     """Add one job."""
     task, payload = _call_of(data)
@@ -128,7 +129,7 @@ async def add_job(desk: TheDesk, request: Anyone, queue: QueueName, data: JSONBo
     return added
 
 
-@post("/api/job-queues/{queue:str}/jobs/bulk", status_code=201, tags=["queues"])
+@post("/api/job-queues/{queue:str}/jobs/bulk", status_code=201, tags=["queues"], access=of_queue("add"))
 async def add_jobs(
     desk: TheDesk,
     request: Anyone,
@@ -154,6 +155,7 @@ async def add_jobs(
     status_code=200,
     tags=["queues"],
     responses={202: ResponseSpec(WaitAnswer, description="It was not finished in time, and goes on")},
+    access=of_queue("add"),
 )
 async def add_and_wait(
     desk: TheDesk, request: Anyone, queue: QueueName, data: JSONBody[WaitBody]
@@ -177,6 +179,7 @@ async def add_and_wait(
         state=record.state,
         finished=finished,
         result=desk.mask.hide(views.result_of(record, desk.mask)),
+        result_expired=record.result_expired,
         error_class=last.error_class if last is not None else "",
         error_message=last.message if last is not None else record.reason,
     )
@@ -194,19 +197,19 @@ def _options(given: dict[str, Any]) -> dict[str, Any]:
 # --- control -----------------------------------------------------------------------------------
 
 
-@post("/api/job-queues/{queue:str}/pause", status_code=204, tags=["queues"])
+@post("/api/job-queues/{queue:str}/pause", status_code=204, tags=["queues"], access=of_queue("pause"))
 async def pause_queue(desk: TheDesk, queue: QueueName) -> None:
     """Give out no more jobs of this queue, on any worker."""
     await desk.queue((await desk.info(queue)).name).pause()
 
 
-@post("/api/job-queues/{queue:str}/resume", status_code=204, tags=["queues"])
+@post("/api/job-queues/{queue:str}/resume", status_code=204, tags=["queues"], access=of_queue("pause"))
 async def resume_queue(desk: TheDesk, queue: QueueName) -> None:
     """Undo pause."""
     await desk.queue((await desk.info(queue)).name).resume()
 
 
-@post("/api/job-queues/{queue:str}/drain", status_code=200, tags=["queues"])
+@post("/api/job-queues/{queue:str}/drain", status_code=200, tags=["queues"], access=of_queue("clear"))
 async def drain_queue(
     desk: TheDesk, request: Anyone, queue: QueueName, data: JSONBody[DrainBody | None] = None
 ) -> Changed:
@@ -226,7 +229,7 @@ async def drain_queue(
     return Changed(count=removed, more=more)
 
 
-@post("/api/job-queues/{queue:str}/clean", status_code=200, tags=["queues"])
+@post("/api/job-queues/{queue:str}/clean", status_code=200, tags=["queues"], access=of_queue("clear"))
 async def clean_queue(desk: TheDesk, request: Anyone, queue: QueueName, data: JSONBody[CleanBody]) -> Changed:
     """Delete old jobs in some states, at most 1,000 in one call."""
     info = await desk.info(queue)

@@ -276,7 +276,7 @@ async def test_failed_jobs_are_the_dead_letters(harness: Harness) -> None:
         await stage.queue.add_bulk([{"name": "bad", "max_attempts": 1}, {"name": "good"}])
         await (await stage.work(fail_if_bad)).drain()
         (dead,) = await stage.queue.get_dead_letter_jobs()
-        assert (dead.name, dead.state, dead.failed_reason) == ("bad", JobState.FAILED, "attempts")
+        assert (dead.name, dead.state, dead.reason) == ("bad", JobState.FAILED, "attempts")
 
 
 @pytest.mark.feature("A13")

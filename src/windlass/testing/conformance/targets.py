@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextvars import ContextVar
 from typing import Any
 
-from windlass import Depends, Snooze, UnrecoverableError, WaitForChildren, Windlass, current_job
+from windlass import Cancel, Depends, Snooze, UnrecoverableError, WaitForChildren, Windlass, current_job
 
 app = Windlass("memory://")
 locale: ContextVar[str] = ContextVar("locale")
@@ -55,6 +55,26 @@ def ask() -> str:
 
 def fail() -> None:
     raise ValueError("in the child")
+
+
+class Claims(Exception):
+    """An application's own error that has attributes of ours."""
+
+    error_class = 5
+    remote_traceback = b"\xff"
+
+
+def fail_oddly(kind: str) -> None:
+    """Raise what cannot leave the process as it is."""
+    match kind:
+        case "surrogate":
+            raise ValueError(os.fsdecode(b"caf\xe9.txt"))
+        case "attributes":
+            raise Claims("x")
+        case "exit":
+            raise SystemExit("x")
+        case "cancel":
+            raise Cancel("\ud800")
 
 
 def give_up() -> None:

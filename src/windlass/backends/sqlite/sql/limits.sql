@@ -55,6 +55,13 @@ UPDATE [job] SET grp = ?, turn = ?, idle = ? WHERE seq = ?
 -- name: job_replace
 UPDATE [job] SET task = ?, codec = ? WHERE seq = ?
 
+-- What stands in for a record that cannot be read is written over it.
+-- name: job_rewrite
+UPDATE [job] SET id = ?, enqueued_ms = ?, turn = 0, request_id = NULL WHERE seq = ?
+
+-- name: job_grp
+SELECT grp FROM [job] WHERE seq = ? AND grp <> ''
+
 -- name: turn_last
 SELECT turn FROM [job] WHERE queue = ? AND grp = ? AND state = 'waiting' AND priority = ? AND seq <> ?
 ORDER BY turn DESC LIMIT 1
@@ -103,6 +110,9 @@ DELETE FROM [unique_key] WHERE queue = ? AND key = ?
 
 -- name: unique_key_free_of
 DELETE FROM [unique_key] WHERE queue = ? AND key = ? AND job_id = ?
+
+-- name: unique_key_free_job
+DELETE FROM [unique_key] WHERE queue = ? AND job_id = ?
 
 -- name: unique_key_list
 SELECT key, job_id, until_ms FROM [unique_key]

@@ -1,0 +1,39 @@
+"""How calls go from an event loop to the thread that writes.
+
+Calls are handed over once in each turn of the loop: those of many tasks wake the thread once, and share a
+transaction. Nothing is written on the loop itself: a disk that hesitates must stop neither the caller's other
+tasks nor the timers that keep each call's timeout.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+from windlass.backend.local.calls import Deadline
+
+if TYPE_CHECKING:
+    from windlass.backend.local.calls import Call
+    from windlass.backend.local.lane import Lane
+
+
+class Handover:
+    """The calls of one event loop that the thread has not got yet; used on that loop only."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, writer: Lane) -> None:
+        self.loop = loop
+        self._writer = writer
+        self._calls: list[Call[Any]] = []
+
+    def add(self, call: Call[Any]) -> None:
+        """Give ``call`` to the thread at the end of this turn of the loop."""
+        if not self._calls:
+            self.loop.call_soon(self.flush)
+        self._calls.append(call)
+
+    def flush(self) -> None:
+        """Give the thread what has gathered."""
+        if self._calls:
+            calls, self._calls = self._calls, []
+            Deadline(calls)
+            self._writer.put(calls)
