@@ -17,6 +17,7 @@ from windlass.errors import ConfigError, IllegalTransitionError
 from windlass.search import Search, SearchOptions, States, find_chunks, to_states
 
 if TYPE_CHECKING:
+    from windlass.app import Windlass
     from windlass.backend.store import Store
 
 #: Jobs per step of a bulk change.
@@ -38,6 +39,7 @@ class BulkVerbs:
 
     if TYPE_CHECKING:
         name: str
+        app: Windlass
 
         @property
         def store(self) -> Store: ...
@@ -108,7 +110,7 @@ class BulkVerbs:
             raise ConfigError("state", "one or more states", state)
         if count is not None and (isinstance(count, bool) or not isinstance(count, int) or count < 0):
             raise ConfigError("count", "a whole number, or None for all", count)
-        return find_chunks(self.store, self.name, Search(state=state, **search), count)
+        return find_chunks(self.store, self.name, Search(state=state, **search), self.app.codecs, count)
 
     async def clean(
         self,

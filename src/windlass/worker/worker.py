@@ -790,8 +790,8 @@ class Worker:
             self._end(classify.unknown_task(record))
             return None
         try:
-            call = read_call(record.codec, record.payload)
-        except (ValueError, TypeError, ConfigError) as exc:  # these bytes are not arguments
+            call = read_call(self.app.codecs, record)
+        except Exception as exc:  # these bytes are not arguments; a codec of one's own may raise anything
             bad = classify.bad_payload(record, exc)
             self._teller.refused(Job(queue, record, held=True, context=self._context), record, bad)
             self._end(bad)
