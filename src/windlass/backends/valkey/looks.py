@@ -24,7 +24,7 @@ async def get(session: Session, request: rq.GetJobs, now: str) -> list[JobRecord
     answers: list[JobRecord | None] = [None] * len(request.refs)
 
     async def one(group: Group, items: list[tuple[int, str]]) -> None:
-        found = await session.functions.get(group.roots, now, items)
+        found = await session.functions.get(group.roots, now, items, request.late)
         for at, view in zip(group.positions, found, strict=True):
             answers[at] = records.viewed(request.refs[at].queue, view)
 

@@ -146,12 +146,13 @@ local function number_of(member)
   return struct.unpack('>I7', member)
 end
 
--- What a reader sees: id, record, head, result, progress, errors, lease deadline, signals.
-local function view(q, id)
+-- What a reader sees: id, record, head, result, progress, errors, lease deadline, signals. `late`: also a result that is
+-- past its time.
+local function view(q, id, late)
   local head = head_of(q, id)
   load_records(q, { id })
   local result = false
-  if head[RESULT_UNTIL] > q.now then
+  if head[RESULT_UNTIL] > q.now or (late and head[RESULT_UNTIL] > 0) then
     result = q.inline[id] or redis.call('HGET', q.r, id)
   end
   local lease = head[STATE] == ACTIVE and redis.call('ZSCORE', q.a, member_of(q, id, head)) or false
