@@ -10,13 +10,17 @@
     ├── GroupFullError                    the job's group has its ``max_size``
     ├── UnsupportedByBackendError         the chosen store cannot do this
     ├── StorageError (ConnectionError)    the store is unreachable, locked, full or damaged
-    │   └── HistoryTrimmedError           a cursor points below the oldest kept record
+    │   ├── HistoryTrimmedError           a cursor points below the oldest kept record
+    │   ├── StoreReplacedError            the store's files were deleted or replaced while they were open
+    │   ├── StoreFullError                the server has no memory left for more jobs
+    │   └── ForkedError                   the store was opened before this process was forked
     ├── ClosedError                       the app, queue or reader of events was closed
     ├── JobNotFoundError (LookupError)    no job under that id
     ├── ScheduleNotFoundError (LookupError)  no schedule of that name
     ├── IllegalTransitionError            the job's state does not allow the request
     ├── LeaseLostError                    the job belongs to a newer lease
     ├── ResultError                       a handler's result cannot be stored
+    ├── ResultExpiredError (LookupError)  the job completed, but its result was not kept that long
     ├── WaitTimeoutError (TimeoutError)   nothing finished in time; the job goes on
     ├── JobFailedError                    the awaited job failed for good
     │   └── MaxRetriesError               ... because its attempts are spent
@@ -169,6 +173,44 @@ class HistoryTrimmedError(StorageError):
         )
 
 
+class StoreReplacedError(StorageError):
+    """Files of the store were deleted or replaced while this process had them open. Nothing is acknowledged.
+
+    What was written since went to files that no other process reads. ``path`` is what is gone.
+    """
+
+    code = "store_replaced"
+
+    def __init__(self, store: str, path: str) -> None:
+        self.path = path
+        super().__init__(
+            f"{store}: {path} was deleted or replaced while this process had it open; what this call wrote "
+            "is not in the store. Put the file back, or close this app and open it again (restart the "
+            "process) to go on with what is there now, then repeat the call"
+        )
+
+
+class StoreFullError(StorageError):
+    """The server has no memory left, and refuses what would need more. Nothing was changed."""
+
+    code = "store_full"
+
+
+class ForkedError(StorageError):
+    """The store was opened before this process was forked from its parent. Nothing was changed."""
+
+    code = "forked"
+
+    def __init__(self, store: str, parent: int, child: int) -> None:
+        self.parent = parent
+        self.child = child
+        super().__init__(
+            f"this {store} store was opened by process {parent}, and this is its fork {child}: connections "
+            "and threads cannot be shared. Make a new Windlass, Queue or Worker in each process after the "
+            "fork (one that was never used before works, too)"
+        )
+
+
 class ClosedError(WindlassError):
     """It was closed: calls after that, and waits that were under way, end with this. ``what`` names it."""
 
@@ -226,8 +268,8 @@ class LeaseLostError(WindlassError):
         self.job_id = job_id
         super().__init__(
             f"the lease on job {job_id!r} of queue {queue!r} was lost: it expired and the job was "
-            "recovered, or the job was removed; this attempt must stop (a handler that blocks the "
-            "interpreter for longer than its lease needs isolation='process')"
+            "recovered, or the job has ended or was removed; this attempt must stop (a handler that blocks "
+            "the interpreter for longer than its lease needs isolation='process')"
         )
 
 
@@ -235,6 +277,20 @@ class ResultError(WindlassError):
     """A handler returned something that cannot be encoded, or that is too large to store."""
 
     code = "result"
+
+
+class ResultExpiredError(WindlassError, LookupError):
+    """The job completed, but its result is past its ``result_ttl``. ``None`` is only ever a returned None."""
+
+    code = "result_expired"
+
+    def __init__(self, queue: str, job_id: str) -> None:
+        self.queue = queue
+        self.job_id = job_id
+        super().__init__(
+            f"job {job_id!r} of queue {queue!r} completed, but its result is past its time; raise its "
+            "result_ttl, or wait for it while it runs"
+        )
 
 
 class WaitTimeoutError(WindlassError, TimeoutError):

@@ -27,7 +27,11 @@ class QueueEvents(EventFeed):
         await self.close()
 
     async def close(self) -> None:
-        """Stop listening, and disconnect if it was made from a URL. Idempotent."""
+        """Stop listening, and disconnect if it was made from a URL. Idempotent.
+
+        Loops over the events that are under way, and later ones, raise ``ClosedError``.
+        """
+        self._closing.close()
         await self.stop()
         if self._owns_app:
             await self._app.close()

@@ -15,10 +15,11 @@ from contextlib import suppress
 from typing import Any, Final, NamedTuple
 
 from windlass.backend import requests as rq
+from windlass.backend.closing import Closing
 from windlass.backend.store import Store
 from windlass.core.job import Event, EventType
 from windlass.core.options import check_known
-from windlass.errors import StorageError
+from windlass.errors import ClosedError, StorageError
 
 log: Final = logging.getLogger("windlass.events")
 
@@ -71,9 +72,13 @@ _RECHECK_MS = 1_000
 Callback = Callable[[Event], Any]
 
 
-async def read_events(store: Store, queue: str, after: int | None = None) -> AsyncGenerator[Event, None]:
-    """Events as they happen; ``after`` an event id replays from there (0: all kept)."""
+async def read_events(
+    store: Store, queue: str, after: int | None, closing: Closing
+) -> AsyncGenerator[Event, None]:
+    """Events as they happen, until ``closing``; ``after`` an event id replays from there (0: all kept)."""
+    closing.check()
     listener = await store.listen([f"event:{queue}"])
+    closing.watch(listener)
     try:
         if after is None:
             after = (await store.execute(rq.ReadEvents(queue=queue, limit=1))).last_id
@@ -84,6 +89,7 @@ async def read_events(store: Store, queue: str, after: int | None = None) -> Asy
                 yield event
             if not page.events:
                 await listener.wait(_RECHECK_MS, store.clock)
+            closing.check()
     finally:
         listener.close()
 
@@ -99,6 +105,7 @@ class EventFeed:
         self._callbacks: list[tuple[tuple[Match, ...] | None, str | None, Callback]] = []
         self._task: asyncio.Task[None] | None = None
         self._ready = asyncio.Event()
+        self._closing = Closing(f"the reader of events of queue {queue!r}", "make another QueueEvents")
 
     def on(self, event: str, callback: Callback, *, job_id: str | None = None) -> None:
         """Call ``callback(event)`` for every event of that name (or another system's); ``*`` means all.
@@ -132,11 +139,20 @@ class EventFeed:
 
     async def wait_until_ready(self) -> None:
         """Return when everything that happens from now on will be heard."""
+        self._closing.check()
         self.start()
-        await self._ready.wait()
+        assert self._task is not None
+        ready = asyncio.ensure_future(self._ready.wait())
+        try:
+            await asyncio.wait({ready, self._task}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            ready.cancel()
+        if not self._ready.is_set():  # it ended before it began
+            self._closing.check()
+            raise self._store.closed_error()
 
     async def __aiter__(self) -> AsyncGenerator[Event, None]:
-        async for event in read_events(self._store, self._queue, self.last_id):
+        async for event in read_events(self._store, self._queue, self.last_id, self._closing):
             self.last_id = event.id
             yield event
 
@@ -159,6 +175,9 @@ class EventFeed:
                 async for event in self:
                     for callback in self._wanting(event):
                         await _call(callback, event)
+            except ClosedError as exc:
+                log.info("the callbacks for events of queue %s end: %s", self._queue, exc)
+                return
             except StorageError as exc:
                 log.warning("events of queue %s are out of reach, trying again: %s", self._queue, exc)
                 await self._store.clock.wait(asyncio.Event(), _RECHECK_MS)

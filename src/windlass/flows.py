@@ -29,7 +29,7 @@ class FlowProducer:
         await self.close()
 
     async def close(self) -> None:
-        """Disconnect, if it was made from a URL. Idempotent."""
+        """Disconnect, if it was made from a URL; later calls raise ``ClosedError``. Idempotent."""
         if self._owns_app:
             await self.app.close()
 

@@ -342,6 +342,10 @@ class SyncApp:
         """The marks beside the metrics; see ``Windlass.marks``."""
         return PORTAL.run(self._app.marks(start))
 
+    def open(self) -> None:
+        """Connect now, also after ``close``; see ``Windlass.open``."""
+        PORTAL.run(self._app.open())
+
     def close(self) -> None:
-        """Disconnect the app."""
+        """Disconnect the app; see ``Windlass.close``."""
         PORTAL.run(self._app.close())

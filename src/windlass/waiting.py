@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 FIRST_RECHECK_MS = 1_000
 LAST_RECHECK_MS = 5_000
 _BATCH = 500
+#: Told of a job before it is known what it was about: older than any job that is added now.
+_SOMETHING = Completed("", None, -1, -1, "")
 
 _Future = asyncio.Future[JobRecord]
 
@@ -45,6 +47,8 @@ class Waiters:
         self._watching = asyncio.Event()
         self._listener: Listener | None = None
         self._heard = False
+        #: Why nobody can wait here any more.
+        self._ended: WindlassError | None = None
 
     async def finished(self, ref: JobRef, timeout_ms: float | None) -> JobRecord:
         """The record of ``ref`` once it finished."""
@@ -56,6 +60,8 @@ class Waiters:
 
     async def subscribe(self, job_id: str) -> _Future:
         """Begin to listen for ``job_id``, which need not exist yet."""
+        if self._ended is not None:
+            raise self._ended
         future: _Future = asyncio.get_running_loop().create_future()
         self._waiting.setdefault(job_id, {})[future] = False
         if self._watch is None or self._watch.done():
@@ -80,12 +86,19 @@ class Waiters:
             future.exception()  # seen: nobody else will look
 
     async def outcome(
-        self, ref: JobRef, future: _Future, timeout_ms: float | None, *, added: JobRecord | None = None
+        self,
+        ref: JobRef,
+        future: _Future,
+        timeout_ms: float | None,
+        *,
+        added: JobRecord | None = None,
+        there: bool = False,
     ) -> JobRecord:
         """Read once, then wait for ``future``.
 
         ``added``: the job, which was added after ``subscribe``. Its end cannot have gone unheard, so nothing
-        needs to be read, and how it ended is all that is asked for.
+        needs to be read, and how it ended is all that is asked for. ``there``: the job had not ended when its
+        waiter subscribed, who gets its result also past its time.
         """
         if future.done():
             return future.result()
@@ -95,7 +108,7 @@ class Waiters:
         if added is not None:
             self._added[future] = added
         else:
-            record = await self._store.get(ref)
+            record = (await self._store.execute(rq.GetJobs(refs=[ref], late=there)))[0]
             if record is None:
                 raise JobNotFoundError(ref.queue, ref.id)
             if record.state in FINISHED:
@@ -119,22 +132,34 @@ class Waiters:
             raise TimeoutError
         return future.result()
 
-    async def close(self) -> None:
-        """Stop watching; whoever still waits is cancelled."""
+    async def close(self, error: WindlassError) -> None:
+        """Stop watching; every wait under way raises ``error``."""
+        watch = self._watch
+        self.end(error)
+        if watch is not None:
+            with suppress(asyncio.CancelledError):
+                await watch
+
+    def end(self, error: WindlassError) -> None:
+        """What ``close`` does, but for waiting until it is done."""
+        self._ended = error
+        self._fail_all(error)
+        self._watching.set()  # a watch that has not begun yet never will
         if self._watch is not None:
             self._watch.cancel()
-            with suppress(asyncio.CancelledError):
-                await self._watch
             self._watch = None
 
     async def _run(self) -> None:
         try:
-            listener = self._listener = await self._store.listen_completed(self._queue, self._told)
-        except WindlassError as exc:
+            await self._listen()
+        except WindlassError as exc:  # closed, say: there is no use in looking again
             self._fail_all(exc)
-            return
         finally:
             self._watching.set()
+
+    async def _listen(self) -> None:
+        listener = self._listener = await self._store.listen_completed(self._queue, self._told)
+        self._watching.set()
         recheck_ms = FIRST_RECHECK_MS
         try:
             while True:
@@ -173,16 +198,23 @@ class Waiters:
 
     async def _check(self, ids: list[str]) -> None:
         # What is read may be older than who begins to wait, or sees their job added, while this is under way:
-        # the former are told nothing, the latter not that their job does not exist.
+        # the former are told nothing, the latter not that their job does not exist. Those who have not seen
+        # their job yet look for themselves, or have it looked at again: it may be an older one of that id.
         asked = [dict(self._waiting.get(job_id, {})) for job_id in ids]
-        records = await self._store.execute(rq.GetJobs(refs=[JobRef(self._queue, job_id) for job_id in ids]))
+        refs = [JobRef(self._queue, job_id) for job_id in ids]
+        records = await self._store.execute(rq.GetJobs(refs=refs, late=True))
         for job_id, futures, record in zip(ids, asked, records, strict=True):
             waiting = self._waiting.get(job_id, {})
             for future, existed in futures.items():
                 if future.done() or future not in waiting:
                     continue
                 if record is not None and record.state in FINISHED:
-                    future.set_result(record)
+                    if existed:
+                        future.set_result(record)
+                    elif not waiting[future]:
+                        self._early.setdefault(future, _SOMETHING)
+                    elif self._listener is not None:
+                        self._listener.wake()  # seen meanwhile: look once more
                 elif record is None and existed:
                     future.set_exception(JobNotFoundError(self._queue, job_id))
 

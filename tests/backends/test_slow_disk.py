@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from windlass import StorageError, Windlass
+from windlass.backend.local import flush
 from windlass.backends.sqlite import disk
 
 #: Long enough to be noticed; reached only when the loop that should end the flush cannot run.
@@ -56,7 +57,7 @@ def slow(backend_name: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[SlowDis
     if backend_name == "sqlite":
         monkeypatch.setattr(disk, "_sync", slow)
     else:
-        monkeypatch.setattr(os, "fdatasync", slow)
+        monkeypatch.setattr(flush, "data_sync", slow)
     yield slow
     slow.go_on()
 

@@ -64,7 +64,7 @@ async def _settle_late(execute: object, before: JobRecord) -> None:
     assert await execute(rq.Extend(leases=[lease])) == [Extended.LOST]
 
 
-@pytest.mark.parametrize("point", ["sqlite.begun", "sqlite.committing", "sqlite.committed"])
+@pytest.mark.parametrize("point", ["sqlite.begun", "sqlite.committing"])
 async def test_a_freeze_in_a_transaction_makes_others_raise_and_resume(tmp_path: Path, point: str) -> None:
     async with staged(tmp_path, timeout=1) as stage:
         queue = stage.app.queue("q")
@@ -86,6 +86,18 @@ async def test_a_freeze_in_a_transaction_makes_others_raise_and_resume(tmp_path:
         await until(lambda: _completed(stage, 51), "all is settled")
         outcomes = await check_books(stage.app, [job.id for job in jobs])
         assert outcomes == {"completed": 51}, "nothing lost or run twice, the refused add undone"
+
+
+async def test_a_freeze_after_the_commit_holds_up_no_other_process(tmp_path: Path) -> None:
+    async with staged(tmp_path, timeout=1) as stage:
+        queue = stage.app.queue("q")
+        jobs = await queue.add_bulk({"name": "tell", "data": {"n": n}} for n in range(50))
+        victim = stage.worker(probes="sqlite.committed=stop@3", lease=30)
+        await victim.frozen()
+        jobs.append(await queue.add("tell", {"n": 50}))
+        victim.signal(signal.SIGCONT)
+        await until(lambda: _completed(stage, 51), "all is settled")
+        assert await check_books(stage.app, [job.id for job in jobs]) == {"completed": 51}
 
 
 def _is_done(lines: list[str], count: int) -> bool:

@@ -7,12 +7,11 @@ from typing import Any
 
 import pytest
 
-from windlass.dashboard.audit import FILE_BYTES, AuditLog
 from windlass.dashboard.masking import HIDDEN, Mask
 from windlass.dashboard.paging import Position, decode_cursor, encode_cursor
 from windlass.dashboard.params import unescape
 from windlass.dashboard.problems import ApiError
-from windlass.dashboard.sessions import LIFETIME_MS, Sessions
+from windlass.dashboard.sessions import COOKIE, LIFETIME_MS, Sessions
 from windlass.dashboard.settings import DEFAULT_MASK, Identity, to_tokens
 from windlass.dashboard.shapes.server import AuditEntry
 from windlass.dashboard.static import Static
@@ -52,6 +51,67 @@ def test_masks_go_by_the_name_of_a_field(value: Any, shown: Any) -> None:
     assert Mask(DEFAULT_MASK).hide(value) == shown
 
 
+@pytest.mark.parametrize(
+    "secret",
+    [
+        "x_api_key",
+        "auth",
+        "http_auth",
+        "auth_header",
+        "credentials",
+        "dsn",
+        "sentry_dsn",
+        "pwd",
+        "db_pwd",
+        "private_key",
+        "credit_card",
+        "credit_card_number",
+        "cvv",
+        "ssn",
+        "user_ssn",
+        "access_token",
+    ],
+)
+def test_the_default_mask_knows_a_name_in_every_spelling(secret: str) -> None:
+    words = secret.split("_")
+    camel = words[0] + "".join(word.title() for word in words[1:])
+    spellings = {
+        secret,
+        secret.upper(),
+        camel,
+        camel[0].upper() + camel[1:],
+        "-".join(words),
+        "-".join(word.title() for word in words),
+        ".".join(words),
+        " ".join(words),
+        f"_{secret}",
+    }
+    mask = Mask(DEFAULT_MASK)
+    assert {name for name in spellings if not mask.covers(name)} == set()
+
+
+@pytest.mark.parametrize("together", ["xapikey", "APIKEY", "privatekey", "CreditCard", "creditcard", "dbpwd"])
+def test_the_default_mask_knows_words_that_are_run_together(together: str) -> None:
+    assert Mask(DEFAULT_MASK).covers(together)
+
+
+@pytest.mark.parametrize(
+    "plain",
+    ["author", "authors", "friends_name", "friendsName", "key", "card", "lesson", "user", "monkey", ""],
+)
+def test_the_default_mask_leaves_other_names_alone(plain: str) -> None:
+    assert not Mask(DEFAULT_MASK).covers(plain)
+
+
+def test_masks_of_the_application_are_looked_for_in_every_spelling_too() -> None:
+    mask = Mask(["customerName", "iban*", "[ab]x"])
+    assert all(
+        mask.covers(name) for name in ("customer_name", "Customer-Name", "customername", "IbanOfBob", "ax")
+    )
+    assert not any(mask.covers(name) for name in ("customer", "name", "[ab]x", "cx"))
+    assert not Mask([]).covers("password")
+
+
 def test_what_is_nested_too_deep_is_hidden() -> None:
     value: Any = "bottom"
     for _ in range(100):
@@ -82,13 +142,35 @@ def test_buckets_fill_again_and_forget_old_clients() -> None:
 
 
 def test_sessions_end_and_cannot_be_forged() -> None:
-    sessions = Sessions(b"key")
-    cookie = f"windlass_session={sessions.make(Identity('ada', 'operator'), 1_000)}"
-    assert sessions.read(f"other=1; {cookie}", 2_000) == Identity("ada", "operator")
-    assert sessions.read(cookie, 1_000 + LIFETIME_MS) is None
-    assert Sessions(b"other").read(cookie, 2_000) is None
-    for bad in ("", "windlass_session=", "windlass_session=a.b", "windlass_session=.", "\x00=", "a;b;c"):
-        assert sessions.read(bad, 2_000) is None
+    sessions, ada = Sessions(), Identity("ada", "operator")
+    key = sessions.begin(ada, 1_000)
+    cookie = f"{COOKIE}={key}"
+    assert len(key) >= 43, "256 random bits"
+    assert sessions.find(f"other=1; {cookie}", 2_000) == ada
+    assert sessions.find(cookie, 1_000 + LIFETIME_MS) is None
+    assert Sessions().find(cookie, 2_000) is None, "another process"
+    assert sessions.find(f"{cookie}; {COOKIE}=x", 2_000) is None, "two keys are none"
+    for bad in ("", f"{COOKIE}=", f"{COOKIE}=a.b", f"{COOKIE}=.", "\x00=", "a;b;c", f"{COOKIE}={key[:-1]}"):
+        assert sessions.find(bad, 2_000) is None
+    sessions.end(cookie)
+    assert sessions.find(cookie, 2_000) is None
+
+
+def test_sessions_are_bounded_and_end_one_by_one_or_all_of_a_user() -> None:
+    sessions = Sessions(kept=4, per_user=2)
+    ada, bob = Identity("ada", "operator"), Identity("bob", "reader")
+    first, second, third = (f"{COOKIE}={sessions.begin(ada, 1_000 + number)}" for number in range(3))
+    assert [sessions.find(one, 2_000) is not None for one in (first, second, third)] == [False, True, True]
+    bobs = f"{COOKIE}={sessions.begin(bob, 2_000)}"
+    for number in range(2):
+        sessions.begin(Identity(f"user-{number}", "reader"), 3_000)
+    assert len(sessions) == 4
+    assert sessions.find(second, 3_000) is None, "the oldest went first"
+    assert sessions.end_all("ada") == 1
+    assert sessions.find(third, 3_000) is None
+    assert sessions.find(bobs, 3_000) == bob
+    sessions.begin(ada, 3_000 + LIFETIME_MS)
+    assert len(sessions) == 1, "what has ended is forgotten"
 
 
 def test_cursors_are_ours_or_refused() -> None:
@@ -119,24 +201,3 @@ def test_static_files_are_exactly_those_of_the_build(tmp_path: Path) -> None:
     assert static.page("/x") == b'<base href="/x/">'
     for name in ("run.sh", "../index.html", "/etc/passwd", "assets", ""):
         assert static.asset(name) is None
-
-
-def test_the_audit_file_is_shared_bounded_and_forgiving(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    assert FILE_BYTES > 1_000_000
-    file = tmp_path / "audit.jsonl"
-    one, two = AuditLog(file), AuditLog(file)
-    one.add(entry("a"))
-    two.add(entry("b"))
-    file.write_bytes(file.read_bytes() + b"not json\n")
-    assert [item.target for item in one.page(0, 10).items] == ["b", "a"]
-    monkeypatch.setattr("windlass.dashboard.audit.FILE_BYTES", 500)
-    for number in range(10):
-        one.add(entry(str(number)))
-    assert file.stat().st_size <= 500
-    assert (tmp_path / "audit.jsonl.1").exists()
-    broken = AuditLog(tmp_path / "nowhere" / "audit.jsonl")
-    broken.add(entry("c"))
-    assert "cannot be written" in caplog.text
-    assert broken.page(0, 10).items == []

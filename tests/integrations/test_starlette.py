@@ -98,3 +98,10 @@ def test_a_web_socket_has_the_dependency_too(jobs: Windlass) -> None:
 def test_a_dependency_on_a_bad_queue_name_is_refused_at_import() -> None:
     with pytest.raises(ConfigError, match="queue must be"):
         queue("no spaces")
+
+
+def test_a_server_that_starts_again_in_the_same_process_uses_the_same_app(jobs: Windlass) -> None:
+    web = site(lifespan(jobs, worker=True))
+    for _ in range(2):
+        with TestClient(web) as client:
+            assert client.get("/double").json() == {"answer": 42, "colour": None}

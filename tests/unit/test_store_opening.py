@@ -1,14 +1,13 @@
-"""A store that is closed, or cannot be opened, while somebody else opens it can be used again later."""
+"""Opening a store: while it is closed, and where it fails."""
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from pathlib import Path
 
 import pytest
 
-from windlass import StorageError
+from windlass import ClosedError, StorageError
 from windlass.backend import open_backend
 from windlass.backend import requests as rq
 from windlass.backend.store import Store
@@ -25,14 +24,19 @@ def _store(place: tuple[str, Path]) -> Store:
     return Store(open_backend(f"{place[0]}{place[1]}"), SystemClock())
 
 
-async def test_a_store_that_was_closed_while_it_opened_opens_again(place: tuple[str, Path]) -> None:
+async def test_a_store_that_was_closed_while_it_opened_stays_closed_until_it_is_opened_again(
+    place: tuple[str, Path],
+) -> None:
     place[1].parent.mkdir()
     store = _store(place)
     opening = asyncio.create_task(store.execute(rq.CountJobs(queue="q")))
     await asyncio.sleep(0)  # it is on its way now
     await store.close()
-    with contextlib.suppress(StorageError):
+    with pytest.raises((ClosedError, StorageError)):
         await opening
+    with pytest.raises(ClosedError):
+        await store.execute(rq.CountJobs(queue="q"))
+    await store.reopen()
     assert await store.execute(rq.CountJobs(queue="q"))
     await store.close()
 

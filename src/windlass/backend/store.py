@@ -1,25 +1,46 @@
 """A backend with a clock: what the rest of the package talks to.
 
-Opens on first use, stamps requests when a test drives the clock, and turns per-item answers into errors in
-one place. Backends hold no such code.
+Opens on first use and never again by itself once it was closed, stamps requests when a test drives the clock,
+turns per-item answers into errors in one place, and refuses to go on in a process that was forked after it
+was opened. Backends hold no such code.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
 from windlass.backend import requests as rq
 from windlass.backend.capabilities import Capabilities
+from windlass.backend.closing import Closing
 from windlass.backend.protocol import Backend, Listener, TellingBackend
 from windlass.backend.schedules import PutSchedule
 from windlass.core.clock import Clock
 from windlass.core.job import Completed, JobRecord, JobRef, NewJob
 from windlass.core.options import UniqueMode
 from windlass.core.outcome import Changed
-from windlass.errors import IllegalTransitionError, JobNotFoundError, LeaseLostError
+from windlass.errors import (
+    ClosedError,
+    ForkedError,
+    IllegalTransitionError,
+    JobNotFoundError,
+    LeaseLostError,
+)
 
 R = TypeVar("R")
+
+#: This process: asking the system at every request would cost more.
+_pid = os.getpid()
+
+
+def _after_fork() -> None:
+    global _pid
+    _pid = os.getpid()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
 
 
 class Store:
@@ -31,8 +52,13 @@ class Store:
         #: Requests that may ask for what is missing without needing it always.
         self._to_check = () if backend.capabilities.takes_all_jobs else (rq.Add, rq.ChangeJob, PutSchedule)
         self._opened = False
+        #: Who opened it; 0: no process yet.
+        self._pid = 0
         #: How often it was closed, or an opening failed: then another that is under way opened nothing.
         self._closings = 0
+        self._closing = Closing(
+            "the app", "open it again (async with app, or await app.open()), or make another"
+        )
 
     @property
     def name(self) -> str:
@@ -43,19 +69,45 @@ class Store:
         return self.backend.capabilities
 
     async def open(self) -> None:
-        """Connect now instead of at the first request. Idempotent."""
-        closings = self._closings
+        """Connect now instead of at the first request. Idempotent; ``ClosedError`` after ``close``.
+
+        Raises ``ForkedError`` in the child of a process that opened it before.
+        """
+        self._closing.check()
+        self._check_process()
+        closings, self._pid = self._closings, _pid
         try:
             await self.backend.open()
         except BaseException:
             self._note_closed()
             raise
+        if self._closing.closed:
+            await self.backend.close()  # closed while it opened: what was opened after that is let go too
+            raise self._closing.error()
         self._opened = closings == self._closings
 
+    async def reopen(self) -> None:
+        """Connect, also after ``close``."""
+        self._closing.reopen()
+        await self.open()
+
     async def close(self) -> None:
-        """Let go of the connection; the next request opens it again. Idempotent."""
+        """Let go of the connection. Waits under way and later requests raise ``ClosedError``. Idempotent.
+
+        In the child of a process that opened it, the connection is left to that process.
+        """
         self._note_closed()
-        await self.backend.close()
+        self._closing.close()
+        if self._pid in (0, _pid):
+            await self.backend.close()
+
+    def _check_process(self) -> None:
+        if self._pid not in (0, _pid):
+            raise ForkedError(self.name, self._pid, _pid)
+
+    def closed_error(self) -> ClosedError:
+        """What requests after ``close`` are answered with."""
+        return self._closing.error()
 
     def _note_closed(self) -> None:
         self._opened = False
@@ -68,7 +120,7 @@ class Store:
         """
         if request.needs or type(request) in self._to_check:
             self._check(request)
-        if not self._opened:
+        if not self._opened or self._pid != _pid:
             await self.open()
         if self.clock.driven and request.now_ms is None:
             request.now_ms = self.clock.now_ms()
@@ -103,17 +155,22 @@ class Store:
 
     async def listen(self, topics: Iterable[str]) -> Listener:
         """Hints about ``topics`` for the running event loop."""
-        if not self._opened:
+        if not self._opened or self._pid != _pid:
             await self.open()
-        return self.backend.listen(topics)
+        return self._watched(self.backend.listen(topics))
 
     async def listen_completed(self, queue: str, told: Callable[[list[Completed]], None]) -> Listener:
         """Hints about jobs of ``queue`` that finish; those that the hint itself describes go to ``told``."""
         if not isinstance(self.backend, TellingBackend):
             return await self.listen([f"done:{queue}"])
-        if not self._opened:
+        if not self._opened or self._pid != _pid:
             await self.open()
-        return self.backend.listen_completed(queue, told)
+        return self._watched(self.backend.listen_completed(queue, told))
+
+    def _watched(self, listener: Listener) -> Listener:
+        """Woken by ``close``: its owner then asks the store, and hears that it was closed."""
+        self._closing.watch(listener)
+        return listener
 
     def clone(self) -> Store:
         """Another client of the same store, with the same clock."""

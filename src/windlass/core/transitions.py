@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from windlass.core.damage import BAD_RECORD
 from windlass.core.job import (
     ERRORS_KEPT,
     SIGNALS_KEPT,
@@ -188,7 +189,8 @@ def refuse_cost(job: JobRecord, scribe: Scribe) -> None:
 def replace(job: JobRecord, new: NewJob, scribe: Scribe, *, due_ms: int | None = None) -> None:
     """A pending job takes the data, task and options of a later add; its group and unique key stay.
 
-    ``due_ms`` moves its due time; a changed priority joins the back of the new one.
+    ``due_ms`` moves its due time, but for one that is suspended, which goes on waiting for its signal; a
+    changed priority joins the back of the new one.
     """
     job.task, job.payload, job.codec = new.task, new.payload, new.codec
     job.options = msgspec.structs.replace(
@@ -198,7 +200,7 @@ def replace(job: JobRecord, new: NewJob, scribe: Scribe, *, due_ms: int | None =
         job.priority = new.priority
         _join_line(job, scribe)
     scribe.note(job, EventType.CHANGED, what="replaced")
-    if due_ms is not None:
+    if due_ms is not None and job.state is not JobState.SUSPENDED:
         _change_delay(job, due_ms - scribe.now_ms, scribe)
 
 
@@ -213,6 +215,18 @@ def expire(job: JobRecord, scribe: Scribe) -> None:
     scribe.history.append(attempt_record(job, AttemptOutcome.EXPIRED, scribe.now_ms, error=error))
     finish(job, JobState.FAILED, scribe, reason="expired")
     scribe.note(job, EventType.FAILED, reason="expired", error_class=EXPIRED_CLASS)
+
+
+def set_aside(job: JobRecord, scribe: Scribe) -> None:
+    """End a job whose record cannot be read (see ``core.damage``); what is left of it is its payload."""
+    error = msgspec.structs.replace(job.errors[-1], at_ms=scribe.now_ms)
+    job.errors = [error]
+    scribe.history.append(attempt_record(job, AttemptOutcome.FAILED, scribe.now_ms, error=error))
+    _drop_lease(job, settled=False)  # nobody settled anything: a late settlement is lost
+    finish(job, JobState.FAILED, scribe, reason=BAD_RECORD)
+    scribe.note(
+        job, EventType.FAILED, reason=BAD_RECORD, error_class=error.error_class, message=error.message
+    )
 
 
 def lease(job: JobRecord, scribe: Scribe, *, token: str, worker: str, lease_ms: int) -> None:
@@ -477,7 +491,7 @@ def retry(job: JobRecord, scribe: Scribe, *, blocked: bool = False) -> Changed:
     if job.state is JobState.RETRYING:
         promote(job, scribe)
         return Changed.OK
-    if job.state not in FINISHED:
+    if job.state not in FINISHED or job.reason == BAD_RECORD:
         return Changed.ILLEGAL
     job.state = JobState.BLOCKED if blocked else JobState.WAITING
     job.attempts = job.stalls = job.misses = 0
@@ -546,6 +560,13 @@ def signal(job: JobRecord, name: str, data: bytes, codec: str, scribe: Scribe) -
     else:
         scribe.note(job, EventType.CHANGED, what="signal")
     return Changed.OK
+
+
+def refuses_report(job: JobRecord, token: str | None) -> Changed | None:
+    """Why progress may not be reported under ``token``; without one, no running attempt asks."""
+    if token is None:
+        return Changed.ILLEGAL
+    return None if holds(job, token) else Changed.LOST
 
 
 def progress_text(job: JobRecord) -> str:

@@ -1,27 +1,57 @@
-"""Values that are not shown: those of fields whose names the application masks."""
+"""Values that are not shown: those of fields whose names the application masks.
+
+A name means the same in every spelling: a pattern is compared by words, so that ``api_key`` covers
+``apiKey``, ``Api-Key``, ``API_KEY`` and ``apikey`` too.
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
-from fnmatch import fnmatchcase
+from fnmatch import translate
 from typing import Any
+
+from windlass.serde import JSON
+from windlass.serde.codecs import Codecs
 
 #: Stands where a value is hidden.
 HIDDEN = "[masked]"
 _DEPTH = 64
+#: Where the capitals of ``camelCase`` and ``HTTPHeader`` begin a word.
+_CAPITALS = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
+_TWO_WORDS = re.compile(r"\w_\w")
+
+
+def _words(name: str, joint: str = r"[\W_]+") -> str:
+    """The name in small letters with its words joined by ``_``."""
+    return re.sub(joint, "_", _CAPITALS.sub("_", name)).lower()
+
+
+def _spellings(pattern: str) -> set[str]:
+    """What a pattern is looked for as: as it is, by its words, and with two words and more run together."""
+    if "[" in pattern:
+        return {pattern.lower()}
+    words = _words(pattern, r"[^\w*?]+|_+")
+    together = {words.replace("_", "")} if _TWO_WORDS.search(words) else set()
+    return {pattern.lower(), words, *together}
 
 
 class Mask:
-    """Hides values by the name of their field, at any depth. ``*`` alone hides every value."""
+    """Hides values by the name of their field, at any depth. ``*`` alone hides every value.
 
-    def __init__(self, patterns: Sequence[str]) -> None:
-        self._patterns = tuple(pattern.lower() for pattern in patterns)
-        self.everything = "*" in self._patterns
+    ``codecs`` are those of the app: what reads stored values before they are hidden.
+    """
+
+    def __init__(self, patterns: Sequence[str], codecs: Codecs | None = None) -> None:
+        self.codecs: Codecs = codecs or Codecs(JSON)
+        self.everything = "*" in patterns
+        spellings = sorted({spelling for pattern in patterns for spelling in _spellings(pattern)})
+        self._covered = re.compile("|".join(translate(spelling) for spelling in spellings) or r"(?!)")
 
     def covers(self, name: str) -> bool:
         """Whether values under ``name`` are hidden."""
-        lower = name.lower()
-        return any(fnmatchcase(lower, pattern) for pattern in self._patterns)
+        words = _words(name).strip("_")
+        return any(self._covered.match(form) for form in (name.lower(), words, words.replace("_", "")))
 
     def hide(self, value: Any, depth: int = 0) -> Any:
         """The value with all hidden parts replaced. What is nested too deep is hidden as well."""

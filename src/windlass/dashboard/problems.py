@@ -12,6 +12,7 @@ from litestar.exceptions import HTTPException, ValidationException
 
 from windlass.dashboard.shapes.session import Problem
 from windlass.errors import (
+    ClosedError,
     ConfigError,
     GroupFullError,
     HistoryTrimmedError,
@@ -73,6 +74,7 @@ _OURS: tuple[tuple[type[WindlassError], int, str], ...] = (
     (UnsupportedByBackendError, 501, "Use a store that declares it; the session's capabilities tell."),
     (HistoryTrimmedError, 410, "Go on from the oldest record that is kept."),
     (StorageError, 503, "The store did not answer: try again; every request may be repeated."),
+    (ClosedError, 503, "The server is stopping: ask the next one."),
     (JobNotFoundError, 404, "It was never added, or pruned, or removed: look at the lists."),
     (ScheduleNotFoundError, 404, "It was never made, or removed: look at the list of schedules."),
     (IllegalTransitionError, 409, "Read the job again: its state does not allow this."),

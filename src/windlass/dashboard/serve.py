@@ -2,32 +2,43 @@
 
 from __future__ import annotations
 
+import resource
 import socket
 from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
 
 import uvicorn
 
+from windlass.dashboard.connections import Connections, protocol_of
 from windlass.dashboard.guard import Guard
 
 #: Seconds that open requests get when the server stops; event streams do not end by themselves.
 _GRACE_S = 2
+#: Files that a process must be able to open, so that a crowd at the door finds a listening server.
+_FILES = 8_192
+_BUSY = b"Service Unavailable"
 
 
 class DashboardServer(uvicorn.Server):
-    """Tells its port once it listens."""
+    """Tells its port once it listens. Connections are bounded by ``ServerLimits``, see ``connections``."""
 
     def __init__(self, app: Guard, host: str, port: int, on_up: Callable[[int], None]) -> None:
+        limits = app.desk.settings.limits
+        self.open_connections = Connections(limits)
         super().__init__(
             uvicorn.Config(
-                app,
+                AtOnce(app, limits.requests),
                 host=host,
                 port=port,
-                log_level="warning",
+                http=protocol_of(self.open_connections),
+                ws="none",
+                log_level="error",  # warnings are about bad requests: a stranger could fill the log with them
                 access_log=False,
                 server_header=False,
+                proxy_headers=False,  # who asks is decided by us alone
                 lifespan="on",
                 timeout_graceful_shutdown=_GRACE_S,
-                limit_concurrency=1_000,
                 h11_max_incomplete_event_size=65_536,
             )
         )
@@ -35,6 +46,49 @@ class DashboardServer(uvicorn.Server):
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Begin to listen."""
+        allow_files(_FILES)
         await super().startup(sockets)
         if self.started:
             self._on_up(self.servers[0].sockets[0].getsockname()[1])
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Stop listening, and end."""
+        await super().shutdown(sockets)
+        self.open_connections.stop()
+
+
+class AtOnce:
+    """Answers 503 when more requests are being answered than the server takes on."""
+
+    def __init__(self, app: Guard, most: int) -> None:
+        self._app = app
+        self._most = most
+        self._running = 0
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        if self._running >= self._most:
+            headers = [
+                (b"content-length", b"%d" % len(_BUSY)),
+                (b"retry-after", b"1"),
+                (b"connection", b"close"),
+            ]
+            await send({"type": "http.response.start", "status": 503, "headers": headers})
+            await send({"type": "http.response.body", "body": _BUSY})
+            return
+        self._running += 1
+        try:
+            await self._app(scope, receive, send)
+        finally:
+            self._running -= 1
+
+
+def allow_files(wanted: int) -> None:
+    """Raise this process's limit of open files towards what its hard limit allows."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+    if soft != resource.RLIM_INFINITY and soft < most:
+        with suppress(ValueError, OSError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))

@@ -32,7 +32,7 @@ from windlass.core.backoff import Strategy
 from windlass.core.ids import new_id
 from windlass.core.job import Action, JobRecord, WorkerInfo
 from windlass.core.limits import to_rate
-from windlass.core.options import check_known
+from windlass.core.options import check_known, check_registered, to_backoff
 from windlass.core.outcome import Extended, Outcome, Settled, Settlement
 from windlass.core.probe import reach
 from windlass.core.states import JobState
@@ -213,6 +213,7 @@ class Worker:
             raise ClosedError("the worker", "make another one")
         if self._state == "running":
             return
+        self._check_strategies()
         if self._opening is None:
             self._state = "starting"
             self._opening = asyncio.create_task(self._open(), name="windlass-start")
@@ -291,6 +292,12 @@ class Worker:
             on_end=self._ended,
             stopping=lambda: self._closing,
         )
+
+    def _check_strategies(self) -> None:
+        """Refuse to run tasks by a backoff strategy that nobody gave us: its name may be misspelt."""
+        for task in self.app.tasks.values() if self.registry is self.app.registry else ():
+            if task.queue_name in self._shares.names:
+                check_registered(to_backoff(task.job_options.backoff), self._strategies, task.name)
 
     async def _set_limits(self) -> None:
         """Make the worker's ``limiter`` and ``global_concurrency`` those of its queues."""
@@ -765,7 +772,8 @@ class Worker:
         """Where jobs of a task come from, and what runs them."""
         queue = self._queues.get(queue_name)
         if queue is None:
-            queue = self._queues[queue_name] = self.app.queue(queue_name)
+            # Its own: whoever closes the one that the app hands out does not close it under the handlers.
+            queue = self._queues[queue_name] = Queue(queue_name, self.app)
         return queue, self.registry.find(queue_name, task)
 
     def _begin(self, record: JobRecord, lease_ms: int, since_ms: float, ways: _Ways) -> Attempt | None:
@@ -782,8 +790,8 @@ class Worker:
             self._end(classify.unknown_task(record))
             return None
         try:
-            call = read_call(record.codec, record.payload)
-        except (ValueError, TypeError, ConfigError) as exc:  # these bytes are not arguments
+            call = read_call(self.app.codecs, record)
+        except Exception as exc:  # these bytes are not arguments; a codec of one's own may raise anything
             bad = classify.bad_payload(record, exc)
             self._teller.refused(Job(queue, record, held=True, context=self._context), record, bad)
             self._end(bad)

@@ -6,12 +6,12 @@ import asyncio
 import signal
 import subprocess
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
 from tests.backends.file.stranger import digest, work
-from tests.backends.file.support import add, claim, jobs_of, new, opened
+from tests.backends.file.support import add, jobs_of, new, opened
 from tests.faults.kit import Stage, check_books, raises_within, staged, until
 from windlass import StorageError
 from windlass.backend.local import wake
@@ -186,17 +186,3 @@ async def test_a_worker_killed_at_a_point_loses_nothing(tmp_path: Path, point: s
         assert await heir.ended() == 0
         outcomes = await check_books(stage.app, [job.id for job in added])
         assert set(outcomes) <= {"completed", "stalled"}
-
-
-async def test_a_fork_does_not_use_its_parents_store(tmp_path: Path) -> None:
-    async with opened(tmp_path / "store") as store:
-        node = store._open_node()
-        node.pid += 1  # as in a child that was forked now
-        for call in (lambda: add(store, new()), lambda: claim(store)):
-            with pytest.raises(StorageError, match="open a backend of its own in each process"):
-                await _awaited(call())
-        node.pid -= 1
-
-
-async def _awaited(call: Any) -> None:
-    await call

@@ -109,7 +109,7 @@ async def test_a_disk_that_refuses_is_told_and_the_call_may_be_repeated(
         await add(store, new())
         job = new(id="again")
         flushes.fail = True
-        with pytest.raises(StorageError, match="Input/output error"):
+        with pytest.raises(StorageError, match=r"Input/output error.*repeat the call with the same id"):
             await add(store, job)
         flushes.fail = False
         assert [added.outcome for added in await add(store, job)] == [AddOutcome.QUEUED]
@@ -118,18 +118,60 @@ async def test_a_disk_that_refuses_is_told_and_the_call_may_be_repeated(
         assert await settle(store, *map(ended, held)) == [Settled.OK] * 2
 
 
+async def test_after_a_failed_flush_no_later_one_counts_until_the_log_was_written_again(
+    tmp_path: Path, flushes: Flushes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written: list[int] = []
+    real = disk._write_again
+
+    def write_again(fd: int, start: int = 0) -> None:
+        if refuse:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        written.append(os.fstat(fd).st_size)
+        real(fd, start)
+
+    monkeypatch.setattr(disk, "_write_again", write_again)
+    refuse = True
+    async with opened(tmp_path / "jobs.db") as store:
+        await add(store, new(id="before"))
+        before = os.stat(f"{tmp_path}/jobs.db-wal").st_size
+        flushes.fail = True
+        with pytest.raises(StorageError, match="outcome is unknown"):
+            await add(store, new(id="lost"))
+        flushes.fail = False  # from here on the disk says that all is well
+        with pytest.raises(StorageError, match="Input/output error"):
+            await add(store, new(id="refused"))
+        with pytest.raises(StorageError, match="an earlier flush failed"):
+            await store.execute(rq.ReadHistory(queue="q"))
+        refuse = False
+        (again,) = await add(store, new(id="lost"))
+        assert again.outcome is AddOutcome.QUEUED
+        assert len(written) == 1
+        assert written[0] > before
+        await add(store, new(id="later"))
+        await store.execute(rq.ReadHistory(queue="q"))
+        assert len(written) == 1
+        jobs = (await store.execute(rq.ListJobs(queue="q", newest_first=False))).jobs
+        assert [job.id for job in jobs] == ["before", "lost", "later"]
+
+
 def test_a_flush_behind_tells_its_error_to_the_next(tmp_path: Path) -> None:
     read, write = os.pipe()  # has no disk
-    (tmp_path / "jobs.db-wal").touch()
+    (tmp_path / "jobs.db-wal").write_bytes(b"frames")
     with closing(Disk(str(tmp_path / "jobs.db"), full=True)) as log:
+        file = os.dup(log._fd)
         os.dup2(write, log._fd)
         log.sync_behind()
         with pytest.raises(OSError, match="Invalid argument"):
             log.sync_behind()
-        log.sync_behind()
-        with pytest.raises(OSError, match="Invalid argument"):
-            log.sync()
-    for fd in (read, write):
+        os.dup2(file, log._fd)  # the disk is back: that alone is not enough
+        for flush in (log.sync_behind, log.sync):
+            with pytest.raises(OSError, match="an earlier flush failed"):
+                flush()
+        log.rewrite()
+        log.sync()
+    assert (tmp_path / "jobs.db-wal").read_bytes() == b"frames"
+    for fd in (read, write, file):
         os.close(fd)
 
 

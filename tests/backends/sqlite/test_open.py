@@ -17,7 +17,7 @@ from windlass.backends.sqlite import migrations
 from windlass.backends.sqlite.statements import load, read
 from windlass.core.job import WorkerInfo
 from windlass.core.states import JobState
-from windlass.errors import ConfigError, StorageError, WindlassError
+from windlass.errors import ConfigError, StorageError
 
 
 def tables(path: Path) -> set[str]:
@@ -271,42 +271,6 @@ async def test_a_call_that_has_begun_raises_and_says_that_its_outcome_is_unknown
         del writer._run_calls
         await add(store, new(id="b"))
         assert [job.id for job in (await store.execute(rq.ListJobs(queue="q"))).jobs] == ["b", "a"]
-
-
-def test_a_forked_child_is_refused_and_may_open_its_own(tmp_path: Path) -> None:
-    path = tmp_path / "jobs.db"
-    store = client(path)
-    with asyncio.Runner() as runner:
-        runner.run(store.open())
-        runner.run(add(store, new(id="parent")))
-        reading, writing = os.pipe()
-        child = os.fork()
-        if child == 0:
-            os.write(writing, _in_the_child(path, store).encode())
-            os._exit(0)
-        os.close(writing)
-        with os.fdopen(reading) as answer:
-            text = answer.read()
-        os.waitpid(child, 0)
-        assert "fork" in text
-        assert text.endswith("and 2 jobs")
-        runner.run(add(store, new(id="after")))
-        runner.run(store.close())
-
-
-def _in_the_child(path: Path, inherited: object) -> str:
-    async def work() -> str:
-        try:
-            await add(inherited, new(id="never"))  # type: ignore[arg-type]
-            said = "nothing"
-        except WindlassError as exc:
-            said = str(exc)
-        async with opened(path) as own:
-            await add(own, new(id="child"))
-            count = (await own.execute(rq.CountJobs(queue="q")))[JobState.WAITING]
-        return f"{said} and {count} jobs"
-
-    return asyncio.run(work())
 
 
 # --- the clock --------------------------------------------------------------------------------------

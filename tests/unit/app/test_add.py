@@ -10,6 +10,7 @@ import pytest
 from tests.unit.app.support import DrivenClock, event_names, states_of, watched, work_off
 from windlass import (
     AddOutcome,
+    ClosedError,
     ConfigError,
     Job,
     JobState,
@@ -273,7 +274,7 @@ async def test_a_job_that_does_not_start_in_time_fails_as_expired(
     await clock.until(work_off(timed_app, "default", handler))
     assert ran == [fresh.id]
     assert (await late.refresh()).state is JobState.FAILED
-    assert late.failed_reason == "expired"
+    assert late.reason == "expired"
     assert late.attempts == 0
 
 
@@ -343,13 +344,17 @@ async def test_a_bare_queue_adds_and_a_worker_elsewhere_runs(url: str) -> None:
         assert await job.result() == {"x": 1}
 
 
-async def test_a_closed_queue_connects_again_on_use(url: str) -> None:
+async def test_a_closed_queue_may_be_closed_again_but_not_used(url: str) -> None:
     queue = Queue("mail", url)
     await queue.add("work", job_id="a")
     await queue.close()
     await queue.close()
-    assert (await queue.add("work", job_id="a")).outcome is AddOutcome.DUPLICATE
-    await queue.close()
+    assert repr(queue).startswith("<Queue mail on")
+    with pytest.raises(ClosedError, match=r"queue 'mail' was closed; take another"):
+        await queue.add("work", job_id="a")
+    with pytest.raises(ClosedError):
+        async with queue:
+            pass
 
 
 @pytest.mark.feature_missing("A34", reason="jobs in memory are in no database that an application could open")

@@ -86,7 +86,6 @@ class LocalStore(ABC, Generic[SettingsT, SessionT]):
 
     async def execute(self, request: Request[R]) -> R:
         """See ``Backend.execute``."""
-        self.check_process()
         read = self.is_read(request)
         if self._writer.over:
             raise StorageError(f"{self.settings.shown} is closed")
@@ -102,7 +101,6 @@ class LocalStore(ABC, Generic[SettingsT, SessionT]):
         return await call
 
     def listen(self, topics: Iterable[str]) -> HubListener:
-        self.check_process()
         listener = self.hub.listen(topics)
         self.wake.listen_for(listener.topics)
         return listener
@@ -120,14 +118,6 @@ class LocalStore(ABC, Generic[SettingsT, SessionT]):
             if lane.ended.done():
                 lane.thread.join()
         self.wake.stop()
-
-    def check_process(self) -> None:
-        """Refuse to work in a child that was forked while this store was open."""
-        if self.pid != os.getpid():
-            raise StorageError(
-                f"{self.settings.shown} was opened by process {self.pid} and this is its fork {os.getpid()}; "
-                "open a backend of its own in each process (and prefer spawn to fork)"
-            )
 
     def forked(self) -> None:
         """Called in a forked child, which leaves this store to its parent."""

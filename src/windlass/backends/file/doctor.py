@@ -9,8 +9,6 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-import msgspec
-
 from windlass.backend.health import Finding, fact, problem, warning
 from windlass.backend.local.locks import FairLock
 from windlass.backend.urls import BackendUrl
@@ -21,6 +19,7 @@ from windlass.backends.file.settings import Settings, parse
 from windlass.backends.file.snapshot import Snapshot
 from windlass.backends.file.store import FileStore
 from windlass.core.ids import new_id
+from windlass.core.text import printable
 from windlass.errors import StorageError
 
 _REPAIR = "stop the workers, keep a copy of the directory, then run windlass doctor with --repair"
@@ -39,13 +38,15 @@ class Survey:
     newer: int = 0
     #: Where something is wrong: from byte, to byte.
     damage: list[tuple[int, int]] = field(default_factory=list)
+    #: Records that match their checksum and cannot be read, each with the byte where its step begins.
+    unread: list[tuple[int, effects.Unread]] = field(default_factory=list)
     #: Bytes at the end that are no whole frame.
     torn: int = 0
     store: FileStore | None = None
 
     @property
     def is_whole(self) -> bool:
-        return self.has_base and not self.damage and not self.newer
+        return self.has_base and not self.damage and not self.unread and not self.newer
 
 
 def survey(path: str, *, load: bool) -> Survey:
@@ -60,7 +61,8 @@ def survey(path: str, *, load: bool) -> Survey:
         except frames.Newer as exc:
             found.newer = exc.format
             break
-        if frame is not None and _take(found, frame):
+        if frame is not None:
+            _take(found, frame)
             at = frame.end
             continue
         after = next(frames.search(data, at + 1), None)
@@ -72,13 +74,12 @@ def survey(path: str, *, load: bool) -> Survey:
     return found
 
 
-def _take(found: Survey, frame: frames.Frame) -> bool:
-    """Count a frame, and apply it; False when its content is not what its kind says."""
+def _take(found: Survey, frame: frames.Frame) -> None:
+    """Count a frame, and apply it."""
     if frame.kind in (Kind.PIECE, Kind.STEP) and found.store is not None:
-        try:
-            found.store.follow(effects.decode(frame.body))
-        except msgspec.DecodeError:
-            return False
+        step = effects.decode(frame.body)
+        found.unread += [(frame.start, effect) for effect in effects.unread(step)]
+        found.store.follow(step)
     if frame.kind == Kind.STEP:
         expected = found.last + 1
         if frame.number != expected and not found.damage:
@@ -89,7 +90,6 @@ def _take(found: Survey, frame: frames.Frame) -> bool:
         found.snapshot = frame.end
         if frame.kind == Kind.BASE:
             found.has_base, found.first, found.last = True, frame.number, frame.number
-    return True
 
 
 def examine(url: BackendUrl, deep: bool) -> Iterator[Finding]:
@@ -125,6 +125,11 @@ def _verdict(path: str, found: Survey, deep: bool) -> Iterator[Finding]:
     for start, end in found.damage:
         what = f"{end - start} bytes are not what was written" if end > start else "a step is missing before"
         yield problem(f"{path} is damaged at byte {start}: {what}", _REPAIR)
+    for start, effect in found.unread:
+        names = effect.names()
+        whose = "a record" if names is None else f"the record of job {names[1]} in queue {names[0]}"
+        text = f"{path}: {whose} at byte {start} cannot be read: {effect.why}"
+        yield warning(printable(text), "windlass doctor --repair sets it aside")
     if found.newer:
         yield problem(
             f"{path} has steps of format {found.newer}, which this version does not know", "upgrade"
@@ -194,6 +199,9 @@ def _repair(directory: str) -> Iterator[Finding]:
         f"kept {found.steps:,} whole steps as generation {generation + 1}; {lost:,} bytes could not be read. "
         f"The file as it was is {kept}"
     )
+    if found.unread:
+        advice = "jobs among them are kept as failed, reason bad_record; the rest is in the file as it was"
+        yield warning(f"{len(found.unread)} records could not be read and were set aside", advice)
     if found.damage or not found.has_base:
         advice = "jobs added or ended in the lost bytes may be missing or run again: compare with a backup"
         yield warning(f"{len(found.damage)} places were damaged", advice)

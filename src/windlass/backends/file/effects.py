@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from windlass.core import damage
 from windlass.core.edges import ChildEnd, Edge
 from windlass.core.job import AttemptRecord, Event, JobRecord, JobRef
 from windlass.core.limits import GroupLimits, QueueLimits
@@ -236,12 +237,41 @@ class GroupRow(msgspec.Struct, array_like=True):
     next_ms: int | None
 
 
+class Unread(NamedTuple):
+    """An effect that cannot be read: a part of a step, or a whole one."""
+
+    raw: bytes
+    why: str
+
+    def names(self) -> tuple[str, str, int | None] | None:
+        """Queue, id and number of the job that it was about, if that much can be read."""
+        try:
+            kind, *fields = _decode_any(self.raw)
+            at = 2
+            if kind == 1:
+                fields, at = fields[0], _SEQ
+            names = (fields[0], fields[1], fields[at] if at < len(fields) else None)
+        except damage.UNREADABLE:
+            return None
+        if kind not in (1, 2) or not isinstance(names[0], str) or not isinstance(names[1], str):
+            return None
+        return names[0], names[1], names[2] if isinstance(names[2], int) else None
+
+
 class Step(msgspec.Struct, array_like=True):
     """All effects of one step, the store's time, and the last place in line that was given away."""
 
     now_ms: int
     last_place: int
     effects: list[Effect]
+
+
+class _Parts(msgspec.Struct, array_like=True):
+    """A step whose effects are yet to be read, each by itself."""
+
+    now_ms: int
+    last_place: int
+    effects: list[msgspec.Raw]
 
 
 class Written(NamedTuple):
@@ -254,6 +284,10 @@ class Written(NamedTuple):
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(Step)
+_decode_parts = msgspec.msgpack.Decoder(_Parts).decode
+_decode_effect = msgspec.msgpack.Decoder(Effect).decode
+_decode_any = msgspec.msgpack.Decoder().decode
+_SEQ = JobRecord.__struct_fields__.index("seq")
 
 
 def encode(step: Written) -> bytes:
@@ -266,8 +300,29 @@ def pack(value: Any) -> msgspec.Raw:
 
 
 def decode(data: bytes | memoryview) -> Step:
-    """The step that was written; ``msgspec.DecodeError`` when it is none."""
-    return _decoder.decode(data)
+    """The step that was written; what cannot be read of it is ``Unread``."""
+    try:
+        return _decoder.decode(data)
+    except damage.UNREADABLE as exc:
+        why = str(exc)
+    try:
+        parts = _decode_parts(data)
+    except damage.UNREADABLE:
+        return Step(0, 0, [Unread(bytes(data), why)])  # type: ignore[list-item] # only ever made here
+    return Step(parts.now_ms, parts.last_place, [_effect(bytes(part)) for part in parts.effects])
+
+
+def unread(step: Step) -> list[Unread]:
+    """What could not be read of a step."""
+    effects: list[Any] = step.effects
+    return [effect for effect in effects if isinstance(effect, Unread)]
+
+
+def _effect(data: bytes) -> Any:
+    try:
+        return _decode_effect(data)
+    except damage.UNREADABLE as exc:
+        return Unread(data, str(exc))
 
 
 def to_record(row: JobRow) -> JobRecord:

@@ -6,14 +6,14 @@ Reading needs no lock, for a frame is whole or does not count. Appending and men
 from __future__ import annotations
 
 import contextlib
+import errno
 import gc
 import logging
 import os
 import weakref
 from typing import TYPE_CHECKING
 
-import msgspec
-
+from windlass.backend.local import flush
 from windlass.backends.file import directory as dr
 from windlass.backends.file import effects, errors, frames
 from windlass.backends.file.frames import Kind
@@ -55,6 +55,8 @@ class Log:
         self.current = current
         self.path = os.path.join(directory, dr.log_name(current.generation))
         self.fd = self._open(self.path, os.O_RDWR)
+        #: Whether a flush failed and was not made good.
+        self.flush_failed = False
         #: End of what was read, and the number of the last step there.
         self.offset = 0
         self.number = 0
@@ -84,6 +86,19 @@ class Log:
         """How long the part behind the snapshot is."""
         return self.offset - self.current.base
 
+    @property
+    def counts(self) -> bool:
+        """Whether what was appended here counts: also when a newer generation, which has it, took over."""
+        try:
+            if os.fstat(self.fd).st_nlink and self.is_current:
+                return True
+            newer = dr.read_current(self._directory)
+        except FileNotFoundError:
+            return False
+        if newer is None or newer.store != self.current.store:
+            return False
+        return newer.generation > self.current.generation
+
     # --- reading ------------------------------------------------------------------------------------
 
     def load(self, store: FileStore) -> None:
@@ -95,7 +110,7 @@ class Log:
         seen_base = False
         for frame in self._frames():
             if frame.kind == Kind.PIECE:
-                store.follow(self._decode(frame))
+                store.follow(effects.decode(frame.body))
             elif frame.kind == Kind.BASE:
                 self.number = frame.number
                 seen_base = True
@@ -128,20 +143,12 @@ class Log:
             found = f"a frame of kind {frame.kind} with number {frame.number}"
             what = f"step {self.number + 1} was expected, {found} is there"
             raise errors.DamagedLogError(self.path, frame.start, what)
-        store.follow(self._decode(frame))
+        store.follow(effects.decode(frame.body))
         self.number = frame.number
 
-    def _decode(self, frame: frames.Frame) -> effects.Step:
-        try:
-            return effects.decode(frame.body)
-        except msgspec.DecodeError as exc:
-            raise errors.DamagedLogError(
-                self.path, frame.start, f"its content does not read ({exc})"
-            ) from exc
-
-    def _frames(self) -> Iterator[frames.Frame]:
-        """Whole frames from ``offset`` on, up to the first place where none is."""
-        offset, size = self.offset, _WINDOW
+    def _frames(self, start: int | None = None) -> Iterator[frames.Frame]:
+        """Whole frames from ``offset`` (or ``start``) on, up to the first place where none is."""
+        offset, size = self.offset if start is None else start, _WINDOW
         while True:
             data = memoryview(os.pread(self.fd, size, offset))
             at = 0
@@ -159,6 +166,18 @@ class Log:
             else:
                 offset, size = offset + at, _WINDOW
 
+    # --- flushing (needs no lock) ---------------------------------------------------------------------
+
+    def flush(self) -> None:
+        """Bring everything that was appended so far to the disk; raises ``OSError``."""
+        if self.flush_failed:
+            raise OSError(errno.EIO, "an earlier flush failed and was not made good yet")
+        try:
+            flush.data_sync(self.fd)
+        except OSError:
+            self.flush_failed = True
+            raise
+
     # --- writing (the lock must be held) --------------------------------------------------------------
 
     def append(self, body: bytes) -> None:
@@ -172,6 +191,18 @@ class Log:
             raise
         self.offset += len(data)
         self.number += 1
+
+    def flush_again(self) -> None:
+        """After a flush that failed: write the steps once more, as far as they are whole, and flush them."""
+        whole = self.current.base
+        for frame in self._frames(whole):
+            whole = frame.end
+        if whole < self.offset:
+            what = "a flush failed, and what was written there did not reach the disk"
+            raise errors.DamagedLogError(self.path, whole, what)
+        flush.write_again(self.fd, self.current.base)
+        flush.data_sync(self.fd)
+        self.flush_failed = False
 
     def mend(self) -> None:
         """Cut off what a process left that died while it appended. Everything whole was read before.

@@ -9,19 +9,18 @@ import time
 from itertools import islice
 from typing import TYPE_CHECKING, Any, cast
 
-import msgspec
-
 from windlass.backend import requests as rq
+from windlass.backend.local.flush import not_flushed
 from windlass.backend.local.locks import FairLock
 from windlass.backends.file import directory as dr
-from windlass.backends.file import effects
+from windlass.backends.file import effects, readback
 from windlass.backends.file.compaction import Compaction, is_due
 from windlass.backends.file.errors import DamagedLogError, to_error
 from windlass.backends.file.log import Log
 from windlass.backends.file.store import FileStore
 from windlass.core.clock import SteadyClock
 from windlass.core.probe import reach
-from windlass.errors import StorageError
+from windlass.errors import StorageError, StoreReplacedError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -49,13 +48,13 @@ class Session:
         self.mutex = threading.Lock()
         # The kernel takes all threads of a process for one holder of the lock: they queue here before.
         self._turn = threading.Lock()
+        self._flushing = threading.Lock()
         #: What is in memory is not what the log says: it must be read anew.
         self._spoilt = False
         self._settings = settings
         self._directory = settings.directory
         self._wake = wake
         self._clock = SteadyClock()
-        self._encoder = msgspec.msgpack.Encoder()
         self._was_full = False
         self._compaction: Compaction | None = None
         self._compact_after = 0.0
@@ -142,6 +141,7 @@ class Session:
         with self.mutex:
             try:
                 self.catch_up()
+                self._check_place(self.log)
                 now_ms = request.now_ms
                 if now_ms is None:
                     now_ms = self._clock.now_ms(self.store.now_ms)
@@ -180,6 +180,8 @@ class Session:
             try:
                 self.catch_up()
                 self.log.mend()
+                if self.log.flush_failed:
+                    self.log.flush_again()
                 reach("file.locked")
                 return self._decide(calls)
             except Exception as exc:
@@ -187,11 +189,14 @@ class Session:
 
     def _decide(self, calls: list[Call[Any]]) -> tuple[list[Answer], set[str], Log | None]:
         store, journal = self.store, self.store.journal
-        store.now_ms = now_ms = self._clock.now_ms(store.now_ms)
+        last_ms, now_ms = store.now_ms, self._clock.now_ms(store.now_ms)
+        store.now_ms = now_ms
         answers: list[Answer] = []
         topics: set[str] = set()
         before = journal.changes
         try:
+            if now_ms < last_ms:
+                store.set_back(last_ms, now_ms)
             for group in _together(calls):
                 its, touched = self._decide_group(group, now_ms)
                 answers += its
@@ -241,7 +246,7 @@ class Session:
         return [(call, value, None)], touched
 
     def _apply(self, request: rq.Request[Any], now_ms: int) -> tuple[Any, set[str]]:
-        size = len(self._encoder.encode(request))  # what cannot be written must not be decided
+        size = readback.check(request)  # what would not read back must not be decided
         if self._was_full:
             self._check_room(size + _PER_ITEM * size_of(request) + _BESIDES)
         return self.store.apply(request, request.now_ms if request.now_ms is not None else now_ms)
@@ -274,18 +279,27 @@ class Session:
         """Make everything durable that was appended so far. The lock is not needed."""
         reach("file.syncing")
         if self._settings.synchronous == "full":
-            os.fdatasync(log.fd)
+            with self._flushing:  # of two at once, the system would tell an error to the first only
+                log.flush()
         reach("file.synced")
 
     def finish(self, answers: list[Answer], log: Log | None) -> list[Answer]:
-        """Sync; if that fails nobody may be told that it is done."""
+        """Sync; if that fails, or the log is not the store's any more, nobody may be told that it is done."""
         if log is None:
             return answers
         try:
             self.sync(log)
+            self._check_place(log)
+        except OSError as exc:
+            error = exc if isinstance(exc, StorageError) else not_flushed(exc, self._settings.shown)
+            return [self.failed(call, error) for call, _, _ in answers]
         except Exception as exc:
             return [self.failed(call, exc) for call, _, _ in answers]
         return answers
+
+    def _check_place(self, log: Log) -> None:
+        if not log.counts:
+            raise StoreReplacedError(self._settings.shown, log.path)
 
     def failed(self, call: Call[Any], exc: Exception) -> Answer:
         return call, None, to_error(exc, self._settings.shown)

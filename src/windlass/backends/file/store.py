@@ -14,9 +14,11 @@ from windlass.backends.memory.groups import Group
 from windlass.backends.memory.journal import Table
 from windlass.backends.memory.metrics import Cursor
 from windlass.backends.memory.store import MemoryStore, StoredQueue
+from windlass.core import damage
 from windlass.core.job import LOGS_KEPT, ArchiverInfo, JobRecord, JobRef, WorkerInfo
 from windlass.core.metrics import MetricsRow
 from windlass.core.schedules import ScheduleRecord
+from windlass.core.states import JobState
 from windlass.core.unique import KeyEntry
 
 #: What the values of each table are.
@@ -33,6 +35,11 @@ ROWS: dict[Table, Any] = {
     Table.CURSOR: Cursor,
     Table.ROLLUP: MetricsRow,
 }
+#: What is known of a job whose newest record cannot be read.
+_KEPT = (
+    *("task", "priority", "seq", "place", "turn", "options", "request_id", "enqueued_ms", "ready_ms"),
+    *("attempts", "deliveries", "stalls", "manual_retries", "linked"),
+)
 _decoders = {table: msgspec.msgpack.Decoder(kind) for table, kind in ROWS.items()}
 
 
@@ -43,7 +50,7 @@ class FileStore(MemoryStore):
 
     def __init__(self) -> None:
         super().__init__(FileJournal())
-        #: The newest time in the log. It never goes back.
+        #: The last time in the log.
         self.now_ms = 0
         self._apply: dict[type[Any], Callable[[Any], None]] = {
             fx.PutJob: self._put_job,
@@ -65,6 +72,7 @@ class FileStore(MemoryStore):
             fx.TrimHistory: self._trim,
             fx.SetNumbers: self._set_numbers,
             fx.AddMark: lambda effect: self._metrics.keep_mark(effect.mark),
+            fx.Unread: self._pass_over,
         }
         self._put: dict[int, Callable[[Any, Any], None]] = {
             Table.QUEUE: self._put_queue,
@@ -157,7 +165,7 @@ class FileStore(MemoryStore):
 
     def follow(self, step: fx.Step) -> None:
         """Apply the effects of a step that was decided elsewhere."""
-        self.now_ms = max(self.now_ms, step.now_ms)
+        self.now_ms = step.now_ms or self.now_ms
         self._last_place = max(self._last_place, step.last_place)
         apply = self._apply
         for effect in step.effects:
@@ -186,9 +194,31 @@ class FileStore(MemoryStore):
     def _move_job(self, effect: fx.MoveJob) -> None:
         queue = self._bare(effect.queue)
         job = queue.jobs.get(effect.id)
-        if job is None or job.seq != effect.seq:
+        if job is None or job.seq != effect.seq or damage.is_bad(job):
             return
         fx.move(job, effect.moving)
+        self.enter(queue, job)
+
+    def _pass_over(self, effect: fx.Unread) -> None:
+        """A record that cannot be read: its job has failed, with those bytes. Every process decides alike."""
+        names = effect.names()
+        if names is None:
+            damage.tell(f"an entry of {len(effect.raw)} bytes of the log", effect.why)
+            return
+        name, job_id, seq = names
+        queue = self._bare(name)
+        queue.known = True
+        old = queue.jobs.get(job_id)
+        if old is not None and seq is not None and seq < old.seq:
+            return
+        if old is not None and seq is not None and seq > old.seq:
+            self._leave_whole(queue, old)
+            old = None
+        seq = self._last_place if seq is None else seq
+        known = {} if old is None else {field: getattr(old, field) for field in _KEPT}
+        job = damage.stand_in(name, job_id, effect.raw, effect.why, **({"seq": seq, "place": seq} | known))
+        job.state, job.finished_ms = JobState.FAILED, self.now_ms
+        queue.jobs[job_id] = job
         self.enter(queue, job)
 
     def _drop_job(self, effect: fx.DropJob) -> None:
@@ -206,7 +236,10 @@ class FileStore(MemoryStore):
             queue.groups.get(job.options.group).forget(job.id)
 
     def _put_row(self, effect: fx.PutRow) -> None:
-        self._put[effect.table](effect.key, _decoders[Table(effect.table)].decode(effect.value))
+        what = f"an entry of the table {effect.table} ({', '.join(map(str, effect.key))})"
+        value = damage.read_or_none(effect, lambda put: _decoders[Table(put.table)].decode(put.value), what)
+        if value is not None:
+            self._put[effect.table](effect.key, value)
 
     def _drop_row(self, effect: fx.DropRow) -> None:
         self._drop_key[effect.table](effect.key)

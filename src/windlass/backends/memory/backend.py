@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import threading
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from functools import cached_property
 from typing import TypeVar
 
 from windlass.backend.capabilities import Capabilities
@@ -39,11 +41,31 @@ class _Shared:
         self.store = MemoryStore()
         self.lock = threading.Lock()
         self.clock = SteadyClock()
+        self.stamp_ms = 0
         self.hub = Hub()
+
+    def now_ms(self) -> int:
+        """The store's time. Call it with the lock."""
+        now_ms = self.clock.now_ms(self.stamp_ms)
+        if now_ms < self.stamp_ms:
+            self.store.set_back(self.stamp_ms, now_ms)
+        self.stamp_ms = now_ms
+        return now_ms
 
 
 _stores: dict[tuple[str, str], _Shared] = {}
 _stores_lock = threading.Lock()
+
+
+def _after_fork() -> None:
+    """A child begins with empty stores: jobs that its parent holds would be run twice."""
+    global _stores_lock
+    _stores_lock = threading.Lock()
+    _stores.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
 
 
 class MemoryBackend:
@@ -52,8 +74,14 @@ class MemoryBackend:
     name = "memory"
     capabilities = _CAPABILITIES
 
-    def __init__(self, shared: _Shared | None = None) -> None:
-        self._shared = shared or _Shared()
+    def __init__(self, shared: _Shared | None = None, *, find: Callable[[], _Shared] | None = None) -> None:
+        self._given = shared
+        self._find = find or _Shared
+
+    @cached_property
+    def _shared(self) -> _Shared:
+        """Found on first use: a child that was forked before has a store of its own."""
+        return self._given or self._find()
 
     async def open(self) -> None:
         """Nothing to do."""
@@ -64,7 +92,7 @@ class MemoryBackend:
     async def execute(self, request: Request[R]) -> R:
         shared = self._shared
         with shared.lock:
-            now_ms = request.now_ms if request.now_ms is not None else shared.clock.now_ms()
+            now_ms = request.now_ms if request.now_ms is not None else shared.now_ms()
             answer, topics = shared.store.apply(request, now_ms)
         if topics:
             shared.hub.publish(topics)
@@ -74,12 +102,16 @@ class MemoryBackend:
         return self._shared.hub.listen(topics)
 
     def clone(self) -> MemoryBackend:
-        return MemoryBackend(self._shared)
+        return MemoryBackend(find=lambda: self._shared)
 
 
 def from_url(url: BackendUrl) -> MemoryBackend:
     """The process's store under the URL's name and namespace."""
     url.check_options(set())
     name = check_queue_name(url.host, "store name") if url.host else ""
-    with _stores_lock:
-        return MemoryBackend(_stores.setdefault((name, url.namespace), _Shared()))
+
+    def find() -> _Shared:
+        with _stores_lock:
+            return _stores.setdefault((name, url.namespace), _Shared())
+
+    return MemoryBackend(find=find)

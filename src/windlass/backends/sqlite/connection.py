@@ -103,6 +103,29 @@ def prepare_file(conn: sqlite3.Connection) -> None:
     conn.execute(f"PRAGMA journal_size_limit = {LOG_BYTES}")
 
 
+def _text(data: bytes) -> str | bytes:
+    """A stored text; its bytes where they are no UTF-8, which ``rows`` takes for the damage that it is."""
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        return data
+
+
+def is_odd_text(conn: sqlite3.Connection, exc: Exception) -> bool:
+    """Whether ``exc`` is about a text that is no UTF-8, which ``conn`` could read after ``read_any_text``."""
+    if not isinstance(exc, sqlite3.OperationalError) or conn.text_factory is _text:
+        return False
+    return "Could not decode to UTF-8" in str(exc)
+
+
+def read_any_text(conn: sqlite3.Connection) -> None:
+    """Read texts that are no UTF-8 as bytes.
+
+    Not from the beginning: a function of ours for every text takes longer than the statements.
+    """
+    conn.text_factory = _text
+
+
 def is_busy(exc: sqlite3.Error) -> bool:
     """Whether ``exc`` only says that somebody else is writing."""
     return _primary(exc) in _BUSY
@@ -117,10 +140,19 @@ def to_error(exc: Exception, what: str) -> WindlassError:
         error = ConfigError("numbers", f"of at most 64 bits ({exc})")
     elif isinstance(exc, UnicodeEncodeError):
         error = ConfigError("texts", f"valid Unicode ({exc})")
+    elif isinstance(exc, TypeError) or _is_odd_value(exc):
+        error = ConfigError("values", f"of types and sizes that can be stored ({exc})")
     else:
         error = StorageError(_explain(exc, what))
     error.__cause__ = exc
     return error
+
+
+def _is_odd_value(exc: Exception) -> bool:
+    """Whether a value of the request, and not the database, is what is wrong."""
+    if isinstance(exc, sqlite3.DataError):
+        return True
+    return isinstance(exc, (sqlite3.InterfaceError, sqlite3.ProgrammingError)) and "binding" in str(exc)
 
 
 def _explain(exc: Exception, what: str) -> str:

@@ -48,7 +48,7 @@ class Database(LocalStore[Settings, Session]):
         return True
 
     def make_reader(self) -> Reader:
-        return Reader(self.settings)
+        return Reader(self.settings, self.session)
 
 
 databases = Shared(Database)

@@ -8,46 +8,81 @@ begin the jobs that it has claimed.
 
 from __future__ import annotations
 
+import errno
+import logging
 import os
 from typing import TYPE_CHECKING
+
+from windlass.backend.local.flush import FlushHealth, data_sync, write_again
 
 if TYPE_CHECKING:
     from windlass.backends.sqlite.aio import SyncBehind
 
-_sync = getattr(os, "fdatasync", os.fsync)
+log = logging.getLogger("windlass.sqlite")
+
+_sync = data_sync
+_write_again = write_again
 
 
 class Disk:
     """The log of one database. Used by one thread at a time, while a connection of this process is open."""
 
-    def __init__(self, path: str, *, full: bool) -> None:
+    def __init__(self, path: str, *, full: bool, health: FlushHealth | None = None) -> None:
         self._fd = os.open(path + "-wal", os.O_RDWR | getattr(os, "O_CLOEXEC", 0)) if full else -1
+        self._health = health or FlushHealth()
         self._behind: SyncBehind | None = None
         self._looked = False
 
+    @property
+    def failed(self) -> bool:
+        """Whether a flush failed, so that ``rewrite`` must come before the next."""
+        return self._health.failed
+
     def sync(self) -> None:
         """Everything that was committed so far is on the disk; raises ``OSError``."""
-        if self._fd >= 0:
+        if self._fd < 0:
+            return
+        self._refuse_if_failed()
+        try:
             self._wait()
             _sync(self._fd)
+        except OSError:
+            self._health.failed = True
+            raise
 
     def sync_behind(self) -> None:
         """Begin the same, and wait only for the one before; raises ``OSError`` if that failed."""
         if self._fd < 0:
             return
+        self._refuse_if_failed()
         if not self._looked:
             from windlass.backends.sqlite.aio import sync_behind  # only workers need it
 
             self._behind, self._looked = sync_behind(self._fd), True
-        self._wait()
-        if self._behind is None or not self._behind.begin():
-            _sync(self._fd)
+        try:
+            self._wait()
+            if self._behind is None or not self._behind.begin():
+                _sync(self._fd)
+        except OSError:
+            self._health.failed = True
+            raise
+
+    def rewrite(self) -> None:
+        """After a flush that failed: write the log once more and flush it; raises ``OSError``.
+
+        Nobody else may write to the database meanwhile.
+        """
+        _write_again(self._fd)
+        _sync(self._fd)
+        self._health.failed = False
 
     def close(self) -> None:
         """What was begun is waited for. May be called again."""
         if self._fd >= 0:
             try:
                 self._wait()
+            except OSError as exc:  # those that it was for have been answered: jobs that may run again
+                log.error("the last flush before closing failed: %s", exc)
             finally:
                 os.close(self._fd)
                 self._fd = -1
@@ -55,3 +90,7 @@ class Disk:
     def _wait(self) -> None:
         if self._behind is not None:
             self._behind.wait()
+
+    def _refuse_if_failed(self) -> None:
+        if self._health.failed:
+            raise OSError(errno.EIO, "an earlier flush failed and was not made good yet")

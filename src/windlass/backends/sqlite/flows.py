@@ -8,6 +8,7 @@ import msgspec
 
 from windlass.backends.sqlite import keys
 from windlass.backends.sqlite.rows import Row, pack
+from windlass.core import damage
 from windlass.core.edges import ChildEnd, Edge, EdgeStatus, OnFailure
 from windlass.core.flowwork import FlowWork
 from windlass.core.job import JobRecord, JobRef, NewJob
@@ -33,7 +34,7 @@ class Flows(FlowWork):
         return (0 if num is None else num, ref.id)
 
     def _edges(self, name: str, *params: object) -> list[Edge]:
-        return [to_edge(row, self._step.queues.name) for row in self._step.all(name, *params)]
+        return read_edges(self._step.all(name, *params), self._step.queues.name)
 
     def find(self, ref: JobRef) -> JobRecord | None:
         return self._step.find(ref)
@@ -102,8 +103,12 @@ class Flows(FlowWork):
         return self._edges("edge_untold", *self._key(end.child), end.seq, limit)
 
     def outbox(self) -> ChildEnd | None:
-        row = self._step.one("outbox_first")
-        return None if row is None else _unpack_end(row[1])
+        while (row := self._step.one("outbox_first")) is not None:
+            end = damage.read_or_none(row[1], _unpack_end, f"entry {row[0]} of the outbox")
+            if end is not None:
+                return end
+            self.drop_out()
+        return None
 
     def put_out(self, ends: Iterable[ChildEnd]) -> None:
         self._step.many("outbox_insert", [(pack(end),) for end in ends])
@@ -111,6 +116,12 @@ class Flows(FlowWork):
     def drop_out(self) -> None:
         (first,) = self._step.all("outbox_first")
         self._step.run("outbox_delete", first[0])
+
+
+def read_edges(rows: list[Row], queue_name: Callable[[int], str]) -> list[Edge]:
+    """The edges of rows."""
+    what = "an edge of job {1}".format
+    return list(damage.readable(rows, lambda row: to_edge(row, queue_name), lambda row: what(*row)))
 
 
 def to_edge(row: Row, queue_name: Callable[[int], str]) -> Edge:

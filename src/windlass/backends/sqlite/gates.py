@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from windlass.backends.sqlite.rows import Row, encode_json, pack, record
+from windlass.core import damage, transitions
 from windlass.core import limits as lm
-from windlass.core import transitions
 from windlass.core.limits import GroupLimits, QueueLimits, Role, Usage
 from windlass.core.states import DUE_LATER, JobState
 from windlass.core.transitions import NO_TURN
@@ -46,9 +46,10 @@ class QueueRow:
         found = select("limits", num)
         own, every, hold_ms, starts = found[0] if found else ("{}", "{}", 0, None)
         self.hold_until_ms: int = hold_ms
-        self.own = _queue_limits(own)
-        self.every = _group_limits(every)
-        self.starts: list[int] = _starts(starts) if starts else []
+        what = f"the limits of queue number {num}"
+        self.own = damage.read_or_none(own, _queue_limits, what) or QueueLimits()
+        self.every = damage.read_or_none(every, _group_limits, what) or GroupLimits()
+        self.starts: list[int] = damage.read_or_none(starts, _starts, what) or [] if starts else []
 
     def save(self, step: Step) -> None:
         starts = pack(self.starts) if self.starts else None
@@ -72,12 +73,13 @@ class GroupRow:
         own, paused, hold_ms, starts, level, level_ms, next_ms = (
             found[0] if found else (None, 0, 0, None, None, 0, None)
         )
+        what = f"the limits of group {name} of queue number {num}"
         self.next_ms: int | None = next_ms
-        self.own: GroupLimits | None = None if own is None else _group_limits(own)
+        self.own: GroupLimits | None = None if own is None else damage.read_or_none(own, _group_limits, what)
         self.usage = Usage(
             paused=bool(paused),
             hold_until_ms=hold_ms,
-            starts=_starts(starts) if starts else [],
+            starts=damage.read_or_none(starts, _starts, what) or [] if starts else [],
             level=level,
             level_ms=level_ms,
         )
@@ -185,8 +187,10 @@ class Gates:
     def _has_room(self, group: GroupRow, limits: GroupLimits, job: JobRecord) -> bool:
         step = self._step
         heads = step.all("group_head", group.num, group.name, job.seq)
-        if heads and (-heads[0][5], heads[0][6]) < (-job.priority, job.place):
-            return False
+        if heads:
+            head = record(heads[0], job.queue)
+            if (-head.priority, head.place) < (-job.priority, job.place):
+                return False
         at_ms = group.opens_at(step.all, limits, job.options.cost, step.now_ms, but=job.seq)
         return at_ms is not None and at_ms <= step.now_ms
 
@@ -207,6 +211,9 @@ class Gates:
         at_ms: int | None = None
         while heads := step.all("group_head", num, name, 0):
             job = record(heads[0], step.queues.name(num))
+            if damage.is_lost(job):
+                step.set_aside(job)
+                continue
             takes = limits.takes(job.options.cost)
             at_ms = group.opens_at(step.all, limits, job.options.cost, step.now_ms)
             if takes and (at_ms is None or at_ms > step.now_ms):
@@ -307,6 +314,21 @@ class Gates:
         self.advance(num, name)
         step.topics.add(f"ready:{step.queues.name(num)}")
         return usage.hold_until_ms
+
+    def set_back(self, from_ms: int) -> None:
+        """The store's time goes back to now: see ``core.limits.set_usage_back``."""
+        step, now_ms = self._step, self._step.now_ms
+        for (num,) in step.all("limits_queues"):
+            row = self.queue(num)
+            if row.hold_until_ms > from_ms:
+                row.hold_until_ms -= from_ms - now_ms
+            lm.drop_future(row.starts, now_ms)
+            row.save(step)
+        for num, name in step.all("grp_all"):
+            group = self.group(num, name)
+            lm.set_usage_back(group.usage, from_ms, now_ms)
+            group.next_ms = None if group.next_ms is None else min(group.next_ms, now_ms)
+            group.save(step)
 
     def prune(self, num: int) -> None:
         """Forget groups that are empty and used nothing that still counts."""

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 from windlass.backend import requests as rq
 from windlass.backend.local.calls import Answer, Call, deliver
+from windlass.backend.local.flush import not_flushed
 from windlass.backend.local.lane import Lane
 from windlass.backends.sqlite import statements
-from windlass.backends.sqlite.connection import connect, to_error
-from windlass.backends.sqlite.disk import Disk
+from windlass.backends.sqlite.connection import connect, is_odd_text, read_any_text, to_error
 from windlass.backends.sqlite.tx import Queues, read_meta
 from windlass.backends.sqlite.verbs_reads import READS, Snapshot
 from windlass.core.clock import SteadyClock
@@ -17,15 +17,17 @@ from windlass.core.clock import SteadyClock
 if TYPE_CHECKING:
     import sqlite3
 
+    from windlass.backends.sqlite.session import Session
     from windlass.backends.sqlite.settings import Settings
 
 
 class Reader(Lane):
     """Opened on the first read."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, session: Session) -> None:
         super().__init__("windlass-sqlite-reader")
         self._settings = settings
+        self._session = session
         self._sql = statements.load(settings.namespace)
         self._clock = SteadyClock()
         self._conn: sqlite3.Connection | None = None
@@ -34,7 +36,7 @@ class Reader(Lane):
         busy_ms = round(self._settings.timeout * 1000)
         self._conn = connect(self._settings, busy_ms=busy_ms, read_only=True)
         self._queues = Queues(self._conn, self._sql)
-        self._disk = Disk(self._settings.path, full=self._settings.synchronous == "full")
+        self._disk = self._session.make_disk()
 
     def _serve_all(self) -> None:
         while not self._stopping:
@@ -53,11 +55,21 @@ class Reader(Lane):
                 value = READS[type(call.request)](snap, call.request)
             finally:
                 conn.execute("ROLLBACK")
+            self._session.place.check()
             if type(call.request) is rq.ReadHistory:
-                self._disk.sync()  # it may be copied elsewhere: then it must not be taken back here
+                self._flush()  # it may be copied elsewhere: then it must not be taken back here
             return call, value, None
         except Exception as exc:
+            if is_odd_text(conn, exc):
+                read_any_text(conn)
+                return self._serve(call)
             return call, None, to_error(exc, self._settings.shown)
+
+    def _flush(self) -> None:
+        try:
+            self._disk.sync()
+        except OSError as exc:
+            raise not_flushed(exc, self._settings.shown) from exc
 
     def _close(self) -> None:
         if hasattr(self, "_disk"):

@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+from windlass.core import damage
 from windlass.core.job import ErrorInfo, JobRecord, SignalValue, WorkerInfo
 from windlass.core.options import StoredOptions
 from windlass.core.retention import keep_until, spare_until
@@ -57,6 +58,12 @@ PLAIN_OPTIONS = "{}"
 @lru_cache(maxsize=1_024)
 def decode_options(text: str) -> StoredOptions:
     return _options_decoder.decode(text)
+
+
+def readable_options(text: str) -> StoredOptions:
+    """As ``decode_options``; the usual ones where they cannot be read."""
+    found = damage.read_or_none(text, decode_options, "the options of a job")
+    return _PLAIN if found is None else found
 
 
 def encode_options(options: StoredOptions) -> str:
@@ -113,8 +120,84 @@ def storable(value: Any) -> Any:
     return value
 
 
+_TEXT, _NUMBER, _BYTES, _NONE = str, int, bytes, type(None)
+#: The columns of ``JOB_COLUMNS`` by name, and the types that each may have: SQLite itself takes any in most.
+_COLUMNS: dict[str, tuple[type, ...]] = {
+    "seq": (_NUMBER,),
+    "queue": (_NUMBER,),
+    **dict.fromkeys(("id", "task", "state"), (_TEXT,)),
+    **dict.fromkeys(("priority", "place"), (_NUMBER,)),
+    "payload": (_BYTES,),
+    **dict.fromkeys(("codec", "options"), (_TEXT,)),
+    "request_id": (_TEXT, _NONE),
+    **dict.fromkeys(("enqueued_ms", "ready_ms"), (_NUMBER,)),
+    **dict.fromkeys(("due_ms", "expires_ms", "started_ms", "finished_ms"), (_NUMBER, _NONE)),
+    **dict.fromkeys(("attempts", "deliveries", "stalls", "manual_retries", "misses"), (_NUMBER,)),
+    **dict.fromkeys(("token", "settled_token"), (_TEXT, _NONE)),
+    "lease_until_ms": (_NUMBER, _NONE),
+    **dict.fromkeys(("worker", "cancel_reason"), (_TEXT, _NONE)),
+    **dict.fromkeys(("progress", "result"), (_BYTES, _NONE)),
+    "result_until_ms": (_NUMBER, _NONE),
+    "reason": (_TEXT,),
+    "errors": (_TEXT, _NONE),
+    **dict.fromkeys(("linked", "held_ms"), (_NUMBER, _NONE)),
+    "awaits": (_TEXT, _NONE),
+    "signals": (_BYTES, _NONE),
+    "turn": (_NUMBER,),
+}
+#: Fields that may be taken from a row as they are, if their types are right, when others cannot be read.
+_KEPT = (
+    *("task", "priority", "place", "enqueued_ms", "ready_ms", "due_ms", "started_ms", "finished_ms"),
+    *("attempts", "deliveries", "stalls", "manual_retries", "misses", "token", "settled_token"),
+    *("lease_until_ms", "worker", "turn"),
+)
+#: The types of rows that were found to be right. There are few such combinations.
+_right: set[tuple[type, ...]] = set()
+
+
+def _check_types(row: Row) -> None:
+    types = tuple(map(type, row))
+    if types in _right:
+        return
+    for name, value, wanted in zip(_COLUMNS, row, _COLUMNS.values(), strict=True):
+        if type(value) not in wanted:
+            raise damage.BadRecordError(f"its column {name} holds a {type(value).__name__}")
+    _right.add(types)
+
+
 def record(row: Row, queue: str) -> JobRecord:
-    """The job that ``row`` (its columns as in ``JOB_COLUMNS``) describes."""
+    """The job that ``row`` (its columns as in ``JOB_COLUMNS``) describes, or what stands in for it."""
+    try:
+        return _record(row, queue)
+    except damage.UNREADABLE as exc:
+        return _stand_in(row, queue, exc)
+
+
+def _stand_in(row: Row, queue: str, why: Exception) -> JobRecord:
+    columns = dict(zip(_COLUMNS, row, strict=True))
+    fields = {name: columns[name] for name in _KEPT if type(columns[name]) in _COLUMNS[name]}
+    job_id = columns["id"]
+    if type(job_id) is not str:
+        job_id = job_id.decode("utf-8", "backslashreplace") if type(job_id) is bytes else str(job_id)
+    job = damage.stand_in(
+        queue,
+        job_id,
+        msgspec.msgpack.encode(columns),
+        why,
+        seq=columns["seq"],
+        state=STATES.get(columns["state"], JobState.FAILED),
+        linked=columns["linked"] is not None,
+        **fields,
+    )
+    if job.state not in FINISHED:
+        job.finished_ms = None
+    elif job.finished_ms is None and columns["finished_ms"] is not None and columns["state"] in STATES:
+        job.finished_ms = job.enqueued_ms  # some time, so that it counts as what it says it is
+    return job
+
+
+def _record(row: Row, queue: str) -> JobRecord:
+    _check_types(row)
     return JobRecord(
         queue=queue,
         seq=row[0],
@@ -157,15 +240,18 @@ def record(row: Row, queue: str) -> JobRecord:
 
 @lru_cache(maxsize=1_024)
 def is_simple(options_text: str) -> bool:
-    """Whether a job with these options has neither a group nor a unique key."""
-    options = decode_options(options_text)
+    """Whether a job with these options has neither a group nor a unique key, for all that can be read."""
+    try:
+        options = decode_options(options_text)
+    except damage.UNREADABLE:
+        return False
     return options.group is None and options.unique is None
 
 
-def view(job: JobRecord, now_ms: int) -> JobRecord:
-    """A record for the caller, without a result that is past its time."""
+def view(job: JobRecord, now_ms: int, *, late: bool = False) -> JobRecord:
+    """A record for the caller, without a result that is past its time (unless ``late``)."""
     job.turn = max(job.turn, 0)
-    if job.result_until_ms is not None and job.result_until_ms <= now_ms:
+    if not late and job.result_until_ms is not None and job.result_until_ms <= now_ms:
         job.result = None
     return job
 

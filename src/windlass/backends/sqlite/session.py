@@ -9,9 +9,11 @@ from __future__ import annotations
 import logging
 import sqlite3
 import threading
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from windlass.backend import requests as rq
+from windlass.backend.local.flush import FlushHealth, not_flushed
 from windlass.backend.local.locks import FairLock
 from windlass.backends.sqlite import migrations, statements
 from windlass.backends.sqlite.alone import PAGES, AddAlone
@@ -20,12 +22,16 @@ from windlass.backends.sqlite.connection import (
     OneCursor,
     connect,
     is_busy,
+    is_odd_text,
     prepare_file,
+    read_any_text,
     to_error,
 )
 from windlass.backends.sqlite.disk import Disk
+from windlass.backends.sqlite.place import Place
 from windlass.backends.sqlite.tx import Meta, Queues, Tx, read_meta
 from windlass.backends.sqlite.verbs import KEEPS_LEASED, WRITES
+from windlass.backends.sqlite.verbs_duties import set_back
 from windlass.core.clock import SYSTEM_CLOCK, SteadyClock
 from windlass.core.probe import reach
 
@@ -40,12 +46,15 @@ log = logging.getLogger("windlass.sqlite")
 class Session:
     """Belongs to whoever holds ``mutex``."""
 
+    place: Place
+
     def __init__(self, settings: Settings, wake: Wake) -> None:
         self.mutex = threading.Lock()
         self._settings = settings
         self._wake = wake
         self._sql = statements.load(settings.namespace)
         self._clock = SteadyClock()
+        self._health = FlushHealth()
         self._meta: Meta | None = None
         self._version = -1
         #: About how many pages were written to the log since it was last copied into the file.
@@ -63,7 +72,8 @@ class Session:
                 prepare_file(self.conn)
                 migrations.migrate(self.conn, self._settings.namespace, SYSTEM_CLOCK.now_ms())
                 self.conn.execute("PRAGMA busy_timeout = 0")  # from now on whoever waits does so by itself
-                self._disk = Disk(self._settings.path, full=self._settings.synchronous == "full")
+                self._disk = self.make_disk()
+                self.place = Place(self._settings.path, self._settings.shown)
             finally:
                 self.lock.release()
         except (sqlite3.Error, OSError) as exc:
@@ -74,6 +84,10 @@ class Session:
         self._queues = Queues(self._one, self._sql)
         self._alone = AddAlone(self._cursor, self._sql, self._queues)
         self._wake.open(read_meta(self.conn, self._sql).activity)
+
+    def make_disk(self) -> Disk:
+        """The flushes of one thread; all of this process know when one failed."""
+        return Disk(self._settings.path, full=self._settings.synchronous == "full", health=self._health)
 
     def close(self) -> None:
         if hasattr(self, "_disk"):
@@ -93,7 +107,17 @@ class Session:
             if is_busy(exc):
                 return False
             raise
+        if self._disk.failed:
+            self._flush_again()
         return True
+
+    def _flush_again(self) -> None:
+        """After a flush that failed. The open transaction keeps every other writer from the log meanwhile."""
+        try:
+            self._disk.rewrite()
+        except BaseException:
+            self._roll_back(None)
+            raise
 
     def run(self, calls: list[Call[Any]]) -> tuple[list[Answer], set[str]]:
         """Carry out calls inside the open transaction and end that; returns answers and topics.
@@ -106,13 +130,16 @@ class Session:
             reach("sqlite.begun")
             meta = self._read_meta()
             now_ms = self._clock.now_ms(meta.clock_ms)
-            alone = self._alone.add(calls, meta, now_ms)
+            went_back = now_ms < meta.clock_ms
+            alone = None if went_back else self._alone.add(calls, meta, now_ms)
             if alone is not None:
                 answers, self._meta, topics = alone
                 self._pages += PAGES
                 done = 1
             else:
                 tx = Tx(self._one, self._sql, self._queues, meta, now_ms)
+                if went_back:
+                    self._set_back(tx, meta.clock_ms)
                 answers = self._run_calls(tx, calls)
                 self._meta, topics = tx.flush(), tx.topics
                 self._pages += tx.pages
@@ -123,12 +150,25 @@ class Session:
         except Exception as exc:
             self._wake.own_activity -= done
             self._roll_back(tx)
+            if is_odd_text(self.conn, exc):
+                read_any_text(self.conn)
+                with suppress(sqlite3.Error, OSError):  # then the first error stands
+                    if self.begin():
+                        return self.run(calls)
             return [self.failed(call, exc) for call in calls], set()
+        return answers, topics
+
+    def committed(self, answers: list[Answer]) -> list[Answer]:
+        """After the commit, with the lock released: ``answers``, or errors when the file is not the store's.
+
+        Whatever stops this process from here on holds up no other.
+        """
         try:
             reach("sqlite.committed")
+            self.place.check()
         except Exception as exc:
-            return [self.failed(call, exc) for call in calls], topics
-        return answers, topics
+            return [self.failed(call, exc) for call, _, _ in answers]
+        return answers
 
     def secure(self, answers: list[Answer], *, behind: bool = False) -> list[Answer]:
         """Bring what was committed to the disk: returns ``answers``, or errors in their place.
@@ -142,7 +182,8 @@ class Session:
                 self._disk.sync()
         except OSError as exc:
             log.error("%s could not be flushed: %s", self._settings.shown, exc)
-            return [self.failed(call, exc) for call, _, _ in answers]
+            error = not_flushed(exc, self._settings.shown)
+            return [self.failed(call, error) for call, _, _ in answers]
         return answers
 
     def failed(self, call: Call[Any], exc: Exception) -> Answer:
@@ -154,8 +195,17 @@ class Session:
         if self._meta is None or version != self._version:
             self._queues.forget()
             self._version = version
-            self._meta = read_meta(self.conn, self._sql)
+            before, self._meta = self._meta, read_meta(self.conn, self._sql)
+            if before is not None and self._meta.clock_ms < before.clock_ms:
+                self._queues.kept_longer.clear()
         return self._meta
+
+    def _set_back(self, tx: Tx, from_ms: int) -> None:
+        """The store's time goes back, before anything else happens in the transaction."""
+        step = tx.step(None)
+        set_back(step, from_ms)
+        tx.absorb(step)
+        self._queues.kept_longer.clear()
 
     def _run_calls(self, tx: Tx, calls: list[Call[Any]]) -> list[Answer]:
         if len(calls) == 1:
@@ -166,8 +216,8 @@ class Session:
             try:
                 answers.append((call, self._run_call(tx, call), None))
             except Exception as exc:
-                if not self.conn.in_transaction:
-                    raise  # SQLite gave up the whole transaction: disk full, I/O error
+                if not self.conn.in_transaction or is_odd_text(self.conn, exc):
+                    raise  # SQLite gave up the whole transaction (disk full, I/O error), or see ``run``
                 self.conn.execute("ROLLBACK TO one")
                 answers.append(self.failed(call, exc))
             self.conn.execute("RELEASE one")

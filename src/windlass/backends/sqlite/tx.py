@@ -32,14 +32,14 @@ from windlass.backends.sqlite.rows import (
     Deltas,
     Row,
     changed_row,
-    decode_options,
     pack,
+    readable_options,
     record,
     storable,
     unpack_deltas,
 )
 from windlass.backends.sqlite.statements import SPAN
-from windlass.core import transitions
+from windlass.core import damage, transitions
 from windlass.core.job import EVENTS_KEPT, JobRecord, JobRef
 from windlass.core.states import FINISHED, TIMED, JobState
 from windlass.core.transitions import NO_TURN, EventData, Scribe
@@ -287,12 +287,33 @@ class Step(Scribe):
         """The job under ``ref``."""
         num = self.queues.num(ref.queue)
         row = None if num is None else self.one("job_by_id", num, ref.id)
-        return None if row is None else record(row, ref.queue)
+        return None if row is None else self.job(row, ref.queue)
+
+    def job(self, row: Row, queue: str) -> JobRecord:
+        """The job of a row, to be changed. One that cannot be read has failed: it is set aside here."""
+        job = record(row, queue)
+        if damage.is_lost(job):
+            self.set_aside(job)
+            for (group,) in self.all("job_grp", job.seq):
+                self.gates.advance(self.queue(queue), group)  # it made room
+        return job
 
     def records(self, rows: list[Row]) -> list[JobRecord]:
-        """Jobs of any queue."""
+        """Jobs of any queue, as ``job`` gives them."""
         name = self.queues.name
-        return [record(row, name(row[1])) for row in rows]
+        return [self.job(row, name(row[1])) for row in rows]
+
+    def set_aside(self, job: JobRecord) -> None:
+        """Write what stands in for a job over the record that cannot be read, whose bytes it carries."""
+        before = job.state
+        self.queues.leased.pop(job.seq, None)
+        transitions.set_aside(job, self)
+        self.run("job_replace", job.task, job.codec, job.seq)
+        self.run("job_rewrite", job.id, job.enqueued_ms, job.seq)
+        self.save_payload(job)
+        self.run("unique_key_free_job", self.queue(job.queue), job.id)
+        self.run("job_save", *changed_row(job))
+        self.moved(job, before)
 
     def count(self, queue: str, task: str, outcome: str, by: int = 1) -> None:
         """Raise a lifetime counter."""
@@ -390,7 +411,7 @@ class Step(Scribe):
             return
         for _, num, job_id, state, options, enqueued_ms in self.among("job_ends", seqs).fetchall():
             queue = self.queues.name(num)
-            kept_ms = decode_options(options).keep_id_ms
+            kept_ms = readable_options(options).keep_id_ms
             self._keep_id(queue, job_id, 0 if kept_ms is None else enqueued_ms + kept_ms)
             self.tally(queue, STATES[state], -1)
         self._delete(seqs)
@@ -520,10 +541,9 @@ class Tx:
     def _flush_meta(self) -> Meta:
         if self.conn.total_changes == self._changes_before:
             return self.meta  # nothing was written, so there is nothing to stamp
-        clock_ms = max(self.meta.clock_ms, self.now_ms)
         if self._plain:
-            return Meta(self.last_place, clock_ms, self.meta.serial)
-        meta = Meta(self.last_place, clock_ms, self.meta.serial + bool(self.topics))
+            return Meta(self.last_place, self.now_ms, self.meta.serial)
+        meta = Meta(self.last_place, self.now_ms, self.meta.serial + bool(self.topics))
         self.conn.execute(self.sql["meta_save"], meta)
         return meta
 
@@ -607,7 +627,9 @@ def add_up(deltas: Iterable[bytes]) -> tuple[dict[JobState, int], dict[tuple[str
     tallies: dict[JobState, int] = {}
     counts: dict[tuple[str, str], int] = {}
     for packed, times in collections.Counter(deltas).items():  # many transactions did the same
-        found: Deltas = unpack_deltas(packed)
+        found: Deltas | None = damage.read_or_none(packed, unpack_deltas, "the counts of a chunk of events")
+        if found is None:
+            continue
         for state, by in found[0]:
             tallies[state] = tallies.get(state, 0) + by * times
         for task, outcome, by in found[1]:

@@ -8,7 +8,7 @@ from windlass.backend import requests as rq
 from windlass.backends.sqlite import keys
 from windlass.backends.sqlite.rows import IDLE, LOG_KEY, Row, encode_options, is_simple
 from windlass.backends.sqlite.tx import fold
-from windlass.core import transitions
+from windlass.core import damage, transitions
 from windlass.core.job import LOGS_KEPT, EventType, JobRecord, JobRef
 from windlass.core.outcome import CancelResult, Changed
 from windlass.core.states import DUE_LATER, FINISHED, JobState
@@ -93,6 +93,8 @@ def change_one(step: Step, ref: JobRef, turn: Callable[[JobRecord], Changed]) ->
     job = step.find(ref)
     if job is None:
         return rq.ChangeResult(Changed.NOT_FOUND)
+    if damage.is_bad(job):
+        return rq.ChangeResult(Changed.ILLEGAL, job.state)
     before = job.state
     status = turn(job)
     if status is Changed.OK:
@@ -109,8 +111,8 @@ def report(step: Step, request: rq.Report) -> rq.ChangeResult:
     if job is None:
         return rq.ChangeResult(Changed.NOT_FOUND)
     if request.progress is not None:
-        if request.token is None or not transitions.holds(job, request.token):
-            return rq.ChangeResult(Changed.LOST, job.state)
+        if (refused := transitions.refuses_report(job, request.token)) is not None:
+            return rq.ChangeResult(refused, job.state)
         job.progress = request.progress
         step.run("job_progress", job.progress, job.seq)
         step.note(job, EventType.PROGRESS, progress=transitions.progress_text(job))

@@ -13,13 +13,13 @@ from windlass.backends.sqlite.rows import (
     LOG_KEY,
     Row,
     decode_cursors,
-    decode_options,
     encode_json,
     pack,
+    readable_options,
     unpack_worker,
 )
 from windlass.backends.sqlite.verbs_lifecycle import promote_rows
-from windlass.core import transitions
+from windlass.core import damage, transitions
 from windlass.core.job import (
     ARCHIVER_KEPT_MS,
     HISTORY_HELD,
@@ -65,12 +65,28 @@ def promote(step: Step, request: rq.Promote) -> rq.Promoted:
 
 def recover(step: Step, request: rq.Recover) -> rq.Recovered:
     jobs = step.records(step.all("job_lease_over", step.now_ms, request.limit))
+    jobs += step.records(step.all("job_timeless", request.limit))
     result = rq.Recovered([], [])
     for job in jobs:
+        if damage.is_bad(job):
+            result.failed.append(job.ref)
+            continue
         alive = transitions.recover(job, step)
         (result.recovered if alive else result.failed).append(job.ref)
         step.save([(job, JobState.ACTIVE)])
     return result
+
+
+def set_back(step: Step, from_ms: int) -> None:
+    """The store's time goes back: what ends by itself keeps the time that it had left. Due times stay."""
+    by_ms = from_ms - step.now_ms
+    for name in ("back_lease", "back_leader", "back_key"):
+        step.run(name, by_ms, from_ms)
+    step.run("back_worker", step.now_ms)
+    step.gates.set_back(from_ms)
+    step.queues.leased.clear()
+    for _, queue in step.all("queue_nums"):
+        step.count(queue, "", "clock_set_back")
 
 
 # --- prune ----------------------------------------------------------------------------------------
@@ -135,7 +151,7 @@ def _plain_old(step: Step, num: int, state: JobState, limit: int) -> tuple[list[
     """Plain jobs that are past the default age, among ``limit`` that are as old; and how many those were.
 
     Others that are kept longer may stand in between, as many as there are: those that were seen are not
-    looked at again by this connection. None can appear among them, since the store's clock never goes back.
+    looked at again by this connection. None can appear among them while the store's clock does not go back.
     """
     age_ms = _DEFAULTS.keep_for(state).age_ms
     assert age_ms is not None
@@ -149,7 +165,7 @@ def _plain_old(step: Step, num: int, state: JobState, limit: int) -> tuple[list[
 
 def _surplus(step: Step, num: int, state: JobState, total: int, limit: int) -> list[Row]:
     newest = step.one("prune_newest", num, state)
-    keep = decode_options(newest[0]).keep_for(state).count if newest else None
+    keep = readable_options(newest[0]).keep_for(state).count if newest else None
     if keep is None or total <= keep:
         return []
     return step.all("prune_surplus", num, state, step.now_ms, GRACE_MS, total - keep, limit)
@@ -199,7 +215,9 @@ def _floor_within(step: Step, key: int, floor: int) -> int:
     """The new floor when the chunk at ``key`` holds the first record that stays."""
     row = step.one("history_chunk", key)
     assert row is not None
-    records = unpack_history(row[0])
+    records = damage.read_or_none(row[0], unpack_history, f"chunk {key} of the history")
+    if records is None:
+        return floor
     first = key % LOG_KEY - len(records) + 1
     for at, ended in enumerate(records, first):
         if at > floor and ended.finished_ms > step.now_ms - HISTORY_KEPT_MS:
@@ -209,7 +227,12 @@ def _floor_within(step: Step, key: int, floor: int) -> int:
 
 def archive(step: Step, request: rq.Archive) -> None:
     row = step.one("archiver", request.name)
-    cursors: dict[str, int] = {} if row is None else decode_cursors(row[0])
+    read = (
+        None
+        if row is None
+        else damage.read_or_none(row[0], decode_cursors, f"the row of archiver {request.name}")
+    )
+    cursors: dict[str, int] = {} if read is None else read
     for queue, at in request.cursors.items():
         cursors[queue] = max(cursors.get(queue, 0), at)
     step.run("archiver_save", request.name, step.now_ms, encode_json(cursors))
@@ -217,10 +240,13 @@ def archive(step: Step, request: rq.Archive) -> None:
 
 def list_archivers(select: Callable[..., list[Row]], now_ms: int) -> list[ArchiverInfo]:
     """Archivers that were seen lately, by name."""
-    return [
-        ArchiverInfo(name=name, cursors=decode_cursors(cursors), seen_ms=seen_ms)
-        for name, cursors, seen_ms in select("archiver_list", now_ms - ARCHIVER_KEPT_MS)
-    ]
+    rows = select("archiver_list", now_ms - ARCHIVER_KEPT_MS)
+    return list(damage.readable(rows, _archiver, lambda row: f"the row of archiver {row[0]}"))
+
+
+def _archiver(row: Row) -> ArchiverInfo:
+    name, cursors, seen_ms = row
+    return ArchiverInfo(name=name, cursors=decode_cursors(cursors), seen_ms=seen_ms)
 
 
 # --- leaders and workers ------------------------------------------------------------------------------
@@ -248,7 +274,9 @@ def beat(step: Step, request: rq.Beat) -> Command | None:
         step.run("worker_delete", worker.id)
         return None
     row = step.one("worker", worker.id)
-    known = None if row is None else unpack_worker(row[0])
+    known = (
+        None if row is None else damage.read_or_none(row[0], unpack_worker, f"the row of worker {worker.id}")
+    )
     worker = _stamped(worker, known, step.now_ms)
     _save_worker(step, worker)
     return worker.command
@@ -256,9 +284,13 @@ def beat(step: Step, request: rq.Beat) -> Command | None:
 
 def command_worker(step: Step, request: rq.CommandWorker) -> bool:
     row = step.one("worker", request.worker)
-    if row is None:
+    worker = (
+        None
+        if row is None
+        else damage.read_or_none(row[0], unpack_worker, f"the row of worker {request.worker}")
+    )
+    if worker is None:
         return False
-    worker = unpack_worker(row[0])
     worker.command = Command(action=request.action, id=request.id)
     _save_worker(step, worker)
     step.topics.add(f"worker:{worker.id}")

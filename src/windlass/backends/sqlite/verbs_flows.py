@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from windlass.backend import flows as fl
 from windlass.backend import requests as rq
 from windlass.backend import streams as sm
-from windlass.backends.sqlite.flows import to_edge
+from windlass.backends.sqlite.flows import read_edges
 from windlass.backends.sqlite.verbs_changes import change_one
 from windlass.core import transitions
 from windlass.core.outcome import Changed
@@ -80,7 +80,7 @@ def get_dependencies(snap: Snapshot, request: fl.GetDependencies) -> list[fl.Dep
 
 
 def _edges(snap: Snapshot, rows: list[Row], values: bool) -> list[Edge]:
-    edges = [to_edge(row, snap.queues.name) for row in rows]
+    edges = read_edges(rows, snap.queues.name)
     if not values:
         for edge in edges:
             edge.value = None

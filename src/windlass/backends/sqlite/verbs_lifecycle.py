@@ -25,15 +25,14 @@ from windlass.backends.sqlite.rows import (
     encode_options,
     is_simple,
     new_row,
-    record,
     too_old_from,
     view,
 )
-from windlass.core import transitions
+from windlass.core import damage, transitions
 from windlass.core.job import AttemptOutcome, EventType, JobRecord, JobRef, NewJob
 from windlass.core.outcome import AddOutcome, Extended, Outcome, Settled, Settlement
 from windlass.core.retention import result_until, spare_until
-from windlass.core.states import JobState
+from windlass.core.states import DUE_LATER, JobState
 from windlass.core.transitions import NO_DATA, EventData, Note
 from windlass.errors import StorageError
 
@@ -47,6 +46,7 @@ LEASED_KEPT = 10_000
 #: Where these stand in the parameters of ``job_insert``.
 PAYLOAD, DUE = 7, 13
 
+_DUE_STATES = frozenset(state.value for state in DUE_LATER)
 # Members of an enum are slow to look up.
 _COMPLETE, _OK, _ENQUEUED = Outcome.COMPLETE, Settled.OK, EventType.ENQUEUED
 _QUEUED, _WAITING = AddOutcome.QUEUED, JobState.WAITING
@@ -395,10 +395,12 @@ def promote_rows(step: Step, rows: list[Row]) -> None:
     changed = []
     for due_ms, seq, num, job_id, task, state, lifo in rows:
         queue = step.queues.name(num)
-        if step.special(queue) & GROUPED:
-            job = record(step.all("job_by_seqs", f"[{seq}]")[0], queue)
-            transitions.promote(job, step)
-            step.save([(job, STATES[state])])
+        whole = type(due_ms) is int and type(job_id) is str and type(task) is str and state in _DUE_STATES
+        if step.special(queue) & GROUPED or not whole:
+            job = step.job(step.all("job_by_seqs", f"[{seq}]")[0], queue)
+            if not damage.is_bad(job):
+                transitions.promote(job, step)
+                step.save([(job, STATES[state])])
             continue
         place = step.fresh_place()
         changed.append((min(due_ms, step.now_ms), -place if lifo else place, seq))
@@ -436,7 +438,10 @@ def _pick_turns(step: Step, line: _Line, room: int, request: rq.Claim, jobs: lis
     """As ``_pick``, one by one: what becomes of a job may change who is next."""
     passed, gates = 0, step.gates
     while room > 0 and passed < STEP and (row := step.one("job_first", line.num)) is not None:
-        job = record(row, line.name)
+        job = step.job(row, line.name)
+        if damage.is_bad(job):
+            passed += 1
+            continue
         if transitions.is_expired(job, step.now_ms):
             transitions.expire(job, step)
             passed += 1
@@ -481,6 +486,15 @@ class _Rest(msgspec.Struct, array_like=True):
 
 
 _unpack_rest = msgspec.json.Decoder(_Rest).decode
+#: Of a row that cannot be read: care is what it needs.
+_UNREAD = _Rest("", 0, 0, 0, "", None, None, 1)
+
+
+def _read_rest(packed: str) -> _Rest:
+    try:
+        return _unpack_rest(packed)
+    except damage.UNREADABLE:
+        return _UNREAD
 
 
 def _lease(step: Step, line: _Line, rows: list[Row], request: rq.Claim) -> list[JobRecord]:
@@ -493,7 +507,9 @@ def _lease(step: Step, line: _Line, rows: list[Row], request: rq.Claim) -> list[
     common: Row | None = None
     held = step.queues.leased
     for seq, job_id, its_task, payload, enqueued_ms, packed in rows:
-        rest = None if packed is None else _unpack_rest(packed)
+        rest = None if packed is None else _read_rest(packed)
+        if type(payload) is not bytes or type(its_task) is not str or type(enqueued_ms) is not int:
+            rest = _UNREAD
         if rest is not None and rest.needs_care(now_ms):
             if (job := _lease_old(step, queue, seq, request)) is not None:
                 leased.append(job)
@@ -549,8 +565,10 @@ def _leased_model(queue: str, options_text: str, request: rq.Claim, now_ms: int)
 
 
 def _lease_old(step: Step, queue: str, seq: int, request: rq.Claim) -> JobRecord | None:
-    """As ``_lease``, for a job that ran before or may have expired."""
-    job = record(step.all("job_by_seqs", f"[{seq}]")[0], queue)
+    """As ``_lease``, for a job that ran before, may have expired or cannot be read."""
+    job = step.job(step.all("job_by_seqs", f"[{seq}]")[0], queue)
+    if damage.is_bad(job):
+        return None
     if transitions.is_expired(job, step.now_ms):
         transitions.expire(job, step)
         step.save([(job, JobState.WAITING)])
@@ -758,6 +776,8 @@ def reconcile(step: Step, request: rq.Reconcile) -> int:
     jobs = step.records(step.all("job_leased_by", request.worker))
     lost = [job for job in jobs if job.token not in held]
     for job in lost:
+        if damage.is_bad(job):
+            continue
         transitions.give_back(job, step)
         step.save([(job, JobState.ACTIVE)])
     return len(lost)

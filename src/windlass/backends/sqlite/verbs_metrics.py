@@ -8,6 +8,7 @@ import msgspec
 
 from windlass.backend import metrics as mq
 from windlass.backends.sqlite.rows import pack
+from windlass.core import damage
 from windlass.core.job import ARCHIVER_KEPT_MS
 from windlass.core.metrics import (
     KEPT_MS,
@@ -35,8 +36,9 @@ def add(step: Step, request: mq.AddMetrics) -> bool:
     for name, step_ms in STEP_MS.items():
         for row in merged(request.rows, name):
             found = step.one("metrics_row", num, step_ms, row.start_ms, row.task)
-            if found is not None:
-                row.merge(_unpack(found[0]))
+            known = None if found is None else damage.read_or_none(found[0], _unpack, _name(num, row.task))
+            if known is not None:
+                row.merge(known)
             step.run("metrics_save", num, step_ms, row.start_ms, row.task, pack(row))
     return True
 
@@ -94,9 +96,14 @@ def read(snap: Snapshot, request: mq.ReadMetrics) -> mq.MetricsPage:
         request.task,
         request.limit + 1,
     )
-    page = [_unpack(record) for (record,) in rows[: request.limit]]
-    more = page and len(rows) > len(page)
-    return mq.MetricsPage(page, f"{page[-1].start_ms} {page[-1].task}" if more else None)
+    shown = rows[: request.limit]
+    page = damage.readable(shown, lambda row: _unpack(row[2]), lambda row: _name(num, row[1]))
+    more = shown and len(rows) > len(shown)
+    return mq.MetricsPage(list(page), f"{shown[-1][0]} {shown[-1][1]}" if more else None)
+
+
+def _name(num: int, task: str) -> str:
+    return f"a roll-up of task {task} in queue number {num}"
 
 
 def _after(request: mq.ReadMetrics) -> tuple[int, str]:

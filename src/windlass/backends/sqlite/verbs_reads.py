@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from windlass.backend import flows as fl
@@ -15,6 +16,7 @@ from windlass.backends.sqlite.logs import unpack_events, unpack_history
 from windlass.backends.sqlite.rows import IDLE, LOG_KEY, Row, record, unpack_worker, view
 from windlass.backends.sqlite.tx import tally_of, unfolded_counts
 from windlass.backends.sqlite.verbs_duties import list_archivers
+from windlass.core import damage
 from windlass.core.job import (
     EVENTS_KEPT,
     ArchiverInfo,
@@ -82,7 +84,7 @@ def get(snap: Snapshot, request: rq.GetJobs) -> list[JobRecord | None]:
     for ref in request.refs:
         num = snap.queues.num(ref.queue)
         rows = [] if num is None else snap.all("job_by_id", num, ref.id)
-        answers.append(view(record(rows[0], ref.queue), snap.now_ms) if rows else None)
+        answers.append(view(record(rows[0], ref.queue), snap.now_ms, late=request.late) if rows else None)
     return answers
 
 
@@ -216,7 +218,7 @@ def _oldest_ready(snap: Snapshot, num: int, waiting: int) -> int | None:
     """
     if not waiting:
         return None
-    oldest: list[int] = [snap.all("oldest_ready", num, HEAD)[0][0]]
+    oldest: list[int] = [at for (at,) in snap.all("oldest_ready", num, HEAD) if at is not None]
     if waiting > HEAD:
         priority = _END
         for _ in range(_PRIORITIES):
@@ -224,8 +226,8 @@ def _oldest_ready(snap: Snapshot, num: int, waiting: int) -> int | None:
             if not found:
                 break
             ((priority,),) = found
-            oldest.append(snap.all("oldest_ready_in", num, priority, _PART)[0][0])
-    return min(oldest)
+            oldest += [at for (at,) in snap.all("oldest_ready_in", num, priority, _PART) if at is not None]
+    return min(oldest, default=None)
 
 
 def get_logs(snap: Snapshot, request: rq.GetLogs) -> rq.LogPage:
@@ -247,11 +249,15 @@ def read_events(snap: Snapshot, request: rq.ReadEvents) -> rq.EventPage:
     after = max(request.after, floor)
     events: list[Event] = []
     chunks = snap.conn.execute(snap.sql["event_read"], _log_range(num, after))
-    for first_id, records in chunks:
+    for _, first_id, records in chunks:
         if len(events) >= request.limit:
             break
         skip = max(after + 1 - first_id, 0)
-        events += unpack_events(first_id, records, skip, request.limit - len(events))
+        most = request.limit - len(events)
+        read = partial(unpack_events, first_id, start=skip, count=most)
+        events += (
+            damage.read_or_none(records, read, f"events of queue {request.queue} from {first_id} on") or []
+        )
     return rq.EventPage(events, last, floor + 1)
 
 
@@ -264,12 +270,19 @@ def read_history(snap: Snapshot, request: rq.ReadHistory) -> rq.HistoryPage:
         raise HistoryTrimmedError("history", request.queue, request.after, floor + 1)
     found: list[AttemptRecord] = []
     chunks = snap.conn.execute(snap.sql["history_read"], _log_range(num, request.after))
-    for first_id, records in chunks:
+    upto = request.after
+    for key, first_id, records in chunks:
         if len(found) >= request.limit:
             break
-        skip = max(request.after + 1 - first_id, 0)
-        found += unpack_history(records, skip, request.limit - len(found))
-    return rq.HistoryPage(found, request.after + len(found), newest, floor + 1)
+        skip, most = max(request.after + 1 - first_id, 0), request.limit - len(found)
+        read = partial(unpack_history, start=skip, count=most)
+        part = damage.read_or_none(records, read, f"history of queue {request.queue} from {first_id} on")
+        if part is None:
+            upto = key % LOG_KEY  # it is passed over
+        else:
+            found += part
+            upto = first_id + skip + len(part) - 1
+    return rq.HistoryPage(found, upto, newest, floor + 1)
 
 
 def _log_range(num: int, after: int) -> tuple[int, int]:
@@ -288,7 +301,10 @@ def read_counters(snap: Snapshot, request: rq.ReadCounters) -> list[CounterRow]:
 
 
 def list_workers(snap: Snapshot, request: rq.ListWorkers) -> list[WorkerInfo]:
-    return [unpack_worker(info) for (info,) in snap.all("worker_list", snap.now_ms - request.stale_ms)]
+    rows = snap.all("worker_list", snap.now_ms - request.stale_ms)
+    return list(
+        damage.readable(rows, lambda row: unpack_worker(row[1]), lambda row: f"the row of worker {row[0]}")
+    )
 
 
 def archivers(snap: Snapshot, request: rq.ListArchivers) -> list[ArchiverInfo]:

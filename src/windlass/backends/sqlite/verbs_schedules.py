@@ -10,6 +10,7 @@ from windlass.backend import requests as rq
 from windlass.backend import schedules as sq
 from windlass.backends.sqlite.rows import pack
 from windlass.backends.sqlite.verbs_lifecycle import add
+from windlass.core import damage
 from windlass.core import schedules as rules
 from windlass.core.job import JobRef
 from windlass.core.schedules import ScheduleRecord
@@ -35,10 +36,10 @@ def put(step: Step, request: sq.PutSchedule) -> ScheduleRecord:
 
 def remove(step: Step, request: sq.RemoveSchedule) -> bool:
     record = _find(step, request.queue, request.name)
-    if record is None or request.source not in (None, record.source):
+    if request.source is not None and (record is None or record.source != request.source):
         return False
-    step.run("schedule_delete", step.queue(request.queue), request.name)
-    return True
+    num = step.queues.num(request.queue)  # one that cannot be read can still be removed
+    return num is not None and step.run("schedule_delete", num, request.name) > 0
 
 
 def pause(step: Step, request: sq.PauseSchedule) -> bool:
@@ -74,7 +75,7 @@ def fire(step: Step, request: sq.FireSchedule) -> sq.Fired:
 def _find(step: Step, queue: str, name: str) -> ScheduleRecord | None:
     num = step.queues.num(queue)
     row = None if num is None else step.one("schedule", num, name)
-    return None if row is None else _unpack(row[0])
+    return None if row is None else damage.read_or_none(row[0], _unpack, f"schedule {name} of queue {queue}")
 
 
 def _save(step: Step, record: ScheduleRecord) -> None:
@@ -92,13 +93,21 @@ def list_schedules(snap: Snapshot, request: sq.ListSchedules) -> sq.SchedulePage
         raise ConfigError("cursor", "one that came with a page", request.cursor)
     wanted = (request.queue, request.name, request.source)
     rows = snap.all("schedule_list", *wanted, *after, request.limit + 1)
-    page = [_unpack(record) for (record,) in rows[: request.limit]]
-    cursor = f"{page[-1].queue}\n{page[-1].name}" if page and len(rows) > len(page) else None
+    shown = rows[: request.limit]
+    page = list(
+        damage.readable(
+            shown, lambda row: _unpack(row[2]), lambda row: f"schedule {row[1]} of queue {row[0]}"
+        )
+    )
+    cursor = f"{shown[-1][0]}\n{shown[-1][1]}" if shown and len(rows) > len(shown) else None
     return sq.SchedulePage(page, snap.now_ms, cursor)
 
 
 def due(snap: Snapshot, request: sq.DueSchedules) -> sq.Due:
     rows = snap.all("schedule_due", request.limit + 1)
-    ripe = [_unpack(record) for due_ms, record in rows if due_ms <= snap.now_ms][: request.limit]
-    later = rows[len(ripe) :]
-    return sq.Due(ripe, snap.now_ms, max(later[0][0] - snap.now_ms, 0) if later else None)
+    count = min(sum(row[0] <= snap.now_ms for row in rows), request.limit)
+    ripe = damage.readable(
+        rows[:count], lambda row: _unpack(row[1]), lambda row: f"schedule {row[3]} of queue {row[2]}"
+    )
+    later = rows[count:]
+    return sq.Due(list(ripe), snap.now_ms, max(later[0][0] - snap.now_ms, 0) if later else None)

@@ -105,7 +105,7 @@ class Writer(WritingLane):
                 answers, topics = session.run(self._next_group())
             finally:
                 session.lock.release()
-            answers = self._secure(answers)
+            answers = self._secure(session.committed(answers))
         self.phase = "idle"  # those who are told may come back at once
         self._tell(answers, topics)
         if session.upkeep_due:

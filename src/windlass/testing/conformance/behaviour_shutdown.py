@@ -167,14 +167,6 @@ async def test_jobs_that_are_claimed_while_a_worker_closes_go_back_at_once(harne
 
 
 @pytest.mark.feature("V2")
-async def test_a_closed_queue_connects_again_when_it_is_used(harness: Harness) -> None:
-    async with Stage(harness) as stage:
-        await stage.queue.add("n")
-        await stage.queue.close()
-        assert await stage.queue.count() == 1
-
-
-@pytest.mark.feature("V2")
 async def test_a_claim_that_is_answered_after_the_end_began_gives_its_jobs_back(harness: Harness) -> None:
     async with Stage(harness) as stage:
         gate, answer = Gate(), asyncio.Event()

@@ -61,7 +61,8 @@ async def test_a_reader_goes_on_after_it_was_cut_off(harness: Harness) -> None:
             first.append(chunk)
             if len(first) == 700:
                 break
-        await stage.app.store.close()  # the next request connects anew
+        await stage.faults.close()
+        await stage.faults.open()
         gate.set()
         rest = await read_all(stage, job.id, after=first[-1].index)
         assert [chunk.value for chunk in first + rest] == list(range(2_000))

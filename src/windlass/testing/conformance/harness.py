@@ -15,6 +15,9 @@ from windlass.backend import requests as rq
 from windlass.core.ids import new_id
 from windlass.core.job import AttemptRecord, Event, JobRecord, JobRef, NewJob
 from windlass.core.outcome import Outcome, Settled, Settlement
+from windlass.errors import UnsupportedByBackendError
+from windlass.testing import damage
+from windlass.testing.damage import Damaged
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -57,6 +60,17 @@ class Harness(ABC):
     @abstractmethod
     def connect(self, namespace: str) -> Backend:
         """A new client, not yet opened, of ``namespace``. Every call reaches the same store."""
+
+    # --- damage ----------------------------------------------------------------------------------
+
+    @property
+    def damages(self) -> tuple[str, ...]:
+        """What ``damage`` can do to a stored record; nothing where the store keeps no bytes."""
+        return ()
+
+    def damage(self, job_id: str, kind: str, queue: str = QUEUE) -> Damaged:
+        """Damage the stored record of a job: see ``windlass.testing.damage``."""
+        raise UnsupportedByBackendError(self.name, "damage", "no stored bytes, or no way to reach them")
 
     # --- life ------------------------------------------------------------------------------------
 
@@ -216,8 +230,19 @@ class UrlHarness(Harness):
         self._url = url
 
     def connect(self, namespace: str) -> Backend:
+        return open_backend(self.url_of(namespace))
+
+    def url_of(self, namespace: str) -> str:
+        """The URL of a namespace of this store."""
         joint = "&" if "?" in self._url else "?"
-        return open_backend(f"{self._url}{joint}namespace={namespace}")
+        return f"{self._url}{joint}namespace={namespace}"
+
+    @property
+    def damages(self) -> tuple[str, ...]:
+        return damage.kinds(self._url)
+
+    def damage(self, job_id: str, kind: str, queue: str = QUEUE) -> Damaged:
+        return damage.damage(self.url_of(self.namespace), queue, job_id, kind)
 
 
 def settlement(job: JobRecord, outcome: Outcome, **fields: Any) -> Settlement:

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
 from windlass import Job, JobState, Queue, Windlass, Worker
 from windlass.backend.store import Store
+from windlass.core.clock import SYSTEM_CLOCK
 from windlass.testing.clock import ManualClock
 from windlass.testing.faults import FaultyBackend
 from windlass.testing.wrapper import WatchedBackend
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import AsyncIterator, Callable
     from types import TracebackType
 
     from windlass.testing.conformance.harness import Harness
@@ -75,6 +77,17 @@ class Stage:
             while await job.get_state() is not state:  # noqa: ASYNC110 - nothing tells of every state
                 await asyncio.sleep(0.002)
         await self.settle()
+
+
+@asynccontextmanager
+async def live(harness: Harness, **options: Any) -> AsyncIterator[Windlass]:
+    """An app on the harness's store as in production: the machine's clock, nothing in between."""
+    app = Windlass("memory://", **options)
+    app.store = Store(harness.connect(harness.namespace), SYSTEM_CLOCK)
+    try:
+        yield app
+    finally:
+        await app.close()
 
 
 class LiveStage(Stage):

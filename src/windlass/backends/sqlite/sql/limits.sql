@@ -9,6 +9,12 @@ SELECT num, name, special FROM [queue] WHERE special <> 0 ORDER BY name
 -- name: limits
 SELECT own, every, hold_until_ms, starts FROM [limits] WHERE queue = ?
 
+-- name: limits_queues
+SELECT queue FROM [limits]
+
+-- name: grp_all
+SELECT queue, name FROM [grp]
+
 -- name: limits_save
 INSERT OR REPLACE INTO [limits] (queue, own, every, hold_until_ms, starts) VALUES (?, ?, ?, ?, ?)
 
@@ -54,6 +60,13 @@ UPDATE [job] SET grp = ?, turn = ?, idle = ? WHERE seq = ?
 
 -- name: job_replace
 UPDATE [job] SET task = ?, codec = ? WHERE seq = ?
+
+-- What stands in for a record that cannot be read is written over it.
+-- name: job_rewrite
+UPDATE [job] SET id = ?, enqueued_ms = ?, turn = 0, request_id = NULL WHERE seq = ?
+
+-- name: job_grp
+SELECT grp FROM [job] WHERE seq = ? AND grp <> ''
 
 -- name: turn_last
 SELECT turn FROM [job] WHERE queue = ? AND grp = ? AND state = 'waiting' AND priority = ? AND seq <> ?
@@ -103,6 +116,9 @@ DELETE FROM [unique_key] WHERE queue = ? AND key = ?
 
 -- name: unique_key_free_of
 DELETE FROM [unique_key] WHERE queue = ? AND key = ? AND job_id = ?
+
+-- name: unique_key_free_job
+DELETE FROM [unique_key] WHERE queue = ? AND job_id = ?
 
 -- name: unique_key_list
 SELECT key, job_id, until_ms FROM [unique_key]

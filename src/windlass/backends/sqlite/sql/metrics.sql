@@ -13,7 +13,7 @@ SELECT record FROM [metrics] WHERE queue = ? AND step_ms = ? AND start_ms = ? AN
 INSERT OR REPLACE INTO [metrics] (queue, step_ms, start_ms, task, record) VALUES (?, ?, ?, ?, ?)
 
 -- name: metrics_read
-SELECT record FROM [metrics]
+SELECT start_ms, task, record FROM [metrics]
 WHERE queue = ?1 AND step_ms = ?2 AND (start_ms, task) > (?3, ?4) AND start_ms < ?5 AND (?6 IS NULL OR task = ?6)
 ORDER BY start_ms, task LIMIT ?7
 

@@ -4,7 +4,7 @@
 -- name: meta
 SELECT max(last_place, coalesce(newest, 0)),
     CASE WHEN newest > last_place
-        THEN max(clock_ms, (SELECT enqueued_ms FROM [job] WHERE seq = newest)) ELSE clock_ms END,
+        THEN (SELECT enqueued_ms FROM [job] WHERE seq = newest) ELSE clock_ms END,
     serial
 FROM [meta], (SELECT max(seq) AS newest FROM [job])
 
@@ -116,25 +116,37 @@ DELETE FROM [payload] WHERE /*among*/
 -- name: payload_save
 UPDATE [job] SET payload = ? WHERE seq = ?
 
+-- SQLite takes texts and bytes for numbers. They are greater than every number, and so than a time that has come:
+-- due_ms < '' leaves them out, and this finds them.
+-- name: job_timeless
+SELECT /*job*/ FROM [job] WHERE lease_until_ms IS NOT NULL AND lease_until_ms >= ''
+UNION ALL
+SELECT /*job*/ FROM [job] WHERE queue IN (SELECT num FROM [queue]) AND due_ms IS NOT NULL AND due_ms >= ''
+LIMIT ?
+
 -- name: claim_queues
 SELECT num, paused,
-    (SELECT min(due_ms) FROM [job] WHERE queue = num AND due_ms IS NOT NULL),
+    (SELECT min(due_ms) FROM [job] WHERE queue = num AND due_ms IS NOT NULL AND due_ms < ''),
     EXISTS (SELECT 1 FROM [job] WHERE queue = num AND state = 'waiting'), special
 FROM [queue] WHERE num IN (SELECT value FROM json_each(?))
 
 -- name: claim_queue
-SELECT num, paused, (SELECT min(due_ms) FROM [job] WHERE queue = num AND due_ms IS NOT NULL), 1, special
+SELECT num, paused, (SELECT min(due_ms) FROM [job] WHERE queue = num AND due_ms IS NOT NULL AND due_ms < ''),
+    1, special
 FROM [queue] WHERE num = ?
 
 -- Few columns, since each costs the sqlite3 module as much as many comparisons: what is as in most jobs is left
--- out, and NULL stands for all of it.
+-- out, and NULL stands for all of it. JSON holds no BLOB, which only a damaged row has there: then it is empty.
 -- name: job_ready
 SELECT seq, id, task, coalesce(payload, (SELECT data FROM [payload] WHERE [payload].seq = [job].seq)), enqueued_ms,
     CASE WHEN options = '{}' AND place = seq AND ready_ms = enqueued_ms AND priority = 0 AND codec = 'json'
             AND deliveries = 0 AND manual_retries = 0 AND request_id IS NULL AND expires_ms IS NULL
-            AND linked IS NULL AND signals IS NULL THEN NULL
+            AND errors IS NULL AND result IS NULL AND linked IS NULL AND signals IS NULL THEN NULL
+        WHEN 'blob' IN (typeof(options), typeof(place), typeof(ready_ms), typeof(priority), typeof(codec),
+            typeof(request_id), typeof(expires_ms)) THEN ''
         ELSE json_array(options, place, ready_ms, priority, codec, request_id, expires_ms,
-            deliveries OR manual_retries OR linked IS NOT NULL OR signals IS NOT NULL) END
+            deliveries <> 0 OR manual_retries <> 0 OR errors IS NOT NULL OR result IS NOT NULL OR linked IS NOT NULL
+                OR signals IS NOT NULL) END
 FROM [job] WHERE queue = ? AND state = 'waiting' ORDER BY priority DESC, turn, place LIMIT ?
 
 -- name: job_any_ready
@@ -167,14 +179,17 @@ WHERE token IS NOT NULL AND linked IS NULL AND seq = ?6
 UPDATE [job] SET state = 'waiting', due_ms = NULL, ready_ms = ?, place = ?, idle = NULL WHERE seq = ?
 
 -- name: job_due
-SELECT due_ms, seq, queue, id, task, state, json_extract(options, '$.lifo') FROM [job]
+SELECT due_ms, seq, queue, id, task, state,
+    CASE WHEN options <> '{}' AND typeof(options) = 'text' AND json_valid(options)
+        THEN json_extract(options, '$.lifo') END
+FROM [job]
 WHERE queue = ? AND due_ms IS NOT NULL AND due_ms <= ? ORDER BY due_ms, seq LIMIT ?
 
 -- name: job_next_due
-SELECT min(due_ms) FROM [job] WHERE queue = ? AND due_ms IS NOT NULL
+SELECT min(due_ms) FROM [job] WHERE queue = ? AND due_ms IS NOT NULL AND due_ms < ''
 
 -- name: job_next_dues
-SELECT num, (SELECT min(due_ms) FROM [job] WHERE queue = num AND due_ms IS NOT NULL) AS next
+SELECT num, (SELECT min(due_ms) FROM [job] WHERE queue = num AND due_ms IS NOT NULL AND due_ms < '') AS next
 FROM [queue] WHERE next IS NOT NULL
 
 -- name: job_held
@@ -182,6 +197,20 @@ SELECT seq, queue, id, token, cancel_reason FROM [job] WHERE /*among*/
 
 -- name: job_extend
 UPDATE [job] SET lease_until_ms = ? WHERE seq = ?
+
+-- The store's time goes back: see verbs_duties.set_back. Parameters: by how much, from when.
+-- name: back_lease
+UPDATE [job] SET lease_until_ms = lease_until_ms - ? WHERE lease_until_ms IS NOT NULL AND lease_until_ms > ?
+
+-- name: back_leader
+UPDATE [leader] SET until_ms = until_ms - ? WHERE until_ms > ?
+
+-- name: back_key
+UPDATE [unique_key] SET until_ms = until_ms - ? WHERE until_ms IS NOT NULL AND until_ms > ?
+
+-- ... to when.
+-- name: back_worker
+UPDATE [worker] SET beat_ms = ?1 WHERE beat_ms > ?1
 
 -- name: job_leased_by
 SELECT /*job*/ FROM [job] INDEXED BY [job_lease]
@@ -223,33 +252,34 @@ SELECT queue, finished_ms, seq FROM (
     WHERE queue = ?1 AND state = ?2 AND finished_ms <= ?3 - ?4 ORDER BY finished_ms, seq LIMIT ?5
 ) WHERE spare_until_ms <= ?3 LIMIT ?6
 
+-- A time that is no number is old enough: what has one is damaged.
 -- name: purge_finished
 SELECT /*job*/ FROM [job]
-WHERE queue = ? AND state = ? AND finished_ms IS NOT NULL AND finished_ms <= ? ORDER BY finished_ms, seq LIMIT ?
+WHERE queue = ? AND state = ? AND finished_ms IS NOT NULL AND (finished_ms <= ? OR finished_ms >= '') ORDER BY finished_ms, seq LIMIT ?
 
 -- name: purge_waiting
 SELECT /*job*/ FROM [job] INDEXED BY [job_ready]
-WHERE queue = ? AND state = 'waiting' AND enqueued_ms <= ? ORDER BY enqueued_ms, seq LIMIT ?
+WHERE queue = ? AND state = 'waiting' AND (enqueued_ms <= ? OR enqueued_ms >= '') ORDER BY enqueued_ms, seq LIMIT ?
 
 -- name: purge_waiting_many
 SELECT /*job*/ FROM [job] INDEXED BY [job_ready]
-WHERE queue = ? AND state = 'waiting' AND enqueued_ms <= ? ORDER BY priority DESC, turn, place LIMIT ?
+WHERE queue = ? AND state = 'waiting' AND (enqueued_ms <= ? OR enqueued_ms >= '') ORDER BY priority DESC, turn, place LIMIT ?
 
 -- name: purge_due
 SELECT /*job*/ FROM [job] INDEXED BY [job_due]
-WHERE queue = ? AND due_ms IS NOT NULL AND state = ? AND enqueued_ms <= ? ORDER BY enqueued_ms, seq LIMIT ?
+WHERE queue = ? AND due_ms IS NOT NULL AND state = ? AND (enqueued_ms <= ? OR enqueued_ms >= '') ORDER BY enqueued_ms, seq LIMIT ?
 
 -- name: purge_due_many
 SELECT /*job*/ FROM [job] INDEXED BY [job_due]
-WHERE queue = ? AND due_ms IS NOT NULL AND state = ? AND enqueued_ms <= ? ORDER BY due_ms LIMIT ?
+WHERE queue = ? AND due_ms IS NOT NULL AND state = ? AND (enqueued_ms <= ? OR enqueued_ms >= '') ORDER BY due_ms LIMIT ?
 
 -- name: purge_active
 SELECT /*job*/ FROM [job] INDEXED BY [job_lease]
-WHERE lease_until_ms IS NOT NULL AND queue = ? AND enqueued_ms <= ? ORDER BY enqueued_ms, seq LIMIT ?
+WHERE lease_until_ms IS NOT NULL AND queue = ? AND (enqueued_ms <= ? OR enqueued_ms >= '') ORDER BY enqueued_ms, seq LIMIT ?
 
 -- name: purge_idle
 SELECT /*job*/ FROM [job]
-WHERE queue = ? AND idle = ? AND enqueued_ms <= ? ORDER BY enqueued_ms, seq LIMIT ?
+WHERE queue = ? AND idle = ? AND (enqueued_ms <= ? OR enqueued_ms >= '') ORDER BY enqueued_ms, seq LIMIT ?
 
 -- name: list_edge_up
 SELECT seq FROM [job] WHERE seq > ? ORDER BY seq LIMIT 1 OFFSET ?
@@ -279,7 +309,7 @@ SELECT deltas FROM [event] WHERE key > ? AND key <= ? AND deltas IS NOT NULL
 DELETE FROM [event] WHERE key > ? AND key <= ?
 
 -- name: event_read
-SELECT first_id, records FROM [event] WHERE key > ? AND key <= ? ORDER BY key
+SELECT key, first_id, records FROM [event] WHERE key > ? AND key <= ? ORDER BY key
 
 -- name: history_insert
 INSERT INTO [history] (key, first_id, at_ms, records) VALUES (?, ?, ?, ?)
@@ -288,7 +318,7 @@ INSERT INTO [history] (key, first_id, at_ms, records) VALUES (?, ?, ?, ?)
 DELETE FROM [history] WHERE key > ? AND key <= ?
 
 -- name: history_read
-SELECT first_id, records FROM [history] WHERE key > ? AND key <= ? ORDER BY key
+SELECT key, first_id, records FROM [history] WHERE key > ? AND key <= ? ORDER BY key
 
 -- name: history_ages
 SELECT key, first_id, at_ms FROM [history] WHERE key > ? AND key <= ? ORDER BY key LIMIT ?
@@ -355,7 +385,7 @@ DELETE FROM [worker] WHERE id = ?
 DELETE FROM [worker] WHERE beat_ms <= ?
 
 -- name: worker_list
-SELECT info FROM [worker] WHERE beat_ms > ? ORDER BY id
+SELECT id, info FROM [worker] WHERE beat_ms > ? ORDER BY id
 
 -- name: archiver
 SELECT cursors FROM [archiver] WHERE name = ?
@@ -393,12 +423,12 @@ SELECT seq FROM [job] WHERE queue = ? AND state = ? AND finished_ms IS NOT NULL
 -- name: oldest_ready
 SELECT min(ready_ms) FROM (
     SELECT ready_ms FROM [job] WHERE queue = ? AND state = 'waiting' ORDER BY priority DESC, turn, place LIMIT ?
-)
+) WHERE ready_ms < ''
 
 -- name: oldest_ready_in
 SELECT min(ready_ms) FROM (
     SELECT ready_ms FROM [job] WHERE queue = ? AND state = 'waiting' AND priority = ? ORDER BY turn, place LIMIT ?
-)
+) WHERE ready_ms < ''
 
 -- name: next_priority
 SELECT priority FROM [job] WHERE queue = ? AND state = 'waiting' AND priority < ? ORDER BY priority DESC LIMIT 1

@@ -1,0 +1,55 @@
+"""Whether something was closed, and who must hear of it at once.
+
+A store, a queue and a reader of events each have one. What waits looks at it after every turn of its loop;
+closing wakes the listeners that it waits on, so no wait outlives what it waits for.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING
+from weakref import WeakSet
+
+from windlass.errors import ClosedError
+
+if TYPE_CHECKING:
+    from windlass.backend.protocol import Listener
+
+
+class Closing:
+    """Open at first. May be closed, and opened again, from any thread."""
+
+    def __init__(self, what: str, advice: str) -> None:
+        self._what = what
+        self._advice = advice
+        self._lock = threading.Lock()
+        self._listeners: WeakSet[Listener] = WeakSet()
+        self.closed: bool = False
+
+    def error(self) -> ClosedError:
+        """What calls after the end are answered with."""
+        return ClosedError(self._what, self._advice)
+
+    def check(self) -> None:
+        """Raise ``ClosedError`` if it is closed."""
+        if self.closed:
+            raise self.error()
+
+    def watch(self, listener: Listener) -> None:
+        """Wake ``listener`` when it is closed, also if it is closed already."""
+        with self._lock:
+            self._listeners.add(listener)
+        if self.closed:
+            listener.wake()
+
+    def close(self) -> None:
+        """Say so to whoever waits. Idempotent."""
+        with self._lock:
+            self.closed = True
+            listeners = list(self._listeners)
+        for listener in listeners:
+            listener.wake()
+
+    def reopen(self) -> None:
+        """Undo ``close``."""
+        self.closed = False

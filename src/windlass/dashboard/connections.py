@@ -1,0 +1,182 @@
+"""Open connections of the dashboard's own server: how long each may keep it waiting, and how many may.
+
+A connection waits either for us (a request is being answered) or for its client: for the rest of a request,
+for the client to read an answer, or for its next request. Only the second kind costs a stranger nothing, so
+only that kind has deadlines and bounds. When there are too many, those that waited longest without a complete
+request are closed; a connection whose request is complete is never closed for the sake of another.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from enum import Enum
+from typing import ClassVar
+
+import h11
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from windlass.dashboard.settings import ServerLimits
+from windlass.dashboard.throttle import network_of
+
+#: Too many connections are closed this much later, so that a request that is on its way counts.
+_SETTLE_S = 0.05
+
+
+class Phase(Enum):
+    """What a connection waits for."""
+
+    HEAD = "the head of a request"
+    BODY = "the body of a request"
+    READER = "its client to read the answer"
+    NEXT = "the next request"
+    ANSWER = "us"
+
+
+#: Connections of strangers that only cost: their clients must act.
+UNFINISHED = (Phase.HEAD, Phase.BODY, Phase.READER)
+
+
+class Connections:
+    """The open connections of one server, by phase and address, oldest first."""
+
+    def __init__(self, limits: ServerLimits) -> None:
+        self.limits = limits
+        self.deadlines: dict[Phase | None, float] = {
+            Phase.HEAD: limits.head_seconds,
+            Phase.BODY: limits.body_seconds,
+            Phase.READER: limits.read_seconds,
+            Phase.NEXT: limits.read_seconds,  # the keep-alive timeout ends it sooner, if it reads
+        }
+        #: Connections that a bound has closed.
+        self.closed = 0
+        self._unfinished: OrderedDict[BoundedProtocol, str] = OrderedDict()
+        self._idle: OrderedDict[BoundedProtocol, str] = OrderedDict()
+        self._of_address: dict[str, OrderedDict[BoundedProtocol, None]] = {}
+        self._trim: asyncio.TimerHandle | None = None
+
+    def __len__(self) -> int:
+        """Connections that wait for their clients."""
+        return len(self._unfinished) + len(self._idle)
+
+    def move(self, connection: BoundedProtocol, address: str, phase: Phase | None) -> None:
+        """A connection waits for something else now; None: it is closed."""
+        unfinished, was = phase in UNFINISHED, connection in self._unfinished
+        self._idle.pop(connection, None)
+        if was and not unfinished:
+            self._forget(connection, address)
+        if unfinished and not was:
+            self._unfinished[connection] = address
+            self._of_address.setdefault(address, OrderedDict())[connection] = None
+        elif phase is Phase.NEXT:
+            self._idle[connection] = address
+        if self._trim is None and self._too_many(address):
+            self._trim = asyncio.get_running_loop().call_later(_SETTLE_S, self._close_oldest)
+
+    def _forget(self, connection: BoundedProtocol, address: str) -> None:
+        del self._unfinished[connection]
+        mine = self._of_address[address]
+        del mine[connection]
+        if not mine:
+            del self._of_address[address]
+
+    def _too_many(self, address: str) -> bool:
+        mine = self._of_address.get(address, ())
+        return len(mine) > self.limits.connections_per_address or len(self) > self.limits.connections
+
+    def _close_oldest(self) -> None:
+        self._trim = None
+        for mine in list(self._of_address.values()):
+            excess = len(mine) - self.limits.connections_per_address
+            for connection in list(mine)[: max(excess, 0)]:
+                self._close(connection)
+        while len(self) > self.limits.connections:
+            self._close(next(iter(self._unfinished or self._idle)))
+
+    def _close(self, connection: BoundedProtocol) -> None:
+        self.closed += 1
+        connection.abort()
+
+    def stop(self) -> None:
+        """The server ends."""
+        if self._trim is not None:
+            self._trim.cancel()
+            self._trim = None
+
+
+class BoundedProtocol(H11Protocol):
+    """The server's HTTP protocol, which tells ``Connections`` what it waits for and keeps its deadlines."""
+
+    registry: ClassVar[Connections]
+    _address = ""
+    _phase: Phase | None = None
+    _deadline: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as in the base
+        """A client is there; it has so long for the head of its request."""
+        super().connection_made(transport)
+        self._address = network_of(self.client[0]) if self.client else "local"
+        self._wait_for(Phase.HEAD)
+
+    def data_received(self, data: bytes) -> None:
+        """Part of a request came."""
+        super().data_received(data)
+        self._look(begun=True)
+
+    def on_response_complete(self) -> None:
+        """A request was answered; the next one may have begun already."""
+        super().on_response_complete()
+        self._look(begun=bool(self.conn.trailing_data[0]))
+
+    def pause_writing(self) -> None:
+        """The client does not read what we send."""
+        super().pause_writing()
+        self._wait_for(Phase.READER)
+
+    def resume_writing(self) -> None:
+        """It does."""
+        super().resume_writing()
+        self._look(begun=True)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The connection is closed."""
+        super().connection_lost(exc)
+        self._wait_for(None)
+
+    def abort(self) -> None:
+        """Close it at once; what was not sent is dropped."""
+        self._wait_for(None)
+        self.transport.abort()
+
+    def _look(self, *, begun: bool) -> None:
+        """Tell the phase from the state of the parser. ``begun``: there are bytes of a request."""
+        if self._phase is None:
+            return
+        if self.flow.write_paused or self.transport.is_closing():
+            self._wait_for(Phase.READER)
+        elif self.conn.their_state is h11.SEND_BODY:
+            self._wait_for(Phase.BODY)
+        elif self.conn.their_state is h11.IDLE:
+            self._wait_for(Phase.HEAD if begun else Phase.NEXT)
+        else:
+            self._wait_for(Phase.ANSWER)
+
+    def _wait_for(self, phase: Phase | None) -> None:
+        if phase is self._phase:
+            return
+        self._phase = phase
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
+        self.registry.move(self, self._address, phase)
+        if phase in self.registry.deadlines:
+            self._deadline = self.loop.call_later(self.registry.deadlines[phase], self.abort)
+
+
+def protocol_of(connections: Connections) -> type[BoundedProtocol]:
+    """The protocol of a server whose connections are those."""
+
+    class Protocol(BoundedProtocol):
+        registry = connections
+
+    return Protocol

@@ -1,0 +1,128 @@
+"""Who asks: the application's own check, a token, a password, a session."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import inspect
+import ipaddress
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import urlsplit
+
+from windlass.dashboard.allowance import Allowance
+from windlass.dashboard.desk import Desk
+from windlass.dashboard.headers import FORWARDING, Headers, headers_of
+from windlass.dashboard.problems import ApiError
+from windlass.dashboard.scope import BASE, IDENTITY, Scope, address_of, client_of, identity_of
+from windlass.dashboard.sessions import Sessions, set_cookie
+from windlass.dashboard.settings import ROLES, Identity
+
+_LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
+_ANYONE = Identity("local", "operator")
+
+
+class Reception:
+    """Finds out who asks, and begins and ends their sessions."""
+
+    def __init__(self, desk: Desk, allowance: Allowance) -> None:
+        self._desk = desk
+        self._settings = desk.settings
+        self._allowance = allowance
+        self._sessions = Sessions()
+
+    async def identify(self, scope: Scope, headers: Headers) -> Identity | None:
+        """Who asks; None for a stranger."""
+        if not self._settings.methods:
+            return self._local(scope, headers)
+        found = await self._by_hook(scope) if self._settings.auth is not None else None
+        return found or self._by_credentials(headers, address_of(scope))
+
+    def _local(self, scope: Scope, headers: Headers) -> Identity:
+        """Without any sign-in only this machine is served, under its own name and without a proxy in between:
+        no other site can reach it, and no proxy can make the world look local."""
+        host = urlsplit(f"//{headers.get('host', '')}").hostname or ""
+        named = host in _LOOPBACK_NAMES | set(self._settings.allowed_hosts)
+        forwarded = not FORWARDING.isdisjoint(headers) or scope.get("http_version") == "1.0"
+        if forwarded or not named or not _is_loopback(address_of(scope)):
+            raise ApiError(
+                403,
+                "not_local",
+                "without a sign-in this dashboard serves only this machine",
+                "Give it tokens, users or an auth hook.",
+            )
+        return _ANYONE
+
+    async def _by_hook(self, scope: Scope) -> Identity | None:
+        assert self._settings.auth is not None
+        answer = self._settings.auth(scope)
+        if inspect.isawaitable(answer):
+            answer = await answer
+        if answer is None or isinstance(answer, Identity):
+            return answer
+        return Identity("user", answer) if answer in ROLES else None
+
+    def _by_credentials(self, headers: Headers, address: str) -> Identity | None:
+        kind, _, rest = headers.get("authorization", "").partition(" ")
+        if kind.lower() not in ("bearer", "basic"):
+            return self._by_session(headers)
+        if kind.lower() == "bearer":
+            return self._settings.by_token(rest.strip())
+        return self._by_basic(rest, address)
+
+    def _by_session(self, headers: Headers) -> Identity | None:
+        if not self._settings.has_form:
+            return None
+        return self._sessions.find(headers.get("cookie", ""), self._desk.now_ms())
+
+    def _by_basic(self, encoded: str, address: str) -> Identity | None:
+        try:
+            name, _, password = base64.b64decode(encoded.strip(), validate=True).decode().partition(":")
+        except (binascii.Error, UnicodeDecodeError, ValueError):
+            return None
+        return self._by_password(name, password, address)
+
+    def _by_password(self, name: str, password: str, address: str) -> Identity | None:
+        """Counted before it is compared: one guess too many learns nothing."""
+        self._allowance.password(name, address)
+        found = self._settings.by_password(name, password)
+        if found is not None:
+            self._allowance.right_password(name, address)
+        return found
+
+    def sign_in(self, scope: Any, token: str, username: str, password: str) -> Identity:
+        """Whose token or password it is; the rest of this request is theirs. 401 when it is no one's.
+
+        The request counts for who it turns out to be: strangers do not use up what a user has.
+        """
+        found = self._settings.by_token(token) if token else None
+        if found is None and username:
+            found = self._by_password(username, password, address_of(scope))
+        scope[IDENTITY] = found
+        self._allowance.request(client_of(scope))
+        if found is None:
+            raise ApiError(401, "unauthenticated", "wrong token or password", "Check what you typed.")
+        return found
+
+    def begin_session(self, scope: Mapping[str, Any], identity: Identity) -> str:
+        """Begin a session in place of the one that the browser had; the Set-Cookie header of it."""
+        self._sessions.end(headers_of(scope).get("cookie", ""))
+        return self._cookie(scope, self._sessions.begin(identity, self._desk.now_ms()))
+
+    def end_session(self, scope: Mapping[str, Any], everywhere: bool) -> str:
+        """End the session of this browser, or all of its user; the Set-Cookie header that says so."""
+        identity = identity_of(scope)
+        if everywhere and identity is not None:
+            self._sessions.end_all(identity.name)
+        self._sessions.end(headers_of(scope).get("cookie", ""))
+        return self._cookie(scope, None)
+
+    def _cookie(self, scope: Mapping[str, Any], key: str | None) -> str:
+        return set_cookie(key, scope.get(BASE, ""), scope.get("scheme") == "https")
+
+
+def _is_loopback(address: str) -> bool:
+    try:
+        return ipaddress.ip_address(address).is_loopback
+    except ValueError:
+        return False
