@@ -26,6 +26,7 @@
     │   └── MaxRetriesError               ... because its attempts are spent
     ├── JobCancelledError                 the awaited job was cancelled
     ├── JobTimeoutError (TimeoutError)    an attempt ran longer than its ``timeout``
+    ├── AbortedError                      a handler left its work because it was asked to stop
     ├── WorkerCrashError                  the child process of an attempt died
     ├── RemoteError                       what a handler raised in a child process
     ├── SignatureError (ValueError)       stored bytes are not what their writer signed or encrypted
@@ -371,6 +372,19 @@ class JobTimeoutError(WindlassError, TimeoutError):
     """An attempt ran longer than the job's ``timeout``. Counts as a failed attempt."""
 
     code = "job_timeout"
+
+
+class AbortedError(WindlassError):
+    """A handler stopped early because its ``abort_signal`` asked it to. ``reason`` says why it was asked.
+
+    Any error does that: how the job goes on is decided by the reason of the stop.
+    """
+
+    code = "aborted"
+
+    def __init__(self, reason: str) -> None:
+        self.reason = str(reason)
+        super().__init__(f"the attempt was asked to stop ({self.reason}) and left its work undone")
 
 
 class WorkerCrashError(WindlassError):

@@ -102,7 +102,7 @@ def create_app(  # noqa: PLR0913 - each is named, and most give few
     inner = make_litestar(guard)
     check_declared(inner)
     guard.inner = inner
-    guard.on_startup = app.store.open
+    guard.on_startup = app.open
     if app is not url_or_app:
         guard.on_shutdown = app.close
     return guard

@@ -5,7 +5,7 @@ local HOLDER, KEY_UNTIL, KEY_REQUEST = 1, 2, 3
 -- Who holds a key, or nil. `any`: also when its time has passed.
 function unique.get(q, key, any)
   local packed = redis.call('HGET', q.K, key)
-  local entry = packed and cmsgpack.unpack(packed)
+  local entry = packed and damaged.unpacked(packed, nil)
   return entry and (any or entry[KEY_UNTIL] < 0 or entry[KEY_UNTIL] > q.now) and entry or nil
 end
 
