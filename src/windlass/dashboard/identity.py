@@ -7,7 +7,6 @@ import binascii
 import inspect
 import ipaddress
 from collections.abc import Mapping
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
@@ -15,7 +14,7 @@ from windlass.dashboard.allowance import Allowance
 from windlass.dashboard.desk import Desk
 from windlass.dashboard.headers import FORWARDING, PROXIED, Headers, headers_of
 from windlass.dashboard.problems import ApiError, not_found
-from windlass.dashboard.scope import BASE, IDENTITY, Scope, address_of, identity_of
+from windlass.dashboard.scope import BASE, IDENTITY, Scope, address_of, client_of, identity_of
 from windlass.dashboard.sessions import ATTEMPT, Sessions, key_in, set_cookie
 from windlass.dashboard.settings import ROLES, Identity
 from windlass.errors import ConfigError
@@ -80,36 +79,42 @@ class Reception:
         kind, _, rest = headers.get("authorization", "").partition(" ")
         if kind.lower() not in ("bearer", "basic"):
             return self._by_session(headers)
-        self._allowance.check_refusals(address)
         if kind.lower() == "bearer":
-            found = self._settings.by_token(rest.strip())
-        else:
-            found = self._by_basic(rest)
-        if found is None:
-            with suppress(ApiError):
-                self._allowance.refusal(address)
-        return found
+            return self._settings.by_token(rest.strip())
+        return self._by_basic(rest, address)
 
     def _by_session(self, headers: Headers) -> Identity | None:
         if not self._settings.has_form:
             return None
         return self._sessions.find(headers.get("cookie", ""), self._desk.now_ms())
 
-    def _by_basic(self, encoded: str) -> Identity | None:
-        with suppress(binascii.Error, UnicodeDecodeError, ValueError):
+    def _by_basic(self, encoded: str, address: str) -> Identity | None:
+        try:
             name, _, password = base64.b64decode(encoded.strip(), validate=True).decode().partition(":")
-            return self._settings.by_password(name, password)
-        return None
+        except (binascii.Error, UnicodeDecodeError, ValueError):
+            return None
+        return self._by_password(name, password, address)
+
+    def _by_password(self, name: str, password: str, address: str) -> Identity | None:
+        """Counted before it is compared: one guess too many learns nothing."""
+        self._allowance.password(name, address)
+        found = self._settings.by_password(name, password)
+        if found is not None:
+            self._allowance.right_password(name, address)
+        return found
 
     def sign_in(self, scope: Any, token: str, username: str, password: str) -> Identity:
-        """Whose token or password it is; the rest of this request is theirs. 401 when it is no one's."""
+        """Whose token or password it is; the rest of this request is theirs. 401 when it is no one's.
+
+        The request counts for who it turns out to be: strangers do not use up what a user has.
+        """
         found = self._settings.by_token(token) if token else None
         if found is None and username:
-            found = self._settings.by_password(username, password)
-        if found is None:
-            self._allowance.refusal(address_of(scope))
-            raise ApiError(401, "unauthenticated", "wrong token or password", "Check what you typed.")
+            found = self._by_password(username, password, address_of(scope))
         scope[IDENTITY] = found
+        self._allowance.request(client_of(scope))
+        if found is None:
+            raise ApiError(401, "unauthenticated", "wrong token or password", "Check what you typed.")
         return found
 
     async def begin_openid(self, scope: Mapping[str, Any]) -> tuple[str, str]:

@@ -14,7 +14,8 @@ from windlass.errors import ConfigError
 
 Role = Literal["operator", "reader"]
 ROLES: tuple[Role, ...] = ("operator", "reader")
-_TOKEN_CHARACTERS = 16
+#: What 128 random bits take: a token is looked up without counting, so it must be too long to guess.
+_TOKEN_CHARACTERS = 22
 _PASSWORD_CHARACTERS = 8
 
 #: Names of fields, in any spelling, whose values are never shown unless the application says otherwise.
@@ -129,9 +130,11 @@ class ServerLimits:
     #: Changes.
     change_burst: int = 100
     changes_per_second: float = 20.0
-    #: Failed sign-ins, per address.
+    #: Wrong passwords, of one address, and for one account from addresses that it never signed in from.
     refusal_burst: int = 20
     refusals_per_second: float = 0.2
+    account_burst: int = 100
+    accounts_per_second: float = 1.0
     #: Open event streams, of all clients and of one.
     streams: int = 200
     streams_per_client: int = 20
@@ -175,7 +178,11 @@ class Settings:
         for option in ("operator_tokens", "reader_tokens"):
             for token in getattr(self, option).values():
                 if not isinstance(token, str) or len(token) < _TOKEN_CHARACTERS:
-                    raise ConfigError(option, f"texts of {_TOKEN_CHARACTERS} characters at least")
+                    raise ConfigError(
+                        option,
+                        f"random texts of {_TOKEN_CHARACTERS} characters at least, such as "
+                        "secrets.token_urlsafe() makes",
+                    )
         for option in ("users", "reader_users"):
             for name, password in getattr(self, option).items():
                 if not name or ":" in name or len(password) < _PASSWORD_CHARACTERS:

@@ -9,13 +9,11 @@ import time
 from itertools import islice
 from typing import TYPE_CHECKING, Any, cast
 
-import msgspec
-
 from windlass.backend import requests as rq
 from windlass.backend.local.flush import not_flushed
 from windlass.backend.local.locks import FairLock
 from windlass.backends.file import directory as dr
-from windlass.backends.file import effects
+from windlass.backends.file import effects, readback
 from windlass.backends.file.compaction import Compaction, is_due
 from windlass.backends.file.errors import DamagedLogError, to_error
 from windlass.backends.file.log import Log
@@ -57,7 +55,6 @@ class Session:
         self._directory = settings.directory
         self._wake = wake
         self._clock = SteadyClock()
-        self._encoder = msgspec.msgpack.Encoder()
         self._was_full = False
         self._compaction: Compaction | None = None
         self._compact_after = 0.0
@@ -192,11 +189,14 @@ class Session:
 
     def _decide(self, calls: list[Call[Any]]) -> tuple[list[Answer], set[str], Log | None]:
         store, journal = self.store, self.store.journal
-        store.now_ms = now_ms = self._clock.now_ms(store.now_ms)
+        last_ms, now_ms = store.now_ms, self._clock.now_ms(store.now_ms)
+        store.now_ms = now_ms
         answers: list[Answer] = []
         topics: set[str] = set()
         before = journal.changes
         try:
+            if now_ms < last_ms:
+                store.set_back(last_ms, now_ms)
             for group in _together(calls):
                 its, touched = self._decide_group(group, now_ms)
                 answers += its
@@ -246,7 +246,7 @@ class Session:
         return [(call, value, None)], touched
 
     def _apply(self, request: rq.Request[Any], now_ms: int) -> tuple[Any, set[str]]:
-        size = len(self._encoder.encode(request))  # what cannot be written must not be decided
+        size = readback.check(request)  # what would not read back must not be decided
         if self._was_full:
             self._check_room(size + _PER_ITEM * size_of(request) + _BESIDES)
         return self.store.apply(request, request.now_ms if request.now_ms is not None else now_ms)

@@ -174,13 +174,13 @@ async def add_again(
     Values that the mask hides keep what they were when they come back as they were shown.
     """
     old = (await desk.job(queue, jid)).record
-    call = views.call_of(old)
+    call = views.call_of(old, desk.app.codecs)
     if call is None:
         raise ApiError(422, "unreadable", "the job's arguments cannot be read", "Add a new job.")
     given = data.data if data is not None else msgspec.UNSET
     payload = call.data if given is msgspec.UNSET else desk.mask.restore(given, call.data)
     home = desk.queue(queue)
-    new = home.prepare(old.task, payload)
+    new = home.prepare(old.task, payload, unique=None)
     new.options = msgspec.structs.replace(old.options, unique=None, schedule=None, slot_ms=None)
     new.priority = old.priority
     job = (await home.add_new([new]))[0]
@@ -199,7 +199,9 @@ async def cancel_job(
     desk: TheDesk, request: Anyone, queue: QueueName, jid: JobId, data: JSONBody[ReasonBody | None] = None
 ) -> CancelAnswer:
     """Cancel it: at once while pending, by telling its worker while it runs."""
-    result = await desk.queue(queue).cancel(jid, data.reason if data is not None else "")
+    reason = data.reason if data is not None else ""
+    note(request, reason=reason)
+    result = await desk.queue(queue).cancel(jid, reason)
     if result is CancelResult.NOT_FOUND:
         raise not_found(f"queue {queue!r} has no job {jid!r}")
     note(request, result=result.value)
@@ -220,23 +222,21 @@ async def change_job(
     job = await desk.job(queue, jid)
     if job.state in FINISHED or job.state is JobState.ACTIVE:
         raise ApiError(409, "illegal_transition", f"job {jid!r} is {job.state}", "Only pending jobs change.")
-    changed = []
+    if data == ChangeBody():
+        raise ConfigError("body", "one of priority, delay and data")
     if not isinstance(data.data, msgspec.UnsetType):
         await job.update_data(_edited(desk, job, data.data))
-        changed.append("data")
+        note(request, data="changed")
     if not isinstance(data.priority, msgspec.UnsetType):
         await job.change_priority(data.priority)
-        changed.append("priority")
+        note(request, priority=data.priority)
     if not isinstance(data.delay, msgspec.UnsetType):
         await job.change_delay(data.delay)
-        changed.append("delay")
-    if not changed:
-        raise ConfigError("body", "one of priority, delay and data")
-    note(request, changed=", ".join(changed))
+        note(request, delay=data.delay)
 
 
 def _edited(desk: Desk, job: Job[Any], given: Any) -> Any:
-    call = views.call_of(job.record)
+    call = views.call_of(job.record, desk.app.codecs)
     return given if call is None else desk.mask.restore(given, call.data)
 
 
