@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 from windlass.core.states import JobState
 from windlass.errors import ResultExpiredError
 from windlass.payload import Call, read_call
-from windlass.serde import get_codec
 
 if TYPE_CHECKING:
     from windlass.core.job import ErrorInfo, JobRecord, JobRef
     from windlass.core.options import StoredOptions
+    from windlass.serde.codecs import Codecs
 
 
 class JobFields:
@@ -22,6 +22,11 @@ class JobFields:
     _record: JobRecord
     #: The decoded arguments, once somebody asked for them.
     _call: Call | None
+
+    @property
+    def _codecs(self) -> Codecs:
+        """What reads the stored values."""
+        raise NotImplementedError
 
     @property
     def id(self) -> str:
@@ -49,8 +54,7 @@ class JobFields:
     def call(self) -> Call:
         """Decoded arguments; ``ValueError`` when the stored bytes are not arguments."""
         if self._call is None:
-            record = self._record
-            self._call = read_call(record.codec, record.payload)
+            self._call = read_call(self._codecs, self._record)
         return self._call
 
     @property
@@ -141,7 +145,7 @@ class JobFields:
         record = self._record
         if record.result_expired:
             raise ResultExpiredError(record.queue, record.id)
-        return None if record.result is None else get_codec(record.result_codec).decode(record.result)
+        return self._codecs.read_result(record)
 
     @property
     def enqueued_ms(self) -> int:
@@ -195,8 +199,8 @@ class JobFields:
     @property
     def signals(self) -> dict[str, Any]:
         """The signals that came for this job, by name, as of when it was last read."""
-        found = self._record.signals
-        return {name: get_codec(value.codec).decode(value.data) for name, value in found.items()}
+        found, read = self._record.signals, self._codecs.read_signal
+        return {name: read(self._record.ref, name, value) for name, value in found.items()}
 
     def timed_out(self, signal: str) -> bool:
         """Whether the last suspension waited for ``signal`` in vain: its ``timeout`` passed."""

@@ -14,7 +14,7 @@ from windlass.core.job import NewJob
 from windlass.core.options import Isolation, JobOptions, check_known, to_unique
 from windlass.errors import ConfigError
 from windlass.inject import Needs
-from windlass.job import Job, encode_call
+from windlass.job import Job
 from windlass.payload import pack_call
 from windlass.plan import Plan, call_options
 from windlass.queue import Queue
@@ -130,7 +130,7 @@ class BoundTask(Generic[P, R]):
         task = self.task
         task.signature.check(task.name, args, kwargs)
         queue = task.queue
-        job: Job[R] = await queue.add_planned(task.name, encode_call(queue, args, kwargs), self._plan)
+        job: Job[R] = await queue.add_planned(task.name, pack_call(args, kwargs), self._plan)
         job.decode_with(task.signature.decode_result)
         return job
 
@@ -139,7 +139,7 @@ class BoundTask(Generic[P, R]):
         task = self.task
         task.signature.check(task.name, args, kwargs)
         queue = task.queue
-        return self._plan.new_job(queue, task.name, encode_call(queue, args, kwargs), new_id())
+        return self._plan.new_job(queue, task.name, pack_call(args, kwargs), new_id())
 
     async def map(self, *columns: Iterable[Any]) -> list[Job[R]]:
         """Add a job for each value, or for each row of values, in atomic steps of 1,000."""
@@ -175,8 +175,7 @@ class BoundTask(Generic[P, R]):
             kept = call_options(options, None, chosen=options.result_ttl is not None)
             self._call_plan = Plan(kept, self.task.app.backoff_strategies)
         queue = task.queue
-        payload = encode_call(queue, args, kwargs)
-        value = await queue.call_planned(task.name, payload, self._call_plan, timeout)
+        value = await queue.call_planned(task.name, pack_call(args, kwargs), self._call_plan, timeout)
         result: R = task.signature.decode_result(value)
         return result
 

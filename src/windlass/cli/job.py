@@ -9,7 +9,7 @@ import click
 import msgspec
 
 from windlass.cli.output import Out, state_text, styled
-from windlass.cli.store import StoreOptions, store_command
+from windlass.cli.store import StoreOptions, app_option, store_command
 from windlass.cli.values import show_age, show_span, show_time
 from windlass.cli.views import job_view, now_ms, readable, runs
 from windlass.core.states import JobState
@@ -206,6 +206,7 @@ windlass job mail order-17 --json | jq .errors
     "--logs", type=click.IntRange(0, 1_000), default=20, show_default=True, help="Log lines to show."
 )
 @click.option("--traces/--no-traces", default=True, help="Show the traceback of the last error.")
+@app_option
 def command(**values: Any) -> Options:
     """Show one job: its timeline, arguments, progress, result, errors and log."""
     return Options(**values)

@@ -32,7 +32,7 @@ class Desk:
     def __init__(self, app: Windlass, settings: Settings) -> None:
         self.app = app
         self.settings = settings
-        self.mask = Mask(settings.mask)
+        self.mask = Mask(settings.mask, app.codecs)
         self.audit = AuditLog(settings.audit_file, app.clock.monotonic_ms)
         self.grant = Grant(settings)
 

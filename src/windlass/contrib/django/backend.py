@@ -132,9 +132,8 @@ class TaskBackend(dt.BaseTaskBackend):
             errors=[],
             worker_ids=[],
         )  # it turns the arguments into plain JSON, or refuses them
-        payload = queue.encode(pack_call(result.args, result.kwargs))
         plan = Plan(self._job_options.merged(options), self.jobs.backoff_strategies)
-        return plan.new_job(queue, task.module_path, payload, result.id), result
+        return plan.new_job(queue, task.module_path, pack_call(result.args, result.kwargs), result.id), result
 
     # --- results ---------------------------------------------------------------------------------------
 

@@ -116,7 +116,7 @@ def _node(desk: Desk, node: JobNode) -> FlowNode:
         id=node.id,
         task=record.task,
         state=JobState(node.state),
-        progress=desk.mask.hide(views.decoded(record.result_codec, record.progress)),
+        progress=views.progress_of(record, desk.mask),
         started_ms=record.started_ms,
         finished_ms=record.finished_ms,
         duration_ms=views.duration_of(record),

@@ -174,13 +174,13 @@ async def add_again(
     Values that the mask hides keep what they were when they come back as they were shown.
     """
     old = (await desk.job(queue, jid)).record
-    call = views.call_of(old)
+    call = views.call_of(old, desk.app.codecs)
     if call is None:
         raise ApiError(422, "unreadable", "the job's arguments cannot be read", "Add a new job.")
     given = data.data if data is not None else msgspec.UNSET
     payload = call.data if given is msgspec.UNSET else desk.mask.restore(given, call.data)
     home = desk.queue(queue)
-    new = home.prepare(old.task, payload)
+    new = home.prepare(old.task, payload, unique=None)
     new.options = msgspec.structs.replace(old.options, unique=None, schedule=None, slot_ms=None)
     new.priority = old.priority
     job = (await home.add_new([new]))[0]
@@ -236,7 +236,7 @@ async def change_job(
 
 
 def _edited(desk: Desk, job: Job[Any], given: Any) -> Any:
-    call = views.call_of(job.record)
+    call = views.call_of(job.record, desk.app.codecs)
     return given if call is None else desk.mask.restore(given, call.data)
 
 

@@ -30,7 +30,7 @@ ActionName = Annotated[
 async def _running(desk: Desk) -> dict[str, list[RunningJob]]:
     """What runs now, by worker."""
     names = holding(await desk.queues(), [JobState.ACTIVE])
-    listing = Listing(store=desk.store, search=Search(state=JobState.ACTIVE))
+    listing = Listing(store=desk.store, codecs=desk.app.codecs, search=Search(state=JobState.ACTIVE))
     running: dict[str, list[RunningJob]] = {}
     for record in (await listing.page(names, None, _LOOKED)).records:
         if record.worker is not None:

@@ -87,7 +87,9 @@ async def list_queue_jobs(
     desk.queue(queue)
     wanted = states or [JobState.WAITING]
     infos = [info for info in await desk.queues() if info.name == queue]
-    listing = Listing(store=desk.store, search=Search(state=wanted), newest_first=False)
+    listing = Listing(
+        store=desk.store, codecs=desk.app.codecs, search=Search(state=wanted), newest_first=False
+    )
     found = await listing.page([info.name for info in infos], cursor, limit, offset)
     jobs = [views.wire_job(record, desk.mask) for record in found.records]
     return answer(jobs, page_headers(found, counted(infos, wanted)))
@@ -180,7 +182,7 @@ async def add_and_wait(
         id=job.id,
         state=record.state,
         finished=finished,
-        result=desk.mask.hide(views.decoded(record.result_codec, record.result)),
+        result=desk.mask.hide(views.result_of(record, desk.mask)),
         result_expired=record.result_expired,
         error_class=last.error_class if last is not None else "",
         error_message=last.message if last is not None else record.reason,

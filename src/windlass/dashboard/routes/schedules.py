@@ -31,11 +31,10 @@ def _entry(desk: Desk, info: ScheduleInfo) -> ScheduleEntry:
         f"every {info.every:g} s" if info.every is not None else f"strategy {rule.strategy}"
     )
     template = record.template
-    data = views.decoded(template.codec, template.payload)
     try:
         data = views.plain(info.data)
     except (ValueError, ConfigError):
-        pass
+        data = views.raw(template.codec, template.payload)
     return ScheduleEntry(
         queue=info.queue,
         name=info.name,
@@ -81,7 +80,7 @@ async def list_all(desk: TheDesk, queue: OptionalQueue = None) -> list[ScheduleE
     """All schedules, by queue and name."""
     if queue is not None:
         desk.queue(queue)
-    found = await list_schedules(desk.store, queue=queue)
+    found = await list_schedules(desk.app, queue=queue)
     return [_entry(desk, info) for info in found if desk.shows(info.queue)]
 
 

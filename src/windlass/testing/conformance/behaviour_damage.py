@@ -104,7 +104,7 @@ async def test_a_damaged_record_stops_no_neighbour_and_ends_as_bad_record(harnes
             if damaged.ref is not None:
                 bad = await app.queue(damaged.ref.queue).get_job(damaged.ref.id)
                 assert bad is not None and bad.errors[-1].error_class, kind
-                assert bad.record.payload or kind == "empty", kind
+                assert bad.record.payload or kind.startswith(("empty", "nothing")), kind
             counts = await queue.get_job_counts()
             assert counts[JobState.WAITING] == counts[JobState.ACTIVE] == 0, kind
 
@@ -180,14 +180,18 @@ async def test_a_queue_with_a_damaged_record_can_be_drained_and_obliterated(harn
     async with ground(harness) as app:
         for number, kind in enumerate(harness.damages):
             queue = app.queue(f"d{number}")
-            await spoiled(harness, queue, kind)
+            # A message that no worker has seen is none of ours yet: it waits for one.
+            _, damaged = await spoiled(harness, queue, kind)
+            foreign = int(
+                damaged.ref is not None and not damaged.job_is_lost and damaged.ref.queue == queue.name
+            )
             await queue.drain()
             counts = await queue.get_job_counts()
-            assert counts[JobState.WAITING] == 0, kind
+            assert counts[JobState.WAITING] == foreign, kind
             queue = app.queue(f"o{number}")
             await spoiled(harness, queue, kind)
             await queue.obliterate(force=True)
-            assert sum((await queue.get_job_counts()).values()) == 0, kind
+            assert sum((await queue.get_job_counts()).values()) == foreign, kind
 
 
 @pytest.mark.feature("J24")
