@@ -100,8 +100,8 @@ class Scheduler:
             raise  # the slot is tried again
         except Exception as exc:
             log.warning(
-                "an enqueue hook refused the job of schedule %r of queue %r; its slot passes: %r",
-                *(schedule.name, schedule.queue, exc),
+                "an enqueue hook refused the job of schedule %s of queue %s; its slot passes: %r",
+                *(printable(schedule.name), printable(schedule.queue), exc),
             )
             return await self._send(schedule, firing, [])
 
