@@ -220,6 +220,8 @@ class FileStore(MemoryStore):
         job.state, job.finished_ms = JobState.FAILED, self.now_ms
         queue.jobs[job_id] = job
         self.enter(queue, job)
+        if job.options.group is not None:  # it may have made room: the next claim looks
+            queue.groups.wait_until(queue.groups.get(job.options.group), self.now_ms)
 
     def _drop_job(self, effect: fx.DropJob) -> None:
         queue = self._bare(effect.queue)
