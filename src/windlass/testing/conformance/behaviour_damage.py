@@ -272,3 +272,22 @@ async def test_a_damaged_record_holds_up_no_other_job_of_its_group(harness: Harn
                     for job in jobs:
                         if not lost or job is not jobs[at]:
                             assert await job.result(timeout=10) == "done", (kind, at)
+
+
+@needs("flows")
+@pytest.mark.feature("J24")
+async def test_who_waits_for_a_damaged_record_is_told_that_it_failed(harness: Harness) -> None:
+    if await has_none(harness):
+        return
+    async with ground(harness) as app:
+        for number, kind in enumerate(harness.damages):
+            queue = app.queue(f"flow{number}")
+            child = await queue.add("n", {"n": 1})
+            parent = await queue.add("n", {"n": 2}, depends_on=[child], on_failure="ignore")
+            await asyncio.to_thread(harness.damage, child.id, kind, queue.name)
+
+            async def handler(job: Job[Any]) -> str:
+                return "done"
+
+            async with Worker(queue.name, handler, url_or_app=app, poll=0.05, heartbeat=0.1):
+                assert await parent.result(timeout=10) == "done", kind

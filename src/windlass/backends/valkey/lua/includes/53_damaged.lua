@@ -174,6 +174,10 @@ function damaged.stand_in(q, id)
     end
   end
   find_options(q, id, head)
+  if redis.call('EXISTS', q.root .. ':N:' .. text(seq), q.root .. ':D:' .. id) > 0 then -- others wait for it, or it for them
+    flow.widen(head)
+    head[LINKED] = 1
+  end
   if head[STATE] == COMPLETED and head[OPTIONS] == 0 and not redis.call('ZSCORE', q.P, member_of(q, id, head)) then
     head[OPTIONS] = { unpack(DEFAULTS) } -- it is in :C
   end
