@@ -170,7 +170,10 @@ class Completed(NamedTuple):
 
 
 class EventType(StrEnum):
-    """What happened. Every change of state has exactly one event."""
+    """What happened. Every change of state has exactly one event.
+
+    ``gap`` is in no log: a reader is told so that events are missing before what comes next.
+    """
 
     ENQUEUED = "enqueued"
     SCHEDULED = "scheduled"
@@ -193,6 +196,7 @@ class EventType(StrEnum):
     PAUSED = "paused"
     RESUMED = "resumed"
     DRAINED = "drained"
+    GAP = "gap"
 
 
 class Event(msgspec.Struct, frozen=True, array_like=True):
