@@ -66,7 +66,7 @@ async def main() -> None:
 
         job = await export.enqueue()
         print(f"cancel says: {await cancel_at(events, job, 20, 'the customer left')}")
-        print(f"async job: {await job.wait_until_finished()} because {job.failed_reason}")
+        print(f"async job: {await job.wait_until_finished()} because {job.reason}")
         print((await app.queue("exports").get_job_logs(job.id))[0][0])
 
         threaded = await export_in_thread.enqueue()

@@ -61,7 +61,7 @@ async def main() -> None:
         print(f"fetch: {await fetched.result()}, after {', '.join(e.error_class for e in fetched.errors)}")
         print(f"poll: {await polled.result()}, attempts used: {polled.attempts}")
         await bad.wait_until_finished()
-        print(f"bad input: {bad.state} ({bad.failed_reason}) after {bad.attempts} attempt")
+        print(f"bad input: {bad.state} ({bad.reason}) after {bad.attempts} attempt")
         try:
             await dead.result()
         except MaxRetriesError as spent:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import inspect
 import logging
 import os
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from contextvars import ContextVar
 from datetime import datetime
@@ -23,10 +23,17 @@ from windlass.batch import Batch, takes_jobs, to_batch
 from windlass.carry import Carrier
 from windlass.core.backoff import Strategy
 from windlass.core.clock import SYSTEM_CLOCK, Clock
-from windlass.core.ids import check_task_name, new_id
+from windlass.core.ids import check_task_name, is_text, new_id
 from windlass.core.job import Action, QueueInfo, WorkerInfo
 from windlass.core.metrics import Mark
-from windlass.core.options import DEFAULT_OPTIONS, Isolation, JobOptions, instant_to_ms
+from windlass.core.options import (
+    DEFAULT_OPTIONS,
+    Isolation,
+    JobOptions,
+    check_spelling,
+    instant_to_ms,
+    to_backoff,
+)
 from windlass.core.probe import reach
 from windlass.core.schedules import Schedule, to_schedule
 from windlass.core.schedules import Strategy as ScheduleStrategy
@@ -36,7 +43,8 @@ from windlass.payload import unpack
 from windlass.queue import Queue
 from windlass.registry import Handler, Registry, job_handler
 from windlass.schedules import CodeSchedules, ScheduleInfo, list_schedules, make_record
-from windlass.serde import DEFAULT_MAX_BYTES, Codec, get_codec, register_codec
+from windlass.serde import DEFAULT_MAX_BYTES, Codec, ZlibCodec, get_codec, register_codec
+from windlass.serde.codecs import Codecs
 from windlass.task import BatchDecorator, BoundTask, Task, TaskDecorator, caller_module
 
 if TYPE_CHECKING:
@@ -58,6 +66,8 @@ class Windlass:
 
     ``url`` names the store; without it ``$WINDLASS_URL``, else ``sqlite:///windlass.db``. Nothing is opened
     until the first use, or ``async with app``. ``compress`` stores payloads and results over 2 kB compressed.
+    ``accept`` lists codecs that jobs may come in besides the app's own; an app whose codec is JSON or
+    MessagePack accepts these two, any other app nothing else.
     ``name`` tells the schedules of this code from those of other applications on the same store.
     """
 
@@ -68,6 +78,7 @@ class Windlass:
         defaults: JobOptions | Mapping[str, Any] | None = None,
         codec: str | Codec = "json",
         result_codec: str | Codec | None = None,
+        accept: Iterable[str | Codec] = (),
         compress: bool = False,
         max_payload_bytes: int = DEFAULT_MAX_BYTES,
         backoff_strategies: Mapping[str, Strategy] | None = None,
@@ -82,16 +93,21 @@ class Windlass:
         self.url: str = url or os.environ.get("WINDLASS_URL") or DEFAULT_URL
         self.store: Store = Store(open_backend(self.url), clock)
         self.clock = clock
-        self.codec: Codec = _as_codec(codec, compress)
+        #: What writes arguments, and which codecs are read.
+        self.codecs: Codecs = Codecs(
+            _as_codec(codec, compress),
+            results=None if result_codec is None else _as_codec(result_codec, compress),
+            accept=accept,
+        )
         self.max_payload_bytes = max_payload_bytes
         self.defaults: JobOptions = (
             defaults if isinstance(defaults, JobOptions) else DEFAULT_OPTIONS.merged(defaults or {})
         )
         if result_codec is not None:
-            name = _as_codec(result_codec, compress).name
-            self.defaults = self.defaults.merged({"result_codec": name})
+            self.defaults = self.defaults.merged({"result_codec": _as_codec(result_codec, compress).name})
         self.defaults.check()
         self.backoff_strategies: dict[str, Strategy] = dict(backoff_strategies or {})
+        check_spelling(to_backoff(self.defaults.backoff), self.backoff_strategies)
         #: Rules of one's own for schedules: name -> function from a datetime to the next slot after it.
         self.schedule_strategies: dict[str, ScheduleStrategy] = dict(schedule_strategies or {})
         self._code_schedules = CodeSchedules(self.schedule_strategies)
@@ -99,7 +115,7 @@ class Windlass:
         self.context = context
         self.registry: Registry = Registry()
         #: What runs around every enqueue and every run; see ``use``.
-        self.hooks: Hooks = Hooks()
+        self.hooks: Hooks = Hooks(self.codecs)
         self.carrier: Carrier = Carrier()
         self._lifespan: Lifespan | None = None
         self._tasks: dict[str, Task[Any, Any]] = {}
@@ -107,6 +123,11 @@ class Windlass:
         self._entered = False
         #: Called with the jobs of every add; the testing kit's inline mode hangs here.
         self.after_add: Callable[[list[Job[Any]]], Awaitable[None]] | None = None
+
+    @property
+    def codec(self) -> Codec:
+        """What writes arguments."""
+        return self.codecs.own
 
     def __repr__(self) -> str:
         return f"<Windlass on {self.store.name}>"
@@ -168,6 +189,8 @@ class Windlass:
         """
         if action not in get_args(Action):
             raise ConfigError("action", f"one of {', '.join(get_args(Action))}", action)
+        if not is_text(worker_id):
+            raise ConfigError("worker_id", "the id of a worker, a text", worker_id)
         request = rq.CommandWorker(worker=worker_id, action=action, id=new_id())
         return await self.store.execute(request)
 
@@ -181,7 +204,7 @@ class Windlass:
 
     async def schedules(self) -> list[ScheduleInfo]:
         """Every schedule of the store, by queue and name."""
-        return await list_schedules(self.store)
+        return await list_schedules(self)
 
     def schedule(
         self,
@@ -207,7 +230,7 @@ class Windlass:
             if queue is not None and queue != bound.task.queue_name:
                 raise ConfigError("queue", f"left out, or the task's own ({bound.task.queue_name})", queue)
             template = bound.prepare(*args, **kwargs)
-        self._code_schedules.declare(make_record(template.queue, name, to_schedule(schedule), template))
+        self._code_schedules.declare(make_record(self, name, to_schedule(schedule), template))
 
     async def deploy_schedules(self) -> None:
         """Make the store's schedules those that this code declares; workers do it when they start.
@@ -217,7 +240,7 @@ class Windlass:
         """
         if not self.store.capabilities.schedules and not self._code_schedules:
             return
-        count, removed = await self._code_schedules.deploy(self.store, self.name)
+        count, removed = await self._code_schedules.deploy(self, self.name)
         for info in removed:
             log.info("removed schedule %s of queue %s: the code no longer has it", info.name, info.queue)
         reach("app.deployed", schedules=count, removed=len(removed))
@@ -328,26 +351,24 @@ class Windlass:
         known = self._tasks.get(task.name)
         if known is not None and known.fn.__code__ is not getattr(fn, "__code__", None):
             raise ConfigError("name", "unique: two tasks are called the same", task.name)
-        self._tasks[task.name] = task
-        self.registry.add(
-            task.name,
-            Handler(
-                fn,
-                takes_job=batch is not None and takes_jobs(fn),
-                isolation=isolation,
-                memory_limit=memory_limit,
-                task=task,
-                batch=batch,
-                needs=task.needs,
-            ),
+        handler = Handler(
+            fn,
+            takes_job=batch is not None and takes_jobs(fn),
+            isolation=isolation,
+            memory_limit=memory_limit,
+            task=task,
+            batch=batch,
+            needs=task.needs,
         )
+        self._tasks[task.name] = task
+        self.registry.add(task.name, handler)
         if schedule is not None:
             self.schedule(task.name, schedule, task)
         return task
 
     def arguments(self, task: str, payload: bytes) -> dict[str, Any]:
-        """The arguments of an encoded call by name, as far as the task's signature tells names."""
-        call = unpack(self.codec.decode(payload))
+        """The arguments of a packed call by name, as far as the task's signature tells names."""
+        call = unpack(self.codecs.unpacked(payload))
         known = self._tasks.get(task)
         names = known.signature.names if known is not None else ()
         by_place = {names[at] if at < len(names) else str(at): value for at, value in enumerate(call.args)}
@@ -433,6 +454,6 @@ def as_app(url_or_app: str | Windlass | None) -> Windlass:
 
 def _as_codec(codec: str | Codec, compress: bool) -> Codec:
     if not isinstance(codec, str):
-        register_codec(codec)
-        codec = codec.name
-    return get_codec(f"{codec}+zlib" if compress else codec)
+        register_codec(codec)  # checks it, and makes its name known to options
+    known = get_codec(codec) if isinstance(codec, str) else codec
+    return ZlibCodec(known) if compress and not isinstance(known, ZlibCodec) else known

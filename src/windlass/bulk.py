@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING, Unpack
 
 from windlass.backend import requests as rq
 from windlass.core.job import JobRef
-from windlass.core.options import check_known, seconds_to_ms
+from windlass.core.options import check_int, check_known, seconds_to_ms
 from windlass.core.outcome import CancelResult, Changed, to_reason
 from windlass.core.states import JobState
 from windlass.errors import ConfigError, IllegalTransitionError
 from windlass.search import Search, SearchOptions, States, find_chunks, to_states
 
 if TYPE_CHECKING:
+    from windlass.app import Windlass
     from windlass.backend.store import Store
 
 #: Jobs per step of a bulk change.
@@ -38,6 +39,7 @@ class BulkVerbs:
 
     if TYPE_CHECKING:
         name: str
+        app: Windlass
 
         @property
         def store(self) -> Store: ...
@@ -108,7 +110,7 @@ class BulkVerbs:
             raise ConfigError("state", "one or more states", state)
         if count is not None and (isinstance(count, bool) or not isinstance(count, int) or count < 0):
             raise ConfigError("count", "a whole number, or None for all", count)
-        return find_chunks(self.store, self.name, Search(state=state, **search), count)
+        return find_chunks(self.store, self.name, Search(state=state, **search), self.app.codecs, count)
 
     async def clean(
         self,
@@ -121,6 +123,7 @@ class BulkVerbs:
         if not states or JobState.ACTIVE in states:
             raise ConfigError("state", "one or more states other than active", state)
         grace_ms = seconds_to_ms(grace, "grace")
+        check_int("limit", limit, 0, 10**12)
         removed: list[str] = []
         while len(removed) < limit:
             step = min(_CHUNK, limit - len(removed))

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from windlass.core.states import JobState
+from windlass.errors import ResultExpiredError
 from windlass.payload import Call, read_call
-from windlass.serde import get_codec
 
 if TYPE_CHECKING:
     from windlass.core.job import ErrorInfo, JobRecord, JobRef
     from windlass.core.options import StoredOptions
-    from windlass.core.states import JobState
+    from windlass.serde.codecs import Codecs
 
 
 class JobFields:
@@ -21,6 +22,11 @@ class JobFields:
     _record: JobRecord
     #: The decoded arguments, once somebody asked for them.
     _call: Call | None
+
+    @property
+    def _codecs(self) -> Codecs:
+        """What reads the stored values."""
+        raise NotImplementedError
 
     @property
     def id(self) -> str:
@@ -48,8 +54,7 @@ class JobFields:
     def call(self) -> Call:
         """Decoded arguments; ``ValueError`` when the stored bytes are not arguments."""
         if self._call is None:
-            record = self._record
-            self._call = read_call(record.codec, record.payload)
+            self._call = read_call(self._codecs, self._record)
         return self._call
 
     @property
@@ -116,11 +121,19 @@ class JobFields:
         return self._record.errors
 
     @property
+    def reason(self) -> str | None:
+        """Why it failed or was cancelled: ``attempts``, ``stalled``, ``expired``, the reason of a cancel, ...
+
+        None while it has not ended, and for a completed job.
+        """
+        return self._record.reason or None
+
+    @property
     def failed_reason(self) -> str | None:
-        """Why it failed or was cancelled, or the last error's message while it retries."""
-        if self._record.reason:
-            return self._record.reason
-        return self._record.errors[-1].message if self._record.errors else None
+        """The message of its last error, also while it retries; None for a cancelled job."""
+        if self._record.state is JobState.CANCELLED or not self._record.errors:
+            return None
+        return self._record.errors[-1].message
 
     @property
     def stacktrace(self) -> list[str]:
@@ -128,9 +141,11 @@ class JobFields:
 
     @property
     def return_value(self) -> Any:
-        """The stored result of a completed job (None as well when it is past its time)."""
-        data = self._record.result
-        return None if data is None else get_codec(self._record.result_codec).decode(data)
+        """The result of a completed job, None before it completed; ``ResultExpiredError`` past its time."""
+        record = self._record
+        if record.result_expired:
+            raise ResultExpiredError(record.queue, record.id)
+        return self._codecs.read_result(record)
 
     @property
     def enqueued_ms(self) -> int:
@@ -184,8 +199,8 @@ class JobFields:
     @property
     def signals(self) -> dict[str, Any]:
         """The signals that came for this job, by name, as of when it was last read."""
-        found = self._record.signals
-        return {name: get_codec(value.codec).decode(value.data) for name, value in found.items()}
+        found, read = self._record.signals, self._codecs.read_signal
+        return {name: read(self._record.ref, name, value) for name, value in found.items()}
 
     def timed_out(self, signal: str) -> bool:
         """Whether the last suspension waited for ``signal`` in vain: its ``timeout`` passed."""

@@ -22,12 +22,14 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import msgspec
 
 from windlass.core.job import AttemptOutcome, NewJob
+from windlass.core.options import check_trace
 from windlass.core.outcome import Outcome, Settlement
 from windlass.errors import ConfigError
 from windlass.payload import Call, read_call
 
 if TYPE_CHECKING:
     from windlass.job import Job
+    from windlass.serde.codecs import Codecs
 
 R = TypeVar("R")
 
@@ -51,10 +53,12 @@ class Outgoing:
     A hook may change the fields of each ``NewJob`` (not how many there are), or raise to refuse them all.
     """
 
-    __slots__ = ("added", "jobs")
+    __slots__ = ("_codecs", "_labels", "added", "jobs")
 
-    def __init__(self, jobs: Sequence[NewJob]) -> None:
+    def __init__(self, jobs: Sequence[NewJob], codecs: Codecs) -> None:
         self.jobs: tuple[NewJob, ...] = tuple(jobs)
+        self._codecs = codecs
+        self._labels = [codecs.labels(new) for new in self.jobs]
         #: After the enqueue: the jobs as the caller gets them, each with its ``outcome``.
         self.added: list[Job[Any]] = []
 
@@ -66,12 +70,18 @@ class Outgoing:
             made = changed.get(id(options))
             if made is None:
                 trace = {**values, **(options.trace or {})}
+                check_trace(trace)
                 made = changed[id(options)] = msgspec.structs.replace(options, trace=trace)
             new.options = made
 
     def arguments(self, new: NewJob) -> Call:
         """The arguments of one of the jobs, decoded."""
-        return read_call(new.codec, new.payload)
+        return read_call(self._codecs, new)
+
+    def rebind(self) -> None:
+        """Bind sealed payloads to what hooks made of their jobs: another id, task or queue."""
+        for new, labels in zip(self.jobs, self._labels, strict=True):
+            self._codecs.rebind(new, labels)
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +106,8 @@ def attempt_end(settlement: Settlement, error: BaseException | None) -> AttemptE
 class Hooks:
     """What an app does around its jobs."""
 
-    def __init__(self) -> None:
+    def __init__(self, codecs: Codecs) -> None:
+        self._codecs = codecs
         #: Everything around an enqueue as one function; None when there is nothing.
         self.enqueue: Around | None = None
         #: Everything around a run as one function; None when there is nothing.
@@ -141,6 +152,10 @@ class Hooks:
             raise ConfigError("on_error", "a function of (job, error, final)", hook)
         self.errors = (*self.errors, hook)
 
+    def outgoing(self, jobs: Sequence[NewJob]) -> Outgoing:
+        """``jobs`` as hooks see them."""
+        return Outgoing(jobs, self._codecs)
+
     async def enqueue_through(
         self, jobs: Sequence[NewJob], send: Callable[[list[NewJob]], Awaitable[R]]
     ) -> R:
@@ -150,10 +165,11 @@ class Hooks:
         """
         if self.enqueue is None:
             return await send(list(jobs))
-        outgoing = Outgoing(jobs)
+        outgoing = self.outgoing(jobs)
         answers: list[R] = []
 
         async def proceed() -> list[Job[Any]]:
+            outgoing.rebind()
             answers.append(await send(list(outgoing.jobs)))
             return outgoing.added
 

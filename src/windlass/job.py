@@ -33,12 +33,12 @@ from windlass.errors import (
     Suspend,
 )
 from windlass.fields import JobFields
-from windlass.payload import Call, pack_call, pack_data
-from windlass.serde import encode_payload, encode_value, get_codec
+from windlass.payload import Call, pack_data
 
 if TYPE_CHECKING:
     from windlass.backend.protocol import TransactionalBackend
     from windlass.queue import Queue
+    from windlass.serde.codecs import Codecs
 
 ResultT = TypeVar("ResultT")
 AnswerT = TypeVar("AnswerT")
@@ -103,14 +103,17 @@ class Job(JobFields, Generic[ResultT]):
     # --- fields ------------------------------------------------------------------------------------
 
     @property
+    def _codecs(self) -> Codecs:
+        return self._queue.app.codecs
+
+    @property
     def queue(self) -> Queue:
         return self._queue
 
     @property
     def progress(self) -> Any:
         """The last reported progress, or None."""
-        data = self._record.progress
-        return None if data is None else get_codec(self._record.result_codec).decode(data)
+        return self._codecs.read_progress(self._record)
 
     @property
     def run_id(self) -> str | None:
@@ -139,8 +142,7 @@ class Job(JobFields, Generic[ResultT]):
 
     async def update_progress(self, progress: Any) -> None:
         """Report progress: any JSON value; 0..100 and ``{"current", "total"}`` are drawn as bars."""
-        codec = get_codec(self._record.result_codec)
-        data = encode_payload(codec, progress, self._queue.app.max_payload_bytes)
+        data = self._codecs.write_progress(self._record, progress, self._queue.app.max_payload_bytes)
         result = await self._queue.store.execute(rq.Report(ref=self.ref, token=self._token(), progress=data))
         check_changed(self.ref, result, "report progress of", "only its running attempt may")
         self._record.progress = data
@@ -149,8 +151,7 @@ class Job(JobFields, Generic[ResultT]):
 
     async def update_data(self, data: Any) -> None:
         """Replace the payload of a pending job, or of the running one by its own handler."""
-        app = self._queue.app
-        payload = encode_payload(get_codec(self._record.codec), pack_data(data), app.max_payload_bytes)
+        payload = self._codecs.change(self._record, pack_data(data), self._queue.app.max_payload_bytes)
         await self._change(
             "change the data of", rq.ChangeJob(ref=self.ref, token=self._token(), payload=payload)
         )
@@ -165,8 +166,8 @@ class Job(JobFields, Generic[ResultT]):
         token = self._token()
         if token is None:
             raise IllegalTransitionError(self.id, self.state, "stream from", "only its running attempt may")
-        codec = get_codec(self._record.result_codec)
-        data = [encode_payload(codec, chunk, self._queue.app.max_payload_bytes) for chunk in chunks]
+        write, limit = self._codecs.write_chunk, self._queue.app.max_payload_bytes
+        data = [write(self._record, chunk, limit) for chunk in chunks]
         first = self._streamed + 1
         self._streamed += len(data)
         # One after the other: the store numbers them in the order in which they come.
@@ -257,7 +258,7 @@ class Job(JobFields, Generic[ResultT]):
         record = self._record
         if not self._held:
             raise ConfigError("complete_in_transaction", "called by the job's own handler")
-        data = encode_value(get_codec(record.options.result_codec or record.codec), result)
+        data = self._codecs.write_result(record, result)
         end = Settlement(
             queue=record.queue, id=record.id, token=record.token or "", outcome=Outcome.COMPLETE, result=data
         )
@@ -285,9 +286,7 @@ class Job(JobFields, Generic[ResultT]):
         children's own records.
         """
         return {
-            f"{edge.child.queue}:{edge.child.id}": (
-                None if edge.value is None else get_codec(edge.codec).decode(edge.value)
-            )
+            f"{edge.child.queue}:{edge.child.id}": self._codecs.edge_value(edge)
             for edge in (await self._edges()).depends_on
             if edge.status is EdgeStatus.DONE
         }
@@ -409,7 +408,9 @@ class Job(JobFields, Generic[ResultT]):
         """Wait for the result. Raises what became of the job otherwise:
 
         ``JobFailedError`` (``MaxRetriesError`` when attempts ran out), ``JobCancelledError``,
-        ``WaitTimeoutError``, ``JobNotFoundError``.
+        ``WaitTimeoutError``, ``JobNotFoundError``; ``ResultExpiredError`` when it had completed before and
+        its result is past its time (callers that wait while it runs get it, whatever its ``result_ttl``);
+        ``ClosedError`` when the queue or the app is closed meanwhile.
         """
         if self._held:
             raise ConfigError("result", "awaited outside of the job's own handler")
@@ -460,8 +461,3 @@ class HeldJob:
                 "job.sync works inside a plain function that runs as a task; await the verb instead"
             )
         return asyncio.run_coroutine_threadsafe(verb, loop).result()
-
-
-def encode_call(queue: Queue, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:
-    """The payload of a task's call."""
-    return encode_payload(queue.app.codec, pack_call(args, kwargs), queue.app.max_payload_bytes)

@@ -11,11 +11,11 @@ from windlass.backend import streams as sm
 from windlass.core.job import JobRef
 from windlass.core.states import FINISHED
 from windlass.errors import HistoryTrimmedError, JobNotFoundError, StorageError
-from windlass.serde import get_codec
 
 if TYPE_CHECKING:
     from windlass.backend.closing import Closing
     from windlass.backend.store import Store
+    from windlass.serde.codecs import Codecs
 
 #: Look at least this often, hints or not; after an error too.
 _RECHECK_MS = 1_000
@@ -33,7 +33,7 @@ class StreamChunk:
 
 
 async def read_stream(
-    store: Store, ref: JobRef, after: int = 0, *, closing: Closing, skip_gap: bool = False
+    store: Store, codecs: Codecs, ref: JobRef, after: int = 0, *, closing: Closing, skip_gap: bool = False
 ) -> AsyncGenerator[StreamChunk, None]:
     """Chunks as they come, until the job has ended; see ``Queue.read_stream``."""
     known = False
@@ -53,10 +53,9 @@ async def read_stream(
             known = True
             if page.oldest > after + 1 and page.last > after and not skip_gap:
                 raise HistoryTrimmedError("output", ref.queue, after, page.oldest)
-            codec = get_codec(page.codec)
             for chunk in page.chunks:
                 after = chunk.index
-                yield StreamChunk(chunk.index, chunk.delivery, codec.decode(chunk.data))
+                yield StreamChunk(chunk.index, chunk.delivery, codecs.read_chunk(ref, page.codec, chunk.data))
             if after < page.last:
                 continue
             if page.state is None or page.state in FINISHED:

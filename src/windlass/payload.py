@@ -7,12 +7,16 @@ Any language can write it: ``{"args": [...], "kwargs": {...}}``, both optional.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from windlass.errors import ConfigError
-from windlass.serde import JSON, get_codec
+from windlass.serde import JSON
+
+if TYPE_CHECKING:
+    from windlass.core.job import JobRecord, NewJob
+    from windlass.serde.codecs import Codecs
 
 
 class Call(msgspec.Struct):
@@ -66,18 +70,18 @@ def pack_data(data: Any) -> dict[str, Any]:
 _read_json = msgspec.json.Decoder(Call).decode
 
 
-def read_call(codec: str, payload: bytes) -> Call:
-    """The arguments in a payload; raises what its codec does, or ``ValueError``."""
-    known = get_codec(codec)
+def read_call(codecs: Codecs, job: JobRecord | NewJob) -> Call:
+    """The arguments of a job, if ``codecs`` accept them; raises what its codec does, or ``ValueError``."""
+    known = codecs.payload(job.codec)
     if known is JSON:
         try:
-            call = _read_json(payload)
+            call = _read_json(job.payload)
         except (msgspec.DecodeError, RecursionError):
             pass  # what is wrong with it is told below
         else:
             if call.form != "value" or len(call.args) == 1:
                 return call
-    return unpack(known.decode(payload))
+    return unpack(codecs.arguments(known, job))
 
 
 def unpack(stored: Any) -> Call:

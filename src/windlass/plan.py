@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from windlass.core.job import NewJob
-from windlass.core.options import GRACE_MS, JobOptions, StoredOptions, to_unique
-from windlass.serde import get_codec
+from windlass.core.options import GRACE_MS, JobOptions, StoredOptions, check_spelling, to_unique
 
 if TYPE_CHECKING:
     from windlass.queue import Queue
@@ -17,36 +17,51 @@ if TYPE_CHECKING:
 class Plan:
     """Checked options in the form that the store takes; made once, used for many jobs."""
 
-    __slots__ = ("delay_ms", "expires_in_ms", "job_id", "linked", "priority", "run_at_ms", "stored", "unique")
+    __slots__ = (
+        "delay_ms",
+        "expires_in_ms",
+        "job_id",
+        "linked",
+        "priority",
+        "result_codec",
+        "run_at_ms",
+        "stored",
+        "unique",
+    )
 
-    def __init__(self, options: JobOptions) -> None:
+    def __init__(self, options: JobOptions, strategies: Iterable[str] = ()) -> None:
+        """``strategies``: names of backoff strategies that the app knows."""
         #: The options themselves, when they name other jobs.
         self.linked: JobOptions | None = options if options.depends_on or options.parent is not None else None
         self.stored: StoredOptions = options.stored()
+        check_spelling(self.stored.backoff, strategies)
         self.unique = to_unique(options.unique)
         if self.unique is not None and self.unique.key is not None:
             fixed = self.unique.stored("", {})
             self.stored, self.unique = msgspec.structs.replace(self.stored, unique=fixed), None
-        if options.result_codec is not None:
-            get_codec(options.result_codec)  # unknown names are refused now, not by the worker
+        self.result_codec: str | None = options.result_codec
         self.priority: int = options.priority
         self.delay_ms: int = options.delay_ms
         self.run_at_ms: int | None = options.run_at_ms
         self.expires_in_ms: int | None = options.expires_in_ms
         self.job_id: str | None = options.job_id
 
-    def new_job(self, queue: Queue, name: str, payload: bytes, fresh_id: str) -> NewJob:
+    def new_job(self, queue: Queue, name: str, packed: dict[str, Any], fresh_id: str) -> NewJob:
         """A job to add. ``fresh_id`` names it unless the caller chose an id; it also names the request."""
-        stored = self.stored
+        app, stored = queue.app, self.stored
+        codecs = app.codecs
+        if self.result_codec is not None:
+            codecs.output(self.result_codec)  # one that is not accepted is refused now, not by the worker
+        payload = codecs.pack(packed, app.max_payload_bytes)
         if self.unique is not None:  # its key depends on the arguments
-            key = self.unique.stored(name, queue.app.arguments(name, payload))
+            key = self.unique.stored(name, app.arguments(name, payload))
             stored = msgspec.structs.replace(stored, unique=key)
         new = NewJob(
             queue=queue.name,
             id=self.job_id or fresh_id,
             task=name,
             payload=payload,
-            codec=queue.app.codec.name,
+            codec=codecs.own.name,
             priority=self.priority,
             options=stored,
             delay_ms=self.delay_ms,
@@ -56,6 +71,7 @@ class Plan:
         )
         if self.linked is not None:
             new.depends_on, new.parent = self.linked.dependencies(queue.name)
+        codecs.seal_new(new, app.max_payload_bytes)
         return new
 
 

@@ -27,21 +27,23 @@ from windlass.core.job import (
     NewJob,
     WorkerInfo,
 )
-from windlass.core.options import JobOptions, seconds_to_ms
+from windlass.core.options import JobOptions, check_int, seconds_to_ms
 from windlass.core.outcome import AddOutcome, CancelResult, to_reason
 from windlass.core.states import FINISHED, JobState
 from windlass.errors import (
     ConfigError,
     GroupFullError,
+    IllegalTransitionError,
     JobCancelledError,
     JobFailedError,
+    JobNotFoundError,
     MaxRetriesError,
+    ResultExpiredError,
     StorageError,
     WindlassError,
 )
 from windlass.feed import EventFeed, read_events
 from windlass.flowtree import FlowVerbs
-from windlass.hooks import Outgoing
 from windlass.job import Job
 from windlass.limits import KeyVerbs, LimitVerbs
 from windlass.metrics import MetricsVerbs
@@ -50,7 +52,6 @@ from windlass.payload import pack_data, read_call
 from windlass.plan import Plan, call_options, spread_out
 from windlass.schedules import Schedules, ScheduleVerbs
 from windlass.search import Search, States, find_page, to_states
-from windlass.serde import encode_payload, get_codec
 from windlass.waiting import Waiters
 
 if TYPE_CHECKING:
@@ -65,6 +66,8 @@ _REPEAT_WITHIN_MS = 1_000
 _REFUSED = AddOutcome.REFUSED  # members of an enum are slow to look up
 #: With so many at once, the jobs to return are made while the store adds them.
 _AHEAD_FROM = 16
+#: Longer than any id that can be given: what is there by another way can still be seen and removed.
+_LONGEST_ID = 1_024
 
 
 class Page(list[Job[Any]]):
@@ -91,7 +94,7 @@ class Queue(BulkVerbs, FlowVerbs, KeyVerbs, LimitVerbs, MetricsVerbs, ScheduleVe
         base = self.app.defaults
         given = defaults if isinstance(defaults, JobOptions) else base.merged(defaults or {})
         self.defaults: JobOptions = given
-        self._plain = Plan(self.defaults)
+        self._plain = Plan(self.defaults, self.app.backoff_strategies)
         self._feed: EventFeed | None = None
         self._schedules = Schedules(self, self.app.schedule_strategies)
         self._waiters: WeakKeyDictionary[asyncio.AbstractEventLoop, Waiters] = WeakKeyDictionary()
@@ -154,8 +157,8 @@ class Queue(BulkVerbs, FlowVerbs, KeyVerbs, LimitVerbs, MetricsVerbs, ScheduleVe
         if "children" in options or "then" in options:
             return await self._add_tree(name, data, options)
         check_task_name(name)
-        plan = Plan(self.defaults.merged(options)) if options else self._plain
-        return await self.add_planned(name, self.encode(pack_data(data)), plan)
+        plan = Plan(self.defaults.merged(options), self.app.backoff_strategies) if options else self._plain
+        return await self.add_planned(name, pack_data(data), plan)
 
     async def _add_tree(self, name: str, data: Any, options: dict[str, Any]) -> Job[Any]:
         from windlass.steps import add_steps, step_of  # steps are made of queues
@@ -192,30 +195,33 @@ class Queue(BulkVerbs, FlowVerbs, KeyVerbs, LimitVerbs, MetricsVerbs, ScheduleVe
         timeout_ms = None if timeout is None else seconds_to_ms(timeout, "timeout")
         wanted = self.defaults.merged(options) if options else self.defaults
         kept = call_options(wanted, timeout_ms, chosen="result_ttl" in options)
-        plan = self._plain if kept is self.defaults else Plan(kept)
-        return await self.call_planned(name, self.encode(pack_data(data)), plan, timeout)
+        plan = self._plain if kept is self.defaults else Plan(kept, self.app.backoff_strategies)
+        return await self.call_planned(name, pack_data(data), plan, timeout)
 
     async def call_planned(
-        self, name: str, payload: bytes, plan: Plan, timeout: float | timedelta | None
+        self, name: str, packed: dict[str, Any], plan: Plan, timeout: float | timedelta | None
     ) -> Any:
-        """``add_and_wait`` for arguments that are already encoded."""
+        """``add_and_wait`` for a call in its stored form."""
         timeout_ms = None if timeout is None else seconds_to_ms(timeout, "timeout")
         fresh_id = new_id()
         job_id = plan.job_id or fresh_id
         waiters = self._waiters_here()
         future = await waiters.subscribe(job_id)  # before adding, so that no answer is missed
         try:
-            job = (await self.add_new([plan.new_job(self, name, payload, fresh_id)]))[0]
+            job = (await self.add_new([plan.new_job(self, name, packed, fresh_id)]))[0]
             if job.outcome is AddOutcome.CACHED:
                 return self.result_of(job.record)
             added = job.record if job.outcome is AddOutcome.QUEUED else None
-            return self.result_of(await waiters.outcome(job.ref, future, timeout_ms, added=added))
+            there = job.state not in FINISHED  # it cannot end before whoever waits is there
+            return self.result_of(
+                await waiters.outcome(job.ref, future, timeout_ms, added=added, there=there)
+            )
         finally:
             waiters.unsubscribe(job_id, future)
 
-    async def add_planned(self, name: str, payload: bytes, plan: Plan) -> Job[Any]:
-        """Add one job whose arguments are encoded and whose options are checked."""
-        new = plan.new_job(self, name, payload, new_id())
+    async def add_planned(self, name: str, packed: dict[str, Any], plan: Plan) -> Job[Any]:
+        """Add one job: a call in its stored form, with options that are checked."""
+        new = plan.new_job(self, name, packed, new_id())
         app = self.app
         if app.hooks.enqueue is not None or app.after_add is not None:
             return (await self.add_new([new]))[0]
@@ -229,9 +235,10 @@ class Queue(BulkVerbs, FlowVerbs, KeyVerbs, LimitVerbs, MetricsVerbs, ScheduleVe
         around = self.app.hooks.enqueue
         if around is None:
             return await self._send(news, chunk)
-        outgoing = Outgoing(news)
+        outgoing = self.app.hooks.outgoing(news)
 
         async def send() -> list[Job[Any]]:
+            outgoing.rebind()
             outgoing.added = await self._send(outgoing.jobs, chunk)
             return outgoing.added
 
@@ -285,8 +292,8 @@ class Queue(BulkVerbs, FlowVerbs, KeyVerbs, LimitVerbs, MetricsVerbs, ScheduleVe
     def prepare(self, name: str, data: Any = None, **options: Any) -> NewJob:
         """A checked and encoded job that is not added yet."""
         check_task_name(name)
-        plan = Plan(self.defaults.merged(options)) if options else self._plain
-        return plan.new_job(self, name, self.encode(pack_data(data)), new_id())
+        plan = Plan(self.defaults.merged(options), self.app.backoff_strategies) if options else self._plain
+        return plan.new_job(self, name, pack_data(data), new_id())
 
     def add_in_transaction(self, connection: Any, /, name: str, data: Any = None, **options: Any) -> Job[Any]:
         """Add a job inside the application's own open transaction on the same database.
@@ -299,9 +306,10 @@ class Queue(BulkVerbs, FlowVerbs, KeyVerbs, LimitVerbs, MetricsVerbs, ScheduleVe
         self.store.capabilities.require(self.store.name, "transactions", "use add after the commit")
         backend = cast("TransactionalBackend", self.store.backend)
         new = self.prepare(name, data, **options)
-        outgoing = Outgoing([new])
+        outgoing = self.app.hooks.outgoing([new])
 
         def send() -> Job[Any]:
+            outgoing.rebind()
             outgoing.added = [self._added(new, backend.add_in_transaction(connection, [new])[0])]
             return outgoing.added[0]
 
@@ -314,13 +322,9 @@ class Queue(BulkVerbs, FlowVerbs, KeyVerbs, LimitVerbs, MetricsVerbs, ScheduleVe
         plan = self._plain
         if len(item) > 1 + ("data" in item):
             options = {key: value for key, value in item.items() if key not in ("name", "data")}
-            plan = Plan(self.defaults.merged(options))
+            plan = Plan(self.defaults.merged(options), self.app.backoff_strategies)
         name = check_task_name(item["name"])
-        return plan.new_job(self, name, self.encode(pack_data(item.get("data"))), fresh_id)
-
-    def encode(self, packed: dict[str, Any]) -> bytes:
-        """The payload of packed arguments, if it is not too large."""
-        return encode_payload(self.app.codec, packed, self.app.max_payload_bytes)
+        return plan.new_job(self, name, pack_data(item.get("data")), fresh_id)
 
     def _made(self, new: NewJob) -> Job[Any]:
         """A job as it is when it was just added, but for what the store has to tell."""
@@ -351,8 +355,10 @@ class Queue(BulkVerbs, FlowVerbs, KeyVerbs, LimitVerbs, MetricsVerbs, ScheduleVe
 
     def _ref(self, job_id: str) -> JobRef:
         """The job of that id in this queue. Anything that is no text cannot be an id."""
-        if not job_id or not is_text(job_id):
-            raise ConfigError("job_id", "the id of a job, a text", job_id)
+        if not job_id or not is_text(job_id) or len(job_id) > _LONGEST_ID:
+            raise ConfigError(
+                "job_id", f"the id of a job, a text of at most {_LONGEST_ID} characters", job_id
+            )
         return JobRef(self.name, job_id)
 
     async def get_job(self, job_id: str) -> Job[Any] | None:
@@ -402,7 +408,13 @@ class Queue(BulkVerbs, FlowVerbs, KeyVerbs, LimitVerbs, MetricsVerbs, ScheduleVe
         search = Search(name=name, state=state, data=data, tag=tag, error=error)
         return self._page(
             await find_page(
-                self.store, self.name, search, cursor=_cursor(cursor), limit=_limit(limit), scan=scan
+                self.store,
+                self.name,
+                search,
+                self.app.codecs,
+                cursor=_cursor(cursor),
+                limit=_limit(limit),
+                scan=scan,
             )
         )
 
@@ -416,7 +428,10 @@ class Queue(BulkVerbs, FlowVerbs, KeyVerbs, LimitVerbs, MetricsVerbs, ScheduleVe
         return sum(n for state, n in counts.items() if state not in FINISHED and state is not JobState.ACTIVE)
 
     async def get_status(self, job_id: str) -> dict[str, Any] | None:
-        """A job at a glance: id, state, created_at (ms), attempts, result or error; None when unknown."""
+        """A job at a glance: id, state, created_at (ms), attempts, result or error; None when unknown.
+
+        A result past its time is told as ``result_expired``.
+        """
         job = await self.get_job(job_id)
         if job is None:
             return None
@@ -426,16 +441,27 @@ class Queue(BulkVerbs, FlowVerbs, KeyVerbs, LimitVerbs, MetricsVerbs, ScheduleVe
             "created_at": job.enqueued_ms,
             "attempts": job.attempts,
         }
-        if job.state is JobState.COMPLETED:
+        if job.record.result_expired:
+            status["result_expired"] = True
+        elif job.state is JobState.COMPLETED:
             status["result"] = job.return_value
         elif job.errors:
             status["error"] = {"class": job.errors[-1].error_class, "message": job.errors[-1].message}
         return status
 
     async def get_result(self, job_id: str) -> Any:
-        """The result of a completed job while it is kept; else None (``get_status`` tells why)."""
-        job = await self.get_job(job_id)
-        return job.return_value if job is not None else None
+        """The result of a job that has completed, without waiting. Raises like ``Job.result``.
+
+        ``IllegalTransitionError`` when the job has not ended; ``get_status`` tells the same without raising.
+        """
+        record = await self.store.get(self._ref(job_id))
+        if record is None:
+            raise JobNotFoundError(self.name, job_id)
+        if record.state not in FINISHED:
+            raise IllegalTransitionError(
+                record.id, record.state, "read the result of", "wait for it with job.result()"
+            )
+        return self.result_of(record)
 
     async def update_result_ttl(self, job_id: str, ttl: float | timedelta) -> None:
         """Keep a completed job's result for ``ttl`` from now."""
@@ -447,6 +473,8 @@ class Queue(BulkVerbs, FlowVerbs, KeyVerbs, LimitVerbs, MetricsVerbs, ScheduleVe
 
     async def get_job_logs(self, job_id: str, start: int = 0, limit: int = 1_000) -> tuple[list[str], int]:
         """Log lines of a job from ``start``, and how many are kept."""
+        check_int("start", start, 0, 10**9)
+        check_int("limit", limit, 0, 10**9)
         page = await self.store.execute(rq.GetLogs(ref=self._ref(job_id), start=start, limit=limit))
         return page.lines, page.count
 
@@ -507,9 +535,10 @@ class Queue(BulkVerbs, FlowVerbs, KeyVerbs, LimitVerbs, MetricsVerbs, ScheduleVe
         A signal that comes early is kept. Finished jobs refuse it (``IllegalTransitionError``).
         """
         check_signal_name(name)
-        ref, codec = self._ref(job_id), self.app.codec
-        value = encode_payload(codec, data, self.app.max_payload_bytes)
-        result = await self.store.execute(fl.Signal(ref=ref, name=name, data=value, codec=codec.name))
+        ref, codecs = self._ref(job_id), self.app.codecs
+        value = codecs.write_signal(ref, name, data, self.app.max_payload_bytes)
+        request = fl.Signal(ref=ref, name=name, data=value, codec=codecs.own.name)
+        result = await self.store.execute(request)
         check_changed(ref, result, "signal", "it has ended")
 
     def read_stream(
@@ -520,7 +549,9 @@ class Queue(BulkVerbs, FlowVerbs, KeyVerbs, LimitVerbs, MetricsVerbs, ScheduleVe
         ``after`` a chunk's ``index`` goes on from there. Raises ``HistoryTrimmedError`` when chunks in
         between are not kept any more, unless ``skip_gap``. An unreachable store is asked again.
         """
-        return read_stream(self.store, self._ref(job_id), after, skip_gap=skip_gap, closing=self._closing)
+        return read_stream(
+            self.store, self.app.codecs, self._ref(job_id), after, skip_gap=skip_gap, closing=self._closing
+        )
 
     # --- wait and watch ------------------------------------------------------------------------------------
 
@@ -539,14 +570,22 @@ class Queue(BulkVerbs, FlowVerbs, KeyVerbs, LimitVerbs, MetricsVerbs, ScheduleVe
     def result_of(self, record: JobRecord) -> Any:
         """The value of a finished job, or the error that it means."""
         if record.state is JobState.COMPLETED:
-            return None if record.result is None else get_codec(record.result_codec).decode(record.result)
+            if record.result is None:
+                raise ResultExpiredError(record.queue, record.id)
+            return self.app.codecs.read_result(record)
         if record.state is JobState.CANCELLED:
             raise JobCancelledError(record.id, record.reason)
         last = record.errors[-1] if record.errors else None
         facts = (last.error_class, last.message, last.traceback) if last else ("", "", "")
         if record.reason == "attempts":
-            raise MaxRetriesError(record.id, record.attempts, *facts, payload=_payload_of(record))
+            raise MaxRetriesError(record.id, record.attempts, *facts, payload=self._payload_of(record))
         raise JobFailedError(record.id, record.reason or "failed", *facts)
+
+    def _payload_of(self, record: JobRecord) -> Any:
+        try:
+            return read_call(self.app.codecs, record).data
+        except (ValueError, ConfigError):
+            return record.payload
 
     def events(self, after: int | None = None) -> AsyncGenerator[Event, None]:
         """The queue's events as they happen; ``after`` an event id replays from there (0: all kept)."""
@@ -577,13 +616,6 @@ def _limit(value: int) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= CHUNK:
         raise ConfigError("limit", f"from 1 to {CHUNK}", value)
     return value
-
-
-def _payload_of(record: JobRecord) -> Any:
-    try:
-        return read_call(record.codec, record.payload).data
-    except (ValueError, ConfigError):
-        return record.payload
 
 
 __all__ = ["Page", "Queue"]

@@ -36,6 +36,14 @@ class Handler:
     #: What the worker passes besides the job's arguments.
     needs: Needs | None = None
 
+    def __post_init__(self) -> None:
+        if not callable(self.call):
+            raise ConfigError("handler", "callable", self.call)
+        inner = _innermost(self.call)
+        if inspect.isasyncgenfunction(inner) or inspect.isgeneratorfunction(inner):
+            want = "a function that returns its result (put out parts of it with job.stream), not a generator"
+            raise ConfigError("handler", want, self.call)
+
     @cached_property
     def mode(self) -> Literal["loop", "thread", "process"]:
         """Where it runs."""
@@ -104,8 +112,6 @@ class Registry:
         check_task_name(name)
         if queue is not None:
             check_queue_name(queue)
-        if not callable(handler.call):
-            raise ConfigError("handler", "callable", handler.call)
         self._handlers[queue, name] = handler
 
     def find(self, queue: str, name: str) -> Handler | None:

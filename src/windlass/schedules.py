@@ -6,12 +6,13 @@ so that clocks of producers do not matter.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from windlass.backend import schedules as sq
-from windlass.core.ids import check_task_name, new_id
+from windlass.core.ids import check_task_name, is_text, new_id
 from windlass.core.job import NewJob
 from windlass.core.options import check_known
 from windlass.core.schedules import (
@@ -25,19 +26,27 @@ from windlass.core.schedules import (
     to_schedule,
 )
 from windlass.errors import ConfigError, JobNotFoundError, ScheduleNotFoundError
-from windlass.payload import read_call
+from windlass.payload import unpack
 
 if TYPE_CHECKING:
-    from windlass.backend.store import Store
+    from windlass.app import Windlass
     from windlass.job import Job
     from windlass.queue import Queue
+    from windlass.serde.codecs import Codecs
+
+
+log: Final = logging.getLogger("windlass.schedules")
+
+#: Longer than any name that can be given: what is there by another way can still be removed.
+_LONGEST_NAME: Final = 1_024
 
 
 class ScheduleInfo:
     """A schedule as it is in the store."""
 
-    def __init__(self, record: ScheduleRecord) -> None:
+    def __init__(self, record: ScheduleRecord, codecs: Codecs) -> None:
         self.record = record
+        self._codecs = codecs
 
     def __repr__(self) -> str:
         when = "no next run" if self.next_run is None else f"next at {self.next_run.isoformat()}"
@@ -59,8 +68,8 @@ class ScheduleInfo:
     @property
     def data(self) -> Any:
         """What its jobs get."""
-        template = self.record.template
-        return read_call(template.codec, template.payload).data
+        template, codecs = self.record.template, self._codecs
+        return unpack(codecs.template(codecs.payload(template.codec), template, self.name)).data
 
     @property
     def cron(self) -> str | None:
@@ -127,16 +136,18 @@ class Schedules:
         """Make or change the schedule ``name``; see ``Queue.upsert_job_scheduler``."""
         record = self.record(name, schedule, template)
         (now_ms, _) = await self._find(name)
+        if has_ended(record, now_ms):
+            raise ConfigError(
+                "end", "in the future: this schedule would never run", str(_instant(record.end_ms))
+            )
         record.next_ms = first_slot(record, now_ms, self._strategies)
-        return ScheduleInfo(await self._queue.store.execute(sq.PutSchedule(schedule=record)))
+        return self._info(await self._queue.store.execute(sq.PutSchedule(schedule=record)))
 
     def record(
         self, name: str, schedule: Schedule | Mapping[str, Any], template: Mapping[str, Any] | None = None
     ) -> ScheduleRecord:
         """The checked record of a schedule that is not stored yet."""
-        return make_record(
-            self._queue.name, name, to_schedule(schedule), self._template(name, template or {})
-        )
+        return make_record(self._queue.app, name, to_schedule(schedule), self._template(name, template or {}))
 
     def _template(self, name: str, given: Mapping[str, Any]) -> NewJob:
         if not isinstance(given, Mapping):
@@ -147,17 +158,20 @@ class Schedules:
 
     async def get(self, name: str) -> ScheduleInfo | None:
         _, record = await self._find(name)
-        return None if record is None else ScheduleInfo(record)
+        return None if record is None else self._info(record)
 
     async def list(self) -> list[ScheduleInfo]:
-        return await list_schedules(self._queue.store, queue=self._queue.name)
+        return await list_schedules(self._queue.app, queue=self._queue.name)
+
+    def _info(self, record: ScheduleRecord) -> ScheduleInfo:
+        return ScheduleInfo(record, self._queue.app.codecs)
 
     async def remove(self, name: str) -> bool:
-        request = sq.RemoveSchedule(queue=self._queue.name, name=name)
+        request = sq.RemoveSchedule(queue=self._queue.name, name=_text(name))
         return await self._queue.store.execute(request)
 
     async def pause(self, name: str) -> None:
-        request = sq.PauseSchedule(queue=self._queue.name, name=name, paused=True)
+        request = sq.PauseSchedule(queue=self._queue.name, name=_text(name), paused=True)
         if not await self._queue.store.execute(request):
             raise ScheduleNotFoundError(self._queue.name, name)
 
@@ -195,26 +209,40 @@ class Schedules:
         return page.now_ms, page.schedules[0] if page.schedules else None
 
 
-def make_record(queue: str, name: str, schedule: Schedule, template: NewJob) -> ScheduleRecord:
+def _text(name: object) -> str:
+    """The name of a schedule that may be there: any text."""
+    if not isinstance(name, str) or not is_text(name) or len(name) > _LONGEST_NAME:
+        raise ConfigError("name", f"a schedule's name, a text of at most {_LONGEST_NAME} characters", name)
+    return name
+
+
+def has_ended(record: ScheduleRecord, now_ms: int) -> bool:
+    """Whether the end of the schedule has passed."""
+    return record.end_ms is not None and record.end_ms <= now_ms
+
+
+def make_record(app: Windlass, name: str, schedule: Schedule, template: NewJob) -> ScheduleRecord:
     """The record of a schedule, checked, without its first slot."""
     check_task_name(name)
     if template.id != template.request_id:
         raise ConfigError("job_id", "left out: the schedule names its jobs", template.id)
     if template.run_at_ms is not None:
         raise ConfigError("run_at", "left out: the schedule says when its jobs run")
+    labels = app.codecs.labels(template)
     template.id = template.request_id = ""
-    return schedule.record(queue, name, template)
+    app.codecs.bind_to_schedule(template, labels, name)
+    return schedule.record(template.queue, name, template)
 
 
 async def list_schedules(
-    store: Store, *, queue: str | None = None, source: str | None = None
+    app: Windlass, *, queue: str | None = None, source: str | None = None
 ) -> list[ScheduleInfo]:
     """Schedules of one queue or of all, by queue and name."""
     found: list[ScheduleInfo] = []
     cursor: str | None = None
     while True:
-        page = await store.execute(sq.ListSchedules(queue=queue, source=source, cursor=cursor))
-        found += [ScheduleInfo(record) for record in page.schedules]
+        page = await app.store.execute(sq.ListSchedules(queue=queue, source=source, cursor=cursor))
+        found += [ScheduleInfo(record, app.codecs) for record in page.schedules]
         cursor = page.cursor
         if cursor is None:
             return found
@@ -238,12 +266,15 @@ class CodeSchedules:
     def __len__(self) -> int:
         return len(self._declared)
 
-    async def deploy(self, store: Store, source: str) -> tuple[int, list[ScheduleInfo]]:
+    async def deploy(self, app: Windlass, source: str) -> tuple[int, list[ScheduleInfo]]:
         """Make the store's schedules of ``source`` those of the code; returns how many, and those removed."""
-        before = await list_schedules(store, source=source)
+        store = app.store
+        before = await list_schedules(app, source=source)
         now_ms = (await store.execute(sq.ListSchedules(limit=1))).now_ms
-        for record in self._declared.values():
+        for key, record in self._declared.items():
             record.source = source
+            if has_ended(record, now_ms):  # code that was right when it was written goes on starting
+                log.warning("schedule %s of queue %s has ended: remove it from the code", *key)
             record.next_ms = first_slot(record, now_ms, self._strategies)
             await store.execute(sq.PutSchedule(schedule=record))
         gone = [info for info in before if (info.queue, info.name) not in self._declared]

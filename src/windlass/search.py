@@ -19,6 +19,7 @@ from windlass.payload import read_call
 
 if TYPE_CHECKING:
     from windlass.backend.store import Store
+    from windlass.serde.codecs import Codecs
 
 #: Jobs per step of a bulk change.
 CHUNK = 1_000
@@ -71,12 +72,12 @@ class Search:
             limit=limit,
         )
 
-    def has(self, record: JobRecord) -> bool:
+    def has(self, record: JobRecord, codecs: Codecs) -> bool:
         """Whether the arguments are those that are meant."""
         if not self.data:
             return True
         try:
-            kwargs = read_call(record.codec, record.payload).kwargs
+            kwargs = read_call(codecs, record).kwargs
         except (ValueError, ConfigError):
             return False  # bytes that are not arguments match nothing
         missing = object()
@@ -84,7 +85,7 @@ class Search:
 
 
 async def find_page(
-    store: Store, queue: str, search: Search, *, cursor: str | None, limit: int, scan: int
+    store: Store, queue: str, search: Search, codecs: Codecs, *, cursor: str | None, limit: int, scan: int
 ) -> rq.Page:
     """Jobs that are meant, newest first; about ``scan`` records are looked at, at most."""
     if isinstance(scan, bool) or not isinstance(scan, int) or scan < 1:
@@ -97,7 +98,7 @@ async def find_page(
         looked += max(len(page.jobs), 1)
         cursor = page.cursor
         for record in page.jobs:
-            if search.has(record):
+            if search.has(record, codecs):
                 found.append(record)
                 if len(found) == limit and record is not page.jobs[-1]:
                     cursor = str(record.seq)
@@ -108,7 +109,7 @@ async def find_page(
 
 
 async def find_chunks(
-    store: Store, queue: str, search: Search, count: int | None
+    store: Store, queue: str, search: Search, codecs: Codecs, count: int | None
 ) -> AsyncIterator[list[JobRef]]:
     """All jobs that are meant, oldest first, in chunks for bulk changes; ``count``: no more than these.
 
@@ -119,7 +120,7 @@ async def find_chunks(
     while left is None or left > 0:
         step = CHUNK if left is None or search.data else min(CHUNK, left)
         page = await store.execute(search.request(queue, cursor=cursor, limit=step, newest_first=False))
-        refs = [record.ref for record in page.jobs if search.has(record)][:left]
+        refs = [record.ref for record in page.jobs if search.has(record, codecs)][:left]
         if refs:
             yield refs
         if left is not None:

@@ -306,6 +306,11 @@ class Signature:
         by_place = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
         #: The names of positional parameters, in order.
         self.names: tuple[str, ...] = tuple(param.name for param in params if param.kind in by_place)
+        #: The names of all parameters, and whether others may be given by name.
+        self.parameters: tuple[str, ...] = tuple(
+            param.name for param in params if param.kind not in _VARIADIC
+        )
+        self.takes_any_name: bool = any(param.kind is param.VAR_KEYWORD for param in params)
         self._read_params(params, hints)
         self._read_binding(params)
 
@@ -348,7 +353,6 @@ class Signature:
         """What it takes to tell whether a call would be accepted."""
         kinds = {param.kind for param in params}
         self._takes_more = inspect.Parameter.VAR_POSITIONAL in kinds
-        self._takes_any_name = inspect.Parameter.VAR_KEYWORD in kinds
         by_position = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
         places = {
             param.name: place if param.kind in by_position else sys.maxsize
@@ -385,7 +389,7 @@ class Signature:
             return False
         for name in kwargs:
             if name not in place:
-                if not self._takes_any_name:
+                if not self.takes_any_name:
                     return False
             elif place[name] < given:
                 return False

@@ -228,7 +228,7 @@ def _plan(app: Windlass, whole: list[Step]) -> dict[Step, NewJob]:
     for one, fresh_id in zip(whole, ids, strict=True):
         queue = app.queue(one.queue)
         options = (one.base or queue.defaults).merged(one.options)
-        news[one] = Plan(options).new_job(queue, one.name, queue.encode(one.packed), fresh_id)
+        news[one] = Plan(options, queue.app.backoff_strategies).new_job(queue, one.name, one.packed, fresh_id)
     for one, new in news.items():
         for before, on_failure in one.follows.items():
             child = news[before]

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Protocol, TypeVar, ov
 from windlass.batch import Batch, item_signature
 from windlass.core.ids import check_queue_name, check_task_name, new_id
 from windlass.core.job import NewJob
-from windlass.core.options import Isolation, JobOptions
+from windlass.core.options import Isolation, JobOptions, check_known, to_unique
 from windlass.errors import ConfigError
 from windlass.inject import Needs
-from windlass.job import Job, encode_call
+from windlass.job import Job
 from windlass.payload import pack_call
 from windlass.plan import Plan, call_options
 from windlass.queue import Queue
@@ -121,7 +121,8 @@ class BoundTask(Generic[P, R]):
     def __init__(self, task: Task[P, R], options: JobOptions) -> None:
         self.task: Task[P, R] = task
         self.job_options: JobOptions = options
-        self._plan = Plan(options)
+        check_unique(task.signature, options)
+        self._plan = Plan(options, task.app.backoff_strategies)
         self._call_plan: Plan | None = None
 
     async def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Job[R]:
@@ -129,7 +130,7 @@ class BoundTask(Generic[P, R]):
         task = self.task
         task.signature.check(task.name, args, kwargs)
         queue = task.queue
-        job: Job[R] = await queue.add_planned(task.name, encode_call(queue, args, kwargs), self._plan)
+        job: Job[R] = await queue.add_planned(task.name, pack_call(args, kwargs), self._plan)
         job.decode_with(task.signature.decode_result)
         return job
 
@@ -138,7 +139,7 @@ class BoundTask(Generic[P, R]):
         task = self.task
         task.signature.check(task.name, args, kwargs)
         queue = task.queue
-        return self._plan.new_job(queue, task.name, encode_call(queue, args, kwargs), new_id())
+        return self._plan.new_job(queue, task.name, pack_call(args, kwargs), new_id())
 
     async def map(self, *columns: Iterable[Any]) -> list[Job[R]]:
         """Add a job for each value, or for each row of values, in atomic steps of 1,000."""
@@ -171,10 +172,10 @@ class BoundTask(Generic[P, R]):
         task.signature.check(task.name, args, kwargs)
         if self._call_plan is None:
             options = self.job_options
-            self._call_plan = Plan(call_options(options, None, chosen=options.result_ttl is not None))
+            kept = call_options(options, None, chosen=options.result_ttl is not None)
+            self._call_plan = Plan(kept, self.task.app.backoff_strategies)
         queue = task.queue
-        payload = encode_call(queue, args, kwargs)
-        value = await queue.call_planned(task.name, payload, self._call_plan, timeout)
+        value = await queue.call_planned(task.name, pack_call(args, kwargs), self._call_plan, timeout)
         result: R = task.signature.decode_result(value)
         return result
 
@@ -188,6 +189,13 @@ class BoundTask(Generic[P, R]):
         from windlass.sync import SyncTask  # sync sits above tasks
 
         return SyncTask(self)
+
+
+def check_unique(signature: Signature, options: JobOptions) -> None:
+    """Refuse a unique key of arguments that the task does not have."""
+    unique = to_unique(options.unique)
+    if unique is not None and unique.fields and not signature.takes_any_name:
+        check_known(unique.fields, signature.parameters, f"parameter of task {signature.name!r}")
 
 
 class TaskDecorator(Protocol):

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 FIRST_RECHECK_MS = 1_000
 LAST_RECHECK_MS = 5_000
 _BATCH = 500
+#: Told of a job before it is known what it was about: older than any job that is added now.
+_SOMETHING = Completed("", None, -1, -1, "")
 
 _Future = asyncio.Future[JobRecord]
 
@@ -84,12 +86,19 @@ class Waiters:
             future.exception()  # seen: nobody else will look
 
     async def outcome(
-        self, ref: JobRef, future: _Future, timeout_ms: float | None, *, added: JobRecord | None = None
+        self,
+        ref: JobRef,
+        future: _Future,
+        timeout_ms: float | None,
+        *,
+        added: JobRecord | None = None,
+        there: bool = False,
     ) -> JobRecord:
         """Read once, then wait for ``future``.
 
         ``added``: the job, which was added after ``subscribe``. Its end cannot have gone unheard, so nothing
-        needs to be read, and how it ended is all that is asked for.
+        needs to be read, and how it ended is all that is asked for. ``there``: the job had not ended when its
+        waiter subscribed, who gets its result also past its time.
         """
         if future.done():
             return future.result()
@@ -99,7 +108,7 @@ class Waiters:
         if added is not None:
             self._added[future] = added
         else:
-            record = await self._store.get(ref)
+            record = (await self._store.execute(rq.GetJobs(refs=[ref], late=there)))[0]
             if record is None:
                 raise JobNotFoundError(ref.queue, ref.id)
             if record.state in FINISHED:
@@ -189,16 +198,23 @@ class Waiters:
 
     async def _check(self, ids: list[str]) -> None:
         # What is read may be older than who begins to wait, or sees their job added, while this is under way:
-        # the former are told nothing, the latter not that their job does not exist.
+        # the former are told nothing, the latter not that their job does not exist. Those who have not seen
+        # their job yet look for themselves, or have it looked at again: it may be an older one of that id.
         asked = [dict(self._waiting.get(job_id, {})) for job_id in ids]
-        records = await self._store.execute(rq.GetJobs(refs=[JobRef(self._queue, job_id) for job_id in ids]))
+        refs = [JobRef(self._queue, job_id) for job_id in ids]
+        records = await self._store.execute(rq.GetJobs(refs=refs, late=True))
         for job_id, futures, record in zip(ids, asked, records, strict=True):
             waiting = self._waiting.get(job_id, {})
             for future, existed in futures.items():
                 if future.done() or future not in waiting:
                     continue
                 if record is not None and record.state in FINISHED:
-                    future.set_result(record)
+                    if existed:
+                        future.set_result(record)
+                    elif not waiting[future]:
+                        self._early.setdefault(future, _SOMETHING)
+                    elif self._listener is not None:
+                        self._listener.wake()  # seen meanwhile: look once more
                 elif record is None and existed:
                     future.set_exception(JobNotFoundError(self._queue, job_id))
 

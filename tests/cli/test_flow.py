@@ -43,7 +43,7 @@ def test_a_flow_is_cancelled_as_a_whole(cli: Cli) -> None:
     top = arrange(cli)
     assert "pass --yes" in cli("flow", "reports", top, "--cancel", code=2).stderr
     assert cli.json("flow", "reports", top, "--cancel", "--reason", "wrong", "--yes") == {"cancelled": 4}
-    assert cli.job("reports", top).failed_reason == "wrong"
+    assert cli.job("reports", top).reason == "wrong"
 
 
 def test_a_flow_is_removed_as_a_whole(cli: Cli) -> None:

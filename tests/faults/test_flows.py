@@ -80,7 +80,7 @@ async def check_one_failure(stage: Stage, on_failure: str, size: int) -> None:
     state = await node.job.wait_until_finished(timeout=50)
     bad = f"{QUEUES[7]}:{node.children[7].id}"
     if on_failure == "fail":
-        assert (state, node.job.failed_reason, stage.lines("gathered")) == (
+        assert (state, node.job.reason, stage.lines("gathered")) == (
             JobState.FAILED,
             "dependency_failed",
             [],
@@ -128,6 +128,7 @@ async def test_a_reader_in_another_process_sees_every_chunk_across_a_reconnect(t
                 if len(seen) == 150:
                     break
         await stage.app.close()
+        await stage.app.open()
         stage.path("go").touch()
         async with asyncio.timeout(40):
             rest = [chunk async for chunk in stage.app.queue("q").read_stream(job.id, seen[-1].index)]

@@ -79,7 +79,7 @@ async def test_a_job_whose_workers_die_again_and_again_fails_at_last(tmp_path: P
         heir = stage.worker(burst=True)
         assert await heir.ended() == 0
         record = await poison.refresh()
-        assert (record.state, record.failed_reason, record.deliveries) == ("failed", "stalled", 2)
+        assert (record.state, record.reason, record.deliveries) == ("failed", "stalled", 2)
         assert record.attempts == 0, "the cap on lost workers is apart from the cap on attempts"
         assert len(stage.lines("died")) == 2
 

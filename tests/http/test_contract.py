@@ -150,7 +150,7 @@ async def test_a_killed_retry_never_runs_again(shop: Shop, client: httpx.AsyncCl
     assert await get(client, "/api/retries") == []
     job = await shop.stage.queue.get_job(shop["retry"])
     assert job is not None
-    assert (job.state, job.failed_reason) == (JobState.FAILED, "killed")
+    assert (job.state, job.reason) == (JobState.FAILED, "killed")
     await send(client, "POST", f"/api/retries/{shop['retry']}/kill", 404)
     killed = (await get(client, "/api/dead-jobs"))[0]
     assert (killed["jid"], killed["reason"]) == (shop["retry"], "killed")

@@ -55,7 +55,6 @@ def filled() -> None:
             await queue.add("send", {"to": number}, job_id=f"job-{number}", group="g", tags=["t"])
         await queue.add("later", [1], job_id="later", delay=1_000)
         await queue.upsert_job_scheduler("nightly", {"cron": "0 3 * * *"}, {"data": {"a": 1}})
-        await store.close()
 
     asyncio.run(fill())
 

@@ -7,12 +7,11 @@ from typing import Any
 
 import pytest
 
-from windlass.dashboard.audit import FILE_BYTES, AuditLog
 from windlass.dashboard.masking import HIDDEN, Mask
 from windlass.dashboard.paging import Position, decode_cursor, encode_cursor
 from windlass.dashboard.params import unescape
 from windlass.dashboard.problems import ApiError
-from windlass.dashboard.sessions import LIFETIME_MS, Sessions
+from windlass.dashboard.sessions import COOKIE, LIFETIME_MS, Sessions
 from windlass.dashboard.settings import DEFAULT_MASK, Identity, to_tokens
 from windlass.dashboard.shapes.server import AuditEntry
 from windlass.dashboard.static import Static
@@ -143,13 +142,35 @@ def test_buckets_fill_again_and_forget_old_clients() -> None:
 
 
 def test_sessions_end_and_cannot_be_forged() -> None:
-    sessions = Sessions(b"key")
-    cookie = f"windlass_session={sessions.make(Identity('ada', 'operator'), 1_000)}"
-    assert sessions.read(f"other=1; {cookie}", 2_000) == Identity("ada", "operator")
-    assert sessions.read(cookie, 1_000 + LIFETIME_MS) is None
-    assert Sessions(b"other").read(cookie, 2_000) is None
-    for bad in ("", "windlass_session=", "windlass_session=a.b", "windlass_session=.", "\x00=", "a;b;c"):
-        assert sessions.read(bad, 2_000) is None
+    sessions, ada = Sessions(), Identity("ada", "operator")
+    key = sessions.begin(ada, 1_000)
+    cookie = f"{COOKIE}={key}"
+    assert len(key) >= 43, "256 random bits"
+    assert sessions.find(f"other=1; {cookie}", 2_000) == ada
+    assert sessions.find(cookie, 1_000 + LIFETIME_MS) is None
+    assert Sessions().find(cookie, 2_000) is None, "another process"
+    assert sessions.find(f"{cookie}; {COOKIE}=x", 2_000) is None, "two keys are none"
+    for bad in ("", f"{COOKIE}=", f"{COOKIE}=a.b", f"{COOKIE}=.", "\x00=", "a;b;c", f"{COOKIE}={key[:-1]}"):
+        assert sessions.find(bad, 2_000) is None
+    sessions.end(cookie)
+    assert sessions.find(cookie, 2_000) is None
+
+
+def test_sessions_are_bounded_and_end_one_by_one_or_all_of_a_user() -> None:
+    sessions = Sessions(kept=4, per_user=2)
+    ada, bob = Identity("ada", "operator"), Identity("bob", "reader")
+    first, second, third = (f"{COOKIE}={sessions.begin(ada, 1_000 + number)}" for number in range(3))
+    assert [sessions.find(one, 2_000) is not None for one in (first, second, third)] == [False, True, True]
+    bobs = f"{COOKIE}={sessions.begin(bob, 2_000)}"
+    for number in range(2):
+        sessions.begin(Identity(f"user-{number}", "reader"), 3_000)
+    assert len(sessions) == 4
+    assert sessions.find(second, 3_000) is None, "the oldest went first"
+    assert sessions.end_all("ada") == 1
+    assert sessions.find(third, 3_000) is None
+    assert sessions.find(bobs, 3_000) == bob
+    sessions.begin(ada, 3_000 + LIFETIME_MS)
+    assert len(sessions) == 1, "what has ended is forgotten"
 
 
 def test_cursors_are_ours_or_refused() -> None:
@@ -180,24 +201,3 @@ def test_static_files_are_exactly_those_of_the_build(tmp_path: Path) -> None:
     assert static.page("/x") == b'<base href="/x/">'
     for name in ("run.sh", "../index.html", "/etc/passwd", "assets", ""):
         assert static.asset(name) is None
-
-
-def test_the_audit_file_is_shared_bounded_and_forgiving(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    assert FILE_BYTES > 1_000_000
-    file = tmp_path / "audit.jsonl"
-    one, two = AuditLog(file), AuditLog(file)
-    one.add(entry("a"))
-    two.add(entry("b"))
-    file.write_bytes(file.read_bytes() + b"not json\n")
-    assert [item.target for item in one.page(0, 10).items] == ["b", "a"]
-    monkeypatch.setattr("windlass.dashboard.audit.FILE_BYTES", 500)
-    for number in range(10):
-        one.add(entry(str(number)))
-    assert file.stat().st_size <= 500
-    assert (tmp_path / "audit.jsonl.1").exists()
-    broken = AuditLog(tmp_path / "nowhere" / "audit.jsonl")
-    broken.add(entry("c"))
-    assert "cannot be written" in caplog.text
-    assert broken.page(0, 10).items == []

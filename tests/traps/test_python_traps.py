@@ -211,7 +211,7 @@ async def test_b_py_4_pickled_data_in_the_store_is_never_run(
         await app.store.execute(rq.Add(jobs=[new]))
     await work_off(app, "default", lambda job: job.data)
     assert not mark.exists()
-    assert {job.failed_reason for job in await queue.get_jobs("failed")} == {"bad_payload"}
+    assert {job.reason for job in await queue.get_jobs("failed")} == {"bad_payload"}
     with pytest.raises(ConfigError):
         get_codec("pickle")
     with pytest.raises(ConfigError, match="values that json can store"):

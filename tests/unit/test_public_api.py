@@ -70,7 +70,7 @@ JOB_VERBS = set(
 JOB_FIELDS = set(
     """
     id name queue_name data args kwargs options state priority attempt attempts max_attempts
-    deliveries stalled_count manual_retries errors failed_reason stacktrace progress return_value
+    deliveries stalled_count manual_retries errors reason failed_reason stacktrace progress return_value
     enqueued_ms run_at_ms started_ms finished_ms worker_id group tags trace idempotency_key run_id logger
     outcome abort_signal context discarded schedule_name slot_ms signals
     """.split()

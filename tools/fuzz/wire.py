@@ -187,12 +187,12 @@ def _page_cursors() -> Target:
 
 def _cookies() -> Target:
     """A session that was changed is none."""
-    sessions, who = Sessions(b"k" * 32), Identity("ann", "operator")
-    good = f"{COOKIE}={sessions.make(who, 1_000)}"
+    sessions, who = Sessions(), Identity("ann", "operator")
+    good = f"{COOKIE}={sessions.begin(who, 1_000)}"
     value = good.partition("=")[2]
 
     def read(header: str) -> None:
-        if sessions.read(header, 2_000) is not None and value not in header:
+        if sessions.find(header, 2_000) is not None and value not in header:
             raise AssertionError("a session that was changed was taken")
 
     return Target("cookies", lambda rng: damaged_text(rng, [good, f"a=b; {good}; c=d"]), read, ())

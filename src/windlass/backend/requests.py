@@ -381,9 +381,14 @@ class SetResultTtl(Request[ChangeResult], kw_only=True):
 
 
 class GetJobs(Request[list["JobRecord | None"]], kw_only=True):
-    """Records by reference; None where there is none."""
+    """Records by reference; None where there is none.
+
+    A completed job whose result is past its time is shown without one. ``late``: with the result all the
+    same, as long as the record is there, for those who waited while the job ran.
+    """
 
     refs: list[JobRef]
+    late: bool = False
 
 
 class Page(msgspec.Struct):

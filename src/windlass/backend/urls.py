@@ -12,11 +12,13 @@ import importlib
 import re
 from dataclasses import dataclass, field
 from types import ModuleType
-from urllib.parse import parse_qsl, unquote, urlsplit
+from typing import Final
+from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
 from windlass.backend.protocol import Backend
 from windlass.core.ids import check_queue_name, is_text
 from windlass.core.options import check_known
+from windlass.core.text import printable
 from windlass.errors import ConfigError
 
 DEFAULT_URL = "sqlite:///windlass.db"
@@ -37,16 +39,34 @@ _SCHEMES = {
 }
 
 
-@dataclass(frozen=True, slots=True)
+#: Schemes whose URLs name files or nothing at all: they hold no credentials, and ``@`` is a letter.
+_LOCAL: Final = frozenset({"memory", "sqlite", "file"})
+_SCHEME: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]{0,30})://")
+#: ``host``, ``host:port``, ``[address]:port``; hosts of a cluster stand between commas.
+_HOST: Final = re.compile(r"(?:\[[0-9A-Fa-f:.]+\]|[^\[\]:@\s\\]*)(?::([0-9]{0,5}))?")
+_SECRET_SETTING: Final = re.compile(r"([?&][^=&]*(?:password|secret|token)[^=&]*=)[^&]*", re.IGNORECASE)
+_HIDDEN: Final = "***"
+
+
+@dataclass(frozen=True, slots=True, repr=False)
 class BackendUrl:
-    """A parsed URL. ``options`` are the query's settings other than the namespace."""
+    """A parsed URL. ``options`` are the query's settings other than the namespace.
+
+    ``username`` and ``password`` are None when the URL does not say them.
+    """
 
     text: str
     scheme: str
+    #: Where the server is, without credentials: one host, or several between commas.
     host: str
     path: str
     namespace: str = DEFAULT_NAMESPACE
     options: dict[str, str] = field(default_factory=dict)
+    username: str | None = None
+    password: str | None = None
+
+    def __repr__(self) -> str:
+        return f"<BackendUrl {self.shown}>"
 
     @property
     def shown(self) -> str:
@@ -70,24 +90,80 @@ class BackendUrl:
 
 
 def parse_url(url: str) -> BackendUrl:
-    """Split and check ``url``, or ``ConfigError``."""
-    if not isinstance(url, str) or "://" not in url:
-        raise ConfigError("url", "like sqlite:///jobs.db or memory://", url)
-    if not is_text(url):
-        raise ConfigError("url", "proper Unicode text")
+    """Split and check ``url``, or ``ConfigError``. What cannot be read may be a password: it is not shown."""
+    if not isinstance(url, str):
+        raise ConfigError("url", "like sqlite:///jobs.db or memory://", type(url).__name__)
+    found = _SCHEME.match(url)
+    if found is None:
+        raise ConfigError("url", "like sqlite:///jobs.db or memory://")
+    if not is_text(url) or printable(url) != url:
+        raise _unreadable(url, "proper Unicode text without control characters")
     try:
         parts = urlsplit(url)
-    except ValueError as exc:  # brackets that are no address, say
-        raise ConfigError("url", f"a proper URL ({exc})", hide_secrets(url)) from None
+    except ValueError:  # brackets that are no address, say
+        raise _unreadable(url, "a proper URL") from None
+    credentials, hosts = "", parts.netloc
+    if parts.scheme not in _LOCAL:
+        credentials, hosts = _authority(url, parts)
     query = dict(parse_qsl(parts.query, keep_blank_values=True))
     namespace = check_queue_name(query.pop("namespace", DEFAULT_NAMESPACE), "namespace")
-    return BackendUrl(url, parts.scheme, parts.netloc, unquote(parts.path), namespace, query)
+    username, colon, password = credentials.partition(":")
+    return BackendUrl(
+        url,
+        parts.scheme,
+        hosts,
+        unquote(parts.path),
+        namespace,
+        query,
+        unquote(username) if username else None,
+        unquote(password) if colon else None,
+    )
+
+
+def _authority(url: str, parts: SplitResult) -> tuple[str, str]:
+    """The credentials and the hosts of a server's URL.
+
+    A ``/``, ``?`` or ``#`` in a password ends the part that names the server, and leaves an ``@`` behind it.
+    """
+    if "@" in parts.path or "@" in parts.query or "#" in url:
+        raise _unreadable(
+            url, "with special characters of user, password and path encoded: / is %2F, ? %3F, # %23, @ %40"
+        )
+    credentials, _, hosts = parts.netloc.rpartition("@")
+    for host in hosts.split(","):
+        fits = _HOST.fullmatch(host)
+        if fits is None or (fits[1] and not 0 < int(fits[1]) < 65_536):
+            raise _unreadable(url, "with hosts like host:port, and ports that are numbers from 1 to 65535")
+    return credentials, hosts
+
+
+def _unreadable(url: str, want: str) -> ConfigError:
+    """The refusal of a URL of which only the scheme is known."""
+    return ConfigError("url", want, _only_scheme(url))
+
+
+def _only_scheme(url: str) -> str:
+    found = _SCHEME.match(url)
+    return f"{found[1]}://{_HIDDEN}" if found else _HIDDEN
 
 
 def hide_secrets(url: str) -> str:
-    """``url`` with stars in place of its credentials and of settings whose name speaks of a password."""
-    without_user = re.sub(r"://[^/?#]*@", "://***@", url)
-    return re.sub(r"([?&][^=&]*password[^=&]*=)[^&]*", r"\1***", without_user, flags=re.IGNORECASE)
+    """``url`` with stars in place of its credentials and of settings whose name speaks of a secret.
+
+    Of a URL that cannot be parsed, only the scheme is left. Other text comes back as it is when it cannot
+    hold a secret (a path), else as stars.
+    """
+    if "://" not in url:
+        return _HIDDEN if "@" in url else url
+    try:
+        parse_url(url)
+    except ConfigError:
+        return _only_scheme(url)
+    scheme, _, rest = url.partition("://")
+    if scheme.lower() not in _LOCAL:
+        _, at, place = rest.rpartition("@")
+        rest = f"{_HIDDEN}@{place}" if at else rest
+    return _SECRET_SETTING.sub(rf"\1{_HIDDEN}", f"{scheme}://{rest}")
 
 
 def register_scheme(scheme: str, module: str, install: str = "") -> None:

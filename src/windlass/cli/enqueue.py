@@ -15,7 +15,7 @@ import click
 import msgspec
 
 from windlass.cli.output import Out
-from windlass.cli.store import StoreOptions, store_command
+from windlass.cli.store import StoreOptions, app_option, store_command
 from windlass.cli.values import DURATION, parse_json, parse_pairs
 from windlass.cli.views import job_view
 from windlass.core.outcome import AddOutcome
@@ -178,6 +178,7 @@ windlass enqueue mail --file jobs.jsonl             {"name": ..., "data": ...} p
 @click.option(
     "--option", "-o", "more", multiple=True, metavar="KEY=VALUE", help="Any other job option (repeatable)."
 )
+@app_option
 @click.option("--wait", "-w", is_flag=True, help="Wait for the result and print it.")
 @click.option("--timeout", type=DURATION, default="30s", show_default=True, help="With --wait: how long.")
 def command(**values: Any) -> Options:
@@ -192,6 +193,7 @@ def command(**values: Any) -> Options:
 def _options(  # noqa: PLR0913 - as many as the command has
     *,
     url: str | None,
+    app_name: str | None,
     queue: str,
     name: str | None,
     text: str | None,
@@ -208,6 +210,7 @@ def _options(  # noqa: PLR0913 - as many as the command has
     options = {key: value for key, value in job_options.items() if value not in (None, ())}
     return Options(
         url=url,
+        app_name=app_name,
         queue=queue,
         name=name,
         data=_data_of(text, data, args),

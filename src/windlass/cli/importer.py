@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from windlass.cli.loading import load_app
 from windlass.cli.output import Column, Out
 from windlass.cli.store import StoreOptions, store_command
 
@@ -35,7 +34,6 @@ class Options(StoreOptions):
     source: str
     source_url: str
     mode: str = "dry"
-    app_name: str | None = None
     queues: tuple[str, ...] = ()
     prefix: str = ""
     queue_names: dict[str, str] = field(default_factory=dict)
@@ -43,7 +41,7 @@ class Options(StoreOptions):
 
     def target(self) -> Windlass:
         """The app to add to: the one that was named, else one on the store."""
-        return self.app(create=True) if self.app_name is None else load_app(self.app_name, self.url)
+        return self.app(create=True)
 
 
 async def run(options: Options, out: Out) -> int:
@@ -147,7 +145,12 @@ windlass import bullmq redis://localhost --map-queue emails=mail --app shop.jobs
 @click.option("--confirm", is_flag=True, help="Take the jobs out of their old queue and add them here.")
 @click.option("--rename", multiple=True, metavar="OLD=NEW", help="Another name for a task (repeatable).")
 @click.option("--map-queue", multiple=True, metavar="OLD=NEW", help="Another queue (repeatable).")
-@click.option("--app", "app_name", metavar="MODULE:APP", help="Give jobs the options of this app's tasks.")
+@click.option(
+    "--app",
+    "app_name",
+    metavar="MODULE:APP",
+    help="Give jobs the codec of this app, and the options of its tasks.",
+)
 @click.option("--prefix", default="", help="What the other system's keys begin with, if not its default.")
 def command(
     queues: str | None,

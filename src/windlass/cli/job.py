@@ -9,7 +9,7 @@ import click
 import msgspec
 
 from windlass.cli.output import Out, state_text, styled
-from windlass.cli.store import StoreOptions, store_command
+from windlass.cli.store import StoreOptions, app_option, store_command
 from windlass.cli.values import show_age, show_span, show_time
 from windlass.cli.views import job_view, now_ms, readable, runs
 from windlass.core.states import JobState
@@ -69,8 +69,8 @@ def _draw_head(job: Job[Any], out: Out) -> None:
     line = styled(job.name, "bold")
     line.append("  ")
     line.append_text(state_text(job.state))
-    if job.failed_reason and job.state in (JobState.FAILED, JobState.CANCELLED):
-        line.append(f" ({job.record.reason or job.failed_reason})", style="dim")
+    if job.reason and job.state in (JobState.FAILED, JobState.CANCELLED):
+        line.append(f" ({job.reason})", style="dim")
     out.text(line)
     facts = [f"{job.queue_name}/{job.id}", f"run {runs(job)} of {job.max_attempts}"]
     facts.append(f"deliveries {job.deliveries}")
@@ -126,6 +126,9 @@ def _draw_values(job: Job[Any], out: Out) -> None:
     if record.result is not None:
         _title("Result", out)
         _draw_json(readable(job, lambda: job.return_value, record.result), out)
+    elif record.result_expired:
+        _title("Result", out)
+        out.text("  past its time (result_ttl)", "dim")
 
 
 def progress_text(progress: Any) -> str:
@@ -203,6 +206,7 @@ windlass job mail order-17 --json | jq .errors
     "--logs", type=click.IntRange(0, 1_000), default=20, show_default=True, help="Log lines to show."
 )
 @click.option("--traces/--no-traces", default=True, help="Show the traceback of the last error.")
+@app_option
 def command(**values: Any) -> Options:
     """Show one job: its timeline, arguments, progress, result, errors and log."""
     return Options(**values)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from windlass.cli.output import Column, Out, state_text, styled
-from windlass.cli.store import StoreOptions, store_command
+from windlass.cli.store import StoreOptions, app_option, store_command
 from windlass.cli.values import parse_pairs, show_age
 from windlass.cli.views import job_export, job_view, now_ms, runs, when_text
 from windlass.core.states import JobState
@@ -90,7 +90,7 @@ async def _export(app: Windlass, options: Options, out: Out) -> int:
             except ValueError:
                 unreadable += 1
     if unreadable:
-        out.note(f"{unreadable} jobs were left out: their stored arguments cannot be decoded.")
+        out.note(f"{unreadable} jobs were left out: their stored arguments cannot be read (--app missing?).")
     return 1 if unreadable else 0
 
 
@@ -155,6 +155,7 @@ windlass jobs mail --state failed --export > failed.jsonl
 @click.option("--limit", "-l", type=click.IntRange(1, 100_000), default=20, show_default=True)
 @click.option("--cursor", help="Go on where an earlier page ended (needs QUEUE).")
 @click.option("--export", is_flag=True, help="All matches as JSON lines for 'windlass enqueue --file'.")
+@app_option
 def command(queue: str | None, data: tuple[str, ...], cursor: str | None, **values: Any) -> Options:
     """List jobs of QUEUE (of all queues without it), newest first.
 

@@ -11,7 +11,7 @@ import click
 import msgspec
 
 from windlass.cli.output import Column, Out, styled
-from windlass.cli.store import StoreOptions, shown_url, store_command
+from windlass.cli.store import StoreOptions, app_option, shown_url, store_command
 from windlass.cli.values import show_age, show_count, show_time
 from windlass.cli.views import now_ms
 from windlass.errors import ScheduleNotFoundError
@@ -191,6 +191,7 @@ windlass schedules --json | jq '.[] | {name, next_ms}'
 )
 @click.argument("queue", required=False)
 @click.argument("name", required=False)
+@app_option
 def command(**values: Any) -> Options:
     """List recurring schedules, or show, pause, resume, run or remove one.
 

@@ -7,13 +7,15 @@ import functools
 import importlib
 import importlib.util
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from windlass.cli.loading import load_app
 from windlass.cli.output import Out
+from windlass.core.text import printable
 from windlass.errors import StorageError, WindlassError
 
 if TYPE_CHECKING:
@@ -28,15 +30,19 @@ Make = Callable[..., OptionsT]
 
 @dataclass(frozen=True, kw_only=True)
 class StoreOptions:
-    """Which store a command works on. None: ``$WINDLASS_URL``, else the default file."""
+    """Which store a command works on. None: ``$WINDLASS_URL``, else the default file.
 
-    url: str | None = None
+    ``app_name`` names the app in whose codecs values are read and written.
+    """
+
+    url: str | None = field(default=None, repr=False)
+    app_name: str | None = None
 
     def app(self, *, create: bool = False) -> Windlass:
         """An app on the store. Unless ``create``, a database file that is not there is an error."""
         from windlass.app import Windlass
 
-        app = Windlass(self.url)
+        app = Windlass(self.url) if self.app_name is None else load_app(self.app_name, self.url)
         path = sqlite_path(app.url) or directory_path(app.url)
         if not create and path is not None and not path.exists():
             what = "database" if sqlite_path(app.url) else "store"
@@ -64,13 +70,10 @@ def directory_path(url: str) -> Path | None:
 
 
 def shown_url(url: str) -> str:
-    """A URL as it may be printed: without its password."""
-    from urllib.parse import urlsplit
+    """A URL as it may be printed: without its secrets."""
+    from windlass.backend.urls import hide_secrets
 
-    parts = urlsplit(url)
-    if parts.password is None:
-        return url
-    return url.replace(f":{parts.password}@", ":***@", 1)
+    return printable(hide_secrets(url))
 
 
 def store_command(
@@ -120,6 +123,15 @@ url_option = click.option(
     envvar="WINDLASS_URL",
     show_envvar=True,
     help="The store, such as sqlite:///jobs.db.  [default: windlass.db here]",
+)
+
+
+#: For commands that read or write arguments and results.
+app_option = click.option(
+    "--app",
+    "app_name",
+    metavar="MODULE:APP",
+    help="The app whose codecs (and keys) read and write the jobs' values.",
 )
 
 

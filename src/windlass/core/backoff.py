@@ -71,6 +71,7 @@ def _custom_ms(
     strategy = strategies.get(name)
     if strategy is None:
         # Stored by a newer release or another worker's registry: retry by the default, never lose the job.
+        log.warning("no backoff strategy %r is registered here: the default backoff applies", name)
         return default_ms(failures)
     try:
         return _to_ms(strategy(failures, error))

@@ -154,6 +154,11 @@ class JobRecord(msgspec.Struct, kw_only=True, gc=False):
         return JobRef(self.queue, self.id)
 
     @property
+    def result_expired(self) -> bool:
+        """Whether it completed and its result is past its time. A returned ``None`` is stored like others."""
+        return self.state is JobState.COMPLETED and self.result is None
+
+    @property
     def result_codec(self) -> str:
         """The codec of progress and result."""
         return self.options.result_codec or self.codec

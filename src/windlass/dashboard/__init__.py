@@ -10,7 +10,7 @@ except ImportError as exc:
     raise ConfigError("dashboard", "installed: pip install 'windlass[dashboard]'") from exc
 
 from windlass.dashboard.application import create_app
-from windlass.dashboard.settings import DEFAULT_MASK, Identity, ServerLimits
+from windlass.dashboard.settings import DEFAULT_MASK, Identity, Rule, ServerLimits
 
-__all__ = ["DEFAULT_MASK", "Identity", "ServerLimits", "create_app"]
+__all__ = ["DEFAULT_MASK", "Identity", "Rule", "ServerLimits", "create_app"]
 del _litestar

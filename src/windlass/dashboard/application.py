@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from litestar import Litestar
+from litestar import Litestar, Request, Response
 from litestar.di import Provide
-from litestar.exceptions import HTTPException
+from litestar.exceptions import HTTPException, MethodNotAllowedException, NotFoundException
 from litestar.openapi.config import OpenAPIConfig
-from litestar.routes import HTTPRoute
+from litestar.types import Scope
 
 from windlass.app import Windlass, as_app
 from windlass.dashboard import problems
+from windlass.dashboard.access import check_declared, grant_of, unauthenticated
 from windlass.dashboard.desk import Desk
 from windlass.dashboard.figures import Figures
 from windlass.dashboard.guard import Guard
+from windlass.dashboard.headers import headers_of
 from windlass.dashboard.lake import LakeFigures
-from windlass.dashboard.live import Ticker
+from windlass.dashboard.live import Tickers
 from windlass.dashboard.problems import ApiError
 from windlass.dashboard.routes import (
     bulk,
@@ -35,7 +36,8 @@ from windlass.dashboard.routes import (
     server,
     sets,
 )
-from windlass.dashboard.settings import DEFAULT_MASK, AuthHook, ServerLimits, Settings, to_tokens
+from windlass.dashboard.scope import identity_of
+from windlass.dashboard.settings import DEFAULT_MASK, AuthHook, Rule, ServerLimits, Settings, to_tokens
 from windlass.dashboard.static import Static
 from windlass.dashboard.strict import StrictRequest
 from windlass.errors import WindlassError
@@ -59,6 +61,7 @@ def create_app(  # noqa: PLR0913 - each is named, and most give few
     queues: Sequence[str] | None = None,
     allowed_hosts: Sequence[str] = (),
     trusted_origins: Sequence[str] = (),
+    rules: Sequence[Rule] | None = None,
     limits: ServerLimits | None = None,
     audit_file: str | Path | None = None,
 ) -> Guard:
@@ -67,7 +70,8 @@ def create_app(  # noqa: PLR0913 - each is named, and most give few
     Who may come in: ``operator_tokens`` (may change things) and ``reader_tokens`` (may look): a token,
     several, or a mapping from the name that the audit log shows; ``users`` and ``reader_users``: passwords by
     name; ``auth``: a function of one's own, from the ASGI scope to ``"operator"``, ``"reader"``, an
-    ``Identity``, or None. Without any of them only requests from this machine are answered.
+    ``Identity``, or None. Without any of them only requests from this machine are answered. ``rules`` say
+    what users and groups may do to which queues; what no rule allows is refused.
 
     ``read_only`` refuses every change. ``mask`` names fields whose values are not shown (``*`` and ``?``
     match; ``["*"]`` hides all values). ``queues`` are the names of the queues that this dashboard is about
@@ -89,16 +93,16 @@ def create_app(  # noqa: PLR0913 - each is named, and most give few
         queues=None if queues is None else tuple(queues),
         allowed_hosts=tuple(allowed_hosts),
         trusted_origins=tuple(trusted_origins),
+        rules=None if rules is None else tuple(rules),
         limits=limits or ServerLimits(),
         audit_file=None if audit_file is None else Path(audit_file),
     )
     app = as_app(url_or_app)
     guard = Guard(Desk(app, settings))
     inner = make_litestar(guard)
+    check_declared(inner)
     guard.inner = inner
-    guard.methods_of = _methods(inner)
-    guard.is_page = pages.is_page
-    guard.on_startup = app.store.open
+    guard.on_startup = app.open
     if app is not url_or_app:
         guard.on_shutdown = app.close
     return guard
@@ -109,19 +113,42 @@ def make_litestar(guard: Guard, openapi: OpenAPIConfig | None = None) -> Litesta
     desk = guard.desk
     lake = None if desk.settings.lake is None else LakeFigures(desk.settings.lake)
     shared: dict[str, Any] = {
-        "desk": desk,
         "guard": guard,
         "figures": Figures(desk),
         "lake": lake,
-        "ticker": Ticker(desk),
+        "tickers": Tickers(),
         "static": Static(),
     }
-    return Litestar(
+    fixed = {name: _provide(value) for name, value in shared.items()}
+
+    def desk_of(scope: Scope) -> Desk:
+        return desk.granted(grant_of(scope))
+
+    def on_unmatched(request: Request[Any, Any, Any], error: HTTPException) -> Response[bytes]:
+        """Strangers do not learn what is not there."""
+        if identity_of(request.scope) is None:
+            refusal = unauthenticated(desk.settings, headers_of(request.scope))
+            return problems.on_refusal(request, refusal)
+        return problems.on_http(request, error)
+
+    methods: dict[str, set[str]] = {}
+
+    async def answer_options(request: Request[Any, Any, Any]) -> Response[None] | None:
+        """The methods of a path, for those who may ask."""
+        if request.method != "OPTIONS":
+            return None
+        allow = ", ".join(sorted(methods[request.scope["path_template"]]))
+        return Response(None, status_code=204, headers={"Allow": allow})
+
+    app = Litestar(
         route_handlers=[handler for module in _MODULES for handler in module.HANDLERS],
-        dependencies={name: _provide(value) for name, value in shared.items()},
+        dependencies={"desk": Provide(desk_of, sync_to_thread=False), **fixed},
+        guards=[guard.authority],
         exception_handlers={
             ApiError: problems.on_refusal,
             WindlassError: problems.on_ours,
+            NotFoundException: on_unmatched,
+            MethodNotAllowedException: on_unmatched,
             HTTPException: problems.on_http,
             Exception: problems.on_unexpected,
         },
@@ -129,27 +156,12 @@ def make_litestar(guard: Guard, openapi: OpenAPIConfig | None = None) -> Litesta
         request_class=StrictRequest,
         request_max_body_size=desk.settings.limits.body_bytes,
         logging_config=None,
+        before_request=answer_options,
     )
+    for route in app.routes:
+        methods.setdefault(route.path_format or "/", set()).update(route.methods or ())
+    return app
 
 
 def _provide(value: Any) -> Provide:
     return Provide(lambda: value, sync_to_thread=False, use_cache=True)
-
-
-def _methods(app: Litestar) -> Callable[[str], set[str]]:
-    """The methods of each path, for those who ask what they may do."""
-    patterns = [
-        (re.compile(re.sub(r"\{[^}]+\}", "[^/]+", route.path_format or "/") + r"\Z"), set(route.methods))
-        for route in app.routes
-        if isinstance(route, HTTPRoute)
-    ]
-
-    def methods_of(path: str) -> set[str]:
-        plain = path.rstrip("/") or "/"
-        found: set[str] = set()
-        for pattern, methods in patterns:
-            if pattern.match(plain):
-                found |= methods
-        return found - {"OPTIONS"}
-
-    return methods_of

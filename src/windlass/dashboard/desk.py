@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Collection
+from dataclasses import replace
 from typing import Any
 
 from windlass.app import Windlass
@@ -10,10 +12,11 @@ from windlass.backend import requests as rq
 from windlass.backend.store import Store
 from windlass.core.job import CounterRow, JobRecord, JobRef, QueueInfo, WorkerInfo
 from windlass.core.states import JobState
+from windlass.dashboard.access import Grant, check_queue
 from windlass.dashboard.audit import AuditLog
 from windlass.dashboard.masking import Mask
 from windlass.dashboard.problems import ApiError, not_found
-from windlass.dashboard.settings import Settings
+from windlass.dashboard.settings import Action, Settings
 from windlass.job import Job
 from windlass.queue import Queue
 
@@ -21,13 +24,35 @@ _BATCH = 500
 
 
 class Desk:
-    """One dashboard on one store. Queues that it is not about do not exist for it."""
+    """One dashboard on one store, as one request may use it: other queues do not exist for it.
+
+    Without a request (``granted``) there is no queue at all.
+    """
 
     def __init__(self, app: Windlass, settings: Settings) -> None:
         self.app = app
         self.settings = settings
-        self.mask = Mask(settings.mask)
-        self.audit = AuditLog(settings.audit_file)
+        self.mask = Mask(settings.mask, app.codecs)
+        self.audit = AuditLog(settings.audit_file, app.clock.monotonic_ms)
+        self.grant = Grant(settings)
+
+    def granted(self, grant: Grant) -> Desk:
+        """This desk, for what a request may do."""
+        mine = copy.copy(self)
+        mine.grant = grant
+        return mine
+
+    def doing(self, action: Action) -> Desk:
+        """This desk, for a change that the body of the request names."""
+        return self.granted(replace(self.grant, action=action))
+
+    def shows(self, queue: str) -> bool:
+        """Whether the caller may see a queue."""
+        return self.grant.may(queue, "read")
+
+    def may(self, queue: str) -> bool:
+        """Whether the caller may see a queue and do to it what the request is about."""
+        return self.shows(queue) and self.grant.may(queue, self.grant.action)
 
     @property
     def store(self) -> Store:
@@ -37,14 +62,13 @@ class Desk:
         return self.app.clock.now_ms()
 
     def queue(self, name: str) -> Queue:
-        """The queue of that name; 404 when this dashboard is not about it."""
-        if not self.settings.shows(name):
-            raise not_found(f"there is no queue {name!r} here", "Look at /api/job-queues.")
+        """The queue of that name; 404 when the caller may not see it, 403 when they may not do this to it."""
+        check_queue(self.grant, name)
         return self.app.queue(name)
 
     async def queues(self) -> list[QueueInfo]:
         """The queues that are shown, by name, with their counts."""
-        return [info for info in await self.app.queues() if self.settings.shows(info.name)]
+        return [info for info in await self.app.queues() if self.shows(info.name)]
 
     async def info(self, name: str) -> QueueInfo:
         """One queue with its counts; 404 when the store does not know it."""
@@ -57,13 +81,13 @@ class Desk:
     async def counters(self, queue: str | None = None) -> list[CounterRow]:
         """Lifetime counters of the queues that are shown."""
         rows = await self.store.execute(rq.ReadCounters(queue=queue))
-        return [row for row in rows if self.settings.shows(row.queue)]
+        return [row for row in rows if self.shows(row.queue)]
 
     async def workers(self) -> list[WorkerInfo]:
         """Live workers that serve a queue which is shown; of their queues, only those."""
         found = []
         for info in await self.app.workers():
-            shown = tuple(name for name in info.queues if self.settings.shows(name))
+            shown = tuple(name for name in info.queues if self.shows(name))
             if shown or not info.queues:
                 info.queues = shown
                 found.append(info)
@@ -83,9 +107,9 @@ class Desk:
 
         Ids are unique within a queue only: when several queues have one, the caller must name it (409).
         """
+        if queue is not None:
+            self.queue(queue)
         names = [queue] if queue is not None else [info.name for info in await self.queues()]
-        for name in names:
-            self.queue(name)
         found: list[JobRecord] = []
         for start in range(0, len(names), _BATCH):
             refs = [JobRef(name, job_id) for name in names[start : start + _BATCH]]
@@ -101,4 +125,4 @@ class Desk:
             raise not_found(
                 f"there is no {words} job {job_id!r}", "It may have moved on: look at /api/jobs?q=ID."
             )
-        return Job(self.app.queue(fitting[0].queue), fitting[0])
+        return Job(self.queue(fitting[0].queue), fitting[0])

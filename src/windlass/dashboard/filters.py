@@ -40,6 +40,7 @@ def listing_of(desk: Desk, wanted: Filter, *, newest_first: bool = True) -> List
     )
     return Listing(
         store=desk.store,
+        codecs=desk.app.codecs,
         search=search,
         newest_first=newest_first,
         keep=_keeps(desk, wanted),

@@ -8,12 +8,12 @@ from windlass.dashboard.desk import Desk
 from windlass.dashboard.figures import Figures
 from windlass.dashboard.guard import Guard
 from windlass.dashboard.lake import LakeFigures
-from windlass.dashboard.live import Ticker
+from windlass.dashboard.live import Tickers
 from windlass.dashboard.static import Static
 
 TheDesk = NamedDependency[Desk]
 TheFigures = NamedDependency[Figures]
 TheGuard = NamedDependency[Guard]
 TheLake = NamedDependency[LakeFigures | None]
-TheTicker = NamedDependency[Ticker]
+TheTickers = NamedDependency[Tickers]
 TheStatic = NamedDependency[Static]

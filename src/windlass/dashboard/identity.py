@@ -7,14 +7,14 @@ import binascii
 import inspect
 import ipaddress
 from collections.abc import Mapping
-from contextlib import suppress
 from typing import Any
 from urllib.parse import urlsplit
 
 from windlass.dashboard.allowance import Allowance
 from windlass.dashboard.desk import Desk
+from windlass.dashboard.headers import FORWARDING, Headers, headers_of
 from windlass.dashboard.problems import ApiError
-from windlass.dashboard.scope import BASE, IDENTITY, Scope, address_of
+from windlass.dashboard.scope import BASE, IDENTITY, Scope, address_of, client_of, identity_of
 from windlass.dashboard.sessions import Sessions, set_cookie
 from windlass.dashboard.settings import ROLES, Identity
 
@@ -29,20 +29,22 @@ class Reception:
         self._desk = desk
         self._settings = desk.settings
         self._allowance = allowance
-        self._sessions = Sessions(desk.settings.cookie_key)
+        self._sessions = Sessions()
 
-    async def identify(self, scope: Scope, headers: Mapping[str, str]) -> Identity | None:
+    async def identify(self, scope: Scope, headers: Headers) -> Identity | None:
         """Who asks; None for a stranger."""
-        address = address_of(scope)
         if not self._settings.methods:
-            return self._local(headers, address)
+            return self._local(scope, headers)
         found = await self._by_hook(scope) if self._settings.auth is not None else None
-        return found or self._by_credentials(headers, address)
+        return found or self._by_credentials(headers, address_of(scope))
 
-    def _local(self, headers: Mapping[str, str], address: str) -> Identity:
-        """Without any sign-in only this machine is served, under its own name: no other site can reach it."""
+    def _local(self, scope: Scope, headers: Headers) -> Identity:
+        """Without any sign-in only this machine is served, under its own name and without a proxy in between:
+        no other site can reach it, and no proxy can make the world look local."""
         host = urlsplit(f"//{headers.get('host', '')}").hostname or ""
-        if not _is_loopback(address) or host not in _LOOPBACK_NAMES | set(self._settings.allowed_hosts):
+        named = host in _LOOPBACK_NAMES | set(self._settings.allowed_hosts)
+        forwarded = not FORWARDING.isdisjoint(headers) or scope.get("http_version") == "1.0"
+        if forwarded or not named or not _is_loopback(address_of(scope)):
             raise ApiError(
                 403,
                 "not_local",
@@ -60,55 +62,63 @@ class Reception:
             return answer
         return Identity("user", answer) if answer in ROLES else None
 
-    def _by_credentials(self, headers: Mapping[str, str], address: str) -> Identity | None:
+    def _by_credentials(self, headers: Headers, address: str) -> Identity | None:
         kind, _, rest = headers.get("authorization", "").partition(" ")
         if kind.lower() not in ("bearer", "basic"):
-            cookie = headers.get("cookie", "")
-            return self._sessions.read(cookie, self._desk.now_ms()) if cookie else None
-        self._allowance.check_refusals(address)
+            return self._by_session(headers)
         if kind.lower() == "bearer":
-            found = self._settings.by_token(rest.strip())
-        else:
-            found = self._by_basic(rest)
-        if found is None:
-            with suppress(ApiError):
-                self._allowance.refusal(address)
-        return found
+            return self._settings.by_token(rest.strip())
+        return self._by_basic(rest, address)
 
-    def _by_basic(self, encoded: str) -> Identity | None:
-        with suppress(binascii.Error, UnicodeDecodeError, ValueError):
+    def _by_session(self, headers: Headers) -> Identity | None:
+        if not self._settings.has_form:
+            return None
+        return self._sessions.find(headers.get("cookie", ""), self._desk.now_ms())
+
+    def _by_basic(self, encoded: str, address: str) -> Identity | None:
+        try:
             name, _, password = base64.b64decode(encoded.strip(), validate=True).decode().partition(":")
-            return self._settings.by_password(name, password)
-        return None
+        except (binascii.Error, UnicodeDecodeError, ValueError):
+            return None
+        return self._by_password(name, password, address)
 
-    def unauthenticated(self, headers: Mapping[str, str]) -> ApiError:
-        """The refusal of a stranger."""
-        challenge = "Bearer"
-        if "basic" in self._settings.methods and "sec-fetch-mode" not in headers:
-            challenge = 'Basic realm="windlass", charset="UTF-8"'
-        return ApiError(
-            401,
-            "unauthenticated",
-            "sign in first",
-            "Send a token (Authorization: Bearer ...), or sign in at /api/session.",
-            {"WWW-Authenticate": challenge},
-        )
+    def _by_password(self, name: str, password: str, address: str) -> Identity | None:
+        """Counted before it is compared: one guess too many learns nothing."""
+        self._allowance.password(name, address)
+        found = self._settings.by_password(name, password)
+        if found is not None:
+            self._allowance.right_password(name, address)
+        return found
 
     def sign_in(self, scope: Any, token: str, username: str, password: str) -> Identity:
-        """Whose token or password it is; the rest of this request is theirs. 401 when it is no one's."""
+        """Whose token or password it is; the rest of this request is theirs. 401 when it is no one's.
+
+        The request counts for who it turns out to be: strangers do not use up what a user has.
+        """
         found = self._settings.by_token(token) if token else None
         if found is None and username:
-            found = self._settings.by_password(username, password)
-        if found is None:
-            self._allowance.refusal(address_of(scope))
-            raise ApiError(401, "unauthenticated", "wrong token or password", "Check what you typed.")
+            found = self._by_password(username, password, address_of(scope))
         scope[IDENTITY] = found
+        self._allowance.request(client_of(scope))
+        if found is None:
+            raise ApiError(401, "unauthenticated", "wrong token or password", "Check what you typed.")
         return found
 
-    def cookie(self, scope: Mapping[str, Any], identity: Identity | None) -> str:
-        """The Set-Cookie header that begins a session, or ends it."""
-        value = None if identity is None else self._sessions.make(identity, self._desk.now_ms())
-        return set_cookie(value, scope.get(BASE, ""), scope.get("scheme") == "https")
+    def begin_session(self, scope: Mapping[str, Any], identity: Identity) -> str:
+        """Begin a session in place of the one that the browser had; the Set-Cookie header of it."""
+        self._sessions.end(headers_of(scope).get("cookie", ""))
+        return self._cookie(scope, self._sessions.begin(identity, self._desk.now_ms()))
+
+    def end_session(self, scope: Mapping[str, Any], everywhere: bool) -> str:
+        """End the session of this browser, or all of its user; the Set-Cookie header that says so."""
+        identity = identity_of(scope)
+        if everywhere and identity is not None:
+            self._sessions.end_all(identity.name)
+        self._sessions.end(headers_of(scope).get("cookie", ""))
+        return self._cookie(scope, None)
+
+    def _cookie(self, scope: Mapping[str, Any], key: str | None) -> str:
+        return set_cookie(key, scope.get(BASE, ""), scope.get("scheme") == "https")
 
 
 def _is_loopback(address: str) -> bool:

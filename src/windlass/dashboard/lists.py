@@ -36,7 +36,7 @@ async def page_of_state(
     if queue is not None:
         desk.queue(queue)
         infos = [info for info in infos if info.name == queue]
-    listing = Listing(store=desk.store, search=Search(state=state))
+    listing = Listing(store=desk.store, codecs=desk.app.codecs, search=Search(state=state))
     found = await listing.page(holding(infos, [state]), cursor, limit, offset)
     return found.records, page_headers(found, counted(infos, [state]))
 

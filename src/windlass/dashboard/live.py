@@ -1,4 +1,4 @@
-"""Live figures: one reader per server, as many listeners as there are.
+"""Live figures: one reader per set of queues that callers see, as many listeners as there are.
 
 While somebody listens, the store is asked once a second. A tick is complete in itself, so whoever missed one
 has lost nothing.
@@ -91,8 +91,28 @@ class Ticker:
                 self._hand_out(None)
             await self._desk.app.clock.wait(asyncio.Event(), TICK_MS)
 
+    @property
+    def idle(self) -> bool:
+        """Whether there is no listener."""
+        return not self._listeners
+
     def _hand_out(self, tick: Tick | None) -> None:
         for queue in self._listeners:
             if queue.full():
                 queue.get_nowait()
             queue.put_nowait(tick)
+
+
+class Tickers:
+    """The tickers of one server: callers who see the same queues share one."""
+
+    def __init__(self) -> None:
+        self._tickers: dict[tuple[tuple[str, ...], ...], Ticker] = {}
+
+    def of(self, desk: Desk) -> Ticker:
+        """The ticker of what this desk shows."""
+        sight = desk.grant.sight()
+        if sight not in self._tickers:
+            self._tickers = {key: one for key, one in self._tickers.items() if not one.idle}
+            self._tickers[sight] = Ticker(desk)
+        return self._tickers[sight]

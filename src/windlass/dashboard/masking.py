@@ -11,6 +11,9 @@ from collections.abc import Mapping, Sequence
 from fnmatch import translate
 from typing import Any
 
+from windlass.serde import JSON
+from windlass.serde.codecs import Codecs
+
 #: Stands where a value is hidden.
 HIDDEN = "[masked]"
 _DEPTH = 64
@@ -34,9 +37,13 @@ def _spellings(pattern: str) -> set[str]:
 
 
 class Mask:
-    """Hides values by the name of their field, at any depth. ``*`` alone hides every value."""
+    """Hides values by the name of their field, at any depth. ``*`` alone hides every value.
 
-    def __init__(self, patterns: Sequence[str]) -> None:
+    ``codecs`` are those of the app: what reads stored values before they are hidden.
+    """
+
+    def __init__(self, patterns: Sequence[str], codecs: Codecs | None = None) -> None:
+        self.codecs: Codecs = codecs or Codecs(JSON)
         self.everything = "*" in patterns
         spellings = sorted({spelling for pattern in patterns for spelling in _spellings(pattern)})
         self._covered = re.compile("|".join(translate(spelling) for spelling in spellings) or r"(?!)")

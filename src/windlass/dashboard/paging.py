@@ -20,6 +20,7 @@ from windlass.backend.store import Store
 from windlass.core.job import JobRecord
 from windlass.dashboard.problems import ApiError
 from windlass.search import Search
+from windlass.serde.codecs import Codecs
 
 #: Queues that are merged at once.
 MERGED = 32
@@ -59,6 +60,7 @@ class Listing:
     """What is listed, and how."""
 
     store: Store
+    codecs: Codecs
     search: Search
     newest_first: bool = True
     #: What the store cannot filter by.
@@ -147,7 +149,7 @@ class Listing:
         return _Step(taken, Position(position.queue, seen, tuple(sorted(ended))), looked)
 
     def _wants(self, record: JobRecord) -> bool:
-        return self.search.has(record) and (self.keep is None or self.keep(record))
+        return self.search.has(record, self.codecs) and (self.keep is None or self.keep(record))
 
     async def _read(self, queue: str, seen: int | None, limit: int) -> rq.Page:
         cursor = None if seen is None else str(seen)

@@ -36,6 +36,7 @@ class DashboardServer(uvicorn.Server):
                 log_level="error",  # warnings are about bad requests: a stranger could fill the log with them
                 access_log=False,
                 server_header=False,
+                proxy_headers=False,  # who asks is decided by us alone
                 lifespan="on",
                 timeout_graceful_shutdown=_GRACE_S,
                 h11_max_incomplete_event_size=65_536,

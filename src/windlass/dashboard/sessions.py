@@ -1,60 +1,88 @@
-"""Session cookies: who signed in, until when, signed. Nothing about them is stored in the server."""
+"""Sessions of browsers: a cookie holds a random key and nothing else; what it stands for is kept here.
+
+They live in the memory of this process: a restart ends all of them, and several processes share none.
+"""
 
 from __future__ import annotations
 
-import base64
-import binascii
 import hashlib
-import hmac
-from http.cookies import CookieError, SimpleCookie
-from typing import Literal
-
-import msgspec
+import secrets
+from collections import OrderedDict
+from dataclasses import dataclass
 
 from windlass.dashboard.settings import Identity
 
 COOKIE = "windlass_session"
 LIFETIME_MS = 12 * 3_600_000
+#: Sessions that are kept: in all, and of one user. The oldest ends first.
+KEPT = 10_000
+KEPT_PER_USER = 50
+_KEY_BYTES = 32
 
 
-class _Claims(msgspec.Struct, array_like=True):
-    name: str
-    role: Literal["operator", "reader"]
+@dataclass(frozen=True, slots=True)
+class _Session:
+    identity: Identity
     until_ms: int
 
 
 class Sessions:
-    """Makes and reads session cookies."""
+    """The sessions of one server, by the hash of their key: a copy of this table opens nothing."""
 
-    def __init__(self, key: bytes) -> None:
-        self._key = key
+    def __init__(self, kept: int = KEPT, per_user: int = KEPT_PER_USER) -> None:
+        self._kept = kept
+        self._per_user = per_user
+        self._sessions: OrderedDict[bytes, _Session] = OrderedDict()
 
-    def make(self, identity: Identity, now_ms: int) -> str:
-        """The value of a cookie for ``identity``."""
-        claims = msgspec.json.encode(_Claims(identity.name, identity.role, now_ms + LIFETIME_MS))
-        body = base64.urlsafe_b64encode(claims).decode().rstrip("=")
-        return f"{body}.{self._sign(body)}"
+    def __len__(self) -> int:
+        return len(self._sessions)
 
-    def read(self, header: str, now_ms: int) -> Identity | None:
-        """Whose session a Cookie header holds; None when it holds none that is valid."""
-        try:
-            found = SimpleCookie(header).get(COOKIE)
-        except CookieError:
-            return None
-        if found is None:
-            return None
-        body, _, signature = found.value.partition(".")
-        if not hmac.compare_digest(signature.encode(), self._sign(body).encode()):
-            return None
-        try:
-            data = base64.urlsafe_b64decode(body + "=" * (-len(body) % 4))
-            claims = msgspec.json.decode(data, type=_Claims)
-        except (binascii.Error, msgspec.MsgspecError, ValueError):
-            return None
-        return Identity(claims.name, claims.role) if claims.until_ms > now_ms else None
+    def begin(self, identity: Identity, now_ms: int) -> str:
+        """The key of a new session."""
+        self._drop_expired(now_ms)
+        mine = [digest for digest, one in self._sessions.items() if one.identity.name == identity.name]
+        for digest in mine[: max(len(mine) - self._per_user + 1, 0)]:
+            del self._sessions[digest]
+        while len(self._sessions) >= self._kept:
+            self._sessions.popitem(last=False)
+        key = secrets.token_urlsafe(_KEY_BYTES)
+        self._sessions[_digest(key)] = _Session(identity, now_ms + LIFETIME_MS)
+        return key
 
-    def _sign(self, body: str) -> str:
-        return hmac.new(self._key, body.encode("utf-8", "replace"), hashlib.sha256).hexdigest()
+    def find(self, cookies: str, now_ms: int) -> Identity | None:
+        """Whose session a Cookie header names; None when it names none that lives, or several."""
+        session = self._sessions.get(_digest(key_in(cookies)))
+        return session.identity if session is not None and session.until_ms > now_ms else None
+
+    def end(self, cookies: str) -> None:
+        """End the session that a Cookie header names."""
+        self._sessions.pop(_digest(key_in(cookies)), None)
+
+    def end_all(self, name: str) -> int:
+        """End every session of a user; returns how many there were."""
+        mine = [digest for digest, session in self._sessions.items() if session.identity.name == name]
+        for digest in mine:
+            del self._sessions[digest]
+        return len(mine)
+
+    def _drop_expired(self, now_ms: int) -> None:
+        """The oldest stand first and end first."""
+        while self._sessions:
+            first = next(iter(self._sessions))
+            if self._sessions[first].until_ms > now_ms:
+                break
+            del self._sessions[first]
+
+
+def key_in(cookies: str) -> str:
+    """The session key of a Cookie header; empty when there is none, or more than one."""
+    pairs = (part.strip().partition("=") for part in cookies.split(";"))
+    keys = [value.strip() for name, _, value in pairs if name == COOKIE]
+    return keys[0] if len(keys) == 1 else ""
+
+
+def _digest(key: str) -> bytes:
+    return hashlib.sha256(key.encode("utf-8", "surrogatepass")).digest()
 
 
 def set_cookie(value: str | None, path: str, secure: bool) -> str:

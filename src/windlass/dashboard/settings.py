@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import hashlib
 import hmac
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from windlass.errors import ConfigError
 
 Role = Literal["operator", "reader"]
 ROLES: tuple[Role, ...] = ("operator", "reader")
-_TOKEN_CHARACTERS = 16
+#: What 128 random bits take: a token is looked up without counting, so it must be too long to guess.
+_TOKEN_CHARACTERS = 22
 _PASSWORD_CHARACTERS = 8
 
 #: Names of fields, in any spelling, whose values are never shown unless the application says otherwise.
@@ -51,12 +51,65 @@ DEFAULT_MASK = (
 )
 
 
+#: What can be done. ``read`` is to look; ``limits`` are those of queues and groups; ``clear`` deletes many.
+Action = Literal[
+    "read",
+    "add",
+    "retry",
+    "trigger",
+    "cancel",
+    "delete",
+    "change",
+    "signal",
+    "pause",
+    "clear",
+    "limits",
+    "schedules",
+    "workers",
+    "marks",
+    "audit",
+]
+ACTIONS: frozenset[str] = frozenset(get_args(Action))
+
+
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Who asks. ``operator`` may change things, ``reader`` may look."""
+    """Who asks. ``operator`` may change things, ``reader`` may look; rules may allow less."""
 
     name: str
     role: Role
+    groups: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rule:
+    """Allows the users of a name, or of a group, some actions on some queues; ``*`` and ``?`` match.
+
+    A rule that names a user and a group is for that user in that group. Without ``read`` nothing can be done,
+    because what cannot be seen is not there.
+    """
+
+    user: str = "*"
+    group: str | None = None
+    queues: Sequence[str] = ("*",)
+    actions: Collection[str] = ("read",)
+
+    def __post_init__(self) -> None:
+        unknown = set(self.actions) - ACTIONS - {"*"}
+        if unknown or isinstance(self.actions, str):
+            raise ConfigError("rules.actions", f"some of {', '.join(sorted(ACTIONS))}, or *", self.actions)
+        if isinstance(self.queues, str) or not self.queues:
+            raise ConfigError("rules.queues", "a list of names, such as ['mail', 'shop-*']", self.queues)
+
+    def names(self, identity: Identity) -> bool:
+        """Whether the rule is about this user."""
+        if not fnmatchcase(identity.name, self.user):
+            return False
+        return self.group is None or any(fnmatchcase(group, self.group) for group in identity.groups)
+
+    def allows(self, action: str) -> bool:
+        """Whether the action is among those of the rule."""
+        return action in self.actions or "*" in self.actions
 
 
 #: The application's own check: gets the ASGI scope; None refuses, a role or an ``Identity`` lets in.
@@ -76,9 +129,11 @@ class ServerLimits:
     #: Changes.
     change_burst: int = 100
     changes_per_second: float = 20.0
-    #: Failed sign-ins, per address.
+    #: Wrong passwords, of one address, and for one account from addresses that it never signed in from.
     refusal_burst: int = 20
     refusals_per_second: float = 0.2
+    account_burst: int = 100
+    accounts_per_second: float = 1.0
     #: Open event streams, of all clients and of one.
     streams: int = 200
     streams_per_client: int = 20
@@ -111,6 +166,8 @@ class Settings:
     queues: tuple[str, ...] | None = None
     allowed_hosts: tuple[str, ...] = ()
     trusted_origins: tuple[str, ...] = ()
+    #: Who may do what to which queues; None: operators everything, readers look. Empty: no one anything.
+    rules: tuple[Rule, ...] | None = None
     limits: ServerLimits = field(default_factory=ServerLimits)
     audit_file: Path | None = None
 
@@ -118,7 +175,11 @@ class Settings:
         for option in ("operator_tokens", "reader_tokens"):
             for token in getattr(self, option).values():
                 if not isinstance(token, str) or len(token) < _TOKEN_CHARACTERS:
-                    raise ConfigError(option, f"texts of {_TOKEN_CHARACTERS} characters at least")
+                    raise ConfigError(
+                        option,
+                        f"random texts of {_TOKEN_CHARACTERS} characters at least, such as "
+                        "secrets.token_urlsafe() makes",
+                    )
         for option in ("users", "reader_users"):
             for name, password in getattr(self, option).items():
                 if not name or ":" in name or len(password) < _PASSWORD_CHARACTERS:
@@ -134,6 +195,11 @@ class Settings:
         found = ["token"] if self.operator_tokens or self.reader_tokens else []
         found += ["basic"] if self.users or self.reader_users else []
         return found + (["hook"] if self.auth is not None else [])
+
+    @property
+    def has_form(self) -> bool:
+        """Whether the pages offer a way to sign in, and so may be seen before it; else no session exists."""
+        return bool(self.operator_tokens or self.reader_tokens or self.users or self.reader_users)
 
     def shows(self, queue: str) -> bool:
         """Whether a queue is among those that this dashboard is about."""
@@ -154,14 +220,6 @@ class Settings:
         if not _same(password, known or "-"):
             return None
         return None if known is None else Identity(name, "operator" if name in self.users else "reader")
-
-    @property
-    def cookie_key(self) -> bytes:
-        """Signs sessions. Made of the secrets themselves: a changed secret ends all sessions."""
-        secrets = [*self.operator_tokens.items(), *self.reader_tokens.items()]
-        secrets += [*self.users.items(), *self.reader_users.items()]
-        text = "\n".join(f"{name}={secret}" for name, secret in sorted(secrets))
-        return hashlib.sha256(f"windlass session\n{text}".encode()).digest()
 
 
 def to_tokens(given: str | Sequence[str] | Mapping[str, str] | None, name: str) -> dict[str, str]:

@@ -13,9 +13,9 @@ from windlass.core.states import DUE_LATER, FINISHED, JobState
 from windlass.dashboard.masking import Mask
 from windlass.dashboard.shapes import jobs as shapes
 from windlass.dashboard.wire import DeadJob, Process, Queue, RetryJob, RunningJob, ScheduledJob, WireJob
-from windlass.errors import ConfigError, SignatureError
+from windlass.errors import ConfigError
 from windlass.payload import Call, read_call
-from windlass.serde import get_codec
+from windlass.serde.codecs import Codecs
 
 _PREVIEW = 200
 #: A message in a list; the job's own page has all of it.
@@ -27,21 +27,36 @@ def plain(value: Any) -> Any:
     return msgspec.json.decode(msgspec.json.encode(value, enc_hook=str))
 
 
-def decoded(codec: str, data: bytes | None) -> Any:
+def _shown(read: Callable[[], Any], codec: str, data: bytes | None) -> Any:
     """A stored value; bytes that cannot be read are shown as such."""
     if data is None:
         return None
     try:
-        return plain(get_codec(codec).decode(data))
-    except (ValueError, TypeError, ConfigError, SignatureError):
-        return {"codec": codec, "base64": base64.b64encode(data).decode()}
+        return plain(read())
+    except (ValueError, TypeError, ConfigError):
+        return raw(codec, data)
 
 
-def call_of(record: JobRecord) -> Call | None:
-    """The arguments; None when the stored bytes are none."""
+def raw(codec: str, data: bytes) -> Any:
+    """Bytes that cannot be read here."""
+    return {"codec": codec, "base64": base64.b64encode(data).decode()}
+
+
+def progress_of(record: JobRecord, mask: Mask) -> Any:
+    """The progress, masked."""
+    return mask.hide(_shown(lambda: mask.codecs.read_progress(record), record.result_codec, record.progress))
+
+
+def result_of(record: JobRecord, mask: Mask) -> Any:
+    """The result, not masked yet."""
+    return _shown(lambda: mask.codecs.read_result(record), record.result_codec, record.result)
+
+
+def call_of(record: JobRecord, codecs: Codecs) -> Call | None:
+    """The arguments; None when the stored bytes are none, or in a codec that is not accepted."""
     try:
-        return read_call(record.codec, record.payload)
-    except (ValueError, TypeError, ConfigError, SignatureError):
+        return read_call(codecs, record)
+    except (ValueError, TypeError, ConfigError):
         return None
 
 
@@ -53,9 +68,9 @@ def preview(value: Any) -> str:
 
 def data_of(record: JobRecord, mask: Mask) -> Any:
     """What was added, masked."""
-    call = call_of(record)
+    call = call_of(record, mask.codecs)
     if call is None:
-        return mask.hide(decoded(record.codec, record.payload))
+        return mask.hide(raw(record.codec, record.payload))
     return mask.hide(plain(call.data))
 
 
@@ -93,7 +108,7 @@ def item_fields(record: JobRecord, mask: Mask) -> dict[str, Any]:
         "finished_ms": record.finished_ms,
         "duration_ms": duration_of(record),
         "worker": record.worker,
-        "progress": mask.hide(decoded(record.result_codec, record.progress)),
+        "progress": progress_of(record, mask),
         "error": last_error(record, mask),
         "reason": record.reason,
         "tags": list(record.options.tags),
@@ -145,10 +160,10 @@ def detail(
     log_lines: int,
 ) -> shapes.Detail:
     """Everything about one job."""
-    call = call_of(record)
+    call = call_of(record, mask.codecs)
     args, kwargs = (plain(call.args), plain(call.kwargs)) if call is not None else ([], {})
     shown_args, shown_kwargs = mask.hide(args) or [], mask.hide(kwargs) or {}
-    result = decoded(record.result_codec, record.result)
+    result = result_of(record, mask)
     shown_result = mask.hide(result)
     unique = record.options.unique
     if mask.everything:
@@ -160,6 +175,7 @@ def detail(
         data=data_of(record, mask),
         result=shown_result,
         has_result=record.result is not None,
+        result_expired=record.result_expired,
         result_until_ms=record.result_until_ms,
         errors=[error_entry(error, mask) for error in record.errors],
         options=msgspec.to_builtins(record.options),
@@ -191,7 +207,7 @@ def seconds(ms: int | None) -> float:
 
 def wire_job(record: JobRecord, mask: Mask) -> WireJob:
     """A job as on the wire."""
-    call = call_of(record)
+    call = call_of(record, mask.codecs)
     hidden = call is None or mask.everything
     return WireJob(
         jid=record.id,
@@ -259,7 +275,7 @@ def running_job(record: JobRecord, mask: Mask) -> RunningJob:
         id=record.id,
         task=record.task,
         started_ms=record.started_ms,
-        progress=mask.hide(decoded(record.result_codec, record.progress)),
+        progress=progress_of(record, mask),
     )
 
 

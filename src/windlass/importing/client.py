@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from windlass.backend.urls import hide_secrets, parse_url
 from windlass.errors import ConfigError, StorageError
 from windlass.importing.model import Kind, Shelf
 
@@ -37,11 +38,12 @@ class Client:
         except ImportError as exc:
             raise ConfigError("import", "used with a Redis client: pip install 'windlass[valkey]'") from exc
         self._errors: type[Exception] = RedisError
+        parse_url(url)  # what cannot be read is refused without being shown
         given = url.replace("valkey://", "redis://", 1).replace("valkeys://", "rediss://", 1)
         try:
             self._redis: Any = redis.Redis.from_url(given, socket_timeout=30, socket_connect_timeout=5)
-        except ValueError as exc:
-            raise ConfigError("source", "a URL like redis://localhost:6379/0", url) from exc
+        except ValueError:
+            raise ConfigError("source", "a URL like redis://localhost:6379/0", hide_secrets(url)) from None
 
     async def close(self) -> None:
         """Let the connection go."""

@@ -210,4 +210,4 @@ class Mover:
         task = self._app.tasks.get(name)
         base = task.job_options if task is not None else queue.defaults
         packed = pack_data(job.data) if job.plain else pack_call(job.args, job.kwargs)
-        return Plan(base.merged(options)).new_job(queue, name, queue.encode(packed), new_id())
+        return Plan(base.merged(options)).new_job(queue, name, packed, new_id())

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 from urllib.parse import urlsplit
 
+from windlass.backend.urls import hide_secrets
 from windlass.core.ids import new_id
 
 if TYPE_CHECKING:
@@ -76,7 +77,7 @@ def open_files(root: str, spark: SparkSession | None = None) -> Files:
     if parts.scheme in ("", "file"):
         return LocalFiles(parts.path if parts.scheme else root)
     if spark is None:
-        raise ValueError(f"{root} can only be read through Spark")
+        raise ValueError(f"{hide_secrets(root)} can only be read through Spark")
     return HadoopFiles(root, spark)
 
 

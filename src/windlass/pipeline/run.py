@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from pyspark.sql import SparkSession
 
@@ -30,7 +30,7 @@ Progress = Callable[[BatchResult], None]
 class RunOptions:
     """Where from, where to, how much at a time."""
 
-    url: str
+    url: str = field(repr=False)
     lake: str
     #: Name of this store within the lake: stores that fill one lake need different ones.
     source: str = "default"

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
@@ -42,7 +42,7 @@ _OPTIONS = ("url", "queue", "task", "keys", "sink", "keepid", "maxattempts", "pr
 class SinkOptions:
     """The options of a write, checked."""
 
-    url: str
+    url: str = field(repr=False)
     queue: str
     task: str
     sink: str

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -105,7 +105,7 @@ class WindlassSource(DataSource):
 class ReadOptions:
     """The options of a read, checked."""
 
-    url: str
+    url: str = field(repr=False)
     table: str = "history"
     queues: tuple[str, ...] | None = None
     states: tuple[JobState, ...] = ()

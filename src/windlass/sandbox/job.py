@@ -19,6 +19,7 @@ from windlass.errors import ConfigError, Suspend
 from windlass.fields import JobFields
 from windlass.payload import Call, pack_data, unpack
 from windlass.serde import encode_value, get_codec
+from windlass.serde.codecs import AnyCodec, Codecs
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
@@ -30,6 +31,10 @@ if TYPE_CHECKING:
 
 #: Sends a verb and its encoded argument; the future ends when the worker has answered.
 Send = Callable[["Verb", bytes], "Future[bytes]"]
+
+
+#: The worker has decided already what is accepted.
+_CODECS = AnyCodec()
 
 
 class Reply:
@@ -69,6 +74,10 @@ class SandboxJob(JobFields):
         return f"<SandboxJob {self.name} {self.id} of {self.queue_name}>"
 
     # --- fields ------------------------------------------------------------------------------------
+
+    @property
+    def _codecs(self) -> Codecs:
+        return _CODECS
 
     @property
     def queue(self) -> str:

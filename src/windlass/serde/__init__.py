@@ -2,8 +2,8 @@
 
 JSON is the default and the only codec that every language reads. MessagePack is smaller and keeps bytes.
 ``+zlib`` behind a name compresses; ``serde.signed`` and ``serde.encrypted`` sign and encrypt another codec;
-``register_codec`` adds one's own (CBOR, Protocol Buffers, ...). There is no pickle: whoever can
-write to the store must not be able to run code in a worker.
+``register_codec`` adds one's own (CBOR, Protocol Buffers, ...). Which of them an app reads is decided in
+``serde.codecs``. There is no pickle: write access to the store must not run code in a worker.
 """
 
 from __future__ import annotations
@@ -161,19 +161,26 @@ class ZlibCodec:
 
     def __init__(self, inner: Codec, threshold: int = 2_048) -> None:
         self.name: str = f"{inner.name}{_ZLIB}"
-        self._inner = inner
+        self.inner = inner
         self._threshold = threshold
 
     def encode(self, value: Any) -> bytes:
-        data = self._inner.encode(value)
+        return self.squeeze(self.inner.encode(value))
+
+    def decode(self, data: bytes) -> Any:
+        return self.inner.decode(self.unfold(data))
+
+    def squeeze(self, data: bytes) -> bytes:
+        """Bytes of the inner codec, compressed if that is worth it."""
         marked = _looks_compressed(data)  # by chance: then it must be compressed, to be told apart
         if len(data) < self._threshold and not marked:
             return data
         small = zlib.compress(data, 1)
         return small if marked or len(small) < len(data) else data
 
-    def decode(self, data: bytes) -> Any:
-        return self._inner.decode(inflate(data) if _looks_compressed(data) else data)
+    def unfold(self, data: bytes) -> bytes:
+        """The bytes of the inner codec; ``ValueError`` when they are damaged, or too many."""
+        return inflate(data) if _looks_compressed(data) else data
 
 
 def _looks_compressed(data: bytes) -> bool:
@@ -219,11 +226,16 @@ def _make_codec(name: str) -> Codec:
 
 
 def encode_payload(codec: Codec, value: Any, max_bytes: int = DEFAULT_MAX_BYTES) -> bytes:
-    """Encode arguments; ``ConfigError`` when they cannot be stored, ``PayloadTooLargeError`` over the cap."""
+    """Encode a value; ``ConfigError`` when it cannot be stored, ``PayloadTooLargeError`` over the cap."""
     try:
         data = encode_value(codec, value)
     except (TypeError, ValueError, OverflowError, RecursionError) as exc:
         raise ConfigError("arguments", f"values that {codec.name} can store ({exc})") from exc
+    return check_size(data, max_bytes)
+
+
+def check_size(data: bytes, max_bytes: int) -> bytes:
+    """``data``, or ``PayloadTooLargeError`` over the cap."""
     if len(data) > max_bytes:
         raise PayloadTooLargeError(len(data), max_bytes)
     return data

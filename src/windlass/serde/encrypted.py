@@ -1,8 +1,11 @@
 """Encrypted payloads: AES-256-GCM by ``cryptography`` (``pip install windlass[crypto]``).
 
-Stored as ``wl-e1.<key id>.`` + 12 random bytes + ciphertext and tag. The key id is authenticated with the
-data. Task names, options, tags, errors and logs are not encrypted: keep secrets in arguments and results.
-Nonces are random: change the key after 2^32 writes.
+Stored as ``wl-e2.<key id>.`` + 12 random bytes + ciphertext and tag. The key id and what the data is for (see
+``windlass.serde.sealing``) are authenticated with it: moved to another job it does not open. The form of
+older releases (``wl-e1.``) binds the key id only; it is read until ``accept_unbound_until``.
+
+Task names, options, tags, errors and logs are not encrypted: keep secrets in arguments and results. Nonces
+are random: change the key after 2^32 writes.
 """
 
 from __future__ import annotations
@@ -10,12 +13,13 @@ from __future__ import annotations
 import base64
 import binascii
 import os
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from datetime import datetime
 
 from windlass.errors import ConfigError, SignatureError
-from windlass.serde import Codec, encode_value, get_codec
+from windlass.serde import Codec, get_codec
 from windlass.serde.keys import KeyRing, split_head
+from windlass.serde.sealing import SealingCodec, UnboundEra
 
 try:
     from cryptography.exceptions import InvalidTag
@@ -23,7 +27,8 @@ try:
 except ImportError as _missing:
     raise ConfigError("codec", "usable here: pip install 'windlass[crypto]'") from _missing
 
-_MARK = b"wl-e1."
+_MARK = b"wl-e2."
+_UNBOUND_MARK = b"wl-e1."
 _NONCE = 12
 _KEY_BYTES = 32
 
@@ -33,34 +38,48 @@ def new_key() -> str:
     return base64.urlsafe_b64encode(os.urandom(_KEY_BYTES)).decode()
 
 
-class EncryptedCodec:
+class EncryptedCodec(SealingCodec):
     """Another codec, encrypted. ``keys`` maps key ids to what ``new_key()`` makes; the first one writes."""
 
     def __init__(
-        self, keys: Mapping[str, bytes | str], inner: str | Codec = "json", *, name: str | None = None
+        self,
+        keys: Mapping[str, bytes | str],
+        inner: str | Codec = "json",
+        *,
+        name: str | None = None,
+        accept_unbound_until: datetime | float | None = None,
     ) -> None:
-        self._inner = get_codec(inner) if isinstance(inner, str) else inner
+        self.inner = get_codec(inner) if isinstance(inner, str) else inner
         self._keys = KeyRing(keys, minimum=_KEY_BYTES)
         self._ciphers = {key_id: AESGCM(_as_key(key_id, key)) for key_id, key in self._keys.items()}
-        self.name: str = name or f"{self._inner.name}+aes"
+        self._unbound = UnboundEra(accept_unbound_until)
+        self.name = name or f"{self.inner.name}+aes"
 
-    def encode(self, value: Any) -> bytes:
-        """The encrypted bytes of ``value``."""
+    def seal(self, data: bytes, label: bytes) -> bytes:
+        """``data``, encrypted."""
         key_id = self._keys.current
         head = _MARK + key_id.encode() + b"."
         nonce = os.urandom(_NONCE)
-        return head + nonce + self._ciphers[key_id].encrypt(nonce, encode_value(self._inner, value), head)
+        return head + nonce + self._ciphers[key_id].encrypt(nonce, data, head + label)
 
-    def decode(self, data: bytes) -> Any:
-        """The value; ``SignatureError`` when it was not written by a holder of a known key."""
-        key_id, rest = split_head(bytes(data), _MARK)
+    def unseal(self, data: bytes, labels: Sequence[bytes]) -> bytes:
+        """What was encrypted for one of ``labels`` by a holder of a known key, else ``SignatureError``."""
+        data = bytes(data)
+        mark = _MARK
+        if data.startswith(_UNBOUND_MARK):
+            self._unbound.check()
+            mark, labels = _UNBOUND_MARK, [b""]
+        key_id, rest = split_head(data, mark)
         self._keys.get(key_id)
-        head = _MARK + key_id.encode() + b"."
-        try:
-            plain = self._ciphers[key_id].decrypt(rest[:_NONCE], rest[_NONCE:], head)
-        except (InvalidTag, ValueError):
-            raise SignatureError("it was changed, cut off, or encrypted with another key") from None
-        return self._inner.decode(plain)
+        head = mark + key_id.encode() + b"."
+        for label in labels:
+            try:
+                return self._ciphers[key_id].decrypt(rest[:_NONCE], rest[_NONCE:], head + label)
+            except (InvalidTag, ValueError):
+                continue
+        raise SignatureError(
+            "it was changed, cut off, encrypted with another key, or encrypted for another job"
+        )
 
 
 def _as_key(key_id: str, key: bytes) -> bytes:

@@ -1,48 +1,76 @@
 """Signed payloads: readable by everybody, written only by holders of a key (HMAC-SHA256, standard library).
 
-Stored as ``wl-s1.<key id>.<64 hex digits>.<data of the inner codec>``. The signature covers key id and data.
-It proves who wrote the arguments, not for which job: somebody who can write to the store can still put
-signed arguments under another job.
+Stored as ``wl-s2.<key id>.<64 hex digits>.<data of the inner codec>``. The signature covers the key id, the
+data and what the data is for (see ``windlass.serde.sealing``): moved to another job it is refused. The form
+of older releases (``wl-s1.``) covers key id and data only; it is read until ``accept_unbound_until``.
 """
 
 from __future__ import annotations
 
 import hmac
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from datetime import datetime
 
 from windlass.errors import SignatureError
-from windlass.serde import Codec, encode_value, get_codec
+from windlass.serde import Codec, get_codec
 from windlass.serde.keys import KeyRing, split_head
+from windlass.serde.sealing import SealingCodec, UnboundEra
 
-_MARK = b"wl-s1."
+_MARK = b"wl-s2."
+_UNBOUND_MARK = b"wl-s1."
 _HEX = 64
 
 
-class SignedCodec:
+class SignedCodec(SealingCodec):
     """Another codec, signed. ``keys`` maps key ids to secrets of 16 bytes or more; the first signs."""
 
     def __init__(
-        self, keys: Mapping[str, bytes | str], inner: str | Codec = "json", *, name: str | None = None
+        self,
+        keys: Mapping[str, bytes | str],
+        inner: str | Codec = "json",
+        *,
+        name: str | None = None,
+        accept_unbound_until: datetime | float | None = None,
     ) -> None:
-        self._inner = get_codec(inner) if isinstance(inner, str) else inner
+        self.inner = get_codec(inner) if isinstance(inner, str) else inner
         self._keys = KeyRing(keys, minimum=16)
-        self.name: str = name or f"{self._inner.name}+signed"
+        self._unbound = UnboundEra(accept_unbound_until)
+        self.name = name or f"{self.inner.name}+signed"
 
-    def encode(self, value: Any) -> bytes:
-        """The bytes of ``value`` behind their signature."""
-        data = encode_value(self._inner, value)
+    def seal(self, data: bytes, label: bytes) -> bytes:
+        """``data`` behind its signature."""
         key_id = self._keys.current
-        return b"%s%s.%s.%s" % (_MARK, key_id.encode(), self._sign(key_id, data), data)
+        return b"%s%s.%s.%s" % (_MARK, key_id.encode(), self._sign(key_id, _bound(label, data)), data)
 
-    def decode(self, data: bytes) -> Any:
-        """The value; ``SignatureError`` when it was not written by a holder of a known key."""
-        key_id, rest = split_head(bytes(data), _MARK)
-        signature, body = rest[:_HEX], rest[_HEX + 1 :]
-        if rest[_HEX : _HEX + 1] != b"." or not hmac.compare_digest(signature, self._sign(key_id, body)):
-            raise SignatureError("its signature is wrong: it was changed, or signed with another secret")
-        return self._inner.decode(body)
+    def unseal(self, data: bytes, labels: Sequence[bytes]) -> bytes:
+        """What was signed for one of ``labels`` by a holder of a known key, else ``SignatureError``."""
+        data = bytes(data)
+        if data.startswith(_UNBOUND_MARK):
+            self._unbound.check()
+            key_id, signature, body = _split(data, _UNBOUND_MARK)
+            signed = [self._sign(key_id, body, _UNBOUND_MARK)]
+        else:
+            key_id, signature, body = _split(data, _MARK)
+            signed = [self._sign(key_id, _bound(label, body)) for label in labels]
+        if not any(hmac.compare_digest(signature, each) for each in signed):
+            raise SignatureError(
+                "its signature is wrong: it was changed, or signed with another secret or for another job"
+            )
+        return body
 
-    def _sign(self, key_id: str, data: bytes) -> bytes:
-        message = b"%s%s.%s" % (_MARK, key_id.encode(), data)
+    def _sign(self, key_id: str, data: bytes, mark: bytes = _MARK) -> bytes:
+        message = b"%s%s.%s" % (mark, key_id.encode(), data)
         return hmac.new(self._keys.get(key_id), message, "sha256").hexdigest().encode()
+
+
+def _bound(label: bytes, data: bytes) -> bytes:
+    """The label and the data; the length in front keeps one from being read as part of the other."""
+    return b"%d.%s%s" % (len(label), label, data)
+
+
+def _split(data: bytes, mark: bytes) -> tuple[str, bytes, bytes]:
+    """The key id, the signature and the body."""
+    key_id, rest = split_head(data, mark)
+    if rest[_HEX : _HEX + 1] != b".":
+        raise SignatureError("its signature is wrong: it is cut off")
+    return key_id, rest[:_HEX], rest[_HEX + 1 :]

@@ -38,7 +38,7 @@ from windlass.job import Job
 from windlass.payload import Call
 from windlass.queue import Queue
 from windlass.registry import Handler
-from windlass.serde import JSON, encode_value, get_codec
+from windlass.serde import JSON
 from windlass.worker import classify
 from windlass.worker.batches import Batches, run_in_thread
 
@@ -245,8 +245,11 @@ class Attempt:
     def _completed(self, value: Any) -> Settlement:
         record = self.record
         try:
-            name = record.options.result_codec or record.codec
-            data = _NULL if value is None and name == "json" else encode_value(get_codec(name), value)
+            codecs = self.queue.app.codecs
+            if value is None and codecs.output(record.result_codec) is JSON:
+                data = _NULL
+            else:
+                data = codecs.write_result(record, value)
             limit = self.tools.max_result_bytes
             if len(data) > limit:
                 raise ResultError(

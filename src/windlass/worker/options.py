@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from windlass.core.ids import check_queue_name
+from windlass.core.ids import check_queue_name, is_text
 from windlass.core.limits import MAX_COUNT, Rate, check_count, to_rate
 from windlass.core.options import Duration, seconds_to_ms
 from windlass.errors import ConfigError
@@ -18,6 +18,8 @@ Order = Literal["weighted", "strict"]
 
 #: More than any ratio between queues that somebody can mean.
 _MAX_WEIGHT = 1e9
+#: Most characters of a worker's tag and id.
+_MAX_LABEL = 256
 
 
 def _is_whole(value: object) -> bool:
@@ -92,6 +94,10 @@ class WorkerOptions(msgspec.Struct, frozen=True, kw_only=True):
         to_rate(self.limiter, "limiter")
         if self.global_concurrency is not None:
             check_count("global_concurrency", self.global_concurrency, MAX_COUNT)
+        if not is_text(self.tag) or len(self.tag) > _MAX_LABEL:
+            raise ConfigError("tag", f"a text of at most {_MAX_LABEL} characters", self.tag)
+        if self.id is not None and (not is_text(self.id) or not 1 <= len(self.id) <= _MAX_LABEL):
+            raise ConfigError("id", f"a text of 1 to {_MAX_LABEL} characters", self.id)
         if self.order not in ("weighted", "strict"):
             raise ConfigError("order", "weighted or strict", self.order)
         seconds_to_ms(self.lease, "lease", minimum=1)

@@ -31,7 +31,7 @@ class SandboxRunner:
         handler = attempt.handler
         call = SandboxCall(
             target=target_of(handler.task or handler.call),
-            record=attempt.record,
+            record=attempt.queue.app.codecs.bare(attempt.record),  # keys stay here
             takes_job=handler.takes_job,
             memory_limit=handler.memory_limit,
         )

@@ -32,7 +32,7 @@ from windlass.core.backoff import Strategy
 from windlass.core.ids import new_id
 from windlass.core.job import Action, JobRecord, WorkerInfo
 from windlass.core.limits import to_rate
-from windlass.core.options import check_known
+from windlass.core.options import check_known, check_registered, seconds_to_ms, to_backoff
 from windlass.core.outcome import Extended, Outcome, Settled, Settlement
 from windlass.core.probe import reach
 from windlass.core.states import JobState
@@ -123,6 +123,7 @@ class Worker:
         self._state = "new"
         self._paused = False
         self._closing = False
+        self._listening = False
         self._parts = Parts()
         self._stop = Stop(
             self.app.clock, grace_ms=self.options.ms("grace"), cancel_wait_ms=self.options.ms("cancel_wait")
@@ -181,7 +182,7 @@ class Worker:
         """Serve one more queue from now on."""
         added = to_specs({name: spec}, self.options.concurrency)
         self._shares.add(name, added[name])
-        if self._state == "running":
+        if self._listening:
             before, self._listener = self._listener, self.app.store.backend.listen(self._topics())
             self._take_offers()
             before.wake()  # the pump may be waiting on it
@@ -212,6 +213,7 @@ class Worker:
             raise ClosedError("the worker", "make another one")
         if self._state == "running":
             return
+        self._check_strategies()
         if self._opening is None:
             self._state = "starting"
             self._opening = asyncio.create_task(self._open(), name="windlass-start")
@@ -223,6 +225,8 @@ class Worker:
                 raise ClosedError("the worker", "it had not started yet; make another one") from None
             opening.cancel()
             await asyncio.wait([opening])
+            if self._state == "running":  # it was through at the very moment of the cancel
+                await self._closed_through_cancels(self._begin_close(force=True))
             raise
 
     @property
@@ -244,7 +248,7 @@ class Worker:
         self._emitter.emit("ready")
 
     async def _open_parts(self) -> None:
-        """Open one part after the other; the last steps, from the listener on, are taken in one go."""
+        """Open one part after the other."""
         parts, store, options = self._parts, self.app.store, self.options
         self._overlaps = isinstance(store.backend, OverlappingBackend) and not self.app.clock.driven
         await store.open()
@@ -254,8 +258,8 @@ class Worker:
         self._keeper = LeaseKeeper(store, on_lost=self._on_lost, on_cancel=self._on_cancel)
         parts.opened("the renewing of leases", self._keeper.stop)
         await self._keeper.start()
-        self._listener = await store.listen(self._topics())
-        parts.opened("the listener", lambda: self._listener.close())
+        self._listener, self._listening = await store.listen(self._topics()), True
+        parts.opened("the listener", self._stop_listening)
         self._take_offers()
         self._threads = self._make_threads()
         parts.opened("threads", lambda: self._threads.shutdown(wait=False, cancel_futures=True))
@@ -270,6 +274,7 @@ class Worker:
         if options.duties:
             self._duties.start()
         parts.opened("duties and heartbeat", self._stop_services)
+        await asyncio.sleep(0)  # a cancel that came meanwhile is heard here, before the first claim
         self._pump_task = asyncio.create_task(self._pump_safely(), name="windlass-pump")
 
     def _make_tools(self) -> Tools:
@@ -287,6 +292,12 @@ class Worker:
             on_end=self._ended,
             stopping=lambda: self._closing,
         )
+
+    def _check_strategies(self) -> None:
+        """Refuse to run tasks by a backoff strategy that nobody gave us: its name may be misspelt."""
+        for task in self.app.tasks.values() if self.registry is self.app.registry else ():
+            if task.queue_name in self._shares.names:
+                check_registered(to_backoff(task.job_options.backoff), self._strategies, task.name)
 
     async def _set_limits(self) -> None:
         """Make the worker's ``limiter`` and ``global_concurrency`` those of its queues."""
@@ -368,8 +379,12 @@ class Worker:
 
     def rate_limit(self, seconds: float) -> None:
         """Claim nothing for ``seconds``: the service behind the handlers said so."""
-        self._limited_until_ms = self.app.clock.monotonic_ms() + seconds * 1000
+        self._limited_until_ms = self.app.clock.monotonic_ms() + seconds_to_ms(seconds, "seconds")
         self._decline()
+
+    def _stop_listening(self) -> None:
+        self._listening = False
+        self._listener.close()
 
     def _take_offers(self) -> None:
         """Start at once what a store hands out by itself, if it does."""
@@ -775,8 +790,8 @@ class Worker:
             self._end(classify.unknown_task(record))
             return None
         try:
-            call = read_call(record.codec, record.payload)
-        except (ValueError, TypeError, ConfigError) as exc:  # these bytes are not arguments
+            call = read_call(self.app.codecs, record)
+        except Exception as exc:  # these bytes are not arguments; a codec of one's own may raise anything
             bad = classify.bad_payload(record, exc)
             self._teller.refused(Job(queue, record, held=True, context=self._context), record, bad)
             self._end(bad)

@@ -274,7 +274,7 @@ async def test_a_job_that_does_not_start_in_time_fails_as_expired(
     await clock.until(work_off(timed_app, "default", handler))
     assert ran == [fresh.id]
     assert (await late.refresh()).state is JobState.FAILED
-    assert late.failed_reason == "expired"
+    assert late.reason == "expired"
     assert late.attempts == 0
 
 

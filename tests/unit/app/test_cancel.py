@@ -18,7 +18,7 @@ async def test_waiting_and_scheduled_jobs_are_cancelled_at_once(app: Windlass, q
     for job in jobs:
         assert await job.cancel("not needed") is CancelResult.CANCELLED
         assert (await job.refresh()).state is JobState.CANCELLED
-        assert job.failed_reason == "not needed"
+        assert job.reason == "not needed"
         assert (await event_names(queue, job.id))[-1] == "cancelled"
         with pytest.raises(JobCancelledError, match="not needed") as told:
             await job.result()
@@ -115,7 +115,7 @@ async def test_a_failure_after_a_cancel_is_not_retried(app: Windlass, queue: Que
         await job.cancel("enough")
         go.set()
         assert await job.wait_until_finished() is JobState.CANCELLED
-    assert job.failed_reason == "enough"
+    assert job.reason == "enough"
     assert job.deliveries == 1
 
 
@@ -149,7 +149,7 @@ async def test_cancelling_twice_keeps_the_first_reason(app: Windlass, queue: Que
         answers = {await job.cancel("first"), await job.cancel("second")}
         await job.wait_until_finished()
     assert answers <= {CancelResult.CANCELLING, CancelResult.FINISHED}
-    assert job.failed_reason == "first"
+    assert job.reason == "first"
 
 
 @pytest.mark.feature("A2")

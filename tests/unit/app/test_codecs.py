@@ -116,7 +116,7 @@ async def test_a_job_in_a_codec_that_this_worker_does_not_know_fails_with_its_re
         await work_off(app, "default", _echo)
         job = await queue.get_job(new.id)
         assert job is not None
-        assert (job.state, job.failed_reason) == (JobState.FAILED, "bad_payload")
+        assert (job.state, job.reason) == (JobState.FAILED, "bad_payload")
         assert job.record.payload == new.payload
 
 
@@ -208,7 +208,7 @@ async def test_a_codec_that_breaks_on_a_result_fails_the_job(url: str) -> None:
         job = await app.queue("default").add("work")
         async with working(app, "default", lambda job: "boom"):
             assert await job.wait_until_finished(timeout=10) is JobState.FAILED
-        assert job.failed_reason == "result"
+        assert job.reason == "result"
 
 
 @pytest.mark.feature("Z6")

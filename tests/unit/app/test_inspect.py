@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.unit.app.support import DrivenClock, states_of, work_off, working
-from windlass import ConfigError, Job, JobNotFoundError, JobState, Queue, Windlass
+from windlass import ConfigError, Job, JobNotFoundError, JobState, Queue, ResultExpiredError, Windlass
 
 
 @pytest.mark.feature("A19")
@@ -137,8 +137,7 @@ async def test_bad_questions_are_refused(queue: Queue, wrong: dict[str, Any]) ->
 async def test_an_unknown_job_is_none_and_its_verbs_say_not_found(queue: Queue) -> None:
     assert await queue.get_job("nope") is None
     assert await queue.get_status("nope") is None
-    assert await queue.get_result("nope") is None
-    for verb in (queue.remove, queue.retry):
+    for verb in (queue.remove, queue.retry, queue.get_result):
         with pytest.raises(JobNotFoundError):
             await verb("nope")
     job = await queue.add("work")
@@ -232,12 +231,14 @@ async def test_a_result_is_readable_for_its_time_and_the_time_can_be_changed(
     await clock.advance(59)
     assert await queue.get_result(short.id) == "kept"
     await clock.advance(1)
-    assert await queue.get_result(short.id) is None
+    with pytest.raises(ResultExpiredError):
+        await queue.get_result(short.id)
     await queue.update_result_ttl(default.id, 7_200)
     await clock.advance(3_600)
     assert await queue.get_result(default.id) == "kept"
     await clock.advance(3_600)
-    assert await queue.get_result(default.id) is None
+    with pytest.raises(ResultExpiredError):
+        await queue.get_result(default.id)
 
 
 @pytest.mark.feature("A30")

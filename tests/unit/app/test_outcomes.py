@@ -100,7 +100,7 @@ async def test_a_spent_budget_raises_max_retries_with_everything_a_dead_letter_n
     assert (spent.value.error_class, spent.value.error_message) == ("LookupError", "nobody home")
     assert spent.value.payload == {"who": "ada"}
     assert "in handler" in spent.value.traceback
-    assert (await job.refresh()).failed_reason == "attempts"
+    assert (await job.refresh()).reason == "attempts"
 
 
 @pytest.mark.feature("C8")
@@ -114,7 +114,7 @@ async def test_an_unrecoverable_error_fails_at_once(app: Windlass, queue: Queue)
         await job.result()
     assert not isinstance(failed.value, MaxRetriesError)
     await job.refresh()
-    assert (job.attempts, job.failed_reason) == (1, "unrecoverable")
+    assert (job.attempts, job.reason) == (1, "unrecoverable")
 
 
 async def test_an_error_class_of_ones_own_can_say_that_it_is_unrecoverable(
@@ -128,7 +128,7 @@ async def test_an_error_class_of_ones_own_can_say_that_it_is_unrecoverable(
 
     job = await queue.add("work", max_attempts=10)
     await work_off(app, "default", handler)
-    assert (await job.refresh()).failed_reason == "unrecoverable"
+    assert (await job.refresh()).reason == "unrecoverable"
     assert job.errors[0].error_class == "NoSuchUser"
 
 
@@ -143,7 +143,7 @@ async def test_discard_forbids_further_retries_but_not_success(app: Windlass, qu
     bad, good = await queue.add("work", "bad"), await queue.add("work", "good")
     await work_off(app, "default", handler)
     await bad.refresh()
-    assert (bad.state, bad.attempts, bad.failed_reason) == (JobState.FAILED, 1, "discarded")
+    assert (bad.state, bad.attempts, bad.reason) == (JobState.FAILED, 1, "discarded")
     assert await good.result() == "fine"
 
 
@@ -158,7 +158,7 @@ async def test_a_handler_can_fail_its_job_by_hand_and_its_return_no_longer_count
     job = await queue.add("work", max_attempts=5)
     await work_off(app, "default", handler)
     await job.refresh()
-    assert (job.state, job.failed_reason, job.return_value) == (JobState.FAILED, "import", None)
+    assert (job.state, job.reason, job.return_value) == (JobState.FAILED, "import", None)
     assert job.errors[-1].error_class == "KeyError"
     assert [row.outcome for row in await history_of(queue)] == ["failed"]
 
@@ -230,7 +230,7 @@ async def test_retry_asks_for_its_own_delay_and_costs_an_attempt(
         assert (job.state, job.attempts, job.run_at_ms) == (JobState.RETRYING, 1, clock.now_ms() + 100_000)
         await clock.advance(101)
         await job.refresh()
-    assert (job.state, job.attempts, job.failed_reason) == (JobState.FAILED, 2, "attempts")
+    assert (job.state, job.attempts, job.reason) == (JobState.FAILED, 2, "attempts")
 
 
 @pytest.mark.feature("A26")
@@ -243,7 +243,7 @@ async def test_cancel_ends_the_job_as_cancelled(app: Windlass, queue: Queue) -> 
     with pytest.raises(JobCancelledError, match="withdrawn"):
         await job.result()
     await job.refresh()
-    assert (job.state, job.attempts, job.failed_reason) == (JobState.CANCELLED, 0, "the order was withdrawn")
+    assert (job.state, job.attempts, job.reason) == (JobState.CANCELLED, 0, "the order was withdrawn")
 
 
 @pytest.mark.parametrize("delay", [-1, "5", float("nan"), True, None])
@@ -362,7 +362,7 @@ async def test_a_result_that_cannot_be_encoded_fails_for_good(app: Windlass, que
     await work_off(app, "default", handler)
     await job.refresh()
     assert runs == [1]
-    assert (job.state, job.failed_reason) == (JobState.FAILED, "result")
+    assert (job.state, job.reason) == (JobState.FAILED, "result")
     assert job.errors[0].error_class == "ResultError"
     assert "cannot be stored as json" in job.errors[0].message
 
@@ -372,7 +372,7 @@ async def test_a_result_over_the_cap_fails_for_good(url: str) -> None:
         job = await app.queue("default").add("work")
         await work_off(app, "default", lambda job: "x" * 1_000)
         await job.refresh()
-    assert (job.state, job.failed_reason) == (JobState.FAILED, "result")
+    assert (job.state, job.reason) == (JobState.FAILED, "result")
     assert "over the limit of 1000" in job.errors[0].message
 
 
@@ -451,7 +451,7 @@ async def test_a_named_strategy_decides_by_failures_and_error(
     await clock.until(work_off(timed_app, "default", handler))
     await job.refresh()
     assert asked == [(1, "n1"), (2, "n2"), (3, "n3")]
-    assert (job.state, job.attempts, job.failed_reason) == (JobState.FAILED, 3, "gave_up")
+    assert (job.state, job.attempts, job.reason) == (JobState.FAILED, 3, "gave_up")
 
 
 @pytest.mark.feature("C5")

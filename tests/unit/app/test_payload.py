@@ -11,8 +11,10 @@ from hypothesis import strategies as st
 
 from tests.unit.app.support import work_off
 from windlass import ConfigError, Job, JobState, PayloadTooLargeError, Windlass
+from windlass.core.job import NewJob
 from windlass.payload import Call, pack_call, pack_data, read_call, unpack
 from windlass.serde import JSON
+from windlass.serde.codecs import Codecs
 
 FORMS: list[Any] = [
     None,
@@ -149,7 +151,7 @@ async def test_bytes_that_are_no_call_fail_with_their_reason_and_are_kept(app: W
     bad = await queue.get_job(new.id)
     assert bad is not None
     assert bad.state is JobState.FAILED
-    assert bad.failed_reason == "bad_payload"
+    assert bad.reason == "bad_payload"
     assert bad.record.payload == raw
     assert bad.errors[-1].error_class == "BadPayload"
     assert bad.attempts == 0, "it is not the handler's fault"
@@ -172,6 +174,9 @@ _stored = _plain | st.fixed_dictionaries(
 )
 
 
+_CODECS = Codecs(JSON)
+
+
 @given(st.one_of(_stored.map(msgspec.json.encode), st.binary(max_size=20)))
 def test_both_ways_to_read_a_payload_agree(payload: bytes) -> None:
     """The short way, which most payloads take, and the way of all codecs."""
@@ -179,7 +184,7 @@ def test_both_ways_to_read_a_payload_agree(payload: bytes) -> None:
         expected = unpack(JSON.decode(payload))
     except Exception as exc:  # every refusal
         with pytest.raises(type(exc)) as refused:
-            read_call("json", payload)
+            read_call(_CODECS, NewJob(queue="q", id="j", task="t", payload=payload))
         assert str(refused.value) == str(exc)
     else:
-        assert read_call("json", payload) == expected
+        assert read_call(_CODECS, NewJob(queue="q", id="j", task="t", payload=payload)) == expected

@@ -219,7 +219,7 @@ async def test_an_unknown_task_is_given_back_four_times_and_fails_with_its_reaso
         assert (await job.refresh()).state is JobState.SCHEDULED
         await clock.advance(600)
         await job.refresh()
-    assert (job.state, job.failed_reason) == (JobState.FAILED, "unknown_task")
+    assert (job.state, job.reason) == (JobState.FAILED, "unknown_task")
     assert (job.attempts, job.deliveries) == (0, 5)
     assert job.errors[-1].error_class == "UnknownTask"
     assert [row.outcome for row in await history_of(queue)] == ["released"] * 4 + ["failed"]
@@ -390,7 +390,7 @@ async def test_too_many_stalls_fail_the_job_apart_from_its_attempts(
         await clock.advance(1.1)
         await timed_app.store.execute(rq.Recover())
     await job.refresh()
-    assert (job.state, job.failed_reason, job.attempts) == (JobState.FAILED, "stalled", 0)
+    assert (job.state, job.reason, job.attempts) == (JobState.FAILED, "stalled", 0)
     assert job.errors[-1].error_class == "JobStalled"
 
 

@@ -264,4 +264,4 @@ async def test_an_inline_error_reaches_whoever_enqueued(app: Windlass, queue: Qu
         await queue.add("send")
     with inline(app, raise_errors=False):
         job = await queue.add("send", max_attempts=1)
-        assert (job.state, job.failed_reason) == (JobState.FAILED, "attempts")
+        assert (job.state, job.reason) == (JobState.FAILED, "attempts")

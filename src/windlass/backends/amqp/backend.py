@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterable
 from functools import partial
 from typing import Any, TypeVar
+from urllib.parse import quote
 
 import pika
 from pika.exceptions import AMQPError
@@ -262,12 +263,12 @@ _VERBS: dict[type[Any], Any] = {
 def _parameters(url: BackendUrl) -> pika.URLParameters:
     """What pika needs of a URL; our own settings taken out."""
     url.check_options({"heartbeat", "open"})
-    base, _, _ = url.text.partition("?")
-    if base.count("/") == 2:
-        base += "/"
-    if base.endswith("/"):
-        base += "%2F"
-    parameters = pika.URLParameters(base)
+    place, _, _ = url.text.partition("://")[2].partition("?")
+    server, _, host = place.rpartition("@")[2].partition("/")
+    login = ""
+    if url.username is not None or url.password is not None:  # pika wants both or none
+        login = f"{quote(url.username or '', safe='')}:{quote(url.password or '', safe='')}@"
+    parameters = pika.URLParameters(f"{url.scheme}://{login}{server}/{host or '%2F'}")
     parameters.heartbeat = round(_seconds(url, "heartbeat", 20))
     parameters.blocked_connection_timeout = 60
     parameters.socket_timeout = 5

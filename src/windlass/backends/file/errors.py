@@ -60,6 +60,8 @@ def to_error(exc: Exception, what: str) -> WindlassError:
         error = ConfigError("numbers", f"of at most 64 bits ({exc})")
     elif isinstance(exc, UnicodeEncodeError):
         error = ConfigError("texts", f"valid Unicode ({exc})")
+    elif isinstance(exc, TypeError):
+        error = ConfigError("values", f"of types that can be stored ({exc})")
     else:
         advice = _ADVICE.get(exc.errno or 0, "") if isinstance(exc, OSError) else ""
         error = StorageError(f"{what}: {exc}" + (f"; {advice}" if advice else ""))

@@ -9,13 +9,11 @@ import time
 from itertools import islice
 from typing import TYPE_CHECKING, Any, cast
 
-import msgspec
-
 from windlass.backend import requests as rq
 from windlass.backend.local.flush import not_flushed
 from windlass.backend.local.locks import FairLock
 from windlass.backends.file import directory as dr
-from windlass.backends.file import effects
+from windlass.backends.file import effects, readback
 from windlass.backends.file.compaction import Compaction, is_due
 from windlass.backends.file.errors import DamagedLogError, to_error
 from windlass.backends.file.log import Log
@@ -57,7 +55,6 @@ class Session:
         self._directory = settings.directory
         self._wake = wake
         self._clock = SteadyClock()
-        self._encoder = msgspec.msgpack.Encoder()
         self._was_full = False
         self._compaction: Compaction | None = None
         self._compact_after = 0.0
@@ -249,7 +246,7 @@ class Session:
         return [(call, value, None)], touched
 
     def _apply(self, request: rq.Request[Any], now_ms: int) -> tuple[Any, set[str]]:
-        size = len(self._encoder.encode(request))  # what cannot be written must not be decided
+        size = readback.check(request)  # what would not read back must not be decided
         if self._was_full:
             self._check_room(size + _PER_ITEM * size_of(request) + _BESIDES)
         return self.store.apply(request, request.now_ms if request.now_ms is not None else now_ms)

@@ -781,8 +781,8 @@ class MemoryStore:
         if job is None:
             return rq.ChangeResult(Changed.NOT_FOUND)
         if request.progress is not None:
-            if request.token is None or not transitions.holds(job, request.token):
-                return rq.ChangeResult(Changed.LOST, job.state)
+            if (refused := transitions.refuses_report(job, request.token)) is not None:
+                return rq.ChangeResult(refused, job.state)
             job.progress = request.progress
             self.journal.moved(job)
             scribe.note(job, EventType.PROGRESS, progress=transitions.progress_text(job))
@@ -877,18 +877,18 @@ class MemoryStore:
 
     # --- inspection --------------------------------------------------------------------------------------
 
-    def view(self, job: JobRecord, now_ms: int) -> JobRecord:
-        """A copy for the caller, without a result that is past its time."""
+    def view(self, job: JobRecord, now_ms: int, *, late: bool = False) -> JobRecord:
+        """A copy for the caller, without a result that is past its time (unless ``late``)."""
         view = copy(job)
         view.errors = list(job.errors)
         view.turn = max(job.turn, 0)
-        if view.result_until_ms is not None and view.result_until_ms <= now_ms:
+        if not late and view.result_until_ms is not None and view.result_until_ms <= now_ms:
             view.result = None
         return view
 
     def _get(self, request: rq.GetJobs, scribe: Scribe) -> list[JobRecord | None]:
         found = [self._find(ref) for ref in request.refs]
-        return [self.view(job, scribe.now_ms) if job else None for job in found]
+        return [self.view(job, scribe.now_ms, late=request.late) if job else None for job in found]
 
     def _list(self, request: rq.ListJobs, scribe: Scribe) -> rq.Page:
         queue = self._queues.get(request.queue)

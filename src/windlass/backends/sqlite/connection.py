@@ -140,10 +140,19 @@ def to_error(exc: Exception, what: str) -> WindlassError:
         error = ConfigError("numbers", f"of at most 64 bits ({exc})")
     elif isinstance(exc, UnicodeEncodeError):
         error = ConfigError("texts", f"valid Unicode ({exc})")
+    elif isinstance(exc, TypeError) or _is_odd_value(exc):
+        error = ConfigError("values", f"of types and sizes that can be stored ({exc})")
     else:
         error = StorageError(_explain(exc, what))
     error.__cause__ = exc
     return error
+
+
+def _is_odd_value(exc: Exception) -> bool:
+    """Whether a value of the request, and not the database, is what is wrong."""
+    if isinstance(exc, sqlite3.DataError):
+        return True
+    return isinstance(exc, (sqlite3.InterfaceError, sqlite3.ProgrammingError)) and "binding" in str(exc)
 
 
 def _explain(exc: Exception, what: str) -> str:

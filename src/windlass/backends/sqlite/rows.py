@@ -248,10 +248,10 @@ def is_simple(options_text: str) -> bool:
     return options.group is None and options.unique is None
 
 
-def view(job: JobRecord, now_ms: int) -> JobRecord:
-    """A record for the caller, without a result that is past its time."""
+def view(job: JobRecord, now_ms: int, *, late: bool = False) -> JobRecord:
+    """A record for the caller, without a result that is past its time (unless ``late``)."""
     job.turn = max(job.turn, 0)
-    if job.result_until_ms is not None and job.result_until_ms <= now_ms:
+    if not late and job.result_until_ms is not None and job.result_until_ms <= now_ms:
         job.result = None
     return job
 

@@ -84,7 +84,7 @@ def get(snap: Snapshot, request: rq.GetJobs) -> list[JobRecord | None]:
     for ref in request.refs:
         num = snap.queues.num(ref.queue)
         rows = [] if num is None else snap.all("job_by_id", num, ref.id)
-        answers.append(view(record(rows[0], ref.queue), snap.now_ms) if rows else None)
+        answers.append(view(record(rows[0], ref.queue), snap.now_ms, late=request.late) if rows else None)
     return answers
 
 

@@ -110,8 +110,8 @@ class Functions:
         found: list[int] = await self._call("result_ttl", [root], now, pack((job_id, ttl_ms)))
         return found
 
-    async def get(self, roots: Roots, now: str, items: list[Item]) -> list[Any]:
-        found: list[Any] = await self._call("get", roots, now, pack(items))
+    async def get(self, roots: Roots, now: str, items: list[Item], late: bool) -> list[Any]:
+        found: list[Any] = await self._call("get", roots, now, pack(items), int(late))
         return found
 
     async def list_jobs(self, root: str, now: str, what: tuple[Any, ...], pattern: bytes) -> list[Any]:

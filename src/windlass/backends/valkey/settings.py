@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
-from urllib.parse import unquote
 
 from windlass.backend.urls import BackendUrl
 from windlass.errors import ConfigError
@@ -28,7 +27,7 @@ class Settings:
     namespace: str
     tls: bool = False
     username: str | None = None
-    password: str | None = None
+    password: str | None = field(default=None, repr=False)
     db: int = 0
     primary: str = ""
     #: No request takes longer; a listening connection that is silent for twice as long is asked for a sign.
@@ -36,7 +35,7 @@ class Settings:
     connections: int = 8
     tls_options: tuple[tuple[str, Any], ...] = ()
     sentinel_username: str | None = None
-    sentinel_password: str | None = None
+    sentinel_password: str | None = field(default=None, repr=False)
 
 
 def parse(url: BackendUrl) -> Settings:
@@ -45,20 +44,20 @@ def parse(url: BackendUrl) -> Settings:
     base, _, suffix = url.scheme.partition("+")
     tls = base in ("valkeys", "rediss")
     kind: Kind = "cluster" if suffix == "cluster" else "sentinel" if suffix == "sentinel" else "standalone"
-    credentials, _, hosts = url.host.rpartition("@")
-    username, colon, password = credentials.partition(":")
-    if credentials and not colon:
+    if url.username is not None and url.password is None:
         raise ConfigError("url", "with user:password@ or :password@ before the host", url.shown)
     primary, db = _path(url, kind)
     options = url.options
     return Settings(
         name=base.removesuffix("s") if tls and base == "valkeys" else "redis" if base == "rediss" else base,
         kind=kind,
-        addresses=tuple(_address(host, 26379 if kind == "sentinel" else 6379) for host in hosts.split(",")),
+        addresses=tuple(
+            _address(host, 26379 if kind == "sentinel" else 6379) for host in url.host.split(",")
+        ),
         namespace=url.namespace,
         tls=tls,
-        username=unquote(username) or None,
-        password=unquote(password) or None,
+        username=url.username,
+        password=url.password or None,
         db=db,
         primary=primary,
         timeout_s=_number(options.get("timeout", "5"), "timeout", 0.05, 3_600),
@@ -86,8 +85,6 @@ def _path(url: BackendUrl, kind: Kind) -> tuple[str, int]:
 
 def _address(text: str, default_port: int) -> tuple[str, int]:
     host, _, port = text.rpartition(":") if ":" in text.split("]")[-1] else (text, "", "")
-    if port and not (port.isascii() and port.isdigit() and len(port) <= 5 and 0 < int(port) < 65_536):
-        raise ConfigError("url", "with ports that are numbers from 1 to 65535", text)
     return (host or text).strip("[]") or "127.0.0.1", int(port) if port else default_port
 
 

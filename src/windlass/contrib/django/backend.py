@@ -132,14 +132,13 @@ class TaskBackend(dt.BaseTaskBackend):
             errors=[],
             worker_ids=[],
         )  # it turns the arguments into plain JSON, or refuses them
-        payload = queue.encode(pack_call(result.args, result.kwargs))
-        plan = Plan(self._job_options.merged(options))
-        return plan.new_job(queue, task.module_path, payload, result.id), result
+        plan = Plan(self._job_options.merged(options), self.jobs.backoff_strategies)
+        return plan.new_job(queue, task.module_path, pack_call(result.args, result.kwargs), result.id), result
 
     # --- results ---------------------------------------------------------------------------------------
 
     def get_result(self, result_id: str) -> Any:
-        """The result of that id, or ``TaskResultDoesNotExist``."""
+        """The result of that id, or ``TaskResultDoesNotExist``, also when it is past its time."""
         return PORTAL.run(self.aget_result(result_id))
 
     async def aget_result(self, result_id: str) -> Any:
@@ -147,6 +146,8 @@ class TaskBackend(dt.BaseTaskBackend):
         for name in self.queues or [info.name for info in await self.jobs.queues()]:
             job = await self.jobs.queue(name).get_job(result_id)
             if job is not None:
+                if job.record.result_expired:
+                    break
                 return to_result(self._task_of(job), self.alias, job)
         raise dt.TaskResultDoesNotExist(result_id)
 

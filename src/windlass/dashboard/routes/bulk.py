@@ -9,13 +9,15 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import msgspec
 from litestar import Request, post
 from litestar.params import JSONBody
 
 from windlass.backend import requests as rq
 from windlass.core.job import JobRef
 from windlass.core.outcome import CancelResult, Changed, to_reason
-from windlass.dashboard.audit import note
+from windlass.dashboard.access import of_queues
+from windlass.dashboard.audit import named, note
 from windlass.dashboard.desk import Desk
 from windlass.dashboard.filters import listing_of, names_of
 from windlass.dashboard.given import TheDesk
@@ -26,21 +28,35 @@ from windlass.errors import ConfigError
 _AT_ONCE = 100
 
 
-@post("/api/jobs/bulk", status_code=200, tags=["jobs"])
+@post(
+    "/api/jobs/bulk", status_code=200, tags=["jobs"], access=of_queues("retry", "delete", "cancel", "trigger")
+)
 async def change_many(desk: TheDesk, request: Request[Any, Any, Any], data: JSONBody[BulkBody]) -> BulkAnswer:
     """Retry, delete, cancel, kill or trigger many jobs: those named, or all of a filter, oldest first."""
     if (data.refs is None) == (data.filter is None):
         raise ConfigError("filter", "given, or refs, but not both")
+    desk = desk.doing("cancel" if data.action == "kill" else data.action)
     if data.refs is not None:
         refs, cursor = [JobRef(ref.queue, ref.id) for ref in data.refs], None
         for ref in refs:
             desk.queue(ref.queue)
     else:
         refs, cursor = await _meant(desk, data.filter or Filter(), data.cursor, data.limit)
+    note(request, action=data.action, reason=data.reason, filter=_told(desk, data.filter), jobs=named(refs))
     done = await _change(desk, data.action, refs, data.reason) if refs else 0
-    note(request, action=data.action, done=done, failed=len(refs) - done, more=cursor is not None)
+    note(request, done=done, failed=len(refs) - done, more=cursor is not None)
     remaining = 0 if cursor is None else await _remaining(desk, data.filter or Filter())
     return BulkAnswer(done=done, failed=len(refs) - done, next_cursor=cursor, remaining=remaining)
+
+
+def _told(desk: Desk, wanted: Filter | None) -> str | None:
+    """A filter as the audit log tells it."""
+    if wanted is None:
+        return None
+    said = {name: value for name, value in msgspec.to_builtins(wanted).items() if value not in (None, [])}
+    if "args" in said:
+        said["args"] = desk.mask.hide(said["args"])
+    return msgspec.json.encode(said).decode()
 
 
 async def _meant(
@@ -49,9 +65,9 @@ async def _meant(
     if not wanted.state:
         raise ConfigError("filter.state", "one or more states")
     listing = listing_of(desk, wanted, newest_first=False)
-    names = wanted.queue or [info.name for info in await desk.queues()]
-    for name in names:
+    for name in wanted.queue:
         desk.queue(name)
+    names = wanted.queue or [info.name for info in await desk.queues() if desk.may(info.name)]
     found = await listing.page(names, cursor, limit)
     return [record.ref for record in found.records], found.cursor
 
@@ -60,7 +76,7 @@ async def _remaining(desk: Desk, wanted: Filter) -> int | None:
     """How many are left, when the counters can tell."""
     if any((wanted.task, wanted.tag, wanted.error, wanted.args, wanted.q, wanted.from_ms, wanted.to_ms)):
         return None
-    infos = await desk.queues()
+    infos = [info for info in await desk.queues() if desk.may(info.name)]
     names = names_of(desk, wanted, infos)
     return counted([info for info in infos if info.name in names], wanted.state)
 

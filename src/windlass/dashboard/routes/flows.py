@@ -11,7 +11,8 @@ from windlass.backend import flows as fl
 from windlass.core.job import JobRef
 from windlass.core.states import JobState
 from windlass.dashboard import views
-from windlass.dashboard.audit import note
+from windlass.dashboard.access import of_queue, of_queues
+from windlass.dashboard.audit import named, note
 from windlass.dashboard.desk import Desk
 from windlass.dashboard.given import TheDesk
 from windlass.dashboard.params import JobId, QueueName
@@ -27,12 +28,13 @@ _STEPS_UP = 100
 Anyone = Request[Any, Any, Any]
 
 
-@post("/api/flows", status_code=201, tags=["flows"])
+@post("/api/flows", status_code=201, tags=["flows"], access=of_queues("add"))
 async def add_flow(desk: TheDesk, request: Anyone, data: JSONBody[FlowBody]) -> Added:
     """Add a tree of jobs in one atomic step; answers with its top, which runs last."""
     desk.store.capabilities.require(desk.store.name, "flows")
     node = await FlowProducer(desk.app).add(_tree(desk, data))
-    note(request, queue=node.queue_name, id=node.id)
+    nodes = list(node.walk())
+    note(request, queue=node.queue_name, id=node.id, count=len(nodes), jobs=named(one.ref for one in nodes))
     return Added(queue=node.queue_name, id=node.id, outcome="queued", state=node.state)
 
 
@@ -48,7 +50,7 @@ def _tree(desk: Desk, body: FlowBody) -> dict[str, Any]:
     }
 
 
-@get("/api/flows/{queue:str}/{jid:str}", tags=["flows"])
+@get("/api/flows/{queue:str}/{jid:str}", tags=["flows"], access=of_queue())
 async def get_flow(desk: TheDesk, queue: QueueName, jid: JobId) -> Flow:
     """The whole flow that a job belongs to: from the job at its end down to all that it waits for."""
     desk.store.capabilities.require(desk.store.name, "flows")
@@ -67,7 +69,7 @@ async def _end_of(desk: Desk, ref: JobRef) -> JobRef:
         above = [
             edge.dependent
             for edge in found.dependents
-            if desk.settings.shows(edge.dependent.queue) and edge.dependent not in seen
+            if desk.shows(edge.dependent.queue) and edge.dependent not in seen
         ]
         above = [one for one in above if await desk.store.get(one) is not None]
         if not above:
@@ -81,7 +83,7 @@ def _graph(desk: Desk, top: JobNode, asked: JobRef) -> Flow:
     numbers: dict[JobRef, int] = {}
     nodes: list[FlowNode] = []
     edges: dict[tuple[int, int], FlowEdge] = {}
-    shown = [node for node in top.walk() if desk.settings.shows(node.queue_name)]
+    shown = [node for node in top.walk() if desk.shows(node.queue_name)]
     for node in shown:
         if node.ref not in numbers:
             numbers[node.ref] = len(nodes)
@@ -114,7 +116,7 @@ def _node(desk: Desk, node: JobNode) -> FlowNode:
         id=node.id,
         task=record.task,
         state=JobState(node.state),
-        progress=desk.mask.hide(views.decoded(record.result_codec, record.progress)),
+        progress=views.progress_of(record, desk.mask),
         started_ms=record.started_ms,
         finished_ms=record.finished_ms,
         duration_ms=views.duration_of(record),
@@ -123,19 +125,21 @@ def _node(desk: Desk, node: JobNode) -> FlowNode:
     )
 
 
-@post("/api/flows/{queue:str}/{jid:str}/cancel", status_code=200, tags=["flows"])
+@post("/api/flows/{queue:str}/{jid:str}/cancel", status_code=200, tags=["flows"], access=of_queue("cancel"))
 async def cancel_flow(
     desk: TheDesk, request: Anyone, queue: QueueName, jid: JobId, data: JSONBody[ReasonBody | None] = None
 ) -> Changed:
     """Cancel a job and all that it waits for. Jobs that somebody else waits for are left alone."""
     desk.store.capabilities.require(desk.store.name, "flows")
     await _all_shown(desk, queue, jid)
-    count = await desk.queue(queue).cancel_flow(jid, data.reason if data is not None else "")
+    reason = data.reason if data is not None else ""
+    note(request, reason=reason)
+    count = await desk.queue(queue).cancel_flow(jid, reason)
     note(request, count=count)
     return Changed(count=count)
 
 
-@delete("/api/flows/{queue:str}/{jid:str}", status_code=200, tags=["flows"])
+@delete("/api/flows/{queue:str}/{jid:str}", status_code=200, tags=["flows"], access=of_queue("delete"))
 async def delete_flow(desk: TheDesk, request: Anyone, queue: QueueName, jid: JobId) -> Changed:
     """Delete a job and all that it waits for. Refused while one of them runs."""
     desk.store.capabilities.require(desk.store.name, "flows")
@@ -146,11 +150,13 @@ async def delete_flow(desk: TheDesk, request: Anyone, queue: QueueName, jid: Job
 
 
 async def _all_shown(desk: Desk, queue: str, jid: str) -> None:
-    """Refuse a change that would reach into a queue which is not shown here."""
+    """Refuse a change that would reach into a queue which is not shown here, or where it is not allowed."""
     top = await desk.queue(queue).get_flow(jid)
-    hidden = [node for node in top.walk() if not desk.settings.shows(node.queue_name)]
+    hidden = [node for node in top.walk() if not desk.shows(node.queue_name)]
     if hidden:
         raise not_found("the flow reaches into queues that are not shown here", "Change its jobs one by one.")
+    for name in {node.queue_name for node in top.walk()}:
+        desk.queue(name)
 
 
 HANDLERS = [add_flow, get_flow, cancel_flow, delete_flow]

@@ -15,6 +15,7 @@ from windlass.core.job import JobRecord, JobRef
 from windlass.core.outcome import CancelResult
 from windlass.core.states import FINISHED, JobState
 from windlass.dashboard import views
+from windlass.dashboard.access import of_queue, of_queues
 from windlass.dashboard.audit import note
 from windlass.dashboard.desk import Desk
 from windlass.dashboard.filters import listing_of, names_of
@@ -44,7 +45,7 @@ Arguments = Annotated[
 ]
 
 
-@get("/api/jobs", tags=["jobs"])
+@get("/api/jobs", tags=["jobs"], access=of_queues())
 async def search_jobs(  # noqa: PLR0913 - each is one filter of the search page
     desk: TheDesk,
     queue: Queues = None,
@@ -97,7 +98,7 @@ def _arguments(text: str | None) -> dict[str, Any] | None:
         ) from None
 
 
-@get("/api/jobs/{queue:str}/{jid:str}", tags=["jobs"])
+@get("/api/jobs/{queue:str}/{jid:str}", tags=["jobs"], access=of_queue())
 async def get_job(desk: TheDesk, queue: QueueName, jid: JobId) -> Detail:
     """Everything about one job."""
     job = await desk.job(queue, jid)
@@ -111,8 +112,8 @@ async def _edges(desk: Desk, record: JobRecord) -> tuple[list[EdgeEntry], list[E
     if not record.linked or not desk.store.capabilities.flows:
         return [], []
     found = (await desk.store.execute(fl.GetDependencies(refs=[record.ref], values=False)))[0]
-    below = [edge for edge in found.depends_on if desk.settings.shows(edge.child.queue)][:1_000]
-    above = [edge for edge in found.dependents if desk.settings.shows(edge.dependent.queue)]
+    below = [edge for edge in found.depends_on if desk.shows(edge.child.queue)][:1_000]
+    above = [edge for edge in found.dependents if desk.shows(edge.dependent.queue)]
     refs = [*(edge.child for edge in below), *(edge.dependent for edge in above)]
     answers = await desk.store.execute(rq.GetJobs(refs=refs)) if refs else []
     records = dict(zip(refs, answers, strict=True))
@@ -134,7 +135,7 @@ def _edge_entry(edge: Edge, ref: JobRef, records: dict[JobRef, JobRecord | None]
     )
 
 
-@get("/api/jobs/{queue:str}/{jid:str}/logs", tags=["jobs"])
+@get("/api/jobs/{queue:str}/{jid:str}/logs", tags=["jobs"], access=of_queue())
 async def get_logs(
     desk: TheDesk,
     queue: QueueName,
@@ -149,7 +150,7 @@ async def get_logs(
     return Logs(lines=shown, next=start + len(lines), total=total)
 
 
-@get("/api/jobs/{queue:str}/{jid:str}/timeline", tags=["jobs"])
+@get("/api/jobs/{queue:str}/{jid:str}/timeline", tags=["jobs"], access=of_queue())
 async def get_timeline(desk: TheDesk, queue: QueueName, jid: JobId) -> Timeline:
     """Attempts and events of a job, as far as the store's logs reach."""
     return await read_timeline(desk.store, (await desk.job(queue, jid)).record, desk.mask)
@@ -158,13 +159,13 @@ async def get_timeline(desk: TheDesk, queue: QueueName, jid: JobId) -> Timeline:
 # --- change ------------------------------------------------------------------------------------
 
 
-@post("/api/jobs/{queue:str}/{jid:str}/retry", status_code=204, tags=["jobs"])
+@post("/api/jobs/{queue:str}/{jid:str}/retry", status_code=204, tags=["jobs"], access=of_queue("retry"))
 async def retry_job(desk: TheDesk, queue: QueueName, jid: JobId) -> None:
     """Run a finished job again with a fresh budget; make a retrying one ready now."""
     await desk.queue(queue).retry(jid)
 
 
-@post("/api/jobs/{queue:str}/{jid:str}/again", status_code=201, tags=["jobs"])
+@post("/api/jobs/{queue:str}/{jid:str}/again", status_code=201, tags=["jobs"], access=of_queue("add"))
 async def add_again(
     desk: TheDesk, request: Anyone, queue: QueueName, jid: JobId, data: JSONBody[AgainBody | None] = None
 ) -> Added:
@@ -173,13 +174,13 @@ async def add_again(
     Values that the mask hides keep what they were when they come back as they were shown.
     """
     old = (await desk.job(queue, jid)).record
-    call = views.call_of(old)
+    call = views.call_of(old, desk.app.codecs)
     if call is None:
         raise ApiError(422, "unreadable", "the job's arguments cannot be read", "Add a new job.")
     given = data.data if data is not None else msgspec.UNSET
     payload = call.data if given is msgspec.UNSET else desk.mask.restore(given, call.data)
     home = desk.queue(queue)
-    new = home.prepare(old.task, payload)
+    new = home.prepare(old.task, payload, unique=None)
     new.options = msgspec.structs.replace(old.options, unique=None, schedule=None, slot_ms=None)
     new.priority = old.priority
     job = (await home.add_new([new]))[0]
@@ -187,31 +188,33 @@ async def add_again(
     return Added(queue=queue, id=job.id, outcome="queued", state=job.state)
 
 
-@post("/api/jobs/{queue:str}/{jid:str}/trigger", status_code=204, tags=["jobs"])
+@post("/api/jobs/{queue:str}/{jid:str}/trigger", status_code=204, tags=["jobs"], access=of_queue("trigger"))
 async def trigger_job(desk: TheDesk, queue: QueueName, jid: JobId) -> None:
     """Make a scheduled or retrying job ready now."""
     await (await desk.job(queue, jid)).promote()
 
 
-@post("/api/jobs/{queue:str}/{jid:str}/cancel", status_code=200, tags=["jobs"])
+@post("/api/jobs/{queue:str}/{jid:str}/cancel", status_code=200, tags=["jobs"], access=of_queue("cancel"))
 async def cancel_job(
     desk: TheDesk, request: Anyone, queue: QueueName, jid: JobId, data: JSONBody[ReasonBody | None] = None
 ) -> CancelAnswer:
     """Cancel it: at once while pending, by telling its worker while it runs."""
-    result = await desk.queue(queue).cancel(jid, data.reason if data is not None else "")
+    reason = data.reason if data is not None else ""
+    note(request, reason=reason)
+    result = await desk.queue(queue).cancel(jid, reason)
     if result is CancelResult.NOT_FOUND:
         raise not_found(f"queue {queue!r} has no job {jid!r}")
     note(request, result=result.value)
     return CancelAnswer(result=result.value)
 
 
-@delete("/api/jobs/{queue:str}/{jid:str}", status_code=204, tags=["jobs"])
+@delete("/api/jobs/{queue:str}/{jid:str}", status_code=204, tags=["jobs"], access=of_queue("delete"))
 async def delete_job(desk: TheDesk, queue: QueueName, jid: JobId) -> None:
     """Delete its record. A running job is refused: cancel it."""
     await desk.queue(queue).remove(jid)
 
 
-@patch("/api/jobs/{queue:str}/{jid:str}", status_code=204, tags=["jobs"])
+@patch("/api/jobs/{queue:str}/{jid:str}", status_code=204, tags=["jobs"], access=of_queue("change"))
 async def change_job(
     desk: TheDesk, request: Anyone, queue: QueueName, jid: JobId, data: JSONBody[ChangeBody]
 ) -> None:
@@ -219,27 +222,25 @@ async def change_job(
     job = await desk.job(queue, jid)
     if job.state in FINISHED or job.state is JobState.ACTIVE:
         raise ApiError(409, "illegal_transition", f"job {jid!r} is {job.state}", "Only pending jobs change.")
-    changed = []
+    if data == ChangeBody():
+        raise ConfigError("body", "one of priority, delay and data")
     if not isinstance(data.data, msgspec.UnsetType):
         await job.update_data(_edited(desk, job, data.data))
-        changed.append("data")
+        note(request, data="changed")
     if not isinstance(data.priority, msgspec.UnsetType):
         await job.change_priority(data.priority)
-        changed.append("priority")
+        note(request, priority=data.priority)
     if not isinstance(data.delay, msgspec.UnsetType):
         await job.change_delay(data.delay)
-        changed.append("delay")
-    if not changed:
-        raise ConfigError("body", "one of priority, delay and data")
-    note(request, changed=", ".join(changed))
+        note(request, delay=data.delay)
 
 
 def _edited(desk: Desk, job: Job[Any], given: Any) -> Any:
-    call = views.call_of(job.record)
+    call = views.call_of(job.record, desk.app.codecs)
     return given if call is None else desk.mask.restore(given, call.data)
 
 
-@post("/api/jobs/{queue:str}/{jid:str}/signal", status_code=204, tags=["jobs"])
+@post("/api/jobs/{queue:str}/{jid:str}/signal", status_code=204, tags=["jobs"], access=of_queue("signal"))
 async def signal_job(
     desk: TheDesk, request: Anyone, queue: QueueName, jid: JobId, data: JSONBody[SignalBody]
 ) -> None:

@@ -9,6 +9,7 @@ from litestar.params import JSONBody, QueryParameter
 
 from windlass.backend import limits as lrq
 from windlass.core import limits as core
+from windlass.dashboard.access import of_queue
 from windlass.dashboard.audit import note
 from windlass.dashboard.given import TheDesk
 from windlass.dashboard.params import Limit, PathText, QueueName, unescape
@@ -36,6 +37,11 @@ def _given_rate(rate: RateValue | None) -> core.Rate | None:
     return None if rate is None else core.Rate.every(rate.max, rate.seconds)
 
 
+def _told(rate: RateValue | None) -> str | None:
+    """A rate as the audit log tells it."""
+    return None if rate is None else f"{rate.max} in {rate.seconds:g} s"
+
+
 def _group_limits(limits: core.GroupLimits) -> GroupLimits:
     bucket = limits.bucket
     return GroupLimits(
@@ -49,7 +55,7 @@ def _group_limits(limits: core.GroupLimits) -> GroupLimits:
     )
 
 
-@get("/api/job-queues/{queue:str}/limits", tags=["limits"])
+@get("/api/job-queues/{queue:str}/limits", tags=["limits"], access=of_queue())
 async def get_limits(desk: TheDesk, queue: QueueName) -> Limits:
     """Limits of a queue, and of every group that has none of its own."""
     desk.queue(queue)
@@ -63,7 +69,7 @@ async def get_limits(desk: TheDesk, queue: QueueName) -> Limits:
     )
 
 
-@put("/api/job-queues/{queue:str}/limits", status_code=204, tags=["limits"])
+@put("/api/job-queues/{queue:str}/limits", status_code=204, tags=["limits"], access=of_queue("limits"))
 async def set_limits(
     desk: TheDesk, request: Anyone, queue: QueueName, data: JSONBody[QueueLimitsBody]
 ) -> None:
@@ -77,24 +83,24 @@ async def set_limits(
             rate=_given_rate(data.rate),
         )
     )
-    note(request, concurrency=data.concurrency, rate=data.rate.max if data.rate else None)
+    note(request, concurrency=data.concurrency, rate=_told(data.rate))
 
 
-@delete("/api/job-queues/{queue:str}/limits", status_code=204, tags=["limits"])
+@delete("/api/job-queues/{queue:str}/limits", status_code=204, tags=["limits"], access=of_queue("limits"))
 async def remove_limits(desk: TheDesk, queue: QueueName) -> None:
     """Remove the limits of a queue."""
     desk.queue(queue)
     await desk.store.execute(lrq.SetQueueLimits(queue=queue, fields=["concurrency", "rate"]))
 
 
-@post("/api/job-queues/{queue:str}/hold", status_code=204, tags=["limits"])
+@post("/api/job-queues/{queue:str}/hold", status_code=204, tags=["limits"], access=of_queue("limits"))
 async def hold_queue(desk: TheDesk, request: Anyone, queue: QueueName, data: JSONBody[HoldBody]) -> None:
     """Start nothing of a queue for so long; 0 ends it."""
     await desk.queue(queue).rate_limit(data.seconds)
     note(request, seconds=data.seconds)
 
 
-@get("/api/job-queues/{queue:str}/groups", tags=["limits"])
+@get("/api/job-queues/{queue:str}/groups", tags=["limits"], access=of_queue())
 async def list_groups(
     desk: TheDesk, queue: QueueName, cursor: GroupCursor = None, limit: Limit = 100
 ) -> Groups:
@@ -116,15 +122,20 @@ async def list_groups(
     return Groups(items=items, next_cursor=page.cursor)
 
 
-@get("/api/job-queues/{queue:str}/groups/{group:str}/limits", tags=["limits"])
+@get("/api/job-queues/{queue:str}/groups/{group:str}/limits", tags=["limits"], access=of_queue())
 async def get_group_limits(desk: TheDesk, queue: QueueName, group: PathText) -> GroupLimits:
     """The limits that hold for a group; ``*``: for every group that has none of its own."""
     return _group_limits(await desk.queue(queue).get_group_limits(_named(group)))
 
 
-@put("/api/job-queues/{queue:str}/groups/{group:str}/limits", status_code=204, tags=["limits"])
+@put(
+    "/api/job-queues/{queue:str}/groups/{group:str}/limits",
+    status_code=204,
+    tags=["limits"],
+    access=of_queue("limits"),
+)
 async def set_group_limits(
-    desk: TheDesk, queue: QueueName, group: PathText, data: JSONBody[GroupLimitsBody]
+    desk: TheDesk, request: Anyone, queue: QueueName, group: PathText, data: JSONBody[GroupLimitsBody]
 ) -> None:
     """Set the limits of a group; ``*``: of every group that has none of its own."""
     bucket = data.bucket
@@ -136,21 +147,44 @@ async def set_group_limits(
         ordered=data.ordered,
         max_size=data.max_size,
     )
+    note(
+        request,
+        concurrency=data.concurrency,
+        rate=_told(data.rate),
+        bucket=None if bucket is None else f"{bucket.capacity}, {bucket.refill_per_s:g} more a second",
+        ordered=data.ordered,
+        max_size=data.max_size,
+    )
 
 
-@delete("/api/job-queues/{queue:str}/groups/{group:str}/limits", status_code=204, tags=["limits"])
+@delete(
+    "/api/job-queues/{queue:str}/groups/{group:str}/limits",
+    status_code=204,
+    tags=["limits"],
+    access=of_queue("limits"),
+)
 async def remove_group_limits(desk: TheDesk, queue: QueueName, group: PathText) -> None:
     """Remove the limits of a group; ``*``: those of every group."""
     await desk.queue(queue).remove_group_limits(_named(group))
 
 
-@post("/api/job-queues/{queue:str}/groups/{group:str}/pause", status_code=204, tags=["limits"])
+@post(
+    "/api/job-queues/{queue:str}/groups/{group:str}/pause",
+    status_code=204,
+    tags=["limits"],
+    access=of_queue("pause"),
+)
 async def pause_group(desk: TheDesk, queue: QueueName, group: PathText) -> None:
     """Start no more jobs of a group."""
     await desk.queue(queue).pause_group(unescape(group))
 
 
-@post("/api/job-queues/{queue:str}/groups/{group:str}/resume", status_code=204, tags=["limits"])
+@post(
+    "/api/job-queues/{queue:str}/groups/{group:str}/resume",
+    status_code=204,
+    tags=["limits"],
+    access=of_queue("pause"),
+)
 async def resume_group(desk: TheDesk, queue: QueueName, group: PathText) -> None:
     """Undo pause."""
     await desk.queue(queue).resume_group(unescape(group))

@@ -16,8 +16,9 @@ from windlass.backend import requests as rq
 from windlass.core.job import LOGS_KEPT, EventType, JobRecord
 from windlass.core.states import FINISHED
 from windlass.dashboard import views
+from windlass.dashboard.access import of_queue, of_queues
 from windlass.dashboard.desk import Desk
-from windlass.dashboard.given import TheDesk, TheGuard, TheTicker
+from windlass.dashboard.given import TheDesk, TheGuard, TheTickers
 from windlass.dashboard.guard import Guard
 from windlass.dashboard.params import JobId, QueueName, StreamSeconds
 from windlass.dashboard.scope import address_of
@@ -30,7 +31,11 @@ _KEEPALIVE_MS = 15_000
 #: A job is looked at this often, hints or not.
 _LOOK_MS = 1_000
 _HEADERS = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
-_SPEC = {200: ResponseSpec(str, media_type="text/event-stream", description="Server-sent events")}
+_SPEC = {
+    200: ResponseSpec(
+        str, media_type="text/event-stream", description="Server-sent events", generate_examples=False
+    )
+}
 LastEventId = Annotated[
     int | None,
     HeaderParameter(name="Last-Event-ID", ge=0, le=2**53, required=False, description="Go on from here."),
@@ -75,15 +80,16 @@ def _stream(guard: Guard, request: Anyone, make: Callable[[], AsyncGenerator[byt
     return Stream(content(), media_type="text/event-stream", headers=_HEADERS)
 
 
-@get("/api/live", tags=["live"], responses=_SPEC)
+@get("/api/live", tags=["live"], responses=_SPEC, access=of_queues())
 async def live_figures(
-    desk: TheDesk, ticker: TheTicker, guard: TheGuard, request: Anyone, seconds: StreamSeconds = 3_600
+    desk: TheDesk, tickers: TheTickers, guard: TheGuard, request: Anyone, seconds: StreamSeconds = 3_600
 ) -> Stream:
     """Counts, rates and workers about once a second: event ``tick``, each complete in itself.
 
     Event ``store_unreachable`` when the store does not answer; ticks go on when it does.
     """
     until = Until(desk, seconds)
+    ticker = tickers.of(desk)
 
     async def frames() -> AsyncGenerator[bytes, None]:
         yield frame("tick", await ticker.tick())
@@ -103,7 +109,7 @@ async def live_figures(
     return _stream(guard, request, frames)
 
 
-@get("/api/job-queues/{queue:str}/events", tags=["live"], responses=_SPEC)
+@get("/api/job-queues/{queue:str}/events", tags=["live"], responses=_SPEC, access=of_queue())
 async def queue_events(
     desk: TheDesk,
     guard: TheGuard,
@@ -145,7 +151,7 @@ async def queue_events(
     return _stream(guard, request, frames)
 
 
-@get("/api/jobs/{queue:str}/{jid:str}/events", tags=["live"], responses=_SPEC)
+@get("/api/jobs/{queue:str}/{jid:str}/events", tags=["live"], responses=_SPEC, access=of_queue())
 async def job_events(
     desk: TheDesk,
     guard: TheGuard,

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
-from litestar import get, post
+from litestar import Request, get, post
 from litestar.params import JSONBody, QueryParameter
 
 from windlass.core.metrics import STEP_MS, Step
 from windlass.core.states import JobState
 from windlass.dashboard import views
+from windlass.dashboard.access import of_queues, of_store
+from windlass.dashboard.audit import note
 from windlass.dashboard.desk import Desk
 from windlass.dashboard.figures import (
     DAY_MS,
@@ -82,7 +84,7 @@ def _counts(found: list[dict[str, int]]) -> dict[str, int]:
     return {state.value: sum(counts.get(state.value, 0) for counts in found) for state in JobState}
 
 
-@get("/api/overview", tags=["figures"])
+@get("/api/overview", tags=["figures"], access=of_queues())
 async def get_overview(desk: TheDesk, figures: TheFigures) -> Overview:
     """Counts, the last hour by minutes, the last 30 days."""
     infos, workers = await desk.queues(), await desk.workers()
@@ -133,7 +135,7 @@ async def _names(desk: Desk, queues: list[str] | None) -> list[str]:
     return queues if queues else [info.name for info in await desk.queues()]
 
 
-@get("/api/job-metrics", tags=["figures"])
+@get("/api/job-metrics", tags=["figures"], access=of_queues())
 async def list_metrics(
     desk: TheDesk,
     figures: TheFigures,
@@ -196,7 +198,7 @@ def _span(desk: Desk, step: str, from_ms: int | None, to_ms: int | None) -> tupl
     return since_ms, until_ms
 
 
-@get("/api/job-metrics/series", tags=["figures"])
+@get("/api/job-metrics/series", tags=["figures"], access=of_queues())
 async def get_series(
     desk: TheDesk,
     figures: TheFigures,
@@ -220,7 +222,7 @@ async def get_series(
     return Series(step=step, source="store", points=found)
 
 
-@get("/api/job-metrics/tasks", tags=["figures"])
+@get("/api/job-metrics/tasks", tags=["figures"], access=of_queues())
 async def get_task_series(
     desk: TheDesk,
     figures: TheFigures,
@@ -243,7 +245,7 @@ async def get_task_series(
     ]
 
 
-@get("/api/tasks", tags=["figures"])
+@get("/api/tasks", tags=["figures"], access=of_queues())
 async def list_tasks(desk: TheDesk, queue: OptionalQueue = None) -> list[TaskEntry]:
     """Tasks that the queues have seen, with their lifetime totals."""
     if queue is not None:
@@ -255,24 +257,25 @@ async def list_tasks(desk: TheDesk, queue: OptionalQueue = None) -> list[TaskEnt
     return [found[key] for key in sorted(found)]
 
 
-@get("/api/usage", tags=["figures"])
+@get("/api/usage", tags=["figures"], access=of_queues())
 async def get_usage(desk: TheDesk) -> Usage:
     """Lifetime totals by queue and outcome."""
     totals = await queue_totals(desk)
     return Usage(totals=totals.all(), queues=totals.queues)
 
 
-@get("/api/marks", tags=["figures"])
+@get("/api/marks", tags=["figures"], access=of_queues())
 async def list_marks(desk: TheDesk, from_ms: Instant = None) -> list[Mark]:
     """Marks on the time line, oldest first."""
     marks = await desk.app.marks((from_ms or 0) / 1000)
     return [Mark(id=mark.id, at_ms=mark.at_ms, label=mark.label) for mark in marks]
 
 
-@post("/api/marks", status_code=201, tags=["figures"])
-async def add_mark(desk: TheDesk, data: JSONBody[MarkBody]) -> Mark:
+@post("/api/marks", status_code=201, tags=["figures"], access=of_store("marks"))
+async def add_mark(desk: TheDesk, request: Request[Any, Any, Any], data: JSONBody[MarkBody]) -> Mark:
     """Put a mark now: a deploy, say."""
     mark = await desk.app.mark(data.label)
+    note(request, id=mark.id, label=mark.label)
     return Mark(id=mark.id, at_ms=mark.at_ms, label=mark.label)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import msgspec
@@ -12,6 +11,7 @@ from litestar.params import FromPath
 
 from windlass.core.states import JobState
 from windlass.dashboard import views
+from windlass.dashboard.access import as_page, page, page_or
 from windlass.dashboard.given import TheDesk, TheFigures, TheStatic
 from windlass.dashboard.lists import page_of_state
 from windlass.dashboard.params import QueueName
@@ -37,31 +37,7 @@ VIEWS = [
     "/jobs/{queue:str}/{jid:str}",
     "/flows/{queue:str}/{jid:str}",
 ]
-_FIRST = frozenset(path.split("/")[1] for path in VIEWS) | {
-    "job-queues",
-    "scheduled-jobs",
-    "retries",
-    "dead-jobs",
-    "job-metrics",
-    "worker-processes",
-}
 _ROWS = 100
-
-
-def wants_page(headers: Mapping[str, str]) -> bool:
-    """Whether a browser asks."""
-    return "text/html" in headers.get("accept", "")
-
-
-def is_page(path: str, headers: Mapping[str, str]) -> bool:
-    """Whether the answer is a page or a file of it, which hold no data and need no sign-in."""
-    if path.startswith("/assets/") or path == "/favicon.svg":
-        return True
-    return path.split("/")[1] in _FIRST and (wants_page(headers) or not _has_json(path))
-
-
-def _has_json(path: str) -> bool:
-    return path.split("/")[1] in _FIRST - {view.split("/")[1] for view in VIEWS}
 
 
 def _page(request: Anyone, static: Static) -> Response[bytes]:
@@ -76,76 +52,76 @@ def _json(content: Any) -> Response[bytes]:
 
 
 def _spec(shape: Any) -> dict[int, ResponseSpec]:
-    return {200: ResponseSpec(shape, description="As JSON; a browser gets the page")}
+    return {200: ResponseSpec(shape, description="As JSON; a browser gets the page", generate_examples=False)}
 
 
-@get(VIEWS, include_in_schema=False)
+@get(VIEWS, include_in_schema=False, access=page())
 async def view(request: Anyone, static: TheStatic) -> Response[bytes]:
     """A page."""
     return _page(request, static)
 
 
-@get("/job-queues", tags=["pages"], responses=_spec(JobQueues))
+@get("/job-queues", tags=["pages"], responses=_spec(JobQueues), access=page_or("queues"))
 async def job_queues(
     desk: TheDesk, figures: TheFigures, static: TheStatic, request: Anyone
 ) -> Response[bytes]:
     """The dashboard: its figures, or its page."""
-    if wants_page(request.headers):
+    if as_page(request.scope):
         return _page(request, static)
     return _json(await stats(desk, figures))
 
 
-@get("/job-queues/{queue:str}", tags=["pages"], responses=_spec(QueueEntry))
+@get("/job-queues/{queue:str}", tags=["pages"], responses=_spec(QueueEntry), access=page_or("queue"))
 async def one_queue(
     desk: TheDesk, figures: TheFigures, static: TheStatic, request: Anyone, queue: QueueName
 ) -> Response[bytes]:
     """One queue."""
-    if wants_page(request.headers):
+    if as_page(request.scope):
         return _page(request, static)
     return _json(await get_queue.fn(desk=desk, figures=figures, queue=queue))
 
 
-@get("/scheduled-jobs", tags=["pages"], responses=_spec(list[ScheduledJob]))
+@get("/scheduled-jobs", tags=["pages"], responses=_spec(list[ScheduledJob]), access=page_or("queues"))
 async def scheduled_jobs(desk: TheDesk, static: TheStatic, request: Anyone) -> Response[bytes]:
     """Jobs that are due later."""
-    if wants_page(request.headers):
+    if as_page(request.scope):
         return _page(request, static)
     records, _ = await page_of_state(desk, JobState.SCHEDULED, None, None, _ROWS, 0)
     return _json([views.scheduled_job(record, desk.mask) for record in records])
 
 
-@get("/retries", tags=["pages"], responses=_spec(list[RetryJob]))
+@get("/retries", tags=["pages"], responses=_spec(list[RetryJob]), access=page_or("queues"))
 async def retries(desk: TheDesk, static: TheStatic, request: Anyone) -> Response[bytes]:
     """Jobs that failed and are due again."""
-    if wants_page(request.headers):
+    if as_page(request.scope):
         return _page(request, static)
     records, _ = await page_of_state(desk, JobState.RETRYING, None, None, _ROWS, 0)
     return _json([views.retry_job(record, desk.mask) for record in records])
 
 
-@get("/dead-jobs", tags=["pages"], responses=_spec(list[DeadJob]))
+@get("/dead-jobs", tags=["pages"], responses=_spec(list[DeadJob]), access=page_or("queues"))
 async def dead_jobs(desk: TheDesk, static: TheStatic, request: Anyone) -> Response[bytes]:
     """Jobs that failed for good."""
-    if wants_page(request.headers):
+    if as_page(request.scope):
         return _page(request, static)
     records, _ = await page_of_state(desk, JobState.FAILED, None, None, _ROWS, 0)
     return _json([views.dead_job(record, desk.mask) for record in records])
 
 
-@get("/job-metrics", tags=["pages"], responses=_spec(list[JobMetric]))
+@get("/job-metrics", tags=["pages"], responses=_spec(list[JobMetric]), access=page_or("queues"))
 async def job_metrics(
     desk: TheDesk, figures: TheFigures, static: TheStatic, request: Anyone
 ) -> Response[bytes]:
     """Tasks of the last hour."""
-    if wants_page(request.headers):
+    if as_page(request.scope):
         return _page(request, static)
     return _json(await list_metrics.fn(desk=desk, figures=figures))
 
 
-@get("/worker-processes", tags=["pages"], responses=_spec(list[Process]))
+@get("/worker-processes", tags=["pages"], responses=_spec(list[Process]), access=page_or("queues"))
 async def worker_processes(desk: TheDesk, static: TheStatic, request: Anyone) -> Response[bytes]:
     """Live workers."""
-    if wants_page(request.headers):
+    if as_page(request.scope):
         return _page(request, static)
     return _json(await list_processes.fn(desk=desk))
 
@@ -159,13 +135,13 @@ def _file(request: Anyone, asset: Asset | None, caching: str) -> Response[bytes]
     return Response(asset.data, media_type=asset.media_type, headers=headers)
 
 
-@get("/assets/{name:str}", include_in_schema=False)
+@get("/assets/{name:str}", include_in_schema=False, access=page())
 async def asset(request: Anyone, static: TheStatic, name: FromPath[str]) -> Response[bytes]:
     """A file of the build; its name holds a hash of its content."""
     return _file(request, static.asset(f"assets/{name}"), _IMMUTABLE)
 
 
-@get("/favicon.svg", include_in_schema=False)
+@get("/favicon.svg", include_in_schema=False, access=page())
 async def favicon(request: Anyone, static: TheStatic) -> Response[bytes]:
     """The icon."""
     return _file(request, static.asset("favicon.svg"), "public, max-age=86400")

@@ -9,6 +9,7 @@ from litestar.params import PathParameter
 
 from windlass.core.states import JobState
 from windlass.dashboard import views
+from windlass.dashboard.access import of_queues, of_store
 from windlass.dashboard.desk import Desk
 from windlass.dashboard.given import TheDesk
 from windlass.dashboard.lists import holding
@@ -29,7 +30,7 @@ ActionName = Annotated[
 async def _running(desk: Desk) -> dict[str, list[RunningJob]]:
     """What runs now, by worker."""
     names = holding(await desk.queues(), [JobState.ACTIVE])
-    listing = Listing(store=desk.store, search=Search(state=JobState.ACTIVE))
+    listing = Listing(store=desk.store, codecs=desk.app.codecs, search=Search(state=JobState.ACTIVE))
     running: dict[str, list[RunningJob]] = {}
     for record in (await listing.page(names, None, _LOOKED)).records:
         if record.worker is not None:
@@ -39,14 +40,14 @@ async def _running(desk: Desk) -> dict[str, list[RunningJob]]:
     return running
 
 
-@get("/api/processes", tags=["processes"])
+@get("/api/processes", tags=["processes"], access=of_queues())
 async def list_processes(desk: TheDesk) -> list[Process]:
     """Workers that were alive in the last 45 seconds, with what they run."""
     running = await _running(desk)
     return [views.process_view(info, running.get(info.id, [])) for info in await desk.workers()]
 
 
-@get("/api/processes/{identity:str}", tags=["processes"])
+@get("/api/processes/{identity:str}", tags=["processes"], access=of_queues())
 async def get_process(desk: TheDesk, identity: PathText) -> Process:
     """One worker."""
     name = unescape(identity)
@@ -56,7 +57,12 @@ async def get_process(desk: TheDesk, identity: PathText) -> Process:
     raise not_found(f"there is no worker {name!r}", "It ended, or was silent for 45 seconds.")
 
 
-@post("/api/processes/{identity:str}/{action:str}", status_code=202, tags=["processes"])
+@post(
+    "/api/processes/{identity:str}/{action:str}",
+    status_code=202,
+    tags=["processes"],
+    access=of_store("workers"),
+)
 async def tell_process(desk: TheDesk, identity: PathText, action: ActionName) -> None:
     """Take no new jobs (quiet), go on (resume), finish and exit (stop), or log all stacks (dump).
 

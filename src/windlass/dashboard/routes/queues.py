@@ -13,7 +13,8 @@ from windlass.backend import requests as rq
 from windlass.core.outcome import AddOutcome
 from windlass.core.states import FINISHED, JobState
 from windlass.dashboard import views
-from windlass.dashboard.audit import note
+from windlass.dashboard.access import of_queue, of_queues
+from windlass.dashboard.audit import named, note
 from windlass.dashboard.figures import MINUTE_MS, per_minute
 from windlass.dashboard.given import TheDesk, TheFigures
 from windlass.dashboard.lists import answer, counted, page_headers
@@ -43,7 +44,7 @@ _DRAIN_STEPS = 10
 Anyone = Request[Any, Any, Any]
 
 
-@get("/api/job-queues", tags=["queues"])
+@get("/api/job-queues", tags=["queues"], access=of_queues())
 async def list_queues(desk: TheDesk) -> list[Queue]:
     """All queues with their sizes."""
     totals = await queue_totals(desk)
@@ -51,7 +52,7 @@ async def list_queues(desk: TheDesk) -> list[Queue]:
     return [views.queue_view(info, now_ms, *totals.of(info.name)) for info in await desk.queues()]
 
 
-@get("/api/job-queues/{queue:str}", tags=["queues"])
+@get("/api/job-queues/{queue:str}", tags=["queues"], access=of_queue())
 async def get_queue(desk: TheDesk, figures: TheFigures, queue: QueueName) -> QueueEntry:
     """One queue with its last hour."""
     info = await desk.info(queue)
@@ -66,14 +67,14 @@ async def get_queue(desk: TheDesk, figures: TheFigures, queue: QueueName) -> Que
     return QueueEntry(**msgspec.structs.asdict(view), per_minute=minutes)
 
 
-@get("/api/job-queues/{queue:str}/counts", tags=["queues"])
+@get("/api/job-queues/{queue:str}/counts", tags=["queues"], access=of_queue())
 async def get_counts(desk: TheDesk, queue: QueueName) -> dict[str, int]:
     """How many jobs are in each state."""
     counts = await desk.queue(queue).get_job_counts()
     return {state.value: count for state, count in counts.items()}
 
 
-@get("/api/job-queues/{queue:str}/jobs", tags=["queues"])
+@get("/api/job-queues/{queue:str}/jobs", tags=["queues"], access=of_queue())
 async def list_queue_jobs(
     desk: TheDesk,
     queue: QueueName,
@@ -86,7 +87,9 @@ async def list_queue_jobs(
     desk.queue(queue)
     wanted = states or [JobState.WAITING]
     infos = [info for info in await desk.queues() if info.name == queue]
-    listing = Listing(store=desk.store, search=Search(state=wanted), newest_first=False)
+    listing = Listing(
+        store=desk.store, codecs=desk.app.codecs, search=Search(state=wanted), newest_first=False
+    )
     found = await listing.page([info.name for info in infos], cursor, limit, offset)
     jobs = [views.wire_job(record, desk.mask) for record in found.records]
     return answer(jobs, page_headers(found, counted(infos, wanted)))
@@ -117,16 +120,16 @@ def _added(job: Job[Any]) -> Added:
     return Added(queue=job.queue_name, id=job.id, outcome=outcome.value, state=job.state)
 
 
-@post("/api/job-queues/{queue:str}/jobs", status_code=201, tags=["queues"])
+@post("/api/job-queues/{queue:str}/jobs", status_code=201, tags=["queues"], access=of_queue("add"))
 async def add_job(desk: TheDesk, request: Anyone, queue: QueueName, data: JSONBody[NewJobBody]) -> Added:
     """Add one job."""
     task, payload = _call_of(data)
     added = _added(await desk.queue(queue).add(task, payload, **_options(data.options)))
-    note(request, queue=queue, task=task, id=added.id, outcome=added.outcome)
+    note(request, task=task, id=added.id, outcome=added.outcome)
     return added
 
 
-@post("/api/job-queues/{queue:str}/jobs/bulk", status_code=201, tags=["queues"])
+@post("/api/job-queues/{queue:str}/jobs/bulk", status_code=201, tags=["queues"], access=of_queue("add"))
 async def add_jobs(
     desk: TheDesk,
     request: Anyone,
@@ -143,7 +146,7 @@ async def add_jobs(
         jobs = await desk.queue(queue).add_bulk(items)
     except GroupFullError as exc:
         jobs, refused = exc.added, exc.refused
-    note(request, queue=queue, added=len(jobs), refused=len(refused))
+    note(request, added=len(jobs), refused=len(refused), jobs=named(job.ref for job in jobs))
     return AddedMany(jobs=[_added(job) for job in jobs], refused=refused)
 
 
@@ -151,7 +154,12 @@ async def add_jobs(
     "/api/job-queues/{queue:str}/jobs/wait",
     status_code=200,
     tags=["queues"],
-    responses={202: ResponseSpec(WaitAnswer, description="It was not finished in time, and goes on")},
+    responses={
+        202: ResponseSpec(
+            WaitAnswer, description="It was not finished in time, and goes on", generate_examples=False
+        )
+    },
+    access=of_queue("add"),
 )
 async def add_and_wait(
     desk: TheDesk, request: Anyone, queue: QueueName, data: JSONBody[WaitBody]
@@ -161,7 +169,7 @@ async def add_and_wait(
     options = _options(data.options)
     options.setdefault("result_ttl", max(data.timeout, 60))
     job = await desk.queue(queue).add(task, payload, **options)
-    note(request, queue=queue, task=task, id=job.id)
+    note(request, task=task, id=job.id)
     try:
         await job.wait_until_finished(data.timeout)
     except WaitTimeoutError:
@@ -174,7 +182,8 @@ async def add_and_wait(
         id=job.id,
         state=record.state,
         finished=finished,
-        result=desk.mask.hide(views.decoded(record.result_codec, record.result)),
+        result=desk.mask.hide(views.result_of(record, desk.mask)),
+        result_expired=record.result_expired,
         error_class=last.error_class if last is not None else "",
         error_message=last.message if last is not None else record.reason,
     )
@@ -192,19 +201,19 @@ def _options(given: dict[str, Any]) -> dict[str, Any]:
 # --- control -----------------------------------------------------------------------------------
 
 
-@post("/api/job-queues/{queue:str}/pause", status_code=204, tags=["queues"])
+@post("/api/job-queues/{queue:str}/pause", status_code=204, tags=["queues"], access=of_queue("pause"))
 async def pause_queue(desk: TheDesk, queue: QueueName) -> None:
     """Give out no more jobs of this queue, on any worker."""
     await desk.queue((await desk.info(queue)).name).pause()
 
 
-@post("/api/job-queues/{queue:str}/resume", status_code=204, tags=["queues"])
+@post("/api/job-queues/{queue:str}/resume", status_code=204, tags=["queues"], access=of_queue("pause"))
 async def resume_queue(desk: TheDesk, queue: QueueName) -> None:
     """Undo pause."""
     await desk.queue((await desk.info(queue)).name).resume()
 
 
-@post("/api/job-queues/{queue:str}/drain", status_code=200, tags=["queues"])
+@post("/api/job-queues/{queue:str}/drain", status_code=200, tags=["queues"], access=of_queue("clear"))
 async def drain_queue(
     desk: TheDesk, request: Anyone, queue: QueueName, data: JSONBody[DrainBody | None] = None
 ) -> Changed:
@@ -220,18 +229,19 @@ async def drain_queue(
         more = purged.count >= MANY
         if not more:
             break
-    note(request, queue=queue, removed=removed)
+    note(request, delayed=data is not None and data.delayed, removed=removed, more=more)
     return Changed(count=removed, more=more)
 
 
-@post("/api/job-queues/{queue:str}/clean", status_code=200, tags=["queues"])
+@post("/api/job-queues/{queue:str}/clean", status_code=200, tags=["queues"], access=of_queue("clear"))
 async def clean_queue(desk: TheDesk, request: Anyone, queue: QueueName, data: JSONBody[CleanBody]) -> Changed:
     """Delete old jobs in some states, at most 1,000 in one call."""
     info = await desk.info(queue)
     if JobState.ACTIVE in data.states:
         raise ApiError(422, "config", "active jobs cannot be cleaned", "Cancel them.")
     cleaned = await desk.queue(info.name).clean(data.grace, data.limit, data.states)
-    note(request, queue=queue, removed=cleaned.count)
+    states = ", ".join(state.value for state in data.states)
+    note(request, states=states, grace=data.grace, limit=data.limit, removed=cleaned.count)
     return Changed(count=cleaned.count, more=cleaned.count >= data.limit)
 
 

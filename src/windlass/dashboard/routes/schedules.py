@@ -9,6 +9,7 @@ from litestar.params import JSONBody
 
 from windlass.core.schedules import next_slot
 from windlass.dashboard import views
+from windlass.dashboard.access import of_queue, of_queues
 from windlass.dashboard.audit import note
 from windlass.dashboard.desk import Desk
 from windlass.dashboard.given import TheDesk
@@ -30,11 +31,10 @@ def _entry(desk: Desk, info: ScheduleInfo) -> ScheduleEntry:
         f"every {info.every:g} s" if info.every is not None else f"strategy {rule.strategy}"
     )
     template = record.template
-    data = views.decoded(template.codec, template.payload)
     try:
         data = views.plain(info.data)
     except (ValueError, ConfigError):
-        pass
+        data = views.raw(template.codec, template.payload)
     return ScheduleEntry(
         queue=info.queue,
         name=info.name,
@@ -75,13 +75,13 @@ def _upcoming(desk: Desk, info: ScheduleInfo) -> list[int]:
     return found
 
 
-@get("/api/schedules", tags=["schedules"])
+@get("/api/schedules", tags=["schedules"], access=of_queues())
 async def list_all(desk: TheDesk, queue: OptionalQueue = None) -> list[ScheduleEntry]:
     """All schedules, by queue and name."""
     if queue is not None:
         desk.queue(queue)
-    found = await list_schedules(desk.store, queue=queue)
-    return [_entry(desk, info) for info in found if desk.settings.shows(info.queue)]
+    found = await list_schedules(desk.app, queue=queue)
+    return [_entry(desk, info) for info in found if desk.shows(info.queue)]
 
 
 async def _get(desk: Desk, queue: str, name: str) -> ScheduleInfo:
@@ -91,13 +91,13 @@ async def _get(desk: Desk, queue: str, name: str) -> ScheduleInfo:
     return info
 
 
-@get("/api/schedules/{queue:str}/{name:str}", tags=["schedules"])
+@get("/api/schedules/{queue:str}/{name:str}", tags=["schedules"], access=of_queue())
 async def get_one(desk: TheDesk, queue: QueueName, name: PathText) -> ScheduleEntry:
     """One schedule."""
     return _entry(desk, await _get(desk, queue, unescape(name)))
 
 
-@put("/api/schedules/{queue:str}/{name:str}", tags=["schedules"])
+@put("/api/schedules/{queue:str}/{name:str}", tags=["schedules"], access=of_queue("schedules"))
 async def put_one(
     desk: TheDesk, request: Anyone, queue: QueueName, name: PathText, data: JSONBody[ScheduleBody]
 ) -> ScheduleEntry:
@@ -119,11 +119,13 @@ async def put_one(
     }
     template = {"name": data.task or real, "data": data.data, "opts": data.options}
     info = await desk.queue(queue).upsert_job_scheduler(real, rule, template)
-    note(request, queue=queue, schedule=real)
+    note(request, task=info.task, cron=data.cron, every=data.every)
     return _entry(desk, info)
 
 
-@delete("/api/schedules/{queue:str}/{name:str}", status_code=204, tags=["schedules"])
+@delete(
+    "/api/schedules/{queue:str}/{name:str}", status_code=204, tags=["schedules"], access=of_queue("schedules")
+)
 async def remove_one(desk: TheDesk, queue: QueueName, name: PathText) -> None:
     """Forget a schedule; jobs that it made stay."""
     real = unescape(name)
@@ -131,19 +133,34 @@ async def remove_one(desk: TheDesk, queue: QueueName, name: PathText) -> None:
         raise not_found(f"queue {queue!r} has no schedule {real!r}", "Look at /api/schedules.")
 
 
-@post("/api/schedules/{queue:str}/{name:str}/pause", status_code=204, tags=["schedules"])
+@post(
+    "/api/schedules/{queue:str}/{name:str}/pause",
+    status_code=204,
+    tags=["schedules"],
+    access=of_queue("schedules"),
+)
 async def pause_one(desk: TheDesk, queue: QueueName, name: PathText) -> None:
     """Let its slots pass without a job."""
     await desk.queue(queue).pause_job_scheduler(unescape(name))
 
 
-@post("/api/schedules/{queue:str}/{name:str}/resume", status_code=204, tags=["schedules"])
+@post(
+    "/api/schedules/{queue:str}/{name:str}/resume",
+    status_code=204,
+    tags=["schedules"],
+    access=of_queue("schedules"),
+)
 async def resume_one(desk: TheDesk, queue: QueueName, name: PathText) -> None:
     """Go on with the first slot from now on."""
     await desk.queue(queue).resume_job_scheduler(unescape(name))
 
 
-@post("/api/schedules/{queue:str}/{name:str}/run", status_code=201, tags=["schedules"])
+@post(
+    "/api/schedules/{queue:str}/{name:str}/run",
+    status_code=201,
+    tags=["schedules"],
+    access=of_queue("schedules"),
+)
 async def run_one(desk: TheDesk, request: Anyone, queue: QueueName, name: PathText) -> Added:
     """Add its job now, besides its slots."""
     job = await desk.queue(queue).run_job_scheduler(unescape(name))

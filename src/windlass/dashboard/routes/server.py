@@ -13,6 +13,7 @@ from litestar.params import JSONBody, QueryParameter
 
 from windlass._version import __version__
 from windlass.backend import requests as rq
+from windlass.dashboard.access import of_queues, of_store, public, signing_in
 from windlass.dashboard.desk import Desk
 from windlass.dashboard.given import TheDesk, TheGuard
 from windlass.dashboard.params import Limit
@@ -25,7 +26,13 @@ from windlass.errors import StorageError
 
 Anyone = Request[Any, Any, Any]
 Skip = Annotated[str | None, QueryParameter(pattern=r"^[0-9]{1,6}$", description="From the page before.")]
+Refused = Annotated[
+    bool, QueryParameter(description="A sample of the requests that were not let in, instead of changes.")
+]
+Everywhere = Annotated[bool, QueryParameter(description="All sessions of the user, not only this one.")]
 _PROBE_S = 5.0
+#: Strangers send it.
+_SIGN_IN_BYTES = 16_384
 
 
 def _session(desk: Desk, identity: Identity | None) -> Session:
@@ -48,38 +55,45 @@ def _session(desk: Desk, identity: Identity | None) -> Session:
     )
 
 
-@get("/api/session", tags=["server"])
+@get("/api/session", tags=["server"], access=public())
 async def get_session(desk: TheDesk, request: Anyone) -> Session:
     """Who asks, and what they may do. Answers everybody; strangers learn only how to sign in."""
     return _session(desk, identity_of(request.scope))
 
 
-@post("/api/session", status_code=200, tags=["server"])
+@post(
+    "/api/session",
+    status_code=200,
+    tags=["server"],
+    access=signing_in(),
+    request_max_body_size=_SIGN_IN_BYTES,
+)
 async def sign_in(
     desk: TheDesk, guard: TheGuard, request: Anyone, data: JSONBody[SignIn]
 ) -> Response[Session]:
     """Sign in with a token or a password; answers with a session cookie."""
     reception = guard.reception
     identity = reception.sign_in(request.scope, data.token, data.username, data.password)
-    headers = {"Set-Cookie": reception.cookie(request.scope, identity)}
+    headers = {"Set-Cookie": reception.begin_session(request.scope, identity)}
     return Response(_session(desk, identity), headers=headers)
 
 
-@delete("/api/session", status_code=204, tags=["server"])
-async def sign_out(guard: TheGuard, request: Anyone) -> Response[None]:
-    """Forget the session cookie."""
-    return Response(
-        None, status_code=204, headers={"Set-Cookie": guard.reception.cookie(request.scope, None)}
-    )
+@delete("/api/session", status_code=204, tags=["server"], access=public())
+async def sign_out(guard: TheGuard, request: Anyone, everywhere: Everywhere = False) -> Response[None]:
+    """End the session of this browser; with ``everywhere`` all sessions of its user."""
+    cookie = guard.reception.end_session(request.scope, everywhere)
+    return Response(None, status_code=204, headers={"Set-Cookie": cookie})
 
 
-@get("/api/audit", tags=["server"])
-async def get_audit(desk: TheDesk, cursor: Skip = None, limit: Limit = 100) -> Audit:
-    """Changes that were made or tried through this API, newest first."""
-    return desk.audit.page(int(cursor or 0), limit)
+@get("/api/audit", tags=["server"], access=of_store("audit"))
+async def get_audit(
+    desk: TheDesk, cursor: Skip = None, limit: Limit = 100, refused: Refused = False
+) -> Audit:
+    """Changes that were made or tried through this API, newest first; or a sample of what was refused."""
+    return desk.audit.page(int(cursor or 0), limit, refused=refused)
 
 
-@get("/api/openapi.json", tags=["server"])
+@get("/api/openapi.json", tags=["server"], access=of_queues())
 async def get_openapi(request: Anyone) -> dict[str, Any]:
     """This document: OpenAPI 3.1."""
     from windlass.dashboard.openapi import document
@@ -87,7 +101,7 @@ async def get_openapi(request: Anyone) -> dict[str, Any]:
     return document()
 
 
-@get("/live", tags=["probes"])
+@get("/live", tags=["probes"], access=public())
 async def get_live(desk: TheDesk) -> Health:
     """The server answers."""
     return Health(live=True, ready=True, reason="", backend=desk.store.name)
@@ -96,7 +110,8 @@ async def get_live(desk: TheDesk) -> Health:
 @get(
     ["/ready", "/health"],
     tags=["probes"],
-    responses={503: ResponseSpec(Health, description="The store does not answer")},
+    responses={503: ResponseSpec(Health, description="The store does not answer", generate_examples=False)},
+    access=public(),
 )
 async def get_ready(desk: TheDesk) -> Response[Health]:
     """The store answers; else 503 with the reason."""
@@ -116,7 +131,12 @@ async def get_ready(desk: TheDesk) -> Response[Health]:
     "/metrics",
     tags=["probes"],
     media_type=CONTENT_TYPE,
-    responses={200: ResponseSpec(str, media_type=CONTENT_TYPE, description="Prometheus text")},
+    responses={
+        200: ResponseSpec(
+            str, media_type=CONTENT_TYPE, description="Prometheus text", generate_examples=False
+        )
+    },
+    access=of_queues(),
 )
 async def get_prometheus(desk: TheDesk) -> Response[bytes]:
     """Jobs by queue and state, lifetime totals by task and outcome, workers: for Prometheus."""

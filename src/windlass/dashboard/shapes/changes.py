@@ -54,6 +54,8 @@ class WaitAnswer(Shape):
     state: JobState
     finished: bool
     result: Any
+    #: It completed, and its result is past its time.
+    result_expired: bool
     error_class: str
     error_message: str
 

@@ -91,6 +91,8 @@ class Detail(Item):
     data: Any
     result: Any
     has_result: bool
+    #: It completed, and its result is past its time.
+    result_expired: bool
     result_until_ms: int | None
     errors: list[ErrorEntry]
     options: dict[str, Any]

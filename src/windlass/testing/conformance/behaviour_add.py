@@ -193,7 +193,7 @@ async def test_a_job_that_nobody_starts_in_time_fails_as_expired(harness: Harnes
         ran: list[str] = []
         await stage.work(lambda job: ran.append(job.id))
         assert await job.wait_until_finished() is JobState.FAILED
-        assert (job.failed_reason, ran) == ("expired", [])
+        assert (job.reason, job.failed_reason, ran) == ("expired", None, [])
 
 
 @pytest.mark.feature("A38")
@@ -310,7 +310,7 @@ async def test_bytes_that_are_no_arguments_end_as_failed_with_their_bytes_kept(h
         job = await stage.queue.get_job("bad")
         assert job is not None
         assert await job.wait_until_finished() is JobState.FAILED
-        assert (job.failed_reason, job.record.payload) == ("bad_payload", b"\xff not json")
+        assert (job.reason, job.record.payload) == ("bad_payload", b"\xff not json")
 
 
 @pytest.mark.feature("A28")

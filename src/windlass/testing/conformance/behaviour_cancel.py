@@ -47,7 +47,7 @@ async def test_a_running_job_is_stopped_by_a_cancel_from_elsewhere(harness: Harn
         await gate.reached.wait()
         assert await stage.queue.cancel(job.id, "stop it") is CancelResult.CANCELLING
         assert await job.wait_until_finished() is JobState.CANCELLED
-        assert (job.failed_reason, seen, job.attempts) == ("stop it", ["cancel"], 0)
+        assert (job.reason, seen, job.attempts) == ("stop it", ["cancel"], 0)
 
 
 @pytest.mark.feature("F2")

@@ -369,7 +369,7 @@ async def test_a_whole_flow_is_cancelled(harness: Harness) -> None:
         node = await FlowProducer(stage.app).add({"name": "top", "queue": QUEUE, "children": [middle]})
         assert await stage.queue.cancel_flow(node.id, "enough") == 5
         flow = await stage.queue.get_flow(node.id)
-        assert {(one.state, one.job.failed_reason) for one in flow.walk()} == {(JobState.CANCELLED, "enough")}
+        assert {(one.state, one.job.reason) for one in flow.walk()} == {(JobState.CANCELLED, "enough")}
 
 
 @pytest.mark.feature("I12", "I8")

@@ -105,7 +105,7 @@ async def test_an_error_in_a_child_comes_back_with_its_class_and_traceback(harne
         assert "in fail" in caught.value.traceback
         job = await give_up.enqueue()
         await job.wait_until_finished()
-        assert (job.failed_reason, job.errors[-1].error_class) == (
+        assert (job.reason, job.errors[-1].error_class) == (
             "unrecoverable",
             UnrecoverableError.__name__,
         )

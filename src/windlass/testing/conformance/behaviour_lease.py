@@ -68,7 +68,7 @@ async def test_a_job_whose_workers_all_went_silent_fails_as_stalled(harness: Har
             await harness.take("mail")
             await stage.advance(60)
         job = await stage.queue.get_job("a")
-        assert job is not None and (job.state, job.failed_reason) == (JobState.FAILED, "stalled")
+        assert job is not None and (job.state, job.reason) == (JobState.FAILED, "stalled")
         assert told == ["a", "a"]
 
 

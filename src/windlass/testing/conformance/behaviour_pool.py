@@ -185,7 +185,7 @@ async def test_an_unknown_task_is_given_back_and_at_last_fails_with_its_reason(h
             await stage.advance(0.1)
         assert waits[0] == 5_000
         assert await job.wait_until_finished() is JobState.FAILED
-        assert (job.failed_reason, job.attempts, job.record.misses) == ("unknown_task", 0, 4)
+        assert (job.reason, job.attempts, job.record.misses) == ("unknown_task", 0, 4)
 
 
 @pytest.mark.feature("C17", "J14")

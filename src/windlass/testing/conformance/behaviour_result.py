@@ -9,15 +9,19 @@ import pytest
 
 from windlass import (
     ConfigError,
+    IllegalTransitionError,
     Job,
     JobFailedError,
+    JobNotFoundError,
     JobState,
+    ResultExpiredError,
     WaitTimeoutError,
+    Worker,
     as_completed,
     gather,
 )
 from windlass.testing.conformance.harness import Harness
-from windlass.testing.conformance.stage import QUEUE, Gate, Stage
+from windlass.testing.conformance.stage import QUEUE, Gate, Stage, live
 
 
 @pytest.mark.feature("E1", "E2")
@@ -173,7 +177,8 @@ async def test_a_result_is_gone_after_its_time_and_the_next_request_runs_anew(ha
         await stage.advance(99)
         assert await stage.queue.get_result("own") == 1
         await stage.advance(1)
-        assert await stage.queue.get_result("own") is None
+        with pytest.raises(ResultExpiredError, match="raise its result_ttl"):
+            await stage.queue.get_result("own")
         assert await stage.queue.add_and_wait("n", job_id="own", result_ttl=100) == 2
 
 
@@ -214,3 +219,71 @@ async def test_whoever_waits_learns_of_the_end_without_time_passing(harness: Har
         gate.open()
         assert await waiting is JobState.COMPLETED
         assert stage.clock.now_ms() == before
+
+
+@pytest.mark.feature("E5")
+async def test_a_result_past_its_time_is_an_error_wherever_it_is_read_and_none_a_returned_none(
+    harness: Harness,
+) -> None:
+    async with live(harness) as app:
+        queue = app.queue(QUEUE)
+        async with Worker(QUEUE, lambda job: job.data, url_or_app=app):
+            gone = await queue.add("n", 7, job_id="gone", result_ttl=0)
+            none = await queue.add("n", None, job_id="none")
+            assert await gone.wait_until_finished() is JobState.COMPLETED
+            assert await none.result() is None
+        assert await queue.get_result("none") is None
+        gone = await gone.refresh()
+        with pytest.raises(ResultExpiredError, match=r"job 'gone' of queue 'mail' completed"):
+            await gone.result()
+        with pytest.raises(ResultExpiredError):
+            await queue.get_result("gone")
+        with pytest.raises(ResultExpiredError):
+            _ = gone.return_value
+        status = await queue.get_status("gone")
+        assert status is not None and status["result_expired"] is True and "result" not in status
+        assert await none.refresh() is none and none.return_value is None
+
+
+@pytest.mark.feature("E4", "E5")
+async def test_callers_who_wait_while_a_job_runs_get_its_result_however_short_it_is_kept(
+    harness: Harness,
+) -> None:
+    async with live(harness) as app:
+        queue, gate = app.queue(QUEUE), Gate()
+
+        async def handler(job: Job[Any]) -> Any:
+            if job.data == "slow":
+                await gate.pass_through()
+            return f"{job.data} value"
+
+        async with Worker(QUEUE, handler, url_or_app=app):
+            for number in range(5):
+                assert await queue.add_and_wait("n", number, result_ttl=0) == f"{number} value"
+            job = await queue.add("n", "slow", job_id="own", result_ttl=0)
+            await gate.reached.wait()
+            waits: list[asyncio.Future[Any]] = [
+                asyncio.ensure_future(job.result(None)),
+                asyncio.ensure_future(queue.add_and_wait("n", "slow", job_id="own", result_ttl=0)),
+            ]
+            for _ in range(20):  # both have looked by then
+                await queue.count()
+            gate.open()
+            assert await asyncio.gather(*waits) == ["slow value", "slow value"]
+
+
+@pytest.mark.feature("E5")
+async def test_the_result_of_a_job_that_has_none_yet_is_refused_with_what_became_of_it(
+    harness: Harness,
+) -> None:
+    async with live(harness) as app:
+        queue = app.queue(QUEUE)
+        job = await queue.add("n", max_attempts=1)
+        with pytest.raises(IllegalTransitionError, match=r"it is waiting; wait for it with job\.result"):
+            await queue.get_result(job.id)
+        with pytest.raises(JobNotFoundError):
+            await queue.get_result("nobody")
+        async with Worker(QUEUE, lambda job: 1 / 0, url_or_app=app):
+            await job.wait_until_finished()
+        with pytest.raises(JobFailedError, match="ZeroDivisionError"):
+            await queue.get_result(job.id)

@@ -163,7 +163,7 @@ async def test_a_discarded_job_that_fails_is_not_retried(harness: Harness) -> No
         await stage.work(handler)
         job = await stage.queue.add("n", max_attempts=5)
         assert await job.wait_until_finished() is JobState.FAILED
-        assert (job.failed_reason, job.attempts) == ("discarded", 1)
+        assert (job.reason, job.attempts) == ("discarded", 1)
 
 
 @pytest.mark.feature("A26")
@@ -196,7 +196,7 @@ async def test_a_named_strategy_decides_and_may_give_up(harness: Harness) -> Non
         assert script.runs == [1, 2]
         await stage.advance(14)
         assert await job.wait_until_finished() is JobState.FAILED
-        assert (job.failed_reason, script.runs) == ("gave_up", [1, 2, 3])
+        assert (job.reason, script.runs) == ("gave_up", [1, 2, 3])
 
 
 @pytest.mark.feature("A12", "F3")
@@ -296,3 +296,38 @@ async def test_fallbacks_that_cannot_travel_are_refused(harness: Harness, wrong:
         with pytest.raises(ConfigError):
             await stage.queue.add("n", fallbacks=wrong)
         assert await stage.queue.count() == 0
+
+
+@pytest.mark.feature("A19")
+async def test_the_reason_says_why_a_job_ended_and_failed_reason_what_its_last_error_said(
+    harness: Harness,
+) -> None:
+    async with Stage(harness) as stage:
+
+        async def handler(job: Job[Any]) -> None:
+            if job.data == "cancel":
+                raise Cancel("sold out")
+            if job.data != "fine":
+                raise ValueError(f"{job.data} {job.attempt}")
+
+        add = stage.queue.add
+        later = {"max_attempts": 2, "backoff": {"type": "fixed", "delay": 600, "jitter": 0}}
+        jobs = {
+            "spent": (await add("n", "spent", max_attempts=2, backoff=0), JobState.FAILED),
+            "retrying": (await add("n", "retrying", **later), JobState.RETRYING),
+            "cancelled": (await add("n", "cancelled", **later), JobState.RETRYING),
+            "by handler": (await add("n", "cancel"), JobState.CANCELLED),
+            "fine": (await add("n", "fine"), JobState.COMPLETED),
+        }
+        await stage.work(handler)
+        for job, state in jobs.values():
+            await stage.until_state(job, state)
+        await jobs["cancelled"][0].cancel("enough")
+        seen = {name: await job.refresh() for name, (job, _) in jobs.items()}
+        assert {name: (job.reason, job.failed_reason) for name, job in seen.items()} == {
+            "spent": ("attempts", "spent 2"),
+            "retrying": (None, "retrying 1"),
+            "cancelled": ("enough", None),
+            "by handler": ("sold out", None),
+            "fine": (None, None),
+        }

@@ -198,6 +198,7 @@ export interface components {
             data: unknown;
             result: unknown;
             has_result: boolean;
+            result_expired: boolean;
             result_until_ms: number | null;
             errors: components["schemas"]["ErrorEntry"][];
             options: {
@@ -1027,6 +1028,7 @@ export interface components {
             state: components["schemas"]["JobState"];
             finished: boolean;
             result: unknown;
+            result_expired: boolean;
             error_class: string;
             error_message: string;
         };

@@ -1,6 +1,6 @@
 -- get: records by id.
 -- KEYS: queue roots
--- ARGV: now or '', packed {{queue, id}, ...}
+-- ARGV: now or '', packed {{queue, id}, ...}, 1 to show results that are past their time
 -- returns: per job a view {id, record, head, result, progress, errors, lease deadline, signals}, or nil
 -- flags: no-writes
 local items = cmsgpack.unpack(args[2])
@@ -9,6 +9,6 @@ local answer = {}
 load_items(queues, items)
 for index, item in ipairs(items) do
   local q = queues[item[1]]
-  answer[index] = q.heads[item[2]] and view(q, item[2]) or false
+  answer[index] = q.heads[item[2]] and view(q, item[2], args[3] == '1') or false
 end
 return answer

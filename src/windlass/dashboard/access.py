@@ -1,0 +1,247 @@
+"""Who may do what: decided at the matched route, by what its handler declares; all else is refused.
+
+Every handler says what it needs (``access=...``). A handler that says nothing keeps the server from starting.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import Any, Literal
+from urllib.parse import urlsplit
+
+from litestar import Litestar
+from litestar.connection import ASGIConnection
+from litestar.handlers import BaseRouteHandler, HTTPRouteHandler
+from litestar.routes import HTTPRoute
+
+from windlass.dashboard.allowance import Allowance
+from windlass.dashboard.headers import CSRF_HEADER, Headers, headers_of
+from windlass.dashboard.problems import ApiError, not_found
+from windlass.dashboard.scope import SAFE, client_of, identity_of
+from windlass.dashboard.settings import Action, Identity, Settings
+from windlass.errors import ConfigError
+
+_LOOKING: frozenset[str] = frozenset({"read", "audit"})
+#: About what: nothing that is secret, a page without data, a page or data, the queue in the path, the queues
+#: that the answer or the body names, the store as a whole.
+Subject = Literal["nothing", "page", "page or queues", "page or queue", "queue", "queues", "store"]
+_GRANT = "windlass.grant"
+_PAGE = "windlass.page"
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """What a handler needs. ``actions``: the body says which of them it is."""
+
+    subject: Subject
+    action: Action = "read"
+    actions: tuple[Action, ...] = ()
+    #: Whether the request counts before it reaches its handler; else that one counts it.
+    counted: bool = True
+
+
+def public() -> Access:
+    """Anyone: it tells and changes nothing of the store."""
+    return Access("nothing")
+
+
+def signing_in() -> Access:
+    """Anyone who may turn out to be a user: counted when that is known."""
+    return Access("nothing", counted=False)
+
+
+def page() -> Access:
+    """A page or a file of it, without data: anyone, where pages offer a way to sign in."""
+    return Access("page")
+
+
+def page_or(subject: Literal["queue", "queues"]) -> Access:
+    """A page for a browser, data for a program."""
+    return Access("page or queue" if subject == "queue" else "page or queues")
+
+
+def of_queue(action: Action = "read") -> Access:
+    """Something of the queue that the path names."""
+    return Access("queue", action)
+
+
+def of_queues(action: Action = "read", *others: Action) -> Access:
+    """Something of queues that query, body or answer name: the desk lets no other one through."""
+    return Access("queues", action, (action, *others) if others else ())
+
+
+def of_store(action: Action) -> Access:
+    """Something of all queues, also those to come."""
+    return Access("store", action)
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """What one request may do: who asks, what its route does, on which queues."""
+
+    settings: Settings
+    identity: Identity | None = None
+    #: What the route does; None until the handler knows.
+    action: Action | None = None
+
+    def may(self, queue: str, action: Action | None) -> bool:
+        """Whether the caller may do it to that queue."""
+        if action is None or not self.settings.shows(queue) or not self._role_allows(action):
+            return False
+        return any(_matches(queue, patterns) for patterns in self._patterns(action))
+
+    def somewhere(self, action: Action) -> bool:
+        """Whether there can be a queue to which the caller may do it."""
+        return self._role_allows(action) and bool(self._patterns(action))
+
+    def everywhere(self, action: Action) -> bool:
+        """Whether the caller may do it to every queue."""
+        return self._role_allows(action) and any("*" in patterns for patterns in self._patterns(action))
+
+    def sight(self) -> tuple[tuple[str, ...], ...]:
+        """Equal for callers who see the same queues."""
+        return tuple(sorted(set(self._patterns("read")))) if self._role_allows("read") else ()
+
+    def _role_allows(self, action: Action) -> bool:
+        if self.identity is None or (self.settings.read_only and action not in _LOOKING):
+            return False
+        return self.identity.role == "operator" or action in _LOOKING
+
+    def _patterns(self, action: Action) -> list[tuple[str, ...]]:
+        rules = self.settings.rules
+        if self.identity is None:
+            return []
+        if rules is None:
+            return [("*",)]
+        return [tuple(rule.queues) for rule in rules if rule.names(self.identity) and rule.allows(action)]
+
+
+def _matches(queue: str, patterns: Iterable[str]) -> bool:
+    return any(fnmatchcase(queue, pattern) for pattern in patterns)
+
+
+def as_page(scope: Any) -> bool:
+    """Whether the answer is the page, not the data."""
+    return bool(scope[_PAGE])
+
+
+def grant_of(scope: Any) -> Grant:
+    """What this request may do."""
+    found: Grant = scope[_GRANT]
+    return found
+
+
+class Authority:
+    """The guard of every route: runs after a route was matched and before anything of the body is read."""
+
+    def __init__(self, settings: Settings, allowance: Allowance) -> None:
+        self._settings = settings
+        self._allowance = allowance
+
+    async def __call__(
+        self, connection: ASGIConnection[Any, Any, Any, Any], handler: BaseRouteHandler
+    ) -> None:
+        scope: Any = connection.scope
+        access = handler.opt.get("access") or of_queues("read")
+        headers, identity = headers_of(scope), identity_of(scope)
+        scope[_PAGE] = access.subject.startswith("page") and (access.subject == "page" or headers.wants_page)
+        scope[_GRANT] = grant = Grant(self._settings, identity, None if access.actions else access.action)
+        if access.counted:
+            self._count(scope)
+        if identity is None and not self._is_open(access, bool(scope[_PAGE])):
+            raise unauthenticated(self._settings, headers)
+        if scope["method"] not in SAFE:
+            self._check_change(headers)
+        if access.subject != "nothing" and not scope[_PAGE]:
+            self._check_grant(access, grant, connection.path_params.get("queue"))
+
+    def _is_open(self, access: Access, a_page: bool) -> bool:
+        return access.subject == "nothing" or (a_page and self._settings.has_form)
+
+    def _count(self, scope: Any) -> None:
+        """Refuse too many requests, and too many changes."""
+        client = client_of(scope)
+        self._allowance.request(client)
+        if scope["method"] not in SAFE:
+            self._allowance.change(client)
+
+    def _check_change(self, headers: Headers) -> None:
+        """Refuse changes that a page of another site sends."""
+        self._check_origin(headers)
+        bearer = headers.get("authorization", "").lower().startswith("bearer ")
+        if not bearer and headers.get(CSRF_HEADER) != "1":
+            raise ApiError(
+                403, "csrf", "the request may come from another site", "Send the header X-Windlass-CSRF: 1."
+            )
+
+    def _check_origin(self, headers: Headers) -> None:
+        origin = headers.get("origin")
+        if origin is not None and origin in self._settings.trusted_origins:
+            return
+        site = headers.get("sec-fetch-site", "none")
+        same = origin is None or urlsplit(origin).netloc == headers.get("host", "")
+        if site not in ("none", "same-origin") or not same:
+            raise ApiError(
+                403, "cross_site", "the request comes from another site", "Use the dashboard's own pages."
+            )
+
+    def _check_grant(self, access: Access, grant: Grant, queue: str | None) -> None:
+        actions = access.actions or (access.action,)
+        if self._settings.read_only and not _LOOKING.intersection(actions):
+            raise ApiError(403, "read_only", "this dashboard is read-only", "Use one that is not.")
+        if access.subject == "store":
+            allowed = grant.everywhere(access.action)
+        elif access.subject.endswith("queue"):
+            allowed = grant.somewhere("read")
+        else:
+            allowed = any(grant.somewhere(action) for action in actions)
+        if not allowed:
+            raise forbidden(access.action)
+        if queue is not None:
+            check_queue(grant, queue)
+
+
+def check_queue(grant: Grant, queue: str) -> None:
+    """Refuse a queue that the caller may not see (404), or to which they may not do this (403)."""
+    if not grant.may(queue, "read"):
+        raise not_found(f"there is no queue {queue!r} here", "Look at /api/job-queues.")
+    if not grant.may(queue, grant.action):
+        raise forbidden(grant.action)
+
+
+def forbidden(action: str | None) -> ApiError:
+    """The refusal of something that the caller may not do."""
+    return ApiError(403, "forbidden", f"you may not do this ({action})", "Sign in as a user who may.")
+
+
+def unauthenticated(settings: Settings, headers: Headers) -> ApiError:
+    """The refusal of a stranger."""
+    challenge = "Bearer"
+    if "basic" in settings.methods and "sec-fetch-mode" not in headers:
+        challenge = 'Basic realm="windlass", charset="UTF-8"'
+    advice = "Send a token (Authorization: Bearer ...), or sign in at /api/session."
+    return ApiError(401, "unauthenticated", "sign in first", advice, {"WWW-Authenticate": challenge})
+
+
+def check_declared(app: Litestar) -> None:
+    """Refuse to start with a handler that does not say who may call it."""
+    for route in app.routes:
+        if not isinstance(route, HTTPRoute):
+            raise ConfigError("routes", "HTTP routes only", route.path)
+        for handler in route.route_handlers:
+            if handler.http_methods != {"OPTIONS"}:
+                _check_handler(route, handler)
+
+
+def _check_handler(route: HTTPRoute, handler: HTTPRouteHandler) -> None:
+    access = handler.opt.get("access")
+    if not isinstance(access, Access):
+        raise ConfigError("access", f"declared by the handler {handler.handler_name} of {route.path}")
+    named = "queue" in route.path_parameters
+    if access.subject.endswith("queue") != named and access.subject != "page":
+        raise ConfigError("access", f"of a queue exactly where the path names one: {route.path}")
+    changing = not set(handler.http_methods) <= SAFE
+    if changing and access.subject != "nothing" and {access.action, *access.actions} & _LOOKING:
+        raise ConfigError("access", f"more than reading for a change: {route.path}")
