@@ -940,7 +940,7 @@ class Worker:
             case "stop":
                 self._begin_close()
             case "dump":
-                log.warning("what runs here now:\n%s", dump_stacks())
+                log.warning("what runs here now:\n%s", dump_stacks(), extra={"lines": True})
 
     def _handle_signals(self) -> None:
         asked = 0
