@@ -14,6 +14,7 @@ import uvicorn
 
 from tests.http.support import OPERATOR
 from windlass import Windlass, Worker
+from windlass.backends.memory import MemoryBackend
 from windlass.core.ids import new_id
 from windlass.dashboard import ServerLimits, create_app
 from windlass.dashboard.guard import Guard
@@ -126,6 +127,12 @@ async def test_events_of_a_queue_go_on_after_the_last_one_seen(
         assert [(await events.next())[1]["task"] for _ in range(2)] == ["b", "c"]
         await queue.pause()
         assert (await events.next())[0] == "paused"
+        backend = app.store.backend
+        assert isinstance(backend, MemoryBackend)
+        backend._shared.store._queues.clear()  # as when a server has lost its data
+        await app.queue("mail").add("d")
+        assert await events.next() == ("gap", {"oldest": 1, "reason": "lost"}, "0")
+        assert (await events.next())[1]["task"] == "d"
 
 
 @pytest.mark.feature("O17", "P17")

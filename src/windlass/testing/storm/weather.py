@@ -7,7 +7,7 @@ import contextlib
 from collections import Counter
 from collections.abc import Awaitable, Callable
 
-from windlass import StorageError, Windlass
+from windlass import ClosedError, StorageError, Windlass
 from windlass.testing.storm.actors import LAG_S, Role
 from windlass.testing.storm.cast import Member, ProcessMember, TaskMember
 from windlass.testing.storm.evidence import Trouble
@@ -169,7 +169,7 @@ class Weather:
         return await self._kill(self._pick("producer", fault.target), fault)
 
     async def kill_leader(self, fault: Fault) -> str | None:
-        with contextlib.suppress(StorageError):
+        with contextlib.suppress(StorageError, ClosedError):  # closed: the power has just failed
             leaders = [info.id for info in await self._admin.workers() if info.leader]
             for member in self._company.of("worker"):
                 if member.name in leaders and member.alive:
