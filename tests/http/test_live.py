@@ -100,6 +100,22 @@ async def stream(client: httpx.AsyncClient, path: str, **headers: str) -> AsyncI
         yield Events(answer)
 
 
+async def test_a_stream_ends_with_the_session_of_its_caller(client: httpx.AsyncClient) -> None:
+    csrf = {"X-Windlass-CSRF": "1"}
+    signed_in = await client.post("/api/session", json={"token": OPERATOR}, headers=csrf)
+    cookie = {"Cookie": signed_in.headers["set-cookie"].partition(";")[0]}
+    async with httpx.AsyncClient(base_url=client.base_url, headers={**csrf, **cookie}, timeout=20) as browser:
+        async with browser.stream("GET", "/api/live") as answer:
+            lines = answer.aiter_lines()
+            async for line in lines:
+                if line.startswith("data: "):
+                    break
+            assert (await browser.delete("/api/session")).status_code == 204
+            async with asyncio.timeout(20):
+                rest = [line async for line in lines if line.startswith("data: ")]
+    assert len(rest) <= 1, "at most the tick that was on its way"
+
+
 @pytest.mark.feature("P17", "O17")
 async def test_figures_come_by_themselves(app: Windlass, client: httpx.AsyncClient) -> None:
     async with stream(client, "/api/live") as events:

@@ -64,7 +64,8 @@ class Until:
 
 
 def _stream(guard: Guard, request: Anyone, make: Callable[[], AsyncGenerator[bytes, None]]) -> Stream:
-    """A stream within the server's bound of open ones; the place is freed when it ends."""
+    """A stream within the server's bound of open ones; the place is freed when it ends, and it ends with the
+    session of its caller."""
     place = guard.allowance.stream(address_of(request.scope))
 
     async def content() -> AsyncGenerator[bytes, None]:
@@ -72,6 +73,8 @@ def _stream(guard: Guard, request: Anyone, make: Callable[[], AsyncGenerator[byt
         try:
             yield b"retry: 2000\n\n"
             async for piece in frames:
+                if not guard.reception.still_knows(request.scope):
+                    return
                 yield piece
         finally:
             await frames.aclose()
