@@ -5,6 +5,8 @@ from __future__ import annotations
 import threading
 from enum import StrEnum
 
+from windlass.errors import AbortedError
+
 
 class StopReason(StrEnum):
     """Why an attempt was asked to stop."""
@@ -34,6 +36,11 @@ class AbortSignal:
             self.reason = reason
             if self._event is not None:
                 self._event.set()
+
+    def raise_if_aborted(self) -> None:
+        """Raise ``AbortedError`` when asked to stop: the way for a thread to leave its work undone."""
+        if self.reason is not None:
+            raise AbortedError(self.reason)
 
     def wait(self, timeout: float | None = None) -> bool:
         """Block this thread until asked to stop, at most ``timeout`` seconds; whether it was asked."""

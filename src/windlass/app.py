@@ -23,7 +23,7 @@ from windlass.batch import Batch, takes_jobs, to_batch
 from windlass.carry import Carrier
 from windlass.core.backoff import Strategy
 from windlass.core.clock import SYSTEM_CLOCK, Clock
-from windlass.core.ids import check_task_name, new_id
+from windlass.core.ids import check_task_name, is_text, new_id
 from windlass.core.job import Action, QueueInfo, WorkerInfo
 from windlass.core.metrics import Mark
 from windlass.core.options import (
@@ -189,6 +189,8 @@ class Windlass:
         """
         if action not in get_args(Action):
             raise ConfigError("action", f"one of {', '.join(get_args(Action))}", action)
+        if not is_text(worker_id):
+            raise ConfigError("worker_id", "the id of a worker, a text", worker_id)
         request = rq.CommandWorker(worker=worker_id, action=action, id=new_id())
         return await self.store.execute(request)
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Unpack
 
 from windlass.backend import requests as rq
 from windlass.core.job import JobRef
-from windlass.core.options import check_known, seconds_to_ms
+from windlass.core.options import check_int, check_known, seconds_to_ms
 from windlass.core.outcome import CancelResult, Changed, to_reason
 from windlass.core.states import JobState
 from windlass.errors import ConfigError, IllegalTransitionError
@@ -123,6 +123,7 @@ class BulkVerbs:
         if not states or JobState.ACTIVE in states:
             raise ConfigError("state", "one or more states other than active", state)
         grace_ms = seconds_to_ms(grace, "grace")
+        check_int("limit", limit, 0, 10**12)
         removed: list[str] = []
         while len(removed) < limit:
             step = min(_CHUNK, limit - len(removed))

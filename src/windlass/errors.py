@@ -26,6 +26,7 @@
     │   └── MaxRetriesError               ... because its attempts are spent
     ├── JobCancelledError                 the awaited job was cancelled
     ├── JobTimeoutError (TimeoutError)    an attempt ran longer than its ``timeout``
+    ├── AbortedError                      a handler left its work because it was asked to stop
     ├── WorkerCrashError                  the child process of an attempt died
     ├── RemoteError                       what a handler raised in a child process
     ├── SignatureError (ValueError)       stored bytes are not what their writer signed or encrypted
@@ -267,8 +268,8 @@ class LeaseLostError(WindlassError):
         self.job_id = job_id
         super().__init__(
             f"the lease on job {job_id!r} of queue {queue!r} was lost: it expired and the job was "
-            "recovered, or the job was removed; this attempt must stop (a handler that blocks the "
-            "interpreter for longer than its lease needs isolation='process')"
+            "recovered, or the job has ended or was removed; this attempt must stop (a handler that blocks "
+            "the interpreter for longer than its lease needs isolation='process')"
         )
 
 
@@ -371,6 +372,19 @@ class JobTimeoutError(WindlassError, TimeoutError):
     """An attempt ran longer than the job's ``timeout``. Counts as a failed attempt."""
 
     code = "job_timeout"
+
+
+class AbortedError(WindlassError):
+    """A handler stopped early because its ``abort_signal`` asked it to. ``reason`` says why it was asked.
+
+    Any error does that: how the job goes on is decided by the reason of the stop.
+    """
+
+    code = "aborted"
+
+    def __init__(self, reason: str) -> None:
+        self.reason = str(reason)
+        super().__init__(f"the attempt was asked to stop ({self.reason}) and left its work undone")
 
 
 class WorkerCrashError(WindlassError):

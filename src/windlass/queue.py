@@ -27,7 +27,7 @@ from windlass.core.job import (
     NewJob,
     WorkerInfo,
 )
-from windlass.core.options import JobOptions, seconds_to_ms
+from windlass.core.options import JobOptions, check_int, seconds_to_ms
 from windlass.core.outcome import AddOutcome, CancelResult, to_reason
 from windlass.core.states import FINISHED, JobState
 from windlass.errors import (
@@ -66,6 +66,8 @@ _REPEAT_WITHIN_MS = 1_000
 _REFUSED = AddOutcome.REFUSED  # members of an enum are slow to look up
 #: With so many at once, the jobs to return are made while the store adds them.
 _AHEAD_FROM = 16
+#: Longer than any id that can be given: what is there by another way can still be seen and removed.
+_LONGEST_ID = 1_024
 
 
 class Page(list[Job[Any]]):
@@ -353,8 +355,10 @@ class Queue(BulkVerbs, FlowVerbs, KeyVerbs, LimitVerbs, MetricsVerbs, ScheduleVe
 
     def _ref(self, job_id: str) -> JobRef:
         """The job of that id in this queue. Anything that is no text cannot be an id."""
-        if not job_id or not is_text(job_id):
-            raise ConfigError("job_id", "the id of a job, a text", job_id)
+        if not job_id or not is_text(job_id) or len(job_id) > _LONGEST_ID:
+            raise ConfigError(
+                "job_id", f"the id of a job, a text of at most {_LONGEST_ID} characters", job_id
+            )
         return JobRef(self.name, job_id)
 
     async def get_job(self, job_id: str) -> Job[Any] | None:
@@ -469,6 +473,8 @@ class Queue(BulkVerbs, FlowVerbs, KeyVerbs, LimitVerbs, MetricsVerbs, ScheduleVe
 
     async def get_job_logs(self, job_id: str, start: int = 0, limit: int = 1_000) -> tuple[list[str], int]:
         """Log lines of a job from ``start``, and how many are kept."""
+        check_int("start", start, 0, 10**9)
+        check_int("limit", limit, 0, 10**9)
         page = await self.store.execute(rq.GetLogs(ref=self._ref(job_id), start=start, limit=limit))
         return page.lines, page.count
 

@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from windlass.backend import schedules as sq
-from windlass.core.ids import check_task_name, new_id
+from windlass.core.ids import check_task_name, is_text, new_id
 from windlass.core.job import NewJob
 from windlass.core.options import check_known
 from windlass.core.schedules import (
@@ -36,6 +36,9 @@ if TYPE_CHECKING:
 
 
 log: Final = logging.getLogger("windlass.schedules")
+
+#: Longer than any name that can be given: what is there by another way can still be removed.
+_LONGEST_NAME: Final = 1_024
 
 
 class ScheduleInfo:
@@ -164,11 +167,11 @@ class Schedules:
         return ScheduleInfo(record, self._queue.app.codecs)
 
     async def remove(self, name: str) -> bool:
-        request = sq.RemoveSchedule(queue=self._queue.name, name=name)
+        request = sq.RemoveSchedule(queue=self._queue.name, name=_text(name))
         return await self._queue.store.execute(request)
 
     async def pause(self, name: str) -> None:
-        request = sq.PauseSchedule(queue=self._queue.name, name=name, paused=True)
+        request = sq.PauseSchedule(queue=self._queue.name, name=_text(name), paused=True)
         if not await self._queue.store.execute(request):
             raise ScheduleNotFoundError(self._queue.name, name)
 
@@ -204,6 +207,13 @@ class Schedules:
         check_task_name(name)
         page = await self._queue.store.execute(sq.ListSchedules(queue=self._queue.name, name=name))
         return page.now_ms, page.schedules[0] if page.schedules else None
+
+
+def _text(name: object) -> str:
+    """The name of a schedule that may be there: any text."""
+    if not isinstance(name, str) or not is_text(name) or len(name) > _LONGEST_NAME:
+        raise ConfigError("name", f"a schedule's name, a text of at most {_LONGEST_NAME} characters", name)
+    return name
 
 
 def has_ended(record: ScheduleRecord, now_ms: int) -> bool:

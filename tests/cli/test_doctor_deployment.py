@@ -45,6 +45,29 @@ def test_clocks_that_agree_are_a_fact_and_others_a_problem(cli: Cli, monkeypatch
     assert "differ by" in problem
 
 
+def test_due_times_that_a_clock_ahead_has_written_are_listed(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = SYSTEM_CLOCK.now_ms
+
+    async def ahead(app: Windlass) -> None:
+        with monkeypatch.context() as patch:
+            patch.setattr("windlass.core.clock.SystemClock.now_ms", lambda clock: real() + DAY_MS)
+            await app.queue("mail").add("send", delay=60, job_id="wrong")
+            await app.queue("mail").upsert_job_scheduler("tick", {"every": 60_000}, {"name": "send"})
+            await app.queue("mail").run_job_scheduler("tick")
+
+    async def right(app: Windlass) -> None:
+        await app.queue("news").add("send", delay=60, job_id="fine")
+
+    cli.app(right)
+    cli.app(ahead)
+    found = [text for text in texts(cli, "warning", code=1) if "clock ahead" in text]
+    assert len(found) == 2
+    assert found[0].startswith("mail: 1 scheduled job got a due time from a clock ahead: wrong due ")
+    assert found[1].startswith("mail: schedule tick fired by a clock ahead and is next due ")
+
+
 def test_jobs_that_are_kept_for_ever_are_named(cli: Cli) -> None:
     async def arrange(app: Windlass) -> None:
         for number in range(3):

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from typing import Any
+from uuid import uuid4
 
 import pytest
 
@@ -62,7 +63,7 @@ async def ended(reader: asyncio.StreamReader) -> None:
 @asynccontextmanager
 async def serving(**limits: Any) -> AsyncIterator[Served]:
     given = {"head_seconds": FAR, "body_seconds": FAR, "read_seconds": FAR, "burst": 10_000, **limits}
-    app = Windlass("memory://connections")
+    app = Windlass(f"memory://connections-{uuid4().hex}")
     guard = create_app(app, operator_tokens=OPERATOR, limits=ServerLimits(**given))
     up: asyncio.Future[int] = asyncio.get_running_loop().create_future()
     server = DashboardServer(guard, "127.0.0.1", 0, up.set_result)

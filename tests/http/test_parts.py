@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from windlass.dashboard.audit import FILE_BYTES, AuditLog
 from windlass.dashboard.masking import HIDDEN, Mask
 from windlass.dashboard.paging import Position, decode_cursor, encode_cursor
 from windlass.dashboard.params import unescape
@@ -202,24 +201,3 @@ def test_static_files_are_exactly_those_of_the_build(tmp_path: Path) -> None:
     assert static.page("/x") == b'<base href="/x/">'
     for name in ("run.sh", "../index.html", "/etc/passwd", "assets", ""):
         assert static.asset(name) is None
-
-
-def test_the_audit_file_is_shared_bounded_and_forgiving(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    assert FILE_BYTES > 1_000_000
-    file = tmp_path / "audit.jsonl"
-    one, two = AuditLog(file), AuditLog(file)
-    one.add(entry("a"))
-    two.add(entry("b"))
-    file.write_bytes(file.read_bytes() + b"not json\n")
-    assert [item.target for item in one.page(0, 10).items] == ["b", "a"]
-    monkeypatch.setattr("windlass.dashboard.audit.FILE_BYTES", 500)
-    for number in range(10):
-        one.add(entry(str(number)))
-    assert file.stat().st_size <= 500
-    assert (tmp_path / "audit.jsonl.1").exists()
-    broken = AuditLog(tmp_path / "nowhere" / "audit.jsonl")
-    broken.add(entry("c"))
-    assert "cannot be written" in caplog.text
-    assert broken.page(0, 10).items == []

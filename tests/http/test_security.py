@@ -307,6 +307,7 @@ def test_weak_secrets_are_refused(options: dict[str, Any]) -> None:
         ({**CSRF, "Sec-Fetch-Site": "same-origin"}, 201),
         ({**CSRF, "Origin": "https://evil.example"}, 403),
         ({**CSRF, "Origin": "null"}, 403),
+        ({**CSRF, "Origin": "http://["}, 403),
         ({**CSRF, "Origin": "https://friend.example", "Sec-Fetch-Site": "cross-site"}, 201),
         ({**CSRF, "Sec-Fetch-Site": "cross-site"}, 403),
         ({**CSRF, "Sec-Fetch-Site": "same-site"}, 403),
@@ -469,11 +470,6 @@ async def test_clients_that_ask_too_much_wait(app: Windlass) -> None:
         assert [await status(client, "GET", "/live") for _ in range(3)] == [200, 200, 429]
         refused = await client.get("/live")
         assert int(refused.headers["retry-after"]) >= 1
-    limits = ServerLimits(refusal_burst=3, refusals_per_second=0.001)
-    async with api(app, limits=limits, headers={"Authorization": "Bearer wrong"}, **TOKENS) as client:
-        assert [await status(client, "GET", "/api/jobs") for _ in range(4)] == [401, 401, 401, 429]
-        right = await client.get("/api/jobs", headers=OPERATOR_HEADERS)
-        assert right.status_code == 429, "guessing goes on unseen"
 
 
 # --- what is hidden, what is written down ------------------------------------------------------
@@ -521,20 +517,22 @@ async def test_every_change_is_in_the_audit_log(
     async with api(app, headers=READER_HEADERS, **options) as client:
         await client.delete("/api/scheduled-jobs/one")
         entries = (await get(client, "/api/audit"))["items"]
-        page = await get(client, "/api/audit", limit=2)
-        rest = await get(client, "/api/audit", limit=2, cursor=page["next_cursor"])
+        page = await get(client, "/api/audit", limit=1)
+        rest = await get(client, "/api/audit", limit=1, cursor=page["next_cursor"])
+        refused = (await get(client, "/api/audit", refused=True))["items"]
     told = [
-        (entry["who"], entry["role"], entry["action"], entry["status"], entry["outcome"]) for entry in entries
+        (entry["who"], entry["role"], entry["action"], entry["status"], entry["outcome"])
+        for entry in [*refused, *entries]
     ]
     assert told == [
         ("grafana", "reader", "DELETE /api/scheduled-jobs/{jid}", 403, "refused"),
         ("operator", "operator", "POST /api/dead-jobs/{jid}/retry", 404, "refused"),
         ("operator", "operator", "POST /api/job-queues/{queue}/jobs", 201, "ok"),
     ]
-    assert entries[2]["facts"]["task"] == "send"
-    assert entries[2]["client"] == "127.0.0.1"
+    assert entries[1]["facts"]["task"] == "send"
+    assert entries[1]["client"] == "127.0.0.1"
     assert page["items"] + rest["items"] == entries
-    assert len(file.read_text().splitlines()) == 3
+    assert len(file.read_text().splitlines()) == 2
     assert file.stat().st_mode & 0o077 == 0
     assert len([record for record in caplog.records if record.name == "windlass.audit"]) == 3
     assert OPERATOR not in file.read_text() + caplog.text

@@ -10,15 +10,17 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from windlass.backend import requests as rq
 from windlass.backend.health import Finding, fact, problem, warning
 from windlass.backend.protocol import ServedBackend
-from windlass.backend.schedules import DueSchedules
+from windlass.backend.schedules import DueSchedules, ListSchedules
 from windlass.cli.checks import Patient, many
-from windlass.cli.values import show_age, show_bytes
+from windlass.cli.values import show_age, show_bytes, show_time
 from windlass.core.clock import SYSTEM_CLOCK
-from windlass.core.job import HISTORY_HELD
-from windlass.core.states import JobState
+from windlass.core.job import HISTORY_HELD, JobRecord
+from windlass.core.states import DUE_LATER, JobState
 
 #: Clocks that differ by more are worth a word; by much more, times in reports and schedules mislead.
 _SKEW_MS, _BAD_SKEW_MS = 1_000, 30_000
+#: What was written so long after now was written by another clock. So many of it are named.
+_AHEAD_MS, _SHOWN = 10_000, 3
 #: A worker that lives for so long has told whether it leads.
 _SETTLED_MS = 60_000
 #: Who runs for longer has probably been forgotten.
@@ -45,6 +47,45 @@ async def check_clock(patient: Patient) -> AsyncIterator[Finding]:
     text = f"the store's clock and this machine's differ by {show_age(skew_ms)}"
     advice = "let NTP keep both (timedatectl status); the store's clock decides when jobs are due"
     yield problem(text, advice) if skew_ms > _BAD_SKEW_MS else warning(text, advice)
+
+
+async def check_due_times(patient: Patient) -> AsyncIterator[Finding]:
+    """Due times that a clock ahead has written: the store never changes a due time by itself."""
+    now_ms = max(patient.now, await _server_ms(patient)) + _AHEAD_MS
+    for info in patient.queues:
+        for state in sorted(DUE_LATER):
+            jobs = await patient.jobs(info.name, state) if info.counts.get(state) else []
+            wrong = [job for job in jobs if _written_ms(job) > now_ms]
+            if wrong:
+                shown = ", ".join(f"{job.id} due {show_time(job.due_ms)}" for job in wrong[:_SHOWN])
+                what = many(len(wrong), f"{state} job")
+                advice = f"windlass promote {info.name} ID runs one now; the others wait for their time"
+                yield warning(f"{info.name}: {what} got a due time from a clock ahead: {shown}", advice)
+
+
+async def check_schedule_times(patient: Patient) -> AsyncIterator[Finding]:
+    """Schedules that fired by a clock ahead go on when that time is reached."""
+    if not patient.app.store.capabilities.schedules:
+        return
+    now_ms = max(patient.now, await _server_ms(patient)) + _AHEAD_MS
+    for record in (await patient.app.store.execute(ListSchedules(limit=1_000))).schedules:
+        if (record.last_ms or 0) > now_ms:
+            due = show_time(record.next_ms)
+            text = f"{record.queue}: schedule {record.name} fired by a clock ahead and is next due {due}"
+            yield warning(text, "remove it and put it again to begin anew from now")
+
+
+async def _server_ms(patient: Patient) -> int:
+    """The time of a server, which may rightly differ from ours; 0 where the machine's clock counts."""
+    store = patient.app.store
+    if not isinstance(store.backend, ServedBackend) or not store.capabilities.schedules:
+        return 0
+    return (await store.execute(DueSchedules())).now_ms
+
+
+def _written_ms(job: JobRecord) -> int:
+    """When the job was last touched, by the store's clock of then."""
+    return max(job.enqueued_ms, job.started_ms or 0, job.errors[-1].at_ms if job.errors else 0)
 
 
 async def check_servers(patient: Patient) -> AsyncIterator[Finding]:
@@ -158,6 +199,8 @@ async def check_archivers(patient: Patient) -> AsyncIterator[Finding]:
 
 DEPLOYMENT_CHECKS: tuple[Callable[[Patient], AsyncIterator[Finding]], ...] = (
     check_clock,
+    check_due_times,
+    check_schedule_times,
     check_servers,
     check_duties,
     check_long_runs,

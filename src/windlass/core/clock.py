@@ -8,8 +8,11 @@ leases and expiries obey it.
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from typing import Protocol, runtime_checkable
+
+log = logging.getLogger("windlass.clock")
 
 
 @runtime_checkable
@@ -60,14 +63,47 @@ class SystemClock:
 SYSTEM_CLOCK = SystemClock()
 
 
+#: How long the time of a store stands still when the machine's clock is behind it.
+HOLD_MS = 5_000
+
+
 class SteadyClock:
-    """Wall-clock milliseconds that never go back, for stores that use the node's clock."""
+    """The time of a store that uses the node's clock, as one process sees it.
+
+    A machine whose clock is behind what the store has seen was set back a little, or a process with a wrong
+    clock has been here. The store's time then stands still, but not for ever: after ``HOLD_MS`` it follows
+    the machine's clock, also backwards. Whoever keeps the stamp sees that the answer is below it, and puts
+    right what was to end by the old time.
+    """
 
     def __init__(self, clock: Clock = SYSTEM_CLOCK) -> None:
         self._clock = clock
         self._last_ms = 0
+        self._stamp_ms = 0
+        self._behind_since: float | None = None
+        self._told = False
 
-    def now_ms(self, at_least: int = 0) -> int:
-        """The time, raised to what was seen before and to ``at_least`` (the store's last stamp)."""
-        self._last_ms = max(self._last_ms, at_least, self._clock.now_ms())
-        return self._last_ms
+    def now_ms(self, stamp_ms: int = 0) -> int:
+        """The time now; ``stamp_ms`` is the last that the store has written down."""
+        if stamp_ms < self._stamp_ms:  # another process has set the store back
+            self._last_ms = stamp_ms
+        self._stamp_ms = stamp_ms
+        machine_ms, last_ms = self._clock.now_ms(), max(self._last_ms, stamp_ms)
+        if machine_ms >= last_ms:
+            self._behind_since, self._told = None, False
+        elif self._is_held():
+            return last_ms
+        elif not self._told:
+            self._told = True
+            log.warning(
+                "the time of the store was %.1f s ahead of this machine's clock and is set back to it",
+                (last_ms - machine_ms) / 1000,
+            )
+        self._last_ms = machine_ms
+        return machine_ms
+
+    def _is_held(self) -> bool:
+        now = self._clock.monotonic_ms()
+        if self._behind_since is None:
+            self._behind_since = now
+        return now - self._behind_since < HOLD_MS

@@ -22,6 +22,7 @@ from typing import Any, TypeVar
 from windlass.core.job import ErrorInfo, JobRecord
 from windlass.core.states import FINISHED
 from windlass.core.text import clean_text, printable
+from windlass.errors import StorageError
 
 T = TypeVar("T")
 S = TypeVar("S")
@@ -37,6 +38,8 @@ RAW_CODEC = "raw"
 UNREADABLE: tuple[type[Exception], ...] = (
     *(ValueError, LookupError, TypeError, ArithmeticError, AttributeError, RecursionError, struct.error),
 )
+#: A decoder may have named it already.
+_TOLD: tuple[type[Exception], ...] = (*UNREADABLE, StorageError)
 _WHY_KEPT = 500
 _TOLD_KEPT = 10_000
 #: What the log was told of, the newest.
@@ -73,7 +76,7 @@ def readable(items: Iterable[S], read: Callable[[S], T], what: Callable[[S], str
     for item in items:
         try:
             found = read(item)
-        except UNREADABLE as exc:
+        except _TOLD as exc:
             tell(what(item), f"{type(exc).__name__}: {exc}")
             continue
         yield found

@@ -280,6 +280,27 @@ def note_start(rate: Rate, starts: list[int], now_ms: int) -> None:
     del starts[: -rate.max]
 
 
+def drop_future(starts: list[int], now_ms: int) -> bool:
+    """Forget starts that a clock ahead took down: they would close the window until it is caught up.
+
+    Whether there were any.
+    """
+    before = len(starts)
+    del starts[bisect_right(starts, now_ms) :]
+    return len(starts) < before
+
+
+def set_usage_back(usage: Usage, from_ms: int, now_ms: int) -> bool:
+    """The time goes back: a hold keeps the time that it had left, a bucket fills from now on.
+
+    Whether starts had to be forgotten.
+    """
+    if usage.hold_until_ms > from_ms:
+        usage.hold_until_ms -= from_ms - now_ms
+    usage.level_ms = min(usage.level_ms, now_ms)
+    return drop_future(usage.starts, now_ms)
+
+
 def fit(limits: GroupLimits, usage: Usage) -> None:
     """After a change of limits: forget what no longer counts."""
     usage.starts = [] if limits.rate is None else usage.starts[-limits.rate.max :]

@@ -18,6 +18,7 @@ import msgspec
 from windlass.core.backoff import BUILT_IN, DEFAULT_BACKOFF, MAX_DELAY_MS, Backoff
 from windlass.core.edges import Dependency, OnFailure, to_dependency
 from windlass.core.ids import JobRef, check_group, check_job_id, content_id, is_text
+from windlass.core.text import clean_text
 from windlass.errors import ConfigError
 
 Duration = int | float | timedelta
@@ -69,6 +70,8 @@ class UniqueMode(StrEnum):
 
 
 _MAX_FALLBACK_BYTES = 16_384
+#: Most characters of an unknown name that an error shows.
+_SHOWN_CHARS = 200
 #: Room for every header of tracing and for some context besides.
 _MAX_TRACE_CHARS = 65_536
 _NEEDS_TTL = (UniqueMode.THROTTLE, UniqueMode.DEBOUNCE)
@@ -274,23 +277,23 @@ class JobOptions(msgspec.Struct, frozen=True, kw_only=True):
     fallbacks: tuple[Any, ...] | list[Any] = ()
 
     def __post_init__(self) -> None:
-        _check_int("priority", self.priority, PRIORITY_MIN, PRIORITY_MAX)
-        _check_int("max_attempts", self.max_attempts, 1, 1_000_000)
-        _check_int("max_stalls", self.max_stalls, 0, 1_000)
-        _check_int("backtrace", self.backtrace, 0, 1_000)
+        check_int("priority", self.priority, PRIORITY_MIN, PRIORITY_MAX)
+        check_int("max_attempts", self.max_attempts, 1, 1_000_000)
+        check_int("max_stalls", self.max_stalls, 0, 1_000)
+        check_int("backtrace", self.backtrace, 0, 1_000)
         if self.run_at is not None and self.delay:
             raise ConfigError("run_at", "given without delay (they exclude each other)", self.run_at)
         if self.job_id is not None:
             check_job_id(self.job_id)
         _check_tags(self.tags)
-        _check_trace(self.trace)
+        check_trace(self.trace)
         _check_fallbacks(self.fallbacks)
         codec = self.result_codec
         if codec is not None and not (is_text(codec) and 1 <= len(codec) <= 32):
             raise ConfigError("result_codec", "the name of a codec (see register_codec)", codec)
         if not isinstance(self.lifo, bool):
             raise ConfigError("lifo", "True or False", self.lifo)
-        _check_int("cost", self.cost, 1, 1_000_000)
+        check_int("cost", self.cost, 1, 1_000_000)
         if self.group is not None:
             check_group(self.group)
         unique = to_unique(self.unique)
@@ -367,11 +370,12 @@ def check_known(given: Iterable[str], known: Iterable[str], what: str) -> None:
     """Refuse names that are not in ``known``, naming the nearest that is."""
     for name in given:
         if name not in known:
-            near = difflib.get_close_matches(str(name), [str(item) for item in known], 1)
+            shown = clean_text(name, _SHOWN_CHARS)
+            near = difflib.get_close_matches(shown, [str(item) for item in known], 1)
             hint = (
                 f" (did you mean {near[0]!r}?)" if near else f" (known: {', '.join(sorted(map(str, known)))})"
             )
-            raise ConfigError(str(name), f"a known {what}{hint}")
+            raise ConfigError(shown, f"a known {what}{hint}")
 
 
 def to_backoff(value: object) -> Backoff:
@@ -430,7 +434,7 @@ def _named_backoff(value: Mapping[str, Any]) -> Backoff:
 def _checked_backoff(value: Backoff) -> Backoff:
     """A ``Backoff`` that was made by hand, checked as its other spellings are."""
     for name in ("delay_ms", "cap_ms"):
-        _check_int(f"backoff.{name}", getattr(value, name), 0, MAX_DELAY_MS)
+        check_int(f"backoff.{name}", getattr(value, name), 0, MAX_DELAY_MS)
     return _named_backoff(
         {
             "type": value.type,
@@ -446,14 +450,14 @@ def to_keep(value: object, option: str) -> Keep:
     if isinstance(value, Keep):
         for name, bound in (("age_ms", value.age_ms), ("count", value.count)):
             if bound is not None:
-                _check_int(f"{option}.{name}", bound, 0, 10**13)
+                check_int(f"{option}.{name}", bound, 0, 10**13)
         return value
     if value is True:
         return Keep()
     if value is False:
         return Keep(0, 0)
     if isinstance(value, int):
-        _check_int(option, value, 0, 10**12)
+        check_int(option, value, 0, 10**12)
         return Keep(None, value)
     if isinstance(value, timedelta):
         return Keep(seconds_to_ms(value, option), None)
@@ -461,7 +465,7 @@ def to_keep(value: object, option: str) -> Keep:
         check_known(value, {"age", "count"}, f"{option} setting")
         count = value.get("count")
         if count is not None:
-            _check_int(f"{option}.count", count, 0, 10**12)
+            check_int(f"{option}.count", count, 0, 10**12)
         return Keep(_optional_ms(value.get("age"), f"{option}.age"), count)
     raise ConfigError(option, "True, False, a count, a timedelta, or {'age': ..., 'count': ...}", value)
 
@@ -470,7 +474,8 @@ def _optional_ms(value: object, option: str, *, minimum: float = 0) -> int | Non
     return None if value is None else seconds_to_ms(value, option, minimum=minimum)
 
 
-def _check_int(option: str, value: object, low: int, high: int) -> None:
+def check_int(option: str, value: object, low: int, high: int) -> None:
+    """Refuse what is no whole number from ``low`` to ``high``."""
     if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
         raise ConfigError(option, f"a whole number from {low} to {high}", value)
 
@@ -483,7 +488,8 @@ def _check_tags(tags: object) -> None:
             raise ConfigError("tags", "texts of 1 to 128 characters", tag)
 
 
-def _check_trace(trace: object) -> None:
+def check_trace(trace: object) -> None:
+    """Refuse what cannot travel with a job as its trace."""
     if trace is None:
         return
     if not isinstance(trace, dict) or not all(

@@ -189,7 +189,8 @@ def refuse_cost(job: JobRecord, scribe: Scribe) -> None:
 def replace(job: JobRecord, new: NewJob, scribe: Scribe, *, due_ms: int | None = None) -> None:
     """A pending job takes the data, task and options of a later add; its group and unique key stay.
 
-    ``due_ms`` moves its due time; a changed priority joins the back of the new one.
+    ``due_ms`` moves its due time, but for one that is suspended, which goes on waiting for its signal; a
+    changed priority joins the back of the new one.
     """
     job.task, job.payload, job.codec = new.task, new.payload, new.codec
     job.options = msgspec.structs.replace(
@@ -199,7 +200,7 @@ def replace(job: JobRecord, new: NewJob, scribe: Scribe, *, due_ms: int | None =
         job.priority = new.priority
         _join_line(job, scribe)
     scribe.note(job, EventType.CHANGED, what="replaced")
-    if due_ms is not None:
+    if due_ms is not None and job.state is not JobState.SUSPENDED:
         _change_delay(job, due_ms - scribe.now_ms, scribe)
 
 
@@ -559,6 +560,13 @@ def signal(job: JobRecord, name: str, data: bytes, codec: str, scribe: Scribe) -
     else:
         scribe.note(job, EventType.CHANGED, what="signal")
     return Changed.OK
+
+
+def refuses_report(job: JobRecord, token: str | None) -> Changed | None:
+    """Why progress may not be reported under ``token``; without one, no running attempt asks."""
+    if token is None:
+        return Changed.ILLEGAL
+    return None if holds(job, token) else Changed.LOST
 
 
 def progress_text(job: JobRecord) -> str:

@@ -19,7 +19,7 @@ from litestar.routes import HTTPRoute
 from windlass.dashboard.allowance import Allowance
 from windlass.dashboard.headers import CSRF_HEADER, Headers, headers_of
 from windlass.dashboard.problems import ApiError, not_found
-from windlass.dashboard.scope import SAFE, address_of, identity_of
+from windlass.dashboard.scope import SAFE, client_of, identity_of
 from windlass.dashboard.settings import Action, Identity, Settings
 from windlass.errors import ConfigError
 
@@ -38,11 +38,18 @@ class Access:
     subject: Subject
     action: Action = "read"
     actions: tuple[Action, ...] = ()
+    #: Whether the request counts before it reaches its handler; else that one counts it.
+    counted: bool = True
 
 
 def public() -> Access:
     """Anyone: it tells and changes nothing of the store."""
     return Access("nothing")
+
+
+def signing_in() -> Access:
+    """Anyone who may turn out to be a user: counted when that is known."""
+    return Access("nothing", counted=False)
 
 
 def page() -> Access:
@@ -141,20 +148,27 @@ class Authority:
         headers, identity = headers_of(scope), identity_of(scope)
         scope[_PAGE] = access.subject.startswith("page") and (access.subject == "page" or headers.wants_page)
         scope[_GRANT] = grant = Grant(self._settings, identity, None if access.actions else access.action)
+        if access.counted:
+            self._count(scope)
         if identity is None and not self._is_open(access, bool(scope[_PAGE])):
             raise unauthenticated(self._settings, headers)
         if scope["method"] not in SAFE:
-            self._check_change(scope, headers, identity)
+            self._check_change(headers)
         if access.subject != "nothing" and not scope[_PAGE]:
             self._check_grant(access, grant, connection.path_params.get("queue"))
 
     def _is_open(self, access: Access, a_page: bool) -> bool:
         return access.subject == "nothing" or (a_page and self._settings.has_form)
 
-    def _check_change(self, scope: Any, headers: Headers, identity: Identity | None) -> None:
-        """Refuse too many changes, and those that a page of another site sends."""
-        address = address_of(scope)
-        self._allowance.change(address if identity is None else f"{identity.name}@{address}")
+    def _count(self, scope: Any) -> None:
+        """Refuse too many requests, and too many changes."""
+        client = client_of(scope)
+        self._allowance.request(client)
+        if scope["method"] not in SAFE:
+            self._allowance.change(client)
+
+    def _check_change(self, headers: Headers) -> None:
+        """Refuse changes that a page of another site sends."""
         self._check_origin(headers)
         bearer = headers.get("authorization", "").lower().startswith("bearer ")
         if not bearer and headers.get(CSRF_HEADER) != "1":
@@ -167,7 +181,7 @@ class Authority:
         if origin is not None and origin in self._settings.trusted_origins:
             return
         site = headers.get("sec-fetch-site", "none")
-        same = origin is None or urlsplit(origin).netloc == headers.get("host", "")
+        same = origin is None or _netloc(origin) == headers.get("host", "")
         if site not in ("none", "same-origin") or not same:
             raise ApiError(
                 403, "cross_site", "the request comes from another site", "Use the dashboard's own pages."
@@ -187,6 +201,13 @@ class Authority:
             raise forbidden(access.action)
         if queue is not None:
             check_queue(grant, queue)
+
+
+def _netloc(origin: str) -> str | None:
+    try:
+        return urlsplit(origin).netloc
+    except ValueError:
+        return None
 
 
 def check_queue(grant: Grant, queue: str) -> None:

@@ -1,12 +1,23 @@
-"""How much the clients of one server may ask: rates, failed sign-ins, open event streams."""
+"""How much the clients of one server may ask: rates, passwords, open event streams.
+
+A client that is known (by a session, a token, the application) has rates of its own; strangers share those of
+their address. Passwords are counted before they are compared, and a right one is given back: what is refused
+is never judged. Sessions and tokens are too long to be guessed: they are looked up first and not counted.
+"""
 
 from __future__ import annotations
 
+import hashlib
+import secrets
+from collections import OrderedDict
 from collections.abc import Callable
 
 from windlass.dashboard.problems import ApiError
 from windlass.dashboard.settings import ServerLimits
-from windlass.dashboard.throttle import Buckets
+from windlass.dashboard.throttle import CLIENTS, Buckets, network_of
+
+#: Accounts that passwords are counted for.
+_SLOTS = 65_536
 
 
 class StreamPlace:
@@ -27,6 +38,51 @@ class StreamPlace:
                 del self._streams[self._client]
 
 
+class Passwords:
+    """Counts passwords by the address that they come from and by the account that they are for.
+
+    Guesses from many addresses use up what the account has left for addresses from which it never signed in;
+    one from which it did has an allowance of its own, so that strangers cannot lock an account out.
+    """
+
+    def __init__(self, limits: ServerLimits) -> None:
+        self._by_address = Buckets(limits.refusal_burst, limits.refusals_per_second)
+        self._by_account = Buckets(limits.account_burst, limits.accounts_per_second, _SLOTS)
+        self._by_both = Buckets(limits.refusal_burst, limits.refusals_per_second)
+        self._known: OrderedDict[tuple[str, str], None] = OrderedDict()
+        self._key = secrets.token_bytes(16)
+
+    def take(self, account: str, address: str, now_ms: float) -> float:
+        """Count a password that is about to be compared. 0: compare it; else how long to wait instead."""
+        counted = self._counted(account, address)
+        waits = [buckets.wait(client, now_ms) for buckets, client in counted]
+        if not any(waits):
+            for buckets, client in counted:
+                buckets.take(client, now_ms)
+        return max(waits)
+
+    def right(self, account: str, address: str, now_ms: float) -> None:
+        """It was the right one."""
+        for buckets, client in self._counted(account, address):
+            buckets.give(client, now_ms)
+        pair = (self._slot(account), address)
+        self._known[pair] = None
+        self._known.move_to_end(pair)
+        if len(self._known) > CLIENTS:
+            self._known.popitem(last=False)
+
+    def _counted(self, account: str, address: str) -> list[tuple[Buckets, str]]:
+        slot = self._slot(account)
+        if (slot, address) in self._known:
+            return [(self._by_both, f"{slot}@{address}")]
+        return [(self._by_address, address), (self._by_account, slot)]
+
+    def _slot(self, account: str) -> str:
+        """Stands for the account. All of them are kept: no guess for one makes room for another's."""
+        name = account.encode("utf-8", "surrogatepass")
+        return hashlib.blake2b(name, digest_size=2, key=self._key).hexdigest()
+
+
 class Allowance:
     """Counts what each client asks, and refuses what is too much with 429."""
 
@@ -37,7 +93,7 @@ class Allowance:
         self.streams: dict[str, int] = {}
         self._requests = Buckets(limits.burst, limits.per_second)
         self._changes = Buckets(limits.change_burst, limits.changes_per_second)
-        self._refusals = Buckets(limits.refusal_burst, limits.refusals_per_second)
+        self._passwords = Passwords(limits)
 
     def request(self, client: str) -> None:
         """Count a request."""
@@ -47,14 +103,15 @@ class Allowance:
         """Count a request that changes something."""
         self._take(self._changes, client, "changes")
 
-    def check_refusals(self, client: str) -> None:
-        """Refuse to look at the secret of a client that failed too often."""
-        if self._refusals.level(client, self._now_ms()) < 1:
-            raise ApiError(429, "too_many_refusals", "too many failed sign-ins", "Wait a minute.")
+    def password(self, account: str, address: str) -> None:
+        """Count a password before it is compared; refused when there were too many wrong ones."""
+        wait_ms = self._passwords.take(account, network_of(address), self._now_ms())
+        if wait_ms:
+            raise too_many("wrong passwords", wait_ms)
 
-    def refusal(self, client: str) -> None:
-        """Count a failed sign-in; too many of them are refused unseen."""
-        self._take(self._refusals, client, "failed sign-ins")
+    def right_password(self, account: str, address: str) -> None:
+        """The password that was counted last was right, and does not count."""
+        self._passwords.right(account, network_of(address), self._now_ms())
 
     def stream(self, client: str) -> StreamPlace:
         """A place for one more event stream."""

@@ -1,119 +1,146 @@
-"""Who changed what through the API: every attempt, also a refused one.
+"""Who changed what through the API, and who tried.
 
-Each entry is a line of the logger ``windlass.audit`` (with its fields as ``extra``), and stands in a ring of
-the last entries of this process. With a file, entries of all processes stand there, one JSON document per
-line, and are read back from it; at ``FILE_BYTES`` it becomes ``<name>.1``, in place of the one before.
+Entries of changes that were allowed stand in a trail of their own: who did what to which jobs, however it
+ended. What was refused at the door (not signed in, not allowed, too much) is counted, and a sample of it is
+in a second, smaller trail: strangers can neither push out what operators did nor fill a disk. Each entry is
+also a line of the logger ``windlass.audit``, with its fields as ``extra``.
+
+With a file, entries of all processes stand there, and in ``<name>.refused``; see ``trail`` for their bounds.
 """
 
 from __future__ import annotations
 
 import logging
-import os
-from collections import deque
-from collections.abc import Mapping
-from contextlib import suppress
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import msgspec
 from litestar import Request
 
+from windlass.core.job import JobRef
+from windlass.core.text import clean_text, printable
 from windlass.dashboard.scope import address_of, identity_of
 from windlass.dashboard.shapes.server import Audit, AuditEntry
+from windlass.dashboard.throttle import Buckets
+from windlass.dashboard.trail import Trail
 
 log = logging.getLogger("windlass.audit")
 
-#: Entries that one process keeps.
+#: Entries that can be read back, and the size and number of files: of changes, and of what was refused.
 KEPT = 1_000
 FILE_BYTES = 16_777_216
-_TAIL_BYTES = 2_097_152
+FILES = 5
+REFUSED_KEPT = 200
+REFUSED_FILE_BYTES = 1_048_576
+REFUSED_FILES = 2
+#: Answers to requests that were not let in.
+REFUSED = frozenset({401, 403, 429})
+#: Refused requests that are written down: so many at once, and so many more each second.
+_SAMPLE_BURST = 20
+_SAMPLES_PER_SECOND = 1.0
+#: Most characters of a name, of a path, of a fact.
+_NAME = 200
+_PATH = 300
+_FACT = 2_000
 _FACTS = "windlass.facts"
 
+Fact = str | float | bool | None
 
-def note(request: Request[Any, Any, Any], **facts: str | int | float | bool | None) -> None:
+
+def note(request: Request[Any, Any, Any], **facts: Fact) -> None:
     """Put facts into the audit entry of this request."""
     scope: Any = request.scope
     scope.setdefault(_FACTS, {}).update(facts)
 
 
+def named(refs: Iterable[JobRef]) -> str:
+    """Jobs as a fact: ``mail: a b c; shop: d``."""
+    by_queue: dict[str, list[str]] = {}
+    for ref in refs:
+        by_queue.setdefault(ref.queue, []).append(ref.id)
+    return "; ".join(f"{queue}: {' '.join(ids)}" for queue, ids in by_queue.items())
+
+
 def entry_of(scope: Mapping[str, Any], status: int, at_ms: int) -> AuditEntry:
-    """What is written down about a request that was answered with ``status``."""
+    """What is written down about a request that was answered with ``status``.
+
+    What the path names (queue, job, schedule, group) is among the facts of each.
+    """
     identity = identity_of(scope)
     template = scope.get("path_template") or scope["path"]
+    facts: dict[str, Fact] = {**scope.get("path_params", {}), **scope.get(_FACTS, {})}
     return AuditEntry(
         id=0,
         at_ms=at_ms,
-        who=identity.name if identity is not None else "",
+        who=clean_text(identity.name, _NAME) if identity is not None else "",
         role=identity.role if identity is not None else "none",
-        client=address_of(scope),
-        method=scope["method"],
-        action=f"{scope['method']} {template}",
-        target=scope["path"],
+        client=clean_text(address_of(scope), _NAME),
+        method=clean_text(scope["method"], _NAME),
+        action=clean_text(f"{scope['method']} {template}", _PATH),
+        target=clean_text(scope["path"], _PATH),
         status=status,
         outcome="ok" if status < 400 else "refused" if status < 500 else "failed",
-        facts=scope.get(_FACTS, {}),
+        facts={name: _short(fact) for name, fact in facts.items()},
     )
+
+
+def _short(fact: Any) -> Fact:
+    return fact if fact is None or isinstance(fact, (bool, int, float)) else clean_text(fact, _FACT)
 
 
 class AuditLog:
     """Keeps entries and gives them back, newest first."""
 
-    def __init__(self, file: Path | None = None) -> None:
-        self._file = file
-        self._ring: deque[AuditEntry] = deque(maxlen=KEPT)
-        self._number = 0
+    def __init__(self, file: Path | None, now_ms: Callable[[], float]) -> None:
+        self._now_ms = now_ms
+        self._changes = Trail(file, kept=KEPT, file_bytes=FILE_BYTES, files=FILES)
+        self._refused = Trail(
+            None if file is None else file.with_name(f"{file.name}.refused"),
+            kept=REFUSED_KEPT,
+            file_bytes=REFUSED_FILE_BYTES,
+            files=REFUSED_FILES,
+        )
+        self._samples = Buckets(_SAMPLE_BURST, _SAMPLES_PER_SECOND)
+        self._counts: Counter[str] = Counter()
+        self._unwritten = 0
 
     def add(self, entry: AuditEntry) -> None:
-        """Write one entry. A file that cannot be written is told about, and never stops a request."""
-        self._number += 1
-        entry.id = self._number
-        self._ring.append(entry)
+        """Write down a request."""
+        if entry.status in REFUSED or not entry.who:
+            self._add_refused(entry)
+        else:
+            self._tell(entry)
+            self._changes.add(entry)
+
+    def _add_refused(self, entry: AuditEntry) -> None:
+        self._counts[str(entry.status)] += 1
+        if self._samples.take("all", self._now_ms()):
+            self._unwritten += 1
+            return
+        entry.facts["unwritten_before"] = self._unwritten
+        self._unwritten = 0
+        self._tell(entry)
+        self._refused.add(entry)
+
+    def _tell(self, entry: AuditEntry) -> None:
         log.info(
             "%s (%s, %s) %s %s -> %d",
-            entry.who,
+            printable(entry.who),
             entry.role,
-            entry.client,
-            entry.action,
-            entry.target,
+            printable(entry.client),
+            printable(entry.action),
+            printable(entry.target),
             entry.status,
             extra={"audit": msgspec.to_builtins(entry)},
         )
-        if self._file is not None:
-            try:
-                self._write(self._file, msgspec.json.encode(entry) + b"\n")
-            except OSError as exc:
-                log.error("the audit file cannot be written: %s", exc)
 
-    def _write(self, file: Path, line: bytes) -> None:
-        with suppress(FileNotFoundError):
-            if file.stat().st_size + len(line) > FILE_BYTES:
-                os.replace(file, file.with_name(f"{file.name}.1"))
-        handle = os.open(file, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
-        try:
-            os.write(handle, line)  # one write of one line: processes do not mix
-        finally:
-            os.close(handle)
-
-    def page(self, skip: int, limit: int) -> Audit:
-        """``limit`` entries after the newest ``skip``."""
-        entries = list(self._ring) if self._file is None else self._read(self._file)
-        entries.reverse()
-        more = len(entries) > skip + limit
-        return Audit(items=entries[skip : skip + limit], next_cursor=str(skip + limit) if more else None)
-
-    def _read(self, file: Path) -> list[AuditEntry]:
-        """The entries at the end of the file; lines that are none are left out."""
-        try:
-            with file.open("rb") as handle:
-                size = handle.seek(0, os.SEEK_END)
-                handle.seek(max(size - _TAIL_BYTES, 0))
-                lines = handle.read().split(b"\n")[1 if size > _TAIL_BYTES else 0 :]
-        except OSError:
-            return []
-        found = []
-        for number, line in enumerate(lines, 1):
-            with suppress(msgspec.MsgspecError):
-                entry = msgspec.json.decode(line, type=AuditEntry)
-                entry.id = number
-                found.append(entry)
-        return found[-KEPT:]
+    def page(self, skip: int, limit: int, *, refused: bool = False) -> Audit:
+        """``limit`` entries after the newest ``skip``: of changes, or of what was refused."""
+        found = (self._refused if refused else self._changes).newest(skip, limit + 1)
+        return Audit(
+            items=found[:limit],
+            next_cursor=str(skip + limit) if len(found) > limit else None,
+            refused=dict(self._counts),
+        )

@@ -33,7 +33,7 @@ class Desk:
         self.app = app
         self.settings = settings
         self.mask = Mask(settings.mask, app.codecs)
-        self.audit = AuditLog(settings.audit_file)
+        self.audit = AuditLog(settings.audit_file, app.clock.monotonic_ms)
         self.grant = Grant(settings)
 
     def granted(self, grant: Grant) -> Desk:

@@ -7,17 +7,20 @@ import binascii
 import inspect
 import ipaddress
 from collections.abc import Mapping
-from contextlib import suppress
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from windlass.dashboard.allowance import Allowance
 from windlass.dashboard.desk import Desk
-from windlass.dashboard.headers import FORWARDING, Headers, headers_of
-from windlass.dashboard.problems import ApiError
-from windlass.dashboard.scope import BASE, IDENTITY, Scope, address_of, identity_of
-from windlass.dashboard.sessions import Sessions, set_cookie
+from windlass.dashboard.headers import FORWARDING, PROXIED, Headers, headers_of
+from windlass.dashboard.problems import ApiError, not_found
+from windlass.dashboard.scope import BASE, IDENTITY, Scope, address_of, client_of, identity_of
+from windlass.dashboard.sessions import ATTEMPT, Sessions, key_in, set_cookie
 from windlass.dashboard.settings import ROLES, Identity
+from windlass.errors import ConfigError
+
+if TYPE_CHECKING:
+    from windlass.dashboard.openid import Provider
 
 _LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
 _ANYONE = Identity("local", "operator")
@@ -31,12 +34,21 @@ class Reception:
         self._settings = desk.settings
         self._allowance = allowance
         self._sessions = Sessions()
+        self.provider: Provider | None = None
+        if self._settings.openid is not None:
+            try:
+                from windlass.dashboard.openid import Provider
+            except ImportError as exc:
+                raise ConfigError("openid", "installed: pip install 'windlass[oidc]'") from exc
+            self.provider = Provider(self._settings.openid, desk.now_ms)
 
     async def identify(self, scope: Scope, headers: Headers) -> Identity | None:
         """Who asks; None for a stranger."""
         if not self._settings.methods:
             return self._local(scope, headers)
         found = await self._by_hook(scope) if self._settings.auth is not None else None
+        if found is None and self._settings.proxy is not None and scope[PROXIED]:
+            found = self._settings.proxy.user(headers)
         return found or self._by_credentials(headers, address_of(scope))
 
     def _local(self, scope: Scope, headers: Headers) -> Identity:
@@ -67,37 +79,60 @@ class Reception:
         kind, _, rest = headers.get("authorization", "").partition(" ")
         if kind.lower() not in ("bearer", "basic"):
             return self._by_session(headers)
-        self._allowance.check_refusals(address)
         if kind.lower() == "bearer":
-            found = self._settings.by_token(rest.strip())
-        else:
-            found = self._by_basic(rest)
-        if found is None:
-            with suppress(ApiError):
-                self._allowance.refusal(address)
-        return found
+            return self._settings.by_token(rest.strip())
+        return self._by_basic(rest, address)
 
     def _by_session(self, headers: Headers) -> Identity | None:
         if not self._settings.has_form:
             return None
         return self._sessions.find(headers.get("cookie", ""), self._desk.now_ms())
 
-    def _by_basic(self, encoded: str) -> Identity | None:
-        with suppress(binascii.Error, UnicodeDecodeError, ValueError):
+    def _by_basic(self, encoded: str, address: str) -> Identity | None:
+        try:
             name, _, password = base64.b64decode(encoded.strip(), validate=True).decode().partition(":")
-            return self._settings.by_password(name, password)
-        return None
+        except (binascii.Error, UnicodeDecodeError, ValueError):
+            return None
+        return self._by_password(name, password, address)
+
+    def _by_password(self, name: str, password: str, address: str) -> Identity | None:
+        """Counted before it is compared: one guess too many learns nothing."""
+        self._allowance.password(name, address)
+        found = self._settings.by_password(name, password)
+        if found is not None:
+            self._allowance.right_password(name, address)
+        return found
 
     def sign_in(self, scope: Any, token: str, username: str, password: str) -> Identity:
-        """Whose token or password it is; the rest of this request is theirs. 401 when it is no one's."""
+        """Whose token or password it is; the rest of this request is theirs. 401 when it is no one's.
+
+        The request counts for who it turns out to be: strangers do not use up what a user has.
+        """
         found = self._settings.by_token(token) if token else None
         if found is None and username:
-            found = self._settings.by_password(username, password)
-        if found is None:
-            self._allowance.refusal(address_of(scope))
-            raise ApiError(401, "unauthenticated", "wrong token or password", "Check what you typed.")
+            found = self._by_password(username, password, address_of(scope))
         scope[IDENTITY] = found
+        self._allowance.request(client_of(scope))
+        if found is None:
+            raise ApiError(401, "unauthenticated", "wrong token or password", "Check what you typed.")
         return found
+
+    async def begin_openid(self, scope: Mapping[str, Any]) -> tuple[str, str]:
+        """Where a browser signs in at the provider, and the Set-Cookie header that it needs to come back."""
+        url, cookie = await self._provider().begin()
+        # Lax, because the browser comes back from another site.
+        return url, set_cookie(cookie, scope.get(BASE, ""), self._is_https(scope), ATTEMPT, "Lax")
+
+    async def finish_openid(self, scope: Any, state: str, code: str) -> str:
+        """Begin the session of a user who comes back; the Set-Cookie header of it."""
+        cookie = key_in(headers_of(scope).get("cookie", ""), ATTEMPT.name)
+        scope[IDENTITY] = found = await self._provider().finish(cookie, state, code)
+        return self.begin_session(scope, found)
+
+    def _provider(self) -> Provider:
+        if self.provider is None:
+            raise not_found("there is no sign-in provider here", "Sign in at /api/session.")
+        return self.provider
 
     def begin_session(self, scope: Mapping[str, Any], identity: Identity) -> str:
         """Begin a session in place of the one that the browser had; the Set-Cookie header of it."""
@@ -113,7 +148,13 @@ class Reception:
         return self._cookie(scope, None)
 
     def _cookie(self, scope: Mapping[str, Any], key: str | None) -> str:
-        return set_cookie(key, scope.get(BASE, ""), scope.get("scheme") == "https")
+        return set_cookie(key, scope.get(BASE, ""), self._is_https(scope))
+
+    def _is_https(self, scope: Mapping[str, Any]) -> bool:
+        """Whether browsers come over TLS, as far as we can tell."""
+        openid = self._settings.openid
+        public = openid is not None and openid.public_url.startswith("https:")
+        return public or scope.get("scheme") == "https"
 
 
 def _is_loopback(address: str) -> bool:

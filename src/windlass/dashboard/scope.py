@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from typing import Any
 
 from windlass.dashboard.settings import Identity
+from windlass.dashboard.throttle import network_of
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Any]]
@@ -28,3 +29,9 @@ def address_of(scope: Mapping[str, Any]) -> str:
     """The address of the client."""
     client = scope.get("client")
     return str(client[0]) if client else "unknown"
+
+
+def client_of(scope: Mapping[str, Any]) -> str:
+    """Whose requests are counted together: those of a user at an address, or of all strangers there."""
+    identity, network = identity_of(scope), network_of(address_of(scope))
+    return network if identity is None else f"{identity.name}@{network}"

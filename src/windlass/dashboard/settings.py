@@ -9,11 +9,13 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, Literal, get_args
 
+from windlass.dashboard.signin import OpenID, TrustedProxy
 from windlass.errors import ConfigError
 
 Role = Literal["operator", "reader"]
 ROLES: tuple[Role, ...] = ("operator", "reader")
-_TOKEN_CHARACTERS = 16
+#: What 128 random bits take: a token is looked up without counting, so it must be too long to guess.
+_TOKEN_CHARACTERS = 22
 _PASSWORD_CHARACTERS = 8
 
 #: Names of fields, in any spelling, whose values are never shown unless the application says otherwise.
@@ -128,9 +130,11 @@ class ServerLimits:
     #: Changes.
     change_burst: int = 100
     changes_per_second: float = 20.0
-    #: Failed sign-ins, per address.
+    #: Wrong passwords, of one address, and for one account from addresses that it never signed in from.
     refusal_burst: int = 20
     refusals_per_second: float = 0.2
+    account_burst: int = 100
+    accounts_per_second: float = 1.0
     #: Open event streams, of all clients and of one.
     streams: int = 200
     streams_per_client: int = 20
@@ -165,6 +169,8 @@ class Settings:
     trusted_origins: tuple[str, ...] = ()
     #: Who may do what to which queues; None: operators everything, readers look. Empty: no one anything.
     rules: tuple[Rule, ...] | None = None
+    proxy: TrustedProxy | None = None
+    openid: OpenID | None = None
     limits: ServerLimits = field(default_factory=ServerLimits)
     audit_file: Path | None = None
 
@@ -172,7 +178,11 @@ class Settings:
         for option in ("operator_tokens", "reader_tokens"):
             for token in getattr(self, option).values():
                 if not isinstance(token, str) or len(token) < _TOKEN_CHARACTERS:
-                    raise ConfigError(option, f"texts of {_TOKEN_CHARACTERS} characters at least")
+                    raise ConfigError(
+                        option,
+                        f"random texts of {_TOKEN_CHARACTERS} characters at least, such as "
+                        "secrets.token_urlsafe() makes",
+                    )
         for option in ("users", "reader_users"):
             for name, password in getattr(self, option).items():
                 if not name or ":" in name or len(password) < _PASSWORD_CHARACTERS:
@@ -187,12 +197,14 @@ class Settings:
         """How one can sign in; empty: nobody is asked, and only this machine is served."""
         found = ["token"] if self.operator_tokens or self.reader_tokens else []
         found += ["basic"] if self.users or self.reader_users else []
+        found += ["openid"] if self.openid is not None else []
+        found += ["proxy"] if self.proxy is not None and self.proxy.user_header is not None else []
         return found + (["hook"] if self.auth is not None else [])
 
     @property
     def has_form(self) -> bool:
         """Whether the pages offer a way to sign in, and so may be seen before it; else no session exists."""
-        return bool(self.operator_tokens or self.reader_tokens or self.users or self.reader_users)
+        return not {"token", "basic", "openid"}.isdisjoint(self.methods)
 
     def shows(self, queue: str) -> bool:
         """Whether a queue is among those that this dashboard is about."""

@@ -39,12 +39,23 @@ class Buckets:
         level, at_ms = self._levels.get(client, (self._burst, now_ms))
         return min(self._burst, level + (now_ms - at_ms) * self._per_ms)
 
+    def wait(self, client: str, now_ms: float) -> float:
+        """How many milliseconds until the client's next request is allowed; 0: it is."""
+        level = self.level(client, now_ms)
+        return 0.0 if level >= 1 else (1 - level) / self._per_ms
+
     def take(self, client: str, now_ms: float) -> float:
         """Count one request. 0: it is allowed; else how many milliseconds until the next one is."""
-        level = self.level(client, now_ms)
-        allowed = level >= 1
-        self._levels[client] = (level - 1 if allowed else level, now_ms)
+        wait_ms = self.wait(client, now_ms)
+        self._set(client, self.level(client, now_ms) - (0 if wait_ms else 1), now_ms)
+        return wait_ms
+
+    def give(self, client: str, now_ms: float) -> None:
+        """Take back the count of one request."""
+        self._set(client, min(self.level(client, now_ms) + 1, self._burst), now_ms)
+
+    def _set(self, client: str, level: float, now_ms: float) -> None:
+        self._levels[client] = (level, now_ms)
         self._levels.move_to_end(client)
         while len(self._levels) > self._clients:
             self._levels.popitem(last=False)
-        return 0.0 if allowed else (1 - level) / self._per_ms

@@ -6,11 +6,12 @@ that uses it; ``kinds(url)`` lists what can be done there. A store without store
 
 from __future__ import annotations
 
+import hashlib
 import os
 import sqlite3
 from collections.abc import Callable
 from contextlib import closing
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -137,7 +138,83 @@ def _damage_file(url: BackendUrl, queue: str, job_id: str, kind: str) -> Damaged
     return Damaged(JobRef(queue, job_id) if named else None, job_is_lost=named)
 
 
+# --- valkey -------------------------------------------------------------------------------------------
+
+#: By name: what becomes of the record as added, and whether the head (if there is one) is what is damaged.
+_VALKEY: dict[str, Callable[[bytes], bytes]] = {
+    "cut to 20 bytes": lambda stored: stored[:20],
+    "cut to 5 bytes": lambda stored: stored[:5],
+    "cut to 25 bytes": lambda stored: stored[:25],
+    "empty": lambda _: b"",
+    "noise": lambda _: b"\xc1\xc1 noise",
+    "noise that looks plain": lambda _: b"\xff\xff\xff\xff\xff\xff",
+    "options that do not unpack": lambda stored: stored.replace(b"\xa4json", b"\xc1\xc1\xc1\xc1\xc1", 1),
+}
+
+
+def _damage_valkey(url: BackendUrl, queue: str, job_id: str, kind: str) -> Damaged:
+    """Damage the record, and also the head of the job if it has one: the server reads that instead."""
+    import redis
+
+    from windlass.backends.valkey.keys import Keys
+
+    root = Keys(url.namespace).queue(queue)
+    scheme, _, mode = url.scheme.partition("+")
+    address = f"redis{'s' if scheme.endswith('s') and scheme != 'redis' else ''}://{url.host.split(',')[0]}"
+    make: Any = redis.RedisCluster if mode == "cluster" else redis.Redis
+    with closing(make.from_url(address)) as client:
+        for key in (f"{root}:j", f"{root}:m"):
+            stored = client.hget(key, job_id)
+            if stored is not None and (key.endswith(":j") or kind != "options that do not unpack"):
+                client.hset(key, job_id, _VALKEY[kind](stored))
+    return Damaged(JobRef(queue, job_id))
+
+
+# --- amqp ---------------------------------------------------------------------------------------------
+
+#: Entries that cannot be read, by name.
+_BODIES: dict[str, Callable[[str], bytes]] = {
+    "junk": lambda mark: b"junk " + mark.encode(),
+    "nothing": lambda _: b"",
+    "another shape": lambda mark: msgspec.json.encode({"jid": 5, "class": [mark], "job": {"queue": 7}}),
+}
+#: What is put where: attributes of ``names.Names``.
+_AMQP = (
+    *("junk in kept", "nothing in kept", "another shape in kept"),
+    *("junk in scheduled_jobs", "nothing in scheduled_jobs", "another shape in scheduled_jobs"),
+    *("junk in retries", "another shape in retries", "junk in dead_jobs"),
+    *("junk in log", "nothing in log", "junk in mark", "another shape in job_metrics", "junk in heartbeats"),
+    *("junk in queue", "nothing in queue", "another shape in queue"),
+)
+_FIGURES = {"mark", "job_metrics", "heartbeats"}  # nothing that a person could look after
+
+
+def _damage_amqp(url: BackendUrl, queue: str, job_id: str, kind: str) -> Damaged:
+    """Put an entry that cannot be read beside the honest ones, which only the coordinator can reach."""
+    import pika
+    import pika.exceptions
+
+    from windlass.backends.amqp.names import Names
+
+    body_name, _, place = kind.rpartition(" in ")
+    body, names = _BODIES[body_name](job_id), Names(url.namespace)
+    with closing(pika.BlockingConnection(pika.URLParameters(url.text.partition("?")[0]))) as connection:
+        key = names.queue(queue) if place == "queue" else getattr(names, place)
+        channel = connection.channel()
+        try:
+            channel.queue_declare(key, passive=True)
+        except pika.exceptions.ChannelClosedByBroker:  # it has no message yet that could be damaged
+            return Damaged(None, job_is_lost=False)
+        channel.basic_publish("", key, body, pika.BasicProperties(delivery_mode=2))
+    if place in _FIGURES:
+        return Damaged(None, job_is_lost=False)
+    found = f"bad-{hashlib.sha256(body).hexdigest()[:32]}"
+    return Damaged(JobRef(queue if place == "queue" else "default", found), job_is_lost=False)
+
+
 _STORES: dict[str, tuple[tuple[str, ...], Damage]] = {
     "sqlite": (tuple(_SQLITE), _damage_sqlite),
     "file": (tuple(_FILE), _damage_file),
+    "valkey": (tuple(_VALKEY), _damage_valkey),
+    "amqp": (_AMQP, _damage_amqp),
 }

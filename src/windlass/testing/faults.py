@@ -15,11 +15,12 @@ In child processes, through ``$WINDLASS_PROBES``: ``point=action``, separated by
 Actions: ``kill`` (SIGKILL), ``stop`` (SIGSTOP), ``lose`` (``StorageError``: a lost reply), ``block:PATH``
 (until the file appears), ``touch:PATH``.
 
-Around a backend: ``FaultyBackend`` loses replies, refuses or delays requests by their type.
+Around a backend: ``FaultyBackend`` loses replies, refuses, delays or never answers requests by their type.
 """
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import threading
@@ -35,8 +36,6 @@ from windlass.errors import ConfigError, StorageError
 from windlass.testing.wrapper import BackendWrapper
 
 if TYPE_CHECKING:
-    import asyncio
-
     from windlass.backend import Backend
     from windlass.backend.requests import Request
 
@@ -211,7 +210,7 @@ class _Plan:
 
 
 class FaultyBackend(BackendWrapper):
-    """A backend around ``inner`` that loses replies, refuses or delays requests when told to.
+    """A backend around ``inner`` that loses replies, refuses, delays or hangs requests when told to.
 
     ``sent`` counts requests by the name of their type, ``failed`` those that were made to fail.
     """
@@ -243,12 +242,30 @@ class FaultyBackend(BackendWrapper):
         fault.until = until
         self._plan.faults.append(fault)
 
+    def hang(self, request: type[Any], times: int = 1, *, skip: int = 0) -> None:
+        """Neither do nor answer the next ``times`` requests of that type, as a frozen server does."""
+        self._plan.faults.append(_Fault(request, "hang", skip, times))
+
+    def crash(self, request: type[Any], times: int = 1, *, skip: int = 0) -> None:
+        """Raise ``RuntimeError``, which no backend should, instead of the next ``times`` requests."""
+        self._plan.faults.append(_Fault(request, "crash", skip, times))
+
+    def heal(self) -> None:
+        """No faults from now on. What hangs goes on hanging."""
+        self._plan.faults.clear()
+
     async def execute(self, request: Request[R]) -> R:
         plan, kind = self._plan, type(request).__name__
         plan.sent[kind] += 1
         fault = plan.take(request, ("delay",))
         if fault is not None and fault.until is not None:
             await fault.until.wait()
+        fault = plan.take(request, ("hang", "crash"))
+        if fault is not None and fault.kind == "hang":
+            await asyncio.Event().wait()
+        if fault is not None:
+            plan.failed[kind] += 1
+            raise RuntimeError(f"{kind} crashed (injected)")
         fault = plan.take(request, ("refuse", "lose"))
         if fault is not None and fault.kind == "refuse":
             plan.failed[kind] += 1

@@ -32,7 +32,7 @@ from windlass.core.backoff import Strategy
 from windlass.core.ids import new_id
 from windlass.core.job import Action, JobRecord, WorkerInfo
 from windlass.core.limits import to_rate
-from windlass.core.options import check_known, check_registered, to_backoff
+from windlass.core.options import check_known, check_registered, seconds_to_ms, to_backoff
 from windlass.core.outcome import Extended, Outcome, Settled, Settlement
 from windlass.core.probe import reach
 from windlass.core.states import JobState
@@ -123,6 +123,7 @@ class Worker:
         self._state = "new"
         self._paused = False
         self._closing = False
+        self._listening = False
         self._parts = Parts()
         self._stop = Stop(
             self.app.clock, grace_ms=self.options.ms("grace"), cancel_wait_ms=self.options.ms("cancel_wait")
@@ -181,7 +182,7 @@ class Worker:
         """Serve one more queue from now on."""
         added = to_specs({name: spec}, self.options.concurrency)
         self._shares.add(name, added[name])
-        if self._state == "running":
+        if self._listening:
             before, self._listener = self._listener, self.app.store.backend.listen(self._topics())
             self._take_offers()
             before.wake()  # the pump may be waiting on it
@@ -224,6 +225,8 @@ class Worker:
                 raise ClosedError("the worker", "it had not started yet; make another one") from None
             opening.cancel()
             await asyncio.wait([opening])
+            if self._state == "running":  # it was through at the very moment of the cancel
+                await self._closed_through_cancels(self._begin_close(force=True))
             raise
 
     @property
@@ -245,7 +248,7 @@ class Worker:
         self._emitter.emit("ready")
 
     async def _open_parts(self) -> None:
-        """Open one part after the other; the last steps, from the listener on, are taken in one go."""
+        """Open one part after the other."""
         parts, store, options = self._parts, self.app.store, self.options
         self._overlaps = isinstance(store.backend, OverlappingBackend) and not self.app.clock.driven
         await store.open()
@@ -255,8 +258,8 @@ class Worker:
         self._keeper = LeaseKeeper(store, on_lost=self._on_lost, on_cancel=self._on_cancel)
         parts.opened("the renewing of leases", self._keeper.stop)
         await self._keeper.start()
-        self._listener = await store.listen(self._topics())
-        parts.opened("the listener", lambda: self._listener.close())
+        self._listener, self._listening = await store.listen(self._topics()), True
+        parts.opened("the listener", self._stop_listening)
         self._take_offers()
         self._threads = self._make_threads()
         parts.opened("threads", lambda: self._threads.shutdown(wait=False, cancel_futures=True))
@@ -271,6 +274,7 @@ class Worker:
         if options.duties:
             self._duties.start()
         parts.opened("duties and heartbeat", self._stop_services)
+        await asyncio.sleep(0)  # a cancel that came meanwhile is heard here, before the first claim
         self._pump_task = asyncio.create_task(self._pump_safely(), name="windlass-pump")
 
     def _make_tools(self) -> Tools:
@@ -375,8 +379,12 @@ class Worker:
 
     def rate_limit(self, seconds: float) -> None:
         """Claim nothing for ``seconds``: the service behind the handlers said so."""
-        self._limited_until_ms = self.app.clock.monotonic_ms() + seconds * 1000
+        self._limited_until_ms = self.app.clock.monotonic_ms() + seconds_to_ms(seconds, "seconds")
         self._decline()
+
+    def _stop_listening(self) -> None:
+        self._listening = False
+        self._listener.close()
 
     def _take_offers(self) -> None:
         """Start at once what a store hands out by itself, if it does."""

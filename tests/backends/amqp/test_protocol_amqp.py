@@ -179,7 +179,7 @@ async def test_what_is_no_job_goes_to_the_dead_set_with_its_bytes(
         await log.until(2)
     record = await app.store.get(JobRef(queue, dead[0].id))
     assert record is not None
-    assert (record.reason, record.payload, len(dead)) == ("bad_message", BAD[what], 1)
+    assert (record.reason, record.payload, len(dead)) == ("bad_record", BAD[what], 1)
     assert [name for name, _ in log.calls] == ["first", "after"]
 
 

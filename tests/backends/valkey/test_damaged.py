@@ -36,8 +36,8 @@ async def test_a_record_that_cannot_be_read_fails_alone_and_keeps_its_bytes(
         assert await complete(store, *jobs) == [Settled.OK] * 4
         [found] = await store.execute(rq.GetJobs(refs=[JobRef("q", "j2")]))
         assert found is not None
-        assert (found.state, found.reason, found.payload) == (JobState.FAILED, "damaged record", bad)
-        assert found.errors[-1].error_class == "DamagedRecord"
+        assert (found.state, found.reason, found.payload) == (JobState.FAILED, "bad_record", bad)
+        assert found.errors[-1].error_class == "BadRecord"
         page = await store.execute(rq.ListJobs(queue="q", states=[JobState.FAILED]))
         assert [job.id for job in page.jobs] == ["j2"]
 

@@ -18,6 +18,7 @@ from windlass.backends.amqp.frames import Delivery
 from windlass.backends.amqp.names import Names
 from windlass.backends.amqp.promise import Promise, kept, spawn
 from windlass.backends.amqp.session import Outgoing, Session, delivery_of
+from windlass.core import damage
 from windlass.core.clock import SteadyClock
 from windlass.core.probe import reach
 from windlass.errors import StorageError
@@ -104,7 +105,9 @@ class Client(Session):
             return
         if properties.type != "news":
             return  # an answer that came too late
-        news = _read_news(body)
+        news = damage.read_or_none(body, _read_news, "a piece of news")
+        if news is None:
+            return
         for queue in news.paused:
             self.paused.add(queue)
             self.on_paused(queue)

@@ -22,9 +22,10 @@ from pika import BasicProperties
 from windlass.backend import requests as rq
 from windlass.backends.amqp import frames, inbox, verbs, wire
 from windlass.backends.amqp.ledger import Counts, Ledger, Plan
-from windlass.backends.amqp.messages import entry_message, to_message
+from windlass.backends.amqp.messages import entry_message, queue_of, to_message
 from windlass.backends.amqp.promise import Promise, spawn
 from windlass.backends.amqp.session import Outgoing
+from windlass.core import damage
 from windlass.core.clock import SteadyClock
 from windlass.core.job import JobRef
 from windlass.core.probe import reach
@@ -106,8 +107,9 @@ class Coordinator:
     async def _read_mark(self) -> None:
         channel = await self._session.open_channel()
         answer = await self._session.get_one(channel, self._names.mark)
-        if answer is not None:
-            self._mark = _read_counts(answer.body)
+        mark = None if answer is None else damage.read_or_none(answer.body, _read_counts, "the mark")
+        if mark is not None:  # without one, the whole log is carried out again
+            self._mark = mark
             self._counted = False
         channel.close()  # which puts it back
 
@@ -118,19 +120,40 @@ class Coordinator:
         answer = await session.call(channel.queue_declare, self._names.kept, passive=True)
         count = answer.method.message_count
         loaded: Promise[None] = Promise()
+        seen = 0
 
         def on_kept(_channel: Any, method: Any, _properties: Any, body: bytes) -> None:
-            record = wire.read_kept(body)
-            if self.live.done:
-                self._hold(record, method.delivery_tag)
-                return
-            self._loading.append((record, method.delivery_tag))
-            if len(self._loading) >= count:
+            nonlocal seen
+            seen += 1
+            try:
+                record = wire.read_kept(body)
+            except damage.UNREADABLE as exc:
+                spawn(self._bury_kept(channel, method.delivery_tag, body, exc))
+            else:
+                if self.live.done:
+                    self._hold(record, method.delivery_tag)
+                else:
+                    self._loading.append((record, method.delivery_tag))
+            if seen >= count:
                 loaded.set(None)
 
         session.consume(channel, self._names.kept, on_kept)
         if count:
             await session.expect(loaded)
+
+    def _set_aside(self, where: str, body: bytes, why: Exception) -> Promise[None] | None:
+        """Let the log tell of an entry that cannot be read: it goes to the dead jobs with its bytes."""
+        problem = f"an entry of {where}: {why}"
+        return self.append(verbs.Poison(queue=queue_of(body), body=body, problem=problem))
+
+    async def _bury_kept(self, channel: Any, tag: int, body: bytes, why: Exception) -> None:
+        """Set a kept record aside that cannot be read; only then is it let go."""
+        told = self._set_aside(self._names.kept, body, why)
+        if told is None:
+            return
+        await told
+        if channel is self._kept_channel and channel.is_open:
+            channel.basic_ack(tag)
 
     def _kept_lost(self, reason: Exception) -> None:
         """The broker closes a channel that holds messages for long: all come again on a new one."""
@@ -190,8 +213,9 @@ class Coordinator:
         try:
             entry = wire.read_entry(body)
             request = verbs.decode_request(entry.name, entry.request)
-        except (msgspec.DecodeError, KeyError) as exc:
-            log.warning("entry %d of the log is not ours to read: %s", offset, exc)
+        except damage.UNREADABLE as exc:
+            if offset > self._mark.offset:
+                self._set_aside(self._names.log, body, exc)
             return
         now_ms = self._now_ms(request, entry)
         if isinstance(request, verbs.TakeOver):
@@ -202,7 +226,7 @@ class Coordinator:
             answer, topics = self.ledger.apply(request, now_ms)
         except Exception as exc:
             if not again:
-                if not isinstance(exc, StorageError | ValueError):
+                if not properties.reply_to or not isinstance(exc, StorageError | ValueError):
                     log.exception("a request failed in the coordinator")
                 self._answer(properties, wire.error_reply(properties, exc))
             return
@@ -364,10 +388,11 @@ class Coordinator:
         self._timer = None
         self.append(rq.Promote(limit=_DUE_STEP))
 
-    def append(self, request: rq.Request[Any]) -> None:
+    def append(self, request: rq.Request[Any]) -> Promise[None] | None:
         """Put an entry of our own into the log; it is carried out when we read it."""
-        if self._session.usable:
-            self._session.publish([wire.log_entry(self._names.log, request, self._clock.now_ms())])
+        if not self._session.usable:
+            return None
+        return self._session.publish([wire.log_entry(self._names.log, request, self._clock.now_ms())])
 
     def beat(self, request: rq.Beat) -> None:
         """A worker in another language lives."""

@@ -7,10 +7,10 @@ from typing import Any
 import msgspec
 
 from windlass.backends.amqp import verbs
-from windlass.backends.amqp.messages import MessageError, poison, read_entry
+from windlass.backends.amqp.messages import poison, queue_of, read_entry
 from windlass.backends.memory.store import MemoryStore
-from windlass.core import transitions
-from windlass.core.job import AttemptOutcome, AttemptRecord, EventType, JobRecord, JobRef
+from windlass.core import damage, transitions
+from windlass.core.job import AttemptOutcome, AttemptRecord, EventType, JobRecord, JobRef, attempt_record
 from windlass.core.states import JobState
 from windlass.core.transitions import Scribe
 
@@ -38,14 +38,15 @@ class Elsewhere(MemoryStore):
         self._verbs |= {verbs.Foreign: self._foreign, verbs.ForeignMetric: self._foreign_metric}
 
     def _bury(self, job: JobRecord, scribe: Scribe) -> None:
-        """Take in a record that is dead from the start."""
+        """Take in a record that is dead from the start, and count it."""
         queue = self.queue(job.queue)
         if job.id in queue.jobs:
             return
         job.seq = job.place = scribe.fresh_place()
         queue.jobs[job.id], queue.known = job, True
         self.file(job, scribe)
-        error = job.errors[-1]
+        error = job.errors[-1] = msgspec.structs.replace(job.errors[-1], at_ms=scribe.now_ms)
+        scribe.history.append(attempt_record(job, AttemptOutcome.FAILED, scribe.now_ms, error=error))
         scribe.note(
             job,
             EventType.FAILED,
@@ -60,8 +61,9 @@ class Elsewhere(MemoryStore):
         self.cursors[request.kind] = request.offset
         try:
             entry = read_entry(request.body, request.kind, scribe.now_ms)
-        except MessageError as exc:
-            self._bury(poison("default", request.body, f"in {request.kind}: {exc}", scribe.now_ms), scribe)
+        except damage.UNREADABLE as exc:
+            problem = f"an entry of type {request.kind}: {exc}"
+            self._bury(poison(queue_of(request.body), request.body, problem, scribe.now_ms), scribe)
             return
         known = self._find(entry.job.ref)
         if known is not None and known.state not in (JobState.WAITING, JobState.ACTIVE):
@@ -104,8 +106,9 @@ class Elsewhere(MemoryStore):
             told = msgspec.json.decode(request.body)
             metrics = told["data"] if isinstance(told.get("data"), list) else [told]
             rows = [self._metric_row(metric, request.offset, n, scribe) for n, metric in enumerate(metrics)]
-        except (msgspec.DecodeError, KeyError, TypeError, ValueError, AttributeError):
-            return  # a figure that nobody can read is no loss
+        except damage.UNREADABLE as exc:
+            damage.tell(f"entry {request.offset} of job_metrics", str(exc))
+            return
         scribe.history += rows
 
     def _metric_row(self, metric: Any, offset: int, n: int, scribe: Scribe) -> AttemptRecord:

@@ -12,6 +12,7 @@ import msgspec
 
 from windlass.backend import requests as rq
 from windlass.backends.amqp import verbs, wire
+from windlass.core import damage
 from windlass.core.job import WorkerInfo
 
 if TYPE_CHECKING:
@@ -80,6 +81,7 @@ class Streams:
                 rss_kb=int(told.get("rss_kb", 0)),
                 version=str(told.get("version", "")),
             )
-        except (msgspec.DecodeError, KeyError, TypeError, ValueError):
-            return  # who cannot say who they are is not listed
+        except damage.UNREADABLE as exc:
+            damage.tell("a heartbeat", str(exc))
+            return
         self._coordinator.beat(rq.Beat(worker=worker))

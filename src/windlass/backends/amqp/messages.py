@@ -15,6 +15,7 @@ from typing import Any
 import msgspec
 
 from windlass.backends.amqp.frames import job_properties
+from windlass.core import damage
 from windlass.core.backoff import Backoff
 from windlass.core.ids import check_job_id, check_queue_name, check_task_name
 from windlass.core.job import ErrorInfo, JobRecord, fingerprint
@@ -43,7 +44,8 @@ _BODY_CODEC = "json"
 _MOST_HEADER = 50_000
 #: The form of a payload that stands in the body as it is, in base64.
 _IN_BODY = "raw"
-BAD_MESSAGE = "bad_message"
+#: What earlier versions called ``damage.BAD_RECORD``.
+_BAD_MESSAGE = "bad_message"
 #: Larger messages are not read; what Windlass adds itself is smaller.
 MOST_BODY = 4_000_000
 
@@ -217,13 +219,16 @@ def read_message(queue: str, body: bytes, header: bytes | None, priority: int, n
     if header is not None:
         try:
             return _own(queue, _read_body(body), _decode_carried(header))
-        except (msgspec.DecodeError, UnicodeDecodeError):
+        except damage.UNREADABLE:
             pass  # somebody else's header of our name: the body decides
     try:
         fields = _from_json(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as exc:
         raise MessageError(f"not JSON: {exc}") from exc
-    return Incoming(read_job(queue, fields, now_ms, priority=priority), 0, True)
+    try:
+        return Incoming(read_job(queue, fields, now_ms, priority=priority), 0, True)
+    except damage.UNREADABLE as exc:
+        raise MessageError(str(exc)) from exc
 
 
 def _own(queue: str, body: _Body, carried: Carried) -> Incoming:
@@ -395,24 +400,29 @@ def entry_message(job: JobRecord) -> tuple[str, bytes] | None:
         }
     else:
         return None
-    if job.reason == BAD_MESSAGE:
+    if job.reason in (damage.BAD_RECORD, _BAD_MESSAGE):
         rest["raw"] = base64.b64encode(job.payload[:MOST_BODY]).decode()
     return kind, _to_json({"type": kind, "jid": job.id, **rest, "job": inner})
 
 
 def poison(queue: str, body: bytes, problem: str, now_ms: int) -> JobRecord:
     """The record of a message that is no job: failed, with its bytes."""
-    error = ErrorInfo(now_ms, 0, "BadMessage", problem, "", fingerprint("BadMessage", problem))
-    return JobRecord(
-        queue=queue,
-        id=f"bad-{hashlib.sha256(body).hexdigest()[:32]}",
-        task="",
-        payload=body,
-        codec="raw",
+    return damage.stand_in(
+        queue,
+        f"bad-{hashlib.sha256(body).hexdigest()[:32]}",
+        body,
+        problem,
         state=JobState.FAILED,
         enqueued_ms=now_ms,
         ready_ms=now_ms,
         finished_ms=now_ms,
-        reason=BAD_MESSAGE,
-        errors=[error],
     )
+
+
+def queue_of(body: bytes) -> str:
+    """The queue that a message which cannot be read names, or ``default``."""
+    try:
+        fields = _from_json(body)
+        return check_queue_name(fields.get("job", fields).get("queue"))
+    except damage.UNREADABLE:
+        return "default"

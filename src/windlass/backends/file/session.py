@@ -191,11 +191,14 @@ class Session:
 
     def _decide(self, calls: list[Call[Any]]) -> tuple[list[Answer], set[str], Log | None]:
         store, journal = self.store, self.store.journal
-        store.now_ms = now_ms = self._clock.now_ms(store.now_ms)
+        last_ms, now_ms = store.now_ms, self._clock.now_ms(store.now_ms)
+        store.now_ms = now_ms
         answers: list[Answer] = []
         topics: set[str] = set()
         before = journal.changes
         try:
+            if now_ms < last_ms:
+                store.set_back(last_ms, now_ms)
             for group in _together(calls):
                 its, touched = self._decide_group(group, now_ms)
                 answers += its

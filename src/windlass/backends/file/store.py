@@ -50,7 +50,7 @@ class FileStore(MemoryStore):
 
     def __init__(self) -> None:
         super().__init__(FileJournal())
-        #: The newest time in the log. It never goes back.
+        #: The last time in the log.
         self.now_ms = 0
         self._apply: dict[type[Any], Callable[[Any], None]] = {
             fx.PutJob: self._put_job,
@@ -165,7 +165,7 @@ class FileStore(MemoryStore):
 
     def follow(self, step: fx.Step) -> None:
         """Apply the effects of a step that was decided elsewhere."""
-        self.now_ms = max(self.now_ms, step.now_ms)
+        self.now_ms = step.now_ms or self.now_ms
         self._last_place = max(self._last_place, step.last_place)
         apply = self._apply
         for effect in step.effects:

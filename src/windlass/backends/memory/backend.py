@@ -41,7 +41,16 @@ class _Shared:
         self.store = MemoryStore()
         self.lock = threading.Lock()
         self.clock = SteadyClock()
+        self.stamp_ms = 0
         self.hub = Hub()
+
+    def now_ms(self) -> int:
+        """The store's time. Call it with the lock."""
+        now_ms = self.clock.now_ms(self.stamp_ms)
+        if now_ms < self.stamp_ms:
+            self.store.set_back(self.stamp_ms, now_ms)
+        self.stamp_ms = now_ms
+        return now_ms
 
 
 _stores: dict[tuple[str, str], _Shared] = {}
@@ -65,13 +74,14 @@ class MemoryBackend:
     name = "memory"
     capabilities = _CAPABILITIES
 
-    def __init__(self, find: Callable[[], _Shared] | None = None) -> None:
+    def __init__(self, shared: _Shared | None = None, *, find: Callable[[], _Shared] | None = None) -> None:
+        self._given = shared
         self._find = find or _Shared
 
     @cached_property
     def _shared(self) -> _Shared:
         """Found on first use: a child that was forked before has a store of its own."""
-        return self._find()
+        return self._given or self._find()
 
     async def open(self) -> None:
         """Nothing to do."""
@@ -82,7 +92,7 @@ class MemoryBackend:
     async def execute(self, request: Request[R]) -> R:
         shared = self._shared
         with shared.lock:
-            now_ms = request.now_ms if request.now_ms is not None else shared.clock.now_ms()
+            now_ms = request.now_ms if request.now_ms is not None else shared.now_ms()
             answer, topics = shared.store.apply(request, now_ms)
         if topics:
             shared.hub.publish(topics)
@@ -92,7 +102,7 @@ class MemoryBackend:
         return self._shared.hub.listen(topics)
 
     def clone(self) -> MemoryBackend:
-        return MemoryBackend(lambda: self._shared)
+        return MemoryBackend(find=lambda: self._shared)
 
 
 def from_url(url: BackendUrl) -> MemoryBackend:
@@ -104,4 +114,4 @@ def from_url(url: BackendUrl) -> MemoryBackend:
         with _stores_lock:
             return _stores.setdefault((name, url.namespace), _Shared())
 
-    return MemoryBackend(find)
+    return MemoryBackend(find=find)

@@ -112,6 +112,13 @@ class Keyring:
             del queue.keys[wanted.key]
             self._changed(queue, wanted.key)
 
+    def set_back(self, queue: StoredQueue, from_ms: int, by_ms: int) -> None:
+        """The store's time goes back: keys keep the time that they had left."""
+        for key, entry in queue.keys.items():
+            if entry.until_ms is not None and entry.until_ms > from_ms:
+                entry.until_ms -= by_ms
+                self._changed(queue, key)
+
     def prune(self, queue: StoredQueue, now_ms: int) -> int:
         """Forget keys that are past their time; returns how many."""
         gone = [key for key, entry in queue.keys.items() if not entry.is_live(now_ms)]

@@ -151,6 +151,20 @@ class Gatekeeper:
             if limits.bucket is not None:
                 self._changed(queue, group)
 
+    def set_back(self, queue: StoredQueue, from_ms: int, now_ms: int) -> None:
+        """The store's time goes back: see ``core.limits.set_usage_back``."""
+        if queue.hold_until_ms > from_ms:
+            queue.hold_until_ms -= from_ms - now_ms
+            self._store.journal.row(Table.QUEUE, queue.name)
+        if lm.drop_future(queue.starts, now_ms):
+            self._store.journal.refitted(queue.name, None)
+        for group in queue.groups:
+            if lm.set_usage_back(group.usage, from_ms, now_ms):
+                self._store.journal.refitted(queue.name, group.name)
+            if group.next_ms is not None:
+                queue.groups.wait_until(group, min(group.next_ms, now_ms))
+            self._changed(queue, group)
+
     def next_ms(self, queue: StoredQueue, now_ms: int) -> int | None:
         """When time alone lets something of the queue in, or start."""
         times = []

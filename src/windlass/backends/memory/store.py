@@ -560,6 +560,26 @@ class MemoryStore:
             first += [at_ms for at_ms in times if at_ms is not None]
         return max(min(first) - scribe.now_ms, 0) if first else None
 
+    def set_back(self, from_ms: int, now_ms: int) -> None:
+        """The store's time goes back: what ends by itself keeps the time that it had left. Due times stay."""
+        by_ms = from_ms - now_ms
+        for job in self._active.values():
+            if job.lease_until_ms is not None and job.lease_until_ms > from_ms:
+                job.lease_until_ms -= by_ms
+                self.journal.moved(job)
+        for role, (holder, until_ms) in self._leaders.items():
+            if until_ms > from_ms:
+                self._leaders[role] = (holder, until_ms - by_ms)
+                self.journal.row(Table.LEADER, role)
+        for worker in self._workers.values():
+            if worker.beat_ms > now_ms:
+                worker.beat_ms, worker.started_ms = now_ms, min(worker.started_ms, now_ms)
+                self.journal.row(Table.WORKER, worker.id)
+        for queue in self._queues.values():
+            self._keys.set_back(queue, from_ms, by_ms)
+            self._gates.set_back(queue, from_ms, now_ms)
+            self._count_one(queue.name, "", "clock_set_back")
+
     def _recover(self, request: rq.Recover, scribe: Scribe) -> rq.Recovered:
         expired = [
             job
@@ -761,8 +781,8 @@ class MemoryStore:
         if job is None:
             return rq.ChangeResult(Changed.NOT_FOUND)
         if request.progress is not None:
-            if request.token is None or not transitions.holds(job, request.token):
-                return rq.ChangeResult(Changed.LOST, job.state)
+            if (refused := transitions.refuses_report(job, request.token)) is not None:
+                return rq.ChangeResult(refused, job.state)
             job.progress = request.progress
             self.journal.moved(job)
             scribe.note(job, EventType.PROGRESS, progress=transitions.progress_text(job))

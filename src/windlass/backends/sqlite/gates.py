@@ -315,6 +315,21 @@ class Gates:
         step.topics.add(f"ready:{step.queues.name(num)}")
         return usage.hold_until_ms
 
+    def set_back(self, from_ms: int) -> None:
+        """The store's time goes back to now: see ``core.limits.set_usage_back``."""
+        step, now_ms = self._step, self._step.now_ms
+        for (num,) in step.all("limits_queues"):
+            row = self.queue(num)
+            if row.hold_until_ms > from_ms:
+                row.hold_until_ms -= from_ms - now_ms
+            lm.drop_future(row.starts, now_ms)
+            row.save(step)
+        for num, name in step.all("grp_all"):
+            group = self.group(num, name)
+            lm.set_usage_back(group.usage, from_ms, now_ms)
+            group.next_ms = None if group.next_ms is None else min(group.next_ms, now_ms)
+            group.save(step)
+
     def prune(self, num: int) -> None:
         """Forget groups that are empty and used nothing that still counts."""
         step = self._step

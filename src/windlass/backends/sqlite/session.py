@@ -33,6 +33,7 @@ from windlass.backends.sqlite.disk import Disk
 from windlass.backends.sqlite.place import Place
 from windlass.backends.sqlite.tx import Meta, Queues, Tx, read_meta
 from windlass.backends.sqlite.verbs import KEEPS_LEASED, WRITES
+from windlass.backends.sqlite.verbs_duties import set_back
 from windlass.core.clock import SYSTEM_CLOCK, SteadyClock
 from windlass.core.probe import reach
 
@@ -138,13 +139,16 @@ class Session:
             reach("sqlite.begun")
             meta = self._read_meta()
             now_ms = self._clock.now_ms(meta.clock_ms)
-            alone = self._alone.add(calls, meta, now_ms)
+            went_back = now_ms < meta.clock_ms
+            alone = None if went_back else self._alone.add(calls, meta, now_ms)
             if alone is not None:
                 answers, self._meta, topics = alone
                 self._pages += PAGES
                 done = 1
             else:
                 tx = Tx(self._one, self._sql, self._queues, meta, now_ms)
+                if went_back:
+                    self._set_back(tx, meta.clock_ms)
                 answers = self._run_calls(tx, calls)
                 self._meta, topics = tx.flush(), tx.topics
                 self._pages += tx.pages
@@ -200,8 +204,17 @@ class Session:
         if self._meta is None or version != self._version:
             self._queues.forget()
             self._version = version
-            self._meta = read_meta(self.conn, self._sql)
+            before, self._meta = self._meta, read_meta(self.conn, self._sql)
+            if before is not None and self._meta.clock_ms < before.clock_ms:
+                self._queues.kept_longer.clear()
         return self._meta
+
+    def _set_back(self, tx: Tx, from_ms: int) -> None:
+        """The store's time goes back, before anything else happens in the transaction."""
+        step = tx.step(None)
+        set_back(step, from_ms)
+        tx.absorb(step)
+        self._queues.kept_longer.clear()
 
     def _run_calls(self, tx: Tx, calls: list[Call[Any]]) -> list[Answer]:
         if len(calls) == 1:

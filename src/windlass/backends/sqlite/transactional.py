@@ -25,7 +25,7 @@ from windlass.backends.sqlite import migrations, statements
 from windlass.backends.sqlite.connection import to_error
 from windlass.backends.sqlite.tx import Queues, Step, Tx, read_meta
 from windlass.backends.sqlite.verbs_lifecycle import add, settle
-from windlass.core.clock import SteadyClock
+from windlass.core.clock import SYSTEM_CLOCK
 from windlass.errors import ConfigError, StorageError
 
 if TYPE_CHECKING:
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from windlass.core.outcome import Settled, Settlement
 
 T = TypeVar("T")
-_clock = SteadyClock()
 
 
 def add_in_transaction(
@@ -87,7 +86,7 @@ def _run(plain: _Plain, namespace: str, now_ms: int | None, verb: Callable[[Step
     plain.execute("SAVEPOINT windlass_step")
     try:
         meta = read_meta(plain, sql)
-        tx = Tx(plain, sql, Queues(plain, sql), meta, _clock.now_ms(meta.clock_ms))
+        tx = Tx(plain, sql, Queues(plain, sql), meta, max(SYSTEM_CLOCK.now_ms(), meta.clock_ms))
         step = tx.step(now_ms)
         answer = verb(step)
         step.tell()

@@ -541,10 +541,9 @@ class Tx:
     def _flush_meta(self) -> Meta:
         if self.conn.total_changes == self._changes_before:
             return self.meta  # nothing was written, so there is nothing to stamp
-        clock_ms = max(self.meta.clock_ms, self.now_ms)
         if self._plain:
-            return Meta(self.last_place, clock_ms, self.meta.serial)
-        meta = Meta(self.last_place, clock_ms, self.meta.serial + bool(self.topics))
+            return Meta(self.last_place, self.now_ms, self.meta.serial)
+        meta = Meta(self.last_place, self.now_ms, self.meta.serial + bool(self.topics))
         self.conn.execute(self.sql["meta_save"], meta)
         return meta
 

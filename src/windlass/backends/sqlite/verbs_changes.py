@@ -111,8 +111,8 @@ def report(step: Step, request: rq.Report) -> rq.ChangeResult:
     if job is None:
         return rq.ChangeResult(Changed.NOT_FOUND)
     if request.progress is not None:
-        if request.token is None or not transitions.holds(job, request.token):
-            return rq.ChangeResult(Changed.LOST, job.state)
+        if (refused := transitions.refuses_report(job, request.token)) is not None:
+            return rq.ChangeResult(refused, job.state)
         job.progress = request.progress
         step.run("job_progress", job.progress, job.seq)
         step.note(job, EventType.PROGRESS, progress=transitions.progress_text(job))

@@ -77,6 +77,18 @@ def recover(step: Step, request: rq.Recover) -> rq.Recovered:
     return result
 
 
+def set_back(step: Step, from_ms: int) -> None:
+    """The store's time goes back: what ends by itself keeps the time that it had left. Due times stay."""
+    by_ms = from_ms - step.now_ms
+    for name in ("back_lease", "back_leader", "back_key"):
+        step.run(name, by_ms, from_ms)
+    step.run("back_worker", step.now_ms)
+    step.gates.set_back(from_ms)
+    step.queues.leased.clear()
+    for _, queue in step.all("queue_nums"):
+        step.count(queue, "", "clock_set_back")
+
+
 # --- prune ----------------------------------------------------------------------------------------
 
 
@@ -139,7 +151,7 @@ def _plain_old(step: Step, num: int, state: JobState, limit: int) -> tuple[list[
     """Plain jobs that are past the default age, among ``limit`` that are as old; and how many those were.
 
     Others that are kept longer may stand in between, as many as there are: those that were seen are not
-    looked at again by this connection. None can appear among them, since the store's clock never goes back.
+    looked at again by this connection. None can appear among them while the store's clock does not go back.
     """
     age_ms = _DEFAULTS.keep_for(state).age_ms
     assert age_ms is not None

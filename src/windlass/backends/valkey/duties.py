@@ -9,6 +9,7 @@ import msgspec
 from windlass.backend import requests as rq
 from windlass.backends.valkey import relay
 from windlass.backends.valkey.session import Group, Session
+from windlass.core import damage
 from windlass.core.job import ARCHIVER_KEPT_MS, ArchiverInfo, Command, JobRef, WorkerInfo
 
 WORKER_KEPT_MS = 300_000
@@ -93,12 +94,15 @@ async def archive(session: Session, request: rq.Archive, now: str) -> None:
 
 async def list_archivers(session: Session, request: rq.ListArchivers, now: str) -> list[ArchiverInfo]:
     found = await session.functions.archivers(session.keys.root, now, ARCHIVER_KEPT_MS)
-    infos = []
-    for at in range(0, len(found), 2):
-        seen_ms, *cursors = msgspec.msgpack.decode(found[at + 1])
-        by_queue = dict(zip(cursors[::2], cursors[1::2], strict=True))
-        infos.append(ArchiverInfo(name=found[at].decode(), cursors=by_queue, seen_ms=seen_ms))
+    rows = zip(found[::2], found[1::2], strict=True)
+    infos = damage.readable(rows, _archiver, lambda row: f"the row of archiver {row[0]!r}")
     return sorted(infos, key=lambda info: info.name)
+
+
+def _archiver(row: tuple[bytes, bytes]) -> ArchiverInfo:
+    seen_ms, *cursors = msgspec.msgpack.decode(row[1])
+    by_queue = dict(zip(cursors[::2], cursors[1::2], strict=True))
+    return ArchiverInfo(name=row[0].decode(), cursors=by_queue, seen_ms=seen_ms)
 
 
 async def elect(session: Session, request: rq.Elect, now: str) -> bool:
@@ -123,11 +127,15 @@ async def command_worker(session: Session, request: rq.CommandWorker, now: str) 
 
 async def list_workers(session: Session, request: rq.ListWorkers, now: str) -> list[WorkerInfo]:
     found = await session.functions.workers(session.keys.root, now, request.stale_ms)
-    workers = []
-    for at in range(0, len(found), 3):
-        started, _, described = found[at + 1].partition(b" ")
-        worker = _decode_worker(described)
-        worker.beat_ms, worker.started_ms = int(found[at]), int(started)
-        worker.command = _decode_command(found[at + 2]) if found[at + 2] else None
-        workers.append(worker)
+    rows = zip(found[::3], found[1::3], found[2::3], strict=True)
+    workers = damage.readable(rows, _worker, lambda row: f"the row of a worker ({row[1]!r:.80})")
     return sorted(workers, key=lambda worker: worker.id)
+
+
+def _worker(row: tuple[bytes, bytes, bytes]) -> WorkerInfo:
+    beat, text, command = row
+    started, _, described = text.partition(b" ")
+    worker = _decode_worker(described)
+    worker.beat_ms, worker.started_ms = int(beat), int(started)
+    worker.command = _decode_command(command) if command else None
+    return worker

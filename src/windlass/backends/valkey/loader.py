@@ -16,7 +16,7 @@ from importlib.resources import files
 
 VERSION = 2
 #: Of the text that goes by this number; ``python -m windlass.backends.valkey.check`` compares and tells.
-DIGEST = "f555e3255430f98352fdf1f150b2e844"
+DIGEST = "77930b1bc6d0dffa5cfeab7324bda5ac"
 
 _HEADER = re.compile(r"^-- (\w+): ?(.*)$")
 _MORE = re.compile(r"^--  +(.*)$")
@@ -105,8 +105,8 @@ def _parse(name: str, text: str) -> FunctionFile:
     return FunctionFile(name, header, text)
 
 
-#: What every call begins with; it takes the guard off the keys (``12_flows.lua``).
-_BEGIN = "begin(keys)"
+#: What every call begins with: it takes the guard off the keys, and says whether it may only look.
+_BEGIN = "begin(keys, {looks})"
 
 
 def guard_key(root: str) -> str:
@@ -120,8 +120,9 @@ def guard_key(root: str) -> str:
 
 
 def _registration(function: FunctionFile, version: int) -> str:
+    begin = _BEGIN.format(looks="true" if "no-writes" in function.flags else "false")
     flags = ", ".join(f"'{flag}'" for flag in function.flags)
     return (
         f"redis.register_function({{ function_name = '{function_name(function.name, version)}', "
-        f"flags = {{ {flags} }}, callback = function(keys, args)\n{_BEGIN}\n{function.body}\nend }})"
+        f"flags = {{ {flags} }}, callback = function(keys, args)\n{begin}\n{function.body}\nend }})"
     )

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+from functools import partial
 from typing import Any
 
 from windlass.backend import requests as rq
 from windlass.backends.valkey import logrows, records
 from windlass.backends.valkey.codes import STATE_NUMBERS
 from windlass.backends.valkey.session import Group, Session, together
+from windlass.core import damage
 from windlass.core.job import AttemptRecord, CounterRow, Event, JobRecord, QueueInfo
 from windlass.core.states import JobState
 from windlass.errors import HistoryTrimmedError
@@ -94,7 +96,10 @@ async def read_events(session: Session, request: rq.ReadEvents, now: str) -> rq.
     after = max(request.after, oldest - 1)
     found: list[Event] = []
     for at in range(0, len(entries), 2):
-        found += logrows.events(entries[at], entries[at + 1], after, request.limit - len(found))
+        left = request.limit - len(found)
+        read = partial(logrows.events, entries[at], after=after, limit=left)
+        what = f"an entry of events of queue {request.queue} that ends with {entries[at]}"
+        found += damage.read_or_none(entries[at + 1], read, what) or []
     return rq.EventPage(found, last, oldest)
 
 
@@ -104,12 +109,18 @@ async def read_history(session: Session, request: rq.ReadHistory, now: str) -> r
     if request.after + 1 < oldest:
         raise HistoryTrimmedError("history", request.queue, request.after, oldest)
     rows: list[tuple[int, AttemptRecord]] = []
+    upto = request.after
     for at in range(0, len(entries), 2):
         left = request.limit - len(rows)
-        rows += logrows.attempts(request.queue, entries[at], entries[at + 1], request.after, left)
-    return rq.HistoryPage(
-        [record for _, record in rows], rows[-1][0] if rows else request.after, last, oldest
-    )
+        read = partial(logrows.attempts, request.queue, entries[at], after=request.after, limit=left)
+        what = f"an entry of the history of queue {request.queue} that ends with {entries[at]}"
+        part = damage.read_or_none(entries[at + 1], read, what) if left > 0 else []
+        rows += part or []
+        if part is None:
+            upto = entries[at]  # it is passed over
+        elif part:
+            upto = part[-1][0]
+    return rq.HistoryPage([record for _, record in rows], upto, last, oldest)
 
 
 async def read_counters(session: Session, request: rq.ReadCounters, now: str) -> list[CounterRow]:

@@ -6,11 +6,14 @@ never change unless the cursor moves with them, so what was read at a cursor is 
 
 from __future__ import annotations
 
+from functools import partial
+
 import msgspec
 
 from windlass.backend import metrics as mq
 from windlass.backends.valkey import records
 from windlass.backends.valkey.session import Session, together
+from windlass.core import damage
 from windlass.core.metrics import MARKS_KEPT, Mark, Measure, MetricsCursor, MetricsRow, merged
 
 #: Keys hold the start of a window in six bytes.
@@ -90,7 +93,9 @@ async def add(session: Session, request: mq.AddMetrics, now: str) -> bool:
         return False
     for row, key, stored in zip(rows, keys, known, strict=True):
         if stored is not None:
-            row.merge(_read(key, stored))
+            old = damage.read_or_none(stored, partial(_read, key), f"a roll-up of task {row.task}")
+            if old is not None:
+                row.merge(old)
     await session.list_queues([request.queue])  # or nobody would ever prune them
     written = [part for row, key in zip(rows, keys, strict=True) for part in (key, _stored(row))]
     return await session.functions.metrics_add(root, now, request.after, request.upto, len(minutes), written)
@@ -106,8 +111,11 @@ async def read(session: Session, request: mq.ReadMetrics, now: str) -> mq.Metric
         request.limit,
         request.task,
     )
-    rows = [_read(key, stored) for key, stored in zip(found[::2], found[1::2], strict=True)]
-    return mq.MetricsPage(rows, f"{int.from_bytes(last[:6], 'big')} {last[6:].decode()}" if last else None)
+    pairs = zip(found[::2], found[1::2], strict=True)
+    rows = damage.readable(pairs, lambda pair: _read(*pair), lambda pair: f"the roll-up {pair[0]!r}")
+    return mq.MetricsPage(
+        list(rows), f"{int.from_bytes(last[:6], 'big')} {last[6:].decode()}" if last else None
+    )
 
 
 def _start(at_ms: int) -> bytes:

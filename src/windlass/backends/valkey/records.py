@@ -18,6 +18,7 @@ from windlass.backends.valkey.codes import (
     UNIQUE_MODES,
     UNIQUE_NUMBERS,
 )
+from windlass.core import damage
 from windlass.core.job import Completed, ErrorInfo, JobRecord, NewJob, SignalValue
 from windlass.core.options import DEFAULT_RESULT_TTL_MS, StoredOptions, StoredUnique
 from windlass.core.outcome import Outcome, Settlement
@@ -32,8 +33,8 @@ _NEWS = 1
 #: The number of a completion that says more than others.
 _COMPLETE_AND_HOLD = 9
 
-#: Why a job failed whose record nobody could read.
-DAMAGED = "damaged record"
+#: Why a job failed whose record cannot be read; the second is what earlier versions called it.
+_BAD_RECORD = frozenset({damage.BAD_RECORD, "damaged record"})
 
 _encode = msgspec.msgpack.Encoder().encode
 pack = _encode
@@ -80,7 +81,7 @@ class Meta(msgspec.Struct, array_like=True):
     options: StoredOptions
 
 
-_UNREADABLE = Meta(1, "json", StoredOptions())
+_UNREADABLE = Meta(1, damage.RAW_CODEC, StoredOptions())
 _decode_head = msgspec.msgpack.Decoder(Head).decode
 _decode_meta = msgspec.msgpack.Decoder(Meta).decode
 decode = msgspec.msgpack.Decoder().decode
@@ -282,12 +283,6 @@ def _or_none(value: int | None) -> int:
 _USUAL = (-1, 2, -1, 86_400_000, 10_000, 15_552_000_000, 10_000, -1, 0, 0)
 
 
-#: Whatever may come of bytes that are not what they should be.
-_UNREADABLE_BYTES = (
-    *(ValueError, LookupError, TypeError, ArithmeticError, AttributeError, RecursionError, struct.error),
-)
-
-
 def whole(read: Callable[P, T]) -> Callable[P, T]:
     """Bytes that cannot be read are an error of the store, whatever is wrong with them."""
 
@@ -295,27 +290,41 @@ def whole(read: Callable[P, T]) -> Callable[P, T]:
     def reading(*args: P.args, **kwargs: P.kwargs) -> T:
         try:
             return read(*args, **kwargs)
-        except _UNREADABLE_BYTES as exc:
+        except damage.UNREADABLE as exc:
             raise StorageError(f"what the server holds is damaged, or no record of ours: {exc}") from exc
 
     return reading
 
 
-@whole
 def job_record(
     queue: str, job_id: str, stored: bytes, packed_head: bytes, errors: bytes | None = None
 ) -> JobRecord:
-    """The record of a job from its stored bytes, its head (empty: as added) and its errors."""
+    """The record of a job from its stored bytes, its head (empty: as added) and its errors.
+
+    ``StorageError`` when a part that only clients read cannot be read. What the server could not read has a
+    head that says so.
+    """
+    known = damage.read_or_none(errors, _read_errors, f"the errors of job {job_id}") if errors else None
+    return _job_record(queue, job_id, stored, packed_head, known or [])
+
+
+def _read_errors(packed: bytes) -> list[ErrorInfo]:
+    return [ErrorInfo(*row) for row in decode(packed)]
+
+
+@whole
+def _job_record(
+    queue: str, job_id: str, stored: bytes, packed_head: bytes, errors: list[ErrorInfo]
+) -> JobRecord:
     head = _read_head(packed_head) if packed_head else None
-    if head is not None and head.reason == DAMAGED:
-        meta, payload = _UNREADABLE, stored  # it was set aside: people see its bytes as they are
+    if head is not None and head.reason in _BAD_RECORD:
+        meta, payload = _UNREADABLE, stored  # people see its bytes as they are
     else:
         if stored[0] == _PLAIN:
             at = 15 + stored[14]
-            head = head or _plain_head(stored)
         else:
             at = int.from_bytes(stored[:2], "big") + 2
-            head = head or _read_head(stored[2:at])
+        head = head or _fresh_head(stored)
         start = at + 4
         end = start + int.from_bytes(stored[at:start], "big")
         meta, payload = _read_meta(stored[start:end]), stored[end:]
@@ -351,10 +360,10 @@ def job_record(
         worker=head.worker or None,
         cancel_reason=head.cancel[1:] if head.cancel else None,
         result_until_ms=head.result_until_ms or None,
-        reason=head.reason,
+        reason=damage.BAD_RECORD if head.reason in _BAD_RECORD else head.reason,
         linked=bool(head.linked),
         awaits=head.awaits or None,
-        errors=[ErrorInfo(*row) for row in decode(errors)] if errors else [],
+        errors=errors,
     )
 
 
@@ -491,13 +500,45 @@ def completed(news: bytes) -> list[Completed]:
         return []
 
 
+def _shown(queue: str, job_id: str, stored: bytes, packed: bytes, errors: bytes | None) -> JobRecord:
+    """As ``job_record``; what stands in for a job whose record cannot be read."""
+    try:
+        return job_record(queue, job_id, stored, packed, errors)
+    except StorageError as exc:
+        head = damage.read_or_none(packed, _read_head, f"the head of job {job_id}") if packed else None
+        head = head or damage.read_or_none(stored, _fresh_head, f"the record of job {job_id}")
+        if head is None or head.state not in STATES:
+            return damage.stand_in(queue, job_id, stored, exc, state=JobState.FAILED)
+        return damage.stand_in(
+            queue,
+            job_id,
+            stored,
+            exc,
+            state=STATES[head.state],
+            task=head.task,
+            seq=head.seq,
+            place=head.place,
+            priority=head.priority,
+            enqueued_ms=head.enqueued_ms,
+            due_ms=head.due_ms or None,
+            started_ms=head.started_ms or None,
+            finished_ms=head.finished_ms or None,
+        )
+
+
+def _fresh_head(stored: bytes) -> Head:
+    if stored[0] == _PLAIN:
+        return _plain_head(stored)
+    return _read_head(stored[2 : int.from_bytes(stored[:2], "big") + 2])
+
+
 @whole
 def viewed(queue: str, view: list[Any] | None) -> JobRecord | None:
     """The record in a view, see ``lua/functions/get.lua``."""
     if view is None:
         return None
     job_id, stored, head, result, progress, errors, lease, signals = view
-    record = job_record(queue, job_id.decode(), stored, head, errors)
+    record = _shown(queue, job_id.decode("utf-8", "backslashreplace"), stored, head, errors)
     record.result = result
     record.progress = progress
     if signals:

@@ -5,6 +5,7 @@ Which queues have schedules is known in one place: a queue is entered there befo
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import msgspec
@@ -12,6 +13,7 @@ import msgspec
 from windlass.backend import schedules as sq
 from windlass.backends.valkey import records
 from windlass.backends.valkey.session import Group, Session, together
+from windlass.core import damage
 from windlass.core.schedules import ScheduleRecord
 from windlass.errors import ConfigError
 
@@ -70,6 +72,10 @@ def _joined(record: ScheduleRecord, packed: bytes) -> ScheduleRecord:
 def _read(stored: bytes) -> ScheduleRecord:
     end = 4 + int.from_bytes(stored[:4], "big")
     return _joined(_decode(stored[end:]), stored[4:end])
+
+
+def _readable(stored: Iterable[bytes]) -> list[ScheduleRecord]:
+    return list(damage.readable(stored, _read, lambda text: f"a schedule of {len(text)} bytes"))
 
 
 async def _tell(session: Session) -> None:
@@ -143,7 +149,7 @@ async def due(session: Session, request: sq.DueSchedules, now: str) -> sq.Due:
     if not answers:
         return sq.Due([], await session.now_ms(now), None)
     now_ms = max(answer[0] for answer in answers)
-    found = [_read(stored) for answer in answers for stored in answer[2:]]
+    found = _readable(stored for answer in answers for stored in answer[2:])
     found.sort(key=lambda record: (record.next_ms or 0, record.queue, record.name))
     later = [answer[1] for answer in answers if answer[1] >= 0]
     later += [record.next_ms or 0 for record in found[request.limit :]]
@@ -188,7 +194,7 @@ async def _list_part(
         if answer[1]
     ]
     end = min(ends, default=None)
-    found = [_read(stored) for answer in answers for stored in answer[3:]]
+    found = _readable(stored for answer in answers for stored in answer[3:])
     found = [record for record in found if _key(record) > start and (end is None or _key(record) <= end)]
     return sorted(found, key=_key), end
 

@@ -17,7 +17,8 @@ from windlass.backends.valkey import records, relay
 from windlass.backends.valkey.codes import EXTENDED, OUTCOME_NUMBERS, SETTLED
 from windlass.backends.valkey.functions import Turn
 from windlass.backends.valkey.session import Group, Session, together
-from windlass.core.job import ErrorInfo, JobRecord
+from windlass.core import damage
+from windlass.core.job import JobRecord
 from windlass.core.outcome import Extended, Outcome, Settled, Settlement
 from windlass.errors import StorageError
 
@@ -165,9 +166,10 @@ async def _set_aside(
     session: Session, root: str, job_id: bytes, token: str, why: StorageError, now: str
 ) -> None:
     """Fail a job that no worker could read, with the reason; its bytes stay where they are."""
-    error = ErrorInfo(error_class="DamagedRecord", message=str(why), fingerprint="DamagedRecord")
+    name = job_id.decode("utf-8", "backslashreplace")
+    bad = damage.stand_in(root, name, b"", why)
     end = Settlement(
-        queue="", id=job_id.decode(), token=token, outcome=Outcome.FAIL, reason=records.DAMAGED, error=error
+        queue="", id=name, token=token, outcome=Outcome.FAIL, reason=bad.reason, error=bad.errors[0]
     )
     await session.functions.work([root], now, _ends([end], [1]), 0)
 

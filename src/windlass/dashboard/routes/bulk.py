@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import msgspec
 from litestar import Request, post
 from litestar.params import JSONBody
 
@@ -16,7 +17,7 @@ from windlass.backend import requests as rq
 from windlass.core.job import JobRef
 from windlass.core.outcome import CancelResult, Changed, to_reason
 from windlass.dashboard.access import of_queues
-from windlass.dashboard.audit import note
+from windlass.dashboard.audit import named, note
 from windlass.dashboard.desk import Desk
 from windlass.dashboard.filters import listing_of, names_of
 from windlass.dashboard.given import TheDesk
@@ -41,10 +42,21 @@ async def change_many(desk: TheDesk, request: Request[Any, Any, Any], data: JSON
             desk.queue(ref.queue)
     else:
         refs, cursor = await _meant(desk, data.filter or Filter(), data.cursor, data.limit)
+    note(request, action=data.action, reason=data.reason, filter=_told(desk, data.filter), jobs=named(refs))
     done = await _change(desk, data.action, refs, data.reason) if refs else 0
-    note(request, action=data.action, done=done, failed=len(refs) - done, more=cursor is not None)
+    note(request, done=done, failed=len(refs) - done, more=cursor is not None)
     remaining = 0 if cursor is None else await _remaining(desk, data.filter or Filter())
     return BulkAnswer(done=done, failed=len(refs) - done, next_cursor=cursor, remaining=remaining)
+
+
+def _told(desk: Desk, wanted: Filter | None) -> str | None:
+    """A filter as the audit log tells it."""
+    if wanted is None:
+        return None
+    said = {name: value for name, value in msgspec.to_builtins(wanted).items() if value not in (None, [])}
+    if "args" in said:
+        said["args"] = desk.mask.hide(said["args"])
+    return msgspec.json.encode(said).decode()
 
 
 async def _meant(

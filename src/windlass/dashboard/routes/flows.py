@@ -12,7 +12,7 @@ from windlass.core.job import JobRef
 from windlass.core.states import JobState
 from windlass.dashboard import views
 from windlass.dashboard.access import of_queue, of_queues
-from windlass.dashboard.audit import note
+from windlass.dashboard.audit import named, note
 from windlass.dashboard.desk import Desk
 from windlass.dashboard.given import TheDesk
 from windlass.dashboard.params import JobId, QueueName
@@ -33,7 +33,8 @@ async def add_flow(desk: TheDesk, request: Anyone, data: JSONBody[FlowBody]) -> 
     """Add a tree of jobs in one atomic step; answers with its top, which runs last."""
     desk.store.capabilities.require(desk.store.name, "flows")
     node = await FlowProducer(desk.app).add(_tree(desk, data))
-    note(request, queue=node.queue_name, id=node.id)
+    nodes = list(node.walk())
+    note(request, queue=node.queue_name, id=node.id, count=len(nodes), jobs=named(one.ref for one in nodes))
     return Added(queue=node.queue_name, id=node.id, outcome="queued", state=node.state)
 
 
@@ -131,7 +132,9 @@ async def cancel_flow(
     """Cancel a job and all that it waits for. Jobs that somebody else waits for are left alone."""
     desk.store.capabilities.require(desk.store.name, "flows")
     await _all_shown(desk, queue, jid)
-    count = await desk.queue(queue).cancel_flow(jid, data.reason if data is not None else "")
+    reason = data.reason if data is not None else ""
+    note(request, reason=reason)
+    count = await desk.queue(queue).cancel_flow(jid, reason)
     note(request, count=count)
     return Changed(count=count)
 

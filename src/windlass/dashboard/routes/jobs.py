@@ -199,7 +199,9 @@ async def cancel_job(
     desk: TheDesk, request: Anyone, queue: QueueName, jid: JobId, data: JSONBody[ReasonBody | None] = None
 ) -> CancelAnswer:
     """Cancel it: at once while pending, by telling its worker while it runs."""
-    result = await desk.queue(queue).cancel(jid, data.reason if data is not None else "")
+    reason = data.reason if data is not None else ""
+    note(request, reason=reason)
+    result = await desk.queue(queue).cancel(jid, reason)
     if result is CancelResult.NOT_FOUND:
         raise not_found(f"queue {queue!r} has no job {jid!r}")
     note(request, result=result.value)
@@ -220,19 +222,17 @@ async def change_job(
     job = await desk.job(queue, jid)
     if job.state in FINISHED or job.state is JobState.ACTIVE:
         raise ApiError(409, "illegal_transition", f"job {jid!r} is {job.state}", "Only pending jobs change.")
-    changed = []
+    if data == ChangeBody():
+        raise ConfigError("body", "one of priority, delay and data")
     if not isinstance(data.data, msgspec.UnsetType):
         await job.update_data(_edited(desk, job, data.data))
-        changed.append("data")
+        note(request, data="changed")
     if not isinstance(data.priority, msgspec.UnsetType):
         await job.change_priority(data.priority)
-        changed.append("priority")
+        note(request, priority=data.priority)
     if not isinstance(data.delay, msgspec.UnsetType):
         await job.change_delay(data.delay)
-        changed.append("delay")
-    if not changed:
-        raise ConfigError("body", "one of priority, delay and data")
-    note(request, changed=", ".join(changed))
+        note(request, delay=data.delay)
 
 
 def _edited(desk: Desk, job: Job[Any], given: Any) -> Any:

@@ -37,6 +37,11 @@ def _given_rate(rate: RateValue | None) -> core.Rate | None:
     return None if rate is None else core.Rate.every(rate.max, rate.seconds)
 
 
+def _told(rate: RateValue | None) -> str | None:
+    """A rate as the audit log tells it."""
+    return None if rate is None else f"{rate.max} in {rate.seconds:g} s"
+
+
 def _group_limits(limits: core.GroupLimits) -> GroupLimits:
     bucket = limits.bucket
     return GroupLimits(
@@ -78,7 +83,7 @@ async def set_limits(
             rate=_given_rate(data.rate),
         )
     )
-    note(request, concurrency=data.concurrency, rate=data.rate.max if data.rate else None)
+    note(request, concurrency=data.concurrency, rate=_told(data.rate))
 
 
 @delete("/api/job-queues/{queue:str}/limits", status_code=204, tags=["limits"], access=of_queue("limits"))
@@ -130,7 +135,7 @@ async def get_group_limits(desk: TheDesk, queue: QueueName, group: PathText) -> 
     access=of_queue("limits"),
 )
 async def set_group_limits(
-    desk: TheDesk, queue: QueueName, group: PathText, data: JSONBody[GroupLimitsBody]
+    desk: TheDesk, request: Anyone, queue: QueueName, group: PathText, data: JSONBody[GroupLimitsBody]
 ) -> None:
     """Set the limits of a group; ``*``: of every group that has none of its own."""
     bucket = data.bucket
@@ -139,6 +144,14 @@ async def set_group_limits(
         concurrency=data.concurrency,
         rate=_given_rate(data.rate),
         bucket=None if bucket is None else core.Bucket(bucket.capacity, bucket.refill_per_s),
+        ordered=data.ordered,
+        max_size=data.max_size,
+    )
+    note(
+        request,
+        concurrency=data.concurrency,
+        rate=_told(data.rate),
+        bucket=None if bucket is None else f"{bucket.capacity}, {bucket.refill_per_s:g} more a second",
         ordered=data.ordered,
         max_size=data.max_size,
     )

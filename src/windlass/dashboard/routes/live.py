@@ -30,7 +30,11 @@ _KEEPALIVE_MS = 15_000
 #: A job is looked at this often, hints or not.
 _LOOK_MS = 1_000
 _HEADERS = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
-_SPEC = {200: ResponseSpec(str, media_type="text/event-stream", description="Server-sent events")}
+_SPEC = {
+    200: ResponseSpec(
+        str, media_type="text/event-stream", description="Server-sent events", generate_examples=False
+    )
+}
 LastEventId = Annotated[
     int | None,
     HeaderParameter(name="Last-Event-ID", ge=0, le=2**53, required=False, description="Go on from here."),

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
-from litestar import get, post
+from litestar import Request, get, post
 from litestar.params import JSONBody, QueryParameter
 
 from windlass.core.metrics import STEP_MS, Step
 from windlass.core.states import JobState
 from windlass.dashboard import views
 from windlass.dashboard.access import of_queues, of_store
+from windlass.dashboard.audit import note
 from windlass.dashboard.desk import Desk
 from windlass.dashboard.figures import (
     DAY_MS,
@@ -271,9 +272,10 @@ async def list_marks(desk: TheDesk, from_ms: Instant = None) -> list[Mark]:
 
 
 @post("/api/marks", status_code=201, tags=["figures"], access=of_store("marks"))
-async def add_mark(desk: TheDesk, data: JSONBody[MarkBody]) -> Mark:
+async def add_mark(desk: TheDesk, request: Request[Any, Any, Any], data: JSONBody[MarkBody]) -> Mark:
     """Put a mark now: a deploy, say."""
     mark = await desk.app.mark(data.label)
+    note(request, id=mark.id, label=mark.label)
     return Mark(id=mark.id, at_ms=mark.at_ms, label=mark.label)
 
 

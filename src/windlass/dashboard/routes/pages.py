@@ -52,7 +52,7 @@ def _json(content: Any) -> Response[bytes]:
 
 
 def _spec(shape: Any) -> dict[int, ResponseSpec]:
-    return {200: ResponseSpec(shape, description="As JSON; a browser gets the page")}
+    return {200: ResponseSpec(shape, description="As JSON; a browser gets the page", generate_examples=False)}
 
 
 @get(VIEWS, include_in_schema=False, access=page())

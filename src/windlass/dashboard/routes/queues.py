@@ -14,7 +14,7 @@ from windlass.core.outcome import AddOutcome
 from windlass.core.states import FINISHED, JobState
 from windlass.dashboard import views
 from windlass.dashboard.access import of_queue, of_queues
-from windlass.dashboard.audit import note
+from windlass.dashboard.audit import named, note
 from windlass.dashboard.figures import MINUTE_MS, per_minute
 from windlass.dashboard.given import TheDesk, TheFigures
 from windlass.dashboard.lists import answer, counted, page_headers
@@ -125,7 +125,7 @@ async def add_job(desk: TheDesk, request: Anyone, queue: QueueName, data: JSONBo
     """Add one job."""
     task, payload = _call_of(data)
     added = _added(await desk.queue(queue).add(task, payload, **_options(data.options)))
-    note(request, queue=queue, task=task, id=added.id, outcome=added.outcome)
+    note(request, task=task, id=added.id, outcome=added.outcome)
     return added
 
 
@@ -146,7 +146,7 @@ async def add_jobs(
         jobs = await desk.queue(queue).add_bulk(items)
     except GroupFullError as exc:
         jobs, refused = exc.added, exc.refused
-    note(request, queue=queue, added=len(jobs), refused=len(refused))
+    note(request, added=len(jobs), refused=len(refused), jobs=named(job.ref for job in jobs))
     return AddedMany(jobs=[_added(job) for job in jobs], refused=refused)
 
 
@@ -154,7 +154,11 @@ async def add_jobs(
     "/api/job-queues/{queue:str}/jobs/wait",
     status_code=200,
     tags=["queues"],
-    responses={202: ResponseSpec(WaitAnswer, description="It was not finished in time, and goes on")},
+    responses={
+        202: ResponseSpec(
+            WaitAnswer, description="It was not finished in time, and goes on", generate_examples=False
+        )
+    },
     access=of_queue("add"),
 )
 async def add_and_wait(
@@ -165,7 +169,7 @@ async def add_and_wait(
     options = _options(data.options)
     options.setdefault("result_ttl", max(data.timeout, 60))
     job = await desk.queue(queue).add(task, payload, **options)
-    note(request, queue=queue, task=task, id=job.id)
+    note(request, task=task, id=job.id)
     try:
         await job.wait_until_finished(data.timeout)
     except WaitTimeoutError:
@@ -225,7 +229,7 @@ async def drain_queue(
         more = purged.count >= MANY
         if not more:
             break
-    note(request, queue=queue, removed=removed)
+    note(request, delayed=data is not None and data.delayed, removed=removed, more=more)
     return Changed(count=removed, more=more)
 
 
@@ -236,7 +240,8 @@ async def clean_queue(desk: TheDesk, request: Anyone, queue: QueueName, data: JS
     if JobState.ACTIVE in data.states:
         raise ApiError(422, "config", "active jobs cannot be cleaned", "Cancel them.")
     cleaned = await desk.queue(info.name).clean(data.grace, data.limit, data.states)
-    note(request, queue=queue, removed=cleaned.count)
+    states = ", ".join(state.value for state in data.states)
+    note(request, states=states, grace=data.grace, limit=data.limit, removed=cleaned.count)
     return Changed(count=cleaned.count, more=cleaned.count >= data.limit)
 
 

@@ -119,7 +119,7 @@ async def put_one(
     }
     template = {"name": data.task or real, "data": data.data, "opts": data.options}
     info = await desk.queue(queue).upsert_job_scheduler(real, rule, template)
-    note(request, queue=queue, schedule=real)
+    note(request, task=info.task, cron=data.cron, every=data.every)
     return _entry(desk, info)
 
 

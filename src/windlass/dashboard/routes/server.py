@@ -13,7 +13,7 @@ from litestar.params import JSONBody, QueryParameter
 
 from windlass._version import __version__
 from windlass.backend import requests as rq
-from windlass.dashboard.access import of_queues, of_store, public
+from windlass.dashboard.access import of_queues, of_store, public, signing_in
 from windlass.dashboard.desk import Desk
 from windlass.dashboard.given import TheDesk, TheGuard
 from windlass.dashboard.params import Limit
@@ -26,8 +26,13 @@ from windlass.errors import StorageError
 
 Anyone = Request[Any, Any, Any]
 Skip = Annotated[str | None, QueryParameter(pattern=r"^[0-9]{1,6}$", description="From the page before.")]
+Refused = Annotated[
+    bool, QueryParameter(description="A sample of the requests that were not let in, instead of changes.")
+]
 Everywhere = Annotated[bool, QueryParameter(description="All sessions of the user, not only this one.")]
 _PROBE_S = 5.0
+#: Strangers send it.
+_SIGN_IN_BYTES = 16_384
 
 
 def _session(desk: Desk, identity: Identity | None) -> Session:
@@ -56,7 +61,13 @@ async def get_session(desk: TheDesk, request: Anyone) -> Session:
     return _session(desk, identity_of(request.scope))
 
 
-@post("/api/session", status_code=200, tags=["server"], access=public())
+@post(
+    "/api/session",
+    status_code=200,
+    tags=["server"],
+    access=signing_in(),
+    request_max_body_size=_SIGN_IN_BYTES,
+)
 async def sign_in(
     desk: TheDesk, guard: TheGuard, request: Anyone, data: JSONBody[SignIn]
 ) -> Response[Session]:
@@ -75,9 +86,11 @@ async def sign_out(guard: TheGuard, request: Anyone, everywhere: Everywhere = Fa
 
 
 @get("/api/audit", tags=["server"], access=of_store("audit"))
-async def get_audit(desk: TheDesk, cursor: Skip = None, limit: Limit = 100) -> Audit:
-    """Changes that were made or tried through this API, newest first."""
-    return desk.audit.page(int(cursor or 0), limit)
+async def get_audit(
+    desk: TheDesk, cursor: Skip = None, limit: Limit = 100, refused: Refused = False
+) -> Audit:
+    """Changes that were made or tried through this API, newest first; or a sample of what was refused."""
+    return desk.audit.page(int(cursor or 0), limit, refused=refused)
 
 
 @get("/api/openapi.json", tags=["server"], access=of_queues())
@@ -97,7 +110,7 @@ async def get_live(desk: TheDesk) -> Health:
 @get(
     ["/ready", "/health"],
     tags=["probes"],
-    responses={503: ResponseSpec(Health, description="The store does not answer")},
+    responses={503: ResponseSpec(Health, description="The store does not answer", generate_examples=False)},
     access=public(),
 )
 async def get_ready(desk: TheDesk) -> Response[Health]:
@@ -118,7 +131,11 @@ async def get_ready(desk: TheDesk) -> Response[Health]:
     "/metrics",
     tags=["probes"],
     media_type=CONTENT_TYPE,
-    responses={200: ResponseSpec(str, media_type=CONTENT_TYPE, description="Prometheus text")},
+    responses={
+        200: ResponseSpec(
+            str, media_type=CONTENT_TYPE, description="Prometheus text", generate_examples=False
+        )
+    },
     access=of_queues(),
 )
 async def get_prometheus(desk: TheDesk) -> Response[bytes]:

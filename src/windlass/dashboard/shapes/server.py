@@ -7,7 +7,7 @@ from windlass.dashboard.wire import Queue
 
 
 class AuditEntry(Shape):
-    """One change that somebody made or tried to make through this API."""
+    """One request that changed something, or was to, or was refused."""
 
     id: int
     at_ms: int
@@ -21,7 +21,9 @@ class AuditEntry(Shape):
     status: int
     #: ``ok``, ``refused`` (4xx) or ``failed`` (5xx).
     outcome: str
-    facts: dict[str, str | int | float | bool | None]
+    #: Which jobs, queue, schedule; the filter and the counts of a bulk action; ``unwritten_before``: how many
+    #: refused requests were only counted since the one that was written before.
+    facts: dict[str, str | float | bool | None]
 
 
 class Audit(Shape):
@@ -29,6 +31,8 @@ class Audit(Shape):
 
     items: list[AuditEntry]
     next_cursor: str | None
+    #: Requests that this process refused since it started, by status.
+    refused: dict[str, int]
 
 
 class Health(Shape):

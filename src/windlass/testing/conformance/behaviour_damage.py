@@ -16,6 +16,7 @@ import pytest
 from windlass import Job, JobState, Queue, Windlass, Worker
 from windlass.backend import requests as rq
 from windlass.backend.store import Store
+from windlass.cli.checks import Patient, check_records, set_aside
 from windlass.core.clock import SYSTEM_CLOCK
 from windlass.core.damage import BAD_RECORD
 from windlass.core.outcome import CancelResult
@@ -104,7 +105,7 @@ async def test_a_damaged_record_stops_no_neighbour_and_ends_as_bad_record(harnes
             if damaged.ref is not None:
                 bad = await app.queue(damaged.ref.queue).get_job(damaged.ref.id)
                 assert bad is not None and bad.errors[-1].error_class, kind
-                assert bad.record.payload or kind == "empty", kind
+                assert bad.record.payload or kind.startswith(("empty", "nothing")), kind
             counts = await queue.get_job_counts()
             assert counts[JobState.WAITING] == counts[JobState.ACTIVE] == 0, kind
 
@@ -180,14 +181,18 @@ async def test_a_queue_with_a_damaged_record_can_be_drained_and_obliterated(harn
     async with ground(harness) as app:
         for number, kind in enumerate(harness.damages):
             queue = app.queue(f"d{number}")
-            await spoiled(harness, queue, kind)
+            # A message that no worker has seen is none of ours yet: it waits for one.
+            _, damaged = await spoiled(harness, queue, kind)
+            foreign = int(
+                damaged.ref is not None and not damaged.job_is_lost and damaged.ref.queue == queue.name
+            )
             await queue.drain()
             counts = await queue.get_job_counts()
-            assert counts[JobState.WAITING] == 0, kind
+            assert counts[JobState.WAITING] == foreign, kind
             queue = app.queue(f"o{number}")
             await spoiled(harness, queue, kind)
             await queue.obliterate(force=True)
-            assert sum((await queue.get_job_counts()).values()) == 0, kind
+            assert sum((await queue.get_job_counts()).values()) == foreign, kind
 
 
 @pytest.mark.feature("J24")
@@ -224,3 +229,22 @@ async def test_a_record_that_is_damaged_while_it_is_due_later_or_runs_or_has_end
                 await queue.get_jobs()
                 if damaged.job_is_lost:
                     await queue.remove(done.id)
+
+
+@pytest.mark.feature("J24", "X3")
+async def test_the_doctor_names_a_damaged_record_and_sets_it_aside(harness: Harness) -> None:
+    if await has_none(harness):
+        return
+    async with ground(harness) as app:
+        for number, kind in enumerate(harness.damages):
+            queue = app.queue(f"q{number}")
+            honest, damaged = await spoiled(harness, queue, kind)
+            if damaged.ref is None or not damaged.job_is_lost:
+                continue
+            infos = [info for info in await app.queues() if info.name == queue.name]
+            patient = Patient(app, True, SYSTEM_CLOCK.now_ms(), infos, [])
+            found = [finding async for finding in check_records(patient)]
+            assert len(found) == 1 and damaged.ref.id in found[0].text, kind
+            assert [finding async for finding in set_aside(app)] or await failed_as_bad(app, damaged), kind
+            assert await failed_as_bad(app, damaged), kind
+            assert {await job.get_state() for job in honest} == {JobState.WAITING}, kind

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from windlass import ConfigError, IllegalTransitionError, Job, JobState, Snooze
+from windlass import ConfigError, IllegalTransitionError, Job, JobNotFoundError, JobState, Snooze, Worker
 from windlass.testing.clock import START_MS
 from windlass.testing.conformance.harness import Harness
-from windlass.testing.conformance.stage import QUEUE, Gate, Stage
+from windlass.testing.conformance.stage import QUEUE, Gate, Stage, live
 
 
 async def fail_if_bad(job: Job[Any]) -> None:
@@ -299,3 +299,27 @@ async def test_the_app_lists_its_queues_with_their_counts(harness: Harness) -> N
         infos = {info.name: info for info in await stage.app.queues()}
         assert set(infos) == {QUEUE, "zoo"}
         assert (infos[QUEUE].counts["waiting"], infos["zoo"].paused) == (1, True)
+
+
+@pytest.mark.feature("A22")
+async def test_progress_of_a_job_that_does_not_run_here_is_refused_with_what_is_true(
+    harness: Harness,
+) -> None:
+    async with live(harness) as app:
+        queue, gate = app.queue(QUEUE), Gate()
+        job = await queue.add("n")
+        with pytest.raises(IllegalTransitionError, match="it is waiting; only its running attempt may"):
+            await job.update_progress(50)
+        await job.log("a line from outside is welcome")
+        assert (await queue.get_job_logs(job.id))[1] == 1
+        async with Worker(QUEUE, lambda _: gate.pass_through(), url_or_app=app):
+            await gate.reached.wait()
+            with pytest.raises(IllegalTransitionError, match="it is active; only its running attempt may"):
+                await job.update_progress(50)
+            gate.open()
+            await job.wait_until_finished()
+        with pytest.raises(IllegalTransitionError, match="it is completed"):
+            await job.update_progress(50)
+        await job.remove()
+        with pytest.raises(JobNotFoundError):
+            await job.update_progress(50)

@@ -10,7 +10,9 @@ import asyncio
 import inspect
 import os
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextvars import ContextVar
+from functools import partial
 from types import TracebackType
 from typing import Any
 
@@ -25,8 +27,10 @@ from windlass import (
     RateLimitError,
     Retry,
     Snooze,
+    StorageError,
     Suspend,
     Windlass,
+    WindlassError,
     Worker,
     current_job,
 )
@@ -39,6 +43,7 @@ from windlass.core.outcome import Outcome
 from windlass.testing.conformance import targets
 from windlass.testing.conformance.harness import Harness
 from windlass.testing.conformance.needs import needs
+from windlass.testing.conformance.stage import eventually
 from windlass.testing.wrapper import BackendWrapper
 
 #: Honest jobs on each side of the odd ones.
@@ -79,8 +84,13 @@ class Live:
         self.honest += [*before, *after]
         return odd
 
-    async def work(self, handler: Callable[[Job[Any]], Any], **options: Any) -> Worker:
-        """Let ``handler`` run the odd jobs, honest ones end by themselves."""
+    async def work(
+        self,
+        handler: Callable[[Job[Any]], Any],
+        told: dict[str, Callable[..., Any]] | None = None,
+        **options: Any,
+    ) -> Worker:
+        """Let ``handler`` run the odd jobs, honest ones end by themselves. ``told``: callbacks by event."""
 
         async def run(job: Job[Any]) -> Any:
             self.runs[job.id] += 1
@@ -89,6 +99,8 @@ class Live:
             return await handler(job) if inspect.iscoroutinefunction(handler) else handler(job)
 
         self.worker = Worker("mail", run, url_or_app=self.app, grace=1, cancel_wait=1, **options)
+        for event, callback in (told or {}).items():
+            self.worker.on(event, callback)
         await self.worker.start()
         return self.worker
 
@@ -437,8 +449,15 @@ async def test_a_batch_that_the_store_refuses_is_settled_one_by_one(harness: Har
     async with Live(harness, wrap) as live:
         odd = await live.add("odd")
         picky[0].bad.add(odd.id)
-        await live.work(lambda job: "done")
+        told: list[tuple[str, str]] = []
+        callbacks: dict[str, Callable[..., Any]] = {
+            "completed": lambda job, result: told.append(("completed", job.id)),
+            "failed": lambda job, error: told.append(("failed", job.id)),
+        }
+        await live.work(lambda job: "done", callbacks)
         await live.ends(odd)
+        await eventually(lambda: len(told) == 2 * HONEST + 1)
+        assert sorted(told) == sorted([("failed", odd.id), *(("completed", job.id) for job in live.honest)])
         assert live.runs[odd.id] == 1
         assert odd.record.reason == "settlement_refused"
         assert "this number is too large for me" in odd.errors[-1].message
@@ -585,3 +604,78 @@ async def test_a_worker_refuses_tasks_whose_backoff_strategy_it_does_not_have(ha
         live.worker = Worker("mail", url_or_app=live.app, backoff_strategies=also)
         await live.worker.start()
         assert await (await mine.enqueue()).result(timeout=20) == "done"
+
+
+#: Arguments that make sense to no verb, or to few.
+ODD = (SURROGATE, None, b"x", "", object(), "x" * 1_000_000, float("nan"), -1, 10**30, True)
+
+
+def verbs(live: Live, job: Job[Any], odd: Any) -> Iterator[Callable[[], Any]]:
+    """Calls of the verbs that users have, each with an odd argument."""
+    queue, app = live.queue, live.app
+    for verb in ("get_job", "cancel", "kill", "remove", "retry", "get_job_logs"):
+        yield partial(getattr(queue, verb), odd)
+    for verb in ("get", "remove", "pause", "resume", "run"):
+        yield partial(getattr(queue, f"{verb}_job_scheduler"), odd)
+    for option in ("name", "state", "tag", "error", "cursor", "limit", "data"):
+        yield partial(queue.search_jobs, **{option: odd})
+    for option in ("states", "cursor", "limit"):
+        yield partial(queue.get_jobs, **{option: odd})
+    for option in ("start", "limit"):
+        yield partial(queue.get_job_logs, job.id, **{option: odd})
+    for option in ("depends_on", "parent"):
+        yield partial(queue.add, "n", delay=3_600, **{option: odd})
+    yield partial(queue.signal, job.id, odd)
+    yield partial(queue.update_result_ttl, job.id, odd)
+    yield partial(queue.clean, odd)
+    yield partial(queue.clean, 3_600, odd)
+    yield partial(job.change_priority, odd)
+    yield partial(job.change_delay, odd)
+    yield partial(job.log, odd)
+    yield partial(app.mark, odd)
+    yield partial(app.command_worker, odd, "quiet")
+
+
+@pytest.mark.parametrize("odd", ODD, ids=[f"{odd!r:.12}" for odd in ODD])
+async def test_verbs_take_an_odd_argument_or_refuse_it_with_a_typed_error(harness: Harness, odd: Any) -> None:
+    async with Live(harness) as live:
+        job = await live.add("odd", delay=3_600)
+        for call in verbs(live, job, odd):
+            try:
+                await call()
+            except WindlassError as exc:  # an outage, which a caller would wait for, it is not
+                assert not isinstance(exc, StorageError), (call, exc)
+                assert len(str(exc)) < 1_000
+        await live.work(lambda job: "done")
+        await live.check_honest()
+
+
+async def test_callbacks_that_raise_anything_stop_no_worker(harness: Harness) -> None:
+    def leak(*facts: Any) -> None:
+        raise asyncio.CancelledError
+
+    def last(*facts: Any) -> None:
+        raise Last("x")
+
+    async with Live(harness) as live:
+        odd = await live.add("odd")
+        told = {"active": last, "completed": leak, "retrying": last, "failed": leak}
+        await live.work(raiser(lambda: ValueError("x")), told)
+        await live.ends(odd)
+        more = await live.add("more")
+        await live.ends(more)
+
+
+async def test_context_that_cannot_travel_refuses_the_add(harness: Harness) -> None:
+    locale: ContextVar[str] = ContextVar("locale")
+    async with Live(harness) as live:
+        live.app.carry(locale)
+        for odd in (SURROGATE, "x" * 100_000):
+            reset = locale.set(odd)
+            with pytest.raises(ConfigError):
+                await live.queue.add("odd")
+            locale.reset(reset)
+        assert await live.queue.count() == 0
+        await live.add("fine")
+        await live.work(lambda job: "done")
+        await live.check_honest()

@@ -13,6 +13,7 @@ from windlass import (
     JobNotFoundError,
     JobState,
     Suspend,
+    Unique,
     current_job,
 )
 from windlass.testing.conformance.harness import Harness
@@ -114,3 +115,34 @@ async def test_signals_that_cannot_be_sent_are_refused(harness: Harness) -> None
             await stage.queue.signal(job.id, "x")
         with pytest.raises(ConfigError):
             Suspend("")
+
+
+@pytest.mark.feature("F8", "D5")
+async def test_a_debounced_add_leaves_a_suspended_job_suspended(harness: Harness) -> None:
+    async with Stage(harness) as stage:
+        debounced = Unique("k", "debounce", ttl=10)
+        job = await stage.queue.add("n", 600, unique=debounced)
+        await stage.work(approve)
+        await stage.advance(11)
+        await stage.until_state(job, JobState.SUSPENDED)
+        again = await stage.queue.add("n", 700, unique=debounced)
+        assert (again.outcome, again.id, again.state) == ("replaced", job.id, JobState.SUSPENDED)
+        await stage.advance(30)
+        await job.refresh()
+        assert (job.state, job.data, job.deliveries) == (JobState.SUSPENDED, 700, 1)
+        await stage.queue.signal(job.id, "approved", "yes")
+        assert await job.result() == "yes"
+
+
+@pytest.mark.feature("F8", "D5")
+async def test_the_time_limit_of_a_suspension_outlives_a_debounced_add(harness: Harness) -> None:
+    async with Stage(harness) as stage:
+        debounced = Unique("k", "debounce", ttl=10)
+        job = await stage.queue.add("n", 60, unique=debounced)
+        await stage.work(approve)
+        await stage.advance(11)
+        await stage.until_state(job, JobState.SUSPENDED)
+        await stage.advance(40)
+        await stage.queue.add("n", 60, unique=debounced)
+        await stage.advance(21)
+        assert await job.result() == "nobody answered"

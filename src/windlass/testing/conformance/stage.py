@@ -90,6 +90,16 @@ async def live(harness: Harness, **options: Any) -> AsyncIterator[Windlass]:
         await app.close()
 
 
+class LiveStage(Stage):
+    """The same on the system's clock, as production runs: a thread renews leases, time passes by itself."""
+
+    def __init__(self, harness: Harness, **options: Any) -> None:
+        super().__init__(harness, **options)
+        self.faults = FaultyBackend(harness.connect(harness.namespace))
+        self.app = Windlass("memory://", **options)
+        self.app.store = Store(self.faults, self.app.clock)
+
+
 class Gate:
     """Where a handler waits until the test lets it pass."""
 

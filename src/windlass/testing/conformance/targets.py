@@ -53,6 +53,20 @@ def ask() -> str:
     return f"heard {job.signals['yes']}"
 
 
+def stop_with(path: str, what: str) -> str:
+    """Wait until asked to stop, then return or raise as ``what`` says."""
+    job: Any = current_job()
+    try:
+        with open(path, "w") as file:
+            file.write("begun")
+        while True:
+            time.sleep(0.02)
+    except SystemExit:
+        if what == "return":
+            return str(job.abort_signal.reason)
+        raise ValueError("broken by the stop") from None
+
+
 def fail() -> None:
     raise ValueError("in the child")
 

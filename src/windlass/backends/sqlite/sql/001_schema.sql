@@ -1,7 +1,7 @@
 -- Version 1. A name in [brackets] is a table or index of one namespace: see statements.py.
 -- Times are integer milliseconds UTC. States are plain text: new ones need no rebuilt table.
 
--- One row. last_place: newest place in line given out. clock_ms: the store's clock never goes below it.
+-- One row. last_place: newest place in line given out. clock_ms: the last time that the store wrote down.
 -- serial: grows with every transaction that other processes may want to hear of.
 CREATE TABLE [meta] (
     one INTEGER PRIMARY KEY,

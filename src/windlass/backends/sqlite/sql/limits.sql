@@ -9,6 +9,12 @@ SELECT num, name, special FROM [queue] WHERE special <> 0 ORDER BY name
 -- name: limits
 SELECT own, every, hold_until_ms, starts FROM [limits] WHERE queue = ?
 
+-- name: limits_queues
+SELECT queue FROM [limits]
+
+-- name: grp_all
+SELECT queue, name FROM [grp]
+
 -- name: limits_save
 INSERT OR REPLACE INTO [limits] (queue, own, every, hold_until_ms, starts) VALUES (?, ?, ?, ?, ?)
 

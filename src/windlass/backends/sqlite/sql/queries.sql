@@ -4,7 +4,7 @@
 -- name: meta
 SELECT max(last_place, coalesce(newest, 0)),
     CASE WHEN newest > last_place
-        THEN max(clock_ms, (SELECT enqueued_ms FROM [job] WHERE seq = newest)) ELSE clock_ms END,
+        THEN (SELECT enqueued_ms FROM [job] WHERE seq = newest) ELSE clock_ms END,
     serial
 FROM [meta], (SELECT max(seq) AS newest FROM [job])
 
@@ -197,6 +197,20 @@ SELECT seq, queue, id, token, cancel_reason FROM [job] WHERE /*among*/
 
 -- name: job_extend
 UPDATE [job] SET lease_until_ms = ? WHERE seq = ?
+
+-- The store's time goes back: see verbs_duties.set_back. Parameters: by how much, from when.
+-- name: back_lease
+UPDATE [job] SET lease_until_ms = lease_until_ms - ? WHERE lease_until_ms IS NOT NULL AND lease_until_ms > ?
+
+-- name: back_leader
+UPDATE [leader] SET until_ms = until_ms - ? WHERE until_ms > ?
+
+-- name: back_key
+UPDATE [unique_key] SET until_ms = until_ms - ? WHERE until_ms IS NOT NULL AND until_ms > ?
+
+-- ... to when.
+-- name: back_worker
+UPDATE [worker] SET beat_ms = ?1 WHERE beat_ms > ?1
 
 -- name: job_leased_by
 SELECT /*job*/ FROM [job] INDEXED BY [job_lease]

@@ -5,6 +5,7 @@
 -- emits: changed, scheduled, promoted
 local q = open(keys[1], now_from(args[1]))
 local id, token, ranked, priority, delay, filled = unpack(cmsgpack.unpack(args[2]))
+damaged.check({ q }, { { 1, id } })
 local head = head_of(q, id)
 if not head then
   return { 1, 0 }
@@ -23,6 +24,6 @@ if status == 0 then
   groups.poke(q, id, head)
   file(q)
   q.ready = q.ready or head[STATE] < ACTIVE
-  close(q)
 end
+close(q)
 return { status, head[STATE] }

@@ -3,6 +3,7 @@
 -- ARGV: now or '', packed {{state, ...}, grace, limit, force, forget}
 -- returns: queues with something to relay, then ids of removed jobs
 -- emits: removed
+-- flags: allow-oom
 local q = open(keys[1], now_from(args[1]))
 local states, grace, limit, force, forget = unpack(cmsgpack.unpack(args[2]))
 local found, ids = {}, {}
@@ -20,8 +21,12 @@ end
 table.sort(found, function(one, two)
   return one[1] < two[1] or (one[1] == two[1] and one[2] < two[2])
 end)
-for at = 1, math.min(#found, limit) do
-  ids[at] = found[at][3]
+local seen = {} -- one that cannot be read has failed since its state was looked at
+for at = 1, #found do
+  local id = found[at][3]
+  if #ids < limit and not seen[id] then
+    seen[id], ids[#ids + 1] = true, id
+  end
 end
 load(q, ids)
 for _, id in ipairs(ids) do

@@ -3,6 +3,7 @@
 -- ARGV: now or '', packed {worker, held tokens, how many active jobs to pass over}
 -- returns: leases given back, active jobs to pass over next time (-1: that was all), queues with something to relay
 -- emits: released, cancelled
+-- flags: allow-oom
 local q = open(keys[1], now_from(args[1]))
 local request = cmsgpack.unpack(args[2])
 local held = {}
@@ -19,7 +20,7 @@ load(q, ids)
 local given = 0
 for _, id in ipairs(ids) do
   local head = q.heads[id]
-  if head[WORKER] == request[1] and not held[head[TOKEN]] then
+  if head and head[WORKER] == request[1] and not held[head[TOKEN]] then
     give_back(q, id, head)
     given = given + 1
   end

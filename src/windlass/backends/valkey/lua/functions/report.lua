@@ -1,8 +1,9 @@
 -- report: a running attempt's progress, and log lines.
 -- KEYS: queue root
 -- ARGV: now or '', packed {id, token or '', has progress, log lines kept}, progress, then log lines
--- returns: status (0 ok, 1 not found, 3 lost), state
+-- returns: status (0 ok, 1 not found, 2 no token, 3 lost), state
 -- emits: progress
+-- flags: allow-oom
 local q = open(keys[1], now_from(args[1]))
 local id, token, has_progress, kept = unpack(cmsgpack.unpack(args[2]))
 local head = head_of(q, id)
@@ -10,7 +11,10 @@ if not head then
   return { 1, 0 }
 end
 if has_progress == 1 then
-  if token == '' or check_token(head, token) ~= 0 then
+  if token == '' then
+    return { 2, head[STATE] }
+  end
+  if check_token(head, token) ~= 0 then
     return { 3, head[STATE] }
   end
   put(q.hset, q.g, id, args[3])

@@ -22,7 +22,7 @@
 
 local LIST = 'list' -- of what `write_indexes` writes
 local TABLES = {
-  heads = true, fresh = true, records = true, packed = true, members = true, lean = true, inline = true,
+  heads = true, fresh = true, lost = true, aside = true, records = true, packed = true, members = true, lean = true, inline = true,
   dirty = true, events = true, history = true, counts = true, workers = true,
   zadd = LIST, zrem = LIST, hset = LIST, hdel = LIST, sadd = LIST, srem = LIST,
   xdel = LIST, xdel_passed = LIST, unlink = LIST,

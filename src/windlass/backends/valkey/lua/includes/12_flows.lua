@@ -30,8 +30,12 @@ local flow = {}
 -- Functions of limits, groups and turns, see `14_limits.lua`.
 local limits, groups, line = {}, {}, {}
 
+-- Functions about records that cannot be read, see `53_damaged.lua`; `looks`: this call must not write.
+local damaged = {}
+
 -- Takes the guard off the keys of a call, see `loader.guard_key`.
-local function begin(keys)
+local function begin(keys, looks)
+  damaged.looks = looks
   flow.ended = nil
   groups.left = STEP -- so many parked jobs may be moved in one call
   flow.alone = string.sub(keys[#keys], -2) ~= ':?'

@@ -37,8 +37,8 @@ function limits.marks(q)
     q.marked = true
     q.cursor = q.cursor or found[7] or '0'
     q.paused = found[1]
-    q.own = found[2] and cmsgpack.unpack(found[2]) or false
-    q.every = found[3] and cmsgpack.unpack(found[3]) or limits.none
+    q.own = found[2] and damaged.unpacked(found[2], false)
+    q.every = found[3] and damaged.unpacked(found[3], limits.none) or limits.none
     q.has_groups = found[4]
     q.refit = found[5]
     q.turns = found[6]

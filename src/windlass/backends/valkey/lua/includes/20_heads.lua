@@ -24,14 +24,22 @@ local function unpack_fresh(record)
   return head
 end
 
+local function unpack_head(q, id, packed)
+  return is_lean(packed) and unpack_lean(q, id, packed) or cmsgpack.unpack(packed)
+end
+
 -- Reads jobs that nothing happened to since they were added.
 local function load_fresh(q, ids)
   local found = read('HMGET', q.j, ids)
   for index, id in ipairs(ids) do
     if found[index] then
-      q.heads[id] = unpack_fresh(found[index])
-      q.fresh[id] = true
       q.records[id] = found[index]
+      local head = damaged.head(unpack_fresh, found[index])
+      if head then
+        q.heads[id], q.fresh[id] = head, true
+      else
+        damaged.stand_in(q, id)
+      end
     end
   end
 end
@@ -58,13 +66,16 @@ local function load(q, ids)
   for index, id in ipairs(wanted) do
     local packed = found[index]
     if packed then
-      q.heads[id] = is_lean(packed) and unpack_lean(q, id, packed) or cmsgpack.unpack(packed)
       q.packed[id] = packed
+      q.heads[id] = damaged.head(unpack_head, q, id, packed) or damaged.stand_in(q, id)
     else
       fresh[#fresh + 1] = id
     end
   end
   load_fresh(q, fresh)
+  if rawget(q, 'lost') then
+    damaged.end_lost(q)
+  end
 end
 
 -- The same, but plain heads stay bytes, in q.lean.
@@ -72,7 +83,7 @@ local function load_ended(q, ids)
   local found, lean, byte, others = read('HMGET', q.m, ids), q.lean, string.byte, nil
   for index = 1, #ids do
     local packed = found[index]
-    if packed and byte(packed) == LEAN then
+    if packed and byte(packed) == LEAN and damaged.lean_is_whole(packed) then
       lean[ids[index]] = packed
     else
       others = others or {}
@@ -147,5 +158,5 @@ local function view(q, id, late)
   local lease = head[STATE] == ACTIVE and redis.call('ZSCORE', q.a, member_of(q, id, head)) or false
   local packed = q.packed[id] or ''
   local progress, errors = redis.call('HGET', q.g, id), redis.call('HGET', q.e, id)
-  return { id, q.records[id], packed, result, progress, errors, lease, flow.signals(q, id, head) }
+  return { id, q.records[id] or '', packed, result, progress, errors, lease, flow.signals(q, id, head) }
 end

@@ -2,7 +2,7 @@
 
 local function keep_error(q, id, head, failure, attempt)
   local known = redis.call('HGET', q.e, id)
-  local errors = known and cmsgpack.unpack(known) or {}
+  local errors = damaged.unpacked(known, {})
   errors[#errors + 1] = { q.now, attempt or head[ATTEMPTS] + 1, failure[1], failure[2], failure[3], failure[4] }
   if #errors > ERRORS_KEPT then
     table.remove(errors, 1)
@@ -59,8 +59,13 @@ local function promote_members(q, members)
   if #ids > 0 then
     load(q, ids)
     reserve(q, #ids)
-    for _, id in ipairs(ids) do
-      promote(q, id, q.heads[id])
+    for index, id in ipairs(ids) do
+      local head = q.heads[id]
+      if not head then -- its record is gone
+        put(q.zrem, q.d, members[index])
+      elseif not ENDS[head[STATE]] then -- it could be read
+        promote(q, id, head)
+      end
     end
     settle_down(q)
   end

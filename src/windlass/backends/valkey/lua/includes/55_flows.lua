@@ -48,7 +48,7 @@ function flow.fate(q, id, head)
     end
   elseif head[STATE] == FAILED then
     local known = redis.call('HGET', q.e, id)
-    local errors = known and cmsgpack.unpack(known) or {}
+    local errors = damaged.unpacked(known, {})
     local last = errors[#errors]
     fate[4] = head[REASON] ~= '' and head[REASON] or 'failed'
     fate[5] = last and brief(last[3] .. ': ' .. last[4]) or ''

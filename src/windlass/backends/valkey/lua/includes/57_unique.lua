@@ -5,7 +5,7 @@ local HOLDER, KEY_UNTIL, KEY_REQUEST = 1, 2, 3
 -- Who holds a key, or nil. `any`: also when its time has passed.
 function unique.get(q, key, any)
   local packed = redis.call('HGET', q.K, key)
-  local entry = packed and cmsgpack.unpack(packed)
+  local entry = packed and damaged.unpacked(packed, nil)
   return entry and (any or entry[KEY_UNTIL] < 0 or entry[KEY_UNTIL] > q.now) and entry or nil
 end
 
@@ -114,7 +114,7 @@ function unique.merged(old, new)
   return options
 end
 
--- A pending job takes the data, task and options of a later add.
+-- A pending job takes the data, task and options of a later add; one that is suspended keeps its due time.
 function unique.replace(q, id, head, job, tail, due)
   load_records(q, { id })
   q.records[id] = unique.spliced(q.records[id], tail)
@@ -128,7 +128,7 @@ function unique.replace(q, id, head, job, tail, due)
   if due and head[STATE] == BLOCKED then
     head[DUE] = due
     note(q, E_CHANGED, id, head, 'delay')
-  elseif due then
+  elseif due and head[STATE] ~= SUSPENDED then
     if head[STATE] == WAITING or head[STATE] == PARKED then
       head[STATE] = SCHEDULED
     end

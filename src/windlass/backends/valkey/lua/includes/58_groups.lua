@@ -6,7 +6,7 @@ function groups.get(q, name)
   if not g then
     local packed = redis.call('HGET', q.G, name)
     local empty = { 0, 0, 0, 0, 0, 0, 0, 0, 0, -1, -1, 0, 0 }
-    g = { name = name, is_new = not packed, r = packed and cmsgpack.unpack(packed) or empty }
+    g = { name = name, is_new = not packed, r = packed and damaged.unpacked(packed, empty) or empty }
     q.groups[name] = g
   end
   return g
@@ -140,6 +140,11 @@ function groups.first(q, g)
     return nil
   end
   local found = redis.call('ZRANGE', groups.line_key(q, g), 0, 0, 'WITHSCORES')
+  local head = found[1] and head_of(q, id_of(found[1]))
+  if head and ENDS[head[STATE]] and not damaged.looks then -- it could not be read, and was set aside
+    redis.call('ZREM', groups.line_key(q, g), found[1])
+    return groups.first(q, g)
+  end
   return found[1] and id_of(found[1]), tonumber(found[2]), found[1] and place_of(found[1])
 end
 

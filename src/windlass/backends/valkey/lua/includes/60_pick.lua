@@ -98,7 +98,7 @@ local function lease_plain(q, ids, records, first, claim)
   local task, number_size, before, behind
   while at <= size do
     local id, record = ids[at], records[at]
-    if not record or byte(record) ~= PLAIN or known[id] ~= nil then
+    if not record or byte(record) ~= PLAIN or known[id] ~= nil or not damaged.plain_is_whole(record) then
       break
     end
     local seq, enqueued, of_task = parts(RECORD_PARTS, record, 2)
@@ -126,12 +126,20 @@ local function lease_plain(q, ids, records, first, claim)
   return at
 end
 
--- Leases the next in line; false when it may not start: it is past its time, or its group has no room.
+-- Leases the next in line; false when it may not start: it is past its time, cannot be read, or its group has no room.
 local function take(q, id, record, claim)
   local head = q.heads[id]
   if head == nil then
-    head = unpack_fresh(record)
-    q.heads[id], q.fresh[id], q.records[id] = head, true, record
+    head = damaged.head(unpack_fresh, record)
+    q.records[id] = record or nil
+    if not head then
+      damaged.set_aside(q, id, damaged.stand_in(q, id))
+      return false
+    end
+    q.heads[id], q.fresh[id] = head, true
+  end
+  if not head or ENDS[head[STATE]] then -- it cannot be read
+    return false
   end
   if head[EXPIRES] ~= 0 and head[EXPIRES] <= q.now and head[DELIVERIES] == 0 then
     expire(q, id, head)

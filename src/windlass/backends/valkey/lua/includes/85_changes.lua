@@ -33,7 +33,7 @@ local function retry(q, id, head)
   if head[STATE] == RETRYING then
     promote(q, id, head)
     return 0
-  elseif not ENDS[head[STATE]] then
+  elseif not ENDS[head[STATE]] or head[REASON] == BAD_RECORD then
     return 2
   end
   leave(q, id, head)

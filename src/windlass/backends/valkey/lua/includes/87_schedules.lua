@@ -10,14 +10,18 @@ local S_END, S_LIMIT, S_ALONE, S_SOURCE, S_RULE = 7, 8, 9, 10, 11
 
 local schedules = {}
 
--- State and record of a schedule; nil when it is not there.
+-- State and record of a schedule; nil when it is not there, or cannot be read.
 function schedules.get(q, name)
   local stored = redis.call('HGET', q.root .. ':schedules', name)
   if not stored then
     return nil
   end
-  local size = struct.unpack('>I4', stored)
-  return cmsgpack.unpack(stored:sub(5, 4 + size)), stored:sub(5 + size)
+  local ok, size = pcall(struct.unpack, '>I4', stored)
+  local state = ok and damaged.unpacked(stored:sub(5, 4 + size), nil)
+  if not state then
+    return nil -- it cannot be read
+  end
+  return state, stored:sub(5 + size)
 end
 
 function schedules.save(q, name, state, record)

@@ -82,7 +82,8 @@ local function rows_in(q, name)
   end
   for index, member in ipairs(redis.call('ZRANGE', q[name], 0, -1)) do
     local id = name == 'w' and line.id_of(member) or id_of(member)
-    rows[index] = { name == 'w' and head_of(q, id)[SEQ] or number_of(member), id }
+    local head = name == 'w' and head_of(q, id)
+    rows[index] = { head and head[SEQ] or number_of(member), id }
   end
   return rows
 end
@@ -128,7 +129,7 @@ end
 
 local function last_error_is(q, id, class)
   local packed = redis.call('HGET', q.e, id)
-  local errors = packed and cmsgpack.unpack(packed) or {}
+  local errors = damaged.unpacked(packed, {})
   return #errors > 0 and errors[#errors][3] == class
 end
 
@@ -140,7 +141,7 @@ local function matcher(q, request, pattern)
   end
   return function(id)
     local head = q.heads[id]
-    return (#request[4] == 0 or states[head[STATE]])
+    return head and (#request[4] == 0 or states[head[STATE]])
       and (pattern == '' or string.find(head[TASK], pattern) ~= nil)
       and (tag == '' or has_tag(head, tag))
       and (request[6] == 0 or last_error_is(q, id, request[7]))
@@ -161,8 +162,8 @@ local function oldest_ready(q)
   load(q, ids)
   local oldest = -1
   for _, id in ipairs(ids) do
-    local ready = q.heads[id][READY]
-    if oldest < 0 or ready < oldest then
+    local ready = q.heads[id] and q.heads[id][READY] or 0
+    if ready > 0 and (oldest < 0 or ready < oldest) then
       oldest = ready
     end
   end

@@ -52,7 +52,7 @@ local function surplus(q, state, limit)
     load(q, ids)
     for offset, id in ipairs(ids) do
       local head = q.heads[id]
-      if #found < limit and spare_until(options_of(head), head[FINISHED]) <= q.now then
+      if head and #found < limit and spare_until(options_of(head), head[FINISHED]) <= q.now then
         found[#found + 1] = oldest[at + offset - 1][2]
       end
     end
@@ -69,7 +69,10 @@ local function prunable(q, limit)
       if not seen[member] then
         seen[member] = true
         local id = id_of(member)
-        found[#found + 1] = { head_of(q, id)[FINISHED], member, id }
+        local head = head_of(q, id)
+        if head then
+          found[#found + 1] = { head[FINISHED], member, id }
+        end
       end
     end
   end
@@ -97,11 +100,14 @@ end
 
 -- When the rows of an entry of the history log were written.
 local function time_of(entry)
-  if entry[2][1] == 'p' then
-    return struct.unpack('>I6', entry[2][2])
-  end
-  local _, at_ms = cmsgpack.unpack_one(entry[2][2], 1)
-  return at_ms
+  local ok, at_ms = pcall(function()
+    if entry[2][1] == 'p' then
+      return (struct.unpack('>I6', entry[2][2]))
+    end
+    local _, at_ms = cmsgpack.unpack_one(entry[2][2], 1)
+    return at_ms
+  end)
+  return ok and type(at_ms) == 'number' and at_ms or 0 -- what cannot be read is old
 end
 
 -- Moves the beginning of the history log past rows that are too many or too old and that every archiver has
@@ -153,7 +159,7 @@ local function gather_pending(q, ids, state, before, found)
   load(q, ids)
   for _, id in ipairs(ids) do
     local head = q.heads[id]
-    if head and head[STATE] == state and head[ENQUEUED] <= before then
+    if head and (head[STATE] == state or q.aside[id]) and head[ENQUEUED] <= before then
       found[#found + 1] = { head[ENQUEUED], member_of(q, id, head), id }
     end
   end

@@ -4,8 +4,8 @@
 local function drop_quiet_events(q)
   local newest = redis.call('XREVRANGE', q.v, '+', '-', 'COUNT', 1)[1]
   if newest then
-    local _, at_ms = cmsgpack.unpack_one(newest[2][2], 1)
-    if at_ms <= q.now - EVENTS_KEPT_MS then
+    local ok, _, at_ms = pcall(cmsgpack.unpack_one, newest[2][2], 1)
+    if not ok or type(at_ms) ~= 'number' or at_ms <= q.now - EVENTS_KEPT_MS then
       redis.call('HSET', q.root, 'ev0', redis.call('HGET', q.root, 'ev') + 1)
       redis.call('UNLINK', q.v)
     end
