@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
 from typing import Any, Literal
 from urllib.parse import urlsplit
 
@@ -16,6 +15,7 @@ from litestar.connection import ASGIConnection
 from litestar.handlers import BaseRouteHandler, HTTPRouteHandler
 from litestar.routes import HTTPRoute
 
+from windlass.core.patterns import matches
 from windlass.dashboard.allowance import Allowance
 from windlass.dashboard.headers import CSRF_HEADER, Headers, headers_of
 from windlass.dashboard.problems import ApiError, not_found
@@ -119,7 +119,7 @@ class Grant:
 
 
 def _matches(queue: str, patterns: Iterable[str]) -> bool:
-    return any(fnmatchcase(queue, pattern) for pattern in patterns)
+    return any(matches(queue, pattern) for pattern in patterns)
 
 
 def as_page(scope: Any) -> bool:

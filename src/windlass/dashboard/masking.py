@@ -45,6 +45,7 @@ class Mask:
     def __init__(self, patterns: Sequence[str], codecs: Codecs | None = None) -> None:
         self.codecs: Codecs = codecs or Codecs(JSON)
         self.everything = "*" in patterns
+        self.nothing = not patterns
         spellings = sorted({spelling for pattern in patterns for spelling in _spellings(pattern)})
         self._covered = re.compile("|".join(translate(spelling) for spelling in spellings) or r"(?!)")
 
@@ -65,6 +66,25 @@ class Mask:
         if isinstance(value, (list, tuple)):
             return [self.hide(item, depth + 1) for item in value]
         return value
+
+    def hides(self, value: Any) -> bool:
+        """Whether something in the value is hidden, whatever stands there: also None, and the word itself."""
+        if self.everything:
+            return True
+        ahead = [value]
+        while ahead:
+            one = ahead.pop()
+            if isinstance(one, Mapping):
+                if any(self.covers(str(key)) for key in one):
+                    return True
+                ahead += one.values()
+            elif isinstance(one, (list, tuple)):
+                ahead += one
+        return False
+
+    def unread(self, data: str) -> str:
+        """Bytes, as text, that cannot be read here and may hold any field: shown when nothing is masked."""
+        return data if self.nothing else HIDDEN
 
     def text(self, value: str) -> str:
         """A text such as a log line: hidden only when everything is."""

@@ -6,10 +6,10 @@ import hmac
 import ipaddress
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
+from windlass.core.patterns import matches
 from windlass.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ class Roles:
 
 
 def _any(patterns: Iterable[str], names: Sequence[str]) -> bool:
-    return any(fnmatchcase(name, pattern) for pattern in patterns for name in names)
+    return any(matches(name, pattern) for pattern in patterns for name in names)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
