@@ -68,6 +68,8 @@ async def test_a_user_signs_in_at_a_provider(app: Windlass, fake: FakeProvider) 
         await send(client, "POST", "/api/job-queues/mail/pause", 403)
         fake.claims = {"sub": "eve", "groups": ["staff", "ops"]}
         await client.get(await visit(client))
+        newest = (await get(client, "/api/audit"))["items"][0]
+        assert (newest["who"], newest["facts"]) == ("eve", {"signed_in": "openid"})
         await send(client, "POST", "/api/job-queues/mail/pause", 204)
         await send(client, "DELETE", "/api/session", 204)
         await get(client, "/api/jobs", 401)

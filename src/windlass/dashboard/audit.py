@@ -55,6 +55,11 @@ def note(request: Request[Any, Any, Any], **facts: Fact) -> None:
     scope.setdefault(_FACTS, {}).update(facts)
 
 
+def has_facts(scope: Mapping[str, Any]) -> bool:
+    """Whether the handler told something for the audit log."""
+    return _FACTS in scope
+
+
 def named(refs: Iterable[JobRef]) -> str:
     """Jobs as a fact: ``mail: a b c; shop: d``."""
     by_queue: dict[str, list[str]] = {}
@@ -106,9 +111,9 @@ class AuditLog:
         self._counts: Counter[str] = Counter()
         self._unwritten = 0
 
-    def add(self, entry: AuditEntry) -> None:
-        """Write down a request."""
-        if entry.status in REFUSED or not entry.who:
+    def add(self, entry: AuditEntry, *, let_in: bool) -> None:
+        """Write down a request. One that its route did not let in (or that has no route) changed nothing."""
+        if not let_in or entry.status in REFUSED or not entry.who:
             self._add_refused(entry)
         else:
             self._tell(entry)
