@@ -226,6 +226,10 @@ async def test_the_address_of_a_client_comes_only_through_a_trusted_proxy(app: W
         ("10.0.0.1", "203.0.113.9", "203.0.113.9"),
         ("10.0.0.1", "127.0.0.1, 203.0.113.9, 10.0.0.2", "203.0.113.9"),
         ("10.0.0.1", "", "10.0.0.1"),
+        ("10.0.0.1", "203.0.113.9:50001", "203.0.113.9"),
+        ("10.0.0.1", "203.0.113.9, 10.0.0.2:443", "203.0.113.9"),
+        ("10.0.0.1", '"[2001:db8::9]:50001"', "2001:db8::9"),
+        ("10.0.0.1", "203.0.113.9, unknown", "10.0.0.1"),
     ]:
         transport = httpx.ASGITransport(guard, client=(peer, 1))
         headers = {"Authorization": f"Bearer {OPERATOR}", "X-Forwarded-Proto": "https"}
