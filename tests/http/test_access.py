@@ -18,7 +18,7 @@ from starlette.applications import Starlette
 from starlette.routing import Mount
 
 from tests.http.support import CSRF, FREE, OPERATOR, READER, api, get, send
-from windlass import Windlass
+from windlass import Windlass, Worker
 from windlass.core.ids import new_id
 from windlass.dashboard import Identity, Roles, Rule, create_app
 from windlass.dashboard.access import Grant
@@ -375,6 +375,28 @@ def test_brackets_in_a_rule_stand_for_themselves() -> None:
     assert not mine.may("shope", "read")
     assert not Settings(queues=("shop[eu]",)).shows("shopu")
     assert Roles(operator_users=["ada[1]"]).identity("ada1") is None
+
+
+async def test_a_job_whose_child_failed_does_not_tell_of_a_hidden_queue(app: Windlass) -> None:
+    async def fail(job: Any) -> None:
+        raise ValueError("no")
+
+    child = {"name": "pay", "queue": SECRET, "options": {"job_id": "low", "max_attempts": 1}}
+    tree = {"name": "top", "queue": "shop", "options": {"job_id": "top"}, "children": [child]}
+    top = await FlowProducer(app).add(tree)
+    async with Worker(SECRET, fail, url_or_app=app):
+        await top.job.wait_until_finished(30)
+    headers = {"Authorization": f"Bearer {OPERATOR}"}
+    paths = [f"/api/jobs/shop/top{end}" for end in ("", "/timeline", "/events?seconds=0")]
+    paths += ["/api/jobs?queue=shop", "/api/dead-jobs", "/api/job-queues/shop/events?after=0&seconds=0"]
+    for rules, told in (([Rule(queues=["shop"])], False), (None, True)):
+        async with api(app, headers=headers, operator_tokens=OPERATOR, rules=rules) as client:
+            for path in paths:
+                text = (await client.get(path)).text
+                assert "did not complete" in text, path
+                assert (SECRET in text) is told, path
+            found = await get(client, "/api/jobs", queue="shop", q=SECRET)
+            assert bool(found["items"]) is told
 
 
 @pytest.mark.parametrize("verb", [("POST", "/cancel", "cancel"), ("DELETE", "", "delete")])
