@@ -505,6 +505,14 @@ async def test_masked_fields_are_never_shown(app: Windlass) -> None:
         assert "hunter2" in (await client.get("/api/jobs/mail/one")).text
 
 
+async def test_parameters_that_are_nested_without_end_are_refused(app: Windlass) -> None:
+    nested = "[" * 2_000 + "]" * 2_000
+    cursor = base64.urlsafe_b64encode(f'["", {{}}, [], {nested}]'.encode()).decode().rstrip("=")
+    async with api(app) as client:
+        assert (await get(client, "/api/jobs", 400, cursor=cursor))["code"] == "bad_cursor"
+        assert (await get(client, "/api/jobs", 400, args=f'{{"a":{nested[200:-200]}}}'))["code"] == "bad_args"
+
+
 @pytest.mark.parametrize(
     "wanted",
     [{"password": None}, {"nested": [{"api_token": "t"}]}, {"to": {"deeper": [[{"Api-Key": "[masked]"}]]}}],

@@ -188,7 +188,7 @@ def decode_cursor(cursor: str | None) -> Position:
         position = msgspec.json.decode(data, type=Position)
         if any(not 0 <= number < 2**63 for number in position.seen.values()):
             raise ValueError("a number that no record has")
-    except (ValueError, binascii.Error, msgspec.MsgspecError) as exc:
+    except (ValueError, RecursionError, binascii.Error, msgspec.MsgspecError) as exc:
         raise ApiError(
             400, "bad_cursor", "the cursor is none that a page before returned", "Begin without a cursor."
         ) from exc

@@ -92,7 +92,7 @@ def _arguments(text: str | None) -> dict[str, Any] | None:
         return None
     try:
         return msgspec.json.decode(text, type=dict[str, Any])
-    except (msgspec.MsgspecError, UnicodeEncodeError):
+    except (msgspec.MsgspecError, RecursionError, UnicodeEncodeError):
         raise ApiError(
             400, "bad_args", "args is not a JSON object", 'Write it as {"user": 7}, URL-encoded.'
         ) from None
