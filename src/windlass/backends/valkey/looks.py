@@ -32,10 +32,17 @@ async def get(session: Session, request: rq.GetJobs, now: str) -> list[JobRecord
     return answers
 
 
+#: Beyond it the server's scripts write numbers with exponents.
+_LAST_NUMBER = 2**53 - 1
+
+
 async def list_jobs(session: Session, request: rq.ListJobs, now: str) -> rq.Page:
+    cursor = -1 if request.cursor is None else min(int(request.cursor), _LAST_NUMBER)
+    if cursor == 0 and request.newest_first:
+        return rq.Page([], None)  # nothing stands before the first, and the server takes no such place
     what = (
         int(request.newest_first),
-        -1 if request.cursor is None else int(request.cursor),
+        cursor,
         request.limit,
         [STATE_NUMBERS[state] for state in request.states],
         request.tag or "",

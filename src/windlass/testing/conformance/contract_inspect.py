@@ -97,6 +97,23 @@ async def test_pages_stay_right_while_jobs_come_and_go(harness: Harness) -> None
     assert [job.id for job in second.jobs] == ["b", "a"]
 
 
+@pytest.mark.feature("A28")
+@pytest.mark.parametrize("states", [[], [JobState.WAITING]], ids=["all", "waiting"])
+async def test_a_cursor_beyond_either_end_of_a_queue_is_a_place_like_any(
+    harness: Harness, states: list[JobState]
+) -> None:
+    await harness.add_many("a", "b")
+    for cursor, newest_first, expected in [
+        ("0", True, []),
+        ("0", False, ["a", "b"]),
+        (str(2**63 - 1), True, ["b", "a"]),
+        (str(2**63 - 1), False, []),
+    ]:
+        request = rq.ListJobs(queue=QUEUE, states=states, cursor=cursor, newest_first=newest_first)
+        page = await harness.do(request)
+        assert [job.id for job in page.jobs] == expected, (cursor, newest_first)
+
+
 @pytest.mark.feature("A28", "C6", "B7")
 async def test_a_listing_can_be_limited_to_states(harness: Harness) -> None:
     job = await harness.start("retrying")
