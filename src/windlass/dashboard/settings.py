@@ -143,7 +143,8 @@ class ServerLimits:
     head_seconds: float = 10.0
     body_seconds: float = 60.0
     read_seconds: float = 30.0
-    #: Connections that wait for their clients, of all addresses and of one (IPv6: of one /64 network).
+    #: Connections that wait for their clients, of all addresses; of one (IPv6: of one /64 network) so many in
+    #: the middle of a request, and so many between two.
     connections: int = 1_000
     connections_per_address: int = 100
     #: Requests that are answered at the same time.

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
-from windlass import StorageError, Windlass
+from windlass import ClosedError, StorageError, Windlass
 from windlass.testing.damage import damage, kinds
 from windlass.testing.storm import plan
 from windlass.testing.storm.actors import LAG_S, Role
@@ -177,7 +177,7 @@ class Weather:
         return await self._kill(self._pick("producer", fault.target), fault)
 
     async def kill_leader(self, fault: Fault) -> str | None:
-        with contextlib.suppress(StorageError):
+        with contextlib.suppress(StorageError, ClosedError):  # closed: the power has just failed
             leaders = [info.id for info in await self._admin.workers() if info.leader]
             for member in self._company.of("worker"):
                 if member.name in leaders and member.alive:
