@@ -18,8 +18,8 @@ pytestmark = [
     pytest.mark.keeps_threads("windlass-*", reason="of the module's own look at the store"),
 ]
 
-OPERATOR = "captain-of-the-ship"
-READER = "guest-on-the-deck"
+OPERATOR = "operator-token-of-the-browser"
+READER = "reader-token-of-the-browser-tests"
 
 VIEWS = {
     "/": "Overview",

@@ -134,6 +134,20 @@ def test_a_log_line_is_one_line() -> None:
     assert json.loads(JsonLines().format(record))["job_id"] == EVIL
 
 
+class NoText(Exception):
+    def __str__(self) -> str:
+        raise SystemExit("no text")
+
+
+def test_no_line_is_lost_because_of_what_is_in_it() -> None:
+    record = _record("half of %s", "a pair \ud800", exc=NoText())
+    record.job_id, record.odd = "\ud800", NoText()
+    line = json.loads(JsonLines().format(record))
+    assert (line["message"], line["job_id"]) == ("half of a pair \\ud800", "\\ud800")
+    assert line["odd"] == line["error"]["message"] == "<a NoText that cannot be printed>"
+    assert line["error"]["class"] == "NoText"
+
+
 def test_tracebacks_keep_their_lines_and_nothing_else() -> None:
     line = Lines().format(_record("it failed", exc=ValueError("\x1b[2Jgone")))
     _check(line)

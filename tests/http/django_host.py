@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+import threading
 from typing import Any
 
 
@@ -13,7 +14,6 @@ def start() -> None:
     if settings.configured:
         return
     import django
-    from django.core.management import call_command
 
     folder = tempfile.mkdtemp(prefix="windlass-django-")
     settings.configure(
@@ -25,7 +25,17 @@ def start() -> None:
         PASSWORD_HASHERS=["django.contrib.auth.hashers.MD5PasswordHasher"],
     )
     django.setup()
+    maker = threading.Thread(target=_make_tables)  # Django refuses to do it beside a running event loop
+    maker.start()
+    maker.join()
+
+
+def _make_tables() -> None:
+    from django.core.management import call_command
+    from django.db import connections
+
     call_command("migrate", verbosity=0)
+    connections.close_all()
 
 
 def sign_in(name: str, *, superuser: bool = False, groups: tuple[str, ...] = (), active: bool = True) -> str:

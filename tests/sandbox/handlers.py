@@ -11,6 +11,7 @@ import stat
 import subprocess
 import sys
 import threading
+import time
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
@@ -228,6 +229,36 @@ def with_grandchild() -> None:
     child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
     job().log(str(child.pid))
     child.wait()
+
+
+_DAEMON = """
+import os, sys, time
+if os.fork():
+    os._exit(0)
+os.setsid()
+if os.fork():
+    os._exit(0)
+with open(sys.argv[1] + ".new", "w") as file:
+    file.write(str(os.getpid()))
+os.rename(sys.argv[1] + ".new", sys.argv[1])
+time.sleep(600)
+"""
+
+
+def leave_a_daemon(path: str, how: str) -> str:
+    """Start a process that leaves its group, its session and its parent, then end as ``how`` says."""
+    subprocess.run([sys.executable, "-c", _DAEMON, path], check=True)
+    while not os.path.exists(path):
+        time.sleep(0.01)
+    if how == "fail":
+        raise ValueError("on purpose")
+    if how == "crash":
+        os.kill(os.getpid(), signal.SIGKILL)
+    if how == "exit":
+        os._exit(0)
+    while how == "hang":
+        time.sleep(0.01)
+    return "done"
 
 
 def fork_and_return() -> int:

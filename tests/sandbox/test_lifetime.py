@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+import asyncio
 import signal
 import subprocess
 import sys
+import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import psutil
 import pytest
 
-from tests.sandbox.conftest import record, wait_for_end
-from windlass.sandbox import ProcessPool, SandboxCall, target_of
+from tests.sandbox import handlers
+from tests.sandbox.conftest import call_to, record, wait_for_end
+from windlass.errors import JobTimeoutError, WorkerCrashError
+from windlass.sandbox import ProcessPool, RemoteError, SandboxCall, target_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
 
 _HELPERS = """
 import asyncio, sys
@@ -118,6 +125,70 @@ def test_children_die_with_their_parent(tmp_path: Path, number: signal.Signals) 
         parent.wait(10)
         for pid in pids:
             wait_for_end(pid)
+
+
+# --- what handlers leave behind ------------------------------------------------------------------------
+
+
+def _daemon(path: Path) -> int:
+    return int(path.read_text())
+
+
+@pytest.mark.feature("T2")
+@pytest.mark.parametrize("how", ["return", "fail", "crash", "exit"])
+async def test_a_daemon_that_a_handler_started_ends_with_its_job(
+    pool: ProcessPool, tmp_path: Path, how: str
+) -> None:
+    path = tmp_path / "daemon"
+    run = pool.run(call_to(handlers.leave_a_daemon, str(path), how))
+    if how == "return":
+        assert await run == "done"
+        assert not psutil.pid_exists(_daemon(path))  # gone before the job's end is told
+    else:
+        with pytest.raises(RemoteError if how == "fail" else WorkerCrashError):
+            await run
+    wait_for_end(_daemon(path))
+    assert isinstance(await pool.run(call_to(handlers.pid)), int)
+
+
+@pytest.mark.feature("T2")
+@pytest.mark.parametrize("how", ["timeout", "cancel", "close"])
+async def test_a_daemon_that_a_handler_started_ends_when_its_job_is_ended(
+    pool: ProcessPool, tmp_path: Path, how: str
+) -> None:
+    path = tmp_path / "daemon"
+    call = call_to(handlers.leave_a_daemon, str(path), "hang")
+    run = asyncio.create_task(pool.run(call, timeout=5 if how == "timeout" else None))
+    while not path.exists():  # noqa: ASYNC110 - another process makes it
+        await asyncio.sleep(0.01)
+    if how == "cancel":
+        run.cancel()
+    if how == "close":
+        await pool.close()
+    with pytest.raises((JobTimeoutError, asyncio.CancelledError, WorkerCrashError)):
+        await run
+    wait_for_end(_daemon(path))
+
+
+@pytest.mark.feature("T2")
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_a_daemon_that_a_handler_started_ends_with_a_worker_that_is_killed(
+    tmp_path: Path, number: signal.Signals
+) -> None:
+    path = tmp_path / "daemon"
+    code = _HELPERS + (
+        "from tests.sandbox import handlers\n"
+        "async def main():\n"
+        "    async with ProcessPool(1) as pool:\n"
+        "        await pool.run(call_to(handlers.leave_a_daemon, sys.argv[1], 'hang'))\n"
+        "asyncio.run(main())\n"
+    )
+    with subprocess.Popen([sys.executable, "-c", code, str(path)], cwd=ROOT) as worker:
+        while not path.exists():
+            time.sleep(0.01)
+        worker.send_signal(number)
+        worker.wait(10)
+        wait_for_end(_daemon(path))
 
 
 # --- other ways to name a handler ----------------------------------------------------------------------

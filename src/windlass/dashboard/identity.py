@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 _LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
 _ANYONE = Identity("local", "operator")
+_BY_SESSION = "windlass.by_session"
 
 
 class Reception:
@@ -49,6 +50,10 @@ class Reception:
         found = await self._by_hook(scope) if self._settings.auth is not None else None
         if found is None and self._settings.proxy is not None and scope[PROXIED]:
             found = self._settings.proxy.user(headers)
+        if found is None and not _has_credentials(headers):
+            found = self._by_session(headers)
+            scope[_BY_SESSION] = found is not None
+            return found
         return found or self._by_credentials(headers, address_of(scope))
 
     def _local(self, scope: Scope, headers: Headers) -> Identity:
@@ -77,8 +82,6 @@ class Reception:
 
     def _by_credentials(self, headers: Headers, address: str) -> Identity | None:
         kind, _, rest = headers.get("authorization", "").partition(" ")
-        if kind.lower() not in ("bearer", "basic"):
-            return self._by_session(headers)
         if kind.lower() == "bearer":
             return self._settings.by_token(rest.strip())
         return self._by_basic(rest, address)
@@ -87,6 +90,10 @@ class Reception:
         if not self._settings.has_form:
             return None
         return self._sessions.find(headers.get("cookie", ""), self._desk.now_ms())
+
+    def still_knows(self, scope: Mapping[str, Any]) -> bool:
+        """Whether the caller of a request that goes on is still signed in: a session may end meanwhile."""
+        return not scope.get(_BY_SESSION) or self._by_session(headers_of(scope)) is not None
 
     def _by_basic(self, encoded: str, address: str) -> Identity | None:
         try:
@@ -155,6 +162,11 @@ class Reception:
         openid = self._settings.openid
         public = openid is not None and openid.public_url.startswith("https:")
         return public or scope.get("scheme") == "https"
+
+
+def _has_credentials(headers: Headers) -> bool:
+    """Whether a request brings a token or a password of its own."""
+    return headers.get("authorization", "").partition(" ")[0].lower() in ("bearer", "basic")
 
 
 def _is_loopback(address: str) -> bool:

@@ -71,6 +71,11 @@ def is_function_missing(error: BaseException) -> bool:
     return isinstance(error, theirs.ResponseError) and "Function not found" in str(error)
 
 
+def is_wrong_type(error: BaseException) -> bool:
+    """Whether a key holds something else than it should."""
+    return isinstance(error, theirs.ResponseError) and "WRONGTYPE" in str(error)
+
+
 def is_refused_for_now(error: BaseException) -> bool:
     """Whether the server refused without doing anything, and may do it later or elsewhere."""
     if isinstance(error, NotSentError):

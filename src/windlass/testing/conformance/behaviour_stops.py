@@ -45,10 +45,26 @@ def threads() -> set[threading.Thread]:
     return {t for t in threading.enumerate() if t.name.startswith(("windlass-leases", "windlass-job"))}
 
 
+#: Tasks of a worker; a client of a store may have some too.
+TASKS = {
+    "pump",
+    "lane",
+    "relay",
+    "start",
+    "close",
+    "leases",
+    "lease-watch",
+    "heartbeat",
+    "lead",
+    "recover",
+    "prune",
+}
+
+
 def tasks() -> list[str]:
     """What workers have under way on this loop."""
     names = (task.get_name() for task in asyncio.all_tasks())
-    return [name for name in names if name.startswith("windlass-")]
+    return [name for name in names if name.removeprefix("windlass-") in TASKS]
 
 
 async def in_time(call: Any) -> float:
@@ -69,8 +85,9 @@ async def test_cancelling_a_running_worker_is_a_graceful_close(harness: Harness,
         gate, ran, before = Gate(), list[str](), threads()
         worker = await stage.work(gated(gate, ran), **PATIENT)
         job = await stage.queue.add("n")
-        running = asyncio.create_task(getattr(worker, verb)())
         await gate.reached.wait()
+        running = asyncio.create_task(getattr(worker, verb)())
+        await asyncio.sleep(0)  # its first step
         running.cancel()
         await eventually(lambda: not worker.is_running)
         assert not running.done()
@@ -90,8 +107,9 @@ async def test_what_ended_before_a_cancel_is_settled(harness: Harness) -> None:
         stage.faults.delay(rq.Settle, let_go)
         worker = await stage.work(lambda job: ran.append(job.id), **PATIENT)
         job = await stage.queue.add("n")
-        running = asyncio.create_task(worker.run())
         await eventually(lambda: stage.faults.sent["Settle"] == 1)
+        running = asyncio.create_task(worker.run())
+        await asyncio.sleep(0)  # its first step
         running.cancel()
         await eventually(lambda: not worker.is_running)
         let_go.set()
@@ -107,8 +125,9 @@ async def test_a_second_cancel_releases_at_once(harness: Harness) -> None:
         gate = Gate()
         worker = await stage.work(gated(gate), **PATIENT)
         job = await stage.queue.add("n")
-        running = asyncio.create_task(worker.run())
         await gate.reached.wait()
+        running = asyncio.create_task(worker.run())
+        await asyncio.sleep(0)  # its first step
         running.cancel()
         await eventually(lambda: not worker.is_running)
         running.cancel()
@@ -221,9 +240,7 @@ async def test_a_close_at_any_point_of_a_start_leaves_nothing_behind(harness: Ha
     async with LiveStage(harness) as stage:
         for point in _every_point():
             before, closing = threads(), list[asyncio.Task[None]]()
-            worker = Worker(
-                QUEUE, gated(Gate()), url_or_app=stage.app, global_concurrency=100, heartbeat=0.05
-            )
+            worker = Worker(QUEUE, gated(Gate()), url_or_app=stage.app, heartbeat=0.05)
 
             def close(worker: Worker = worker, closing: Any = closing) -> None:
                 closing.append(asyncio.ensure_future(worker.close(force)))
@@ -308,7 +325,7 @@ async def test_a_start_that_the_store_does_not_answer_can_be_closed_and_cancelle
         stage.faults.hang(rq.Request, times=1_000_000)
         for end in ("close", "cancel"):
             before = threads()
-            worker = Worker(QUEUE, gated(Gate()), url_or_app=stage.app, global_concurrency=5, **HASTY)
+            worker = Worker(QUEUE, gated(Gate()), url_or_app=stage.app, **HASTY)
             sent = stage.faults.sent.total()
             starting = asyncio.create_task(worker.start())
             others = asyncio.create_task(worker.start())

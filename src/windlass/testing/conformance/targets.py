@@ -63,6 +63,7 @@ def stop_with(path: str, what: str) -> str:
             time.sleep(0.02)
     except SystemExit:
         if what == "return":
+            job.abort_signal.wait(5)  # the reason comes by another way than the signal
             return str(job.abort_signal.reason)
         raise ValueError("broken by the stop") from None
 
