@@ -73,6 +73,17 @@ async def test_a_user_signs_in_at_a_provider(app: Windlass, fake: FakeProvider) 
         await get(client, "/api/jobs", 401)
 
 
+async def test_a_sign_in_at_a_provider_is_in_the_audit_log(app: Windlass, fake: FakeProvider) -> None:
+    async with api(app, openid=openid(fake)) as client:
+        await client.get(await visit(client))
+        await client.get("/api/session/openid/callback?state=forged&code=forged")
+        page = await get(client, "/api/audit")
+        assert [(item["who"], item["action"], item["facts"]) for item in page["items"]] == [
+            ("ada", "GET /api/session/openid/callback", {"session": "begun"})
+        ]
+        assert page["refused"] == {"401": 1}
+
+
 async def test_groups_of_the_provider_meet_the_rules(app: Windlass, fake: FakeProvider) -> None:
     rules = [Rule(group="ops", queues=["mail"], actions={"read", "pause"})]
     fake.claims = {"groups": ["ops"]}

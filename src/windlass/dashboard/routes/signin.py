@@ -8,6 +8,7 @@ from litestar import Request, Response, get
 from litestar.params import QueryParameter
 
 from windlass.dashboard.access import public
+from windlass.dashboard.audit import note
 from windlass.dashboard.given import TheGuard
 from windlass.dashboard.problems import ApiError
 from windlass.dashboard.scope import BASE
@@ -32,6 +33,7 @@ async def finish_openid(
     if error:
         raise ApiError(401, "unauthenticated", "the provider did not sign you in", "Sign in again.")
     cookie = await guard.reception.finish_openid(request.scope, returned, code)
+    note(request, session="begun")
     headers = {"Location": f"{request.scope.get(BASE, '')}/", "Set-Cookie": cookie}
     return Response(None, status_code=303, headers=headers)
 
