@@ -15,7 +15,7 @@ from windlass.dashboard.access import Authority
 from windlass.dashboard.allowance import Allowance
 from windlass.dashboard.audit import REFUSED, entry_of
 from windlass.dashboard.desk import Desk
-from windlass.dashboard.headers import HEADERS, Headers, check_path, inside
+from windlass.dashboard.headers import Headers, check_path, inside, read_head
 from windlass.dashboard.identity import Reception
 from windlass.dashboard.problems import ApiError
 from windlass.dashboard.scope import BASE, IDENTITY, SAFE, ASGIApp, Receive, Scope, Send
@@ -90,8 +90,7 @@ class Guard:
 
     async def _check(self, scope: Scope) -> None:
         """What is asked of every request, whatever its route; the route's own needs are ``Authority``'s."""
-        scope[HEADERS] = headers = Headers(scope["headers"])
-        scope["headers"] = headers.raw()
+        headers = read_head(scope, self._settings.proxy)
         check_path(scope)
         self._check_size(scope, headers)
         scope[IDENTITY] = await self.reception.identify(scope, headers)

@@ -9,6 +9,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, Literal, get_args
 
+from windlass.dashboard.signin import OpenID, TrustedProxy
 from windlass.errors import ConfigError
 
 Role = Literal["operator", "reader"]
@@ -168,6 +169,8 @@ class Settings:
     trusted_origins: tuple[str, ...] = ()
     #: Who may do what to which queues; None: operators everything, readers look. Empty: no one anything.
     rules: tuple[Rule, ...] | None = None
+    proxy: TrustedProxy | None = None
+    openid: OpenID | None = None
     limits: ServerLimits = field(default_factory=ServerLimits)
     audit_file: Path | None = None
 
@@ -194,12 +197,14 @@ class Settings:
         """How one can sign in; empty: nobody is asked, and only this machine is served."""
         found = ["token"] if self.operator_tokens or self.reader_tokens else []
         found += ["basic"] if self.users or self.reader_users else []
+        found += ["openid"] if self.openid is not None else []
+        found += ["proxy"] if self.proxy is not None and self.proxy.user_header is not None else []
         return found + (["hook"] if self.auth is not None else [])
 
     @property
     def has_form(self) -> bool:
         """Whether the pages offer a way to sign in, and so may be seen before it; else no session exists."""
-        return bool(self.operator_tokens or self.reader_tokens or self.users or self.reader_users)
+        return not {"token", "basic", "openid"}.isdisjoint(self.methods)
 
     def shows(self, queue: str) -> bool:
         """Whether a queue is among those that this dashboard is about."""

@@ -1,11 +1,30 @@
-"""The script that child processes start with: take over the parent's ``sys.path``, then serve.
+"""The script that child processes start with: a guard, and below it the process that runs jobs.
+
+The guard is a bare interpreter that does nothing but wait. When the process that runs jobs ends, or the
+worker does, or the worker says so, it kills every process that is left below it, wherever those have moved
+to: on Linux orphans become its own children. The other process takes over the parent's ``sys.path`` and
+serves.
 
 Run as a file, before windlass can be imported: nothing but the standard library may be used here.
 """
 
 import json
+import os
+import resource
+import signal
 import socket
 import sys
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from windlass.sandbox import _tree
+elif __name__ == "__main__":
+    sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+    import _tree
+
+#: What the worker sends the guard: end the handler in a way it can clean up after; kill everything.
+STOP, KILL = signal.SIGUSR1, signal.SIGTERM
+_WAITS_FOR = (STOP, KILL, signal.SIGCHLD)
 
 
 def _receive(pipe: socket.socket, count: int) -> bytes:
@@ -18,7 +37,59 @@ def _receive(pipe: socket.socket, count: int) -> bytes:
     return data
 
 
+def split(worker: int) -> None:
+    """Become two: returns in the process that runs jobs, the guard stays in here until its end."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, _WAITS_FOR)
+    _tree.adopt_orphans()
+    _tree.die_with(worker, KILL)
+    guard = os.getpid()
+    runner = os.fork()
+    if runner == 0:
+        os.setpgid(0, 0)
+        _tree.adopt_orphans()
+        _tree.die_with(guard, signal.SIGKILL)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _WAITS_FOR)
+        return
+    os.close(int(sys.argv[1]))  # the pipe is the runner's alone
+    _leave_as(_watch(runner))
+
+
+def _watch(runner: int) -> int:
+    """Until nothing is left below: how the runner ended."""
+    while os.waitid(os.P_PID, runner, os.WEXITED | os.WNOWAIT | os.WNOHANG) is None:
+        number = signal.sigwait(_WAITS_FOR)
+        if number == STOP:
+            _signal_group(runner, signal.SIGTERM)
+        elif number == KILL:
+            break
+    _signal_group(runner, signal.SIGKILL)  # before it is reaped, so that the group cannot be another's
+    _, status = os.waitpid(runner, 0)
+    _tree.sweep()
+    return os.waitstatus_to_exitcode(status)
+
+
+def _signal_group(runner: int, number: int) -> None:
+    for send in (os.killpg, os.kill):  # it may not lead its group yet
+        try:
+            send(runner, number)
+        except (ProcessLookupError, PermissionError):
+            continue
+        return
+
+
+def _leave_as(code: int) -> None:
+    """End as the runner did, by the same signal if one ended it."""
+    if code < 0:
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        if -code not in (signal.SIGKILL, signal.SIGSTOP):
+            signal.signal(-code, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, [-code])
+        os.kill(os.getpid(), -code)
+    os._exit(code if code >= 0 else 1)
+
+
 if __name__ == "__main__":
+    split(int(sys.argv[2]))
     pipe = socket.socket(fileno=int(sys.argv[1]))
     length = int.from_bytes(_receive(pipe, 4), "big")
     sys.path[:] = json.loads(_receive(pipe, length))

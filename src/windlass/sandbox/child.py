@@ -1,8 +1,8 @@
 """The child process: runs one job after another, in its main thread.
 
-A second thread reads the pipe. It hands jobs to the main thread and answers to whoever waits for them, and it
-ends the process when the pipe closes: a child never outlives its parent. On Linux the kernel sees to that as
-well, for handlers that never let go of the interpreter.
+A second thread reads the pipe. It hands jobs to the main thread and answers to those who wait for them, and
+it ends the process when the pipe closes: a child never outlives its parent. Its guard sees to that as well,
+for handlers that never let go of the interpreter. What a handler started is killed when its job ends.
 
 Signals have their defaults, except two. SIGINT does nothing: the parent decides what an interrupt means.
 SIGTERM stops the running handler in a way it can clean up after: a coroutine is cancelled, a function sees
@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-import ctypes
 import inspect
 import itertools
 import os
@@ -29,7 +28,7 @@ from windlass.abort import StopReason
 from windlass.core.text import clean_text
 from windlass.errors import JobSignal, ResultError, WorkerCrashError
 from windlass.inject import Needs
-from windlass.sandbox import protocol
+from windlass.sandbox import _tree, protocol
 from windlass.sandbox.job import SandboxJob
 from windlass.sandbox.limits import limit_memory
 from windlass.sandbox.remote import rebuild, report, signal_message
@@ -46,7 +45,6 @@ if TYPE_CHECKING:
 
 #: The exit code of a child that a SIGTERM ended, as shells count.
 TERMINATED = 128 + signal.SIGTERM
-_PR_SET_PDEATHSIG = 1
 
 
 def main(pipe: socket.socket) -> None:
@@ -58,7 +56,6 @@ def main(pipe: socket.socket) -> None:
     boot = link.receive()
     if not isinstance(boot, protocol.Boot):
         sys.exit("the first message must be a Boot")
-    _die_with_parent(boot.parent_pid)
     sys.argv[:] = boot.argv  # as in the parent, for scripts that look at it when they are run again
     link.max_bytes = boot.max_bytes
     Child(link, boot).serve()
@@ -76,14 +73,6 @@ def _default_signals() -> None:
         signal.signal(number, signal.SIG_DFL)
     signal.signal(signal.SIGINT, lambda *_: None)  # not SIG_IGN, which programs started here would inherit
     signal.pthread_sigmask(signal.SIG_SETMASK, [])
-
-
-def _die_with_parent(parent: int) -> None:
-    """Ask Linux for SIGKILL when the parent ends; it may have ended just before."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-    if os.getppid() != parent:
-        os._exit(1)
 
 
 class _Link:
@@ -178,6 +167,8 @@ class Child:
         self._runner: asyncio.Runner | None = None
         self._task: asyncio.Task[Any] | None = None
         self._stopping = False
+        #: Processes that importing handlers started: they serve all jobs.
+        self._spare: frozenset[int] = frozenset()
 
     def serve(self) -> None:
         """Take jobs from the pipe until ``Shutdown``, SIGTERM or the end of the parent."""
@@ -185,7 +176,9 @@ class Child:
         threading.Thread(target=self._read, name="windlass-pipe", daemon=True).start()
         self._link.send(protocol.Ready(os.getpid()))
         while (message := self._inbox.get()) is not None:
-            self._tell(self._run(message))
+            ending = self._run(message)
+            _tree.sweep(self._spare)  # what the handler started ends with its job
+            self._tell(ending)
             self._job = None
             if self._stopping:
                 sys.exit(TERMINATED)
@@ -304,6 +297,7 @@ class Child:
             without = needs.names if needs else frozenset[str]()
             signature = Signature.of(fn, name=record.task, without=without)
             carrier = carrier_of(message.target)
+            self._spare = frozenset(_tree.below())
             found = self._handlers[key] = _Handler(fn, signature, needs, carrier)
         return found
 

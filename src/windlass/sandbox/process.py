@@ -1,8 +1,9 @@
 """One child process, seen from the worker's event loop.
 
 The loop never waits for it: the pipe is an asyncio stream, and its end is a readable pidfd (a waiting thread
-where the system has none). The child leads a process group of its own, so that what it started ends with it
-when it is ended by force, and Ctrl-C in a terminal reaches the worker only.
+where the system has none). The worker starts a guard (see ``_bootstrap``), which starts the process that runs
+jobs and ends when nothing is left below it; signals go through the guard. Both lead process groups of their
+own, so that Ctrl-C in a terminal reaches the worker only.
 
 Children must be started from the thread that runs the loop: on Linux they die with the thread that made them.
 """
@@ -13,13 +14,13 @@ import asyncio
 import contextlib
 import json
 import os
+import select
 import signal
 import socket
 import subprocess
 import sys
 import threading
 from collections.abc import Awaitable, Callable
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -27,7 +28,7 @@ import msgspec
 from windlass.abort import StopReason
 from windlass.core.job import JobRecord
 from windlass.errors import PayloadTooLargeError, WorkerCrashError
-from windlass.sandbox import protocol
+from windlass.sandbox import _bootstrap, protocol
 from windlass.sandbox.limits import show_limit
 from windlass.sandbox.protocol import JobRequest
 from windlass.sandbox.remote import report
@@ -38,7 +39,6 @@ OnRequest = Callable[[JobRequest], Awaitable[Any]]
 Pipe = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 Ending = protocol.Ending
 
-_BOOTSTRAP = str(Path(__file__).with_name("_bootstrap.py"))
 #: Seconds between the end of a process and giving up on what may still be in its pipe.
 _LINGER = 1.0
 _STREAM_LIMIT = 1024 * 1024
@@ -77,6 +77,9 @@ class ChildProcess:
         self._max_bytes = max_bytes
         self._loop = asyncio.get_running_loop()
         self._pidfd = -1
+        #: The process that runs jobs, once it has said so, and what tells of its end.
+        self._runner = process.pid
+        self._runner_fd = -1
 
     @classmethod
     async def start(
@@ -107,12 +110,15 @@ class ChildProcess:
 
     @property
     def pid(self) -> int:
-        return self._process.pid
+        """The process that runs jobs."""
+        return self._runner
 
     @property
     def is_usable(self) -> bool:
         """Whether it lives and can take a job."""
-        return not self.spent and not self.exited.is_set() and not _has_ended(self.pid)
+        if self.spent or self.exited.is_set() or _has_ended(self._process.pid):
+            return False
+        return self._runner_fd < 0 or not _is_readable(self._runner_fd)
 
     async def execute(self, call: SandboxCall, on_request: OnRequest | None) -> Ending:
         """Run one job to its end; ``WorkerCrashError`` when the process dies or talks nonsense.
@@ -179,14 +185,16 @@ class ChildProcess:
         self._stopped = self._stopped or reason
         if grace > 0 and not self.exited.is_set():
             self._send(protocol.Stop(reason.value))
-            self._signal_group(signal.SIGTERM)
+            self._signal(_bootstrap.STOP)
             await self._ends_within(grace)
         self.kill()
         await self._gone()
 
     def kill(self) -> None:
         """SIGKILL for the child and what it started, now."""
-        self._signal_group(signal.SIGKILL)
+        if not self.exited.is_set():
+            self._signal(_bootstrap.KILL)
+            self._loop.call_later(_LINGER, self._signal, signal.SIGKILL)  # should the guard not answer
 
     async def _gone(self) -> None:
         await self.exited.wait()
@@ -225,16 +233,16 @@ class ChildProcess:
     def _watch(self) -> None:
         """Arrange for ``_on_exit`` to be called when the process ends."""
         try:
-            self._pidfd = os.pidfd_open(self.pid)
+            self._pidfd = os.pidfd_open(self._process.pid)
         except (AttributeError, OSError):
             threading.Thread(
-                target=self._wait_in_thread, name=f"windlass-child-{self.pid}", daemon=True
+                target=self._wait_in_thread, name=f"windlass-child-{self._process.pid}", daemon=True
             ).start()
         else:
             self._loop.add_reader(self._pidfd, self._on_exit)
 
     def _wait_in_thread(self) -> None:
-        os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT)
+        os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOWAIT)
         with contextlib.suppress(RuntimeError):  # the loop may be closed already
             self._loop.call_soon_threadsafe(self._on_exit)
 
@@ -243,9 +251,9 @@ class ChildProcess:
             self._loop.remove_reader(self._pidfd)
             os.close(self._pidfd)
             self._pidfd = -1
-        status = os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT | os.WNOHANG)
-        if status is not None and (status.si_code != os.CLD_EXITED or status.si_status != 0):
-            self._signal_group(signal.SIGKILL)  # before it is reaped, so that the group cannot be another's
+        if self._runner_fd >= 0:
+            os.close(self._runner_fd)
+            self._runner_fd = -1
         self._process.wait()
         self.exited.set()
         self._loop.call_later(_LINGER, self._drop_pipe)
@@ -253,10 +261,10 @@ class ChildProcess:
     def _drop_pipe(self) -> None:
         self._writer.transport.abort()
 
-    def _signal_group(self, number: signal.Signals) -> None:
+    def _signal(self, number: signal.Signals) -> None:
+        """Tell the guard."""
         if self._process.returncode is None:
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(self.pid, number)
+            self._process.send_signal(number)
 
     # --- the pipe ----------------------------------------------------------------------------------
 
@@ -265,7 +273,6 @@ class ChildProcess:
         self._writer.write(protocol.frame(json.dumps(_import_path()).encode()))
         self._send(
             protocol.Boot(
-                parent_pid=os.getpid(),
                 argv=sys.argv,
                 main_module=main_module,
                 main_path=main_path,
@@ -284,6 +291,9 @@ class ChildProcess:
             raise WorkerCrashError(f"a child process did not start: it ended with code {code}") from None
         if not isinstance(ready, protocol.Ready):
             raise WorkerCrashError("malformed message from the child process: it is not ready")
+        self._runner = ready.pid
+        with contextlib.suppress(AttributeError, OSError):  # no pidfd here, or it has ended again
+            self._runner_fd = os.pidfd_open(self._runner)
 
     def _send(self, message: protocol.FromParent) -> None:
         """Queue a small message; the child may be gone, which others notice."""
@@ -300,7 +310,7 @@ def _spawn(pipe: socket.socket) -> subprocess.Popen[bytes]:
     """Start the interpreter. Never a fork of this one: threads and connections would be broken copies."""
     flags = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
     return subprocess.Popen(
-        [sys.executable, "-P", *flags, _BOOTSTRAP, str(pipe.fileno())],
+        [sys.executable, "-P", *flags, str(_bootstrap.__file__), str(pipe.fileno()), str(os.getpid())],
         stdin=subprocess.DEVNULL,
         pass_fds=[pipe.fileno()],
         process_group=0,
@@ -318,6 +328,12 @@ def _has_ended(pid: int) -> bool:
         return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT | os.WNOHANG) is not None
     except ChildProcessError:
         return True
+
+
+def _is_readable(fd: int) -> bool:
+    poll = select.poll()
+    poll.register(fd, select.POLLIN)
+    return bool(poll.poll(0))
 
 
 def _signal_name(number: int) -> str:

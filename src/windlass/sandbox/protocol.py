@@ -56,7 +56,6 @@ class ErrorReport(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
 class Boot(msgspec.Struct, tag="boot", frozen=True, kw_only=True):
     """The first message: how the parent was called, and what holds for the child's life."""
 
-    parent_pid: int
     argv: list[str] = []
     main_module: str | None = None
     main_path: str | None = None

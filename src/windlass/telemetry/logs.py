@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from windlass.context import current_job
+from windlass.core.text import printable, printable_json, printable_lines
 from windlass.hooks import AttemptEnd
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 
 #: What every LogRecord has; anything else on it was given as ``extra``.
 _STANDARD = frozenset(
-    {*vars(logging.LogRecord("", 0, "", 0, "", None, None)), "message", "asctime", "taskName"}
+    {*vars(logging.LogRecord("", 0, "", 0, "", None, None)), "message", "asctime", "taskName", "lines"}
 )
 
 
@@ -83,20 +84,25 @@ class JsonLines(logging.Formatter):
                 "message": str(error),
                 "traceback": "".join(traceback.format_exception(error)),
             }
-        return msgspec.json.encode(line, enc_hook=str).decode()
+        return printable_json(msgspec.json.encode(line, enc_hook=str).decode())
 
 
 class Lines(logging.Formatter):
-    """``time LEVEL logger: message``, with the job in brackets."""
+    """``time LEVEL logger: message``, with the job in brackets.
+
+    A message is one line: line breaks and control characters in it show as escapes, unless the record says
+    ``extra={"lines": True}``. Tracebacks keep their lines.
+    """
 
     def format(self, record: logging.LogRecord) -> str:
         job_id = getattr(record, "job_id", None)
         message = record.getMessage()
         if job_id is not None and job_id not in message:
             message = f"[{getattr(record, 'task', '')} {job_id}] {message}"
+        message = printable_lines(message) if getattr(record, "lines", False) else printable(message)
         line = f"{_time(record)} {record.levelname:<7} {record.name}: {message}"
         if record.exc_info:
-            line += "\n" + self.formatException(record.exc_info)
+            line += "\n" + printable_lines(self.formatException(record.exc_info))
         return line
 
 

@@ -16,7 +16,7 @@ from importlib.resources import files
 
 VERSION = 2
 #: Of the text that goes by this number; ``python -m windlass.backends.valkey.check`` compares and tells.
-DIGEST = "4c8947657d75b6acb475ef1c22f02947"
+DIGEST = "f9454815c371dc8007cf172bf10730e4"
 
 _HEADER = re.compile(r"^-- (\w+): ?(.*)$")
 _MORE = re.compile(r"^--  +(.*)$")

@@ -56,9 +56,9 @@ def ask() -> str:
 def stop_with(path: str, what: str) -> str:
     """Wait until asked to stop, then return or raise as ``what`` says."""
     job: Any = current_job()
-    with open(path, "w") as file:
-        file.write("begun")
     try:
+        with open(path, "w") as file:
+            file.write("begun")
         while True:
             time.sleep(0.02)
     except SystemExit:

@@ -260,6 +260,8 @@ class Weather:
             for member in members:
                 member.kill()
             self._store.hurt(fault.kind, fault.target, fault.force)
+            with contextlib.suppress(StorageError):
+                await self._admin.open()
             for member in members:
                 await self._company.bring(member.role.kind, member.role.number)
         return "*"
