@@ -242,7 +242,7 @@ class Windlass:
             return
         count, removed = await self._code_schedules.deploy(self, self.name)
         for info in removed:
-            log.info("removed schedule %s of queue %s: the code no longer has it", info.name, info.queue)
+            log.info("removed schedule %r of queue %r: the code no longer has it", info.name, info.queue)
         reach("app.deployed", schedules=count, removed=len(removed))
 
     @property

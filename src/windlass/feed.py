@@ -1,8 +1,8 @@
 """A queue's events as an async iterator or as callbacks, with replay.
 
 Events live in the store: every change of state has exactly one, in order, with an id that never repeats.
-A reader that remembers the last id misses nothing that is still kept (10,000 per queue). Nothing in
-Windlass depends on them for correctness.
+A reader that remembers the last id misses nothing that is still kept (10,000 per queue), and is told with a
+``gap`` when something was missed. Nothing in Windlass depends on them for correctness.
 """
 
 from __future__ import annotations
@@ -72,22 +72,69 @@ _RECHECK_MS = 1_000
 Callback = Callable[[Event], Any]
 
 
+class EventCursor:
+    """How far a reader of a queue's events is; notices when what it was to read next is gone.
+
+    That is so when the log was trimmed past it, and when the log began anew because the store lost its data.
+    The last event that was read is read again each time: if another stands in its place, and all that is
+    there is younger, the log is a new one, whatever its numbers are.
+    """
+
+    def __init__(self, store: Store, queue: str, after: int) -> None:
+        self._store = store
+        self._queue = queue
+        self._after = after
+        self._last: Event | None = None
+
+    async def read(self) -> list[Event]:
+        """What is new. When events are missing before it, a ``gap`` comes first; its id is where to go on."""
+        after, again = self._after, self._last is not None
+        page = await self._page(after - 1 if again else after)
+        lost = page.last_id < after
+        if again and page.events and page.events[0].id == after and page.events[0] != self._last:
+            lost = await self._began_anew()
+        if lost:
+            after, page = 0, await self._page(0)
+        fresh = [event for event in page.events if event.id > after]
+        if lost or (after and fresh and fresh[0].id > after + 1):
+            fresh.insert(0, self._gap(page.oldest_id, "lost" if lost else "trimmed"))
+        if fresh:
+            newest = fresh[-1]
+            self._after, self._last = newest.id, None if newest.type is EventType.GAP else newest
+        return fresh
+
+    async def _page(self, after: int, limit: int = 1_000) -> rq.EventPage:
+        return await self._store.execute(rq.ReadEvents(queue=self._queue, after=after, limit=limit))
+
+    async def _began_anew(self) -> bool:
+        assert self._last is not None
+        oldest = (await self._page(0, 1)).events
+        return bool(oldest) and oldest[0].at_ms >= self._last.at_ms
+
+    def _gap(self, oldest: int, reason: str) -> Event:
+        data: dict[str, str | int | None] = {"oldest": oldest, "reason": reason}
+        return Event(oldest - 1, self._store.clock.now_ms(), EventType.GAP, data=data)
+
+
 async def read_events(
     store: Store, queue: str, after: int | None, closing: Closing
 ) -> AsyncGenerator[Event, None]:
-    """Events as they happen, until ``closing``; ``after`` an event id replays from there (0: all kept)."""
+    """Events as they happen, until ``closing``; ``after`` an event id replays from there (0: all kept).
+
+    When events are missing (the reader was too slow, or the store lost its data), a ``gap`` comes first.
+    """
     closing.check()
     listener = await store.listen([f"event:{queue}"])
     closing.watch(listener)
     try:
         if after is None:
             after = (await store.execute(rq.ReadEvents(queue=queue, limit=1))).last_id
+        cursor = EventCursor(store, queue, after)
         while True:
-            page = await store.execute(rq.ReadEvents(queue=queue, after=after))
-            for event in page.events:
-                after = event.id
+            events = await cursor.read()
+            for event in events:
                 yield event
-            if not page.events:
+            if not events:
                 await listener.wait(_RECHECK_MS, store.clock)
             closing.check()
     finally:

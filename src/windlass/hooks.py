@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import msgspec
 
 from windlass.core.job import AttemptOutcome, NewJob
+from windlass.core.options import check_trace
 from windlass.core.outcome import Outcome, Settlement
 from windlass.errors import ConfigError
 from windlass.payload import Call, read_call
@@ -69,6 +70,7 @@ class Outgoing:
             made = changed.get(id(options))
             if made is None:
                 trace = {**values, **(options.trace or {})}
+                check_trace(trace)
                 made = changed[id(options)] = msgspec.structs.replace(options, trace=trace)
             new.options = made
 

@@ -18,8 +18,8 @@ pytestmark = [
     pytest.mark.keeps_threads("windlass-*", reason="of the module's own look at the store"),
 ]
 
-OPERATOR = "captain-of-the-ship"
-READER = "guest-on-the-deck"
+OPERATOR = "operator-token-of-the-browser"
+READER = "reader-token-of-the-browser-tests"
 
 VIEWS = {
     "/": "Overview",
@@ -172,6 +172,12 @@ def test_what_was_changed_is_in_the_audit(look: Look, lane: Lane) -> None:
     look.at("/audit")
     row = page.locator("tr", has_text=f"/api/job-queues/{lane.name}/pause")
     expect(row).to_contain_text("ok 204")
+    expect(row).to_contain_text(f"queue {lane.name}")
+    look.expected.append("403")
+    status = page.evaluate("fetch('api/marks', {method: 'POST'}).then((answer) => answer.status)")
+    assert status == 403, "without the header of our own pages"
+    page.get_by_role("button", name=re.compile("^Refused")).click()
+    expect(page.locator("tr", has_text="POST /api/marks").first).to_contain_text("refused 403")
 
 
 @pytest.mark.feature("P16")

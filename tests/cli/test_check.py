@@ -165,7 +165,7 @@ def test_version(cli: Cli) -> None:
 
 
 def test_a_password_is_not_shown() -> None:
-    assert shown_url("valkey://ada:secret@example.org/0") == "valkey://ada:***@example.org/0"
+    assert shown_url("valkey://ada:secret@example.org/0") == "valkey://***@example.org/0"
     assert shown_url("sqlite:///jobs.db") == "sqlite:///jobs.db"
 
 

@@ -9,12 +9,15 @@ import pytest
 
 from tools.fuzz import engine
 from tools.fuzz.engine import Target, campaign, damaged
+from tools.fuzz.poison import STORES, poison, store_url
 from tools.fuzz.server import api_target, server_targets
 from tools.fuzz.targets import pure_targets
 from windlass import ConfigError, ResultError, Windlass, Worker
 from windlass.serde import encode_payload, get_codec
 
 INPUTS = 1_500
+#: What the stores of hostile jobs need.
+SERVICES = {"valkey": "valkey", "redis": "valkey", "amqp": "rabbitmq"}
 
 
 @pytest.mark.keeps_threads("*", reason="the stores that cursors are tried on live as long as the process")
@@ -98,3 +101,20 @@ async def test_a_result_that_json_does_not_have_fails_the_job_with_a_reason() ->
         await job.refresh()
         assert job.state == "failed"
         assert job.errors[-1].error_class == ResultError.__name__
+
+
+@pytest.mark.feature("Z15")
+@pytest.mark.slow
+@pytest.mark.timeout(180)
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=pytest.mark.service(SERVICES[name]) if name in SERVICES else ())
+        for name in STORES
+    ],
+)
+def test_honest_jobs_complete_beside_hostile_ends_reports_cancels_and_records(name: str) -> None:
+    with store_url(name) as url:
+        outcome = poison(name, url, 2_000, seed=16)
+    assert outcome.findings == []
+    assert outcome.inputs >= 2_000 and outcome.refused > 0

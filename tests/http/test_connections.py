@@ -155,6 +155,17 @@ async def test_event_streams_and_waiting_connections_are_not_half_sent_requests(
             assert (await alive.readline()).startswith(b"HTTP/1.1 200")
 
 
+async def test_connections_between_two_requests_have_a_bound_of_their_own() -> None:
+    async with serving(connections_per_address=2) as served:
+        slow = [await served.connect(HEAD) for _ in range(2)]
+        idle = [await served.connect(WHOLE) for _ in range(3)]
+        await ended(idle[0][0])
+        assert served.server.open_connections.closed == 1
+        for _, writer in slow:
+            writer.write(b"\r\n")
+        assert [(await reader.readline())[:12] for reader, _ in slow] == [b"HTTP/1.1 200"] * 2
+
+
 async def test_requests_at_once_have_a_bound() -> None:
     async with serving(requests=2) as served:  # the lifespan of the application is no request
         stream = f"GET /api/live HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {OPERATOR}\r\n\r\n".encode()

@@ -14,6 +14,7 @@ import uvicorn
 
 from tests.http.support import OPERATOR
 from windlass import Windlass, Worker
+from windlass.backends.memory import MemoryBackend
 from windlass.core.ids import new_id
 from windlass.dashboard import ServerLimits, create_app
 from windlass.dashboard.guard import Guard
@@ -99,6 +100,22 @@ async def stream(client: httpx.AsyncClient, path: str, **headers: str) -> AsyncI
         yield Events(answer)
 
 
+async def test_a_stream_ends_with_the_session_of_its_caller(client: httpx.AsyncClient) -> None:
+    csrf = {"X-Windlass-CSRF": "1"}
+    signed_in = await client.post("/api/session", json={"token": OPERATOR}, headers=csrf)
+    cookie = {"Cookie": signed_in.headers["set-cookie"].partition(";")[0]}
+    async with httpx.AsyncClient(base_url=client.base_url, headers={**csrf, **cookie}, timeout=20) as browser:
+        async with browser.stream("GET", "/api/live") as answer:
+            lines = answer.aiter_lines()
+            async for line in lines:
+                if line.startswith("data: "):
+                    break
+            assert (await browser.delete("/api/session")).status_code == 204
+            async with asyncio.timeout(20):
+                rest = [line async for line in lines if line.startswith("data: ")]
+    assert len(rest) <= 1, "at most the tick that was on its way"
+
+
 @pytest.mark.feature("P17", "O17")
 async def test_figures_come_by_themselves(app: Windlass, client: httpx.AsyncClient) -> None:
     async with stream(client, "/api/live") as events:
@@ -126,6 +143,12 @@ async def test_events_of_a_queue_go_on_after_the_last_one_seen(
         assert [(await events.next())[1]["task"] for _ in range(2)] == ["b", "c"]
         await queue.pause()
         assert (await events.next())[0] == "paused"
+        backend = app.store.backend
+        assert isinstance(backend, MemoryBackend)
+        backend._shared.store._queues.clear()  # as when a server has lost its data
+        await app.queue("mail").add("d")
+        assert await events.next() == ("gap", {"oldest": 1, "reason": "lost"}, "0")
+        assert (await events.next())[1]["task"] == "d"
 
 
 @pytest.mark.feature("O17", "P17")

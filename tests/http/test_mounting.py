@@ -12,6 +12,7 @@ from fastapi import FastAPI
 from starlette.applications import Starlette
 from starlette.routing import Mount
 
+from tests.http import django_host
 from tests.http.support import CSRF, OPERATOR
 from windlass import Windlass
 from windlass.core.ids import new_id
@@ -41,10 +42,7 @@ def in_starlette(app: Windlass) -> Any:
 
 def in_django(app: Windlass) -> Any:
     """As in a project's ``asgi.py``: what begins with the prefix is ours, the rest is Django's."""
-    from django.conf import settings
-
-    if not settings.configured:
-        settings.configure(SECRET_KEY="test", ROOT_URLCONF=[], ALLOWED_HOSTS=["*"])
+    django_host.start()
     from django.core.asgi import get_asgi_application
 
     django = get_asgi_application()

@@ -307,6 +307,7 @@ def test_weak_secrets_are_refused(options: dict[str, Any]) -> None:
         ({**CSRF, "Sec-Fetch-Site": "same-origin"}, 201),
         ({**CSRF, "Origin": "https://evil.example"}, 403),
         ({**CSRF, "Origin": "null"}, 403),
+        ({**CSRF, "Origin": "http://["}, 403),
         ({**CSRF, "Origin": "https://friend.example", "Sec-Fetch-Site": "cross-site"}, 201),
         ({**CSRF, "Sec-Fetch-Site": "cross-site"}, 403),
         ({**CSRF, "Sec-Fetch-Site": "same-site"}, 403),

@@ -15,10 +15,17 @@ from hypothesis import strategies as st
 
 from tests.sandbox import handlers
 from windlass import errors
-from windlass.errors import ConfigError, JobSignal, StorageError, UnrecoverableError, WorkerCrashError
+from windlass.errors import (
+    ConfigError,
+    JobSignal,
+    RemoteError,
+    StorageError,
+    UnrecoverableError,
+    WorkerCrashError,
+)
 from windlass.sandbox import protocol, target_of
 from windlass.sandbox.limits import MB, check_memory_mode, rss_bytes, show_limit
-from windlass.sandbox.remote import RemoteError, rebuild, report, signal_message
+from windlass.sandbox.remote import rebuild, report, signal_message
 from windlass.signature import ArgumentError
 
 # --- frames --------------------------------------------------------------------------------------------

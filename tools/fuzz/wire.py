@@ -35,7 +35,7 @@ _JOB = JobRecord(queue="q", id="job1", task="t", payload=b"{}", codec="json")
 
 def _from_parent() -> Target:
     said = [
-        protocol.Boot(parent_pid=7, argv=["a"], main_path="m.py"),
+        protocol.Boot(argv=["a"], main_path="m.py"),
         protocol.Run(1, "m:f", _JOB, True),
         protocol.Answer(3, protocol.ErrorReport(error_class="E", module="m", message="no"), b"1"),
         protocol.Stop("timeout"),

@@ -16,7 +16,9 @@ import msgspec
 
 from tools.storm.servers import STORES
 from windlass.errors import ConfigError
-from windlass.testing.storm import FAULTS, MUTANTS, Report, Settings, run_storm
+from windlass.testing.storm import BY_NAME, FAULTS, MUTANTS, Report, Settings, run_storm
+
+_FAULTS_HELP = f"all, none, or some of {','.join(FAULTS)}; only by name also {','.join(BY_NAME)}"
 
 
 def parser() -> argparse.ArgumentParser:
@@ -24,7 +26,7 @@ def parser() -> argparse.ArgumentParser:
     parser.add_argument("--backend", choices=sorted(STORES), required=True)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--minutes", type=float, default=0.2)
-    parser.add_argument("--faults", default="all", help=f"all, none, or some of {','.join(FAULTS)}")
+    parser.add_argument("--faults", default="all", help=_FAULTS_HELP)
     parser.add_argument("--mutant", default="", choices=["", *sorted(MUTANTS)], metavar="NAME")
     parser.add_argument("--workers", type=int, default=3)
     parser.add_argument("--producers", type=int, default=2)

@@ -24,7 +24,7 @@ class ValkeyStorm(StormStore):
 
     name = "valkey"
     clock = "server"
-    faults = OF_PROCESSES | OF_CONNECTIONS | {"kill-store", "restart-store", "freeze-store"}
+    faults = OF_PROCESSES | OF_CONNECTIONS | {"kill-store", "restart-store", "freeze-store", "damaged-record"}
 
     def __init__(self, directory: Path) -> None:
         super().__init__(directory)
@@ -134,7 +134,7 @@ class AmqpStorm(StormStore):
             "settled-is-kept",
         }
     )
-    faults = OF_PROCESSES | OF_CONNECTIONS | {"kill-store", "restart-store"}
+    faults = OF_PROCESSES | OF_CONNECTIONS | {"kill-store", "restart-store", "damaged-record"}
     # A pause is news for those who hold messages; a lost acknowledgement brings a message back.
     hearsay_ms = 100
     repeats_late = True

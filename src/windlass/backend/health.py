@@ -1,8 +1,8 @@
 """What can be told of a store from outside, without opening it: for ``windlass doctor``.
 
 A backend whose store is made of files may offer two functions beside its ``from_url``:
-``examine(url, deep)`` yields what it finds in them, ``repair(url)`` mends what can be mended and tells what
-it did. Both may be called while processes use the store.
+``examine(url, deep)`` yields what it finds in them, ``repair(url)`` sets aside what cannot be read and tells
+what it did. Both may be called while processes use the store.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from typing import Literal
 
 from windlass.backend.urls import backend_module, parse_url
-from windlass.errors import UnsupportedByBackendError
 
 Level = Literal["fact", "warning", "problem"]
 
@@ -49,9 +48,7 @@ def examine(url: str, *, deep: bool) -> list[Finding]:
 
 
 def repair(url: str) -> list[Finding]:
-    """Mend the files of a store; ``UnsupportedByBackendError`` where that cannot be done."""
-    mend = getattr(backend_module(url), "repair", None)
-    if mend is None:
-        raise UnsupportedByBackendError(parse_url(url).scheme, "repair", "restore a backup instead")
-    found: Iterable[Finding] = mend(parse_url(url))
+    """Set aside what cannot be read of the files of a store, if it has any of its own."""
+    put_right = getattr(backend_module(url), "repair", None)
+    found: Iterable[Finding] = put_right(parse_url(url)) if put_right is not None else ()
     return list(found)

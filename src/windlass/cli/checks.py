@@ -15,7 +15,9 @@ from windlass.backend.health import Finding, fact, problem, warning
 from windlass.backend.urls import parse_url
 from windlass.cli.store import shown_url, sqlite_path
 from windlass.cli.values import show_age, show_bytes
-from windlass.core.states import JobState
+from windlass.core import damage
+from windlass.core.states import FINISHED, JobState
+from windlass.core.text import printable
 
 if TYPE_CHECKING:
     from windlass.app import Windlass
@@ -41,6 +43,10 @@ class Patient:
     def served(self, queue: str) -> bool:
         """Whether a worker takes jobs of the queue."""
         return any(queue in worker.queues and not worker.quiet for worker in self.workers)
+
+    def every_job(self, queue: str, state: JobState) -> AsyncIterator[JobRecord]:
+        """The jobs in the state: all of them, or the newest thousand."""
+        return every_job(self.app, queue, state, None if self.deep else 1_000)
 
     async def jobs(self, queue: str, state: JobState) -> list[JobRecord]:
         """The newest thousand in the state."""
@@ -158,6 +164,53 @@ async def check_leases(patient: Patient) -> AsyncIterator[Finding]:
             yield warning(f"{info.name}: {many(stalled, 'running job')} had to be recovered before", advice)
 
 
+async def check_records(patient: Patient) -> AsyncIterator[Finding]:
+    """Jobs whose stored record cannot be read."""
+    for info in patient.queues:
+        for state in [JobState(name) for name, count in info.counts.items() if count]:
+            bad = [job async for job in patient.every_job(info.name, state) if damage.is_bad(job)]
+            if not bad:
+                continue
+            names = ", ".join(printable(job.id) for job in bad[:5]) + (", ..." if len(bad) > 5 else "")
+            look = f"look at one: windlass job {info.name} {printable(bad[0].id)}"
+            count = many(len(bad), f"{state.value} job")
+            text = f"{info.name}: {count} with a record that cannot be read: {names}"
+            if state in FINISHED:
+                yield warning(text, f"{look}; then: windlass remove {info.name} {printable(bad[0].id)}")
+            else:
+                yield warning(text, f"{look}; windlass doctor --repair sets them aside as failed: bad_record")
+
+
+async def set_aside(app: Windlass) -> AsyncIterator[Finding]:
+    """End every job whose record cannot be read; its bytes are kept."""
+    for info in await app.queues():
+        for state in [JobState(name) for name, count in info.counts.items() if count]:
+            if state in FINISHED:
+                continue
+            bad = [job async for job in every_job(app, info.name, state) if damage.is_bad(job)]
+            for job in bad:  # whatever would change such a job ends it
+                await app.store.execute(rq.CancelJobs(refs=[job.ref], reason=damage.BAD_RECORD))
+                yield fact(
+                    f"{info.name}: job {printable(job.id)} was set aside as failed: {damage.BAD_RECORD}"
+                )
+
+
+async def every_job(
+    app: Windlass, queue: str, state: JobState, most: int | None = None
+) -> AsyncIterator[JobRecord]:
+    """The jobs in a state, newest first, about ``most`` of them."""
+    request = rq.ListJobs(queue=queue, states=[state], limit=1_000)
+    seen = 0
+    while True:
+        page = await app.store.execute(request)
+        for job in page.jobs:
+            yield job
+        seen += len(page.jobs)
+        if page.cursor is None or (most is not None and seen >= most):
+            return
+        request = rq.ListJobs(queue=queue, states=[state], limit=1_000, cursor=page.cursor)
+
+
 async def check_failed(patient: Patient) -> AsyncIterator[Finding]:
     """The dead set, by what killed it."""
     for info in patient.queues:
@@ -182,5 +235,6 @@ CHECKS: tuple[Callable[[Patient], AsyncIterator[Finding]], ...] = (
     check_unserved,
     check_paused,
     check_leases,
+    check_records,
     check_failed,
 )

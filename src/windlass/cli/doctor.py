@@ -9,7 +9,7 @@ import click
 
 from windlass.backend import health
 from windlass.backend.health import Finding, problem
-from windlass.cli.checks import CHECKS, Patient, many
+from windlass.cli.checks import CHECKS, Patient, many, set_aside
 from windlass.cli.deployment import DEPLOYMENT_CHECKS
 from windlass.cli.output import Out, styled
 from windlass.cli.store import StoreOptions, store_command
@@ -21,7 +21,10 @@ _MARKS = {"fact": ("✓", "green"), "warning": ("!", "yellow"), "problem": ("✗
 
 @dataclass(frozen=True, kw_only=True)
 class Options(StoreOptions):
-    """``deep``: read everything. ``strict``: warnings count as problems. ``repair``: mend the files first."""
+    """``deep``: read everything. ``strict``: warnings count as problems.
+
+    ``repair``: set aside what cannot be read.
+    """
 
     deep: bool = False
     strict: bool = False
@@ -51,6 +54,8 @@ async def examine(options: Options) -> list[Finding]:
         if any(finding.level == "problem" for finding in findings):
             return findings  # it would not open, or should not be touched
         async with closed as app:
+            if options.repair:
+                findings += [finding async for finding in set_aside(app)]
             patient = Patient(app, options.deep, now_ms(), await app.queues(), await app.workers())
             for check in (*CHECKS, *DEPLOYMENT_CHECKS):
                 findings += [finding async for finding in check(patient)]
@@ -82,13 +87,13 @@ def _draw(findings: list[Finding], out: Out) -> None:
     examples="""
 windlass doctor
 windlass doctor --deep                              also check the files of the store
-windlass doctor file:///var/lib/jobs --repair       keep what is whole of a damaged directory
+windlass doctor --repair                            set aside records that cannot be read
 windlass doctor --strict --json                     for monitoring
 """,
 )
 @click.argument("store", metavar="[URL]", required=False)
 @click.option("--deep", is_flag=True, help="Also read everything that is stored to check its integrity.")
-@click.option("--repair", is_flag=True, help="First mend damaged files, as far as the backend can.")
+@click.option("--repair", is_flag=True, help="First set aside what cannot be read, with its bytes.")
 @click.option("--strict", is_flag=True, help="Exit with 1 for warnings too.")
 def command(**values: Any) -> Options:
     """Look for problems and say what to do about each.

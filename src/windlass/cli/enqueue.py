@@ -76,7 +76,8 @@ async def _wait(job: Job[Any], options: Options, out: Out) -> int:
     if out.as_json:
         out.document(job_view(job))
     else:
-        out.text(json.dumps(result, indent=2, ensure_ascii=False))
+        for line in json.dumps(result, indent=2, ensure_ascii=False).split("\n"):
+            out.text(line)
     return 0
 
 

@@ -1,5 +1,6 @@
 """What commands print, and where: tables and colours for people, JSON for programs.
 
+Everything for people is escaped here, in one place: names, errors and logs of jobs may hold anything.
 Results go to stdout; questions, notes, errors and progress bars to stderr. Rich is imported when something
 is drawn, never before.
 """
@@ -16,6 +17,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 import msgspec
+
+from windlass.core.text import printable, printable_json
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -53,10 +56,10 @@ class Column:
 
 
 def styled(text: str, style: str) -> Text:
-    """Text in a style. Never read as markup, so that data cannot colour the terminal."""
-    from rich.text import Text
+    """Text in a style, escaped. Never read as markup, so that data cannot colour the terminal."""
+    from windlass.cli.safetext import SafeText
 
-    return Text(text, style=style)
+    return SafeText(text, style)
 
 
 def has_terminal() -> bool:
@@ -95,18 +98,21 @@ class Out:
 
     def document(self, value: Any) -> None:
         """One JSON document."""
-        print(msgspec.json.format(msgspec.json.encode(value, enc_hook=str), indent=2).decode())
+        print(
+            printable_json(msgspec.json.format(msgspec.json.encode(value, enc_hook=str), indent=2).decode())
+        )
 
     def line(self, value: Any) -> None:
         """One line of JSON lines, at once."""
-        print(msgspec.json.encode(value, enc_hook=str).decode(), flush=True)
+        print(printable_json(msgspec.json.encode(value, enc_hook=str).decode()), flush=True)
 
     # --- for people ------------------------------------------------------------------------------------
 
     def text(self, text: str | Text = "", style: str = "") -> None:
         """One line, wrapped only in a terminal, never read as markup."""
         whole = self.console.width >= _PIPE_WIDTH
-        self.console.print(text, style=style or None, markup=False, highlight=False, soft_wrap=whole)
+        line = styled(text, style) if isinstance(text, str) else text
+        self.console.print(line, highlight=False, soft_wrap=whole)
 
     def done(self, text: str, value: Any) -> None:
         """The outcome of a change: a sentence for people, ``value`` for programs."""
@@ -118,7 +124,7 @@ class Out:
     def note(self, text: str) -> None:
         """A remark beside the result."""
         if not self.as_json:
-            self.notes.print(text, style="dim", markup=False, highlight=False, soft_wrap=True)
+            self.notes.print(styled(text, "dim"), highlight=False, soft_wrap=True)
 
     def table(self, columns: Sequence[Column], rows: Iterable[Sequence[str | Text]]) -> None:
         """A table of cells."""
@@ -128,7 +134,7 @@ class Out:
         """What went wrong, in one line."""
         if self.as_json:
             error = {"error": {"code": code, "message": message}}
-            print(msgspec.json.encode(error).decode(), file=sys.stderr)
+            print(printable_json(msgspec.json.encode(error).decode()), file=sys.stderr)
             return
         line = styled("error: ", "bold red")
         line.append(" ".join(message.split()), style="red")
@@ -136,6 +142,7 @@ class Out:
 
     def confirm(self, question: str) -> bool:
         """Ask before something is lost. ``--yes`` answers; without a terminal there is nobody to ask."""
+        question = printable(question)
         if self.yes:
             return True
         if not has_terminal():
@@ -179,7 +186,7 @@ def make_table(columns: Sequence[Column], rows: Iterable[Sequence[str | Text]], 
     from rich.table import Table
     from rich.text import Text
 
-    cells = [[cell if isinstance(cell, Text) else Text(cell) for cell in row] for row in rows]
+    cells = [[cell if isinstance(cell, Text) else styled(cell, "") for cell in row] for row in rows]
     shown = _choose(columns, [[len(cell) for cell in row] for row in cells], width)
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
     for n in shown:

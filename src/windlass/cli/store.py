@@ -6,16 +6,19 @@ import asyncio
 import functools
 import importlib
 import importlib.util
+import sys
+import traceback
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from windlass.cli.loading import load_app
 from windlass.cli.output import Out
-from windlass.core.text import printable
+from windlass.core.text import printable, printable_lines
 from windlass.errors import StorageError, WindlassError
 
 if TYPE_CHECKING:
@@ -146,6 +149,12 @@ def _shared_options(asks: bool) -> list[Callable[[Any], Any]]:
     return options
 
 
+def _print_escaped(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    """Show a traceback whose message may hold texts of a job."""
+    told = "".join(traceback.format_exception(kind, error, trace))
+    print(printable_lines(told.rstrip("\n")), file=sys.stderr)
+
+
 def carry_out(work: Callable[[], int], out: Out) -> int:
     """Run a command's work; errors become one line and an exit code."""
     try:
@@ -156,10 +165,12 @@ def carry_out(work: Callable[[], int], out: Out) -> int:
         raise
     except WindlassError as exc:
         if out.debug:
+            sys.excepthook = _print_escaped
             raise
         out.error(str(exc), exc.code)
     except Exception as exc:
         if out.debug:
+            sys.excepthook = _print_escaped
             raise
         out.error(f"unexpected {type(exc).__name__}: {exc} (--debug shows where)", "unexpected")
     return 1

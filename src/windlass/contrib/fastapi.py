@@ -23,7 +23,7 @@ from fastapi import Depends
 from fastapi.requests import HTTPConnection
 
 from windlass.app import Windlass
-from windlass.contrib.starlette import get_windlass, lifespan, make_worker
+from windlass.contrib.starlette import dashboard_user, get_windlass, lifespan, make_worker
 from windlass.core.ids import check_queue_name
 from windlass.queue import Queue
 
@@ -41,4 +41,4 @@ def queue(name: str) -> Callable[[HTTPConnection], Queue]:
     return dependency
 
 
-__all__ = ["Jobs", "get_windlass", "lifespan", "make_worker", "queue"]
+__all__ = ["Jobs", "dashboard_user", "get_windlass", "lifespan", "make_worker", "queue"]

@@ -17,8 +17,10 @@ Views use the plain verbs: ``send_mail.sync.enqueue(...)``. Tasks run inside an 
 
 from __future__ import annotations
 
+import asyncio
 import os
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
 
 import click
 from flask import Flask, current_app
@@ -28,6 +30,9 @@ from windlass.cli.main import tree
 from windlass.errors import ConfigError
 from windlass.job import Job
 from windlass.sync import SyncApp
+
+if TYPE_CHECKING:
+    from windlass.dashboard import Identity, Roles
 
 _KEY = "windlass"
 
@@ -71,6 +76,27 @@ def get_windlass() -> Windlass:
         raise ConfigError("extension", "initialised: FlaskWindlass(jobs).init_app(app)")
     extension: FlaskWindlass = found
     return extension.jobs
+
+
+def dashboard_user(
+    app: Flask, load: Callable[[], tuple[str, Iterable[str]] | None], roles: Roles
+) -> Callable[[Mapping[str, Any]], Awaitable[Identity | None]]:
+    """For ``create_app(auth=...)`` of a dashboard beside a Flask application under one ASGI server.
+
+    ``load`` is called inside a request context of ``app`` (``session`` and ``current_user`` work there) and
+    gives the name and the groups of the user who is signed in, or None. ``roles`` decides what they are.
+    """
+
+    def read(headers: list[tuple[str, str]]) -> Identity | None:
+        with app.test_request_context("/", headers=headers):
+            found = load()
+        return None if found is None else roles.identity(found[0], found[1])
+
+    async def check(scope: Mapping[str, Any]) -> Identity | None:
+        headers = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in scope["headers"]]
+        return await asyncio.to_thread(read, headers)
+
+    return check
 
 
 def _commands(jobs: Windlass) -> click.Command:

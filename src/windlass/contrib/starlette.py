@@ -16,13 +16,17 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from starlette.authentication import AuthCredentials, BaseUser
 from starlette.requests import HTTPConnection
 
 from windlass.app import Windlass
 from windlass.errors import ConfigError
 from windlass.worker import Worker
+
+if TYPE_CHECKING:
+    from windlass.dashboard import Identity, Roles
 
 #: Called with the web application; what it yields (a mapping or None) is the state of requests.
 Lifespan = Callable[[Any], AbstractAsyncContextManager[Mapping[str, Any] | None]]
@@ -66,3 +70,27 @@ def get_windlass(connection: HTTPConnection) -> Windlass:
     if not isinstance(found, Windlass):
         raise ConfigError("lifespan", "windlass.contrib.starlette.lifespan(...), and the server running it")
     return found
+
+
+def dashboard_user(roles: Roles) -> Callable[[Mapping[str, Any]], Identity | None]:
+    """For ``create_app(auth=...)`` of a mounted dashboard: the user whom ``AuthenticationMiddleware`` found.
+
+    Their name is ``user.identity``, or ``user.username`` where a user has no identity; the scopes of their
+    credentials count as groups. A user to whom ``roles`` gives none is refused.
+    """
+
+    def check(scope: Mapping[str, Any]) -> Identity | None:
+        user, credentials = scope.get("user"), scope.get("auth")
+        if not isinstance(user, BaseUser) or not user.is_authenticated:
+            return None
+        groups = credentials.scopes if isinstance(credentials, AuthCredentials) else ()
+        return roles.identity(_name_of(user), groups)
+
+    return check
+
+
+def _name_of(user: BaseUser) -> str:
+    try:
+        return user.identity
+    except NotImplementedError:
+        return str(getattr(user, "username", ""))

@@ -175,7 +175,10 @@ class Completed(NamedTuple):
 
 
 class EventType(StrEnum):
-    """What happened. Every change of state has exactly one event."""
+    """What happened. Every change of state has exactly one event.
+
+    ``gap`` is in no log: a reader is told so that events are missing before what comes next.
+    """
 
     ENQUEUED = "enqueued"
     SCHEDULED = "scheduled"
@@ -198,6 +201,7 @@ class EventType(StrEnum):
     PAUSED = "paused"
     RESUMED = "resumed"
     DRAINED = "drained"
+    GAP = "gap"
 
 
 class Event(msgspec.Struct, frozen=True, array_like=True):

@@ -286,7 +286,7 @@ class JobOptions(msgspec.Struct, frozen=True, kw_only=True):
         if self.job_id is not None:
             check_job_id(self.job_id)
         _check_tags(self.tags)
-        _check_trace(self.trace)
+        check_trace(self.trace)
         _check_fallbacks(self.fallbacks)
         codec = self.result_codec
         if codec is not None and not (is_text(codec) and 1 <= len(codec) <= 32):
@@ -488,7 +488,8 @@ def _check_tags(tags: object) -> None:
             raise ConfigError("tags", "texts of 1 to 128 characters", tag)
 
 
-def _check_trace(trace: object) -> None:
+def check_trace(trace: object) -> None:
+    """Refuse what cannot travel with a job as its trace."""
     if trace is None:
         return
     if not isinstance(trace, dict) or not all(

@@ -20,6 +20,9 @@ _UNSAFE: Final = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
 _UNPRINTABLE: Final = re.compile(
     "[\x00-\x1f\x7f-\x9f\ud800-\udfff\u061c\u200e\u200f\u2028\u2029\u202a-\u202e\u2066-\u2069]"
 )
+_UNPRINTABLE_IN_JSON: Final = re.compile(
+    "[\x7f-\x9f\u061c\u200e\u200f\u2028\u2029\u202a-\u202e\u2066-\u2069]"
+)
 
 
 def clean_text(value: object, limit: int = MESSAGE_CHARS) -> str:
@@ -35,6 +38,16 @@ def clean_text(value: object, limit: int = MESSAGE_CHARS) -> str:
         return text
     escaped = _UNSAFE.sub(_escape, text)
     return escaped if len(escaped) <= limit else escaped[: limit - len(_CUT)] + _CUT
+
+
+def printable_json(text: str) -> str:
+    """JSON that means the same, without characters that a terminal would act on."""
+    return _UNPRINTABLE_IN_JSON.sub(lambda found: f"\\u{ord(found.group()):04x}", text)
+
+
+def printable_lines(text: str) -> str:
+    """A text of several lines, a traceback say, each of them ``printable``."""
+    return "\n".join(map(printable, text.split("\n")))
 
 
 def printable(text: str) -> str:

@@ -11,6 +11,16 @@ except ImportError as exc:
 
 from windlass.dashboard.application import create_app
 from windlass.dashboard.settings import DEFAULT_MASK, Identity, Rule, ServerLimits
+from windlass.dashboard.signin import OpenID, Roles, TrustedProxy
 
-__all__ = ["DEFAULT_MASK", "Identity", "Rule", "ServerLimits", "create_app"]
+__all__ = [
+    "DEFAULT_MASK",
+    "Identity",
+    "OpenID",
+    "Roles",
+    "Rule",
+    "ServerLimits",
+    "TrustedProxy",
+    "create_app",
+]
 del _litestar

@@ -181,7 +181,7 @@ class Authority:
         if origin is not None and origin in self._settings.trusted_origins:
             return
         site = headers.get("sec-fetch-site", "none")
-        same = origin is None or urlsplit(origin).netloc == headers.get("host", "")
+        same = origin is None or _netloc(origin) == headers.get("host", "")
         if site not in ("none", "same-origin") or not same:
             raise ApiError(
                 403, "cross_site", "the request comes from another site", "Use the dashboard's own pages."
@@ -201,6 +201,13 @@ class Authority:
             raise forbidden(access.action)
         if queue is not None:
             check_queue(grant, queue)
+
+
+def _netloc(origin: str) -> str | None:
+    try:
+        return urlsplit(origin).netloc
+    except ValueError:
+        return None
 
 
 def check_queue(grant: Grant, queue: str) -> None:

@@ -35,14 +35,30 @@ from windlass.dashboard.routes import (
     schedules,
     server,
     sets,
+    signin,
 )
 from windlass.dashboard.scope import identity_of
 from windlass.dashboard.settings import DEFAULT_MASK, AuthHook, Rule, ServerLimits, Settings, to_tokens
+from windlass.dashboard.signin import OpenID, TrustedProxy
 from windlass.dashboard.static import Static
 from windlass.dashboard.strict import StrictRequest
 from windlass.errors import WindlassError
 
-_MODULES = (pages, server, live, queues, limits, sets, bulk, jobs, flows, schedules, processes, metrics)
+_MODULES = (
+    pages,
+    server,
+    signin,
+    live,
+    queues,
+    limits,
+    sets,
+    bulk,
+    jobs,
+    flows,
+    schedules,
+    processes,
+    metrics,
+)
 Secrets = str | Sequence[str] | Mapping[str, str]
 
 
@@ -62,6 +78,8 @@ def create_app(  # noqa: PLR0913 - each is named, and most give few
     allowed_hosts: Sequence[str] = (),
     trusted_origins: Sequence[str] = (),
     rules: Sequence[Rule] | None = None,
+    proxy: TrustedProxy | None = None,
+    openid: OpenID | None = None,
     limits: ServerLimits | None = None,
     audit_file: str | Path | None = None,
 ) -> Guard:
@@ -71,7 +89,8 @@ def create_app(  # noqa: PLR0913 - each is named, and most give few
     several, or a mapping from the name that the audit log shows; ``users`` and ``reader_users``: passwords by
     name; ``auth``: a function of one's own, from the ASGI scope to ``"operator"``, ``"reader"``, an
     ``Identity``, or None. Without any of them only requests from this machine are answered. ``rules`` say
-    what users and groups may do to which queues; what no rule allows is refused.
+    what users and groups may do to which queues; what no rule allows is refused. ``openid`` signs users in at
+    a provider, ``proxy`` believes what a proxy in front says of the client and its user.
 
     ``read_only`` refuses every change. ``mask`` names fields whose values are not shown (``*`` and ``?``
     match; ``["*"]`` hides all values). ``queues`` are the names of the queues that this dashboard is about
@@ -94,6 +113,8 @@ def create_app(  # noqa: PLR0913 - each is named, and most give few
         allowed_hosts=tuple(allowed_hosts),
         trusted_origins=tuple(trusted_origins),
         rules=None if rules is None else tuple(rules),
+        proxy=proxy,
+        openid=openid,
         limits=limits or ServerLimits(),
         audit_file=None if audit_file is None else Path(audit_file),
     )

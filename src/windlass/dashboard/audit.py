@@ -21,7 +21,7 @@ from litestar import Request
 
 from windlass.core.job import JobRef
 from windlass.core.text import clean_text, printable
-from windlass.dashboard.scope import address_of, identity_of
+from windlass.dashboard.scope import SAFE, address_of, identity_of
 from windlass.dashboard.shapes.server import Audit, AuditEntry
 from windlass.dashboard.throttle import Buckets
 from windlass.dashboard.trail import Trail
@@ -61,6 +61,11 @@ def named(refs: Iterable[JobRef]) -> str:
     for ref in refs:
         by_queue.setdefault(ref.queue, []).append(ref.id)
     return "; ".join(f"{queue}: {' '.join(ids)}" for queue, ids in by_queue.items())
+
+
+def is_told(scope: Mapping[str, Any], status: int) -> bool:
+    """Whether a request is written down: it was to change something, or was refused, or has facts."""
+    return scope["method"] not in SAFE or status in REFUSED or _FACTS in scope
 
 
 def entry_of(scope: Mapping[str, Any], status: int, at_ms: int) -> AuditEntry:

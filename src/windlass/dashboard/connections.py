@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections import OrderedDict
 from enum import Enum
+from itertools import islice
 from typing import ClassVar
 
 import h11
@@ -33,12 +34,52 @@ class Phase(Enum):
     ANSWER = "us"
 
 
-#: Connections of strangers that only cost: their clients must act.
+#: In the middle of a request or an answer; their clients must act.
 UNFINISHED = (Phase.HEAD, Phase.BODY, Phase.READER)
 
 
+class Crowd:
+    """Connections that wait for the same kind of thing, oldest first, also by address."""
+
+    def __init__(self) -> None:
+        self._all: OrderedDict[BoundedProtocol, str] = OrderedDict()
+        self._of_address: dict[str, OrderedDict[BoundedProtocol, None]] = {}
+
+    def __len__(self) -> int:
+        return len(self._all)
+
+    def __contains__(self, connection: BoundedProtocol) -> bool:
+        return connection in self._all
+
+    def at(self, address: str) -> int:
+        """How many there are of an address."""
+        return len(self._of_address.get(address, ()))
+
+    def join(self, connection: BoundedProtocol, address: str) -> None:
+        """One more, the youngest."""
+        self._all[connection] = address
+        self._of_address.setdefault(address, OrderedDict())[connection] = None
+
+    def leave(self, connection: BoundedProtocol) -> None:
+        """One less."""
+        address = self._all.pop(connection)
+        mine = self._of_address[address]
+        del mine[connection]
+        if not mine:
+            del self._of_address[address]
+
+    def oldest(self) -> BoundedProtocol:
+        """The one that waited longest."""
+        return next(iter(self._all))
+
+    def beyond(self, limit: int) -> list[BoundedProtocol]:
+        """The oldest of each address that has more than ``limit``."""
+        crowds = [mine for mine in self._of_address.values() if len(mine) > limit]
+        return [one for mine in crowds for one in islice(mine, len(mine) - limit)]
+
+
 class Connections:
-    """The open connections of one server, by phase and address, oldest first."""
+    """The open connections of one server that wait for their clients."""
 
     def __init__(self, limits: ServerLimits) -> None:
         self.limits = limits
@@ -50,48 +91,35 @@ class Connections:
         }
         #: Connections that a bound has closed.
         self.closed = 0
-        self._unfinished: OrderedDict[BoundedProtocol, str] = OrderedDict()
-        self._idle: OrderedDict[BoundedProtocol, str] = OrderedDict()
-        self._of_address: dict[str, OrderedDict[BoundedProtocol, None]] = {}
+        self._unfinished, self._idle = Crowd(), Crowd()
         self._trim: asyncio.TimerHandle | None = None
 
     def __len__(self) -> int:
-        """Connections that wait for their clients."""
         return len(self._unfinished) + len(self._idle)
 
     def move(self, connection: BoundedProtocol, address: str, phase: Phase | None) -> None:
         """A connection waits for something else now; None: it is closed."""
-        unfinished, was = phase in UNFINISHED, connection in self._unfinished
-        self._idle.pop(connection, None)
-        if was and not unfinished:
-            self._forget(connection, address)
-        if unfinished and not was:
-            self._unfinished[connection] = address
-            self._of_address.setdefault(address, OrderedDict())[connection] = None
-        elif phase is Phase.NEXT:
-            self._idle[connection] = address
-        if self._trim is None and self._too_many(address):
-            self._trim = asyncio.get_running_loop().call_later(_SETTLE_S, self._close_oldest)
+        before = next((crowd for crowd in (self._unfinished, self._idle) if connection in crowd), None)
+        after = self._unfinished if phase in UNFINISHED else self._idle if phase is Phase.NEXT else None
+        if before is after:
+            return
+        if before is not None:
+            before.leave(connection)
+        if after is not None:
+            after.join(connection, address)
+            if self._trim is None and self._too_many(after, address):
+                self._trim = asyncio.get_running_loop().call_later(_SETTLE_S, self._close_oldest)
 
-    def _forget(self, connection: BoundedProtocol, address: str) -> None:
-        del self._unfinished[connection]
-        mine = self._of_address[address]
-        del mine[connection]
-        if not mine:
-            del self._of_address[address]
-
-    def _too_many(self, address: str) -> bool:
-        mine = self._of_address.get(address, ())
-        return len(mine) > self.limits.connections_per_address or len(self) > self.limits.connections
+    def _too_many(self, crowd: Crowd, address: str) -> bool:
+        return crowd.at(address) > self.limits.connections_per_address or len(self) > self.limits.connections
 
     def _close_oldest(self) -> None:
         self._trim = None
-        for mine in list(self._of_address.values()):
-            excess = len(mine) - self.limits.connections_per_address
-            for connection in list(mine)[: max(excess, 0)]:
+        for crowd in (self._unfinished, self._idle):
+            for connection in crowd.beyond(self.limits.connections_per_address):
                 self._close(connection)
         while len(self) > self.limits.connections:
-            self._close(next(iter(self._unfinished or self._idle)))
+            self._close(max(self._unfinished, self._idle, key=len).oldest())
 
     def _close(self, connection: BoundedProtocol) -> None:
         self.closed += 1

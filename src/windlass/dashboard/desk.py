@@ -16,6 +16,7 @@ from windlass.dashboard.access import Grant, check_queue
 from windlass.dashboard.audit import AuditLog
 from windlass.dashboard.masking import Mask
 from windlass.dashboard.problems import ApiError, not_found
+from windlass.dashboard.readiness import Readiness
 from windlass.dashboard.settings import Action, Settings
 from windlass.job import Job
 from windlass.queue import Queue
@@ -34,6 +35,7 @@ class Desk:
         self.settings = settings
         self.mask = Mask(settings.mask, app.codecs)
         self.audit = AuditLog(settings.audit_file, app.clock.monotonic_ms)
+        self.readiness = Readiness(app)
         self.grant = Grant(settings)
 
     def granted(self, grant: Grant) -> Desk:

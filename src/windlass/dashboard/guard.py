@@ -13,12 +13,12 @@ from typing import Any
 from windlass.dashboard import problems
 from windlass.dashboard.access import Authority
 from windlass.dashboard.allowance import Allowance
-from windlass.dashboard.audit import REFUSED, entry_of
+from windlass.dashboard.audit import entry_of, is_told
 from windlass.dashboard.desk import Desk
-from windlass.dashboard.headers import HEADERS, Headers, check_path, inside
+from windlass.dashboard.headers import Headers, check_path, inside, read_head
 from windlass.dashboard.identity import Reception
 from windlass.dashboard.problems import ApiError
-from windlass.dashboard.scope import BASE, IDENTITY, SAFE, ASGIApp, Receive, Scope, Send
+from windlass.dashboard.scope import BASE, IDENTITY, ASGIApp, Receive, Scope, Send
 
 log = logging.getLogger("windlass.dashboard")
 
@@ -85,13 +85,12 @@ class Guard:
             await self._refuse(found, refusal, watched)
         else:
             await self.inner(found, receive, watched)
-        if found["method"] not in SAFE or watched.status in REFUSED:
+        if is_told(found, watched.status):
             self.desk.audit.add(entry_of(found, watched.status, self.desk.now_ms()))
 
     async def _check(self, scope: Scope) -> None:
         """What is asked of every request, whatever its route; the route's own needs are ``Authority``'s."""
-        scope[HEADERS] = headers = Headers(scope["headers"])
-        scope["headers"] = headers.raw()
+        headers = read_head(scope, self._settings.proxy)
         check_path(scope)
         self._check_size(scope, headers)
         scope[IDENTITY] = await self.reception.identify(scope, headers)

@@ -11,9 +11,12 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from windlass.dashboard.problems import ApiError, not_found
-from windlass.dashboard.scope import BASE, Scope
+from windlass.dashboard.scope import BASE, Scope, address_of
+from windlass.dashboard.signin import TrustedProxy
 
 HEADERS = "windlass.headers"
+#: Whether a trusted proxy sent the request.
+PROXIED = "windlass.proxied"
 CSRF_HEADER = "x-windlass-csrf"
 #: Headers that tell of a proxy in between.
 FORWARDING = frozenset(
@@ -92,10 +95,31 @@ class Headers(Mapping[str, str]):
         """As routes get them."""
         return [(name.encode("latin-1"), value.encode("latin-1")) for name, value in self._values.items()]
 
+    def set_host(self, host: str) -> None:
+        """Take the name under which the client reached a trusted proxy."""
+        if not _HOST.fullmatch(host):
+            raise ApiError(400, "bad_host", "the X-Forwarded-Host header is no name and no address")
+        self._values["host"] = host
+
     @property
     def wants_page(self) -> bool:
         """Whether a browser asks."""
         return "text/html" in self.get("accept", "")
+
+
+def read_head(scope: Scope, proxy: TrustedProxy | None) -> Headers:
+    """Read the headers of a request, and who sent it: through a trusted proxy, its client."""
+    headers = Headers(scope["headers"], ONCE if proxy is None else ONCE | proxy.own_headers)
+    peer = address_of(scope)
+    scope[PROXIED] = proxy is not None and proxy.sent(peer, headers)
+    if proxy is not None and scope[PROXIED]:
+        scope["client"] = (proxy.client(peer, headers), 0)
+        scope["scheme"] = headers.get("x-forwarded-proto", scope.get("scheme", "http"))
+        if "x-forwarded-host" in headers:
+            headers.set_host(headers["x-forwarded-host"])
+    scope[HEADERS] = headers
+    scope["headers"] = headers.raw()
+    return headers
 
 
 def headers_of(scope: Mapping[str, Any]) -> Headers:

@@ -7,19 +7,24 @@ import binascii
 import inspect
 import ipaddress
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from windlass.dashboard.allowance import Allowance
 from windlass.dashboard.desk import Desk
-from windlass.dashboard.headers import FORWARDING, Headers, headers_of
-from windlass.dashboard.problems import ApiError
+from windlass.dashboard.headers import FORWARDING, PROXIED, Headers, headers_of
+from windlass.dashboard.problems import ApiError, not_found
 from windlass.dashboard.scope import BASE, IDENTITY, Scope, address_of, client_of, identity_of
-from windlass.dashboard.sessions import Sessions, set_cookie
+from windlass.dashboard.sessions import ATTEMPT, Sessions, key_in, set_cookie
 from windlass.dashboard.settings import ROLES, Identity
+from windlass.errors import ConfigError
+
+if TYPE_CHECKING:
+    from windlass.dashboard.openid import Provider
 
 _LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
 _ANYONE = Identity("local", "operator")
+_BY_SESSION = "windlass.by_session"
 
 
 class Reception:
@@ -30,12 +35,25 @@ class Reception:
         self._settings = desk.settings
         self._allowance = allowance
         self._sessions = Sessions()
+        self.provider: Provider | None = None
+        if self._settings.openid is not None:
+            try:
+                from windlass.dashboard.openid import Provider
+            except ImportError as exc:
+                raise ConfigError("openid", "installed: pip install 'windlass[oidc]'") from exc
+            self.provider = Provider(self._settings.openid, desk.now_ms)
 
     async def identify(self, scope: Scope, headers: Headers) -> Identity | None:
         """Who asks; None for a stranger."""
         if not self._settings.methods:
             return self._local(scope, headers)
         found = await self._by_hook(scope) if self._settings.auth is not None else None
+        if found is None and self._settings.proxy is not None and scope[PROXIED]:
+            found = self._settings.proxy.user(headers)
+        if found is None and not _has_credentials(headers):
+            found = self._by_session(headers)
+            scope[_BY_SESSION] = found is not None
+            return found
         return found or self._by_credentials(headers, address_of(scope))
 
     def _local(self, scope: Scope, headers: Headers) -> Identity:
@@ -64,8 +82,6 @@ class Reception:
 
     def _by_credentials(self, headers: Headers, address: str) -> Identity | None:
         kind, _, rest = headers.get("authorization", "").partition(" ")
-        if kind.lower() not in ("bearer", "basic"):
-            return self._by_session(headers)
         if kind.lower() == "bearer":
             return self._settings.by_token(rest.strip())
         return self._by_basic(rest, address)
@@ -74,6 +90,10 @@ class Reception:
         if not self._settings.has_form:
             return None
         return self._sessions.find(headers.get("cookie", ""), self._desk.now_ms())
+
+    def still_knows(self, scope: Mapping[str, Any]) -> bool:
+        """Whether the caller of a request that goes on is still signed in: a session may end meanwhile."""
+        return not scope.get(_BY_SESSION) or self._by_session(headers_of(scope)) is not None
 
     def _by_basic(self, encoded: str, address: str) -> Identity | None:
         try:
@@ -104,6 +124,23 @@ class Reception:
             raise ApiError(401, "unauthenticated", "wrong token or password", "Check what you typed.")
         return found
 
+    async def begin_openid(self, scope: Mapping[str, Any]) -> tuple[str, str]:
+        """Where a browser signs in at the provider, and the Set-Cookie header that it needs to come back."""
+        url, cookie = await self._provider().begin()
+        # Lax, because the browser comes back from another site.
+        return url, set_cookie(cookie, scope.get(BASE, ""), self._is_https(scope), ATTEMPT, "Lax")
+
+    async def finish_openid(self, scope: Any, state: str, code: str) -> str:
+        """Begin the session of a user who comes back; the Set-Cookie header of it."""
+        cookie = key_in(headers_of(scope).get("cookie", ""), ATTEMPT.name)
+        scope[IDENTITY] = found = await self._provider().finish(cookie, state, code)
+        return self.begin_session(scope, found)
+
+    def _provider(self) -> Provider:
+        if self.provider is None:
+            raise not_found("there is no sign-in provider here", "Sign in at /api/session.")
+        return self.provider
+
     def begin_session(self, scope: Mapping[str, Any], identity: Identity) -> str:
         """Begin a session in place of the one that the browser had; the Set-Cookie header of it."""
         self._sessions.end(headers_of(scope).get("cookie", ""))
@@ -118,7 +155,18 @@ class Reception:
         return self._cookie(scope, None)
 
     def _cookie(self, scope: Mapping[str, Any], key: str | None) -> str:
-        return set_cookie(key, scope.get(BASE, ""), scope.get("scheme") == "https")
+        return set_cookie(key, scope.get(BASE, ""), self._is_https(scope))
+
+    def _is_https(self, scope: Mapping[str, Any]) -> bool:
+        """Whether browsers come over TLS, as far as we can tell."""
+        openid = self._settings.openid
+        public = openid is not None and openid.public_url.startswith("https:")
+        return public or scope.get("scheme") == "https"
+
+
+def _has_credentials(headers: Headers) -> bool:
+    """Whether a request brings a token or a password of its own."""
+    return headers.get("authorization", "").partition(" ")[0].lower() in ("bearer", "basic")
 
 
 def _is_loopback(address: str) -> bool:

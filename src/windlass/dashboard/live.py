@@ -11,6 +11,7 @@ import logging
 from contextlib import suppress
 
 from windlass.core.states import JobState
+from windlass.core.text import printable
 from windlass.dashboard import views
 from windlass.dashboard.desk import Desk
 from windlass.dashboard.shapes.server import Tick
@@ -87,7 +88,7 @@ class Ticker:
             try:
                 self._hand_out(await self.tick())
             except StorageError as exc:
-                log.warning("live figures: the store did not answer: %s", exc)
+                log.warning("live figures: the store did not answer: %s", printable(str(exc)))
                 self._hand_out(None)
             await self._desk.app.clock.wait(asyncio.Event(), TICK_MS)
 

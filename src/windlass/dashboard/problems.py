@@ -10,6 +10,7 @@ import msgspec
 from litestar import Request, Response
 from litestar.exceptions import HTTPException, ValidationException
 
+from windlass.core.text import clean_text, printable
 from windlass.dashboard.shapes.session import Problem
 from windlass.errors import (
     ClosedError,
@@ -29,6 +30,8 @@ from windlass.errors import (
 log = logging.getLogger("windlass.dashboard")
 
 MEDIA_TYPE = "application/problem+json"
+#: Most characters of a path in the log.
+_LOGGED = 300
 
 
 class ApiError(Exception):
@@ -96,7 +99,7 @@ def on_ours(request: Request[Any, Any, Any], error: WindlassError) -> Response[b
     """Answer for one of our errors."""
     status, code, detail, advice = of_error(error)
     if status == 503:
-        log.warning("the store did not answer: %s", error)
+        log.warning("the store did not answer: %s", printable(str(error)))
     return _answer(problem(status, code, detail, advice, request.url.path))
 
 
@@ -131,7 +134,8 @@ _ADVICE = {
 
 def on_unexpected(request: Request[Any, Any, Any], error: Exception) -> Response[bytes]:
     """Answer for a mistake of ours: what happened is in the log, not in the answer."""
-    log.exception("a request failed: %s %s", request.method, request.url.path, exc_info=error)
+    where = printable(clean_text(request.url.path, _LOGGED))
+    log.exception("a request failed: %s %s", request.method, where, exc_info=error)
     advice = "This is a defect of the server: its log has the details."
     document = problem(500, "unexpected", "The server could not answer.", advice, request.url.path)
     return _answer(document)

@@ -14,6 +14,19 @@ from windlass.dashboard.settings import Identity
 
 COOKIE = "windlass_session"
 LIFETIME_MS = 12 * 3_600_000
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """A cookie of ours: its name and how long a browser keeps it."""
+
+    name: str
+    seconds: int
+
+
+SESSION = Kind(COOKIE, LIFETIME_MS // 1000)
+#: Taken along to a sign-in provider and back.
+ATTEMPT = Kind("windlass_signin", 600)
 #: Sessions that are kept: in all, and of one user. The oldest ends first.
 KEPT = 10_000
 KEPT_PER_USER = 50
@@ -74,10 +87,10 @@ class Sessions:
             del self._sessions[first]
 
 
-def key_in(cookies: str) -> str:
-    """The session key of a Cookie header; empty when there is none, or more than one."""
+def key_in(cookies: str, name: str = COOKIE) -> str:
+    """The value of a cookie in a Cookie header; empty when there is none, or more than one."""
     pairs = (part.strip().partition("=") for part in cookies.split(";"))
-    keys = [value.strip() for name, _, value in pairs if name == COOKIE]
+    keys = [value.strip() for given, _, value in pairs if given == name]
     return keys[0] if len(keys) == 1 else ""
 
 
@@ -85,14 +98,16 @@ def _digest(key: str) -> bytes:
     return hashlib.sha256(key.encode("utf-8", "surrogatepass")).digest()
 
 
-def set_cookie(value: str | None, path: str, secure: bool) -> str:
+def set_cookie(
+    value: str | None, path: str, secure: bool, kind: Kind = SESSION, same_site: str = "Strict"
+) -> str:
     """A Set-Cookie header; None takes the cookie away."""
-    age = LIFETIME_MS // 1000 if value is not None else 0
+    age = kind.seconds if value is not None else 0
     parts = [
-        f"{COOKIE}={value or ''}",
+        f"{kind.name}={value or ''}",
         f"Path={path or '/'}",
         f"Max-Age={age}",
         "HttpOnly",
-        "SameSite=Strict",
+        f"SameSite={same_site}",
     ]
     return "; ".join([*parts, "Secure"] if secure else parts)

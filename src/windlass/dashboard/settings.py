@@ -9,6 +9,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, Literal, get_args
 
+from windlass.dashboard.signin import OpenID, TrustedProxy
 from windlass.errors import ConfigError
 
 Role = Literal["operator", "reader"]
@@ -142,7 +143,8 @@ class ServerLimits:
     head_seconds: float = 10.0
     body_seconds: float = 60.0
     read_seconds: float = 30.0
-    #: Connections that wait for their clients, of all addresses and of one (IPv6: of one /64 network).
+    #: Connections that wait for their clients, of all addresses; of one (IPv6: of one /64 network) so many in
+    #: the middle of a request, and so many between two.
     connections: int = 1_000
     connections_per_address: int = 100
     #: Requests that are answered at the same time.
@@ -168,6 +170,8 @@ class Settings:
     trusted_origins: tuple[str, ...] = ()
     #: Who may do what to which queues; None: operators everything, readers look. Empty: no one anything.
     rules: tuple[Rule, ...] | None = None
+    proxy: TrustedProxy | None = None
+    openid: OpenID | None = None
     limits: ServerLimits = field(default_factory=ServerLimits)
     audit_file: Path | None = None
 
@@ -194,12 +198,14 @@ class Settings:
         """How one can sign in; empty: nobody is asked, and only this machine is served."""
         found = ["token"] if self.operator_tokens or self.reader_tokens else []
         found += ["basic"] if self.users or self.reader_users else []
+        found += ["openid"] if self.openid is not None else []
+        found += ["proxy"] if self.proxy is not None and self.proxy.user_header is not None else []
         return found + (["hook"] if self.auth is not None else [])
 
     @property
     def has_form(self) -> bool:
         """Whether the pages offer a way to sign in, and so may be seen before it; else no session exists."""
-        return bool(self.operator_tokens or self.reader_tokens or self.users or self.reader_users)
+        return not {"token", "basic", "openid"}.isdisjoint(self.methods)
 
     def shows(self, queue: str) -> bool:
         """Whether a queue is among those that this dashboard is about."""

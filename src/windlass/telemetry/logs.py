@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 import sys
-import traceback
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
@@ -16,6 +15,9 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from windlass.context import current_job
+from windlass.core.job import ERROR_MESSAGE_CHARS, TRACEBACK_CHARS
+from windlass.core.text import clean_text, printable, printable_json, printable_lines
+from windlass.core.trace import format_error, name_of
 from windlass.hooks import AttemptEnd
 
 if TYPE_CHECKING:
@@ -23,7 +25,7 @@ if TYPE_CHECKING:
 
 #: What every LogRecord has; anything else on it was given as ``extra``.
 _STANDARD = frozenset(
-    {*vars(logging.LogRecord("", 0, "", 0, "", None, None)), "message", "asctime", "taskName"}
+    {*vars(logging.LogRecord("", 0, "", 0, "", None, None)), "message", "asctime", "taskName", "lines"}
 )
 
 
@@ -57,7 +59,7 @@ class JobLog:
         """After a run."""
         facts = {**_facts(job), "elapsed_ms": end.duration_ms, "outcome": end.outcome.value}
         if end.error is not None:
-            facts |= {"error_class": type(end.error).__name__, "error_message": str(end.error)}
+            facts |= {"error_class": name_of(end.error), "error_message": clean_text(end.error)}
         self._log.log(self._level, end.outcome.value, extra=facts)
 
 
@@ -73,30 +75,44 @@ class JsonLines(logging.Formatter):
             "time": _time(record),
             "level": record.levelname.lower(),
             "logger": record.name,
-            "message": record.getMessage(),
+            "message": _plain(record.getMessage()),
         }
-        line |= {name: value for name, value in vars(record).items() if name not in _STANDARD}
+        line |= {name: _plain(value) for name, value in vars(record).items() if name not in _STANDARD}
         if record.exc_info and record.exc_info[1] is not None:
             error = record.exc_info[1]
             line["error"] = {
-                "class": type(error).__name__,
-                "message": str(error),
-                "traceback": "".join(traceback.format_exception(error)),
+                "class": clean_text(name_of(error)),
+                "message": clean_text(error, ERROR_MESSAGE_CHARS),
+                "traceback": clean_text(format_error(error, error.__traceback__), TRACEBACK_CHARS),
             }
-        return msgspec.json.encode(line, enc_hook=str).decode()
+        return printable_json(msgspec.json.encode(line).decode())
+
+
+def _plain(value: Any) -> Any:
+    """``value`` if JSON can hold it, else its text: no line is lost because of what is in it."""
+    try:
+        msgspec.json.encode(value)
+    except Exception:
+        return clean_text(value)
+    return value
 
 
 class Lines(logging.Formatter):
-    """``time LEVEL logger: message``, with the job in brackets."""
+    """``time LEVEL logger: message``, with the job in brackets.
+
+    A message is one line: line breaks and control characters in it show as escapes, unless the record says
+    ``extra={"lines": True}``. Tracebacks keep their lines.
+    """
 
     def format(self, record: logging.LogRecord) -> str:
         job_id = getattr(record, "job_id", None)
         message = record.getMessage()
         if job_id is not None and job_id not in message:
             message = f"[{getattr(record, 'task', '')} {job_id}] {message}"
+        message = printable_lines(message) if getattr(record, "lines", False) else printable(message)
         line = f"{_time(record)} {record.levelname:<7} {record.name}: {message}"
         if record.exc_info:
-            line += "\n" + self.formatException(record.exc_info)
+            line += "\n" + printable_lines(self.formatException(record.exc_info))
         return line
 
 

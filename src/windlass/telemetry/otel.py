@@ -13,7 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 from windlass._version import __version__
 from windlass.abort import StopReason
+from windlass.core.job import TRACEBACK_CHARS
 from windlass.core.outcome import AddOutcome
+from windlass.core.text import clean_text
+from windlass.core.trace import format_error, name_of
 from windlass.errors import ConfigError, JobSignal
 from windlass.hooks import AttemptEnd, Outgoing
 
@@ -129,6 +132,12 @@ def _tell(span: Span, job: Job[Any], error: BaseException) -> None:
         if reason is StopReason.TIMEOUT:
             span.set_status(Status(StatusCode.ERROR, "timeout"))
         return
-    span.record_exception(error)
-    span.set_attribute("error.type", type(error).__name__)
-    span.set_status(Status(StatusCode.ERROR, f"{type(error).__name__}: {error}"[:200]))
+    kind = clean_text(name_of(error))
+    facts = {
+        "exception.type": kind,
+        "exception.message": clean_text(error),
+        "exception.stacktrace": clean_text(format_error(error, error.__traceback__), TRACEBACK_CHARS),
+    }
+    span.add_event("exception", facts)  # not record_exception: it asks the error itself, which may raise
+    span.set_attribute("error.type", kind)
+    span.set_status(Status(StatusCode.ERROR, clean_text(f"{kind}: {facts['exception.message']}", 200)))

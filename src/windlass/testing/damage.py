@@ -122,7 +122,7 @@ def _damage_file(url: BackendUrl, queue: str, job_id: str, kind: str) -> Damaged
     from windlass.backends.file.store import FileStore
 
     directory = parse(url).directory
-    lock = FairLock(os.path.join(directory, "store"))
+    lock = FairLock(os.path.join(directory, "store"), 0o600)
     lock.acquire()
     try:
         log, store = Log(directory), FileStore()

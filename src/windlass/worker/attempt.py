@@ -178,7 +178,7 @@ class Attempt:
             else:
                 settlement = self._completed(value) if self._signal is None else self._returned(value)
         except BaseException as fault:  # what the handler left cannot be concluded: a failure that counts
-            log.exception("an attempt of job %s could not be concluded", self.record.id)
+            log.exception("an attempt of job %r could not be concluded", self.record.id)
             self.error = fault if self.error is None else self.error
             settlement = classify.broken(self.record, self.error, fault)
         finally:

@@ -75,7 +75,9 @@ class Emitter:
         for callback in callbacks:
             try:
                 answer = callback(*args)
-            except Exception:
+            except (KeyboardInterrupt, SystemExit):
+                raise
+            except BaseException:  # also a leaked CancelledError: the worker itself was not cancelled
                 log.exception("a %s failed", what)
                 continue
             if inspect.iscoroutine(answer):

@@ -16,6 +16,7 @@ from windlass.backend.store import Store
 from windlass.core.job import NewJob
 from windlass.core.probe import reach
 from windlass.core.schedules import Firing, ScheduleRecord, Strategy, plan_firing, slot_job
+from windlass.core.text import printable
 from windlass.errors import ConfigError, StorageError
 from windlass.hooks import Hooks
 
@@ -85,7 +86,8 @@ class Scheduler:
             firing = plan_firing(schedule, now_ms, self._strategies)
         except ConfigError as exc:
             log.warning(
-                "schedule %s of queue %s cannot be fired here: %s", schedule.name, schedule.queue, exc
+                "schedule %r of queue %r cannot be fired here: %s",
+                *(schedule.name, schedule.queue, printable(str(exc))),
             )
             return None
         jobs = [slot_job(schedule, slot) for slot in firing.slots]
@@ -99,7 +101,7 @@ class Scheduler:
         except Exception as exc:
             log.warning(
                 "an enqueue hook refused the job of schedule %s of queue %s; its slot passes: %r",
-                *(schedule.name, schedule.queue, exc),
+                *(printable(schedule.name), printable(schedule.queue), exc),
             )
             return await self._send(schedule, firing, [])
 

@@ -62,7 +62,7 @@ class Recoverer:
     async def run_once(self) -> int:
         result = await self._store.execute(rq.Recover())
         for ref in (*result.recovered, *result.failed):
-            log.warning("took back job %s of queue %s: its worker went silent", ref.id, ref.queue)
+            log.warning("took back job %r of queue %r: its worker went silent", ref.id, ref.queue)
             if self._on_stalled is not None:
                 self._on_stalled(ref.id)
         reach("recover.done", recovered=len(result.recovered), failed=len(result.failed))

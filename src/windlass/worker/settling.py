@@ -52,14 +52,14 @@ async def _settle_one(call: Call, end: Settlement) -> tuple[Settlement, rq.Settl
     except StorageError:
         raise
     except Exception as exc:
-        log.error("job %s: the store refused how its attempt ended: %s", end.id, _told(exc))
+        log.error("job %r: the store refused how its attempt ended: %s", end.id, _told(exc))
         failed = as_refused(end, exc)
     try:
         return failed, await _send(call, failed)
     except StorageError:
         raise
     except Exception as exc:
-        log.error("job %s: its failure was refused as well, so its lease runs out: %s", end.id, _told(exc))
+        log.error("job %r: its failure was refused as well, so its lease runs out: %s", end.id, _told(exc))
         return failed, rq.SettleResult(items=[Settled.LOST])
 
 

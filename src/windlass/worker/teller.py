@@ -73,7 +73,7 @@ class Teller:
         """The store has answered for ``settlement``."""
         untold = self._untold.pop(settlement.token, None)
         if answer not in _TAKEN:
-            log.warning("job %s: the lease was lost before the attempt was settled", settlement.id)
+            log.warning("job %r: the lease was lost before the attempt was settled", settlement.id)
             reach("worker.lease_lost", job_id=settlement.id)
             if untold is not None:
                 self._emitter.emit("lease_lost", untold.job)

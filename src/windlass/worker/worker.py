@@ -32,7 +32,7 @@ from windlass.core.backoff import Strategy
 from windlass.core.ids import new_id
 from windlass.core.job import Action, JobRecord, WorkerInfo
 from windlass.core.limits import to_rate
-from windlass.core.options import check_known, check_registered, to_backoff
+from windlass.core.options import check_known, check_registered, seconds_to_ms, to_backoff
 from windlass.core.outcome import Extended, Outcome, Settled, Settlement
 from windlass.core.probe import reach
 from windlass.core.states import JobState
@@ -379,7 +379,7 @@ class Worker:
 
     def rate_limit(self, seconds: float) -> None:
         """Claim nothing for ``seconds``: the service behind the handlers said so."""
-        self._limited_until_ms = self.app.clock.monotonic_ms() + seconds * 1000
+        self._limited_until_ms = self.app.clock.monotonic_ms() + seconds_to_ms(seconds, "seconds")
         self._decline()
 
     def _stop_listening(self) -> None:
@@ -940,7 +940,7 @@ class Worker:
             case "stop":
                 self._begin_close()
             case "dump":
-                log.warning("what runs here now:\n%s", dump_stacks())
+                log.warning("what runs here now:\n%s", dump_stacks(), extra={"lines": True})
 
     def _handle_signals(self) -> None:
         asked = 0

@@ -113,14 +113,11 @@ def test_a_lost_current_file_can_be_made_again(cli: Cli, tmp_path: Path) -> None
     assert ids(cli) == [f"job{n}" for n in range(5)]
 
 
-def test_repair_leaves_a_healthy_store_alone_and_tells_backends_without_it(cli: Cli, tmp_path: Path) -> None:
+def test_repair_leaves_a_healthy_store_alone(cli: Cli, tmp_path: Path) -> None:
     with_jobs(cli)
     before = log_of(tmp_path / "store").read_bytes()
     assert "nothing is damaged: nothing was changed" in told(cli, "fact", "--repair")
     assert log_of(tmp_path / "store").read_bytes() == before
-    (tmp_path / "jobs.db").touch()
-    problems = told(cli, "problem", "--repair", "--url", f"sqlite:///{tmp_path / 'jobs.db'}", code=1)
-    assert "repair" in problems[0]
 
 
 async def test_a_process_that_has_the_store_open_follows_a_repair(cli: Cli, tmp_path: Path) -> None:

@@ -9,12 +9,13 @@ import os
 import random
 import shutil
 import subprocess
+from contextlib import aclosing
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from tests.backends.file.support import add, claim, client, ended, jobs_of, log_of, new, opened, settle
-from windlass import ConfigError, StorageError
+from windlass import ConfigError, StorageError, Windlass
 from windlass.backend import open_backend
 from windlass.backend import requests as rq
 from windlass.backends.file import effects, frames
@@ -283,6 +284,18 @@ async def test_a_restored_backup_is_read_anew(tmp_path: Path) -> None:
         shutil.copytree(tmp_path / "backup", path / "default")
         await add(store, new(id="c"))
         assert list(await states_of(store)) == ["a", "c"]
+
+
+async def test_a_reader_of_events_starts_over_when_another_store_is_in_its_place(tmp_path: Path) -> None:
+    path = tmp_path / "jobs"
+    async with Windlass(f"file://{path}?timeout=3") as app, aclosing(app.queue("q").events(0)) as events:
+        await app.queue("q").add_bulk([{"name": "n", "job_id": f"old{n}"} for n in range(3)])
+        assert [(await anext(events)).job_id for _ in range(3)] == ["old0", "old1", "old2"]
+        shutil.rmtree(path)
+        async with opened(path) as other:
+            await add(other, new(id="new"))
+        found = [await anext(events) for _ in range(2)]
+        assert [(event.type, event.job_id) for event in found] == [("gap", ""), ("enqueued", "new")]
 
 
 @pytest.fixture

@@ -118,7 +118,7 @@ async def test_without_sockets_the_slow_check_wakes(
 
 async def test_a_dead_listener_is_forgotten(tmp_path: Path, children: Any) -> None:
     path = tmp_path / "jobs.db"
-    boxes = wake.Mailboxes(f"{path}-wake", "default")
+    boxes = wake.Mailboxes(f"{path}-wake", "default", str(path))
     async with opened(path) as store:
         left = Path(directory(str(path))) / f"{boxes._prefix}r.999999-dead"
         dead = wake._socket()

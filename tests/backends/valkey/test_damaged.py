@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from tests.backends.valkey.servers import redis_server, valkey_server
 from tests.backends.valkey.support import add, claim, complete, new, opened
 from tools.services.valkey import Server
+from windlass import Job, Windlass, Worker
 from windlass.backend import requests as rq
+from windlass.backends.valkey.keys import DAMAGED, Keys
 from windlass.core.ids import new_id
 from windlass.core.job import JobRef
 from windlass.core.outcome import Settled
@@ -40,6 +44,35 @@ async def test_a_record_that_cannot_be_read_fails_alone_and_keeps_its_bytes(
         assert found.errors[-1].error_class == "BadRecord"
         page = await store.execute(rq.ListJobs(queue="q", states=[JobState.FAILED]))
         assert [job.id for job in page.jobs] == ["j2"]
+
+
+@pytest.mark.feature("J24")
+@pytest.mark.parametrize("suffix", ["", ":j", ":m", ":f", ":w", ":d", ":a", ":e", ":v", ":h", ":P", ":i"])
+async def test_a_key_of_the_wrong_type_is_moved_aside_and_stops_no_other_queue(
+    server: Server, suffix: str
+) -> None:
+    namespace = new_id()
+    async with Windlass(f"{server.url}?namespace={namespace}") as app:
+        for name in ("bad", "good"):
+            await app.queue(name).add("n")
+        key = Keys(namespace).queue("bad") + suffix
+        with server.client() as client:
+            client.delete(key)
+            client.set(key, "a text")
+        honest = [await app.queue("good").add("n") for _ in range(3)]
+
+        async def handler(job: Job[Any]) -> str:
+            return "done"
+
+        async with Worker(["bad", "good"], handler, url_or_app=app, poll=0.05):
+            for job in honest:
+                assert await job.result(timeout=10) == "done"
+            after = await app.queue("bad").add("n")
+            assert await after.result(timeout=10) == "done"
+        assert {"bad", "good"} <= {info.name for info in await app.queues()} | {"bad"}
+        await app.queue("bad").get_jobs()
+        with server.client() as client:
+            assert client.get(key + DAMAGED) == b"a text"
 
 
 def _spoil(server: Server, namespace: str, job_id: str) -> bytes:

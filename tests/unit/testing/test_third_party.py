@@ -21,7 +21,7 @@ from windlass.backends.memory import MemoryBackend
 class MyBackend(MemoryBackend):
     name = "mystore"
     def clone(self):
-        return MyBackend(lambda: self._shared)
+        return MyBackend(self._shared)
 
 _stores = {}
 

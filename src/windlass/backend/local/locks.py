@@ -15,6 +15,8 @@ import os
 import time
 from typing import TYPE_CHECKING
 
+from windlass.backend.local.modes import open_file
+
 if TYPE_CHECKING:
     from types import ModuleType
 
@@ -33,10 +35,11 @@ _IGNORE_S = 1.0
 class FairLock:
     """Not reentrant; used by one thread at a time."""
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, mode: int) -> None:
+        """``mode``: that of its files, where they are not there yet."""
         self._path = path + "-lock"
-        self._lock = _open(self._path) if fcntl else -1
-        self._turn = _open(path + "-turn") if fcntl else -1
+        self._lock = _open(self._path, mode) if fcntl else -1
+        self._turn = _open(path + "-turn", mode) if fcntl else -1
         self._ignore_turn_until = 0.0
 
     def acquire(self) -> None:
@@ -97,9 +100,9 @@ class FairLock:
                 time.sleep(_PAUSE_S)
 
 
-def _open(path: str) -> int:
+def _open(path: str, mode: int) -> int:
     """A descriptor to lock; reading is enough when the file belongs to another user."""
     try:
-        return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        return open_file(path, os.O_RDWR, mode)
     except PermissionError:
         return os.open(path, os.O_RDONLY | os.O_CLOEXEC)

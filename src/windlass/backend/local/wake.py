@@ -24,6 +24,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+from windlass.backend.local.modes import PRIVATE, make_folder, mode_of
+
 if TYPE_CHECKING:
     from windlass.backend.hub import Hub
 
@@ -52,7 +54,9 @@ def directory(beside: str) -> str:
 class Mailboxes:
     """The sockets of other processes, and sending to them. Callable from any thread."""
 
-    def __init__(self, beside: str, namespace: str) -> None:
+    def __init__(self, beside: str, namespace: str, like: str) -> None:
+        """``like``: the file or folder of the store whose mode the sockets follow."""
+        self._like = like
         self._directory = directory(beside)
         self._private = self._directory != beside
         key = hashlib.blake2b(namespace.encode(), digest_size=4).hexdigest()
@@ -70,7 +74,7 @@ class Mailboxes:
         """Make the directory. It stays for ever: taking it away could cut off whoever comes next."""
         if self._socket is None:
             return
-        os.makedirs(self._directory, mode=0o700 if self._private else 0o777, exist_ok=True)
+        make_folder(self._directory, PRIVATE if self._private else mode_of(self._like))
         if not self._private or _is_own(self._directory):
             self._fd = os.open(self._directory, os.O_RDONLY)
 
@@ -81,6 +85,7 @@ class Mailboxes:
             os.rename(self.path(before), self.path(name))
         else:
             box.bind(self.path(name))
+            os.chmod(self.path(name), PRIVATE if self._private else mode_of(self._like))
         self._own = name
         return name
 
@@ -153,9 +158,9 @@ class Checker(ABC):
 class Wake(ABC):
     """The hints of one store: out after each commit, in while somebody listens."""
 
-    def __init__(self, beside: str, namespace: str, hub: Hub) -> None:
+    def __init__(self, beside: str, namespace: str, hub: Hub, *, like: str) -> None:
         self._hub = hub
-        self._boxes = Mailboxes(beside, namespace)
+        self._boxes = Mailboxes(beside, namespace, like)
         self._lock = threading.Lock()
         self._kinds: set[str] = set()
         self._name = ""

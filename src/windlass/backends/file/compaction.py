@@ -11,6 +11,7 @@ import contextlib
 import os
 from typing import TYPE_CHECKING
 
+from windlass.backend.local.modes import mode_of, open_file
 from windlass.backends.file import directory as dr
 from windlass.backends.file import effects, frames
 from windlass.backends.file.frames import Kind
@@ -50,9 +51,8 @@ class Compaction:
 
     def __init__(self, session: Session) -> None:
         self._session = session
-        self._lock_fd = os.open(
-            os.path.join(session.directory, "store-compact"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666
-        )
+        lock = os.path.join(session.directory, "store-compact")
+        self._lock_fd = open_file(lock, os.O_RDWR, mode_of(session.directory))
         self._fd = -1
         self._path = ""
         self._begun = False
@@ -89,7 +89,7 @@ class Compaction:
             self._pieces = Snapshot(session.store).pieces()
             place = session.store.take_place()
         self._path = os.path.join(session.directory, f"{log.current.generation + 1}-{os.getpid()}.tmp")
-        self._fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o666)
+        self._fd = open_file(self._path, os.O_RDWR | os.O_TRUNC, mode_of(session.directory))
         self._write(frames.make(Kind.HEAD, log.current.generation + 1, dr.head_body()))
         self._write(frames.make(Kind.PIECE, 0, effects.encode(effects.Written(0, place, []))))
         self._begun = True

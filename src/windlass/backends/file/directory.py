@@ -14,10 +14,12 @@ from __future__ import annotations
 
 import contextlib
 import os
+from collections.abc import Iterator
 
 import msgspec
 
 from windlass._version import __version__
+from windlass.backend.local.modes import make_folder, mode_of, open_file
 from windlass.backends.file import errors, frames
 from windlass.backends.file.frames import FORMAT, Kind
 from windlass.core.ids import new_id
@@ -44,19 +46,26 @@ def log_name(generation: int) -> str:
     return f"{generation:08d}.log"
 
 
-def prepare(path: str, directory: str) -> None:
-    """Make the directories, or refuse one that is somebody else's."""
-    os.makedirs(path, exist_ok=True)
+def prepare(path: str, directory: str, mode: int) -> None:
+    """Make the directories, for files of ``mode``, or refuse one that is somebody else's."""
+    make_folder(path, mode)
     marker = os.path.join(path, MARKER)
     if not os.path.exists(marker):
         others = any(not name.startswith(MARKER) for name in os.listdir(path))
         if not os.path.exists(marker):  # still: another process that makes it writes the marker first
             if others:
                 raise errors.foreign(path)
-            publish(marker, _MARKER_TEXT)
+            publish(marker, _MARKER_TEXT, mode)
     if not os.path.isdir(directory):
-        os.makedirs(directory, exist_ok=True)
+        make_folder(directory, mode)
         sync_directory(path)
+
+
+def places(path: str, directory: str) -> Iterator[str]:
+    """Everything that this process must be able to use."""
+    yield from (path, directory)
+    with contextlib.suppress(OSError):
+        yield from (entry.path for entry in os.scandir(directory))
 
 
 def is_store(path: str) -> bool:
@@ -104,10 +113,12 @@ def head_body() -> bytes:
     return msgspec.json.encode({"store": "windlass", "version": __version__})
 
 
-def publish(path: str, data: bytes) -> None:
-    """Put a file in its place, whole and durable, in one step."""
+def publish(path: str, data: bytes, mode: int | None = None) -> None:
+    """Put a file in its place, whole and durable, in one step; without ``mode`` it follows the folder's."""
     temporary = f"{path}.{os.getpid()}.tmp"
-    fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o666)
+    fd = open_file(
+        temporary, os.O_WRONLY | os.O_TRUNC, mode_of(os.path.dirname(path)) if mode is None else mode
+    )
     try:
         write_all(fd, data, 0)
         os.fsync(fd)

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 from windlass.backend.health import Finding, fact, problem, warning
 from windlass.backend.local.locks import FairLock
+from windlass.backend.local.modes import mode_of
 from windlass.backend.urls import BackendUrl
 from windlass.backends.file import directory as dr
 from windlass.backends.file import effects, errors, frames
@@ -168,7 +169,7 @@ def repair(url: BackendUrl) -> Iterator[Finding]:
 @contextlib.contextmanager
 def _locked(settings: Settings) -> Iterator[None]:
     """Hold the store's lock, or raise when somebody else does not let go of it."""
-    lock = FairLock(os.path.join(settings.directory, "store"))
+    lock = FairLock(os.path.join(settings.directory, "store"), mode_of(settings.directory))
     try:
         deadline = time.monotonic() + settings.timeout
         while not lock.try_acquire():

@@ -14,6 +14,7 @@ import weakref
 from typing import TYPE_CHECKING
 
 from windlass.backend.local import flush
+from windlass.backend.local.modes import mode_of, open_file
 from windlass.backends.file import directory as dr
 from windlass.backends.file import effects, errors, frames
 from windlass.backends.file.frames import Kind
@@ -237,7 +238,8 @@ class Log:
     def _keep_torn(self, tail: memoryview) -> None:
         """Keep the last torn tail for people to look at."""
         try:
-            with open(self.torn_path, "wb") as file:
+            flags = os.O_WRONLY | os.O_TRUNC
+            with os.fdopen(open_file(self.torn_path, flags, mode_of(self._directory)), "wb") as file:
                 file.write(tail)
         except OSError:
             pass  # no room for it: the warning has to do

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, cast
 from windlass.backend import requests as rq
 from windlass.backend.local.flush import not_flushed
 from windlass.backend.local.locks import FairLock
+from windlass.backend.local.modes import denied, mode_of
 from windlass.backends.file import directory as dr
 from windlass.backends.file import effects, readback
 from windlass.backends.file.compaction import Compaction, is_due
@@ -65,13 +66,14 @@ class Session:
         """Make the store if it is not there, and read it; raises ``StorageError``."""
         try:
             dr.check_posix()
-            dr.prepare(self._settings.path, self._directory)
+            dr.prepare(self._settings.path, self._directory, self._settings.mode)
             self._open_lock()
             if dr.read_current(self._directory) is None:
                 self._create()
             self._load()
         except OSError as exc:
-            raise to_error(exc, self._settings.shown) from exc
+            places = dr.places(self._settings.path, self._directory)
+            raise denied(places) or to_error(exc, self._settings.shown) from exc
         self._wake.open(self)
 
     def close(self) -> None:
@@ -88,7 +90,7 @@ class Session:
             self._lock.close()
 
     def _open_lock(self) -> None:
-        lock = FairLock(os.path.join(self._directory, "store"))
+        lock = FairLock(os.path.join(self._directory, "store"), mode_of(self._directory))
         self.close_lock()
         self._lock = lock
 

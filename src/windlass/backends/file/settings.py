@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
+from windlass.backend.local.modes import PRIVATE, parse_mode
 from windlass.backend.urls import DEFAULT_NAMESPACE, BackendUrl
 from windlass.errors import ConfigError
 
@@ -21,6 +22,8 @@ class Settings:
     synchronous: Synchronous = "full"
     #: Seconds that a call may wait before it raises ``StorageError``.
     timeout: float = 5.0
+    #: The mode of the files of a store that is not there yet.
+    mode: int = field(default=PRIVATE, compare=False)
 
     @property
     def directory(self) -> str:
@@ -35,7 +38,7 @@ class Settings:
 
 def parse(url: BackendUrl) -> Settings:
     """The settings of ``url``, or ``ConfigError``."""
-    url.check_options({"synchronous", "timeout"})
+    url.check_options({"mode", "synchronous", "timeout"})
     if url.host:
         raise ConfigError("url", "like file:///absolute/directory (three slashes)", url.text)
     if not url.path.strip("/") or "\0" in url.path:
@@ -45,6 +48,7 @@ def parse(url: BackendUrl) -> Settings:
         namespace=url.namespace,
         synchronous=_synchronous(url.options.get("synchronous", "full")),
         timeout=url.timeout(),
+        mode=parse_mode(url.options.get("mode")),
     )
 
 

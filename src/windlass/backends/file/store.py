@@ -14,11 +14,11 @@ from windlass.backends.memory.groups import Group
 from windlass.backends.memory.journal import Table
 from windlass.backends.memory.metrics import Cursor
 from windlass.backends.memory.store import MemoryStore, StoredQueue
-from windlass.core import damage
+from windlass.core import damage, flows
 from windlass.core.job import LOGS_KEPT, ArchiverInfo, JobRecord, JobRef, WorkerInfo
 from windlass.core.metrics import MetricsRow
 from windlass.core.schedules import ScheduleRecord
-from windlass.core.states import JobState
+from windlass.core.states import FINISHED, JobState
 from windlass.core.unique import KeyEntry
 
 #: What the values of each table are.
@@ -220,6 +220,11 @@ class FileStore(MemoryStore):
         job.state, job.finished_ms = JobState.FAILED, self.now_ms
         queue.jobs[job_id] = job
         self.enter(queue, job)
+        if job.options.group is not None:  # it may have made room: the next claim looks
+            queue.groups.wait_until(queue.groups.get(job.options.group), self.now_ms)
+        if job.linked and old is not None and old.state not in FINISHED:  # a relay tells who waits for it
+            self._flows.left_ends.append(flows.end_of(job))
+            self.journal.ends += 1
 
     def _drop_job(self, effect: fx.DropJob) -> None:
         queue = self._bare(effect.queue)

@@ -20,7 +20,9 @@ class Wake(wake.Wake):
     """The hints of one ``Directory``."""
 
     def __init__(self, settings: Settings, hub: Hub) -> None:
-        super().__init__(os.path.join(settings.directory, "wake"), settings.namespace, hub)
+        super().__init__(
+            os.path.join(settings.directory, "wake"), settings.namespace, hub, like=settings.directory
+        )
         self._settings = settings
         self._session: Session | None = None
 

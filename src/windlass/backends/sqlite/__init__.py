@@ -6,6 +6,7 @@ with ``synchronous=full`` (the default), of power, but for the last step of a wo
 """
 
 from windlass.backends.sqlite.backend import SqliteBackend, from_url
+from windlass.backends.sqlite.doctor import examine, repair
 from windlass.backends.sqlite.transactional import add_in_transaction, settle_in_transaction
 
-__all__ = ["SqliteBackend", "add_in_transaction", "from_url", "settle_in_transaction"]
+__all__ = ["SqliteBackend", "add_in_transaction", "examine", "from_url", "repair", "settle_in_transaction"]

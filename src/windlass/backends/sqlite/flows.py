@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from windlass.backends.sqlite.tx import Step
     from windlass.core.states import JobState
 
-_unpack_end = msgspec.msgpack.Decoder(ChildEnd).decode
+unpack_end = msgspec.msgpack.Decoder(ChildEnd).decode
 
 
 class Flows(FlowWork):
@@ -104,7 +104,7 @@ class Flows(FlowWork):
 
     def outbox(self) -> ChildEnd | None:
         while (row := self._step.one("outbox_first")) is not None:
-            end = damage.read_or_none(row[1], _unpack_end, f"entry {row[0]} of the outbox")
+            end = damage.read_or_none(row[1], unpack_end, f"entry {row[0]} of the outbox")
             if end is not None:
                 return end
             self.drop_out()

@@ -7,6 +7,7 @@ of its own, so that one that fails alone takes back only itself.
 from __future__ import annotations
 
 import logging
+import os
 import sqlite3
 import threading
 from contextlib import suppress
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from windlass.backend import requests as rq
 from windlass.backend.local.flush import FlushHealth, not_flushed
 from windlass.backend.local.locks import FairLock
+from windlass.backend.local.modes import denied, make_file, mode_of
 from windlass.backends.sqlite import migrations, statements
 from windlass.backends.sqlite.alone import PAGES, AddAlone
 from windlass.backends.sqlite.connection import (
@@ -65,7 +67,8 @@ class Session:
     def open(self) -> None:
         """Open and migrate the file, under the lock of all processes; raises ``StorageError``."""
         try:
-            self.lock = FairLock(self._settings.path)
+            make_file(self._settings.path, self._settings.mode)  # SQLite gives the files beside it its mode
+            self.lock = FairLock(self._settings.path, mode_of(self._settings.path))
             self.lock.acquire()
             try:
                 self.conn = connect(self._settings, busy_ms=round(self._settings.timeout * 1000))
@@ -78,7 +81,13 @@ class Session:
                 self.lock.release()
         except (sqlite3.Error, OSError) as exc:
             self.close()
-            raise to_error(exc, self._settings.shown) from exc
+            path = self._settings.path
+            beside = [
+                path,
+                *(path + end for end in ("-lock", "-turn", "-wal", "-shm")),
+                os.path.dirname(path),
+            ]
+            raise denied(beside) or to_error(exc, self._settings.shown) from exc
         self._cursor = self.conn.cursor()
         self._one = OneCursor(self.conn, self._cursor)
         self._queues = Queues(self._one, self._sql)

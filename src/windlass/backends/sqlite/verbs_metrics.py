@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from windlass.backends.sqlite.tx import Step
     from windlass.backends.sqlite.verbs_reads import Snapshot
 
-_unpack = msgspec.msgpack.Decoder(MetricsRow).decode
+unpack = msgspec.msgpack.Decoder(MetricsRow).decode
 
 
 def add(step: Step, request: mq.AddMetrics) -> bool:
@@ -36,7 +36,7 @@ def add(step: Step, request: mq.AddMetrics) -> bool:
     for name, step_ms in STEP_MS.items():
         for row in merged(request.rows, name):
             found = step.one("metrics_row", num, step_ms, row.start_ms, row.task)
-            known = None if found is None else damage.read_or_none(found[0], _unpack, _name(num, row.task))
+            known = None if found is None else damage.read_or_none(found[0], unpack, _name(num, row.task))
             if known is not None:
                 row.merge(known)
             step.run("metrics_save", num, step_ms, row.start_ms, row.task, pack(row))
@@ -97,7 +97,7 @@ def read(snap: Snapshot, request: mq.ReadMetrics) -> mq.MetricsPage:
         request.limit + 1,
     )
     shown = rows[: request.limit]
-    page = damage.readable(shown, lambda row: _unpack(row[2]), lambda row: _name(num, row[1]))
+    page = damage.readable(shown, lambda row: unpack(row[2]), lambda row: _name(num, row[1]))
     more = shown and len(rows) > len(shown)
     return mq.MetricsPage(list(page), f"{shown[-1][0]} {shown[-1][1]}" if more else None)
 

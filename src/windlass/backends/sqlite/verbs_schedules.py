@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from windlass.backends.sqlite.verbs_reads import Snapshot
 
 TOPIC = "schedules"
-_unpack = msgspec.msgpack.Decoder(ScheduleRecord).decode
+unpack = msgspec.msgpack.Decoder(ScheduleRecord).decode
 
 
 def put(step: Step, request: sq.PutSchedule) -> ScheduleRecord:
@@ -75,7 +75,7 @@ def fire(step: Step, request: sq.FireSchedule) -> sq.Fired:
 def _find(step: Step, queue: str, name: str) -> ScheduleRecord | None:
     num = step.queues.num(queue)
     row = None if num is None else step.one("schedule", num, name)
-    return None if row is None else damage.read_or_none(row[0], _unpack, f"schedule {name} of queue {queue}")
+    return None if row is None else damage.read_or_none(row[0], unpack, f"schedule {name} of queue {queue}")
 
 
 def _save(step: Step, record: ScheduleRecord) -> None:
@@ -95,9 +95,7 @@ def list_schedules(snap: Snapshot, request: sq.ListSchedules) -> sq.SchedulePage
     rows = snap.all("schedule_list", *wanted, *after, request.limit + 1)
     shown = rows[: request.limit]
     page = list(
-        damage.readable(
-            shown, lambda row: _unpack(row[2]), lambda row: f"schedule {row[1]} of queue {row[0]}"
-        )
+        damage.readable(shown, lambda row: unpack(row[2]), lambda row: f"schedule {row[1]} of queue {row[0]}")
     )
     cursor = f"{shown[-1][0]}\n{shown[-1][1]}" if shown and len(rows) > len(shown) else None
     return sq.SchedulePage(page, snap.now_ms, cursor)
@@ -107,7 +105,7 @@ def due(snap: Snapshot, request: sq.DueSchedules) -> sq.Due:
     rows = snap.all("schedule_due", request.limit + 1)
     count = min(sum(row[0] <= snap.now_ms for row in rows), request.limit)
     ripe = damage.readable(
-        rows[:count], lambda row: _unpack(row[1]), lambda row: f"schedule {row[3]} of queue {row[2]}"
+        rows[:count], lambda row: unpack(row[1]), lambda row: f"schedule {row[3]} of queue {row[2]}"
     )
     later = rows[count:]
     return sq.Due(list(ripe), snap.now_ms, max(later[0][0] - snap.now_ms, 0) if later else None)

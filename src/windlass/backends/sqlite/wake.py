@@ -30,7 +30,7 @@ class Wake(wake.Wake):
     """The hints of one ``Database``."""
 
     def __init__(self, settings: Settings, hub: Hub) -> None:
-        super().__init__(settings.path + _BESIDE, settings.namespace, hub)
+        super().__init__(settings.path + _BESIDE, settings.namespace, hub, like=settings.path)
         self._settings = settings
         #: How much of the store's activity was this process's; counted before it commits.
         self.own_activity = 0

@@ -9,7 +9,7 @@ server that does not answer costs ``timeout_s``, and its connections are not tru
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
 from typing import Any
 
 from redis.exceptions import AskError, AuthenticationError, MovedError, RedisError, ResponseError
@@ -20,11 +20,14 @@ from windlass.backends.valkey.errors import (
     TlsError,
     is_function_missing,
     is_refused_for_now,
+    is_wrong_type,
     storage_error,
 )
+from windlass.backends.valkey.keys import DAMAGED, KINDS
 from windlass.backends.valkey.node import Node, pack_command
 from windlass.backends.valkey.settings import Settings
 from windlass.backends.valkey.topology import make_topology
+from windlass.core import damage
 
 _FIRST_PAUSE_S, _LAST_PAUSE_S = 0.02, 0.5
 #: Requests that may be sent again although the first one may have been carried out.
@@ -47,7 +50,7 @@ class Client:
         """Call a function on the server that holds ``roots`` (which share a slot)."""
         keys = [*roots, loader.guard_key(roots[0])] if self._guarded else roots
         packed = pack_command("FCALL", self._names[name], len(keys), *keys, *arguments)
-        return self._send(packed, self.topology.slot(roots[0]), repeat=name in _READS)
+        return self._send(packed, self.topology.slot(roots[0]), repeat=name in _READS, roots=roots)
 
     async def command(self, key: str, *parts: str | bytes | int) -> Any:
         """One plain command about ``key`` that may be repeated."""
@@ -64,7 +67,7 @@ class Client:
 
     # --- sending ---------------------------------------------------------------------------------
 
-    async def _send(self, packed: bytes, slot: int, *, repeat: bool) -> Any:
+    async def _send(self, packed: bytes, slot: int, *, repeat: bool, roots: Sequence[str] = ()) -> Any:
         last: BaseException | None = None
         node = self.topology.known(slot)
         sent = node.send_now(packed) if node is not None else None  # the server works while we set our clock
@@ -80,7 +83,7 @@ class Client:
                         node = asked or await self.topology.node(slot)
                         return await node.request(packed, asking=asked is not None)
                     except (RedisError, OSError, NotSentError) as exc:
-                        asked, known = await self._mend(exc, node, repeat=repeat), last
+                        asked, known = await self._mend(exc, node, roots, repeat=repeat), last
                         last = exc
                     if not isinstance(last, AskError) or isinstance(known, AskError):  # MOVED is one of them
                         await asyncio.sleep(pause_s)
@@ -92,10 +95,14 @@ class Client:
         except (RedisError, OSError, NotSentError, TlsError) as exc:
             raise storage_error(exc, (node or self.topology).where) from exc
 
-    async def _mend(self, error: BaseException, node: Node | None, *, repeat: bool) -> Node | None:
+    async def _mend(
+        self, error: BaseException, node: Node | None, roots: Sequence[str], *, repeat: bool
+    ) -> Node | None:
         """Do what makes a second try worth while, or raise ``error``. Returns whom to ask this once."""
         if node is not None and is_function_missing(error):
             await self._load(node)
+            return None
+        if node is not None and is_wrong_type(error) and await self._move_aside(node, roots) and repeat:
             return None
         lost = repeat and not isinstance(error, (ResponseError, AuthenticationError))
         if not lost and not is_refused_for_now(error):
@@ -106,6 +113,23 @@ class Client:
             return self.topology.at(error.host, error.port)
         await self.topology.learn(error)
         return None
+
+    async def _move_aside(self, node: Node, roots: Sequence[str]) -> bool:
+        """Move keys of these queues aside that hold what they should not; whether there were any.
+
+        The call that met one may have done its part for other queues: unless it only looked, the caller hears
+        of it and does what a lost reply asks for.
+        """
+        moved = False
+        for root in roots:
+            for suffix, kind in KINDS.items():
+                key = root + suffix
+                found = await node.request(pack_command("TYPE", key))
+                if found.decode() not in (kind, "none"):
+                    await node.request(pack_command("RENAME", key, key + DAMAGED))
+                    damage.tell(f"key {key}", f"it holds a {found.decode()}, and was moved to {key}{DAMAGED}")
+                    moved = True
+        return moved
 
     async def _load(self, node: Node) -> None:
         name = loader.library_name(self._version)

@@ -6,7 +6,7 @@ import ssl
 
 import redis.exceptions as theirs
 
-from windlass.errors import StorageError
+from windlass.errors import StorageError, StoreFullError
 
 #: The server said no before it did anything: asking again (perhaps somewhere else) is safe.
 _NOT_NOW = (
@@ -25,7 +25,8 @@ _ADVICE = {
     "WRONGPASS": "the user name or password in the URL is wrong",
     "NOPERM": "the user in the URL may not do this: give it the keys ~windlass:*, the channels &windlass:* "
     "and the commands +@all -@admin -@dangerous",
-    "OOM": "the server is out of memory: raise maxmemory, keep fewer finished jobs, or drain the queues; "
+    "OOM": "the server is out of memory and takes no new jobs; those it has run, end and can be removed. Let "
+    "workers go on, remove finished jobs (windlass clean), keep fewer of them, or raise maxmemory; "
     "maxmemory-policy must be noeviction",
     "MISCONF": "the server cannot write to its disk: see its log",
     "CROSSSLOT": "the server is part of a cluster: use a URL that begins with valkey+cluster://",
@@ -70,6 +71,11 @@ def is_function_missing(error: BaseException) -> bool:
     return isinstance(error, theirs.ResponseError) and "Function not found" in str(error)
 
 
+def is_wrong_type(error: BaseException) -> bool:
+    """Whether a key holds something else than it should."""
+    return isinstance(error, theirs.ResponseError) and "WRONGTYPE" in str(error)
+
+
 def is_refused_for_now(error: BaseException) -> bool:
     """Whether the server refused without doing anything, and may do it later or elsewhere."""
     if isinstance(error, NotSentError):
@@ -105,8 +111,12 @@ def storage_error(error: BaseException, where: str) -> StorageError:
         )
     for kind, word in _WORDS.items():
         if isinstance(error, kind):
-            return StorageError(f"{where} refused: {said}; {_ADVICE[word]}")
+            return _refusal(word, f"{where} refused: {said}; {_ADVICE[word]}")
     for start, advice in _ADVICE.items():
         if said.startswith(start) or start in said.split(":", 1)[0]:
-            return StorageError(f"{where} refused: {said}; {advice}")
+            return _refusal(start, f"{where} refused: {said}; {advice}")
     return StorageError(f"{where} refused: {said}")
+
+
+def _refusal(word: str, text: str) -> StorageError:
+    return StoreFullError(text) if word == "OOM" else StorageError(text)

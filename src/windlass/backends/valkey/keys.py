@@ -9,6 +9,20 @@ from __future__ import annotations
 
 PREFIX = "windlass:"
 
+#: What the keys below the root of a queue hold (see ``lua/includes``), but for those of one job or group.
+KINDS: dict[str, str] = {
+    "": "hash",
+    **{f":{name}": "hash" for name in ("j", "m", "r", "g", "e", "y", "q", "K", "U", "G", "schedules")},
+    **{f":{name}": "zset" for name in "wdaPCFXokibuLYEZAHQ"},
+    **{f":{name}": "stream" for name in "fvhx"},
+    **{f":{name}": "set" for name in "tT"},
+    **{f":{name}": "zset" for name in ("schedules:names", "schedules:due", "minutes:keys", "hours:keys")},
+    ":minutes": "hash",
+    ":hours": "hash",
+}
+#: Put behind the name of a key that held something else, when it is moved aside.
+DAMAGED = ":damaged"
+
 
 class Keys:
     """The keys of one namespace."""

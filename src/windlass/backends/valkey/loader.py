@@ -16,7 +16,7 @@ from importlib.resources import files
 
 VERSION = 2
 #: Of the text that goes by this number; ``python -m windlass.backends.valkey.check`` compares and tells.
-DIGEST = "8db0cbef6d72432e884407dee50c72e6"
+DIGEST = "f9454815c371dc8007cf172bf10730e4"
 
 _HEADER = re.compile(r"^-- (\w+): ?(.*)$")
 _MORE = re.compile(r"^--  +(.*)$")

@@ -13,7 +13,7 @@ from litestar.params import HeaderParameter, QueryParameter
 from litestar.response import Stream
 
 from windlass.backend import requests as rq
-from windlass.core.job import LOGS_KEPT, JobRecord
+from windlass.core.job import LOGS_KEPT, EventType, JobRecord
 from windlass.core.states import FINISHED
 from windlass.dashboard import views
 from windlass.dashboard.access import of_queue, of_queues
@@ -23,6 +23,7 @@ from windlass.dashboard.guard import Guard
 from windlass.dashboard.params import JobId, QueueName, StreamSeconds
 from windlass.dashboard.scope import address_of
 from windlass.dashboard.timeline import event_entry
+from windlass.feed import EventCursor
 
 Anyone = Request[Any, Any, Any]
 #: A comment is sent this often when nothing happens, so that proxies keep the stream open.
@@ -63,7 +64,8 @@ class Until:
 
 
 def _stream(guard: Guard, request: Anyone, make: Callable[[], AsyncGenerator[bytes, None]]) -> Stream:
-    """A stream within the server's bound of open ones; the place is freed when it ends."""
+    """A stream within the server's bound of open ones; the place is freed when it ends, and it ends with the
+    session of its caller."""
     place = guard.allowance.stream(address_of(request.scope))
 
     async def content() -> AsyncGenerator[bytes, None]:
@@ -71,6 +73,8 @@ def _stream(guard: Guard, request: Anyone, make: Callable[[], AsyncGenerator[byt
         try:
             yield b"retry: 2000\n\n"
             async for piece in frames:
+                if not guard.reception.still_knows(request.scope):
+                    return
                 yield piece
         finally:
             await frames.aclose()
@@ -120,7 +124,8 @@ async def queue_events(
 ) -> Stream:
     """The events of a queue as they happen, each with its id; ``Last-Event-ID`` goes on without a gap.
 
-    Event ``gap`` tells that events before its ``oldest`` are not kept any more.
+    Event ``gap`` tells that events before its ``oldest`` are not kept any more, or, when its ``reason`` is
+    ``lost``, that the store lost its data: what follows is all that is there.
     """
     desk.queue(queue)
     until = Until(desk, seconds)
@@ -132,17 +137,16 @@ async def queue_events(
             at = start
             if at is None:
                 at = (await desk.store.execute(rq.ReadEvents(queue=queue, limit=1))).last_id
+            cursor = EventCursor(desk.store, queue, at)
             while True:
-                page = await desk.store.execute(rq.ReadEvents(queue=queue, after=at))
-                if page.oldest_id > at + 1 and page.last_id > at:
-                    yield frame("gap", {"oldest": page.oldest_id})
-                for event in page.events:
-                    at = event.id
-                    yield frame(event.type.value, event_entry(event, queue), event.id)
+                events = await cursor.read()
+                for event in events:
+                    told = event.data if event.type is EventType.GAP else event_entry(event, queue)
+                    yield frame(event.type.value, told, event.id)
                 wait_ms = until.left_ms(_KEEPALIVE_MS)
                 if not wait_ms:
                     return
-                if not page.events and not await listener.wait(min(wait_ms, _LOOK_MS), desk.app.clock):
+                if not events and not await listener.wait(min(wait_ms, _LOOK_MS), desk.app.clock):
                     yield b": still here\n\n"
         finally:
             listener.close()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from dataclasses import asdict
 from typing import Annotated, Any
 from urllib.parse import parse_qs, urlsplit
@@ -12,8 +11,8 @@ from litestar.openapi.datastructures import ResponseSpec
 from litestar.params import JSONBody, QueryParameter
 
 from windlass._version import __version__
-from windlass.backend import requests as rq
 from windlass.dashboard.access import of_queues, of_store, public, signing_in
+from windlass.dashboard.audit import note
 from windlass.dashboard.desk import Desk
 from windlass.dashboard.given import TheDesk, TheGuard
 from windlass.dashboard.params import Limit
@@ -22,7 +21,6 @@ from windlass.dashboard.scope import identity_of
 from windlass.dashboard.settings import Identity
 from windlass.dashboard.shapes.server import Audit, Health
 from windlass.dashboard.shapes.session import Session, SignIn
-from windlass.errors import StorageError
 
 Anyone = Request[Any, Any, Any]
 Skip = Annotated[str | None, QueryParameter(pattern=r"^[0-9]{1,6}$", description="From the page before.")]
@@ -30,7 +28,6 @@ Refused = Annotated[
     bool, QueryParameter(description="A sample of the requests that were not let in, instead of changes.")
 ]
 Everywhere = Annotated[bool, QueryParameter(description="All sessions of the user, not only this one.")]
-_PROBE_S = 5.0
 #: Strangers send it.
 _SIGN_IN_BYTES = 16_384
 
@@ -75,6 +72,7 @@ async def sign_in(
     reception = guard.reception
     identity = reception.sign_in(request.scope, data.token, data.username, data.password)
     headers = {"Set-Cookie": reception.begin_session(request.scope, identity)}
+    note(request, session="begun")
     return Response(_session(desk, identity), headers=headers)
 
 
@@ -82,6 +80,7 @@ async def sign_in(
 async def sign_out(guard: TheGuard, request: Anyone, everywhere: Everywhere = False) -> Response[None]:
     """End the session of this browser; with ``everywhere`` all sessions of its user."""
     cookie = guard.reception.end_session(request.scope, everywhere)
+    note(request, session="all ended" if everywhere else "ended")
     return Response(None, status_code=204, headers={"Set-Cookie": cookie})
 
 
@@ -102,9 +101,9 @@ async def get_openapi(request: Anyone) -> dict[str, Any]:
 
 
 @get("/live", tags=["probes"], access=public())
-async def get_live(desk: TheDesk) -> Health:
+async def get_live(desk: TheDesk, request: Anyone) -> Health:
     """The server answers."""
-    return Health(live=True, ready=True, reason="", backend=desk.store.name)
+    return _health(desk, request, "")
 
 
 @get(
@@ -113,18 +112,17 @@ async def get_live(desk: TheDesk) -> Health:
     responses={503: ResponseSpec(Health, description="The store does not answer", generate_examples=False)},
     access=public(),
 )
-async def get_ready(desk: TheDesk) -> Response[Health]:
-    """The store answers; else 503 with the reason."""
-    reason = ""
-    try:
-        async with asyncio.timeout(_PROBE_S):
-            await desk.store.execute(rq.ListWorkers())
-    except StorageError as exc:
-        reason = str(exc)
-    except TimeoutError:
-        reason = f"the store did not answer within {_PROBE_S:g} s"
-    health = Health(live=True, ready=not reason, reason=reason, backend=desk.store.name)
-    return Response(health, status_code=503 if reason else 200)
+async def get_ready(desk: TheDesk, request: Anyone) -> Response[Health]:
+    """The store answers; else 503, with the reason for those who signed in. Looks once a second at most."""
+    health = _health(desk, request, await desk.readiness.reason())
+    return Response(health, status_code=200 if health.ready else 503)
+
+
+def _health(desk: Desk, request: Anyone, reason: str) -> Health:
+    """Strangers learn neither which store it is nor where."""
+    known = identity_of(request.scope) is not None
+    told = reason if known or not reason else "the store does not answer"
+    return Health(live=True, ready=not reason, reason=told, backend=desk.store.name if known else "")
 
 
 @get(

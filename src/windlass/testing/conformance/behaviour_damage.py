@@ -16,12 +16,14 @@ import pytest
 from windlass import Job, JobState, Queue, Windlass, Worker
 from windlass.backend import requests as rq
 from windlass.backend.store import Store
+from windlass.cli.checks import Patient, check_records, set_aside
 from windlass.core.clock import SYSTEM_CLOCK
 from windlass.core.damage import BAD_RECORD
 from windlass.core.outcome import CancelResult
 from windlass.core.states import FINISHED
 from windlass.errors import IllegalTransitionError, UnsupportedByBackendError
 from windlass.testing.conformance.harness import Harness
+from windlass.testing.conformance.needs import needs
 from windlass.testing.damage import Damaged
 
 #: Honest jobs on either side of the damaged one, and in the other queue.
@@ -228,3 +230,64 @@ async def test_a_record_that_is_damaged_while_it_is_due_later_or_runs_or_has_end
                 await queue.get_jobs()
                 if damaged.job_is_lost:
                     await queue.remove(done.id)
+
+
+@pytest.mark.feature("J24", "X3")
+async def test_the_doctor_names_a_damaged_record_and_sets_it_aside(harness: Harness) -> None:
+    if await has_none(harness):
+        return
+    async with ground(harness) as app:
+        for number, kind in enumerate(harness.damages):
+            queue = app.queue(f"q{number}")
+            honest, damaged = await spoiled(harness, queue, kind)
+            if damaged.ref is None or not damaged.job_is_lost:
+                continue
+            infos = [info for info in await app.queues() if info.name == queue.name]
+            patient = Patient(app, True, SYSTEM_CLOCK.now_ms(), infos, [])
+            found = [finding async for finding in check_records(patient)]
+            assert len(found) == 1 and damaged.ref.id in found[0].text, kind
+            assert [finding async for finding in set_aside(app)] or await failed_as_bad(app, damaged), kind
+            assert await failed_as_bad(app, damaged), kind
+            assert {await job.get_state() for job in honest} == {JobState.WAITING}, kind
+
+
+@needs("groups")
+@pytest.mark.feature("J24")
+async def test_a_damaged_record_holds_up_no_other_job_of_its_group(harness: Harness) -> None:
+    if await has_none(harness):
+        return
+    async with ground(harness) as app:
+        for number, kind in enumerate(harness.damages):
+            for at in (0, 2):  # one that may start, and one that is parked
+                queue = app.queue(f"group{at}x{number}")
+                await queue.set_group_limits("g", concurrency=1)
+                jobs = [await queue.add("n", {"n": n}, group="g") for n in range(5)]
+                damaged = await asyncio.to_thread(harness.damage, jobs[at].id, kind, queue.name)
+
+                async def handler(job: Job[Any]) -> str:
+                    return "done"
+
+                lost = damaged.ref is not None and damaged.job_is_lost
+                async with Worker(queue.name, handler, url_or_app=app, poll=0.05):
+                    for job in jobs:
+                        if not lost or job is not jobs[at]:
+                            assert await job.result(timeout=10) == "done", (kind, at)
+
+
+@needs("flows")
+@pytest.mark.feature("J24")
+async def test_who_waits_for_a_damaged_record_is_told_that_it_failed(harness: Harness) -> None:
+    if await has_none(harness):
+        return
+    async with ground(harness) as app:
+        for number, kind in enumerate(harness.damages):
+            queue = app.queue(f"flow{number}")
+            child = await queue.add("n", {"n": 1})
+            parent = await queue.add("n", {"n": 2}, depends_on=[child], on_failure="ignore")
+            await asyncio.to_thread(harness.damage, child.id, kind, queue.name)
+
+            async def handler(job: Job[Any]) -> str:
+                return "done"
+
+            async with Worker(queue.name, handler, url_or_app=app, poll=0.05, heartbeat=0.1):
+                assert await parent.result(timeout=10) == "done", kind

@@ -11,6 +11,7 @@ import inspect
 import os
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextvars import ContextVar
 from functools import partial
 from types import TracebackType
 from typing import Any
@@ -645,5 +646,36 @@ async def test_verbs_take_an_odd_argument_or_refuse_it_with_a_typed_error(harnes
             except WindlassError as exc:  # an outage, which a caller would wait for, it is not
                 assert not isinstance(exc, StorageError), (call, exc)
                 assert len(str(exc)) < 1_000
+        await live.work(lambda job: "done")
+        await live.check_honest()
+
+
+async def test_callbacks_that_raise_anything_stop_no_worker(harness: Harness) -> None:
+    def leak(*facts: Any) -> None:
+        raise asyncio.CancelledError
+
+    def last(*facts: Any) -> None:
+        raise Last("x")
+
+    async with Live(harness) as live:
+        odd = await live.add("odd")
+        told = {"active": last, "completed": leak, "retrying": last, "failed": leak}
+        await live.work(raiser(lambda: ValueError("x")), told)
+        await live.ends(odd)
+        more = await live.add("more")
+        await live.ends(more)
+
+
+async def test_context_that_cannot_travel_refuses_the_add(harness: Harness) -> None:
+    locale: ContextVar[str] = ContextVar("locale")
+    async with Live(harness) as live:
+        live.app.carry(locale)
+        for odd in (SURROGATE, "x" * 100_000):
+            reset = locale.set(odd)
+            with pytest.raises(ConfigError):
+                await live.queue.add("odd")
+            locale.reset(reset)
+        assert await live.queue.count() == 0
+        await live.add("fine")
         await live.work(lambda job: "done")
         await live.check_honest()

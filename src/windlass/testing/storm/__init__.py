@@ -7,11 +7,12 @@ break the code on purpose, to see each invariant fail. ``scripts/storm`` runs on
 
 from windlass.testing.storm.invariants import INVARIANTS, Violation
 from windlass.testing.storm.mutants import MUTANTS
-from windlass.testing.storm.plan import FAULTS, Settings
+from windlass.testing.storm.plan import BY_NAME, FAULTS, Settings
 from windlass.testing.storm.runner import Report, run_storm
 from windlass.testing.storm.stores import EMBEDDED, FileStorm, MemoryStorm, SqliteStorm, StormStore
 
 __all__ = [
+    "BY_NAME",
     "EMBEDDED",
     "FAULTS",
     "INVARIANTS",

@@ -10,7 +10,7 @@ import msgspec
 
 from windlass import Windlass
 from windlass.backend import requests as rq
-from windlass.core.job import AttemptRecord, JobRecord
+from windlass.core.job import AttemptRecord, JobRecord, JobRef
 from windlass.core.states import FINISHED, JobState
 from windlass.errors import HistoryTrimmedError
 from windlass.testing.storm import plan
@@ -26,6 +26,8 @@ class Trouble(msgspec.Struct, kw_only=True):
     worker: str
     from_ms: int
     to_ms: int
+    #: So far ahead was the clock of one process meanwhile.
+    ahead_ms: int = 0
 
 
 class Kept(msgspec.Struct, kw_only=True):
@@ -34,6 +36,18 @@ class Kept(msgspec.Struct, kw_only=True):
     queue: str
     most: int
     found: int
+
+
+class Damage(msgspec.Struct, kw_only=True):
+    """A record that was damaged, and what the store shows in its place when all is over."""
+
+    what: str
+    state: str | None
+    reason: str
+
+
+#: The time of a store that followed a clock which was ahead stands still for so long, and a bit.
+STANDSTILL_S = 6.0
 
 
 class Evidence(msgspec.Struct, kw_only=True):
@@ -53,6 +67,7 @@ class Evidence(msgspec.Struct, kw_only=True):
     counts: dict[str, dict[str, int]] = {}
     counters: Counter[tuple[str, str, str]] = msgspec.field(default_factory=Counter)
     troubles: list[Trouble] = []
+    damages: list[Damage] = []
     kept: list[Kept] = []
     #: Rows of history that are gone, where the store declares that this may be.
     history_gone: int = 0
@@ -81,9 +96,22 @@ class Evidence(msgspec.Struct, kw_only=True):
             if self.loss_window_ms and trouble.kind == "failover"
         )
 
+    def is_ahead(self, at_ms: int) -> bool:
+        """Whether a time of the store may come from a clock that was ahead: it tells no order then."""
+        return any(
+            trouble.from_ms + trouble.ahead_ms - 1_000 <= at_ms <= trouble.to_ms + trouble.ahead_ms + 1_000
+            for trouble in self.troubles
+            if trouble.ahead_ms
+        )
+
     def runs(self) -> list[AttemptRecord]:
-        """Attempts that a worker began."""
-        return [row for row in self.history if row.started_ms is not None]
+        """Attempts that a worker began, at times that tell their order."""
+        return [
+            row
+            for row in self.history
+            if row.started_ms is not None
+            and not (self.is_ahead(row.started_ms) or self.is_ahead(row.finished_ms))
+        ]
 
     def by_job(self) -> dict[str, list[AttemptRecord]]:
         """The history of each job, in order of deliveries."""
@@ -113,6 +141,8 @@ async def gather(app: Windlass, evidence: Evidence, directory: Path) -> None:
         evidence.records[queue] = await _records(app, queue)
         counts = await app.store.execute(rq.CountJobs(queue=queue))
         evidence.counts[queue] = {state.value: count for state, count in counts.items()}
+    for line in evidence.of("damaged"):
+        evidence.damages.append(await _damage(app, line))
     for row in await app.store.execute(rq.ReadCounters()):
         evidence.counters[row.queue, row.task, row.outcome] += row.total
 
@@ -149,6 +179,14 @@ async def _records(app: Windlass, queue: str) -> list[JobRecord]:
         cursor = page.cursor
         if cursor is None:
             return found
+
+
+async def _damage(app: Windlass, line: Line) -> Damage:
+    found = await app.store.get(JobRef(line["queue"], line["id"]))
+    what = f"job {line['id']} of queue {line['queue']} ({line['kind']})"
+    if found is None:
+        return Damage(what=what, state=None, reason="")
+    return Damage(what=what, state=found.state.value, reason=found.reason)
 
 
 async def unfinished(app: Windlass) -> dict[str, dict[str, int]]:

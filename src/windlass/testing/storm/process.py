@@ -21,7 +21,7 @@ from windlass.core.probe import Probe, install
 from windlass.testing.faults import stop
 from windlass.testing.storm import mutants
 from windlass.testing.storm.actors import Actor, Role
-from windlass.testing.storm.skew import Skew
+from windlass.testing.storm.skew import Skew, own_skew
 from windlass.testing.storm.witness import LOST_REPLIES
 
 
@@ -66,7 +66,8 @@ def main() -> None:
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)  # a full disk is an error, not the end
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
     role = msgspec.json.decode(Path(sys.argv[1]).read_bytes(), type=Role)
-    Skew(Path(role.directory) / "skew").install()
+    directory = Path(role.directory)
+    Skew(directory / "skew").install(own_skew(directory, role.name))
     mutants.install(role.settings.mutant)
     asyncio.run(_serve(role))
 

@@ -51,13 +51,16 @@ class Report(msgspec.Struct, kw_only=True):
 
 
 def choose_faults(store: StormStore, wanted: Iterable[str] | None) -> list[str]:
-    """The faults that a storm has, in a fixed order: those asked for, or all that the store can suffer."""
+    """The faults that a storm has, in a fixed order: those asked for, or all that the store can suffer.
+
+    Those of ``plan.BY_NAME`` come only when they are asked for.
+    """
     if wanted is None:
         return [kind for kind in plan.FAULTS if kind in store.faults]
     chosen = set(wanted)
     for kind in chosen - store.faults:
         raise ConfigError("faults", f"some of {', '.join(sorted(store.faults))} on {store.name}", kind)
-    return [kind for kind in plan.FAULTS if kind in chosen]
+    return [kind for kind in (*plan.FAULTS, *plan.BY_NAME) if kind in chosen]
 
 
 async def run_storm(
@@ -100,7 +103,7 @@ class _Storm:
         company = Company(self._store, self._settings, str(self._directory))
         try:
             await self._set_stage(admin)
-            weather = Weather(company, admin, skew, self._say)
+            weather = Weather(company, admin, skew, self._say, self._directory)
             evidence = await self._play(admin, company, weather)
             await gather(admin, evidence, self._directory)
             # Two minutes from now every grace has passed. Nothing is read after that.
@@ -232,7 +235,7 @@ def _report(store: StormStore, evidence: Evidence, kinds: list[str], done: Count
         faults={kind: done[kind] for kind in kinds},
         acknowledged=len(acknowledged),
         unanswered=len(set(evidence.tried()) - set(acknowledged)),
-        attempts=len(evidence.runs()),
+        attempts=sum(row.started_ms is not None for row in evidence.history),
         outcomes=dict(sorted(outcomes.items())),
         recovered=outcomes["stalled"],
         lost_replies=len(evidence.of("lost")),

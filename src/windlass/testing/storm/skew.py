@@ -15,6 +15,11 @@ from windlass.core.clock import SYSTEM_CLOCK, SystemClock
 _honest_now_ms = SystemClock.now_ms
 
 
+def own_skew(directory: Path, name: str) -> Skew:
+    """The offset of one process alone."""
+    return Skew(directory / f"skew-{name}")
+
+
 class Skew:
     """The offset in a file, in milliseconds."""
 
@@ -32,11 +37,11 @@ class Skew:
     def offset_ms(self, value: int) -> None:
         self._memory[:8] = value.to_bytes(8, "little", signed=True)
 
-    def install(self) -> Callable[[], None]:
-        """Let this process's wall clock be off by the offset; returns what undoes it."""
+    def install(self, own: Skew | None = None) -> Callable[[], None]:
+        """Let this process's wall clock be off by the offset, and by its ``own``; returns what undoes it."""
 
         def now_ms(clock: SystemClock) -> int:
-            return _honest_now_ms(clock) + self.offset_ms
+            return _honest_now_ms(clock) + self.offset_ms + (0 if own is None else own.offset_ms)
 
         SystemClock.now_ms = now_ms  # type: ignore[method-assign, assignment]
 

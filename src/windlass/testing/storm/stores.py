@@ -104,7 +104,7 @@ class SqliteStorm(StormStore):
 
     name = "sqlite"
     freeze_point = "sqlite.committed"
-    faults = OF_PROCESSES | {"full-disk", "torn"}
+    faults = OF_PROCESSES | {"full-disk", "torn", "damaged-record", "clock-ahead"}
 
     @property
     def path(self) -> Path:
@@ -124,7 +124,7 @@ class FileStorm(StormStore):
 
     name = "file"
     freeze_point = "file.synced"
-    faults = OF_PROCESSES | {"full-disk", "torn"}
+    faults = OF_PROCESSES | {"full-disk", "torn", "damaged-record", "clock-ahead"}
 
     @property
     def url(self) -> str:

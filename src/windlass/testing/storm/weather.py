@@ -6,14 +6,18 @@ import asyncio
 import contextlib
 from collections import Counter
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 
-from windlass import StorageError, Windlass
+from windlass import ClosedError, StorageError, Windlass
+from windlass.testing.damage import damage, kinds
+from windlass.testing.storm import plan
 from windlass.testing.storm.actors import LAG_S, Role
 from windlass.testing.storm.cast import Member, ProcessMember, TaskMember
-from windlass.testing.storm.evidence import Trouble
+from windlass.testing.storm.evidence import STANDSTILL_S, Trouble
+from windlass.testing.storm.journal import Journal
 from windlass.testing.storm.plan import Fault, Settings
 from windlass.testing.storm.proxy import Wire
-from windlass.testing.storm.skew import Skew, store_ms
+from windlass.testing.storm.skew import Skew, own_skew, store_ms
 from windlass.testing.storm.stores import StormStore
 
 #: With a full disk no file may grow beyond this: more than a file of a journal, less than any store's.
@@ -85,13 +89,17 @@ class Company:
 class Weather:
     """One storm's faults."""
 
-    def __init__(self, company: Company, admin: Windlass, skew: Skew, say: Callable[[str], None]) -> None:
+    def __init__(
+        self, company: Company, admin: Windlass, skew: Skew, say: Callable[[str], None], directory: Path
+    ) -> None:
         self._company = company
         self._store = company.store
         self._settings = company.settings
         self._admin = admin
         self._skew = skew
         self._say = say
+        self._directory = directory
+        self._journal: Journal | None = None
         self._under_way: set[asyncio.Task[None]] = set()
         self._freezing: set[Member] = set()
         self._whole = asyncio.Lock()  # what hits everybody happens one at a time
@@ -130,10 +138,10 @@ class Weather:
             self.note(fault.kind, hit, from_ms)
             self.done[fault.kind] += 1
 
-    def note(self, kind: str, worker: str, from_ms: int) -> None:
+    def note(self, kind: str, worker: str, from_ms: int, ahead_ms: int = 0) -> None:
         now_ms = self.now_ms()
         first, last = min(from_ms, now_ms), max(from_ms, now_ms)
-        self.troubles.append(Trouble(kind=kind, worker=worker, from_ms=first, to_ms=last))
+        self.troubles.append(Trouble(kind=kind, worker=worker, from_ms=first, to_ms=last, ahead_ms=ahead_ms))
 
     async def watch_machine(self) -> None:
         """Note when this machine was too busy to run a loop in time: leases may run out then."""
@@ -169,7 +177,7 @@ class Weather:
         return await self._kill(self._pick("producer", fault.target), fault)
 
     async def kill_leader(self, fault: Fault) -> str | None:
-        with contextlib.suppress(StorageError):
+        with contextlib.suppress(StorageError, ClosedError):  # closed: the power has just failed
             leaders = [info.id for info in await self._admin.workers() if info.leader]
             for member in self._company.of("worker"):
                 if member.name in leaders and member.alive:
@@ -244,6 +252,37 @@ class Weather:
         self.note("clock", "*", before_ms)
         return "*"
 
+    async def clock_ahead(self, fault: Fault) -> str | None:
+        """One process believes for a moment that it is later; the store hears of it with its next request."""
+        member = self._anybody(fault.target)
+        if not member.alive or not member.is_up or self._whole.locked():
+            return None
+        async with self._whole:  # one clock at a time, until the store's time has followed back
+            own, from_ms = own_skew(self._directory, member.name), self.now_ms()
+            own.offset_ms = ahead_ms = round(10_000 + fault.force * 20_000)
+            await asyncio.sleep(0.2 + fault.force)
+            own.offset_ms = 0
+            await asyncio.sleep(STANDSTILL_S)
+            self.note("clock-ahead", "*", from_ms, ahead_ms)  # leases look as if they had run out, everywhere
+        return member.name
+
+    async def damaged_record(self, fault: Fault) -> str | None:
+        """Add a job that waits for its time, and make its record unreadable before that time comes."""
+        kind = kinds(self._store.url)[fault.target % len(kinds(self._store.url))]
+        queue, job_id = plan.PLAIN, f"victim-{len(self.troubles):04}-{fault.target:03}"
+        if self._journal is None:
+            self._journal = Journal(self._directory, "weather-0.0")
+        facts = {"id": job_id, "queue": queue, "group": None, "cost": 1}
+        self._journal.write("try", jobs=[facts])
+        job = await self._admin.queue(queue).add(
+            "work", {"ms": 1, "fails": 0, "snooze": False}, job_id=job_id, delay=3 + 3 * fault.force
+        )
+        self._journal.write("ack", outcomes=[[job_id, str(job.outcome)]], at=self.now_ms())
+        done = await asyncio.to_thread(damage, self._store.url, queue, job_id, kind)
+        if done.ref is not None:
+            self._journal.write("damaged", id=done.ref.id, queue=done.ref.queue, kind=kind)
+        return ""  # nothing happened to any worker
+
     async def full_disk(self, fault: Fault) -> str | None:
         async with self._whole:
             for member in self._company.members.values():
@@ -260,6 +299,8 @@ class Weather:
             for member in members:
                 member.kill()
             self._store.hurt(fault.kind, fault.target, fault.force)
+            with contextlib.suppress(StorageError):
+                await self._admin.open()
             for member in members:
                 await self._company.bring(member.role.kind, member.role.number)
         return "*"
@@ -281,4 +322,6 @@ _HITS: dict[str, Callable[[Weather, Fault], Awaitable[str | None]]] = {
     "clock": Weather.clock,
     "full-disk": Weather.full_disk,
     "torn": Weather.torn,
+    "clock-ahead": Weather.clock_ahead,
+    "damaged-record": Weather.damaged_record,
 }

@@ -59,5 +59,5 @@ export const api = {
   taskSeries: (query: Query, signal?: AbortSignal) => get<t.TaskSeries[]>('job-metrics/tasks', query, signal),
   marks: (from_ms: number, signal?: AbortSignal) => get<t.Mark[]>('marks', { from_ms }, signal),
   tasks: (signal?: AbortSignal) => get<t.TaskEntry[]>('tasks', {}, signal),
-  audit: (cursor: string, signal?: AbortSignal) => get<t.Audit>('audit', { cursor }, signal),
+  audit: (query: Query, signal?: AbortSignal) => get<t.Audit>('audit', query, signal),
 }

@@ -42,6 +42,9 @@ export interface components {
         Audit: {
             items: components["schemas"]["AuditEntry"][];
             next_cursor: string | null;
+            refused: {
+                [key: string]: number;
+            };
         };
         /** AuditEntry */
         AuditEntry: {
@@ -113,58 +116,17 @@ export interface components {
             processed: number;
             failed: number;
         };
-        /**
-         * DeadJob
-         * @example {
-         *       "type": "PvnrDNNTDCwpMeHicAMA",
-         *       "jid": "UQLLRsObZjvspeWWWFiG",
-         *       "died_at": -5.738340382369,
-         *       "retry_count": 5926,
-         *       "error_message": "OvDJBTnjLUXhtlCoKyNH",
-         *       "error_class": "WrLDzotQJIIuOMTOEMdX",
-         *       "backtrace": "ticJkMrusNZVdgERQISE",
-         *       "job": {
-         *         "jid": "AbQjrEpXZfQsssTnULla",
-         *         "class": "HEifXxNbowsFWAWCOlvC",
-         *         "args": [
-         *           "b4ea4d895d"
-         *         ],
-         *         "kwargs": {
-         *           "dOkYhDWEyQyCQhlaHRFB": "60257a50"
-         *         },
-         *         "queue": "LadnmgZIKOafcWRNBXJc",
-         *         "retry": 8261,
-         *         "retry_count": 5516,
-         *         "enqueued_at": -29762324.4765058,
-         *         "tags": [
-         *           "ZyOenbKOtUzFkeTXhivN"
-         *         ],
-         *         "priority": 8061,
-         *         "state": "fWKuiAwMzInZonClteNl"
-         *       },
-         *       "reason": "GvRDHelemtlcQQTjVzPi"
-         *     }
-         */
+        /** DeadJob */
         DeadJob: {
-            /**
-             * @default dead_job
-             * @example zqeFGmYWMSDOFdgYFAZA
-             */
+            /** @default dead_job */
             type: string;
-            /** @example zHMKImFlFAKuUHyFyInS */
             jid: string;
-            /** @example -782978.408481892 */
             died_at: number;
-            /** @example 7025 */
             retry_count: number;
-            /** @example OzNVwXojmgFPZxQJxquQ */
             error_message: string;
-            /** @example pmksinaPqrofqyXqvuyG */
             error_class: string;
-            /** @example IquHNpbZEBtNtYsWbtxz */
             backtrace: string;
             job: components["schemas"]["WireJob"];
-            /** @example iLhhUwTsUeVYIkYoDyXG */
             reason: string;
         };
         /** Detail */
@@ -389,132 +351,40 @@ export interface components {
             next_cursor: string | null;
             total: number | null;
         };
-        /**
-         * JobMetric
-         * @example {
-         *       "job_class": "htYANhVclZdgfbKvicYi",
-         *       "queue": "gJNBLsfIXwpOOKXUGTwC",
-         *       "total": 3732,
-         *       "success": 6978,
-         *       "failed": 9446,
-         *       "retried": 8721,
-         *       "success_rate": null,
-         *       "avg_ms": 665421.186306968,
-         *       "max_ms": -317.468700518362,
-         *       "p50_ms": 16561.612467738,
-         *       "p95_ms": 82946398433734.7,
-         *       "p99_ms": null,
-         *       "wait_avg_ms": null,
-         *       "wait_p50_ms": null,
-         *       "wait_p95_ms": -6096717.43408924,
-         *       "wait_p99_ms": -348.840605891197,
-         *       "wait_max_ms": null,
-         *       "outcomes": {
-         *         "bnwRzkFJbXOVfCvDrHHa": 521
-         *       }
-         *     }
-         */
+        /** JobMetric */
         JobMetric: {
-            /** @example gLWainJUQnJCOqbdVvRY */
             job_class: string;
-            /** @example GcTgbRsaBrfhoNuLziMU */
             queue: string;
-            /** @example 4491 */
             total: number;
-            /** @example 8453 */
             success: number;
-            /** @example 7927 */
             failed: number;
-            /** @example 3778 */
             retried: number;
-            /** @example 4248076898419.89 */
             success_rate: number | null;
-            /** @example 359683.503711004 */
             avg_ms: number | null;
-            /** @example -27195385056962.4 */
             max_ms: number | null;
-            /** @example 10786996.3399152 */
             p50_ms: number | null;
-            /** @example -178447338.76 */
             p95_ms: number | null;
-            /** @example -879603890068.926 */
             p99_ms: number | null;
-            /** @example -99662.6419803828 */
             wait_avg_ms: number | null;
-            /** @example 2219.31152518611 */
             wait_p50_ms: number | null;
-            /** @example 118232776971.403 */
             wait_p95_ms: number | null;
-            /** @example 9306.47299193551 */
             wait_p99_ms: number | null;
-            /** @example 41604016.4114467 */
             wait_max_ms: number | null;
-            /**
-             * @example {
-             *       "lAbfkkDUlAOJwnnVClLr": 1297
-             *     }
-             */
             outcomes: {
                 [key: string]: number;
             };
         };
-        /**
-         * JobQueues
-         * @example {
-         *       "processed_today": 5969,
-         *       "failed_today": 1899,
-         *       "queues": {
-         *         "GGkFTTHdwecnxNGoKAAn": {
-         *           "name": "wrLzxyyJLPvPYZLdSRar",
-         *           "paused": true,
-         *           "size": 1210,
-         *           "counts": {
-         *             "MFojiePWlMXjDwYTakSD": 8565
-         *           },
-         *           "latency_ms": 9241,
-         *           "processed": 5352,
-         *           "failed": 780
-         *         }
-         *       },
-         *       "scheduled_count": 9474,
-         *       "retry_count": 821,
-         *       "dead_count": 598,
-         *       "active_processes": 9259,
-         *       "busy_workers": 5995
-         *     }
-         */
+        /** JobQueues */
         JobQueues: {
-            /** @example 9361 */
             processed_today: number;
-            /** @example 533 */
             failed_today: number;
-            /**
-             * @example {
-             *       "ziJUhCsuKDfYRTwdshFR": {
-             *         "name": "PhSOVrnPxrBBMqbkVDGb",
-             *         "paused": true,
-             *         "size": 4854,
-             *         "counts": {
-             *           "wSLUcVNYZoIhEVjsekke": 5054
-             *         },
-             *         "latency_ms": 7598,
-             *         "processed": 8559,
-             *         "failed": 6938
-             *       }
-             *     }
-             */
             queues: {
                 [key: string]: components["schemas"]["Queue"];
             };
-            /** @example 7333 */
             scheduled_count: number;
-            /** @example 9101 */
             retry_count: number;
-            /** @example 3416 */
             dead_count: number;
-            /** @example 4356 */
             active_processes: number;
-            /** @example 9789 */
             busy_workers: number;
         };
         /**
@@ -607,170 +477,50 @@ export interface components {
             duration_p95_ms: number | null;
             duration_p99_ms: number | null;
         };
-        /**
-         * Process
-         * @example {
-         *       "type": "SCEnsSgCPqkbchuKZfoL",
-         *       "identity": "vGoFnGBWnhLzywqhZQDa",
-         *       "hostname": "qnBYnNzLcpnZARNBhMvC",
-         *       "pid": 9852,
-         *       "tag": "LlWMngATYxBqBRemkodG",
-         *       "concurrency": 7896,
-         *       "busy": 7933,
-         *       "beat": 561425.609814289,
-         *       "rss_kb": 4060,
-         *       "queues": [
-         *         "roSOILqniCEtBTyFmYSY"
-         *       ],
-         *       "version": "SOvqKqekLLLveobwENlS",
-         *       "started_ms": 70,
-         *       "beat_ms": 9481,
-         *       "quiet": true,
-         *       "leader": false,
-         *       "command": null,
-         *       "running": [
-         *         {
-         *           "queue": "LFWPCLfKjyvESLvzapsM",
-         *           "id": "WuXNEZGZyiMfrsAUcGtZ",
-         *           "task": "BopQDkYBgxyEdXeGbVhv",
-         *           "started_ms": null,
-         *           "progress": "fc0ac7"
-         *         }
-         *       ]
-         *     }
-         */
+        /** Process */
         Process: {
-            /**
-             * @default heartbeat
-             * @example AVcRNRJCgcFpIkwwennN
-             */
+            /** @default heartbeat */
             type: string;
-            /** @example NCZRvnjGhvmtGvJktyMz */
             identity: string;
-            /** @example zDMljwHnpZPEiKksRgRP */
             hostname: string;
-            /** @example 2475 */
             pid: number;
-            /** @example UwUISBrXikhHDTYgKCpy */
             tag: string;
-            /** @example 9281 */
             concurrency: number;
-            /** @example 8264 */
             busy: number;
-            /** @example -301880.639960885 */
             beat: number;
-            /** @example 5097 */
             rss_kb: number;
-            /**
-             * @example [
-             *       "kgXFWNeTzupkuvNDTwFK"
-             *     ]
-             */
             queues: string[];
-            /** @example kmZvuOEkFrHNraTIYdce */
             version: string;
-            /** @example 847 */
             started_ms: number;
-            /** @example 9055 */
             beat_ms: number;
-            /** @example true */
             quiet: boolean;
-            /** @example false */
             leader: boolean;
-            /** @example uVNGZAyQcpnrgQvpEPMA */
             command: string | null;
-            /**
-             * @example [
-             *       {
-             *         "queue": "VJOtaBHxrjbhveIBwiDp",
-             *         "id": "abzFboMRnrDeBloJRsPf",
-             *         "task": "naMloYdNUlBUFkWYypdi",
-             *         "started_ms": 1700,
-             *         "progress": "335d392aa9"
-             *       }
-             *     ]
-             */
             running: components["schemas"]["RunningJob"][];
         };
-        /**
-         * Queue
-         * @example {
-         *       "name": "pFdWetXVhYOwZjsYxJhB",
-         *       "paused": true,
-         *       "size": 4374,
-         *       "counts": {
-         *         "xiHQOyswaLrqexEuTJmB": 4451
-         *       },
-         *       "latency_ms": 8521,
-         *       "processed": 7906,
-         *       "failed": 9864
-         *     }
-         */
+        /** Queue */
         Queue: {
-            /** @example wEkQQHiBrmXZcSFtoJxJ */
             name: string;
-            /** @example false */
             paused: boolean;
-            /** @example 5940 */
             size: number;
-            /**
-             * @example {
-             *       "xSmwtEmkVBOmIxyHqARY": 3905
-             *     }
-             */
             counts: {
                 [key: string]: number;
             };
-            /** @example 604 */
             latency_ms: number;
-            /** @example 520 */
             processed: number;
-            /** @example 8136 */
             failed: number;
         };
-        /**
-         * QueueEntry
-         * @example {
-         *       "per_minute": [
-         *         9798
-         *       ],
-         *       "name": "NeNziQYWrbRjKhHKYuQm",
-         *       "paused": false,
-         *       "size": 5092,
-         *       "counts": {
-         *         "LBSfRBympIYulANfVEod": 3088
-         *       },
-         *       "latency_ms": 9144,
-         *       "processed": 8703,
-         *       "failed": 427
-         *     }
-         */
+        /** QueueEntry */
         QueueEntry: {
-            /**
-             * @example [
-             *       5317
-             *     ]
-             */
             per_minute: number[];
-            /** @example FiiFSZbVAsuEshTKFLZj */
             name: string;
-            /** @example false */
             paused: boolean;
-            /** @example 5625 */
             size: number;
-            /**
-             * @example {
-             *       "AufHcSHjwVUDXFiXlEfD": 3040
-             *     }
-             */
             counts: {
                 [key: string]: number;
             };
-            /** @example 4958 */
             latency_ms: number;
-            /** @example 700 */
             processed: number;
-            /** @example 6484 */
             failed: number;
         };
         /** QueueLimitsBody */
@@ -793,77 +543,24 @@ export interface components {
             queue: string;
             id: string;
         };
-        /**
-         * RetryJob
-         * @example {
-         *       "type": "OHzdHJgmygZdKTdywYXE",
-         *       "jid": "MTffHVKViojCXkxyCpxa",
-         *       "retry_at": -35921071433278.1,
-         *       "retry_count": 9992,
-         *       "failed_at": null,
-         *       "error_message": "vpeiOhftnmTrnwALnXLr",
-         *       "error_class": "KmaMSSmkWjgnfXWQYeYY",
-         *       "job": {
-         *         "jid": "KuquwNEKZcsaFfCAFgDU",
-         *         "class": "PnfKIspFPIwUNtdwgzrh",
-         *         "args": [
-         *           "9fd229f8"
-         *         ],
-         *         "kwargs": {
-         *           "cZJHVMhuYORtRDCtapAS": "9"
-         *         },
-         *         "queue": "IjYAGderNrtTLJbBSDeF",
-         *         "retry": 5021,
-         *         "retry_count": 9336,
-         *         "enqueued_at": 829144930.480958,
-         *         "tags": [
-         *           "eHpnQQdeswvHtlYZQRYO"
-         *         ],
-         *         "priority": 9240,
-         *         "state": "fKVrvLxaNWbZlwjEbAOr"
-         *       }
-         *     }
-         */
+        /** RetryJob */
         RetryJob: {
-            /**
-             * @default retry
-             * @example wnNUDLQoTDHCTzKniCQh
-             */
+            /** @default retry */
             type: string;
-            /** @example LofQdvIKNfgpRUvoFwbF */
             jid: string;
-            /** @example 34665737438.628 */
             retry_at: number;
-            /** @example 2365 */
             retry_count: number;
-            /** @example -85988.3645563756 */
             failed_at: number | null;
-            /** @example JCNknwuwZqSRqubKziUx */
             error_message: string;
-            /** @example myimHIfMOBFFOLOAyhIH */
             error_class: string;
             job: components["schemas"]["WireJob"];
         };
-        /**
-         * RunningJob
-         * @example {
-         *       "queue": "fcDqgErMAEBEbOztqiRD",
-         *       "id": "jXaJrroSAjIcgUOVUgYg",
-         *       "task": "jhSseMUxUifoNEECMiTY",
-         *       "started_ms": 5019,
-         *       "progress": "db"
-         *     }
-         */
+        /** RunningJob */
         RunningJob: {
-            /** @example SYJucMNOQyHJkLeXHZgS */
             queue: string;
-            /** @example eFMyUiCynjQNEuhGdLwB */
             id: string;
-            /** @example gveqgImUibwOKCajteAH */
             task: string;
-            /** @example 3911 */
             started_ms: number | null;
-            /** @example a13948ae */
             progress: unknown;
         };
         /** ScheduleBody */
@@ -916,42 +613,11 @@ export interface components {
             upcoming: number[];
             data: unknown;
         };
-        /**
-         * ScheduledJob
-         * @example {
-         *       "type": "muAvAedLooKNBQsUHSQK",
-         *       "jid": "WNxguFbFvydeHoiTcKQU",
-         *       "scheduled_at": 547.72475479168,
-         *       "job": {
-         *         "jid": "vBMEsEyrdnZpsZfntyvo",
-         *         "class": "hCiaNNsTiUJIcNiBCdpV",
-         *         "args": [
-         *           "28a2e"
-         *         ],
-         *         "kwargs": {
-         *           "NqYdHPSHMmOJDnIcAIrF": "ede2f2742c"
-         *         },
-         *         "queue": "crzRBWtUEyjQPuqoreSw",
-         *         "retry": 2909,
-         *         "retry_count": 8936,
-         *         "enqueued_at": 71.75171802071,
-         *         "tags": [
-         *           "oiDVYLgqryxEygSpjBfz"
-         *         ],
-         *         "priority": 5099,
-         *         "state": "XpuitHawTFGHbWEYOvEF"
-         *       }
-         *     }
-         */
+        /** ScheduledJob */
         ScheduledJob: {
-            /**
-             * @default scheduled_job
-             * @example dQaRrVLsGZikpQmmFEvC
-             */
+            /** @default scheduled_job */
             type: string;
-            /** @example babcOYguawIGUCctxrbG */
             jid: string;
-            /** @example -1183737.18662047 */
             scheduled_at: number;
             job: components["schemas"]["WireJob"];
         };
@@ -1047,64 +713,20 @@ export interface components {
             /** @default 30 */
             timeout: number;
         };
-        /**
-         * WireJob
-         * @example {
-         *       "jid": "DzvDiiyDuYCxNAtKyjlF",
-         *       "class": "BRCPSdvNikiqAbhzObGs",
-         *       "args": [
-         *         "b93f"
-         *       ],
-         *       "kwargs": {
-         *         "anhJUfLWOpqwSrQwfILz": "1c0"
-         *       },
-         *       "queue": "wsijNpaLwNNiPsgmXUDe",
-         *       "retry": 877,
-         *       "retry_count": 9007,
-         *       "enqueued_at": -7.92642055900467,
-         *       "tags": [
-         *         "FYeSjxUDJKwjLSsRgVkD"
-         *       ],
-         *       "priority": 859,
-         *       "state": "LBPjLHCFVPJUTrSUEWjP"
-         *     }
-         */
+        /** WireJob */
         WireJob: {
-            /** @example njxheBhfgKPQDHNwALGF */
             jid: string;
-            /** @example HBlpJvStIgpSjGbFxUQO */
             class: string;
-            /**
-             * @example [
-             *       "34"
-             *     ]
-             */
             args: unknown[];
-            /**
-             * @example {
-             *       "rIizuyolBHDXChHqWgxJ": "acce08"
-             *     }
-             */
             kwargs: {
                 [key: string]: unknown;
             };
-            /** @example YBtOOVLgZWwIRVLedtxq */
             queue: string;
-            /** @example 2074 */
             retry: number;
-            /** @example 6548 */
             retry_count: number;
-            /** @example 713904.800635803 */
             enqueued_at: number;
-            /**
-             * @example [
-             *       "jitkrEizsaJAOTcLxTgR"
-             *     ]
-             */
             tags: string[];
-            /** @example 7038 */
             priority: number;
-            /** @example ZgiPQBXBLnzSvgvylUxx */
             state: string;
         };
         /**

@@ -2,6 +2,7 @@
 -- KEYS: namespace root
 -- ARGV: now or '', name, packed {queue, position, ...}
 -- returns: 0
+-- flags: allow-oom
 local now = now_from(args[1])
 local key, news = keys[1] .. ':archivers', cmsgpack.unpack(args[3])
 local known = redis.call('HGET', key, args[2])

@@ -2,6 +2,7 @@
 -- KEYS: namespace root
 -- ARGV: now or '', worker id, 1 when it goes, its description
 -- returns: what the worker was told last, or nil
+-- flags: allow-oom
 local now = now_from(args[1])
 local id, gone = args[2], args[3] == '1'
 if gone then

@@ -4,6 +4,7 @@
 -- returns: one character per job (0 cancelled, 1 cancelling, 2 finished, 3 not found), queues with
 --          something to relay, then the workers to tell
 -- emits: cancelled, cancelling, failed
+-- flags: allow-oom
 local request = cmsgpack.unpack(args[2])
 local queues = open_all(keys, now_from(args[1]))
 local statuses = {}

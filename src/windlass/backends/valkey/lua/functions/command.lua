@@ -2,6 +2,7 @@
 -- KEYS: namespace root
 -- ARGV: worker id, command
 -- returns: 1, or 0 when no such worker is known
+-- flags: allow-oom
 if redis.call('HEXISTS', keys[1] .. ':workers', args[1]) == 0 then
   return 0
 end

@@ -2,6 +2,7 @@
 -- KEYS: namespace root
 -- ARGV: now or '', role, holder, ttl (-1: resign)
 -- returns: 1 when that was granted
+-- flags: allow-oom
 local now = now_from(args[1])
 local key, role, holder, ttl = keys[1] .. ':leaders', args[2], args[3], tonumber(args[4])
 local known = redis.call('HGET', key, role)

@@ -2,6 +2,7 @@
 -- KEYS: queue roots
 -- ARGV: now or '', packed leases {queue, id, token, lease}
 -- returns: one character per lease (0 ok, 1 somebody asked to cancel, 2 lost)
+-- flags: allow-oom
 local now = now_from(args[1])
 local items = cmsgpack.unpack(args[2])
 local queues = open_all(keys, now)

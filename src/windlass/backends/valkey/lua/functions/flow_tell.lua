@@ -4,6 +4,7 @@
 --       {{queue, dependent, its sequence, position of the end}, ...}}, then the value of every end
 -- returns: how many edges were settled, also by what followed from it; queues with something to relay
 -- emits: promoted, scheduled, failed
+-- flags: allow-oom
 local limit, ends, items = unpack(cmsgpack.unpack(args[2]))
 local queues = open_all(keys, now_from(args[1]))
 local count = 0

@@ -2,6 +2,7 @@
 -- KEYS: queue roots
 -- ARGV: packed {{queue, number of the end, id, sequence, how far, 1 when that was all}, ...}
 -- returns: 0
+-- flags: allow-oom
 for _, item in ipairs(cmsgpack.unpack(args[1])) do
   local q = open(keys[item[1]], 0)
   local number, id, seq, done = item[2], item[3], item[4], item[6] == 1

@@ -3,6 +3,7 @@
 -- ARGV: now or '', packed {ms (0: go on), 1 when it is about a group}, group
 -- returns: until when, 1 when the queue became known
 -- emits: promoted, failed
+-- flags: allow-oom
 local q = open(keys[1], now_from(args[1]))
 local ms, grouped = unpack(cmsgpack.unpack(args[2]))
 local until_ms

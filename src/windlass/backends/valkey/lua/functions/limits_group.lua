@@ -3,6 +3,7 @@
 -- ARGV: now or '', packed {group, 1: every group, limits (see `14_limits.lua`) or 0}
 -- returns: 1 when the queue became known
 -- emits: promoted, failed
+-- flags: allow-oom
 local q = open(keys[1], now_from(args[1]))
 local name, every, given = unpack(cmsgpack.unpack(args[2]))
 if every == 1 then

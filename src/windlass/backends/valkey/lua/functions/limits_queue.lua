@@ -2,6 +2,7 @@
 -- KEYS: queue root
 -- ARGV: now or '', packed {most at once (0: any number, -1: as it is), most starts per time (the same), that time}
 -- returns: 1 when the queue became known
+-- flags: allow-oom
 local q = open(keys[1], now_from(args[1]))
 limits.set(q, unpack(cmsgpack.unpack(args[2])))
 q.ready = true

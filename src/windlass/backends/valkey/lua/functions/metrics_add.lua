@@ -2,6 +2,7 @@
 -- KEYS: queue root
 -- ARGV: now or '', cursor, new cursor, number of minutes, then key and row of minutes and of hours
 -- returns: 1, or 0 when the cursor is elsewhere
+-- flags: allow-oom
 if metrics.cursor(keys[1]) ~= tonumber(args[2]) then
   return 0
 end

@@ -3,6 +3,7 @@
 -- ARGV: now or '', packed {1 (pause) or 0 (resume)}
 -- returns: 1 when that changed something, 1 when the queue became known
 -- emits: paused, resumed
+-- flags: allow-oom
 local q = open(keys[1], now_from(args[1]))
 local wanted = cmsgpack.unpack(args[2])[1]
 if redis.call('HEXISTS', q.root, 'paused') == wanted then

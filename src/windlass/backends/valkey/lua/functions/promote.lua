@@ -3,6 +3,7 @@
 -- ARGV: now or '', packed {limit, limit of those let in (-1: what is left of the first)}
 -- returns: how many became due, next due in (-1: none), how many were let in
 -- emits: promoted
+-- flags: allow-oom
 local now = now_from(args[1])
 local limit, lets_in = unpack(cmsgpack.unpack(args[2]))
 local queues = open_all(keys, now)

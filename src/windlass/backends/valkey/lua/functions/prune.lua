@@ -3,6 +3,7 @@
 -- ARGV: now or '', packed {limit of records, how far all archivers have copied the history of each queue (-1: no
 --       archivers), limit of rows of roll-ups}
 -- returns: records, ids, history rows removed, 1 when a bound was reached, rows of roll-ups and unique keys removed
+-- flags: allow-oom
 local now = now_from(args[1])
 local limit, copied, most_rows = unpack(cmsgpack.unpack(args[2]))
 local jobs, ids, history, rolled_up, more, keys_gone = 0, 0, 0, 0, 0, 0

@@ -3,6 +3,7 @@
 -- ARGV: now or '', packed {{state, ...}, grace, limit, force, forget}
 -- returns: queues with something to relay, then ids of removed jobs
 -- emits: removed
+-- flags: allow-oom
 local q = open(keys[1], now_from(args[1]))
 local states, grace, limit, force, forget = unpack(cmsgpack.unpack(args[2]))
 local found, ids = {}, {}

@@ -3,6 +3,7 @@
 -- ARGV: now or '', packed {worker, held tokens, how many active jobs to pass over}
 -- returns: leases given back, active jobs to pass over next time (-1: that was all), queues with something to relay
 -- emits: released, cancelled
+-- flags: allow-oom
 local q = open(keys[1], now_from(args[1]))
 local request = cmsgpack.unpack(args[2])
 local held = {}

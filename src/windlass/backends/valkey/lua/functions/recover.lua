@@ -3,6 +3,7 @@
 -- ARGV: now or '', packed {limit}
 -- returns: queues with something to relay, then queue, id, 1 (waits again, or ended as cancelled) or 0 (failed as stalled), deadline, sequence of every lease
 -- emits: stalled, failed, cancelled
+-- flags: allow-oom
 local queues = open_all(keys, now_from(args[1]))
 local chosen = passed(queues, 'a', cmsgpack.unpack(args[2])[1])
 local answer = { 0 }

@@ -3,6 +3,7 @@
 -- ARGV: now or '', packed {force, {{queue, id}, ...}}
 -- returns: queues with something to relay, then status (0 ok, 1 not found, 2 illegal) and state of every job
 -- emits: removed
+-- flags: allow-oom
 local request = cmsgpack.unpack(args[2])
 local queues = open_all(keys, now_from(args[1]))
 local answer = { 0 }

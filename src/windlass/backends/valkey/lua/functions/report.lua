@@ -3,6 +3,7 @@
 -- ARGV: now or '', packed {id, token or '', has progress, log lines kept}, progress, then log lines
 -- returns: status (0 ok, 1 not found, 2 no token, 3 lost), state
 -- emits: progress
+-- flags: allow-oom
 local q = open(keys[1], now_from(args[1]))
 local id, token, has_progress, kept = unpack(cmsgpack.unpack(args[2]))
 local head = head_of(q, id)

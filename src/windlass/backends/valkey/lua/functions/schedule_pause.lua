@@ -2,6 +2,7 @@
 -- KEYS: queue root
 -- ARGV: name, packed {1 (pause) or 0 (resume), slot or -1}
 -- returns: 0 (no such schedule), 1 (nothing changed), 2
+-- flags: allow-oom
 local q = open(keys[1], 0)
 local paused, next_ms = unpack(cmsgpack.unpack(args[2]))
 local state, record = schedules.get(q, args[1])

@@ -2,6 +2,7 @@
 -- KEYS: queue root
 -- ARGV: name, 1 when it must come from the source given, source
 -- returns: 1 when it was there
+-- flags: allow-oom
 local q = open(keys[1], 0)
 local state = schedules.get(q, args[1])
 if args[2] == '1' and (not state or state[S_SOURCE] ~= args[3]) then

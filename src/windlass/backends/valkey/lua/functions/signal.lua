@@ -3,6 +3,7 @@
 -- ARGV: now or '', packed {id, name, most names per job, codec}, data
 -- returns: status (0 ok, 1 not found, 2 illegal, -1 too many names), state
 -- emits: promoted, changed
+-- flags: allow-oom
 local q = open(keys[1], now_from(args[1]))
 local id, name, most, codec = unpack(cmsgpack.unpack(args[2]))
 local head = head_of(q, id)

@@ -2,6 +2,7 @@
 -- KEYS: namespace root
 -- ARGV: now or '', how long a silent worker is remembered
 -- returns: workers forgotten
+-- flags: allow-oom
 local now = now_from(args[1])
 local silent = redis.call('ZRANGEBYSCORE', keys[1] .. ':beats', '-inf', now - args[2], 'LIMIT', 0, STEP)
 if #silent > 0 then

@@ -2,6 +2,7 @@
 -- KEYS: queue root
 -- ARGV: now or '', key
 -- returns: 1 when somebody held it
+-- flags: allow-oom
 local q = open(keys[1], now_from(args[1]))
 local entry = unique.get(q, args[2])
 unique.drop(q, args[2])

@@ -11,6 +11,7 @@
 --          left, queues with something to relay, then of leased jobs that are plain (their heads are as added but for
 --          this lease) queue, ids, records, and of each other one -queue, id, record, head, errors, signals
 -- emits: completed, failed, retrying, scheduled, released, cancelled, blocked, suspended, promoted, parked, started, drained
+-- flags: allow-oom
 local now = now_from(args[1])
 local request = cmsgpack.unpack(args[2])
 local queues = open_all(keys, now)

@@ -102,9 +102,7 @@ local function find_state(q, id, head, member)
       if ENDS[state] then
         head[FINISHED] = tonumber(score)
       end
-      if name == 'C' then
-        head[OPTIONS] = { unpack(DEFAULTS) } -- or it would be looked for in :P
-      elseif name == 'd' then
+      if name == 'd' then
         head[DUE] = tonumber(score)
         head[STATE] = redis.call('SISMEMBER', q.t, id) == 1 and RETRYING
           or redis.call('SISMEMBER', q.T, id) == 1 and SUSPENDED or SCHEDULED
@@ -113,6 +111,46 @@ local function find_state(q, id, head, member)
     end
   end
   return false
+end
+
+-- The line of a group (or its waiting jobs) that names `id`: the member, its score, the group.
+local function find_in_groups(q, id, key_of, id_in)
+  for _, name in ipairs(redis.call('ZRANGE', q.A, 0, STEP - 1)) do
+    local found = redis.call('ZRANGE', key_of(name), 0, STEP - 1, 'WITHSCORES')
+    for at = 1, #found, 2 do
+      if id_in(found[at]) == id then
+        return found[at], tonumber(found[at + 1]), name
+      end
+    end
+  end
+end
+
+-- Tells `head` its options: those of the record as added, if it can be read, or else those that the groups of the queue tell.
+local function find_options(q, id, head)
+  local added = damaged.head(unpack_fresh, q.records[id] or redis.call('HGET', q.j, id) or '')
+  if added then
+    head[OPTIONS], head[TASK], head[ENQUEUED] = added[OPTIONS], added[TASK], added[ENQUEUED]
+  end
+  if not limits.marks(q).has_groups then
+    return
+  end
+  local member, score, name
+  if head[STATE] == PARKED then
+    member, score, name = find_in_groups(q, id, function(one)
+      return groups.line_key(q, groups.get(q, one))
+    end, id_of)
+    if member then
+      head[PRIORITY], head[PLACE] = 0 - score, place_of(member)
+    end
+  elseif head[STATE] == WAITING and not added then
+    member, score, name = find_in_groups(q, id, function(one)
+      return q.root .. ':W:' .. one
+    end, line.id_of)
+  end
+  if name and not added then
+    local d = DEFAULTS
+    head[OPTIONS] = { d[1], d[2], d[3], d[4], d[5], d[6], d[7], d[8], d[9], d[10], name, 1, 0, 0 }
+  end
 end
 
 -- A head for a job whose own cannot be read, with the state that the indexes tell.
@@ -135,6 +173,14 @@ function damaged.stand_in(q, id)
       head[STATE], q.fresh[id] = WAITING, true
     end
   end
+  find_options(q, id, head)
+  if redis.call('EXISTS', q.root .. ':N:' .. text(seq), q.root .. ':D:' .. id) > 0 then -- others wait for it, or it for them
+    flow.widen(head)
+    head[LINKED] = 1
+  end
+  if head[STATE] == COMPLETED and head[OPTIONS] == 0 and not redis.call('ZSCORE', q.P, member_of(q, id, head)) then
+    head[OPTIONS] = { unpack(DEFAULTS) } -- it is in :C
+  end
   q.heads[id], q.packed[id], q.lost[id] = head, cmsgpack.pack(head), true
   return head
 end
@@ -144,7 +190,7 @@ function damaged.set_aside(q, id, head)
   local why = 'its record cannot be read'
   local failure = { 'BadRecord', why, '', 'BadRecord', why }
   q.lost[id], q.aside[id] = nil, true
-  if head[STATE] == PARKED then -- its group is not known
+  if head[STATE] == PARKED and not groups.of(head) then
     redis.call('ZREM', q.Q, member_of(q, id, head))
     head[STATE] = NOWHERE
   end
