@@ -35,7 +35,7 @@ class Stop:
         self._most_ms = grace_ms + cancel_wait_ms + LAST_MS
         self._end_ms = float("inf")
         #: Set when nothing is to be waited for that can be given back.
-        self.hurried = asyncio.Event()
+        self.hurried: asyncio.Event = asyncio.Event()
 
     def begin(self) -> None:
         """The time runs from now on."""
