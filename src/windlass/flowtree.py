@@ -120,8 +120,8 @@ async def _records(queue: Queue, refs: list[JobRef]) -> dict[JobRef, JobRecord |
     return found
 
 
-async def _own(queue: Queue, root: JobRef) -> list[list[JobRef]]:
-    """The jobs of a flow by level, from the top down, without those that somebody else waits for."""
+async def own_jobs(queue: Queue, root: JobRef) -> list[list[JobRef]]:
+    """What ending a flow reaches: its jobs by level, from the top down, without those of other flows too."""
     if (await queue.store.get(root)) is None:
         raise JobNotFoundError(root.queue, root.id)
     seen: dict[JobRef, None] = {root: None}
@@ -147,7 +147,7 @@ def _wanted_elsewhere(found: fl.Dependencies, seen: dict[JobRef, None], level: l
 async def cancel_flow(queue: Queue, root: JobRef, reason: str) -> int:
     """From the top down, so that nobody fails for the sake of a child that is cancelled along with it."""
     count, reason = 0, to_reason(reason)
-    for level in await _own(queue, root):
+    for level in await own_jobs(queue, root):
         for start in range(0, len(level), _BATCH):
             request = rq.CancelJobs(refs=level[start : start + _BATCH], reason=reason)
             answers = await queue.store.execute(request)
@@ -157,7 +157,7 @@ async def cancel_flow(queue: Queue, root: JobRef, reason: str) -> int:
 
 async def remove_flow(queue: Queue, root: JobRef, force: bool) -> int:
     """From the top down, after a look whether one of them runs."""
-    levels = await _own(queue, root)
+    levels = await own_jobs(queue, root)
     if not force:
         for level in levels:
             for record in (await _records(queue, level)).values():

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 from urllib.parse import unquote
 
@@ -17,12 +18,15 @@ from starlette.applications import Starlette
 from starlette.routing import Mount
 
 from tests.http.support import CSRF, FREE, OPERATOR, READER, api, get, send
-from windlass import Windlass
+from windlass import Windlass, Worker
 from windlass.core.ids import new_id
-from windlass.dashboard import Identity, Rule, create_app
+from windlass.dashboard import Identity, Roles, Rule, create_app
+from windlass.dashboard.access import Grant
 from windlass.dashboard.guard import Guard
 from windlass.dashboard.routes import server
+from windlass.dashboard.settings import Settings
 from windlass.errors import ConfigError
+from windlass.flows import FlowProducer
 
 backend_name = "memory"
 
@@ -359,6 +363,61 @@ async def test_rules_allow_actions_and_deny_the_rest(app: Windlass) -> None:
         app, headers={"Authorization": f"Bearer {OPERATOR}"}, operator_tokens=OPERATOR, rules=[]
     ) as client:
         await get(client, "/api/jobs", 403)
+
+
+def test_brackets_in_a_rule_stand_for_themselves() -> None:
+    rule = Rule(user="ada[1]", group="ops[eu]", queues=["shop[eu]"])
+    grant = partial(Grant, Settings(rules=(rule,)))
+    assert not grant(Identity("ada1", "reader", ("ops[eu]",))).somewhere("read")
+    assert not grant(Identity("ada[1]", "reader", ("opse",))).somewhere("read")
+    mine = grant(Identity("ada[1]", "reader", ("ops[eu]",)))
+    assert mine.somewhere("read")
+    assert not mine.may("shope", "read")
+    assert not Settings(queues=("shop[eu]",)).shows("shopu")
+    assert Roles(operator_users=["ada[1]"]).identity("ada1") is None
+
+
+async def test_a_job_whose_child_failed_does_not_tell_of_a_hidden_queue(app: Windlass) -> None:
+    async def fail(job: Any) -> None:
+        raise ValueError("no")
+
+    child = {"name": "pay", "queue": SECRET, "options": {"job_id": "low", "max_attempts": 1}}
+    tree = {"name": "top", "queue": "shop", "options": {"job_id": "top"}, "children": [child]}
+    top = await FlowProducer(app).add(tree)
+    async with Worker(SECRET, fail, url_or_app=app):
+        await top.job.wait_until_finished(30)
+    headers = {"Authorization": f"Bearer {OPERATOR}"}
+    paths = [f"/api/jobs/shop/top{end}" for end in ("", "/timeline", "/events?seconds=0")]
+    paths += ["/api/jobs?queue=shop", "/api/dead-jobs", "/api/job-queues/shop/events?after=0&seconds=0"]
+    for rules, told in (([Rule(queues=["shop"])], False), (None, True)):
+        async with api(app, headers=headers, operator_tokens=OPERATOR, rules=rules) as client:
+            for path in paths:
+                text = (await client.get(path)).text
+                assert "did not complete" in text, path
+                assert (SECRET in text) is told, path
+            found = await get(client, "/api/jobs", queue="shop", q=SECRET)
+            assert bool(found["items"]) is told
+
+
+@pytest.mark.parametrize("verb", [("POST", "/cancel", "cancel"), ("DELETE", "", "delete")])
+async def test_ending_a_flow_reaches_no_other_queue_however_deep_it_is(
+    app: Windlass, verb: tuple[str, str, str]
+) -> None:
+    method, end, action = verb
+    tree: dict[str, Any] = {"name": "low", "queue": "vault", "options": {"job_id": "low", "delay": 100}}
+    for number in range(120):
+        tree = {"name": "n", "queue": "mail", "options": {"job_id": f"n{number}"}, "children": [tree]}
+    await FlowProducer(app).add(tree)
+    rules = [Rule(queues=["mail"], actions={"read", action})]
+    headers = {"Authorization": f"Bearer {OPERATOR}"}
+    async with api(app, headers=headers, operator_tokens=OPERATOR, rules=rules) as client:
+        await send(client, method, f"/api/flows/mail/n119{end}", 404)
+    for queue, job_id in (("vault", "low"), ("mail", "n119")):
+        job = await app.queue(queue).get_job(job_id)
+        assert job is not None
+        assert job.state in ("scheduled", "blocked")
+    async with api(app) as client:
+        assert (await send(client, method, f"/api/flows/mail/n119{end}", 200))["count"] == 121
 
 
 @pytest.mark.parametrize(

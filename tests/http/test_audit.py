@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import fcntl
 import json
 import logging
@@ -16,7 +17,7 @@ import pytest
 
 from tests.http.support import CSRF, OPERATOR, READER, api, get, send
 from windlass import Windlass
-from windlass.dashboard import audit
+from windlass.dashboard import Rule, ServerLimits, audit, create_app
 from windlass.dashboard.audit import AuditLog
 from windlass.dashboard.openapi import document
 from windlass.dashboard.shapes.server import AuditEntry
@@ -89,6 +90,54 @@ async def test_strangers_push_out_nothing_that_an_operator_did(
         check_files(tmp_path)
 
 
+async def test_a_reader_pushes_out_nothing_that_an_operator_did(app: Windlass) -> None:
+    """Paths and queues that are not there are no changes, whoever asks for them."""
+    rules = [Rule(user="operator", actions={"*"}), Rule(user="reader", queues=["shop"])]
+    async with api(app, headers=MINE, rules=rules, **TOKENS) as client:
+        body = {"task": "send", "options": {"job_id": "one"}}
+        await send(client, "POST", "/api/job-queues/mail/jobs", 201, body)
+        reader = {"Authorization": f"Bearer {READER}"}
+        for _ in range(audit.KEPT // 2 + 1):
+            assert (await client.post("/api/nothing", headers=reader)).status_code == 404
+            assert (await client.put("/api/jobs", headers=reader)).status_code == 405
+            assert (await client.post("/api/job-queues/mail/pause", headers=reader)).status_code == 404
+        page = await get(client, "/api/audit")
+        assert [item["facts"]["id"] for item in page["items"]] == ["one"]
+
+
+async def test_paths_that_are_not_there_count_as_requests(app: Windlass) -> None:
+    limits = ServerLimits(burst=3, per_second=0.001)
+    async with api(app, headers=MINE, limits=limits, **TOKENS) as client:
+        found = [(await client.post("/api/nothing")).status_code for _ in range(5)]
+        assert found == [404, 404, 404, 429, 429]
+        strange = [(await client.get("/api/nothing", headers={"Authorization": ""})) for _ in range(5)]
+        assert [answer.status_code for answer in strange] == [401, 401, 401, 429, 429]
+
+
+async def test_a_change_is_written_down_when_the_server_gives_the_request_up(app: Windlass) -> None:
+    guard = create_app(app, operator_tokens=OPERATOR)
+    headers = [(name.lower().encode(), value.encode()) for name, value in MINE.items()]
+    scope = {
+        "type": "http",
+        "method": "POST",
+        "path": "/api/job-queues/mail/jobs",
+        "query_string": b"",
+        "headers": [*headers, (b"host", b"x"), (b"content-type", b"application/json")],
+        "client": ("127.0.0.1", 1),
+    }
+
+    async def receive() -> dict[str, Any]:
+        return {"type": "http.request", "body": b'{"task": "send", "options": {"job_id": "one"}}'}
+
+    async def send_nothing(message: Any) -> None:
+        raise asyncio.CancelledError
+
+    with pytest.raises(asyncio.CancelledError):
+        await guard(scope, receive, send_nothing)
+    assert await app.queue("mail").get_job("one") is not None
+    assert [item.facts["id"] for item in guard.desk.audit.page(0, 10).items] == ["one"]
+
+
 def check_files(folder: Path) -> None:
     found = {path.name: path.stat() for path in folder.iterdir()}
     assert set(found) >= {"audit.jsonl", "audit.jsonl.refused"}
@@ -100,13 +149,13 @@ def test_refused_requests_are_counted_and_a_sample_is_written() -> None:
     now = 0.0
     log = AuditLog(None, lambda: now)
     for number in range(100):
-        log.add(entry(str(number), who="", status=401))
-    log.add(entry("reader", who="bob", status=403))
+        log.add(entry(str(number), who="", status=401), let_in=False)
+    log.add(entry("reader", who="bob", status=403), let_in=False)
     page = log.page(0, 1_000, refused=True)
     assert page.refused == {"401": 100, "403": 1}
     assert [item.target for item in page.items] == [str(number) for number in reversed(range(20))]
     now = 1_000.0
-    log.add(entry("later", who="", status=401))
+    log.add(entry("later", who="", status=401), let_in=False)
     newest = log.page(0, 1, refused=True).items[0]
     assert (newest.target, newest.facts["unwritten_before"]) == ("later", 81)
     assert log.page(0, 10).items == []

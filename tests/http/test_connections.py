@@ -108,6 +108,25 @@ async def test_a_client_that_does_not_read_is_closed() -> None:
                     await writer.drain()
 
 
+async def test_a_body_that_goes_on_after_its_answer_is_closed() -> None:
+    async with serving(body_bytes=100_000) as served:
+        head = b"POST /api/jobs/bulk HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
+        reader, writer = await served.connect(head)
+        assert (await reader.readline()).startswith(b"HTTP/1.1 401")
+        sent = 0
+        with pytest.raises(ConnectionError):
+            while sent < 100_000_000:
+                writer.write(b"8000\r\n" + b"x" * 0x8000 + b"\r\n")
+                sent += 0x8000
+                await writer.drain()
+        reader, writer = await served.connect(head + b"4000\r\n" + b"x" * 0x4000 + b"\r\n0\r\n\r\n" + WHOLE)
+        answers = b""
+        async with asyncio.timeout(10):
+            while answers.count(b"HTTP/1.1 ") < 2:
+                answers += await reader.read(65_536)
+        assert b"HTTP/1.1 200" in answers, "one that comes to its end keeps its connection"
+
+
 async def test_the_oldest_half_sent_request_of_an_address_is_closed_at_its_limit() -> None:
     async with serving(connections_per_address=3) as served:
         slow = [await served.connect(HEAD) for _ in range(3)]

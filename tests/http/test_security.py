@@ -15,11 +15,12 @@ import httpx
 import pytest
 
 from tests.http.support import CSRF, OPERATOR, READER, api, get, send
-from windlass import Windlass
+from windlass import Windlass, Worker
 from windlass.dashboard import Identity, ServerLimits, create_app
 from windlass.dashboard.guard import CONTENT_POLICY
 from windlass.dashboard.sessions import LIFETIME_MS
 from windlass.errors import ConfigError
+from windlass.serde.signed import SignedCodec
 
 backend_name = "memory"
 
@@ -502,6 +503,50 @@ async def test_masked_fields_are_never_shown(app: Windlass) -> None:
         assert "bob" not in text
     async with api(app, mask=[]) as client:
         assert "hunter2" in (await client.get("/api/jobs/mail/one")).text
+
+
+@pytest.mark.parametrize(
+    "wanted",
+    [{"password": None}, {"nested": [{"api_token": "t"}]}, {"to": {"deeper": [[{"Api-Key": "[masked]"}]]}}],
+)
+async def test_no_job_is_found_by_a_masked_field_at_any_depth(app: Windlass, wanted: dict[str, Any]) -> None:
+    async with api(app) as client:
+        await get(client, "/api/jobs", 403, args=json.dumps(wanted))
+        body = {"action": "cancel", "filter": {"state": ["scheduled"], "args": wanted}}
+        await send(client, "POST", "/api/jobs/bulk", 403, body)
+
+
+async def test_bytes_that_the_dashboard_cannot_read_do_not_walk_around_the_mask() -> None:
+    """A signed job says its arguments in clear to a dashboard that has no key."""
+    url = f"memory://unread-{id(object())}"
+    async with Windlass(url, codec=SignedCodec({"k": "0123456789abcdef"})) as signing, Windlass(url) as plain:
+        queue = signing.queue("mail")
+        await queue.add("send", {"password": "hunter2"}, job_id="signed", delay=100)
+        await queue.upsert_job_scheduler("nightly", {"every": 3_600}, {"data": {"password": "hunter2"}})
+        paths = ("/api/jobs/mail/signed", "/api/jobs", "/api/schedules", "/api/job-queues/mail/jobs")
+        inside = base64.b64encode(b"xx" + b"hunter2")[4:8].decode()  # some part of it, wherever it begins
+        async with api(plain) as client:
+            for path in paths:
+                text = (await client.get(path)).text
+                assert not any(part in text for part in ("hunter2", "d2wtcz", inside)), path
+            shown = (await get(client, paths[0]))["data"]
+            assert (shown["codec"], shown["base64"]) == ("json+signed", "[masked]")
+        async with api(plain, mask=[]) as client:
+            assert b"hunter2" in base64.b64decode((await get(client, paths[0]))["data"]["base64"])
+
+
+async def test_a_mask_of_everything_hides_messages_of_events_too(app: Windlass) -> None:
+    async def fail(job: Any) -> None:
+        raise ValueError("the card 4111 was refused")
+
+    job = await app.queue("shop").add("pay", job_id="two", max_attempts=1)
+    async with Worker("shop", fail, url_or_app=app):
+        await job.wait_until_finished(30)
+    async with api(app, mask=["*"]) as client:
+        for path in ("/api/jobs/shop/two/timeline", "/api/job-queues/shop/events?after=0&seconds=0"):
+            text = (await client.get(path)).text
+            assert "ValueError" in text
+            assert "4111" not in text, path
 
 
 async def test_every_change_is_in_the_audit_log(

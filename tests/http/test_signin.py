@@ -68,6 +68,8 @@ async def test_a_user_signs_in_at_a_provider(app: Windlass, fake: FakeProvider) 
         await send(client, "POST", "/api/job-queues/mail/pause", 403)
         fake.claims = {"sub": "eve", "groups": ["staff", "ops"]}
         await client.get(await visit(client))
+        newest = (await get(client, "/api/audit"))["items"][0]
+        assert (newest["who"], newest["facts"]) == ("eve", {"session": "begun"})
         await send(client, "POST", "/api/job-queues/mail/pause", 204)
         await send(client, "DELETE", "/api/session", 204)
         await get(client, "/api/jobs", 401)
@@ -149,16 +151,25 @@ async def test_a_way_back_that_was_not_begun_here_is_refused(app: Windlass, fake
 
 async def test_a_user_without_a_role_is_refused(app: Windlass, fake: FakeProvider) -> None:
     async with api(app, openid=openid(fake)) as client:
-        for claims in ({"sub": "mallory"}, {"sub": "ops"}, {"sub": "x", "groups": [7, {"ops": 1}]}):
+        for claims in (
+            {"sub": "mallory"},
+            {"sub": "ops"},
+            {"sub": "x", "groups": [7, {"ops": 1}]},
+            {"sub": "x", "groups": {"ops": False}},
+            {"sub": "x", "groups": 7},
+        ):
             fake.claims = claims
             assert (await client.get(await visit(client))).status_code == 403, claims
             await get(client, "/api/jobs", 401)
     by_mail = openid(fake, user_claim="email", roles=Roles(reader_users=["ada@example.com"]))
     async with api(app, openid=by_mail) as client:
-        fake.claims = {"email": "ada@example.com", "email_verified": False}
-        assert (await client.get(await visit(client))).status_code == 403, "an address that was not verified"
-        fake.claims = {"email": "ada@example.com", "email_verified": True}
-        assert (await client.get(await visit(client))).status_code == 303
+        said: Any
+        for said in (False, "false", "no", None, 0, [], {"by": "hand"}):
+            fake.claims = {"email": "ada@example.com", "email_verified": said}
+            assert (await client.get(await visit(client))).status_code == 403, "it was not verified"
+        for said in (True, "true"):
+            fake.claims = {"email": "ada@example.com", "email_verified": said}
+            assert (await client.get(await visit(client))).status_code == 303
 
 
 async def test_a_provider_that_is_another_one_signs_in_no_one(app: Windlass, fake: FakeProvider) -> None:
@@ -226,6 +237,10 @@ async def test_the_address_of_a_client_comes_only_through_a_trusted_proxy(app: W
         ("10.0.0.1", "203.0.113.9", "203.0.113.9"),
         ("10.0.0.1", "127.0.0.1, 203.0.113.9, 10.0.0.2", "203.0.113.9"),
         ("10.0.0.1", "", "10.0.0.1"),
+        ("10.0.0.1", "203.0.113.9:50001", "203.0.113.9"),
+        ("10.0.0.1", "203.0.113.9, 10.0.0.2:443", "203.0.113.9"),
+        ("10.0.0.1", '"[2001:db8::9]:50001"', "2001:db8::9"),
+        ("10.0.0.1", "203.0.113.9, unknown", "10.0.0.1"),
     ]:
         transport = httpx.ASGITransport(guard, client=(peer, 1))
         headers = {"Authorization": f"Bearer {OPERATOR}", "X-Forwarded-Proto": "https"}

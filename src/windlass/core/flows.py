@@ -10,12 +10,16 @@ Pure, like ``core.transitions``, on which it is built. A store finds the edges a
 
 from __future__ import annotations
 
+import re
+
 from windlass.core.edges import ChildEnd, Edge, EdgeStatus, OnFailure
 from windlass.core.job import ERRORS_KEPT, AttemptOutcome, ErrorInfo, EventType, JobRecord, attempt_record
 from windlass.core.states import PENDING, JobState
 from windlass.core.transitions import Scribe, finish, promote
 
 DEPENDENCY_CLASS = "DependencyFailed"
+#: What a job says whose child did not complete; it names the child's queue.
+DEPENDENCY_MESSAGE = re.compile(r"job \S+ of queue (\S+) did not complete: .*")
 #: Not started yet, nor waiting for a signal: these wait when they get something to wait for.
 BLOCKABLE = PENDING - {JobState.BLOCKED, JobState.SUSPENDED}
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
 from typing import Any, Literal
 from urllib.parse import urlsplit
 
@@ -16,10 +15,11 @@ from litestar.connection import ASGIConnection
 from litestar.handlers import BaseRouteHandler, HTTPRouteHandler
 from litestar.routes import HTTPRoute
 
+from windlass.core.patterns import matches
 from windlass.dashboard.allowance import Allowance
 from windlass.dashboard.headers import CSRF_HEADER, Headers, headers_of
 from windlass.dashboard.problems import ApiError, not_found
-from windlass.dashboard.scope import SAFE, client_of, identity_of
+from windlass.dashboard.scope import LET_IN, SAFE, client_of, identity_of
 from windlass.dashboard.settings import Action, Identity, Settings
 from windlass.errors import ConfigError
 
@@ -119,7 +119,7 @@ class Grant:
 
 
 def _matches(queue: str, patterns: Iterable[str]) -> bool:
-    return any(fnmatchcase(queue, pattern) for pattern in patterns)
+    return any(matches(queue, pattern) for pattern in patterns)
 
 
 def as_page(scope: Any) -> bool:
@@ -156,6 +156,7 @@ class Authority:
             self._check_change(headers)
         if access.subject != "nothing" and not scope[_PAGE]:
             self._check_grant(access, grant, connection.path_params.get("queue"))
+        scope[LET_IN] = True
 
     def _is_open(self, access: Access, a_page: bool) -> bool:
         return access.subject == "nothing" or (a_page and self._settings.has_form)

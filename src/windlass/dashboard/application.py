@@ -37,7 +37,7 @@ from windlass.dashboard.routes import (
     sets,
     signin,
 )
-from windlass.dashboard.scope import identity_of
+from windlass.dashboard.scope import client_of, identity_of
 from windlass.dashboard.settings import DEFAULT_MASK, AuthHook, Rule, ServerLimits, Settings, to_tokens
 from windlass.dashboard.signin import OpenID, TrustedProxy
 from windlass.dashboard.static import Static
@@ -146,9 +146,12 @@ def make_litestar(guard: Guard, openapi: OpenAPIConfig | None = None) -> Litesta
         return desk.granted(grant_of(scope))
 
     def on_unmatched(request: Request[Any, Any, Any], error: HTTPException) -> Response[bytes]:
-        """Strangers do not learn what is not there."""
-        if identity_of(request.scope) is None:
-            refusal = unauthenticated(desk.settings, headers_of(request.scope))
+        """Strangers do not learn what is not there. It counts like any request: no route did that."""
+        try:
+            guard.allowance.request(client_of(request.scope))
+            if identity_of(request.scope) is None:
+                raise unauthenticated(desk.settings, headers_of(request.scope))
+        except ApiError as refusal:
             return problems.on_refusal(request, refusal)
         return problems.on_http(request, error)
 

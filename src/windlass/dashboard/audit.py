@@ -111,9 +111,9 @@ class AuditLog:
         self._counts: Counter[str] = Counter()
         self._unwritten = 0
 
-    def add(self, entry: AuditEntry) -> None:
-        """Write down a request."""
-        if entry.status in REFUSED or not entry.who:
+    def add(self, entry: AuditEntry, *, let_in: bool) -> None:
+        """Write down a request. One that its route did not let in (or that has no route) changed nothing."""
+        if not let_in or entry.status in REFUSED or not entry.who:
             self._add_refused(entry)
         else:
             self._tell(entry)

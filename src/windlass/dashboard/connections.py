@@ -139,6 +139,8 @@ class BoundedProtocol(H11Protocol):
     _address = ""
     _phase: Phase | None = None
     _deadline: asyncio.TimerHandle | None = None
+    #: Bytes that came for a request that was answered before its end.
+    _idle_bytes = 0
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as in the base
         """A client is there; it has so long for the head of its request."""
@@ -150,6 +152,18 @@ class BoundedProtocol(H11Protocol):
         """Part of a request came."""
         super().data_received(data)
         self._look(begun=True)
+        self._bound_rest(len(data))
+
+    def _bound_rest(self, size: int) -> None:
+        """Read on for a while after an answer that did not wait for the body, so that the client sees it; but
+        nothing holds back a body that no handler reads."""
+        answered = self.cycle is not None and self.cycle.response_complete
+        if self._phase is not Phase.BODY or not answered:
+            self._idle_bytes = 0
+            return
+        self._idle_bytes += size
+        if self._idle_bytes > self.registry.limits.body_bytes:
+            self.abort()
 
     def on_response_complete(self) -> None:
         """A request was answered; the next one may have begun already."""

@@ -42,6 +42,7 @@ class Desk:
         """This desk, for what a request may do."""
         mine = copy.copy(self)
         mine.grant = grant
+        mine.mask = self.mask.seeing(mine.shows)
         return mine
 
     def doing(self, action: Action) -> Desk:

@@ -26,11 +26,10 @@ def names_of(desk: Desk, wanted: Filter, infos: Sequence[QueueInfo]) -> list[str
 
 def listing_of(desk: Desk, wanted: Filter, *, newest_first: bool = True) -> Listing:
     """How to list what is wanted."""
-    for name in wanted.args or {}:
-        if desk.mask.everything or desk.mask.covers(name):
-            raise ApiError(
-                403, "masked", f"jobs cannot be searched by {name!r}", "Values of this field are not shown."
-            )
+    if wanted.args and desk.mask.hides(wanted.args):
+        raise ApiError(
+            403, "masked", "jobs cannot be searched by a field that is masked", "Its values are not shown."
+        )
     search = Search(
         name=wanted.task or None,
         state=wanted.state,

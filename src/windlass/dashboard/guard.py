@@ -18,7 +18,7 @@ from windlass.dashboard.desk import Desk
 from windlass.dashboard.headers import Headers, check_path, inside, read_head
 from windlass.dashboard.identity import Reception
 from windlass.dashboard.problems import ApiError
-from windlass.dashboard.scope import BASE, IDENTITY, ASGIApp, Receive, Scope, Send
+from windlass.dashboard.scope import BASE, IDENTITY, LET_IN, ASGIApp, Receive, Scope, Send
 
 log = logging.getLogger("windlass.dashboard")
 
@@ -76,17 +76,23 @@ class Guard:
     # --- one request -------------------------------------------------------------------------------
 
     async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
-        assert self.inner is not None
         found = inside(scope, self._settings.prefix)
         watched = _Watched(send)
         try:
-            await self._check(found)
+            await self._answer(found, receive, watched)
+        finally:  # also when the server gives the request up: what it changed is changed
+            if is_told(found, watched.status):
+                entry = entry_of(found, watched.status, self.desk.now_ms())
+                self.desk.audit.add(entry, let_in=found.get(LET_IN, False))
+
+    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
+        assert self.inner is not None
+        try:
+            await self._check(scope)
         except ApiError as refusal:
-            await self._refuse(found, refusal, watched)
+            await self._refuse(scope, refusal, send)
         else:
-            await self.inner(found, receive, watched)
-        if is_told(found, watched.status):
-            self.desk.audit.add(entry_of(found, watched.status, self.desk.now_ms()))
+            await self.inner(scope, receive, send)
 
     async def _check(self, scope: Scope) -> None:
         """What is asked of every request, whatever its route; the route's own needs are ``Authority``'s."""

@@ -6,11 +6,13 @@ A name means the same in every spelling: a pattern is compared by words, so that
 
 from __future__ import annotations
 
+import copy
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from fnmatch import translate
 from typing import Any
 
+from windlass.core.flows import DEPENDENCY_MESSAGE
 from windlass.serde import JSON
 from windlass.serde.codecs import Codecs
 
@@ -45,8 +47,16 @@ class Mask:
     def __init__(self, patterns: Sequence[str], codecs: Codecs | None = None) -> None:
         self.codecs: Codecs = codecs or Codecs(JSON)
         self.everything = "*" in patterns
+        self.nothing = not patterns
+        self._shows: Callable[[str], bool] | None = None
         spellings = sorted({spelling for pattern in patterns for spelling in _spellings(pattern)})
         self._covered = re.compile("|".join(translate(spelling) for spelling in spellings) or r"(?!)")
+
+    def seeing(self, shows: Callable[[str], bool]) -> Mask:
+        """This mask, for a caller who sees the queues that ``shows`` tells: texts of ours name no other."""
+        mine = copy.copy(self)
+        mine._shows = shows
+        return mine
 
     def covers(self, name: str) -> bool:
         """Whether values under ``name`` are hidden."""
@@ -66,9 +76,34 @@ class Mask:
             return [self.hide(item, depth + 1) for item in value]
         return value
 
+    def hides(self, value: Any) -> bool:
+        """Whether something in the value is hidden, whatever stands there: also None, and the word itself."""
+        if self.everything:
+            return True
+        ahead = [value]
+        while ahead:
+            one = ahead.pop()
+            if isinstance(one, Mapping):
+                if any(self.covers(str(key)) for key in one):
+                    return True
+                ahead += one.values()
+            elif isinstance(one, (list, tuple)):
+                ahead += one
+        return False
+
+    def unread(self, data: str) -> str:
+        """Bytes, as text, that cannot be read here and may hold any field: shown when nothing is masked."""
+        return data if self.nothing else HIDDEN
+
     def text(self, value: str) -> str:
-        """A text such as a log line: hidden only when everything is."""
-        return HIDDEN if self.everything and value else value
+        """A text such as a log line: hidden only when everything is, or where it tells of a hidden queue."""
+        if self.everything:
+            return HIDDEN if value else value
+        return DEPENDENCY_MESSAGE.sub(self._told, value)
+
+    def _told(self, found: re.Match[str]) -> str:
+        hidden = self._shows is not None and not self._shows(found[1])
+        return "a job of another queue did not complete" if hidden else found[0]
 
     def restore(self, given: Any, stored: Any) -> Any:
         """``given`` with its hidden parts taken from the same places of ``stored``: an edit keeps secrets."""

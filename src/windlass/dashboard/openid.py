@@ -121,10 +121,12 @@ class Provider:
 
     def _identity(self, claims: CodeIDToken) -> Identity | None:
         settings = self._settings
-        name, groups = claims.get(settings.user_claim), claims.get(settings.groups_claim) or []
-        if not isinstance(name, str) or (settings.user_claim == "email" and not claims.get("email_verified")):
+        name, groups = claims.get(settings.user_claim), claims.get(settings.groups_claim)
+        # Some providers write the word; any other text, "false" among them, is no proof.
+        verified = claims.get("email_verified") in (True, "true")
+        if not isinstance(name, str) or (settings.user_claim == "email" and not verified):
             return None
-        named = [groups] if isinstance(groups, str) else groups
+        named = [groups] if isinstance(groups, str) else groups if isinstance(groups, list) else []
         return settings.roles.identity(name, [group for group in named if isinstance(group, str)])
 
     def _client(self, state: str) -> AsyncOAuth2Client:

@@ -16,6 +16,8 @@ ASGIApp = Callable[[Any, Any, Any], Awaitable[None]]
 #: The path under which the dashboard is mounted.
 BASE = "windlass.base"
 IDENTITY = "windlass.identity"
+#: Whether the route's own needs were met.
+LET_IN = "windlass.let_in"
 #: Methods that change nothing.
 SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import hmac
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, Literal, get_args
 
+from windlass.core.patterns import matches
 from windlass.dashboard.signin import OpenID, TrustedProxy
 from windlass.errors import ConfigError
 
@@ -104,9 +104,9 @@ class Rule:
 
     def names(self, identity: Identity) -> bool:
         """Whether the rule is about this user."""
-        if not fnmatchcase(identity.name, self.user):
+        if not matches(identity.name, self.user):
             return False
-        return self.group is None or any(fnmatchcase(group, self.group) for group in identity.groups)
+        return self.group is None or any(matches(group, self.group) for group in identity.groups)
 
     def allows(self, action: str) -> bool:
         """Whether the action is among those of the rule."""
@@ -209,7 +209,7 @@ class Settings:
 
     def shows(self, queue: str) -> bool:
         """Whether a queue is among those that this dashboard is about."""
-        return self.queues is None or any(fnmatchcase(queue, pattern) for pattern in self.queues)
+        return self.queues is None or any(matches(queue, pattern) for pattern in self.queues)
 
     def by_token(self, given: str) -> Identity | None:
         """Whose token it is. Every known token is compared, whatever was found."""

@@ -6,10 +6,10 @@ import hmac
 import ipaddress
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
+from windlass.core.patterns import matches
 from windlass.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -49,7 +49,20 @@ class Roles:
 
 
 def _any(patterns: Iterable[str], names: Sequence[str]) -> bool:
-    return any(fnmatchcase(name, pattern) for pattern in patterns for name in names)
+    return any(matches(name, pattern) for pattern in patterns for name in names)
+
+
+def _address(hop: str) -> str | None:
+    """An address as proxies write it, also with a port or in brackets; None when it is none."""
+    text = hop.strip('"')
+    if text.startswith("["):
+        text = text[1:].partition("]")[0]
+    elif text.count(":") == 1:
+        text = text.partition(":")[0]
+    try:
+        return str(ipaddress.ip_address(text))
+    except ValueError:
+        return None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,12 +115,16 @@ class TrustedProxy:
         return self.secret is None or hmac.compare_digest(given.encode("latin-1"), self.secret.encode())
 
     def client(self, peer: str, headers: Mapping[str, str]) -> str:
-        """The client's address: the last one of X-Forwarded-For that is none of the proxy's own."""
-        hops = [hop.strip() for hop in headers.get("x-forwarded-for", "").split(",") if hop.strip()]
+        """The client's address: the last one of X-Forwarded-For that is none of the proxy's own.
+
+        What is no address tells nothing: then it is that of the proxy. Without ports, or each connection of
+        a client would count as another one.
+        """
+        hops = [_address(hop.strip()) for hop in headers.get("x-forwarded-for", "").split(",") if hop.strip()]
         for hop in reversed(hops):
-            if not self.knows(hop):
-                return hop
-        return hops[0] if hops else peer
+            if hop is None or not self.knows(hop):
+                return hop or peer
+        return (hops[0] if hops else None) or peer
 
     def user(self, headers: Mapping[str, str]) -> Identity | None:
         """Who signed in at the proxy."""

@@ -128,7 +128,7 @@ async def read_timeline(store: Store, record: JobRecord, mask: Mask) -> Timeline
     found.sort(key=lambda entry: (entry.finished_ms or 0, entry.delivery))
     return Timeline(
         attempts=found,
-        events=[event_entry(event, record.queue) for event in events],
+        events=[event_entry(event, record.queue, mask) for event in events],
         complete=whole_events and whole_history,
     )
 
@@ -164,8 +164,12 @@ async def _attempts(store: Store, record: JobRecord) -> tuple[list[AttemptRecord
         return [], False  # trimmed while we looked
 
 
-def event_entry(event: Event, queue: str) -> EventEntry:
+def event_entry(event: Event, queue: str, mask: Mask) -> EventEntry:
     """An event as the API shows it."""
+    data = {
+        name: mask.text(value) if name == "message" and isinstance(value, str) else value
+        for name, value in event.data.items()
+    }
     return EventEntry(
         id=event.id,
         at_ms=event.at_ms,
@@ -173,7 +177,7 @@ def event_entry(event: Event, queue: str) -> EventEntry:
         queue=queue,
         job_id=event.job_id,
         task=event.task,
-        data=event.data,
+        data=data,
     )
 
 

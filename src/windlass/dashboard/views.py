@@ -27,29 +27,30 @@ def plain(value: Any) -> Any:
     return msgspec.json.decode(msgspec.json.encode(value, enc_hook=str))
 
 
-def _shown(read: Callable[[], Any], codec: str, data: bytes | None) -> Any:
-    """A stored value; bytes that cannot be read are shown as such."""
+def _shown(read: Callable[[], Any], codec: str, data: bytes | None, mask: Mask) -> Any:
+    """A stored value, not masked yet; bytes that cannot be read are told as such."""
     if data is None:
         return None
     try:
         return plain(read())
     except (ValueError, TypeError, ConfigError):
-        return raw(codec, data)
+        return raw(codec, data, mask)
 
 
-def raw(codec: str, data: bytes) -> Any:
-    """Bytes that cannot be read here."""
-    return {"codec": codec, "base64": base64.b64encode(data).decode()}
+def raw(codec: str, data: bytes, mask: Mask) -> Any:
+    """Bytes that cannot be read here: a signed value holds its fields as they are, whoever has no key."""
+    return {"codec": codec, "bytes": len(data), "base64": mask.unread(base64.b64encode(data).decode())}
 
 
 def progress_of(record: JobRecord, mask: Mask) -> Any:
     """The progress, masked."""
-    return mask.hide(_shown(lambda: mask.codecs.read_progress(record), record.result_codec, record.progress))
+    read = mask.codecs.read_progress
+    return mask.hide(_shown(lambda: read(record), record.result_codec, record.progress, mask))
 
 
 def result_of(record: JobRecord, mask: Mask) -> Any:
     """The result, not masked yet."""
-    return _shown(lambda: mask.codecs.read_result(record), record.result_codec, record.result)
+    return _shown(lambda: mask.codecs.read_result(record), record.result_codec, record.result, mask)
 
 
 def call_of(record: JobRecord, codecs: Codecs) -> Call | None:
@@ -70,7 +71,7 @@ def data_of(record: JobRecord, mask: Mask) -> Any:
     """What was added, masked."""
     call = call_of(record, mask.codecs)
     if call is None:
-        return mask.hide(raw(record.codec, record.payload))
+        return mask.hide(raw(record.codec, record.payload, mask))
     return mask.hide(plain(call.data))
 
 

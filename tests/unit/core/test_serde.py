@@ -16,6 +16,8 @@ from hypothesis import strategies as st
 from windlass import serde
 from windlass.errors import ConfigError, PayloadTooLargeError
 from windlass.serde import encode_payload, get_codec, register_codec
+from windlass.serde.encrypted import EncryptedCodec, new_key
+from windlass.serde.signed import SignedCodec
 
 _json_values = st.recursive(
     st.none()
@@ -151,3 +153,12 @@ def test_what_is_no_codec_is_refused(wrong: Any) -> None:
 def test_an_unknown_codec_is_refused_and_there_is_no_pickle(name: str) -> None:
     with pytest.raises(ConfigError, match=r"json.* msgpack"):
         get_codec(name)
+
+
+@pytest.mark.parametrize("name", ["json", "msgpack", "json+zlib", "msgpack+zlib"])
+def test_a_codec_with_keys_takes_no_name_of_a_plain_one(name: str) -> None:
+    """Its app would read the other plain codecs as well, and every app of the process would sign."""
+    with pytest.raises(ConfigError, match="without a seal"):
+        SignedCodec({"k": "0123456789abcdef"}, name=name)
+    with pytest.raises(ConfigError, match="without a seal"):
+        EncryptedCodec({"k": new_key()}, name=name)

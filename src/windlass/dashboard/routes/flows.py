@@ -20,7 +20,7 @@ from windlass.dashboard.problems import not_found
 from windlass.dashboard.shapes.changes import Added, Changed, ReasonBody
 from windlass.dashboard.shapes.flows import Flow, FlowBody, FlowEdge, FlowNode
 from windlass.flows import FlowProducer
-from windlass.flowtree import JobNode
+from windlass.flowtree import JobNode, own_jobs
 
 #: Nodes that are drawn at most, and steps up to the end of a flow.
 _NODES = 1_000
@@ -150,12 +150,15 @@ async def delete_flow(desk: TheDesk, request: Anyone, queue: QueueName, jid: Job
 
 
 async def _all_shown(desk: Desk, queue: str, jid: str) -> None:
-    """Refuse a change that would reach into a queue which is not shown here, or where it is not allowed."""
-    top = await desk.queue(queue).get_flow(jid)
-    hidden = [node for node in top.walk() if not desk.shows(node.queue_name)]
-    if hidden:
+    """Refuse a change that would reach into a queue which is not shown here, or where it is not allowed.
+
+    It looks at exactly those jobs that the change will look at, however deep the flow is.
+    """
+    levels = await own_jobs(desk.queue(queue), JobRef(queue, jid))
+    reached = {ref.queue for level in levels for ref in level}
+    if not all(desk.shows(name) for name in reached):
         raise not_found("the flow reaches into queues that are not shown here", "Change its jobs one by one.")
-    for name in {node.queue_name for node in top.walk()}:
+    for name in reached:
         desk.queue(name)
 
 

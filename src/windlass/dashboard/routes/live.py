@@ -141,7 +141,7 @@ async def queue_events(
             while True:
                 events = await cursor.read()
                 for event in events:
-                    told = event.data if event.type is EventType.GAP else event_entry(event, queue)
+                    told = event.data if event.type is EventType.GAP else event_entry(event, queue, desk.mask)
                     yield frame(event.type.value, told, event.id)
                 wait_ms = until.left_ms(_KEEPALIVE_MS)
                 if not wait_ms:

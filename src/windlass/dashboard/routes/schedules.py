@@ -34,7 +34,7 @@ def _entry(desk: Desk, info: ScheduleInfo) -> ScheduleEntry:
     try:
         data = views.plain(info.data)
     except (ValueError, ConfigError):
-        data = views.raw(template.codec, template.payload)
+        data = views.raw(template.codec, template.payload, desk.mask)
     return ScheduleEntry(
         queue=info.queue,
         name=info.name,

@@ -342,6 +342,21 @@ async def test_signals_and_arguments_reach_a_child_process_that_has_no_key(
 @needs("signals")
 @sealed
 @pytest.mark.feature("W5")
+async def test_a_sealed_signal_reaches_a_child_process_that_runs_a_foreign_job(
+    harness: Harness, make: Make
+) -> None:
+    async with Stage(harness, codec=make(), accept=["json"]) as stage:
+        ask = stage.app.task(queue=QUEUE, isolation="process")(targets.ask)
+        job = await _smuggle(stage, Windlass("memory://").queue(QUEUE).prepare(ask.name))
+        await stage.work(process_slots=1)
+        await stage.until_state(job, JobState.SUSPENDED)
+        await stage.queue.signal(job.id, "yes", 7)
+        assert await job.result() == "heard 7"
+
+
+@needs("signals")
+@sealed
+@pytest.mark.feature("W5")
 async def test_a_signal_without_a_seal_is_refused(harness: Harness, make: Make) -> None:
     async with Stage(harness, codec=make()) as stage:
         job = await stage.queue.add("pay", 1, delay=60)
