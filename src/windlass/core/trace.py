@@ -12,8 +12,8 @@ from typing import Final
 
 from windlass.core.text import clean_text
 
-#: A longer chain of causes is not followed: formatting it would hold up everything else.
-_MAX_CHAIN: Final = 50
+#: More errors behind one, as causes or in groups, are left out: formatting them would hold up all else.
+_MAX_BEHIND: Final = 50
 
 
 def name_of(error: BaseException) -> str:
@@ -27,20 +27,30 @@ def name_of(error: BaseException) -> str:
 def format_error(error: BaseException, frames: TracebackType | None) -> str:
     """The traceback of ``error`` from ``frames`` on. Never raises: if something in it does, less is told."""
     try:
-        if not _is_long_chain(error):
+        if not _has_many_behind(error):
             return "".join(traceback.format_exception(type(error), error, frames)).rstrip()
-        note = f"(caused by more than {_MAX_CHAIN} other errors, which are left out)"
+        note = f"(more than {_MAX_BEHIND} other errors caused it or are grouped in it; they are left out)"
         where = "".join(traceback.format_tb(frames))
         return f"Traceback (most recent call last):\n{where}{name_of(error)}: {clean_text(error)}\n{note}"
     except BaseException as fault:
         return f"(the traceback cannot be shown: {name_of(fault)}: {clean_text(fault)})"
 
 
-def _is_long_chain(error: BaseException) -> bool:
-    link = error
-    for _ in range(_MAX_CHAIN):
-        before = link.__cause__ if link.__cause__ is not None else link.__context__
-        if before is None:
-            return False
-        link = before
-    return True
+def _has_many_behind(error: BaseException) -> bool:
+    """Whether more errors stand behind ``error`` than are shown; one that is reached twice counts twice.
+
+    So it is formatted: groups that hold one another twice, thirty deep, would take for ever.
+    """
+    left, count = [error], 0
+    while left:
+        one = left.pop()
+        before = one.__cause__ if one.__cause__ is not None else one.__context__
+        behind = [] if before is None else [before]
+        if issubclass(type(one), BaseExceptionGroup):
+            assert isinstance(one, BaseExceptionGroup)
+            behind += one.exceptions
+        count += len(behind)
+        if count > _MAX_BEHIND:
+            return True
+        left += behind
+    return False

@@ -11,6 +11,7 @@ import asyncio
 import contextvars
 import functools
 import inspect
+import operator
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
@@ -168,25 +169,26 @@ class _Gathering:
         return await value if inspect.isawaitable(value) else value
 
 
-def _shared_out(members: list[_Member], results: Any) -> Sequence[Any]:
+def _shared_out(members: list[_Member], results: Any) -> list[Any]:
     """Each job's part of what the handler returned."""
     if results is None:
         return [None] * len(members)
-    if not isinstance(results, (list, tuple)) or len(results) != len(members):
-        got = f"{len(results)} results" if isinstance(results, (list, tuple)) else type(results).__name__
-        raise ResultError(
-            f"a batch handler returns None or one result for each of its {len(members)} jobs, not {got}"
-        )
-    return results
+    wanted = f"a batch handler returns None or one result for each of its {len(members)} jobs"
+    if not isinstance(results, (list, tuple)):
+        raise ResultError(f"{wanted}, not {type(results).__name__}")
+    shares = list(results)  # one's own kind of list may say one length and give another
+    if len(shares) != len(members):
+        raise ResultError(f"{wanted}, not {len(shares)} results")
+    return shares
 
 
 def _partly_failed(members: list[_Member], error: BatchError) -> Sequence[Any]:
     """Results and errors of a batch of which some jobs failed; a name that is no job's fails them all."""
     numbers = {member.attempt.record.id: number for number, member in enumerate(members)}
     try:
-        outcome = list(_shared_out(members, error.results))
+        outcome = _shared_out(members, error.results)
         for name, what in error.errors.items():
-            outcome[numbers[name] if isinstance(name, str) else name] = what
+            outcome[numbers[name] if isinstance(name, str) else operator.index(name)] = what
     except (KeyError, IndexError, TypeError, ResultError) as exc:
         wrong = ResultError(f"BatchError names a job that is not in the batch, or too few results: {exc}")
         return [wrong] * len(members)

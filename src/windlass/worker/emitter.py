@@ -75,19 +75,20 @@ class Emitter:
         for callback in callbacks:
             try:
                 answer = callback(*args)
+                if inspect.iscoroutine(answer):  # an answer is user code too: it may raise when asked
+                    self._background(what, answer)
             except (KeyboardInterrupt, SystemExit):
                 raise
             except BaseException:  # also a leaked CancelledError: the worker itself was not cancelled
                 log.exception("a %s failed", what)
-                continue
-            if inspect.iscoroutine(answer):
-                self._background(what, answer)
 
     def _background(self, what: str, answer: Any) -> None:
         async def guarded() -> None:
             try:
                 await answer
-            except Exception:
+            except (KeyboardInterrupt, SystemExit, asyncio.CancelledError):
+                raise
+            except BaseException:
                 log.exception("a %s failed", what)
 
         task = asyncio.create_task(guarded())
