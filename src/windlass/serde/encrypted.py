@@ -19,7 +19,7 @@ from datetime import datetime
 from windlass.errors import ConfigError, SignatureError
 from windlass.serde import Codec, get_codec
 from windlass.serde.keys import KeyRing, split_head
-from windlass.serde.sealing import SealingCodec, UnboundEra
+from windlass.serde.sealing import SealingCodec, UnboundEra, sealed_name
 
 try:
     from cryptography.exceptions import InvalidTag
@@ -53,7 +53,7 @@ class EncryptedCodec(SealingCodec):
         self._keys = KeyRing(keys, minimum=_KEY_BYTES)
         self._ciphers = {key_id: AESGCM(_as_key(key_id, key)) for key_id, key in self._keys.items()}
         self._unbound = UnboundEra(accept_unbound_until)
-        self.name: str = name or f"{self.inner.name}+aes"
+        self.name: str = sealed_name(name, f"{self.inner.name}+aes")
 
     def seal(self, data: bytes, label: bytes) -> bytes:
         """``data``, encrypted."""

@@ -24,8 +24,8 @@ import msgspec
 
 from windlass.core.clock import SYSTEM_CLOCK
 from windlass.core.options import UniqueMode, instant_to_ms
-from windlass.errors import SignatureError
-from windlass.serde import Codec, encode_value
+from windlass.errors import ConfigError, SignatureError
+from windlass.serde import PLAIN, Codec, encode_value
 
 if TYPE_CHECKING:
     from windlass.core.job import JobRecord, JobRef, NewJob
@@ -57,6 +57,16 @@ class SealingCodec(ABC):
     def decode(self, data: bytes) -> Any:
         """The value; ``SignatureError`` when it was not written by ``encode`` and a holder of a known key."""
         return self.inner.decode(self.unseal(data, [NO_LABEL]))
+
+
+def sealed_name(given: str | None, default: str) -> str:
+    """The name of a sealing codec: none of those that stand for values without a seal."""
+    name = given or default
+    if name in PLAIN:
+        raise ConfigError(
+            "name", f"another one than {', '.join(PLAIN)}, which mean values without a seal", name
+        )
+    return name
 
 
 class UnboundEra:
