@@ -173,7 +173,7 @@ def test_the_file_of_the_guide_means_what_it_says(tmp_path: Path) -> None:
         ("[proxy]\naddresses = ['x']", r"addresses or networks"),
         ("[proxy]\naddresses = ['10.0.0.5']\nuser_header = 'X-User'", r"--operator-role"),
         (ADA, r"given with --openid-issuer"),
-        ("[roles", r"a TOML file: .*line 1"),
+        ("[roles\n", r"a TOML file: .*line 1"),
     ],
 )
 def test_a_file_that_cannot_be_meant_is_refused(tmp_path: Path, text: str, error: str) -> None:
