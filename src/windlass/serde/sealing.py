@@ -1,7 +1,7 @@
 """Sealed values: signed or encrypted for one place in the store, refused in every other.
 
 A sealing codec works on the bytes of an inner codec and gets a *label* with them: what the bytes are for. The
-label itself is not stored. Whoever reads computes it from the record, so that bytes which were moved to
+label itself is not stored. The reader computes it from the record, so that bytes which were moved to
 another record, queue, task or field do not open. ``windlass.serde.codecs`` is the only caller.
 
 What is bound (each label is a list of texts as JSON, which cannot be read in two ways):
