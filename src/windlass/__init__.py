@@ -26,6 +26,7 @@ from windlass.core.outcome import AddOutcome, CancelResult
 from windlass.core.schedules import Schedule
 from windlass.core.states import JobState
 from windlass.errors import (
+    AbortedError,
     BatchError,
     Cancel,
     ClosedError,
@@ -156,6 +157,7 @@ __all__ = [  # noqa: RUF022 - grouped by topic
     "StoreReplacedError",
     "ForkedError",
     "HistoryTrimmedError",
+    "AbortedError",
     "ClosedError",
     "JobNotFoundError",
     "ScheduleNotFoundError",

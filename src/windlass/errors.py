@@ -383,7 +383,7 @@ class AbortedError(WindlassError):
     code = "aborted"
 
     def __init__(self, reason: str) -> None:
-        self.reason = str(reason)
+        self.reason: str = str(reason)
         super().__init__(f"the attempt was asked to stop ({self.reason}) and left its work undone")
 
 

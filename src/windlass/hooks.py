@@ -86,7 +86,7 @@ class Outgoing:
 
 @dataclass(frozen=True, slots=True)
 class AttemptEnd:
-    """How a run of a job ended in this worker. Told when it is over, before the store was told."""
+    """How a run of a job ended in this worker. Told once, after the store has taken it."""
 
     outcome: AttemptOutcome
     duration_ms: int

@@ -17,7 +17,7 @@ from windlass.serde import encode_payload, get_codec
 
 INPUTS = 1_500
 #: What the stores of hostile jobs need.
-SERVICES = {"valkey": "valkey", "redis": "valkey", "amqp": "rabbitmq"}
+SERVICES = {"valkey": "valkey", "redis": "valkey", "cluster": "valkey", "amqp": "rabbitmq"}
 
 
 @pytest.mark.keeps_threads("*", reason="the stores that cursors are tried on live as long as the process")

@@ -6,6 +6,10 @@ import tempfile
 import threading
 from typing import Any
 
+_BACKENDS = "django.contrib.auth.backends"
+#: The first one knows active users alone; with the second one it is the application that looks.
+_ACTIVE, _ALL = f"{_BACKENDS}.ModelBackend", f"{_BACKENDS}.AllowAllUsersModelBackend"
+
 
 def start() -> None:
     """Set Django up, once in a process."""
@@ -22,6 +26,7 @@ def start() -> None:
         ALLOWED_HOSTS=["*"],
         INSTALLED_APPS=["django.contrib.auth", "django.contrib.contenttypes", "django.contrib.sessions"],
         DATABASES={"default": {"ENGINE": "django.db.backends.sqlite3", "NAME": f"{folder}/django.db"}},
+        AUTHENTICATION_BACKENDS=[_ACTIVE, _ALL],
         PASSWORD_HASHERS=["django.contrib.auth.hashers.MD5PasswordHasher"],
     )
     django.setup()
@@ -49,7 +54,7 @@ def sign_in(name: str, *, superuser: bool = False, groups: tuple[str, ...] = (),
         user.groups.add(Group.objects.get_or_create(name=group)[0])
     session = SessionStore()
     session[SESSION_KEY] = str(user.pk)
-    session[BACKEND_SESSION_KEY] = "django.contrib.auth.backends.ModelBackend"
+    session[BACKEND_SESSION_KEY] = _ACTIVE if active else _ALL
     session[HASH_SESSION_KEY] = user.get_session_auth_hash()
     session.create()
     return f"sessionid={session.session_key}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import json
 import logging
 import re
@@ -197,6 +198,18 @@ def test_a_trail_turns_its_files_over_and_keeps_a_bounded_number(tmp_path: Path)
     assert found == [f"{number:03}" for number in reversed(range(100 - len(found), 100))]
     assert len(found) > 20
     assert [item.target for item in two.newest(5, 3)] == found[5:8]
+
+
+def test_a_trail_does_not_wait_for_a_process_that_turns_its_file_over(tmp_path: Path) -> None:
+    file = tmp_path / "audit.jsonl"
+    trail = Trail(file, kept=10, file_bytes=300, files=2)
+    trail.add(entry("a"))
+    with file.open("rb") as other:
+        fcntl.flock(other, fcntl.LOCK_EX)
+        trail.add(entry("b"))
+    trail.add(entry("c"))
+    assert [item.target for item in trail.newest(0, 10)] == ["c", "b", "a"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["audit.jsonl", "audit.jsonl.1"]
 
 
 def test_a_trail_reads_past_lines_that_are_no_entries(tmp_path: Path) -> None:

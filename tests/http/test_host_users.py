@@ -55,14 +55,22 @@ async def check(host: Any, prefix: str, ops: str, bob: str, others: list[str]) -
         assert await ask("GET", "/api/jobs", "", Authorization="Bearer whatever-it-may-be") == 401
 
 
+class Expired(SimpleUser):
+    """A user who is known, but no longer signed in; some applications keep them in the request."""
+
+    @property
+    def is_authenticated(self) -> bool:
+        return False
+
+
 class Cookies(AuthenticationBackend):
     """The user is in a cookie, with groups; of course no one should do it so."""
 
     async def authenticate(self, conn: Any) -> Any:
         name, _, groups = conn.cookies.get("user", "").partition("/")
-        if name not in ("ada", "bob", "mallory"):
+        if name not in ("ada", "bob", "mallory", "gone"):
             return None
-        user = SimpleUser(name)
+        user = Expired(name) if name == "gone" else SimpleUser(name)
         return AuthCredentials(["authenticated", *groups.split("/")]), user
 
 
@@ -72,7 +80,7 @@ async def test_the_user_of_starlette(app: Windlass) -> None:
     dashboard = create_app(app, auth=dashboard_user(ROLES), **OPTIONS)
     middleware = [Middleware(AuthenticationMiddleware, backend=Cookies())]
     host = Starlette(routes=[Mount("/admin/jobs", dashboard)], middleware=middleware)
-    await check(host, "/admin/jobs", "user=ada/ops", "user=bob", ["user=mallory"])
+    await check(host, "/admin/jobs", "user=ada/ops", "user=bob", ["user=mallory", "user=gone/ops"])
     bare = Starlette(routes=[Mount("/admin/jobs", dashboard)])
     async with httpx.AsyncClient(transport=httpx.ASGITransport(bare), base_url="http://x") as client:
         answer = await client.get("/admin/jobs/api/jobs", headers={"Cookie": "user=ada/ops"})
@@ -85,7 +93,7 @@ async def test_the_user_of_fastapi(app: Windlass) -> None:
     host = FastAPI()
     host.add_middleware(AuthenticationMiddleware, backend=Cookies())
     host.mount("/admin/jobs", create_app(app, auth=dashboard_user(ROLES), **OPTIONS))
-    await check(host, "/admin/jobs", "user=ada/ops", "user=bob", ["user=mallory"])
+    await check(host, "/admin/jobs", "user=ada/ops", "user=bob", ["user=mallory", "user=gone/ops"])
 
 
 def beside(dashboard: Any, other: Any) -> Any:

@@ -69,10 +69,21 @@ async def test_a_user_signs_in_at_a_provider(app: Windlass, fake: FakeProvider) 
         fake.claims = {"sub": "eve", "groups": ["staff", "ops"]}
         await client.get(await visit(client))
         newest = (await get(client, "/api/audit"))["items"][0]
-        assert (newest["who"], newest["facts"]) == ("eve", {"signed_in": "openid"})
+        assert (newest["who"], newest["facts"]) == ("eve", {"session": "begun"})
         await send(client, "POST", "/api/job-queues/mail/pause", 204)
         await send(client, "DELETE", "/api/session", 204)
         await get(client, "/api/jobs", 401)
+
+
+async def test_a_sign_in_at_a_provider_is_in_the_audit_log(app: Windlass, fake: FakeProvider) -> None:
+    async with api(app, openid=openid(fake)) as client:
+        await client.get(await visit(client))
+        await client.get("/api/session/openid/callback?state=forged&code=forged")
+        page = await get(client, "/api/audit")
+        assert [(item["who"], item["action"], item["facts"]) for item in page["items"]] == [
+            ("ada", "GET /api/session/openid/callback", {"session": "begun"})
+        ]
+        assert page["refused"] == {"401": 1}
 
 
 async def test_groups_of_the_provider_meet_the_rules(app: Windlass, fake: FakeProvider) -> None:

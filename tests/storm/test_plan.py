@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from windlass.errors import ConfigError
-from windlass.testing.storm import EMBEDDED, FAULTS, Settings, SqliteStorm
+from windlass.testing.storm import BY_NAME, EMBEDDED, FAULTS, Settings, SqliteStorm
 from windlass.testing.storm.journal import FILE_BYTES, Journal, read_journals
 from windlass.testing.storm.plan import Can, digest, faults_of, steps_of
 from windlass.testing.storm.runner import choose_faults
@@ -39,14 +39,15 @@ def test_what_a_store_cannot_do_is_not_asked_for() -> None:
 def test_a_fault_that_a_store_cannot_suffer_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="on sqlite"):
         choose_faults(SqliteStorm(tmp_path), ["half-open"])
-    assert set(choose_faults(SqliteStorm(tmp_path), None)) == set(SqliteStorm.faults)
+    assert set(choose_faults(SqliteStorm(tmp_path), None)) == set(SqliteStorm.faults) - set(BY_NAME)
+    assert choose_faults(SqliteStorm(tmp_path), BY_NAME) == list(BY_NAME)
 
 
 @pytest.mark.parametrize("name", sorted(EMBEDDED))
 def test_a_storm_asks_a_store_what_it_can_do(name: str, tmp_path: Path) -> None:
     store = EMBEDDED[name](tmp_path)
     assert store.can == ALL
-    assert store.faults <= set(FAULTS)
+    assert store.faults <= set(FAULTS) | set(BY_NAME)
 
 
 def test_a_journal_keeps_every_whole_line_in_short_files(tmp_path: Path) -> None:

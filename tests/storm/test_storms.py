@@ -36,3 +36,26 @@ async def test_a_short_storm_breaks_nothing(backend_name: str, tmp_path: Path) -
     assert report.violations == [], f"scripts/storm --backend {backend_name} --seed {settings.seed}"
     assert report.acknowledged > 30
     assert sum(report.faults.values()) >= 3, report.faults
+
+
+@pytest.mark.feature("J24")
+@pytest.mark.parametrize(
+    ("backend_name", "fault"),
+    [
+        ("sqlite", "damaged-record"),
+        ("file", "damaged-record"),
+        pytest.param("valkey", "damaged-record", marks=pytest.mark.service("valkey")),
+        pytest.param("amqp", "damaged-record", marks=pytest.mark.service("rabbitmq")),
+        ("sqlite", "clock-ahead"),
+        ("file", "clock-ahead"),
+    ],
+)
+async def test_a_short_storm_of_one_fault_breaks_nothing(
+    backend_name: str, fault: str, tmp_path: Path
+) -> None:
+    store = STORES[backend_name](tmp_path)
+    settings = Settings(seed=2026, seconds=6, calm=0.7, pace=15, long_jobs=False)
+    report = await run_storm(store, settings, faults=[fault])
+    assert report.violations == [], f"scripts/storm --backend {backend_name} --seed 2026 --faults {fault}"
+    assert report.acknowledged > 30
+    assert report.faults[fault] >= 1

@@ -24,6 +24,7 @@ SAMPLES: dict[type[WindlassError], tuple[tuple[Any, ...], str]] = {
     errors.StoreFullError: (("valkey: no memory is left; raise maxmemory",), "raise maxmemory"),
     errors.ForkedError: (("sqlite", 10, 11), "Make a new Windlass"),
     errors.HistoryTrimmedError: (("history", "mail", 5, 9), "Go on from 8 to accept the gap"),
+    errors.AbortedError: (("shutdown",), "left its work undone"),
     errors.ClosedError: (("queue 'mail'", "take another"), "take another"),
     errors.ResultExpiredError: (("mail", "j1"), "raise its result_ttl"),
     errors.JobNotFoundError: (("mail", "j1"), "never added, pruned, or removed"),

@@ -39,7 +39,7 @@ from windlass import (
 from windlass.core.states import FINISHED
 from windlass.testing.damage import damage, kinds
 
-STORES = ("memory", "sqlite", "file", "valkey", "redis", "amqp")
+STORES = ("memory", "sqlite", "file", "valkey", "redis", "cluster", "amqp")
 #: Jobs of one round. Each hostile job is about three inputs: two reports, and an end.
 HOSTILE, HONEST, CANCELLED, DAMAGED = 400, 40, 60, 2
 #: Runs that a hostile job may have: it fails twice at most, and comes back once from a snooze.
@@ -321,10 +321,14 @@ def store_url(name: str) -> Iterator[str]:
                 with rabbitmq.running(binary) as broker:
                     yield f"{broker.url}?namespace=poison"
             case _:
-                found = valkey.valkey_binary() if name == "valkey" else valkey.redis_binary()
+                found = valkey.redis_binary() if name == "redis" else valkey.valkey_binary()
                 if found is None:
                     raise RuntimeError(f"no {name} server was found: see scripts/test for what it needs")
-                server = valkey.Server(found, Path(folder), "--appendonly", "no")
+                server: valkey.Server | valkey.ClusterServers
+                if name == "cluster":
+                    server = valkey.ClusterServers(found, Path(folder), replicas=False)
+                else:
+                    server = valkey.Server(found, Path(folder), "--appendonly", "no")
                 server.start()
                 try:
                     yield f"{server.url}?namespace=poison"

@@ -88,8 +88,12 @@ class Store:
 
     async def reopen(self) -> None:
         """Connect, also after ``close``."""
-        self._closing.reopen()
+        self.allow_open()
         await self.open()
+
+    def allow_open(self) -> None:
+        """Let requests after ``close`` open it again."""
+        self._closing.reopen()
 
     async def close(self) -> None:
         """Let go of the connection. Waits under way and later requests raise ``ClosedError``. Idempotent.

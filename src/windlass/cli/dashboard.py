@@ -28,6 +28,15 @@ class Options(StoreOptions):
     reader_token: str | None = None
     users: tuple[str, ...] = ()
     readers: tuple[str, ...] = ()
+    access: str | None = None
+    operator_roles: tuple[str, ...] = ()
+    reader_roles: tuple[str, ...] = ()
+    openid_issuer: str | None = None
+    openid_client_id: str | None = None
+    public_url: str | None = None
+    trusted_proxies: tuple[str, ...] = ()
+    proxy_user_header: str | None = None
+    proxy_groups_header: str | None = None
     read_only: bool = False
     mask: tuple[str, ...] = ()
     queues: tuple[str, ...] = ()
@@ -46,8 +55,10 @@ def is_loopback(host: str) -> bool:
 
 def make(options: Options) -> Guard:
     """The application that the options mean; refused when it would be open to others without a sign-in."""
+    from windlass.cli.access import ways_in
     from windlass.dashboard import DEFAULT_MASK, create_app
 
+    ways = ways_in(options)
     app = create_app(
         options.app(create=True),
         operator_tokens=options.operator_token,
@@ -60,12 +71,13 @@ def make(options: Options) -> Guard:
         prefix=options.prefix,
         lake=options.lake,
         audit_file=options.audit_file,
+        **ways,
     )
     if not is_loopback(options.host) and not app.desk.settings.methods:
         raise ConfigError(
             "host",
             "127.0.0.1 unless there is a sign-in: give --operator-token (or $WINDLASS_OPERATOR_TOKEN), "
-            "--reader-token or --user",
+            "--reader-token, --user, --openid-issuer, or --trusted-proxy with --proxy-user-header",
             options.host,
         )
     return app
@@ -117,6 +129,8 @@ windlass dashboard --url sqlite:///jobs.db
 windlass dashboard --port 9000 --read-only
 WINDLASS_OPERATOR_TOKEN=... windlass dashboard --host 0.0.0.0
 windlass dashboard --host 0.0.0.0 --user ada --reader bob     passwords in the environment
+windlass dashboard --host 0.0.0.0 --access access.toml        who may do what, in a file
+windlass dashboard --trusted-proxy 10.0.0.5 --proxy-user-header X-Forwarded-User --operator-role ada
 """,
 )
 @click.option("--host", default="127.0.0.1", show_default=True, help="Where to listen.")
@@ -129,6 +143,75 @@ windlass dashboard --host 0.0.0.0 --user ada --reader bob     passwords in the e
 @click.option("--reader-token", envvar="WINDLASS_READER_TOKEN", show_envvar=True, help="May look.")
 @click.option("--user", "users", multiple=True, metavar="NAME[:PASSWORD]", help="Who may change things.")
 @click.option("--reader", "readers", multiple=True, metavar="NAME[:PASSWORD]", help="Who may look.")
+@click.option(
+    "--access",
+    metavar="FILE",
+    envvar="WINDLASS_ACCESS",
+    show_envvar=True,
+    help="A TOML file: who may do what to which queues.",
+)
+@click.option(
+    "--operator-role",
+    "operator_roles",
+    multiple=True,
+    metavar="USER|@GROUP",
+    envvar="WINDLASS_OPERATOR_ROLE",
+    show_envvar=True,
+    help="Who of the provider's or proxy's users may change things; * and ? match.",
+)
+@click.option(
+    "--reader-role",
+    "reader_roles",
+    multiple=True,
+    metavar="USER|@GROUP",
+    envvar="WINDLASS_READER_ROLE",
+    show_envvar=True,
+    help="Who of them may look.",
+)
+@click.option(
+    "--openid-issuer",
+    metavar="URL",
+    envvar="WINDLASS_OPENID_ISSUER",
+    show_envvar=True,
+    help="An OpenID Connect provider that signs users in. Client secret: $WINDLASS_OPENID_CLIENT_SECRET.",
+)
+@click.option(
+    "--openid-client-id",
+    metavar="ID",
+    envvar="WINDLASS_OPENID_CLIENT_ID",
+    show_envvar=True,
+    help="This dashboard's name at the provider.",
+)
+@click.option(
+    "--public-url",
+    metavar="URL",
+    envvar="WINDLASS_PUBLIC_URL",
+    show_envvar=True,
+    help="Where browsers reach this dashboard; the provider sends users back to it.",
+)
+@click.option(
+    "--trusted-proxy",
+    "trusted_proxies",
+    multiple=True,
+    metavar="ADDRESS",
+    envvar="WINDLASS_TRUSTED_PROXY",
+    show_envvar=True,
+    help="A proxy, or its network, that tells the client's address. Its secret: $WINDLASS_PROXY_SECRET.",
+)
+@click.option(
+    "--proxy-user-header",
+    metavar="NAME",
+    envvar="WINDLASS_PROXY_USER_HEADER",
+    show_envvar=True,
+    help="Where it names the user who signed in there. It must remove this header from what clients send.",
+)
+@click.option(
+    "--proxy-groups-header",
+    metavar="NAME",
+    envvar="WINDLASS_PROXY_GROUPS_HEADER",
+    show_envvar=True,
+    help="Where it names the user's groups, with commas between; as above.",
+)
 @click.option("--read-only", is_flag=True, help="Nothing can be changed.")
 @click.option("--mask", multiple=True, metavar="FIELD", help="More fields whose values are hidden.")
 @click.option("--queue", "queues", multiple=True, metavar="NAME", help="Only these queues; * and ? match.")
@@ -139,6 +222,7 @@ def command(**values: Any) -> Options:
     """Serve the HTTP API and the pages.
 
     Only this machine can reach it, unless there is a sign-in: tokens or passwords, best given in the
-    environment. API: /api/openapi.json.
+    environment, an OpenID Connect provider, or a proxy that signs users in. Secrets of these two come from
+    the environment alone. API: /api/openapi.json.
     """
     return Options(**values)

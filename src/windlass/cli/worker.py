@@ -140,7 +140,7 @@ async def _closes(app: Windlass) -> bool:
     """Let go of the store; False when it does not answer."""
     try:
         async with asyncio.timeout(_CLOSE_SECONDS):
-            await app.close()
+            await app.disconnect()  # code in this process may go on with it
     except TimeoutError:
         log.error("the client of the store was abandoned: its end was not answered in time")
         return False

@@ -12,7 +12,7 @@ import logging
 import time
 from typing import Protocol, runtime_checkable
 
-log = logging.getLogger("windlass.clock")
+log: logging.Logger = logging.getLogger("windlass.clock")
 
 
 @runtime_checkable

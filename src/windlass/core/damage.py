@@ -27,7 +27,7 @@ from windlass.errors import StorageError
 T = TypeVar("T")
 S = TypeVar("S")
 
-log = logging.getLogger("windlass.damage")
+log: logging.Logger = logging.getLogger("windlass.damage")
 
 #: Why a job failed whose record cannot be read, and the class of its error.
 BAD_RECORD = "bad_record"

@@ -11,6 +11,7 @@ from enum import StrEnum
 
 import msgspec
 
+from windlass.core.damage import is_bad
 from windlass.core.job import JobRecord
 from windlass.core.options import StoredUnique, UniqueMode
 from windlass.core.states import FINISHED, JobState
@@ -58,6 +59,10 @@ def decide(
     """What becomes of an add under ``unique``, given who holds its key. The new job's mode decides."""
     if entry is None or not entry.is_live(now_ms):
         return Verdict.NEW
+    if entry.until_ms is None and holder is not None and is_bad(holder):
+        return (
+            Verdict.NEW
+        )  # it never runs, and a record that cannot be read does not tell that it held this key
     if unique.mode not in (UniqueMode.DEBOUNCE, UniqueMode.KEEP_LAST):
         return Verdict.DUPLICATE
     if holder is None or holder.state in FINISHED:

@@ -21,7 +21,7 @@ from litestar import Request
 
 from windlass.core.job import JobRef
 from windlass.core.text import clean_text, printable
-from windlass.dashboard.scope import address_of, identity_of
+from windlass.dashboard.scope import SAFE, address_of, identity_of
 from windlass.dashboard.shapes.server import Audit, AuditEntry
 from windlass.dashboard.throttle import Buckets
 from windlass.dashboard.trail import Trail
@@ -55,17 +55,17 @@ def note(request: Request[Any, Any, Any], **facts: Fact) -> None:
     scope.setdefault(_FACTS, {}).update(facts)
 
 
-def has_facts(scope: Mapping[str, Any]) -> bool:
-    """Whether the handler told something for the audit log."""
-    return _FACTS in scope
-
-
 def named(refs: Iterable[JobRef]) -> str:
     """Jobs as a fact: ``mail: a b c; shop: d``."""
     by_queue: dict[str, list[str]] = {}
     for ref in refs:
         by_queue.setdefault(ref.queue, []).append(ref.id)
     return "; ".join(f"{queue}: {' '.join(ids)}" for queue, ids in by_queue.items())
+
+
+def is_told(scope: Mapping[str, Any], status: int) -> bool:
+    """Whether a request is written down: it was to change something, or was refused, or has facts."""
+    return scope["method"] not in SAFE or status in REFUSED or _FACTS in scope
 
 
 def entry_of(scope: Mapping[str, Any], status: int, at_ms: int) -> AuditEntry:

@@ -13,12 +13,12 @@ from typing import Any
 from windlass.dashboard import problems
 from windlass.dashboard.access import Authority
 from windlass.dashboard.allowance import Allowance
-from windlass.dashboard.audit import REFUSED, entry_of, has_facts
+from windlass.dashboard.audit import entry_of, is_told
 from windlass.dashboard.desk import Desk
 from windlass.dashboard.headers import Headers, check_path, inside, read_head
 from windlass.dashboard.identity import Reception
 from windlass.dashboard.problems import ApiError
-from windlass.dashboard.scope import BASE, IDENTITY, LET_IN, SAFE, ASGIApp, Receive, Scope, Send
+from windlass.dashboard.scope import BASE, IDENTITY, LET_IN, ASGIApp, Receive, Scope, Send
 
 log = logging.getLogger("windlass.dashboard")
 
@@ -81,7 +81,7 @@ class Guard:
         try:
             await self._answer(found, receive, watched)
         finally:  # also when the server gives the request up: what it changed is changed
-            if found["method"] not in SAFE or watched.status in REFUSED or has_facts(found):
+            if is_told(found, watched.status):
                 entry = entry_of(found, watched.status, self.desk.now_ms())
                 self.desk.audit.add(entry, let_in=found.get(LET_IN, False))
 

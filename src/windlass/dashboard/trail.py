@@ -2,7 +2,8 @@
 
 A file holds one JSON document per line, of all processes that write to it. At its size it becomes
 ``<name>.1``, ``<name>.1`` becomes ``<name>.2`` and so on; the oldest goes. So a trail never takes more than
-``files`` times its size. The file is locked while it is written: no process turns it over twice.
+``files`` times its size. A line is one write at the end of the file, so processes do not mix; the one that
+turns it over locks it, and the others do not wait for that.
 """
 
 from __future__ import annotations
@@ -63,21 +64,26 @@ class Trail:
 
     def _write(self, file: Path, line: bytes) -> None:
         for _ in range(_TRIES):
-            with _locked(file) as handle:
-                if not _is_at(handle, file):
-                    continue  # another process turned it over before we had the lock
+            with _opened(file) as handle:
                 size = os.fstat(handle).st_size
-                if not size or size + len(line) <= self._file_bytes:
+                full = size > 0 and size + len(line) > self._file_bytes
+                if not full or not self._turn_over(handle, file):
                     os.write(handle, line)
                     return
-                self._turn_over()
         raise OSError(f"{file.name} was turned over {_TRIES} times")
 
-    def _turn_over(self) -> None:
+    def _turn_over(self, handle: int, file: Path) -> bool:
+        """Make room for a new file. False: another process is at it, and this line goes to the old one."""
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
         names = self._names()
-        for newer, older in zip(reversed(names[:-1]), reversed(names[1:]), strict=True):
-            with suppress(FileNotFoundError):
-                os.replace(newer, older)
+        if _is_at(handle, file):
+            for newer, older in zip(reversed(names[:-1]), reversed(names[1:]), strict=True):
+                with suppress(FileNotFoundError):
+                    os.replace(newer, older)
+        return True
 
     def _read(self) -> Iterator[AuditEntry]:
         """Entries of the files; lines that are none are left out."""
@@ -94,10 +100,9 @@ class Trail:
 
 
 @contextmanager
-def _locked(file: Path) -> Iterator[int]:
+def _opened(file: Path) -> Iterator[int]:
     handle = os.open(file, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
     try:
-        fcntl.flock(handle, fcntl.LOCK_EX)
         yield handle
     finally:
         os.close(handle)

@@ -15,7 +15,7 @@ import uuid
 import zlib
 from collections.abc import Callable
 from pathlib import PurePath
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Final, Protocol, runtime_checkable
 
 import msgspec
 
@@ -26,6 +26,8 @@ DEFAULT_MAX_BYTES = 1_000_000
 #: No compressed value may unfold to more than this.
 _MAX_INFLATED = 64_000_000
 _ZLIB = "+zlib"
+#: What an app without keys reads.
+PLAIN: Final = ("json", "msgpack", "json+zlib", "msgpack+zlib")
 
 
 @runtime_checkable

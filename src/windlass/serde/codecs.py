@@ -15,7 +15,16 @@ import msgspec
 
 from windlass.core.job import JobRef
 from windlass.errors import ConfigError
-from windlass.serde import Codec, ZlibCodec, check_size, encode_payload, encode_value, get_codec, sealing
+from windlass.serde import (
+    PLAIN,
+    Codec,
+    ZlibCodec,
+    check_size,
+    encode_payload,
+    encode_value,
+    get_codec,
+    sealing,
+)
 from windlass.serde import register_codec as _register
 from windlass.serde.sealing import SealingCodec
 
@@ -23,8 +32,6 @@ if TYPE_CHECKING:
     from windlass.core.edges import Edge
     from windlass.core.job import JobRecord, NewJob, SignalValue
 
-#: What an app without keys reads.
-PLAIN: Final = ("json", "msgpack", "json+zlib", "msgpack+zlib")
 #: Where the size counts only once the value is sealed.
 _NO_CAP: Final = sys.maxsize
 
@@ -152,20 +159,21 @@ class Codecs:
     # --- children ----------------------------------------------------------------------------------
 
     def bare(self, record: JobRecord) -> JobRecord:
-        """``record`` for a child process, which has no keys: its payload and signals are not sealed."""
+        """``record`` for a child process, which has no keys: its payload and signals are not sealed.
+
+        Each by its own codec: a job of a foreign producer gets the sealed signals of this app.
+        """
         codec = self.payload(record.codec)
-        if not isinstance(_innermost(codec), SealingCodec):
-            return record
-        signals = {
-            name: msgspec.structs.replace(
-                signal,
-                data=encode_value(_bare(codec), self.read_signal(record.ref, name, signal)),
-                codec=_bare(codec).name,
-            )
-            for name, signal in record.signals.items()
-        }
         payload = _unseal(codec, record.payload, sealing.payload_labels(record))
+        signals = {
+            name: self._bare_signal(record.ref, name, signal) for name, signal in record.signals.items()
+        }
         return msgspec.structs.replace(record, payload=payload, codec=_bare(codec).name, signals=signals)
+
+    def _bare_signal(self, ref: JobRef, name: str, signal: SignalValue) -> SignalValue:
+        codec = self.payload(signal.codec)
+        data = _unseal(codec, signal.data, [sealing.signal_label(ref, name)])
+        return msgspec.structs.replace(signal, data=data, codec=_bare(codec).name)
 
 
 class AnyCodec(Codecs):

@@ -19,7 +19,7 @@ from datetime import datetime
 from windlass.errors import ConfigError, SignatureError
 from windlass.serde import Codec, get_codec
 from windlass.serde.keys import KeyRing, split_head
-from windlass.serde.sealing import SealingCodec, UnboundEra
+from windlass.serde.sealing import SealingCodec, UnboundEra, sealed_name
 
 try:
     from cryptography.exceptions import InvalidTag
@@ -49,11 +49,11 @@ class EncryptedCodec(SealingCodec):
         name: str | None = None,
         accept_unbound_until: datetime | float | None = None,
     ) -> None:
-        self.inner = get_codec(inner) if isinstance(inner, str) else inner
+        self.inner: Codec = get_codec(inner) if isinstance(inner, str) else inner
         self._keys = KeyRing(keys, minimum=_KEY_BYTES)
         self._ciphers = {key_id: AESGCM(_as_key(key_id, key)) for key_id, key in self._keys.items()}
         self._unbound = UnboundEra(accept_unbound_until)
-        self.name = name or f"{self.inner.name}+aes"
+        self.name: str = sealed_name(name, f"{self.inner.name}+aes")
 
     def seal(self, data: bytes, label: bytes) -> bytes:
         """``data``, encrypted."""

@@ -1,7 +1,7 @@
 """Sealed values: signed or encrypted for one place in the store, refused in every other.
 
 A sealing codec works on the bytes of an inner codec and gets a *label* with them: what the bytes are for. The
-label itself is not stored. Whoever reads computes it from the record, so that bytes which were moved to
+label itself is not stored. The reader computes it from the record, so that bytes which were moved to
 another record, queue, task or field do not open. ``windlass.serde.codecs`` is the only caller.
 
 What is bound (each label is a list of texts as JSON, which cannot be read in two ways):
@@ -24,8 +24,8 @@ import msgspec
 
 from windlass.core.clock import SYSTEM_CLOCK
 from windlass.core.options import UniqueMode, instant_to_ms
-from windlass.errors import SignatureError
-from windlass.serde import Codec, encode_value
+from windlass.errors import ConfigError, SignatureError
+from windlass.serde import PLAIN, Codec, encode_value
 
 if TYPE_CHECKING:
     from windlass.core.job import JobRecord, JobRef, NewJob
@@ -57,6 +57,16 @@ class SealingCodec(ABC):
     def decode(self, data: bytes) -> Any:
         """The value; ``SignatureError`` when it was not written by ``encode`` and a holder of a known key."""
         return self.inner.decode(self.unseal(data, [NO_LABEL]))
+
+
+def sealed_name(given: str | None, default: str) -> str:
+    """The name of a sealing codec: none of those that stand for values without a seal."""
+    name = given or default
+    if name in PLAIN:
+        raise ConfigError(
+            "name", f"another one than {', '.join(PLAIN)}, which mean values without a seal", name
+        )
+    return name
 
 
 class UnboundEra:

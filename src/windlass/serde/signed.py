@@ -14,7 +14,7 @@ from datetime import datetime
 from windlass.errors import SignatureError
 from windlass.serde import Codec, get_codec
 from windlass.serde.keys import KeyRing, split_head
-from windlass.serde.sealing import SealingCodec, UnboundEra
+from windlass.serde.sealing import SealingCodec, UnboundEra, sealed_name
 
 _MARK = b"wl-s2."
 _UNBOUND_MARK = b"wl-s1."
@@ -32,10 +32,10 @@ class SignedCodec(SealingCodec):
         name: str | None = None,
         accept_unbound_until: datetime | float | None = None,
     ) -> None:
-        self.inner = get_codec(inner) if isinstance(inner, str) else inner
+        self.inner: Codec = get_codec(inner) if isinstance(inner, str) else inner
         self._keys = KeyRing(keys, minimum=16)
         self._unbound = UnboundEra(accept_unbound_until)
-        self.name = name or f"{self.inner.name}+signed"
+        self.name: str = sealed_name(name, f"{self.inner.name}+signed")
 
     def seal(self, data: bytes, label: bytes) -> bytes:
         """``data`` behind its signature."""

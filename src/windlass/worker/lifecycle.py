@@ -23,6 +23,8 @@ LAST_MS = 2_000
 PARTS_MS = 1_000
 #: ... and so much for what turns up after all of that: a part always gets a moment.
 _SPARE_MS, _MOMENT_MS = 400, 50
+#: Turns of the loop that a stop in a hurry waits: handlers end in them that only had to be told.
+_TURNS = 10
 
 Close = Callable[[], Awaitable[None] | None]
 
@@ -35,7 +37,7 @@ class Stop:
         self._most_ms = grace_ms + cancel_wait_ms + LAST_MS
         self._end_ms = float("inf")
         #: Set when nothing is to be waited for that can be given back.
-        self.hurried = asyncio.Event()
+        self.hurried: asyncio.Event = asyncio.Event()
 
     def begin(self) -> None:
         """The time runs from now on."""
@@ -58,9 +60,12 @@ class Stop:
         return self._end_ms - keep_ms - self._clock.monotonic_ms()
 
     async def wait_unhurried(self, event: asyncio.Event, ms: float) -> bool:
-        """Wait for ``event`` at most ``ms``, and not at all in a hurry; whether it is set."""
+        """Wait for ``event`` at most ``ms``, in a hurry a few turns of the loop; whether it is set."""
         if not self.hurried.is_set() and not event.is_set():
             await self._first_of(event, ms)
+        for _ in range(_TURNS if self.hurried.is_set() else 0):
+            if not event.is_set():
+                await asyncio.sleep(0)
         return event.is_set()
 
     async def wait_for(

@@ -32,10 +32,10 @@ class _Untold:
     __slots__ = ("error", "job", "ran", "record", "result")
 
     def __init__(self, job: Job[Any], record: JobRecord, attempt: Attempt | None = None) -> None:
-        self.job = job
-        self.record = record
+        self.job: Job[Any] = job
+        self.record: JobRecord = record
         #: Whether a handler was called.
-        self.ran = attempt is not None
+        self.ran: bool = attempt is not None
         self.result: Any = None if attempt is None else attempt.result
         self.error: BaseException | None = None if attempt is None else attempt.error
 

@@ -269,12 +269,12 @@ class Worker:
         self._starter = Starter(self._loop)
         self._leadership = Leadership(store, self.id, on_change=self._on_leader)
         self._heartbeat = Heartbeat(store, options.ms("heartbeat"), self.info, self._obey)
-        self._heartbeat.start()
         self._duties = self._make_duties(deployed)
+        parts.opened("duties and heartbeat", self._stop_services)
+        await asyncio.sleep(0)  # a cancel that came meanwhile is heard here, before anything begins
+        self._heartbeat.start()
         if options.duties:
             self._duties.start()
-        parts.opened("duties and heartbeat", self._stop_services)
-        await asyncio.sleep(0)  # a cancel that came meanwhile is heard here, before the first claim
         self._pump_task = asyncio.create_task(self._pump_safely(), name="windlass-pump")
 
     def _make_tools(self) -> Tools:

@@ -12,6 +12,7 @@ from litestar.params import JSONBody, QueryParameter
 
 from windlass._version import __version__
 from windlass.dashboard.access import of_queues, of_store, public, signing_in
+from windlass.dashboard.audit import note
 from windlass.dashboard.desk import Desk
 from windlass.dashboard.given import TheDesk, TheGuard
 from windlass.dashboard.params import Limit
@@ -71,6 +72,7 @@ async def sign_in(
     reception = guard.reception
     identity = reception.sign_in(request.scope, data.token, data.username, data.password)
     headers = {"Set-Cookie": reception.begin_session(request.scope, identity)}
+    note(request, session="begun")
     return Response(_session(desk, identity), headers=headers)
 
 
@@ -78,6 +80,7 @@ async def sign_in(
 async def sign_out(guard: TheGuard, request: Anyone, everywhere: Everywhere = False) -> Response[None]:
     """End the session of this browser; with ``everywhere`` all sessions of its user."""
     cookie = guard.reception.end_session(request.scope, everywhere)
+    note(request, session="all ended" if everywhere else "ended")
     return Response(None, status_code=204, headers={"Set-Cookie": cookie})
 
 

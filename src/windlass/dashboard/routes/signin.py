@@ -33,7 +33,7 @@ async def finish_openid(
     if error:
         raise ApiError(401, "unauthenticated", "the provider did not sign you in", "Sign in again.")
     cookie = await guard.reception.finish_openid(request.scope, returned, code)
-    note(request, signed_in="openid")
+    note(request, session="begun")
     headers = {"Location": f"{request.scope.get(BASE, '')}/", "Set-Cookie": cookie}
     return Response(None, status_code=303, headers=headers)
 

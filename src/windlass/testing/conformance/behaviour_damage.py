@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from windlass import Job, JobState, Queue, Windlass, Worker
+from windlass import Job, JobState, Queue, Unique, Windlass, Worker
 from windlass.backend import requests as rq
 from windlass.backend.store import Store
 from windlass.cli.checks import Patient, check_records, set_aside
@@ -291,3 +291,37 @@ async def test_who_waits_for_a_damaged_record_is_told_that_it_failed(harness: Ha
 
             async with Worker(queue.name, handler, url_or_app=app, poll=0.05, heartbeat=0.1):
                 assert await parent.result(timeout=10) == "done", kind
+
+
+@needs("unique")
+@pytest.mark.feature("J24")
+async def test_a_damaged_record_keeps_no_unique_key_and_no_id_from_others(harness: Harness) -> None:
+    if await has_none(harness):
+        return
+    async with ground(harness) as app:
+        for number, kind in enumerate(harness.damages):
+            queue = app.queue(f"keys{number}")
+            holders = [
+                await queue.add("n", unique=Unique("now")),
+                await queue.add("n", unique=Unique("later"), delay=3_600),
+                await queue.add("n", unique=Unique("bounced", ttl=3_600, mode="debounce")),
+                await queue.add("n", job_id="named"),
+            ]
+            found = [await asyncio.to_thread(harness.damage, job.id, kind, queue.name) for job in holders]
+
+            async def handler(job: Job[Any]) -> str:
+                return "done"
+
+            async with Worker(queue.name, handler, url_or_app=app, poll=0.05):
+                for damaged in (found[0], found[3]):
+                    await until(failed_as_bad, app, damaged)
+                lost = found[0].ref is not None and found[0].job_is_lost
+                again = [
+                    await queue.add("n", unique=Unique("now")),
+                    await queue.add("n", unique=Unique("later")),
+                    await queue.add("n", job_id="named"),
+                ]
+                bounced = await queue.add("n", unique=Unique("bounced", ttl=3_600, mode="debounce"))
+                for job in again if lost else ():
+                    assert await job.result(timeout=10) == "done", (kind, job.outcome)
+                assert (bounced.id != holders[2].id) is lost, kind

@@ -189,6 +189,14 @@ def deep_chain() -> BaseException:
     return error
 
 
+def groups_in_groups() -> BaseException:
+    """Few objects, but a tree of them has more than a billion leaves."""
+    error: Exception = ValueError("x")
+    for _ in range(30):
+        error = ExceptionGroup("twice", [error, error])
+    return error
+
+
 ERRORS: dict[str, tuple[Callable[[], BaseException], str, str]] = {
     "a lone surrogate": (lambda: ValueError(SURROGATE), "ValueError", "caf\\udce9.txt"),
     "NUL and escapes": (lambda: ValueError("a\x00b\x1b[2J"), "ValueError", "a\\x00b\\x1b[2J"),
@@ -203,6 +211,7 @@ ERRORS: dict[str, tuple[Callable[[], BaseException], str, str]] = {
     "a name with a surrogate": (lambda: Renamed("x"), "Odd\\ud800Name", "x"),
     "odd notes": (odd_notes, "ValueError", "with notes"),
     "a chain of thousands": (deep_chain, "ValueError", "the last"),
+    "groups in groups": (groups_in_groups, "ExceptionGroup", "twice"),
 }
 
 
@@ -290,6 +299,41 @@ async def test_an_odd_end_of_a_batch_fails_its_jobs_and_no_other(harness: Harnes
         for name in ends:
             live.app.register(name, batch, batch=2)
         odd = [await live.add(name) for name in ends]
+        live.worker = Worker("mail", url_or_app=live.app, grace=1, cancel_wait=1)
+        await live.worker.start()
+        for job in odd:
+            await live.ends(job)
+
+
+class Fewer(list[Any]):
+    """Says one length and gives another."""
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(())
+
+
+class Broken(list[Any]):
+    def __iter__(self) -> Iterator[Any]:
+        raise RuntimeError("no items")
+
+
+@pytest.mark.feature("H17")
+@pytest.mark.parametrize("kind", [Fewer, Broken])
+async def test_an_odd_list_of_results_fails_the_jobs_of_its_batch_and_no_other(
+    harness: Harness, kind: type[list[Any]]
+) -> None:
+    async with Live(harness) as live:
+
+        async def batch(jobs: list[Job[Any]]) -> list[Any]:
+            return kind(job.id for job in jobs)
+
+        async def honest(job: Job[Any]) -> str:
+            live.runs[job.id] += 1
+            return "done"
+
+        live.app.register("honest", honest)
+        live.app.register("odd", batch, batch=2)
+        odd = [await live.add("odd") for _ in range(2)]
         live.worker = Worker("mail", url_or_app=live.app, grace=1, cancel_wait=1)
         await live.worker.start()
         for job in odd:
@@ -661,6 +705,26 @@ async def test_callbacks_that_raise_anything_stop_no_worker(harness: Harness) ->
         odd = await live.add("odd")
         told = {"active": last, "completed": leak, "retrying": last, "failed": leak}
         await live.work(raiser(lambda: ValueError("x")), told)
+        await live.ends(odd)
+        more = await live.add("more")
+        await live.ends(more)
+
+
+async def test_callbacks_that_answer_with_anything_stop_no_worker(harness: Harness) -> None:
+    class Odd:
+        @property  # type: ignore[misc] # that is the point
+        def __class__(self) -> Any:
+            raise RuntimeError("no class")
+
+    async def last() -> None:
+        raise Last("x")
+
+    async with Live(harness) as live:
+        odd = await live.add("odd")
+        events = ("ready", "active", "completed", "retrying", "failed", "drained")
+        told = {event: lambda *facts: Odd() for event in events}
+        worker = await live.work(raiser(lambda: ValueError("x")), told)
+        worker.on("completed", lambda *facts: last())
         await live.ends(odd)
         more = await live.add("more")
         await live.ends(more)

@@ -47,7 +47,7 @@ class Damage(msgspec.Struct, kw_only=True):
 
 
 #: The time of a store that followed a clock which was ahead stands still for so long, and a bit.
-_STANDSTILL_MS = 7_000
+STANDSTILL_S = 6.0
 
 
 class Evidence(msgspec.Struct, kw_only=True):
@@ -99,9 +99,7 @@ class Evidence(msgspec.Struct, kw_only=True):
     def is_ahead(self, at_ms: int) -> bool:
         """Whether a time of the store may come from a clock that was ahead: it tells no order then."""
         return any(
-            trouble.from_ms + trouble.ahead_ms - 1_000
-            <= at_ms
-            <= trouble.to_ms + trouble.ahead_ms + _STANDSTILL_MS
+            trouble.from_ms + trouble.ahead_ms - 1_000 <= at_ms <= trouble.to_ms + trouble.ahead_ms + 1_000
             for trouble in self.troubles
             if trouble.ahead_ms
         )

@@ -235,7 +235,7 @@ def _report(store: StormStore, evidence: Evidence, kinds: list[str], done: Count
         faults={kind: done[kind] for kind in kinds},
         acknowledged=len(acknowledged),
         unanswered=len(set(evidence.tried()) - set(acknowledged)),
-        attempts=len(evidence.runs()),
+        attempts=sum(row.started_ms is not None for row in evidence.history),
         outcomes=dict(sorted(outcomes.items())),
         recovered=outcomes["stalled"],
         lost_replies=len(evidence.of("lost")),

@@ -13,7 +13,7 @@ from windlass.testing.damage import damage, kinds
 from windlass.testing.storm import plan
 from windlass.testing.storm.actors import LAG_S, Role
 from windlass.testing.storm.cast import Member, ProcessMember, TaskMember
-from windlass.testing.storm.evidence import Trouble
+from windlass.testing.storm.evidence import STANDSTILL_S, Trouble
 from windlass.testing.storm.journal import Journal
 from windlass.testing.storm.plan import Fault, Settings
 from windlass.testing.storm.proxy import Wire
@@ -255,14 +255,15 @@ class Weather:
     async def clock_ahead(self, fault: Fault) -> str | None:
         """One process believes for a moment that it is later; the store hears of it with its next request."""
         member = self._anybody(fault.target)
-        if not member.alive or not member.is_up:
+        if not member.alive or not member.is_up or self._whole.locked():
             return None
-        own, from_ms = own_skew(self._directory, member.name), self.now_ms()
-        own.offset_ms = ahead_ms = round(15_000 + fault.force * 25_000)
-        await asyncio.sleep(0.2 + fault.force)
-        own.offset_ms = 0
-        # Due times that were made meanwhile stay, and leases look as if they had run out: on any worker.
-        self.note("clock-ahead", "*", from_ms, ahead_ms)
+        async with self._whole:  # one clock at a time, until the store's time has followed back
+            own, from_ms = own_skew(self._directory, member.name), self.now_ms()
+            own.offset_ms = ahead_ms = round(10_000 + fault.force * 20_000)
+            await asyncio.sleep(0.2 + fault.force)
+            own.offset_ms = 0
+            await asyncio.sleep(STANDSTILL_S)
+            self.note("clock-ahead", "*", from_ms, ahead_ms)  # leases look as if they had run out, everywhere
         return member.name
 
     async def damaged_record(self, fault: Fault) -> str | None:

@@ -1,10 +1,12 @@
 -- Every statement of the sqlite store. See statements.py for the notation.
 
--- What plain adds did stands in their jobs alone: see Meta.
+-- What plain adds did stands in their jobs alone: see Meta. A time that was damaged tells nothing.
 -- name: meta
 SELECT max(last_place, coalesce(newest, 0)),
     CASE WHEN newest > last_place
-        THEN (SELECT enqueued_ms FROM [job] WHERE seq = newest) ELSE clock_ms END,
+        THEN coalesce(
+            (SELECT enqueued_ms FROM [job] WHERE seq = newest AND typeof(enqueued_ms) = 'integer'), clock_ms)
+        ELSE clock_ms END,
     serial
 FROM [meta], (SELECT max(seq) AS newest FROM [job])
 

@@ -52,7 +52,7 @@ function damaged.plain_is_whole(record)
 end
 
 -- Whether the part of a record that the server only stores has the form that clients can read.
-local function tail_is_whole(record)
+function damaged.tail_is_whole(record)
   local ok, meta = pcall(function()
     local at = tail_at(record)
     local size = struct.unpack('>I4', record, at)
@@ -216,17 +216,23 @@ function damaged.end_lost(q)
   settle_down(q)
 end
 
+-- Whether a job has no record that can be read, or ended because of that.
+function damaged.is_bad(q, id, head)
+  if head[REASON] == BAD_RECORD or ENDS[head[STATE]] then
+    return head[REASON] == BAD_RECORD
+  end
+  load_records(q, { id })
+  return not damaged.tail_is_whole(q.records[id])
+end
+
 -- Ends jobs {queue, id, ...} that somebody wants to change, if a part of the record that only clients read is damaged.
 function damaged.check(queues, items)
   for _, item in ipairs(items) do
     local q, id = queues[item[1]], item[2]
     local head = head_of(q, id)
-    if head and not ENDS[head[STATE]] then
-      load_records(q, { id })
-      if not q.records[id] or not tail_is_whole(q.records[id]) then
-        damaged.set_aside(q, id, head)
-        settle_down(q)
-      end
+    if head and not ENDS[head[STATE]] and damaged.is_bad(q, id, head) then
+      damaged.set_aside(q, id, head)
+      settle_down(q)
     end
   end
 end

@@ -76,6 +76,9 @@ function unique.decide(q, wanted, request_id)
     return 'new'
   end
   local mode, holder = wanted[MODE], head_of(q, entry[HOLDER])
+  if entry[KEY_UNTIL] < 0 and holder and damaged.is_bad(q, entry[HOLDER], holder) then
+    return 'new' -- it never runs, and a record that cannot be read does not tell that it held this key
+  end
   if mode ~= DEBOUNCE and mode ~= KEEP_LAST then
     return 'duplicate', entry, holder
   elseif not holder or ENDS[holder[STATE]] then

@@ -44,8 +44,12 @@ local function prepare_add(queues, jobs)
   end
 end
 
+-- The request that added a job; nil when its record cannot be read.
 local function request_id_of(q, id)
   load_records(q, { id })
+  if not damaged.tail_is_whole(q.records[id]) then
+    return nil
+  end
   local stored = q.records[id]
   local _, meta = cmsgpack.unpack_one(stored, tail_at(stored) + 3)
   return meta[1] == 1 and id or meta[1]
