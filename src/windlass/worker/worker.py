@@ -664,8 +664,9 @@ class Worker:
     async def _relay(self) -> None:
         try:
             await self._relayer.run_once()
-        except StorageError as exc:
-            log.warning("some jobs are yet to be told that others ended; the leader will: %s", exc)
+        except Exception as exc:  # who drains waits for this: an error kept here would be met at every turn
+            told = printable(str(exc))
+            log.warning("some jobs are yet to be told that others ended; the leader will: %s", told)
 
     async def _call(self, request: rq.Request[Any]) -> Any:
         self._pending.append(request)

@@ -34,6 +34,7 @@ from windlass import (
     Worker,
     current_job,
 )
+from windlass.backend import flows as fl
 from windlass.backend import requests as rq
 from windlass.backend.store import Store
 from windlass.core.backoff import Backoff
@@ -506,6 +507,30 @@ async def test_a_batch_that_the_store_refuses_is_settled_one_by_one(harness: Har
         assert odd.record.reason == "settlement_refused"
         assert "this number is too large for me" in odd.errors[-1].message
         assert picky[0].refused[odd.id] <= 2  # in its batch, and alone
+
+
+class Relays(BackendWrapper):
+    """Says after every settlement that others are to be told, and fails to tell them."""
+
+    async def execute(self, request: rq.Request[Any]) -> Any:
+        if isinstance(request, fl.Relay):
+            raise OverflowError("this flow is too large for me")
+        answer = await self.inner.execute(request)
+        if isinstance(request, rq.Settle):
+            answer.relay = True
+        return answer
+
+    def clone(self) -> Any:
+        return self.inner.clone()
+
+
+async def test_a_worker_drains_though_telling_of_ends_fails(harness: Harness) -> None:
+    async with Live(harness, Relays) as live:
+        await live.add("odd")
+        worker = await live.work(lambda job: "done")
+        async with asyncio.timeout(10):
+            await worker.drain()
+        await live.check_honest()
 
 
 async def test_a_job_whose_failure_is_refused_too_harms_no_other_and_the_worker_closes(
