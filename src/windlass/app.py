@@ -161,11 +161,6 @@ class Windlass:
             await queue.stop_waiting(self.store.closed_error())
         await self.store.close()
 
-    async def disconnect(self) -> None:
-        """As ``close``, but the next call connects again: for commands, which borrow the app they load."""
-        await self.close()
-        self.store.allow_open()
-
     def use_store(self, url: str) -> None:
         """Change the store, before anything was opened: ``--url`` overrules what the code says."""
         self.url = url

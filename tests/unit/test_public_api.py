@@ -36,7 +36,7 @@ PUBLIC = {
     "JobNotFoundError", "IllegalTransitionError", "LeaseLostError", "JobFailedError", "MaxRetriesError",
     "ScheduleNotFoundError",
     "JobCancelledError", "JobTimeoutError", "WorkerCrashError", "WaitTimeoutError", "ResultError",
-    "ClosedError", "ResultExpiredError",
+    "ClosedError", "ResultExpiredError", "AbortedError",
     "LimiterTimeoutError", "SignatureError",
     # codecs
     "Codec", "register_codec",

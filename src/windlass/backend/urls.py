@@ -43,7 +43,7 @@ _SCHEMES = {
 _LOCAL: Final = frozenset({"memory", "sqlite", "file"})
 _SCHEME: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]{0,30})://")
 #: ``host``, ``host:port``, ``[address]:port``; hosts of a cluster stand between commas.
-_HOST: Final = re.compile(r"(?:\[[0-9A-Fa-f:.]+\]|[^\[\]:@\s\\]*)(?::([0-9]{0,5}))?")
+_HOST: Final = re.compile(r"(?:\[[0-9A-Fa-f:.]+\]|[^\[\]:@\s\\]*)(?::([0-9]{1,5}))?")
 _SECRET_SETTING: Final = re.compile(r"([?&][^=&]*(?:password|secret|token)[^=&]*=)[^&]*", re.IGNORECASE)
 _HIDDEN: Final = "***"
 

@@ -140,10 +140,12 @@ async def _closes(app: Windlass) -> bool:
     """Let go of the store; False when it does not answer."""
     try:
         async with asyncio.timeout(_CLOSE_SECONDS):
-            await app.disconnect()  # code in this process may go on with it
+            await app.close()
     except TimeoutError:
         log.error("the client of the store was abandoned: its end was not answered in time")
         return False
+    finally:
+        app.store.allow_open()  # the app is borrowed: code in this process may go on with it
     return True
 
 

@@ -55,6 +55,7 @@ def test_no_mark_in_a_password_lets_it_be_shown(scheme: str, mark: str, form: st
     st.sampled_from(["@host", "@host:99999/0", "@[::1]:1", "@", "", "@h1,h2/main?timeout=x", "?timeout=1@h"]),
 )
 @example("valkey", "", "/W0RD", "@host")
+@example("valkey", "/", "", "")
 def test_no_password_is_ever_shown(scheme: str, before: str, after: str, rest: str) -> None:
     assert _WORD not in _told(f"{scheme}://user:{before}{_WORD}{after}{rest}")
 
