@@ -378,7 +378,10 @@ class Worker:
         return self.app.clock.monotonic_ms() - self.last_progress_ms < 3 * self.options.ms("poll") + 5_000
 
     def rate_limit(self, seconds: float) -> None:
-        """Claim nothing for ``seconds``: the service behind the handlers said so."""
+        """Claim nothing for ``seconds``: the service behind the handlers said so.
+
+        A claim that is under way may still bring jobs.
+        """
         self._limited_until_ms = self.app.clock.monotonic_ms() + seconds_to_ms(seconds, "seconds")
         self._decline()
 
