@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -279,6 +280,8 @@ def test_follow_prints_events_as_they_happen(cli: Cli, tmp_path: Path) -> None:
         process = subprocess.Popen(
             [sys.executable, "-m", "windlass", "events", "mail", "--follow", "--json", "--url", cli.url],
             stdout=file,
+            # A suite that runs in the background ignores Ctrl-C, and its children would as well.
+            preexec_fn=partial(signal.signal, signal.SIGINT, signal.SIG_DFL),
         )
     try:
         eventually(lambda: '"first"' in log.read_text(), "the kept event")
