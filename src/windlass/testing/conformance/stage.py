@@ -41,8 +41,15 @@ class Stage:
     ) -> None:
         async with asyncio.timeout(20):
             for worker in self.workers:
-                await worker.close(force=True)
+                await self._close(worker)
             await self.app.close()
+
+    async def _close(self, worker: Worker) -> None:
+        """Close a worker. Time passes if it waits for that: a failed test may leave calls hanging."""
+        closing = asyncio.ensure_future(worker.close(force=True))
+        while not (await asyncio.wait([closing], timeout=2))[0]:
+            await self.advance(1)
+        await closing
 
     @property
     def queue(self) -> Queue:
