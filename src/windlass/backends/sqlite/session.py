@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 import os
 import sqlite3
-import threading
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
@@ -46,12 +45,11 @@ log = logging.getLogger("windlass.sqlite")
 
 
 class Session:
-    """Belongs to whoever holds ``mutex``."""
+    """Belongs to the thread that writes."""
 
     place: Place
 
     def __init__(self, settings: Settings, wake: Wake) -> None:
-        self.mutex = threading.Lock()
         self._settings = settings
         self._wake = wake
         self._sql = statements.load(settings.namespace)

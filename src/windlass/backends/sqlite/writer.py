@@ -42,8 +42,7 @@ class Writer(WritingLane):
     # --- life -------------------------------------------------------------------------------------
 
     def _open(self) -> None:
-        with self._session.mutex:
-            self._session.open()
+        self._session.open()
         self.phase = "idle"
 
     def _serve_all(self) -> None:
@@ -61,8 +60,7 @@ class Writer(WritingLane):
 
     def _close(self) -> None:
         self._fail_all(StorageError("the backend was closed"))
-        with self._session.mutex:
-            self._session.close()
+        self._session.close()
 
     def _fail_all(self, exc: Exception) -> None:
         left = [*self._urgent, *self._line]
@@ -94,18 +92,17 @@ class Writer(WritingLane):
     def _serve_group(self) -> None:
         session = self._session
         self.phase = "lock"
-        with session.mutex:
-            session.lock.acquire()
-            try:
-                self.phase = "begin"
-                if not self._begin():
-                    return
-                self.phase = "run"
-                self._queue_up(self._take(block=False))
-                answers, topics = session.run(self._next_group())
-            finally:
-                session.lock.release()
-            answers = self._secure(session.committed(answers))
+        session.lock.acquire()
+        try:
+            self.phase = "begin"
+            if not self._begin():
+                return
+            self.phase = "run"
+            self._queue_up(self._take(block=False))
+            answers, topics = session.run(self._next_group())
+        finally:
+            session.lock.release()
+        answers = self._secure(session.committed(answers))
         self.phase = "idle"  # those who are told may come back at once
         self._tell(answers, topics)
         if session.upkeep_due:
@@ -124,12 +121,11 @@ class Writer(WritingLane):
 
     def _checkpoint(self) -> None:
         self.phase = "run"
-        with self._session.mutex:
-            self._session.lock.acquire()
-            try:
-                self._session.checkpoint()
-            finally:
-                self._session.lock.release()
+        self._session.lock.acquire()
+        try:
+            self._session.checkpoint()
+        finally:
+            self._session.lock.release()
 
     def _tell(self, answers: list[Any], topics: set[str]) -> None:
         if topics:
