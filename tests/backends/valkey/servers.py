@@ -5,6 +5,8 @@ from __future__ import annotations
 import atexit
 import shutil
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 
@@ -49,6 +51,18 @@ def cluster_servers() -> ClusterServers:
 def _keep(server: Server) -> Server:
     atexit.register(server.stop)
     return server.start()
+
+
+@contextmanager
+def own_server(kind: str, folder: Path, *settings: str) -> Iterator[Server]:
+    """A Valkey or Redis server of one test: it may be filled, frozen or emptied."""
+    started = Server(
+        need(redis_binary() if kind == "redis" else valkey_binary(), kind), folder, *settings
+    ).start()
+    try:
+        yield started
+    finally:
+        started.stop()
 
 
 def url_of(deployment: str) -> str:

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.backends.valkey.servers import need
+from tests.backends.valkey.servers import own_server
 from tests.backends.valkey.support import add, claim, complete, new
-from tools.services.valkey import Server, redis_binary, valkey_binary
+from tools.services.valkey import Server
 from windlass import JobState, StoreFullError, Windlass, Worker
 from windlass.backend import requests as rq
 from windlass.backends.valkey import ValkeyBackend
@@ -27,10 +27,8 @@ LATER_MS = 4_000_000_000_000
 @pytest.fixture(params=["valkey", "redis"])
 def server(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Server]:
     """A server of the test's own: its memory is to be full."""
-    binary = valkey_binary() if request.param == "valkey" else redis_binary()
-    started = Server(need(binary, request.param), tmp_path, "--maxmemory-policy", "noeviction").start()
-    yield started
-    started.stop()
+    with own_server(request.param, tmp_path, "--maxmemory-policy", "noeviction") as started:
+        yield started
 
 
 @pytest.fixture

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.backends.valkey.servers import need
-from tools.services.valkey import Server, redis_binary, valkey_binary
+from tests.backends.valkey.servers import own_server
+from tools.services.valkey import Server
 from windlass import Event, EventType, QueueEvents, Windlass
 
 backend_name = "valkey"
@@ -20,10 +20,8 @@ pytestmark = pytest.mark.service("valkey")
 @pytest.fixture(params=["valkey", "redis"])
 def server(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Server]:
     """A server of the test's own, without a file: what it held is gone with it."""
-    binary = valkey_binary() if request.param == "valkey" else redis_binary()
-    started = Server(need(binary, request.param), tmp_path, "--appendonly", "no").start()
-    yield started
-    started.stop()
+    with own_server(request.param, tmp_path, "--appendonly", "no") as started:
+        yield started
 
 
 @pytest.fixture
