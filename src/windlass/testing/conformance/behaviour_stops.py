@@ -176,6 +176,26 @@ async def test_a_stop_ends_in_time_when_the_store_does_not_answer(harness: Harne
         stage.faults.heal()
 
 
+@pytest.mark.feature("V2", "V3")
+@pytest.mark.parametrize("busy", [True, False])
+async def test_a_forced_close_ends_though_the_store_refuses_every_call(harness: Harness, busy: bool) -> None:
+    """The store refuses without a turn of the loop: a worker that tried again at once would hold the loop."""
+    async with LiveStage(harness) as stage:
+        gate = Gate()
+        worker = await stage.work(gated(gate), lease=5, poll=0.05)
+        if busy:
+            await stage.queue.add("n")
+            await gate.reached.wait()
+        refused = asyncio.Event()
+        worker.on("error", lambda exc: refused.set())
+        stage.faults.refuse(rq.Request, times=1_000_000)
+        worker.resume()
+        async with asyncio.timeout(20):
+            await refused.wait()
+        assert await in_time(worker.close(force=True)) < 2.5
+        stage.faults.heal()
+
+
 @pytest.mark.feature("V2", "V3", "J7")
 async def test_what_a_stop_abandons_runs_elsewhere_when_its_lease_is_over(harness: Harness) -> None:
     async with LiveStage(harness) as stage:
