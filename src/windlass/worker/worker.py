@@ -521,7 +521,7 @@ class Worker:
                 reconcile = True
                 continue
             reconcile = True
-            if self._stop.hurried.is_set():  # a close in a hurry has begun, though its task may not have run yet
+            if self._stop.hurried.is_set():  # a close in a hurry has begun; its task may be yet to run
                 return
             backoff_ms = min(_FIRST_BACKOFF_MS * 2**self._failures, _LAST_BACKOFF_MS)
             self._failures = min(self._failures + 1, 10)
