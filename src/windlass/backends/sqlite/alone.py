@@ -14,6 +14,7 @@ from windlass.backends.sqlite.rows import LOG_KEY, encode_options, pack
 from windlass.backends.sqlite.tx import FOLD_CHUNKS, FOLD_EVENTS, Meta
 from windlass.backends.sqlite.verbs_lifecycle import added_event, is_plain, plain_row
 from windlass.core.outcome import AddOutcome
+from windlass.core.paths import took
 from windlass.core.states import JobState
 
 if TYPE_CHECKING:
@@ -68,6 +69,7 @@ class AddAlone:
                 return None  # the id is taken
         except UnicodeEncodeError:
             return None
+        took("sqlite.add_alone")
         self._log(queue, new, now_ms)
         after = tuple.__new__(Meta, (seq, now_ms, meta.serial))  # a named tuple makes itself slowly
         return [(calls[0], [rq.Added(_QUEUED, _WAITING, now_ms)], None)], after, _topics(new.queue)
