@@ -1,8 +1,8 @@
 """Time, injected. The only module in the package that may read the system's clocks.
 
-Stores decide by their own clock, so production requests carry no time (``now_ms is None``). A clock
-that is *driven* (see ``windlass.testing.ManualClock``) stamps every request instead, and all delays,
-leases and expiries obey it.
+Stores decide by their own clock, so production requests carry no time (``request_ms`` is None). A clock that
+a test drives (see ``windlass.testing.ManualClock``) stamps every request instead, and all delays, leases and
+expiries obey it. No code asks which of the two it has: ``moment`` is the one place that looks.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections.abc import Callable
 from typing import Protocol, runtime_checkable
 
 log: logging.Logger = logging.getLogger("windlass.clock")
@@ -26,6 +27,10 @@ class Clock(Protocol):
 
     def now_ms(self) -> int:
         """Milliseconds since 1970, UTC."""
+        ...
+
+    def request_ms(self) -> int | None:
+        """The time that requests carry; None lets the store's own clock decide."""
         ...
 
     def monotonic_ms(self) -> float:
@@ -45,6 +50,9 @@ class SystemClock:
     def now_ms(self) -> int:
         return time.time_ns() // 1_000_000
 
+    def request_ms(self) -> int | None:
+        return None
+
     def monotonic_ms(self) -> float:
         return time.monotonic() * 1000
 
@@ -61,6 +69,11 @@ class SystemClock:
 
 
 SYSTEM_CLOCK = SystemClock()
+
+
+def moment(given_ms: int | None, read: Callable[[], int]) -> int:
+    """When a request counts: at the time that it carries, else at what ``read``, the store's clock, says."""
+    return read() if given_ms is None else given_ms
 
 
 #: How long the time of a store stands still when the machine's clock is behind it.

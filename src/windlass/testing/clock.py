@@ -4,7 +4,7 @@
 each run until nothing more happens before it moves on, so an hour of a worker's life takes milliseconds.
 ``SharedClock`` is for several processes: its time lives in a file that all of them look at.
 
-Both are *driven*: requests to the store carry their time, so delays, leases and expiries obey them too.
+Requests to the store carry the time of both, so delays, leases and expiries obey them too.
 """
 
 from __future__ import annotations
@@ -48,6 +48,9 @@ class ManualClock:
 
     def now_ms(self) -> int:
         return int(self._offset_ms + self._monotonic_ms)
+
+    def request_ms(self) -> int | None:
+        return self.now_ms()
 
     def now(self) -> datetime:
         """The time as an aware ``datetime``."""
@@ -184,6 +187,9 @@ class SharedClock:
 
     def now_ms(self) -> int:
         return self._read(_OFFSET_AT) + self._read(_MONOTONIC_AT)
+
+    def request_ms(self) -> int | None:
+        return self.now_ms()
 
     def monotonic_ms(self) -> float:
         return float(self._read(_MONOTONIC_AT))
