@@ -1,8 +1,8 @@
 """Time, injected. The only module in the package that may read the system's clocks.
 
-Stores decide by their own clock, so production requests carry no time (``request_ms`` is None). A clock that
-a test drives (see ``windlass.testing.ManualClock``) stamps every request instead, and all delays, leases and
-expiries obey it. No code asks which of the two it has: ``moment`` is the one place that looks.
+Stores decide by their own clock, so production requests carry no time. A clock that a test drives (see
+``windlass.testing.ManualClock``) stamps every request instead, and all delays, leases and expiries obey it. No
+code asks which of the two it has: ``stamp`` does nothing in production, and ``moment`` is where stores look.
 """
 
 from __future__ import annotations
@@ -14,6 +14,12 @@ from collections.abc import Callable
 from typing import Protocol, runtime_checkable
 
 log: logging.Logger = logging.getLogger("windlass.clock")
+
+
+class Timed(Protocol):
+    """What may carry a time: a request."""
+
+    now_ms: int | None
 
 
 @runtime_checkable
@@ -29,8 +35,8 @@ class Clock(Protocol):
         """Milliseconds since 1970, UTC."""
         ...
 
-    def request_ms(self) -> int | None:
-        """The time that requests carry; None lets the store's own clock decide."""
+    def stamp(self, request: Timed) -> None:
+        """Say when ``request`` counts, if this clock decides that and not the store's."""
         ...
 
     def monotonic_ms(self) -> float:
@@ -50,8 +56,8 @@ class SystemClock:
     def now_ms(self) -> int:
         return time.time_ns() // 1_000_000
 
-    def request_ms(self) -> int | None:
-        return None
+    def stamp(self, request: Timed) -> None:
+        """Production requests carry no time."""
 
     def monotonic_ms(self) -> float:
         return time.monotonic() * 1000

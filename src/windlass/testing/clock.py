@@ -20,6 +20,7 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 
+from windlass.core.clock import Timed
 from windlass.errors import ConfigError
 
 #: 2025-06-15, 15:06:40 UTC: where clocks begin unless told otherwise.
@@ -49,8 +50,9 @@ class ManualClock:
     def now_ms(self) -> int:
         return int(self._offset_ms + self._monotonic_ms)
 
-    def request_ms(self) -> int | None:
-        return self.now_ms()
+    def stamp(self, request: Timed) -> None:
+        if request.now_ms is None:
+            request.now_ms = self.now_ms()
 
     def now(self) -> datetime:
         """The time as an aware ``datetime``."""
@@ -188,8 +190,9 @@ class SharedClock:
     def now_ms(self) -> int:
         return self._read(_OFFSET_AT) + self._read(_MONOTONIC_AT)
 
-    def request_ms(self) -> int | None:
-        return self.now_ms()
+    def stamp(self, request: Timed) -> None:
+        if request.now_ms is None:
+            request.now_ms = self.now_ms()
 
     def monotonic_ms(self) -> float:
         return float(self._read(_MONOTONIC_AT))
