@@ -2,7 +2,7 @@
 
 Stores decide by their own clock, so production requests carry no time. A clock that a test drives (see
 ``windlass.testing.ManualClock``) stamps every request instead, and all delays, leases and expiries obey it.
-No code asks which of the two it has: ``stamp`` does nothing in production, and ``moment`` is where stores look.
+No code asks which of the two it has: ``stamp`` does nothing in production, and stores look at ``moment``.
 """
 
 from __future__ import annotations
