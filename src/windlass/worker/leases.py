@@ -1,9 +1,8 @@
 """Keep leases alive, from where no handler can get in the way, and stop handlers that lose theirs.
 
-In production leases are renewed on a thread of their own, with its own event loop and its own client of
+Leases are renewed apart from the worker's loop, on a thread with its own event loop and its own client of
 the store: a handler that blocks the worker's loop does not cost it its jobs. (Code that holds the
-interpreter lock past its lease can: that is what ``isolation="process"`` is for.) Under a driven clock that
-runs on the worker's loop, so that tests stay in charge of time.
+interpreter lock past its lease can: that is what ``isolation="process"`` is for.)
 
 Whether a lease still holds is watched on the worker's loop, apart from the renewing: by *this process's*
 monotonic clock, whatever call is pending. A margin before the lease ends the handler is stopped without
@@ -14,7 +13,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import threading
 from collections.abc import Callable
 from typing import Final
 
@@ -90,7 +88,6 @@ class LeaseKeeper:
         self._wake: asyncio.Event | None = None
         self._next_ms = float("inf")
         self._stopping = False
-        self._renewer: asyncio.Task[None] | None = None
         self._started, self._ended = asyncio.Event(), asyncio.Event()
 
     def hold(self, token: str, record: JobRecord, lease_ms: int, since_ms: float) -> None:
@@ -113,10 +110,7 @@ class LeaseKeeper:
     async def start(self) -> None:
         """Begin renewing."""
         self._watcher = asyncio.create_task(self._watch(), name="windlass-lease-watch")
-        if self._clock.driven:
-            self._renewer = asyncio.create_task(self._keep_renewing(), name="windlass-leases")
-        else:
-            threading.Thread(target=self._thread_main, name="windlass-leases", daemon=True).start()
+        self._clock.run_apart("windlass-leases", self._keep_renewing)
         await self._started.wait()
 
     async def stop(self) -> None:
@@ -153,9 +147,6 @@ class LeaseKeeper:
 
     # --- renewing, on a thread of its own ------------------------------------------------------------
 
-    def _thread_main(self) -> None:
-        asyncio.run(self._keep_renewing())
-
     def _call(self, step: Callable[[], None]) -> None:
         loop = self._loop
         if loop is None:
@@ -184,7 +175,7 @@ class LeaseKeeper:
             self._tell(self._ended.set)
 
     async def _renew_with_a_client(self) -> None:
-        store = self._store if self._clock.driven else self._store.clone()
+        store = self._store.clone()
         renewing: asyncio.Task[None] | None = None
         try:
             while not self._stopping:
@@ -197,19 +188,16 @@ class LeaseKeeper:
         finally:
             if renewing is not None:
                 renewing.cancel()  # a call that is still pending at a stop is abandoned
-            if store is not self._store:
-                await store.close()
+            await store.close()
 
     async def _pause(self) -> None:
         """Until the first lease has used up a third."""
         assert self._wake is not None
         now_ms = self._clock.monotonic_ms()
         first_ms = min((held.renew_ms for held in list(self._held.values())), default=float("inf"))
-        wait_ms = max(first_ms - now_ms, 0)
-        if not self._clock.driven:
-            wait_ms = min(wait_ms, _IDLE_MS)
+        wait_ms = min(max(first_ms - now_ms, 0), _IDLE_MS)
         self._next_ms = now_ms + wait_ms
-        await self._clock.wait(self._wake, None if wait_ms == float("inf") else wait_ms)
+        await self._clock.wait(self._wake, wait_ms)
         self._wake.clear()
 
     async def _until_done_or_stopping(self, renewing: asyncio.Task[None]) -> None:

@@ -250,7 +250,7 @@ class Worker:
     async def _open_parts(self) -> None:
         """Open one part after the other."""
         parts, store, options = self._parts, self.app.store, self.options
-        self._overlaps = isinstance(store.backend, OverlappingBackend) and not self.app.clock.driven
+        self._overlaps = isinstance(store.backend, OverlappingBackend)
         await store.open()
         await self._set_limits()
         await self._open_resources()
@@ -521,7 +521,9 @@ class Worker:
                 reconcile = True
                 continue
             reconcile = True
-            if self._stop.hurried.is_set():  # a close in a hurry has begun, though its task may not have run yet
+            if (
+                self._stop.hurried.is_set()
+            ):  # a close in a hurry has begun, though its task may not have run yet
                 return
             backoff_ms = min(_FIRST_BACKOFF_MS * 2**self._failures, _LAST_BACKOFF_MS)
             self._failures = min(self._failures + 1, 10)
