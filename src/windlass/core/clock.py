@@ -1,8 +1,8 @@
 """Time, injected. The only module in the package that may read the system's clocks.
 
-Stores decide by their own clock, so production requests carry no time (``now_ms is None``). A clock
-that is *driven* (see ``windlass.testing.ManualClock``) stamps every request instead, and all delays,
-leases and expiries obey it.
+Stores decide by their own clock, so production requests carry no time. A clock that a test drives (see
+``windlass.testing.ManualClock``) stamps every request instead, and all delays, leases and expiries obey it.
+No code asks which of the two it has: ``stamp`` does nothing in production, and stores look at ``moment``.
 """
 
 from __future__ import annotations
@@ -26,6 +26,12 @@ class Timer(Protocol):
         ...
 
 
+class Timed(Protocol):
+    """What may carry a time: a request."""
+
+    now_ms: int | None
+
+
 @runtime_checkable
 class Clock(Protocol):
     """What the package asks of time."""
@@ -37,6 +43,10 @@ class Clock(Protocol):
 
     def now_ms(self) -> int:
         """Milliseconds since 1970, UTC."""
+        ...
+
+    def stamp(self, request: Timed) -> None:
+        """Say when ``request`` counts, if this clock decides that and not the store's."""
         ...
 
     def monotonic_ms(self) -> float:
@@ -71,6 +81,9 @@ class SystemClock:
     def now_ms(self) -> int:
         return time.time_ns() // 1_000_000
 
+    def stamp(self, request: Timed) -> None:
+        """Production requests carry no time."""
+
     def monotonic_ms(self) -> float:
         return time.monotonic() * 1000
 
@@ -101,6 +114,11 @@ def run_in_thread(name: str, main: Callable[[], Coroutine[Any, Any, None]]) -> N
 
 
 SYSTEM_CLOCK = SystemClock()
+
+
+def moment(given_ms: int | None, read: Callable[[], int]) -> int:
+    """When a request counts: at the time that it carries, else at what ``read``, the store's clock, says."""
+    return read() if given_ms is None else given_ms
 
 
 #: How long the time of a store stands still when the machine's clock is behind it.

@@ -4,7 +4,7 @@
 each run until nothing more happens before it moves on, so an hour of a worker's life takes milliseconds.
 ``SharedClock`` is for several processes: its time lives in a file that all of them look at.
 
-Both are *driven*: requests to the store carry their time, so delays, leases and expiries obey them too.
+Requests to the store carry the time of both, so delays, leases and expiries obey them too.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from windlass.core.clock import Timer, run_in_thread
+from windlass.core.clock import Timed, Timer, run_in_thread
 from windlass.errors import ConfigError
 
 #: 2025-06-15, 15:06:40 UTC: where clocks begin unless told otherwise.
@@ -80,6 +80,10 @@ class ManualClock(_Timed):
 
     def now_ms(self) -> int:
         return int(self._offset_ms + self._monotonic_ms)
+
+    def stamp(self, request: Timed) -> None:
+        if request.now_ms is None:
+            request.now_ms = self.now_ms()
 
     def now(self) -> datetime:
         """The time as an aware ``datetime``."""
@@ -218,6 +222,10 @@ class SharedClock(_Timed):
 
     def now_ms(self) -> int:
         return self._read(_OFFSET_AT) + self._read(_MONOTONIC_AT)
+
+    def stamp(self, request: Timed) -> None:
+        if request.now_ms is None:
+            request.now_ms = self.now_ms()
 
     def monotonic_ms(self) -> float:
         return float(self._read(_MONOTONIC_AT))

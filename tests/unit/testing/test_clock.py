@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from windlass.backend import requests as rq
 from windlass.core.clock import SYSTEM_CLOCK, Clock
 from windlass.errors import ConfigError
 from windlass.testing import ManualClock, SharedClock
@@ -37,7 +38,10 @@ def test_both_clocks_are_driven_clocks(tmp_path: Path) -> None:
     shared = SharedClock(tmp_path / "clock")
     for clock in (ManualClock(), shared):
         assert isinstance(clock, Clock)
-        assert clock.driven
+        request, given = rq.ListWorkers(), rq.ListWorkers(now_ms=5)
+        clock.stamp(request)
+        clock.stamp(given)
+        assert (request.now_ms, given.now_ms) == (clock.now_ms(), 5)
     shared.close()
 
 

@@ -6,6 +6,7 @@ import ssl
 
 import redis.exceptions as theirs
 
+from windlass.backend.calls import UNKNOWN
 from windlass.errors import StorageError, StoreFullError
 
 #: The server said no before it did anything: asking again (perhaps somewhere else) is safe.
@@ -102,13 +103,9 @@ def storage_error(error: BaseException, where: str) -> StorageError:
             f"{where} refused: {said}; mend user:password@ in the URL (or sentinel_password=, for a sentinel)"
         )
     if isinstance(error, TimeoutError):
-        return StorageError(
-            f"{where} did not answer in time; the request may or may not have been carried out"
-        )
+        return StorageError(f"{where} did not answer in time: {UNKNOWN}. If it is only slow, raise ?timeout=")
     if isinstance(error, (theirs.ConnectionError, OSError)):
-        return StorageError(
-            f"lost the connection to {where}: {said}; the request may or may not have been done"
-        )
+        return StorageError(f"lost the connection to {where}: {said}; {UNKNOWN}")
     for kind, word in _WORDS.items():
         if isinstance(error, kind):
             return _refusal(word, f"{where} refused: {said}; {_ADVICE[word]}")

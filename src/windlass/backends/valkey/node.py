@@ -37,7 +37,8 @@ def pack_command(*parts: str | bytes | int) -> bytes:
 
 
 _PING = pack_command("PING")
-_ASKING = pack_command("ASKING")
+#: Before a command about a slot that is just moving to its server.
+ASKING = pack_command("ASKING")
 
 
 def new_connection(settings: Settings, host: str, port: int, *, sentinel: bool = False) -> Straight:
@@ -92,37 +93,44 @@ class Node:
         host, port = self._address
         return f"{host}:{port}" if host else "the sentinels in the URL"
 
-    async def request(self, packed: bytes, *, asking: bool = False) -> Any:
-        """Send one command and give its answer. ``NotSentError`` when it surely did not reach the server.
-
-        ``asking``: about a slot that is just moving to this server.
-        """
-        async with self._slots:
-            connection = await self._take()
-            try:
-                await connection.send_packed_command(
-                    _ASKING + packed if asking else packed, check_health=False
-                )
-            except BaseException:
-                await _hang_up(connection)
-                raise
-            return await self._read(connection, asked=asking)
+    async def request(self, packed: bytes) -> Any:
+        """Send one command and give its answer. ``NotSentError`` when it surely did not reach the server."""
+        return await self.answer(await self.send(await self.reach(), packed))
 
     def send_now(self, packed: bytes) -> Straight | None:
-        """Send one command if a connection is at hand; to be followed by ``answer`` at once."""
+        """``reach`` and ``send`` if a connection is at hand; to be followed by ``answer`` at once."""
         if not self._idle or self._loop.time() - self._idle[-1][1] >= _RESTED_S or not self._slots.take_now():
             return None
         connection, since = self._idle.pop()
         if connection.send_now(packed):
             return connection
-        self._idle.append((connection, since))  # ``request`` sees to it
+        self._idle.append((connection, since))  # ``reach`` sees to it
         self._slots.release()
         return None
 
-    async def answer(self, connection: Straight) -> Any:
-        """The answer to what ``send_now`` sent."""
+    async def reach(self) -> Straight:
+        """A connection that may be sent on; to be followed by ``send`` at once."""
+        await self._slots.acquire()
         try:
-            return await self._read(connection)
+            return await self._take()
+        except BaseException:
+            self._slots.release()
+            raise
+
+    async def send(self, connection: Straight, packed: bytes) -> Straight:
+        """Send one command; to be followed by ``answer`` at once."""
+        try:
+            await connection.send_packed_command(packed, check_health=False)
+        except BaseException:
+            self._slots.release()
+            await _hang_up(connection)
+            raise
+        return connection
+
+    async def answer(self, connection: Straight, *, asked: bool = False) -> Any:
+        """The answer to what was sent; ``asked``: there is one to ``ASKING`` before it."""
+        try:
+            return await self._read(connection, asked=asked)
         finally:
             self._slots.release()
 
@@ -158,8 +166,8 @@ class Node:
         for connection, _ in idle:
             _close_socket(connection)
 
-    async def _read(self, connection: Straight, *, asked: bool = False) -> Any:
-        """The answer that comes next, and the connection goes back; ``asked``: one to ASKING is before it."""
+    async def _read(self, connection: Straight, *, asked: bool) -> Any:
+        """The answer that comes next, and the connection goes back."""
         try:
             if asked:
                 await connection.read_response(timeout=math.inf)
