@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from windlass.backends.valkey import records, relay
-from windlass.backends.valkey.codes import ON_FAILURE, STATES
+from windlass.backends.valkey.codes import ADD_OUTCOMES, ON_FAILURE, STATES, WOULD_BE_NEW
 from windlass.backends.valkey.session import Session
 from windlass.core.edges import (
     Dependency,
@@ -18,10 +18,14 @@ from windlass.core.edges import (
     unknown_dependency,
 )
 from windlass.core.job import JobRef, NewJob
+from windlass.core.outcome import AddOutcome
 from windlass.core.states import FINISHED
 
-#: What adding an id would answer, see ``lua/includes/73_add_flow.lua``.
-_AGAIN, _DUPLICATE, _CACHED, _FRESH = 0, 1, 2, 3
+#: What would become of adding an id: the same request again, a duplicate, cached, a new job.
+_AGAIN, _DUPLICATE, _CACHED = (
+    ADD_OUTCOMES.index(one) for one in (AddOutcome.QUEUED, AddOutcome.DUPLICATE, AddOutcome.CACHED)
+)
+_FRESH = WOULD_BE_NEW
 
 #: Parent, child, on failure.
 Parent = tuple[JobRef, JobRef, int]

@@ -9,7 +9,7 @@
 local items = cmsgpack.unpack(args[2])
 local queues = open_all(keys, now_from(args[1]))
 local answer = {}
-load_items(queues, items)
+turn.load_items(queues, items)
 for index, item in ipairs(items) do
   local q, id = queues[item[1]], item[2]
   local head, edges = q.heads[id], q.root .. ':D:' .. id

@@ -5,9 +5,9 @@
 -- emits: stalled, failed, cancelled
 -- flags: allow-oom
 local queues = open_all(keys, now_from(args[1]))
-local chosen = passed(queues, 'a', cmsgpack.unpack(args[2])[1])
+local chosen = sweep.passed(queues, 'a', cmsgpack.unpack(args[2])[1])
 local answer = { 0 }
-load_items(queues, chosen.order)
+turn.load_items(queues, chosen.order)
 for _, item in ipairs(chosen.order) do
   local q, id = queues[item[1]], item[2]
   local head = q.heads[id]

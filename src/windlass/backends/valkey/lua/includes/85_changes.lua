@@ -98,7 +98,7 @@ end
 -- Whether a request with (or without) `token` may change the job.
 function changes.may_change(head, token, moves, delays)
   if token ~= '' then
-    if check_token(head, token) ~= SETTLED.OK then
+    if turn.check_token(head, token) ~= SETTLED.OK then
       return CHANGED.LOST
     end
     return moves and CHANGED.ILLEGAL or CHANGED.OK
