@@ -42,6 +42,7 @@ from windlass.job import Job
 from windlass.payload import read_call
 from windlass.queue import Queue
 from windlass.registry import Handler, Registry, job_handler
+from windlass.speedups.shared_tasks import make_starter
 from windlass.worker import classify
 from windlass.worker.attempt import Attempt, Tools
 from windlass.worker.batches import Batches
@@ -54,7 +55,6 @@ from windlass.worker.processes import SandboxRunner
 from windlass.worker.services import Deployer, Duties, Leadership, Recoverer, Relayer, store_duties
 from windlass.worker.settling import settle_apart
 from windlass.worker.shares import SharePlanner
-from windlass.worker.starts import Starter
 from windlass.worker.supervisor import Supervisor
 from windlass.worker.teller import Teller, log_attempt
 
@@ -268,7 +268,7 @@ class Worker:
         self._processes = SandboxRunner(options)
         parts.opened("child processes", self._processes.close)
         self._tools = self._make_tools()
-        self._starter = Starter(self._loop)
+        self._starter = make_starter(self._loop)
         self._leadership = Leadership(store, self.id, on_change=self._on_leader)
         self._heartbeat = Heartbeat(store, options.ms("heartbeat"), self.info, self._obey)
         self._duties = self._make_duties(deployed)

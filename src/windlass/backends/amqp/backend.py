@@ -24,13 +24,13 @@ from windlass.backends.amqp.messages import to_message
 from windlass.backends.amqp.names import Names
 from windlass.backends.amqp.promise import Promise
 from windlass.backends.amqp.report import heartbeat_message
-from windlass.backends.amqp.session import Outgoing
 from windlass.core import transitions
 from windlass.core.clock import SteadyClock
 from windlass.core.job import NewJob
 from windlass.core.outcome import AddOutcome
 from windlass.core.states import JobState
 from windlass.errors import ConfigError, StorageError
+from windlass.speedups.amqp import Outgoing
 
 R = TypeVar("R")
 

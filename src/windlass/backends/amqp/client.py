@@ -15,14 +15,15 @@ from windlass.backend.calls import UNKNOWN
 from windlass.backend.hub import Hub
 from windlass.backends.amqp import verbs, wire
 from windlass.backends.amqp.coordinator import Coordinator
-from windlass.backends.amqp.frames import Delivery
 from windlass.backends.amqp.names import Names
 from windlass.backends.amqp.promise import Promise, kept, spawn
-from windlass.backends.amqp.session import Outgoing, Session, delivery_of
+from windlass.backends.amqp.session import Session, delivery_of
 from windlass.core import damage
 from windlass.core.clock import SteadyClock
 from windlass.core.probe import reach
 from windlass.errors import StorageError
+from windlass.speedups.amqp import Outgoing
+from windlass.speedups.amqp_frames import Delivery
 
 if TYPE_CHECKING:
     from windlass.backends.amqp.desk import Desk
