@@ -1,8 +1,8 @@
 """Time, injected. The only module in the package that may read the system's clocks.
 
 Stores decide by their own clock, so production requests carry no time. A clock that a test drives (see
-``windlass.testing.ManualClock``) stamps every request instead, and all delays, leases and expiries obey it. No
-code asks which of the two it has: ``stamp`` does nothing in production, and ``moment`` is where stores look.
+``windlass.testing.ManualClock``) stamps every request instead, and all delays, leases and expiries obey it.
+No code asks which of the two it has: ``stamp`` does nothing in production, stores look in ``moment``.
 """
 
 from __future__ import annotations
