@@ -22,6 +22,10 @@ class Path(NamedTuple):
 #: Every special path. Keep it sorted; say in one line what the path does that the general one does not.
 PATHS: Mapping[str, Path] = MappingProxyType(
     {
+        "amqp.add_plain": Path(("amqp",), "new jobs are published without asking the coordinator"),
+        "amqp.complete": Path(
+            ("amqp",), "completions are told to the log without waiting for the coordinator"
+        ),
         "sqlite.add_alone": Path(("sqlite",), "one new plain job in a transaction of its own"),
         "valkey.add_alone": Path(("valkey",), "one new plain job with one read and one write of its queue"),
         "valkey.add_plain": Path(("valkey",), "plain jobs of one queue as bytes that nothing unpacks"),
