@@ -23,6 +23,7 @@ MIGRATIONS = {
     3: "003_metrics.sql",
     4: "004_flows.sql",
     5: "005_limits.sql",
+    6: "006_expiry.sql",
 }
 NEWEST = max(MIGRATIONS)
 

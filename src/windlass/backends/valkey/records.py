@@ -239,8 +239,9 @@ def _server_options(options: StoredOptions, codec: str) -> int | tuple[Any, ...]
         options.tags or 0,
         0 if (options.result_codec or codec) == "json" else options.result_codec or codec,
     )
-    if options.group is not None or options.unique is not None:
-        return (*found, *_special(options), int(options.lifo))
+    total = () if options.expires_total_ms is None else (options.expires_total_ms,)
+    if total or options.group is not None or options.unique is not None:
+        return (*found, *_special(options), int(options.lifo), *total)
     return 0 if found == _USUAL else found
 
 

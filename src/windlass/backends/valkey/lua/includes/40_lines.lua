@@ -86,9 +86,22 @@ local function end_key(q, head)
   return q[ENDS[head[STATE]]]
 end
 
+-- How long all attempts of a job with these options may take; nil: no matter how long.
+local function total_of(options)
+  return options ~= 0 and options[TOTAL] or nil
+end
+
+-- Whether a job that is not active is past its time. Heads of earlier releases keep the time of `expires_in` after they ran.
+local function is_expired(q, head)
+  return head[EXPIRES] ~= 0 and head[EXPIRES] <= q.now and (head[DELIVERIES] == 0 or total_of(head[OPTIONS]) ~= nil)
+end
+
 -- Takes a job out of the index of its present state. `gone`: its record goes too.
 local function leave(q, id, head, gone)
   local state, group = head[STATE], groups.of(head)
+  if head[EXPIRES] ~= 0 then
+    put(q.zrem, q.z, member_of(q, id, head))
+  end
   local filing = rawget(q, 'filing')
   if filing and filing.head ~= head then
     file(q)
@@ -132,6 +145,9 @@ end
 local function enter(q, id, head, deadline)
   local state, group = head[STATE], groups.of(head)
   q.dirty[id], q.fresh[id] = head, nil
+  if head[EXPIRES] ~= 0 and state ~= ACTIVE and not ENDS[state] then
+    put(q.zadd, q.z, head[EXPIRES], member_of(q, id, head))
+  end
   if group and groups.enter(q, id, head, group) then
     return
   end

@@ -22,7 +22,7 @@ local function finish(q, id, head, state, reason)
   if head[TOKEN] ~= '' then
     drop_lease(head, true)
   end
-  head[STATE], head[DUE], head[FINISHED], head[REASON] = state, 0, q.now, reason
+  head[STATE], head[DUE], head[EXPIRES], head[FINISHED], head[REASON] = state, 0, 0, q.now, reason
   enter(q, id, head)
   unique.free(q, id, head)
   if head[LINKED] == 1 then
@@ -85,6 +85,10 @@ local function lease(q, id, head, token, worker, lease_ms)
     put(q.hdel, q.g, id)
   end
   local own = options_of(head)[LEASE]
+  if head[EXPIRES] ~= 0 and head[DELIVERIES] == 0 then -- `expires_in` has served
+    local total = total_of(head[OPTIONS])
+    head[EXPIRES] = total and head[ENQUEUED] + total or 0
+  end
   head[STATE], head[TOKEN], head[WORKER], head[STARTED] = ACTIVE, token, worker, q.now
   head[DELIVERIES] = head[DELIVERIES] + 1
   note(q, E_STARTED, id, head, head[ATTEMPTS] + 1, worker)

@@ -141,7 +141,7 @@ local function take(q, id, record, claim)
   if not head or ENDS[head[STATE]] then -- it cannot be read
     return false
   end
-  if head[EXPIRES] ~= 0 and head[EXPIRES] <= q.now and head[DELIVERIES] == 0 then
+  if is_expired(q, head) then
     expire(q, id, head)
     return false
   end

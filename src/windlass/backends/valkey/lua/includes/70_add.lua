@@ -86,6 +86,15 @@ local function put_plain(q, seq, id)
   q.plain[size + 1], q.plain[size + 2] = text(seq), id
 end
 
+-- Until when a job that is added now may wait; 0: for ever.
+local function first_deadline(job, now)
+  local bound, total = job[7], total_of(job[8])
+  if total and (bound < 0 or total < bound) then
+    bound = total
+  end
+  return bound >= 0 and now + bound or 0
+end
+
 -- Makes a new job, numbered `seq`. `after`: when the job was added that made way for it, or 0; `follows`: the id of a
 -- running job that it is kept behind.
 local function create(q, job, tail, after, seq, follows)
@@ -100,7 +109,7 @@ local function create(q, job, tail, after, seq, follows)
   local lifo = job[9] == 1
   local head = {
     later and SCHEDULED or WAITING, seq, lifo and -seq or 0, priority, now, later and due or 0, later and due or 0,
-    job[7] >= 0 and now + job[7] or 0, task, job[8],
+    first_deadline(job, now), task, job[8],
   }
   local packed = cmsgpack.pack(head)
   local stored = struct.pack('>I2', #packed) .. packed .. tail
@@ -115,6 +124,9 @@ local function create(q, job, tail, after, seq, follows)
     return flow.create_behind(q, job, stored, seq, follows)
   elseif (job[10] or 0) > 0 or groups.of(head) or line.turns(q) then
     return flow.create(q, job, stored, seq, later, job[10] == 2)
+  end
+  if head[EXPIRES] ~= 0 then
+    put(q.zadd, q.z, head[EXPIRES], member_of(q, id, head))
   end
   if not later and priority == 0 and not lifo then
     put_plain(q, seq, id)

@@ -43,7 +43,8 @@ local function retry(q, id, head)
   head[STATE] = blocked and BLOCKED or WAITING
   head[ATTEMPTS], head[STALLS], head[MISSES] = 0, 0, 0
   head[MANUAL] = head[MANUAL] + 1
-  head[FINISHED], head[EXPIRES], head[CANCEL] = 0, 0, ''
+  local total = total_of(head[OPTIONS])
+  head[FINISHED], head[EXPIRES], head[CANCEL] = 0, total and q.now + total or 0, ''
   head[RESULT_UNTIL], head[REASON] = 0, ''
   head[READY], head[PLACE] = q.now, fresh_place(q, head)
   unique.take_again(q, id, head)
