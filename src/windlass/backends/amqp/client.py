@@ -11,6 +11,7 @@ from pika import BasicProperties, spec
 from pika.exceptions import ChannelClosedByBroker
 
 from windlass.backend import requests as rq
+from windlass.backend.calls import UNKNOWN
 from windlass.backend.hub import Hub
 from windlass.backends.amqp import verbs, wire
 from windlass.backends.amqp.coordinator import Coordinator
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("windlass.amqp")
 
 #: How long to wait for the coordinator's answer, and how often to try for its seat.
-ANSWER_S = 15.0
+_ANSWER_S = 15.0
 _SEAT_EVERY_S = 1.0
 _LOCKED = 405
 _read_news = msgspec.msgpack.Decoder(verbs.News).decode
@@ -79,8 +80,8 @@ class Client(Session):
         entry = wire.log_entry(
             self.names.log, request, self.clock.now_ms(), reply_to=self.inbox, correlation_id=number
         )
-        late = StorageError(f"the coordinator did not answer within {ANSWER_S:g} s; repeat the call")
-        timer = self.later(ANSWER_S, lambda: answer.fail(late))
+        late = StorageError(f"the coordinator did not answer within {_ANSWER_S:g} s: {UNKNOWN}")
+        timer = self.later(_ANSWER_S, lambda: answer.fail(late))
         try:
             await self.publish([entry])
             body = await self.expect(answer)

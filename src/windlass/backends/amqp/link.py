@@ -74,11 +74,12 @@ class Link:
     def run(
         self,
         make: Callable[[Session], Coroutine[Promise[Any], None, T]],
+        begin: Callable[[], bool],
         done: Callable[[Promise[T]], None],
     ) -> None:
-        """Run ``make(session)`` on the connection's thread once there is a session; ``done`` hears there how
-        it ended."""
-        self.loop.add_callback_threadsafe(lambda: self._begin(make, done))
+        """Run ``make(session)`` on the connection's thread once there is a session and ``begin`` says that
+        the call still stands; ``done`` hears there how it ended."""
+        self.loop.add_callback_threadsafe(lambda: self._begin(make, begin, done))
 
     @property
     def last_error(self) -> str:
@@ -90,10 +91,13 @@ class Link:
     def _begin(
         self,
         make: Callable[[Session], Coroutine[Promise[Any], None, T]],
+        begin: Callable[[], bool],
         done: Callable[[Promise[T]], None],
     ) -> None:
         async def go() -> T:
             session = await self._waiting
+            if not begin():
+                raise StorageError("the call was taken back: its time was over")
             return await make(session)
 
         connection = self._connection

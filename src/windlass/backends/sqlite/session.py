@@ -37,7 +37,7 @@ from windlass.core.clock import SYSTEM_CLOCK, SteadyClock
 from windlass.core.probe import reach
 
 if TYPE_CHECKING:
-    from windlass.backend.local.calls import Answer, Call
+    from windlass.backend.calls import Answer, Call
     from windlass.backends.sqlite.settings import Settings
     from windlass.backends.sqlite.wake import Wake
 

@@ -143,7 +143,7 @@ class ValkeyBackend:
         self.name = settings.name
         self._settings = settings
         self._keys = Keys(settings.namespace)
-        self._gate = gate or Gate()
+        self._gate = gate or Gate(settings.timeout_s)
         self._lock = threading.Lock()
         self._loops: dict[int, _PerLoop] = {}
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from windlass.backend import requests as rq
 from windlass.backends.valkey import records
-from windlass.backends.valkey.codes import OUTCOME_NUMBERS
+from windlass.backends.valkey.codes import GIVEN, LEAVE, TAKE, TAKEN
 from windlass.core.clock import SYSTEM_CLOCK
 from windlass.core.ids import new_id
 from windlass.core.job import JobRecord
@@ -36,9 +36,7 @@ PATIENCE_S = 0.1
 _LAST_S = 1.0
 Begin = Callable[[JobRecord, float], bool]
 
-TAKE, LEAVE = 1, 2
-_TAKEN = ord("2")
-_MARK = ".g.0"
+_TAKEN = ord(str(TAKEN))
 
 
 class Given(NamedTuple):
@@ -96,7 +94,7 @@ class Place:
         if SYSTEM_CLOCK.monotonic_ms() - since_ms > seat.lease_ms / 2:
             return True  # it was long under way: the next claim brings it with a new lease
         lease = records.Lease(now_ms, self.worker, now_ms + seat.lease_ms)
-        token = claim_id + _MARK
+        token = claim_id + GIVEN
         (record,) = records.leased(self.queue, [news[at + 2 : start]], [news[start:]], [token], lease)
         del self.seats[claim_id]
         if self.begin is not None and self.begin(record, since_ms):
@@ -160,7 +158,7 @@ class Offer:
 
     def joined(self, jobs: list[JobRecord]) -> list[JobRecord]:
         """The jobs to start: those that came with messages first, one that is known already left out."""
-        if self.left and not self.left_open and jobs and jobs[0].token == self.left + _MARK:
+        if self.left and not self.left_open and jobs and jobs[0].token == self.left + GIVEN:
             jobs = jobs[1:]
         return self.jobs + jobs
 
@@ -287,7 +285,7 @@ class Seats:
         else:
             offer.answered(turn)
             if turn.leased and offer.left_open:
-                leases = [*leases, (turn.leased[1].decode(), offer.left + _MARK)]
+                leases = [*leases, (turn.leased[1].decode(), offer.left + GIVEN)]
         await self._give_back(place, leases)
 
     async def _give_back(self, place: Place, leases: list[tuple[str, str]]) -> None:
@@ -296,7 +294,7 @@ class Seats:
             end = Settlement(
                 queue=place.queue, id=job_id, token=token, outcome=Outcome.RELEASE, reason="declined"
             )
-            ends.append(records.settlement(1, end, OUTCOME_NUMBERS[end.outcome]))
+            ends.append(records.settlement(1, end))
         try:
             if ends:
                 await self._session.functions.work([self._root(place)], "", ends, 0)

@@ -14,7 +14,7 @@ from typing import Any
 
 from windlass.backend import requests as rq
 from windlass.backends.valkey import records, relay
-from windlass.backends.valkey.codes import EXTENDED, OUTCOME_NUMBERS, SETTLED
+from windlass.backends.valkey.codes import EXTENDED, SETTLED
 from windlass.backends.valkey.functions import Turn
 from windlass.backends.valkey.session import Group, Session, together
 from windlass.core import damage
@@ -112,7 +112,7 @@ def _ends(items: list[Settlement], indexes: list[int]) -> list[Any]:
         if at > first:
             ends.append(records.completions(index, items[first:at]))
         else:
-            ends.append(records.settlement(index, items[at], OUTCOME_NUMBERS[items[at].outcome]))
+            ends.append(records.settlement(index, items[at]))
             at += 1
     return ends
 

@@ -14,7 +14,7 @@ local ids = {}
 for at = 2, #args, 2 do
   ids[at / 2] = args[at]
 end
-prepare_ids(q, ids)
+adds.prepare_ids(q, ids)
 local first, new = take_numbers({ q }, #ids, true, micros)
 local answer = { q.now, #new }
 add_plain(q, args, first, answer)

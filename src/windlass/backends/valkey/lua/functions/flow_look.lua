@@ -18,7 +18,7 @@ for index, item in ipairs(items) do
     holder, state = unique.foresee(q, item[5], item[3])
   end
   answer[index] = {
-    head and head[STATE] or 0, flow.foresee(q, id, head, item[3]), redis.call('HLEN', edges),
+    head and head[HEAD.STATE] or 0, flow.foresee(q, id, head, item[3]), redis.call('HLEN', edges),
     item[4] ~= '' and redis.call('HEXISTS', edges, item[4]) or 0, holder, state,
     item[6] ~= 0 and groups.free(q, item[6]) or -1,
   }

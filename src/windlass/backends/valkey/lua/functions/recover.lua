@@ -14,12 +14,12 @@ for _, item in ipairs(chosen.order) do
   local q, id = queues[item[1]], item[2]
   local head = q.heads[id]
   if head then
-    local alive = not ENDS[head[STATE]] and recover(q, id, head) -- else it could not be read
+    local alive = not ENDS[head[HEAD.STATE]] and recover(q, id, head) -- else it could not be read
     answer[#answer + 1] = item[1]
     answer[#answer + 1] = id
     answer[#answer + 1] = alive and 1 or 0
     answer[#answer + 1] = item[3]
-    answer[#answer + 1] = head[SEQ]
+    answer[#answer + 1] = head[HEAD.SEQ]
   end
 end
 for _, q in ipairs(queues) do
@@ -35,8 +35,8 @@ end
 for _, item in ipairs(chosen.order) do
   local q, id = queues[item[1]], item[2]
   local head = q.heads[id]
-  if head and not ENDS[head[STATE]] and is_expired(q, head) then
-    for _, part in ipairs({ item[1], id, 2, item[3], head[SEQ] }) do
+  if head and line.is_expired(q, head) then
+    for _, part in ipairs({ item[1], id, 2, item[3], head[HEAD.SEQ] }) do
       answer[#answer + 1] = part
     end
     expire(q, id, head)

@@ -11,10 +11,10 @@ damaged.check(queues, items)
 for _, item in ipairs(items) do
   local q, id = queues[item[1]], item[2]
   local head = q.heads[id]
-  local status = head and retry(q, id, head) or 1
+  local status = head and changes.retry(q, id, head) or CHANGED.NOT_FOUND
   settle_down(q)
   answer[#answer + 1] = status
-  answer[#answer + 1] = head and head[STATE] or 0
+  answer[#answer + 1] = head and head[HEAD.STATE] or 0
 end
 close_all(queues)
 return answer

@@ -4,11 +4,11 @@
 local function create_plain(q, id, text_of_job, seq, task)
   local list = list_of(q.hset, q.j)
   local size = #list
-  list[size + 1], list[size + 2] = id, struct.pack('>BI7I6', PLAIN, seq, q.now) .. text_of_job
-  put_plain(q, seq, id)
+  list[size + 1], list[size + 2] = id, struct.pack('>BI7I6', MARK.PLAIN, seq, q.now) .. text_of_job
+  adds.put_plain(q, seq, id)
   q.heads[id], q.added[id] = nil, true
   count(q, 'enqueued', task)
-  note_run(q, E_ENQUEUED, id, task)
+  note_run(q, EVENT.ENQUEUED, id, task)
 end
 
 -- Adds the jobs in `args` from position 2 on; puts position and answer of all that were not simply added into
@@ -21,8 +21,8 @@ local function add_plain(q, args, first, special)
     local task = text_of_job:sub(2, task_end)
     local seq = first + index - 1
     if q.heads[id] or q.kept[id] or q.added[id] or q.turns then
-      local job = { 1, id, task, 0, 0, -1, -1, 0 }
-      local answer = add_one(q, job, text_of_job:sub(task_end + 1), seq)
+      local job = { 1, id, task, 0, 0, -1, -1, 0, 0 } -- as `layouts.Wanted`
+      local answer = adds.add_one(q, job, text_of_job:sub(task_end + 1), seq)
       if answer ~= 0 then
         special[#special + 1] = index
         special[#special + 1] = answer

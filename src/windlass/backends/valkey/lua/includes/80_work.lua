@@ -1,13 +1,13 @@
 -- A worker's turn: ending attempts and claiming the next jobs.
 
--- 0: the newest lease, 1: it settled before, 2: another lease is newer, 3: no such job.
+-- What a settlement under `token` is answered.
 local function check_token(head, token)
   if not head then
-    return 3
-  elseif head[STATE] == ACTIVE and head[TOKEN] == token then
-    return 0
+    return SETTLED.GONE
+  elseif head[HEAD.STATE] == STATE.ACTIVE and head[HEAD.TOKEN] == token then
+    return SETTLED.OK
   end
-  return (token ~= '' and head[SETTLED] == token) and 1 or 2
+  return (token ~= '' and head[HEAD.SETTLED_TOKEN] == token) and SETTLED.ALREADY or SETTLED.LOST
 end
 
 -- Reads the heads of items {queue, id, ...}, one read per queue.
@@ -47,18 +47,18 @@ end
 
 -- Ends one attempt; returns what `check_token` says.
 local function settle_one(q, item)
-  local id, token = item[2], item[3]
+  local id, token = item[END.ID], item[END.TOKEN]
   local lean = q.lean[id]
   if lean then
     local status = check_lean(lean, token)
-    if status ~= 0 then
+    if status ~= SETTLED.OK then
       return status
     end
     q.heads[id], q.lean[id] = unpack_lean(q, id, lean), nil
   end
   local head = q.heads[id]
   local status = check_token(head, token)
-  if status == 0 then
+  if status == SETTLED.OK then
     settle(q, id, head, item)
   end
   return status
@@ -75,12 +75,12 @@ local function settle_run(q, run)
   local statuses, at, size = {}, 1, #ids
   while at <= size do
     local packed = q.lean[ids[at]]
-    if packed and check_lean(packed, tokens[at]) == 0 then
+    if packed and check_lean(packed, tokens[at]) == SETTLED.OK then
       local first = at
       at = complete_plain(q, run, first)
-      statuses[#statuses + 1] = string.rep('0', at - first)
+      statuses[#statuses + 1] = string.rep(SETTLED.OK, at - first)
     else
-      statuses[#statuses + 1] = settle_one(q, { run[1], ids[at], tokens[at], 1, of_run(run[4], at), of_run(run[5], at) })
+      statuses[#statuses + 1] = settle_one(q, { run[1], ids[at], tokens[at], OUTCOME.COMPLETE, of_run(run[4], at), of_run(run[5], at) })
       at = at + 1
     end
   end
@@ -113,7 +113,7 @@ local function rounds(queues, claim, lines, limit)
   return taken
 end
 
--- The one line of a claim may also say: 1 to take a seat (`78_seats.lua`), 2 to leave one, 3 both.
+-- The one line of a claim may also say to take a seat (`78_seats.lua`), to leave one, or both.
 local function claim_jobs(queues, request)
   local lines = request[5]
   local claim = new_claim(request, queues[1].now)
@@ -127,7 +127,7 @@ local function claim_jobs(queues, request)
   for _, one in ipairs(lines) do
     budget = budget - groups.advance_timed(queues[one[1]], budget)
   end
-  if seat >= 2 then
+  if seat >= SEAT.LEAVE then
     seats.leave(queues[lines[1][1]], claim)
   end
   local taken = rounds(queues, claim, lines, request[4])
@@ -137,15 +137,15 @@ local function claim_jobs(queues, request)
     local more = anybody_waits(q)
     left[index] = (more and not claim.paused[index] and not (q.own and limits.room(q) == 0)) and 1 or 0
     if (taken[index] or 0) + one[4] > 0 and not more and not (q.has_groups and redis.call('EXISTS', q.Q) == 1) then
-      note(q, E_DRAINED, '')
+      note(q, EVENT.DRAINED, '')
     end
     local due = next_due_in(q)
     if due and (claim.next_due < 0 or due < claim.next_due) then
       claim.next_due = due
     end
   end
-  if seat % 2 == 1 and left[1] == 0 and seats.take(queues[lines[1][1]], claim, request[4]) then
-    left[1] = 2
+  if seat % SEAT.LEAVE == SEAT.TAKE and left[1] == 0 and seats.take(queues[lines[1][1]], claim, request[4]) then
+    left[1] = SEAT.TAKEN
   end
   claim.left = table.concat(left) .. claim.seat
   return claim
