@@ -309,6 +309,7 @@ class _Picker:
     async def _fetch(self, queue: str, wanted: int) -> list[Delivery]:
         """Up to ``wanted`` messages; fewer when the queue has no more, which is noted."""
         intake, client = self._desk.intake, self._client
+        await intake.hush(queue)
         if intake.has_tap(queue):
             found = await intake.draw(queue, wanted)
         else:
