@@ -2,18 +2,28 @@
 
 Stores decide by their own clock, so production requests carry no time. A clock that a test drives (see
 ``windlass.testing.ManualClock``) stamps every request instead, and all delays, leases and expiries obey it.
-No code asks which of the two it has: ``stamp`` does nothing in production, stores look in ``moment``.
+No code asks which of the two it has: ``stamp`` does nothing in production, and stores look at ``moment``.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import threading
 import time
-from collections.abc import Callable
-from typing import Protocol, runtime_checkable
+from collections.abc import Callable, Coroutine
+from contextlib import AbstractAsyncContextManager
+from typing import Any, Protocol, runtime_checkable
 
 log: logging.Logger = logging.getLogger("windlass.clock")
+
+
+class Timer(Protocol):
+    """A call that is to come."""
+
+    def cancel(self) -> None:
+        """Let it not come. Idempotent."""
+        ...
 
 
 class Timed(Protocol):
@@ -47,6 +57,21 @@ class Clock(Protocol):
         """Wait for ``event`` at most ``timeout_ms`` of this clock; False when time ran out."""
         ...
 
+    def timeout(self, timeout_ms: float | None) -> AbstractAsyncContextManager[object]:
+        """Raise ``TimeoutError`` out of what is inside, as ``asyncio.timeout`` does, by this clock."""
+        ...
+
+    def call_later(self, delay_ms: float, callback: Callable[[], object]) -> Timer:
+        """Call ``callback`` on the running event loop when ``delay_ms`` of this clock have passed."""
+        ...
+
+    def run_apart(self, name: str, main: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Run ``main`` where nothing on the running event loop holds it up: on a thread of its own.
+
+        A clock that is to know when everything has come to rest may run it on the loop instead.
+        """
+        ...
+
 
 class SystemClock:
     """The machine's own clocks."""
@@ -72,6 +97,20 @@ class SystemClock:
         except TimeoutError:
             return event.is_set()
         return True
+
+    def timeout(self, timeout_ms: float | None) -> AbstractAsyncContextManager[object]:
+        return asyncio.timeout(None if timeout_ms is None else timeout_ms / 1000)
+
+    def call_later(self, delay_ms: float, callback: Callable[[], object]) -> Timer:
+        return asyncio.get_running_loop().call_later(delay_ms / 1000, callback)
+
+    def run_apart(self, name: str, main: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        run_in_thread(name, main)
+
+
+def run_in_thread(name: str, main: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    """Run ``main`` on a thread called ``name``, with an event loop of its own."""
+    threading.Thread(target=lambda: asyncio.run(main()), name=name, daemon=True).start()
 
 
 SYSTEM_CLOCK = SystemClock()

@@ -7,13 +7,11 @@ import asyncio
 import pytest
 
 from windlass.backend import requests as rq
-from windlass.core.clock import HOLD_MS, SYSTEM_CLOCK, Clock, SteadyClock, Timed
+from windlass.core.clock import HOLD_MS, SYSTEM_CLOCK, Clock, SteadyClock, SystemClock, Timed
 
 
-class Hands:
+class Hands(SystemClock):
     """A clock whose hands a test moves."""
-
-    driven = True
 
     def __init__(self, now_ms: int) -> None:
         self.ms = now_ms
@@ -27,9 +25,6 @@ class Hands:
 
     def monotonic_ms(self) -> float:
         return float(self.monotonic)
-
-    async def wait(self, event: asyncio.Event, timeout_ms: float | None) -> bool:
-        return event.is_set()
 
 
 def test_the_system_clock_is_a_clock_that_nobody_drives() -> None:

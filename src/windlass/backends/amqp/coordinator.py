@@ -20,17 +20,18 @@ import msgspec
 from pika import BasicProperties
 
 from windlass.backend import requests as rq
-from windlass.backends.amqp import frames, inbox, verbs, wire
+from windlass.backends.amqp import inbox, verbs, wire
 from windlass.backends.amqp.ledger import Counts, Ledger, Plan
 from windlass.backends.amqp.messages import entry_message, queue_of, to_message
 from windlass.backends.amqp.promise import Promise, spawn
-from windlass.backends.amqp.session import Outgoing
 from windlass.backends.amqp.timing import OwnTime, ToldTime
 from windlass.core import damage
 from windlass.core.job import JobRef
 from windlass.core.probe import reach
 from windlass.core.states import JobState
 from windlass.errors import StorageError
+from windlass.speedups import amqp_frames as frames
+from windlass.speedups.amqp import Outgoing
 
 if TYPE_CHECKING:
     from windlass.backends.amqp.client import Client

@@ -15,7 +15,6 @@ import msgspec
 from windlass.backend import requests as rq
 from windlass.backends.amqp import verbs
 from windlass.backends.amqp.client import Client
-from windlass.backends.amqp.frames import Delivery
 from windlass.backends.amqp.intake import Intake
 from windlass.backends.amqp.messages import Incoming, MessageError, read_message
 from windlass.backends.amqp.promise import Promise, spawn
@@ -28,6 +27,7 @@ from windlass.core.paths import took
 from windlass.core.probe import reach
 from windlass.core.states import JobState
 from windlass.errors import StorageError
+from windlass.speedups.amqp_frames import Delivery
 
 #: Starts and ends that are remembered to recognise repeats.
 _REMEMBERED = 20_000

@@ -6,9 +6,9 @@ import msgspec
 
 from windlass.backends.amqp import verbs, wire
 from windlass.backends.amqp.names import Names
-from windlass.backends.amqp.session import Outgoing
 from windlass.core.job import WorkerInfo
 from windlass.core.outcome import Outcome, Settlement
+from windlass.speedups.amqp import Outgoing
 
 _to_json = msgspec.json.Encoder().encode
 

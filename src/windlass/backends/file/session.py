@@ -26,7 +26,7 @@ from windlass.errors import StorageError, StoreReplacedError
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from windlass.backend.local.calls import Answer, Call
+    from windlass.backend.calls import Answer, Call
     from windlass.backends.file.settings import Settings
     from windlass.backends.file.wake import Wake
 

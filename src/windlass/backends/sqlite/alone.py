@@ -21,7 +21,7 @@ from windlass.core.states import JobState
 if TYPE_CHECKING:
     import sqlite3
 
-    from windlass.backend.local.calls import Answer, Call
+    from windlass.backend.calls import Answer, Call
     from windlass.backends.sqlite.statements import Statements
     from windlass.backends.sqlite.tx import Queue, Queues
     from windlass.core.job import NewJob

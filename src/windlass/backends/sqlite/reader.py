@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from windlass.backend import requests as rq
-from windlass.backend.local.calls import Answer, Call, deliver
+from windlass.backend.calls import Answer, Call, deliver
 from windlass.backend.local.flush import not_flushed
 from windlass.backend.local.lane import Lane
 from windlass.backends.sqlite import statements

@@ -80,11 +80,17 @@ class Harness(ABC):
         marks = [mark for mark in getattr(test, "pytestmark", []) if mark.name == "feature"]
         if self.on_missing is not None and marks:
             rows = [row for mark in marks for row in mark.args]
-            self.on_missing(*rows, reason=f"{self.name} declares {capability} missing")
+            reason = f"{self.name} declares {capability} missing"
+            self.on_missing(*rows, reason=reason, capability=capability)
 
     @abstractmethod
     def connect(self, namespace: str) -> Backend:
         """A new client, not yet opened, of ``namespace``. Every call reaches the same store."""
+
+    @property
+    def database(self) -> str:
+        """The SQLite file that an application may open for itself; in memory where the store has none."""
+        return ":memory:"
 
     # --- damage ----------------------------------------------------------------------------------
 
@@ -283,6 +289,10 @@ class UrlHarness(Harness):
         """The URL of a namespace of this store."""
         joint = "&" if "?" in self._url else "?"
         return f"{self._url}{joint}namespace={namespace}"
+
+    @property
+    def database(self) -> str:
+        return self._url.removeprefix("sqlite:///") if self.name == "sqlite" else super().database
 
     @property
     def damages(self) -> tuple[str, ...]:
