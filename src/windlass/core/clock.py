@@ -36,11 +36,6 @@ class Timed(Protocol):
 class Clock(Protocol):
     """What the package asks of time."""
 
-    @property
-    def driven(self) -> bool:
-        """True when a test moves this clock: requests then carry its time."""
-        ...
-
     def now_ms(self) -> int:
         """Milliseconds since 1970, UTC."""
         ...
@@ -75,8 +70,6 @@ class Clock(Protocol):
 
 class SystemClock:
     """The machine's own clocks."""
-
-    driven = False
 
     def now_ms(self) -> int:
         return time.time_ns() // 1_000_000
