@@ -15,6 +15,8 @@ from collections.abc import Callable, Coroutine
 from contextlib import AbstractAsyncContextManager
 from typing import Any, Protocol, runtime_checkable
 
+from windlass.core.paths import took
+
 log: logging.Logger = logging.getLogger("windlass.clock")
 
 
@@ -98,6 +100,7 @@ class SystemClock:
         return asyncio.get_running_loop().call_later(delay_ms / 1000, callback)
 
     def run_apart(self, name: str, main: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        took("worker.lease_thread")
         run_in_thread(name, main)
 
 

@@ -90,6 +90,7 @@ class Desk:
             picker.give_up()
             raise
         if self._beginning is not None:
+            took("amqp.claim_in_settle")
             self._beginning += picker.starts
         elif picker.starts:
             client.tell(verbs.Started(starts=picker.starts, now_ms=request.now_ms))

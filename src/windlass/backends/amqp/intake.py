@@ -16,6 +16,7 @@ from collections import Counter, deque
 from windlass.backends.amqp.client import Client
 from windlass.backends.amqp.promise import Promise
 from windlass.backends.amqp.session import delivery_of
+from windlass.core.paths import took
 from windlass.speedups.amqp_frames import Delivery
 
 #: A pushed message that nobody claims goes back after this.
@@ -131,6 +132,7 @@ class Intake:
         if queue not in self._hushed and (not self._cancel_bell(queue) or not self._wanted(queue)):
             client.requeue([delivery.tag])
             return
+        took("amqp.bell")
         self._waiting.setdefault(queue, deque()).append(delivery)
         client.hub.publish([f"ready:{queue}"])
         client.later(_PATIENCE_S, lambda: self._give_back(queue, delivery))
@@ -183,6 +185,7 @@ class Intake:
 
     async def draw(self, queue: str, count: int) -> list[Delivery]:
         """Up to ``count`` messages of a tap. When they are fewer, the tap is closed: pull the rest."""
+        took("amqp.tap")
         tap = self._taps[queue]
         waiting = self._waiting.setdefault(queue, deque())
         if len(waiting) < count <= tap.size and tap.filled is None:
