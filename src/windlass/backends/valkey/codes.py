@@ -27,6 +27,7 @@ ADD_OUTCOMES = (
     AddOutcome.CACHED,
     AddOutcome.REPLACED,
     AddOutcome.REFUSED,
+    AddOutcome.OUT_OF_ORDER,
 )
 UNIQUE_MODES = {
     1: UniqueMode.UNTIL_DONE,
@@ -45,7 +46,7 @@ CANCELLED = {
     ord("2"): CancelResult.FINISHED,
     ord("3"): CancelResult.NOT_FOUND,
 }
-CHANGED = (Changed.OK, Changed.NOT_FOUND, Changed.ILLEGAL, Changed.LOST)
+CHANGED = (Changed.OK, Changed.NOT_FOUND, Changed.ILLEGAL, Changed.LOST, Changed.ORDERED)
 
 OUTCOME_NUMBERS = {
     Outcome.COMPLETE: 1,

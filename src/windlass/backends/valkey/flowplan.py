@@ -19,6 +19,7 @@ from windlass.core.edges import (
     unknown_dependency,
 )
 from windlass.core.job import JobRef, NewJob
+from windlass.core.limits import wants_rank
 from windlass.core.states import FINISHED
 
 #: What adding an id would answer, see ``lua/includes/73_add_flow.lua``.
@@ -44,8 +45,8 @@ class _Seen(NamedTuple):
 
 
 _NOTHING = _Seen(0, _FRESH, 0, 0)
-#: Job, request id, child, unique key, group.
-_Asked = tuple[JobRef, str, str, Any, Any]
+#: Job, request id, child, unique key, group, whether it has a priority or is ``lifo``.
+_Asked = tuple[JobRef, str, str, Any, Any, int]
 
 
 class FlowPlan:
@@ -80,10 +81,10 @@ class FlowPlan:
             if new.parent is not None
         ]
         asked: list[_Asked] = [
-            (ref, new.request_id, "", _unique(new), new.options.group or 0)
+            (ref, new.request_id, "", _unique(new), new.options.group or 0, int(wants_rank(new)))
             for ref, new in zip(self._refs, self.jobs, strict=True)
         ]
-        asked += [(ref, "", "", 0, 0) for ref in mentioned]
+        asked += [(ref, "", "", 0, 0, 0) for ref in mentioned]
         asked += [_pair(*pair) for pair in pairs]
         found = await _look(session, asked, now)
         rows = found[: len(self.jobs)]
@@ -102,7 +103,7 @@ class FlowPlan:
         await self._keep_out(session, rows, now)
 
     async def _keep_out(self, session: Session, rows: list[_Seen], now: str) -> None:
-        """Sort out those that will not be made: their unique key is held, or their group is full."""
+        """Sort out those that will not be made: their unique key is held, or their group refuses."""
         keys: dict[tuple[str, str], JobRef] = {}
         sizes: Counter[tuple[str, str]] = Counter()
         out: dict[JobRef, int] = {}
@@ -252,7 +253,7 @@ def _unique(new: NewJob) -> Any:
 
 
 def _pair(parent: JobRef, child: JobRef) -> _Asked:
-    return parent, "", f"{child.queue}:{child.id}", 0, 0
+    return parent, "", f"{child.queue}:{child.id}", 0, 0, 0
 
 
 async def _look(session: Session, asked: list[_Asked], now: str) -> list[_Seen]:

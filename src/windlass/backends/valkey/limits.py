@@ -17,6 +17,7 @@ from windlass.core.limits import (
     QueueLimits,
     Rate,
 )
+from windlass.errors import OrderedGroupError
 
 #: Instead of a number: leave the limit as it is.
 _AS_IT_IS = -1
@@ -55,6 +56,7 @@ def _for_server(limits: GroupLimits | None) -> Any:
         *((bucket.capacity, bucket.refill) if bucket is not None else (0, 0)),
         int(limits.ordered),
         limits.max_size or 0,
+        int(limits.skip_delayed),
     )
 
 
@@ -62,7 +64,10 @@ async def set_group(session: Session, request: lrq.SetGroupLimits, now: str) -> 
     await session.list_queues([request.queue])
     what = (request.group, int(request.group == EVERY_GROUP), _for_server(request.limits))
     root = session.keys.queue(request.queue)
-    await _listed(session, request.queue, await session.functions.limits_group(root, now, what))
+    known, refused = await session.functions.limits_group(root, now, what)
+    if refused:
+        raise OrderedGroupError.at_switch(request.queue, refused)
+    await _listed(session, request.queue, known)
 
 
 async def pause_group(session: Session, request: lrq.PauseGroup, now: str) -> bool:

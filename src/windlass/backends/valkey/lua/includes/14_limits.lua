@@ -7,7 +7,9 @@
 --   :A      zset    names of groups, of score 0: listings are in order of names
 --   :H      zset    groups whose line time alone opens: score when
 --   :Q      zset    all parked jobs: score enqueued, member sequence + id
+--   :R      zset    names of groups that have unfinished jobs with a priority or `lifo`, of score 0
 --   :G:<g>  zset    the line of a group, its parked jobs: score -priority, member place + id
+--   :V:<g>  zset    jobs of a group that are due later: score 0 when they ran before, else 1, member place + id
 --   :W:<g>  zset    waiting jobs of a group, as they are in :w; :W: those without a group. Only where turns are counted
 --   :s:<g>  zset    starts of a group that count for its rate; :s: those of the whole queue: score time, member number
 
@@ -15,12 +17,13 @@
 local L_MOST, L_RATE, L_PER, L_HOLD, L_NUMBER = 1, 2, 3, 4, 5
 
 -- Of a group: as it was sent, then numbers (0: no such limit). REFILL is in millionths of tokens per millisecond.
-local M_TEXT, M_MOST, M_RATE, M_PER, M_CAPACITY, M_REFILL, M_ORDERED, M_SIZE = 1, 2, 3, 4, 5, 6, 7, 8
+local M_TEXT, M_MOST, M_RATE, M_PER, M_CAPACITY, M_REFILL, M_ORDERED, M_SIZE, M_SKIP = 1, 2, 3, 4, 5, 6, 7, 8, 9
 
 -- A group: how many of its jobs are what, its settings, what it used: LEVEL in millionths of tokens at LEVEL_AT (-1: it is
--- full), when time opens its line (-1: not by time), number of the last start, limits of its own or 0.
+-- full), when time opens its line (-1: not by time), number of the last start, limits of its own or 0. KEPT ran and
+-- are due to run again later, RANKED have a priority or are `lifo`.
 local G_SIZE, G_WAITING, G_WAITING_COST, G_ACTIVE, G_PARKED, G_KEPT, G_PAUSED, G_HOLD = 1, 2, 3, 4, 5, 6, 7, 8
-local G_LEVEL, G_LEVEL_AT, G_NEXT, G_NUMBER, G_OWN = 9, 10, 11, 12, 13
+local G_LEVEL, G_LEVEL_AT, G_NEXT, G_NUMBER, G_OWN, G_RANKED = 9, 10, 11, 12, 13, 14
 
 -- A head has this only where turns are counted, see `flow.widen`; else its turn is 0.
 local TURN = 28
@@ -28,7 +31,7 @@ local E_PARKED = 13
 local MICRO = 1000000
 local DAY_MS = 86400000
 
-limits.none = { '', 0, 0, 0, 0, 0, 0, 0 } -- of a group
+limits.none = { '', 0, 0, 0, 0, 0, 0, 0, 0 } -- of a group
 
 -- The settings of a queue, read once per call.
 function limits.marks(q)

@@ -93,7 +93,7 @@ local function leave(q, id, head, gone)
   if filing and filing.head ~= head then
     file(q)
   end
-  if state == NOWHERE or (group and groups.leave(q, head, group)) then
+  if state == NOWHERE or (group and groups.leave(q, id, head, group)) then
     return
   end
   if state == WAITING then

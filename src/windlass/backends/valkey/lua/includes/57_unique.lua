@@ -159,6 +159,10 @@ function unique.answer(q, job, tail, wanted)
     end
     note(q, E_DEDUPLICATED, id, holder)
   elseif verdict == 'replace' then
+    local group = groups.of(holder)
+    if group and groups.refuses_rank(q, group, job) then
+      return { 5, 0, 0, 0 }
+    end
     unique.replace(q, id, holder, job, tail, wanted[MODE] == DEBOUNCE and q.now + wanted[KEY_TTL] or nil)
     unique.put(q, wanted[KEY], { id, entry[KEY_UNTIL], request_id })
   end

@@ -156,7 +156,9 @@ local function add_one(q, job, tail, seq)
     return answer
   end
   local group = groups.named(job[8])
-  if group and groups.free(q, group) == 0 then
+  if group and groups.refuses_rank(q, group, job) then
+    return { 5, 0, 0, 0 }
+  elseif group and groups.free(q, group) == 0 then
     return { 4, 0, 0, 0 }
   end
   if head then
