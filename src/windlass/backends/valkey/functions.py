@@ -6,6 +6,7 @@ from collections.abc import Awaitable
 from typing import Any, NamedTuple
 
 from windlass.backends.valkey.client import Client
+from windlass.backends.valkey.layouts import ScheduleState
 from windlass.backends.valkey.records import pack
 
 Roots = list[str]
@@ -200,7 +201,7 @@ class Functions:
 
     # --- schedules --------------------------------------------------------------------------------
 
-    async def schedule_put(self, root: str, name: str, state: list[Any], record: bytes) -> list[Any]:
+    async def schedule_put(self, root: str, name: str, state: ScheduleState, record: bytes) -> list[Any]:
         found: list[Any] = await self._call("schedule_put", [root], name, pack(state), record)
         return found
 

@@ -7,8 +7,8 @@ function groups.get(q, name)
     local packed = redis.call('HGET', q.G, name)
     local empty = { 0, 0, 0, 0, 0, 0, 0, 0, 0, -1, -1, 0, 0, 0 }
     g = { name = name, is_new = not packed, r = packed and damaged.unpacked(packed, empty) or empty }
-    g.r[G_RANKED] = g.r[G_RANKED] or 0 -- of a release before it
-    g.was_ranked = g.r[G_RANKED] > 0
+    g.r[GROUP.RANKED] = g.r[GROUP.RANKED] or 0 -- of a release before it
+    g.was_ranked = g.r[GROUP.RANKED] > 0
     q.groups[name] = g
   end
   return g
@@ -16,7 +16,7 @@ end
 
 -- The limits that hold for a group.
 function groups.limits(q, g)
-  return g.r[G_OWN] ~= 0 and g.r[G_OWN] or limits.marks(q).every
+  return g.r[GROUP.OWN] ~= 0 and g.r[GROUP.OWN] or limits.marks(q).every
 end
 
 function groups.line_key(q, g)
@@ -25,12 +25,12 @@ end
 
 -- --- what a group has, and when its line opens ---------------------------------------------------------
 
-local COUNTED = { [WAITING] = G_WAITING, [ACTIVE] = G_ACTIVE, [PARKED] = G_PARKED }
-local LATER = { [SCHEDULED] = true, [RETRYING] = true }
+local COUNTED = { [STATE.WAITING] = GROUP.WAITING, [STATE.ACTIVE] = GROUP.ACTIVE, [STATE.PARKED] = GROUP.PARKED }
+local LATER = { [STATE.SCHEDULED] = true, [STATE.RETRYING] = true }
 
 -- Whether a job goes by something else than the order of adding.
 function groups.is_ranked(head)
-  return head[PRIORITY] ~= 0 or head[PLACE] < 0
+  return head[HEAD.PRIORITY] ~= 0 or head[HEAD.PLACE] < 0
 end
 
 -- Those of a group that are due later.
@@ -40,29 +40,29 @@ end
 
 -- Enters an unfinished job (`by` 1) or takes it out (-1).
 function groups.count(q, g, id, head, by)
-  local state, r = head[STATE], g.r
+  local state, r = head[HEAD.STATE], g.r
   if ENDS[state] then
     return
   end
-  r[G_SIZE] = r[G_SIZE] + by
+  r[GROUP.SIZE] = r[GROUP.SIZE] + by
   if COUNTED[state] then
     r[COUNTED[state]] = r[COUNTED[state]] + by
   elseif LATER[state] then
     groups.count_later(q, g, id, head, by)
   end
-  if state == WAITING then
-    r[G_WAITING_COST] = r[G_WAITING_COST] + by * groups.cost_of(head)
+  if state == STATE.WAITING then
+    r[GROUP.WAITING_COST] = r[GROUP.WAITING_COST] + by * groups.cost_of(head)
   end
   if groups.is_ranked(head) then
-    r[G_RANKED] = math.max(r[G_RANKED] + by, 0)
+    r[GROUP.RANKED] = math.max(r[GROUP.RANKED] + by, 0)
   end
   q.touched[g.name] = g
 end
 
 function groups.count_later(q, g, id, head, by)
-  local kept = head[DELIVERIES] > 0
+  local kept = head[HEAD.DELIVERIES] > 0
   if kept then
-    g.r[G_KEPT] = g.r[G_KEPT] + by
+    g.r[GROUP.KEPT] = g.r[GROUP.KEPT] + by
   end
   if by > 0 then
     redis.call('ZADD', groups.later_key(q, g), kept and 0 or 1, place_member_of(id, head))
@@ -75,7 +75,7 @@ end
 function groups.first_later(q, g, score)
   local found = redis.call('ZRANGEBYSCORE', groups.later_key(q, g), score, score, 'LIMIT', 0, 1)[1]
   local head = found and head_of(q, id_of(found))
-  if found and not damaged.looks and not (head and LATER[head[STATE]]) then -- it could not be read, and was set aside
+  if found and not damaged.looks and not (head and LATER[head[HEAD.STATE]]) then -- it could not be read, and was set aside
     redis.call('ZREM', groups.later_key(q, g), found)
     return groups.first_later(q, g, score)
   end
@@ -83,78 +83,78 @@ function groups.first_later(q, g, score)
 end
 
 function groups.cost_of(head)
-  return head[OPTIONS][COST]
+  return head[HEAD.OPTIONS][OPTION.COST]
 end
 
 -- Whether a job of that cost can ever start.
 function groups.takes(l, cost)
-  return l[M_CAPACITY] == 0 or cost <= l[M_CAPACITY]
+  return l[GROUP_LIMIT.CAPACITY] == 0 or cost <= l[GROUP_LIMIT.CAPACITY]
 end
 
 -- When the window has room for one more start after `ahead` others.
 function groups.window_opens(q, g, l, ahead)
-  local counted = limits.in_window(q, g.name, l[M_PER])
-  local over = counted + ahead + 1 - l[M_RATE]
+  local counted = limits.in_window(q, g.name, l[GROUP_LIMIT.PER])
+  local over = counted + ahead + 1 - l[GROUP_LIMIT.RATE]
   if over <= 0 then
     return q.now
   end
-  return over <= counted and limits.start_at(q, g.name, over - 1 - counted) + l[M_PER] or nil
+  return over <= counted and limits.start_at(q, g.name, over - 1 - counted) + l[GROUP_LIMIT.PER] or nil
 end
 
 -- What is in the bucket, in millionths of tokens.
 function groups.tokens(q, g, l)
-  local full, r = l[M_CAPACITY] * MICRO, g.r
-  if r[G_LEVEL_AT] < 0 then
+  local full, r = l[GROUP_LIMIT.CAPACITY] * MICRO, g.r
+  if r[GROUP.LEVEL_AT] < 0 then
     return full
   end
-  return math.min(full, r[G_LEVEL] + math.max(q.now - r[G_LEVEL_AT], 0) * l[M_REFILL])
+  return math.min(full, r[GROUP.LEVEL] + math.max(q.now - r[GROUP.LEVEL_AT], 0) * l[GROUP_LIMIT.REFILL])
 end
 
 function groups.bucket_covers(q, g, l, cost)
-  if cost > l[M_CAPACITY] then
+  if cost > l[GROUP_LIMIT.CAPACITY] then
     return nil -- those that wait must start first
   end
   local missing = cost * MICRO - groups.tokens(q, g, l)
-  return missing <= 0 and q.now or q.now + math.ceil(missing / l[M_REFILL])
+  return missing <= 0 and q.now or q.now + math.ceil(missing / l[GROUP_LIMIT.REFILL])
 end
 
 -- Whether a job that was added before this one holds it up.
 function groups.is_held_up(q, g, l, head)
   local first, _, place = groups.first(q, g)
-  if first and place < head[PLACE] then
+  if first and place < head[HEAD.PLACE] then
     return true
   end
-  if g.r[G_KEPT] > 0 then
+  if g.r[GROUP.KEPT] > 0 then
     local kept = groups.first_later(q, g, 0)
-    if not kept or kept < head[PLACE] then -- those of a release before it are only counted
+    if not kept or kept < head[HEAD.PLACE] then -- those of a release before it are only counted
       return true
     end
   end
-  local delayed = l[M_SKIP] ~= 1 and groups.first_later(q, g, 1)
-  return delayed and delayed < head[PLACE]
+  local delayed = l[GROUP_LIMIT.SKIP] ~= 1 and groups.first_later(q, g, 1)
+  return delayed and delayed < head[HEAD.PLACE]
 end
 
 -- From when on one more job may be let in, after all that wait; nil: not by time alone. `starting`: when a job that waits
 -- may start, whatever else waits.
 function groups.opens_at(q, g, l, head, starting)
   local r, cost = g.r, groups.cost_of(head)
-  local ahead, ahead_cost = r[G_WAITING], r[G_WAITING_COST]
+  local ahead, ahead_cost = r[GROUP.WAITING], r[GROUP.WAITING_COST]
   if starting then
     ahead, ahead_cost = 0, 0
   end
-  local ordered = l[M_ORDERED] == 1
-  local slots = ordered and 1 or l[M_MOST]
-  if r[G_PAUSED] == 1 or (slots > 0 and r[G_ACTIVE] + ahead >= slots) then
+  local ordered = l[GROUP_LIMIT.ORDERED] == 1
+  local slots = ordered and 1 or l[GROUP_LIMIT.MOST]
+  if r[GROUP.PAUSED] == 1 or (slots > 0 and r[GROUP.ACTIVE] + ahead >= slots) then
     return nil
   elseif ordered and groups.is_held_up(q, g, l, head) then
     return nil
   end
-  local at = math.max(q.now, r[G_HOLD])
-  if l[M_RATE] > 0 then
+  local at = math.max(q.now, r[GROUP.HOLD])
+  if l[GROUP_LIMIT.RATE] > 0 then
     local opens = groups.window_opens(q, g, l, ahead)
     at = opens and math.max(at, opens)
   end
-  if at and l[M_CAPACITY] > 0 then
+  if at and l[GROUP_LIMIT.CAPACITY] > 0 then
     local covers = groups.bucket_covers(q, g, l, ahead_cost + cost)
     at = covers and math.max(at, covers)
   end
@@ -162,32 +162,32 @@ function groups.opens_at(q, g, l, head, starting)
 end
 
 function groups.is_ordered(q, name)
-  return groups.limits(q, groups.get(q, name))[M_ORDERED] == 1
+  return groups.limits(q, groups.get(q, name))[GROUP_LIMIT.ORDERED] == 1
 end
 
 -- Whether a group is ordered and a new job (see `add`) has a priority or is `lifo`.
 function groups.refuses_rank(q, name, job)
-  return (job[4] ~= 0 or job[9] == 1) and groups.is_ordered(q, name)
+  return (job[JOB.PRIORITY] ~= 0 or job[JOB.LIFO] == 1) and groups.is_ordered(q, name)
 end
 
 -- How many more jobs a group takes; -1: any number.
 function groups.free(q, name)
   local g = groups.get(q, name)
-  local most = groups.limits(q, g)[M_SIZE]
-  return most > 0 and math.max(most - g.r[G_SIZE], 0) or -1
+  local most = groups.limits(q, g)[GROUP_LIMIT.SIZE]
+  return most > 0 and math.max(most - g.r[GROUP.SIZE], 0) or -1
 end
 
 -- Takes down that a job starts.
 function groups.started(q, name, head)
   local g = groups.get(q, name)
   local l, r = groups.limits(q, g), g.r
-  if l[M_RATE] > 0 then
-    limits.note_starts(q, name, r[G_NUMBER], 1, l[M_RATE])
-    r[G_NUMBER] = r[G_NUMBER] + 1
+  if l[GROUP_LIMIT.RATE] > 0 then
+    limits.note_starts(q, name, r[GROUP.NUMBER], 1, l[GROUP_LIMIT.RATE])
+    r[GROUP.NUMBER] = r[GROUP.NUMBER] + 1
   end
-  if l[M_CAPACITY] > 0 then
-    r[G_LEVEL] = groups.tokens(q, g, l) - groups.cost_of(head) * MICRO
-    r[G_LEVEL_AT] = q.now
+  if l[GROUP_LIMIT.CAPACITY] > 0 then
+    r[GROUP.LEVEL] = groups.tokens(q, g, l) - groups.cost_of(head) * MICRO
+    r[GROUP.LEVEL_AT] = q.now
   end
   q.touched[name] = g
 end
@@ -196,12 +196,12 @@ end
 
 -- The first parked job: id, score and place; nil when there is none.
 function groups.first(q, g)
-  if g.r[G_PARKED] == 0 then
+  if g.r[GROUP.PARKED] == 0 then
     return nil
   end
   local found = redis.call('ZRANGE', groups.line_key(q, g), 0, 0, 'WITHSCORES')
   local head = found[1] and head_of(q, id_of(found[1]))
-  if head and ENDS[head[STATE]] and not damaged.looks then -- it could not be read, and was set aside
+  if head and ENDS[head[HEAD.STATE]] and not damaged.looks then -- it could not be read, and was set aside
     redis.call('ZREM', groups.line_key(q, g), found[1])
     return groups.first(q, g)
   end
@@ -211,8 +211,8 @@ end
 function groups.has_room(q, g, l, head)
   local first, score, place = groups.first(q, g)
   if first then
-    local own = 0 - head[PRIORITY]
-    if score < own or (score == own and place < head[PLACE]) then
+    local own = 0 - head[HEAD.PRIORITY]
+    if score < own or (score == own and place < head[HEAD.PLACE]) then
       return false
     end
   end
@@ -224,27 +224,27 @@ end
 function groups.refuse(q, id, head)
   local message = 'its cost of ' .. text(groups.cost_of(head)) .. " is more than the bucket of group '"
     .. groups.of(head) .. "' holds"
-  local failure = { 'CostExceedsCapacity', message, '', 'CostExceedsCapacity' }
+  local failure = { CLASS.COST, message, '', CLASS.COST }
   keep_error(q, id, head, failure, 0)
-  record(q, id, head, O_FAILED, nil, failure)
-  finish(q, id, head, FAILED, 'cost_exceeds_capacity')
-  note(q, E_FAILED, id, head, 'cost_exceeds_capacity', 'CostExceedsCapacity', message)
+  record(q, id, head, RAN.FAILED, nil, failure)
+  finish(q, id, head, STATE.FAILED, 'cost_exceeds_capacity')
+  note(q, EVENT.FAILED, id, head, 'cost_exceeds_capacity', CLASS.COST, message)
 end
 
 function groups.park(q, id, head)
   leave(q, id, head)
-  head[STATE] = PARKED
-  note(q, E_PARKED, id, head)
+  head[HEAD.STATE] = STATE.PARKED
+  note(q, EVENT.PARKED, id, head)
   enter(q, id, head)
 end
 
 -- Looks at a group's line again at `at` (nil: not by time).
 function groups.wait_until(q, g, at)
   at = at or -1
-  if at == g.r[G_NEXT] then
+  if at == g.r[GROUP.NEXT] then
     return
   end
-  g.r[G_NEXT], q.touched[g.name] = at, g
+  g.r[GROUP.NEXT], q.touched[g.name] = at, g
   if at < 0 then
     redis.call('ZREM', q.H, g.name)
   else
@@ -255,15 +255,15 @@ end
 
 -- Moves the head of the line on: lets it in, or ends it.
 function groups.move(q, id, head, l)
-  if head[EXPIRES] ~= 0 and head[EXPIRES] <= q.now and head[DELIVERIES] == 0 then
+  if head[HEAD.EXPIRES] ~= 0 and head[HEAD.EXPIRES] <= q.now and head[HEAD.DELIVERIES] == 0 then
     expire(q, id, head)
   elseif not groups.takes(l, groups.cost_of(head)) then
     groups.refuse(q, id, head)
   else
     leave(q, id, head)
-    head[STATE] = WAITING
+    head[HEAD.STATE] = STATE.WAITING
     q.joins[head] = true
-    note(q, E_PROMOTED, id, head)
+    note(q, EVENT.PROMOTED, id, head)
     enter(q, id, head)
   end
 end
@@ -347,8 +347,8 @@ end
 
 -- In an ordered group a pending job stands where it was added, whatever it has gone through.
 function groups.take_place(q, head, name)
-  if head[STATE] ~= ACTIVE and not ENDS[head[STATE]] and groups.is_ordered(q, name) then
-    head[PLACE], head[PRIORITY] = head[SEQ], 0
+  if head[HEAD.STATE] ~= STATE.ACTIVE and not ENDS[head[HEAD.STATE]] and groups.is_ordered(q, name) then
+    head[HEAD.PLACE], head[HEAD.PRIORITY] = head[HEAD.SEQ], 0
   end
 end
 
@@ -359,7 +359,7 @@ function groups.enter(q, id, head, name)
     return false
   end
   groups.take_place(q, head, name)
-  local unbooked = head[STATE] == WAITING and q.joins[head] ~= nil
+  local unbooked = head[HEAD.STATE] == STATE.WAITING and q.joins[head] ~= nil
   q.filing = { id = id, head = head, name = name, unbooked = unbooked }
   if not unbooked then
     groups.count(q, groups.get(q, name), id, head, 1)
@@ -374,10 +374,10 @@ function groups.file(q, filing)
   q.moving = true
   if filing.unbooked then
     if not groups.takes(l, groups.cost_of(head)) then
-      head[STATE] = NOWHERE
+      head[HEAD.STATE] = STATE.NOWHERE
       groups.refuse(q, id, head)
     elseif not groups.has_room(q, g, l, head) then
-      head[STATE] = NOWHERE
+      head[HEAD.STATE] = STATE.NOWHERE
       groups.park(q, id, head)
     else
       enter(q, id, head)
