@@ -429,6 +429,7 @@ class _Picker:
         self._in_hand.pop(delivery.tag, None)
         job.state = JobState.ACTIVE
         job.token, job.worker, job.started_ms = start.token, start.worker, self.now_ms
+        job.expires_ms = transitions.later_deadline(job)
         job.deliveries += 1
         job.progress = None
         job.lease_until_ms = self.now_ms + start.lease_ms

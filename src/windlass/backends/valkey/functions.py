@@ -63,8 +63,8 @@ class Functions:
         count, next_due_in_ms, let_in = await self._call("promote", roots, now, pack((limit, lets_in)))
         return count, next_due_in_ms, let_in
 
-    async def recover(self, roots: Roots, now: str, limit: int) -> list[Any]:
-        found: list[Any] = await self._call("recover", roots, now, pack((limit,)))
+    async def recover(self, roots: Roots, now: str, leases: int, expired: int) -> list[Any]:
+        found: list[Any] = await self._call("recover", roots, now, pack((leases, expired)))
         return found
 
     async def prune(

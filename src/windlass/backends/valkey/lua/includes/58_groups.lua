@@ -255,7 +255,7 @@ end
 
 -- Moves the head of the line on: lets it in, or ends it.
 function groups.move(q, id, head, l)
-  if head[HEAD.EXPIRES] ~= 0 and head[HEAD.EXPIRES] <= q.now and head[HEAD.DELIVERIES] == 0 then
+  if line.is_expired(q, head) then
     expire(q, id, head)
   elseif not groups.takes(l, groups.cost_of(head)) then
     groups.refuse(q, id, head)
