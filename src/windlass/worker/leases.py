@@ -25,6 +25,7 @@ from windlass.core.outcome import Extended
 from windlass.core.probe import reach
 from windlass.core.text import printable
 from windlass.errors import StorageError
+from windlass.worker.supervisor import Supervisor
 
 log: Final = logging.getLogger("windlass.worker")
 
@@ -72,22 +73,27 @@ class LeaseKeeper:
     """
 
     def __init__(
-        self, store: Store, *, on_lost: Callable[[str], None], on_cancel: Callable[[str], None]
+        self,
+        store: Store,
+        supervisor: Supervisor,
+        *,
+        on_lost: Callable[[str], None],
+        on_cancel: Callable[[str], None],
     ) -> None:
         self._store = store
+        self._supervisor = supervisor
         self._clock = store.clock
         self._on_lost = on_lost
         self._on_cancel = on_cancel
         self._held: dict[str, _Held] = {}
         self._worker_loop = asyncio.get_running_loop()
         self._watch_wake = asyncio.Event()
-        self._watcher: asyncio.Task[None] | None = None
         self._next_stop_ms = float("inf")
         #: The renewing side: its loop and what wakes it.
         self._loop: asyncio.AbstractEventLoop | None = None
         self._wake: asyncio.Event | None = None
         self._next_ms = float("inf")
-        self._stopping = False
+        self._begun = self._stopping = False
         self._started, self._ended = asyncio.Event(), asyncio.Event()
 
     def hold(self, token: str, record: JobRecord, lease_ms: int, since_ms: float) -> None:
@@ -109,23 +115,19 @@ class LeaseKeeper:
 
     async def start(self) -> None:
         """Begin renewing."""
-        self._watcher = asyncio.create_task(self._watch(), name="windlass-lease-watch")
+        self._begun = True
+        self._supervisor.start("lease-watch", self._watch)
         self._clock.run_apart("windlass-leases", self._keep_renewing)
         await self._started.wait()
 
     async def stop(self) -> None:
         """Stop renewing and let go of the keeper's own client. Idempotent."""
-        self.stop_soon()
-        if self._watcher is not None:
-            await self._ended.wait()
-
-    def stop_soon(self) -> None:
-        """Renew nothing more, from now on."""
         self._stopping = True
         self._held.clear()
         self._call(self._nudge)
-        if self._watcher is not None:
-            self._watcher.cancel()
+        self._supervisor.let_go("lease-watch")
+        if self._begun:
+            await self._ended.wait()
 
     # --- on the worker's loop: does every lease still hold? ------------------------------------------
 
@@ -208,6 +210,9 @@ class LeaseKeeper:
             self._wake.clear()
 
     async def _renew_due(self, store: Store) -> None:
+        if self._worker_loop.is_closed():  # without a close: the leases of what ran there run out
+            self._stopping = True
+            return
         now = self._clock.monotonic_ms()
         due = [held for held in list(self._held.values()) if held.renew_ms <= now + 1]
         for start in range(0, len(due), _BATCH):

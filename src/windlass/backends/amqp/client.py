@@ -46,6 +46,8 @@ class Client(Session):
         self.clock = clock
         self.paused: set[str] = set()
         self.void: set[tuple[str, str, int]] = set()
+        #: When the first job of a queue is due.
+        self.due: dict[str, int | None] = {}
         self.on_paused: Any = lambda queue: None
         self._calls: dict[str, Promise[Any]] = {}
         self._numbers = itertools.count(1)
@@ -115,6 +117,8 @@ class Client(Session):
             self.on_paused(queue)
         self.paused.difference_update(news.resumed)
         self.void.update(news.void)
+        self.due.update(news.due)
+        self.desk.lose(news.lost)
         topics = news.topics + [f"ready:{queue}" for queue in news.arrived if not self.desk.listens(queue)]
         if topics:
             self.hub.publish(topics)
@@ -134,6 +138,7 @@ class Client(Session):
         rules = await self.ask(verbs.GetRules())
         self.paused.update(rules.paused)
         self.void.update(rules.void)
+        self.due = rules.due | self.due  # what came as news meanwhile is newer
 
     # --- the seat ----------------------------------------------------------------------------------------
 
