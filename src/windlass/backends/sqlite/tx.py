@@ -40,6 +40,7 @@ from windlass.backends.sqlite.rows import (
 )
 from windlass.backends.sqlite.statements import SPAN
 from windlass.core import damage, transitions
+from windlass.core.clock import moment
 from windlass.core.job import EVENTS_KEPT, JobRecord, JobRef
 from windlass.core.states import FINISHED, TIMED, JobState
 from windlass.core.transitions import NO_TURN, EventData, Scribe
@@ -354,7 +355,7 @@ class Step(Scribe):
     def _file(self, job: JobRecord, before: JobState) -> None:
         """Write back a job that has a group or a key; its group may have to park it, or have room now."""
         num, group = self.queue(job.queue), job.options.group
-        self.gates.check(num, job, before)
+        self.gates.check(num, job)
         self.book(num, job, before)
         if group is not None:
             self.gates.advance(num, group)
@@ -474,7 +475,7 @@ class Tx:
 
     def step(self, now_ms: int | None) -> Step:
         """A fresh share for one request, at its own time or at the store's."""
-        return Step(self, self.now_ms if now_ms is None else now_ms)
+        return Step(self, moment(now_ms, lambda: self.now_ms))
 
     def absorb(self, step: Step) -> None:
         """Keep what a successful request did."""

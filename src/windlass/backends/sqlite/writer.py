@@ -11,7 +11,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from windlass.backend import requests as rq
-from windlass.backend.local.calls import Answer, Call, deliver
+from windlass.backend.calls import Answer, Call, deliver
 from windlass.backend.local.lane import WritingLane
 from windlass.backends.sqlite.session import claims
 from windlass.errors import StorageError
