@@ -259,8 +259,9 @@ def _add_one(step: Step, new: NewJob) -> rq.Added:
     group = new.options.group
     if group is not None:
         step.mark(new.queue, GROUPED)
-        if step.gates.is_full(num, group):
-            return rq.Added(AddOutcome.REFUSED, None)
+        refusal = step.gates.refuses(num, new)
+        if refusal is not None:
+            return rq.Added(refusal, None)
     if old is not None:
         transitions.remove(old, step)
         step.drop([old])
@@ -278,7 +279,7 @@ def _add_one(step: Step, new: NewJob) -> rq.Added:
 
 
 def _insert(step: Step, num: int, job: JobRecord) -> None:
-    step.gates.check(num, job, None)
+    step.gates.check(num, job)
     if job.state is JobState.FAILED:  # it can never start
         _insert_row(step, num, job)
         step.save([(job, JobState.FAILED)])
