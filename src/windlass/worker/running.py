@@ -19,6 +19,7 @@ from windlass.core.text import printable
 from windlass.job import Job
 from windlass.queue import Queue
 from windlass.registry import Handler
+from windlass.speedups.shared_tasks import make_starter
 from windlass.worker import classify
 from windlass.worker.attempt import Attempt, Tools
 from windlass.worker.batches import Batches
@@ -26,7 +27,6 @@ from windlass.worker.leases import LeaseKeeper
 from windlass.worker.lifecycle import Parts, Stop
 from windlass.worker.processes import SandboxRunner
 from windlass.worker.shared import Shared
-from windlass.worker.starts import Starter
 from windlass.worker.teller import Teller, log_attempt
 
 log: Final = logging.getLogger("windlass.worker")
@@ -67,7 +67,7 @@ class Running:
         parts.opened("threads", lambda: self._threads.shutdown(wait=False, cancel_futures=True))
         processes = SandboxRunner(shared.options)
         parts.opened("child processes", processes.close)
-        self._starter = Starter(asyncio.get_running_loop())
+        self._starter = make_starter(asyncio.get_running_loop())
         self.teller.report_errors()
         self._tools = Tools(
             clock=app.clock,

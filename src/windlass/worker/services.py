@@ -49,7 +49,7 @@ class Duty(Protocol):
 
 
 class Recoverer:
-    """Takes back jobs whose lease ran out."""
+    """Takes back jobs whose lease ran out, and ends those whose time to wait is over."""
 
     name = "recover"
     leader_only = False
@@ -62,13 +62,23 @@ class Recoverer:
         self._on_stalled = on_stalled
 
     async def run_once(self) -> int:
-        result = await self._store.execute(rq.Recover())
+        """Step by step, until none of them reaches its bound."""
+        total, request = 0, rq.Recover()
+        while True:
+            result = await self._store.execute(request)
+            total += self._tell(result)
+            done = (len(result.recovered) + len(result.failed), len(result.expired))
+            if max(done) < request.limit:
+                return total
+
+    def _tell(self, result: rq.Recovered) -> int:
         for ref in (*result.recovered, *result.failed):
             log.warning("took back job %r of queue %r: its worker went silent", ref.id, ref.queue)
             if self._on_stalled is not None:
                 self._on_stalled(ref.id)
-        reach("recover.done", recovered=len(result.recovered), failed=len(result.failed))
-        return len(result.recovered) + len(result.failed)
+        counts = {name: len(getattr(result, name)) for name in ("recovered", "failed", "expired")}
+        reach("recover.done", **counts)
+        return sum(counts.values())
 
 
 class Pruner:

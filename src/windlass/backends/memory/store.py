@@ -19,6 +19,7 @@ import msgspec
 from windlass.backend import flows as fl
 from windlass.backend import requests as rq
 from windlass.backend import streams as sm
+from windlass.backends.memory.expiring import Expiring
 from windlass.backends.memory.finished import Finished
 from windlass.backends.memory.flows import Flows
 from windlass.backends.memory.groups import Groups
@@ -80,6 +81,7 @@ class StoredQueue:
         self.line = Line()
         # The heap keeps stale entries; an entry counts only while it matches its record.
         self.due: list[tuple[int, int, str]] = []
+        self.expiring = Expiring()
         self.active = 0
         self.limits = NO_QUEUE_LIMITS
         #: Start times within the queue's own rate, oldest first.
@@ -103,6 +105,7 @@ class StoredQueue:
         if before is not None or state in FINISHED:
             self.finished.put(job)
         self.line.put(job)
+        self.expiring.put(job)
         if state in TIMED and job.due_ms is not None:
             heapq.heappush(self.due, (job.due_ms, job.seq, job.id))
         return before
@@ -112,6 +115,7 @@ class StoredQueue:
         del self.jobs[job.id]
         self.finished.remove(job.id)
         self.line.remove(job.id)
+        self.expiring.remove(job.id)
         before = self._states.pop(job.id, None)
         if before is not None:
             self.counts[before] -= 1
@@ -592,7 +596,25 @@ class MemoryStore:
             alive = transitions.recover(job, scribe)
             (result.recovered if alive else result.failed).append(job.ref)
             self.file(job, scribe)
+        result.expired = self._expire_passed(request.limit, scribe)
         return result
+
+    def _expire_passed(self, limit: int, scribe: Scribe) -> list[JobRef]:
+        """End what is pending past its time, the earliest first."""
+        ended: list[JobRef] = []
+        while len(ended) < limit:
+            heads = [(*head, name) for name, queue in self._queues.items() if (head := queue.expiring.head())]
+            expires_ms, _, job_id, name = min(heads, default=(scribe.now_ms + 1, 0, "", ""))
+            if expires_ms > scribe.now_ms:
+                break
+            job = self._queues[name].jobs[job_id]
+            if not transitions.is_expired(job, scribe.now_ms):  # it ran under an earlier release
+                self._queues[name].expiring.remove(job_id)
+                continue
+            transitions.expire(job, scribe)
+            self.file(job, scribe)
+            ended.append(job.ref)
+        return ended
 
     def _prune(self, request: rq.Prune, scribe: Scribe) -> rq.Pruned:
         now_ms = scribe.now_ms

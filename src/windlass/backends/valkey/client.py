@@ -24,9 +24,10 @@ from windlass.backends.valkey.errors import (
     storage_error,
 )
 from windlass.backends.valkey.keys import DAMAGED, KINDS
-from windlass.backends.valkey.node import ASKING, Node, pack_command
+from windlass.backends.valkey.node import ASKING, Node
 from windlass.backends.valkey.settings import Settings
 from windlass.backends.valkey.topology import make_topology
+from windlass.backends.valkey.wire import pack_command
 from windlass.core import damage
 
 _FIRST_PAUSE_S, _LAST_PAUSE_S = 0.02, 0.5
@@ -63,7 +64,7 @@ class Client:
 
     async def close(self) -> None:
         for node in self.topology.nodes():
-            await node.close()
+            node.close()
 
     def abandon(self) -> None:
         """Close although the event loop of this client is gone."""
@@ -85,7 +86,7 @@ class Client:
                         if sent is None or node is None:
                             node = asked or await self.topology.node(slot)
                             connection = await node.reach()
-                            sent = await node.send(connection, ASKING + packed if asked else packed)
+                            sent = node.send(connection, ASKING + packed if asked else packed)
                         return await node.answer(sent, asked=asked is not None)
                     except (RedisError, OSError, NotSentError) as exc:
                         sent = None

@@ -36,7 +36,35 @@ _ADVICE = {
 }
 
 
-#: Errors of the client library that have lost the word that the server began with.
+#: The words that errors of a server begin with, where the kind of error matters.
+_KINDS: dict[str, type[theirs.RedisError]] = {
+    "ASK": theirs.AskError,
+    "CLUSTERDOWN": theirs.ClusterDownError,
+    "CROSSSLOT": theirs.ClusterCrossSlotError,
+    "LOADING": theirs.BusyLoadingError,
+    "MASTERDOWN": theirs.MasterDownError,
+    "MOVED": theirs.MovedError,
+    "NOAUTH": theirs.AuthenticationError,
+    "NOPERM": theirs.NoPermissionError,
+    "OOM": theirs.OutOfMemoryError,
+    "READONLY": theirs.ReadOnlyError,
+    "TRYAGAIN": theirs.TryAgainError,
+    "WRONGPASS": theirs.AuthenticationError,
+}
+#: Said by a server that closes the connection then.
+_FULL = "ERR max number of clients reached"
+
+
+def reply_error(text: str) -> theirs.RedisError:
+    """What a server said instead of an answer, by its kind; errors that have a kind lose its word."""
+    word, _, rest = text.partition(" ")
+    kind = _KINDS.get(word)
+    if kind is not None:
+        return kind(rest)
+    return theirs.ConnectionError(text) if text == _FULL else theirs.ResponseError(text)
+
+
+#: Errors that have lost the word that the server began with.
 _WORDS = {
     theirs.NoPermissionError: "NOPERM",
     theirs.OutOfMemoryError: "OOM",
