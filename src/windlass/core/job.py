@@ -118,7 +118,8 @@ class JobRecord(msgspec.Struct, kw_only=True, gc=False):
     ready_ms: int = 0
     #: When it is due (scheduled, retrying), else None.
     due_ms: int | None = None
-    #: Not started by then: ends as failed, reason ``expired``.
+    #: Not active and not ended by then: ends as failed, reason ``expired``. Before the first run the earlier
+    #: of ``expires_in`` and ``expires_total`` says when, from then on ``expires_total`` alone.
     expires_ms: int | None = None
     started_ms: int | None = None
     finished_ms: int | None = None

@@ -20,6 +20,8 @@ class AddOutcome(StrEnum):
     CACHED = "cached"
     #: Not added: its group is full.
     REFUSED = "refused"
+    #: Not added: its group is ordered, and it has a priority or is ``lifo``.
+    OUT_OF_ORDER = "out_of_order"
 
 
 class Outcome(StrEnum):
@@ -121,3 +123,5 @@ class Changed(StrEnum):
     ILLEGAL = "illegal"
     #: A token was given and is not the newest.
     LOST = "lost"
+    #: The job's group is ordered: no priority counts there.
+    ORDERED = "ordered"

@@ -30,7 +30,7 @@ from windlass.core.limits import Bucket, GroupLimits, Rate
 from windlass.core.options import Keep, StoredOptions, StoredUnique, UniqueMode
 from windlass.core.outcome import Outcome, Settlement
 from windlass.core.states import JobState
-from windlass.errors import DependencyError, HistoryTrimmedError
+from windlass.errors import DependencyError, HistoryTrimmedError, OrderedGroupError
 
 R = TypeVar("R")
 #: Given the side (0: reference, 1: subject), the request to send there.
@@ -49,6 +49,7 @@ OPTIONS = (
     StoredOptions(keep_completed=Keep(None, 1), keep_failed=Keep(None, 1), tags=("red",)),
     StoredOptions(lease_ms=40, max_attempts=2, trace={"a": "b"}),
     StoredOptions(lifo=True),
+    StoredOptions(expires_total_ms=100),
 )
 GROUPS = ("g", "h")
 GROUP_LIMITS = (
@@ -60,6 +61,7 @@ GROUP_LIMITS = (
     GroupLimits(bucket=Bucket(1, 7)),
     GroupLimits(ordered=True),
     GroupLimits(ordered=True, rate=Rate(2, 50)),
+    GroupLimits(ordered=True, skip_delayed=True),
     GroupLimits(max_size=2),
 )
 UNIQUE = tuple(
@@ -122,7 +124,7 @@ class Twin:
             return await self.sides[side].execute(request)
         except HistoryTrimmedError as exc:
             return ("trimmed", exc.queue, exc.after, exc.oldest)
-        except DependencyError as exc:
+        except (DependencyError, OrderedGroupError) as exc:
             return ("refused", exc.code)
 
     def _learn(self, first: Any, second: Any) -> None:
@@ -226,7 +228,7 @@ class Twin:
         if isinstance(value, rq.Recovered):
             return [
                 [ref for ref in refs if ref.queue == queue]
-                for refs in (value.recovered, value.failed)
+                for refs in (value.recovered, value.failed, value.expired)
                 for queue in QUEUES
             ]
         if isinstance(value, msgspec.Struct):

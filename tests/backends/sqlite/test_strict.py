@@ -82,6 +82,7 @@ def make_old(path: Path) -> None:
             DROP TABLE windlass_default_store;
             DROP TABLE windlass_default_aside;
             DROP TABLE windlass_default_sweep;
+            DROP INDEX windlass_default_job_expires;
             DELETE FROM windlass_default_migration WHERE version > 5;
             PRAGMA writable_schema = ON;
             """

@@ -19,6 +19,7 @@ import msgspec
 from windlass.backend import flows as fl
 from windlass.backend import requests as rq
 from windlass.backend import streams as sm
+from windlass.backends.memory.expiring import Expiring
 from windlass.backends.memory.finished import Finished
 from windlass.backends.memory.flows import Flows
 from windlass.backends.memory.groups import Groups
@@ -80,6 +81,7 @@ class StoredQueue:
         self.line = Line()
         # The heap keeps stale entries; an entry counts only while it matches its record.
         self.due: list[tuple[int, int, str]] = []
+        self.expiring = Expiring()
         self.active = 0
         self.limits = NO_QUEUE_LIMITS
         #: Start times within the queue's own rate, oldest first.
@@ -103,6 +105,7 @@ class StoredQueue:
         if before is not None or state in FINISHED:
             self.finished.put(job)
         self.line.put(job)
+        self.expiring.put(job)
         if state in TIMED and job.due_ms is not None:
             heapq.heappush(self.due, (job.due_ms, job.seq, job.id))
         return before
@@ -112,6 +115,7 @@ class StoredQueue:
         del self.jobs[job.id]
         self.finished.remove(job.id)
         self.line.remove(job.id)
+        self.expiring.remove(job.id)
         before = self._states.pop(job.id, None)
         if before is not None:
             self.counts[before] -= 1
@@ -171,13 +175,13 @@ class MemoryStore:
             self._kept_ids,
             lambda job: self.file(job, self._scribe),
             lambda new, now_ms: self._keys.answered_by(self.look(new.queue), new, now_ms),
-            lambda queue, group, coming: self.look(queue).groups.is_full(group, coming),
+            lambda new, coming: self.look(new.queue).groups.refuses(new, coming) is not None,
         )
         self._streams = Streams()
         self._last_place = 0
         self._topics: set[str] = set()
         self._scribe = Scribe(0, self._fresh_place)
-        self._gates = Gatekeeper(self)
+        self.gates = Gatekeeper(self)
         self._keys = Keyring(self)
         self._verbs: dict[type[Any], Callable[[Any, Scribe], Any]] = {
             rq.Add: self._add,
@@ -216,7 +220,7 @@ class MemoryStore:
             fl.Signal: self._signal,
             sm.AppendStream: self._append_stream,
             sm.ReadStream: self._read_stream,
-            **self._gates.verbs,
+            **self.gates.verbs,
             **self._keys.verbs,
         }
         self._schedules = MemorySchedules(
@@ -228,7 +232,7 @@ class MemoryStore:
     def apply(self, request: rq.Request[R], now_ms: int) -> tuple[R, set[str]]:
         """Carry out ``request`` at ``now_ms``; returns its answer and the topics to tell listeners."""
         self._topics = set()
-        self._gates.begin()
+        self.gates.begin()
         self._scribe = scribe = Scribe(now_ms, self._fresh_place)
         answer = self._verbs[type(request)](request, scribe)
         self._flows.tell(scribe)
@@ -282,10 +286,10 @@ class MemoryStore:
         queue = self.queue(job.queue)
         group = job.options.group
         if group is not None:
-            self._gates.check(queue, job, scribe)
+            self.gates.check(queue, job, scribe)
         self.book(queue, job)
         if group is not None:
-            self._gates.advance(queue, queue.groups.get(group), scribe)
+            self.gates.advance(queue, queue.groups.get(group), scribe)
 
     def book(self, queue: StoredQueue, job: JobRecord) -> None:
         """Enter a record in the indexes as what it is, and say who may care."""
@@ -337,7 +341,7 @@ class MemoryStore:
         group = queue.groups.find(job.options.group) if job.options.group is not None else None
         if group is not None and group.role(job.id) is not None:
             group.forget(job.id)
-            self._gates.advance(queue, group, scribe)
+            self.gates.advance(queue, group, scribe)
 
     def leave(self, queue: StoredQueue, job: JobRecord) -> None:
         """Take a record out of the indexes, with all that is its own; its group still counts it."""
@@ -401,8 +405,10 @@ class MemoryStore:
         answer = self._keys.answer(queue, new, scribe) if is_unique else None
         if answer is not None:
             return answer
-        if new.options.group is not None and queue.groups.is_full(new.options.group):
-            return rq.Added(AddOutcome.REFUSED, None)
+        if new.options.group is not None:
+            refusal = queue.groups.refuses(new)
+            if refusal is not None:
+                return rq.Added(refusal, None)
         if old is not None:
             transitions.remove(old, scribe)
             self._drop(old, scribe)
@@ -437,12 +443,12 @@ class MemoryStore:
 
     def _claim(self, request: rq.Claim, scribe: Scribe) -> rq.Claimed:
         queues = [(self._queues[item.name], item) for item in request.queues if item.name in self._queues]
-        self._gates.claiming = True
+        self.gates.claiming = True
         budget = STEP
         for queue, _ in queues:
             budget -= self._promote_queue(queue, budget, scribe)
         for queue, _ in queues:
-            budget -= self._gates.advance_timed(queue, budget, scribe)
+            budget -= self.gates.advance_timed(queue, budget, scribe)
         jobs: list[JobRecord] = []
         taken: Counter[str] = Counter()
         for bound in ("share", "cap"):
@@ -473,12 +479,12 @@ class MemoryStore:
             if transitions.is_expired(job, scribe.now_ms):
                 transitions.expire(job, scribe)
                 passed += 1
-            elif not self._gates.may_start(queue, job, scribe):
+            elif not self.gates.may_start(queue, job, scribe):
                 passed += 1
             else:
                 token = f"{request.claim_id}.{first + len(picked)}"
                 transitions.lease(job, scribe, token=token, worker=request.worker, lease_ms=request.lease_ms)
-                self._gates.started(queue, job, scribe.now_ms)
+                self.gates.started(queue, job, scribe.now_ms)
                 picked.append(job)
             self.file(job, scribe)
         return picked
@@ -495,7 +501,7 @@ class MemoryStore:
                     self._flows.review(job, scribe)
                 if end.hold_ms and job.options.group is not None:
                     queue = self.queue(end.queue)
-                    self._gates.hold_group(queue, queue.groups.get(job.options.group), end.hold_ms, scribe)
+                    self.gates.hold_group(queue, queue.groups.get(job.options.group), end.hold_ms, scribe)
             items.append(status)
         self._flows.tell(scribe)  # so that what is unblocked here can be claimed here
         left = self._flows.left
@@ -538,7 +544,7 @@ class MemoryStore:
             if head is not None:
                 heapq.heappush(heads, head)
         for name in sorted(self._queues):
-            count += self._gates.advance_timed(self._queues[name], request.limit - count, scribe)
+            count += self.gates.advance_timed(self._queues[name], request.limit - count, scribe)
         return rq.Promoted(count, self._next_due_in(scribe, self._queues.values()))
 
     def _promote_queue(self, queue: StoredQueue, limit: int, scribe: Scribe) -> int:
@@ -556,7 +562,7 @@ class MemoryStore:
         first: list[int] = []
         for queue in queues:
             job = queue.next_due()
-            times = (job.due_ms if job else None, self._gates.next_ms(queue, scribe.now_ms))
+            times = (job.due_ms if job else None, self.gates.next_ms(queue, scribe.now_ms))
             first += [at_ms for at_ms in times if at_ms is not None]
         return max(min(first) - scribe.now_ms, 0) if first else None
 
@@ -577,7 +583,7 @@ class MemoryStore:
                 self.journal.row(Table.WORKER, worker.id)
         for queue in self._queues.values():
             self._keys.set_back(queue, from_ms, by_ms)
-            self._gates.set_back(queue, from_ms, now_ms)
+            self.gates.set_back(queue, from_ms, now_ms)
             self._count_one(queue.name, "", "clock_set_back")
 
     def _recover(self, request: rq.Recover, scribe: Scribe) -> rq.Recovered:
@@ -592,7 +598,25 @@ class MemoryStore:
             alive = transitions.recover(job, scribe)
             (result.recovered if alive else result.failed).append(job.ref)
             self.file(job, scribe)
+        result.expired = self._expire_passed(request.limit, scribe)
         return result
+
+    def _expire_passed(self, limit: int, scribe: Scribe) -> list[JobRef]:
+        """End what is pending past its time, the earliest first."""
+        ended: list[JobRef] = []
+        while len(ended) < limit:
+            heads = [(*head, name) for name, queue in self._queues.items() if (head := queue.expiring.head())]
+            expires_ms, _, job_id, name = min(heads, default=(scribe.now_ms + 1, 0, "", ""))
+            if expires_ms > scribe.now_ms:
+                break
+            job = self._queues[name].jobs[job_id]
+            if not transitions.is_expired(job, scribe.now_ms):  # it ran under an earlier release
+                self._queues[name].expiring.remove(job_id)
+                continue
+            transitions.expire(job, scribe)
+            self.file(job, scribe)
+            ended.append(job.ref)
+        return ended
 
     def _prune(self, request: rq.Prune, scribe: Scribe) -> rq.Pruned:
         now_ms = scribe.now_ms
@@ -758,6 +782,7 @@ class MemoryStore:
                 priority=request.priority,
                 delay_ms=request.delay_ms,
                 payload=request.payload,
+                ordered=request.priority is not None and self.gates.is_ordered(job),
             ),
             scribe,
         )

@@ -26,6 +26,7 @@ MIGRATIONS = {
     4: "004_flows.sql",
     5: "005_limits.sql",
     6: "006_strict.sql",
+    7: "007_expiry.sql",
 }
 NEWEST = max(MIGRATIONS)
 #: From this version on tables are STRICT when they are made.

@@ -266,12 +266,13 @@ def _record(row: Row, queue: str) -> JobRecord:
 
 @lru_cache(maxsize=1_024)
 def is_simple(options_text: str) -> bool:
-    """Whether a job with these options has neither a group nor a unique key, for all that can be read."""
+    """Whether a job with these options has neither a group, nor a unique key, nor ``expires_total``, for all
+    that can be read."""
     try:
         options = decode_options(options_text)
     except damage.UNREADABLE:
         return False
-    return options.group is None and options.unique is None
+    return options.group is None and options.unique is None and options.expires_total_ms is None
 
 
 def view(job: JobRecord, now_ms: int, *, late: bool = False) -> JobRecord:

@@ -31,6 +31,7 @@ from windlass.backends.sqlite.rows import (
 from windlass.core import damage, transitions
 from windlass.core.job import AttemptOutcome, EventType, JobRecord, JobRef, NewJob
 from windlass.core.outcome import AddOutcome, Extended, Outcome, Settled, Settlement
+from windlass.core.paths import took
 from windlass.core.retention import result_until, spare_until
 from windlass.core.states import DUE_LATER, JobState
 from windlass.core.transitions import NO_DATA, EventData, Note
@@ -65,6 +66,7 @@ def add(step: Step, request: rq.Add) -> list[rq.Added]:
         last_place, noted = step.last_place, len(step.notes)
         fresh = _Fresh(step, jobs)
         if fresh.insert():
+            took("sqlite.add_rows")
             step.plain = True
             return fresh.answers
         step.run("job_undo_insert", last_place)
@@ -182,6 +184,7 @@ def is_plain(new: NewJob) -> bool:
         and new.options.unique is None
         and new.run_at_ms is None
         and new.expires_in_ms is None
+        and new.options.expires_total_ms is None
         and new.request_id == new.id
         and len(new.payload) <= INLINE_PAYLOAD
     )
@@ -229,7 +232,7 @@ def fresh_row(new: NewJob, num: int, seq: int, now_ms: int, options_text: str) -
         now_ms,
         ready_ms,
         due_ms,
-        None if new.expires_in_ms is None else now_ms + new.expires_in_ms,
+        transitions.first_deadline(new, now_ms),
     )
 
 
@@ -256,8 +259,9 @@ def _add_one(step: Step, new: NewJob) -> rq.Added:
     group = new.options.group
     if group is not None:
         step.mark(new.queue, GROUPED)
-        if step.gates.is_full(num, group):
-            return rq.Added(AddOutcome.REFUSED, None)
+        refusal = step.gates.refuses(num, new)
+        if refusal is not None:
+            return rq.Added(refusal, None)
     if old is not None:
         transitions.remove(old, step)
         step.drop([old])
@@ -275,7 +279,7 @@ def _add_one(step: Step, new: NewJob) -> rq.Added:
 
 
 def _insert(step: Step, num: int, job: JobRecord) -> None:
-    step.gates.check(num, job, None)
+    step.gates.check(num, job)
     if job.state is JobState.FAILED:  # it can never start
         _insert_row(step, num, job)
         step.save([(job, JobState.FAILED)])
@@ -478,10 +482,12 @@ class _Rest(msgspec.Struct, array_like=True):
             return True
         return self.options != PLAIN_OPTIONS and not is_simple(self.options)
 
-    def fill(self, job: JobRecord) -> None:
-        """Complete a record."""
+    def fill(self, job: JobRecord, served: list[int]) -> None:
+        """Complete a record that starts. ``served`` takes it down if its ``expires_in`` counts no more."""
+        if self.expires_ms is not None:
+            served.append(job.seq)
         job.place, job.ready_ms, job.priority = self.place, self.ready_ms, self.priority
-        job.codec, job.expires_ms = self.codec, self.expires_ms
+        job.codec = self.codec
         job.request_id = job.id if self.request_id is None else self.request_id
 
 
@@ -504,6 +510,7 @@ def _lease(step: Step, line: _Line, rows: list[Row], request: rq.Claim) -> list[
     queue, now_ms, claim_id, worker = line.name, step.now_ms, request.claim_id, request.worker
     data: EventData = {"attempt": 1, "worker": worker}
     task, ids, options_text, model = "", None, "", None
+    served: list[int] = []
     common: Row | None = None
     held = step.queues.leased
     for seq, job_id, its_task, payload, enqueued_ms, packed in rows:
@@ -526,12 +533,13 @@ def _lease(step: Step, line: _Line, rows: list[Row], request: rq.Claim) -> list[
         if rest is None:
             job.place, job.ready_ms, job.request_id = seq, enqueued_ms, job_id
         else:
-            rest.fill(job)
+            rest.fill(job, served)
         job.token = token = f"{claim_id}.{seq}"
         job.errors = []
         if ids is None or its_task != task:
             task, common = its_task, None
             ids = step.note_run(queue, _STARTED, task, data)
+            took("sqlite.lease_first")
         if common is None:
             common = (line.num, task, options_text, worker, 0, 1, now_ms)
         ids.append(job_id)
@@ -542,6 +550,8 @@ def _lease(step: Step, line: _Line, rows: list[Row], request: rq.Claim) -> list[
         held.clear()
     for until_ms, seqs in until.items():
         step.among("job_lease", seqs, claim_id, worker, now_ms, until_ms)
+    if served:
+        step.among("job_stays", served)
     step.tally(queue, _WAITING, -len(leased))
     step.tally(queue, _ACTIVE, len(leased))
     return leased
@@ -573,8 +583,10 @@ def _lease_old(step: Step, queue: str, seq: int, request: rq.Claim) -> JobRecord
         transitions.expire(job, step)
         step.save([(job, JobState.WAITING)])
         return None
-    token = f"{request.claim_id}.{seq}"
+    token, expires_ms = f"{request.claim_id}.{seq}", job.expires_ms
     transitions.lease(job, step, token=token, worker=request.worker, lease_ms=request.lease_ms)
+    if job.expires_ms != expires_ms:
+        step.run("job_expires", job.expires_ms, seq)
     keys.settle(step, step.queue(queue), job)
     return job
 
@@ -667,6 +679,7 @@ class _Completed:
         self._common = None
 
     def _begin(self, common: Row, queue: str) -> None:
+        took("sqlite.complete")
         step = self._step
         _, task, options_text, worker, attempts, deliveries, started_ms = common
         self._common, self._queue, self._attempts = common, queue, []

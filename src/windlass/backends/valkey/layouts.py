@@ -58,7 +58,8 @@ HEAD_SIZE = Head.__struct_fields__.index("reason") + 1
 class Options(NamedTuple):
     """Options that the server must know; -1 stands for "none".
 
-    The last four are there for jobs with a group or a unique key: they overrule what the record says.
+    Those from ``group`` on are there for jobs with a group, a unique key or ``expires_total``: they overrule
+    what the record says. Earlier releases did not write the last one.
     """
 
     lease_ms: int
@@ -79,6 +80,7 @@ class Options(NamedTuple):
     #: 0: none; else the fields of ``Unique``.
     unique: Any = 0
     lifo: int = 0
+    expires_total_ms: int = -1
 
 
 #: So many options all jobs have.
@@ -163,6 +165,7 @@ class GroupLimit(NamedTuple):
     refill: int
     ordered: int
     size: int
+    skip: int
 
 
 class EdgeRow(NamedTuple):

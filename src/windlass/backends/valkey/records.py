@@ -201,7 +201,7 @@ def _read_meta(packed: bytes) -> Meta:
 def _server_options(options: StoredOptions, codec: str) -> int | tuple[Any, ...]:
     """The options that the server must know; 0 when all of them are the usual ones."""
     found = _told_options(options, codec)
-    if options.group is not None or options.unique is not None:
+    if options.group is not None or options.unique is not None or options.expires_total_ms is not None:
         return found
     first = found[:OPTIONS_SIZE]
     return 0 if first == USUAL else first
@@ -223,6 +223,7 @@ def _told_options(options: StoredOptions, codec: str) -> Options:
         options.cost,
         0 if options.unique is None else server_unique(options.unique),
         int(options.lifo),
+        _or_none(options.expires_total_ms),
     )
 
 

@@ -157,6 +157,16 @@ SET state = 'active', token = ? || '.' || seq, worker = ?, started_ms = ?, deliv
     lease_until_ms = ?, progress = NULL, pad = NULL
 WHERE /*among*/
 
+-- name: job_expired
+SELECT /*job*/ FROM [job]
+WHERE expires_ms IS NOT NULL AND expires_ms <= ? AND state <> 'active' ORDER BY expires_ms, seq LIMIT ?
+
+-- name: job_expires
+UPDATE [job] SET expires_ms = ? WHERE seq = ?
+
+-- name: job_stays
+UPDATE [job] SET expires_ms = NULL WHERE /*among*/
+
 -- Linked jobs are left out: their end concerns others.
 -- name: job_leased
 SELECT seq, token, id, enqueued_ms, ready_ms, queue, task, options, worker, attempts, deliveries, started_ms

@@ -12,6 +12,7 @@
 --   :a      zset    active: score lease deadline, member sequence + id
 --   :P      zset    completed with the usual options: score finish time, member sequence + id
 --   :C :F :X zset   other completed, failed, cancelled: the same
+--   :z      zset    those that may still end because their time passes: score when, member sequence + id
 --   :o      zset    finished, but those in :P: score the time from which the record is too old
 --   :k      zset    ids kept beyond their record: score until when
 --   :i      zset    every job that is not in :f, by sequence, for listings
@@ -26,7 +27,7 @@ local TABLES = {
   dirty = true, events = true, history = true, counts = true, workers = true,
   zadd = LIST, zrem = LIST, hset = LIST, hdel = LIST, sadd = LIST, srem = LIST,
   xdel = LIST, xdel_passed = LIST, unlink = LIST,
-  groups = true, touched = true, roles = true, joins = true, -- see `58_groups.lua`; joins: heads with a new place
+  groups = true, touched = true, joins = true, -- see `58_groups.lua`; joins: heads with a new place
 }
 
 -- Tables, and keys that few calls need, are made when they are first asked for: q.heads, q.zadd, q.r, ...

@@ -86,14 +86,32 @@ local function end_key(q, head)
   return q[ENDS[head[HEAD.STATE]]]
 end
 
+-- How long all attempts of a job with these options may take; nil: no matter how long.
+function line.total_of(options)
+  local total = options ~= 0 and options[OPTION.EXPIRES_TOTAL] or -1
+  return total >= 0 and total or nil
+end
+
+-- Whether a job is pending past its time. Heads of earlier releases keep the time of `expires_in` after they ran.
+function line.is_expired(q, head)
+  local state, at = head[HEAD.STATE], head[HEAD.EXPIRES]
+  if at == 0 or at > q.now or state == STATE.ACTIVE or ENDS[state] then
+    return false
+  end
+  return head[HEAD.DELIVERIES] == 0 or line.total_of(head[HEAD.OPTIONS]) ~= nil
+end
+
 -- Takes a job out of the index of its present state. `gone`: its record goes too.
 local function leave(q, id, head, gone)
   local state, group = head[HEAD.STATE], groups.of(head)
+  if head[HEAD.EXPIRES] ~= 0 then
+    put(q.zrem, q.z, member_of(q, id, head))
+  end
   local filing = rawget(q, 'filing')
   if filing and filing.head ~= head then
     file(q)
   end
-  if state == STATE.NOWHERE or (group and groups.leave(q, head, group)) then
+  if state == STATE.NOWHERE or (group and groups.leave(q, id, head, group)) then
     return
   end
   if state == STATE.WAITING then
@@ -132,6 +150,9 @@ end
 local function enter(q, id, head, deadline)
   local state, group = head[HEAD.STATE], groups.of(head)
   q.dirty[id], q.fresh[id] = head, nil
+  if head[HEAD.EXPIRES] ~= 0 and state ~= STATE.ACTIVE and not ENDS[state] then
+    put(q.zadd, q.z, head[HEAD.EXPIRES], member_of(q, id, head))
+  end
   if group and groups.enter(q, id, head, group) then
     return
   end

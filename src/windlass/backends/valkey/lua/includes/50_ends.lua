@@ -23,6 +23,7 @@ local function finish(q, id, head, state, reason)
     drop_lease(head, true)
   end
   head[HEAD.STATE], head[HEAD.DUE], head[HEAD.FINISHED], head[HEAD.REASON] = state, 0, q.now, reason
+  head[HEAD.EXPIRES] = 0
   enter(q, id, head)
   unique.free(q, id, head)
   if head[HEAD.LINKED] == 1 then
@@ -85,6 +86,10 @@ local function lease(q, id, head, token, worker, lease_ms)
     put(q.hdel, q.g, id)
   end
   local own = options_of(head)[OPTION.LEASE]
+  if head[HEAD.EXPIRES] ~= 0 and head[HEAD.DELIVERIES] == 0 then -- `expires_in` has served
+    local total = line.total_of(head[HEAD.OPTIONS])
+    head[HEAD.EXPIRES] = total and head[HEAD.ENQUEUED] + total or 0
+  end
   head[HEAD.STATE], head[HEAD.TOKEN], head[HEAD.WORKER], head[HEAD.STARTED] = STATE.ACTIVE, token, worker, q.now
   head[HEAD.DELIVERIES] = head[HEAD.DELIVERIES] + 1
   note(q, EVENT.STARTED, id, head, head[HEAD.ATTEMPTS] + 1, worker)

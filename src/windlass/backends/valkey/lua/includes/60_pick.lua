@@ -141,7 +141,7 @@ local function take(q, id, record, claim)
   if not head or ENDS[head[HEAD.STATE]] then -- it cannot be read
     return false
   end
-  if head[HEAD.EXPIRES] ~= 0 and head[HEAD.EXPIRES] <= q.now and head[HEAD.DELIVERIES] == 0 then
+  if line.is_expired(q, head) then
     expire(q, id, head)
     return false
   end

@@ -88,6 +88,15 @@ function adds.put_plain(q, seq, id)
   q.plain[size + 1], q.plain[size + 2] = text(seq), id
 end
 
+-- Until when a job that is added now may wait; 0: for ever.
+function line.first_deadline(job, now)
+  local bound, total = job[JOB.EXPIRES_IN], line.total_of(job[JOB.OPTIONS])
+  if total and (bound < 0 or total < bound) then
+    bound = total
+  end
+  return bound >= 0 and now + bound or 0
+end
+
 -- Makes a new job, numbered `seq`. `after`: when the job was added that made way for it, or 0; `follows`: the id of a
 -- running job that it is kept behind.
 function adds.create(q, job, tail, after, seq, follows)
@@ -102,7 +111,7 @@ function adds.create(q, job, tail, after, seq, follows)
   local lifo = job[JOB.LIFO] == 1
   local head = {
     later and STATE.SCHEDULED or STATE.WAITING, seq, lifo and -seq or 0, priority, now, later and due or 0, later and due or 0,
-    job[JOB.EXPIRES_IN] >= 0 and now + job[JOB.EXPIRES_IN] or 0, task, job[JOB.OPTIONS],
+    line.first_deadline(job, now), task, job[JOB.OPTIONS],
   }
   local packed = cmsgpack.pack(head)
   local stored = struct.pack('>I2', #packed) .. packed .. tail
@@ -117,6 +126,9 @@ function adds.create(q, job, tail, after, seq, follows)
     return flow.create_behind(q, job, stored, seq, follows)
   elseif (job[JOB.KIND] or 0) > 0 or groups.of(head) or line.turns(q) then
     return flow.create(q, job, stored, seq, later, job[JOB.KIND] == 2)
+  end
+  if head[HEAD.EXPIRES] ~= 0 then
+    put(q.zadd, q.z, head[HEAD.EXPIRES], member_of(q, id, head))
   end
   if not later and priority == 0 and not lifo then
     adds.put_plain(q, seq, id)
@@ -158,7 +170,9 @@ function adds.add_one(q, job, tail, seq)
     return answer
   end
   local group = groups.named(job[JOB.OPTIONS])
-  if group and groups.free(q, group) == 0 then
+  if group and groups.refuses_rank(q, group, job) then
+    return { ADDED.OUT_OF_ORDER, 0, 0, 0 }
+  elseif group and groups.free(q, group) == 0 then
     return { ADDED.REFUSED, 0, 0, 0 }
   end
   if head then

@@ -45,7 +45,8 @@ function changes.retry(q, id, head)
   head[HEAD.STATE] = blocked and STATE.BLOCKED or STATE.WAITING
   head[HEAD.ATTEMPTS], head[HEAD.STALLS], head[HEAD.MISSES] = 0, 0, 0
   head[HEAD.MANUAL_RETRIES] = head[HEAD.MANUAL_RETRIES] + 1
-  head[HEAD.FINISHED], head[HEAD.EXPIRES], head[HEAD.CANCEL] = 0, 0, ''
+  local total = line.total_of(head[HEAD.OPTIONS])
+  head[HEAD.FINISHED], head[HEAD.EXPIRES], head[HEAD.CANCEL] = 0, total and q.now + total or 0, ''
   head[HEAD.RESULT_UNTIL], head[HEAD.REASON] = 0, ''
   head[HEAD.READY], head[HEAD.PLACE] = q.now, fresh_place(q, head)
   unique.take_again(q, id, head)
