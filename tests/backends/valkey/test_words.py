@@ -16,6 +16,8 @@ backend_name = "valkey"
 
 _NO_CODE = re.compile(r"'[^'\n]*'|--[^\n]*")
 _TEXT = re.compile(r"'([^'\n]*)'")
+#: A field of a record that only the server reads, in the table that names its fields.
+_OWN_FIELD = re.compile(r"\b[A-Z][A-Z_]* = \d+,")
 _COMMENT = re.compile(r"--[^\n]*")
 
 
@@ -164,7 +166,7 @@ OWN_NUMBERS = {
         1000000: "of a second",
         1000: "of a second",
     },
-    "14_limits": {86400000: "how long starts are kept", **dict.fromkeys(range(10, 14), "its own fields")},
+    "14_limits": {86400000: "how long starts are kept"},
     "15_plain": {200: "results in a head, and spare lists", 21: "bytes", 22: "bytes"},
     "20_heads": {15: "bytes", 16: "bytes"},
     "22_line": {32: "above the first byte of places"},
@@ -191,7 +193,8 @@ OWN_NUMBERS = {
 def test_no_lua_file_holds_a_number_that_is_not_its_own() -> None:
     strange = {}
     for name, text in _files().items():
-        found = {int(one) for one in re.findall(r"(?<![\w.\[])(\d{2,})\b", _NO_CODE.sub("", text))}
+        code = _OWN_FIELD.sub("", _NO_CODE.sub("", text))
+        found = {int(one) for one in re.findall(r"(?<![\w.\[])(\d{2,})\b", code)}
         if found - set(OWN_NUMBERS.get(name, {})) - {0}:
             strange[name] = sorted(found - set(OWN_NUMBERS.get(name, {})))
     assert strange == {}
