@@ -187,17 +187,20 @@ class Promote(Request[Promoted], kw_only=True):
 
 
 class Recovered(msgspec.Struct):
-    """Jobs taken back from silent workers, and those that failed because it happened too often."""
+    """Jobs taken back from silent workers, those that failed because it happened too often, and those whose
+    ``expires_in`` or ``expires_total`` passed."""
 
     recovered: list[JobRef]
     failed: list[JobRef]
+    expired: list[JobRef] = []
 
 
 class Recover(Request[Recovered], kw_only=True):
-    """Take back expired leases, earliest first: waiting at the old place, stalls + 1.
+    """Take back expired leases, earliest first: waiting at the old place, stalls + 1. Then end pending jobs
+    past its ``expires_ms``, earliest first (see ``transitions.is_expired``). At most ``limit`` of each.
 
-    A job over its ``max_stalls`` ends as failed, reason ``stalled``. Between leases of different queues that
-    ran out at the same instant there is no promised order.
+    A job over its ``max_stalls`` ends as failed, reason ``stalled``. Between jobs of different queues whose
+    time came at the same instant there is no promised order.
     """
 
     limit: int = 1_000

@@ -99,6 +99,8 @@ class StoredOptions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     keep_completed: Keep = KEEP_COMPLETED
     keep_failed: Keep = KEEP_FAILED
     tags: tuple[str, ...] = ()
+    #: Once this long after it was added, it is not started any more.
+    expires_total_ms: int | None = None
     #: The id answers ``duplicate`` until this long after it was added, record or not.
     keep_id_ms: int | None = None
     #: Lines of traceback to keep per error.
@@ -251,6 +253,8 @@ class JobOptions(msgspec.Struct, frozen=True, kw_only=True):
     tags: tuple[str, ...] | list[str] = ()
     #: Fail as ``expired`` when not started this long after being added.
     expires_in: Duration | None = None
+    #: Fail as ``expired`` instead of starting (again) this long after being added.
+    expires_total: Duration | None = None
     #: The id answers ``duplicate`` for this long, even when its record is gone.
     keep_id: Duration | None = None
     #: Lines of traceback kept per error.
@@ -336,6 +340,7 @@ class JobOptions(msgspec.Struct, frozen=True, kw_only=True):
             keep_completed=to_keep(self.keep_completed, "keep_completed"),
             keep_failed=to_keep(self.keep_failed, "keep_failed"),
             tags=tuple(self.tags),
+            expires_total_ms=_optional_ms(self.expires_total, "expires_total", minimum=0.001),
             keep_id_ms=_optional_ms(self.keep_id, "keep_id", minimum=0.001),
             backtrace=self.backtrace,
             trace=dict(self.trace) if self.trace else None,

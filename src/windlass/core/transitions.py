@@ -91,7 +91,7 @@ def create(new: NewJob, scribe: Scribe, *, after_ms: int = 0) -> JobRecord:
         enqueued_ms=now_ms,
         ready_ms=due_ms if later else now_ms,
         due_ms=due_ms if later else None,
-        expires_ms=None if new.expires_in_ms is None else now_ms + new.expires_in_ms,
+        expires_ms=first_deadline(new, now_ms),
         linked=bool(new.depends_on or new.parent),
     )
     if new.depends_on:
@@ -109,6 +109,12 @@ def _first_due(new: NewJob, now_ms: int) -> int:
     if unique is not None and unique.mode is UniqueMode.DEBOUNCE:
         return now_ms + (unique.ttl_ms or 0)
     return new.run_at_ms if new.run_at_ms is not None else now_ms + new.delay_ms
+
+
+def first_deadline(new: NewJob, now_ms: int) -> int | None:
+    """Until when a job that is added now may wait to be started (None: for ever)."""
+    bounds = (new.expires_in_ms, new.options.expires_total_ms)
+    return min((now_ms + bound for bound in bounds if bound is not None), default=None)
 
 
 def answers_cached(job: JobRecord, now_ms: int) -> bool:
@@ -205,13 +211,19 @@ def replace(job: JobRecord, new: NewJob, scribe: Scribe, *, due_ms: int | None =
 
 
 def is_expired(job: JobRecord, now_ms: int) -> bool:
-    """Whether a job that never started is past its ``expires_in``."""
-    return job.expires_ms is not None and job.expires_ms <= now_ms and job.deliveries == 0
+    """Whether a job is past its time: its ``expires_in`` if it never ran, its ``expires_total`` if it did.
+
+    Records of earlier releases keep the time of ``expires_in`` after they ran; it means nothing then.
+    """
+    if job.expires_ms is None or job.expires_ms > now_ms or job.state not in PENDING:
+        return False
+    return job.deliveries == 0 or job.options.expires_total_ms is not None
 
 
 def expire(job: JobRecord, scribe: Scribe) -> None:
-    """End a job that was not started in time."""
-    error = ErrorInfo(scribe.now_ms, 0, EXPIRED_CLASS, "not started before its expires_in passed")
+    """End a job that was not started (again) in time."""
+    passed = "not started before its expires_in passed" if not job.deliveries else "its expires_total passed"
+    error = ErrorInfo(scribe.now_ms, 0, EXPIRED_CLASS, passed)
     scribe.history.append(attempt_record(job, AttemptOutcome.EXPIRED, scribe.now_ms, error=error))
     finish(job, JobState.FAILED, scribe, reason="expired")
     scribe.note(job, EventType.FAILED, reason="expired", error_class=EXPIRED_CLASS)
@@ -235,10 +247,19 @@ def lease(job: JobRecord, scribe: Scribe, *, token: str, worker: str, lease_ms: 
     job.token = token
     job.worker = worker
     job.started_ms = scribe.now_ms
+    job.expires_ms = later_deadline(job)
     job.deliveries += 1
     job.progress = None
     job.lease_until_ms = scribe.now_ms + (job.options.lease_ms or lease_ms)
     scribe.note(job, EventType.STARTED, attempt=job.attempts + 1, worker=worker)
+
+
+def later_deadline(job: JobRecord) -> int | None:
+    """What is left of the deadline of a job that is about to start: ``expires_in`` has served."""
+    if job.deliveries or job.expires_ms is None:
+        return job.expires_ms
+    total_ms = job.options.expires_total_ms
+    return None if total_ms is None else job.enqueued_ms + total_ms
 
 
 def holds(job: JobRecord, token: str) -> bool:
@@ -389,7 +410,7 @@ def finish(job: JobRecord, state: JobState, scribe: Scribe, reason: str = "") ->
     if job.token is not None:
         _drop_lease(job)
     job.state = state
-    job.due_ms = None
+    job.due_ms = job.expires_ms = None
     job.finished_ms = scribe.now_ms
     job.reason = reason
 
@@ -529,7 +550,9 @@ def retry(job: JobRecord, scribe: Scribe, *, blocked: bool = False) -> Changed:
     job.state = JobState.BLOCKED if blocked else JobState.WAITING
     job.attempts = job.stalls = job.misses = 0
     job.manual_retries += 1
-    job.finished_ms = job.expires_ms = job.cancel_reason = None
+    job.finished_ms = job.cancel_reason = None
+    total_ms = job.options.expires_total_ms
+    job.expires_ms = None if total_ms is None else scribe.now_ms + total_ms
     job.result = job.result_until_ms = None
     job.reason = ""
     job.ready_ms = scribe.now_ms

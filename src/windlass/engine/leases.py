@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from windlass.backend import requests as rq
 from windlass.core import transitions
-from windlass.core.job import JobRef
+from windlass.core.job import JobRecord, JobRef
 from windlass.core.outcome import Extended
 from windlass.core.states import JobState
 from windlass.engine.effects import Kind
@@ -42,11 +42,25 @@ def reconcile(work: Work, request: rq.Reconcile) -> Verb[int]:
 
 def recover(work: Work, request: rq.Recover) -> Verb[rq.Recovered]:
     """Reads: 1, with groups or unique keys 2."""
-    yield Reads(expired=request.limit)
-    yield from prepare(work, work.found)
+    yield Reads(expired=request.limit, overdue=request.limit)
+    yield from prepare(work, [*work.found, *work.overdue])
     result = rq.Recovered([], [])
     for job in work.found:
         alive = transitions.recover(job, work)
         (result.recovered if alive else result.failed).append(job.ref)
         file(work, job, _ACTIVE)
+    result.expired = [job.ref for job in _end_overdue(work, request.limit)]
     return result
+
+
+def _end_overdue(work: Work, limit: int) -> list[JobRecord]:
+    """End what is pending past its time, the earliest first; also what was taken back just now."""
+    late = sorted([*work.overdue, *work.found], key=lambda job: (job.expires_ms or 0, job.seq))
+    ended: list[JobRecord] = []
+    for job in late:
+        if len(ended) < limit and transitions.is_expired(job, work.now_ms):
+            before = job.state
+            transitions.expire(job, work)
+            file(work, job, before)
+            ended.append(job)
+    return ended

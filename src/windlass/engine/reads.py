@@ -53,6 +53,9 @@ class Reads(msgspec.Struct, kw_only=True, gc=False):
     leased_by: str | None = None
     #: Leases that ran out, the earliest first, at most so many: ``work.found``.
     expired: int = 0
+    #: Pending jobs past their time (``transitions.is_expired``), the earliest first, at most so many:
+    #: ``work.overdue``.
+    overdue: int = 0
     #: Edges by dependent and child: ``work.edges``, None where there is none.
     pairs: Iterable[tuple[JobRef, JobRef]] = ()
     #: What holds a dependent, in short: ``work.waits``.

@@ -259,6 +259,7 @@ class Work(Scribe):
         self.due: Loaded[Ordered[JobRecord]] = Loaded()
         self.timed: Loaded[Ordered[tuple[int, str]]] = Loaded()
         self.found: list[JobRecord] = []
+        self.overdue: list[JobRecord] = []
         self.edges: Loaded[Edge | None] = Loaded()
         self.unmet: Loaded[list[Edge]] = Loaded()
         self.waits: Loaded[Waits] = Loaded()

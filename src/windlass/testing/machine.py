@@ -49,6 +49,7 @@ OPTIONS = (
     StoredOptions(keep_completed=Keep(None, 1), keep_failed=Keep(None, 1), tags=("red",)),
     StoredOptions(lease_ms=40, max_attempts=2, trace={"a": "b"}),
     StoredOptions(lifo=True),
+    StoredOptions(expires_total_ms=100),
 )
 GROUPS = ("g", "h")
 GROUP_LIMITS = (
@@ -226,7 +227,7 @@ class Twin:
         if isinstance(value, rq.Recovered):
             return [
                 [ref for ref in refs if ref.queue == queue]
-                for refs in (value.recovered, value.failed)
+                for refs in (value.recovered, value.failed, value.expired)
                 for queue in QUEUES
             ]
         if isinstance(value, msgspec.Struct):

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from windlass.backend import Backend, Capabilities, Listener
-    from windlass.backend.requests import Request
+    from windlass.backend.protocol import TransactionalBackend
+    from windlass.backend.requests import Added, Request
+    from windlass.core.job import NewJob
+    from windlass.core.outcome import Settled, Settlement
     from windlass.testing.clock import ManualClock
 
 R = TypeVar("R")
@@ -39,6 +42,12 @@ class BackendWrapper:
 
     def listen(self, topics: Iterable[str]) -> Listener:
         return self.inner.listen(topics)
+
+    def add_in_transaction(self, connection: Any, jobs: list[NewJob]) -> list[Added]:
+        return cast("TransactionalBackend", self.inner).add_in_transaction(connection, jobs)
+
+    def settle_in_transaction(self, connection: Any, items: list[Settlement]) -> list[Settled]:
+        return cast("TransactionalBackend", self.inner).settle_in_transaction(connection, items)
 
     def clone(self) -> Backend:
         raise NotImplementedError

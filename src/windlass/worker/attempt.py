@@ -20,7 +20,7 @@ from typing import Any, Final, Protocol
 from windlass.abort import AbortSignal, StopReason
 from windlass.context import set_current_job
 from windlass.core.backoff import Strategy
-from windlass.core.clock import Clock
+from windlass.core.clock import Clock, Timer
 from windlass.core.job import JobRecord
 from windlass.core.outcome import Outcome, Settlement
 from windlass.errors import (
@@ -109,7 +109,7 @@ class Attempt:
         self.task: asyncio.Task[None] | None = None
         self.result: Any = None
         self.error: BaseException | None = None
-        self._timer: asyncio.Task[None] | asyncio.TimerHandle | None = None
+        self._timer: Timer | None = None
 
     def get_job(self) -> Job[Any]:
         """The job as its handler sees it, made for the first who asks."""
@@ -317,12 +317,4 @@ class Attempt:
         timeout_ms = self.record.options.timeout_ms
         if timeout_ms is None:
             return
-        if self.tools.clock.driven:
-            self._timer = asyncio.create_task(self._timed_stop(timeout_ms))
-        else:
-            loop = asyncio.get_running_loop()
-            self._timer = loop.call_later(timeout_ms / 1000, self.stop, StopReason.TIMEOUT)
-
-    async def _timed_stop(self, timeout_ms: int) -> None:
-        await self.tools.clock.wait(asyncio.Event(), timeout_ms)
-        self.stop(StopReason.TIMEOUT)
+        self._timer = self.tools.clock.call_later(timeout_ms, partial(self.stop, StopReason.TIMEOUT))

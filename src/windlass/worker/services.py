@@ -17,12 +17,11 @@ from windlass.app import Windlass
 from windlass.backend import flows as fl
 from windlass.backend import requests as rq
 from windlass.backend.store import Store
-from windlass.core.clock import Clock
 from windlass.core.probe import reach
-from windlass.core.service import Service
 from windlass.errors import WindlassError
 from windlass.metrics import roll_up
 from windlass.worker.scheduler import Scheduler
+from windlass.worker.supervisor import Service, Supervisor
 
 log: Final = logging.getLogger("windlass.duties")
 
@@ -47,7 +46,7 @@ class Duty(Protocol):
 
 
 class Recoverer:
-    """Takes back jobs whose lease ran out."""
+    """Takes back jobs whose lease ran out, and ends those whose time to wait is over."""
 
     name = "recover"
     leader_only = False
@@ -60,13 +59,23 @@ class Recoverer:
         self._on_stalled = on_stalled
 
     async def run_once(self) -> int:
-        result = await self._store.execute(rq.Recover())
+        """Step by step, until none of them reaches its bound."""
+        total, request = 0, rq.Recover()
+        while True:
+            result = await self._store.execute(request)
+            total += self._tell(result)
+            done = (len(result.recovered) + len(result.failed), len(result.expired))
+            if max(done) < request.limit:
+                return total
+
+    def _tell(self, result: rq.Recovered) -> int:
         for ref in (*result.recovered, *result.failed):
             log.warning("took back job %r of queue %r: its worker went silent", ref.id, ref.queue)
             if self._on_stalled is not None:
                 self._on_stalled(ref.id)
-        reach("recover.done", recovered=len(result.recovered), failed=len(result.failed))
-        return len(result.recovered) + len(result.failed)
+        counts = {name: len(getattr(result, name)) for name in ("recovered", "failed", "expired")}
+        reach("recover.done", **counts)
+        return sum(counts.values())
 
 
 class Pruner:
@@ -209,55 +218,51 @@ def store_duties(app: Windlass, prune_ms: int, leadership: Leadership) -> list[D
 class _Runner(Service):
     """Runs one duty at its own pace: no duty waits for another that fails, or that is not answered."""
 
-    def __init__(self, clock: Clock, duty: Duty, leads: Callable[[], bool], first_ms: float) -> None:
-        super().__init__(f"windlass-{duty.name}", clock)
-        self.duty = duty
+    def __init__(self, duty: Duty, leads: Callable[[], bool], first_ms: float) -> None:
+        super().__init__(duty.name)
+        self._duty = duty
         self._leads = leads
         self._first_ms = first_ms
 
-    def _first_pause_ms(self) -> float:
+    def first_pause_ms(self) -> float:
         return self._first_ms
 
     async def run_once(self) -> int:
         """One step, if it is ours to do; returns how much was done."""
-        if self.duty.leader_only and not self._leads():
+        if self._duty.leader_only and not self._leads():
             return 0
-        return await self.duty.run_once()
+        return await self._duty.run_once()
 
-    async def _step(self) -> float:
+    async def step(self) -> float:
         await self.run_once()
-        return self.duty.every_ms
+        return self._duty.every_ms
 
 
 class Duties:
     """Runs duties when they are due, those of the leader only while leading; the election is one of them."""
 
-    def __init__(self, store: Store, leadership: Leadership, duties: list[Duty], rng: random.Random) -> None:
+    def __init__(
+        self, supervisor: Supervisor, leadership: Leadership, duties: list[Duty], rng: random.Random
+    ) -> None:
+        self._supervisor = supervisor
         self._leadership = leadership
         leads = lambda: leadership.is_leader  # noqa: E731 - asked again at every step
-        self._runners = [_Runner(store.clock, leadership, leads, 0)]
+        self._runners = [_Runner(leadership, leads, 0)]
         for duty in duties:  # the first round comes early, and not for all workers at once
-            first_ms = rng.uniform(0, min(duty.every_ms, 2_000))
-            self._runners.append(_Runner(store.clock, duty, leads, first_ms))
+            self._runners.append(_Runner(duty, leads, rng.uniform(0, min(duty.every_ms, 2_000))))
 
     def start(self) -> None:
         """Begin, on the running event loop."""
         for runner in self._runners:
-            runner.start()
+            self._supervisor.serve(runner)
 
     async def stop(self) -> None:
         """End every duty after its current step, then let another worker lead."""
         try:
-            await asyncio.gather(*(runner.stop() for runner in self._runners))
+            await asyncio.gather(*(self._supervisor.stop(runner.name) for runner in self._runners))
             await self._leadership.resign()
         except WindlassError as exc:
             log.warning("could not resign; another worker leads when the time is over: %s", exc)
-
-    def hurry(self, name: str) -> None:
-        """Do the duty of that name now: something may have become due."""
-        for runner in self._runners:
-            if runner.duty.name == name:
-                runner.hurry()
 
     async def run_once(self) -> int:
         """Every duty once, now; returns how much was done."""

@@ -42,6 +42,7 @@ from windlass.job import Job
 from windlass.payload import read_call
 from windlass.queue import Queue
 from windlass.registry import Handler, Registry, job_handler
+from windlass.speedups.shared_tasks import make_starter
 from windlass.worker import classify
 from windlass.worker.attempt import Attempt, Tools
 from windlass.worker.batches import Batches
@@ -54,7 +55,7 @@ from windlass.worker.processes import SandboxRunner
 from windlass.worker.services import Deployer, Duties, Leadership, Recoverer, Relayer, store_duties
 from windlass.worker.settling import settle_apart
 from windlass.worker.shares import SharePlanner
-from windlass.worker.starts import Starter
+from windlass.worker.supervisor import Supervisor
 from windlass.worker.teller import Teller, log_attempt
 
 log: Final = logging.getLogger("windlass.worker")
@@ -146,7 +147,8 @@ class Worker:
         #: When the pump last got through to the store, by the worker's monotonic clock.
         self.last_progress_ms: float = 0.0
         self._relayer = Relayer(self.app.store)
-        self._relaying: asyncio.Task[None] | None = None
+        self._supervisor = Supervisor(self.app.clock)
+        self._reconciles = False  # whether a reply may have been lost
         #: Handlers that did not stop in time; their jobs were given back.
         self.abandoned: int = 0
         #: What the stop could not wait for, by name: handlers, calls to the store, parts of the worker.
@@ -250,12 +252,12 @@ class Worker:
     async def _open_parts(self) -> None:
         """Open one part after the other."""
         parts, store, options = self._parts, self.app.store, self.options
-        self._overlaps = isinstance(store.backend, OverlappingBackend) and not self.app.clock.driven
+        self._overlaps = isinstance(store.backend, OverlappingBackend)
         await store.open()
         await self._set_limits()
         await self._open_resources()
         deployed = await self._deploy_schedules()
-        self._keeper = LeaseKeeper(store, on_lost=self._on_lost, on_cancel=self._on_cancel)
+        self._keeper = LeaseKeeper(store, self._supervisor, on_lost=self._on_lost, on_cancel=self._on_cancel)
         parts.opened("the renewing of leases", self._keeper.stop)
         await self._keeper.start()
         self._listener, self._listening = await store.listen(self._topics()), True
@@ -266,16 +268,16 @@ class Worker:
         self._processes = SandboxRunner(options)
         parts.opened("child processes", self._processes.close)
         self._tools = self._make_tools()
-        self._starter = Starter(self._loop)
+        self._starter = make_starter(self._loop)
         self._leadership = Leadership(store, self.id, on_change=self._on_leader)
         self._heartbeat = Heartbeat(store, options.ms("heartbeat"), self.info, self._obey)
         self._duties = self._make_duties(deployed)
         parts.opened("duties and heartbeat", self._stop_services)
         await asyncio.sleep(0)  # a cancel that came meanwhile is heard here, before anything begins
-        self._heartbeat.start()
+        self._supervisor.serve(self._heartbeat)
         if options.duties:
             self._duties.start()
-        self._pump_task = asyncio.create_task(self._pump_safely(), name="windlass-pump")
+        self._supervisor.start("pump", self._pump_safely)
 
     def _make_tools(self) -> Tools:
         return Tools(
@@ -337,7 +339,7 @@ class Worker:
         """Wait until the pump has ended, then close; never cancels the pump itself."""
         try:
             if not self._is_closing:
-                await asyncio.wait([self._pump_task])
+                await asyncio.wait([self._supervisor.over("pump")])
         except asyncio.CancelledError:
             await self._closed_through_cancels(self._begin_close())
             raise
@@ -462,8 +464,9 @@ class Worker:
         self._emitter.emit("closing")
         self._decline()
         self._wake()
+        self._supervisor.hurry("pump")
         await self._finish_attempts(stop)
-        if not await stop.wait_for(self._pump_task, keep_ms=PARTS_MS) or self._ends:
+        if not await stop.wait_for(self._supervisor.over("pump"), keep_ms=PARTS_MS) or self._ends:
             self._abandon_pump()
 
     def info(self) -> WorkerInfo:
@@ -499,12 +502,11 @@ class Worker:
 
     async def _pump_safely(self) -> None:
         """Keep the pump going through anything but a deliberate stop."""
-        reconcile = False
         while True:
             try:
-                if reconcile:
+                if self._reconciles:
                     await self._reconcile()
-                    reconcile = False
+                    self._reconciles = False
                 await self._pump()
                 return
             except StorageError as exc:
@@ -514,14 +516,15 @@ class Worker:
                 log.exception("the worker met an unexpected error and goes on")
                 self._emitter.emit("error", exc)
             except asyncio.CancelledError:
+                self._reconciles = True
                 if not self._closing or self._stop.is_over:
-                    self._keeper.stop_soon()  # its loop ends without a close: the leases run out
                     raise
                 self._stop.hurry()  # all tasks of the loop were cancelled in the middle of a close
-                reconcile = True
                 continue
-            reconcile = True
-            if self._stop.hurried.is_set():  # a close in a hurry has begun, though its task may not have run yet
+            self._reconciles = True
+            if (
+                self._stop.hurried.is_set()
+            ):  # a close in a hurry has begun, though its task may not have run yet
                 return
             backoff_ms = min(_FIRST_BACKOFF_MS * 2**self._failures, _LAST_BACKOFF_MS)
             self._failures = min(self._failures + 1, 10)
@@ -661,8 +664,7 @@ class Worker:
 
     def _relay_soon(self) -> None:
         """What ended here concerns more jobs than one request could tell: go on beside the pump."""
-        if self._relaying is None or self._relaying.done():
-            self._relaying = self._loop.create_task(self._relay(), name="windlass-relay")
+        self._supervisor.start("relay-now", self._relay)
 
     async def _relay(self) -> None:
         try:
@@ -737,7 +739,7 @@ class Worker:
             self._look_again()
             self._shares.refill()
         if "schedules" in topics:
-            self._duties.hurry("schedule")
+            self._supervisor.hurry("schedule")
         if f"worker:{self.id}" in topics:
             await self._ask_cancels()
             await self._heartbeat.run_once()  # somebody may have told us something
@@ -752,8 +754,7 @@ class Worker:
         return wait_ms
 
     async def _is_empty(self) -> bool:
-        if self._relaying is not None:
-            await self._relaying
+        await asyncio.wait([self._supervisor.over("relay-now")])
         busy_states = (JobState.WAITING, JobState.PARKED, JobState.ACTIVE, JobState.RETRYING)
         for name in self._shares.names:
             counts = await self._call(rq.CountJobs(queue=name))
@@ -884,17 +885,17 @@ class Worker:
         if ends or not self._pending:
             self._name_left([f"the settlement of {len(ends)} jobs"])
         self._teller.abandon()
-        for task in (self._pump_task, self._lane, self._relaying):
-            if task is not None:
-                task.cancel()
+        self._supervisor.let_go("pump")
+        self._supervisor.let_go("relay-now")
+        if self._lane is not None:
+            self._lane.cancel()
 
     def _name_left(self, names: list[str]) -> None:
         self.left_behind += names
 
     async def _stop_services(self) -> None:
-        if self._relaying is not None:
-            await asyncio.wait([self._relaying])
-        await asyncio.gather(self._duties.stop(), self._heartbeat.stop())
+        await asyncio.wait([self._supervisor.over("relay-now")])
+        await asyncio.gather(self._duties.stop(), self._supervisor.stop("heartbeat"))
 
     def _make_threads(self) -> ThreadPoolExecutor:
         return ThreadPoolExecutor(self.concurrency, thread_name_prefix="windlass-job")
@@ -918,7 +919,7 @@ class Worker:
             duties.append(Deployer(app.deploy_schedules))
         if app.store.capabilities.flows:
             duties.append(self._relayer)
-        return Duties(app.store, leadership, duties, self._rng)
+        return Duties(self._supervisor, leadership, duties, self._rng)
 
     def _on_leader(self, leads: bool) -> None:
         self._emitter.emit("leadership_acquired" if leads else "leadership_lost")

@@ -13,9 +13,9 @@ from __future__ import annotations
 from collections import Counter, deque
 
 from windlass.backends.amqp.client import Client
-from windlass.backends.amqp.frames import Delivery
 from windlass.backends.amqp.promise import Promise
 from windlass.backends.amqp.session import delivery_of
+from windlass.speedups.amqp_frames import Delivery
 
 #: A pushed message that nobody claims goes back after this.
 _PATIENCE_S = 0.25

@@ -51,6 +51,8 @@ class Plan(msgspec.Struct):
     drop: list[tuple[JobRef, int]] = []
     #: Messages in queues that count no more.
     void: list[tuple[str, str, int]] = []
+    #: Tokens of attempts that ended otherwise than by their worker.
+    lost: list[str] = []
 
 
 class Counts(msgspec.Struct):
@@ -83,6 +85,11 @@ class Ledger(Elsewhere):
         self._touched: dict[JobRef, JobRecord | None] = {}
         #: Tokens of starts that we know of, the newest.
         self._begun: OrderedDict[str, None] = OrderedDict()
+        #: The tokens of running jobs, as of the last plan, and those that their workers ended since.
+        self._running: dict[JobRef, str | None] = {}
+        self._closed: set[str] = set()
+        #: Messages of jobs that have another.
+        self._doubled: list[tuple[str, str, int]] = []
         #: Jobs whose message somebody else published, with its generation.
         self._published: dict[JobRef, int] = {}
         self.verbs = self.verbs | {
@@ -108,12 +115,24 @@ class Ledger(Elsewhere):
 
     def plan(self) -> Plan:
         """What the changes since the last plan ask of the broker."""
-        plan = Plan()
+        plan, self._doubled = Plan(void=self._doubled), []
         touched, self._touched = self._touched, {}
         published, self._published = self._published, {}
         for ref, job in touched.items():
             self._plan_one(ref, job, published.get(ref), plan)
+            self._note_token(ref, job, plan)
+        self._closed.clear()
         return plan
+
+    def _note_token(self, ref: JobRef, job: JobRecord | None, plan: Plan) -> None:
+        """Remember who runs a job; whoever ran it before without ending it has lost it."""
+        before = self._running.pop(ref, None)
+        if job is not None and job.state is JobState.ACTIVE:
+            self._running[ref] = job.token
+            if before == job.token:
+                return
+        if before is not None and before not in self._closed:
+            plan.lost.append(before)
 
     def _plan_one(self, ref: JobRef, job: JobRecord | None, published: int | None, plan: Plan) -> None:
         before = self.placed.get(ref)
@@ -159,8 +178,14 @@ class Ledger(Elsewhere):
     def _born(self, work: Work, request: verbs.Born) -> Verb[None]:
         yield from adding.load(work, request.add.jobs)
         for new in request.add.jobs:
+            ref = JobRef(new.queue, new.id)
+            old = work.jobs[ref]
+            if old is not None and old.request_id == new.request_id:  # told again, with another message
+                self.void[new.queue, new.id, 0] = None
+                self._doubled.append((new.queue, new.id, 0))
+                continue
             adding.add_one(work, new)
-            self._published[JobRef(new.queue, new.id)] = 0
+            self._published[ref] = 0
 
     def _started(self, work: Work, request: verbs.Started) -> Verb[None]:
         yield from self._begin(work, request.starts)
@@ -245,6 +270,7 @@ class Ledger(Elsewhere):
         if status is not Settled.OK or job is None:
             # Perhaps the answer got lost: what went back to its place must go there now.
             return status, start is not None and self._stands_on(job, start.gen)
+        self._closed.add(end.token)
         mark = None if end.outcome is Outcome.COMPLETE else _mark(job)
         transitions.settle(job, end, work)
         file(work, job, JobState.ACTIVE)
@@ -290,7 +316,8 @@ class Ledger(Elsewhere):
 
     def get_rules(self, request: verbs.GetRules, now_ms: int) -> verbs.Rules:
         """What a worker must know before it takes jobs."""
-        return verbs.Rules([q.name for q in self.queues.values() if q.row.paused], list(self.void))
+        paused = [queue.name for queue in self.queues.values() if queue.row.paused]
+        return verbs.Rules(paused, list(self.void), {name: self.due_ms(name) for name in self.queues})
 
     def _promote_for(self, work: Work, request: verbs.PromoteFor) -> Verb[int | None]:
         names = [name for name in request.queues if name in self.queues]
@@ -298,6 +325,11 @@ class Ledger(Elsewhere):
         yield Reads(queues=names, due=limits, timed=limits, lines=dict.fromkeys(names, 1))
         yield from timing.bring_in(work, timing.due_by_queue(work, names, STEP), names, STEP)
         return timing.next_due_in(work, [work.queues[name] for name in names])
+
+    def due_ms(self, queue: str) -> int | None:
+        """When the first job of a queue is due."""
+        first = self.look(queue).next_due()
+        return None if first is None else first.due_ms
 
     def next_due_in(self, now_ms: int) -> int | None:
         """How long until the next job of any queue is due."""

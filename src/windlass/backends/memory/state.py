@@ -9,6 +9,7 @@ from copy import copy
 from typing import Any
 
 from windlass.backends.memory.edges import Edges
+from windlass.backends.memory.expiring import Expiring
 from windlass.backends.memory.finished import Finished
 from windlass.backends.memory.groups import Groups
 from windlass.backends.memory.line import Line
@@ -44,6 +45,7 @@ class StoredQueue:
         self.finished = Finished()
         self.line = Line(self.jobs)
         self._due: Order[tuple[int, int, str]] = Order(self._is_due)
+        self.expiring = Expiring()
         #: Start times within the queue's own rate, oldest first.
         self.starts: list[int] = []
         self.groups = Groups(self.jobs)
@@ -64,6 +66,7 @@ class StoredQueue:
         if before is not None or state in FINISHED:
             self.finished.put(job)
         self.line.put(job)
+        self.expiring.put(job)
         if job.due_ms is not None and state in TIMED:
             self._due.add((job.due_ms, job.seq, job.id))
         if job.options.group is not None:
@@ -75,6 +78,7 @@ class StoredQueue:
         del self.jobs[job.id]
         self.finished.remove(job.id)
         self.line.remove(job.id)
+        self.expiring.remove(job.id)
         if job.options.group is not None:
             self.groups.get(job.options.group).forget(job.id)
         before = self._states.pop(job.id, None)

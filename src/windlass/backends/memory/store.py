@@ -7,14 +7,16 @@ a request means is decided by the engine; this store loads what it asks for and 
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Iterable
 from copy import copy
-from itertools import islice
+from itertools import islice, takewhile
 from typing import Any, TypeVar, cast
 
 from windlass.backend import requests as rq
 from windlass.backends.memory.show import SHOWS, Shows
 from windlass.backends.memory.state import State, StoredQueue
+from windlass.core import transitions
 from windlass.core.job import JobRecord
 from windlass.core.limits import Usage
 from windlass.core.metrics import KEPT_MS
@@ -166,6 +168,10 @@ class MemoryStore(State):
             late = [job for job in self.active.values() if (job.lease_until_ms or 0) <= work.now_ms]
             late.sort(key=lambda job: (job.lease_until_ms or 0, job.seq))
             self._find_all(work, late[: reads.expired])
+        if reads.overdue:
+            work.overdue = self._overdue(work.now_ms, reads.overdue)
+            for job in work.overdue:
+                self._load_queue(job.queue, work)
         if reads.purge is not None:
             self._find_all(work, _purged(self.look(reads.purge.queue), reads.purge))
         if reads.past_keep:
@@ -175,6 +181,17 @@ class MemoryStore(State):
         work.found = list(jobs)
         for job in work.found:
             self._load_queue(job.queue, work)
+
+    def _overdue(self, now_ms: int, limit: int) -> list[JobRecord]:
+        late = (
+            (entry, queue.jobs[entry[2]])
+            for queue in self.queues.values()
+            for entry in takewhile(lambda entry: entry[0] <= now_ms, queue.expiring)
+        )
+        found = heapq.nsmallest(
+            limit, ((entry, job.queue, job) for entry, job in late if transitions.is_expired(job, now_ms))
+        )
+        return [job for _, _, job in found]
 
     def _past_keep(self, now_ms: int, limit: int) -> list[JobRecord]:
         old: list[JobRecord] = []

@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from windlass.backend import requests as rq
-from windlass.backend.local.calls import Answer, Call, deliver
+from windlass.backend.calls import Answer, Call, deliver
 from windlass.backend.local.flush import not_flushed
 from windlass.backend.local.lane import Lane
 from windlass.backends.sqlite import statements
 from windlass.backends.sqlite.connection import connect, is_odd_text, read_any_text, to_error
 from windlass.backends.sqlite.tx import Queues, read_meta
 from windlass.backends.sqlite.verbs_reads import READS, Snapshot
-from windlass.core.clock import SteadyClock
+from windlass.core.clock import SteadyClock, moment
 
 if TYPE_CHECKING:
     import sqlite3
@@ -48,9 +48,9 @@ class Reader(Lane):
         try:
             conn.execute("BEGIN")
             try:
-                now_ms = call.request.now_ms
-                if now_ms is None:
-                    now_ms = self._clock.now_ms(read_meta(conn, self._sql).clock_ms)
+                now_ms = moment(
+                    call.request.now_ms, lambda: self._clock.now_ms(read_meta(conn, self._sql).clock_ms)
+                )
                 snap = Snapshot(conn, self._sql, self._queues, now_ms)
                 value = READS[type(call.request)](snap, call.request)
             finally:

@@ -65,7 +65,7 @@ def add(step: Step, request: rq.Add) -> list[rq.Added]:
         last_place, noted = step.last_place, len(step.notes)
         fresh = _Fresh(step, jobs)
         if fresh.insert():
-            step.plain = request.now_ms is None
+            step.plain = True
             return fresh.answers
         step.run("job_undo_insert", last_place)
         step.last_place = last_place
@@ -182,6 +182,7 @@ def is_plain(new: NewJob) -> bool:
         and new.options.unique is None
         and new.run_at_ms is None
         and new.expires_in_ms is None
+        and new.options.expires_total_ms is None
         and new.request_id == new.id
         and len(new.payload) <= INLINE_PAYLOAD
     )
@@ -229,7 +230,7 @@ def fresh_row(new: NewJob, num: int, seq: int, now_ms: int, options_text: str) -
         now_ms,
         ready_ms,
         due_ms,
-        None if new.expires_in_ms is None else now_ms + new.expires_in_ms,
+        transitions.first_deadline(new, now_ms),
     )
 
 
@@ -478,10 +479,12 @@ class _Rest(msgspec.Struct, array_like=True):
             return True
         return self.options != PLAIN_OPTIONS and not is_simple(self.options)
 
-    def fill(self, job: JobRecord) -> None:
-        """Complete a record."""
+    def fill(self, job: JobRecord, served: list[int]) -> None:
+        """Complete a record that starts. ``served`` takes it down if its ``expires_in`` counts no more."""
+        if self.expires_ms is not None:
+            served.append(job.seq)
         job.place, job.ready_ms, job.priority = self.place, self.ready_ms, self.priority
-        job.codec, job.expires_ms = self.codec, self.expires_ms
+        job.codec = self.codec
         job.request_id = job.id if self.request_id is None else self.request_id
 
 
@@ -504,6 +507,7 @@ def _lease(step: Step, line: _Line, rows: list[Row], request: rq.Claim) -> list[
     queue, now_ms, claim_id, worker = line.name, step.now_ms, request.claim_id, request.worker
     data: EventData = {"attempt": 1, "worker": worker}
     task, ids, options_text, model = "", None, "", None
+    served: list[int] = []
     common: Row | None = None
     held = step.queues.leased
     for seq, job_id, its_task, payload, enqueued_ms, packed in rows:
@@ -526,7 +530,7 @@ def _lease(step: Step, line: _Line, rows: list[Row], request: rq.Claim) -> list[
         if rest is None:
             job.place, job.ready_ms, job.request_id = seq, enqueued_ms, job_id
         else:
-            rest.fill(job)
+            rest.fill(job, served)
         job.token = token = f"{claim_id}.{seq}"
         job.errors = []
         if ids is None or its_task != task:
@@ -542,6 +546,8 @@ def _lease(step: Step, line: _Line, rows: list[Row], request: rq.Claim) -> list[
         held.clear()
     for until_ms, seqs in until.items():
         step.among("job_lease", seqs, claim_id, worker, now_ms, until_ms)
+    if served:
+        step.among("job_stays", served)
     step.tally(queue, _WAITING, -len(leased))
     step.tally(queue, _ACTIVE, len(leased))
     return leased
@@ -573,8 +579,10 @@ def _lease_old(step: Step, queue: str, seq: int, request: rq.Claim) -> JobRecord
         transitions.expire(job, step)
         step.save([(job, JobState.WAITING)])
         return None
-    token = f"{request.claim_id}.{seq}"
+    token, expires_ms = f"{request.claim_id}.{seq}", job.expires_ms
     transitions.lease(job, step, token=token, worker=request.worker, lease_ms=request.lease_ms)
+    if job.expires_ms != expires_ms:
+        step.run("job_expires", job.expires_ms, seq)
     keys.settle(step, step.queue(queue), job)
     return job
 

@@ -53,19 +53,21 @@ async def promote(session: Session, request: rq.Promote, now: str) -> rq.Promote
 async def recover(session: Session, request: rq.Recover, now: str) -> rq.Recovered:
     rows: list[tuple[int, int, JobRef, int]] = []
     left: list[str] = []
-    for group, count in await _shares(session, now, "a", request.limit):
-        if count == 0:
+    leases = await _shares(session, now, "a", request.limit)
+    others = await _shares(session, now, "z", request.limit)
+    for (group, count), (_, expired) in zip(leases, others, strict=True):
+        if count == expired == 0:
             continue
-        names, *found = await session.functions.recover(group.roots, now, count)
+        names, *found = await session.functions.recover(group.roots, now, count, expired)
         left += [name.decode() for name in names]
         for at in range(0, len(found), 5):
-            index, job_id, alive, deadline_ms, seq = found[at : at + 5]
-            rows.append((deadline_ms, seq, JobRef(group.names[index - 1], job_id.decode()), alive))
+            index, job_id, became, deadline_ms, seq = found[at : at + 5]
+            rows.append((deadline_ms, seq, JobRef(group.names[index - 1], job_id.decode()), became))
     rows.sort()
     await relay.after(session, left, now)
     result = rq.Recovered([], [])
-    for _, _, ref, alive in rows:
-        (result.recovered if alive else result.failed).append(ref)
+    for _, _, ref, became in rows:
+        (result.failed, result.recovered, result.expired)[became].append(ref)
     return result
 
 

@@ -7,11 +7,10 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from windlass.backends.valkey import records, relay
-from windlass.backends.valkey.codes import STATES
+from windlass.backends.valkey.codes import ADD_OUTCOMES, ON_FAILURE, STATES, WOULD_BE_NEW
 from windlass.backends.valkey.session import Session
 from windlass.core.edges import (
     Dependency,
-    OnFailure,
     bad_parent,
     check_cycle,
     check_kept_out,
@@ -19,11 +18,14 @@ from windlass.core.edges import (
     unknown_dependency,
 )
 from windlass.core.job import JobRef, NewJob
+from windlass.core.outcome import AddOutcome
 from windlass.core.states import FINISHED
 
-#: What adding an id would answer, see ``lua/includes/73_add_flow.lua``.
-_AGAIN, _DUPLICATE, _CACHED, _FRESH = 0, 1, 2, 3
-_ON_FAILURE = (OnFailure.FAIL, OnFailure.IGNORE, OnFailure.CONTINUE)
+#: What would become of adding an id: the same request again, a duplicate, cached, a new job.
+_AGAIN, _DUPLICATE, _CACHED = (
+    ADD_OUTCOMES.index(one) for one in (AddOutcome.QUEUED, AddOutcome.DUPLICATE, AddOutcome.CACHED)
+)
+_FRESH = WOULD_BE_NEW
 
 #: Parent, child, on failure.
 Parent = tuple[JobRef, JobRef, int]
@@ -217,7 +219,7 @@ class FlowPlan:
     def _parent(self, at: int) -> Parent:
         parent = self.jobs[at].parent
         assert parent is not None
-        return parent.ref, self._child(at), _ON_FAILURE.index(parent.on_failure)
+        return parent.ref, self._child(at), ON_FAILURE.index(parent.on_failure)
 
     # --- in several steps -----------------------------------------------------------------------
 

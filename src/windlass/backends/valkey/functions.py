@@ -6,6 +6,7 @@ from collections.abc import Awaitable
 from typing import Any, NamedTuple
 
 from windlass.backends.valkey.client import Client
+from windlass.backends.valkey.layouts import ScheduleState
 from windlass.backends.valkey.records import pack
 
 Roots = list[str]
@@ -62,8 +63,8 @@ class Functions:
         count, next_due_in_ms, let_in = await self._call("promote", roots, now, pack((limit, lets_in)))
         return count, next_due_in_ms, let_in
 
-    async def recover(self, roots: Roots, now: str, limit: int) -> list[Any]:
-        found: list[Any] = await self._call("recover", roots, now, pack((limit,)))
+    async def recover(self, roots: Roots, now: str, leases: int, expired: int) -> list[Any]:
+        found: list[Any] = await self._call("recover", roots, now, pack((leases, expired)))
         return found
 
     async def prune(
@@ -199,7 +200,7 @@ class Functions:
 
     # --- schedules --------------------------------------------------------------------------------
 
-    async def schedule_put(self, root: str, name: str, state: list[Any], record: bytes) -> list[Any]:
+    async def schedule_put(self, root: str, name: str, state: ScheduleState, record: bytes) -> list[Any]:
         found: list[Any] = await self._call("schedule_put", [root], name, pack(state), record)
         return found
 

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import msgspec
 
 from windlass.backend import limits as lrq
+from windlass.backends.valkey.layouts import GroupLimit
 from windlass.backends.valkey.session import Session
 from windlass.core.limits import (
     EVERY_GROUP,
@@ -43,12 +42,12 @@ async def set_queue(session: Session, request: lrq.SetQueueLimits, now: str) -> 
     )
 
 
-def _for_server(limits: GroupLimits | None) -> Any:
-    """Limits as the server reads them, see ``lua/includes/14_limits.lua``."""
+def _for_server(limits: GroupLimits | None) -> GroupLimit | int:
+    """Limits as the server reads them."""
     if limits is None:
         return 0
     rate, bucket = limits.rate, limits.bucket
-    return (
+    return GroupLimit(
         _encode(limits).decode(),
         limits.concurrency or 0,
         *((rate.max, rate.per_ms) if rate is not None else (0, 0)),

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from windlass.backend import flows as fl
+from windlass.backends.valkey.layouts import Fate
 from windlass.backends.valkey.session import Group, Session, together
 from windlass.core.edges import RELAY_STEP
 from windlass.core.job import JobRef
@@ -25,9 +26,8 @@ log = logging.getLogger("windlass.valkey")
 #: A flow whose adding takes longer than this has lost the client that added it.
 LINKING_MS = 60_000
 #: What a child that does not exist (any more) tells.
-GONE: Fate = [0, 0, b"json", b"removed", b"", 0, b""]
+GONE = Fate(0, 0, b"json", b"removed", b"", 0, b"")
 
-Fate = list[Any]
 _decode = msgspec.msgpack.Decoder().decode
 
 
@@ -127,7 +127,7 @@ async def _outbox(session: Session, group: Group, now: str, room: int) -> tuple[
     entries = []
     for index, number, job_id, packed, value, told, done, links in ends:
         name = group.names[index - 1]
-        fate = [*_decode(packed), value]
+        fate = Fate(*[*_decode(packed), value])
         dependents = [Dependent.read(link) for link in links]
         entries.append(Entry(name, number, JobRef(name, job_id.decode()), fate, int(told), done, dependents))
     refs = [
@@ -186,7 +186,7 @@ async def _take_out(session: Session, entries: list[Entry]) -> None:
         items = []
         for index, at in zip(group.indexes, group.positions, strict=True):
             entry = entries[at]
-            items.append((index, entry.number, entry.child.id, entry.fate[0], entry.told, entry.done))
+            items.append((index, entry.number, entry.child.id, entry.fate.seq, entry.told, entry.done))
         await session.functions.flow_told(group.roots, items)
 
 
@@ -205,7 +205,7 @@ async def link(session: Session, links: list[tuple[Dependent, JobRef]], now: str
         answers = await session.functions.flow_link(group.roots, now, items)
         for at, answer in zip(group.positions, answers, strict=True):
             if answer != 1:
-                tells.append(Tell(*part[at], answer if isinstance(answer, list) else GONE))
+                tells.append(Tell(*part[at], Fate(*answer) if isinstance(answer, list) else GONE))
 
     for first in range(0, len(links), RELAY_STEP):
         part = links[first : first + RELAY_STEP]

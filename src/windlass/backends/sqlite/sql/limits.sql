@@ -61,9 +61,14 @@ UPDATE [job] SET grp = ?, turn = ?, idle = ? WHERE seq = ?
 -- name: job_replace
 UPDATE [job] SET task = ?, codec = ? WHERE seq = ?
 
--- What stands in for a record that cannot be read is written over it.
+-- What stands in for a record that cannot be read is written over it: every column at once, since a STRICT table
+-- takes no row with a value of a wrong type, whichever column a statement is about.
 -- name: job_rewrite
-UPDATE [job] SET id = ?, enqueued_ms = ?, turn = 0, request_id = NULL WHERE seq = ?
+UPDATE [job]
+SET id = ?, task = ?, payload = ?, codec = ?, enqueued_ms = ?,
+    turn = 0, request_id = NULL, pad = NULL, grp = CASE typeof(grp) WHEN 'text' THEN grp END,
+    /*changes*/
+WHERE seq = ?
 
 -- name: job_grp
 SELECT grp FROM [job] WHERE seq = ? AND grp <> ''

@@ -8,11 +8,11 @@
 local now = now_from(args[1])
 local jobs = cmsgpack.unpack(args[2])
 local queues = open_all(keys, now)
-prepare_add(queues, jobs)
+adds.prepare_add(queues, jobs)
 local first, new = take_numbers(queues, #jobs, true)
 local answer = { now, new }
 for index, job in ipairs(jobs) do
-  answer[index + 2] = add_one(queues[job[1]], job, args[index + 2], first + index - 1)
+  answer[index + 2] = adds.add_one(queues[job[JOB.QUEUE]], job, args[index + 2], first + index - 1)
 end
 for _, q in ipairs(queues) do
   write_plain(q)

@@ -8,10 +8,10 @@
 local request = cmsgpack.unpack(args[2])
 local queues = open_all(keys, now_from(args[1]))
 local statuses = {}
-load_items(queues, request[2])
+turn.load_items(queues, request[2])
 damaged.check(queues, request[2])
 for index, item in ipairs(request[2]) do
-  statuses[index] = cancel(queues[item[1]], item[2], request[1], request[3] == 1)
+  statuses[index] = changes.cancel(queues[item[1]], item[2], request[1], request[3] == 1)
 end
 close_all(queues)
 local answer = { table.concat(statuses), flow.left(queues) }

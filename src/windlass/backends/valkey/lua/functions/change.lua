@@ -8,22 +8,22 @@ local id, token, ranked, priority, delay, filled = unpack(cmsgpack.unpack(args[2
 damaged.check({ q }, { { 1, id } })
 local head = head_of(q, id)
 if not head then
-  return { 1, 0 }
+  return { CHANGED.NOT_FOUND, 0 }
 end
-local status = may_change(head, token, ranked == 1 or delay >= 0, delay >= 0)
-if status == 0 then
+local status = changes.may_change(head, token, ranked == 1 or delay >= 0, delay >= 0)
+if status == CHANGED.OK then
   if filled == 1 then
-    change_payload(q, id, head, args[3])
+    changes.change_payload(q, id, head, args[3])
   end
-  if ranked == 1 and priority ~= head[PRIORITY] then
-    change_priority(q, id, head, priority)
+  if ranked == 1 and priority ~= head[HEAD.PRIORITY] then
+    changes.change_priority(q, id, head, priority)
   end
   if delay >= 0 then
-    change_delay(q, id, head, delay)
+    changes.change_delay(q, id, head, delay)
   end
   groups.poke(q, id, head)
   file(q)
-  q.ready = q.ready or head[STATE] < ACTIVE
+  q.ready = q.ready or head[HEAD.STATE] < STATE.ACTIVE
 end
 close(q)
-return { status, head[STATE] }
+return { status, head[HEAD.STATE] }

@@ -9,7 +9,7 @@
 local items = cmsgpack.unpack(args[2])
 local queues = open_all(keys, now_from(args[1]))
 local answer = {}
-load_items(queues, items)
+turn.load_items(queues, items)
 for index, item in ipairs(items) do
   local q, id = queues[item[1]], item[2]
   local head, edges = q.heads[id], q.root .. ':D:' .. id
@@ -18,7 +18,7 @@ for index, item in ipairs(items) do
     holder, state = unique.foresee(q, item[5], item[3])
   end
   answer[index] = {
-    head and head[STATE] or 0, flow.foresee(q, id, head, item[3]), redis.call('HLEN', edges),
+    head and head[HEAD.STATE] or 0, flow.foresee(q, id, head, item[3]), redis.call('HLEN', edges),
     item[4] ~= '' and redis.call('HEXISTS', edges, item[4]) or 0, holder, state,
     item[6] ~= 0 and groups.free(q, item[6]) or -1,
   }

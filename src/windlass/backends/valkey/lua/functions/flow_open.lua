@@ -6,10 +6,10 @@
 local items = cmsgpack.unpack(args[1])
 local queues = open_all(keys, 0)
 local answer = {}
-load_items(queues, items)
+turn.load_items(queues, items)
 for index, item in ipairs(items) do
   local q, id = queues[item[1]], item[2]
   answer[index] = redis.call('SMEMBERS', q.root .. ':O:' .. id)
-  table.insert(answer[index], 1, q.heads[id] and q.heads[id][SEQ] or 0)
+  table.insert(answer[index], 1, q.heads[id] and q.heads[id][HEAD.SEQ] or 0)
 end
 return answer

@@ -10,9 +10,9 @@ local found, ids = {}, {}
 for _, state in ipairs(states) do
   local part = {}
   if ENDS[state] then
-    oldest_finished(q, state, q.now - grace, limit, part)
-  elseif state ~= ACTIVE or force == 1 then
-    oldest_pending(q, state, q.now - grace, limit, part)
+    sweep.oldest_finished(q, state, q.now - grace, limit, part)
+  elseif state ~= STATE.ACTIVE or force == 1 then
+    sweep.oldest_pending(q, state, q.now - grace, limit, part)
   end
   for _, one in ipairs(part) do
     found[#found + 1] = one

@@ -6,15 +6,15 @@
 local items = cmsgpack.unpack(args[2])
 local queues = open_all(keys, now_from(args[1]))
 local answer = {}
-load_items(queues, items)
+turn.load_items(queues, items)
 damaged.check(queues, items)
 for _, item in ipairs(items) do
   local q, id = queues[item[1]], item[2]
   local head = q.heads[id]
-  local status = head and retry(q, id, head) or 1
+  local status = head and changes.retry(q, id, head) or CHANGED.NOT_FOUND
   settle_down(q)
   answer[#answer + 1] = status
-  answer[#answer + 1] = head and head[STATE] or 0
+  answer[#answer + 1] = head and head[HEAD.STATE] or 0
 end
 close_all(queues)
 return answer

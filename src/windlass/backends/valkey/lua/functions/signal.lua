@@ -8,9 +8,9 @@ local q = open(keys[1], now_from(args[1]))
 local id, name, most, codec = unpack(cmsgpack.unpack(args[2]))
 local head = head_of(q, id)
 if not head then
-  return { 1, 0 }
+  return { CHANGED.NOT_FOUND, 0 }
 end
 local value = struct.pack('>I6Bc0', q.now, #codec, codec) .. args[3]
 local status = flow.signal(q, id, head, name, value, most)
 close(q)
-return { status, head[STATE] }
+return { status, head[HEAD.STATE] }

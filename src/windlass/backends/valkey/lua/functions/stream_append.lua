@@ -6,12 +6,12 @@ local q = open(keys[1], now_from(args[1]))
 local id, token, first, most_chunks, most_bytes = unpack(cmsgpack.unpack(args[2]))
 local head = head_of(q, id)
 if not head then
-  return { 1, 0 }
-elseif check_token(head, token) ~= 0 then
-  return { 3, head[STATE] }
+  return { CHANGED.NOT_FOUND, 0 }
+elseif turn.check_token(head, token) ~= SETTLED.OK then
+  return { CHANGED.LOST, head[HEAD.STATE] }
 elseif not flow.append(q, id, head, first, args, 3, most_chunks, most_bytes) then
-  return { -1, head[STATE] }
+  return { -1, head[HEAD.STATE] }
 end
 close(q)
 redis.call('SPUBLISH', q.root .. ':stream', '')
-return { 0, head[STATE] }
+return { CHANGED.OK, head[HEAD.STATE] }

@@ -12,6 +12,7 @@
 --   :a      zset    active: score lease deadline, member sequence + id
 --   :P      zset    completed with the usual options: score finish time, member sequence + id
 --   :C :F :X zset   other completed, failed, cancelled: the same
+--   :z      zset    those that may still end because their time passes: score when, member sequence + id
 --   :o      zset    finished, but those in :P: score the time from which the record is too old
 --   :k      zset    ids kept beyond their record: score until when
 --   :i      zset    every job that is not in :f, by sequence, for listings
@@ -44,14 +45,11 @@ local PARTS = {
   end,
 }
 
--- The time of this call in milliseconds; when it is the server's, also in microseconds.
+-- The time of this call in milliseconds, the server's unless a test says one; and the server's in microseconds.
 local function now_from(argument)
-  if argument ~= '' then
-    return tonumber(argument)
-  end
   local time = redis.call('TIME')
   local micros = time[1] * 1000000 + time[2]
-  return math.floor(micros / 1000), micros
+  return argument ~= '' and tonumber(argument) or math.floor(micros / 1000), micros
 end
 
 local function open(root, now)

@@ -3,18 +3,18 @@
 -- Starts nothing of a group for `ms` (0: go on); returns until when.
 function groups.hold(q, name, ms)
   local g = groups.get(q, name)
-  g.r[G_HOLD] = ms > 0 and math.max(g.r[G_HOLD], q.now + ms) or 0
+  g.r[GROUP.HOLD] = ms > 0 and math.max(g.r[GROUP.HOLD], q.now + ms) or 0
   q.touched[name], q.ready = g, true
   groups.advance(q, g, STEP)
-  return g.r[G_HOLD]
+  return g.r[GROUP.HOLD]
 end
 
 function groups.pause(q, name, paused)
   local g = groups.get(q, name)
-  if g.r[G_PAUSED] == paused then
+  if g.r[GROUP.PAUSED] == paused then
     return 0
   end
-  g.r[G_PAUSED], q.touched[name], q.ready = paused, g, true
+  g.r[GROUP.PAUSED], q.touched[name], q.ready = paused, g, true
   groups.advance(q, g, STEP)
   return 1
 end
@@ -22,16 +22,16 @@ end
 -- After a change of limits: forgets what no longer counts.
 function groups.fit(q, g)
   local l = groups.limits(q, g)
-  if l[M_RATE] == 0 then
+  if l[GROUP_LIMIT.RATE] == 0 then
     redis.call('UNLINK', limits.starts_key(q, g.name))
   else
-    limits.trim(q, g.name, l[M_RATE])
+    limits.trim(q, g.name, l[GROUP_LIMIT.RATE])
   end
-  if l[M_CAPACITY] == 0 then
-    g.r[G_LEVEL_AT] = -1
+  if l[GROUP_LIMIT.CAPACITY] == 0 then
+    g.r[GROUP.LEVEL_AT] = -1
   end
   q.touched[g.name] = g
-  if g.r[G_PARKED] > 0 then
+  if g.r[GROUP.PARKED] > 0 then
     groups.wait_until(q, g, q.now)
   end
 end
@@ -47,7 +47,7 @@ function groups.refit_some(q)
   local names = groups.names(q, q.refit)
   for _, name in ipairs(names) do
     local g = groups.get(q, name)
-    if g.r[G_OWN] == 0 then
+    if g.r[GROUP.OWN] == 0 then
       groups.fit(q, g)
     end
   end
@@ -74,7 +74,7 @@ end
 
 function groups.set_own(q, name, l)
   local g = groups.get(q, name)
-  g.r[G_OWN], q.ready = l, true
+  g.r[GROUP.OWN], q.ready = l, true
   groups.fit(q, g)
   groups.advance(q, g, STEP)
 end
@@ -84,12 +84,12 @@ end
 -- Whether a group can be forgotten: no job, no settings, nothing used that still counts.
 function groups.is_idle(q, g)
   local l, r = groups.limits(q, g), g.r
-  if r[G_OWN] ~= 0 or r[G_SIZE] > 0 or r[G_PAUSED] == 1 or r[G_HOLD] > q.now then
+  if r[GROUP.OWN] ~= 0 or r[GROUP.SIZE] > 0 or r[GROUP.PAUSED] == 1 or r[GROUP.HOLD] > q.now then
     return false
-  elseif l[M_RATE] > 0 and limits.in_window(q, g.name, l[M_PER]) > 0 then
+  elseif l[GROUP_LIMIT.RATE] > 0 and limits.in_window(q, g.name, l[GROUP_LIMIT.PER]) > 0 then
     return false
   end
-  return l[M_CAPACITY] == 0 or groups.tokens(q, g, l) >= l[M_CAPACITY] * MICRO
+  return l[GROUP_LIMIT.CAPACITY] == 0 or groups.tokens(q, g, l) >= l[GROUP_LIMIT.CAPACITY] * MICRO
 end
 
 function groups.forget(q, g)
@@ -104,7 +104,7 @@ end
 function groups.write(q)
   for name, g in pairs(rawget(q, 'touched') or {}) do
     local l = groups.limits(q, g)
-    if l[M_RATE] == 0 and l[M_CAPACITY] == 0 and groups.is_idle(q, g) then
+    if l[GROUP_LIMIT.RATE] == 0 and l[GROUP_LIMIT.CAPACITY] == 0 and groups.is_idle(q, g) then
       groups.forget(q, g)
     else
       redis.call('HSET', q.G, name, cmsgpack.pack(g.r))
@@ -129,7 +129,7 @@ function groups.prune(q)
     if groups.is_idle(q, g) then
       groups.forget(q, g)
     else
-      local oldest = q.now - math.max(groups.limits(q, g)[M_PER], DAY_MS)
+      local oldest = q.now - math.max(groups.limits(q, g)[GROUP_LIMIT.PER], STARTS_KEPT_MS)
       redis.call('ZREMRANGEBYSCORE', limits.starts_key(q, name), '-inf', text(oldest))
     end
   end

@@ -1,4 +1,4 @@
-"""One call on its way from an event loop to a database thread and back.
+"""One call on its way from an event loop to the thread that serves it, and back.
 
 A call has ``timeout`` seconds, whatever the thread is doing. One that has not begun by then is taken back: it
 raises ``StorageError`` and will never run. One that has begun raises a quarter of that time later, and says
@@ -13,24 +13,26 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from windlass.errors import StorageError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterable
+    from collections.abc import Callable, Generator, Iterable, Sequence
 
     from windlass.backend.requests import Request
 
 R = TypeVar("R")
+
+#: What is said of a call that was sent and not answered.
+UNKNOWN = "outcome unknown, repeat with the same id"
 
 #: A call that has begun gets so much of its time more: after a suspended machine wakes up, or a handler that
 #: blocked the loop returns, the timer fires before the answer that is on its way.
 _BEGUN_SHARE = 0.25
 
 
-class Call(Generic[R]):
-    """Made and awaited on one event loop; begun and answered by a database thread."""
+class Pending(Generic[R]):
+    """Made and awaited on one event loop; begun and answered by another thread."""
 
-    __slots__ = ("_deadline", "_explain", "_future", "_ticket", "loop", "request", "timeout")
+    __slots__ = ("_deadline", "_explain", "_future", "_ticket", "loop", "timeout")
 
-    def __init__(self, request: Request[R], timeout: float, explain: Callable[[bool], str]) -> None:
-        self.request = request
+    def __init__(self, timeout: float, explain: Callable[[bool], str]) -> None:
         self.loop = asyncio.get_running_loop()
         self._future: asyncio.Future[R] = self.loop.create_future()
         # Popping the ticket decides: the thread begins the call, or the timer takes it back.
@@ -58,7 +60,7 @@ class Call(Generic[R]):
         except IndexError:
             return False
 
-    def answer(self, value: R | None, error: Exception | None) -> None:
+    def answer(self, value: R | None, error: BaseException | None) -> None:
         """End the call, on its own loop. An answer that comes too late is dropped."""
         if self._deadline is not None:
             self._deadline.answered()
@@ -80,13 +82,23 @@ class Call(Generic[R]):
         return True
 
 
+class Call(Pending[R]):
+    """A request to a database thread."""
+
+    __slots__ = ("request",)
+
+    def __init__(self, request: Request[R], timeout: float, explain: Callable[[bool], str]) -> None:
+        super().__init__(timeout, explain)
+        self.request = request
+
+
 class Deadline:
     """When the calls that were handed over together must have been answered. One timer serves them all."""
 
     __slots__ = ("_calls", "_left", "_loop", "_timer")
 
-    def __init__(self, calls: list[Call[Any]]) -> None:
-        self._calls = calls
+    def __init__(self, calls: Sequence[Pending[Any]]) -> None:
+        self._calls = list(calls)
         self._left = len(calls)
         self._loop = calls[0].loop
         for call in calls:
@@ -110,12 +122,13 @@ class Deadline:
             call.expire(begun=True)
 
 
-Answer = tuple[Call[Any], Any, Exception | None]
+Answer = tuple[Call[Any], Any, BaseException | None]
+_Outcome = tuple[Pending[Any], Any, BaseException | None]
 
 
-def deliver(answers: Iterable[Answer]) -> None:
+def deliver(answers: Iterable[_Outcome]) -> None:
     """Hand answers to the loops that wait for them: one wake-up for each loop."""
-    by_loop: dict[asyncio.AbstractEventLoop, list[Answer]] = {}
+    by_loop: dict[asyncio.AbstractEventLoop, list[_Outcome]] = {}
     for answer in answers:
         by_loop.setdefault(answer[0].loop, []).append(answer)
     for loop, its in by_loop.items():
@@ -125,6 +138,6 @@ def deliver(answers: Iterable[Answer]) -> None:
             pass  # that loop is closed: no task waits any more
 
 
-def _answer_all(answers: list[Answer]) -> None:
+def _answer_all(answers: list[_Outcome]) -> None:
     for call, value, error in answers:
         call.answer(value, error)

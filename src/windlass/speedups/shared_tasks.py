@@ -1,9 +1,16 @@
-"""Starts attempts, each in a task of its own or, when they are short, one after the other in one task.
+"""Starts attempts: those that are short one after the other in one task.
 
-A task costs as much as all the rest of a job that never waits. So handlers that were seen to end in their
-first step are called in line, in a task that they share. As soon as one of them waits, the task is its own
-until it ends, and those behind it get tasks of theirs: ``asyncio.current_task()`` is right from the first
-step of a handler to its last. Each runs in a context of its own, as in a task of its own.
+**What.** A task costs as much as all the rest of a job that never waits. So handlers that were seen to end in
+their first step are called in line, in a task that they share. As soon as one of them waits, the task is its
+own until it ends, and those behind it get tasks of theirs.
+
+**Why it is safe.** ``asyncio.current_task()`` is right from the first step of a handler to its last, and each
+runs in a context of its own, as in a task of its own. A task that the handler kept (its reference count
+tells), cancelled or ended with an error is not used for the next one.
+
+**Its plain twin** is ``PlainStarter``: a task for each attempt.
+
+**What it wins**: see ``docs/benchmarks.md``.
 """
 
 from __future__ import annotations
@@ -13,26 +20,75 @@ import contextvars
 import sys
 from collections import deque
 from collections.abc import Coroutine, Generator, Iterable
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 from weakref import WeakSet
 
-if TYPE_CHECKING:
-    from windlass.registry import Handler
-    from windlass.worker.attempt import Attempt
+from windlass.speedups import enabled
 
 
-class Starter:
+class Handler(Protocol):
+    """What is looked at of a handler."""
+
+    @property
+    def mode(self) -> str: ...
+
+    @property
+    def batch(self) -> Any: ...
+
+
+class Attempt(Protocol):
+    """What is started."""
+
+    task: asyncio.Task[None] | None
+
+    @property
+    def handler(self) -> Any: ...
+
+    def run(self) -> Coroutine[Any, Any, None]: ...
+
+
+class Starter(Protocol):
     """Belongs to one worker and its event loop."""
+
+    def start(self, attempts: Iterable[Attempt]) -> None:
+        """Begin ``attempts`` with the next turn of the loop, in this order."""
+        ...
+
+    def look_back(self) -> None:
+        """To be called when all that was started had its first step."""
+        ...
+
+
+class PlainStarter:
+    """A task for each attempt."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+
+    def start(self, attempts: Iterable[Attempt]) -> None:
+        for attempt in attempts:
+            attempt.task = self._loop.create_task(attempt.run())
+
+    def look_back(self) -> None:
+        pass
+
+
+def make_starter(loop: asyncio.AbstractEventLoop) -> Starter:
+    """What starts the attempts of one worker."""
+    return QuickStarter(loop) if enabled("shared_tasks") else PlainStarter(loop)
+
+
+class QuickStarter:
+    """A task for each attempt, or for many short ones."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         #: Handlers that ended without waiting when they were last seen.
-        self._quick: WeakSet[Handler] = WeakSet()
+        self._quick: WeakSet[Any] = WeakSet()
         #: One attempt each of handlers that may turn out to be quick.
         self._tried: list[Attempt] = []
 
     def start(self, attempts: Iterable[Attempt]) -> None:
-        """Begin ``attempts`` with the next turn of the loop, in this order."""
         line: deque[Attempt] = deque()
         handler, quick = None, False
         for attempt in attempts:
@@ -76,7 +132,7 @@ class Starter:
             try:
                 waits_for = context.run(run.send, None)
             except StopIteration:
-                # Somebody who kept the task, or cancelled it, must not meet the next job in it.
+                # Code that kept the task, or cancelled it, must not meet the next job in it.
                 if sys.getrefcount(task) <= holders and not task.cancelling():
                     continue
                 self._leave_line(attempt, line)
