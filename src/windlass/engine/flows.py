@@ -38,7 +38,7 @@ from windlass.engine.reads import Reads, Untold, Verb, Waits
 from windlass.engine.work import Work
 
 #: How deep ends are followed in one request: ends that follow from ends.
-ROUNDS = 8
+ROUNDS = 16
 #: Most ends of the outbox that one request deals with.
 OUTBOX = 100
 
