@@ -14,7 +14,7 @@ from windlass.core.outcome import AddOutcome
 from windlass.core.transitions import Note
 from windlass.engine import flows, keys
 from windlass.engine.effects import Entry, Kind, Table
-from windlass.engine.filing import drop, file, is_full, prepare
+from windlass.engine.filing import drop, file, prepare, refuses
 from windlass.engine.reads import Reads, Verb
 from windlass.engine.views import view
 from windlass.engine.work import Work
@@ -66,8 +66,9 @@ def add_one(work: Work, new: NewJob) -> rq.Added:
         held = keys.answer(work, new)
         if held is not None:
             return held
-    if new.options.group is not None and is_full(work, new.queue, new.options.group):
-        return rq.Added(AddOutcome.REFUSED, None)
+    refusal = refuses(work, new)
+    if refusal is not None:
+        return rq.Added(refusal, None)
     if old is not None:
         transitions.remove(old, work)
         drop(work, old)

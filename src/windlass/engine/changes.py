@@ -17,7 +17,7 @@ from windlass.core.streams import StreamHead, accept
 from windlass.core.transitions import Note
 from windlass.engine import keys
 from windlass.engine.effects import Kind, QueueRow, Table
-from windlass.engine.filing import drop, file, prepare
+from windlass.engine.filing import drop, file, is_ordered, prepare
 from windlass.engine.reads import PurgeReads, Reads, Verb
 from windlass.engine.work import Work
 
@@ -110,6 +110,7 @@ def change(work: Work, request: rq.ChangeJob) -> Verb[rq.ChangeResult]:
             priority=request.priority,
             delay_ms=request.delay_ms,
             payload=request.payload,
+            ordered=request.priority is not None and is_ordered(work, job),
         ),
     )
 

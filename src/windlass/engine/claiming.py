@@ -10,7 +10,7 @@ from windlass.core.states import JobState
 from windlass.core.transitions import Note
 from windlass.engine import timing
 from windlass.engine.effects import Kind
-from windlass.engine.filing import file, is_prepared, limits_of, prepare
+from windlass.engine.filing import file, is_prepared, limits_of, opens_at, prepare
 from windlass.engine.reads import STEP, Reads, Verb
 from windlass.engine.views import view
 from windlass.engine.work import Queue, Work
@@ -133,11 +133,11 @@ def may_start(work: Work, job: JobRecord) -> bool:
     if job.options.group is None:
         return True
     group = work.groups[job.queue, job.options.group]
-    limits, cost = limits_of(work, group), job.options.cost
-    if not limits.takes(cost):
+    limits = limits_of(work, group)
+    if not limits.takes(job.options.cost):
         transitions.refuse_cost(job, work)
         return False
-    at_ms = lm.opens_at(limits, group.usage, cost, work.now_ms, starting=True)
+    at_ms = opens_at(limits, group, job, work.now_ms, starting=True)
     if at_ms is None or at_ms > work.now_ms:
         transitions.park(job, work)
         return False

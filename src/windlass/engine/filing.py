@@ -18,14 +18,15 @@ from typing import Protocol
 from windlass.core import limits as lm
 from windlass.core import transitions, unique
 from windlass.core.flows import end_of
-from windlass.core.job import JobRecord
+from windlass.core.job import JobRecord, NewJob
 from windlass.core.limits import GroupLimits, Role
 from windlass.core.options import StoredOptions
-from windlass.core.states import DUE_LATER, FINISHED, TIMED, JobState
+from windlass.core.outcome import AddOutcome
+from windlass.core.states import FINISHED, TIMED, JobState
 from windlass.core.transitions import NO_TURN
 from windlass.engine.effects import Entry, Kind, Table
 from windlass.engine.reads import STEP, Reads, Verb
-from windlass.engine.work import Group, Queue, Work
+from windlass.engine.work import Counted, Group, Queue, Work
 
 _WAITING, _ACTIVE, _PARKED = JobState.WAITING, JobState.ACTIVE, JobState.PARKED
 
@@ -37,18 +38,19 @@ class Filed(Protocol):
     options: StoredOptions
 
 
-def prepare(
-    work: Work,
-    jobs: Iterable[Filed],
-    *,
-    groups: Iterable[tuple[str, str]] = (),
-) -> Verb[None]:
-    """Load what filing these jobs may need: groups, keys, turns. Reads: 1, none for plain jobs."""
+def prepare(work: Work, jobs: Iterable[Filed], *, groups: Iterable[tuple[str, str]] = ()) -> Verb[None]:
+    """Load what filing these jobs, which are not changed yet, may need: groups, keys, turns.
+
+    Reads: 1, none for plain jobs.
+    """
     wanted = dict.fromkeys(key for key in groups if key not in work.groups)
     keys: dict[Entry, None] = {}
     lines: dict[str, int] = {}
+    grouped: list[JobRecord] = []
     queue, options = "", None
     for job in jobs:
+        if job.options.group is not None and isinstance(job, JobRecord):
+            grouped.append(job)
         if job.options is options and job.queue == queue:
             continue
         queue, options = job.queue, job.options
@@ -63,14 +65,21 @@ def prepare(
                 keys[key] = None
     if wanted or keys or lines:
         yield Reads(groups=wanted, rows=keys, lines=lines)
+    for one in grouped:
+        work.groups[one.queue, one.options.group].counted.setdefault(one.id, _count_of(one))
 
 
 def is_prepared(work: Work, job: JobRecord) -> bool:
-    """Whether a job may be filed with what is loaded."""
+    """Whether a job, which is not changed yet, may be changed and filed with what is loaded."""
     options = job.options
-    if options.group is not None and (job.queue, options.group) not in work.groups:
+    if options.unique is not None and (Table.KEY, (job.queue, options.unique.key)) not in work.rows:
         return False
-    return options.unique is None or (Table.KEY, (job.queue, options.unique.key)) in work.rows
+    if options.group is None:
+        return True
+    if (job.queue, options.group) not in work.groups:
+        return False
+    work.groups[job.queue, options.group].counted.setdefault(job.id, _count_of(job))
+    return True
 
 
 def file(work: Work, job: JobRecord, before: JobState | None, kind: Kind = Kind.MOVED) -> None:
@@ -80,10 +89,8 @@ def file(work: Work, job: JobRecord, before: JobState | None, kind: Kind = Kind.
         _book(work, job, before, kind)
         return
     group = work.groups[job.queue, name]
-    role = _role_before(job, before)
-    if role is not None:
-        group.usage.count(role, job.options.cost, -1)
-    _check(work, group, job, role)
+    _leave(group, job.id)
+    _check(work, group, job)
     _enter(work, group, job, before, kind)
     advance(work, group)
 
@@ -103,10 +110,7 @@ def drop(work: Work, job: JobRecord) -> None:
         work.put_row(Table.KEPT_ID, (job.queue, job.id), until_ms)
     if job.options.group is not None and not finished:
         group = work.groups[job.queue, job.options.group]
-        role = lm.role_of(job)
-        if role is not None:
-            group.usage.count(role, job.options.cost, -1)
-        group.parked.remove(job.id)
+        _leave(group, job.id)
         advance(work, group)
 
 
@@ -167,55 +171,78 @@ def limits_of(work: Work, group: Group) -> GroupLimits:
     return group.own if group.own is not None else work.queues[group.queue].row.every_group
 
 
-def is_full(work: Work, queue: str, name: str, coming: int = 0) -> bool:
-    """Whether a group has as many unfinished jobs as it may, with ``coming`` that are to be added."""
-    group = work.groups[queue, name]
-    most = limits_of(work, group).max_size
-    return most is not None and group.usage.size + coming >= most
+def is_ordered(work: Work, job: JobRecord) -> bool:
+    """Whether a job is of a group that is ordered."""
+    name = job.options.group
+    return name is not None and limits_of(work, work.groups[job.queue, name]).ordered
 
 
-def _role_before(job: JobRecord, before: JobState | None) -> Role | None:
-    """What a job counted as in the state that it had."""
-    if before is None or before in FINISHED:
+def refuses(work: Work, new: NewJob, coming: int = 0) -> AddOutcome | None:
+    """Why the group of a new job does not take it, after ``coming`` others; None when it does."""
+    if new.options.group is None:
         return None
-    if before in (_WAITING, _ACTIVE, _PARKED):
-        return Role(before.value)
-    return Role.KEPT if before in DUE_LATER and job.deliveries else Role.OTHER
+    group = work.groups[new.queue, new.options.group]
+    return lm.refuses(limits_of(work, group), new, group.usage.size + coming)
+
+
+def opens_at(
+    limits: GroupLimits, group: Group, job: JobRecord, now_ms: int, *, starting: bool = False
+) -> int | None:
+    """``core.limits.opens_at`` for ``job``."""
+    if limits.ordered:
+        firsts = (group.places[role].head() for role in lm.holds_up(limits))
+        group.usage.first = min((place for place in firsts if place is not None), default=None)
+    return lm.opens_at(limits, group.usage, job.options.cost, now_ms, place=job.place, starting=starting)
+
+
+def _count_of(job: JobRecord) -> Counted | None:
+    role = lm.role_of(job)
+    return None if role is None else (role, job.options.cost, lm.is_ranked(job))
+
+
+def _leave(group: Group, job_id: str) -> None:
+    """Count a job no more."""
+    before = group.counted.pop(job_id, None)
+    if before is not None:
+        group.usage.count(*before, -1)
+    group.parked.remove(job_id)
+    for places in group.places.values():
+        places.remove(job_id)
 
 
 def _enter(work: Work, group: Group, job: JobRecord, before: JobState | None, kind: Kind) -> None:
     """Count a job, which is not counted now, as what it is; and write it."""
     _book(work, job, before, kind)
-    role = lm.role_of(job)
-    if role is not None:
-        group.usage.count(role, job.options.cost, 1)
-    if role is Role.PARKED:
+    counted = group.counted[job.id] = _count_of(job)
+    if counted is None:
+        return
+    group.usage.count(*counted, 1)
+    if counted[0] is Role.PARKED:
         group.parked.put((-job.priority, job.place), job.id, job)
-    else:
-        group.parked.remove(job.id)
+    if counted[0] in group.places:
+        group.places[counted[0]].put((job.place,), job.id, job.place)
 
 
-def _check(work: Work, group: Group, job: JobRecord, before: Role | None) -> None:
+def _check(work: Work, group: Group, job: JobRecord) -> None:
     """Park a job that has become ready while its group has no room; end one that can never start.
 
-    A job that keeps its place (released, recovered) keeps its admission; in an ordered group so does any
-    that held a slot.
+    A job that keeps its place (released, recovered) keeps its admission.
     """
+    limits = limits_of(work, group)
+    lm.take_place(limits, job)
     if job.state is not _WAITING or job.turn != NO_TURN:
         return
-    limits = limits_of(work, group)
     if not limits.takes(job.options.cost):
         transitions.refuse_cost(job, work)
-    elif not (limits.ordered and before in lm.SLOT_ROLES) and not _takes_one(work, group, limits, job):
+    elif not _takes_one(work, group, limits, job):
         transitions.park(job, work)
 
 
 def _takes_one(work: Work, group: Group, limits: GroupLimits, job: JobRecord) -> bool:
-    group.parked.remove(job.id)
     first = group.parked.head()
     if first is not None and (-first.priority, first.place) < (-job.priority, job.place):
         return False
-    at_ms = lm.opens_at(limits, group.usage, job.options.cost, work.now_ms)
+    at_ms = opens_at(limits, group, job, work.now_ms)
     return at_ms is not None and at_ms <= work.now_ms
 
 
@@ -224,29 +251,30 @@ def advance(work: Work, group: Group, budget: int = STEP) -> int:
 
     When the request has moved its share, the rest is due at once: the next claim goes on.
     """
-    limits, usage, moved = limits_of(work, group), group.usage, 0
+    limits, moved = limits_of(work, group), 0
     budget = min(budget, work.moves)
     at_ms: int | None = None
     while (job := group.parked.head()) is not None:
         takes = limits.takes(job.options.cost)
-        at_ms = lm.opens_at(limits, usage, job.options.cost, work.now_ms)
+        at_ms = opens_at(limits, group, job, work.now_ms)
         if takes and (at_ms is None or at_ms > work.now_ms):
             break
         if moved >= budget:
             at_ms = work.now_ms
             break
+        group.counted.setdefault(job.id, _count_of(job))
+        _leave(group, job.id)
         if transitions.is_expired(job, work.now_ms):
             transitions.expire(job, work)
         elif not takes:
             transitions.refuse_cost(job, work)
         else:
             transitions.let_in(job, work)
-        usage.count(Role.PARKED, job.options.cost, -1)
         _enter(work, group, job, _PARKED, Kind.MOVED)
         moved += 1
         work.moves -= 1
     else:
-        at_ms = work.now_ms if group.parked.is_cut and usage.parked else None
+        at_ms = work.now_ms if group.parked.is_cut and group.usage.parked else None
     wait_until(work, group, at_ms)
     return moved
 

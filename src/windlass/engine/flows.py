@@ -29,11 +29,11 @@ from windlass.core.edges import (
     unknown_dependency,
 )
 from windlass.core.job import JobRecord, JobRef, NewJob
-from windlass.core.outcome import AddOutcome
+from windlass.core.outcome import AddOutcome, Outcome, Settlement
 from windlass.core.states import FINISHED, JobState
 from windlass.core.transitions import answer_known
 from windlass.engine import keys
-from windlass.engine.filing import file, is_full, prepare
+from windlass.engine.filing import file, prepare, refuses
 from windlass.engine.reads import Reads, Untold, Verb, Waits
 from windlass.engine.work import Work
 
@@ -77,7 +77,7 @@ def sort(work: Work, jobs: list[NewJob]) -> tuple[Fresh, list[NewJob]]:
 
 
 def _kept_out(work: Work, fresh: Fresh) -> dict[JobRef, JobRef | None]:
-    """Which of these will not be made: the holder of their unique key answers, or their group is full."""
+    """Which of these will not be made: the holder of their unique key answers, or their group refuses."""
     out: dict[JobRef, JobRef | None] = {}
     taken: dict[tuple[str, str], JobRef] = {}
     sizes: Counter[tuple[str, str]] = Counter()
@@ -89,7 +89,7 @@ def _kept_out(work: Work, fresh: Fresh) -> dict[JobRef, JobRef | None]:
             if key in taken or holder is not None:
                 out[ref] = taken.get(key) or JobRef(new.queue, holder or "")
                 continue
-        if group is not None and is_full(work, new.queue, group, sizes[new.queue, group]):
+        if group is not None and refuses(work, new, sizes[new.queue, group]) is not None:
             out[ref] = None
             continue
         if unique is not None:
@@ -220,6 +220,16 @@ def _adopt(work: Work, new: NewJob) -> None:
 
 
 # --- ends -----------------------------------------------------------------------------------------
+
+
+def weigh(work: Work, job: JobRecord, end: Settlement) -> Settlement:
+    """``end`` of an attempt as it counts: see ``core.flows.wait_for_none``."""
+    if end.outcome is not Outcome.WAIT:
+        return end
+    waits = work.waits[job.ref]
+    if waits.open or any(edge.broken for edge in work.unmet[job.ref]):
+        return end
+    return rules.wait_for_none(job, end, waits.count)
 
 
 def review(work: Work, job: JobRecord) -> None:

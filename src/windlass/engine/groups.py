@@ -6,7 +6,7 @@ import msgspec
 
 from windlass.backend import limits as lrq
 from windlass.core import limits as lm
-from windlass.core.limits import EVERY_GROUP
+from windlass.core.limits import EVERY_GROUP, GroupLimits
 from windlass.engine.filing import advance, limits_of, wait_until
 from windlass.engine.reads import Reads, Verb
 from windlass.engine.work import Group, Queue, Work
@@ -35,9 +35,10 @@ def set_group_limits(work: Work, request: lrq.SetGroupLimits) -> Verb[None]:
     """Reads: 1."""
     if request.group == EVERY_GROUP:
         yield Reads(queues=[request.queue], groups_of=request.queue)
-        queue = _known(work, request.queue)
-        queue.row.every_group = request.limits or lm.NO_GROUP_LIMITS
         groups = sorted((g for g in work.groups.values() if g.own is None), key=lambda group: group.name)
+        after = request.limits or lm.NO_GROUP_LIMITS
+        _check_switch(work, groups, after)
+        _known(work, request.queue).row.every_group = after
         for group in groups:
             _refit(work, group)
         for group in groups:
@@ -45,13 +46,20 @@ def set_group_limits(work: Work, request: lrq.SetGroupLimits) -> Verb[None]:
                 advance(work, group)
     else:
         yield Reads(queues=[request.queue], groups=[(request.queue, request.group)])
-        _known(work, request.queue)
         group = work.groups[request.queue, request.group]
+        _check_switch(work, [group], request.limits or work.queues[request.queue].row.every_group)
+        _known(work, request.queue)
         group.own = request.limits
         work.put_group(group)
         _refit(work, group)
         advance(work, group)
     work.wake(request.queue)
+
+
+def _check_switch(work: Work, groups: list[Group], after: GroupLimits) -> None:
+    for group in groups:
+        ranked = group.usage.ranked > 0
+        lm.check_switch(group.queue, group.name, limits_of(work, group), after, ranked)
 
 
 def _refit(work: Work, group: Group) -> None:

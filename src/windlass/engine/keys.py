@@ -7,12 +7,13 @@ from windlass.backend import requests as rq
 from windlass.core import transitions, unique
 from windlass.core.edges import Dependency, OnFailure
 from windlass.core.job import EventType, JobRecord, JobRef, NewJob
+from windlass.core.limits import wants_rank
 from windlass.core.options import UniqueMode
 from windlass.core.outcome import AddOutcome
 from windlass.core.transitions import Note
 from windlass.core.unique import KeyEntry, Verdict
 from windlass.engine.effects import Kind, Table
-from windlass.engine.filing import file
+from windlass.engine.filing import file, is_ordered
 from windlass.engine.reads import Reads, Verb
 from windlass.engine.views import view
 from windlass.engine.work import Work
@@ -64,6 +65,8 @@ def answer(work: Work, new: NewJob) -> rq.Added | None:
         work.note(holder, EventType.DEDUPLICATED)
         return _about(work, AddOutcome.DUPLICATE, holder)
     assert holder is not None, "only a pending holder can be replaced"
+    if verdict is Verdict.REPLACE and is_ordered(work, holder) and wants_rank(new):
+        return rq.Added(AddOutcome.OUT_OF_ORDER, None)
     if verdict is Verdict.REPLACE:
         _replace(work, holder, new)
     return _about(work, AddOutcome.REPLACED, holder)

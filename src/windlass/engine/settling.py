@@ -49,7 +49,7 @@ def _settle_one(work: Work, end: Settlement) -> Settled:
     status = transitions.check_token(job, end.token)
     if status is not Settled.OK or job is None:
         return status
-    transitions.settle(job, end, work)
+    transitions.settle(job, flows.weigh(work, job, end), work)
     file(work, job, JobState.ACTIVE, Kind.COMPLETED if job.state is JobState.COMPLETED else Kind.MOVED)
     if end.outcome is Outcome.WAIT and job.state is JobState.BLOCKED:
         flows.review(work, job)

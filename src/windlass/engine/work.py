@@ -14,7 +14,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from windlass.core.edges import ChildEnd, Edge
 from windlass.core.job import JobRecord, JobRef
-from windlass.core.limits import GroupLimits, Usage
+from windlass.core.limits import GroupLimits, Role, Usage
 from windlass.core.metrics import Mark
 from windlass.core.states import TIMED, JobState
 from windlass.core.streams import StreamHead
@@ -198,13 +198,25 @@ class Queue:
         self.parked = parked
 
 
+#: Its role, its cost, whether it is ranked: see ``core.limits.Usage.count``.
+Counted = tuple[Role, int, bool]
+#: Jobs of an ordered group that may hold up others.
+HOLDING = (Role.PARKED, Role.KEPT, Role.DELAYED)
+
+
 class Group:
     """A group of a queue: its own limits, what it uses, and its line of parked jobs."""
 
-    __slots__ = ("name", "next_ms", "own", "parked", "queue", "usage")
+    __slots__ = ("counted", "name", "next_ms", "own", "parked", "places", "queue", "usage")
 
     def __init__(
-        self, queue: str, name: str, row: GroupRow, usage: Usage, parked: Ordered[JobRecord]
+        self,
+        queue: str,
+        name: str,
+        row: GroupRow,
+        usage: Usage,
+        parked: Ordered[JobRecord],
+        places: dict[Role, Ordered[int]],
     ) -> None:
         self.queue = queue
         self.name = name
@@ -213,6 +225,10 @@ class Group:
         self.usage = usage
         self.next_ms = row.next_ms
         self.parked = parked
+        #: The places of those that an ordered group may have to wait for, by what they count as.
+        self.places = places
+        #: As what jobs that this request may change count now (None: not at all).
+        self.counted: dict[str, Counted | None] = {}
 
     @property
     def row(self) -> GroupRow:

@@ -7,9 +7,10 @@ from collections.abc import Iterator, Mapping
 from windlass.backends.memory.order import Order
 from windlass.core import limits as lm
 from windlass.core.job import JobRecord
-from windlass.core.limits import Role, Usage
+from windlass.core.limits import GroupLimits, Role, Usage
 from windlass.core.states import JobState
 from windlass.engine.effects import GroupRow
+from windlass.engine.work import HOLDING
 
 
 class Group:
@@ -21,7 +22,10 @@ class Group:
         #: ``usage`` has the same settings, and the start times.
         self.row = GroupRow()
         self.usage = Usage()
-        self._roles: dict[str, tuple[Role, int]] = {}
+        #: What each job counts as, and its place.
+        self._roles: dict[str, tuple[Role, int, bool, int]] = {}
+        #: The places of those that an ordered group may have to wait for, by what they count as.
+        self._places = {role: self._order(role) for role in HOLDING}
         self._parked: Order[tuple[int, int, str]] = Order(self._is_parked)
 
     def book(self, job: JobRecord) -> None:
@@ -30,8 +34,12 @@ class Group:
         role = lm.role_of(job)
         if role is None:
             return
-        self._roles[job.id] = (role, job.options.cost)
-        self.usage.count(role, job.options.cost, 1)
+        ranked = lm.is_ranked(job)
+        self._roles[job.id] = (role, job.options.cost, ranked, job.place)
+        self.usage.count(role, job.options.cost, ranked, 1)
+        if role in self._places:
+            self._places[role].add((job.place, job.id))
+            self._places[role].shrink(len(self._roles))
         if role is Role.PARKED:
             self._parked.add((-job.priority, job.place, job.id))
 
@@ -39,12 +47,26 @@ class Group:
         """Count a job no more."""
         before = self._roles.pop(job_id, None)
         if before is not None:
-            self.usage.count(*before, -1)
+            self.usage.count(*before[:3], -1)
 
     def parked(self) -> Iterator[tuple[tuple[int, int], str, JobRecord]]:
         """The parked jobs in their order, with (-priority, place) and id."""
         for negated, place, job_id in self._parked:
             yield (negated, place), job_id, self._jobs[job_id]
+
+    def places(self) -> dict[Role, Iterator[tuple[tuple[int], str, int]]]:
+        """The places of those that an ordered group may have to wait for, first to last."""
+        return {
+            role: (((place,), job_id, place) for place, job_id in order)
+            for role, order in self._places.items()
+        }
+
+    def opens_at(self, limits: GroupLimits, job: JobRecord, now_ms: int) -> int | None:
+        """``core.limits.opens_at`` for ``job``."""
+        if limits.ordered:
+            firsts = (self._places[role].head() for role in lm.holds_up(limits))
+            self.usage.first = min((first[0] for first in firsts if first is not None), default=None)
+        return lm.opens_at(limits, self.usage, job.options.cost, now_ms, place=job.place)
 
     def head(self) -> JobRecord | None:
         """The first parked job."""
@@ -56,8 +78,16 @@ class Group:
         usage.paused, usage.hold_until_ms = row.paused, row.hold_until_ms
         usage.level, usage.level_ms = row.level, row.level_ms
 
+    def _order(self, role: Role) -> Order[tuple[int, str]]:
+        def counts(entry: tuple[int, str]) -> bool:
+            known = self._roles.get(entry[1])
+            return known is not None and known[0] is role and known[3] == entry[0]
+
+        return Order(counts)
+
     def _is_parked(self, entry: tuple[int, int, str]) -> bool:
-        if self._roles.get(entry[2], (None, 0))[0] is not Role.PARKED:
+        known = self._roles.get(entry[2])
+        if known is None or known[0] is not Role.PARKED:
             return False
         job = self._jobs[entry[2]]
         return (job.state, -job.priority, job.place) == (JobState.PARKED, entry[0], entry[1])

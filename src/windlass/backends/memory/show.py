@@ -253,7 +253,7 @@ def _group_info(queue: StoredQueue, group: Group, now_ms: int) -> GroupInfo:
         waiting=usage.waiting,
         parked=usage.parked,
         active=usage.active,
-        next_ms=None if head is None else lm.opens_at(limits, usage, head.options.cost, now_ms),
+        next_ms=None if head is None else group.opens_at(limits, head, now_ms),
         paused=usage.paused,
     )
 

@@ -18,7 +18,7 @@ from windlass.backends.memory.show import SHOWS, Shows
 from windlass.backends.memory.state import State, StoredQueue
 from windlass.core import transitions
 from windlass.core.job import JobRecord
-from windlass.core.limits import Usage
+from windlass.core.limits import Role, Usage
 from windlass.core.metrics import KEPT_MS
 from windlass.core.states import JobState
 from windlass.engine import timing
@@ -26,7 +26,7 @@ from windlass.engine.drive import run
 from windlass.engine.effects import Effects, GroupRow, Table
 from windlass.engine.reads import LogSpan, PurgeReads, Reads, Verb, Verbs, state_since
 from windlass.engine.verbs import VERBS, decide
-from windlass.engine.work import Group, Ordered, Queue, Work
+from windlass.engine.work import HOLDING, Group, Ordered, Queue, Work
 from windlass.engine.workers import WORKER_KEPT_MS
 
 R = TypeVar("R")
@@ -140,11 +140,13 @@ class MemoryStore(State):
         self._load_line(queue, work)
         stored = self.look(queue).groups.find(name)
         if stored is None:
-            work.groups[queue, name] = Group(queue, name, GroupRow(), Usage(), Ordered())
+            nowhere: dict[Role, Ordered[int]] = {role: Ordered() for role in HOLDING}
+            work.groups[queue, name] = Group(queue, name, GroupRow(), Usage(), Ordered(), nowhere)
             return
         usage = copy(stored.usage)
         usage.starts = list(usage.starts)
-        work.groups[queue, name] = Group(queue, name, stored.row, usage, Ordered(stored.parked()))
+        places = {role: Ordered(base) for role, base in stored.places().items()}
+        work.groups[queue, name] = Group(queue, name, stored.row, usage, Ordered(stored.parked()), places)
 
     def _load_flows(self, reads: Reads, work: Work) -> None:
         edges = self.edges

@@ -355,7 +355,7 @@ class Step(Scribe):
     def _file(self, job: JobRecord, before: JobState) -> None:
         """Write back a job that has a group or a key; its group may have to park it, or have room now."""
         num, group = self.queue(job.queue), job.options.group
-        self.gates.check(num, job, before)
+        self.gates.check(num, job)
         self.book(num, job, before)
         if group is not None:
             self.gates.advance(num, group)

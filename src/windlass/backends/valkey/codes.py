@@ -31,6 +31,7 @@ ADD_OUTCOMES = (
     AddOutcome.CACHED,
     AddOutcome.REPLACED,
     AddOutcome.REFUSED,
+    AddOutcome.OUT_OF_ORDER,
 )
 #: In no index, while the server decides something.
 NOWHERE = 0
@@ -55,7 +56,7 @@ CANCELLED = {
     ord("2"): CancelResult.FINISHED,
     ord("3"): CancelResult.NOT_FOUND,
 }
-CHANGED = (Changed.OK, Changed.NOT_FOUND, Changed.ILLEGAL, Changed.LOST)
+CHANGED = (Changed.OK, Changed.NOT_FOUND, Changed.ILLEGAL, Changed.LOST, Changed.ORDERED)
 
 OUTCOME_NUMBERS = {
     Outcome.COMPLETE: 1,

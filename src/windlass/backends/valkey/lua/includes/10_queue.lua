@@ -27,7 +27,7 @@ local TABLES = {
   dirty = true, events = true, history = true, counts = true, workers = true,
   zadd = LIST, zrem = LIST, hset = LIST, hdel = LIST, sadd = LIST, srem = LIST,
   xdel = LIST, xdel_passed = LIST, unlink = LIST,
-  groups = true, touched = true, roles = true, joins = true, -- see `58_groups.lua`; joins: heads with a new place
+  groups = true, touched = true, joins = true, -- see `58_groups.lua`; joins: heads with a new place
 }
 
 -- Tables, and keys that few calls need, are made when they are first asked for: q.heads, q.zadd, q.r, ...
