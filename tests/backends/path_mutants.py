@@ -152,7 +152,7 @@ def _amqp_bell() -> None:
     _put(Intake, "_rang", lambda self, queue, delivery: self._client.ack([delivery.tag]))
 
 
-@_mutant("amqp.claim_in_settle", "the starts are not told", _AMQP, "settle and claim")
+@_mutant("amqp.claim_in_settle", "the starts are not told", _AMQP_WHOLE, "busy_worker_with_one_slot")
 def _amqp_claim_in_settle() -> None:
     from windlass.backends.amqp.desk import Desk
 
@@ -167,14 +167,16 @@ def _amqp_complete() -> None:
     _put(Desk, "_surely_holds", lambda self, end, now_ms: self._holding(end) is not None)
 
 
-@_mutant("amqp.tap", "what was pushed comes in reverse", _AMQP_WHOLE, "busy_worker_with_one_slot")
+@_mutant("amqp.tap", "what was pushed last comes first", _AMQP_WHOLE, "busy_worker_with_one_slot")
 def _amqp_tap() -> None:
     from windlass.backends.amqp.intake import Intake
 
     whole = Intake.draw
 
     async def reverse(self: Any, queue: str, count: int) -> list[Any]:
-        return (await whole(self, queue, count))[::-1]
+        if queue in self._waiting:
+            self._waiting[queue].reverse()
+        return await whole(self, queue, count)
 
     _put(Intake, "draw", reverse)
 
@@ -316,18 +318,19 @@ def _valkey_seat_taken() -> None:
 # --- worker ---------------------------------------------------------------------------------------------
 
 
-@_mutant("worker.lane", "the second lane does nothing", _VALKEY_WHOLE, "valkey] and busy_worker")
+@_mutant("worker.lane", "the second lane begins jobs twice", _VALKEY_WHOLE, "valkey] and busy_worker")
 def _worker_lane() -> None:
-    from windlass.worker.driver import Driver
+    from windlass.worker.running import Running
 
-    whole = Driver._exchange
+    whole = Running.begin
 
-    async def lose(self: Any, exchange: Any) -> None:
+    def twice(self: Any, jobs: list[Any], *more: Any) -> None:
         task = asyncio.current_task()
-        if task is None or task.get_name() != "windlass-lane":
-            await whole(self, exchange)
+        if task is not None and task.get_name() == "windlass-lane":
+            whole(self, jobs, *more)
+        whole(self, jobs, *more)
 
-    _put(Driver, "_exchange", lose)
+    _put(Running, "begin", twice)
 
 
 @_mutant("worker.lease_thread", "no lease is renewed", _LOCAL_WHOLE, "sqlite and (renew or lease or live)")

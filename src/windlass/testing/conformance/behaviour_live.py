@@ -49,8 +49,10 @@ async def test_a_busy_worker_runs_every_job_once_and_no_more_at_a_time_than_it_h
 @pytest.mark.feature("G1", "G5")
 async def test_a_busy_worker_with_one_slot_runs_jobs_in_order_of_arrival(harness: Harness) -> None:
     ran: list[str] = []
+    states: set[JobState] = set()
 
     async def handler(job: Job[Any]) -> None:
+        states.add(await job.get_state())
         ran.append(job.id)
 
     async with live(harness) as app:
@@ -59,6 +61,7 @@ async def test_a_busy_worker_with_one_slot_runs_jobs_in_order_of_arrival(harness
         async with Worker(QUEUE, handler, url_or_app=app, concurrency=1, duties=False):
             await eventually(lambda: len(ran) == len(jobs), timeout=20)
     assert ran == [job.id for job in jobs]
+    assert states == {JobState.ACTIVE}  # what runs is known to run
 
 
 async def test_jobs_that_come_one_by_one_to_an_idle_worker_run_once_each(harness: Harness) -> None:
