@@ -748,7 +748,7 @@ def _settle_slow(step: Step, items: list[Settlement]) -> list[Settled]:
         job = step.find(JobRef(end.queue, end.id))
         status = transitions.check_token(job, end.token)
         if status is Settled.OK and job is not None:
-            transitions.settle(job, end, step)
+            transitions.settle(job, step.flows.weigh(job, end), step)
             step.save([(job, JobState.ACTIVE)])
             if end.outcome is Outcome.WAIT and job.state is JobState.BLOCKED:
                 step.flows.review(job, step)
