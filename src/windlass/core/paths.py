@@ -47,7 +47,7 @@ PATHS: Mapping[str, Path] = MappingProxyType(
         "valkey.seat_taken": Path(("valkey",), "an idle worker waits to be given the next job"),
         "worker.lease_thread": Path(
             ("amqp", "file", "memory", "sqlite", "valkey"),
-            "leases are renewed by a thread with its own client",
+            "a thread with its own client renews leases",
         ),
     }
 )
