@@ -237,7 +237,7 @@ class Ledger(Elsewhere):
         items, requeue = [], []
         for end in request.items:
             ref = JobRef(end.queue, end.id)
-            job = self._find(ref)
+            job = self._look_up(ref, scribe.now_ms)
             status = transitions.check_token(job, end.token)
             start = known.get(end.token)
             if status in (Settled.LOST, Settled.GONE) and start is not None and end.token not in self._begun:
@@ -248,6 +248,7 @@ class Ledger(Elsewhere):
                 mark = None if end.outcome is Outcome.COMPLETE else _mark(job)
                 transitions.settle(job, end, scribe)
                 self.file(job, scribe)
+                self._let_go(job, scribe)
                 requeue.append(job.state is JobState.WAITING and _mark(job) == mark)
             else:  # perhaps the answer got lost: what went back to its place must go there now
                 requeue.append(start is not None and self._stands_on(job, start.gen))

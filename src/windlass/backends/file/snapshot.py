@@ -99,6 +99,7 @@ class Snapshot:
     def _tables(self) -> Iterator[tuple[Table, list[Any]]]:
         store = self._store
         yield Table.KEPT_ID, list(store._kept_ids)
+        yield Table.STUB, store._stubs.refs()
         yield Table.WORKER, [(key,) for key in store._workers]
         yield Table.ARCHIVER, [(key,) for key in store._archivers]
         yield Table.LEADER, [(key,) for key in store._leaders]

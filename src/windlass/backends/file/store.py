@@ -34,6 +34,7 @@ ROWS: dict[Table, Any] = {
     Table.COUNTER: int,
     Table.CURSOR: Cursor,
     Table.ROLLUP: MetricsRow,
+    Table.STUB: fx.JobRow,
 }
 #: What is known of a job whose newest record cannot be read.
 _KEPT = (
@@ -86,6 +87,7 @@ class FileStore(MemoryStore):
             Table.COUNTER: lambda key, value: self._counters.__setitem__(key, value),
             Table.CURSOR: lambda key, value: self._metrics.cursors.__setitem__(key[0], value),
             Table.ROLLUP: lambda key, value: self._metrics.rows_of(*key[:2]).__setitem__(key[2:], value),
+            Table.STUB: lambda _, value: self._stubs.put(fx.to_record(value)),
         }
         self._drop_key: dict[int, Callable[[Any], Any]] = {
             Table.QUEUE: lambda key: self._queues.pop(key[0], None),
@@ -99,6 +101,7 @@ class FileStore(MemoryStore):
             Table.COUNTER: lambda key: self._counters.pop(key, None),
             Table.CURSOR: lambda key: self._metrics.cursors.pop(key[0], None),
             Table.ROLLUP: lambda key: self._metrics.rows_of(*key[:2]).pop(key[2:], None),
+            Table.STUB: lambda key: self._stubs.remove(JobRef(*key)),
         }
 
     # --- out ------------------------------------------------------------------------------------------
@@ -111,7 +114,7 @@ class FileStore(MemoryStore):
         """The last place in line that was given away."""
         return self._last_place
 
-    def row(self, table: Table, key: tuple[Any, ...]) -> Any:
+    def row(self, table: Table, key: tuple[Any, ...]) -> Any:  # noqa: C901 - one case per table
         """The value of an entry as it is now; None when it is not there."""
         match table:
             case Table.QUEUE:
@@ -137,6 +140,12 @@ class FileStore(MemoryStore):
                 return self._metrics.cursors.get(key[0])
             case Table.ROLLUP:
                 return self._metrics.rows_of(key[0], key[1]).get((key[2], key[3]))
+            case Table.STUB:
+                return self._stub_row(JobRef(key[0], key[1]))
+
+    def _stub_row(self, ref: JobRef) -> Any:
+        found = self._stubs.find(ref, 0)
+        return None if found is None else fx.whole_of(found)
 
     def start_times(self, queue: str, group: str | None) -> list[int]:
         """The start times that count, oldest first."""
@@ -189,6 +198,7 @@ class FileStore(MemoryStore):
                 return
             self._leave_whole(queue, old)
         queue.jobs[job.id] = job
+        self._stubs.remove(job.ref)
         self.enter(queue, job)
 
     def _move_job(self, effect: fx.MoveJob) -> None:

@@ -22,6 +22,7 @@ class Flows(FlowWork):
         self,
         journal: Journal,
         find: Callable[[JobRef], JobRecord | None],
+        find_child: Callable[[JobRef], JobRecord | None],
         kept_ids: dict[JobRef, int],
         file: Callable[[JobRecord], None],
         answered_by: Callable[[NewJob, int], str | None],
@@ -30,6 +31,7 @@ class Flows(FlowWork):
         super().__init__()
         self._journal = journal
         self._find = find
+        self._find_child = find_child
         self._kept_ids = kept_ids
         self._file = file
         self._answered_by = answered_by
@@ -41,6 +43,9 @@ class Flows(FlowWork):
 
     def find(self, ref: JobRef) -> JobRecord | None:
         return self._find(ref)
+
+    def find_child(self, ref: JobRef) -> JobRecord | None:
+        return self._find_child(ref)
 
     def is_kept(self, ref: JobRef, now_ms: int) -> bool:
         return self._kept_ids.get(ref, 0) > now_ms

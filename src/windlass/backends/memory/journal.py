@@ -33,6 +33,7 @@ class Table(IntEnum):
     COUNTER = 9  # queue, task, outcome
     CURSOR = 10  # queue
     ROLLUP = 11  # queue, step, start, task
+    STUB = 12  # queue, id; it goes by itself, by its time
 
 
 class Journal:

@@ -30,6 +30,7 @@ from windlass.backends.memory.line import Line
 from windlass.backends.memory.metrics import MemoryMetrics
 from windlass.backends.memory.schedules import Jobs, MemorySchedules
 from windlass.backends.memory.streams import Streams
+from windlass.backends.memory.stubs import Stubs
 from windlass.core import transitions
 from windlass.core.job import (
     ARCHIVER_KEPT_MS,
@@ -53,7 +54,9 @@ from windlass.core.job import (
 from windlass.core.limits import NO_QUEUE_LIMITS, queue_room
 from windlass.core.outcome import AddOutcome, CancelResult, Changed, Extended, Outcome, Settled
 from windlass.core.patterns import matches
+from windlass.core.retention import goes_at_once
 from windlass.core.states import FINISHED, TIMED, JobState
+from windlass.core.stubs import stub_of
 from windlass.core.transitions import Note, Scribe
 from windlass.core.unique import KeyEntry
 from windlass.errors import HistoryTrimmedError
@@ -164,6 +167,7 @@ class MemoryStore:
         self._queues: dict[str, StoredQueue] = {}
         self._active: dict[JobRef, JobRecord] = {}
         self._kept_ids: dict[JobRef, int] = {}
+        self._stubs = Stubs()
         self._logs: dict[JobRef, deque[str]] = {}
         self._counters: Counter[tuple[str, str, str]] = Counter()
         self._workers: dict[str, WorkerInfo] = {}
@@ -172,6 +176,7 @@ class MemoryStore:
         self._flows = Flows(
             journal,
             self._find,
+            lambda ref: self._look_up(ref, self._scribe.now_ms),
             self._kept_ids,
             lambda job: self.file(job, self._scribe),
             lambda new, now_ms: self._keys.answered_by(self.look(new.queue), new, now_ms),
@@ -280,6 +285,10 @@ class MemoryStore:
     def _find(self, ref: JobRef) -> JobRecord | None:
         queue = self._queues.get(ref.queue)
         return queue.jobs.get(ref.id) if queue else None
+
+    def _look_up(self, ref: JobRef, now_ms: int) -> JobRecord | None:
+        """The record of a job, or the stub that it left."""
+        return self._find(ref) or self._stubs.find(ref, now_ms)
 
     def file(self, job: JobRecord, scribe: Scribe) -> None:
         """Put a changed record where its state belongs; its group may have to park it, or have room now."""
@@ -393,8 +402,9 @@ class MemoryStore:
     def _add_one(self, new: NewJob, scribe: Scribe) -> rq.Added:
         ref, now_ms = JobRef(new.queue, new.id), scribe.now_ms
         old = self._find(ref)
-        if old is not None:
-            answer = self._answer_known(old, new, scribe)
+        known = old or self._stubs.find(ref, now_ms)
+        if known is not None:
+            answer = self._answer_known(known, new, scribe)
             if answer is not None:
                 return answer
         elif self._kept_ids.get(ref, 0) > now_ms:
@@ -413,7 +423,8 @@ class MemoryStore:
         before = self._keys.runs_before(queue, new, now_ms) if is_unique else None
         if before is not None:
             new = msgspec.structs.replace(new, depends_on=[*new.depends_on, before])
-        job = transitions.create(new, scribe, after_ms=old.enqueued_ms if old else 0)
+        job = transitions.create(new, scribe, after_ms=known.enqueued_ms if known else 0)
+        self._stubs.remove(ref)
         queue.jobs[new.id] = job
         if not queue.known:
             self.known(new.queue)
@@ -490,11 +501,12 @@ class MemoryStore:
     def _settle(self, request: rq.Settle, scribe: Scribe) -> rq.SettleResult:
         items = []
         for end in request.items:
-            job = self._find(JobRef(end.queue, end.id))
+            job = self._look_up(JobRef(end.queue, end.id), scribe.now_ms)
             status = transitions.check_token(job, end.token)
             if status is Settled.OK and job is not None:
                 transitions.settle(job, end, scribe)
                 self.file(job, scribe)
+                self._let_go(job, scribe)
                 if end.outcome is Outcome.WAIT and job.state is JobState.BLOCKED:
                     self._flows.review(job, scribe)
                 if end.hold_ms and job.options.group is not None:
@@ -505,6 +517,13 @@ class MemoryStore:
         left = self._flows.left
         claimed = self._claim(request.claim, scribe) if request.claim else None
         return rq.SettleResult(items, claimed, relay=left)
+
+    def _let_go(self, job: JobRecord, scribe: Scribe) -> None:
+        """Take out the record of a job that ended, if nothing of it is to be kept."""
+        if job.state is JobState.COMPLETED and goes_at_once(job.options):
+            self._drop(job, scribe)
+            for ref in (job.ref, *self._stubs.put(stub_of(job))):
+                self.journal.row(Table.STUB, *ref)
 
     def _extend(self, request: rq.Extend, scribe: Scribe) -> list[Extended]:
         answers = []
@@ -629,6 +648,8 @@ class MemoryStore:
         for ref in gone_ids:
             del self._kept_ids[ref]
             self.journal.row(Table.KEPT_ID, *ref)
+        for ref in self._stubs.prune(now_ms):
+            self.journal.row(Table.STUB, *ref)
         keys = 0
         for queue in self._queues.values():
             keys += self._keys.prune(queue, now_ms)
@@ -851,6 +872,9 @@ class MemoryStore:
 
     def _forget_queue(self, queue: StoredQueue) -> None:
         journal, name = self.journal, queue.name
+        for ref in [ref for ref in self._stubs.refs() if ref.queue == name]:
+            self._stubs.remove(ref)
+            journal.row(Table.STUB, *ref)
         journal.row(Table.QUEUE, name)
         journal.refitted(name, None)
         journal.forgot_events(name, queue.last_event)
@@ -909,7 +933,7 @@ class MemoryStore:
         return view
 
     def _get(self, request: rq.GetJobs, scribe: Scribe) -> list[JobRecord | None]:
-        found = [self._find(ref) for ref in request.refs]
+        found = [self._look_up(ref, scribe.now_ms) for ref in request.refs]
         return [self.view(job, scribe.now_ms, late=request.late) if job else None for job in found]
 
     def _list(self, request: rq.ListJobs, scribe: Scribe) -> rq.Page:

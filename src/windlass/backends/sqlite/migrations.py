@@ -24,6 +24,7 @@ MIGRATIONS = {
     4: "004_flows.sql",
     5: "005_limits.sql",
     6: "006_expiry.sql",
+    7: "007_stubs.sql",
 }
 NEWEST = max(MIGRATIONS)
 

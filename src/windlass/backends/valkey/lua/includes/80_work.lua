@@ -24,19 +24,21 @@ local function load_items(queues, items)
 end
 
 -- Ends come as runs and others, see `work.lua`.
-local function is_run(part)
+local runs = {}
+
+function runs.is(part)
   return type(part[2]) == 'table'
 end
 
 local function load_ends(queues, ends)
-  if #ends == 1 and is_run(ends[1]) then -- the usual case
+  if #ends == 1 and runs.is(ends[1]) then -- the usual case
     load_ended(queues[ends[1][1]], ends[1][2])
     return
   end
   local all = {}
   for _, part in ipairs(ends) do
     local list = list_of(all, part[1])
-    for _, id in ipairs(is_run(part) and part[2] or { part[2] }) do
+    for _, id in ipairs(runs.is(part) and part[2] or { part[2] }) do
       list[#list + 1] = id
     end
   end
@@ -57,7 +59,7 @@ local function settle_one(q, item)
     q.heads[id], q.lean[id] = unpack_lean(q, id, lean), nil
   end
   local head = q.heads[id]
-  local status = check_token(head, token)
+  local status = check_token(head or stubs.head(q, id), token)
   if status == SETTLED.OK then
     settle(q, id, head, item)
   end
@@ -65,7 +67,7 @@ local function settle_one(q, item)
 end
 
 -- What a run says of one of its jobs: in a list, or the same of all.
-local function of_run(values, at)
+function runs.value(values, at)
   return type(values) == 'table' and values[at] or values
 end
 
@@ -80,7 +82,7 @@ local function settle_run(q, run)
       at = complete_plain(q, run, first)
       statuses[#statuses + 1] = string.rep(SETTLED.OK, at - first)
     else
-      statuses[#statuses + 1] = settle_one(q, { run[1], ids[at], tokens[at], OUTCOME.COMPLETE, of_run(run[4], at), of_run(run[5], at) })
+      statuses[#statuses + 1] = settle_one(q, { run[1], ids[at], tokens[at], OUTCOME.COMPLETE, runs.value(run[4], at), runs.value(run[5], at) })
       at = at + 1
     end
   end
@@ -91,10 +93,11 @@ local function settle_all(queues, ends)
   local statuses = {}
   load_ends(queues, ends)
   for index, part in ipairs(ends) do
-    statuses[index] = (is_run(part) and settle_run or settle_one)(queues[part[1]], part)
+    statuses[index] = (runs.is(part) and settle_run or settle_one)(queues[part[1]], part)
   end
   flow.tell(queues) -- so that what is unblocked here can be claimed here
   for _, q in ipairs(queues) do
+    stubs.let_go(q)
     settle_down(q)
   end
   return table.concat(statuses)
