@@ -329,7 +329,10 @@ class Job(JobFields, Generic[ResultT]):
         await self._change("promote", rq.ChangeJob(ref=self.ref, delay_ms=0))
 
     async def change_priority(self, priority: int) -> None:
-        """Move a pending job to another priority (to the back of it)."""
+        """Move a pending job to another priority (to the back of it).
+
+        ``OrderedGroupError`` when its group is ordered: there the order of adding counts.
+        """
         self._queue.defaults.merged({"priority": priority})  # checks the range
         await self._change("change the priority of", rq.ChangeJob(ref=self.ref, priority=priority))
         self._record.priority = priority

@@ -254,7 +254,11 @@ async def test_limits_and_groups(stage: Stage, client: httpx.AsyncClient) -> Non
     await send(client, "DELETE", f"{base}/limits", 204)
     assert (await get(client, f"{base}/limits"))["concurrency"] is None
     await send(client, "PUT", f"{base}/groups/a~1b/limits", 204, {"concurrency": 2, "ordered": True})
-    assert (await get(client, f"{base}/groups/a~1b/limits"))["ordered"] is True
+    found = await get(client, f"{base}/groups/a~1b/limits")
+    assert (found["ordered"], found["skip_delayed"]) == (True, False)
+    skipping = {"ordered": True, "skip_delayed": True}
+    await send(client, "PUT", f"{base}/groups/a~1b/limits", 204, skipping)
+    assert (await get(client, f"{base}/groups/a~1b/limits"))["skip_delayed"] is True
     await send(client, "POST", f"{base}/groups/a~1b/pause", 204)
     groups = (await get(client, f"{base}/groups"))["items"]
     assert [(group["name"], group["size"], group["paused"]) for group in groups] == [("a/b", 1, True)]

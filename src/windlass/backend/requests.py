@@ -67,8 +67,9 @@ class Add(Request[list[Added]], kw_only=True):
     (then with ``record`` and ``state`` None).
 
     Then the unique key is looked at (``core.unique``): while it is held the answer is ``duplicate`` or
-    ``replaced``, with the holder's record (None when only the key is left). A group that has its ``max_size``
-    answers ``refused``. Neither changes anything else.
+    ``replaced``, with the holder's record (None when only the key is left). A group that is ordered answers
+    ``out_of_order`` for a job with a priority or ``lifo``, one that has its ``max_size`` ``refused``. Neither
+    changes anything else.
 
     Jobs may name what they depend on, in this request or in the store: they are born ``blocked`` and become
     ready when all of it has ended (``core.edges``). What has ended already counts as it ended. Raises
@@ -323,7 +324,7 @@ class ChangeJob(Request[ChangeResult], kw_only=True):
     ``delay_ms`` is from now: 0 makes a scheduled or retrying job ready at once (event ``promoted``); more
     moves a waiting, scheduled or retrying job's due time; a blocked job keeps it for the time when nothing
     else holds it, for a suspended one it is ``illegal``. A changed priority joins the back of its new
-    priority.
+    priority; in an ordered group it is answered ``ordered``, and nothing is changed.
     """
 
     ref: JobRef

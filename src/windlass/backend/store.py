@@ -26,6 +26,7 @@ from windlass.errors import (
     IllegalTransitionError,
     JobNotFoundError,
     LeaseLostError,
+    OrderedGroupError,
 )
 
 R = TypeVar("R")
@@ -199,3 +200,5 @@ def check_changed(ref: JobRef, result: rq.ChangeResult, action: str, advice: str
             raise LeaseLostError(ref.queue, ref.id)
         case Changed.ILLEGAL:
             raise IllegalTransitionError(ref.id, str(result.state), action, advice)
+        case Changed.ORDERED:
+            raise OrderedGroupError.at_change(ref.queue, ref.id)

@@ -141,13 +141,13 @@ def check_size(jobs: int, edges: int) -> None:
 
 
 def check_kept_out(held: Container[JobRef], jobs: list[NewJob]) -> None:
-    """Refuse a flow that waits for a job of its own which cannot be made: its key is held, its group full."""
+    """Refuse a flow that waits for a job of its own which its key or its group keeps out."""
     for new in jobs:
         for dependency in (*new.depends_on, *([new.parent] if new.parent else [])):
             if dependency.ref in held:
                 raise DependencyError(
                     "depends_on",
-                    f"free of jobs that are kept out by their unique key or a full group: {dependency.id}",
+                    f"free of jobs kept out by their unique key, a full or an ordered group: {dependency.id}",
                 )
 
 

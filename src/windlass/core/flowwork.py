@@ -28,7 +28,7 @@ from windlass.core.edges import (
     unknown_dependency,
 )
 from windlass.core.job import JobRecord, JobRef, NewJob
-from windlass.core.outcome import AddOutcome
+from windlass.core.outcome import AddOutcome, Outcome, Settlement
 from windlass.core.states import FINISHED, JobState
 from windlass.core.transitions import Scribe, answer_known
 
@@ -61,8 +61,8 @@ class FlowWork(ABC):
         """The id of the job that holds the unique key of a new one, and answers instead of it."""
 
     @abstractmethod
-    def is_full(self, queue: str, group: str, coming: int) -> bool:
-        """Whether a group refuses one more job after ``coming`` others."""
+    def refuses(self, new: NewJob, coming: int) -> bool:
+        """Whether the group of a new job does not take it after ``coming`` others."""
 
     @abstractmethod
     def file(self, job: JobRecord, before: JobState) -> None:
@@ -147,7 +147,7 @@ class FlowWork(ABC):
         return fresh, known
 
     def _kept_out(self, fresh: dict[JobRef, NewJob], now_ms: int) -> dict[JobRef, JobRef | None]:
-        """Which of these will not be made: the holder of their unique key answers, or their group is full."""
+        """Which of these will not be made: the holder of their unique key answers, or their group refuses."""
         out: dict[JobRef, JobRef | None] = {}
         keys: dict[tuple[str, str], JobRef] = {}
         sizes: Counter[tuple[str, str]] = Counter()
@@ -159,7 +159,7 @@ class FlowWork(ABC):
                 if key in keys or holder is not None:
                     out[ref] = keys.get(key) or JobRef(new.queue, holder or "")
                     continue
-            if group is not None and self.is_full(new.queue, group, sizes[new.queue, group]):
+            if group is not None and self.refuses(new, sizes[new.queue, group]):
                 out[ref] = None
                 continue
             if unique is not None:
@@ -264,6 +264,12 @@ class FlowWork(ABC):
             self.file(parent, before)
 
     # --- ends ----------------------------------------------------------------------------------------
+
+    def weigh(self, job: JobRecord, end: Settlement) -> Settlement:
+        """``end`` of an attempt as it counts: see ``flows.wait_for_none``."""
+        if end.outcome is not Outcome.WAIT or self.has_open(job.ref) or self.first_broken(job.ref):
+            return end
+        return flows.wait_for_none(job, end, self.count_edges(job.ref))
 
     def review(self, job: JobRecord, scribe: Scribe) -> None:
         """Decide about a job that was blocked just now."""

@@ -20,6 +20,8 @@ class AddOutcome(StrEnum):
     CACHED = "cached"
     #: Not added: its group is full.
     REFUSED = "refused"
+    #: Not added: its group is ordered, and it has a priority or is ``lifo``.
+    OUT_OF_ORDER = "out_of_order"
 
 
 class Outcome(StrEnum):
@@ -46,7 +48,9 @@ class Settlement(msgspec.Struct, kw_only=True, gc=False):
     * ``release``: waiting at its old place, or ``scheduled`` for ``delay_ms``; costs no attempt;
     * ``cancel``: cancelled, with ``reason``;
     * ``wait``: ``blocked`` until the jobs that it depends on have ended (at once waiting again when none is
-      open, failed when one of them did not complete and its edge says so); costs no attempt;
+      open, failed when one of them did not complete and its edge says so); costs no attempt. The second time
+      that none is open, and no other was added since, the attempt has failed: as ``retry`` with ``delay_ms``,
+      or, with a ``reason``, as ``fail``;
     * ``suspend``: ``suspended`` until ``signal`` comes or ``delay_ms`` passed (0: no limit); waiting at once
       when that signal came before; costs no attempt.
 
@@ -119,3 +123,5 @@ class Changed(StrEnum):
     ILLEGAL = "illegal"
     #: A token was given and is not the newest.
     LOST = "lost"
+    #: The job's group is ordered: no priority counts there.
+    ORDERED = "ordered"

@@ -536,8 +536,12 @@ def change(
     priority: int | None,
     delay_ms: int | None,
     payload: bytes | None,
+    ordered: bool = False,
 ) -> Changed:
-    """Change a pending job, or (payload only, with its token) an active one."""
+    """Change a pending job, or (payload only, with its token) an active one.
+
+    ``ordered``: its group is, so that its priority cannot be changed.
+    """
     if token is not None:
         if not holds(job, token):
             return Changed.LOST
@@ -545,6 +549,8 @@ def change(
             return Changed.ILLEGAL
     elif job.state not in PENDING or (delay_ms is not None and job.state is JobState.SUSPENDED):
         return Changed.ILLEGAL
+    if ordered and priority is not None and priority != job.priority:
+        return Changed.ORDERED
     if payload is not None:
         job.payload = payload
         scribe.note(job, EventType.CHANGED, what="data")

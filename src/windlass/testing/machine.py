@@ -30,7 +30,7 @@ from windlass.core.limits import Bucket, GroupLimits, Rate
 from windlass.core.options import Keep, StoredOptions, StoredUnique, UniqueMode
 from windlass.core.outcome import Outcome, Settlement
 from windlass.core.states import JobState
-from windlass.errors import DependencyError, HistoryTrimmedError
+from windlass.errors import DependencyError, HistoryTrimmedError, OrderedGroupError
 
 R = TypeVar("R")
 #: Given the side (0: reference, 1: subject), the request to send there.
@@ -62,6 +62,7 @@ GROUP_LIMITS = (
     GroupLimits(bucket=Bucket(1, 7)),
     GroupLimits(ordered=True),
     GroupLimits(ordered=True, rate=Rate(2, 50)),
+    GroupLimits(ordered=True, skip_delayed=True),
     GroupLimits(max_size=2),
 )
 UNIQUE = tuple(
@@ -124,7 +125,7 @@ class Twin:
             return await self.sides[side].execute(request)
         except HistoryTrimmedError as exc:
             return ("trimmed", exc.queue, exc.after, exc.oldest)
-        except DependencyError as exc:
+        except (DependencyError, OrderedGroupError) as exc:
             return ("refused", exc.code)
 
     def _learn(self, first: Any, second: Any) -> None:

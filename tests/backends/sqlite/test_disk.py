@@ -14,10 +14,11 @@ import pytest
 
 from tests.backends.sqlite.support import add, claim, ended, new, opened, settle
 from windlass.backend import requests as rq
-from windlass.backends.sqlite import aio, disk
+from windlass.backends.sqlite import disk
 from windlass.backends.sqlite.disk import Disk
 from windlass.core.outcome import AddOutcome, Settled
 from windlass.errors import StorageError
+from windlass.speedups import flush_behind
 
 
 class Flushes:
@@ -26,7 +27,7 @@ class Flushes:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = self.behind = 0
         self.fail = False
-        real_sync, real_begin = disk._sync, aio.SyncBehind.begin
+        real_sync, real_begin = disk._sync, flush_behind.SyncBehind.begin
 
         def sync(fd: int) -> None:
             self.now += 1
@@ -34,12 +35,12 @@ class Flushes:
                 raise OSError(errno.EIO, os.strerror(errno.EIO))
             real_sync(fd)
 
-        def begin(behind: aio.SyncBehind) -> bool:
+        def begin(behind: flush_behind.SyncBehind) -> bool:
             self.behind += 1
             return real_begin(behind)
 
         monkeypatch.setattr(disk, "_sync", sync)
-        monkeypatch.setattr(aio.SyncBehind, "begin", begin)
+        monkeypatch.setattr(flush_behind.SyncBehind, "begin", begin)
 
 
 @pytest.fixture
@@ -178,7 +179,7 @@ def test_a_flush_behind_tells_its_error_to_the_next(tmp_path: Path) -> None:
 def test_a_flush_that_cannot_be_begun_behind_is_waited_for(
     tmp_path: Path, flushes: Flushes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(aio.SyncBehind, "begin", lambda behind: False)
+    monkeypatch.setattr(flush_behind.SyncBehind, "begin", lambda behind: False)
     (tmp_path / "jobs.db-wal").touch()
     with closing(Disk(str(tmp_path / "jobs.db"), full=True)) as log:
         log.sync_behind()
@@ -191,7 +192,7 @@ def test_a_flush_that_cannot_be_begun_behind_is_waited_for(
 def test_without_the_library_the_flush_is_waited_for(
     tmp_path: Path, flushes: Flushes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(aio, "_library", None)
+    monkeypatch.setattr(flush_behind, "_library", None)
     (tmp_path / "jobs.db-wal").touch()
     with closing(Disk(str(tmp_path / "jobs.db"), full=True)) as log:
         log.sync_behind()
@@ -200,14 +201,14 @@ def test_without_the_library_the_flush_is_waited_for(
 
 _FORK = """
 import os, sys
-from windlass.backends.sqlite import aio
+from windlass.speedups import flush_behind
 fd = os.open(sys.argv[1], os.O_RDWR | os.O_CREAT)
-before = aio.sync_behind(fd)
+before = flush_behind.sync_behind(fd)
 before.begin()
 child = os.fork()
 if not child:
     before.wait()  # the thread that was at it is not here
-    os._exit(0 if aio.sync_behind(fd) is None else 1)
+    os._exit(0 if flush_behind.sync_behind(fd) is None else 1)
 before.wait()
 sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 """

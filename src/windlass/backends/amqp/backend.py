@@ -24,13 +24,14 @@ from windlass.backends.amqp.messages import to_message
 from windlass.backends.amqp.names import Names
 from windlass.backends.amqp.promise import Promise
 from windlass.backends.amqp.report import heartbeat_message
-from windlass.backends.amqp.session import Outgoing
 from windlass.core import transitions
-from windlass.core.clock import SteadyClock
+from windlass.core.clock import SteadyClock, moment
 from windlass.core.job import NewJob
 from windlass.core.outcome import AddOutcome
+from windlass.core.paths import took
 from windlass.core.states import JobState
 from windlass.errors import ConfigError, StorageError
+from windlass.speedups.amqp import Outgoing
 
 R = TypeVar("R")
 
@@ -176,10 +177,11 @@ def _is_plain(new: NewJob, now_ms: int) -> bool:
 
 
 async def _add(client: Client, request: rq.Add) -> list[rq.Added]:
-    now_ms = client.clock.now_ms() if request.now_ms is None else request.now_ms
+    now_ms = moment(request.now_ms, client.clock.now_ms)
     if not all(_is_plain(new, now_ms) for new in request.jobs):
         answers: list[rq.Added] = await client.ask(request)
         return answers
+    took("amqp.add_plain")
     for name in {new.queue for new in request.jobs}:
         await client.need_queue(name)
     scribe = transitions.Scribe(now_ms, lambda: 0)
@@ -211,16 +213,16 @@ async def _reconcile(client: Client, request: rq.Reconcile) -> int:
 
 
 async def _beat(client: Client, request: rq.Beat) -> Any:
-    if not request.gone and request.now_ms is None:
-        client.publish([heartbeat_message(client.names, request.worker, client.clock)])
+    if not request.gone:
+        now_ms = moment(request.now_ms, client.clock.now_ms)
+        client.publish([heartbeat_message(client.names, request.worker, now_ms)])
     return await client.ask(request)
 
 
 async def _count(client: Client, request: rq.CountJobs) -> dict[JobState, int]:
     """Jobs that others published are waiting too, though nobody told the coordinator."""
     counts: dict[JobState, int] = await client.ask(request)
-    if request.now_ms is None:
-        counts[JobState.WAITING] = max(counts[JobState.WAITING], await client.depth(request.queue))
+    counts[JobState.WAITING] = max(counts[JobState.WAITING], await client.depth(request.queue))
     return counts
 
 

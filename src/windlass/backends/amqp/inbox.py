@@ -64,7 +64,7 @@ class Streams:
 
     def _on_beat(self, channel: Any, method: Any, properties: Any, body: bytes) -> None:
         channel.basic_ack(method.delivery_tag)
-        if wire.COPY in (properties.headers or {}) or self._coordinator.driven:
+        if wire.COPY in (properties.headers or {}):
             return
         try:
             told = msgspec.json.decode(body, type=dict[str, Any])

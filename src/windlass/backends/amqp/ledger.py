@@ -45,6 +45,8 @@ class Plan(msgspec.Struct):
     drop: list[tuple[JobRef, int]] = []
     #: Messages in queues that count no more.
     void: list[tuple[str, str, int]] = []
+    #: Tokens of attempts that ended otherwise than by their worker.
+    lost: list[str] = []
 
 
 class Counts(msgspec.Struct):
@@ -77,6 +79,11 @@ class Ledger(Elsewhere):
         self._touched: dict[JobRef, JobRecord | None] = {}
         #: Tokens of starts that we know of, the newest.
         self._begun: OrderedDict[str, None] = OrderedDict()
+        #: The tokens of running jobs, as of the last plan, and those that their workers ended since.
+        self._running: dict[JobRef, str | None] = {}
+        self._closed: set[str] = set()
+        #: Messages of jobs that have another.
+        self._doubled: list[tuple[str, str, int]] = []
         #: Jobs whose message somebody else published, with its generation.
         self._published: dict[JobRef, int] = {}
         self._verbs |= {
@@ -116,12 +123,24 @@ class Ledger(Elsewhere):
 
     def plan(self) -> Plan:
         """What the changes since the last plan ask of the broker."""
-        plan = Plan()
+        plan, self._doubled = Plan(void=self._doubled), []
         touched, self._touched = self._touched, {}
         published, self._published = self._published, {}
         for ref, job in touched.items():
             self._plan_one(ref, job, published.get(ref), plan)
+            self._note_token(ref, job, plan)
+        self._closed.clear()
         return plan
+
+    def _note_token(self, ref: JobRef, job: JobRecord | None, plan: Plan) -> None:
+        """Remember who runs a job; whoever ran it before without ending it has lost it."""
+        before = self._running.pop(ref, None)
+        if job is not None and job.state is JobState.ACTIVE:
+            self._running[ref] = job.token
+            if before == job.token:
+                return
+        if before is not None and before not in self._closed:
+            plan.lost.append(before)
 
     def _plan_one(self, ref: JobRef, job: JobRecord | None, published: int | None, plan: Plan) -> None:
         before = self.placed.get(ref)
@@ -166,8 +185,14 @@ class Ledger(Elsewhere):
 
     def _born(self, request: verbs.Born, scribe: Scribe) -> None:
         for new in request.add.jobs:
+            ref = JobRef(new.queue, new.id)
+            old = self._find(ref)
+            if old is not None and old.request_id == new.request_id:  # told again, with another message
+                self.void[new.queue, new.id, 0] = None
+                self._doubled.append((new.queue, new.id, 0))
+                continue
             self._add_one(new, scribe)
-            self._published[JobRef(new.queue, new.id)] = 0
+            self._published[ref] = 0
 
     def _started(self, request: verbs.Started, scribe: Scribe) -> None:
         self._begin(request.starts, scribe)
@@ -245,6 +270,7 @@ class Ledger(Elsewhere):
                 job = self._find(ref)
                 status = transitions.check_token(job, end.token)
             if status is Settled.OK and job is not None:
+                self._closed.add(end.token)
                 mark = None if end.outcome is Outcome.COMPLETE else _mark(job)
                 transitions.settle(job, end, scribe)
                 self.file(job, scribe)
@@ -294,7 +320,9 @@ class Ledger(Elsewhere):
     # --- requests ----------------------------------------------------------------------------------------
 
     def _get_rules(self, request: verbs.GetRules, scribe: Scribe) -> verbs.Rules:
-        return verbs.Rules([q.name for q in self._queues.values() if q.paused], list(self.void))
+        queues = self._queues
+        paused = [queue.name for queue in queues.values() if queue.paused]
+        return verbs.Rules(paused, list(self.void), {name: self.due_ms(name) for name in queues})
 
     def _promote_for(self, request: verbs.PromoteFor, scribe: Scribe) -> int | None:
         queues = [self._queues[name] for name in request.queues if name in self._queues]
@@ -314,6 +342,11 @@ class Ledger(Elsewhere):
             self.file(first, scribe)
             count += 1
         return rq.Promoted(count, self.next_due_in(scribe.now_ms))
+
+    def due_ms(self, queue: str) -> int | None:
+        """When the first job of a queue is due."""
+        first = self._queues[queue].next_due() if queue in self._queues else None
+        return None if first is None else first.due_ms
 
     def next_due_in(self, now_ms: int) -> int | None:
         """How long until the next job of any queue is due."""

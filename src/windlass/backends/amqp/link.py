@@ -14,10 +14,10 @@ from typing import Any, TypeVar
 import pika
 from pika.adapters.select_connection import IOLoop
 
-from windlass.backends.amqp.connection import Connection
 from windlass.backends.amqp.promise import Promise, spawn
 from windlass.backends.amqp.session import Session
 from windlass.errors import StorageError
+from windlass.speedups.amqp import Connection, PlainConnection
 
 log = logging.getLogger("windlass.amqp")
 
@@ -38,7 +38,7 @@ class Link:
         self._users = 0
         self._thread: threading.Thread | None = None
         self.loop: IOLoop
-        self._connection: Connection | None = None
+        self._connection: PlainConnection | None = None
         self._session: Session | None = None
         self._waiting: Promise[Session] = Promise()
         self._delay_s = _FIRST_DELAY_S

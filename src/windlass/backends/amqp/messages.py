@@ -14,7 +14,6 @@ from typing import Any
 
 import msgspec
 
-from windlass.backends.amqp.frames import job_properties
 from windlass.core import damage
 from windlass.core.backoff import Backoff
 from windlass.core.ids import check_job_id, check_queue_name, check_task_name
@@ -22,6 +21,7 @@ from windlass.core.job import ErrorInfo, JobRecord, fingerprint
 from windlass.core.options import StoredOptions
 from windlass.core.states import JobState
 from windlass.errors import ConfigError
+from windlass.speedups.amqp_frames import job_properties
 
 #: Retries after the first run of a message that does not say how many.
 DEFAULT_RETRY = 25

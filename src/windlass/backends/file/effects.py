@@ -21,6 +21,7 @@ from windlass.core.job import AttemptRecord, Event, JobRecord, JobRef
 from windlass.core.limits import GroupLimits, QueueLimits
 from windlass.core.metrics import Mark
 from windlass.core.streams import Chunk, StreamHead
+from windlass.speedups.recast import recast_to
 
 
 class JobRow(JobRecord, array_like=True, kw_only=True):
@@ -325,10 +326,8 @@ def _effect(data: bytes) -> Any:
         return Unread(data, str(exc))
 
 
-def to_record(row: JobRow) -> JobRecord:
-    """The same object as what the rest of the package calls a job: the two differ in how they are written."""
-    row.__class__ = JobRecord  # type: ignore[assignment]
-    return row
+#: A row as what the rest of the package calls a job: the two differ in how they are written.
+to_record = recast_to(JobRecord, JobRow)
 
 
 def move(job: JobRecord, moving: Any) -> None:

@@ -87,7 +87,7 @@ class FileStore(MemoryStore):
             Table.COUNTER: lambda key, value: self._counters.__setitem__(key, value),
             Table.CURSOR: lambda key, value: self._metrics.cursors.__setitem__(key[0], value),
             Table.ROLLUP: lambda key, value: self._metrics.rows_of(*key[:2]).__setitem__(key[2:], value),
-            Table.STUB: lambda _, value: self._stubs.put(fx.to_record(value)),
+            Table.STUB: self._put_stub,
         }
         self._drop_key: dict[int, Callable[[Any], Any]] = {
             Table.QUEUE: lambda key: self._queues.pop(key[0], None),
@@ -255,6 +255,9 @@ class FileStore(MemoryStore):
         value = damage.read_or_none(effect, lambda put: _decoders[Table(put.table)].decode(put.value), what)
         if value is not None:
             self._put[effect.table](effect.key, value)
+
+    def _put_stub(self, _: Any, row: fx.JobRow) -> None:
+        self._stubs.put(fx.to_record(row))
 
     def _drop_row(self, effect: fx.DropRow) -> None:
         self._drop_key[effect.table](effect.key)

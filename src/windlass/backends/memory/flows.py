@@ -26,7 +26,7 @@ class Flows(FlowWork):
         kept_ids: dict[JobRef, int],
         file: Callable[[JobRecord], None],
         answered_by: Callable[[NewJob, int], str | None],
-        is_full: Callable[[str, str, int], bool],
+        refuses: Callable[[NewJob, int], bool],
     ) -> None:
         super().__init__()
         self._journal = journal
@@ -35,7 +35,7 @@ class Flows(FlowWork):
         self._kept_ids = kept_ids
         self._file = file
         self._answered_by = answered_by
-        self._is_full = is_full
+        self._refuses = refuses
         self.children: dict[JobRef, dict[JobRef, Edge]] = {}
         self.dependents: dict[JobRef, dict[JobRef, Edge]] = {}
         self._open: dict[JobRef, int] = {}
@@ -53,8 +53,8 @@ class Flows(FlowWork):
     def answered_by(self, new: NewJob, now_ms: int) -> str | None:
         return self._answered_by(new, now_ms)
 
-    def is_full(self, queue: str, group: str, coming: int) -> bool:
-        return self._is_full(queue, group, coming)
+    def refuses(self, new: NewJob, coming: int) -> bool:
+        return self._refuses(new, coming)
 
     def file(self, job: JobRecord, before: JobState) -> None:
         self._file(job)

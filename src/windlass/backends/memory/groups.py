@@ -6,9 +6,35 @@ import heapq
 from collections.abc import Iterator, Mapping
 
 from windlass.core import limits as lm
-from windlass.core.job import JobRecord
+from windlass.core.job import JobRecord, NewJob
 from windlass.core.limits import GroupLimits, Role, Usage
+from windlass.core.outcome import AddOutcome
 from windlass.core.states import JobState
+
+
+class _Order:
+    """Places of jobs, of which the first is asked for. Entries count only while ``places`` has them."""
+
+    def __init__(self) -> None:
+        self._places: dict[str, int] = {}
+        self._heap: list[tuple[int, str]] = []
+
+    def put(self, job_id: str, place: int) -> None:
+        self._places[job_id] = place
+        heapq.heappush(self._heap, (place, job_id))
+        if len(self._heap) > 2 * len(self._places) + 16:
+            self._heap = sorted((place, job_id) for job_id, place in self._places.items())
+
+    def remove(self, job_id: str) -> None:
+        self._places.pop(job_id, None)
+
+    def first(self) -> int | None:
+        while self._heap:
+            place, job_id = self._heap[0]
+            if self._places.get(job_id) == place:
+                return place
+            heapq.heappop(self._heap)
+        return None
 
 
 class Group:
@@ -21,7 +47,9 @@ class Group:
         self.usage = Usage()
         #: When time alone may let in the head of the line.
         self.next_ms: int | None = None
-        self._roles: dict[str, tuple[Role, int]] = {}
+        self._roles: dict[str, tuple[Role, int, bool]] = {}
+        #: Those that an ordered group may have to wait for, by what they count as.
+        self._orders = {role: _Order() for role in (Role.PARKED, Role.KEPT, Role.DELAYED)}
         self._line: list[tuple[int, int, str]] = []  # entries count only while they match their record
 
     def role(self, job_id: str) -> Role | None:
@@ -35,8 +63,11 @@ class Group:
         role = lm.role_of(job)
         if role is None:
             return
-        self._roles[job.id] = (role, job.options.cost)
-        self.usage.count(role, job.options.cost, 1)
+        counted = (role, job.options.cost, lm.is_ranked(job))
+        self._roles[job.id] = counted
+        self.usage.count(*counted, 1)
+        if role in self._orders:
+            self._orders[role].put(job.id, job.place)
         if role is Role.PARKED:
             heapq.heappush(self._line, (-job.priority, job.place, job.id))
 
@@ -45,6 +76,17 @@ class Group:
         before = self._roles.pop(job_id, None)
         if before is not None:
             self.usage.count(*before, -1)
+            if before[0] in self._orders:
+                self._orders[before[0]].remove(job_id)
+
+    def opens_at(
+        self, limits: GroupLimits, job: JobRecord, now_ms: int, *, starting: bool = False
+    ) -> int | None:
+        """``core.limits.opens_at`` for ``job``."""
+        if limits.ordered:
+            firsts = (self._orders[role].first() for role in lm.holds_up(limits))
+            self.usage.first = min((place for place in firsts if place is not None), default=None)
+        return lm.opens_at(limits, self.usage, job.options.cost, now_ms, place=job.place, starting=starting)
 
     def head(self, jobs: Mapping[str, JobRecord]) -> JobRecord | None:
         """The first parked job, left in place."""
@@ -83,12 +125,11 @@ class Groups:
         """The limits that hold for a group."""
         return group.own if group.own is not None else self.every
 
-    def is_full(self, name: str, coming: int = 0) -> bool:
-        """Whether the group has as many unfinished jobs as it may, with ``coming`` that are to be added."""
-        group = self._groups.get(name)
+    def refuses(self, new: NewJob, coming: int = 0) -> AddOutcome | None:
+        """Why the group of a new job does not take it, after ``coming`` others; None when it does."""
+        group = self._groups.get(new.options.group or "")
         limits = self.limits(group) if group else self.every
-        size = group.usage.size if group else 0
-        return limits.max_size is not None and size + coming >= limits.max_size
+        return lm.refuses(limits, new, (group.usage.size if group else 0) + coming)
 
     def wait_until(self, group: Group, at_ms: int | None) -> None:
         """Look at the group's line again at ``at_ms`` (None: not by time)."""

@@ -50,6 +50,8 @@ class Keyring:
             scribe.note(holder, EventType.DEDUPLICATED)
             return self._about(AddOutcome.DUPLICATE, holder, scribe)
         assert holder is not None, "only a pending holder can be replaced"
+        if verdict is Verdict.REPLACE and self._store.gates.refuses_rank(holder, new):
+            return rq.Added(AddOutcome.OUT_OF_ORDER, None)
         if verdict is Verdict.REPLACE:
             debounced = wanted.mode is UniqueMode.DEBOUNCE
             due_ms = scribe.now_ms + (wanted.ttl_ms or 0) if debounced else None

@@ -12,7 +12,7 @@ from windlass.backends.memory.groups import Group
 from windlass.backends.memory.journal import Table
 from windlass.core import limits as lm
 from windlass.core import transitions
-from windlass.core.job import JobRecord
+from windlass.core.job import JobRecord, NewJob
 from windlass.core.limits import EVERY_GROUP, GroupInfo, GroupSettings
 from windlass.core.states import JobState
 from windlass.core.transitions import NO_TURN, Scribe
@@ -50,27 +50,24 @@ class Gatekeeper:
     def check(self, queue: StoredQueue, job: JobRecord, scribe: Scribe) -> None:
         """Park a job that has become ready while its group has no room; end one that can never start.
 
-        A job that keeps its place (released, recovered) keeps its admission; in an ordered group so does any
-        that held a slot.
+        A job that keeps its place (released, recovered) keeps its admission.
         """
         group = queue.groups.get(job.options.group or "")
-        before = group.role(job.id)
         group.forget(job.id)
+        limits = queue.groups.limits(group)
+        lm.take_place(limits, job)
         if job.state is not JobState.WAITING or job.turn != NO_TURN:
             return
-        limits = queue.groups.limits(group)
         if not limits.takes(job.options.cost):
             transitions.refuse_cost(job, scribe)
-        elif not (limits.ordered and before in lm.SLOT_ROLES) and not self._has_room(
-            queue, group, job, scribe.now_ms
-        ):
+        elif not self._has_room(queue, group, job, scribe.now_ms):
             transitions.park(job, scribe)
 
     def _has_room(self, queue: StoredQueue, group: Group, job: JobRecord, now_ms: int) -> bool:
         first = group.head(queue.jobs)
         if first is not None and (-first.priority, first.place) < (-job.priority, job.place):
             return False
-        at_ms = lm.opens_at(queue.groups.limits(group), group.usage, job.options.cost, now_ms)
+        at_ms = group.opens_at(queue.groups.limits(group), job, now_ms)
         return at_ms is not None and at_ms <= now_ms
 
     def advance(self, queue: StoredQueue, group: Group, scribe: Scribe, budget: int = STEP) -> int:
@@ -78,11 +75,11 @@ class Gatekeeper:
 
         When the step has moved its share, the rest is due at once: the next claim goes on.
         """
-        limits, usage, moved = queue.groups.limits(group), group.usage, 0
+        limits, moved = queue.groups.limits(group), 0
         budget = min(budget, self._left)
         at_ms: int | None = None
         while (job := group.head(queue.jobs)) is not None:
-            at_ms = lm.opens_at(limits, usage, job.options.cost, scribe.now_ms)
+            at_ms = group.opens_at(limits, job, scribe.now_ms)
             if limits.takes(job.options.cost) and (at_ms is None or at_ms > scribe.now_ms):
                 break
             if moved >= budget:
@@ -127,15 +124,26 @@ class Gatekeeper:
         if job.options.group is None:
             return True
         group = queue.groups.get(job.options.group)
-        limits, cost = queue.groups.limits(group), job.options.cost
-        if not limits.takes(cost):
+        limits = queue.groups.limits(group)
+        if not limits.takes(job.options.cost):
             transitions.refuse_cost(job, scribe)
             return False
-        at_ms = lm.opens_at(limits, group.usage, cost, scribe.now_ms, starting=True)
+        at_ms = group.opens_at(limits, job, scribe.now_ms, starting=True)
         if at_ms is None or at_ms > scribe.now_ms:
             transitions.park(job, scribe)
             return False
         return True
+
+    def is_ordered(self, job: JobRecord) -> bool:
+        """Whether the job's group is ordered."""
+        if job.options.group is None:
+            return False
+        groups = self._store.queue(job.queue).groups
+        return groups.limits(groups.get(job.options.group)).ordered
+
+    def refuses_rank(self, holder: JobRecord, new: NewJob) -> bool:
+        """Whether the group of ``holder`` is ordered, and refuses what ``new`` would make of it."""
+        return self.is_ordered(holder) and lm.wants_rank(new)
 
     def started(self, queue: StoredQueue, job: JobRecord, now_ms: int) -> None:
         """Take down a start, where rates and buckets count it."""
@@ -192,6 +200,7 @@ class Gatekeeper:
         self._store.wake(queue)
 
     def _set_group_limits(self, request: lrq.SetGroupLimits, scribe: Scribe) -> None:
+        self._check_switch(self._store.look(request.queue), request)
         queue = self._known(request.queue)
         if request.group == EVERY_GROUP:
             queue.groups.every = request.limits or lm.NO_GROUP_LIMITS
@@ -206,6 +215,19 @@ class Gatekeeper:
             self._refit(queue, group, scribe.now_ms)
             self.advance(queue, group, scribe)
         self._store.wake(queue)
+
+    def _check_switch(self, queue: StoredQueue, request: lrq.SetGroupLimits) -> None:
+        groups = queue.groups
+        if request.group == EVERY_GROUP:
+            after = request.limits or lm.NO_GROUP_LIMITS
+            changed = [group for group in groups if group.own is None]
+        else:
+            after = request.limits or groups.every
+            group = groups.find(request.group)
+            changed = [] if group is None else [group]
+        for group in changed:
+            ranked = group.usage.ranked > 0
+            lm.check_switch(queue.name, group.name, groups.limits(group), after, ranked)
 
     def _refit(self, queue: StoredQueue, group: Group, now_ms: int) -> None:
         lm.fit(queue.groups.limits(group), group.usage)
@@ -280,7 +302,7 @@ class Gatekeeper:
         usage, head = group.usage, group.head(queue.jobs)
         next_ms = None
         if head is not None:
-            next_ms = lm.opens_at(queue.groups.limits(group), usage, head.options.cost, now_ms)
+            next_ms = group.opens_at(queue.groups.limits(group), head, now_ms)
         return GroupInfo(
             name=group.name,
             size=usage.size,

@@ -180,13 +180,13 @@ class MemoryStore:
             self._kept_ids,
             lambda job: self.file(job, self._scribe),
             lambda new, now_ms: self._keys.answered_by(self.look(new.queue), new, now_ms),
-            lambda queue, group, coming: self.look(queue).groups.is_full(group, coming),
+            lambda new, coming: self.look(new.queue).groups.refuses(new, coming) is not None,
         )
         self._streams = Streams()
         self._last_place = 0
         self._topics: set[str] = set()
         self._scribe = Scribe(0, self._fresh_place)
-        self._gates = Gatekeeper(self)
+        self.gates = Gatekeeper(self)
         self._keys = Keyring(self)
         self._verbs: dict[type[Any], Callable[[Any, Scribe], Any]] = {
             rq.Add: self._add,
@@ -225,7 +225,7 @@ class MemoryStore:
             fl.Signal: self._signal,
             sm.AppendStream: self._append_stream,
             sm.ReadStream: self._read_stream,
-            **self._gates.verbs,
+            **self.gates.verbs,
             **self._keys.verbs,
         }
         self._schedules = MemorySchedules(
@@ -237,7 +237,7 @@ class MemoryStore:
     def apply(self, request: rq.Request[R], now_ms: int) -> tuple[R, set[str]]:
         """Carry out ``request`` at ``now_ms``; returns its answer and the topics to tell listeners."""
         self._topics = set()
-        self._gates.begin()
+        self.gates.begin()
         self._scribe = scribe = Scribe(now_ms, self._fresh_place)
         answer = self._verbs[type(request)](request, scribe)
         self._flows.tell(scribe)
@@ -295,10 +295,10 @@ class MemoryStore:
         queue = self.queue(job.queue)
         group = job.options.group
         if group is not None:
-            self._gates.check(queue, job, scribe)
+            self.gates.check(queue, job, scribe)
         self.book(queue, job)
         if group is not None:
-            self._gates.advance(queue, queue.groups.get(group), scribe)
+            self.gates.advance(queue, queue.groups.get(group), scribe)
 
     def book(self, queue: StoredQueue, job: JobRecord) -> None:
         """Enter a record in the indexes as what it is, and say who may care."""
@@ -350,7 +350,7 @@ class MemoryStore:
         group = queue.groups.find(job.options.group) if job.options.group is not None else None
         if group is not None and group.role(job.id) is not None:
             group.forget(job.id)
-            self._gates.advance(queue, group, scribe)
+            self.gates.advance(queue, group, scribe)
 
     def leave(self, queue: StoredQueue, job: JobRecord) -> None:
         """Take a record out of the indexes, with all that is its own; its group still counts it."""
@@ -415,8 +415,10 @@ class MemoryStore:
         answer = self._keys.answer(queue, new, scribe) if is_unique else None
         if answer is not None:
             return answer
-        if new.options.group is not None and queue.groups.is_full(new.options.group):
-            return rq.Added(AddOutcome.REFUSED, None)
+        if new.options.group is not None:
+            refusal = queue.groups.refuses(new)
+            if refusal is not None:
+                return rq.Added(refusal, None)
         if old is not None:
             transitions.remove(old, scribe)
             self._drop(old, scribe)
@@ -452,12 +454,12 @@ class MemoryStore:
 
     def _claim(self, request: rq.Claim, scribe: Scribe) -> rq.Claimed:
         queues = [(self._queues[item.name], item) for item in request.queues if item.name in self._queues]
-        self._gates.claiming = True
+        self.gates.claiming = True
         budget = STEP
         for queue, _ in queues:
             budget -= self._promote_queue(queue, budget, scribe)
         for queue, _ in queues:
-            budget -= self._gates.advance_timed(queue, budget, scribe)
+            budget -= self.gates.advance_timed(queue, budget, scribe)
         jobs: list[JobRecord] = []
         taken: Counter[str] = Counter()
         for bound in ("share", "cap"):
@@ -488,12 +490,12 @@ class MemoryStore:
             if transitions.is_expired(job, scribe.now_ms):
                 transitions.expire(job, scribe)
                 passed += 1
-            elif not self._gates.may_start(queue, job, scribe):
+            elif not self.gates.may_start(queue, job, scribe):
                 passed += 1
             else:
                 token = f"{request.claim_id}.{first + len(picked)}"
                 transitions.lease(job, scribe, token=token, worker=request.worker, lease_ms=request.lease_ms)
-                self._gates.started(queue, job, scribe.now_ms)
+                self.gates.started(queue, job, scribe.now_ms)
                 picked.append(job)
             self.file(job, scribe)
         return picked
@@ -504,14 +506,14 @@ class MemoryStore:
             job = self._look_up(JobRef(end.queue, end.id), scribe.now_ms)
             status = transitions.check_token(job, end.token)
             if status is Settled.OK and job is not None:
-                transitions.settle(job, end, scribe)
+                transitions.settle(job, self._flows.weigh(job, end), scribe)
                 self.file(job, scribe)
                 self._let_go(job, scribe)
                 if end.outcome is Outcome.WAIT and job.state is JobState.BLOCKED:
                     self._flows.review(job, scribe)
                 if end.hold_ms and job.options.group is not None:
                     queue = self.queue(end.queue)
-                    self._gates.hold_group(queue, queue.groups.get(job.options.group), end.hold_ms, scribe)
+                    self.gates.hold_group(queue, queue.groups.get(job.options.group), end.hold_ms, scribe)
             items.append(status)
         self._flows.tell(scribe)  # so that what is unblocked here can be claimed here
         left = self._flows.left
@@ -561,7 +563,7 @@ class MemoryStore:
             if head is not None:
                 heapq.heappush(heads, head)
         for name in sorted(self._queues):
-            count += self._gates.advance_timed(self._queues[name], request.limit - count, scribe)
+            count += self.gates.advance_timed(self._queues[name], request.limit - count, scribe)
         return rq.Promoted(count, self._next_due_in(scribe, self._queues.values()))
 
     def _promote_queue(self, queue: StoredQueue, limit: int, scribe: Scribe) -> int:
@@ -579,7 +581,7 @@ class MemoryStore:
         first: list[int] = []
         for queue in queues:
             job = queue.next_due()
-            times = (job.due_ms if job else None, self._gates.next_ms(queue, scribe.now_ms))
+            times = (job.due_ms if job else None, self.gates.next_ms(queue, scribe.now_ms))
             first += [at_ms for at_ms in times if at_ms is not None]
         return max(min(first) - scribe.now_ms, 0) if first else None
 
@@ -600,7 +602,7 @@ class MemoryStore:
                 self.journal.row(Table.WORKER, worker.id)
         for queue in self._queues.values():
             self._keys.set_back(queue, from_ms, by_ms)
-            self._gates.set_back(queue, from_ms, now_ms)
+            self.gates.set_back(queue, from_ms, now_ms)
             self._count_one(queue.name, "", "clock_set_back")
 
     def _recover(self, request: rq.Recover, scribe: Scribe) -> rq.Recovered:
@@ -801,6 +803,7 @@ class MemoryStore:
                 priority=request.priority,
                 delay_ms=request.delay_ms,
                 payload=request.payload,
+                ordered=request.priority is not None and self.gates.is_ordered(job),
             ),
             scribe,
         )

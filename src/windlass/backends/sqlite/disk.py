@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from windlass.backend.local.flush import FlushHealth, data_sync, write_again
 
 if TYPE_CHECKING:
-    from windlass.backends.sqlite.aio import SyncBehind
+    from windlass.speedups.flush_behind import SyncBehind
 
 log = logging.getLogger("windlass.sqlite")
 
@@ -56,7 +56,7 @@ class Disk:
             return
         self._refuse_if_failed()
         if not self._looked:
-            from windlass.backends.sqlite.aio import sync_behind  # only workers need it
+            from windlass.speedups.flush_behind import sync_behind  # only workers need it
 
             self._behind, self._looked = sync_behind(self._fd), True
         try:

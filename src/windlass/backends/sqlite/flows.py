@@ -51,8 +51,8 @@ class Flows(FlowWork):
         num = self._step.queues.num(new.queue)
         return None if num is None else keys.answered_by(self._step, num, new)
 
-    def is_full(self, queue: str, group: str, coming: int) -> bool:
-        return self._step.gates.is_full(self._step.queue(queue), group, coming)
+    def refuses(self, new: NewJob, coming: int) -> bool:
+        return self._step.gates.refuses(self._step.queue(new.queue), new, coming) is not None
 
     def file(self, job: JobRecord, before: JobState) -> None:
         self._step.save([(job, before)])

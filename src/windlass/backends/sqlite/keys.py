@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from windlass.backend import requests as rq
 from windlass.backends.sqlite.rows import view
-from windlass.core import transitions, unique
+from windlass.core import limits, transitions, unique
 from windlass.core.edges import Dependency, OnFailure
 from windlass.core.job import EventType, JobRef
 from windlass.core.options import UniqueMode
@@ -42,6 +42,8 @@ def answer(step: Step, num: int, new: NewJob) -> rq.Added | None:
         step.note(holder, EventType.DEDUPLICATED)
         return _about(AddOutcome.DUPLICATE, holder, step)
     assert holder is not None, "only a pending holder can be replaced"
+    if verdict is Verdict.REPLACE and step.gates.is_ordered(num, holder) and limits.wants_rank(new):
+        return rq.Added(AddOutcome.OUT_OF_ORDER, None)
     if verdict is Verdict.REPLACE:
         before = holder.state
         debounced = wanted.mode is UniqueMode.DEBOUNCE

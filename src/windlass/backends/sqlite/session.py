@@ -16,7 +16,7 @@ from windlass.backend import requests as rq
 from windlass.backend.local.flush import FlushHealth, not_flushed
 from windlass.backend.local.locks import FairLock
 from windlass.backend.local.modes import denied, make_file, mode_of
-from windlass.backends.sqlite import migrations, statements
+from windlass.backends.sqlite import migrations, statements, sweep
 from windlass.backends.sqlite.alone import PAGES, AddAlone
 from windlass.backends.sqlite.connection import (
     CHECKPOINT_PAGES,
@@ -34,6 +34,7 @@ from windlass.backends.sqlite.tx import Meta, Queues, Tx, read_meta
 from windlass.backends.sqlite.verbs import KEEPS_LEASED, WRITES
 from windlass.backends.sqlite.verbs_duties import set_back
 from windlass.core.clock import SYSTEM_CLOCK, SteadyClock
+from windlass.core.paths import took
 from windlass.core.probe import reach
 
 if TYPE_CHECKING:
@@ -57,6 +58,9 @@ class Session:
         self._health = FlushHealth()
         self._meta: Meta | None = None
         self._version = -1
+        #: Whether tables are yet to be looked through, and one that must be, from its beginning.
+        self.sweep_due = False
+        self._misfit: str | None = None
         #: About how many pages were written to the log since it was last copied into the file.
         self._pages = 0.0
 
@@ -90,6 +94,7 @@ class Session:
         self._one = OneCursor(self.conn, self._cursor)
         self._queues = Queues(self._one, self._sql)
         self._alone = AddAlone(self._cursor, self._sql, self._queues)
+        self.sweep_due = sweep.is_due(self.conn, self._settings.namespace)
         self._wake.open(read_meta(self.conn, self._sql).activity)
 
     def make_disk(self) -> Disk:
@@ -184,6 +189,7 @@ class Session:
         """
         try:
             if behind:
+                took("sqlite.flush_behind")
                 self._disk.sync_behind()
             else:
                 self._disk.sync()
@@ -194,6 +200,9 @@ class Session:
         return answers
 
     def failed(self, call: Call[Any], exc: Exception) -> Answer:
+        misfit = sweep.misfit_in(exc, self._settings.namespace)
+        if misfit is not None:
+            self._misfit, self.sweep_due = misfit, True
         return call, None, to_error(exc, self._settings.shown)
 
     def _read_meta(self) -> Meta:
@@ -252,6 +261,49 @@ class Session:
                 self.conn.execute("ROLLBACK")
         except sqlite3.Error:
             pass  # the next BEGIN tells
+
+    # --- tables that become STRICT --------------------------------------------------------------------
+
+    def sweep(self) -> bool:
+        """Look at the next rows of tables that are to be STRICT, in a transaction of its own.
+
+        False when another program is writing. The lock must be held.
+        """
+        tx: Tx | None = None
+        done = 0
+        try:
+            if not self.begin():
+                return False
+            meta = self._read_meta()
+            tx = Tx(
+                self._one,
+                self._sql,
+                self._queues,
+                meta,
+                max(self._clock.now_ms(meta.clock_ms), meta.clock_ms),
+            )
+            if self._misfit is not None:
+                sweep.again(self._one, self._settings.namespace, self._misfit)
+            step = tx.step(None)
+            more = sweep.batch(step, self._settings.namespace)
+            step.tell()
+            tx.absorb(step)
+            self._meta = tx.flush()
+            self._pages += tx.pages
+            done = self._meta.activity - meta.activity
+            self._wake.own_activity += done
+            self._cursor.execute("COMMIT")
+            self._misfit, self.sweep_due = None, more
+            self._wake.announce(tx.topics)
+        except Exception as exc:
+            self._wake.own_activity -= done
+            self._roll_back(tx)
+            if is_odd_text(self.conn, exc):
+                read_any_text(self.conn)
+            else:
+                self.sweep_due = False  # until the store is opened again
+                log.exception("%s: rows that do not fit could not be looked for", self._settings.shown)
+        return True
 
     # --- the log ------------------------------------------------------------------------------------
 

@@ -69,8 +69,8 @@ Tally = tuple[str, JobState]
 class Meta(NamedTuple):
     """The state of the whole store: newest place given out, its clock, and a number that others watch.
 
-    A transaction of plain adds leaves the row of the meta table alone, which saves it a page: the newest job,
-    when its number is above the row's ``last_place``, tells place and clock just as well.
+    A transaction of plain adds leaves the row of the store table alone, which saves it a page: the newest
+    job, when its number is above the row's ``last_place``, tells place and clock just as well.
     """
 
     last_place: int
@@ -121,6 +121,8 @@ class Queues:
         self.leased: dict[int, Row] = {}
         #: By queue and state: (finished_ms, seq) up to which all that finished outlive the default age.
         self.kept_longer: dict[tuple[int, JobState], tuple[int, int]] = {}
+        #: The job up to which states were looked at, in this round.
+        self.patrolled = 0
 
     def num(self, name: str) -> int | None:
         """The number of a queue; None when it was never heard of."""
@@ -296,9 +298,7 @@ class Step(Scribe):
         """The job of a row, to be changed. One that cannot be read has failed: it is set aside here."""
         job = record(row, queue)
         if damage.is_lost(job):
-            self.set_aside(job)
-            for (group,) in self.all("job_grp", job.seq):
-                self.gates.advance(self.queue(queue), group)  # it made room
+            self.lose(job)
         return job
 
     def records(self, rows: list[Row]) -> list[JobRecord]:
@@ -306,16 +306,27 @@ class Step(Scribe):
         name = self.queues.name
         return [self.job(row, name(row[1])) for row in rows]
 
+    def lose(self, job: JobRecord) -> None:
+        """Set a job aside; its group has room for another."""
+        self.set_aside(job)
+        for (group,) in self.all("job_grp", job.seq):
+            self.gates.advance(self.queue(job.queue), group)
+
     def set_aside(self, job: JobRecord) -> None:
         """Write what stands in for a job over the record that cannot be read, whose bytes it carries."""
         before = job.state
+        if any(seq != job.seq for (seq,) in self.all("job_seq", self.queue(job.queue), job.id)):
+            job.id += f"~{job.seq}"  # what can be read of its id is another job's
         self.queues.leased.pop(job.seq, None)
         transitions.set_aside(job, self)
-        self.run("job_replace", job.task, job.codec, job.seq)
-        self.run("job_rewrite", job.id, job.enqueued_ms, job.seq)
-        self.save_payload(job)
+        inline = len(job.payload) <= INLINE_PAYLOAD
+        whole = (job.id, job.task, job.payload if inline else None, job.codec, job.enqueued_ms)
+        self.run("job_rewrite", *whole, *changed_row(job))
+        if inline:
+            self.run("payload_delete", f"[{job.seq}]")
+        else:
+            self.run("payload_insert", job.seq, job.payload)
         self.run("unique_key_free_job", self.queue(job.queue), job.id)
-        self.run("job_save", *changed_row(job))
         self.moved(job, before)
 
     def count(self, queue: str, task: str, outcome: str, by: int = 1) -> None:
@@ -346,7 +357,7 @@ class Step(Scribe):
     def _file(self, job: JobRecord, before: JobState) -> None:
         """Write back a job that has a group or a key; its group may have to park it, or have room now."""
         num, group = self.queue(job.queue), job.options.group
-        self.gates.check(num, job, before)
+        self.gates.check(num, job)
         self.book(num, job, before)
         if group is not None:
             self.gates.advance(num, group)
@@ -506,7 +517,7 @@ class Tx:
     # --- writing it down ----------------------------------------------------------------------------
 
     def flush(self) -> Meta:
-        """Write everything that was gathered; returns the meta row as it is now."""
+        """Write everything that was gathered; returns the store's row as it is now."""
         pens: dict[str, _Pen] = {}
         for now_ms, notes in self.notes:
             for name, its in _by_queue(notes):

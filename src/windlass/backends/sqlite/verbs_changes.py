@@ -80,6 +80,7 @@ def change(step: Step, request: rq.ChangeJob) -> rq.ChangeResult:
             priority=request.priority,
             delay_ms=request.delay_ms,
             payload=request.payload,
+            ordered=request.priority is not None and step.gates.is_ordered(step.queue(job.queue), job),
         )
         if status is Changed.OK and request.payload is not None:
             step.save_payload(job)

@@ -11,6 +11,7 @@ from windlass.backends.sqlite import stubs, verbs_metrics
 from windlass.backends.sqlite.gates import GROUPED
 from windlass.backends.sqlite.logs import unpack_history
 from windlass.backends.sqlite.rows import (
+    LAST_SEQ,
     LOG_KEY,
     Row,
     decode_cursors,
@@ -40,6 +41,8 @@ if TYPE_CHECKING:
 WORKER_KEPT_MS = 300_000
 #: Most kept ids, and chunks of a log, that one prune looks at.
 SCAN = 10_000
+#: Jobs whose state one recover looks at.
+PATROL = 5_000
 #: Most pages that one prune gives back to the file system, and free ones that are left for what comes next.
 VACUUM_PAGES = 500
 SPARE_PAGES = 500
@@ -68,6 +71,7 @@ def promote(step: Step, request: rq.Promote) -> rq.Promoted:
 def recover(step: Step, request: rq.Recover) -> rq.Recovered:
     jobs = step.records(step.all("job_lease_over", step.now_ms, request.limit))
     jobs += step.records(step.all("job_timeless", request.limit))
+    jobs += step.records(_stateless(step))
     result = rq.Recovered([], [])
     for job in jobs:
         if damage.is_bad(job):
@@ -78,6 +82,14 @@ def recover(step: Step, request: rq.Recover) -> rq.Recovered:
         step.save([(job, JobState.ACTIVE)])
     result.expired = _expire_passed(step, request.limit)
     return result
+
+
+def _stateless(step: Step) -> list[Row]:
+    """Jobs that are in no state that there is, among the next ``PATROL``: no other statement finds them."""
+    start = step.queues.patrolled
+    edge = step.one("list_edge_up", start, PATROL - 1)
+    step.queues.patrolled = edge[0] if edge else 0
+    return step.all("job_stateless", start, edge[0] if edge else LAST_SEQ)
 
 
 def _expire_passed(step: Step, limit: int) -> list[JobRef]:

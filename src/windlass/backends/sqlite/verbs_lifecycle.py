@@ -32,6 +32,7 @@ from windlass.backends.sqlite.rows import (
 from windlass.core import damage, transitions
 from windlass.core.job import AttemptOutcome, EventType, JobRecord, JobRef, NewJob
 from windlass.core.outcome import AddOutcome, Extended, Outcome, Settled, Settlement
+from windlass.core.paths import took
 from windlass.core.retention import goes_at_once, result_until, spare_until
 from windlass.core.states import DUE_LATER, JobState
 from windlass.core.transitions import NO_DATA, EventData, Note
@@ -66,6 +67,7 @@ def add(step: Step, request: rq.Add) -> list[rq.Added]:
         last_place, noted = step.last_place, len(step.notes)
         fresh = _Fresh(step, jobs)
         if fresh.insert():
+            took("sqlite.add_rows")
             step.plain = True
             return fresh.answers
         step.run("job_undo_insert", last_place)
@@ -261,8 +263,9 @@ def _add_one(step: Step, new: NewJob) -> rq.Added:
     group = new.options.group
     if group is not None:
         step.mark(new.queue, GROUPED)
-        if step.gates.is_full(num, group):
-            return rq.Added(AddOutcome.REFUSED, None)
+        refusal = step.gates.refuses(num, new)
+        if refusal is not None:
+            return rq.Added(refusal, None)
     if old is not None:
         transitions.remove(old, step)
         step.drop([old])
@@ -282,7 +285,7 @@ def _add_one(step: Step, new: NewJob) -> rq.Added:
 
 
 def _insert(step: Step, num: int, job: JobRecord) -> None:
-    step.gates.check(num, job, None)
+    step.gates.check(num, job)
     if job.state is JobState.FAILED:  # it can never start
         _insert_row(step, num, job)
         step.save([(job, JobState.FAILED)])
@@ -542,6 +545,7 @@ def _lease(step: Step, line: _Line, rows: list[Row], request: rq.Claim) -> list[
         if ids is None or its_task != task:
             task, common = its_task, None
             ids = step.note_run(queue, _STARTED, task, data)
+            took("sqlite.lease_first")
         if common is None:
             common = (line.num, task, options_text, worker, 0, 1, now_ms)
         ids.append(job_id)
@@ -681,6 +685,7 @@ class _Completed:
         self._common = None
 
     def _begin(self, common: Row, queue: str) -> None:
+        took("sqlite.complete")
         step = self._step
         _, task, options_text, worker, attempts, deliveries, started_ms = common
         self._common, self._queue, self._attempts = common, queue, []
@@ -750,7 +755,7 @@ def _settle_slow(step: Step, items: list[Settlement]) -> list[Settled]:
         job = step.find(ref) or stubs.find(step.all, step.queues.num(end.queue), ref, step.now_ms)
         status = transitions.check_token(job, end.token)
         if status is Settled.OK and job is not None:
-            transitions.settle(job, end, step)
+            transitions.settle(job, step.flows.weigh(job, end), step)
             step.save([(job, JobState.ACTIVE)])
             if job.state is JobState.COMPLETED and goes_at_once(job.options):
                 step.drop([job])

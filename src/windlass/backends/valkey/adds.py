@@ -15,10 +15,11 @@ from windlass.backend import requests as rq
 from windlass.backend.calls import Deadline, Pending
 from windlass.backends.valkey import records
 from windlass.backends.valkey.client import Client
-from windlass.backends.valkey.codes import ADD_OUTCOMES, STATES
+from windlass.backends.valkey.codes import ADD_OUTCOMES, ALONE, GIVEN_AWAY, NEW_QUEUE, STATES
 from windlass.backends.valkey.session import Group, Session, together
 from windlass.core.job import NewJob
 from windlass.core.outcome import AddOutcome
+from windlass.core.paths import took
 from windlass.core.states import JobState
 from windlass.errors import StorageError
 
@@ -30,11 +31,11 @@ _MOST_BYTES = 4_000_000
 class Waiting(Pending[list[rq.Added]]):
     """A request that waits for the batch before its own."""
 
-    __slots__ = ("jobs", "now_ms")
+    __slots__ = ("jobs", "now")
 
-    def __init__(self, request: rq.Add, client: Client) -> None:
+    def __init__(self, jobs: list[NewJob], now: str, client: Client) -> None:
         super().__init__(client.settings.timeout_s, client.explain)
-        self.jobs, self.now_ms = request.jobs, request.now_ms
+        self.jobs, self.now = jobs, now
 
 
 class Adder:
@@ -47,18 +48,18 @@ class Adder:
         self._batch: list[Waiting] = []
         self._task: asyncio.Task[None] | None = None
 
-    async def add(self, request: rq.Add) -> list[rq.Added]:
-        """Add the jobs of ``request``, alone or together with others."""
-        if not request.jobs:
+    async def add(self, jobs: list[NewJob], now: str) -> list[rq.Added]:
+        """Add ``jobs``, alone or together with those of other callers."""
+        if not jobs:
             return []
         if self._busy:
-            call = Waiting(request, self._session.client)
+            call = Waiting(jobs, now, self._session.client)
             Deadline([call])
             self._waiting.append(call)
             return await call
         self._busy = True
         try:
-            return await self._send(request.jobs, request.now_ms)
+            return await self._send(jobs, now)
         finally:
             self._go_on()
 
@@ -94,8 +95,10 @@ class Adder:
     async def _serve_batch(self, batch: list[Waiting]) -> None:
         """Answer every caller of a batch. What is wrong with one request is that caller's alone."""
         jobs = [job for call in batch for job in call.jobs]
+        if len(batch) > 1:
+            took("valkey.add_together")
         try:
-            answers = await self._send(jobs, batch[0].now_ms)
+            answers = await self._send(jobs, batch[0].now)
         except StorageError as exc:
             _fail(batch, str(exc))
             return
@@ -116,11 +119,11 @@ class Adder:
         """As many waiting requests of one instant as fit into one call."""
         batch: list[Waiting] = []
         taken = jobs = size = 0
-        now_ms = self._waiting[0].now_ms
+        now = self._waiting[0].now
         for call in self._waiting:
             jobs += len(call.jobs)
             size += sum(len(job.payload) for job in call.jobs)
-            if batch and (jobs > _MOST_JOBS or size > _MOST_BYTES or call.now_ms != now_ms):
+            if batch and (jobs > _MOST_JOBS or size > _MOST_BYTES or call.now != now):
                 break
             taken += 1
             if call.begin():
@@ -130,8 +133,7 @@ class Adder:
 
     # --- one batch -------------------------------------------------------------------------------
 
-    async def _send(self, jobs: list[NewJob], now_ms: int | None) -> list[rq.Added]:
-        now = "" if now_ms is None else str(now_ms)
+    async def _send(self, jobs: list[NewJob], now: str) -> list[rq.Added]:
         queue = jobs[0].queue
         if len(jobs) == 1 or all(job.queue == queue for job in jobs):
             if queue not in self._session.listed:
@@ -157,9 +159,14 @@ class Adder:
         self, queue: str, jobs: list[NewJob], plain: list[str | bytes], now: str
     ) -> list[rq.Added]:
         root = self._session.keys.queue(queue)
-        now_ms, new, *special = await self._session.functions.add_plain(root, now, plain)
-        if new:
+        now_ms, flags, *special = await self._session.functions.add_plain(root, now, plain)
+        took("valkey.add_plain")
+        if flags & NEW_QUEUE:
             await self._session.list_again([queue])
+        if flags & ALONE:
+            took("valkey.add_alone")
+        if flags & GIVEN_AWAY:
+            took("valkey.seat_given")
         answers = [rq.Added(AddOutcome.QUEUED, JobState.WAITING, now_ms)] * len(jobs)
         for at in range(0, len(special), 2):
             answers[special[at] - 1] = added(special[at + 1], now_ms, queue)

@@ -21,6 +21,14 @@ from windlass.backends.valkey import loader, words
 
 _NEEDED = ("KEYS", "ARGV", "returns")
 _ARGUMENT = re.compile(r"args\[(\d+)\]")
+#: What the listing of the compiler says of a name that is no local.
+_GLOBAL = re.compile(r"[GS]ETGLOBAL\b.*; (\w+)")
+_BUILT_IN = frozenset(
+    (
+        *("redis", "cmsgpack", "struct", "math", "string", "table", "tonumber", "type", "next"),
+        *("ipairs", "pairs", "pcall", "rawget", "setmetatable", "unpack"),
+    )
+)
 #: Texts and comments of Lua.
 _NO_CODE = re.compile(r"'[^'\n]*'|--[^\n]*")
 _WORD = re.compile(r"(?<![\w.])([A-Z][A-Z_]*)\b(?:\.(\w+))?(?! =(?!=))")
@@ -102,8 +110,11 @@ def _syntax_problems() -> list[str]:
     with tempfile.NamedTemporaryFile("w", suffix=".lua") as file:
         file.write(loader.library_source().split("\n", 1)[1])  # without the line that names the engine
         file.flush()
-        done = subprocess.run([luac, "-p", file.name], capture_output=True, text=True, check=False)
-    return [done.stderr.replace(file.name, Path("library.lua").name).strip()] if done.returncode else []
+        done = subprocess.run([luac, "-l", "-p", file.name], capture_output=True, text=True, check=False)
+    if done.returncode:
+        return [done.stderr.replace(file.name, Path("library.lua").name).strip()]
+    strange = sorted(set(_GLOBAL.findall(done.stdout)) - _BUILT_IN)
+    return [f"{name}: used, but nothing defines it" for name in strange]
 
 
 def main() -> int:

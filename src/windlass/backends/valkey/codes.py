@@ -31,9 +31,13 @@ ADD_OUTCOMES = (
     AddOutcome.CACHED,
     AddOutcome.REPLACED,
     AddOutcome.REFUSED,
+    AddOutcome.OUT_OF_ORDER,
 )
 #: In no index, while the server decides something.
 NOWHERE = 0
+
+#: What would become of an add, where it is none of the first three: a new job, or none as its id is kept.
+WOULD_BE_NEW, ONLY_ID_KEPT = 3, 4
 
 UNIQUE_MODES = {
     1: UniqueMode.UNTIL_DONE,
@@ -52,7 +56,7 @@ CANCELLED = {
     ord("2"): CancelResult.FINISHED,
     ord("3"): CancelResult.NOT_FOUND,
 }
-CHANGED = (Changed.OK, Changed.NOT_FOUND, Changed.ILLEGAL, Changed.LOST)
+CHANGED = (Changed.OK, Changed.NOT_FOUND, Changed.ILLEGAL, Changed.LOST, Changed.ORDERED)
 
 OUTCOME_NUMBERS = {
     Outcome.COMPLETE: 1,
@@ -110,6 +114,10 @@ EVENTS: dict[int, tuple[EventType, tuple[str, ...]]] = {
 
 #: The first byte of the record of a plain job, of the head of one, and of a hint that tells what completed.
 PLAIN, LEAN, NEWS = 255, 1, 1
+
+#: What is said of an add of plain jobs, as one sum: the queue became known, the job was added alone, it was
+#: given to a worker that waited for it.
+NEW_QUEUE, ALONE, GIVEN_AWAY = 1, 2, 4
 
 #: What a claim says about seats: to take one, to leave one, or both; and its answer when one was taken.
 TAKE, LEAVE = 1, 2

@@ -178,8 +178,9 @@ class Functions:
     async def limits_queue(self, root: str, now: str, what: tuple[int, int, int]) -> int:
         return int(await self._call("limits_queue", [root], now, pack(what)))
 
-    async def limits_group(self, root: str, now: str, what: tuple[Any, ...]) -> int:
-        return int(await self._call("limits_group", [root], now, pack(what)))
+    async def limits_group(self, root: str, now: str, what: tuple[Any, ...]) -> tuple[int, str]:
+        known, refused = await self._call("limits_group", [root], now, pack(what))
+        return known, refused.decode()
 
     async def group_pause(self, root: str, now: str, group: str, paused: bool) -> tuple[int, int]:
         changed, known = await self._call("group_pause", [root], now, group, int(paused))

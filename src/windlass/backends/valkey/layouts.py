@@ -165,6 +165,7 @@ class GroupLimit(NamedTuple):
     refill: int
     ordered: int
     size: int
+    skip: int
 
 
 class EdgeRow(NamedTuple):

@@ -16,6 +16,7 @@ from windlass.core.limits import (
     QueueLimits,
     Rate,
 )
+from windlass.errors import OrderedGroupError
 
 #: Instead of a number: leave the limit as it is.
 _AS_IT_IS = -1
@@ -54,6 +55,7 @@ def _for_server(limits: GroupLimits | None) -> GroupLimit | int:
         *((bucket.capacity, bucket.refill) if bucket is not None else (0, 0)),
         int(limits.ordered),
         limits.max_size or 0,
+        int(limits.skip_delayed),
     )
 
 
@@ -61,7 +63,10 @@ async def set_group(session: Session, request: lrq.SetGroupLimits, now: str) -> 
     await session.list_queues([request.queue])
     what = (request.group, int(request.group == EVERY_GROUP), _for_server(request.limits))
     root = session.keys.queue(request.queue)
-    await _listed(session, request.queue, await session.functions.limits_group(root, now, what))
+    known, refused = await session.functions.limits_group(root, now, what)
+    if refused:
+        raise OrderedGroupError.at_switch(request.queue, refused)
+    await _listed(session, request.queue, known)
 
 
 async def pause_group(session: Session, request: lrq.PauseGroup, now: str) -> bool:

@@ -29,6 +29,7 @@ from windlass.core import damage
 from windlass.core.job import Completed, ErrorInfo, JobRecord, NewJob, SignalValue
 from windlass.core.options import DEFAULT_RESULT_TTL_MS, StoredOptions, StoredUnique
 from windlass.core.outcome import Outcome, Settlement
+from windlass.core.paths import took
 from windlass.core.states import JobState
 from windlass.errors import StorageError
 
@@ -472,6 +473,7 @@ def completed(news: bytes) -> list[Completed]:
     """What a hint tells of jobs that completed, see ``lua/includes/30_notes.lua``; none: one has to look."""
     if not news or news[0] != NEWS:
         return []
+    took("valkey.news")
     try:
         return _completed(news)
     except StorageError:  # hints are not to be trusted

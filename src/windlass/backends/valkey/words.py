@@ -43,7 +43,8 @@ def tables() -> dict[str, Words]:
         "MODE": _named(codes.UNIQUE_MODES),
         "ON": _named(dict(enumerate(codes.ON_FAILURE))),
         "EDGE_IS": _named(dict(enumerate(codes.EDGE_STATUS))),
-        "ADDED": _named(dict(enumerate(codes.ADD_OUTCOMES))),
+        "ADDED": _named(dict(enumerate(codes.ADD_OUTCOMES)))
+        | {"WOULD_BE_NEW": codes.WOULD_BE_NEW, "ONLY_ID_KEPT": codes.ONLY_ID_KEPT},
         "CHANGED": _named(dict(enumerate(codes.CHANGED))),
         "SETTLED": _named({int(chr(code)): one for code, one in codes.SETTLED.items()}),
         "EXTENDED": _named({int(chr(code)): one for code, one in codes.EXTENDED.items()}),
@@ -54,15 +55,19 @@ def tables() -> dict[str, Words]:
             "LEAN_BYTE": chr(codes.LEAN),
             "NEWS": codes.NEWS,
         },
+        "FLAG": {"NEW_QUEUE": codes.NEW_QUEUE, "ALONE": codes.ALONE, "GIVEN_AWAY": codes.GIVEN_AWAY},
         "SEAT": {"TAKE": codes.TAKE, "LEAVE": codes.LEAVE, "TAKEN": codes.TAKEN, "GIVEN": codes.GIVEN},
         "KEPT": _bounds(),
-        "CLASS": {
+        "SAID": {
             "STALLED": transitions.STALLED_CLASS,
             "EXPIRED": transitions.EXPIRED_CLASS,
             "KILLED": transitions.KILLED_CLASS,
             "COST": transitions.COST_CLASS,
             "DEPENDENCY": flows.DEPENDENCY_CLASS,
             "BAD_RECORD": damage.BAD_RECORD_CLASS,
+            "CHILDLESS": flows.CHILDLESS_CLASS,
+            "CHILDLESS_MESSAGE": flows.CHILDLESS_MESSAGE,
+            "WAITED": flows.WAITED,
         },
     }
 

@@ -294,6 +294,7 @@ export interface components {
             bucket: components["schemas"]["BucketValue"] | null;
             ordered: boolean;
             max_size: number | null;
+            skip_delayed: boolean;
         };
         /** GroupLimitsBody */
         GroupLimitsBody: {
@@ -303,6 +304,8 @@ export interface components {
             /** @default false */
             ordered: boolean;
             max_size?: number | null;
+            /** @default false */
+            skip_delayed: boolean;
         };
         /** Groups */
         Groups: {

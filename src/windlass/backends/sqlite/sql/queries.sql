@@ -8,10 +8,10 @@ SELECT max(last_place, coalesce(newest, 0)),
             (SELECT enqueued_ms FROM [job] WHERE seq = newest AND typeof(enqueued_ms) = 'integer'), clock_ms)
         ELSE clock_ms END,
     serial
-FROM [meta], (SELECT max(seq) AS newest FROM [job])
+FROM [store], (SELECT max(seq) AS newest FROM [job])
 
 -- name: meta_save
-UPDATE [meta] SET last_place = ?, clock_ms = ?, serial = ?
+UPDATE [store] SET last_place = ?, clock_ms = ?, serial = ?
 
 -- name: queue_num
 SELECT num FROM [queue] WHERE name = ?
@@ -95,13 +95,7 @@ VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 DELETE FROM [job] WHERE seq > ?
 
 -- name: job_save
-UPDATE [job]
-SET state = ?, priority = ?, place = ?, options = ?, ready_ms = ?, due_ms = ?, expires_ms = ?, started_ms = ?,
-    finished_ms = ?, attempts = ?, deliveries = ?, stalls = ?, manual_retries = ?, misses = ?, token = ?,
-    settled_token = ?, lease_until_ms = ?, worker = ?, cancel_reason = ?, progress = ?, result = ?,
-    result_until_ms = ?, reason = ?, errors = ?, keep_until_ms = ?, spare_until_ms = ?, linked = ?, held_ms = ?,
-    awaits = ?, signals = ?, idle = ?
-WHERE seq = ?
+UPDATE [job] SET /*changes*/ WHERE seq = ?
 
 -- name: job_ends
 SELECT seq, queue, id, state, options, enqueued_ms FROM [job] WHERE /*among*/
@@ -125,6 +119,9 @@ SELECT /*job*/ FROM [job] WHERE lease_until_ms IS NOT NULL AND lease_until_ms >=
 UNION ALL
 SELECT /*job*/ FROM [job] WHERE queue IN (SELECT num FROM [queue]) AND due_ms IS NOT NULL AND due_ms >= ''
 LIMIT ?
+
+-- name: job_stateless
+SELECT /*job*/ FROM [job] WHERE seq > ? AND seq <= ? AND state NOT IN (/*states*/) ORDER BY seq
 
 -- name: claim_queues
 SELECT num, paused,

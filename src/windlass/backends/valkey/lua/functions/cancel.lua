@@ -8,7 +8,7 @@
 local request = cmsgpack.unpack(args[2])
 local queues = open_all(keys, now_from(args[1]))
 local statuses = {}
-load_items(queues, request[2])
+turn.load_items(queues, request[2])
 damaged.check(queues, request[2])
 for index, item in ipairs(request[2]) do
   statuses[index] = changes.cancel(queues[item[1]], item[2], request[1], request[3] == 1)

@@ -1,7 +1,7 @@
 -- change: priority, due time or payload of a pending job; with its token, the payload of an active one.
 -- KEYS: queue root
 -- ARGV: now or '', packed {id, token or '', has priority, priority, delay or -1, has payload}, payload
--- returns: status (0 ok, 1 not found, 2 illegal, 3 lost), state
+-- returns: status (0 ok, 1 not found, 2 illegal, 3 lost, 4 its group is ordered), state
 -- emits: changed, scheduled, promoted
 local q = open(keys[1], now_from(args[1]))
 local id, token, ranked, priority, delay, filled = unpack(cmsgpack.unpack(args[2]))
@@ -11,6 +11,10 @@ if not head then
   return { CHANGED.NOT_FOUND, 0 }
 end
 local status = changes.may_change(head, token, ranked == 1 or delay >= 0, delay >= 0)
+local group = groups.of(head)
+if status == CHANGED.OK and ranked == 1 and priority ~= head[HEAD.PRIORITY] and group and groups.is_ordered(q, group) then
+  status = CHANGED.ORDERED
+end
 if status == CHANGED.OK then
   if filled == 1 then
     changes.change_payload(q, id, head, args[3])

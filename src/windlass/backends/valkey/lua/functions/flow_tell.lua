@@ -8,7 +8,7 @@
 local limit, ends, items = unpack(cmsgpack.unpack(args[2]))
 local queues = open_all(keys, now_from(args[1]))
 local count = 0
-load_items(queues, items)
+turn.load_items(queues, items)
 for _, item in ipairs(items) do
   local told = ends[item[4]]
   local fate = { unpack(told, 2) } -- behind the child

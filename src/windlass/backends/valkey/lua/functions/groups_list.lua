@@ -16,7 +16,7 @@ for _, name in ipairs(names) do
     return answer
   elseif listed then
     local id = groups.first(q, g)
-    local at = id and groups.opens_at(q, g, groups.limits(q, g), groups.cost_of(head_of(q, id)))
+    local at = id and groups.opens_at(q, g, groups.limits(q, g), head_of(q, id))
     for _, value in ipairs({ name, r[GROUP.SIZE], r[GROUP.WAITING], r[GROUP.PARKED], r[GROUP.ACTIVE], at or -1, r[GROUP.PAUSED] }) do
       answer[#answer + 1] = value
     end

@@ -31,7 +31,7 @@ for index, root in ipairs(keys) do
   local rows, unread = sweep.prune_history(q, metrics.held(q, copied[index]))
   history, more = history + rows, math.max(more, unread)
   rolled_up = rolled_up + metrics.prune(q, most_rows - rolled_up)
-  drop_quiet_events(q)
+  sweep.drop_quiet_events(q)
   sweep.drop_empty_streams(q)
   seats.prune(q)
 end

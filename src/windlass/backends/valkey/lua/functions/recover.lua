@@ -7,9 +7,9 @@
 -- flags: allow-oom
 local queues = open_all(keys, now_from(args[1]))
 local leases, others = unpack(cmsgpack.unpack(args[2]))
-local chosen = passed(queues, 'a', leases)
+local chosen = sweep.passed(queues, 'a', leases)
 local answer = { 0 }
-load_items(queues, chosen.order)
+turn.load_items(queues, chosen.order)
 for _, item in ipairs(chosen.order) do
   local q, id = queues[item[1]], item[2]
   local head = q.heads[id]
@@ -25,8 +25,8 @@ end
 for _, q in ipairs(queues) do
   settle_down(q)
 end
-chosen = passed(queues, 'z', others)
-load_items(queues, chosen.order)
+chosen = sweep.passed(queues, 'z', others)
+turn.load_items(queues, chosen.order)
 for index, q in ipairs(queues) do
   for _, member in ipairs(chosen[index]) do -- also of those that ran or went under an earlier release
     put(q.zrem, q.z, member)

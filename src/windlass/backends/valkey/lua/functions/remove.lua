@@ -7,7 +7,7 @@
 local request = cmsgpack.unpack(args[2])
 local queues = open_all(keys, now_from(args[1]))
 local answer = { 0 }
-load_items(queues, request[2])
+turn.load_items(queues, request[2])
 for _, item in ipairs(request[2]) do
   local q, id = queues[item[1]], item[2]
   local head = q.heads[id]

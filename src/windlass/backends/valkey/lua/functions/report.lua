@@ -14,7 +14,7 @@ if has_progress == 1 then
   if token == '' then
     return { CHANGED.ILLEGAL, head[HEAD.STATE] }
   end
-  if check_token(head, token) ~= SETTLED.OK then
+  if turn.check_token(head, token) ~= SETTLED.OK then
     return { CHANGED.LOST, head[HEAD.STATE] }
   end
   put(q.hset, q.g, id, args[3])

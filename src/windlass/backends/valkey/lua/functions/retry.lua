@@ -6,7 +6,7 @@
 local items = cmsgpack.unpack(args[2])
 local queues = open_all(keys, now_from(args[1]))
 local answer = {}
-load_items(queues, items)
+turn.load_items(queues, items)
 damaged.check(queues, items)
 for _, item in ipairs(items) do
   local q, id = queues[item[1]], item[2]

@@ -15,11 +15,11 @@
 local now = now_from(args[1])
 local request = cmsgpack.unpack(args[2])
 local queues = open_all(keys, now)
-local answer = { now, settle_all(queues, request[1]), -1, '', 0 }
+local answer = { now, turn.settle_all(queues, request[1]), -1, '', 0 }
 if request[2] ~= 0 then
-  local claim = claim_jobs(queues, request[2])
+  local claim = turn.claim_jobs(queues, request[2])
   answer[3], answer[4] = claim.next_due, claim.left
-  append_leased(answer, queues, claim)
+  turn.append_leased(answer, queues, claim)
 end
 close_all(queues)
 answer[5] = flow.left(queues)

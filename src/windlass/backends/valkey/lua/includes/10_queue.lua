@@ -27,7 +27,7 @@ local TABLES = {
   dirty = true, events = true, history = true, counts = true, workers = true,
   zadd = LIST, zrem = LIST, hset = LIST, hdel = LIST, sadd = LIST, srem = LIST,
   xdel = LIST, xdel_passed = LIST, unlink = LIST,
-  groups = true, touched = true, roles = true, joins = true, -- see `58_groups.lua`; joins: heads with a new place
+  groups = true, touched = true, joins = true, -- see `58_groups.lua`; joins: heads with a new place
 }
 
 -- Tables, and keys that few calls need, are made when they are first asked for: q.heads, q.zadd, q.r, ...
@@ -45,14 +45,11 @@ local PARTS = {
   end,
 }
 
--- The time of this call in milliseconds; when it is the server's, also in microseconds.
+-- The time of this call in milliseconds, the server's unless a test says one; and the server's in microseconds.
 local function now_from(argument)
-  if argument ~= '' then
-    return tonumber(argument)
-  end
   local time = redis.call('TIME')
   local micros = time[1] * 1000000 + time[2]
-  return math.floor(micros / 1000), micros
+  return argument ~= '' and tonumber(argument) or math.floor(micros / 1000), micros
 end
 
 local function open(root, now)

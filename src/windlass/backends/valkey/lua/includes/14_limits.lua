@@ -7,7 +7,9 @@
 --   :A      zset    names of groups, of score 0: listings are in order of names
 --   :H      zset    groups whose line time alone opens: score when
 --   :Q      zset    all parked jobs: score enqueued, member sequence + id
+--   :R      zset    names of groups that have unfinished jobs with a priority or `lifo`, of score 0
 --   :G:<g>  zset    the line of a group, its parked jobs: score -priority, member place + id
+--   :V:<g>  zset    jobs of a group that are due later: score 0 when they ran before, else 1, member place + id
 --   :W:<g>  zset    waiting jobs of a group, as they are in :w; :W: those without a group. Only where turns are counted
 --   :s:<g>  zset    starts of a group that count for its rate; :s: those of the whole queue: score time, member number
 
@@ -15,15 +17,16 @@
 local LIMIT = { MOST = 1, RATE = 2, PER = 3, HOLD = 4, NUMBER = 5 }
 
 -- A group: how many of its jobs are what, its settings, what it used: LEVEL in millionths of tokens at LEVEL_AT (-1: it is
--- full), when time opens its line (-1: not by time), number of the last start, limits of its own or 0.
+-- full), when time opens its line (-1: not by time), number of the last start, limits of its own or 0. KEPT ran and are due to
+-- run again later, RANKED have a priority or are `lifo`.
 local GROUP = {
   SIZE = 1, WAITING = 2, WAITING_COST = 3, ACTIVE = 4, PARKED = 5, KEPT = 6, PAUSED = 7, HOLD = 8,
-  LEVEL = 9, LEVEL_AT = 10, NEXT = 11, NUMBER = 12, OWN = 13,
+  LEVEL = 9, LEVEL_AT = 10, NEXT = 11, NUMBER = 12, OWN = 13, RANKED = 14,
 }
 
 local STARTS_KEPT_MS = 86400000 -- for so long starts are kept, if no window needs them longer
 
-limits.none = { '', 0, 0, 0, 0, 0, 0, 0 } -- of a group
+limits.none = { '', 0, 0, 0, 0, 0, 0, 0, 0 } -- of a group
 
 -- The settings of a queue, read once per call.
 function limits.marks(q)

@@ -111,7 +111,7 @@ local function leave(q, id, head, gone)
   if filing and filing.head ~= head then
     file(q)
   end
-  if state == STATE.NOWHERE or (group and groups.leave(q, head, group)) then
+  if state == STATE.NOWHERE or (group and groups.leave(q, id, head, group)) then
     return
   end
   if state == STATE.WAITING then

@@ -159,6 +159,10 @@ function unique.answer(q, job, tail, wanted)
     end
     note(q, EVENT.DEDUPLICATED, id, holder)
   elseif verdict == 'replace' then
+    local group = groups.of(holder)
+    if group and groups.refuses_rank(q, group, job) then
+      return { ADDED.OUT_OF_ORDER, 0, 0, 0 }
+    end
     unique.replace(q, id, holder, job, tail, wanted[UNIQUE.MODE] == MODE.DEBOUNCE and q.now + wanted[UNIQUE.TTL] or nil)
     unique.put(q, wanted[UNIQUE.KEY], { id, entry[ENTRY.UNTIL], request_id })
   end

@@ -5,8 +5,10 @@ function groups.get(q, name)
   local g = q.groups[name]
   if not g then
     local packed = redis.call('HGET', q.G, name)
-    local empty = { 0, 0, 0, 0, 0, 0, 0, 0, 0, -1, -1, 0, 0 }
+    local empty = { 0, 0, 0, 0, 0, 0, 0, 0, 0, -1, -1, 0, 0, 0 }
     g = { name = name, is_new = not packed, r = packed and damaged.unpacked(packed, empty) or empty }
+    g.r[GROUP.RANKED] = g.r[GROUP.RANKED] or 0 -- of a release before it
+    g.was_ranked = g.r[GROUP.RANKED] > 0
     q.groups[name] = g
   end
   return g
@@ -23,30 +25,61 @@ end
 
 -- --- what a group has, and when its line opens ---------------------------------------------------------
 
-local COUNTED = { [STATE.WAITING] = GROUP.WAITING, [STATE.ACTIVE] = GROUP.ACTIVE, [STATE.PARKED] = GROUP.PARKED, [STATE.RETRYING] = GROUP.KEPT }
+local COUNTED = { [STATE.WAITING] = GROUP.WAITING, [STATE.ACTIVE] = GROUP.ACTIVE, [STATE.PARKED] = GROUP.PARKED }
+local LATER = { [STATE.SCHEDULED] = true, [STATE.RETRYING] = true }
 
--- What an unfinished job counts as: as waiting, active, parked, RETRYING (it ran and is due to run again later) or
--- SCHEDULED (anything else).
-function groups.role(head)
-  local state = head[HEAD.STATE]
-  if ENDS[state] then
-    return nil
-  elseif state == STATE.SCHEDULED or state == STATE.RETRYING then
-    return head[HEAD.DELIVERIES] > 0 and STATE.RETRYING or STATE.SCHEDULED
-  end
-  return COUNTED[state] and state or STATE.SCHEDULED
+-- Whether a job goes by something else than the order of adding.
+function groups.is_ranked(head)
+  return head[HEAD.PRIORITY] ~= 0 or head[HEAD.PLACE] < 0
 end
 
-function groups.count(q, g, role, cost, by)
-  local r = g.r
-  r[GROUP.SIZE] = r[GROUP.SIZE] + by
-  if COUNTED[role] then
-    r[COUNTED[role]] = r[COUNTED[role]] + by
+-- Those of a group that are due later.
+function groups.later_key(q, g)
+  return q.root .. ':V:' .. g.name
+end
+
+-- Enters an unfinished job (`by` 1) or takes it out (-1).
+function groups.count(q, g, id, head, by)
+  local state, r = head[HEAD.STATE], g.r
+  if ENDS[state] then
+    return
   end
-  if role == STATE.WAITING then
-    r[GROUP.WAITING_COST] = r[GROUP.WAITING_COST] + by * cost
+  r[GROUP.SIZE] = r[GROUP.SIZE] + by
+  if COUNTED[state] then
+    r[COUNTED[state]] = r[COUNTED[state]] + by
+  elseif LATER[state] then
+    groups.count_later(q, g, id, head, by)
+  end
+  if state == STATE.WAITING then
+    r[GROUP.WAITING_COST] = r[GROUP.WAITING_COST] + by * groups.cost_of(head)
+  end
+  if groups.is_ranked(head) then
+    r[GROUP.RANKED] = math.max(r[GROUP.RANKED] + by, 0)
   end
   q.touched[g.name] = g
+end
+
+function groups.count_later(q, g, id, head, by)
+  local kept = head[HEAD.DELIVERIES] > 0
+  if kept then
+    g.r[GROUP.KEPT] = g.r[GROUP.KEPT] + by
+  end
+  if by > 0 then
+    redis.call('ZADD', groups.later_key(q, g), kept and 0 or 1, place_member_of(id, head))
+  else
+    redis.call('ZREM', groups.later_key(q, g), place_member_of(id, head))
+  end
+end
+
+-- The place of the first job that is due later; nil: there is none. `score`: 0 of those that ran, 1 of the others.
+function groups.first_later(q, g, score)
+  local found = redis.call('ZRANGEBYSCORE', groups.later_key(q, g), score, score, 'LIMIT', 0, 1)[1]
+  local head = found and head_of(q, id_of(found))
+  if found and not damaged.looks and not (head and LATER[head[HEAD.STATE]]) then -- it could not be read, and was set aside
+    redis.call('ZREM', groups.later_key(q, g), found)
+    return groups.first_later(q, g, score)
+  end
+  return found and place_of(found)
 end
 
 function groups.cost_of(head)
@@ -85,17 +118,35 @@ function groups.bucket_covers(q, g, l, cost)
   return missing <= 0 and q.now or q.now + math.ceil(missing / l[GROUP_LIMIT.REFILL])
 end
 
+-- Whether a job that was added before this one holds it up.
+function groups.is_held_up(q, g, l, head)
+  local first, _, place = groups.first(q, g)
+  if first and place < head[HEAD.PLACE] then
+    return true
+  end
+  if g.r[GROUP.KEPT] > 0 then
+    local kept = groups.first_later(q, g, 0)
+    if not kept or kept < head[HEAD.PLACE] then -- those of a release before it are only counted
+      return true
+    end
+  end
+  local delayed = l[GROUP_LIMIT.SKIP] ~= 1 and groups.first_later(q, g, 1)
+  return delayed and delayed < head[HEAD.PLACE]
+end
+
 -- From when on one more job may be let in, after all that wait; nil: not by time alone. `starting`: when a job that waits
 -- may start, whatever else waits.
-function groups.opens_at(q, g, l, cost, starting)
-  local r = g.r
+function groups.opens_at(q, g, l, head, starting)
+  local r, cost = g.r, groups.cost_of(head)
   local ahead, ahead_cost = r[GROUP.WAITING], r[GROUP.WAITING_COST]
   if starting then
     ahead, ahead_cost = 0, 0
   end
   local ordered = l[GROUP_LIMIT.ORDERED] == 1
   local slots = ordered and 1 or l[GROUP_LIMIT.MOST]
-  if r[GROUP.PAUSED] == 1 or (slots > 0 and r[GROUP.ACTIVE] + ahead + (ordered and r[GROUP.KEPT] or 0) >= slots) then
+  if r[GROUP.PAUSED] == 1 or (slots > 0 and r[GROUP.ACTIVE] + ahead >= slots) then
+    return nil
+  elseif ordered and groups.is_held_up(q, g, l, head) then
     return nil
   end
   local at = math.max(q.now, r[GROUP.HOLD])
@@ -108,6 +159,15 @@ function groups.opens_at(q, g, l, cost, starting)
     at = covers and math.max(at, covers)
   end
   return at
+end
+
+function groups.is_ordered(q, name)
+  return groups.limits(q, groups.get(q, name))[GROUP_LIMIT.ORDERED] == 1
+end
+
+-- Whether a group is ordered and a new job (see `add`) has a priority or is `lifo`.
+function groups.refuses_rank(q, name, job)
+  return (job[JOB.PRIORITY] ~= 0 or job[JOB.LIFO] == 1) and groups.is_ordered(q, name)
 end
 
 -- How many more jobs a group takes; -1: any number.
@@ -156,7 +216,7 @@ function groups.has_room(q, g, l, head)
       return false
     end
   end
-  local at = groups.opens_at(q, g, l, groups.cost_of(head))
+  local at = groups.opens_at(q, g, l, head)
   return at ~= nil and at <= q.now
 end
 
@@ -164,11 +224,11 @@ end
 function groups.refuse(q, id, head)
   local message = 'its cost of ' .. text(groups.cost_of(head)) .. " is more than the bucket of group '"
     .. groups.of(head) .. "' holds"
-  local failure = { CLASS.COST, message, '', CLASS.COST }
+  local failure = { SAID.COST, message, '', SAID.COST }
   keep_error(q, id, head, failure, 0)
   record(q, id, head, RAN.FAILED, nil, failure)
   finish(q, id, head, STATE.FAILED, 'cost_exceeds_capacity')
-  note(q, EVENT.FAILED, id, head, 'cost_exceeds_capacity', CLASS.COST, message)
+  note(q, EVENT.FAILED, id, head, 'cost_exceeds_capacity', SAID.COST, message)
 end
 
 function groups.park(q, id, head)
@@ -222,7 +282,7 @@ function groups.advance(q, g, budget)
       break
     end
     local cost = groups.cost_of(head)
-    at = groups.opens_at(q, g, l, cost)
+    at = groups.opens_at(q, g, l, head)
     if groups.takes(l, cost) and (not at or at > q.now) then
       break
     elseif moved >= budget or groups.left <= 0 then
@@ -230,7 +290,6 @@ function groups.advance(q, g, budget)
       break
     end
     groups.move(q, id, head, l)
-    q.roles[head] = nil
     moved, groups.left = moved + 1, groups.left - 1
   end
   q.moving = before
@@ -260,12 +319,12 @@ end
 -- Whether a waiting job may start now; if not, it is parked (or ended) here.
 function groups.may_start(q, id, head, name)
   local g = groups.get(q, name)
-  local l, cost = groups.limits(q, g), groups.cost_of(head)
-  if not groups.takes(l, cost) then
+  local l = groups.limits(q, g)
+  if not groups.takes(l, groups.cost_of(head)) then
     groups.refuse(q, id, head)
     return false
   end
-  local at = groups.opens_at(q, g, l, cost, true)
+  local at = groups.opens_at(q, g, l, head, true)
   if at and at <= q.now then
     return true
   end
@@ -276,33 +335,34 @@ end
 -- --- at every change of a job of a group ---------------------------------------------------------------
 
 -- A job leaves its index. True when it is in none: it was changed twice before it was filed.
-function groups.leave(q, head, name)
+function groups.leave(q, id, head, name)
   local filing = rawget(q, 'filing')
   if filing and filing.head == head and filing.unbooked then
     q.filing = nil
     return true
   end
-  local role = groups.role(head)
-  if role then
-    groups.count(q, groups.get(q, name), role, groups.cost_of(head), -1)
-  end
-  if q.roles[head] == nil then
-    q.roles[head] = role or false
-  end
+  groups.count(q, groups.get(q, name), id, head, -1)
   return false
+end
+
+-- In an ordered group a pending job stands where it was added, whatever it has gone through.
+function groups.take_place(q, head, name)
+  if head[HEAD.STATE] ~= STATE.ACTIVE and not ENDS[head[HEAD.STATE]] and groups.is_ordered(q, name) then
+    head[HEAD.PLACE], head[HEAD.PRIORITY] = head[HEAD.SEQ], 0
+  end
 end
 
 -- A job is about to enter its index. True when that has to wait until it is filed: its group may have no room.
 function groups.enter(q, id, head, name)
   if q.moving then
-    groups.count(q, groups.get(q, name), groups.role(head), groups.cost_of(head), groups.role(head) and 1 or 0)
+    groups.count(q, groups.get(q, name), id, head, 1)
     return false
   end
+  groups.take_place(q, head, name)
   local unbooked = head[HEAD.STATE] == STATE.WAITING and q.joins[head] ~= nil
   q.filing = { id = id, head = head, name = name, unbooked = unbooked }
-  local role = groups.role(head)
-  if role and not unbooked then
-    groups.count(q, groups.get(q, name), role, groups.cost_of(head), 1)
+  if not unbooked then
+    groups.count(q, groups.get(q, name), id, head, 1)
   end
   return unbooked
 end
@@ -310,17 +370,13 @@ end
 -- What follows from the change of a job: it may have to be parked, or others have room now.
 function groups.file(q, filing)
   local g, head, id = groups.get(q, filing.name), filing.head, filing.id
-  local before = q.roles[head]
   local l = groups.limits(q, g)
-  q.roles[head], q.moving = nil, true
+  q.moving = true
   if filing.unbooked then
-    local cost = groups.cost_of(head)
-    local keeps = l[GROUP_LIMIT.ORDERED] == 1 and (before == STATE.WAITING or before == STATE.ACTIVE or before == STATE.RETRYING)
-    local fits = keeps or (groups.takes(l, cost) and groups.has_room(q, g, l, head))
-    if not groups.takes(l, cost) then
+    if not groups.takes(l, groups.cost_of(head)) then
       head[HEAD.STATE] = STATE.NOWHERE
       groups.refuse(q, id, head)
-    elseif not fits then
+    elseif not groups.has_room(q, g, l, head) then
       head[HEAD.STATE] = STATE.NOWHERE
       groups.park(q, id, head)
     else

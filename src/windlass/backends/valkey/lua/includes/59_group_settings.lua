@@ -60,6 +60,23 @@ function groups.refit_some(q)
   end
 end
 
+-- Whether a change of limits makes groups ordered which have jobs with a priority or `lifo`: the name of the first, or nil.
+-- `name` nil: the limits of every group that has none of its own are to change.
+function groups.refuses_order(q, name, l)
+  local every = limits.marks(q).every
+  local after = l ~= 0 and l or (name and every or limits.none)
+  if after[GROUP_LIMIT.ORDERED] ~= 1 then
+    return nil
+  end
+  for _, each in ipairs(name and { name } or redis.call('ZRANGE', q.R, 0, STEP - 1)) do
+    local g = groups.get(q, each)
+    if g.r[GROUP.RANKED] > 0 and (name or g.r[GROUP.OWN] == 0) and groups.limits(q, g)[GROUP_LIMIT.ORDERED] ~= 1 then
+      return each
+    end
+  end
+  return nil
+end
+
 function groups.set_every(q, l)
   limits.marks(q).every = l ~= 0 and l or limits.none
   if l ~= 0 then
@@ -93,6 +110,7 @@ function groups.is_idle(q, g)
 end
 
 function groups.forget(q, g)
+  redis.call('ZREM', q.R, g.name)
   redis.call('HDEL', q.G, g.name)
   redis.call('ZREM', q.A, g.name)
   redis.call('ZREM', q.H, g.name)
@@ -108,6 +126,11 @@ function groups.write(q)
       groups.forget(q, g)
     else
       redis.call('HSET', q.G, name, cmsgpack.pack(g.r))
+      local ranked = g.r[GROUP.RANKED] > 0
+      if ranked ~= g.was_ranked then
+        redis.call(ranked and 'ZADD' or 'ZREM', q.R, unpack(ranked and { 0, name } or { name }))
+        g.was_ranked = ranked
+      end
       if g.is_new then
         redis.call('ZADD', q.A, 0, name)
         redis.call('HSET', q.root, 'groups', 1)
@@ -146,7 +169,7 @@ function groups.forget_all(q)
   for _, name in ipairs(redis.call('ZRANGE', q.A, 0, 10 * STEP - 1)) do
     redis.call('UNLINK', limits.starts_key(q, name))
   end
-  redis.call('UNLINK', limits.starts_key(q, ''), q.G, q.A, q.H)
+  redis.call('UNLINK', limits.starts_key(q, ''), q.G, q.A, q.H, q.R)
   redis.call('HDEL', q.root, 'limits', 'every', 'groups', 'turns', 'refit', 'tidy')
   q.marked, q.turns, q.groups, q.touched = nil, nil, nil, nil
 end

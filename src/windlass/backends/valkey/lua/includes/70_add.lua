@@ -175,7 +175,9 @@ function adds.add_one(q, job, tail, seq)
     return answer
   end
   local group = groups.named(job[JOB.OPTIONS])
-  if group and groups.free(q, group) == 0 then
+  if group and groups.refuses_rank(q, group, job) then
+    return { ADDED.OUT_OF_ORDER, 0, 0, 0 }
+  elseif group and groups.free(q, group) == 0 then
     return { ADDED.REFUSED, 0, 0, 0 }
   end
   if head then

@@ -128,12 +128,11 @@ function flow.link_all(q, id, links)
   return answers
 end
 
--- What adding an id would answer: 0 the same request again, 1 duplicate, 2 cached, 3 it would be added, 4 only the id
--- is kept.
+-- What would become of adding an id.
 function flow.foresee(q, id, head, request_id)
   if head then
-    return adds.outcome_of(q, id, head, request_id) or 3
+    return adds.outcome_of(q, id, head, request_id) or ADDED.WOULD_BE_NEW
   end
   local kept = redis.call('ZSCORE', q.k, id)
-  return kept and tonumber(kept) > q.now and 4 or 3
+  return kept and tonumber(kept) > q.now and ADDED.ONLY_ID_KEPT or ADDED.WOULD_BE_NEW
 end

@@ -1,7 +1,7 @@
 -- Adding plain jobs (`15_plain.lua`) of one queue. What is special about an id that is already there is left to
 -- `70_add.lua`.
 
-local function create_plain(q, id, text_of_job, seq, task)
+function adds.create_plain(q, id, text_of_job, seq, task)
   local list = list_of(q.hset, q.j)
   local size = #list
   list[size + 1], list[size + 2] = id, struct.pack('>BI7I6', MARK.PLAIN, seq, q.now) .. text_of_job
@@ -13,7 +13,7 @@ end
 
 -- Adds the jobs in `args` from position 2 on; puts position and answer of all that were not simply added into
 -- `special`.
-local function add_plain(q, args, first, special)
+function adds.add_plain(q, args, first, special)
   q.added, q.ready = {}, true
   for at = 2, #args, 2 do
     local id, text_of_job, index = args[at], args[at + 1], at / 2
@@ -28,7 +28,7 @@ local function add_plain(q, args, first, special)
         special[#special + 1] = answer
       end
     else
-      create_plain(q, id, text_of_job, seq, task)
+      adds.create_plain(q, id, text_of_job, seq, task)
     end
   end
   write_plain(q)

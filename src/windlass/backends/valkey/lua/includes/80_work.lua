@@ -1,7 +1,9 @@
 -- A worker's turn: ending attempts and claiming the next jobs.
 
+local turn = {}
+
 -- What a settlement under `token` is answered.
-local function check_token(head, token)
+function turn.check_token(head, token)
   if not head then
     return SETTLED.GONE
   elseif head[HEAD.STATE] == STATE.ACTIVE and head[HEAD.TOKEN] == token then
@@ -11,7 +13,7 @@ local function check_token(head, token)
 end
 
 -- Reads the heads of items {queue, id, ...}, one read per queue.
-local function load_items(queues, items)
+function turn.load_items(queues, items)
   local ids = {}
   for _, item in ipairs(items) do
     local list = ids[item[1]] or {}
@@ -24,21 +26,19 @@ local function load_items(queues, items)
 end
 
 -- Ends come as runs and others, see `work.lua`.
-local runs = {}
-
-function runs.is(part)
+function turn.is_run(part)
   return type(part[2]) == 'table'
 end
 
-local function load_ends(queues, ends)
-  if #ends == 1 and runs.is(ends[1]) then -- the usual case
+function turn.load_ends(queues, ends)
+  if #ends == 1 and turn.is_run(ends[1]) then -- the usual case
     load_ended(queues[ends[1][1]], ends[1][2])
     return
   end
   local all = {}
   for _, part in ipairs(ends) do
     local list = list_of(all, part[1])
-    for _, id in ipairs(runs.is(part) and part[2] or { part[2] }) do
+    for _, id in ipairs(turn.is_run(part) and part[2] or { part[2] }) do
       list[#list + 1] = id
     end
   end
@@ -48,7 +48,7 @@ local function load_ends(queues, ends)
 end
 
 -- Ends one attempt; returns what `check_token` says.
-local function settle_one(q, item)
+function turn.settle_one(q, item)
   local id, token = item[END.ID], item[END.TOKEN]
   local lean = q.lean[id]
   if lean then
@@ -59,7 +59,7 @@ local function settle_one(q, item)
     q.heads[id], q.lean[id] = unpack_lean(q, id, lean), nil
   end
   local head = q.heads[id]
-  local status = check_token(head or stubs.head(q, id), token)
+  local status = turn.check_token(head or stubs.head(q, id), token)
   if status == SETTLED.OK then
     settle(q, id, head, item)
   end
@@ -67,12 +67,12 @@ local function settle_one(q, item)
 end
 
 -- What a run says of one of its jobs: in a list, or the same of all.
-function runs.value(values, at)
+function turn.of_run(values, at)
   return type(values) == 'table' and values[at] or values
 end
 
 -- Ends the attempts of a run; returns one character for each.
-local function settle_run(q, run)
+function turn.settle_run(q, run)
   local ids, tokens = run[2], run[3]
   local statuses, at, size = {}, 1, #ids
   while at <= size do
@@ -82,18 +82,19 @@ local function settle_run(q, run)
       at = complete_plain(q, run, first)
       statuses[#statuses + 1] = string.rep(SETTLED.OK, at - first)
     else
-      statuses[#statuses + 1] = settle_one(q, { run[1], ids[at], tokens[at], OUTCOME.COMPLETE, runs.value(run[4], at), runs.value(run[5], at) })
+      local duration, result = turn.of_run(run[4], at), turn.of_run(run[5], at)
+      statuses[#statuses + 1] = turn.settle_one(q, { run[1], ids[at], tokens[at], OUTCOME.COMPLETE, duration, result })
       at = at + 1
     end
   end
   return table.concat(statuses)
 end
 
-local function settle_all(queues, ends)
+function turn.settle_all(queues, ends)
   local statuses = {}
-  load_ends(queues, ends)
+  turn.load_ends(queues, ends)
   for index, part in ipairs(ends) do
-    statuses[index] = (runs.is(part) and settle_run or settle_one)(queues[part[1]], part)
+    statuses[index] = (turn.is_run(part) and turn.settle_run or turn.settle_one)(queues[part[1]], part)
   end
   flow.tell(queues) -- so that what is unblocked here can be claimed here
   for _, q in ipairs(queues) do
@@ -103,7 +104,7 @@ local function settle_all(queues, ends)
   return table.concat(statuses)
 end
 
-local function rounds(queues, claim, lines, limit)
+function turn.rounds(queues, claim, lines, limit)
   local taken = {}
   for bound = 2, 3 do -- the share first, then the cap
     for index, one in ipairs(lines) do
@@ -117,7 +118,7 @@ local function rounds(queues, claim, lines, limit)
 end
 
 -- The one line of a claim may also say to take a seat (`78_seats.lua`), to leave one, or both.
-local function claim_jobs(queues, request)
+function turn.claim_jobs(queues, request)
   local lines = request[5]
   local claim = new_claim(request, queues[1].now)
   local budget, seat = STEP, lines[1] and lines[1][5] or 0
@@ -133,7 +134,7 @@ local function claim_jobs(queues, request)
   if seat >= SEAT.LEAVE then
     seats.leave(queues[lines[1][1]], claim)
   end
-  local taken = rounds(queues, claim, lines, request[4])
+  local taken = turn.rounds(queues, claim, lines, request[4])
   local left = {}
   for index, one in ipairs(lines) do
     local q = queues[one[1]]
@@ -155,7 +156,7 @@ local function claim_jobs(queues, request)
 end
 
 -- Adds every leased job to `answer`: queue, ids, records of plain ones; else -queue, id, record, head, errors, signals.
-local function append_leased(answer, queues, claim)
+function turn.append_leased(answer, queues, claim)
   local position = {}
   for index, q in ipairs(queues) do
     position[q] = index

@@ -3,7 +3,7 @@
 local QUIET_MS = 86400000
 
 -- The event log as a whole; the numbers of its events live in the root and never come again.
-local function drop_quiet_events(q)
+function sweep.drop_quiet_events(q)
   local newest = redis.call('XREVRANGE', q.v, '+', '-', 'COUNT', 1)[1]
   if newest then
     local ok, _, at_ms = pcall(cmsgpack.unpack_one, newest[2][2], 1)

@@ -1,4 +1,4 @@
--- Version 7: what stays for a minute of jobs whose record went with its settlement.
+-- Version 8: what stays for a minute of jobs whose record went with its settlement.
 
 -- num: in the order of the ends. record: MessagePack, see stubs.py.
 CREATE TABLE [stub] (

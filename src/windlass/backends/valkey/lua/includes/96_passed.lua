@@ -1,6 +1,6 @@
 -- What is past its time, earliest first over several queues.
 
-local function earlier(one, two)
+function sweep.earlier(one, two)
   if one[1] ~= two[1] then
     return one[1] < two[1]
   end
@@ -8,7 +8,7 @@ local function earlier(one, two)
 end
 
 -- Members of index `suffix` whose score has passed: at most `limit` in all, as one list per queue.
-local function passed(queues, suffix, limit)
+function sweep.passed(queues, suffix, limit)
   local found = {}
   for index, q in ipairs(queues) do
     local part = redis.call('ZRANGEBYSCORE', q[suffix], '-inf', q.now, 'WITHSCORES', 'LIMIT', 0, limit)
@@ -16,7 +16,7 @@ local function passed(queues, suffix, limit)
       found[#found + 1] = { tonumber(part[at + 1]), part[at], index }
     end
   end
-  table.sort(found, earlier)
+  table.sort(found, sweep.earlier)
   local chosen = { count = math.min(#found, limit), order = {} }
   for index in ipairs(queues) do
     chosen[index] = {}
