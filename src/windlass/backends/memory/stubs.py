@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from copy import copy
+from itertools import takewhile
 
 from windlass.core.job import JobRecord, JobRef
 from windlass.core.stubs import STUBS_KEPT, is_over
@@ -15,26 +15,23 @@ class Stubs:
     def __init__(self) -> None:
         self._stubs: OrderedDict[JobRef, JobRecord] = OrderedDict()
 
-    def put(self, stub: JobRecord) -> list[JobRef]:
-        """Keep a stub; the oldest make way when there are too many: which did."""
-        self._stubs[stub.ref] = stub
-        self._stubs.move_to_end(stub.ref)
-        return [self._stubs.popitem(last=False)[0] for _ in range(len(self._stubs) - STUBS_KEPT)]
+    def put(self, ref: JobRef, stub: JobRecord | None) -> None:
+        """Keep a stub (None: forget it); the oldest makes way when there are too many."""
+        self._stubs.pop(ref, None)
+        if stub is not None:
+            self._stubs[ref] = stub
+            if len(self._stubs) > STUBS_KEPT:
+                self._stubs.popitem(last=False)
 
-    def find(self, ref: JobRef, now_ms: int) -> JobRecord | None:
+    def find(self, ref: JobRef, now_ms: int = 0) -> JobRecord | None:
         """The stub that a job left, if its time has not passed."""
         found = self._stubs.get(ref)
-        return None if found is None or is_over(found, now_ms) else copy(found)
+        return None if found is None or is_over(found, now_ms) else found
 
-    def remove(self, ref: JobRef) -> None:
-        self._stubs.pop(ref, None)
-
-    def prune(self, now_ms: int) -> list[JobRef]:
-        """Forget those whose time has passed: which did."""
-        gone = []
-        while self._stubs and is_over(next(iter(self._stubs.values())), now_ms):
-            gone.append(self._stubs.popitem(last=False)[0])
-        return gone
+    def past(self, now_ms: int, limit: int) -> list[JobRef]:
+        """Those whose time has passed, the oldest first."""
+        over = takewhile(lambda item: is_over(item[1], now_ms), self._stubs.items())
+        return [ref for _, (ref, _) in zip(range(limit), over, strict=False)]
 
     def refs(self) -> list[JobRef]:
         """The jobs that left one."""
