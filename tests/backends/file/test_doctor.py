@@ -57,7 +57,7 @@ def ids(cli: Cli) -> list[str]:
 def test_a_healthy_store_is_described_and_checked(cli: Cli) -> None:
     with_jobs(cli)
     facts = told(cli, "fact", "--deep")
-    assert any("format 1, generation 1" in text and "5 steps" in text for text in facts)
+    assert any("format 2, generation 1" in text and "5 steps" in text for text in facts)
     assert "all checksums match, all steps read" in facts
     assert "All is well." in cli("doctor", cli.url).output, "the URL may be an argument"
 

@@ -207,7 +207,7 @@ async def test_a_step_of_a_newer_format_is_refused_with_advice(tmp_path: Path) -
         log.write_bytes(whole + of_format(frames.make(Kind.STEP, number, body), frames.FORMAT + 1))
         changed = log.read_bytes()
         for request in a_write_and_a_read():
-            with pytest.raises(StorageError, match=r"format 2 .* up to 1: .* Upgrade this process"):
+            with pytest.raises(StorageError, match=r"format 3 .* up to 2: .* Upgrade this process"):
                 await store.execute(request)
     with pytest.raises(StorageError, match="Upgrade this process"):
         await client(path).open()
@@ -219,7 +219,9 @@ async def test_a_store_of_a_newer_format_is_refused_with_advice(tmp_path: Path) 
     async with opened(path) as store:
         await add(store, new(id="a"))
     current = path / "default" / "current"
-    current.write_text(json.dumps(json.loads(current.read_text()) | {"format": 2, "how": "unknown"}))
+    current.write_text(
+        json.dumps(json.loads(current.read_text()) | {"format": frames.FORMAT + 1, "how": "unknown"})
+    )
     with pytest.raises(StorageError, match="Upgrade this process"):
         await client(path).open()
 

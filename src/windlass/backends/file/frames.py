@@ -13,8 +13,8 @@ from enum import IntEnum
 from typing import NamedTuple
 from zlib import crc32
 
-#: What this version writes, and the newest that it reads.
-FORMAT = 1
+#: What this version writes, and the newest that it reads. 2: stubs of removed records (table 12).
+FORMAT = 2
 MAGIC = b"\xa7W"
 #: Magic, format, kind, length of the body, checksum, number.
 _HEADER = struct.Struct("<2sBBIIQ")
