@@ -17,6 +17,7 @@ from windlass.backend.store import Store
 from windlass.core.ids import new_id
 from windlass.core.job import JobRecord
 from windlass.core.outcome import Extended, Settlement
+from windlass.core.paths import took
 from windlass.core.probe import reach
 from windlass.core.states import JobState
 from windlass.core.text import printable
@@ -174,6 +175,7 @@ class Driver:
                 exchange = self._pump.beside(self._clock.monotonic_ms())
                 if exchange is None:
                     return
+                took("worker.second_lane")
                 await self._exchange(exchange)
                 await self._first_steps()
         finally:
