@@ -50,7 +50,6 @@ CASES = (
     Case("amqp", "amqp", 20_000, 50),
     Case("flush_behind", "sqlite", 40_000, 16, saves="s"),
     Case("recast", "file", 40_000),
-    Case("shared_tasks", "sqlite", 40_000, 16),
 )
 
 

@@ -166,10 +166,10 @@ class Driver:
     async def _first_steps(self) -> None:
         """Let what was claimed have its first step: what ends in it is settled without a wait in between."""
         await asyncio.sleep(0)
-        self._running.look_back()
 
     async def _exchange_beside(self) -> None:
         """The second lane, as long as there is enough to do for it."""
+        took("worker.lane")
         try:
             while self._lane is not None:
                 exchange = self._pump.beside(self._clock.monotonic_ms())
@@ -268,7 +268,6 @@ class Driver:
         if not self._pump.has_room(record.queue, self._clock.monotonic_ms()):
             return False
         self._running.begin([record], self._lease_ms, since_ms)
-        asyncio.get_running_loop().call_soon(self._running.look_back)
         if self._pump.took_offer() and self._emitter.wants("drained"):
             self._emitter.emit("drained")
         return True

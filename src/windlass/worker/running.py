@@ -19,7 +19,6 @@ from windlass.core.text import printable
 from windlass.job import Job
 from windlass.queue import Queue
 from windlass.registry import Handler
-from windlass.speedups.shared_tasks import make_starter
 from windlass.worker import classify
 from windlass.worker.attempt import Attempt, Tools
 from windlass.worker.batches import Batches
@@ -67,7 +66,6 @@ class Running:
         parts.opened("threads", lambda: self._threads.shutdown(wait=False, cancel_futures=True))
         processes = SandboxRunner(shared.options)
         parts.opened("child processes", processes.close)
-        self._starter = make_starter(asyncio.get_running_loop())
         self.teller.report_errors()
         self._tools = Tools(
             clock=app.clock,
@@ -104,14 +102,11 @@ class Running:
                 self._end(classify.end(record, Outcome.RELEASE, reason="shutdown"))
             elif (attempt := self._admit(record, lease_ms, since_ms, ways)) is not None:
                 begun.append(attempt)
-        self._starter.start(begun)
+        for attempt in begun:
+            attempt.task = asyncio.create_task(attempt.run())
         if self._emitter.wants("active"):
             for attempt in begun:
                 self._emitter.emit("active", attempt.job)
-
-    def look_back(self) -> None:
-        """What began has had its first step."""
-        self._starter.look_back()
 
     def _admit(self, record: JobRecord, lease_ms: int, since_ms: float, ways: _Ways) -> Attempt | None:
         """Give a claimed job its slot; None when it cannot run. ``ways``: of others of its claim."""
