@@ -343,26 +343,6 @@ def _worker_lease_thread() -> None:
     _put(LeaseKeeper, "_renew_due", idle)
 
 
-@_mutant(
-    "worker.second_lane",
-    "the second lane forgets what it was to settle",
-    _VALKEY_WHOLE,
-    "test_a_large_pool_runs_every_job_once and valkey and not cluster",
-)
-def _worker_second_lane() -> None:
-    from windlass.worker.pump import Pump
-
-    send = Pump.beside
-
-    def forgetful(self: Any, now_ms: float) -> Any:
-        exchange = send(self, now_ms)
-        if exchange is not None and exchange.queues:
-            exchange.ends.clear()
-        return exchange
-
-    _put(Pump, "beside", forgetful)
-
-
 def missing() -> list[str]:
     """Paths without a mutant, and mutants without a path."""
     return sorted(set(PATHS) ^ set(MUTANTS))

@@ -52,7 +52,6 @@ PATHS: Mapping[str, Path] = MappingProxyType(
             ("amqp", "file", "memory", "sqlite", "valkey"),
             "a thread with its own client renews leases",
         ),
-        "worker.second_lane": Path(("valkey",), "two exchanges of one worker are under way at once"),
     }
 )
 

@@ -175,7 +175,6 @@ class Driver:
                 exchange = self._pump.beside(self._clock.monotonic_ms())
                 if exchange is None:
                     return
-                took("worker.second_lane")
                 await self._exchange(exchange)
                 await self._first_steps()
         finally:

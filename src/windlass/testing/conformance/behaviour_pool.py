@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import threading
 from collections import Counter
 from typing import Any
@@ -12,7 +11,7 @@ import pytest
 from windlass import ConfigError, Job, JobState, QueueSpec, Worker
 from windlass.testing.conformance.harness import Harness
 from windlass.testing.conformance.needs import needs
-from windlass.testing.conformance.stage import QUEUE, Gate, LiveStage, Stage, eventually
+from windlass.testing.conformance.stage import QUEUE, Gate, Stage, eventually
 
 
 class Log:
@@ -103,27 +102,6 @@ async def test_no_more_jobs_run_at_once_than_there_are_slots(harness: Harness) -
         crowd.gate.open()
         await worker.drain()
         assert crowd.most["all"] == 4
-
-
-@pytest.mark.feature("H1", "J1")
-async def test_a_large_pool_runs_every_job_once_and_settles_it(harness: Harness) -> None:
-    """Enough slots and jobs for two exchanges at once, where a store gains by them."""
-    async with LiveStage(harness) as stage:
-        await stage.queue.add_bulk([{"name": str(number)} for number in range(200)])
-        crowd, ran = Crowd(), Counter[str]()
-        crowd.gate.open()
-
-        async def handler(job: Job[Any]) -> None:
-            ran[job.name] += 1
-            await crowd(job)
-            await asyncio.sleep(0)
-
-        worker = Worker(QUEUE, handler, url_or_app=stage.app, duties=False, concurrency=20, poll=0.1)
-        async with asyncio.timeout(20):
-            await worker.drain()
-        assert (len(ran), ran.total()) == (200, 200)
-        assert crowd.most["all"] <= 20
-        assert (await stage.queue.get_job_counts())[JobState.COMPLETED] == 200
 
 
 @pytest.mark.feature("J12", "G4")
