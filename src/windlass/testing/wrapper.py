@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from contextlib import nullcontext
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
+
+from windlass.backend.protocol import OverlappingBackend
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+    from contextlib import AbstractContextManager
 
     from windlass.backend import Backend, Capabilities, Listener
     from windlass.backend.protocol import TransactionalBackend
@@ -22,6 +26,8 @@ class BackendWrapper:
 
     def __init__(self, inner: Backend) -> None:
         self.inner = inner
+        if isinstance(inner, OverlappingBackend):
+            self.overlaps: Literal[True] = True  # a worker asks it as it asks the other
 
     @property
     def name(self) -> str:
@@ -64,11 +70,20 @@ class WatchedBackend(BackendWrapper):
         super().__init__(inner)
         self._clock = clock
 
+    async def open(self) -> None:
+        with self._watched():
+            await self.inner.open()
+
+    async def close(self) -> None:
+        with self._watched():
+            await self.inner.close()
+
     async def execute(self, request: Request[R]) -> R:
-        if not self.inner.capabilities.shared:
+        with self._watched():
             return await self.inner.execute(request)
-        with self._clock.working():
-            return await self.inner.execute(request)
+
+    def _watched(self) -> AbstractContextManager[None]:
+        return self._clock.working() if self.inner.capabilities.shared else nullcontext()
 
     def clone(self) -> Backend:
         return WatchedBackend(self.inner.clone(), self._clock)
