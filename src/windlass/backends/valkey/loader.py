@@ -2,8 +2,9 @@
 
 The library and its functions carry a number (``windlass_v2``, ``windlass_v2_add``). Libraries of different
 numbers live side by side, and a client loads its own where it is missing and never replaces or removes
-another. So a text that was released never changes: whoever changes a Lua file raises ``VERSION`` once per
-release and records the ``DIGEST`` of the new text. What is stored stays readable for the release before.
+another. So a text that was released never changes: a change of a Lua file, or of a word that it has from
+Python (``words.py``), raises ``VERSION`` once per release and records the ``DIGEST`` of the new text. What is
+stored stays readable for the release before.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from windlass.backends.valkey import words
 
 VERSION = 2
 #: Of the text that goes by this number; ``python -m windlass.backends.valkey.check`` compares and tells.
-DIGEST = "3b2f5a33f68b770a25f3e3a602431885"
+DIGEST = "69afe11f06b0d8a834509c351ca45dc1"
 
 _HEADER = re.compile(r"^-- (\w+): ?(.*)$")
 _MORE = re.compile(r"^--  +(.*)$")

@@ -543,7 +543,7 @@ async def test_a_parent_may_end_before_its_children(harness: Harness) -> None:
 @pytest.mark.feature("I10", "A15")
 async def test_a_child_blocks_a_parent_that_has_not_started(harness: Harness) -> None:
     await harness.add("p")
-    await harness.add("later", delay_ms=1_000)
+    await harness.add("later", delay_ms=60_000)
     await harness.add("a", OTHER, parent=on("p"))
     await harness.add("b", OTHER, parent=on("later"))
     assert await harness.counts() == {B: 2}

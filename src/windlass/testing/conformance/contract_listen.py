@@ -66,7 +66,7 @@ async def test_a_worker_that_found_nothing_gets_the_job_that_is_added_then(harne
 @pytest.mark.feature("K6", "B1")
 async def test_a_scheduled_job_wakes_those_who_sleep_until_the_next_due_time(harness: Harness) -> None:
     listener = harness.backend.listen([READY])
-    await harness.add("a", delay_ms=1_000)
+    await harness.add("a", delay_ms=60_000)
     assert await heard(listener, READY)
     listener.close()
 

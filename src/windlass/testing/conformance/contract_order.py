@@ -110,7 +110,7 @@ async def test_the_priority_of_a_job_of_an_ordered_group_cannot_be_changed(
 ) -> None:
     await limit(harness, ordered=True)
     await add(harness, "waiting", "parked")
-    await add(harness, "scheduled", delay_ms=50)
+    await add(harness, "scheduled", delay_ms=60_000)
     before = await harness.get(state)
     changed = await harness.do(rq.ChangeJob(ref=ref(state), priority=3, payload=b"[1]"))
     assert changed == rq.ChangeResult(Changed.ORDERED, JobState(state))
@@ -261,7 +261,7 @@ async def test_a_retrying_job_holds_up_the_others_even_where_delayed_ones_are_sk
 @pytest.mark.feature("H5")
 async def test_letting_delayed_jobs_be_skipped_frees_those_that_wait_behind(harness: Harness) -> None:
     await limit(harness, ordered=True)
-    await add(harness, "late", delay_ms=500)
+    await add(harness, "late", delay_ms=60_000)
     await add(harness, "a")
     assert await claimed(harness) == []
     await limit(harness, ordered=True, skip_delayed=True)
@@ -277,7 +277,7 @@ async def test_letting_delayed_jobs_be_skipped_frees_those_that_wait_behind(harn
 async def test_a_job_that_is_given_a_delay_by_hand_holds_up_those_added_after_it(harness: Harness) -> None:
     await limit(harness, ordered=True)
     await add(harness, "a", "b", "c")
-    await harness.do(rq.ChangeJob(ref=ref("b"), delay_ms=500))
+    await harness.do(rq.ChangeJob(ref=ref("b"), delay_ms=60_000))
     assert await run_all(harness) == ["a"]
     await harness.do(rq.ChangeJob(ref=ref("b"), delay_ms=0))
     assert await run_all(harness) == ["b", "c"]

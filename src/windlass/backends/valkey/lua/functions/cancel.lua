@@ -1,7 +1,7 @@
 -- cancel: ends pending jobs now, asks the workers of active ones. `dead`: what waits for a retry has failed.
 -- KEYS: queue roots
 -- ARGV: now or '', packed {reason, {{queue, id}, ...}, dead: 0 or 1}
--- returns: one character per job (0 cancelled, 1 cancelling, 2 finished, 3 not found), queues with
+-- returns: one character per job, one of CANCEL, queues with
 --          something to relay, then the workers to tell
 -- emits: cancelled, cancelling, failed
 -- flags: allow-oom

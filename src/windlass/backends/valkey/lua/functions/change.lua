@@ -1,7 +1,7 @@
 -- change: priority, due time or payload of a pending job; with its token, the payload of an active one.
 -- KEYS: queue root
 -- ARGV: now or '', packed {id, token or '', has priority, priority, delay or -1, has payload}, payload
--- returns: status (0 ok, 1 not found, 2 illegal, 3 lost, 4 its group is ordered), state
+-- returns: status, one of CHANGED, and state
 -- emits: changed, scheduled, promoted
 local q = open(keys[1], now_from(args[1]))
 local id, token, ranked, priority, delay, filled = unpack(cmsgpack.unpack(args[2]))

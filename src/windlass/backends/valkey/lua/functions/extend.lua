@@ -1,7 +1,7 @@
 -- extend: moves lease deadlines; only the newest token may.
 -- KEYS: queue roots
 -- ARGV: now or '', packed leases {queue, id, token, lease}
--- returns: one character per lease (0 ok, 1 somebody asked to cancel, 2 lost)
+-- returns: one character per lease, one of EXTENDED
 -- flags: allow-oom
 local now = now_from(args[1])
 local items = cmsgpack.unpack(args[2])

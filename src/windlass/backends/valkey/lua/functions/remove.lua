@@ -1,7 +1,7 @@
 -- remove: deletes records; active ones only by force.
 -- KEYS: queue roots
 -- ARGV: now or '', packed {force, {{queue, id}, ...}}
--- returns: queues with something to relay, then status (0 ok, 1 not found, 2 illegal) and state of every job
+-- returns: queues with something to relay, then status, one of CHANGED, and state of every job
 -- emits: removed
 -- flags: allow-oom
 local request = cmsgpack.unpack(args[2])

@@ -1,7 +1,7 @@
 -- report: a running attempt's progress, and log lines.
 -- KEYS: queue root
 -- ARGV: now or '', packed {id, token or '', has progress, log lines kept}, progress, then log lines
--- returns: status (0 ok, 1 not found, 2 no token, 3 lost), state
+-- returns: status, one of CHANGED, and state
 -- emits: progress
 -- flags: allow-oom
 local q = open(keys[1], now_from(args[1]))

@@ -1,7 +1,7 @@
 -- result_ttl: keeps a completed job's result until now + ttl.
 -- KEYS: queue root
 -- ARGV: now or '', packed {id, ttl}
--- returns: status (0 ok, 1 not found, 2 illegal), state
+-- returns: status, one of CHANGED, and state
 local q = open(keys[1], now_from(args[1]))
 local id, ttl = unpack(cmsgpack.unpack(args[2]))
 local head = head_of(q, id)

@@ -1,7 +1,7 @@
 -- retry: puts finished jobs back with a fresh budget; makes retrying ones ready now.
 -- KEYS: queue roots
 -- ARGV: now or '', packed {{queue, id}, ...}
--- returns: status (0 ok, 1 not found, 2 illegal) and state of every job
+-- returns: status, one of CHANGED, and state of every job
 -- emits: enqueued, promoted
 local items = cmsgpack.unpack(args[2])
 local queues = open_all(keys, now_from(args[1]))

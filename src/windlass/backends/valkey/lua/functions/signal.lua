@@ -1,7 +1,7 @@
 -- signal: keeps a signal with a job; one that is suspended on it waits for a worker again.
 -- KEYS: queue root
 -- ARGV: now or '', packed {id, name, most names per job, codec}, data
--- returns: status (0 ok, 1 not found, 2 illegal, -1 too many names), state
+-- returns: status, one of CHANGED (-1: too many names), and state
 -- emits: promoted, changed
 -- flags: allow-oom
 local q = open(keys[1], now_from(args[1]))

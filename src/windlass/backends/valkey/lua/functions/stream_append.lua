@@ -1,7 +1,7 @@
 -- stream_append: appends to the live output of a running job; chunks that are there already are skipped.
 -- KEYS: queue root
 -- ARGV: now or '', packed {id, token, number of the first chunk within this attempt, most chunks, most bytes}, then chunks
--- returns: status (0 ok, 1 not found, 3 lost, -1 it would leave a gap), state
+-- returns: status, one of CHANGED (-1: it would leave a gap), and state
 local q = open(keys[1], now_from(args[1]))
 local id, token, first, most_chunks, most_bytes = unpack(cmsgpack.unpack(args[2]))
 local head = head_of(q, id)
