@@ -64,6 +64,10 @@ class WatchedBackend(BackendWrapper):
         super().__init__(inner)
         self._clock = clock
 
+    async def open(self) -> None:
+        with self._clock.working():
+            await self.inner.open()
+
     async def execute(self, request: Request[R]) -> R:
         if not self.inner.capabilities.shared:
             return await self.inner.execute(request)
