@@ -53,11 +53,11 @@ def load(work: Work, jobs: list[NewJob], *, besides: Iterable[JobRef] = ()) -> V
 def add_one(work: Work, new: NewJob) -> rq.Added:
     """Add one job, whose flow is looked at elsewhere."""
     ref = JobRef(new.queue, new.id)
-    old = work.jobs[ref]
-    if old is not None:
-        known = _answer_known(work, old, new)
-        if known is not None:
-            return known
+    old, known = work.jobs[ref], work.known(ref)
+    if known is not None:
+        told = _answer_known(work, known, new)
+        if told is not None:
+            return told
     elif work.kept.get(ref, 0) > work.now_ms:
         work.notes.append(Note(new.queue, EventType.DEDUPLICATED, new.id, new.task))
         return rq.Added(AddOutcome.DUPLICATE, None)
@@ -76,7 +76,9 @@ def add_one(work: Work, new: NewJob) -> rq.Added:
         before = keys.runs_before(work, new)
         if before is not None:
             new = msgspec.structs.replace(new, depends_on=[*new.depends_on, before])
-    job = transitions.create(new, work, after_ms=old.enqueued_ms if old else 0)
+    job = transitions.create(new, work, after_ms=known.enqueued_ms if known else 0)
+    if work.stubs.pop(ref, None) is not None:
+        work.put_row(Table.STUB, (new.queue, new.id), None)
     make(work, job)
     if before is not None:
         flows.follow(work, job, before)

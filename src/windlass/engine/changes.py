@@ -219,7 +219,7 @@ def _forget_queue(work: Work, name: str) -> Verb[None]:
     work.cut_starts(name, None, [])
     work.effects.forgotten.append(name)
     for table, key in list(work.rows):
-        if table in (Table.KEY, Table.SCHEDULE) and key[0] == name:
+        if table in (Table.KEY, Table.SCHEDULE, Table.STUB) and key[0] == name:
             work.put_row(table, key, None)
     for key in list(work.groups):
         if key[0] == name:

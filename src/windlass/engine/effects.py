@@ -35,6 +35,7 @@ class Table(IntEnum):
     COUNTER = 9  # queue, task, outcome -> how many (written as ``Effects.counts``)
     CURSOR = 10  # queue -> Cursor
     ROLLUP = 11  # queue, step, start, task -> MetricsRow
+    STUB = 12  # queue, id -> JobRecord, see ``core.stubs``; the store keeps the newest ``STUBS_KEPT``
 
 
 #: A table and a key in it.

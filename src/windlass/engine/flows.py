@@ -57,7 +57,7 @@ def sort(work: Work, jobs: list[NewJob]) -> tuple[Fresh, list[NewJob]]:
     known: list[NewJob] = []
     for new in jobs:
         ref = JobRef(new.queue, new.id)
-        old = None if ref in fresh else work.jobs[ref]
+        old = None if ref in fresh else work.known(ref)
         if old is None:
             if ref not in fresh and work.kept.get(ref, 0) <= work.now_ms:
                 fresh[ref] = new
@@ -127,7 +127,7 @@ def check(work: Work, fresh: Fresh, known: list[NewJob]) -> None:
     for ref, new in fresh.items():
         check_size(len(fresh), len(new.depends_on))
         for dependency in new.depends_on:
-            if dependency.ref not in fresh and work.jobs[dependency.ref] is None:
+            if dependency.ref not in fresh and work.known(dependency.ref) is None:
                 raise unknown_dependency(ref, dependency.ref)
             graph.setdefault(ref, []).append(dependency.ref)
     for new in (*fresh.values(), *known):
@@ -177,7 +177,7 @@ def follow(work: Work, job: JobRecord, before: Dependency) -> None:
 
 def _make(work: Work, dependent: JobRecord, wanted: Dependency) -> Edge:
     """The edge from ``dependent`` to the job it waits for, settled at once when that has ended."""
-    child = work.jobs[wanted.ref]
+    child = work.known(wanted.ref)
     assert child is not None, "checked before"
     edge = Edge(dependent=dependent.ref, child=wanted.ref, child_seq=child.seq, on_failure=wanted.on_failure)
     if child.state in FINISHED:
@@ -189,7 +189,7 @@ def _make(work: Work, dependent: JobRecord, wanted: Dependency) -> Edge:
     if edge.broken and waits.broken is None:
         waits.broken = edge
     for job in (dependent, child):
-        if not job.linked:
+        if not job.linked and work.jobs[job.ref] is not None:  # nothing more is written of a stub
             job.linked = True
             work.put(job, job.state)
     return edge

@@ -33,6 +33,7 @@ def prune(work: Work, request: rq.Prune) -> Verb[rq.Pruned]:
         (Table.KEPT_ID, past.kept_ids),
         (Table.KEY, past.keys),
         (Table.WORKER, past.workers),
+        (Table.STUB, past.stubs),
         (Table.ROLLUP, past.rollups[: request.limit]),
     ):
         for key in gone:

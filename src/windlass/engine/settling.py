@@ -6,10 +6,12 @@ from windlass.backend import requests as rq
 from windlass.core import transitions
 from windlass.core.job import JobRecord, JobRef
 from windlass.core.outcome import Outcome, Settled, Settlement
+from windlass.core.retention import goes_at_once
 from windlass.core.states import JobState
+from windlass.core.stubs import stub_of
 from windlass.engine import claiming, flows
-from windlass.engine.effects import Kind
-from windlass.engine.filing import file, prepare
+from windlass.engine.effects import Kind, Table
+from windlass.engine.filing import drop, file, prepare
 from windlass.engine.groups import hold_group
 from windlass.engine.reads import Reads, Verb
 from windlass.engine.work import Work
@@ -45,7 +47,7 @@ def _prepare(work: Work, items: list[Settlement]) -> Verb[None]:
 
 
 def _settle_one(work: Work, end: Settlement) -> Settled:
-    job = work.jobs[JobRef(end.queue, end.id)]
+    job = work.known(JobRef(end.queue, end.id))
     status = transitions.check_token(job, end.token)
     if status is not Settled.OK or job is None:
         return status
@@ -55,4 +57,13 @@ def _settle_one(work: Work, end: Settlement) -> Settled:
         flows.review(work, job)
     if end.hold_ms and job.options.group is not None:
         hold_group(work, work.groups[job.queue, job.options.group], end.hold_ms)
+    let_go(work, job)
     return status
+
+
+def let_go(work: Work, job: JobRecord) -> None:
+    """Take out the record of a job that ended, if nothing of it is to be kept; a stub stays."""
+    if job.state is JobState.COMPLETED and goes_at_once(job.options):
+        drop(work, job)
+        stub = work.stubs[job.ref] = stub_of(job)
+        work.put_row(Table.STUB, (job.queue, job.id), stub)

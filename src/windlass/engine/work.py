@@ -241,7 +241,7 @@ class Group:
 class Past:
     """Entries whose time has passed."""
 
-    __slots__ = ("groups", "kept_ids", "keys", "rollups", "workers")
+    __slots__ = ("groups", "kept_ids", "keys", "rollups", "stubs", "workers")
 
     def __init__(self) -> None:
         self.kept_ids: list[JobRef] = []
@@ -249,6 +249,7 @@ class Past:
         #: Groups without limits of their own and without jobs.
         self.groups: list[tuple[str, str]] = []
         self.workers: list[tuple[str]] = []
+        self.stubs: list[JobRef] = []
         self.rollups: list[tuple[Any, ...]] = []
 
 
@@ -268,6 +269,8 @@ class Work(Scribe):
         self.jobs: Loaded[JobRecord | None] = Loaded()
         #: Until when ids without a record are kept, where they are.
         self.kept: dict[JobRef, int] = {}
+        #: What is left of jobs without a record that were loaded, where their time has not passed.
+        self.stubs: dict[JobRef, JobRecord] = {}
         self.rows: Loaded[Any] = Loaded()
         self.queues: Loaded[Queue] = Loaded()
         self.groups: Loaded[Group] = Loaded()
@@ -294,6 +297,10 @@ class Work(Scribe):
         self.moves = STEP
         #: The caller is told when to ask again.
         self.claiming = False
+
+    def known(self, ref: JobRef) -> JobRecord | None:
+        """A loaded job, or the stub that it left."""
+        return self.jobs[ref] or self.stubs.get(ref)
 
     # --- loading -----------------------------------------------------------------------------------
 

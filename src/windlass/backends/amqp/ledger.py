@@ -31,6 +31,7 @@ from windlass.engine import adding, leases, timing
 from windlass.engine.effects import Effects, Kind
 from windlass.engine.filing import file
 from windlass.engine.reads import STEP, Reads, Verb
+from windlass.engine.settling import let_go
 from windlass.engine.views import view
 from windlass.engine.work import Work
 
@@ -261,7 +262,7 @@ class Ledger(Elsewhere):
     def _close_one(self, work: Work, end: Settlement, start: verbs.Start | None) -> tuple[Settled, bool]:
         """What a settlement is answered, and whether its message goes back to its queue."""
         ref = JobRef(end.queue, end.id)
-        job = work.jobs[ref]
+        job = work.known(ref)
         status = transitions.check_token(job, end.token)
         if status in (Settled.LOST, Settled.GONE) and start is not None and end.token not in self._begun:
             self._start(work, start)  # its start was never told, or the log has forgotten it
@@ -274,6 +275,7 @@ class Ledger(Elsewhere):
         mark = None if end.outcome is Outcome.COMPLETE else _mark(job)
         transitions.settle(job, end, work)
         file(work, job, JobState.ACTIVE)
+        let_go(work, job)
         return status, job.state is JobState.WAITING and _mark(job) == mark
 
     def _stands_on(self, job: JobRecord | None, gen: int) -> bool:

@@ -99,6 +99,7 @@ class Snapshot:
     def _tables(self) -> Iterator[tuple[Table, list[Any]]]:
         store = self._store
         yield Table.KEPT_ID, list(store.kept_ids)
+        yield Table.STUB, store.stubs.refs()
         yield Table.WORKER, [(key,) for key in store.workers]
         yield Table.ARCHIVER, [(key,) for key in store.archivers]
         yield Table.LEADER, [(key,) for key in store.leaders]

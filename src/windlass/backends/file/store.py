@@ -35,6 +35,7 @@ ROWS: dict[Table, Any] = {
     Table.COUNTER: int,
     Table.CURSOR: Cursor,
     Table.ROLLUP: MetricsRow,
+    Table.STUB: JobRecord,
 }
 #: What is known of a job whose newest record cannot be read.
 _KEPT = (

@@ -34,7 +34,7 @@ from windlass.errors import HistoryTrimmedError
 
 
 def get_jobs(state: State, request: rq.GetJobs, now_ms: int) -> list[JobRecord | None]:
-    found = [state.find(ref) for ref in request.refs]
+    found = [state.find(ref) or state.stubs.find(ref, now_ms) for ref in request.refs]
     return [view(job, now_ms, late=request.late) if job else None for job in found]
 
 

@@ -15,6 +15,7 @@ from windlass.backends.memory.groups import Groups
 from windlass.backends.memory.line import Line
 from windlass.backends.memory.order import Order
 from windlass.backends.memory.streams import Streams
+from windlass.backends.memory.stubs import Stubs
 from windlass.core.job import (
     EVENTS_KEPT,
     LOGS_KEPT,
@@ -125,6 +126,7 @@ class State:
         self.marks: list[tuple[int, str, Mark]] = []
         self.edges = Edges()
         self.streams = Streams()
+        self.stubs = Stubs()
         self._put: dict[Table, Callable[[Any, Any], None]] = {
             Table.QUEUE: self._put_queue,
             Table.GROUP: lambda key, row: self.queue(key[0]).groups.put(key[1], row),
@@ -137,6 +139,7 @@ class State:
             Table.COUNTER: lambda key, row: _set(self.counters, key, row),
             Table.CURSOR: lambda key, row: _set(self.cursors, key[0], row),
             Table.ROLLUP: lambda key, row: _set(self.rollups.setdefault(key[:2], {}), key[2:], row),
+            Table.STUB: lambda key, row: self.stubs.put(JobRef(*key), row),
         }
 
     # --- looking ----------------------------------------------------------------------------------
@@ -149,7 +152,7 @@ class State:
         """The queue, or an empty one that is not kept."""
         return self.queues.get(name) or StoredQueue(name)
 
-    def row(self, table: Table, key: tuple[Any, ...]) -> Any:
+    def row(self, table: Table, key: tuple[Any, ...]) -> Any:  # noqa: C901 - one case per table
         """The value of an entry as it is now; None when it is not there."""
         match table:
             case Table.QUEUE:
@@ -176,6 +179,8 @@ class State:
                 return self.cursors.get(key[0])
             case Table.ROLLUP:
                 return self.rollups.get((key[0], key[1]), {}).get((key[2], key[3]))
+            case Table.STUB:
+                return self.stubs.find(JobRef(*key))
 
     # --- changing ---------------------------------------------------------------------------------
 

@@ -105,6 +105,8 @@ class MemoryStore(State):
                     self._load_queue(name, work)
                     jobs = self.look(name).jobs
                 work.jobs[ref] = jobs.get(ref.id)
+                if (stub := self.stubs.find(ref, work.now_ms)) is not None:
+                    work.stubs[ref] = stub
         if self.kept_ids:
             for ref in reads.ids:
                 if ref in self.kept_ids:
@@ -226,12 +228,14 @@ class MemoryStore(State):
         for group in queue.groups:
             self._load_group(name, group.name, work)
         work.rows.update(((Table.KEY, (name, key)), entry) for key, entry in queue.keys.items())
+        work.rows.update(((Table.STUB, tuple(ref)), None) for ref in self.stubs.refs() if ref.queue == name)
         mine = ((key, row) for key, row in self.schedules.items() if key[0] == name)
         work.rows.update(((Table.SCHEDULE, key), row) for key, row in mine)
 
     def _load_past(self, work: Work, limit: int) -> None:
         now_ms, past = work.now_ms, work.past
         past.kept_ids = [ref for ref, until_ms in self.kept_ids.items() if until_ms <= now_ms][:limit]
+        past.stubs = self.stubs.past(now_ms, limit)
         late = now_ms - WORKER_KEPT_MS
         past.workers = [(worker.id,) for worker in self.workers.values() if worker.beat_ms <= late][:limit]
         for name, queue in self.queues.items():
