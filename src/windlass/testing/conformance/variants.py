@@ -32,6 +32,8 @@ VARIANTS: Mapping[str, Variant] = MappingProxyType(
 
 #: Names that a test uses to let time pass or to look at it: where the clock cannot be moved, it cannot run.
 _MOVES_TIME = frozenset({"pass_ms", "now_ms", "START_MS"})
+#: Arguments by which something comes after a while: on a slow machine that may be while the test still looks.
+_COMES_LATER = frozenset({"delay_ms", "run_at_ms", "expires_in_ms", "lease_ms", "hold_ms", "ttl_ms"})
 
 #: What cannot run, and why: by the part of the variant that is in its way.
 LEFT_OUT: Mapping[str, Mapping[str, str]] = MappingProxyType(
@@ -111,7 +113,7 @@ def _lets_time_pass(function: FunctionType, seen: set[FunctionType]) -> bool:
     """Whether a test, or a function of the suite that it calls, lets time pass or looks at it."""
     seen.add(function)
     names = set(_names(function.__code__))
-    if names & _MOVES_TIME:
+    if names & (_MOVES_TIME | _COMES_LATER):
         return True
     called = [function.__globals__.get(name) for name in names]
     return any(
@@ -124,5 +126,7 @@ def _lets_time_pass(function: FunctionType, seen: set[FunctionType]) -> bool:
 def _names(code: CodeType) -> Iterator[str]:
     yield from code.co_names
     for const in code.co_consts:
-        if isinstance(const, CodeType):
+        if isinstance(const, tuple):  # names of arguments
+            yield from (name for name in const if isinstance(name, str))
+        elif isinstance(const, CodeType):
             yield from _names(const)
