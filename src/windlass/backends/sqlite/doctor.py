@@ -12,21 +12,18 @@ import json
 import os
 import sqlite3
 from collections.abc import Callable, Iterator
-from contextlib import closing
-from typing import TYPE_CHECKING, Any, NamedTuple
+from contextlib import closing, contextmanager
+from typing import Any, NamedTuple
 
 from windlass.backend.health import Finding, fact, warning
 from windlass.backend.urls import BackendUrl
 from windlass.backends.sqlite import flows, logs, migrations, rows, sweep, verbs_metrics, verbs_schedules
-from windlass.backends.sqlite.connection import read_any_text
+from windlass.backends.sqlite.connection import read_any_text, to_error
 from windlass.backends.sqlite.settings import Settings, parse
 from windlass.backends.sqlite.statements import in_namespace
 from windlass.backends.sqlite.transactional import inside
 from windlass.core import damage
 from windlass.core.text import printable
-
-if TYPE_CHECKING:
-    from windlass.backends.sqlite.tx import Step
 
 #: What is written down of a row, as JSON.
 _Line = dict[str, Any]
@@ -71,7 +68,7 @@ def examine(url: BackendUrl, deep: bool) -> Iterator[Finding]:
     settings = parse(url)
     if not os.path.exists(settings.path):
         return
-    with closing(_connect(settings)) as conn:
+    with _connected(settings) as conn:
         yield from _tables_found(conn, settings.namespace)
         if not deep:
             return
@@ -88,7 +85,7 @@ def repair(url: BackendUrl) -> Iterator[Finding]:
     if not os.path.exists(settings.path):
         return
     kept = f"{settings.path}.damaged"
-    with closing(_connect(settings)) as conn:
+    with _connected(settings) as conn:
         conn.execute("BEGIN IMMEDIATE")
         found = list(_find(conn, settings.namespace))
         aside = _aside(conn, settings.namespace)
@@ -99,17 +96,13 @@ def repair(url: BackendUrl) -> Iterator[Finding]:
         for num, line in aside:
             conn.execute(in_namespace("DELETE FROM [aside] WHERE num = ?", settings.namespace), (num,))
             yield fact(f"a row of table {line['table']} that was set aside was moved to {kept}")
-        for job_id, state in _stateless(conn, settings.namespace):
-            shown = f"job {printable(str(job_id))}, which was in the state {printable(repr(state))}"
-            yield fact(f"{shown}, has failed: {damage.BAD_RECORD}")
-        if migrations.version(conn, settings.namespace) == migrations.NEWEST:
-            inside(conn, settings.namespace, None, _fail_stateless)
+        yield from _fail_stateless(conn, settings.namespace)
         conn.execute("COMMIT")
 
 
 def _tables_found(conn: sqlite3.Connection, namespace: str) -> Iterator[Finding]:
     version = migrations.version(conn, namespace)
-    if version == 0:
+    if version == 0 or version > migrations.NEWEST:
         return
     if version < migrations.NEWEST:
         advice = "the next process of this release that opens the store upgrades them"
@@ -121,11 +114,11 @@ def _tables_found(conn: sqlite3.Connection, namespace: str) -> Iterator[Finding]
     if not loose:
         yield fact("all tables are STRICT")
     elif sweep.is_due(conn, namespace):
-        progress = ", ".join(f"{name} {done:.0%}" for name, done in sweep.progress(conn, namespace))
-        text = f"{len(loose)} tables are being looked through before they become STRICT ({progress})"
-        yield fact(f"{text}: every open process goes on with it")
+        name, done = sweep.progress(conn, namespace)
+        text = f"{len(loose)} tables are being looked through before they become STRICT"
+        yield fact(f"{text} (now {name}: {done:.0%}); every process that has the store open goes on with it")
     else:
-        advice = "jobs are safe; dump the file with the sqlite3 shell and load it again to change that"
+        advice = "jobs are as safe: rows are checked when they are read, too"
         yield warning(f"this SQLite refuses to make {len(loose)} tables STRICT", advice)
     yield from _aside_found(conn, namespace)
 
@@ -142,10 +135,14 @@ def _aside_found(conn: sqlite3.Connection, namespace: str) -> Iterator[Finding]:
         yield warning(f"rows with values of a wrong type were set aside, by table: {shown}", advice)
 
 
-def _connect(settings: Settings) -> sqlite3.Connection:
-    conn = sqlite3.connect(settings.path, timeout=settings.timeout, isolation_level=None)
-    read_any_text(conn)
-    return conn
+@contextmanager
+def _connected(settings: Settings) -> Iterator[sqlite3.Connection]:
+    try:
+        with closing(sqlite3.connect(settings.path, timeout=settings.timeout, isolation_level=None)) as conn:
+            read_any_text(conn)
+            yield conn
+    except sqlite3.Error as exc:
+        raise to_error(exc, settings.shown) from exc
 
 
 def _tables(conn: sqlite3.Connection) -> set[str]:
@@ -175,8 +172,14 @@ def _stateless(conn: sqlite3.Connection, namespace: str) -> list[tuple[Any, Any]
     return conn.execute(in_namespace(text, namespace)).fetchall()
 
 
-def _fail_stateless(step: Step) -> None:
-    step.records(step.all("job_stateless", 0, rows.LAST_SEQ))
+def _fail_stateless(conn: sqlite3.Connection, namespace: str) -> Iterator[Finding]:
+    """Jobs of tables that are not upgraded yet are left to the workers of this release."""
+    if migrations.version(conn, namespace) != migrations.NEWEST:
+        return
+    for job_id, state in _stateless(conn, namespace):
+        shown = f"job {printable(str(job_id))}, which was in the state {printable(repr(state))}"
+        yield fact(f"{shown}, has failed: {damage.BAD_RECORD}")
+    inside(conn, namespace, None, lambda step: step.records(step.all("job_stateless", 0, rows.LAST_SEQ)))
 
 
 def _aside(conn: sqlite3.Connection, namespace: str) -> list[tuple[int, _Line]]:

@@ -43,11 +43,12 @@ MISFITS = 50
 #: Most rows in the table ``aside``, the newest.
 ASIDE_KEPT = 10_000
 
-#: Every table of a namespace but those that were always STRICT. What is needed to end a job comes first.
+#: Every table of a namespace but those that were always STRICT. Nothing works without queues, so they come
+#: first (see ``Writer``), then what is needed to end a job.
 TABLES = (
-    *("migration", "queue", "limits", "grp", "unique_key", "kept_id", "edge", "outbox", "event", "history"),
-    *("counter", "log", "worker", "archiver", "leader", "schedule", "metrics_cursor", "metrics", "mark"),
-    *("stream", "chunk", "payload", "job"),
+    *("queue", "limits", "grp", "unique_key", "kept_id", "edge", "outbox", "event", "history", "counter"),
+    *("log", "worker", "archiver", "leader", "schedule", "metrics_cursor", "metrics", "mark", "stream"),
+    *("chunk", "migration", "payload", "job"),
 )
 #: By table: columns without which a row goes on, and what they become (SQL).
 _HARMLESS: dict[str, dict[str, str]] = {
@@ -118,10 +119,11 @@ def is_due(conn: Executor, namespace: str) -> bool:
     return conn.execute(in_namespace("SELECT 1 FROM [sweep]", namespace)).fetchone() is not None
 
 
-def progress(conn: Executor, namespace: str) -> list[tuple[str, float]]:
-    """How much of each table was looked through: by the numbers of rows, 0 where they have none."""
-    found = conn.execute(in_namespace("SELECT name, upto FROM [sweep] ORDER BY num", namespace)).fetchall()
-    return [(name, 0.0 if upto is None else _share(conn, namespace, name, upto)) for name, upto in found]
+def progress(conn: Executor, namespace: str) -> tuple[str, float]:
+    """The table that is looked through now, and how much of it was: 0 where rows have no numbers."""
+    found = conn.execute(in_namespace("SELECT name, upto FROM [sweep] ORDER BY num LIMIT 1", namespace))
+    ((name, upto),) = found.fetchall()
+    return name, 0.0 if upto is None else _share(conn, namespace, name, upto)
 
 
 def _share(conn: Executor, namespace: str, name: str, upto: bytes) -> float:

@@ -43,6 +43,8 @@ class Writer(WritingLane):
 
     def _open(self) -> None:
         self._session.open()
+        if self._session.sweep_due:
+            self._sweep()  # the queues
         self.phase = "idle"
 
     def _serve_all(self) -> None:
