@@ -48,6 +48,10 @@ class FlowWork(ABC):
     def find(self, ref: JobRef) -> JobRecord | None:
         """The record of a job."""
 
+    def find_child(self, ref: JobRef) -> JobRecord | None:
+        """The record of a job, or the stub that it left (``core.stubs``)."""
+        return self.find(ref)
+
     @abstractmethod
     def is_kept(self, ref: JobRef, now_ms: int) -> bool:
         """Whether an id without a record answers ``duplicate`` all the same."""
@@ -123,7 +127,7 @@ class FlowWork(ABC):
         known: list[NewJob] = []
         for new in jobs:
             ref = JobRef(new.queue, new.id)
-            old = None if ref in fresh else self.find(ref)
+            old = None if ref in fresh else self.find_child(ref)
             if old is None:
                 if ref not in fresh and not self.is_kept(ref, now_ms):
                     fresh[ref] = new
@@ -169,7 +173,7 @@ class FlowWork(ABC):
         for ref, new in fresh.items():
             check_size(len(fresh), len(new.depends_on))
             for dependency in new.depends_on:
-                if dependency.ref not in fresh and self.find(dependency.ref) is None:
+                if dependency.ref not in fresh and self.find_child(dependency.ref) is None:
                     raise unknown_dependency(ref, dependency.ref)
                 graph.setdefault(ref, []).append(dependency.ref)
         for new in (*fresh.values(), *known):
@@ -228,7 +232,7 @@ class FlowWork(ABC):
 
     def _make(self, dependent: JobRecord, wanted: Dependency) -> Edge:
         """The edge from ``dependent`` to the job it waits for, settled at once when that has ended."""
-        child = self.find(wanted.ref)
+        child = self.find_child(wanted.ref)
         assert child is not None, "checked before"
         edge = Edge(
             dependent=dependent.ref, child=wanted.ref, child_seq=child.seq, on_failure=wanted.on_failure
