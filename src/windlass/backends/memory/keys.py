@@ -11,7 +11,6 @@ from windlass.backends.memory.journal import Table
 from windlass.core import transitions, unique
 from windlass.core.edges import Dependency, OnFailure
 from windlass.core.job import EventType, JobRecord, NewJob
-from windlass.core.options import UniqueMode
 from windlass.core.outcome import AddOutcome
 from windlass.core.transitions import Note, Scribe
 from windlass.core.unique import UniqueHolder, Verdict
@@ -50,17 +49,31 @@ class Keyring:
             scribe.note(holder, EventType.DEDUPLICATED)
             return self._about(AddOutcome.DUPLICATE, holder, scribe)
         assert holder is not None, "only a pending holder can be replaced"
-        if verdict is Verdict.REPLACE and self._store.gates.refuses_rank(holder, new):
-            return rq.Added(AddOutcome.OUT_OF_ORDER, None)
         if verdict is Verdict.REPLACE:
-            debounced = wanted.mode is UniqueMode.DEBOUNCE
-            due_ms = scribe.now_ms + (wanted.ttl_ms or 0) if debounced else None
-            transitions.replace(holder, new, scribe, due_ms=due_ms)
-            entry.request_id = new.request_id
+            left = transitions.not_taken(holder, new, full=queue.groups.refuses(new) is AddOutcome.REFUSED)
+            if self._store.gates.refuses_rank(holder if "group" in left else new, new):
+                return rq.Added(AddOutcome.OUT_OF_ORDER, None)
+            self._replace(queue, holder, new, left, scribe)
+            entry = unique.entry_for(holder, wanted, scribe.now_ms)
+            entry.request_id, entry.not_taken = new.request_id, left
+            queue.keys[wanted.key] = entry
             self._changed(queue, wanted.key)
-            self._store.journal.made(holder)
-            self._store.file(holder, scribe)
-        return self._about(AddOutcome.REPLACED, holder, scribe)
+        answer = self._about(AddOutcome.REPLACED, holder, scribe)
+        answer.not_taken = entry.not_taken
+        return answer
+
+    def _replace(
+        self, queue: StoredQueue, holder: JobRecord, new: NewJob, left: tuple[str, ...], scribe: Scribe
+    ) -> None:
+        name = holder.options.group
+        transitions.replace(holder, new, scribe, left)
+        before = queue.groups.get(name) if name is not None and name != holder.options.group else None
+        if before is not None:
+            before.forget(holder.id)
+        self._store.journal.made(holder)
+        self._store.file(holder, scribe)
+        if before is not None:
+            self._store.gates.advance(queue, before, scribe)
 
     def _verdict(self, queue: StoredQueue, new: NewJob, now_ms: int) -> tuple[Verdict, str]:
         wanted = new.options.unique

@@ -134,16 +134,16 @@ class Gatekeeper:
             return False
         return True
 
-    def is_ordered(self, job: JobRecord) -> bool:
+    def is_ordered(self, job: JobRecord | NewJob) -> bool:
         """Whether the job's group is ordered."""
         if job.options.group is None:
             return False
         groups = self._store.queue(job.queue).groups
         return groups.limits(groups.get(job.options.group)).ordered
 
-    def refuses_rank(self, holder: JobRecord, new: NewJob) -> bool:
-        """Whether the group of ``holder`` is ordered, and refuses what ``new`` would make of it."""
-        return self.is_ordered(holder) and lm.wants_rank(new)
+    def refuses_rank(self, one: JobRecord | NewJob, new: NewJob) -> bool:
+        """Whether the group of ``one`` is ordered, and refuses what ``new`` would make of a job there."""
+        return self.is_ordered(one) and lm.wants_rank(new)
 
     def started(self, queue: StoredQueue, job: JobRecord, now_ms: int) -> None:
         """Take down a start, where rates and buckets count it."""

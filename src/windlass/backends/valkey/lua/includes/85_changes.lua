@@ -75,27 +75,6 @@ function changes.change_priority(q, id, head, priority)
   settle_down(q) -- but not filed: the delay may be changed, too
 end
 
-function changes.change_delay(q, id, head, delay)
-  if head[HEAD.STATE] == STATE.BLOCKED then -- counts once nothing else holds it
-    head[HEAD.DUE], q.dirty[id] = delay > 0 and q.now + delay or 0, head
-    note(q, EVENT.CHANGED, id, head, 'delay')
-    return
-  end
-  if delay <= 0 then
-    if head[HEAD.STATE] ~= STATE.WAITING and head[HEAD.STATE] ~= STATE.PARKED then
-      promote(q, id, head)
-    end
-    return
-  end
-  leave(q, id, head)
-  if head[HEAD.STATE] == STATE.WAITING or head[HEAD.STATE] == STATE.PARKED then
-    head[HEAD.STATE] = STATE.SCHEDULED
-  end
-  head[HEAD.DUE], head[HEAD.READY] = q.now + delay, q.now + delay
-  note(q, EVENT.SCHEDULED, id, head, head[HEAD.DUE])
-  enter(q, id, head)
-end
-
 -- Whether a request with (or without) `token` may change the job.
 function changes.may_change(head, token, moves, delays)
   if token ~= '' then
