@@ -548,7 +548,10 @@ class Cancel(JobSignal):
 
 
 class WaitForChildren(JobSignal):
-    """Block the running job until its children have ended, then run it again. The attempt does not count."""
+    """Block the running job until its children have ended, then run it again. The attempt does not count.
+
+    Without an open child it runs again at once; the second time, with no new child in between, it has failed.
+    """
 
     def __init__(self) -> None:
         super().__init__("waits for its children")

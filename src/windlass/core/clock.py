@@ -15,6 +15,8 @@ from collections.abc import Callable, Coroutine
 from contextlib import AbstractAsyncContextManager
 from typing import Any, Protocol, runtime_checkable
 
+from windlass.core.paths import took
+
 log: logging.Logger = logging.getLogger("windlass.clock")
 
 
@@ -35,11 +37,6 @@ class Timed(Protocol):
 @runtime_checkable
 class Clock(Protocol):
     """What the package asks of time."""
-
-    @property
-    def driven(self) -> bool:
-        """True when a test moves this clock: requests then carry its time."""
-        ...
 
     def now_ms(self) -> int:
         """Milliseconds since 1970, UTC."""
@@ -76,8 +73,6 @@ class Clock(Protocol):
 class SystemClock:
     """The machine's own clocks."""
 
-    driven = False
-
     def now_ms(self) -> int:
         return time.time_ns() // 1_000_000
 
@@ -105,6 +100,7 @@ class SystemClock:
         return asyncio.get_running_loop().call_later(delay_ms / 1000, callback)
 
     def run_apart(self, name: str, main: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        took("worker.lease_thread")
         run_in_thread(name, main)
 
 

@@ -28,7 +28,7 @@ from windlass.core.edges import (
     unknown_dependency,
 )
 from windlass.core.job import JobRecord, JobRef, NewJob
-from windlass.core.outcome import AddOutcome
+from windlass.core.outcome import AddOutcome, Outcome, Settlement
 from windlass.core.states import FINISHED, JobState
 from windlass.core.transitions import Scribe, answer_known
 
@@ -260,6 +260,12 @@ class FlowWork(ABC):
             self.file(parent, before)
 
     # --- ends ----------------------------------------------------------------------------------------
+
+    def weigh(self, job: JobRecord, end: Settlement) -> Settlement:
+        """``end`` of an attempt as it counts: see ``flows.wait_for_none``."""
+        if end.outcome is not Outcome.WAIT or self.has_open(job.ref) or self.first_broken(job.ref):
+            return end
+        return flows.wait_for_none(job, end, self.count_edges(job.ref))
 
     def review(self, job: JobRecord, scribe: Scribe) -> None:
         """Decide about a job that was blocked just now."""

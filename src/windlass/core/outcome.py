@@ -48,7 +48,9 @@ class Settlement(msgspec.Struct, kw_only=True, gc=False):
     * ``release``: waiting at its old place, or ``scheduled`` for ``delay_ms``; costs no attempt;
     * ``cancel``: cancelled, with ``reason``;
     * ``wait``: ``blocked`` until the jobs that it depends on have ended (at once waiting again when none is
-      open, failed when one of them did not complete and its edge says so); costs no attempt;
+      open, failed when one of them did not complete and its edge says so); costs no attempt. The second time
+      that none is open, and no other was added since, the attempt has failed: as ``retry`` with ``delay_ms``,
+      or, with a ``reason``, as ``fail``;
     * ``suspend``: ``suspended`` until ``signal`` comes or ``delay_ms`` passed (0: no limit); waiting at once
       when that signal came before; costs no attempt.
 

@@ -23,10 +23,18 @@ class Path(NamedTuple):
 PATHS: Mapping[str, Path] = MappingProxyType(
     {
         "amqp.add_plain": Path(("amqp",), "new jobs are published without asking the coordinator"),
+        "amqp.bell": Path(("amqp",), "the broker pushes the first message of an idle queue"),
+        "amqp.claim_in_settle": Path(("amqp",), "starts are told in one entry with the ends before them"),
         "amqp.complete": Path(
             ("amqp",), "completions are told to the log without waiting for the coordinator"
         ),
+        "amqp.tap": Path(("amqp",), "the broker pushes what the next claims of a busy queue take"),
+        "file.adds_together": Path(("file",), "adds of several callers are decided as one"),
         "sqlite.add_alone": Path(("sqlite",), "one new plain job in a transaction of its own"),
+        "sqlite.add_rows": Path(("sqlite",), "new jobs without group or unique key in one statement"),
+        "sqlite.complete": Path(("sqlite",), "completions written together, without reading the jobs"),
+        "sqlite.flush_behind": Path(("sqlite",), "claims are answered while the disk is at work"),
+        "sqlite.lease_first": Path(("sqlite",), "first runs leased without reading all columns"),
         "valkey.add_alone": Path(("valkey",), "one new plain job with one read and one write of its queue"),
         "valkey.add_plain": Path(("valkey",), "plain jobs of one queue as bytes that nothing unpacks"),
         "valkey.add_together": Path(("valkey",), "requests of several callers in one call"),
@@ -37,6 +45,10 @@ PATHS: Mapping[str, Path] = MappingProxyType(
         "valkey.seat_claimed": Path(("valkey",), "a claim answered by what came with a message"),
         "valkey.seat_given": Path(("valkey",), "a new plain job leased to a worker that waits for it"),
         "valkey.seat_taken": Path(("valkey",), "an idle worker waits to be given the next job"),
+        "worker.lease_thread": Path(
+            ("amqp", "file", "memory", "sqlite", "valkey"),
+            "a thread with its own client renews leases",
+        ),
     }
 )
 

@@ -15,7 +15,7 @@ import os
 from windlass.errors import ConfigError
 
 #: The speed-ups, by the names of their modules.
-NAMES = ("amqp", "flush_behind", "recast", "shared_tasks")
+NAMES = ("amqp", "flush_behind", "recast")
 VARIABLE = "WINDLASS_SPEEDUPS"
 
 

@@ -64,8 +64,6 @@ class _Timed(ABC):
 class ManualClock(_Timed):
     """Time that stands still until ``advance`` is called."""
 
-    driven = True
-
     def __init__(self, start: datetime | float = START_MS / 1000) -> None:
         self._monotonic_ms = 0.0
         self._offset_ms: float = _instant_ms(start)
@@ -206,8 +204,6 @@ class SharedClock(_Timed):
     Waiting processes look at the file every ``poll`` seconds of real time. ``advance`` moves it at once; it
     cannot know when the others have done what they do then, so tests wait for what they expect.
     """
-
-    driven = True
 
     def __init__(
         self, path: str | os.PathLike[str], start: datetime | float = START_MS / 1000, *, poll: float = 0.002

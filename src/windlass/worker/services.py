@@ -13,14 +13,17 @@ import random
 from collections.abc import Awaitable, Callable
 from typing import Final, Protocol
 
-from windlass.app import Windlass
 from windlass.backend import flows as fl
 from windlass.backend import requests as rq
 from windlass.backend.store import Store
+from windlass.core.job import Action, WorkerInfo
 from windlass.core.probe import reach
 from windlass.errors import WindlassError
 from windlass.metrics import roll_up
+from windlass.worker.heartbeat import Heartbeat
+from windlass.worker.lifecycle import Parts
 from windlass.worker.scheduler import Scheduler
+from windlass.worker.shared import Shared
 from windlass.worker.supervisor import Service, Supervisor
 
 log: Final = logging.getLogger("windlass.duties")
@@ -203,18 +206,6 @@ class Leadership:
             self._on_change(leads)
 
 
-def store_duties(app: Windlass, prune_ms: int, leadership: Leadership) -> list[Duty]:
-    """What every worker does for the app's store, as far as the store can do it."""
-    store = app.store
-    duties: list[Duty] = [Pruner(store, prune_ms)]
-    if store.capabilities.schedules:
-        leads = lambda: leadership.is_leader  # noqa: E731 - asked again at every slot
-        duties.append(Scheduler(store, app.schedule_strategies, leads, app.hooks))
-    if store.capabilities.metrics:
-        duties.append(Aggregator(store))
-    return duties
-
-
 class _Runner(Service):
     """Runs one duty at its own pace: no duty waits for another that fails, or that is not answered."""
 
@@ -268,3 +259,69 @@ class Duties:
         """Every duty once, now; returns how much was done."""
         await self._leadership.run_once()
         return sum([await runner.run_once() for runner in self._runners[1:]])
+
+
+class Services:
+    """The heartbeat and the duties of one worker."""
+
+    _heartbeat: Heartbeat
+    _leadership: Leadership
+    _duties: Duties
+
+    def __init__(
+        self, shared: Shared, info: Callable[[], WorkerInfo], obey: Callable[[Action], None]
+    ) -> None:
+        self._shared = shared
+        self._info = info
+        self._obey = obey
+
+    def open(self, parts: Parts, *, deployed: bool) -> None:
+        """Make them; ``deployed``: whether the store has the schedules of the code."""
+        shared, store = self._shared, self._shared.app.store
+        self._heartbeat = Heartbeat(store, shared.options.ms("heartbeat"), self._info, self._obey)
+        self._leadership = Leadership(store, shared.worker_id, on_change=self._on_leader)
+        duties = self._make_duties(deployed=deployed)
+        self._duties = Duties(shared.supervisor, self._leadership, duties, shared.rng)
+        parts.opened("duties and heartbeat", self._stop)
+
+    def start(self) -> None:
+        """Begin, on the running event loop."""
+        self._shared.supervisor.serve(self._heartbeat)
+        if self._shared.options.duties:
+            self._duties.start()
+
+    @property
+    def is_leader(self) -> bool:
+        return self._leadership.is_leader
+
+    async def beat(self) -> None:
+        """Tell the store that the worker lives, now; the answer may tell the worker something."""
+        await self._heartbeat.run_once()
+
+    async def _stop(self) -> None:
+        supervisor = self._shared.supervisor
+        await asyncio.wait([supervisor.over("relay-now")])
+        await asyncio.gather(self._duties.stop(), supervisor.stop("heartbeat"))
+
+    def _make_duties(self, *, deployed: bool) -> list[Duty]:
+        """What a worker does for the app's store, as far as the store can do it."""
+        app, options, leadership = self._shared.app, self._shared.options, self._leadership
+        store = app.store
+        duties: list[Duty] = [Pruner(store, options.ms("prune_every"))]
+        if store.capabilities.schedules:
+            leads = lambda: leadership.is_leader  # noqa: E731 - asked again at every slot
+            duties.append(Scheduler(store, app.schedule_strategies, leads, app.hooks))
+        if store.capabilities.metrics:
+            duties.append(Aggregator(store))
+        duties.append(Recoverer(store, options.recover_ms, self._on_stalled))
+        if not deployed:
+            duties.append(Deployer(app.deploy_schedules))
+        if store.capabilities.flows:
+            duties.append(Relayer(store))
+        return duties
+
+    def _on_stalled(self, job_id: str) -> None:
+        self._shared.emitter.emit("stalled", job_id)
+
+    def _on_leader(self, leads: bool) -> None:
+        self._shared.emitter.emit("leadership_acquired" if leads else "leadership_lost")

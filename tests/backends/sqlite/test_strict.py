@@ -22,6 +22,7 @@ from windlass.backend import metrics as mq
 from windlass.backend import requests as rq
 from windlass.backend.urls import parse_url
 from windlass.backends.sqlite import SqliteBackend, examine, migrations, repair, sweep
+from windlass.backends.sqlite.connection import connect
 from windlass.core.clock import SYSTEM_CLOCK
 from windlass.core.damage import BAD_RECORD
 from windlass.core.job import JobRef, WorkerInfo
@@ -82,6 +83,7 @@ def make_old(path: Path) -> None:
             DROP TABLE windlass_default_store;
             DROP TABLE windlass_default_aside;
             DROP TABLE windlass_default_sweep;
+            DROP INDEX windlass_default_job_expires;
             DELETE FROM windlass_default_migration WHERE version > 5;
             PRAGMA writable_schema = ON;
             """
@@ -404,6 +406,31 @@ async def test_rows_set_aside_are_bounded(old: Path, monkeypatch: pytest.MonkeyP
     with reading(old) as conn:
         found = conn.execute("SELECT count(*), max(num) FROM windlass_default_aside").fetchone()
     assert found == (5, 9)  # the number of the newest tells how many there were
+
+
+async def test_a_sqlite_that_refuses_new_definitions_leaves_tables_as_they_are(
+    old: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(action: int, first: str | None, *_: object) -> int:
+        asked = action == sqlite3.SQLITE_PRAGMA and first == "writable_schema"
+        return sqlite3.SQLITE_IGNORE if asked else sqlite3.SQLITE_OK
+
+    def guarded(*args: Any, **options: Any) -> sqlite3.Connection:
+        conn = connect(*args, **options)
+        conn.set_authorizer(refuse)
+        return conn
+
+    monkeypatch.setattr("windlass.backends.sqlite.session.connect", guarded)
+    with reading(old) as conn:
+        conn.execute("UPDATE windlass_default_job SET misses = 'x' WHERE id = 'later'")
+    async with opened(old) as store:
+        await until_swept(store)
+        (job,) = await store.execute(rq.GetJobs(refs=[JobRef("mail", "later")]))
+        assert job is not None and job.reason == BAD_RECORD, "what does not fit is set aside all the same"
+        await add(store, new("fresh"))
+    assert not strict_tables(old)["windlass_default_job"]
+    told = [finding.text for finding in examine(parse_url(f"sqlite:///{old}"), False)]
+    assert any("this SQLite refuses" in text for text in told)
 
 
 # --- tables that are strict -------------------------------------------------------------------------

@@ -90,6 +90,7 @@ class Desk:
             picker.give_up()
             raise
         if self._beginning is not None:
+            took("amqp.claim_in_settle")
             self._beginning += picker.starts
         elif picker.starts:
             client.tell(verbs.Started(starts=picker.starts, now_ms=request.now_ms))
@@ -309,6 +310,7 @@ class _Picker:
     async def _fetch(self, queue: str, wanted: int) -> list[Delivery]:
         """Up to ``wanted`` messages; fewer when the queue has no more, which is noted."""
         intake, client = self._desk.intake, self._client
+        await intake.hush(queue)
         if intake.has_tap(queue):
             found = await intake.draw(queue, wanted)
         else:

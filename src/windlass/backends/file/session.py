@@ -20,6 +20,7 @@ from windlass.backends.file.errors import DamagedLogError, to_error
 from windlass.backends.file.log import Log
 from windlass.backends.file.store import FileStore
 from windlass.core.clock import SteadyClock, moment
+from windlass.core.paths import took
 from windlass.core.probe import reach
 from windlass.errors import StorageError, StoreReplacedError
 
@@ -219,6 +220,7 @@ class Session:
         """Several adds are decided as one; if that cannot be, each by itself."""
         if len(calls) == 1:
             return self._decide_one(calls[0], now_ms)
+        took("file.adds_together")
         changes = self.store.journal.changes
         adds = [cast("rq.Add", call.request).jobs for call in calls]
         jobs = [job for its in adds for job in its]

@@ -495,7 +495,7 @@ class MemoryStore:
             job = self._find(JobRef(end.queue, end.id))
             status = transitions.check_token(job, end.token)
             if status is Settled.OK and job is not None:
-                transitions.settle(job, end, scribe)
+                transitions.settle(job, self._flows.weigh(job, end), scribe)
                 self.file(job, scribe)
                 if end.outcome is Outcome.WAIT and job.state is JobState.BLOCKED:
                     self._flows.review(job, scribe)

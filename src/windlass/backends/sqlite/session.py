@@ -34,6 +34,7 @@ from windlass.backends.sqlite.tx import Meta, Queues, Tx, read_meta
 from windlass.backends.sqlite.verbs import KEEPS_LEASED, WRITES
 from windlass.backends.sqlite.verbs_duties import set_back
 from windlass.core.clock import SYSTEM_CLOCK, SteadyClock
+from windlass.core.paths import took
 from windlass.core.probe import reach
 
 if TYPE_CHECKING:
@@ -188,6 +189,7 @@ class Session:
         """
         try:
             if behind:
+                took("sqlite.flush_behind")
                 self._disk.sync_behind()
             else:
                 self._disk.sync()

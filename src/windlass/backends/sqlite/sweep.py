@@ -281,20 +281,18 @@ def make_strict(conn: Executor, namespace: str, name: str) -> None:
     if is_strict(conn, namespace, name):
         return
     bare = _bare(namespace, name)
-    (text,) = conn.execute(
-        "SELECT sql FROM sqlite_master WHERE type = 'table' AND name = ?", (bare,)
-    ).fetchone()
+    named = "type = 'table' AND name = ?"
+    (text,) = conn.execute(f"SELECT sql FROM sqlite_master WHERE {named}", (bare,)).fetchone()
     text += ", STRICT" if text.upper().endswith("WITHOUT ROWID") else " STRICT"
     ((version,),) = conn.execute("PRAGMA schema_version").fetchall()
     conn.execute("PRAGMA writable_schema = ON")
     try:
-        conn.execute("UPDATE sqlite_master SET sql = ? WHERE type = 'table' AND name = ?", (text, bare))
-        conn.execute(f"PRAGMA schema_version = {version + 1}")
-    except sqlite3.OperationalError as exc:
+        conn.execute(f"UPDATE sqlite_master SET sql = ? WHERE {named}", (text, bare))
+    except sqlite3.DatabaseError as exc:
         log.warning("table %s cannot be made STRICT here: %s", bare, exc)
         return
     finally:
         conn.execute("PRAGMA writable_schema = RESET")  # and read the definitions again
-    conn.execute(
-        f"SELECT 1 FROM {table(namespace, name)} LIMIT 1"
-    ).fetchall()  # it can be read: else roll back
+    conn.execute(f"PRAGMA schema_version = {version + 1}")  # so that others do, too
+    if not is_strict(conn, namespace, name):
+        raise sqlite3.DatabaseError(f"table {bare} has not become STRICT")  # nothing of it was

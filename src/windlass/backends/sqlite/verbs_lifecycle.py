@@ -31,6 +31,7 @@ from windlass.backends.sqlite.rows import (
 from windlass.core import damage, transitions
 from windlass.core.job import AttemptOutcome, EventType, JobRecord, JobRef, NewJob
 from windlass.core.outcome import AddOutcome, Extended, Outcome, Settled, Settlement
+from windlass.core.paths import took
 from windlass.core.retention import result_until, spare_until
 from windlass.core.states import DUE_LATER, JobState
 from windlass.core.transitions import NO_DATA, EventData, Note
@@ -65,6 +66,7 @@ def add(step: Step, request: rq.Add) -> list[rq.Added]:
         last_place, noted = step.last_place, len(step.notes)
         fresh = _Fresh(step, jobs)
         if fresh.insert():
+            took("sqlite.add_rows")
             step.plain = True
             return fresh.answers
         step.run("job_undo_insert", last_place)
@@ -537,6 +539,7 @@ def _lease(step: Step, line: _Line, rows: list[Row], request: rq.Claim) -> list[
         if ids is None or its_task != task:
             task, common = its_task, None
             ids = step.note_run(queue, _STARTED, task, data)
+            took("sqlite.lease_first")
         if common is None:
             common = (line.num, task, options_text, worker, 0, 1, now_ms)
         ids.append(job_id)
@@ -676,6 +679,7 @@ class _Completed:
         self._common = None
 
     def _begin(self, common: Row, queue: str) -> None:
+        took("sqlite.complete")
         step = self._step
         _, task, options_text, worker, attempts, deliveries, started_ms = common
         self._common, self._queue, self._attempts = common, queue, []
@@ -744,7 +748,7 @@ def _settle_slow(step: Step, items: list[Settlement]) -> list[Settled]:
         job = step.find(JobRef(end.queue, end.id))
         status = transitions.check_token(job, end.token)
         if status is Settled.OK and job is not None:
-            transitions.settle(job, end, step)
+            transitions.settle(job, step.flows.weigh(job, end), step)
             step.save([(job, JobState.ACTIVE)])
             if end.outcome is Outcome.WAIT and job.state is JobState.BLOCKED:
                 step.flows.review(job, step)

@@ -58,8 +58,8 @@ HEAD_SIZE = Head.__struct_fields__.index("reason") + 1
 class Options(NamedTuple):
     """Options that the server must know; -1 stands for "none".
 
-    Those from ``group`` on are there for jobs with a group, a unique key or ``expires_total``: they overrule what
-    the record says. Earlier releases did not write the last one.
+    Those from ``group`` on are there for jobs with a group, a unique key or ``expires_total``: they overrule
+    what the record says. Earlier releases did not write the last one.
     """
 
     lease_ms: int

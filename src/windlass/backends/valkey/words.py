@@ -58,13 +58,16 @@ def tables() -> dict[str, Words]:
         "FLAG": {"NEW_QUEUE": codes.NEW_QUEUE, "ALONE": codes.ALONE, "GIVEN_AWAY": codes.GIVEN_AWAY},
         "SEAT": {"TAKE": codes.TAKE, "LEAVE": codes.LEAVE, "TAKEN": codes.TAKEN, "GIVEN": codes.GIVEN},
         "KEPT": _bounds(),
-        "CLASS": {
+        "SAID": {
             "STALLED": transitions.STALLED_CLASS,
             "EXPIRED": transitions.EXPIRED_CLASS,
             "KILLED": transitions.KILLED_CLASS,
             "COST": transitions.COST_CLASS,
             "DEPENDENCY": flows.DEPENDENCY_CLASS,
             "BAD_RECORD": damage.BAD_RECORD_CLASS,
+            "CHILDLESS": flows.CHILDLESS_CLASS,
+            "CHILDLESS_MESSAGE": flows.CHILDLESS_MESSAGE,
+            "WAITED": flows.WAITED,
         },
     }
 

@@ -314,6 +314,27 @@ async def test_a_running_parent_makes_children_and_waits_for_them(harness: Harne
 
 
 @pytest.mark.feature("I10")
+async def test_a_handler_that_waits_for_children_it_does_not_have_fails_in_the_end(harness: Harness) -> None:
+    async with Stage(harness) as stage:
+        runs = 0
+
+        async def handler(job: Job[Any]) -> None:
+            nonlocal runs
+            runs += 1
+            raise WaitForChildren
+
+        job = await stage.queue.add(
+            "sum", max_attempts=3, backoff={"type": "fixed", "delay": 10, "jitter": 0}
+        )
+        await stage.work(handler)
+        await stage.settle()
+        assert (await job.get_state(), runs) == (JobState.RETRYING, 2)
+        await stage.advance(25)
+        assert (await job.get_state(), job.attempts, runs) == (JobState.FAILED, 3, 4)
+        assert job.failed_reason == "waits for children, but has none that are open"
+
+
+@pytest.mark.feature("I10")
 async def test_a_parent_that_is_killed_before_it_waits_makes_no_child_twice(harness: Harness) -> None:
     async with Stage(harness) as stage:
         job = await stage.queue.add("sum")

@@ -470,6 +470,51 @@ async def test_a_parent_that_waits_for_nothing_open_runs_again_at_once(harness: 
     assert await harness.state("p") is W
 
 
+@pytest.mark.feature("I10")
+async def test_a_parent_that_waits_again_for_nothing_open_has_failed_an_attempt(harness: Harness) -> None:
+    await harness.settle(await harness.start("p"), Outcome.WAIT, delay_ms=100)
+    assert await harness.state("p") is W
+    await harness.settle(await harness.take(), Outcome.WAIT, delay_ms=100, duration_ms=3)
+    job = await harness.get("p")
+    assert (job.state, job.attempts, job.due_ms) == (JobState.RETRYING, 1, harness.now_ms + 100)
+    assert [(one.error_class, one.attempt) for one in job.errors] == [("NoOpenChildren", 1)]
+    assert job.errors[0].message == "waits for children, but has none that are open"
+    harness.pass_ms(100)
+    await harness.settle(await harness.take(), Outcome.WAIT, reason="attempts")
+    job = await harness.get("p")
+    assert (job.state, job.attempts, job.reason) == (F, 2, "attempts")
+    rows = [(row.outcome, row.attempt) for row in await harness.history()]
+    assert rows == [
+        (AttemptOutcome.SNOOZED, 1),
+        (AttemptOutcome.RETRYING, 1),
+        (AttemptOutcome.FAILED, 2),
+    ]
+
+
+@pytest.mark.feature("I10")
+async def test_a_parent_whose_children_always_end_before_it_waits_loses_no_attempt(harness: Harness) -> None:
+    parent = await harness.start("p")
+    for step in range(3):
+        await harness.add(f"a{step}", OTHER, parent=on("p"))
+        await finish(harness)
+        await harness.settle(parent, Outcome.WAIT, reason="attempts")
+        parent = await harness.take()
+        assert (parent.id, parent.attempts) == ("p", 0)
+    await harness.settle(parent, Outcome.COMPLETE)
+    done = await harness.get("p")
+    assert (done.state, done.reason) == (C, "")
+
+
+@pytest.mark.feature("I10", "F2")
+async def test_a_parent_that_waits_again_for_nothing_open_can_be_cancelled(harness: Harness) -> None:
+    await harness.settle(await harness.start("p"), Outcome.WAIT)
+    parent = await harness.take()
+    await harness.do(rq.CancelJobs(refs=[JobRef(QUEUE, "p")], reason="enough"))
+    await harness.settle(parent, Outcome.WAIT, reason="attempts")
+    cancelled = await harness.get("p")
+    assert (cancelled.state, cancelled.reason) == (X, "enough")
+
+
 @pytest.mark.feature("I9", "I10")
 async def test_a_child_that_failed_while_its_parent_ran_counts_when_the_parent_waits(
     harness: Harness,

@@ -114,9 +114,9 @@ local function promote_members(q, members)
 end
 
 local function expire(q, id, head)
-  record(q, id, head, RAN.EXPIRED, nil, { CLASS.EXPIRED, '', '', '' })
+  record(q, id, head, RAN.EXPIRED, nil, { SAID.EXPIRED, '', '', '' })
   finish(q, id, head, STATE.FAILED, 'expired')
-  note(q, EVENT.FAILED, id, head, 'expired', CLASS.EXPIRED)
+  note(q, EVENT.FAILED, id, head, 'expired', SAID.EXPIRED)
   file(q)
 end
 
@@ -232,12 +232,12 @@ end
 
 local function fail_stalled(q, id, head)
   local message = 'the worker went silent ' .. head[HEAD.STALLS] .. ' times, last ' .. head[HEAD.WORKER]
-  local failure = { CLASS.STALLED, message, '', CLASS.STALLED }
+  local failure = { SAID.STALLED, message, '', SAID.STALLED }
   keep_error(q, id, head, failure)
   record(q, id, head, RAN.FAILED, nil, failure)
   drop_lease(head, false)
   finish(q, id, head, STATE.FAILED, 'stalled')
-  note(q, EVENT.FAILED, id, head, 'stalled', CLASS.STALLED, message)
+  note(q, EVENT.FAILED, id, head, 'stalled', SAID.STALLED, message)
   file(q)
 end
 

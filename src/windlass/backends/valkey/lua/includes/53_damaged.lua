@@ -179,7 +179,7 @@ end
 -- Ends a job whose record cannot be read.
 function damaged.set_aside(q, id, head)
   local why = 'its record cannot be read'
-  local failure = { CLASS.BAD_RECORD, why, '', CLASS.BAD_RECORD, why }
+  local failure = { SAID.BAD_RECORD, why, '', SAID.BAD_RECORD, why }
   q.lost[id], q.aside[id] = nil, true
   if head[HEAD.STATE] == STATE.PARKED and not groups.of(head) then
     redis.call('ZREM', q.Q, member_of(q, id, head))
@@ -190,7 +190,7 @@ function damaged.set_aside(q, id, head)
   record(q, id, head, RAN.FAILED, nil, failure)
   drop_lease(head, false)
   finish(q, id, head, STATE.FAILED, BAD_RECORD)
-  note(q, EVENT.FAILED, id, head, BAD_RECORD, CLASS.BAD_RECORD, why)
+  note(q, EVENT.FAILED, id, head, BAD_RECORD, SAID.BAD_RECORD, why)
   file(q)
 end
 

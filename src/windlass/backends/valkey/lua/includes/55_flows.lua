@@ -158,11 +158,11 @@ end
 function flow.fail(q, id, head, child, edge)
   local name, child_id = string.match(child, '^([^:]*):(.*)$')
   local message = 'job ' .. child_id .. ' of queue ' .. name .. ' did not complete: ' .. edge[EDGE.REASON]
-  local failure = { CLASS.DEPENDENCY, message, '', CLASS.DEPENDENCY }
+  local failure = { SAID.DEPENDENCY, message, '', SAID.DEPENDENCY }
   keep_error(q, id, head, failure, 0)
   record(q, id, head, RAN.FAILED, nil, failure)
   finish(q, id, head, STATE.FAILED, 'dependency_failed')
-  note(q, EVENT.FAILED, id, head, 'dependency_failed', CLASS.DEPENDENCY, brief(message))
+  note(q, EVENT.FAILED, id, head, 'dependency_failed', SAID.DEPENDENCY, brief(message))
   file(q)
 end
 

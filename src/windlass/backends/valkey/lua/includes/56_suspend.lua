@@ -1,6 +1,26 @@
 -- Ends of an attempt that wait for something: children, or a signal.
 
+-- Whether the attempt of a job that waits for children has failed: it has got none since it last waited for none, and would
+-- do so for ever. The same rule as `flows.wait_for_none`.
+function flow.waits_for_none(q, id, head)
+  if flow.has_open(q, id) or redis.call('EXISTS', q.root .. ':B:' .. id) == 1 then
+    return false
+  end
+  local waited = SAID.WAITED .. redis.call('HLEN', q.root .. ':D:' .. id)
+  if head[HEAD.REASON] == waited then
+    return true
+  end
+  head[HEAD.REASON] = waited
+  return false
+end
+
 function flow.wait(q, id, head, item)
+  if flow.waits_for_none(q, id, head) then
+    local failed, class, message = { unpack(item) }, SAID.CHILDLESS, SAID.CHILDLESS_MESSAGE
+    failed[END.ERROR] = { class, message, '', class, message }
+    SETTLE[item[END.REASON] ~= '' and OUTCOME.FAIL or OUTCOME.RETRY](q, id, head, failed)
+    return
+  end
   record(q, id, head, RAN.SNOOZED, item[END.DURATION])
   leave(q, id, head)
   drop_lease(head, true)

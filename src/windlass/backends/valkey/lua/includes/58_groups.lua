@@ -224,11 +224,11 @@ end
 function groups.refuse(q, id, head)
   local message = 'its cost of ' .. text(groups.cost_of(head)) .. " is more than the bucket of group '"
     .. groups.of(head) .. "' holds"
-  local failure = { CLASS.COST, message, '', CLASS.COST }
+  local failure = { SAID.COST, message, '', SAID.COST }
   keep_error(q, id, head, failure, 0)
   record(q, id, head, RAN.FAILED, nil, failure)
   finish(q, id, head, STATE.FAILED, 'cost_exceeds_capacity')
-  note(q, EVENT.FAILED, id, head, 'cost_exceeds_capacity', CLASS.COST, message)
+  note(q, EVENT.FAILED, id, head, 'cost_exceeds_capacity', SAID.COST, message)
 end
 
 function groups.park(q, id, head)

@@ -18,9 +18,9 @@ function changes.cancel(q, id, reason, dead)
     return CANCEL.CANCELLING
   end
   if dead and head[HEAD.STATE] == STATE.RETRYING then
-    record(q, id, head, RAN.FAILED, nil, { CLASS.KILLED, '', '', '' })
+    record(q, id, head, RAN.FAILED, nil, { SAID.KILLED, '', '', '' })
     finish(q, id, head, STATE.FAILED, reason)
-    note(q, EVENT.FAILED, id, head, reason, CLASS.KILLED)
+    note(q, EVENT.FAILED, id, head, reason, SAID.KILLED)
   else
     record(q, id, head, RAN.CANCELLED)
     finish(q, id, head, STATE.CANCELLED, reason)
