@@ -314,7 +314,8 @@ class RemoveJobs(Request[list[ChangeResult]], kw_only=True):
 class RetryJobs(Request[list[ChangeResult]], kw_only=True):
     """Put finished jobs back to waiting with a fresh budget (attempts 0, history of errors kept).
 
-    One that still has open dependencies is ``blocked`` again; a dependency that made it fail is forgiven.
+    Dependencies of a finished job that did not complete are looked at again: what has completed since counts
+    with its value, what is open blocks it, what failed or is gone is forgiven.
     A ``retrying`` job is simply made ready now. Others answer ``illegal``.
     """
 

@@ -126,6 +126,12 @@ def settle_edge(edge: Edge, end: ChildEnd) -> None:
     edge.error = end.error
 
 
+def reopen(edge: Edge, child_seq: int) -> None:
+    """A person retries the dependent, and the child is to run again: the dependent waits for it once more."""
+    edge.status, edge.child_seq = EdgeStatus.OPEN, child_seq
+    edge.reason = edge.error = ""
+
+
 def forgive(edge: Edge) -> None:
     """A person retries the dependent: a failure that ended it does not count any more."""
     if edge.broken:

@@ -24,6 +24,8 @@ from windlass.core.edges import (
     check_cycle,
     check_kept_out,
     check_size,
+    forgive,
+    reopen,
     settle_edge,
     unknown_dependency,
 )
@@ -95,6 +97,14 @@ class FlowWork(ABC):
     @abstractmethod
     def first_broken(self, dependent: JobRef) -> Edge | None:
         """The first edge that makes a job fail."""
+
+    @abstractmethod
+    def missed(self, dependent: JobRef) -> list[Edge]:
+        """Edges to jobs that did not complete."""
+
+    @abstractmethod
+    def save_again(self, edge: Edge) -> None:
+        """Keep what became of an edge that was closed and was looked at again."""
 
     @abstractmethod
     def untold(self, end: ChildEnd, limit: int) -> list[Edge]:
@@ -237,9 +247,7 @@ class FlowWork(ABC):
             settle_edge(edge, flows.end_of(child))
         self.add_edge(dependent, edge)
         for job in (dependent, child):
-            if not job.linked:
-                job.linked = True
-                self.mark_linked(job)
+            self._link(job)
         return edge
 
     def _adopt(self, new: NewJob, scribe: Scribe) -> None:
@@ -273,6 +281,30 @@ class FlowWork(ABC):
         flows.review(job, broken=broken, has_open=self.has_open(job.ref), scribe=scribe)
         if job.state is not JobState.BLOCKED:
             self.file(job, JobState.BLOCKED)
+
+    def look_again(self, dependent: JobRef) -> None:
+        """A person retries a job: what it missed counts if it has completed since, and blocks if it is open.
+
+        What failed, or is gone, is forgiven.
+        """
+        for edge in self.missed(dependent):
+            child = self.find(edge.child)
+            if child is None:
+                forgive(edge)
+            elif child.state not in FINISHED:
+                reopen(edge, child.seq)
+                self._link(child)
+            elif child.state is JobState.COMPLETED:
+                reopen(edge, child.seq)
+                settle_edge(edge, flows.end_of(child))
+            else:
+                forgive(edge)
+            self.save_again(edge)
+
+    def _link(self, job: JobRecord) -> None:
+        if not job.linked:
+            job.linked = True
+            self.mark_linked(job)
 
     def ended(self, job: JobRecord) -> None:
         """A linked job finished, or its record goes before it did: its dependents will be told."""

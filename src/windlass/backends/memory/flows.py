@@ -9,7 +9,7 @@ from itertools import islice
 
 from windlass.backend.flows import Dependencies
 from windlass.backends.memory.journal import Journal
-from windlass.core.edges import ChildEnd, Edge, EdgeStatus, forgive
+from windlass.core.edges import ChildEnd, Edge, EdgeStatus
 from windlass.core.flowwork import FlowWork
 from windlass.core.job import JobRecord, JobRef, NewJob
 from windlass.core.states import JobState
@@ -91,6 +91,15 @@ class Flows(FlowWork):
     def first_broken(self, dependent: JobRef) -> Edge | None:
         return next((edge for edge in self.children.get(dependent, {}).values() if edge.broken), None)
 
+    def missed(self, dependent: JobRef) -> list[Edge]:
+        edges = self.children.get(dependent, {}).values()
+        return [edge for edge in edges if edge.status in (EdgeStatus.FAILED, EdgeStatus.IGNORED)]
+
+    def save_again(self, edge: Edge) -> None:
+        self._journal.edge(edge)
+        if edge.status is EdgeStatus.OPEN:
+            self._open[edge.dependent] = self._open.get(edge.dependent, 0) + 1
+
     def untold(self, end: ChildEnd, limit: int) -> list[Edge]:
         edges = self.dependents.get(end.child, {}).values()
         found = (edge for edge in edges if edge.status is EdgeStatus.OPEN and edge.child_seq == end.seq)
@@ -109,12 +118,6 @@ class Flows(FlowWork):
         self.left_ends.popleft()
 
     # --- what only this store needs ------------------------------------------------------------------
-
-    def forgive(self, ref: JobRef) -> None:
-        """A person retries the job: what made it fail does not count any more."""
-        for edge in self.children.get(ref, {}).values():
-            forgive(edge)
-            self._journal.edge(edge)
 
     def forget(self, ref: JobRef) -> None:
         """A record goes: its own edges go with it. Those that wait for it keep theirs."""

@@ -766,7 +766,7 @@ class MemoryStore:
     def _retry_one(self, job: JobRecord, scribe: Scribe) -> Changed:
         finished = job.state in FINISHED
         if finished:
-            self._flows.forgive(job.ref)
+            self._flows.look_again(job.ref)
         status = transitions.retry(job, scribe, blocked=self._flows.has_open(job.ref))
         if finished:
             self._keys.take_again(self.queue(job.queue), job, scribe.now_ms)

@@ -30,8 +30,8 @@ function changes.cancel(q, id, reason, dead)
   return CANCEL.CANCELLED
 end
 
--- Puts a finished job back with a fresh budget; hurries a retrying one.
-function changes.retry(q, id, head)
+-- Puts a finished job back with a fresh budget; hurries a retrying one. `known`: see `flow.look_again`.
+function changes.retry(queues, q, id, head, known)
   if head[HEAD.STATE] == STATE.RETRYING then
     promote(q, id, head)
     return CHANGED.OK
@@ -41,7 +41,7 @@ function changes.retry(q, id, head)
   leave(q, id, head)
   put(q.hdel, q.r, id)
   q.inline[id] = nil
-  local blocked = head[HEAD.LINKED] == 1 and flow.forgive(q, id)
+  local blocked = head[HEAD.LINKED] == 1 and flow.look_again(queues, q, id, head, known)
   head[HEAD.STATE] = blocked and STATE.BLOCKED or STATE.WAITING
   head[HEAD.ATTEMPTS], head[HEAD.STALLS], head[HEAD.MISSES] = 0, 0, 0
   head[HEAD.MANUAL_RETRIES] = head[HEAD.MANUAL_RETRIES] + 1
