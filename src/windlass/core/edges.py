@@ -77,6 +77,11 @@ class Edge(msgspec.Struct, kw_only=True):
     error: str = ""
 
     @property
+    def missed(self) -> bool:
+        """Whether the child has ended and did not complete."""
+        return self.status in (EdgeStatus.FAILED, EdgeStatus.IGNORED)
+
+    @property
     def broken(self) -> bool:
         """Whether this edge means that the dependent fails."""
         return self.status is EdgeStatus.FAILED and self.on_failure is OnFailure.FAIL

@@ -24,8 +24,6 @@ from windlass.core.edges import (
     check_cycle,
     check_kept_out,
     check_size,
-    forgive,
-    reopen,
     settle_edge,
     unknown_dependency,
 )
@@ -49,6 +47,10 @@ class FlowWork(ABC):
     @abstractmethod
     def find(self, ref: JobRef) -> JobRecord | None:
         """The record of a job."""
+
+    def find_child(self, ref: JobRef) -> JobRecord | None:
+        """The record of a job, or the stub that it left (``core.stubs``)."""
+        return self.find(ref)
 
     @abstractmethod
     def is_kept(self, ref: JobRef, now_ms: int) -> bool:
@@ -133,7 +135,7 @@ class FlowWork(ABC):
         known: list[NewJob] = []
         for new in jobs:
             ref = JobRef(new.queue, new.id)
-            old = None if ref in fresh else self.find(ref)
+            old = None if ref in fresh else self.find_child(ref)
             if old is None:
                 if ref not in fresh and not self.is_kept(ref, now_ms):
                     fresh[ref] = new
@@ -179,7 +181,7 @@ class FlowWork(ABC):
         for ref, new in fresh.items():
             check_size(len(fresh), len(new.depends_on))
             for dependency in new.depends_on:
-                if dependency.ref not in fresh and self.find(dependency.ref) is None:
+                if dependency.ref not in fresh and self.find_child(dependency.ref) is None:
                     raise unknown_dependency(ref, dependency.ref)
                 graph.setdefault(ref, []).append(dependency.ref)
         for new in (*fresh.values(), *known):
@@ -238,7 +240,7 @@ class FlowWork(ABC):
 
     def _make(self, dependent: JobRecord, wanted: Dependency) -> Edge:
         """The edge from ``dependent`` to the job it waits for, settled at once when that has ended."""
-        child = self.find(wanted.ref)
+        child = self.find_child(wanted.ref)
         assert child is not None, "checked before"
         edge = Edge(
             dependent=dependent.ref, child=wanted.ref, child_seq=child.seq, on_failure=wanted.on_failure
@@ -289,17 +291,10 @@ class FlowWork(ABC):
         """
         for edge in self.missed(dependent):
             child = self.find(edge.child)
-            if child is None:
-                forgive(edge)
-            elif child.state not in FINISHED:
-                reopen(edge, child.seq)
-                self._link(child)
-            elif child.state is JobState.COMPLETED:
-                reopen(edge, child.seq)
-                settle_edge(edge, flows.end_of(child))
-            else:
-                forgive(edge)
+            flows.look_again(edge, child)
             self.save_again(edge)
+            if edge.status is EdgeStatus.OPEN and child is not None:
+                self._link(child)
 
     def _link(self, job: JobRecord) -> None:
         if not job.linked:

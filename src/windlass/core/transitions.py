@@ -512,6 +512,39 @@ def _fail_stalled(job: JobRecord, scribe: Scribe, worker: str | None) -> bool:
     return False
 
 
+def hear_of(
+    job: JobRecord,
+    scribe: Scribe,
+    *,
+    state: JobState,
+    at_ms: int,
+    attempts: int | None = None,
+    error: ErrorInfo | None = None,
+) -> None:
+    """Another program ran the job (or scheduled it) and says what is next; it reports attempts by itself.
+
+    ``at_ms``: when the job ended, or is due.
+    """
+    _drop_lease(job, settled=False)
+    job.attempts = job.attempts if attempts is None else attempts
+    if error is not None:
+        job.errors = [*job.errors, error][-ERRORS_KEPT:]
+    if state is JobState.COMPLETED:
+        finish(job, state, scribe)
+        scribe.note(job, EventType.COMPLETED)
+    elif state is JobState.FAILED:
+        finish(job, state, scribe, reason="attempts")
+        job.finished_ms = at_ms
+        scribe.note(job, EventType.FAILED, reason="attempts", error_class=error.error_class if error else "")
+    else:
+        job.state = state
+        job.due_ms = job.ready_ms = at_ms
+        if state is JobState.RETRYING:
+            scribe.note(job, EventType.RETRYING, attempt=job.attempts, run_at_ms=at_ms)
+        else:
+            scribe.note(job, EventType.SCHEDULED, run_at_ms=at_ms)
+
+
 def cancel(job: JobRecord | None, reason: str, scribe: Scribe, *, dead: bool = False) -> CancelResult:
     """Cancel a pending job now, ask the worker of an active one. ``dead``: a retrying one has failed."""
     if job is None:

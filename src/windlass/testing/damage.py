@@ -19,8 +19,8 @@ import msgspec
 from windlass.backend.local.locks import FairLock
 from windlass.backend.urls import BackendUrl, parse_url
 from windlass.backends.file.effects import moving_of, whole_of
-from windlass.backends.memory.journal import Table
 from windlass.core.job import JobRecord, JobRef
+from windlass.engine.effects import Table
 from windlass.errors import UnsupportedByBackendError
 
 
@@ -156,8 +156,8 @@ def _damage_file(url: BackendUrl, queue: str, job_id: str, kind: str) -> Damaged
     try:
         log, store = Log(directory), FileStore()
         log.load(store)
-        job = store._queues[queue].jobs[job_id]
-        body = msgspec.msgpack.encode([store.now_ms, store.take_place(), _FILE[kind](job)])
+        job = store.queues[queue].jobs[job_id]
+        body = msgspec.msgpack.encode([store.now_ms, store.last_place, _FILE[kind](job)])
         log.append(b"\xc1" if kind == "noise" else body)
         log.close()
     finally:

@@ -169,7 +169,7 @@ class Coordinator:
         for record, tag in self._loading:
             if upto is not None and record.gen > upto:
                 left.append((record, tag))
-            elif self.ledger.adopt(record.job, record.gen, self._time.now_ms()):
+            elif self.ledger.adopt(record.job, record.gen):
                 self._hold(record, tag)
             else:
                 self._kept_channel.basic_ack(tag)

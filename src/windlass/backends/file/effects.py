@@ -18,7 +18,6 @@ import msgspec
 from windlass.core import damage
 from windlass.core.edges import ChildEnd, Edge
 from windlass.core.job import AttemptRecord, Event, JobRecord, JobRef
-from windlass.core.limits import GroupLimits, QueueLimits
 from windlass.core.metrics import Mark
 from windlass.core.streams import Chunk, StreamHead
 from windlass.speedups.recast import recast_to
@@ -214,28 +213,6 @@ Effect = (
     | SetNumbers
     | AddMark
 )
-
-
-class QueueRow(msgspec.Struct, array_like=True):
-    """What is known of a queue besides its jobs."""
-
-    paused: bool
-    known: bool
-    limits: QueueLimits
-    hold_until_ms: int
-    every_group: GroupLimits
-    grouped: bool
-
-
-class GroupRow(msgspec.Struct, array_like=True):
-    """What is known of a group besides its jobs and start times."""
-
-    own: GroupLimits | None
-    paused: bool
-    hold_until_ms: int
-    level: int | None
-    level_ms: int
-    next_ms: int | None
 
 
 class Unread(NamedTuple):

@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-import heapq
+from collections.abc import Iterator
 
+from windlass.backends.memory.order import Order
 from windlass.core.job import JobRecord
 from windlass.core.states import PENDING
 
-#: Entries that no longer count may be as many as those that do, and so many more.
-_STALE = 64
+#: When it expires, its ``seq``, its id.
+_Entry = tuple[int, int, str]
 
 
 class Expiring:
     """Pending jobs by their ``expires_ms``."""
 
     def __init__(self) -> None:
-        # The heap keeps stale entries; an entry counts only while the table names it.
-        self._heap: list[tuple[int, int, str]] = []
-        self._entries: dict[str, tuple[int, int, str]] = {}
+        self._entries: dict[str, _Entry] = {}
+        self._order: Order[_Entry] = Order(lambda entry: self._entries.get(entry[2]) == entry)
 
     def put(self, job: JobRecord) -> None:
         """Enter a job, or take it out when it is not pending or may wait for ever."""
@@ -27,18 +27,12 @@ class Expiring:
         entry = (job.expires_ms, job.seq, job.id)
         if self._entries.get(job.id) != entry:
             self._entries[job.id] = entry
-            heapq.heappush(self._heap, entry)
-            self._tidy()
+            self._order.add(entry)
+            self._order.shrink(len(self._entries))
 
     def remove(self, job_id: str) -> None:
-        self._entries.pop(job_id, None)
+        if self._entries:
+            self._entries.pop(job_id, None)
 
-    def head(self) -> tuple[int, int, str] | None:
-        """When the first one ends, its number and its id; left in place."""
-        while self._heap and self._entries.get(self._heap[0][2]) != self._heap[0]:
-            heapq.heappop(self._heap)
-        return self._heap[0] if self._heap else None
-
-    def _tidy(self) -> None:
-        if len(self._heap) > 2 * len(self._entries) + _STALE:
-            self._heap = sorted(self._entries.values())
+    def __iter__(self) -> Iterator[_Entry]:
+        return iter(self._order)

@@ -57,7 +57,9 @@ class AddAlone:
             return None
         new = request.jobs[0]
         queue = self._queues.cached(new.queue)
-        if queue is None or not self._queues.no_kept_ids or moment(request.now_ms, lambda: now_ms) != now_ms:
+        if not (self._queues.no_kept_ids and self._queues.no_stubs):
+            return None
+        if queue is None or moment(request.now_ms, lambda: now_ms) != now_ms:
             return None
         if not is_plain(new) or new.depends_on or new.parent is not None or not _may_go_on(queue):
             return None

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from windlass.backends.sqlite import keys
+from windlass.backends.sqlite import keys, stubs
 from windlass.backends.sqlite.rows import Row, pack
 from windlass.core import damage
 from windlass.core.edges import ChildEnd, Edge, EdgeStatus, OnFailure
@@ -38,6 +38,10 @@ class Flows(FlowWork):
 
     def find(self, ref: JobRef) -> JobRecord | None:
         return self._step.find(ref)
+
+    def find_child(self, ref: JobRef) -> JobRecord | None:
+        step = self._step
+        return step.find(ref) or stubs.find(step.all, step.queues.num(ref.queue), ref, step.now_ms)
 
     def is_kept(self, ref: JobRef, now_ms: int) -> bool:
         row = self._step.one("kept_id", *self._key(ref))

@@ -27,7 +27,8 @@ MIGRATIONS = {
     5: "005_limits.sql",
     6: "006_strict.sql",
     7: "007_expiry.sql",
-    8: "008_replaced.sql",
+    8: "008_stubs.sql",
+    9: "009_replaced.sql",
 }
 NEWEST = max(MIGRATIONS)
 #: From this version on tables are STRICT when they are made.

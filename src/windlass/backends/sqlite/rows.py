@@ -10,7 +10,7 @@ import msgspec
 from windlass.core import damage
 from windlass.core.job import ErrorInfo, JobRecord, SignalValue, WorkerInfo
 from windlass.core.options import StoredOptions
-from windlass.core.retention import keep_until, spare_until
+from windlass.core.retention import goes_at_once, keep_until, spare_until
 from windlass.core.states import FINISHED, JobState
 
 Row = tuple[Any, ...]
@@ -273,6 +273,12 @@ def is_simple(options_text: str) -> bool:
     except damage.UNREADABLE:
         return False
     return options.group is None and options.unique is None and options.expires_total_ms is None
+
+
+@lru_cache(maxsize=1_024)
+def is_lasting(options_text: str) -> bool:
+    """Whether a job with these options is simple and its record stays when it completes."""
+    return is_simple(options_text) and not goes_at_once(decode_options(options_text))
 
 
 def view(job: JobRecord, now_ms: int, *, late: bool = False) -> JobRecord:

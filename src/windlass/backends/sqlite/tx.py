@@ -114,6 +114,8 @@ class Queues:
         self._queues: dict[str, Queue] = {}
         #: Whether no id is kept without its record; None: not known.
         self.no_kept_ids: bool | None = None
+        #: The same of stubs.
+        self.no_stubs: bool | None = None
         #: Jobs that this connection leased and nobody wrote since, by seq: columns of ``job_leased``, from
         #: ``queue`` on in a tuple of their own, since jobs of one claim often have these in common.
         self.leased: dict[int, Row] = {}
@@ -163,7 +165,14 @@ class Queues:
         """Another connection has written, or what this one wrote was rolled back."""
         self._queues.clear()
         self.leased.clear()
-        self.no_kept_ids = None
+        self.no_kept_ids = self.no_stubs = None
+
+    def start_over(self) -> None:
+        """Commits may have been taken back: numbers and names may be wrong, too."""
+        self.forget()
+        self.kept_longer.clear()
+        self._nums.clear()
+        self._names.clear()
 
     def rolled_back(self, made: list[str]) -> None:
         """Forget what was not to be, and the queues that were made in it."""

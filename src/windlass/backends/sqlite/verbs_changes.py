@@ -202,7 +202,7 @@ def _forget(step: Step, num: int, queue: str) -> None:
     floor = found.last_event + step.tx.held_notes(queue)
     step.run("queue_forget", floor, num)
     step.run("event_trim", num * LOG_KEY, num * LOG_KEY + floor)
-    for statement in ("limits_forget", "grp_forget", "unique_key_forget"):
+    for statement in ("limits_forget", "grp_forget", "unique_key_forget", "stub_forget"):
         step.run(statement, num)
     step.gates.forget(num)
     found.special = 0

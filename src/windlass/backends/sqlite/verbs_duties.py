@@ -7,7 +7,7 @@ from copy import copy
 from typing import TYPE_CHECKING
 
 from windlass.backend import requests as rq
-from windlass.backends.sqlite import verbs_metrics
+from windlass.backends.sqlite import stubs, verbs_metrics
 from windlass.backends.sqlite.gates import GROUPED
 from windlass.backends.sqlite.logs import unpack_history
 from windlass.backends.sqlite.rows import (
@@ -134,6 +134,7 @@ def prune(step: Step, request: rq.Prune) -> rq.Pruned:
     ids = step.run("kept_id_prune", step.now_ms, SCAN)
     if ids:
         step.queues.no_kept_ids = None
+    stubs.prune(step)
     keys = step.run("unique_key_prune", step.now_ms, SCAN)
     for (num,) in step.all("grp_queues"):
         step.gates.prune(num)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, cast
 import msgspec
 
 from windlass.backend import requests as rq
-from windlass.backends.sqlite import keys
+from windlass.backends.sqlite import keys, stubs
 from windlass.backends.sqlite.gates import GROUPED, LIMITED
 from windlass.backends.sqlite.logs import Attempt, AttemptRun
 from windlass.backends.sqlite.rows import (
@@ -23,6 +23,7 @@ from windlass.backends.sqlite.rows import (
     Row,
     decode_options,
     encode_options,
+    is_lasting,
     is_simple,
     new_row,
     too_old_from,
@@ -32,7 +33,7 @@ from windlass.core import damage, transitions
 from windlass.core.job import AttemptOutcome, EventType, JobRecord, JobRef, NewJob
 from windlass.core.outcome import AddOutcome, Extended, Outcome, Settled, Settlement
 from windlass.core.paths import took
-from windlass.core.retention import result_until, spare_until
+from windlass.core.retention import goes_at_once, result_until, spare_until
 from windlass.core.states import DUE_LATER, JobState
 from windlass.core.transitions import NO_DATA, EventData, Note
 from windlass.errors import StorageError
@@ -62,7 +63,7 @@ def add(step: Step, request: rq.Add) -> list[rq.Added]:
     jobs = request.jobs
     if any(new.depends_on or new.parent is not None for new in jobs):
         return _add_flow(step, jobs)
-    if _no_kept_ids(step) and not _need_care(step, jobs):
+    if _no_kept_ids(step) and not _need_care(step, jobs) and not stubs.any_of(step, jobs):
         last_place, noted = step.last_place, len(step.notes)
         fresh = _Fresh(step, jobs)
         if fresh.insert():
@@ -244,9 +245,12 @@ def added_event(new: NewJob, due_ms: int | None) -> tuple[EventType, str, str, E
 
 
 def _add_one(step: Step, new: NewJob) -> rq.Added:
-    old = step.find(JobRef(new.queue, new.id))
-    if old is not None:
-        answer = _answer_known(step, old, new)
+    ref = JobRef(new.queue, new.id)
+    old = step.find(ref)
+    stub = stubs.find(step.all, step.queues.num(new.queue), ref, step.now_ms) if old is None else None
+    known = old or stub
+    if known is not None:
+        answer = _answer_known(step, known, new)
         if answer is not None:
             return answer
     elif _is_kept(step, new):
@@ -268,7 +272,9 @@ def _add_one(step: Step, new: NewJob) -> rq.Added:
     before = keys.runs_before(step, num, new)
     if before is not None:
         new = msgspec.structs.replace(new, depends_on=[*new.depends_on, before])
-    job = transitions.create(new, step, after_ms=old.enqueued_ms if old else 0)
+    if stub is not None:
+        step.run("stub_delete", num, new.id)
+    job = transitions.create(new, step, after_ms=known.enqueued_ms if known else 0)
     _insert(step, num, job)
     keys.take(step, num, job)
     if before is not None:
@@ -617,7 +623,7 @@ def _settle_quick(step: Step, items: list[Settlement], seqs: list[int]) -> list[
             and end.outcome is _COMPLETE
             and row[1] == end.token
             and row[2] == end.id
-            and (row[5][2] == PLAIN_OPTIONS or is_simple(row[5][2]))
+            and (row[5][2] == PLAIN_OPTIONS or is_lasting(row[5][2]))
             and completed.add(row, end)
         ):
             statuses.append(_OK)
@@ -745,11 +751,15 @@ def _save_completed(step: Step, groups: dict[tuple[str, bytes | None], list[int]
 def _settle_slow(step: Step, items: list[Settlement]) -> list[Settled]:
     statuses = []
     for end in items:
-        job = step.find(JobRef(end.queue, end.id))
+        ref = JobRef(end.queue, end.id)
+        job = step.find(ref) or stubs.find(step.all, step.queues.num(end.queue), ref, step.now_ms)
         status = transitions.check_token(job, end.token)
         if status is Settled.OK and job is not None:
             transitions.settle(job, step.flows.weigh(job, end), step)
             step.save([(job, JobState.ACTIVE)])
+            if job.state is JobState.COMPLETED and goes_at_once(job.options):
+                step.drop([job])
+                stubs.put(step, job)
             if end.outcome is Outcome.WAIT and job.state is JobState.BLOCKED:
                 step.flows.review(job, step)
             if end.hold_ms and job.options.group is not None:

@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 
 from windlass.backends.valkey import codes, layouts, records
-from windlass.core import damage, flows, job, limits, metrics, options, transitions
+from windlass.core import damage, flows, job, limits, metrics, options, stubs, transitions
 
 Value = int | str
 Words = Mapping[str, Value]
@@ -105,6 +105,8 @@ def _bounds() -> Words:
         "HISTORY_MS": job.HISTORY_KEPT_MS,
         "HISTORY_HELD": job.HISTORY_HELD,
         "GRACE_MS": options.GRACE_MS,
+        "STUBS": stubs.STUBS_KEPT,
+        "STUB_MS": stubs.STUB_MS,
         "RESULT_MS": options.DEFAULT_RESULT_TTL_MS,
         "ROLL_UP_MS": job.ARCHIVER_KEPT_MS,
         "MINUTES_MS": metrics.KEPT_MS["minute"],

@@ -441,3 +441,28 @@ SELECT min(ready_ms) FROM (
 
 -- name: next_priority
 SELECT priority FROM [job] WHERE queue = ? AND state = 'waiting' AND priority < ? ORDER BY priority DESC LIMIT 1
+
+-- name: stub
+SELECT record FROM [stub] WHERE queue = ? AND id = ?
+
+-- name: stub_any
+SELECT 1 FROM [stub] LIMIT 1
+
+-- name: stub_among
+SELECT 1 FROM [stub] WHERE queue = ? AND id IN (SELECT value FROM json_each(?)) LIMIT 1
+
+-- name: stub_save
+INSERT OR REPLACE INTO [stub] (num, queue, id, finished_ms, record)
+VALUES ((SELECT coalesce(max(num), 0) + 1 FROM [stub]), ?, ?, ?, ?)
+
+-- name: stub_delete
+DELETE FROM [stub] WHERE queue = ? AND id = ?
+
+-- name: stub_trim
+DELETE FROM [stub] WHERE num <= (SELECT max(num) FROM [stub]) - ?
+
+-- name: stub_prune
+DELETE FROM [stub] WHERE num IN (SELECT num FROM [stub] ORDER BY num LIMIT ?) AND finished_ms <= ?
+
+-- name: stub_forget
+DELETE FROM [stub] WHERE queue = ?

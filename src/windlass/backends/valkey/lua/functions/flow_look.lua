@@ -12,7 +12,7 @@ local answer = {}
 turn.load_items(queues, items)
 for index, item in ipairs(items) do
   local q, id = queues[item[1]], item[2]
-  local head, edges = q.heads[id], q.root .. ':D:' .. id
+  local head, edges = q.heads[id] or stubs.head(q, id), q.root .. ':D:' .. id
   local holder, state = '', 0
   if item[5] ~= 0 then
     holder, state = unique.foresee(q, item[5], item[3])

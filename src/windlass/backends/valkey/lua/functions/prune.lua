@@ -21,6 +21,7 @@ for index, root in ipairs(keys) do
   groups.write(q)
   more = groups.prune(q) and 1 or more
   limits.prune(q)
+  stubs.prune(q)
   local gone = sweep.prune_ids(q)
   more = gone == STEP and 1 or more
   ids = ids + gone

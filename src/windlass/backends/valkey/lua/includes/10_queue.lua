@@ -19,7 +19,7 @@
 --   :r :g :e hash   id -> result, progress, errors
 --   :l:<id> list    log lines
 --   :v :h   stream  events and history, one entry per call, id = number of its last row; see `30_notes.lua`
--- and what `12_flows.lua`, `13_unique.lua`, `14_limits.lua`, `78_seats.lua`, `87_schedules.lua` and `94_metrics.lua` tell.
+-- and what `12_flows.lua`, `13_unique.lua`, `14_limits.lua`, `42_stubs.lua`, `78_seats.lua`, `87_schedules.lua` and `94_metrics.lua` tell.
 
 local LIST = 'list' -- of what `write_indexes` writes
 local TABLES = {

@@ -148,6 +148,7 @@ local function complete(q, id, head, item)
     put(q.hset, q.r, id, item[END.RESULT])
   end
   note(q, EVENT.COMPLETED, id, head)
+  stubs.note(q, id, head)
 end
 
 local function fail(q, id, head, item)

@@ -77,7 +77,9 @@ end
 function flow.link(q, id, dependent)
   local head = head_of(q, id)
   if not head then
-    return false
+    local ended, value = stubs.head(q, id)
+    local codec = ended and options_of(ended)[OPTION.CODEC]
+    return ended and { ended[HEAD.SEQ], 1, codec ~= 0 and codec or 'json', '', '', value and 1 or 0, value or '' } or false
   end
   flow.mark(q, id, head)
   local key = flow.links(q, head[HEAD.SEQ])

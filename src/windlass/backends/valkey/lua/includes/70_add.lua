@@ -23,7 +23,7 @@ function adds.load_known(q, ids)
 end
 
 function adds.prepare_ids(q, ids)
-  q.plain, q.kept = {}, {}
+  q.plain, q.kept, q.stubs = {}, {}, stubs.read(q, ids)
   adds.load_known(q, ids)
   if redis.call('EXISTS', q.k) == 1 then
     local scores = read('ZMSCORE', q.k, ids)
@@ -80,7 +80,7 @@ function adds.answer_known(q, id, head, tail)
   end
   note(q, EVENT.DEDUPLICATED, id, head)
   settle_down(q)
-  return { outcome, head[HEAD.STATE], head[HEAD.ENQUEUED], head[HEAD.DUE], view(q, id) }
+  return { outcome, head[HEAD.STATE], head[HEAD.ENQUEUED], head[HEAD.DUE], q.heads[id] and view(q, id) or stubs.view(q, id) }
 end
 
 function adds.put_plain(q, seq, id)
@@ -144,8 +144,13 @@ function adds.add_one(q, job, tail, seq)
     make_visible(q)
   end
   local head, answer, follows, after = head_of(q, id), nil, nil, 0
+  local stub = not head and q.stubs and q.stubs[id]
   if head then
     answer = adds.answer_known(q, id, head, tail)
+  elseif stub then
+    q.records[id] = stub.record
+    answer = adds.answer_known(q, id, stub.head, tail)
+    q.records[id] = nil
   elseif (q.kept[id] or 0) > q.now then
     note_run(q, EVENT.DEDUPLICATED, id, job[JOB.TASK])
     return { ADDED.DUPLICATE, 0, 0, 0 }
@@ -167,6 +172,9 @@ function adds.add_one(q, job, tail, seq)
     after = head[HEAD.ENQUEUED]
     remove(q, id, head)
     settle_down(q)
+  elseif stub then
+    after, q.stubs[id] = stub.head[HEAD.ENQUEUED], nil
+    stubs.remove(q, id)
   end
   return adds.create(q, job, tail, after, seq, follows)
 end

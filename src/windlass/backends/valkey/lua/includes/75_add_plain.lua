@@ -20,7 +20,7 @@ function adds.add_plain(q, args, first, special)
     local task_end = 1 + text_of_job:byte()
     local task = text_of_job:sub(2, task_end)
     local seq = first + index - 1
-    if q.heads[id] or q.kept[id] or q.added[id] or q.turns then
+    if q.heads[id] or q.kept[id] or q.stubs[id] or q.added[id] or q.turns then
       local job = { 1, id, task, 0, 0, -1, -1, 0, 0 } -- as `layouts.Wanted`
       local answer = adds.add_one(q, job, text_of_job:sub(task_end + 1), seq)
       if answer ~= 0 then
