@@ -63,6 +63,7 @@ class Job(JobFields, Generic[ResultT]):
         "context",
         "discarded",
         "loop",
+        "not_taken",
         "outcome",
     )
 
@@ -88,6 +89,8 @@ class Job(JobFields, Generic[ResultT]):
         self._streaming: asyncio.Future[None] | None = None
         #: What the ``add`` that returned this job did: queued, duplicate, replaced or cached.
         self.outcome: AddOutcome | None = outcome
+        #: For ``replaced``: options of that ``add`` which this job did not take, because it ran before.
+        self.not_taken: tuple[str, ...] = ()
         #: Inside a handler: set when the attempt should stop.
         self.abort_signal: AbortSignal | None = AbortSignal() if held else None
         #: Inside a handler: the worker's shared context.

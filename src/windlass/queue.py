@@ -349,7 +349,9 @@ class Queue(BulkVerbs, FlowVerbs, KeyVerbs, LimitVerbs, MetricsVerbs, ScheduleVe
         """The job that an ``add`` of ``new`` returns; ``made``: of ``_made``, if there is one already."""
         if added.record is not None:
             queue = self if new.queue == self.name else self.app.queue(new.queue)
-            return Job(queue, added.record, added.outcome)
+            job = Job[Any](queue, added.record, added.outcome)
+            job.not_taken = added.not_taken
+            return job
         job = made or self._made(new)
         job.outcome, record = added.outcome, job.record
         record.state = added.state or JobState.COMPLETED

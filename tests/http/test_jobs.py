@@ -143,7 +143,13 @@ async def test_jobs_are_added_over_http(stage: Stage, client: httpx.AsyncClient)
     by_data = await send(client, "POST", path, 201, {"task": "send", "data": {"to": "ada"}})
     wire = {"class": "send", "args": [1, "two"], "options": {"job_id": "mine", "priority": 5, "delay": 60}}
     by_wire = await send(client, "POST", path, 201, wire)
-    assert by_wire == {"queue": QUEUE, "id": "mine", "outcome": "queued", "state": "scheduled"}
+    assert by_wire == {
+        "queue": QUEUE,
+        "id": "mine",
+        "outcome": "queued",
+        "state": "scheduled",
+        "not_taken": [],
+    }
     assert (await send(client, "POST", path, 201, wire))["outcome"] == "duplicate"
     job = await stage.queue.get_job("mine")
     assert job is not None

@@ -56,6 +56,8 @@ class Added(msgspec.Struct, gc=False):
     enqueued_ms: int = 0
     due_ms: int | None = None
     record: JobRecord | None = None
+    #: For ``replaced``: options of the new job that the existing one did not take.
+    not_taken: tuple[str, ...] = ()
 
 
 class Add(Request[list[Added]], kw_only=True):
@@ -67,9 +69,10 @@ class Add(Request[list[Added]], kw_only=True):
     (then with ``record`` and ``state`` None).
 
     Then the unique key is looked at (``core.unique``): while it is held the answer is ``duplicate`` or
-    ``replaced``, with the holder's record (None when only the key is left). A group that is ordered answers
-    ``out_of_order`` for a job with a priority or ``lifo``, one that has its ``max_size`` ``refused``. Neither
-    changes anything else.
+    ``replaced``, with the holder's record (None when only the key is left). A holder that is replaced takes
+    all that the new job says, but what it has used already because it ran; ``not_taken`` names that. A group
+    that is ordered answers ``out_of_order`` for a job with a priority or ``lifo``, one that has its
+    ``max_size`` ``refused``. Neither changes anything else.
 
     Jobs may name what they depend on, in this request or in the store: they are born ``blocked`` and become
     ready when all of it has ended (``core.edges``). What has ended already counts as it ended. Raises
@@ -311,7 +314,8 @@ class RemoveJobs(Request[list[ChangeResult]], kw_only=True):
 class RetryJobs(Request[list[ChangeResult]], kw_only=True):
     """Put finished jobs back to waiting with a fresh budget (attempts 0, history of errors kept).
 
-    One that still has open dependencies is ``blocked`` again; a dependency that made it fail is forgiven.
+    Dependencies of a finished job that did not complete are looked at again: what has completed since counts
+    with its value, what is open blocks it, what failed or is gone is forgiven.
     A ``retrying`` job is simply made ready now. Others answer ``illegal``.
     """
 

@@ -77,6 +77,11 @@ class Edge(msgspec.Struct, kw_only=True):
     error: str = ""
 
     @property
+    def missed(self) -> bool:
+        """Whether the child has ended and did not complete."""
+        return self.status in (EdgeStatus.FAILED, EdgeStatus.IGNORED)
+
+    @property
     def broken(self) -> bool:
         """Whether this edge means that the dependent fails."""
         return self.status is EdgeStatus.FAILED and self.on_failure is OnFailure.FAIL
@@ -124,6 +129,12 @@ def settle_edge(edge: Edge, end: ChildEnd) -> None:
     edge.status = EdgeStatus.IGNORED if edge.on_failure is OnFailure.IGNORE else EdgeStatus.FAILED
     edge.reason = end.reason
     edge.error = end.error
+
+
+def reopen(edge: Edge, child_seq: int) -> None:
+    """A person retries the dependent, and the child is to run again: the dependent waits for it once more."""
+    edge.status, edge.child_seq = EdgeStatus.OPEN, child_seq
+    edge.reason = edge.error = ""
 
 
 def forgive(edge: Edge) -> None:

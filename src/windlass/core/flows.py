@@ -15,7 +15,7 @@ import re
 
 import msgspec
 
-from windlass.core.edges import ChildEnd, Edge, EdgeStatus, OnFailure
+from windlass.core.edges import ChildEnd, Edge, EdgeStatus, OnFailure, forgive, reopen, settle_edge
 from windlass.core.job import ERRORS_KEPT, AttemptOutcome, ErrorInfo, EventType, JobRecord, attempt_record
 from windlass.core.outcome import Outcome, Settlement
 from windlass.core.states import PENDING, JobState
@@ -80,6 +80,19 @@ def review(job: JobRecord, *, broken: Edge | None, has_open: bool, scribe: Scrib
         fail_dependency(job, broken, scribe)
     elif not has_open:
         unblock(job, scribe)
+
+
+def look_again(edge: Edge, child: JobRecord | None) -> None:
+    """A person retries the dependent: what became of a child that did not complete (None: it is gone).
+
+    It counts if it has completed since, and blocks if it is open; what failed is forgiven.
+    """
+    if child is None or child.state in (JobState.FAILED, JobState.CANCELLED):
+        forgive(edge)
+        return
+    reopen(edge, child.seq)
+    if child.state is JobState.COMPLETED:
+        settle_edge(edge, end_of(child))
 
 
 def wait_for_none(job: JobRecord, end: Settlement, children: int) -> Settlement:

@@ -101,6 +101,14 @@ class FlowWork(ABC):
         """The first edge that makes a job fail."""
 
     @abstractmethod
+    def missed(self, dependent: JobRef) -> list[Edge]:
+        """Edges to jobs that did not complete."""
+
+    @abstractmethod
+    def save_again(self, edge: Edge) -> None:
+        """Keep what became of an edge that was closed and was looked at again."""
+
+    @abstractmethod
     def untold(self, end: ChildEnd, limit: int) -> list[Edge]:
         """Open edges to the job that ended, in the order of their making."""
 
@@ -241,9 +249,7 @@ class FlowWork(ABC):
             settle_edge(edge, flows.end_of(child))
         self.add_edge(dependent, edge)
         for job in (dependent, child):
-            if not job.linked:
-                job.linked = True
-                self.mark_linked(job)
+            self._link(job)
         return edge
 
     def _adopt(self, new: NewJob, scribe: Scribe) -> None:
@@ -277,6 +283,23 @@ class FlowWork(ABC):
         flows.review(job, broken=broken, has_open=self.has_open(job.ref), scribe=scribe)
         if job.state is not JobState.BLOCKED:
             self.file(job, JobState.BLOCKED)
+
+    def look_again(self, dependent: JobRef) -> None:
+        """A person retries a job: what it missed counts if it has completed since, and blocks if it is open.
+
+        What failed, or is gone, is forgiven.
+        """
+        for edge in self.missed(dependent):
+            child = self.find(edge.child)
+            flows.look_again(edge, child)
+            self.save_again(edge)
+            if edge.status is EdgeStatus.OPEN and child is not None:
+                self._link(child)
+
+    def _link(self, job: JobRecord) -> None:
+        if not job.linked:
+            job.linked = True
+            self.mark_linked(job)
 
     def ended(self, job: JobRecord) -> None:
         """A linked job finished, or its record goes before it did: its dependents will be told."""

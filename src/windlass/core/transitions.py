@@ -106,9 +106,13 @@ def create(new: NewJob, scribe: Scribe, *, after_ms: int = 0) -> JobRecord:
 def _first_due(new: NewJob, now_ms: int) -> int:
     """When a job that is added now is due."""
     unique = new.options.unique
-    if unique is not None and unique.mode is UniqueMode.DEBOUNCE:
+    if unique is not None and _is_debounced(new):
         return now_ms + (unique.ttl_ms or 0)
     return new.run_at_ms if new.run_at_ms is not None else now_ms + new.delay_ms
+
+
+def _is_debounced(new: NewJob) -> bool:
+    return new.options.unique is not None and new.options.unique.mode is UniqueMode.DEBOUNCE
 
 
 def first_deadline(new: NewJob, now_ms: int) -> int | None:
@@ -192,22 +196,53 @@ def refuse_cost(job: JobRecord, scribe: Scribe) -> None:
     )
 
 
-def replace(job: JobRecord, new: NewJob, scribe: Scribe, *, due_ms: int | None = None) -> None:
-    """A pending job takes the data, task and options of a later add; its group and unique key stay.
+def not_taken(job: JobRecord, new: NewJob, *, full: bool) -> tuple[str, ...]:
+    """What a pending job will not take of a later add: what it has used already, because it ran.
 
-    ``due_ms`` moves its due time, but for one that is suspended, which goes on waiting for its signal; a
-    changed priority joins the back of the new one.
+    It takes no new dependencies, and not the group of the later add if that is ``full``.
     """
+    ran, found = job.deliveries > 0, []
+    if new.depends_on:
+        found.append("depends_on")
+    if (ran or full) and new.options.group != job.options.group:
+        found.append("group")
+    if ran and not _is_debounced(new) and (new.run_at_ms is not None or new.delay_ms):
+        found.append("delay" if new.run_at_ms is None else "run_at")
+    if ran and new.expires_in_ms is not None:
+        found.append("expires_in")
+    return tuple(found)
+
+
+def replace(job: JobRecord, new: NewJob, scribe: Scribe, left: tuple[str, ...]) -> None:
+    """A pending job takes all that a later add says, but what is ``left`` (see ``not_taken``).
+
+    It keeps its place in line, unless priority, ``lifo`` or group are others now. One that is suspended goes
+    on waiting for its signal.
+    """
+    before, options = job.options, new.options
+    if "group" in left:
+        options = msgspec.structs.replace(options, group=before.group, cost=before.cost)
+    moves = options.group != before.group
+    joins = moves or (new.priority, options.lifo) != (job.priority, before.lifo)
     job.task, job.payload, job.codec = new.task, new.payload, new.codec
-    job.options = msgspec.structs.replace(
-        new.options, group=job.options.group, cost=job.options.cost, unique=job.options.unique
-    )
-    if new.priority != job.priority:
-        job.priority = new.priority
-        _join_line(job, scribe)
+    job.options, job.priority = options, new.priority
     scribe.note(job, EventType.CHANGED, what="replaced")
-    if due_ms is not None and job.state is not JobState.SUSPENDED:
-        _change_delay(job, due_ms - scribe.now_ms, scribe)
+    if moves and job.state is JobState.PARKED:
+        let_in(job, scribe)  # the new group decides
+    if joins:
+        _join_line(job, scribe)
+    _replace_times(job, new, scribe)
+
+
+def _replace_times(job: JobRecord, new: NewJob, scribe: Scribe) -> None:
+    now_ms, ran = scribe.now_ms, job.deliveries > 0
+    job.expires_ms = first_deadline(msgspec.structs.replace(new, expires_in_ms=None) if ran else new, now_ms)
+    debounced = _is_debounced(new)
+    if job.state is JobState.SUSPENDED or (ran and not debounced):
+        return
+    due_ms = _first_due(new, now_ms)
+    if debounced or job.due_ms != (due_ms if due_ms > now_ms else None):
+        _change_delay(job, due_ms - now_ms, scribe)
 
 
 def is_expired(job: JobRecord, now_ms: int) -> bool:

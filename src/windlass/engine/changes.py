@@ -9,13 +9,12 @@ from windlass.backend import flows as fl
 from windlass.backend import requests as rq
 from windlass.backend import streams as sm
 from windlass.core import transitions
-from windlass.core.edges import forgive
 from windlass.core.job import EventType, JobRecord, JobRef
 from windlass.core.outcome import CancelResult, Changed
 from windlass.core.states import FINISHED, JobState
 from windlass.core.streams import StreamHead, accept
 from windlass.core.transitions import Note
-from windlass.engine import keys
+from windlass.engine import flows, keys
 from windlass.engine.effects import Kind, QueueRow, Table
 from windlass.engine.filing import drop, file, is_ordered, prepare
 from windlass.engine.reads import PurgeReads, Reads, Verb
@@ -65,12 +64,13 @@ def _remove_one(work: Work, job: JobRecord | None, force: bool) -> rq.ChangeResu
 
 
 def retry(work: Work, request: rq.RetryJobs) -> Verb[list[rq.ChangeResult]]:
-    """Reads: 1; with groups, keys or edges 2."""
+    """Reads: 1; with groups or keys 2, with edges 4."""
     yield Reads(jobs=request.refs)
     found = [job for ref in request.refs if (job := work.jobs[ref]) is not None]
     linked = [job.ref for job in found if job.linked]
     if linked:
         yield Reads(waits=linked, unmet=linked)
+        yield from flows.load_missed(work, linked)
     yield from prepare(work, found)
     return [_change_one(work, ref, lambda job: _retry_one(work, job)) for ref in request.refs]
 
@@ -80,21 +80,12 @@ def _retry_one(work: Work, job: JobRecord) -> Changed:
     blocked = False
     if job.linked:
         if finished:
-            _forgive(work, job.ref)
+            flows.look_again(work, job.ref)
         blocked = work.waits[job.ref].open > 0
     status = transitions.retry(job, work, blocked=blocked)
     if finished:
         keys.take_again(work, job)
     return status
-
-
-def _forgive(work: Work, ref: JobRef) -> None:
-    """A person retries the job: what made it fail does not count any more."""
-    for stored in work.unmet[ref]:
-        if stored.broken:
-            edge = copy(stored)
-            forgive(edge)
-            work.effects.edges[edge.dependent, edge.child] = edge
 
 
 def change(work: Work, request: rq.ChangeJob) -> Verb[rq.ChangeResult]:

@@ -95,6 +95,17 @@ def file(work: Work, job: JobRecord, before: JobState | None, kind: Kind = Kind.
     advance(work, group)
 
 
+def refile(work: Work, job: JobRecord, before: JobState, group: str | None, kind: Kind) -> None:
+    """``file`` for a job that was of ``group`` and may be of another one now."""
+    left = None
+    if group is not None and group != job.options.group:
+        left = work.groups[job.queue, group]
+        _leave(left, job.id)
+    file(work, job, before, kind)
+    if left is not None:
+        advance(work, left)
+
+
 def drop(work: Work, job: JobRecord) -> None:
     """Remove a record; an id that was promised to be kept stays known."""
     work.drop(job)
@@ -171,7 +182,7 @@ def limits_of(work: Work, group: Group) -> GroupLimits:
     return group.own if group.own is not None else work.queues[group.queue].row.every_group
 
 
-def is_ordered(work: Work, job: JobRecord) -> bool:
+def is_ordered(work: Work, job: JobRecord | NewJob) -> bool:
     """Whether a job is of a group that is ordered."""
     name = job.options.group
     return name is not None and limits_of(work, work.groups[job.queue, name]).ordered

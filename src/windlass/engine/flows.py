@@ -189,10 +189,14 @@ def _make(work: Work, dependent: JobRecord, wanted: Dependency) -> Edge:
     if edge.broken and waits.broken is None:
         waits.broken = edge
     for job in (dependent, child):
-        if not job.linked and work.jobs[job.ref] is not None:  # nothing more is written of a stub
-            job.linked = True
-            work.put(job, job.state)
+        _link(work, job)
     return edge
+
+
+def _link(work: Work, job: JobRecord) -> None:
+    if not job.linked and work.jobs[job.ref] is not None:  # nothing more is written of a stub
+        job.linked = True
+        work.put(job, job.state)
 
 
 def _put(work: Work, edge: Edge) -> None:
@@ -230,6 +234,29 @@ def weigh(work: Work, job: JobRecord, end: Settlement) -> Settlement:
     if waits.open or any(edge.broken for edge in work.unmet[job.ref]):
         return end
     return rules.wait_for_none(job, end, waits.count)
+
+
+def load_missed(work: Work, dependents: list[JobRef]) -> Verb[None]:
+    """Load the children of these jobs that did not complete. Reads: 1."""
+    children = {edge.child for ref in dependents for edge in work.unmet[ref] if edge.missed}
+    absent = [ref for ref in children if ref not in work.jobs]
+    if absent:
+        yield Reads(jobs=absent)
+
+
+def look_again(work: Work, dependent: JobRef) -> None:
+    """A person retries a job: what it missed counts if it has completed since, and blocks if it is open.
+
+    What failed, or is gone, is forgiven.
+    """
+    for stored in work.unmet[dependent]:
+        if stored.missed:
+            edge, child = copy(stored), work.known(stored.child)
+            rules.look_again(edge, child)
+            _put(work, edge)
+            if edge.status is EdgeStatus.OPEN and child is not None:
+                work.waits[dependent].open += 1
+                _link(work, child)
 
 
 def review(work: Work, job: JobRecord) -> None:

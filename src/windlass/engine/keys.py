@@ -8,12 +8,11 @@ from windlass.core import transitions, unique
 from windlass.core.edges import Dependency, OnFailure
 from windlass.core.job import EventType, JobRecord, JobRef, NewJob
 from windlass.core.limits import wants_rank
-from windlass.core.options import UniqueMode
 from windlass.core.outcome import AddOutcome
 from windlass.core.transitions import Note
 from windlass.core.unique import KeyEntry, Verdict
 from windlass.engine.effects import Kind, Table
-from windlass.engine.filing import file, is_ordered
+from windlass.engine.filing import is_ordered, refile, refuses
 from windlass.engine.reads import Reads, Verb
 from windlass.engine.views import view
 from windlass.engine.work import Work
@@ -65,24 +64,25 @@ def answer(work: Work, new: NewJob) -> rq.Added | None:
         work.note(holder, EventType.DEDUPLICATED)
         return _about(work, AddOutcome.DUPLICATE, holder)
     assert holder is not None, "only a pending holder can be replaced"
-    if verdict is Verdict.REPLACE and is_ordered(work, holder) and wants_rank(new):
-        return rq.Added(AddOutcome.OUT_OF_ORDER, None)
     if verdict is Verdict.REPLACE:
-        _replace(work, holder, new)
-    return _about(work, AddOutcome.REPLACED, holder)
+        left = transitions.not_taken(holder, new, full=refuses(work, new) is AddOutcome.REFUSED)
+        if is_ordered(work, holder if "group" in left else new) and wants_rank(new):
+            return rq.Added(AddOutcome.OUT_OF_ORDER, None)
+        _replace(work, holder, new, left)
+    answered, entry = _about(work, AddOutcome.REPLACED, holder), entry_of(work, new)
+    answered.not_taken = entry.not_taken if entry is not None else ()
+    return answered
 
 
-def _replace(work: Work, holder: JobRecord, new: NewJob) -> None:
+def _replace(work: Work, holder: JobRecord, new: NewJob, left: tuple[str, ...]) -> None:
     wanted = new.options.unique
-    entry = entry_of(work, new)
-    assert wanted is not None and entry is not None
-    debounced = wanted.mode is UniqueMode.DEBOUNCE
-    before = holder.state
-    due_ms = work.now_ms + (wanted.ttl_ms or 0) if debounced else None
-    transitions.replace(holder, new, work, due_ms=due_ms)
-    key = (new.queue, wanted.key)
-    work.put_row(Table.KEY, key, KeyEntry(entry.job_id, entry.until_ms, new.request_id))
-    file(work, holder, before, Kind.REPLACED)
+    assert wanted is not None, "its key is held"
+    before, group = holder.state, holder.options.group
+    transitions.replace(holder, new, work, left)
+    entry = unique.entry_for(holder, wanted, work.now_ms)
+    entry.request_id, entry.not_taken = new.request_id, left
+    work.put_row(Table.KEY, (new.queue, wanted.key), entry)
+    refile(work, holder, before, group, Kind.REPLACED)
 
 
 def _about(work: Work, outcome: AddOutcome, holder: JobRecord) -> rq.Added:

@@ -50,6 +50,8 @@ class StoredQueue:
         #: Start times within the queue's own rate, oldest first.
         self.starts: list[int] = []
         self.groups = Groups(self.jobs)
+        #: The groups of jobs that hold a key: a later add may move them to another.
+        self._groups_of: dict[str, str] = {}
         self.keys: dict[str, KeyEntry] = {}
         self.events: deque[Event] = deque(maxlen=EVENTS_KEPT)
         self.last_event = 0
@@ -70,9 +72,20 @@ class StoredQueue:
         self.expiring.put(job)
         if job.due_ms is not None and state in TIMED:
             self._due.add((job.due_ms, job.seq, job.id))
+        if job.options.unique is not None:
+            self._leave_group(job)
         if job.options.group is not None:
             self.groups.get(job.options.group).book(job)
         return before
+
+    def _leave_group(self, job: JobRecord) -> None:
+        """A job that holds a key may have got another group by a later add."""
+        group, before = job.options.group, self._groups_of.get(job.id)
+        if before is not None and before != group:
+            self.groups.get(before).forget(job.id)
+            del self._groups_of[job.id]
+        if group is not None:
+            self._groups_of[job.id] = group
 
     def drop(self, job: JobRecord) -> JobState | None:
         """Take a record out, and out of the indexes; returns the state that it was filed under."""
@@ -82,6 +95,7 @@ class StoredQueue:
         self.expiring.remove(job.id)
         if job.options.group is not None:
             self.groups.get(job.options.group).forget(job.id)
+        self._groups_of.pop(job.id, None)
         before = self._states.pop(job.id, None)
         if before is not None:
             self.counts[before] -= 1

@@ -103,6 +103,13 @@ class Flows(FlowWork):
     def first_broken(self, dependent: JobRef) -> Edge | None:
         return next(iter(self._edges("edge_broken", *self._key(dependent))), None)
 
+    def missed(self, dependent: JobRef) -> list[Edge]:
+        return self._edges("edge_missed", *self._key(dependent))
+
+    def save_again(self, edge: Edge) -> None:
+        self.save_edge(edge)
+        self._step.run("edge_child", edge.child_seq, *self._key(edge.dependent), *self._key(edge.child))
+
     def untold(self, end: ChildEnd, limit: int) -> list[Edge]:
         return self._edges("edge_untold", *self._key(end.child), end.seq, limit)
 

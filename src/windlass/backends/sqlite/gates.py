@@ -181,7 +181,7 @@ class Gates:
             size = self._step.all("group_size", num, name, limits.max_size)[0][0]
         return lm.refuses(limits, new, size + coming)
 
-    def is_ordered(self, num: int, job: JobRecord) -> bool:
+    def is_ordered(self, num: int, job: JobRecord | NewJob) -> bool:
         """Whether the job's group is ordered."""
         group = job.options.group
         return group is not None and self.limits(self.group(num, group)).ordered

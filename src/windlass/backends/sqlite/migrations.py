@@ -28,6 +28,7 @@ MIGRATIONS = {
     6: "006_strict.sql",
     7: "007_expiry.sql",
     8: "008_stubs.sql",
+    9: "009_replaced.sql",
 }
 NEWEST = max(MIGRATIONS)
 #: From this version on tables are STRICT when they are made.

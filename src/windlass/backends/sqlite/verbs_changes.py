@@ -63,7 +63,7 @@ def _retry_one(step: Step, job: JobRecord) -> Changed:
     finished, blocked = job.state in FINISHED, False
     if job.linked:
         if finished:
-            step.run("edge_forgive", job.seq)
+            step.flows.look_again(job.ref)
         blocked = step.flows.has_open(job.ref)
     status = transitions.retry(job, step, blocked=blocked)
     if finished:

@@ -206,7 +206,7 @@ def get_unique_key(snap: Snapshot, request: lrq.GetUniqueKey) -> UniqueHolder | 
     found = [] if num is None else snap.all("unique_key", num, request.key)
     if not found:
         return None
-    job_id, until_ms, _ = found[0]
+    job_id, until_ms, *_ = found[0]
     live = until_ms is None or until_ms > snap.now_ms
     return UniqueHolder(request.key, job_id, until_ms) if live else None
 

@@ -197,4 +197,5 @@ def _fail(batch: list[Waiting], message: str) -> None:
 def added(answer: list[Any], now_ms: int, queue: str) -> rq.Added:
     outcome, state, enqueued_ms, due_ms = answer[:4]
     record = records.viewed(queue, answer[4]) if len(answer) > 4 else None
-    return rq.Added(ADD_OUTCOMES[outcome], STATES.get(state), enqueued_ms, due_ms or None, record)
+    left = tuple(name.decode() for name in answer[5]) if len(answer) > 5 else ()
+    return rq.Added(ADD_OUTCOMES[outcome], STATES.get(state), enqueued_ms, due_ms or None, record, left)

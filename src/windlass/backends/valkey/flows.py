@@ -23,6 +23,7 @@ from windlass.backends.valkey.relay import Dependent, Tell
 from windlass.backends.valkey.session import Group, Session, together
 from windlass.core.edges import Dependency, Edge
 from windlass.core.job import JobRef
+from windlass.core.outcome import AddOutcome
 from windlass.core.states import JobState
 
 #: Most jobs and edges in one call.
@@ -157,7 +158,10 @@ class _Adding:
         """What became of one job, of its edges, and of those that it is to tell."""
         ref = self._plan.ref(at)
         told, seq, unlinked, _, fates = answer
-        self._answers[at] = added(told, now_ms, ref.queue)
+        answer_of_add = added(told, now_ms, ref.queue)
+        if answer_of_add.outcome is AddOutcome.REPLACED and self._jobs[at].depends_on:
+            answer_of_add.not_taken = ("depends_on", *answer_of_add.not_taken)
+        self._answers[at] = answer_of_add
         for position in unlinked:
             child = edges[(position - 1) // 3].ref
             self._unlinked.setdefault(child, []).append(Dependent(ref, seq))

@@ -85,8 +85,8 @@ class Functions:
         found: list[Any] = await self._call("remove", roots, now, pack((int(force), items)))
         return found
 
-    async def retry(self, roots: Roots, now: str, items: list[Item]) -> list[int]:
-        found: list[int] = await self._call("retry", roots, now, pack(items))
+    async def retry(self, roots: Roots, now: str, items: list[Any], values: list[bytes]) -> list[int]:
+        found: list[int] = await self._call("retry", roots, now, pack(items), *values)
         return found
 
     async def change(self, root: str, now: str, what: tuple[Any, ...], payload: bytes) -> list[int]:
@@ -290,8 +290,8 @@ class Functions:
     async def flow_linked(self, roots: Roots, items: list[Item]) -> None:
         await self._call("flow_linked", roots, pack(items))
 
-    async def flow_open(self, roots: Roots, items: list[Item]) -> list[list[Any]]:
-        found: list[list[Any]] = await self._call("flow_open", roots, pack(items))
+    async def flow_open(self, roots: Roots, items: list[Item], *, missed: bool = False) -> list[list[Any]]:
+        found: list[list[Any]] = await self._call("flow_open", roots, pack((int(missed), items)))
         return found
 
     async def flow_edges(self, roots: Roots, values: bool, items: list[Any]) -> list[list[bytes]]:

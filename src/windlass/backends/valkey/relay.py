@@ -164,13 +164,16 @@ async def _tell_slot(
         end = ends.get((child, id(fate)))
         if end is None:
             end = ends[child, id(fate)] = len(ends) + 1
-            seq, completed, codec, reason, error, has_value, value = fate
-            packed.append(
-                (_name(child), seq, completed, _text(codec), _text(reason), _text(error), has_value)
-            )
-            values.append(value)
+            packed.append((_name(child), *packed_fate(fate)))
+            values.append(fate.value)
         items.append((index, dependent.ref.id, dependent.seq, end))
     return await session.functions.flow_tell(group.roots, now, limit, packed, items, values)
+
+
+def packed_fate(fate: Fate) -> tuple[Any, ...]:
+    """How a child ended, as the server reads it, but for the value."""
+    seq, completed, codec, reason, error, has_value, _ = fate
+    return seq, completed, _text(codec), _text(reason), _text(error), has_value
 
 
 def _name(ref: JobRef) -> str:
@@ -219,16 +222,27 @@ async def linked(session: Session, refs: list[JobRef]) -> None:
         await session.functions.flow_linked(group.roots, items)
 
 
-async def open_edges(session: Session, refs: list[JobRef]) -> dict[JobRef, tuple[int, list[JobRef]]]:
-    """The sequence of each job, and what it waits for."""
+async def open_edges(
+    session: Session, refs: list[JobRef], *, missed: bool = False
+) -> dict[JobRef, tuple[int, list[JobRef]]]:
+    """The sequence of each job, and what it waits for; ``missed``: what did not complete instead."""
     found: dict[JobRef, tuple[int, list[JobRef]]] = {}
     for first in range(0, len(refs), 100):
         part = refs[first : first + 100]
         for group, items in session.grouped_refs(part):
-            rows = await session.functions.flow_open(group.roots, items)
+            rows = await session.functions.flow_open(group.roots, items, missed=missed)
             for at, (seq, *children) in zip(group.positions, rows, strict=True):
                 found[part[at]] = (seq, [JobRef(*child.decode().split(":", 1)) for child in children])
     return found
+
+
+async def missed_children(session: Session, refs: list[JobRef]) -> list[tuple[Dependent, JobRef]]:
+    """Children of these jobs that did not complete."""
+    return [
+        (Dependent(ref, seq), child)
+        for ref, (seq, children) in (await open_edges(session, refs, missed=True)).items()
+        for child in children
+    ]
 
 
 async def _link_late(session: Session, refs: list[JobRef], now: str) -> list[str]:

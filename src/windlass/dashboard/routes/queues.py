@@ -117,7 +117,13 @@ def _call_of(body: NewJobBody) -> tuple[str, Any]:
 
 def _added(job: Job[Any]) -> Added:
     outcome = job.outcome or AddOutcome.QUEUED
-    return Added(queue=job.queue_name, id=job.id, outcome=outcome.value, state=job.state)
+    return Added(
+        queue=job.queue_name,
+        id=job.id,
+        outcome=outcome.value,
+        state=job.state,
+        not_taken=job.not_taken,
+    )
 
 
 @post("/api/job-queues/{queue:str}/jobs", status_code=201, tags=["queues"], access=of_queue("add"))

@@ -512,3 +512,29 @@ async def test_one_of_many_children_fails_while_workers_die(harness: Harness, on
         expected = 199 if on_failure == "ignore" else len(values)
         assert len(values) == expected
         assert len(await node.job.get_children_values()) == 199
+
+
+@pytest.mark.feature("I9", "I3")
+async def test_a_retried_parent_gets_the_value_of_its_retried_child(harness: Harness) -> None:
+    async with Stage(harness) as stage:
+        child = await stage.queue.add("child", "part", max_attempts=1)
+        parent = await stage.queue.add("parent", "whole", depends_on=[child])
+        seen: dict[str, Any] = {}
+
+        async def handler(job: Job[Any]) -> Any:
+            seen[job.name] = await job.get_children_values()
+            if job.name == "child" and job.deliveries == 1:
+                raise ConnectionError("not now")
+            return job.data
+
+        await stage.work(handler)
+        await stage.settle()
+        assert (await child.get_state(), await parent.get_state()) == (JobState.FAILED, JobState.FAILED)
+        await child.retry()
+        await stage.settle()
+        assert (await child.get_state(), await parent.get_state()) == (JobState.COMPLETED, JobState.FAILED)
+        await parent.retry()
+        await stage.settle()
+        assert await parent.get_state() is JobState.COMPLETED
+        assert seen["parent"] == {f"{QUEUE}:{child.id}": "part"}
+        assert await parent.get_failed_children() == {}

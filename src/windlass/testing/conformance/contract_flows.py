@@ -316,6 +316,66 @@ async def test_a_parent_that_is_retried_by_hand_runs_when_nothing_is_open(harnes
     assert (await harness.take()).id == "p"
 
 
+@pytest.mark.feature("I9", "I3", "A25")
+@pytest.mark.parametrize("on_failure", list(OnFailure))
+async def test_a_parent_that_is_retried_by_hand_sees_the_value_of_a_child_that_completed_since(
+    harness: Harness, on_failure: OnFailure
+) -> None:
+    child = harness.new("a", OTHER)
+    await add(harness, harness.new("p", depends_on=[on("a", OTHER, on_failure)]), child)
+    await finish(harness, Outcome.FAIL)
+    if on_failure is not OnFailure.FAIL:
+        await harness.settle(await harness.take(), Outcome.FAIL)
+    assert await harness.state("p") is F
+    await harness.do(rq.RetryJobs(refs=[JobRef(OTHER, "a")]))
+    await finish(harness, result=b'"late"')
+    (result,) = await harness.do(rq.RetryJobs(refs=[JobRef(QUEUE, "p")]))
+    assert (result.status, result.state) == (Changed.OK, W)
+    (edge,) = await edges(harness)
+    assert (edge.status, edge.value, edge.reason, edge.error) == (EdgeStatus.DONE, b'"late"', "", "")
+
+
+@pytest.mark.feature("I9", "A25")
+async def test_a_parent_that_is_retried_by_hand_waits_for_a_child_that_runs_again(harness: Harness) -> None:
+    await add_parent(harness, "a", "b")
+    await finish(harness, Outcome.FAIL)
+    await finish(harness)
+    assert await statuses(harness) == {"a": EdgeStatus.FAILED, "b": EdgeStatus.DONE}
+    await harness.do(rq.RetryJobs(refs=[JobRef(OTHER, "a")]))
+    (result,) = await harness.do(rq.RetryJobs(refs=[JobRef(QUEUE, "p")]))
+    assert (result.status, result.state) == (Changed.OK, B)
+    assert await statuses(harness) == {"a": EdgeStatus.OPEN, "b": EdgeStatus.DONE}
+    assert await harness.claim() == []
+    await finish(harness, result=b"7")
+    assert await harness.state("p") is W
+    assert [edge.value for edge in await edges(harness)] == [b"7", None]
+
+
+@pytest.mark.feature("I9", "A25")
+async def test_a_child_that_fails_again_fails_the_parent_that_was_retried(harness: Harness) -> None:
+    await add_parent(harness, "a")
+    await finish(harness, Outcome.FAIL)
+    await harness.do(rq.RetryJobs(refs=[JobRef(OTHER, "a")]))
+    await harness.do(rq.RetryJobs(refs=[JobRef(QUEUE, "p")]))
+    assert await harness.state("p") is B
+    await finish(harness, Outcome.FAIL)
+    job = await harness.get("p")
+    assert (job.state, job.reason) == (F, "dependency_failed")
+    await harness.do(rq.RetryJobs(refs=[JobRef(QUEUE, "p")]))
+    assert await harness.state("p") is W
+    assert await statuses(harness) == {"a": EdgeStatus.IGNORED}
+
+
+@pytest.mark.feature("I9", "A25")
+async def test_a_child_whose_record_is_gone_is_forgiven(harness: Harness) -> None:
+    await add_parent(harness, "a")
+    await finish(harness, Outcome.FAIL)
+    await harness.do(rq.RemoveJobs(refs=[JobRef(OTHER, "a")]))
+    (result,) = await harness.do(rq.RetryJobs(refs=[JobRef(QUEUE, "p")]))
+    assert result.state is W
+    assert await statuses(harness) == {"a": EdgeStatus.IGNORED}
+
+
 # --- what is refused -------------------------------------------------------------------------------
 
 

@@ -13,6 +13,8 @@ export interface components {
             id: string;
             outcome: string;
             state: components["schemas"]["JobState"];
+            /** @default [] */
+            not_taken: string[];
         };
         /** AddedMany */
         AddedMany: {

@@ -125,10 +125,11 @@ SELECT count(*) FROM (
 )
 
 -- name: unique_key
-SELECT job_id, until_ms, request_id FROM [unique_key] WHERE queue = ? AND key = ?
+SELECT job_id, until_ms, request_id, not_taken FROM [unique_key] WHERE queue = ? AND key = ?
 
 -- name: unique_key_save
-INSERT OR REPLACE INTO [unique_key] (queue, key, job_id, until_ms, request_id) VALUES (?, ?, ?, ?, ?)
+INSERT OR REPLACE INTO [unique_key] (queue, key, job_id, until_ms, request_id, not_taken)
+VALUES (?, ?, ?, ?, ?, ?)
 
 -- name: unique_key_free
 DELETE FROM [unique_key] WHERE queue = ? AND key = ?

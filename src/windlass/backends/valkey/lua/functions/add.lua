@@ -3,7 +3,7 @@
 -- ARGV: now or '', packed jobs {queue, id, task, priority, delay or 0, run at or -1, expires in or -1, options,
 --       1 when lifo}, then one tail per job: length of meta, meta, payload
 -- returns: now, queues that became known, then per job 0 (waiting, added now) or {outcome, state, enqueued, due,
---          view}; an outcome is one of ADDED; state 0: only the id is kept
+--          view, what was not taken}; an outcome is one of ADDED; state 0: only the id is kept
 -- emits: enqueued, scheduled, blocked, parked, deduplicated, changed, removed
 local now = now_from(args[1])
 local jobs = cmsgpack.unpack(args[2])

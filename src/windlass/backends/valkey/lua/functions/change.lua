@@ -23,7 +23,7 @@ if status == CHANGED.OK then
     changes.change_priority(q, id, head, priority)
   end
   if delay >= 0 then
-    changes.change_delay(q, id, head, delay)
+    line.change_delay(q, id, head, delay)
   end
   groups.poke(q, id, head)
   file(q)

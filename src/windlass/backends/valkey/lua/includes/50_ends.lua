@@ -52,6 +52,46 @@ local function promote(q, id, head)
   file(q)
 end
 
+-- When a job that is added now is due.
+function line.first_due(job, now)
+  local wanted = unique.of(job[JOB.OPTIONS])
+  if wanted and wanted[UNIQUE.MODE] == MODE.DEBOUNCE then
+    return now + wanted[UNIQUE.TTL]
+  end
+  return job[JOB.RUN_AT] >= 0 and job[JOB.RUN_AT] or now + job[JOB.DELAY]
+end
+
+-- Until when a job that is added now may wait; 0: for ever.
+function line.first_deadline(job, now)
+  local bound, total = job[JOB.EXPIRES_IN], line.total_of(job[JOB.OPTIONS])
+  if total and (bound < 0 or total < bound) then
+    bound = total
+  end
+  return bound >= 0 and now + bound or 0
+end
+
+-- Makes a pending job due `delay` from now (0: ready at once).
+function line.change_delay(q, id, head, delay)
+  if head[HEAD.STATE] == STATE.BLOCKED then -- counts once nothing else holds it
+    head[HEAD.DUE], q.dirty[id] = delay > 0 and q.now + delay or 0, head
+    note(q, EVENT.CHANGED, id, head, 'delay')
+    return
+  end
+  if delay <= 0 then
+    if head[HEAD.STATE] ~= STATE.WAITING and head[HEAD.STATE] ~= STATE.PARKED then
+      promote(q, id, head)
+    end
+    return
+  end
+  leave(q, id, head)
+  if head[HEAD.STATE] == STATE.WAITING or head[HEAD.STATE] == STATE.PARKED then
+    head[HEAD.STATE] = STATE.SCHEDULED
+  end
+  head[HEAD.DUE], head[HEAD.READY] = q.now + delay, q.now + delay
+  note(q, EVENT.SCHEDULED, id, head, head[HEAD.DUE])
+  enter(q, id, head)
+end
+
 local function promote_members(q, members)
   local ids = {}
   for index, member in ipairs(members) do

@@ -83,7 +83,8 @@ function flow.link(q, id, dependent)
   end
   flow.mark(q, id, head)
   local key = flow.links(q, head[HEAD.SEQ])
-  if not redis.call('ZSCORE', key, dependent) then
+  local number, told = redis.call('ZSCORE', key, dependent), redis.call('ZSCORE', key, '')
+  if not number or (told and tonumber(number) <= tonumber(told)) then -- it was told of an earlier end
     redis.call('ZADD', key, redis.call('HINCRBY', q.root, 'xn', 1), dependent)
   end
   return not ENDS[head[HEAD.STATE]] or flow.fate(q, id, head)
@@ -202,15 +203,52 @@ function flow.settle_edge(q, id, seq, child, fate)
   return 1
 end
 
--- A finished dependent is put back: what made it fail does not count any more. Whether it waits for something.
-function flow.forgive(q, id)
-  local key = q.root .. ':B:' .. id
-  for _, child in ipairs(redis.call('ZRANGE', key, 0, -1)) do
+-- The edges of a job to children that did not complete, by the name of the child.
+function flow.missed(q, id)
+  local found = {}
+  for _, child in ipairs(redis.call('HKEYS', q.root .. ':D:' .. id)) do
     local edge = flow.read_edge(q, id, child)
-    edge[EDGE.STATUS] = EDGE_IS.IGNORED
-    flow.write_edge(q, id, child, edge, '')
+    if edge[EDGE.STATUS] == EDGE_IS.FAILED or edge[EDGE.STATUS] == EDGE_IS.IGNORED then
+      found[child] = edge
+    end
   end
-  redis.call('UNLINK', key)
+  return found
+end
+
+-- What became of a child that did not complete before: its fate, true when it is open, false when it is gone.
+function flow.fate_now(queues, q, id, head, child)
+  local name, child_id = string.match(child, '^([^:]*):(.*)$')
+  local there = flow.reach(queues, name)
+  return there and flow.link(there, child_id, flow.name_of_dependent(q, id, head))
+end
+
+-- The dependent waits for a child once more.
+function flow.reopen(q, id, child, edge)
+  local row = { edge[EDGE.NUMBER], edge[EDGE.SEQ], edge[EDGE.ON_FAILURE], EDGE_IS.OPEN, 'json', '', '', 0 } -- as `layouts.EdgeRow`
+  flow.write_edge(q, id, child, row, '')
+  redis.call('SADD', q.root .. ':O:' .. id, child)
+end
+
+-- A finished dependent is put back: what it missed counts if it has completed since, and blocks if it is open; what failed, or
+-- is gone, is forgiven. `known`: child -> fate, or 1 when it is open, of those that cannot be reached from here. Whether it
+-- waits for something.
+function flow.look_again(queues, q, id, head, known)
+  redis.call('UNLINK', q.root .. ':B:' .. id)
+  for child, edge in pairs(flow.missed(q, id)) do
+    local far = known[child]
+    local fate = far or flow.fate_now(queues, q, id, head, child)
+    if fate == true or fate == 1 then
+      flow.reopen(q, id, child, edge)
+      if far then
+        flow.wait_for_links(q, id)
+      end
+    elseif fate and fate[FATE.COMPLETED] == 1 then
+      flow.close_edge(q, id, child, edge, fate)
+    elseif flow.is_broken(edge) then
+      edge[EDGE.STATUS] = EDGE_IS.IGNORED
+      flow.write_edge(q, id, child, edge, '')
+    end
+  end
   return flow.has_open(q, id)
 end
 

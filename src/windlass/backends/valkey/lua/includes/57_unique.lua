@@ -1,6 +1,7 @@
 -- Unique keys: what an add under a held key is answered, and when a key is free again.
 
-local ENTRY = { HOLDER = 1, UNTIL = 2, REQUEST = 3 }
+-- LEFT: what the holder did not take of the add that replaced its data.
+local ENTRY = { HOLDER = 1, UNTIL = 2, REQUEST = 3, LEFT = 4 }
 
 -- Who holds a key, or nil. `any`: also when its time has passed.
 function unique.get(q, key, any)
@@ -25,10 +26,15 @@ function unique.drop(q, key)
   redis.call('ZREM', q.E, key)
 end
 
+-- Until when a key is held that is taken now; -1: until its holder lets it go.
+function unique.until_of(q, wanted)
+  local timed = wanted[UNIQUE.TTL] >= 0 and wanted[UNIQUE.MODE] ~= MODE.DEBOUNCE
+  return timed and q.now + wanted[UNIQUE.TTL] or -1
+end
+
 -- A job takes its key.
 function unique.take(q, id, wanted)
-  local timed = wanted[UNIQUE.TTL] >= 0 and wanted[UNIQUE.MODE] ~= MODE.DEBOUNCE
-  unique.put(q, wanted[UNIQUE.KEY], { id, timed and q.now + wanted[UNIQUE.TTL] or -1, '' })
+  unique.put(q, wanted[UNIQUE.KEY], { id, unique.until_of(q, wanted), '' })
 end
 
 -- A job ended, goes, or started: it holds its key no more.
@@ -110,36 +116,74 @@ function unique.spliced(stored, tail)
   return stored:sub(1, at - 1) .. struct.pack('>I4', #meta) .. meta .. tail:sub(meta_end + 1)
 end
 
--- The options of a later add, with group, cost and key of the job that stays.
-function unique.merged(old, new)
+-- What a pending job will not take of a later add: what it has used already, because it ran; and not a group that is full.
+function unique.not_taken(q, head, job, wanted)
+  local ran, group, left = head[HEAD.DELIVERIES] > 0, groups.named(job[JOB.OPTIONS]), {}
+  if group ~= groups.of(head) then
+    local full = group and not groups.refuses_rank(q, group, job) and groups.free(q, group) == 0
+    left[1] = (ran or full) and 'group' or nil
+  end
+  if ran and wanted[UNIQUE.MODE] ~= MODE.DEBOUNCE and (job[JOB.RUN_AT] >= 0 or job[JOB.DELAY] > 0) then
+    left[#left + 1] = job[JOB.RUN_AT] >= 0 and 'run_at' or 'delay'
+  end
+  if ran and job[JOB.EXPIRES_IN] >= 0 then
+    left[#left + 1] = 'expires_in'
+  end
+  return left
+end
+
+-- The options of a later add; `left`: what is not taken of it.
+function unique.merged(old, new, left)
   local options = { unpack(new) }
-  options[OPTION.GROUP], options[OPTION.COST], options[OPTION.UNIQUE] = old[OPTION.GROUP], old[OPTION.COST], old[OPTION.UNIQUE]
+  if left[1] == 'group' then
+    options[OPTION.GROUP], options[OPTION.COST] = old[OPTION.GROUP], old[OPTION.COST]
+  end
   return options
 end
 
--- A pending job takes the data, task and options of a later add; one that is suspended keeps its due time.
-function unique.replace(q, id, head, job, tail, due)
+-- A pending job takes all that a later add says, but what is `left`. It keeps its place in line, unless priority, lifo or
+-- group are others now.
+function unique.replace(q, id, head, job, tail, left)
+  local before, old = groups.of(head), head[HEAD.OPTIONS]
   load_records(q, { id })
   q.records[id] = unique.spliced(q.records[id], tail)
   put(q.hset, q.j, id, q.records[id])
   leave(q, id, head)
-  head[HEAD.TASK], head[HEAD.OPTIONS] = job[JOB.TASK], unique.merged(head[HEAD.OPTIONS], job[JOB.OPTIONS])
-  if job[JOB.PRIORITY] ~= head[HEAD.PRIORITY] then
+  head[HEAD.TASK], head[HEAD.OPTIONS] = job[JOB.TASK], unique.merged(old, job[JOB.OPTIONS], left)
+  note(q, EVENT.CHANGED, id, head, 'replaced')
+  local moves = groups.of(head) ~= before
+  if moves and head[HEAD.STATE] == STATE.PARKED then
+    head[HEAD.STATE] = STATE.WAITING -- the new group decides
+    note(q, EVENT.PROMOTED, id, head)
+  end
+  if moves or job[JOB.PRIORITY] ~= head[HEAD.PRIORITY] or job[JOB.LIFO] ~= old[OPTION.LIFO] then
     head[HEAD.PRIORITY], head[HEAD.PLACE] = job[JOB.PRIORITY], fresh_place(q, head)
   end
-  note(q, EVENT.CHANGED, id, head, 'replaced')
-  if due and head[HEAD.STATE] == STATE.BLOCKED then
-    head[HEAD.DUE] = due
-    note(q, EVENT.CHANGED, id, head, 'delay')
-  elseif due and head[HEAD.STATE] ~= STATE.SUSPENDED then
-    if head[HEAD.STATE] == STATE.WAITING or head[HEAD.STATE] == STATE.PARKED then
-      head[HEAD.STATE] = STATE.SCHEDULED
-    end
-    head[HEAD.DUE], head[HEAD.READY] = due, due
-    note(q, EVENT.SCHEDULED, id, head, due)
+  unique.replace_times(q, id, head, job)
+  file(q)
+  if moves and before then
+    groups.advance(q, groups.get(q, before), STEP)
+  end
+end
+
+-- The part of `unique.replace` that is about times; the job is in no index, and enters the one where it belongs now.
+function unique.replace_times(q, id, head, job)
+  local ran, total = head[HEAD.DELIVERIES] > 0, line.total_of(job[JOB.OPTIONS])
+  if ran then
+    head[HEAD.EXPIRES] = total and q.now + total or 0
+  else
+    head[HEAD.EXPIRES] = line.first_deadline(job, q.now)
   end
   enter(q, id, head)
-  file(q)
+  settle_down(q) -- but not filed: the delay may be changed, too
+  local debounced = unique.of(job[JOB.OPTIONS])[UNIQUE.MODE] == MODE.DEBOUNCE
+  if head[HEAD.STATE] == STATE.SUSPENDED or (ran and not debounced) then
+    return
+  end
+  local due = line.first_due(job, q.now)
+  if debounced or head[HEAD.DUE] ~= (due > q.now and due or 0) then
+    line.change_delay(q, id, head, due - q.now)
+  end
 end
 
 -- The answer to an add whose key is held, or nil and the id of the running job that the new one is to follow.
@@ -159,14 +203,17 @@ function unique.answer(q, job, tail, wanted)
     end
     note(q, EVENT.DEDUPLICATED, id, holder)
   elseif verdict == 'replace' then
-    local group = groups.of(holder)
+    local left = unique.not_taken(q, holder, job, wanted)
+    local group = left[1] == 'group' and groups.of(holder) or groups.named(job[JOB.OPTIONS])
     if group and groups.refuses_rank(q, group, job) then
       return { ADDED.OUT_OF_ORDER, 0, 0, 0 }
     end
-    unique.replace(q, id, holder, job, tail, wanted[UNIQUE.MODE] == MODE.DEBOUNCE and q.now + wanted[UNIQUE.TTL] or nil)
-    unique.put(q, wanted[UNIQUE.KEY], { id, entry[ENTRY.UNTIL], request_id })
+    unique.replace(q, id, holder, job, tail, left)
+    entry = { id, unique.until_of(q, wanted), request_id, left }
+    unique.put(q, wanted[UNIQUE.KEY], entry)
   end
   settle_down(q)
   local outcome = verdict == 'duplicate' and ADDED.DUPLICATE or ADDED.REPLACED
-  return { outcome, holder[HEAD.STATE], holder[HEAD.ENQUEUED], holder[HEAD.DUE], view(q, id) }
+  local left = outcome == ADDED.REPLACED and entry[ENTRY.LEFT] or {}
+  return { outcome, holder[HEAD.STATE], holder[HEAD.ENQUEUED], holder[HEAD.DUE], view(q, id), left }
 end

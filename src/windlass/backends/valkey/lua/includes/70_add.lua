@@ -88,25 +88,13 @@ function adds.put_plain(q, seq, id)
   q.plain[size + 1], q.plain[size + 2] = text(seq), id
 end
 
--- Until when a job that is added now may wait; 0: for ever.
-function line.first_deadline(job, now)
-  local bound, total = job[JOB.EXPIRES_IN], line.total_of(job[JOB.OPTIONS])
-  if total and (bound < 0 or total < bound) then
-    bound = total
-  end
-  return bound >= 0 and now + bound or 0
-end
-
 -- Makes a new job, numbered `seq`. `after`: when the job was added that made way for it, or 0; `follows`: the id of a
 -- running job that it is kept behind.
 function adds.create(q, job, tail, after, seq, follows)
-  local id, task, priority, delay, run_at = job[JOB.ID], job[JOB.TASK], job[JOB.PRIORITY], job[JOB.DELAY], job[JOB.RUN_AT]
+  local id, task, priority = job[JOB.ID], job[JOB.TASK], job[JOB.PRIORITY]
   local now = after > 0 and math.max(q.now, after + 1) or q.now
-  local due = run_at >= 0 and run_at or now + delay
+  local due = line.first_due(job, now)
   local wanted = unique.of(job[JOB.OPTIONS])
-  if wanted and wanted[UNIQUE.MODE] == MODE.DEBOUNCE then
-    due = now + wanted[UNIQUE.TTL]
-  end
   local later = due > now
   local lifo = job[JOB.LIFO] == 1
   local head = {

@@ -30,8 +30,8 @@ function changes.cancel(q, id, reason, dead)
   return CANCEL.CANCELLED
 end
 
--- Puts a finished job back with a fresh budget; hurries a retrying one.
-function changes.retry(q, id, head)
+-- Puts a finished job back with a fresh budget; hurries a retrying one. `known`: see `flow.look_again`.
+function changes.retry(queues, q, id, head, known)
   if head[HEAD.STATE] == STATE.RETRYING then
     promote(q, id, head)
     return CHANGED.OK
@@ -41,7 +41,7 @@ function changes.retry(q, id, head)
   leave(q, id, head)
   put(q.hdel, q.r, id)
   q.inline[id] = nil
-  local blocked = head[HEAD.LINKED] == 1 and flow.forgive(q, id)
+  local blocked = head[HEAD.LINKED] == 1 and flow.look_again(queues, q, id, head, known)
   head[HEAD.STATE] = blocked and STATE.BLOCKED or STATE.WAITING
   head[HEAD.ATTEMPTS], head[HEAD.STALLS], head[HEAD.MISSES] = 0, 0, 0
   head[HEAD.MANUAL_RETRIES] = head[HEAD.MANUAL_RETRIES] + 1
@@ -73,27 +73,6 @@ function changes.change_priority(q, id, head, priority)
   note(q, EVENT.CHANGED, id, head, 'priority', priority)
   enter(q, id, head)
   settle_down(q) -- but not filed: the delay may be changed, too
-end
-
-function changes.change_delay(q, id, head, delay)
-  if head[HEAD.STATE] == STATE.BLOCKED then -- counts once nothing else holds it
-    head[HEAD.DUE], q.dirty[id] = delay > 0 and q.now + delay or 0, head
-    note(q, EVENT.CHANGED, id, head, 'delay')
-    return
-  end
-  if delay <= 0 then
-    if head[HEAD.STATE] ~= STATE.WAITING and head[HEAD.STATE] ~= STATE.PARKED then
-      promote(q, id, head)
-    end
-    return
-  end
-  leave(q, id, head)
-  if head[HEAD.STATE] == STATE.WAITING or head[HEAD.STATE] == STATE.PARKED then
-    head[HEAD.STATE] = STATE.SCHEDULED
-  end
-  head[HEAD.DUE], head[HEAD.READY] = q.now + delay, q.now + delay
-  note(q, EVENT.SCHEDULED, id, head, head[HEAD.DUE])
-  enter(q, id, head)
 end
 
 -- Whether a request with (or without) `token` may change the job.
