@@ -96,7 +96,7 @@ VERBS: dict[str, tuple[Callable[[Counting, str, int], tuple[Any, int]], int, int
         1,
         3,
     ),
-    "claim": (lambda store, kind, n: store.count(_claim(n)), 1, 4),
+    "claim": (lambda store, kind, n: store.count(_claim(n)), 1, 5),
     "settle": (lambda store, kind, n: _settle(store, n, Outcome.COMPLETE), 1, 5),
     "retry": (lambda store, kind, n: _settle(store, n, Outcome.RETRY), 1, 5),
     "cancel": (lambda store, kind, n: store.count(rq.CancelJobs(refs=_refs(n))), 1, 2),
