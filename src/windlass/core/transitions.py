@@ -118,6 +118,8 @@ def _is_debounced(new: NewJob) -> bool:
 def first_deadline(new: NewJob, now_ms: int) -> int | None:
     """Until when a job that is added now may wait to be started (None: for ever)."""
     bounds = (new.expires_in_ms, new.options.expires_total_ms)
+    if bounds == (None, None):
+        return None
     return min((now_ms + bound for bound in bounds if bound is not None), default=None)
 
 

@@ -15,14 +15,15 @@ from windlass.engine.reads import STEP, Reads, Verb
 from windlass.engine.views import view
 from windlass.engine.work import Queue, Work
 
-#: How often one claim may look further ahead, when many that it met were parked or had expired.
-FURTHER = 2
+#: How often one claim may look further ahead: for jobs with unique keys, and when many that it met were
+#: parked or had expired.
+FURTHER = 3
 
 _WAITING = JobState.WAITING
 
 
 def claim(work: Work, request: rq.Claim) -> Verb[rq.Claimed]:
-    """Reads: 1, with groups or unique keys 2; at most ``FURTHER`` more."""
+    """Reads: 1, with groups 2; at most ``FURTHER`` more."""
     yield reads(request)
     return (yield from pick(work, request))
 
@@ -75,8 +76,8 @@ class _Claim:
         self.cut = False
 
     def front(self) -> list[JobRecord]:
-        """Those that this claim is likely to meet."""
-        lines = [self._work.lines[queue.name] for queue, _ in self.queues]
+        """Those that this claim is likely to meet, where they may have groups."""
+        lines = [self._work.lines[queue.name] for queue, _ in self.queues if queue.row.grouped]
         return [job for line in lines for job in line.ahead(self._request.limit)]
 
     def take(self, queue: Queue, bound: int) -> bool:

@@ -56,7 +56,9 @@ def due_by_queue(work: Work, names: list[str], limit: int) -> list[JobRecord]:
     """The jobs whose time has come, at most ``limit``, queue by queue."""
     found: list[JobRecord] = []
     for name in names:
-        found += _due_now(work, [name], limit - len(found))
+        while len(found) < limit and (job := _due_head(work, name)) is not None:
+            found.append(job)
+            work.due[name].remove(job.id)
     return found
 
 
@@ -83,7 +85,10 @@ def _due_head(work: Work, queue: str) -> JobRecord | None:
 
 
 def _timed_now(work: Work, queue: str) -> list[tuple[int, str]]:
-    return [entry for entry in work.timed[queue].ahead(STEP) if entry[0] <= work.now_ms]
+    timed = work.timed[queue]
+    if timed.head() is None:
+        return []
+    return [entry for entry in timed.ahead(STEP) if entry[0] <= work.now_ms]
 
 
 def _advance_timed(work: Work, queue: str, budget: int) -> int:

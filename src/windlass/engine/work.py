@@ -9,6 +9,7 @@ from __future__ import annotations
 import heapq
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
+from functools import cached_property
 from itertools import islice
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -34,6 +35,8 @@ class NotLoadedError(LookupError):
 
 class Loaded(dict[Any, V]):
     """What was loaded, by key."""
+
+    __slots__ = ()
 
     def __missing__(self, key: Any) -> V:
         raise NotLoadedError(f"{key!r} was not read before it is asked for")
@@ -279,15 +282,10 @@ class Work(Scribe):
         self.timed: Loaded[Ordered[tuple[int, str]]] = Loaded()
         self.found: list[JobRecord] = []
         self.overdue: list[JobRecord] = []
-        self.edges: Loaded[Edge | None] = Loaded()
-        self.unmet: Loaded[list[Edge]] = Loaded()
-        self.waits: Loaded[Waits] = Loaded()
         self.graph: dict[JobRef, list[JobRef]] = {}
         self.untold: list[Edge] = []
         #: Ends that earlier requests left (None: not loaded).
         self.outbox: list[ChildEnd] | None = None
-        self.streams: Loaded[StreamHead | None] = Loaded()
-        self.past = Past()
         self.mark: Mark | None = None
         self.logs: dict[str, LogSpan] = {}
         #: Ends of jobs of this request that are yet to be told, and whether some were left to ``Relay``.
@@ -297,6 +295,28 @@ class Work(Scribe):
         self.moves = STEP
         #: The caller is told when to ask again.
         self.claiming = False
+
+    # Few requests ask for these.
+
+    @cached_property
+    def edges(self) -> Loaded[Edge | None]:
+        return Loaded()
+
+    @cached_property
+    def unmet(self) -> Loaded[list[Edge]]:
+        return Loaded()
+
+    @cached_property
+    def waits(self) -> Loaded[Waits]:
+        return Loaded()
+
+    @cached_property
+    def streams(self) -> Loaded[StreamHead | None]:
+        return Loaded()
+
+    @cached_property
+    def past(self) -> Past:
+        return Past()
 
     def known(self, ref: JobRef) -> JobRecord | None:
         """A loaded job, or the stub that it left."""
@@ -350,7 +370,8 @@ class Work(Scribe):
                 queue.active += 1
             elif state is _PARKED:
                 queue.parked += 1
-        self._arrange(job, state)
+        if self.lines or self.due:
+            self._arrange(job, state)
 
     def _arrange(self, job: JobRecord, state: JobState) -> None:
         """Keep the loaded orders true."""
