@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 #: Jobs per step of a bulk change.
 CHUNK = 1_000
+#: Most characters of a text that is searched for: no name, tag or class is longer, and a store compiles it.
+_TEXT_CHARS = 1_000
 
 States = Iterable[JobState | str] | JobState | str
 
@@ -54,8 +56,8 @@ class Search:
         to_states(self.state)
         for option in ("name", "tag", "error"):
             value = getattr(self, option)
-            if value is not None and not is_text(value):
-                raise ConfigError(option, "a text", value)
+            if value is not None and (not is_text(value) or len(value) > _TEXT_CHARS):
+                raise ConfigError(option, f"a text of at most {_TEXT_CHARS:,} characters", value)
         if self.data is not None and not isinstance(self.data, Mapping):
             raise ConfigError("data", "keyword arguments, such as {'user': 7}", self.data)
 

@@ -7,6 +7,7 @@ the path, the second must fail. pytest loads this module as a plugin; ``$WINDLAS
 
 from __future__ import annotations
 
+import asyncio
 import os
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -21,6 +22,10 @@ _VALKEY = "tests/backends/valkey/test_variants_valkey.py"
 _VALKEY_WHOLE = "tests/backends/valkey/test_conformance_valkey.py"
 _AMQP = "tests/backends/amqp/test_variants_amqp.py"
 _AMQP_WHOLE = "tests/backends/amqp/test_conformance_amqp.py"
+
+
+#: Tests with an idle worker on the machine's clock.
+_IDLE = "found_nothing_is_told_of_the_next or one_by_one_to_an_idle"
 
 
 class Mutant(NamedTuple):
@@ -140,14 +145,14 @@ def _amqp_add_plain() -> None:
     _put(backend, "_is_plain", lambda new, now_ms: backend._FRESH_ID.match(new.id) is not None)
 
 
-@_mutant("amqp.bell", "what was pushed is lost", _AMQP_WHOLE, "test_a_job_added_later_wakes or idle_worker")
+@_mutant("amqp.bell", "what was pushed is lost", _AMQP_WHOLE, _IDLE)
 def _amqp_bell() -> None:
     from windlass.backends.amqp.intake import Intake
 
     _put(Intake, "_rang", lambda self, queue, delivery: self._client.ack([delivery.tag]))
 
 
-@_mutant("amqp.claim_in_settle", "the starts are not told", _AMQP, "settle and claim")
+@_mutant("amqp.claim_in_settle", "the starts are not told", _AMQP_WHOLE, "busy_worker_with_one_slot")
 def _amqp_claim_in_settle() -> None:
     from windlass.backends.amqp.desk import Desk
 
@@ -162,14 +167,16 @@ def _amqp_complete() -> None:
     _put(Desk, "_surely_holds", lambda self, end, now_ms: self._holding(end) is not None)
 
 
-@_mutant("amqp.tap", "what was pushed comes in reverse", _AMQP_WHOLE, "order or concurrency or drain")
+@_mutant("amqp.tap", "what was pushed last comes first", _AMQP_WHOLE, "busy_worker_with_one_slot")
 def _amqp_tap() -> None:
     from windlass.backends.amqp.intake import Intake
 
     whole = Intake.draw
 
     async def reverse(self: Any, queue: str, count: int) -> list[Any]:
-        return (await whole(self, queue, count))[::-1]
+        if queue in self._waiting:
+            self._waiting[queue].reverse()
+        return await whole(self, queue, count)
 
     _put(Intake, "draw", reverse)
 
@@ -256,7 +263,7 @@ def _valkey_news() -> None:
     _put(records, "_completed", lambda news: [_changed(one, result=b"null") for one in whole(news)])
 
 
-_SEATED = "valkey] and (behaviour or worker or live or stop or poison or closing)"
+_SEATED = f"valkey] and ({_IDLE})"
 
 
 @_mutant("valkey.seat_begun", "the job is begun and claimed", _VALKEY_WHOLE, _SEATED)
@@ -295,12 +302,35 @@ def _valkey_seat_given() -> None:
     _in_lua("79_add_alone", "redis.call('HSET', root .. ':m', id, string.char(MARK.LEAN) .. head)", "")
 
 
-@_mutant("valkey.seat_taken", "a seat that was left stays", _VALKEY_WHOLE, _SEATED)
+@_mutant("valkey.seat_taken", "the client forgets that it has a seat", _VALKEY_WHOLE, _SEATED)
 def _valkey_seat_taken() -> None:
-    _in_lua("78_seats", "redis.call('HDEL', q.U, claim.worker)", "")
+    from windlass.backends.valkey.seats import Offer
+
+    whole = Offer.answered
+
+    def forget(self: Any, turn: Any) -> None:
+        whole(self, turn)
+        self._place.seats.clear()
+
+    _put(Offer, "answered", forget)
 
 
 # --- worker ---------------------------------------------------------------------------------------------
+
+
+@_mutant("worker.lane", "the second lane begins jobs twice", _VALKEY_WHOLE, "valkey] and busy_worker")
+def _worker_lane() -> None:
+    from windlass.worker.running import Running
+
+    whole = Running.begin
+
+    def twice(self: Any, jobs: list[Any], *more: Any) -> None:
+        task = asyncio.current_task()
+        if task is not None and task.get_name() == "windlass-lane":
+            whole(self, jobs, *more)
+        whole(self, jobs, *more)
+
+    _put(Running, "begin", twice)
 
 
 @_mutant("worker.lease_thread", "no lease is renewed", _LOCAL_WHOLE, "sqlite and (renew or lease or live)")

@@ -45,6 +45,9 @@ PATHS: Mapping[str, Path] = MappingProxyType(
         "valkey.seat_claimed": Path(("valkey",), "a claim answered by what came with a message"),
         "valkey.seat_given": Path(("valkey",), "a new plain job leased to a worker that waits for it"),
         "valkey.seat_taken": Path(("valkey",), "an idle worker waits to be given the next job"),
+        "worker.lane": Path(
+            ("valkey",), "a second lane settles and claims while the first waits for the store"
+        ),
         "worker.lease_thread": Path(
             ("amqp", "file", "memory", "sqlite", "valkey"),
             "a thread with its own client renews leases",

@@ -17,6 +17,7 @@ from windlass.backend.store import Store
 from windlass.core.ids import new_id
 from windlass.core.job import JobRecord
 from windlass.core.outcome import Extended, Settlement
+from windlass.core.paths import took
 from windlass.core.probe import reach
 from windlass.core.states import JobState
 from windlass.core.text import printable
@@ -168,6 +169,7 @@ class Driver:
 
     async def _exchange_beside(self) -> None:
         """The second lane, as long as there is enough to do for it."""
+        took("worker.lane")
         try:
             while self._lane is not None:
                 exchange = self._pump.beside(self._clock.monotonic_ms())

@@ -1,46 +1,37 @@
 """``Worker``: claims jobs of any number of queues, runs them in one pool of slots, settles them.
 
-It is made of parts that each do one thing. ``Pump`` decides what to ask of the store and ``Driver`` asks it,
-``Running`` has the jobs that run, ``Services`` does what is to be done now and then, ``Supervisor`` keeps the
-tasks alive, and ``Lifecycle`` starts and stops it all.
+It is made of parts that each do one thing (see ``Assembly``). ``Pump`` decides what to ask of the store and
+``Driver`` asks it, ``Running`` has the jobs that run, ``Services`` does what is to be done now and then,
+``Supervisor`` keeps the tasks alive, and ``Lifecycle`` starts and stops it all.
 """
 
 from __future__ import annotations
 
-import asyncio
-import logging
 import os
 import random
 import socket
 from collections.abc import Callable, Mapping
-from typing import Any, Final
+from typing import Any
 
 import msgspec
 
-from windlass._version import __version__
 from windlass.app import Windlass, as_app
 from windlass.batch import Batch
 from windlass.core.backoff import Strategy
 from windlass.core.ids import new_id
-from windlass.core.job import Action, WorkerInfo
+from windlass.core.job import WorkerInfo
 from windlass.core.options import check_known, seconds_to_ms
 from windlass.errors import ConfigError, RateLimitError
 from windlass.job import Job
 from windlass.registry import Registry, job_handler
-from windlass.worker import preparing
-from windlass.worker.driver import Driver
+from windlass.worker.assembly import Assembly
 from windlass.worker.emitter import Emitter
-from windlass.worker.heartbeat import dump_stacks, rss_kb
-from windlass.worker.lifecycle import Lifecycle, Parts, Stop
+from windlass.worker.lifecycle import Stop
 from windlass.worker.options import Queues, QueueSpec, WorkerOptions, to_specs
 from windlass.worker.pump import Pump
-from windlass.worker.running import Running
-from windlass.worker.services import Services
 from windlass.worker.shared import Shared
 from windlass.worker.shares import SharePlanner
 from windlass.worker.supervisor import Supervisor
-
-log: Final = logging.getLogger("windlass.worker")
 
 _OPTION_NAMES = frozenset(WorkerOptions.__struct_fields__)
 
@@ -69,7 +60,6 @@ class Worker:
         check_known(options, _OPTION_NAMES, "worker option")
         self.options: WorkerOptions = WorkerOptions(**options)
         self.app: Windlass = as_app(url_or_app)
-        self._owns_app = self.app is not url_or_app
         if handler is not None and not callable(handler):
             raise ConfigError("handler", "callable", handler)
         self.registry: Registry = (
@@ -80,19 +70,10 @@ class Worker:
         shared.context = context if context is not None else self.app.context
         shared.strategies = {**self.app.backoff_strategies, **(backoff_strategies or {})}
         self._pump = shared.pump
-        self._running = Running(shared, wake=lambda: self._driver.wake())
-        self._services = Services(shared, self.info, self._obey)
-        self._driver = Driver(shared, self._running, attend=self._services.beat)
-        self._lifecycle = Lifecycle(
-            shared.stop,
-            shared.emitter,
-            open_parts=self._open,
-            wind_up=self._wind_up,
-            last={"the client of the store": self.app.close} if self._owns_app else {},
-        )
+        self._parts = Assembly(shared, owns_app=self.app is not url_or_app)
 
     def __repr__(self) -> str:
-        return f"<Worker {self.id} on {', '.join(self._shared.shares.names)}: {self._lifecycle.state}>"
+        return f"<Worker {self.id} on {', '.join(self._shared.shares.names)}: {self._parts.lifecycle.state}>"
 
     async def __aenter__(self) -> Worker:
         await self.start()
@@ -120,8 +101,8 @@ class Worker:
     def add_queue(self, name: str, spec: QueueSpec | float = 1) -> None:
         """Serve one more queue from now on."""
         self._shared.shares.add(name, to_specs({name: spec}, self.concurrency)[name])
-        self._driver.listen_again()
-        self._driver.look_again()
+        self._parts.driver.listen_again()
+        self._parts.driver.look_again()
 
     def on(self, event: str, callback: Callable[..., Any]) -> None:
         """Call ``callback`` when something happens here; the events are listed in ``WORKER_EVENTS``."""
@@ -139,8 +120,8 @@ class Worker:
         self.options = self._shared.options = resized
         self._pump.slots = concurrency
         if self.is_running:
-            self._running.resize()
-        self._driver.look_again()
+            self._parts.running.resize()
+        self._parts.driver.look_again()
 
     # --- start and stop ------------------------------------------------------------------------------
 
@@ -149,20 +130,19 @@ class Worker:
 
         A start that fails, or is cancelled, undoes what it did, and may be tried again.
         """
-        if not self._lifecycle.is_closing:
-            preparing.check_strategies(self._shared)
-        await self._lifecycle.start()
+        await self._parts.start()
 
     async def run(self, *, handle_signals: bool = False) -> None:
         """Work until ``close`` is called, or until all is done with ``burst``.
 
         Cancelling it is a graceful close, a second cancel releases what runs at once; then it raises.
         """
-        if not self._lifecycle.is_closing or self._lifecycle.state == "closed":
+        lifecycle = self._parts.lifecycle
+        if not lifecycle.is_closing or lifecycle.state == "closed":
             await self.start()
             if handle_signals:
-                self._lifecycle.handle_signals()
-        await self._lifecycle.see_out(self._shared.supervisor.over("pump"))
+                lifecycle.handle_signals()
+        await self._parts.see_out()
 
     async def wait_until_ready(self) -> None:
         """Return when the worker is connected and claiming."""
@@ -175,8 +155,8 @@ class Worker:
         """
         self._pump.until_empty = True
         await self.start()
-        self._driver.look_again()
-        await self._lifecycle.see_out(self._shared.supervisor.over("pump"))
+        self._parts.driver.look_again()
+        await self._parts.see_out()
 
     async def close(self, force: bool = False) -> None:
         """Stop: claim no more, wait ``grace``, cancel, wait ``cancel_wait``, give the rest back. Idempotent.
@@ -185,44 +165,17 @@ class Worker:
         cancelling this call. It ends within the grace, the wait and two seconds, whatever the store does:
         what is pending then is abandoned (``left_behind`` names it) and its leases run out.
         """
-        await self._lifecycle.close(force=force)
-
-    async def _open(self, parts: Parts) -> None:
-        """Open one part after the other; ``parts`` undoes it."""
-        await self.app.store.open()
-        await preparing.set_limits(self._shared)
-        await preparing.enter_lifespan(parts, self._shared)
-        deployed = self._owns_app or await preparing.deploy_schedules(self.app)
-        await self._running.open(parts)
-        await self._driver.open(parts)
-        self._services.open(parts, deployed=deployed)
-        await asyncio.sleep(0)  # a cancel that came meanwhile is heard here, before anything begins
-        self._services.start()
-        self._shared.supervisor.start("pump", self._driver.run)
-
-    async def _wind_up(self, stop: Stop) -> list[str]:
-        """End what runs and settle it; the names of what did not end."""
-        self._pump.close()
-        self._driver.decline()
-        self._driver.look_again()
-        self._shared.supervisor.hurry("pump")
-        return [*await self._running.finish(stop), *await self._driver.end(stop)]
+        await self._parts.lifecycle.close(force=force)
 
     # --- while it runs -------------------------------------------------------------------------------
 
     def pause(self) -> None:
         """Claim no more jobs here; running ones go on."""
-        if not self._pump.paused:
-            self._pump.paused = True
-            self._driver.decline()
-            self._shared.emitter.emit("paused")
+        self._parts.pause()
 
     def resume(self) -> None:
         """Undo ``pause``."""
-        if self._pump.paused:
-            self._pump.paused = False
-            self._shared.emitter.emit("resumed")
-            self._driver.look_again()
+        self._parts.resume()
 
     def rate_limit(self, seconds: float) -> None:
         """Claim nothing for ``seconds``: the service behind the handlers said so.
@@ -230,30 +183,17 @@ class Worker:
         A claim that is under way may still bring jobs.
         """
         self._pump.limited_until_ms = self.app.clock.monotonic_ms() + seconds_to_ms(seconds, "seconds")
-        self._driver.decline()
+        self._parts.driver.decline()
 
     def abort_job(self, job_id: str) -> bool:
         """Stop a job that runs here, as if it was cancelled; False when it does not."""
-        return self._running.abort(job_id)
-
-    def _obey(self, action: Action) -> None:
-        """Do what this worker was told from afar."""
-        log.info("told to %s", action)
-        match action:
-            case "quiet":
-                self.pause()
-            case "resume":
-                self.resume()
-            case "stop":
-                self._lifecycle.begin_close()
-            case "dump":
-                log.warning("what runs here now:\n%s", dump_stacks(), extra={"lines": True})
+        return self._parts.running.abort(job_id)
 
     # --- how it is -----------------------------------------------------------------------------------
 
     @property
     def is_running(self) -> bool:
-        return self._lifecycle.is_running
+        return self._parts.lifecycle.is_running
 
     @property
     def is_paused(self) -> bool:
@@ -262,7 +202,7 @@ class Worker:
     @property
     def busy(self) -> int:
         """Jobs that run now."""
-        return len(self._running.attempts)
+        return len(self._parts.running.attempts)
 
     @property
     def is_ready(self) -> bool:
@@ -273,33 +213,21 @@ class Worker:
     @property
     def last_progress_ms(self) -> float:
         """When the pump last got through to the store, by the worker's monotonic clock."""
-        return self._driver.last_progress_ms
+        return self._parts.driver.last_progress_ms
 
     @property
     def abandoned(self) -> int:
         """Handlers that did not stop in time; their jobs were given back."""
-        return self._running.abandoned
+        return self._parts.running.abandoned
 
     @property
     def left_behind(self) -> list[str]:
         """What the stop could not wait for, by name: handlers, calls to the store, parts of the worker."""
-        return self._lifecycle.left_behind
+        return self._parts.lifecycle.left_behind
 
     def info(self) -> WorkerInfo:
         """This worker as its heartbeat tells it."""
-        return WorkerInfo(
-            id=self.id,
-            hostname=socket.gethostname(),
-            pid=os.getpid(),
-            tag=self.options.tag,
-            queues=tuple(self._shared.shares.names),
-            concurrency=self.concurrency,
-            busy=self.busy,
-            rss_kb=rss_kb(),
-            version=__version__,
-            quiet=self._pump.paused or self._pump.closing,
-            leader=self.is_running and self._services.is_leader,
-        )
+        return self._parts.info()
 
 
 def _share(worker: Worker, specs: Mapping[str, QueueSpec]) -> Shared:

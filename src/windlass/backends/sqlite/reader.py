@@ -31,6 +31,7 @@ class Reader(Lane):
         self._sql = statements.load(settings.namespace)
         self._clock = SteadyClock()
         self._conn: sqlite3.Connection | None = None
+        self._taken_back = 0
 
     def _open(self) -> None:
         busy_ms = round(self._settings.timeout * 1000)
@@ -46,6 +47,9 @@ class Reader(Lane):
         conn = self._conn
         assert conn is not None
         try:
+            if self._taken_back != self._session.taken_back:
+                self._taken_back = self._session.taken_back
+                self._queues.start_over()
             conn.execute("BEGIN")
             try:
                 now_ms = moment(

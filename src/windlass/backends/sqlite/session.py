@@ -28,7 +28,7 @@ from windlass.backends.sqlite.connection import (
     read_any_text,
     to_error,
 )
-from windlass.backends.sqlite.disk import Disk
+from windlass.backends.sqlite.disk import Disk, LogLostError
 from windlass.backends.sqlite.place import Place
 from windlass.backends.sqlite.tx import Meta, Queues, Tx, read_meta
 from windlass.backends.sqlite.verbs import KEEPS_LEASED, WRITES
@@ -58,6 +58,8 @@ class Session:
         self._health = FlushHealth()
         self._meta: Meta | None = None
         self._version = -1
+        #: How often commits may have been taken back.
+        self.taken_back = 0
         #: Whether tables are yet to be looked through, and one that must be, from its beginning.
         self.sweep_due = False
         self._misfit: str | None = None
@@ -103,11 +105,23 @@ class Session:
 
     def close(self) -> None:
         if hasattr(self, "_disk"):
+            self._make_good()
             self._disk.close()
         if hasattr(self, "conn"):
             self.conn.close()
         if hasattr(self, "lock"):
             self.lock.close()
+
+    def _make_good(self) -> None:
+        """Closing copies the log into the file: it should hold what SQLite believes."""
+        for _ in range(2):  # the second time after what is lost was taken back
+            if self._disk.failed and self.lock.try_acquire():
+                try:
+                    with suppress(sqlite3.Error, OSError):
+                        if self.begin():
+                            self._roll_back(None)
+                finally:
+                    self.lock.release()
 
     # --- one transaction ----------------------------------------------------------------------------
 
@@ -124,11 +138,19 @@ class Session:
         return True
 
     def _flush_again(self) -> None:
-        """After a flush that failed. The open transaction keeps every other writer from the log meanwhile."""
+        """After a flush that failed. The open transaction keeps every other writer from the log meanwhile.
+
+        Commits may have been taken back, here or by another process: nothing that was learned is trusted.
+        """
+        self.taken_back += 1
+        self._meta = None
+        self._queues.start_over()
         try:
             self._disk.rewrite()
-        except BaseException:
+        except BaseException as exc:
             self._roll_back(None)
+            if isinstance(exc, LogLostError):
+                self._disk.take_back()
             raise
 
     def run(self, calls: list[Call[Any]]) -> tuple[list[Answer], set[str]]:
@@ -314,6 +336,8 @@ class Session:
 
     def checkpoint(self) -> None:
         """Copy the log into the file, as far as readers allow."""
+        if self._disk.failed:
+            return  # it may not hold what SQLite believes
         self._pages = 0
         try:
             self.conn.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()

@@ -167,6 +167,13 @@ class Queues:
         self.leased.clear()
         self.no_kept_ids = self.no_stubs = None
 
+    def start_over(self) -> None:
+        """Commits may have been taken back: numbers and names may be wrong, too."""
+        self.forget()
+        self.kept_longer.clear()
+        self._nums.clear()
+        self._names.clear()
+
     def rolled_back(self, made: list[str]) -> None:
         """Forget what was not to be, and the queues that were made in it."""
         self.forget()

@@ -233,6 +233,7 @@ async def test_a_thread_that_does_not_stop_is_left_behind_and_named(harness: Har
         assert worker.left_behind == [f"job {job.id} (n)"]
         assert await job.is_waiting()
         go_on.set()
+        await eventually(lambda: not [task for task in asyncio.all_tasks() if "Attempt.run" in repr(task)])
 
 
 # --- starting and closing, in any order -------------------------------------------------------------------

@@ -58,6 +58,7 @@ LEFT_OUT: Mapping[str, Mapping[str, str]] = MappingProxyType(
                 "test_a_queue_tells_since_when_its_oldest_job_is_ready",
                 "test_a_thousand_due_jobs_are_promoted_unless_a_limit_is_given",
                 "test_one_claim_promotes_at_most_a_thousand_jobs",
+                "test_promote_covers_all_queues_earliest_first_up_to_its_limit",
                 "test_promoting_none_only_tells_when_the_next_job_is_due",
             ),
             "it has due jobs that nobody promoted, and the coordinator promotes by itself when it is time",
