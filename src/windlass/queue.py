@@ -93,7 +93,7 @@ class Queue(BulkVerbs, FlowVerbs, KeyVerbs, LimitVerbs, MetricsVerbs, ScheduleVe
         self.name: str = check_queue_name(name)
         self.app: Windlass = as_app(url_or_app)
         self._owns_app = self.app is not url_or_app
-        base = self.app.defaults
+        base = self.app.defaults.as_unsaid()  # a task overrules the app, and may be known to the worker alone
         given = defaults if isinstance(defaults, JobOptions) else base.merged(defaults or {})
         self.defaults: JobOptions = given
         self._plain = Plan(self.defaults, self.app.backoff_strategies)

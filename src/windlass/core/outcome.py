@@ -7,6 +7,7 @@ from enum import StrEnum
 import msgspec
 
 from windlass.core.job import ErrorInfo
+from windlass.core.options import Keep, StoredOptions
 from windlass.core.text import clean_text
 from windlass.errors import ConfigError
 
@@ -35,6 +36,19 @@ class Outcome(StrEnum):
     CANCEL = "cancel"
     WAIT = "wait"
     SUSPEND = "suspend"
+
+
+class Filled(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What holds for a job that left it unsaid: what its store needs at the end. None: as it is stored."""
+
+    result_ttl_ms: int | None = None
+    keep_completed: Keep | None = None
+    keep_failed: Keep | None = None
+
+    def over(self, options: StoredOptions) -> StoredOptions:
+        """``options`` with what is said here."""
+        said = {name: value for name in self.__struct_fields__ if (value := getattr(self, name)) is not None}
+        return msgspec.structs.replace(options, **said)
 
 
 class Settlement(msgspec.Struct, kw_only=True, gc=False):
@@ -74,6 +88,8 @@ class Settlement(msgspec.Struct, kw_only=True, gc=False):
     hold_ms: int = 0
     #: The name of the signal that a suspended job waits for.
     signal: str = ""
+    #: What the task of the worker says of options that the job left unsaid.
+    filled: Filled | None = None
 
 
 def to_reason(reason: object) -> str:

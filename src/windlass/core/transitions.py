@@ -316,6 +316,8 @@ def check_token(job: JobRecord | None, token: str) -> Settled:
 def settle(job: JobRecord, end: Settlement, scribe: Scribe) -> None:
     """End the attempt of an active job. The caller checked the token."""
     outcome = end.outcome
+    if end.filled is not None:
+        job.options = end.filled.over(job.options)
     if job.cancel_reason is not None and outcome not in (Outcome.COMPLETE, Outcome.FAIL):
         outcome = Outcome.CANCEL
     _ENDS[outcome](job, end, scribe)

@@ -52,7 +52,8 @@ def _settle_one(work: Work, end: Settlement) -> Settled:
     if status is not Settled.OK or job is None:
         return status
     transitions.settle(job, flows.weigh(work, job, end), work)
-    file(work, job, JobState.ACTIVE, Kind.COMPLETED if job.state is JobState.COMPLETED else Kind.MOVED)
+    kind = Kind.COMPLETED if job.state is JobState.COMPLETED else Kind.MOVED
+    file(work, job, JobState.ACTIVE, kind if end.filled is None else Kind.REPLACED)
     if end.outcome is Outcome.WAIT and job.state is JobState.BLOCKED:
         flows.review(work, job)
     if end.hold_ms and job.options.group is not None:

@@ -29,7 +29,7 @@ from windlass.context import set_current_job
 from windlass.core.backoff import Strategy
 from windlass.core.clock import Clock, Timer
 from windlass.core.job import JobRecord
-from windlass.core.outcome import Outcome, Settlement
+from windlass.core.outcome import Filled, Outcome, Settlement
 from windlass.errors import (
     Cancel,
     JobTimeoutError,
@@ -95,6 +95,7 @@ class Attempt:
         "_timer",
         "call",
         "error",
+        "filled",
         "handler",
         "queue",
         "record",
@@ -117,6 +118,9 @@ class Attempt:
         self.result: Any = None
         self.error: BaseException | None = None
         self._timer: Timer | None = None
+        self.filled: Filled | None = None
+        if record.options.unsaid and handler.task is not None:
+            record.options, self.filled = handler.task.filling.fill(record.options)
 
     # --- 1. decode: before the job has a slot --------------------------------------------------------
 
@@ -125,7 +129,9 @@ class Attempt:
         try:
             self.call = read_call(self.queue.app.codecs, self.record)
         except Exception as exc:  # a codec of one's own may raise anything
-            return classify.bad_payload(self.record, exc)
+            bad = classify.bad_payload(self.record, exc)
+            bad.filled = self.filled
+            return bad
         return None
 
     # --- all the others ------------------------------------------------------------------------------
@@ -153,6 +159,7 @@ class Attempt:
                 self._timer.cancel()
             if settlement is not None:
                 settlement.duration_ms = int(now_ms() - started_ms)
+                settlement.filled = self.filled
             self.tools.on_end(self, settlement)  # 6. settle; None: the lease was lost
 
     def _begin(self) -> Awaitable[Any]:

@@ -9,7 +9,7 @@ import msgspec
 
 from windlass.core import damage
 from windlass.core.job import ErrorInfo, JobRecord, SignalValue, WorkerInfo
-from windlass.core.options import StoredOptions
+from windlass.core.options import ALL_UNSAID, StoredOptions
 from windlass.core.retention import goes_at_once, keep_until, spare_until
 from windlass.core.states import FINISHED, JobState
 
@@ -63,8 +63,9 @@ Deltas = tuple[list[tuple[JobState, int]], list[tuple[str, str, int]]]
 unpack_deltas = msgspec.msgpack.Decoder(Deltas).decode
 
 _PLAIN = StoredOptions()
-#: How they are written.
+#: How they are written; and those of a job that was added by name and says nothing.
 PLAIN_OPTIONS = "{}"
+UNSAID_OPTIONS = f'{{"unsaid":{ALL_UNSAID}}}'
 
 
 @lru_cache(maxsize=1_024)
@@ -91,7 +92,7 @@ def too_old_from(options_text: str, state: str, finished_ms: int) -> int | None:
     It is also NULL for plain jobs. Their age is the default of their state, so they grow too old in the order
     in which they finished and need no index of their own: ``verbs_duties`` finds them in that order.
     """
-    if options_text == PLAIN_OPTIONS:
+    if options_text in (PLAIN_OPTIONS, UNSAID_OPTIONS):
         return None
     return keep_until(decode_options(options_text), state, finished_ms)
 

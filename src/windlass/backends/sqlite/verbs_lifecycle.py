@@ -20,6 +20,7 @@ from windlass.backends.sqlite.rows import (
     INLINE_PAYLOAD,
     PLAIN_OPTIONS,
     STATES,
+    UNSAID_OPTIONS,
     Row,
     decode_options,
     encode_options,
@@ -497,6 +498,8 @@ class _Rest(msgspec.Struct, array_like=True):
         job.request_id = job.id if self.request_id is None else self.request_id
 
 
+#: What stands for all of it, by the options.
+_SHORT = {None: PLAIN_OPTIONS, 1: UNSAID_OPTIONS}
 _unpack_rest = msgspec.json.Decoder(_Rest).decode
 #: Of a row that cannot be read: care is what it needs.
 _UNREAD = _Rest("", 0, 0, 0, "", None, None, 1)
@@ -520,7 +523,7 @@ def _lease(step: Step, line: _Line, rows: list[Row], request: rq.Claim) -> list[
     common: Row | None = None
     held = step.queues.leased
     for seq, job_id, its_task, payload, enqueued_ms, packed in rows:
-        rest = None if packed is None else _read_rest(packed)
+        rest = None if packed in _SHORT else _read_rest(packed)
         if type(payload) is not bytes or type(its_task) is not str or type(enqueued_ms) is not int:
             rest = _UNREAD
         if rest is not None and rest.needs_care(now_ms):
@@ -529,7 +532,7 @@ def _lease(step: Step, line: _Line, rows: list[Row], request: rq.Claim) -> list[
                 until.setdefault(job.lease_until_ms or 0, []).append(seq)
             ids = None
             continue
-        text = PLAIN_OPTIONS if rest is None else rest.options
+        text = _SHORT[packed] if rest is None else rest.options
         if model is None or text != options_text:
             options_text, common = text, None
             model = _leased_model(queue, options_text, request, now_ms)
@@ -621,6 +624,7 @@ def _settle_quick(step: Step, items: list[Settlement], seqs: list[int]) -> list[
         if (
             row is not None
             and end.outcome is _COMPLETE
+            and end.filled is None
             and row[1] == end.token
             and row[2] == end.id
             and (row[5][2] == PLAIN_OPTIONS or is_lasting(row[5][2]))

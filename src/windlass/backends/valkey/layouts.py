@@ -151,6 +151,8 @@ class End(NamedTuple):
     #: 0: none.
     error: int | Failure
     hold_ms: int
+    #: 0, or ``Options`` from ``result_ttl_ms`` to ``keep_failed_count``, each -2 where the job's own holds.
+    filled: int | tuple[int, ...] = 0
 
 
 class GroupLimit(NamedTuple):

@@ -27,8 +27,8 @@ from windlass.backends.valkey.codes import (
 from windlass.backends.valkey.layouts import OPTIONS_SIZE, End, Failure, Head, Options, Unique, Wanted
 from windlass.core import damage
 from windlass.core.job import Completed, ErrorInfo, JobRecord, NewJob, SignalValue
-from windlass.core.options import DEFAULT_RESULT_TTL_MS, StoredOptions, StoredUnique
-from windlass.core.outcome import Outcome, Settlement
+from windlass.core.options import DEFAULT_RESULT_TTL_MS, Keep, StoredOptions, StoredUnique
+from windlass.core.outcome import Filled, Outcome, Settlement
 from windlass.core.paths import took
 from windlass.core.states import JobState
 from windlass.errors import StorageError
@@ -237,6 +237,12 @@ def _read_options(options: StoredOptions, kept: list[Any]) -> StoredOptions:
     known, said = Options(*kept), _told_options(options, "")
     if known.result_ttl_ms != said.result_ttl_ms:
         options = msgspec.structs.replace(options, result_ttl_ms=known.result_ttl_ms)
+    if known[_KEEPS] != said[_KEEPS]:
+        options = msgspec.structs.replace(
+            options,
+            keep_completed=_keep(known.keep_completed_ms, known.keep_completed_count),
+            keep_failed=_keep(known.keep_failed_ms, known.keep_failed_count),
+        )
     if len(kept) == OPTIONS_SIZE:
         return options
     if (known.unique and tuple(known.unique)) != said.unique:
@@ -244,6 +250,18 @@ def _read_options(options: StoredOptions, kept: list[Any]) -> StoredOptions:
     if (known.group, known.cost) != (said.group, said.cost):
         options = msgspec.structs.replace(options, group=known.group or None, cost=known.cost)
     return options
+
+
+def _filled(filled: Filled) -> tuple[int, ...]:
+    """What a settlement says of options, as the server reads it; -2: nothing."""
+    kept: list[int] = []
+    for keep in (filled.keep_completed, filled.keep_failed):
+        kept += (-2, -2) if keep is None else (_or_none(keep.age_ms), _or_none(keep.count))
+    return (-2 if filled.result_ttl_ms is None else filled.result_ttl_ms, *kept)
+
+
+def _keep(age_ms: int, count: int) -> Keep:
+    return Keep(None if age_ms < 0 else age_ms, None if count < 0 else count)
 
 
 def _unique(kept: Any) -> StoredUnique | None:
@@ -257,6 +275,8 @@ def _or_none(value: int | None) -> int:
     return -1 if value is None else value
 
 
+#: Where ``Options`` tells how long records stay.
+_KEEPS = slice(Options._fields.index("keep_completed_ms"), Options._fields.index("keep_failed_count") + 1)
 #: The options of a job that says nothing; nearly all have these, and the server keeps a 0 for them.
 USUAL = _told_options(StoredOptions(), "json")[:OPTIONS_SIZE]
 
@@ -600,6 +620,7 @@ def settlement(index: int, end: Settlement) -> End:
         int(end.miss),
         0 if end.error is None else _failure(end.error),
         end.hold_ms,
+        0 if end.filled is None else _filled(end.filled),
     )
 
 

@@ -121,7 +121,7 @@ def _ends(items: list[Settlement], indexes: list[int]) -> list[Any]:
 
 def _is_plain(end: Settlement) -> bool:
     """Whether it completed, and that is all."""
-    return end.outcome is Outcome.COMPLETE and not end.hold_ms
+    return end.outcome is Outcome.COMPLETE and not end.hold_ms and end.filled is None
 
 
 def _claim(claim: rq.Claim, claim_id: str, limit: int, lines: list[Any]) -> tuple[Any, ...]:

@@ -135,12 +135,13 @@ SELECT num, paused, (SELECT min(due_ms) FROM [job] WHERE queue = num AND due_ms 
 FROM [queue] WHERE num = ?
 
 -- Few columns, since each costs the sqlite3 module as much as many comparisons: what is as in most jobs is left
--- out, and NULL stands for all of it. JSON holds no BLOB, which only a damaged row has there: then it is empty.
+-- out, and NULL stands for all of it; so does 1, of those that leave options unsaid. JSON holds no BLOB, which only a damaged row has there: then it is empty.
 -- name: job_ready
 SELECT seq, id, task, coalesce(payload, (SELECT data FROM [payload] WHERE [payload].seq = [job].seq)), enqueued_ms,
-    CASE WHEN options = '{}' AND place = seq AND ready_ms = enqueued_ms AND priority = 0 AND codec = 'json'
+    CASE WHEN options IN ('{}', '{"unsaid":63}') AND place = seq AND ready_ms = enqueued_ms AND priority = 0 AND codec = 'json'
             AND deliveries = 0 AND manual_retries = 0 AND request_id IS NULL AND expires_ms IS NULL
-            AND errors IS NULL AND result IS NULL AND linked IS NULL AND signals IS NULL THEN NULL
+            AND errors IS NULL AND result IS NULL AND linked IS NULL AND signals IS NULL
+            THEN CASE options WHEN '{}' THEN NULL ELSE 1 END
         WHEN 'blob' IN (typeof(options), typeof(place), typeof(ready_ms), typeof(priority), typeof(codec),
             typeof(request_id), typeof(expires_ms)) THEN ''
         ELSE json_array(options, place, ready_ms, priority, codec, request_id, expires_ms,
@@ -247,7 +248,7 @@ WHERE keep_until_ms IS NOT NULL AND keep_until_ms <= ? ORDER BY keep_until_ms LI
 
 -- Plain jobs, see rows.too_old_from: those behind (finished_ms, seq), and whether each is one.
 -- name: prune_plain
-SELECT queue, finished_ms, seq, options = '{}' AND keep_until_ms IS NULL FROM [job]
+SELECT queue, finished_ms, seq, options IN ('{}', '{"unsaid":63}') AND keep_until_ms IS NULL FROM [job]
 WHERE queue = ?1 AND state = ?2 AND finished_ms >= ?3 AND finished_ms <= ?5 AND (finished_ms > ?3 OR seq > ?4)
 ORDER BY finished_ms, seq LIMIT ?6
 

@@ -210,8 +210,23 @@ local SETTLE = {
   [OUTCOME.SNOOZE] = snooze, [OUTCOME.RELEASE] = release, [OUTCOME.CANCEL] = end_cancelled,
 }
 
+-- What the worker's task says of options that the job left unsaid.
+function line.fill(head, filled)
+  local options = { unpack(options_of(head)) }
+  for at, value in ipairs(filled) do
+    if value > -2 then
+      options[OPTION.RESULT_TTL + at - 1] = value
+    end
+  end
+  head[HEAD.OPTIONS] = options
+end
+
 -- Ends the attempt of an active job whose token was checked.
 local function settle(q, id, head, item)
+  local filled = item[END.FILLED] or 0
+  if filled ~= 0 then
+    line.fill(head, filled)
+  end
   local ends = SETTLE[item[END.OUTCOME]]
   if head[HEAD.CANCEL] ~= '' and ends ~= complete and ends ~= fail then
     ends = end_cancelled
