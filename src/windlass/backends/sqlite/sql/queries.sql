@@ -176,13 +176,13 @@ FROM [job] WHERE linked IS NULL AND /*among*/
 -- name: job_complete
 UPDATE [job]
 SET state = 'completed', finished_ms = ?, result = ?, result_until_ms = ?, keep_until_ms = ?,
-    spare_until_ms = ?, settled_token = token, token = NULL, lease_until_ms = NULL
+    spare_until_ms = ?, settled_token = token, token = NULL, lease_until_ms = NULL, reason = ''
 WHERE token IS NOT NULL AND linked IS NULL AND /*among*/
 
 -- name: job_complete_one
 UPDATE [job]
 SET state = 'completed', finished_ms = ?1, result = ?2, result_until_ms = ?3, keep_until_ms = ?4,
-    spare_until_ms = ?5, settled_token = token, token = NULL, lease_until_ms = NULL
+    spare_until_ms = ?5, settled_token = token, token = NULL, lease_until_ms = NULL, reason = ''
 WHERE token IS NOT NULL AND linked IS NULL AND seq = ?6
 
 -- name: job_promote
