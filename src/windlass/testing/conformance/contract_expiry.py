@@ -311,6 +311,17 @@ async def test_a_job_taken_back_from_a_silent_worker_after_its_total_ends(harnes
     assert (job.state, job.reason, job.stalls) == (*EXPIRED, 1)
 
 
+@pytest.mark.feature("A35", "J3")
+async def test_one_scan_takes_a_job_back_and_ends_it_when_its_total_has_passed(harness: Harness) -> None:
+    await harness.start("a", "one", options=TOTAL)
+    await harness.start("b", "two", options=TOTAL)
+    harness.pass_ms(LEASE_MS)
+    recovered = await harness.do(rq.Recover())
+    refs = [JobRef("one", "a"), JobRef("two", "b")]
+    assert (recovered.recovered, recovered.failed, recovered.expired) == (refs, [], refs)
+    assert await harness.do(rq.Recover()) == rq.Recovered([], [])
+
+
 @needs("signals")
 @pytest.mark.feature("A35")
 async def test_expires_total_ends_a_suspended_job(harness: Harness) -> None:
