@@ -341,6 +341,8 @@ class ChangeJob(Request[ChangeResult], kw_only=True):
 class Report(Request[ChangeResult], kw_only=True):
     """A running attempt's progress (needs the token) and log lines (need only the job).
 
+    Progress without a token is ``illegal``; under one that is not the job's newest lease, also under an empty
+    one, it is ``lost``.
     The one verb whose repetition shows: log lines that were sent twice are kept twice.
     """
 

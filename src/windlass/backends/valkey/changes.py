@@ -21,6 +21,11 @@ Items = list[tuple[int, str]]
 _NO_TOKEN = "-"
 
 
+def _token(token: str | None) -> str:
+    """As the server's functions take it: "" when none was given."""
+    return "" if token is None else token or _NO_TOKEN
+
+
 async def cancel(session: Session, request: rq.CancelJobs, now: str) -> list[CancelResult]:
     answers = [CancelResult.NOT_FOUND] * len(request.refs)
     left: set[str] = set()
@@ -116,7 +121,7 @@ def _changed(answer: list[int]) -> rq.ChangeResult:
 async def change(session: Session, request: rq.ChangeJob, now: str) -> rq.ChangeResult:
     what = (
         request.ref.id,
-        "" if request.token is None else request.token or _NO_TOKEN,
+        _token(request.token),
         int(request.priority is not None),
         request.priority or 0,
         -1 if request.delay_ms is None else max(request.delay_ms, 0),
@@ -127,7 +132,7 @@ async def change(session: Session, request: rq.ChangeJob, now: str) -> rq.Change
 
 
 async def report(session: Session, request: rq.Report, now: str) -> rq.ChangeResult:
-    what = (request.ref.id, request.token or "", int(request.progress is not None), LOGS_KEPT)
+    what = (request.ref.id, _token(request.token), int(request.progress is not None), LOGS_KEPT)
     root = session.keys.queue(request.ref.queue)
     logs = [text(line) for line in request.logs]
     return _changed(await session.functions.report(root, now, what, request.progress or b"", logs))

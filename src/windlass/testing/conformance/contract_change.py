@@ -499,7 +499,9 @@ async def test_progress_is_stored_and_told(harness: Harness) -> None:
 
 
 @pytest.mark.feature("A22", "J24")
-@pytest.mark.parametrize(("token", "status"), [(None, Changed.ILLEGAL), ("never.0", Changed.LOST)])
+@pytest.mark.parametrize(
+    ("token", "status"), [(None, Changed.ILLEGAL), ("", Changed.LOST), ("never.0", Changed.LOST)]
+)
 async def test_progress_needs_the_newest_token_and_otherwise_nothing_is_written(
     harness: Harness, token: str | None, status: Changed
 ) -> None:
@@ -517,6 +519,14 @@ async def test_a_settled_attempt_cannot_report_progress(harness: Harness) -> Non
     await harness.settle(job, Outcome.COMPLETE)
     report = rq.Report(ref=A, token=job.token, progress=b"1")
     assert await harness.do(report) == rq.ChangeResult(Changed.LOST, JobState.COMPLETED)
+
+
+@pytest.mark.feature("A22", "J24")
+async def test_an_empty_token_is_not_that_of_a_job_without_a_lease(harness: Harness) -> None:
+    await harness.add("a")
+    report = rq.Report(ref=A, token="", progress=b"1")
+    assert await harness.do(report) == rq.ChangeResult(Changed.LOST, JobState.WAITING)
+    assert (await harness.get("a")).progress is None
 
 
 @pytest.mark.feature("A22")
