@@ -229,11 +229,15 @@ async def test_a_thread_that_does_not_stop_is_left_behind_and_named(harness: Har
         worker = await stage.work(stubborn, **HASTY)
         job = await stage.queue.add("n")
         await eventually(begun.is_set)
-        assert await in_time(worker.close()) < BOUND + 0.5
-        assert worker.left_behind == [f"job {job.id} (n)"]
-        assert await job.is_waiting()
-        go_on.set()
-        await eventually(lambda: not [task for task in asyncio.all_tasks() if "Attempt.run" in repr(task)])
+        try:
+            assert await in_time(worker.close()) < BOUND + 0.5
+            assert worker.left_behind == [f"job {job.id} (n)"]
+            assert await job.is_waiting()
+        finally:  # else a failure here would also leave the thread and its attempt to the next tests
+            go_on.set()
+            await eventually(
+                lambda: not [task for task in asyncio.all_tasks() if "Attempt.run" in repr(task)]
+            )
 
 
 # --- starting and closing, in any order -------------------------------------------------------------------
