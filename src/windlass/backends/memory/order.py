@@ -27,6 +27,9 @@ class Order(Generic[E]):
 
     def __iter__(self) -> Iterator[E]:
         """Those that count, first to last. Nothing may be added meanwhile."""
+        return self._forwards() if self._entries else iter(())
+
+    def _forwards(self) -> Iterator[E]:
         self._pass_front()
         entries, counts = self._entries, self._counts
         at, last = self._start, None

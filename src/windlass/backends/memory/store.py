@@ -96,6 +96,7 @@ class MemoryStore(State):
         self._load_upkeep(reads, work)
 
     def _load_jobs(self, reads: Reads, work: Work) -> None:
+        any_stubs = bool(self.stubs)
         for refs in (reads.jobs, reads.ids):
             name: str | None = None
             jobs: dict[str, JobRecord] = {}
@@ -105,7 +106,7 @@ class MemoryStore(State):
                     self._load_queue(name, work)
                     jobs = self.look(name).jobs
                 work.jobs[ref] = jobs.get(ref.id)
-                if (stub := self.stubs.find(ref, work.now_ms)) is not None:
+                if any_stubs and (stub := self.stubs.find(ref, work.now_ms)) is not None:
                     work.stubs[ref] = stub
         if self.kept_ids:
             for ref in reads.ids:
