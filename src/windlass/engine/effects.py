@@ -163,7 +163,7 @@ class Effects:
         self.now_ms = now_ms
         #: Records that go, with their edges, log lines and output.
         self.gone: list[JobRecord] = []
-        self.jobs: dict[JobRef, Change] = {}
+        self.jobs: dict[tuple[str, str], Change] = {}  # by queue and id
         #: Entries of tables as they are now; None: they go.
         self.rows: dict[Entry, Any] = {}
         #: Events, which the store numbers.

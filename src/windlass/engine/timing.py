@@ -13,13 +13,13 @@ from windlass.core.job import JobRecord
 from windlass.core.unique import KeyEntry
 from windlass.engine.effects import Kind, Table
 from windlass.engine.filing import advance, file, prepare, wait_until
-from windlass.engine.reads import STEP, Reads, Verb
+from windlass.engine.reads import STEP, MoreReads, Reads, Verb
 from windlass.engine.work import Queue, Work
 
 
 def promote(work: Work, request: rq.Promote) -> Verb[rq.Promoted]:
     """Reads: 2, with groups or unique keys 3."""
-    yield Reads(every_queue=True)
+    yield MoreReads(every_queue=True)
     names = sorted(name for name, queue in work.queues.items() if queue.exists)
     limits = dict.fromkeys(names, request.limit)
     yield Reads(due=limits, timed=limits, lines=dict.fromkeys(names, 1))
@@ -130,7 +130,7 @@ def set_back(work: Work, from_ms: int) -> Verb[None]:
 
     Reads: 1.
     """
-    yield Reads(time_back=from_ms)
+    yield MoreReads(time_back=from_ms)
     by_ms = from_ms - work.now_ms
     for job in work.found:
         if job.lease_until_ms is not None and job.lease_until_ms > from_ms:

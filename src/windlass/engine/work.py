@@ -359,7 +359,7 @@ class Work(Scribe):
     def put(self, job: JobRecord, before: JobState | None, kind: Kind = Kind.MOVED) -> None:
         """Write a job as it is now; ``before`` is the state that it had until now (None: it is new)."""
         jobs = self.effects.jobs
-        ref = JobRef(job.queue, job.id)
+        ref = (job.queue, job.id)
         known = jobs.get(ref)
         if known is not None:
             jobs[ref] = Change(job, known[1], _joined(known[2], kind))

@@ -112,7 +112,7 @@ class Ledger(Elsewhere):
         """Take in what a request changed, and remember it for the plan."""
         super().write(effects)
         self._touched.update((job.ref, None) for job in effects.gone)
-        self._touched.update((ref, change.job) for ref, change in effects.jobs.items())
+        self._touched.update((change.job.ref, change.job) for change in effects.jobs.values())
 
     def plan(self) -> Plan:
         """What the changes since the last plan ask of the broker."""

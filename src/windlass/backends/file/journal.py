@@ -28,7 +28,7 @@ class Journal:
         self._clear()
 
     def _clear(self) -> None:
-        self._jobs: dict[JobRef, tuple[JobRecord, bool]] = {}
+        self._jobs: dict[tuple[str, str], tuple[JobRecord, bool]] = {}
         self._gone: list[tuple[Any, ...]] = []
         self._rows: dict[tuple[Table, tuple[Any, ...]], None] = {}
         self._starts: dict[Starter, int | None] = {}

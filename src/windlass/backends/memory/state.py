@@ -128,7 +128,7 @@ class State:
 
     def __init__(self) -> None:
         self.queues: dict[str, StoredQueue] = {}
-        self.active: dict[JobRef, JobRecord] = {}
+        self.active: dict[tuple[str, str], JobRecord] = {}
         self.kept_ids: dict[JobRef, int] = {}
         self.logs: dict[JobRef, deque[str]] = {}
         self.counters: Counter[tuple[str, str, str]] = Counter()
@@ -205,8 +205,8 @@ class State:
             stored = self.find(job.ref)
             if stored is job:
                 self.leave(self.queues[job.queue], job)
-        for change in effects.jobs.values():
-            self.enter(change[0])
+        for job, _, _ in effects.jobs.values():
+            self.enter(job)
         for (table, key), row in effects.rows.items():
             self._put[table](key, row)
         if effects.told or not effects.plain:
@@ -267,9 +267,9 @@ class State:
         queue.jobs[job.id] = job
         before = queue.index(job)
         if job.state is JobState.ACTIVE:
-            self.active[job.ref] = job
+            self.active[job.queue, job.id] = job
         elif before is JobState.ACTIVE:
-            del self.active[job.ref]
+            del self.active[job.queue, job.id]
 
     def leave(self, queue: StoredQueue, job: JobRecord) -> None:
         """Take a record out of the indexes, with all that is its own."""
