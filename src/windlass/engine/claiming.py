@@ -31,12 +31,8 @@ def claim(work: Work, request: rq.Claim) -> Verb[rq.Claimed]:
 def reads(request: rq.Claim) -> Reads:
     """What a claim reads first."""
     names = [item.name for item in request.queues]
-    return Reads(
-        queues=names,
-        lines=dict.fromkeys(names, request.limit + 1),
-        due=dict.fromkeys(names, STEP),
-        timed=dict.fromkeys(names, STEP),
-    )
+    timed = dict.fromkeys(names, STEP)
+    return Reads(queues=names, lines=dict.fromkeys(names, request.limit + 1), due=timed, timed=timed)
 
 
 def pick(work: Work, request: rq.Claim) -> Verb[rq.Claimed]:

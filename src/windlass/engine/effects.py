@@ -134,9 +134,8 @@ class Part(Generic[P]):
         if owner is None:
             return self
         made = self._make()
-        fields = vars(owner)
-        fields[self._name] = made  # which is found before this is asked again
-        fields["plain"] = False
+        setattr(owner, self._name, made)  # and is found before this is asked again
+        owner.plain = False  # type: ignore[attr-defined]
         return made
 
 

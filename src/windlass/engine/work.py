@@ -56,7 +56,7 @@ class Ordered(Generic[T]):
         self._next: tuple[Any, str, T] | None = None
         self._near: deque[tuple[Any, str, T]] | None = None
         self._last_key: Any = None
-        self._ended = False
+        self._ended = not base
         #: Names that are no longer where they were loaded.
         self._gone: set[str] = set()
         self._own: dict[str, tuple[Any, T]] = {}
@@ -65,7 +65,7 @@ class Ordered(Generic[T]):
     def head(self) -> T | None:
         """The first, left in place. None: there is none, or it is not known which (``is_cut``)."""
         base = self._next
-        if base is None or base[1] in self._gone:
+        if (base is None and not self._ended) or (base is not None and base[1] in self._gone):
             base = self._base_head()
         if not self._heap:
             return None if base is None else base[2]
@@ -381,17 +381,17 @@ class Work(Scribe):
 
     def _arrange(self, job: JobRecord, state: JobState) -> None:
         """Keep the loaded orders true."""
-        queue = job.queue
-        if queue in self.lines:
+        line, due = self.lines.get(job.queue), self.due.get(job.queue)
+        if line is not None:
             if state is _WAITING:
-                self.lines[queue].join(job)
+                line.join(job)
             else:
-                self.lines[queue].remove(job.id)
-        if queue in self.due:
+                line.remove(job.id)
+        if due is not None:
             if job.due_ms is not None and state in TIMED:
-                self.due[queue].put((job.due_ms, job.seq), job.id, job)
+                due.put((job.due_ms, job.seq), job.id, job)
             else:
-                self.due[queue].remove(job.id)
+                due.remove(job.id)
 
     def drop(self, job: JobRecord) -> None:
         """Remove a record with all that is its own."""

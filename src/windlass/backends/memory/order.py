@@ -25,11 +25,12 @@ class Order(Generic[E]):
         else:
             insort(entries, entry, lo=self._start)
 
+    def __bool__(self) -> bool:
+        """Whether there may be any."""
+        return bool(self._entries)
+
     def __iter__(self) -> Iterator[E]:
         """Those that count, first to last. Nothing may be added meanwhile."""
-        return self._forwards() if self._entries else iter(())
-
-    def _forwards(self) -> Iterator[E]:
         self._pass_front()
         entries, counts = self._entries, self._counts
         at, last = self._start, None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import insort
 from collections import Counter, deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from copy import copy
 from typing import Any
 
@@ -106,10 +106,10 @@ class StoredQueue:
     def active(self) -> int:
         return self.counts[JobState.ACTIVE]
 
-    def due(self) -> Iterator[tuple[tuple[int, int], str, JobRecord]]:
+    def due(self) -> Iterable[tuple[tuple[int, int], str, JobRecord]]:
         """Timed jobs, the earliest first, with (due_ms, seq) and id."""
-        jobs = self.jobs
-        return (((due_ms, seq), job_id, jobs[job_id]) for due_ms, seq, job_id in self._due)
+        jobs, due = self.jobs, self._due
+        return (((due_ms, seq), job_id, jobs[job_id]) for due_ms, seq, job_id in due) if due else ()
 
     def next_due(self) -> JobRecord | None:
         """The job that is due first."""

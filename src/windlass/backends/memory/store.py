@@ -91,7 +91,7 @@ class MemoryStore(State):
         for name in reads.due:
             work.load_due(name, Ordered(self.look(name).due()))
         for name in reads.timed:
-            work.timed[name] = Ordered((entry, entry[1], entry) for entry in self.look(name).groups.timed())
+            work.timed[name] = Ordered(self.look(name).groups.timed())
         if isinstance(reads, MoreReads):
             self._load_flows(reads, work)
             self._load_found(reads, work)
