@@ -325,7 +325,8 @@ class Ledger(Elsewhere):
         names = [name for name in request.queues if name in self.queues]
         limits = dict.fromkeys(names, STEP)
         yield Reads(queues=names, due=limits, timed=limits, lines=dict.fromkeys(names, 1))
-        yield from timing.bring_in(work, timing.due_by_queue(work, names, STEP), names, STEP)
+        due = timing.due_by_queue(work, names, STEP)
+        yield from timing.bring_in(work, due, timing.timed_now(work, names), names, STEP)
         return timing.next_due_in(work, [work.queues[name] for name in names])
 
     def due_ms(self, queue: str) -> int | None:
