@@ -24,8 +24,9 @@ def add(work: Work, request: rq.Add) -> Verb[list[rq.Added]]:
     """Reads: 1 for plain jobs with new ids, 3 at most; flows 2 more, and what follows from ends."""
     jobs = request.jobs
     yield from load(work, jobs)
-    if any(new.depends_on or new.parent is not None for new in jobs):
-        return (yield from _add_flow(work, jobs))
+    for new in jobs:
+        if new.depends_on or new.parent is not None:
+            return (yield from _add_flow(work, jobs))
     return [add_one(work, new) for new in jobs]
 
 
@@ -37,10 +38,11 @@ def load(work: Work, jobs: list[NewJob], *, besides: Iterable[JobRef] = ()) -> V
     groups: dict[tuple[str, str], None] = {}
     rows: dict[Entry, None] = {}
     for new in jobs:
-        if new.options.group is not None:
-            groups[new.queue, new.options.group] = None
-        if new.options.unique is not None:
-            rows[Table.KEY, (new.queue, new.options.unique.key)] = None
+        options = new.options
+        if options.group is not None:
+            groups[new.queue, options.group] = None
+        if options.unique is not None:
+            rows[Table.KEY, (new.queue, options.unique.key)] = None
     yield Reads(ids=[JobRef(new.queue, new.id) for new in jobs], jobs=besides, groups=groups, rows=rows)
     holders = [ref for new in jobs if (ref := keys.holder_ref(work, new))] if rows else []
     missing = [ref for ref in holders if ref not in work.jobs]
@@ -52,8 +54,9 @@ def load(work: Work, jobs: list[NewJob], *, besides: Iterable[JobRef] = ()) -> V
 
 def add_one(work: Work, new: NewJob) -> rq.Added:
     """Add one job, whose flow is looked at elsewhere."""
-    ref = JobRef(new.queue, new.id)
-    old, known = work.jobs[ref], work.known(ref)
+    ref = (new.queue, new.id)
+    old = work.jobs[ref]
+    known = work.known(ref)
     if known is not None:
         told = _answer_known(work, known, new)
         if told is not None:
@@ -87,12 +90,13 @@ def add_one(work: Work, new: NewJob) -> rq.Added:
 
 def make(work: Work, job: JobRecord) -> None:
     """Take in a new record: its queue is known from now on, its key is its own."""
-    work.jobs[JobRef(job.queue, job.id)] = job
+    work.jobs[job.queue, job.id] = job
     queue = work.queues[job.queue]
     if not (queue.exists and queue.row.known):
         queue.row.known = True
         work.put_queue(queue)
-    keys.take(work, job)
+    if job.options.unique is not None:
+        keys.take(work, job)
     work.effects.count(job.queue, job.task, "enqueued")
     file(work, job, None, Kind.MADE)
 

@@ -17,7 +17,7 @@ from windlass.core.transitions import Note
 from windlass.engine import flows, keys
 from windlass.engine.effects import Kind, QueueRow, Table
 from windlass.engine.filing import drop, file, is_ordered, prepare
-from windlass.engine.reads import PurgeReads, Reads, Verb
+from windlass.engine.reads import MoreReads, PurgeReads, Reads, Verb
 from windlass.engine.work import Work
 
 
@@ -69,7 +69,7 @@ def retry(work: Work, request: rq.RetryJobs) -> Verb[list[rq.ChangeResult]]:
     found = [job for ref in request.refs if (job := work.jobs[ref]) is not None]
     linked = [job.ref for job in found if job.linked]
     if linked:
-        yield Reads(waits=linked, unmet=linked)
+        yield MoreReads(waits=linked, unmet=linked)
         yield from flows.load_missed(work, linked)
     yield from prepare(work, found)
     return [_change_one(work, ref, lambda job: _retry_one(work, job)) for ref in request.refs]
@@ -153,7 +153,7 @@ def report(work: Work, request: rq.Report) -> Verb[rq.ChangeResult]:
 
 def append_stream(work: Work, request: sm.AppendStream) -> Verb[rq.ChangeResult]:
     """Reads: 1."""
-    yield Reads(jobs=[request.ref], streams=[request.ref])
+    yield MoreReads(jobs=[request.ref], streams=[request.ref])
     job = work.jobs[request.ref]
     if job is None:
         return rq.ChangeResult(Changed.NOT_FOUND)
@@ -186,7 +186,7 @@ def purge(work: Work, request: rq.Purge) -> Verb[rq.Purged]:
     """Reads: 1, with groups or keys 2; 1 more to forget the queue."""
     states = frozenset(state for state in request.states if request.force or state is not JobState.ACTIVE)
     before_ms = work.now_ms - request.grace_ms
-    yield Reads(queues=[request.queue], purge=PurgeReads(request.queue, states, before_ms, request.limit))
+    yield MoreReads(queues=[request.queue], purge=PurgeReads(request.queue, states, before_ms, request.limit))
     queue = work.queues[request.queue]
     if not queue.exists:
         return rq.Purged(0, [])
@@ -203,7 +203,7 @@ def purge(work: Work, request: rq.Purge) -> Verb[rq.Purged]:
 
 def _forget_queue(work: Work, name: str) -> Verb[None]:
     """Forget all settings of an empty queue that is obliterated. Reads: 1."""
-    yield Reads(settings_of=name)
+    yield MoreReads(settings_of=name)
     queue = work.queues[name]
     queue.row = QueueRow(known=False)
     work.put_queue(queue)

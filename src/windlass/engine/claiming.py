@@ -31,12 +31,8 @@ def claim(work: Work, request: rq.Claim) -> Verb[rq.Claimed]:
 def reads(request: rq.Claim) -> Reads:
     """What a claim reads first."""
     names = [item.name for item in request.queues]
-    return Reads(
-        queues=names,
-        lines=dict.fromkeys(names, request.limit + 1),
-        due=dict.fromkeys(names, STEP),
-        timed=dict.fromkeys(names, STEP),
-    )
+    timed = dict.fromkeys(names, STEP)
+    return Reads(queues=names, lines=dict.fromkeys(names, request.limit + 1), due=timed, timed=timed)
 
 
 def pick(work: Work, request: rq.Claim) -> Verb[rq.Claimed]:
@@ -45,7 +41,9 @@ def pick(work: Work, request: rq.Claim) -> Verb[rq.Claimed]:
     claim = _Claim(work, request)
     names = [queue.name for queue, _ in claim.queues]
     due = timing.due_by_queue(work, names, STEP)
-    yield from timing.bring_in(work, due, names, STEP, ahead=claim.front)
+    timed, ahead = timing.timed_now(work, names), claim.front()
+    if due or timed or ahead:
+        yield from timing.bring_in(work, due, timed, names, STEP, ahead=ahead)
     for bound in ("share", "cap"):
         for queue, item in claim.queues:
             claim.passed = 0

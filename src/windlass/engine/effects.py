@@ -6,9 +6,9 @@ Effects say how things *are* from now on, or what was added to a log; to write t
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable
 from enum import IntEnum
-from typing import Any, NamedTuple
+from typing import Any, Generic, NamedTuple, TypeVar, overload
 
 import msgspec
 
@@ -19,6 +19,8 @@ from windlass.core.metrics import Mark
 from windlass.core.states import JobState
 from windlass.core.streams import Chunk, StreamHead
 from windlass.core.transitions import Note
+
+P = TypeVar("P")
 
 
 class Table(IntEnum):
@@ -114,39 +116,60 @@ class Starts(NamedTuple):
     times: list[int]
 
 
+class Part(Generic[P]):
+    """A part that few requests have: made when asked for. Its owner is ``plain`` as long as none was."""
+
+    def __init__(self, make: Callable[[], P]) -> None:
+        self._make = make
+        self._name = ""
+
+    def __set_name__(self, owner: type[object], name: str) -> None:
+        self._name = name
+
+    @overload
+    def __get__(self, owner: None, kind: type[object]) -> Part[P]: ...
+    @overload
+    def __get__(self, owner: object, kind: type[object]) -> P: ...
+    def __get__(self, owner: object | None, kind: type[object]) -> P | Part[P]:
+        if owner is None:
+            return self
+        made = self._make()
+        setattr(owner, self._name, made)  # and is found before this is asked again
+        owner.plain = False  # type: ignore[attr-defined]
+        return made
+
+
 class Effects:
     """See the module. They are written in this order: what is gone, jobs, rows, the rest."""
 
-    __slots__ = (
-        *("chunks", "counts", "edges", "ends", "forgotten", "gone", "history", "jobs", "logs", "marks"),
-        *("notes", "now_ms", "rows", "starts", "told", "topics", "trims"),
-    )
+    #: False once one of the parts was asked for; until then they need no look.
+    plain = True
+    starts = Part[dict[Starter, Starts]](dict)
+    logs = Part[list[tuple[JobRecord, list[str]]]](list)
+    chunks = Part[list[tuple[JobRecord, StreamHead, list[Chunk]]]](list)
+    #: Edges as they are now; new ones stand behind those that are there.
+    edges = Part[dict[tuple[JobRef, JobRef], Edge]](dict)
+    #: Ends that are left to later requests, and how many of the oldest such are dealt with.
+    ends = Part[list[ChildEnd]](list)
+    told = 0
+    #: Queues whose events so far are forgotten.
+    forgotten = Part[list[str]](list)
+    #: The oldest record of a queue's history that stays.
+    trims = Part[dict[str, int]](dict)
+    marks = Part[list[Mark]](list)
 
     def __init__(self, now_ms: int, notes: list[Note], history: list[AttemptRecord]) -> None:
         self.now_ms = now_ms
         #: Records that go, with their edges, log lines and output.
         self.gone: list[JobRecord] = []
-        self.jobs: dict[JobRef, Change] = {}
+        self.jobs: dict[tuple[str, str], Change] = {}  # by queue and id
         #: Entries of tables as they are now; None: they go.
         self.rows: dict[Entry, Any] = {}
-        self.starts: dict[Starter, Starts] = {}
-        self.logs: list[tuple[JobRecord, list[str]]] = []
-        self.chunks: list[tuple[JobRecord, StreamHead, list[Chunk]]] = []
-        #: Edges as they are now; new ones stand behind those that are there.
-        self.edges: dict[tuple[JobRef, JobRef], Edge] = {}
-        #: Ends that are left to later requests, and how many of the oldest such are dealt with.
-        self.ends: list[ChildEnd] = []
-        self.told = 0
         #: Events, which the store numbers.
         self.notes = notes
         self.history = history
         #: By how much lifetime counters grow; every record of the history is counted here too.
         self.counts: dict[tuple[str, str, str], int] = {}
-        #: Queues whose events so far are forgotten.
-        self.forgotten: list[str] = []
-        #: The oldest record of a queue's history that stays.
-        self.trims: dict[str, int] = {}
-        self.marks: list[Mark] = []
         #: Whom to tell that something is new.
         self.topics: set[str] = set()
 
@@ -155,12 +178,10 @@ class Effects:
         key = (queue, task, outcome)
         self.counts[key] = self.counts.get(key, 0) + by
 
-    def _parts(self) -> Iterable[Any]:
-        return (
-            *(self.jobs, self.gone, self.rows, self.starts, self.logs, self.chunks, self.edges, self.ends),
-            *(self.told, self.notes, self.history, self.counts, self.forgotten, self.trims, self.marks),
-        )
-
     def __bool__(self) -> bool:
         """Whether anything is to be written. Topics alone are not."""
-        return any(self._parts())
+        if self.jobs or self.gone or self.rows or self.notes or self.history or self.counts or self.told:
+            return True
+        return not self.plain and any(
+            getattr(self, name) for name, part in vars(Effects).items() if isinstance(part, Part)
+        )

@@ -38,21 +38,32 @@ class Filed(Protocol):
     options: StoredOptions
 
 
-def prepare(work: Work, jobs: Iterable[Filed], *, groups: Iterable[tuple[str, str]] = ()) -> Verb[None]:
+def prepare(work: Work, jobs: Iterable[Filed], *, groups: Iterable[tuple[str, str]] = ()) -> Iterable[Reads]:
     """Load what filing these jobs, which are not changed yet, may need: groups, keys, turns.
 
-    Reads: 1, none for plain jobs.
+    Reads: 1, none for plain jobs. Use it with ``yield from``.
     """
-    wanted = dict.fromkeys(key for key in groups if key not in work.groups)
-    keys: dict[Entry, None] = {}
-    lines: dict[str, int] = {}
+    kinds: dict[tuple[str, int], Filed] = {}
     grouped: list[JobRecord] = []
     queue, options = "", None
     for job in jobs:
-        if job.options.group is not None and isinstance(job, JobRecord):
+        if job.options is not options or job.queue != queue:
+            queue, options = job.queue, job.options
+            if options.group is not None or options.unique is not None or work.queues[queue].row.grouped:
+                kinds[queue, id(options)] = job
+        if options.group is not None and isinstance(job, JobRecord):
             grouped.append(job)
-        if job.options is options and job.queue == queue:
-            continue
+    return _prepare(work, kinds.values(), grouped, groups) if kinds or groups else ()
+
+
+def _prepare(
+    work: Work, kinds: Iterable[Filed], grouped: list[JobRecord], groups: Iterable[tuple[str, str]]
+) -> Verb[None]:
+    """``prepare`` with one job of each queue and options that need it, and all records with groups."""
+    wanted = dict.fromkeys(key for key in groups if key not in work.groups)
+    keys: dict[Entry, None] = {}
+    lines: dict[str, int] = {}
+    for job in kinds:
         queue, options = job.queue, job.options
         if options.group is not None:
             if (queue, options.group) not in work.groups:

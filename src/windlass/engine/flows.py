@@ -34,7 +34,7 @@ from windlass.core.states import FINISHED, JobState
 from windlass.core.transitions import answer_known
 from windlass.engine import keys
 from windlass.engine.filing import file, prepare, refuses
-from windlass.engine.reads import Reads, Untold, Verb, Waits
+from windlass.engine.reads import MoreReads, Reads, Untold, Verb, Waits
 from windlass.engine.work import Work
 
 #: How deep ends are followed in one request: ends that follow from ends.
@@ -109,7 +109,7 @@ def load(work: Work, fresh: Fresh, known: list[NewJob]) -> Verb[None]:
         if new.parent is not None
     ]
     around = {*named, *parents, *(child for _, child in pairs)} - {*fresh}
-    yield Reads(
+    yield MoreReads(
         jobs=[ref for ref in {*named, *parents} if ref not in work.jobs],
         pairs=pairs,
         waits=[ref for ref in {*parents} if ref not in fresh],
@@ -276,7 +276,7 @@ def tell(work: Work, limit: int = RELAY_STEP) -> Verb[int]:
     """
     count = 0
     if work.outbox is None:
-        yield Reads(outbox=OUTBOX)
+        yield MoreReads(outbox=OUTBOX)
     for _ in range(ROUNDS):
         old = work.outbox or []
         fresh, work.ended = (work.ended, []) if len(old) < OUTBOX else ([], work.ended)
@@ -284,7 +284,7 @@ def tell(work: Work, limit: int = RELAY_STEP) -> Verb[int]:
         if not ends or count >= limit:
             work.ended = [*fresh, *work.ended]
             break
-        yield Reads(untold=Untold(ends, limit - count + 1))
+        yield MoreReads(untold=Untold(ends, limit - count + 1))
         edges = _untold(work, ends)
         told = edges[: limit - count]
         yield from _load_told(work, told)
@@ -317,7 +317,7 @@ def _load_told(work: Work, told: list[tuple[Edge, ChildEnd]]) -> Verb[None]:
     jobs = [ref for ref in refs if ref not in work.jobs]
     waits = [ref for ref in refs if ref not in work.waits]
     if jobs or waits:
-        yield Reads(jobs=jobs, waits=waits)
+        yield MoreReads(jobs=jobs, waits=waits)
     yield from prepare(work, _there(work, refs))
 
 

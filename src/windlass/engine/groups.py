@@ -8,7 +8,7 @@ from windlass.backend import limits as lrq
 from windlass.core import limits as lm
 from windlass.core.limits import EVERY_GROUP, GroupLimits
 from windlass.engine.filing import advance, limits_of, wait_until
-from windlass.engine.reads import Reads, Verb
+from windlass.engine.reads import MoreReads, Reads, Verb
 from windlass.engine.work import Group, Queue, Work
 
 
@@ -34,7 +34,7 @@ def set_queue_limits(work: Work, request: lrq.SetQueueLimits) -> Verb[None]:
 def set_group_limits(work: Work, request: lrq.SetGroupLimits) -> Verb[None]:
     """Reads: 1."""
     if request.group == EVERY_GROUP:
-        yield Reads(queues=[request.queue], groups_of=request.queue)
+        yield MoreReads(queues=[request.queue], groups_of=request.queue)
         groups = sorted((g for g in work.groups.values() if g.own is None), key=lambda group: group.name)
         after = request.limits or lm.NO_GROUP_LIMITS
         _check_switch(work, groups, after)

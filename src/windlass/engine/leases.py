@@ -9,7 +9,7 @@ from windlass.core.outcome import Extended
 from windlass.core.states import JobState
 from windlass.engine.effects import Kind
 from windlass.engine.filing import file, prepare
-from windlass.engine.reads import Reads, Verb
+from windlass.engine.reads import MoreReads, Reads, Verb
 from windlass.engine.work import Work
 
 _ACTIVE = JobState.ACTIVE
@@ -30,7 +30,7 @@ def extend(work: Work, request: rq.Extend) -> Verb[list[Extended]]:
 
 def reconcile(work: Work, request: rq.Reconcile) -> Verb[int]:
     """Reads: 1, with groups or unique keys 2."""
-    yield Reads(leased_by=request.worker)
+    yield MoreReads(leased_by=request.worker)
     held = set(request.held)
     lost = sorted((job for job in work.found if job.token not in held), key=lambda job: job.seq)
     yield from prepare(work, lost)
@@ -42,7 +42,7 @@ def reconcile(work: Work, request: rq.Reconcile) -> Verb[int]:
 
 def recover(work: Work, request: rq.Recover) -> Verb[rq.Recovered]:
     """Reads: 1, with groups or unique keys 2."""
-    yield Reads(expired=request.limit, overdue=request.limit)
+    yield MoreReads(expired=request.limit, overdue=request.limit)
     yield from prepare(work, [*work.found, *work.overdue])
     result = rq.Recovered([], [])
     for job in work.found:

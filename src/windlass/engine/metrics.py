@@ -7,7 +7,7 @@ from copy import deepcopy
 from windlass.backend import metrics as mq
 from windlass.core.metrics import Mark, MetricsRow, Step, merged
 from windlass.engine.effects import Cursor, Entry, Table
-from windlass.engine.reads import Reads, Verb
+from windlass.engine.reads import MoreReads, Reads, Verb
 from windlass.engine.work import Work
 
 STEPS: tuple[Step, ...] = ("minute", "hour")
@@ -38,7 +38,7 @@ def add(work: Work, request: mq.AddMetrics) -> Verb[bool]:
 
 def add_mark(work: Work, request: mq.AddMark) -> Verb[Mark]:
     """Reads: 1."""
-    yield Reads(mark=request.id)
+    yield MoreReads(mark=request.id)
     if work.mark is not None:
         return work.mark
     mark = Mark(id=request.id, at_ms=work.now_ms, label=request.label)

@@ -13,13 +13,13 @@ from windlass.core.job import (
 )
 from windlass.engine.effects import Cursor, Table
 from windlass.engine.filing import drop, limits_of, prepare
-from windlass.engine.reads import STEP, LogSpan, Reads, Verb
+from windlass.engine.reads import STEP, LogSpan, MoreReads, Verb
 from windlass.engine.work import Work
 
 
 def prune(work: Work, request: rq.Prune) -> Verb[rq.Pruned]:
     """Reads: 1, with unique keys 2."""
-    yield Reads(
+    yield MoreReads(
         past_keep=request.limit + 1,
         past_time=max(request.limit, STEP),
         history=work.now_ms - HISTORY_KEPT_MS,

@@ -39,14 +39,19 @@ class Reads(msgspec.Struct, kw_only=True, gc=False):
     queues: Iterable[str] = ()
     #: Groups with what they use, their parked jobs and the line of their queue: ``work.groups``.
     groups: Iterable[tuple[str, str]] = ()
-    #: The same for all groups of a queue that have no limits of their own.
-    groups_of: str | None = None
     #: The front of a queue's line, at least so many jobs of it: ``work.lines``.
     lines: dict[str, int] = {}
     #: Timed jobs of a queue, the earliest first, at least so many: ``work.due``.
     due: dict[str, int] = {}
     #: Groups of a queue that time lets in, the earliest first, at least so many: ``work.timed``.
     timed: dict[str, int] = {}
+
+
+class MoreReads(Reads, kw_only=True, gc=False):
+    """A batch with what few verbs read."""
+
+    #: ``groups`` for all of a queue that have no limits of their own.
+    groups_of: str | None = None
     #: All queues that the store knows: ``work.queues``.
     every_queue: bool = False
     #: The leases of a worker: ``work.found``.

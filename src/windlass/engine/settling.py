@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from itertools import chain
+
 from windlass.backend import requests as rq
 from windlass.core import transitions
 from windlass.core.job import JobRecord, JobRef
@@ -13,7 +16,7 @@ from windlass.engine import claiming, flows
 from windlass.engine.effects import Kind, Table
 from windlass.engine.filing import drop, file, prepare
 from windlass.engine.groups import hold_group
-from windlass.engine.reads import Reads, Verb
+from windlass.engine.reads import MoreReads, Reads, Verb
 from windlass.engine.work import Work
 
 
@@ -31,23 +34,21 @@ def settle(work: Work, request: rq.Settle) -> Verb[rq.SettleResult]:
     return rq.SettleResult(items, claimed, relay=left)
 
 
-def _prepare(work: Work, items: list[Settlement]) -> Verb[None]:
-    """Load what these settlements may need."""
+def _prepare(work: Work, items: list[Settlement]) -> Iterable[Reads]:
+    """Load what these settlements may need. Use it with ``yield from``."""
     held: list[JobRecord] = []
     waits: list[JobRef] = []
     for end in items:
-        job = work.jobs[JobRef(end.queue, end.id)]
+        job = work.jobs[end.queue, end.id]
         if job is not None and job.token == end.token:
             held.append(job)
             if end.outcome is Outcome.WAIT:
                 waits.append(job.ref)
-    if waits:
-        yield Reads(waits=waits, unmet=waits)
-    yield from prepare(work, held)
+    return chain([MoreReads(waits=waits, unmet=waits)], prepare(work, held)) if waits else prepare(work, held)
 
 
 def _settle_one(work: Work, end: Settlement) -> Settled:
-    job = work.known(JobRef(end.queue, end.id))
+    job = work.known((end.queue, end.id))
     status = transitions.check_token(job, end.token)
     if status is not Settled.OK or job is None:
         return status

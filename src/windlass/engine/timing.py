@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from copy import copy
 
 from windlass.backend import requests as rq
@@ -13,35 +13,36 @@ from windlass.core.job import JobRecord
 from windlass.core.unique import KeyEntry
 from windlass.engine.effects import Kind, Table
 from windlass.engine.filing import advance, file, prepare, wait_until
-from windlass.engine.reads import STEP, Reads, Verb
+from windlass.engine.reads import STEP, MoreReads, Reads, Verb
 from windlass.engine.work import Queue, Work
 
 
 def promote(work: Work, request: rq.Promote) -> Verb[rq.Promoted]:
     """Reads: 2, with groups or unique keys 3."""
-    yield Reads(every_queue=True)
+    yield MoreReads(every_queue=True)
     names = sorted(name for name, queue in work.queues.items() if queue.exists)
     limits = dict.fromkeys(names, request.limit)
     yield Reads(due=limits, timed=limits, lines=dict.fromkeys(names, 1))
-    count = yield from bring_in(work, _due_now(work, names, request.limit), names, request.limit)
+    due = _due_now(work, names, request.limit)
+    count = yield from bring_in(work, due, timed_now(work, names), names, request.limit)
     return rq.Promoted(count, next_due_in(work, [work.queues[name] for name in names]))
 
 
 def bring_in(
     work: Work,
     due: list[JobRecord],
+    groups: list[tuple[str, str]],
     names: list[str],
     limit: int,
     *,
-    ahead: Callable[[], Iterable[JobRecord]] = tuple,
+    ahead: Iterable[JobRecord] = (),
 ) -> Verb[int]:
-    """Make ``due`` jobs of these queues waiting, in this order; then let in what time allows in groups.
+    """Make ``due`` jobs of these queues waiting, in this order; then let in what time allows in ``groups``.
 
     At most ``limit`` in all; returns how many. ``ahead``: jobs that the caller will file. Reads: 1 with
     groups or keys.
     """
-    groups = [(queue, name) for queue in names for _, name in _timed_now(work, queue)]
-    yield from prepare(work, [*due, *ahead()], groups=groups)
+    yield from prepare(work, [*due, *ahead], groups=groups)
     for job in due:
         before = job.state
         transitions.promote(job, work)
@@ -84,11 +85,14 @@ def _due_head(work: Work, queue: str) -> JobRecord | None:
     return None if job is None or job.due_ms is None or job.due_ms > work.now_ms else job
 
 
-def _timed_now(work: Work, queue: str) -> list[tuple[int, str]]:
-    timed = work.timed[queue]
-    if timed.head() is None:
-        return []
-    return [entry for entry in timed.ahead(STEP) if entry[0] <= work.now_ms]
+def timed_now(work: Work, names: list[str]) -> list[tuple[str, str]]:
+    """The groups of these queues that time lets in now."""
+    found: list[tuple[str, str]] = []
+    for queue in names:
+        timed = work.timed[queue]
+        if timed.head() is not None:
+            found += [(queue, name) for at_ms, name in timed.ahead(STEP) if at_ms <= work.now_ms]
+    return found
 
 
 def _advance_timed(work: Work, queue: str, budget: int) -> int:
@@ -130,7 +134,7 @@ def set_back(work: Work, from_ms: int) -> Verb[None]:
 
     Reads: 1.
     """
-    yield Reads(time_back=from_ms)
+    yield MoreReads(time_back=from_ms)
     by_ms = from_ms - work.now_ms
     for job in work.found:
         if job.lease_until_ms is not None and job.lease_until_ms > from_ms:

@@ -9,8 +9,7 @@ from __future__ import annotations
 import heapq
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from functools import cached_property
-from itertools import islice
+from itertools import chain, islice
 from typing import Any, Generic, Protocol, TypeVar
 
 from windlass.core.edges import ChildEnd, Edge
@@ -20,7 +19,7 @@ from windlass.core.metrics import Mark
 from windlass.core.states import TIMED, JobState
 from windlass.core.streams import StreamHead
 from windlass.core.transitions import Scribe
-from windlass.engine.effects import Change, Effects, GroupRow, Kind, QueueRow, Starts, Table
+from windlass.engine.effects import Change, Effects, GroupRow, Kind, Part, QueueRow, Starts, Table
 from windlass.engine.reads import STEP, LogSpan, Waits
 
 T = TypeVar("T")
@@ -48,13 +47,16 @@ class Ordered(Generic[T]):
     ``whole``: nothing follows what was loaded. If not, the order is known up to the last loaded key only.
     """
 
+    __slots__ = ("_base", "_ended", "_gone", "_heap", "_last_key", "_near", "_next", "_own", "_whole")
+
     def __init__(self, base: Iterable[tuple[Any, str, T]] = (), *, whole: bool = True) -> None:
         self._base = iter(base)
         self._whole = whole
-        #: What was looked at of ``base`` and not passed yet.
-        self._near: deque[tuple[Any, str, T]] = deque()
+        #: What was looked at of ``base`` and not passed yet: the first, and what follows it.
+        self._next: tuple[Any, str, T] | None = None
+        self._near: deque[tuple[Any, str, T]] | None = None
         self._last_key: Any = None
-        self._ended = False
+        self._ended = not base
         #: Names that are no longer where they were loaded.
         self._gone: set[str] = set()
         self._own: dict[str, tuple[Any, T]] = {}
@@ -62,8 +64,12 @@ class Ordered(Generic[T]):
 
     def head(self) -> T | None:
         """The first, left in place. None: there is none, or it is not known which (``is_cut``)."""
-        base = self._base_head()
-        own = self._own_head() if self._heap else None
+        base = self._next
+        if (base is None and not self._ended) or (base is not None and base[1] in self._gone):
+            base = self._base_head()
+        if not self._heap:
+            return None if base is None else base[2]
+        own = self._own_head()
         if base is None:
             if own is None or (self.is_cut and (self._last_key is None or own[0] > self._last_key)):
                 return None
@@ -73,13 +79,17 @@ class Ordered(Generic[T]):
     @property
     def is_cut(self) -> bool:
         """Whether all that was loaded is used up, and more may be stored."""
-        return not self._whole and self._ended and not self._near
+        return not self._whole and self._ended and self._next is None
 
     def ahead(self, count: int) -> Iterator[T]:
         """At least the next ``count`` as far as they are known, in no order, left in place."""
-        while len(self._near) < count and self._pull():
-            pass
-        for _, name, item in islice(self._near, count):
+        if self._next is None:
+            self._next = self._pull()
+        near = self._near = self._near or deque()
+        while len(near) < count - 1 and (entry := self._pull()) is not None:
+            near.append(entry)
+        known = () if self._next is None else (self._next,)
+        for _, name, item in islice(chain(known, near), count):
             if name not in self._gone:
                 yield item
         for _, item in self._own.values():
@@ -97,22 +107,24 @@ class Ordered(Generic[T]):
         if self._own:
             self._own.pop(name, None)
 
-    def _pull(self) -> bool:
+    def _pull(self) -> tuple[Any, str, T] | None:
+        if self._ended:
+            return None
         entry = next(self._base, None)
         if entry is None:
             self._ended = True
-            return False
-        self._last_key = entry[0]
-        self._near.append(entry)
-        return True
+        else:
+            self._last_key = entry[0]
+        return entry
 
     def _base_head(self) -> tuple[Any, str, T] | None:
-        near, gone = self._near, self._gone
-        while near or self._pull():
-            if near[0][1] not in gone:
-                return near[0]
-            near.popleft()
-        return None
+        entry, gone = self._next, self._gone
+        while entry is None or entry[1] in gone:
+            entry = self._near.popleft() if self._near else self._pull()
+            if entry is None:
+                break
+        self._next = entry
+        return entry
 
     def _own_head(self) -> tuple[Any, str] | None:
         heap = self._heap
@@ -139,6 +151,8 @@ class StoredLine(Protocol):
 
 class Line(Ordered[JobRecord]):
     """The waiting jobs of one queue."""
+
+    __slots__ = ("_fronts", "_stored", "_tails")
 
     def __init__(self, stored: StoredLine, *, whole: bool = True) -> None:
         super().__init__(stored.front(), whole=whole)
@@ -264,61 +278,51 @@ def _joined(old: Kind, new: Kind) -> Kind:
 
 
 class Work(Scribe):
-    """See the module."""
+    """See the module. Few requests have all parts."""
+
+    #: As in ``Effects``.
+    plain = True
+
+    rows = Part[Loaded[Any]](Loaded)
+    groups = Part[Loaded[Group]](Loaded)
+    lines = Part[Loaded[Line]](Loaded)
+    due = Part[Loaded[Ordered[JobRecord]]](Loaded)
+    timed = Part[Loaded[Ordered[tuple[int, str]]]](Loaded)
+    found = Part[list[JobRecord]](list)
+    overdue = Part[list[JobRecord]](list)
+    edges = Part[Loaded[Edge | None]](Loaded)
+    unmet = Part[Loaded[list[Edge]]](Loaded)
+    waits = Part[Loaded[Waits]](Loaded)
+    streams = Part[Loaded[StreamHead | None]](Loaded)
+    graph = Part[dict[JobRef, list[JobRef]]](dict)
+    untold = Part[list[Edge]](list)
+    past = Part[Past](Past)
+    logs = Part[dict[str, LogSpan]](dict)
+    #: Ends that earlier requests left (None: not loaded).
+    outbox: list[ChildEnd] | None = None
+    mark: Mark | None = None
+    #: Whether ends of jobs of this request were left to ``Relay``.
+    left = False
+    #: How many parked jobs this request may still move.
+    moves = STEP
+    #: The caller is told when to ask again.
+    claiming = False
+    #: Whether lines or timed jobs are loaded, which are to be kept true.
+    _ordered = False
 
     def __init__(self, now_ms: int, fresh_place: Callable[[], int]) -> None:
         super().__init__(now_ms, fresh_place)
         self.effects = Effects(now_ms, self.notes, self.history)
         self.jobs: Loaded[JobRecord | None] = Loaded()
-        #: Until when ids without a record are kept, where they are.
-        self.kept: dict[JobRef, int] = {}
-        #: What is left of jobs without a record that were loaded, where their time has not passed.
-        self.stubs: dict[JobRef, JobRecord] = {}
-        self.rows: Loaded[Any] = Loaded()
         self.queues: Loaded[Queue] = Loaded()
-        self.groups: Loaded[Group] = Loaded()
-        self.lines: Loaded[Line] = Loaded()
-        self.due: Loaded[Ordered[JobRecord]] = Loaded()
-        self.timed: Loaded[Ordered[tuple[int, str]]] = Loaded()
-        self.found: list[JobRecord] = []
-        self.overdue: list[JobRecord] = []
-        self.graph: dict[JobRef, list[JobRef]] = {}
-        self.untold: list[Edge] = []
-        #: Ends that earlier requests left (None: not loaded).
-        self.outbox: list[ChildEnd] | None = None
-        self.mark: Mark | None = None
-        self.logs: dict[str, LogSpan] = {}
-        #: Ends of jobs of this request that are yet to be told, and whether some were left to ``Relay``.
+        #: Until when ids without a record are kept, where they are.
+        self.kept: dict[tuple[str, str], int] = {}
+        #: What is left of jobs without a record that were loaded, where their time has not passed.
+        self.stubs: dict[tuple[str, str], JobRecord] = {}
+        #: Ends of jobs of this request that are yet to be told.
         self.ended: list[ChildEnd] = []
-        self.left = False
-        #: How many parked jobs this request may still move.
-        self.moves = STEP
-        #: The caller is told when to ask again.
-        self.claiming = False
 
-    # Few requests ask for these.
-
-    @cached_property
-    def edges(self) -> Loaded[Edge | None]:
-        return Loaded()
-
-    @cached_property
-    def unmet(self) -> Loaded[list[Edge]]:
-        return Loaded()
-
-    @cached_property
-    def waits(self) -> Loaded[Waits]:
-        return Loaded()
-
-    @cached_property
-    def streams(self) -> Loaded[StreamHead | None]:
-        return Loaded()
-
-    @cached_property
-    def past(self) -> Past:
-        return Past()
-
-    def known(self, ref: JobRef) -> JobRecord | None:
+    def known(self, ref: tuple[str, str]) -> JobRecord | None:
         """A loaded job, or the stub that it left."""
         return self.jobs[ref] or self.stubs.get(ref)
 
@@ -327,6 +331,7 @@ class Work(Scribe):
     def load_line(self, queue: str, stored: StoredLine, *, whole: bool = True) -> None:
         """The line of a queue, under what this request changed so far."""
         line = self.lines[queue] = Line(stored, whole=whole)
+        self._ordered = True
         for (name, job_id), (job, _, _) in self.effects.jobs.items():
             if name == queue:
                 line.remove(job_id)
@@ -339,6 +344,7 @@ class Work(Scribe):
     def load_due(self, queue: str, due: Ordered[JobRecord]) -> None:
         """The timed jobs of a queue, under what this request changed so far."""
         self.due[queue] = due
+        self._ordered = True
         for (name, job_id), (job, _, _) in self.effects.jobs.items():
             if name == queue:
                 due.remove(job_id)
@@ -352,8 +358,8 @@ class Work(Scribe):
 
     def put(self, job: JobRecord, before: JobState | None, kind: Kind = Kind.MOVED) -> None:
         """Write a job as it is now; ``before`` is the state that it had until now (None: it is new)."""
-        ref = JobRef(job.queue, job.id)
         jobs = self.effects.jobs
+        ref = (job.queue, job.id)
         known = jobs.get(ref)
         if known is not None:
             jobs[ref] = Change(job, known[1], _joined(known[2], kind))
@@ -370,22 +376,22 @@ class Work(Scribe):
                 queue.active += 1
             elif state is _PARKED:
                 queue.parked += 1
-        if self.lines or self.due:
+        if self._ordered:
             self._arrange(job, state)
 
     def _arrange(self, job: JobRecord, state: JobState) -> None:
         """Keep the loaded orders true."""
-        queue = job.queue
-        if queue in self.lines:
+        line, due = self.lines.get(job.queue), self.due.get(job.queue)
+        if line is not None:
             if state is _WAITING:
-                self.lines[queue].join(job)
+                line.join(job)
             else:
-                self.lines[queue].remove(job.id)
-        if queue in self.due:
+                line.remove(job.id)
+        if due is not None:
             if job.due_ms is not None and state in TIMED:
-                self.due[queue].put((job.due_ms, job.seq), job.id, job)
+                due.put((job.due_ms, job.seq), job.id, job)
             else:
-                self.due[queue].remove(job.id)
+                due.remove(job.id)
 
     def drop(self, job: JobRecord) -> None:
         """Remove a record with all that is its own."""
@@ -398,10 +404,11 @@ class Work(Scribe):
             queue.active -= 1
         elif job.state is _PARKED:
             queue.parked -= 1
-        if job.queue in self.lines:
-            self.lines[job.queue].remove(job.id)
-        if job.queue in self.due:
-            self.due[job.queue].remove(job.id)
+        if self._ordered:
+            if job.queue in self.lines:
+                self.lines[job.queue].remove(job.id)
+            if job.queue in self.due:
+                self.due[job.queue].remove(job.id)
         if job.linked:
             self.waits[ref] = Waits()
             for pair in [pair for pair in self.edges if pair[0] == ref]:
@@ -422,8 +429,8 @@ class Work(Scribe):
     def put_group(self, group: Group) -> None:
         """Write a group's row."""
         self.effects.rows[Table.GROUP, (group.queue, group.name)] = group.row
-        if group.queue in self.timed:
-            timed = self.timed[group.queue]
+        timed = self.timed.get(group.queue)
+        if timed is not None:
             if group.next_ms is None:
                 timed.remove(group.name)
             else:

@@ -112,7 +112,7 @@ class Ledger(Elsewhere):
         """Take in what a request changed, and remember it for the plan."""
         super().write(effects)
         self._touched.update((job.ref, None) for job in effects.gone)
-        self._touched.update((ref, change.job) for ref, change in effects.jobs.items())
+        self._touched.update((change.job.ref, change.job) for change in effects.jobs.values())
 
     def plan(self) -> Plan:
         """What the changes since the last plan ask of the broker."""
@@ -325,7 +325,8 @@ class Ledger(Elsewhere):
         names = [name for name in request.queues if name in self.queues]
         limits = dict.fromkeys(names, STEP)
         yield Reads(queues=names, due=limits, timed=limits, lines=dict.fromkeys(names, 1))
-        yield from timing.bring_in(work, timing.due_by_queue(work, names, STEP), names, STEP)
+        due = timing.due_by_queue(work, names, STEP)
+        yield from timing.bring_in(work, due, timing.timed_now(work, names), names, STEP)
         return timing.next_due_in(work, [work.queues[name] for name in names])
 
     def due_ms(self, queue: str) -> int | None:

@@ -28,7 +28,7 @@ class Journal:
         self._clear()
 
     def _clear(self) -> None:
-        self._jobs: dict[JobRef, tuple[JobRecord, bool]] = {}
+        self._jobs: dict[tuple[str, str], tuple[JobRecord, bool]] = {}
         self._gone: list[tuple[Any, ...]] = []
         self._rows: dict[tuple[Table, tuple[Any, ...]], None] = {}
         self._starts: dict[Starter, int | None] = {}
@@ -54,8 +54,9 @@ class Journal:
         self._rows.update(dict.fromkeys(effects.rows))
         for counter in effects.counts:
             self._rows[Table.COUNTER, counter] = None
-        self._add_starts(effects)
-        self._add_parts(effects)
+        if effects.told or not effects.plain:
+            self._add_starts(effects)
+            self._add_parts(effects)
         self._add_logs(store, effects, events)
 
     def _add_starts(self, effects: Effects) -> None:
@@ -81,9 +82,11 @@ class Journal:
         self._parts += [(19, mark) for mark in effects.marks]
 
     def _add_logs(self, store: FileStore, effects: Effects, events: dict[str, list[Event]]) -> None:
-        for name in effects.forgotten:
-            self._events.pop(name, None)
-            self._parts.append((15, name, store.queues[name].last_event - len(events.get(name, ()))))
+        if not effects.plain:
+            for name in effects.forgotten:
+                self._events.pop(name, None)
+                self._parts.append((15, name, store.queues[name].last_event - len(events.get(name, ()))))
+            self._trims.update(effects.trims)
         for name, its in events.items():
             known = self._events.get(name)
             self._events[name] = its if known is None else [*known, *its]
@@ -92,7 +95,6 @@ class Journal:
                 first = sum(other.queue == record.queue for other in effects.history)
                 self._history[record.queue] = (store.queues[record.queue].last_history - first + 1, [])
             self._history[record.queue][1].append(record)
-        self._trims.update(effects.trims)
 
     # --- what is written down ------------------------------------------------------------------------
 

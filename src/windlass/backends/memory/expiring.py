@@ -34,5 +34,9 @@ class Expiring:
         if self._entries:
             self._entries.pop(job_id, None)
 
+    def __bool__(self) -> bool:
+        """Whether there is any."""
+        return bool(self._entries)
+
     def __iter__(self) -> Iterator[_Entry]:
         return iter(self._order)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from windlass.backends.memory.order import Order
 from windlass.core import limits as lm
@@ -132,9 +132,9 @@ class Groups:
         if row.next_ms is not None and row.next_ms != before:
             self._timed.add((row.next_ms, name))
 
-    def timed(self) -> Iterator[tuple[int, str]]:
-        """The groups that time lets in, the earliest first, with when."""
-        return iter(self._timed)
+    def timed(self) -> Iterable[tuple[tuple[int, str], str, tuple[int, str]]]:
+        """The groups that time lets in with when, the earliest first, as things in an order."""
+        return ((entry, entry[1], entry) for entry in self._timed) if self._timed else ()
 
     def _is_timed(self, entry: tuple[int, str]) -> bool:
         group = self._groups.get(entry[1])

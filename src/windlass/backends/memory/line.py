@@ -84,12 +84,12 @@ class Line:
 
     def front(self) -> Iterator[tuple[tuple[int, int, int], str, JobRecord]]:
         for negated in list(self._priorities):
-            order = self._orders[-negated]
-            if order.head() is None:
-                del self._orders[-negated], self._priorities[bisect_left(self._priorities, negated)]
-                continue
-            for turn, place, job_id in order:
+            entry: _Entry | None = None
+            for entry in self._orders[-negated]:
+                turn, place, job_id = entry
                 yield (negated, turn, place), job_id, self._jobs[job_id]
+            if entry is None:
+                del self._orders[-negated], self._priorities[bisect_left(self._priorities, negated)]
 
     def served(self, priority: int, gone: set[str]) -> int | None:
         order = self._orders.get(priority)

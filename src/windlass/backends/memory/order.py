@@ -25,6 +25,10 @@ class Order(Generic[E]):
         else:
             insort(entries, entry, lo=self._start)
 
+    def __bool__(self) -> bool:
+        """Whether there may be any."""
+        return bool(self._entries)
+
     def __iter__(self) -> Iterator[E]:
         """Those that count, first to last. Nothing may be added meanwhile."""
         self._pass_front()

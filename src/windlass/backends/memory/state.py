@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import insort
 from collections import Counter, deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from copy import copy
 from typing import Any
 
@@ -69,7 +69,8 @@ class StoredQueue:
         if before is not None or state in FINISHED:
             self.finished.put(job)
         self.line.put(job)
-        self.expiring.put(job)
+        if job.expires_ms is not None or self.expiring:
+            self.expiring.put(job)
         if job.due_ms is not None and state in TIMED:
             self._due.add((job.due_ms, job.seq, job.id))
         if job.options.unique is not None:
@@ -105,10 +106,10 @@ class StoredQueue:
     def active(self) -> int:
         return self.counts[JobState.ACTIVE]
 
-    def due(self) -> Iterator[tuple[tuple[int, int], str, JobRecord]]:
+    def due(self) -> Iterable[tuple[tuple[int, int], str, JobRecord]]:
         """Timed jobs, the earliest first, with (due_ms, seq) and id."""
-        for due_ms, seq, job_id in self._due:
-            yield (due_ms, seq), job_id, self.jobs[job_id]
+        jobs, due = self.jobs, self._due
+        return (((due_ms, seq), job_id, jobs[job_id]) for due_ms, seq, job_id in due) if due else ()
 
     def next_due(self) -> JobRecord | None:
         """The job that is due first."""
@@ -127,7 +128,7 @@ class State:
 
     def __init__(self) -> None:
         self.queues: dict[str, StoredQueue] = {}
-        self.active: dict[JobRef, JobRecord] = {}
+        self.active: dict[tuple[str, str], JobRecord] = {}
         self.kept_ids: dict[JobRef, int] = {}
         self.logs: dict[JobRef, deque[str]] = {}
         self.counters: Counter[tuple[str, str, str]] = Counter()
@@ -204,10 +205,15 @@ class State:
             stored = self.find(job.ref)
             if stored is job:
                 self.leave(self.queues[job.queue], job)
-        for change in effects.jobs.values():
-            self.enter(change[0])
+        for job, _, _ in effects.jobs.values():
+            self.enter(job)
         for (table, key), row in effects.rows.items():
             self._put[table](key, row)
+        if effects.told or not effects.plain:
+            self._keep_parts(effects)
+        return self._keep_logs(effects)
+
+    def _keep_parts(self, effects: Effects) -> None:
         for starter, starts in effects.starts.items():
             self._put_starts(*starter, starts)
         for edge in effects.edges.values():
@@ -221,27 +227,31 @@ class State:
             self.streams.append(job.ref, head, chunks)
         for mark in effects.marks:
             self.put_mark(mark)
-        return self._keep_logs(effects)
-
-    def _keep_logs(self, effects: Effects) -> dict[str, list[Event]]:
         for name in effects.forgotten:
             self.queue(name).events.clear()
+        for name, oldest in effects.trims.items():
+            self.trim(name, oldest)
+
+    def _keep_logs(self, effects: Effects) -> dict[str, list[Event]]:
         at_ms = effects.now_ms
         noted: dict[str, list[Event]] = {}
+        queue: StoredQueue | None = None
         for name, kind, job_id, task, data in effects.notes:
-            queue = self.queue(name)
+            if queue is None or queue.name != name:
+                queue = self.queue(name)
+                events = noted.setdefault(name, [])
             queue.last_event += 1
             event = Event(queue.last_event, at_ms, kind, job_id, task, data)
             queue.events.append(event)
-            noted.setdefault(name, []).append(event)
+            events.append(event)
         for record in effects.history:
-            queue = self.queue(record.queue)
+            if queue is None or queue.name != record.queue:
+                queue = self.queue(record.queue)
             queue.last_history += 1
             queue.history.append((queue.last_history, record))
+        counters = self.counters
         for counter, by in effects.counts.items():
-            self.counters[counter] += by
-        for name, oldest in effects.trims.items():
-            self.trim(name, oldest)
+            counters[counter] = counters.get(counter, 0) + by
         return noted
 
     def queue(self, name: str) -> StoredQueue:
@@ -257,9 +267,9 @@ class State:
         queue.jobs[job.id] = job
         before = queue.index(job)
         if job.state is JobState.ACTIVE:
-            self.active[job.ref] = job
+            self.active[job.queue, job.id] = job
         elif before is JobState.ACTIVE:
-            del self.active[job.ref]
+            del self.active[job.queue, job.id]
 
     def leave(self, queue: StoredQueue, job: JobRecord) -> None:
         """Take a record out of the indexes, with all that is its own."""

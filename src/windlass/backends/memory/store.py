@@ -17,19 +17,21 @@ from windlass.backend import requests as rq
 from windlass.backends.memory.show import SHOWS, Shows
 from windlass.backends.memory.state import State, StoredQueue
 from windlass.core import transitions
-from windlass.core.job import JobRecord
+from windlass.core.job import JobRecord, JobRef
 from windlass.core.limits import Role, Usage
 from windlass.core.metrics import KEPT_MS
 from windlass.core.states import JobState
 from windlass.engine import timing
 from windlass.engine.drive import run
 from windlass.engine.effects import Effects, GroupRow, Table
-from windlass.engine.reads import LogSpan, PurgeReads, Reads, Verb, Verbs, state_since
+from windlass.engine.reads import LogSpan, MoreReads, PurgeReads, Reads, Verb, Verbs, state_since
 from windlass.engine.verbs import VERBS, decide
 from windlass.engine.work import HOLDING, Group, Ordered, Queue, Work
 from windlass.engine.workers import WORKER_KEPT_MS
 
 R = TypeVar("R")
+
+_ACTIVE, _PARKED = JobState.ACTIVE, JobState.PARKED
 
 
 class MemoryStore(State):
@@ -71,15 +73,17 @@ class MemoryStore(State):
 
     def load(self, reads: Reads, work: Work) -> None:
         """See ``engine.reads.Reads`` for what each part is."""
-        self._load_jobs(reads, work)
+        if reads.ids:
+            self._load_jobs(reads.ids, work)
+            for ref in reads.ids if self.kept_ids else ():
+                if ref in self.kept_ids:
+                    work.kept[ref] = self.kept_ids[ref]
+        if reads.jobs:
+            self._load_jobs(reads.jobs, work)
         for name in reads.queues:
             self._load_queue(name, work)
         for queue, group in reads.groups:
             self._load_group(queue, group, work)
-        if reads.groups_of is not None:
-            for one in self.look(reads.groups_of).groups:
-                if one.row.own is None:
-                    self._load_group(reads.groups_of, one.name, work)
         for entry in reads.rows:
             work.rows[entry] = self.row(*entry)
         for name in reads.lines:
@@ -87,32 +91,25 @@ class MemoryStore(State):
         for name in reads.due:
             work.load_due(name, Ordered(self.look(name).due()))
         for name in reads.timed:
-            work.timed[name] = Ordered((entry, entry[1], entry) for entry in self.look(name).groups.timed())
-        if reads.every_queue:
-            for name in self.queues:
-                self._load_queue(name, work)
-        self._load_flows(reads, work)
-        self._load_found(reads, work)
-        self._load_upkeep(reads, work)
+            work.timed[name] = Ordered(self.look(name).groups.timed())
+        if isinstance(reads, MoreReads):
+            self._load_flows(reads, work)
+            self._load_found(reads, work)
+            self._load_upkeep(reads, work)
 
-    def _load_jobs(self, reads: Reads, work: Work) -> None:
-        for refs in (reads.jobs, reads.ids):
-            name: str | None = None
-            jobs: dict[str, JobRecord] = {}
-            for ref in refs:
-                if ref.queue != name:
-                    name = ref.queue
-                    self._load_queue(name, work)
-                    jobs = self.look(name).jobs
-                work.jobs[ref] = jobs.get(ref.id)
-                if (stub := self.stubs.find(ref, work.now_ms)) is not None:
-                    work.stubs[ref] = stub
-        if self.kept_ids:
-            for ref in reads.ids:
-                if ref in self.kept_ids:
-                    work.kept[ref] = self.kept_ids[ref]
-        for ref in reads.streams:
-            work.streams[ref] = self.streams.heads.get(ref)
+    def _load_jobs(self, refs: Iterable[JobRef], work: Work) -> None:
+        any_stubs, found = bool(self.stubs), work.jobs
+        name: str | None = None
+        jobs: dict[str, JobRecord] = {}
+        for ref in refs:
+            queue, job_id = ref
+            if queue != name:
+                name = queue
+                self._load_queue(name, work)
+                jobs = self.look(name).jobs
+            found[ref] = jobs.get(job_id)
+            if any_stubs and (stub := self.stubs.find(ref, work.now_ms)) is not None:
+                work.stubs[ref] = stub
 
     def _load_queue(self, name: str, work: Work) -> None:
         if name in work.queues:
@@ -125,10 +122,10 @@ class MemoryStore(State):
         work.queues[name] = Queue(
             name,
             copy(stored.row),
-            list(stored.starts),
+            stored.starts.copy(),
             jobs=len(stored.jobs),
-            active=counts[JobState.ACTIVE],
-            parked=counts[JobState.PARKED],
+            active=counts.get(_ACTIVE, 0),
+            parked=counts.get(_PARKED, 0),
         )
 
     def _load_line(self, name: str, work: Work) -> None:
@@ -150,8 +147,10 @@ class MemoryStore(State):
         places = {role: Ordered(base) for role, base in stored.places().items()}
         work.groups[queue, name] = Group(queue, name, stored.row, usage, Ordered(stored.parked()), places)
 
-    def _load_flows(self, reads: Reads, work: Work) -> None:
+    def _load_flows(self, reads: MoreReads, work: Work) -> None:
         edges = self.edges
+        for ref in reads.streams:
+            work.streams[ref] = self.streams.heads.get(ref)
         for pair in reads.pairs:
             work.edges[pair] = edges.find(*pair)
         for ref in reads.waits:
@@ -165,7 +164,7 @@ class MemoryStore(State):
         if reads.outbox:
             work.outbox = list(islice(edges.left_ends, reads.outbox))
 
-    def _load_found(self, reads: Reads, work: Work) -> None:
+    def _load_found(self, reads: MoreReads, work: Work) -> None:
         if reads.leased_by is not None:
             self._find_all(work, (job for job in self.active.values() if job.worker == reads.leased_by))
         if reads.expired:
@@ -205,7 +204,14 @@ class MemoryStore(State):
                 old += [queue.jobs[job_id] for _, _, job_id in entries]
         return old
 
-    def _load_upkeep(self, reads: Reads, work: Work) -> None:
+    def _load_upkeep(self, reads: MoreReads, work: Work) -> None:
+        if reads.every_queue:
+            for name in self.queues:
+                self._load_queue(name, work)
+        if reads.groups_of is not None:
+            for one in self.look(reads.groups_of).groups:
+                if one.row.own is None:
+                    self._load_group(reads.groups_of, one.name, work)
         if reads.past_time:
             self._load_past(work, reads.past_time)
         if reads.history is not None:

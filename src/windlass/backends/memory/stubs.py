@@ -15,6 +15,10 @@ class Stubs:
     def __init__(self) -> None:
         self._stubs: OrderedDict[JobRef, JobRecord] = OrderedDict()
 
+    def __bool__(self) -> bool:
+        """Whether there is any."""
+        return bool(self._stubs)
+
     def put(self, ref: JobRef, stub: JobRecord | None) -> None:
         """Keep a stub (None: forget it); the oldest makes way when there are too many."""
         self._stubs.pop(ref, None)
