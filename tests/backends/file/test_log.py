@@ -214,6 +214,21 @@ async def test_a_step_of_a_newer_format_is_refused_with_advice(tmp_path: Path) -
     assert log.read_bytes() == changed, "nothing was cut"
 
 
+async def test_damage_before_a_step_of_a_newer_format_is_named_and_never_cut_off(tmp_path: Path) -> None:
+    path = tmp_path / "jobs"
+    await a_few_steps(path)
+    log = log_of(path)
+    whole, last = log.read_bytes(), frames_of(log)[-1]
+    body = effects.encode(effects.Written(0, 0, []))
+    newer = of_format(frames.make(Kind.STEP, last.number + 1, body), frames.FORMAT + 1)
+    log.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]) + newer)
+    changed = log.read_bytes()
+    with pytest.raises(DamagedLogError, match=f"whole steps follow at byte {len(whole)}"):
+        async with opened(path) as store:
+            await add(store, new(id="later"))
+    assert log.read_bytes() == changed, "nothing was cut"
+
+
 async def test_a_store_of_a_newer_format_is_refused_with_advice(tmp_path: Path) -> None:
     path = tmp_path / "jobs"
     async with opened(path) as store:

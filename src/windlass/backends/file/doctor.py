@@ -107,6 +107,9 @@ def examine(url: BackendUrl, deep: bool) -> Iterator[Finding]:
             return
         path = os.path.join(settings.directory, dr.log_name(current.generation))
         found = survey(path, load=deep)
+    except errors.NewerLogError as exc:
+        yield problem(str(exc), "upgrade")
+        return
     except (OSError, StorageError) as exc:
         yield problem(str(errors.to_error(exc, settings.shown)), _REPAIR)
         return

@@ -86,12 +86,14 @@ def wanted(data: memoryview, at: int) -> int:
 
 
 def search(data: memoryview, at: int) -> Iterator[int]:
-    """Where whole frames begin from ``at`` on, whatever stands between them."""
+    """Where whole frames begin from ``at`` on, whatever stands between them; up to the first of a newer
+    format, which is whole too."""
     whole = bytes(data)
     while (at := whole.find(MAGIC, at)) >= 0:
         try:
             frame = read(data, at)
         except Newer:
+            yield at
             return
         if frame is not None:
             yield at

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from copy import copy
 
 from windlass.backends.memory.order import Order
 from windlass.core import limits as lm
@@ -62,11 +63,12 @@ class Group:
         }
 
     def opens_at(self, limits: GroupLimits, job: JobRecord, now_ms: int) -> int | None:
-        """``core.limits.opens_at`` for ``job``."""
+        """``core.limits.opens_at`` for ``job``. It is for listings, which leave the group as it is."""
+        usage = copy(self.usage)
         if limits.ordered:
             firsts = (self._places[role].head() for role in lm.holds_up(limits))
-            self.usage.first = min((first[0] for first in firsts if first is not None), default=None)
-        return lm.opens_at(limits, self.usage, job.options.cost, now_ms, place=job.place)
+            usage.first = min((first[0] for first in firsts if first is not None), default=None)
+        return lm.opens_at(limits, usage, job.options.cost, now_ms, place=job.place)
 
     def head(self) -> JobRecord | None:
         """The first parked job."""
