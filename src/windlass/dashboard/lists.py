@@ -1,4 +1,4 @@
-"""Lists as answers: the array of the seed, with the way to the next page in the headers."""
+"""Lists as answers: a plain array, with the way to the next page in the headers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The JSON shapes of the seed's wire format: times in float seconds, ``jid``, ``class``, ``retry_count``.
+"""The JSON shapes of the job-queue routes: times in float seconds, ``jid``, ``class``, ``retry_count``.
 
 Fields beyond the wire format are additions that readers of it ignore.
 """
@@ -116,7 +116,7 @@ class Queue(msgspec.Struct, kw_only=True):
 
 
 class JobQueues(msgspec.Struct, kw_only=True):
-    """The seed's dashboard figures."""
+    """The dashboard's figures."""
 
     processed_today: int
     failed_today: int

@@ -25,7 +25,7 @@ _SILENT_MS = 60_000
 
 
 class Streams:
-    """Reads the seed's five streams for the coordinator."""
+    """Reads the five public streams (scheduled, retries, dead, heartbeats, metrics) for the coordinator."""
 
     def __init__(self, session: Client, coordinator: Coordinator) -> None:
         self._session = session

@@ -56,7 +56,7 @@ _TASKS = 200
 
 
 async def stats(desk: Desk, figures: Figures) -> JobQueues:
-    """The seed's dashboard figures."""
+    """The dashboard's figures."""
     infos, workers = await desk.queues(), await desk.workers()
     totals = await queue_totals(desk)
     now_ms = desk.now_ms()

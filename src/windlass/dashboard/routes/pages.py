@@ -1,4 +1,4 @@
-"""The pages of the seed: for a browser the application, for a program the figures as JSON."""
+"""The seven pages: for a browser the application, for a program the figures as JSON."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The seed's three sets: scheduled jobs, retries, dead jobs."""
+"""Three sets: scheduled jobs, retries, dead jobs."""
 
 from __future__ import annotations
 

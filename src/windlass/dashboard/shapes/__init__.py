@@ -1,1 +1,1 @@
-"""What the API answers and takes, beside the seed's shapes (``wire``). Times are integer milliseconds UTC."""
+"""What the API answers and takes, beside the shapes of ``wire``. Times are integer milliseconds UTC."""
