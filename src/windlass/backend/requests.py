@@ -7,7 +7,7 @@ Every verb may be repeated after a lost reply:
 
 * ``Add`` with the same id and ``request_id`` answers as it did the first time;
 * ``Settle`` under a token that already settled answers ``already``;
-* a lost ``Claim`` is mended by ``Reconcile``, which gives back leases that the worker does not hold.
+* a lost ``Claim`` is repaired by ``Reconcile``, which gives back leases that the worker does not hold.
 """
 
 from __future__ import annotations

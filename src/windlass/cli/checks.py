@@ -221,7 +221,7 @@ async def check_failed(patient: Patient) -> AsyncIterator[Finding]:
         classes = Counter(job.errors[-1].error_class if job.errors else job.reason for job in failed)
         detail = ", ".join(f"{name} {number:,}" for name, number in classes.most_common(3))
         sampled = "" if len(failed) >= count else f" among the newest {len(failed):,}"
-        advice = f"windlass jobs {info.name} --state failed; once mended: windlass retry {info.name} --all"
+        advice = f"windlass jobs {info.name} --state failed; once fixed: windlass retry {info.name} --all"
         yield warning(f"{info.name}: {many(count, 'failed job')} kept ({detail}{sampled})", advice)
         if any(job.reason == "stalled" for job in failed):
             advice = "look for crashes or memory limits; run the task with isolation='process'"

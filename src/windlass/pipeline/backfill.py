@@ -1,6 +1,6 @@
 """Working silver and gold out again from bronze, for some days or for all.
 
-For what batches cannot do: a mended transform, a new column, a lake that somebody damaged. Each day is one
+For what batches cannot do: a corrected transform, a new column, a damaged lake. Each day is one
 change. Rows of other days are read where a job or a wait spans midnight, and come out as they were.
 """
 

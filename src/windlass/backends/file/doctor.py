@@ -1,4 +1,4 @@
-"""A look at the files of a store from outside, and mending them: ``windlass doctor file:///directory``."""
+"""A look at the files of a store from outside, and repairing them: ``windlass doctor file:///directory``."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""The log of one generation: read to its tail, append to it, mend a tail that a dying process tore.
+"""The log of one generation: read to its tail, append to it, repair a tail that a dying process tore.
 
-Reading needs no lock, for a frame is whole or does not count. Appending and mending need the store's lock.
+Reading needs no lock, for a frame is whole or does not count. Appending and repairing need the store's lock.
 """
 
 from __future__ import annotations

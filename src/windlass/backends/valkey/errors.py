@@ -99,7 +99,7 @@ def storage_error(error: BaseException, where: str) -> StorageError:
         )
     if isinstance(error, theirs.AuthenticationError):
         return StorageError(
-            f"{where} refused: {said}; mend user:password@ in the URL (or sentinel_password=, for a sentinel)"
+            f"{where} refused: {said}; fix user:password@ in the URL (or sentinel_password=, for a sentinel)"
         )
     if isinstance(error, TimeoutError):
         return StorageError(

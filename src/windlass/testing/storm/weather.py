@@ -122,7 +122,7 @@ class Weather:
         await asyncio.sleep(max(start + self._settings.seconds - loop.time(), 0))
 
     async def calm_down(self) -> None:
-        """Wait until the last fault is over and mend what can be mended."""
+        """Wait until the last fault is over and repair what can be repaired."""
         if self._under_way:
             await asyncio.gather(*self._under_way)
         for member in self._company.members.values():
