@@ -13,6 +13,7 @@ pytest_plugins = [
     "tests.plugins.failures",
     "tests.plugins.features",
     "tests.plugins.guards",
+    "tests.plugins.paths",
     "tests.plugins.whole",
 ]
 

@@ -5,6 +5,7 @@
     WindlassError
     ├── ConfigError (ValueError)          an option, name or URL that cannot work
     │   ├── PayloadTooLargeError          arguments over the size cap
+    │   ├── OrderedGroupError             a priority or ``lifo`` in a group that is ordered
     │   └── DependencyError               a job that cannot be waited for, or cannot wait
     │       └── CycleError                jobs that would wait for each other
     ├── GroupFullError                    the job's group has its ``max_size``
@@ -98,6 +99,61 @@ class PayloadTooLargeError(ConfigError):
             f"at most {limit} bytes once encoded (store large data elsewhere and pass a reference)",
             size,
         )
+
+
+class OrderedGroupError(ConfigError):
+    """A priority or ``lifo`` does not go with an ordered group, whose jobs run in the order of adding.
+
+    ``refused`` are the ids of jobs that were not added for that; ``added`` are the other jobs of the same
+    call, which were added.
+    """
+
+    code = "ordered_group"
+
+    def __init__(
+        self,
+        queue: str,
+        group: str,
+        option: str,
+        want: str,
+        *,
+        refused: Sequence[str] = (),
+        added: Sequence[Any] = (),
+    ) -> None:
+        self.queue = queue
+        self.group = group
+        self.refused = list(refused)
+        self.added = list(added)
+        super().__init__(option, want)
+
+    @classmethod
+    def at_add(
+        cls, queue: str, group: str, refused: Sequence[str], added: Sequence[Any]
+    ) -> OrderedGroupError:
+        """Jobs with a priority or ``lifo`` were not added to an ordered group."""
+        want = (
+            f"left out for jobs of group {group!r} of queue {queue!r}, which is ordered: "
+            f"{len(refused)} job(s) were not added; add them without, or in another group"
+        )
+        return cls(queue, group, "priority and lifo", want, refused=refused, added=added)
+
+    @classmethod
+    def at_change(cls, queue: str, job_id: str) -> OrderedGroupError:
+        """The priority of a job of an ordered group was not changed."""
+        want = (
+            f"left as it is for job {job_id!r} of queue {queue!r}: its group is ordered, and runs its jobs "
+            "in the order of adding"
+        )
+        return cls(queue, "", "priority", want)
+
+    @classmethod
+    def at_switch(cls, queue: str, group: str) -> OrderedGroupError:
+        """A group was not made ordered, because jobs of it have a priority or are ``lifo``."""
+        want = (
+            f"left off for now: unfinished jobs of group {group!r} of queue {queue!r} have a priority or are "
+            "lifo; wait until they have finished, or remove them, then set it again"
+        )
+        return cls(queue, group, "ordered", want)
 
 
 class GroupFullError(WindlassError):
@@ -492,7 +548,10 @@ class Cancel(JobSignal):
 
 
 class WaitForChildren(JobSignal):
-    """Block the running job until its children have ended, then run it again. The attempt does not count."""
+    """Block the running job until its children have ended, then run it again. The attempt does not count.
+
+    Without an open child it runs again at once; the second time, with no new child in between, it has failed.
+    """
 
     def __init__(self) -> None:
         super().__init__("waits for its children")

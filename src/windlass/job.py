@@ -63,6 +63,7 @@ class Job(JobFields, Generic[ResultT]):
         "context",
         "discarded",
         "loop",
+        "not_taken",
         "outcome",
     )
 
@@ -88,6 +89,8 @@ class Job(JobFields, Generic[ResultT]):
         self._streaming: asyncio.Future[None] | None = None
         #: What the ``add`` that returned this job did: queued, duplicate, replaced or cached.
         self.outcome: AddOutcome | None = outcome
+        #: For ``replaced``: options of that ``add`` which this job did not take, because it ran before.
+        self.not_taken: tuple[str, ...] = ()
         #: Inside a handler: set when the attempt should stop.
         self.abort_signal: AbortSignal | None = AbortSignal() if held else None
         #: Inside a handler: the worker's shared context.
@@ -329,7 +332,10 @@ class Job(JobFields, Generic[ResultT]):
         await self._change("promote", rq.ChangeJob(ref=self.ref, delay_ms=0))
 
     async def change_priority(self, priority: int) -> None:
-        """Move a pending job to another priority (to the back of it)."""
+        """Move a pending job to another priority (to the back of it).
+
+        ``OrderedGroupError`` when its group is ordered: there the order of adding counts.
+        """
         self._queue.defaults.merged({"priority": priority})  # checks the range
         await self._change("change the priority of", rq.ChangeJob(ref=self.ref, priority=priority))
         self._record.priority = priority

@@ -83,8 +83,10 @@ class LimitVerbs:
         """Set the limits of one group; without a name, of every group that has none of its own.
 
         ``concurrency`` (jobs at once), ``rate`` (a ``Rate`` or ``(max, seconds)``), ``bucket`` (a ``Bucket``
-        or ``(capacity, refill_per_s)``; each start takes the job's ``cost``), ``ordered`` (strict order, one
-        at a time), ``max_size`` (unfinished jobs; more are refused). What is not named has no limit.
+        or ``(capacity, refill_per_s)``; each start takes the job's ``cost``), ``ordered`` (one at a
+        time, in the order of adding; with ``skip_delayed`` a job that is not due yet may be overtaken),
+        ``max_size`` (unfinished jobs; more are refused). What is not named has no limit.
+        ``OrderedGroupError`` when a group is to become ordered while jobs of it have a priority or ``lifo``.
         """
         checked = to_group_limits(**limits)
         request = lrq.SetGroupLimits(queue=self.name, group=_group(group), limits=checked)

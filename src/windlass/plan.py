@@ -29,11 +29,13 @@ class Plan:
         "unique",
     )
 
-    def __init__(self, options: JobOptions, strategies: Iterable[str] = ()) -> None:
-        """``strategies``: names of backoff strategies that the app knows."""
+    def __init__(self, options: JobOptions, strategies: Iterable[str] = (), *, by_name: bool = True) -> None:
+        """``strategies``: names of backoff strategies that the app knows. ``by_name``: the task itself is not
+        at hand, so what is not said here is left to the worker's."""
         #: The options themselves, when they name other jobs.
         self.linked: JobOptions | None = options if options.depends_on or options.parent is not None else None
-        self.stored: StoredOptions = options.stored()
+        stored = options.stored()
+        self.stored: StoredOptions = stored if by_name else msgspec.structs.replace(stored, unsaid=0)
         check_spelling(self.stored.backoff, strategies)
         self.unique = to_unique(options.unique)
         if self.unique is not None and self.unique.key is not None:

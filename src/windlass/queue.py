@@ -38,6 +38,7 @@ from windlass.errors import (
     JobFailedError,
     JobNotFoundError,
     MaxRetriesError,
+    OrderedGroupError,
     ResultExpiredError,
     StorageError,
     WindlassError,
@@ -63,7 +64,8 @@ CHUNK = 1_000
 #: An ``add`` that fails within the first second is tried again after these pauses.
 _REPEAT_AFTER_MS = (20, 100)
 _REPEAT_WITHIN_MS = 1_000
-_REFUSED = AddOutcome.REFUSED  # members of an enum are slow to look up
+#: What an add is answered that made no job. (Members of an enum are slow to look up.)
+_REFUSED, _OUT_OF_ORDER = AddOutcome.REFUSED, AddOutcome.OUT_OF_ORDER
 #: With so many at once, the jobs to return are made while the store adds them.
 _AHEAD_FROM = 16
 #: Longer than any id that can be given: what is there by another way can still be seen and removed.
@@ -91,7 +93,7 @@ class Queue(BulkVerbs, FlowVerbs, KeyVerbs, LimitVerbs, MetricsVerbs, ScheduleVe
         self.name: str = check_queue_name(name)
         self.app: Windlass = as_app(url_or_app)
         self._owns_app = self.app is not url_or_app
-        base = self.app.defaults
+        base = self.app.defaults.as_unsaid()  # a task overrules the app, and may be known to the worker alone
         given = defaults if isinstance(defaults, JobOptions) else base.merged(defaults or {})
         self.defaults: JobOptions = given
         self._plain = Plan(self.defaults, self.app.backoff_strategies)
@@ -226,8 +228,8 @@ class Queue(BulkVerbs, FlowVerbs, KeyVerbs, LimitVerbs, MetricsVerbs, ScheduleVe
         if app.hooks.enqueue is not None or app.after_add is not None:
             return (await self.add_new([new]))[0]
         (added,) = await self._add_chunk([new])  # what most calls are: nobody wants to see the job on its way
-        if added.outcome is _REFUSED:
-            raise GroupFullError(self.name, new.options.group or "", [new.id], [])
+        if added.outcome is _REFUSED or added.outcome is _OUT_OF_ORDER:
+            raise _refusal([(new, added)], [])
         return self._added(new, added)
 
     async def add_new(self, news: Sequence[NewJob], *, chunk: int = CHUNK) -> list[Job[Any]]:
@@ -248,9 +250,9 @@ class Queue(BulkVerbs, FlowVerbs, KeyVerbs, LimitVerbs, MetricsVerbs, ScheduleVe
         return jobs
 
     async def _send(self, news: Sequence[NewJob], chunk: int) -> list[Job[Any]]:
-        """Add prepared jobs, chunk by chunk. ``GroupFullError`` tells which were refused, of all."""
+        """Add prepared jobs, chunk by chunk. The error of a refusal tells which were refused, of all."""
         jobs: list[Job[Any]] = []
-        refused: list[NewJob] = []
+        refused: list[tuple[NewJob, rq.Added]] = []
 
         for start in range(0, len(news), chunk):
             part = list(news[start : start + chunk])
@@ -267,14 +269,14 @@ class Queue(BulkVerbs, FlowVerbs, KeyVerbs, LimitVerbs, MetricsVerbs, ScheduleVe
                     raise
                 answers = await under_way
             for new, job, added in zip(part, made, answers, strict=True):
-                if added.outcome is AddOutcome.REFUSED:
-                    refused.append(new)
+                if added.outcome is _REFUSED or added.outcome is _OUT_OF_ORDER:
+                    refused.append((new, added))
                 else:
                     jobs.append(self._added(new, added, job))
         if self.app.after_add is not None:
             await self.app.after_add(jobs)
         if refused:
-            raise GroupFullError(self.name, refused[0].options.group or "", [new.id for new in refused], jobs)
+            raise _refusal(refused, jobs)
         return jobs
 
     async def _add_chunk(self, chunk: list[NewJob]) -> list[rq.Added]:
@@ -310,7 +312,10 @@ class Queue(BulkVerbs, FlowVerbs, KeyVerbs, LimitVerbs, MetricsVerbs, ScheduleVe
 
         def send() -> Job[Any]:
             outgoing.rebind()
-            outgoing.added = [self._added(new, backend.add_in_transaction(connection, [new])[0])]
+            (added,) = backend.add_in_transaction(connection, [new])
+            if added.outcome is _REFUSED or added.outcome is _OUT_OF_ORDER:
+                raise _refusal([(new, added)], [])
+            outgoing.added = [self._added(new, added)]
             return outgoing.added[0]
 
         hooks = self.app.hooks
@@ -344,7 +349,9 @@ class Queue(BulkVerbs, FlowVerbs, KeyVerbs, LimitVerbs, MetricsVerbs, ScheduleVe
         """The job that an ``add`` of ``new`` returns; ``made``: of ``_made``, if there is one already."""
         if added.record is not None:
             queue = self if new.queue == self.name else self.app.queue(new.queue)
-            return Job(queue, added.record, added.outcome)
+            job = Job[Any](queue, added.record, added.outcome)
+            job.not_taken = added.not_taken
+            return job
         job = made or self._made(new)
         job.outcome, record = added.outcome, job.record
         record.state = added.state or JobState.COMPLETED
@@ -616,6 +623,16 @@ def _limit(value: int) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= CHUNK:
         raise ConfigError("limit", f"from 1 to {CHUNK}", value)
     return value
+
+
+def _refusal(refused: list[tuple[NewJob, rq.Added]], jobs: list[Job[Any]]) -> WindlassError:
+    """The error that tells of jobs which their groups did not take, and of those that were added."""
+    ids = [new.id for new, _ in refused]
+    for new, added in refused:
+        if added.outcome is _OUT_OF_ORDER:
+            return OrderedGroupError.at_add(new.queue, new.options.group or "", ids, jobs)
+    first = refused[0][0]
+    return GroupFullError(first.queue, first.options.group or "", ids, jobs)
 
 
 __all__ = ["Page", "Queue"]

@@ -177,6 +177,11 @@ class SyncJob(JobFields, Generic[R]):
     def outcome(self) -> str | None:
         return self.job.outcome
 
+    @property
+    def not_taken(self) -> tuple[str, ...]:
+        """For ``replaced``: options of the ``add`` which this job did not take."""
+        return self.job.not_taken
+
     get_state: Final = _of_job(Job.get_state)
     wait_until_finished: Final = _of_job(Job.wait_until_finished)
     retry: Final = _of_job(Job.retry)

@@ -13,6 +13,7 @@ from windlass.core.ids import check_queue_name, check_task_name, new_id
 from windlass.core.job import NewJob
 from windlass.core.options import Isolation, JobOptions, check_known, to_unique
 from windlass.errors import ConfigError
+from windlass.filling import Filling
 from windlass.inject import Needs
 from windlass.job import Job
 from windlass.payload import pack_call
@@ -64,6 +65,8 @@ class Task(Generic[P, R]):
             else item_signature(fn, self.name)
         )
         self._bound: BoundTask[P, R] = BoundTask(self, options)
+        #: For jobs that were added by name and leave options to the task.
+        self.filling: Filling = Filling(options)
         self.__doc__ = fn.__doc__
         self.__name__: str = getattr(fn, "__name__", self.name)
         self.__module__ = getattr(fn, "__module__", __name__)
@@ -122,7 +125,7 @@ class BoundTask(Generic[P, R]):
         self.task: Task[P, R] = task
         self.job_options: JobOptions = options
         check_unique(task.signature, options)
-        self._plan = Plan(options, task.app.backoff_strategies)
+        self._plan = Plan(options, task.app.backoff_strategies, by_name=False)
         self._call_plan: Plan | None = None
 
     async def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Job[R]:
@@ -173,7 +176,7 @@ class BoundTask(Generic[P, R]):
         if self._call_plan is None:
             options = self.job_options
             kept = call_options(options, None, chosen=options.result_ttl is not None)
-            self._call_plan = Plan(kept, self.task.app.backoff_strategies)
+            self._call_plan = Plan(kept, self.task.app.backoff_strategies, by_name=False)
         queue = task.queue
         value = await queue.call_planned(task.name, pack_call(args, kwargs), self._call_plan, timeout)
         result: R = task.signature.decode_result(value)

@@ -117,20 +117,10 @@ class Waiters:
         if self._early.pop(future, early) is not None and self._listener is not None:
             self._listener.wake()  # it is not known what that was about
         try:
-            return await self._result(future, timeout_ms)
+            async with self._store.clock.timeout(timeout_ms):
+                return await future
         except TimeoutError as exc:
             raise WaitTimeoutError(ref.id, (timeout_ms or 0) / 1000) from exc
-
-    async def _result(self, future: _Future, timeout_ms: float | None) -> JobRecord:
-        clock = self._store.clock
-        if not clock.driven:  # whoever waits for an answer feels every turn of the loop: this way takes one
-            async with asyncio.timeout(None if timeout_ms is None else timeout_ms / 1000):
-                return await future
-        done = asyncio.Event()
-        future.add_done_callback(lambda _: done.set())
-        if not await clock.wait(done, timeout_ms):
-            raise TimeoutError
-        return future.result()
 
     async def close(self, error: WindlassError) -> None:
         """Stop watching; every wait under way raises ``error``."""

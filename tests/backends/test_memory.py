@@ -32,7 +32,8 @@ def every_request() -> set[type[Any]]:
 @pytest.mark.feature("L8")
 def test_every_verb_of_the_contract_is_there_and_nothing_is_declared_missing() -> None:
     backend = MemoryBackend()
-    known = set(backend._shared.store._verbs)
+    store = backend._shared.store
+    known = {*store.verbs, *store.shows}
     assert len(known) > 40
     assert {kind.__name__ for kind in every_request() - known} == set()
     declared = asdict(backend.capabilities)

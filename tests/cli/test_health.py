@@ -67,9 +67,9 @@ async def test_not_ready_when_the_pump_stands_still(worker: Worker, monkeypatch:
     await worker.start()
     server = HealthServer(worker, 0, stale=10)
     now = worker.app.clock.monotonic_ms()
-    monkeypatch.setattr(worker, "last_progress_ms", now - 5_000, raising=False)
+    monkeypatch.setattr(Worker, "last_progress_ms", now - 5_000)
     assert server.ready()[0]
-    monkeypatch.setattr(worker, "last_progress_ms", now - 60_000, raising=False)
+    monkeypatch.setattr(Worker, "last_progress_ms", now - 60_000)
     good, facts = server.ready()
     assert not good
     assert facts["reason"].startswith("no contact with the store for 60 s")

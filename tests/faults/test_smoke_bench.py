@@ -25,6 +25,13 @@ def test_every_part_of_the_sqlite_benchmark_runs() -> None:
     assert report["machine"]["cores"]
 
 
+def test_the_benchmark_of_an_upgrade_runs() -> None:
+    command = [sys.executable, "benchmarks/upgrade.py", "--jobs", "2000"]
+    run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=55, check=False)
+    assert run.returncode == 0, run.stdout + run.stderr
+    assert "all tables STRICT" in run.stdout
+
+
 def test_every_part_of_the_file_benchmark_runs() -> None:
     command = [sys.executable, "benchmarks/file.py", "--smoke", "--alone"]
     run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=55, check=False)

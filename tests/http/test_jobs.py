@@ -143,7 +143,13 @@ async def test_jobs_are_added_over_http(stage: Stage, client: httpx.AsyncClient)
     by_data = await send(client, "POST", path, 201, {"task": "send", "data": {"to": "ada"}})
     wire = {"class": "send", "args": [1, "two"], "options": {"job_id": "mine", "priority": 5, "delay": 60}}
     by_wire = await send(client, "POST", path, 201, wire)
-    assert by_wire == {"queue": QUEUE, "id": "mine", "outcome": "queued", "state": "scheduled"}
+    assert by_wire == {
+        "queue": QUEUE,
+        "id": "mine",
+        "outcome": "queued",
+        "state": "scheduled",
+        "not_taken": [],
+    }
     assert (await send(client, "POST", path, 201, wire))["outcome"] == "duplicate"
     job = await stage.queue.get_job("mine")
     assert job is not None
@@ -254,7 +260,11 @@ async def test_limits_and_groups(stage: Stage, client: httpx.AsyncClient) -> Non
     await send(client, "DELETE", f"{base}/limits", 204)
     assert (await get(client, f"{base}/limits"))["concurrency"] is None
     await send(client, "PUT", f"{base}/groups/a~1b/limits", 204, {"concurrency": 2, "ordered": True})
-    assert (await get(client, f"{base}/groups/a~1b/limits"))["ordered"] is True
+    found = await get(client, f"{base}/groups/a~1b/limits")
+    assert (found["ordered"], found["skip_delayed"]) == (True, False)
+    skipping = {"ordered": True, "skip_delayed": True}
+    await send(client, "PUT", f"{base}/groups/a~1b/limits", 204, skipping)
+    assert (await get(client, f"{base}/groups/a~1b/limits"))["skip_delayed"] is True
     await send(client, "POST", f"{base}/groups/a~1b/pause", 204)
     groups = (await get(client, f"{base}/groups"))["items"]
     assert [(group["name"], group["size"], group["paused"]) for group in groups] == [("a/b", 1, True)]

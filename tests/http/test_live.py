@@ -145,7 +145,7 @@ async def test_events_of_a_queue_go_on_after_the_last_one_seen(
         assert (await events.next())[0] == "paused"
         backend = app.store.backend
         assert isinstance(backend, MemoryBackend)
-        backend._shared.store._queues.clear()  # as when a server has lost its data
+        backend._shared.store.queues.clear()  # as when a server has lost its data
         await app.queue("mail").add("d")
         assert await events.next() == ("gap", {"oldest": 1, "reason": "lost"}, "0")
         assert (await events.next())[1]["task"] == "d"

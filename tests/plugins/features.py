@@ -3,12 +3,14 @@
 A test names its rows with ``@pytest.mark.feature("A1", "H6")``. When it passes, from set-up to
 tear-down, the rows count as proved on the backend it ran on. That backend is, in this order: the
 parameter or fixture ``harness`` (a name, or an object with ``.name``), the parameter or fixture
-``backend_name``, the attribute ``backend_name`` of the test's class or module. Without any of
-these the test is independent of backends, and its proof counts for all.
+``backend_name``, the attribute ``backend_name`` of the test's class or module, the name of its folder below
+``tests/backends``. Without any of these the test is independent of backends: it proves rows that the ledger
+marks as store-free, and no others.
 
 ``@pytest.mark.feature_missing("D10", reason="...")`` says that the test asserts the refusal of a
-feature. A test that runs on many backends adds that mark while it runs, through the fixture
-``declare_missing``; the rows it names are then not counted as proved.
+feature. A test that runs on many backends says so while it runs, through the fixture ``declare_missing``.
+With the capability that is missing, only rows that need it (in the ledger) count as refused: a test about
+flows that also touches cancelling refuses flows, and says nothing about cancelling.
 
 The evidence travels in ``report.user_properties``, so it reaches the controlling process also
 when pytest-xdist runs the tests elsewhere. ``--feature-report PATH`` makes that process write it.
@@ -16,6 +18,7 @@ when pytest-xdist runs the tests elsewhere. ``--feature-report PATH`` makes that
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -76,9 +79,12 @@ def pytest_runtest_makereport(
 def declare_missing(request: pytest.FixtureRequest) -> Callable[..., None]:
     """Say, while the test runs, that its backend lacks the named rows and refuses them."""
 
-    def declare(*rows: str, reason: str) -> None:
-        request.config.stash[_ledger_key].check_ids(rows)
-        request.node.add_marker(pytest.mark.feature_missing(*rows, reason=reason))
+    def declare(*rows: str, reason: str, capability: str | None = None) -> None:
+        ledger = request.config.stash[_ledger_key]
+        ledger.check_ids(rows)
+        refused = [row for row in rows if capability is None or ledger.rows[row].needs == capability]
+        request.node.add_marker(pytest.mark.feature_missing(*refused, reason=reason))
+        request.node.add_marker(pytest.mark.feature_unproved(*rows))
 
     return declare
 
@@ -95,7 +101,8 @@ def check_marks(ledger: Ledger, node: pytest.Item) -> None:
 def note_marks(item: pytest.Item) -> None:
     """Put the rows of ``item`` and its backend where its reports will carry them."""
     missing = _rows_of(item.iter_markers("feature_missing"))
-    rows = [row for row in _rows_of(item.iter_markers("feature")) if row not in missing]
+    unproved = {*missing, *_rows_of(item.iter_markers("feature_unproved"))}
+    rows = [row for row in _rows_of(item.iter_markers("feature")) if row not in unproved]
     item.user_properties[:] = [entry for entry in item.user_properties if entry[0] != PROPERTY]
     if rows or missing:
         note = {"backend": backend_of(item), "rows": rows, "missing": missing}
@@ -114,7 +121,17 @@ def backend_of(item: pytest.Item) -> str:
                 return name
     owners = (getattr(item, "cls", None), getattr(item, "module", None))
     names = (getattr(owner, "backend_name", None) for owner in owners)
-    return next((name for name in names if isinstance(name, str)), ANY_BACKEND)
+    found = next((name for name in names if isinstance(name, str)), None)
+    return found or _folder_of(item) or ANY_BACKEND
+
+
+def _folder_of(item: pytest.Item) -> str | None:
+    """``sqlite`` for a test in ``tests/backends/sqlite``."""
+    parts = item.path.parts
+    for above, below in itertools.pairwise(parts):
+        if above == "backends":
+            return below if not below.endswith(".py") else None
+    return None
 
 
 def take_report(run: RunReport, report: pytest.TestReport) -> None:

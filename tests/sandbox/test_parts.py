@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import ast
 import builtins
 import functools
 import os
 import pickle
+import subprocess
+import sys
 from typing import Any
 
 import msgspec
@@ -161,3 +164,22 @@ def test_memory_is_shown_and_measured() -> None:
     assert rss_bytes(2**22 + 1) is None
     with pytest.raises(ConfigError):
         check_memory_mode("cgroup")
+
+
+# --- the interpreter -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "options",
+    [[], ["-OO", "-B", "-q"], ["-I"], ["-bb", "-Werror::UserWarning"], ["-X", "dev", "-X", "utf8=1", "-E"]],
+    ids=" ".join,
+)
+def test_a_child_gets_the_options_of_its_parent(options: list[str]) -> None:
+    tell = "import sys; print([*sys.flags], sorted({*sys.warnoptions}), sys._xoptions)"
+    code = f"from windlass.sandbox.interpreter import interpreter_options as own; print(own()); {tell}"
+    first, parent = _output(*options, "-c", code).splitlines()
+    assert _output(*ast.literal_eval(first), "-c", tell).splitlines() == [parent]
+
+
+def _output(*arguments: str) -> str:
+    return subprocess.run([sys.executable, *arguments], check=True, capture_output=True, text=True).stdout

@@ -111,7 +111,7 @@ async def test_b_py_2_a_handler_that_swallows_its_cancellation_does_not_stop_the
     worker = Worker("default", deaf, url_or_app=timed_app)
     await worker.start()
     await clock.settle()
-    (attempt,) = worker._attempts.values()
+    (attempt,) = worker._parts.running.attempts.values()
     closing = asyncio.create_task(worker.close())
     await clock.advance(26)
     assert closing.done()
@@ -135,7 +135,7 @@ async def test_b_py_2_a_thread_keeps_its_slot_and_lease_until_it_returns(app: Wi
     behind = await queue.add("behind", max_attempts=1)
     async with working(app, "default", handler, concurrency=1) as worker:
         await asyncio.to_thread(started.wait)
-        (attempt,) = worker._attempts.values()
+        (attempt,) = worker._parts.running.attempts.values()
         await asyncio.to_thread(attempt.signal.wait, 20)
         assert attempt.signal.reason == "timeout"
         assert worker.busy == 1

@@ -28,6 +28,7 @@ SMALL: dict[str, Any] = {
         {"id": "A2", "group": "A", "title": "Add two | more", "demanded": False},
         {"id": "A3", "group": "A", "title": "Add by prose", "demanded": True, "superseded": "prose"},
         {"id": "N1", "group": "N", "title": "Exchanges", "demanded": True, "backends": ["amqp"]},
+        {"id": "N2", "group": "N", "title": "A guide", "demanded": True, "store_free": True},
     ],
 }
 
@@ -87,6 +88,8 @@ def test_titles_are_unique() -> None:
         ({"title": ""}, "0 characters"),
         ({"tittle": "x"}, "unknown fields: tittle"),
         ({"id": "C1", "group": "C"}, "unknown group"),
+        ({"store_free": True, "backends": ["amqp"]}, "neither stores nor a capability"),
+        ({"store_free": True, "needs": "flows"}, "neither stores nor a capability"),
     ],
 )
 def test_a_wrong_ledger_is_refused(tmp_path: Path, change: dict[str, Any], complaint: str) -> None:
@@ -105,9 +108,37 @@ def test_a_proof_counts_for_its_backend_only(ledger: Ledger) -> None:
     assert cells == {"memory": Status.PROVED, "sqlite": Status.ABSENT}
 
 
-def test_a_proof_without_a_backend_counts_for_all(ledger: Ledger) -> None:
+def test_a_proof_without_a_backend_gives_no_cell(ledger: Ledger) -> None:
     cells = build_matrix(ledger, run_of(proof("A1"))).cells["A1"]
-    assert set(cells.values()) == {Status.PROVED}
+    assert set(cells.values()) == {Status.ABSENT}
+
+
+@pytest.mark.parametrize("backend", [ANY_BACKEND, "memory"])
+def test_a_row_that_depends_on_no_store_is_proved_once(ledger: Ledger, backend: str) -> None:
+    matrix = build_matrix(ledger, run_of(proof("N2", backend)))
+    assert (matrix.free, matrix.proved()) == ({"N2": Status.PROVED}, {"N2": ["any"]})
+    assert "N2" not in matrix.cells
+    assert "- N2 A guide: yes" in capabilities_page(matrix)
+
+
+def test_a_row_that_depends_on_no_store_is_absent_without_a_proof(ledger: Ledger) -> None:
+    matrix = build_matrix(ledger, run_of(proof("N2", test="a"), proof("N2", test="b", passed=False)))
+    assert matrix.free == {"N2": Status.ABSENT}
+    assert "- N2 A guide: not there yet" in capabilities_page(matrix)
+
+
+def test_what_is_proved_and_refused_on_one_backend_is_a_contradiction(ledger: Ledger) -> None:
+    refusal = Evidence(test="r", backend="memory", missing=("A1",), passed=True)
+    matrix = build_matrix(ledger, run_of(proof("A1", "memory"), proof("A1", "sqlite", test="s"), refusal))
+    assert matrix.contradictions == [("A1", "memory", "t", "r")]
+    assert matrix.cells["A1"] == {"memory": Status.DECLARED_MISSING, "sqlite": Status.PROVED}
+
+
+def test_a_refusal_and_a_proof_without_a_backend_are_no_contradiction(ledger: Ledger) -> None:
+    refusal = Evidence(test="r", backend="memory", missing=("A1",), passed=True)
+    matrix = build_matrix(ledger, run_of(proof("A1"), refusal))
+    assert matrix.contradictions == []
+    assert matrix.cells["A1"]["memory"] is Status.DECLARED_MISSING
 
 
 def test_a_failed_test_takes_the_proof_away(ledger: Ledger) -> None:
@@ -204,6 +235,17 @@ def test_check_fails_when_a_proof_is_gone(command: Command) -> None:
     assert "no longer proved on memory: A1 Add one" in done.output
 
 
+@pytest.mark.parametrize("option", ["--check", "--update", "--table"])
+def test_a_contradiction_fails_and_writes_nothing(command: Command, option: str) -> None:
+    refusal = Evidence(test="tests/r.py::r", backend="memory", missing=("A1",), passed=True)
+    save_report(command.report, run_of(proof("A1", "memory"), refusal))
+    done = command(option)
+    assert done.exit_code == 1
+    assert "A1 is both proved and refused on memory:\n  t\n  tests/r.py::r" in done.output
+    assert not command.proved.exists()
+    assert not command.page.exists()
+
+
 def test_check_mentions_new_proofs_but_passes(command: Command) -> None:
     save_report(command.report, run_of(proof("A1", "memory")))
     done = command("--check")
@@ -221,8 +263,9 @@ def test_json_holds_every_row_and_status(command: Command) -> None:
 def test_what_is_absent_is_listed_demanded_rows_first(command: Command) -> None:
     save_report(command.report, run_of(proof("A1", "memory")))
     lines = command("--absent").output.splitlines()
-    assert lines[:2] == ["demanded: 1 rows are absent somewhere", "  A1   Add one (sqlite)"]
-    assert lines[2:] == ["beyond: 1 rows are absent somewhere", "  A2   Add two | more (everywhere)"]
+    assert lines[:2] == ["demanded: 2 rows are absent somewhere", "  A1   Add one (sqlite)"]
+    assert lines[2] == "  N2   A guide (any)"
+    assert lines[3:] == ["beyond: 1 rows are absent somewhere", "  A2   Add two | more (everywhere)"]
 
 
 def test_table_writes_the_page(command: Command) -> None:

@@ -30,7 +30,7 @@ PUBLIC = {
     "UnrecoverableError", "BatchError",
     # raised to callers
     "WindlassError", "ConfigError", "PayloadTooLargeError", "DependencyError", "CycleError",
-    "GroupFullError",
+    "GroupFullError", "OrderedGroupError",
     "UnsupportedByBackendError", "StorageError", "StoreFullError", "StoreReplacedError", "ForkedError",
     "HistoryTrimmedError",
     "JobNotFoundError", "IllegalTransitionError", "LeaseLostError", "JobFailedError", "MaxRetriesError",

@@ -54,14 +54,14 @@ def main(  # noqa: PLR0913  one parameter per command-line option
     """
     report = load_report(report_path)
     matrix = build_matrix(load_ledger(ledger_path), report)
-    if update:
+    if update or table or check:
         _need_report(report_path)
+        _refuse_contradictions(matrix)
+    if update:
         _write_json(proved_path, matrix.proved())
     if table:
-        _need_report(report_path)
         page_path.write_text(render.capabilities_page(matrix), encoding="utf-8")
     if check:
-        _need_report(report_path)
         ctx.exit(_check(load_proved(proved_path), matrix))
     if absent:
         _list_absent(matrix)
@@ -76,13 +76,22 @@ def _need_report(path: Path) -> None:
         raise click.ClickException("there is no report of a test run; run scripts/test first")
 
 
+def _refuse_contradictions(matrix: Matrix) -> None:
+    for row_id, backend, proof, refusal in matrix.contradictions:
+        click.echo(f"{row_id} is both proved and refused on {backend}:\n  {proof}\n  {refusal}")
+    if matrix.contradictions:
+        raise click.ClickException(
+            "the capability table would contradict itself; correct the marks of these tests"
+        )
+
+
 def _check(before: dict[str, list[str]], matrix: Matrix) -> int:
     lost, fresh = lost_proofs(before, matrix), new_proofs(before, matrix)
     for row_id, backend in lost:
         row = matrix.ledger.rows.get(row_id)
         click.echo(f"no longer proved on {backend}: {row_id} {row.title if row else '(not in the ledger)'}")
     if lost:
-        click.echo(f"{len(lost)} proofs are gone; mend them, or drop them with scripts/features --update")
+        click.echo(f"{len(lost)} proofs are gone; restore them, or drop them with scripts/features --update")
         return 1
     rows = matrix.proved()
     click.echo(f"features: {len(rows)} of {len(matrix.ledger.rows)} rows proved, nothing lost")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from pathlib import Path
 
-#: The backend of a test that runs on none in particular: what it proves holds for all.
+#: The backend of a test that runs on none in particular: it proves rows that are store-free, and no others.
 ANY_BACKEND = "-"
 
 

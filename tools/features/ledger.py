@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 MAX_TITLE = 90
 _ROW_ID = re.compile(r"[A-Z][1-9][0-9]*")
-_FIELDS = {"id", "group", "title", "demanded", "superseded", "backends"}
+_FIELDS = {"id", "group", "title", "demanded", "superseded", "backends", "store_free", "needs"}
 
 
 class LedgerError(ValueError):
@@ -34,6 +34,10 @@ class Row:
     superseded: str | None = None
     #: The backends that the row is about; empty means all of them.
     backends: tuple[str, ...] = ()
+    #: Nothing about it depends on a store: it is proved once, and no store gets a cell for it.
+    store_free: bool = False
+    #: The capability that a store must declare for it; a store without it refuses the row.
+    needs: str | None = None
 
     def concerns(self, backend: str) -> bool:
         """Whether the row says anything about ``backend``."""
@@ -82,6 +86,8 @@ def _row(entry: dict[str, Any]) -> Row:
     unknown = entry.keys() - _FIELDS
     if unknown:
         raise LedgerError(f"row {row_id} has unknown fields: {', '.join(sorted(unknown))}")
+    if entry.get("store_free") and (entry.get("backends") or entry.get("needs")):
+        raise LedgerError(f"row {row_id} is store-free, so it can name neither stores nor a capability")
     return Row(
         id=row_id,
         group=entry["group"],
@@ -89,4 +95,6 @@ def _row(entry: dict[str, Any]) -> Row:
         demanded=bool(entry["demanded"]),
         superseded=entry.get("superseded"),
         backends=tuple(entry.get("backends", ())),
+        store_free=bool(entry.get("store_free", False)),
+        needs=entry.get("needs"),
     )

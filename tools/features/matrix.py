@@ -2,9 +2,8 @@
 
 Rules
     * a failed test takes away what another test proved for the same row and backend;
-    * evidence without a backend counts for every backend that the row concerns;
-    * proof beats a declared lack, since a declared lack is one backend's word about itself and
-      a row may have parts of which only one is refused.
+    * a test counts for the store that it ran on; without one it proves rows that are store-free, and no cell;
+    * a store that refuses a row and proves it as well contradicts itself: that is an error, not a status.
 """
 
 from __future__ import annotations
@@ -13,14 +12,17 @@ import json
 from collections import Counter
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING
-
-from tools.features.evidence import ANY_BACKEND, RunReport
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from tools.features.evidence import RunReport
     from tools.features.ledger import Ledger, Row
+
+
+#: Stands for all stores, where a row depends on none.
+ANY_STORE = "any"
 
 
 class Status(StrEnum):
@@ -34,22 +36,41 @@ class Status(StrEnum):
     ELSEWHERE = "elsewhere"
 
 
+class Contradiction(NamedTuple):
+    """A row that a backend proves and refuses, with one test of each kind."""
+
+    row: str
+    backend: str
+    proof: str
+    refusal: str
+
+
 @dataclass(frozen=True, slots=True)
 class Matrix:
     """The status of every row on every backend."""
 
     ledger: Ledger
     backends: tuple[str, ...]
+    #: Of the rows that depend on the store.
     cells: dict[str, dict[str, Status]]
+    #: Of the rows that do not.
+    free: dict[str, Status]
+    #: What one test proves and another refuses on the same backend.
+    contradictions: list[Contradiction]
 
     def counts(self, group: str, backend: str) -> Counter[Status]:
-        """How many rows of a group have each status on a backend."""
-        return Counter(self.cells[row.id][backend] for row in self.ledger.in_group(group))
+        """How many rows of a group that depend on the store have each status on a backend."""
+        rows = self.ledger.in_group(group)
+        return Counter(self.cells[row.id][backend] for row in rows if not row.store_free)
+
+    def statuses(self, row: Row) -> dict[str, Status]:
+        """The statuses of one row: by backend, or one for ``any`` of them."""
+        return {ANY_STORE: self.free[row.id]} if row.store_free else self.cells[row.id]
 
     def absent(self, *, demanded: bool) -> list[tuple[Row, list[str]]]:
         """The demanded (or the beyond) rows that some backend neither proves nor refuses, and which."""
         found = (
-            (row, [backend for backend, status in self.cells[row.id].items() if status is Status.ABSENT])
+            (row, [backend for backend, status in self.statuses(row).items() if status is Status.ABSENT])
             for row in self.ledger.rows.values()
             if row.demanded is demanded
         )
@@ -58,8 +79,8 @@ class Matrix:
     def proved(self) -> dict[str, list[str]]:
         """The proved rows with their backends: what ``features-proved.json`` keeps."""
         found = {
-            row_id: [backend for backend, status in cells.items() if status is Status.PROVED]
-            for row_id, cells in self.cells.items()
+            row.id: [backend for backend, status in self.statuses(row).items() if status is Status.PROVED]
+            for row in self.ledger.rows.values()
         }
         return {row_id: backends for row_id, backends in found.items() if backends}
 
@@ -67,11 +88,18 @@ class Matrix:
 def build_matrix(ledger: Ledger, report: RunReport) -> Matrix:
     """Give every row a status on every backend of the ledger."""
     proofs = _Proofs(report)
-    cells = {
-        row.id: {backend: _status(row, backend, proofs) for backend in ledger.backends}
-        for row in ledger.rows.values()
-    }
-    return Matrix(ledger, ledger.backends, cells)
+    rows = ledger.rows.values()
+    return Matrix(
+        ledger,
+        ledger.backends,
+        cells={
+            row.id: {backend: _status(row, backend, proofs) for backend in ledger.backends}
+            for row in rows
+            if not row.store_free
+        },
+        free={row.id: _free_status(row, proofs) for row in rows if row.store_free},
+        contradictions=proofs.contradictions(ledger),
+    )
 
 
 def load_proved(path: Path) -> dict[str, list[str]]:
@@ -95,25 +123,42 @@ def new_proofs(before: dict[str, list[str]], matrix: Matrix) -> list[tuple[str, 
 
 
 class _Proofs:
-    """The evidence of a report, as sets of (row, backend)."""
+    """The evidence of a report: for each (row, backend) the tests that say something about it."""
 
     def __init__(self, report: RunReport) -> None:
-        entries = report.entries.values()
-        self.passed = {(row, e.backend) for e in entries if e.passed for row in e.rows}
-        self.failed = {(row, e.backend) for e in entries if not e.passed for row in (*e.rows, *e.missing)}
-        self.missing = {(row, e.backend) for e in entries if e.passed for row in e.missing}
+        self.passed: dict[tuple[str, str], str] = {}
+        self.failed: dict[tuple[str, str], str] = {}
+        self.missing: dict[tuple[str, str], str] = {}
+        for entry in report.entries.values():
+            for row in entry.rows:
+                (self.passed if entry.passed else self.failed).setdefault((row, entry.backend), entry.test)
+            for row in entry.missing:
+                (self.missing if entry.passed else self.failed).setdefault((row, entry.backend), entry.test)
+
+    def contradictions(self, ledger: Ledger) -> list[Contradiction]:
+        """What is proved and refused at once, in the order of the ledger."""
+        order = list(ledger.rows)
+        both = sorted(self.passed.keys() & self.missing.keys(), key=lambda pair: (order.index(pair[0]), pair))
+        return [Contradiction(*pair, self.passed[pair], self.missing[pair]) for pair in both]
 
 
 def _status(row: Row, backend: str, proofs: _Proofs) -> Status:
-    pairs = {(row.id, backend)}
-    if row.concerns(backend):
-        pairs.add((row.id, ANY_BACKEND))
+    pair = (row.id, backend)
     if row.superseded is not None:
         return Status.SUPERSEDED
-    if pairs & proofs.failed:
+    if pair in proofs.failed:
         return Status.ABSENT
-    if pairs & proofs.passed:
-        return Status.PROVED
-    if pairs & proofs.missing:
+    if pair in proofs.missing:
         return Status.DECLARED_MISSING
+    if pair in proofs.passed:
+        return Status.PROVED
     return Status.ABSENT if row.concerns(backend) else Status.ELSEWHERE
+
+
+def _free_status(row: Row, proofs: _Proofs) -> Status:
+    """A row that depends on no store may be shown by a test on any."""
+    if row.superseded is not None:
+        return Status.SUPERSEDED
+    if any(row_id == row.id for row_id, _ in (*proofs.failed, *proofs.missing)):
+        return Status.ABSENT
+    return Status.PROVED if any(row_id == row.id for row_id, _ in proofs.passed) else Status.ABSENT

@@ -34,7 +34,8 @@ _PAGE_HEAD = """\
 What the test suite proves, feature by feature and backend by backend. Ids are those of
 `docs/features.json`; tests name them with `@pytest.mark.feature(...)`.
 
-- **yes**: a passing test proves it on this backend.
+- **yes**: a passing test that ran on this backend proves it. Features that do not depend on the store stand
+  in a list of their own below each table.
 - **refused**: the backend declares that it lacks it; a test asserts that asking for it raises
   `UnsupportedByBackendError`.
 - **superseded**: overruled by a later decision, or prose that no test can prove; the reason stands
@@ -53,6 +54,10 @@ def group_table(matrix: Matrix, group: str) -> Table:
     for backend in matrix.backends:
         table.add_column(backend, no_wrap=True)
     for row in matrix.ledger.in_group(group):
+        if row.store_free:
+            status = matrix.free[row.id]
+            table.add_row(row.id, _starred(row), Text(f"{status.value} (any store)", style=_STYLES[status]))
+            continue
         cells = matrix.cells[row.id]
         statuses = [Text(cells[name].value, style=_STYLES[cells[name]]) for name in matrix.backends]
         table.add_row(row.id, _starred(row), *statuses)
@@ -83,7 +88,8 @@ def as_json(matrix: Matrix) -> dict[str, Any]:
             "title": row.title,
             "demanded": row.demanded,
             "superseded": row.superseded,
-            "status": {name: status.value for name, status in matrix.cells[row.id].items()},
+            "store_free": row.store_free,
+            "status": {name: status.value for name, status in matrix.statuses(row).items()},
         }
         for row in matrix.ledger.rows.values()
     ]
@@ -95,6 +101,9 @@ def capabilities_page(matrix: Matrix) -> str:
     parts = [_PAGE_HEAD]
     for group, name in matrix.ledger.groups.items():
         parts.append(f"## {group}. {name}\n\n{_page_table(matrix, group)}\n")
+        free = [_free_line(matrix, row) for row in matrix.ledger.in_group(group) if row.store_free]
+        if free:
+            parts.append("On every store alike:\n\n" + "\n".join(free) + "\n")
         notes = [f"- {row.id}: {row.superseded}" for row in matrix.ledger.in_group(group) if row.superseded]
         if notes:
             parts.append("Superseded:\n\n" + "\n".join(notes) + "\n")
@@ -105,10 +114,16 @@ def _page_table(matrix: Matrix, group: str) -> str:
     header = ["row", "feature", *matrix.backends]
     lines = [_page_line(header), _page_line(["---"] * len(header))]
     for row in matrix.ledger.in_group(group):
+        if row.store_free:
+            continue
         cells = matrix.cells[row.id]
         statuses = [_PAGE_CELLS[cells[name]] for name in matrix.backends]
         lines.append(_page_line([row.id, _starred(row).replace("|", "\\|"), *statuses]))
     return "\n".join(lines)
+
+
+def _free_line(matrix: Matrix, row: Row) -> str:
+    return f"- {row.id} {_starred(row)}: {_PAGE_CELLS[matrix.free[row.id]] or 'not there yet'}"
 
 
 def _page_line(cells: list[str]) -> str:

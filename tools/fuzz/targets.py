@@ -26,7 +26,7 @@ from windlass.backends.amqp import messages
 from windlass.backends.file import effects, frames
 from windlass.backends.file.store import FileStore
 from windlass.backends.sqlite import logs, rows
-from windlass.backends.valkey import logrows, records
+from windlass.backends.valkey import layouts, logrows, records
 from windlass.cli.values import parse_duration, parse_json, parse_pairs
 from windlass.core.edges import to_dependency
 from windlass.core.ids import check_job_id, check_queue_name, check_task_name
@@ -165,7 +165,7 @@ def _valkey_record() -> Target:
     plain = records.plain_job(job)
     assert plain is not None
     stored = bytes([255]) + (7).to_bytes(7, "big") + (9).to_bytes(6, "big") + plain
-    head = msgspec.msgpack.encode(records.Head(6, 7, 7, 0, 9, 9, 0, 0, "task", 0, token="t", worker="w"))
+    head = msgspec.msgpack.encode(layouts.Head(6, 7, 7, 0, 9, 9, 0, 0, "task", 0, token="t", worker="w"))
     packed = len(head).to_bytes(2, "big") + head + records.tail(job)
     examples = [stored, packed, head]
 

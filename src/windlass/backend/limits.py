@@ -35,6 +35,8 @@ class SetGroupLimits(Request[None], kw_only=True):
 
     ``limits`` None removes them. Parked jobs that may start now are let in (at most 1,000 in this step, the
     rest with the next claims); jobs that wait and may not start any more are parked when a claim meets them.
+    Raises ``OrderedGroupError``, and changes nothing, when a group would become ordered that has unfinished
+    jobs with a priority or ``lifo``.
     """
 
     needs: ClassVar[str] = "groups"

@@ -56,6 +56,8 @@ class Added(msgspec.Struct, gc=False):
     enqueued_ms: int = 0
     due_ms: int | None = None
     record: JobRecord | None = None
+    #: For ``replaced``: options of the new job that the existing one did not take.
+    not_taken: tuple[str, ...] = ()
 
 
 class Add(Request[list[Added]], kw_only=True):
@@ -67,8 +69,10 @@ class Add(Request[list[Added]], kw_only=True):
     (then with ``record`` and ``state`` None).
 
     Then the unique key is looked at (``core.unique``): while it is held the answer is ``duplicate`` or
-    ``replaced``, with the holder's record (None when only the key is left). A group that has its ``max_size``
-    answers ``refused``. Neither changes anything else.
+    ``replaced``, with the holder's record (None when only the key is left). A holder that is replaced takes
+    all that the new job says, but what it has used already because it ran; ``not_taken`` names that. A group
+    that is ordered answers ``out_of_order`` for a job with a priority or ``lifo``, one that has its
+    ``max_size`` ``refused``. Neither changes anything else.
 
     Jobs may name what they depend on, in this request or in the store: they are born ``blocked`` and become
     ready when all of it has ended (``core.edges``). What has ended already counts as it ended. Raises
@@ -187,17 +191,20 @@ class Promote(Request[Promoted], kw_only=True):
 
 
 class Recovered(msgspec.Struct):
-    """Jobs taken back from silent workers, and those that failed because it happened too often."""
+    """Jobs taken back from silent workers, those that failed because it happened too often, and those whose
+    ``expires_in`` or ``expires_total`` passed."""
 
     recovered: list[JobRef]
     failed: list[JobRef]
+    expired: list[JobRef] = []
 
 
 class Recover(Request[Recovered], kw_only=True):
-    """Take back expired leases, earliest first: waiting at the old place, stalls + 1.
+    """Take back expired leases, earliest first: waiting at the old place, stalls + 1. Then end pending jobs
+    past its ``expires_ms``, earliest first (see ``transitions.is_expired``). At most ``limit`` of each.
 
-    A job over its ``max_stalls`` ends as failed, reason ``stalled``. Between leases of different queues that
-    ran out at the same instant there is no promised order.
+    A job over its ``max_stalls`` ends as failed, reason ``stalled``. Between jobs of different queues whose
+    time came at the same instant there is no promised order.
     """
 
     limit: int = 1_000
@@ -307,7 +314,8 @@ class RemoveJobs(Request[list[ChangeResult]], kw_only=True):
 class RetryJobs(Request[list[ChangeResult]], kw_only=True):
     """Put finished jobs back to waiting with a fresh budget (attempts 0, history of errors kept).
 
-    One that still has open dependencies is ``blocked`` again; a dependency that made it fail is forgiven.
+    Dependencies of a finished job that did not complete are looked at again: what has completed since counts
+    with its value, what is open blocks it, what failed or is gone is forgiven.
     A ``retrying`` job is simply made ready now. Others answer ``illegal``.
     """
 
@@ -320,7 +328,7 @@ class ChangeJob(Request[ChangeResult], kw_only=True):
     ``delay_ms`` is from now: 0 makes a scheduled or retrying job ready at once (event ``promoted``); more
     moves a waiting, scheduled or retrying job's due time; a blocked job keeps it for the time when nothing
     else holds it, for a suspended one it is ``illegal``. A changed priority joins the back of its new
-    priority.
+    priority; in an ordered group it is answered ``ordered``, and nothing is changed.
     """
 
     ref: JobRef
@@ -333,6 +341,8 @@ class ChangeJob(Request[ChangeResult], kw_only=True):
 class Report(Request[ChangeResult], kw_only=True):
     """A running attempt's progress (needs the token) and log lines (need only the job).
 
+    Progress without a token is ``illegal``; under one that is not the job's newest lease, also under an empty
+    one, it is ``lost``.
     The one verb whose repetition shows: log lines that were sent twice are kept twice.
     """
 

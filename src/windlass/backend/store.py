@@ -1,6 +1,6 @@
 """A backend with a clock: what the rest of the package talks to.
 
-Opens on first use and never again by itself once it was closed, stamps requests when a test drives the clock,
+Opens on first use and never again by itself once it was closed, lets its clock stamp requests,
 turns per-item answers into errors in one place, and refuses to go on in a process that was forked after it
 was opened. Backends hold no such code.
 """
@@ -26,6 +26,7 @@ from windlass.errors import (
     IllegalTransitionError,
     JobNotFoundError,
     LeaseLostError,
+    OrderedGroupError,
 )
 
 R = TypeVar("R")
@@ -126,8 +127,7 @@ class Store:
             self._check(request)
         if not self._opened or self._pid != _pid:
             await self.open()
-        if self.clock.driven and request.now_ms is None:
-            request.now_ms = self.clock.now_ms()
+        self.clock.stamp(request)
         return await self.backend.execute(request)
 
     def _check(self, request: rq.Request[Any]) -> None:
@@ -200,3 +200,5 @@ def check_changed(ref: JobRef, result: rq.ChangeResult, action: str, advice: str
             raise LeaseLostError(ref.queue, ref.id)
         case Changed.ILLEGAL:
             raise IllegalTransitionError(ref.id, str(result.state), action, advice)
+        case Changed.ORDERED:
+            raise OrderedGroupError.at_change(ref.queue, ref.id)

@@ -53,12 +53,14 @@ async def run(options: Options, out: Out) -> int:
             return await _wait(job, options, out)
     outcome = job.outcome.value if job.outcome else "queued"
     if out.as_json:
-        out.document({"outcome": outcome, **job_view(job)})
+        out.document({"outcome": outcome, "not_taken": list(job.not_taken), **job_view(job)})
     elif outcome == "queued":
         word = "Scheduled" if job.state is JobState.SCHEDULED else "Queued"
         out.text(f"{word} {job.id}")
     else:
         out.text(f"{outcome.capitalize()}: {job.id} is already there ({job.state.value})")
+        if job.not_taken:
+            out.text(f"Not taken, because it ran before: {', '.join(job.not_taken)}", "yellow")
     return 0
 
 

@@ -1,31 +1,49 @@
 """Time, injected. The only module in the package that may read the system's clocks.
 
-Stores decide by their own clock, so production requests carry no time (``now_ms is None``). A clock
-that is *driven* (see ``windlass.testing.ManualClock``) stamps every request instead, and all delays,
-leases and expiries obey it.
+Stores decide by their own clock, so production requests carry no time. A clock that a test drives (see
+``windlass.testing.ManualClock``) stamps every request instead, and all delays, leases and expiries obey it.
+No code asks which of the two it has: ``stamp`` does nothing in production, and stores look at ``moment``.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import threading
 import time
-from typing import Protocol, runtime_checkable
+from collections.abc import Callable, Coroutine
+from contextlib import AbstractAsyncContextManager
+from typing import Any, Protocol, runtime_checkable
+
+from windlass.core.paths import took
 
 log: logging.Logger = logging.getLogger("windlass.clock")
+
+
+class Timer(Protocol):
+    """A call that is to come."""
+
+    def cancel(self) -> None:
+        """Let it not come. Idempotent."""
+        ...
+
+
+class Timed(Protocol):
+    """What may carry a time: a request."""
+
+    now_ms: int | None
 
 
 @runtime_checkable
 class Clock(Protocol):
     """What the package asks of time."""
 
-    @property
-    def driven(self) -> bool:
-        """True when a test moves this clock: requests then carry its time."""
-        ...
-
     def now_ms(self) -> int:
         """Milliseconds since 1970, UTC."""
+        ...
+
+    def stamp(self, request: Timed) -> None:
+        """Say when ``request`` counts, if this clock decides that and not the store's."""
         ...
 
     def monotonic_ms(self) -> float:
@@ -36,14 +54,30 @@ class Clock(Protocol):
         """Wait for ``event`` at most ``timeout_ms`` of this clock; False when time ran out."""
         ...
 
+    def timeout(self, timeout_ms: float | None) -> AbstractAsyncContextManager[object]:
+        """Raise ``TimeoutError`` out of what is inside, as ``asyncio.timeout`` does, by this clock."""
+        ...
+
+    def call_later(self, delay_ms: float, callback: Callable[[], object]) -> Timer:
+        """Call ``callback`` on the running event loop when ``delay_ms`` of this clock have passed."""
+        ...
+
+    def run_apart(self, name: str, main: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Run ``main`` where nothing on the running event loop holds it up: on a thread of its own.
+
+        A clock that is to know when everything has come to rest may run it on the loop instead.
+        """
+        ...
+
 
 class SystemClock:
     """The machine's own clocks."""
 
-    driven = False
-
     def now_ms(self) -> int:
         return time.time_ns() // 1_000_000
+
+    def stamp(self, request: Timed) -> None:
+        """Production requests carry no time."""
 
     def monotonic_ms(self) -> float:
         return time.monotonic() * 1000
@@ -59,8 +93,28 @@ class SystemClock:
             return event.is_set()
         return True
 
+    def timeout(self, timeout_ms: float | None) -> AbstractAsyncContextManager[object]:
+        return asyncio.timeout(None if timeout_ms is None else timeout_ms / 1000)
+
+    def call_later(self, delay_ms: float, callback: Callable[[], object]) -> Timer:
+        return asyncio.get_running_loop().call_later(delay_ms / 1000, callback)
+
+    def run_apart(self, name: str, main: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        took("worker.lease_thread")
+        run_in_thread(name, main)
+
+
+def run_in_thread(name: str, main: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    """Run ``main`` on a thread called ``name``, with an event loop of its own."""
+    threading.Thread(target=lambda: asyncio.run(main()), name=name, daemon=True).start()
+
 
 SYSTEM_CLOCK = SystemClock()
+
+
+def moment(given_ms: int | None, read: Callable[[], int]) -> int:
+    """When a request counts: at the time that it carries, else at what ``read``, the store's clock, says."""
+    return read() if given_ms is None else given_ms
 
 
 #: How long the time of a store stands still when the machine's clock is behind it.

@@ -52,13 +52,18 @@ class BadRecordError(ValueError):
 
 def stand_in(queue: str, job_id: str, raw: bytes, why: Exception | str, **fields: Any) -> JobRecord:
     """The record of a job that cannot be read. ``fields``: those that can."""
-    text = clean_text(why if isinstance(why, str) else f"{type(why).__name__}: {why}", _WHY_KEPT)
-    error = ErrorInfo(0, 0, BAD_RECORD_CLASS, text, "", BAD_RECORD_CLASS)
-    tell(f"the record of job {job_id} in queue {queue}", text)
+    error = error_of(why)
+    tell(f"the record of job {job_id} in queue {queue}", error.message)
     known = {"task": "", **fields}
     return JobRecord(
         **known, queue=queue, id=job_id, payload=raw, codec=RAW_CODEC, reason=BAD_RECORD, errors=[error]
     )
+
+
+def error_of(why: Exception | str) -> ErrorInfo:
+    """What stands in the errors of a job that cannot be read."""
+    text = clean_text(why if isinstance(why, str) else f"{type(why).__name__}: {why}", _WHY_KEPT)
+    return ErrorInfo(0, 0, BAD_RECORD_CLASS, text, "", BAD_RECORD_CLASS)
 
 
 def is_bad(job: JobRecord) -> bool:

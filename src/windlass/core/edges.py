@@ -77,6 +77,11 @@ class Edge(msgspec.Struct, kw_only=True):
     error: str = ""
 
     @property
+    def missed(self) -> bool:
+        """Whether the child has ended and did not complete."""
+        return self.status in (EdgeStatus.FAILED, EdgeStatus.IGNORED)
+
+    @property
     def broken(self) -> bool:
         """Whether this edge means that the dependent fails."""
         return self.status is EdgeStatus.FAILED and self.on_failure is OnFailure.FAIL
@@ -126,6 +131,12 @@ def settle_edge(edge: Edge, end: ChildEnd) -> None:
     edge.error = end.error
 
 
+def reopen(edge: Edge, child_seq: int) -> None:
+    """A person retries the dependent, and the child is to run again: the dependent waits for it once more."""
+    edge.status, edge.child_seq = EdgeStatus.OPEN, child_seq
+    edge.reason = edge.error = ""
+
+
 def forgive(edge: Edge) -> None:
     """A person retries the dependent: a failure that ended it does not count any more."""
     if edge.broken:
@@ -141,13 +152,13 @@ def check_size(jobs: int, edges: int) -> None:
 
 
 def check_kept_out(held: Container[JobRef], jobs: list[NewJob]) -> None:
-    """Refuse a flow that waits for a job of its own which cannot be made: its key is held, its group full."""
+    """Refuse a flow that waits for a job of its own which its key or its group keeps out."""
     for new in jobs:
         for dependency in (*new.depends_on, *([new.parent] if new.parent else [])):
             if dependency.ref in held:
                 raise DependencyError(
                     "depends_on",
-                    f"free of jobs that are kept out by their unique key or a full group: {dependency.id}",
+                    f"free of jobs kept out by their unique key, a full or an ordered group: {dependency.id}",
                 )
 
 

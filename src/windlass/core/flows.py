@@ -5,6 +5,7 @@ Pure, like ``core.transitions``, on which it is built. A store finds the edges a
 * ``block`` when a job that has not started gets something to wait for;
 * ``after_edge`` each time one of its edges was settled;
 * ``review`` when a job has just been blocked, for edges may have been settled before;
+* ``wait_for_none`` when an attempt ends that waits for children, and none of them is open;
 * ``end_of`` to know what to tell the dependents of a job that ended.
 """
 
@@ -12,12 +13,20 @@ from __future__ import annotations
 
 import re
 
-from windlass.core.edges import ChildEnd, Edge, EdgeStatus, OnFailure
+import msgspec
+
+from windlass.core.edges import ChildEnd, Edge, EdgeStatus, OnFailure, forgive, reopen, settle_edge
 from windlass.core.job import ERRORS_KEPT, AttemptOutcome, ErrorInfo, EventType, JobRecord, attempt_record
+from windlass.core.outcome import Outcome, Settlement
 from windlass.core.states import PENDING, JobState
 from windlass.core.transitions import Scribe, finish, promote
 
 DEPENDENCY_CLASS = "DependencyFailed"
+#: What is said of a job that waits for children, again and again, and has none that are open.
+CHILDLESS_CLASS = "NoOpenChildren"
+CHILDLESS_MESSAGE = "waits for children, but has none that are open"
+#: The reason of such a job from the first time on, with the number of children that it ever had.
+WAITED = "no child was open of "
 #: What a job says whose child did not complete; it names the child's queue.
 DEPENDENCY_MESSAGE = re.compile(r"job \S+ of queue (\S+) did not complete: .*")
 #: Not started yet, nor waiting for a signal: these wait when they get something to wait for.
@@ -71,6 +80,36 @@ def review(job: JobRecord, *, broken: Edge | None, has_open: bool, scribe: Scrib
         fail_dependency(job, broken, scribe)
     elif not has_open:
         unblock(job, scribe)
+
+
+def look_again(edge: Edge, child: JobRecord | None) -> None:
+    """A person retries the dependent: what became of a child that did not complete (None: it is gone).
+
+    It counts if it has completed since, and blocks if it is open; what failed is forgiven.
+    """
+    if child is None or child.state in (JobState.FAILED, JobState.CANCELLED):
+        forgive(edge)
+        return
+    reopen(edge, child.seq)
+    if child.state is JobState.COMPLETED:
+        settle_edge(edge, end_of(child))
+
+
+def wait_for_none(job: JobRecord, end: Settlement, children: int) -> Settlement:
+    """How an attempt ends that waits for children, none of which is open; ``children``: how many it ever had.
+
+    They may have ended while it ran: it runs again at once. But when it has got no other child since it last
+    waited for none, it would do so for ever: then the attempt has failed.
+    """
+    if job.cancel_reason is not None:
+        return end
+    waited = f"{WAITED}{children}"
+    if job.reason != waited:
+        job.reason = waited
+        return end
+    error = ErrorInfo(error_class=CHILDLESS_CLASS, message=CHILDLESS_MESSAGE, fingerprint=CHILDLESS_CLASS)
+    outcome = Outcome.FAIL if end.reason else Outcome.RETRY
+    return msgspec.structs.replace(end, outcome=outcome, error=error)
 
 
 def fail_dependency(job: JobRecord, edge: Edge, scribe: Scribe) -> None:

@@ -28,7 +28,7 @@ from windlass.core.edges import (
     unknown_dependency,
 )
 from windlass.core.job import JobRecord, JobRef, NewJob
-from windlass.core.outcome import AddOutcome
+from windlass.core.outcome import AddOutcome, Outcome, Settlement
 from windlass.core.states import FINISHED, JobState
 from windlass.core.transitions import Scribe, answer_known
 
@@ -48,6 +48,10 @@ class FlowWork(ABC):
     def find(self, ref: JobRef) -> JobRecord | None:
         """The record of a job."""
 
+    def find_child(self, ref: JobRef) -> JobRecord | None:
+        """The record of a job, or the stub that it left (``core.stubs``)."""
+        return self.find(ref)
+
     @abstractmethod
     def is_kept(self, ref: JobRef, now_ms: int) -> bool:
         """Whether an id without a record answers ``duplicate`` all the same."""
@@ -57,8 +61,8 @@ class FlowWork(ABC):
         """The id of the job that holds the unique key of a new one, and answers instead of it."""
 
     @abstractmethod
-    def is_full(self, queue: str, group: str, coming: int) -> bool:
-        """Whether a group refuses one more job after ``coming`` others."""
+    def refuses(self, new: NewJob, coming: int) -> bool:
+        """Whether the group of a new job does not take it after ``coming`` others."""
 
     @abstractmethod
     def file(self, job: JobRecord, before: JobState) -> None:
@@ -97,6 +101,14 @@ class FlowWork(ABC):
         """The first edge that makes a job fail."""
 
     @abstractmethod
+    def missed(self, dependent: JobRef) -> list[Edge]:
+        """Edges to jobs that did not complete."""
+
+    @abstractmethod
+    def save_again(self, edge: Edge) -> None:
+        """Keep what became of an edge that was closed and was looked at again."""
+
+    @abstractmethod
     def untold(self, end: ChildEnd, limit: int) -> list[Edge]:
         """Open edges to the job that ended, in the order of their making."""
 
@@ -123,7 +135,7 @@ class FlowWork(ABC):
         known: list[NewJob] = []
         for new in jobs:
             ref = JobRef(new.queue, new.id)
-            old = None if ref in fresh else self.find(ref)
+            old = None if ref in fresh else self.find_child(ref)
             if old is None:
                 if ref not in fresh and not self.is_kept(ref, now_ms):
                     fresh[ref] = new
@@ -143,7 +155,7 @@ class FlowWork(ABC):
         return fresh, known
 
     def _kept_out(self, fresh: dict[JobRef, NewJob], now_ms: int) -> dict[JobRef, JobRef | None]:
-        """Which of these will not be made: the holder of their unique key answers, or their group is full."""
+        """Which of these will not be made: the holder of their unique key answers, or their group refuses."""
         out: dict[JobRef, JobRef | None] = {}
         keys: dict[tuple[str, str], JobRef] = {}
         sizes: Counter[tuple[str, str]] = Counter()
@@ -155,7 +167,7 @@ class FlowWork(ABC):
                 if key in keys or holder is not None:
                     out[ref] = keys.get(key) or JobRef(new.queue, holder or "")
                     continue
-            if group is not None and self.is_full(new.queue, group, sizes[new.queue, group]):
+            if group is not None and self.refuses(new, sizes[new.queue, group]):
                 out[ref] = None
                 continue
             if unique is not None:
@@ -169,7 +181,7 @@ class FlowWork(ABC):
         for ref, new in fresh.items():
             check_size(len(fresh), len(new.depends_on))
             for dependency in new.depends_on:
-                if dependency.ref not in fresh and self.find(dependency.ref) is None:
+                if dependency.ref not in fresh and self.find_child(dependency.ref) is None:
                     raise unknown_dependency(ref, dependency.ref)
                 graph.setdefault(ref, []).append(dependency.ref)
         for new in (*fresh.values(), *known):
@@ -228,7 +240,7 @@ class FlowWork(ABC):
 
     def _make(self, dependent: JobRecord, wanted: Dependency) -> Edge:
         """The edge from ``dependent`` to the job it waits for, settled at once when that has ended."""
-        child = self.find(wanted.ref)
+        child = self.find_child(wanted.ref)
         assert child is not None, "checked before"
         edge = Edge(
             dependent=dependent.ref, child=wanted.ref, child_seq=child.seq, on_failure=wanted.on_failure
@@ -237,9 +249,7 @@ class FlowWork(ABC):
             settle_edge(edge, flows.end_of(child))
         self.add_edge(dependent, edge)
         for job in (dependent, child):
-            if not job.linked:
-                job.linked = True
-                self.mark_linked(job)
+            self._link(job)
         return edge
 
     def _adopt(self, new: NewJob, scribe: Scribe) -> None:
@@ -261,12 +271,35 @@ class FlowWork(ABC):
 
     # --- ends ----------------------------------------------------------------------------------------
 
+    def weigh(self, job: JobRecord, end: Settlement) -> Settlement:
+        """``end`` of an attempt as it counts: see ``flows.wait_for_none``."""
+        if end.outcome is not Outcome.WAIT or self.has_open(job.ref) or self.first_broken(job.ref):
+            return end
+        return flows.wait_for_none(job, end, self.count_edges(job.ref))
+
     def review(self, job: JobRecord, scribe: Scribe) -> None:
         """Decide about a job that was blocked just now."""
         broken = self.first_broken(job.ref)
         flows.review(job, broken=broken, has_open=self.has_open(job.ref), scribe=scribe)
         if job.state is not JobState.BLOCKED:
             self.file(job, JobState.BLOCKED)
+
+    def look_again(self, dependent: JobRef) -> None:
+        """A person retries a job: what it missed counts if it has completed since, and blocks if it is open.
+
+        What failed, or is gone, is forgiven.
+        """
+        for edge in self.missed(dependent):
+            child = self.find(edge.child)
+            flows.look_again(edge, child)
+            self.save_again(edge)
+            if edge.status is EdgeStatus.OPEN and child is not None:
+                self._link(child)
+
+    def _link(self, job: JobRecord) -> None:
+        if not job.linked:
+            job.linked = True
+            self.mark_linked(job)
 
     def ended(self, job: JobRecord) -> None:
         """A linked job finished, or its record goes before it did: its dependents will be told."""

@@ -38,6 +38,8 @@ HISTORY_HELD = 1_000_000
 #: ... for archivers that were seen within this time.
 ARCHIVER_KEPT_MS = 7 * 86_400_000
 HISTORY_SCHEMA_VERSION = 1
+#: Most jobs that one step of a store moves; the rest is left to the next.
+STEP = 1_000
 
 
 class ErrorInfo(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -116,7 +118,8 @@ class JobRecord(msgspec.Struct, kw_only=True, gc=False):
     ready_ms: int = 0
     #: When it is due (scheduled, retrying), else None.
     due_ms: int | None = None
-    #: Not started by then: ends as failed, reason ``expired``.
+    #: Not active and not ended by then: ends as failed, reason ``expired``. Before the first run the earlier
+    #: of ``expires_in`` and ``expires_total`` says when, from then on ``expires_total`` alone.
     expires_ms: int | None = None
     started_ms: int | None = None
     finished_ms: int | None = None

@@ -14,7 +14,9 @@ start times, whatever was let in before.
 * ``concurrency``: as many jobs of the group are admitted at once.
 * ``Rate``: an exact sliding window; a start is allowed when the ``max``-th last one is at least ``per`` old.
 * ``Bucket``: holds up to ``capacity`` tokens and fills by ``refill_per_s``; a start takes the job's ``cost``.
-* ``ordered``: one at a time, and a job that is to run again keeps its turn, so that nothing overtakes it.
+* ``ordered``: one at a time, in the order of adding. A job stands at the place of its adding whatever it has
+  gone through; one that is due later, or is to run again, is overtaken by none that was added after it.
+  Blocked and suspended jobs hold up nothing: they may wait for those behind them.
 """
 
 from __future__ import annotations
@@ -27,10 +29,11 @@ from typing import Any
 
 import msgspec
 
-from windlass.core.job import JobRecord
+from windlass.core.job import JobRecord, NewJob
 from windlass.core.options import check_known, seconds_to_ms
-from windlass.core.states import DUE_LATER, FINISHED, JobState
-from windlass.errors import ConfigError
+from windlass.core.outcome import AddOutcome
+from windlass.core.states import DUE_LATER, FINISHED, PENDING, JobState
+from windlass.errors import ConfigError, OrderedGroupError
 
 #: Start times are kept per window, so a window has a bound.
 MAX_RATE = 10_000
@@ -104,10 +107,12 @@ class GroupLimits(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     concurrency: int | None = None
     rate: Rate | None = None
     bucket: Bucket | None = None
-    #: Strict order: one job at a time, and one that runs again is overtaken by none.
+    #: Strict order: one job at a time, in the order of adding, and one that runs again is overtaken by none.
     ordered: bool = False
     #: Refuse to add more while so many jobs of the group are not finished.
     max_size: int | None = None
+    #: In an ordered group: a job whose first run is due later holds up none that was added after it.
+    skip_delayed: bool = False
 
     def __post_init__(self) -> None:
         if self.concurrency is not None:
@@ -116,6 +121,10 @@ class GroupLimits(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
             check_count("max_size", self.max_size, 10**12)
         if not isinstance(self.ordered, bool):
             raise ConfigError("ordered", "True or False", self.ordered)
+        if not isinstance(self.skip_delayed, bool):
+            raise ConfigError("skip_delayed", "True or False", self.skip_delayed)
+        if self.skip_delayed and not self.ordered:
+            raise ConfigError("skip_delayed", "used together with ordered=True")
 
     @property
     def slots(self) -> int | None:
@@ -161,8 +170,10 @@ class Usage(msgspec.Struct, kw_only=True):
     waiting_cost: int = 0
     active: int = 0
     parked: int = 0
-    #: Jobs that ran and are due to run again later: in an ordered group they keep their slot.
-    kept: int = 0
+    #: Unfinished jobs that have a priority or are ``lifo``.
+    ranked: int = 0
+    #: In an ordered group: the place of the first job that none behind it may overtake. Stores look it up.
+    first: int | None = None
     paused: bool = False
     hold_until_ms: int = 0
     #: Start times, oldest first: no more than the rate's ``max``.
@@ -171,9 +182,10 @@ class Usage(msgspec.Struct, kw_only=True):
     level: int | None = None
     level_ms: int = 0
 
-    def count(self, role: Role, cost: int, step: int) -> None:
+    def count(self, role: Role, cost: int, ranked: bool, step: int) -> None:
         """Enter (``step`` 1) or take out (-1) one job."""
         self.size += step
+        self.ranked += step * ranked
         match role:
             case Role.WAITING:
                 self.waiting += step
@@ -182,8 +194,6 @@ class Usage(msgspec.Struct, kw_only=True):
                 self.active += step
             case Role.PARKED:
                 self.parked += step
-            case Role.KEPT:
-                self.kept += step
 
 
 class Role(StrEnum):
@@ -192,12 +202,11 @@ class Role(StrEnum):
     WAITING = "waiting"
     ACTIVE = "active"
     PARKED = "parked"
+    #: It ran, and is due to run again later.
     KEPT = "kept"
+    #: Its first run is due later.
+    DELAYED = "delayed"
     OTHER = "other"
-
-
-#: Roles that hold one of an ordered group's slots.
-SLOT_ROLES = frozenset({Role.WAITING, Role.ACTIVE, Role.KEPT})
 
 
 def role_of(job: JobRecord) -> Role | None:
@@ -207,21 +216,60 @@ def role_of(job: JobRecord) -> Role | None:
         return None
     if state in (JobState.WAITING, JobState.ACTIVE, JobState.PARKED):
         return Role(state.value)
-    return Role.KEPT if state in DUE_LATER and job.deliveries else Role.OTHER
+    if state not in DUE_LATER:
+        return Role.OTHER
+    return Role.KEPT if job.deliveries else Role.DELAYED
+
+
+def is_ranked(job: JobRecord) -> bool:
+    """Whether a job goes by something else than the order of adding: a priority, or ``lifo``."""
+    return job.priority != 0 or job.place < 0
+
+
+def wants_rank(new: NewJob) -> bool:
+    """Whether a new job asks for something else than the order of adding."""
+    return new.priority != 0 or new.options.lifo
+
+
+def refuses(limits: GroupLimits, new: NewJob, size: int) -> AddOutcome | None:
+    """Why a group with ``size`` unfinished jobs does not take a new one; None when it does."""
+    if limits.ordered and wants_rank(new):
+        return AddOutcome.OUT_OF_ORDER
+    return AddOutcome.REFUSED if limits.max_size is not None and size >= limits.max_size else None
+
+
+def check_switch(queue: str, group: str, before: GroupLimits, after: GroupLimits, ranked: bool) -> None:
+    """Refuse to make a group ordered while jobs of it have a priority or are ``lifo``."""
+    if after.ordered and not before.ordered and ranked:
+        raise OrderedGroupError.at_switch(queue, group)
+
+
+def take_place(limits: GroupLimits, job: JobRecord) -> None:
+    """In an ordered group a pending job stands where it was added, whatever it has gone through."""
+    if limits.ordered and job.state in PENDING:
+        job.place, job.priority = job.seq, 0
+
+
+def holds_up(limits: GroupLimits) -> tuple[Role, ...]:
+    """What jobs of an ordered group count as while none that was added after them may start."""
+    return (Role.PARKED, Role.KEPT) if limits.skip_delayed else (Role.PARKED, Role.KEPT, Role.DELAYED)
 
 
 def opens_at(
-    limits: GroupLimits, usage: Usage, cost: int, now_ms: int, *, starting: bool = False
+    limits: GroupLimits, usage: Usage, cost: int, now_ms: int, *, place: int = 0, starting: bool = False
 ) -> int | None:
     """From when on one more job of ``cost`` may be let in, after all that wait; None: not by time alone.
 
+    ``place``: its own, which counts in an ordered group.
     ``starting``: when a job that waits may start, whatever else waits. Times up to ``now_ms`` mean: now.
     """
     ahead, ahead_cost = (0, 0) if starting else (usage.waiting, usage.waiting_cost)
     if usage.paused:
         return None
     slots = limits.slots
-    if slots is not None and usage.active + ahead + (usage.kept if limits.ordered else 0) >= slots:
+    if slots is not None and usage.active + ahead >= slots:
+        return None
+    if limits.ordered and usage.first is not None and usage.first < place:
         return None
     at: int | None = max(now_ms, usage.hold_until_ms)
     if limits.rate is not None:

@@ -85,6 +85,19 @@ class StoredUnique(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     ttl_ms: int | None = None
 
 
+#: Options that a job may leave to the task of the worker that runs it; their order gives the bits of
+#: ``StoredOptions.unsaid`` and never changes.
+FILLABLE = ("max_attempts", "backoff", "timeout", "result_ttl", "keep_completed", "keep_failed")
+#: Nothing of that is said.
+ALL_UNSAID = (1 << len(FILLABLE)) - 1
+
+
+def unsaid_bits(said: Iterable[str]) -> int:
+    """The options of ``FILLABLE`` that are not among ``said``."""
+    named = frozenset(said)
+    return sum(1 << at for at, name in enumerate(FILLABLE) if name not in named)
+
+
 class StoredOptions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The options that travel with a job. Defaults are left out, so a plain job stores ``{}``."""
 
@@ -99,6 +112,8 @@ class StoredOptions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     keep_completed: Keep = KEEP_COMPLETED
     keep_failed: Keep = KEEP_FAILED
     tags: tuple[str, ...] = ()
+    #: Once this long after it was added, it is not started any more.
+    expires_total_ms: int | None = None
     #: The id answers ``duplicate`` until this long after it was added, record or not.
     keep_id_ms: int | None = None
     #: Lines of traceback to keep per error.
@@ -118,6 +133,9 @@ class StoredOptions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     slot_ms: int | None = None
     #: What the runs after the first one are to do instead: the n-th retry gets the n-th, later ones the last.
     fallbacks: tuple[Any, ...] = ()
+    #: Which of ``FILLABLE`` nobody said: what stands here holds unless the worker's task says otherwise. Jobs
+    #: of earlier releases said all.
+    unsaid: int = 0
 
     def fallback(self, attempts: int) -> Any:
         """What applies to the run after ``attempts`` failures; None for the first run."""
@@ -251,6 +269,8 @@ class JobOptions(msgspec.Struct, frozen=True, kw_only=True):
     tags: tuple[str, ...] | list[str] = ()
     #: Fail as ``expired`` when not started this long after being added.
     expires_in: Duration | None = None
+    #: Fail as ``expired`` instead of starting (again) this long after being added.
+    expires_total: Duration | None = None
     #: The id answers ``duplicate`` for this long, even when its record is gone.
     keep_id: Duration | None = None
     #: Lines of traceback kept per error.
@@ -275,8 +295,12 @@ class JobOptions(msgspec.Struct, frozen=True, kw_only=True):
     on_failure: str = OnFailure.FAIL
     #: For ``job.fallback``: another model, host or way for each retry in turn; any JSON values.
     fallbacks: tuple[Any, ...] | list[Any] = ()
+    #: Not an option: which of ``FILLABLE`` were said. None: those that differ from what is usual.
+    said: frozenset[str] | None = None
 
     def __post_init__(self) -> None:
+        if self.said is None:
+            msgspec.structs.force_setattr(self, "said", _unusual(self))
         check_int("priority", self.priority, PRIORITY_MIN, PRIORITY_MAX)
         check_int("max_attempts", self.max_attempts, 1, 1_000_000)
         check_int("max_stalls", self.max_stalls, 0, 1_000)
@@ -336,6 +360,7 @@ class JobOptions(msgspec.Struct, frozen=True, kw_only=True):
             keep_completed=to_keep(self.keep_completed, "keep_completed"),
             keep_failed=to_keep(self.keep_failed, "keep_failed"),
             tags=tuple(self.tags),
+            expires_total_ms=_optional_ms(self.expires_total, "expires_total", minimum=0.001),
             keep_id_ms=_optional_ms(self.keep_id, "keep_id", minimum=0.001),
             backtrace=self.backtrace,
             trace=dict(self.trace) if self.trace else None,
@@ -344,6 +369,7 @@ class JobOptions(msgspec.Struct, frozen=True, kw_only=True):
             group=self.group,
             cost=self.cost,
             fallbacks=tuple(self.fallbacks),
+            unsaid=unsaid_bits(self.said or ()),
         )
 
     def check(self) -> None:
@@ -360,10 +386,20 @@ class JobOptions(msgspec.Struct, frozen=True, kw_only=True):
             given = {**given, "delay": 0}  # a more special run_at overrules a general delay
         if given.get("delay") and "run_at" not in given:
             given = {**given, "run_at": None}
-        return msgspec.structs.replace(self, **given)
+        said = (self.said or frozenset()) | {name for name in FILLABLE if name in given}
+        return msgspec.structs.replace(self, **given, said=said)
+
+    def as_unsaid(self) -> JobOptions:
+        """The same values as mere defaults, which a worker's task may overrule."""
+        return msgspec.structs.replace(self, said=frozenset())
 
 
-OPTION_NAMES = frozenset(field.name for field in msgspec.structs.fields(JobOptions))
+OPTION_NAMES = frozenset(field.name for field in msgspec.structs.fields(JobOptions)) - {"said"}
+_USUAL = {field.name: field.default for field in msgspec.structs.fields(JobOptions) if field.name in FILLABLE}
+
+
+def _unusual(options: JobOptions) -> frozenset[str]:
+    return frozenset(name for name, usual in _USUAL.items() if getattr(options, name) != usual)
 
 
 def check_known(given: Iterable[str], known: Iterable[str], what: str) -> None:

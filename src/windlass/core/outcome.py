@@ -7,6 +7,7 @@ from enum import StrEnum
 import msgspec
 
 from windlass.core.job import ErrorInfo
+from windlass.core.options import Keep, StoredOptions
 from windlass.core.text import clean_text
 from windlass.errors import ConfigError
 
@@ -20,6 +21,8 @@ class AddOutcome(StrEnum):
     CACHED = "cached"
     #: Not added: its group is full.
     REFUSED = "refused"
+    #: Not added: its group is ordered, and it has a priority or is ``lifo``.
+    OUT_OF_ORDER = "out_of_order"
 
 
 class Outcome(StrEnum):
@@ -35,6 +38,19 @@ class Outcome(StrEnum):
     SUSPEND = "suspend"
 
 
+class Filled(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What holds for a job that left it unsaid: what its store needs at the end. None: as it is stored."""
+
+    result_ttl_ms: int | None = None
+    keep_completed: Keep | None = None
+    keep_failed: Keep | None = None
+
+    def over(self, options: StoredOptions) -> StoredOptions:
+        """``options`` with what is said here."""
+        said = {name: value for name in self.__struct_fields__ if (value := getattr(self, name)) is not None}
+        return msgspec.structs.replace(options, **said)
+
+
 class Settlement(msgspec.Struct, kw_only=True, gc=False):
     """The end of one attempt, under its lease token.
 
@@ -46,7 +62,9 @@ class Settlement(msgspec.Struct, kw_only=True, gc=False):
     * ``release``: waiting at its old place, or ``scheduled`` for ``delay_ms``; costs no attempt;
     * ``cancel``: cancelled, with ``reason``;
     * ``wait``: ``blocked`` until the jobs that it depends on have ended (at once waiting again when none is
-      open, failed when one of them did not complete and its edge says so); costs no attempt;
+      open, failed when one of them did not complete and its edge says so); costs no attempt. The second time
+      that none is open, and no other was added since, the attempt has failed: as ``retry`` with ``delay_ms``,
+      or, with a ``reason``, as ``fail``;
     * ``suspend``: ``suspended`` until ``signal`` comes or ``delay_ms`` passed (0: no limit); waiting at once
       when that signal came before; costs no attempt.
 
@@ -70,6 +88,8 @@ class Settlement(msgspec.Struct, kw_only=True, gc=False):
     hold_ms: int = 0
     #: The name of the signal that a suspended job waits for.
     signal: str = ""
+    #: What the task of the worker says of options that the job left unsaid.
+    filled: Filled | None = None
 
 
 def to_reason(reason: object) -> str:
@@ -119,3 +139,5 @@ class Changed(StrEnum):
     ILLEGAL = "illegal"
     #: A token was given and is not the newest.
     LOST = "lost"
+    #: The job's group is ordered: no priority counts there.
+    ORDERED = "ordered"

@@ -12,4 +12,6 @@ def to_glob(pattern: str) -> str:
 
 def matches(text: str, pattern: str) -> bool:
     """Whether ``text`` fits ``pattern``."""
+    if len(pattern) - pattern.count("*") > len(text):  # a very long pattern would take seconds to prepare
+        return False
     return fnmatchcase(text, to_glob(pattern))

@@ -3,6 +3,8 @@
 A record stays while its result may be read: for ``GRACE_MS`` at least, and for an explicit ``result_ttl``.
 After that it goes when it is older than the ``age`` of its keep rule, or when ``count`` newer ones of the
 same queue and state exist (the rule of the newest finished job decides the count).
+
+A completed job that keeps neither its record nor its result goes with its settlement: see ``core.stubs``.
 """
 
 from __future__ import annotations
@@ -14,6 +16,12 @@ def result_until(options: StoredOptions, now_ms: int) -> int:
     """Until when the result of a job that completes now may be read."""
     ttl = DEFAULT_RESULT_TTL_MS if options.result_ttl_ms is None else options.result_ttl_ms
     return now_ms + ttl
+
+
+def goes_at_once(options: StoredOptions) -> bool:
+    """Whether the record of a job that completes need not stay."""
+    keep = options.keep_completed
+    return options.result_ttl_ms == 0 and (keep.age_ms == 0 or keep.count == 0)
 
 
 def keep_until(options: StoredOptions, state: str, now_ms: int) -> int | None:

@@ -61,7 +61,7 @@ MOVES: dict[JobState | None, frozenset[JobState | None]] = {
     _R: frozenset({_W, _X, _F, _B, None}),
     _B: frozenset({_W, _S, _P, _X, _F, None}),
     _P: frozenset({_W, _S, _X, _F, _B, None}),
-    _U: frozenset({_W, _P, _X, None}),
+    _U: frozenset({_W, _P, _X, _F, None}),
     _A: frozenset({_C, _F, _X, _R, _S, _W, _B, _P, _U, None}),
     _C: frozenset({_W, _S, _B, None}),
     _F: frozenset({_W, _S, _B, None}),

@@ -91,7 +91,7 @@ def create(new: NewJob, scribe: Scribe, *, after_ms: int = 0) -> JobRecord:
         enqueued_ms=now_ms,
         ready_ms=due_ms if later else now_ms,
         due_ms=due_ms if later else None,
-        expires_ms=None if new.expires_in_ms is None else now_ms + new.expires_in_ms,
+        expires_ms=first_deadline(new, now_ms),
         linked=bool(new.depends_on or new.parent),
     )
     if new.depends_on:
@@ -106,9 +106,21 @@ def create(new: NewJob, scribe: Scribe, *, after_ms: int = 0) -> JobRecord:
 def _first_due(new: NewJob, now_ms: int) -> int:
     """When a job that is added now is due."""
     unique = new.options.unique
-    if unique is not None and unique.mode is UniqueMode.DEBOUNCE:
+    if unique is not None and _is_debounced(new):
         return now_ms + (unique.ttl_ms or 0)
     return new.run_at_ms if new.run_at_ms is not None else now_ms + new.delay_ms
+
+
+def _is_debounced(new: NewJob) -> bool:
+    return new.options.unique is not None and new.options.unique.mode is UniqueMode.DEBOUNCE
+
+
+def first_deadline(new: NewJob, now_ms: int) -> int | None:
+    """Until when a job that is added now may wait to be started (None: for ever)."""
+    bounds = (new.expires_in_ms, new.options.expires_total_ms)
+    if bounds == (None, None):
+        return None
+    return min((now_ms + bound for bound in bounds if bound is not None), default=None)
 
 
 def answers_cached(job: JobRecord, now_ms: int) -> bool:
@@ -186,32 +198,69 @@ def refuse_cost(job: JobRecord, scribe: Scribe) -> None:
     )
 
 
-def replace(job: JobRecord, new: NewJob, scribe: Scribe, *, due_ms: int | None = None) -> None:
-    """A pending job takes the data, task and options of a later add; its group and unique key stay.
+def not_taken(job: JobRecord, new: NewJob, *, full: bool) -> tuple[str, ...]:
+    """What a pending job will not take of a later add: what it has used already, because it ran.
 
-    ``due_ms`` moves its due time, but for one that is suspended, which goes on waiting for its signal; a
-    changed priority joins the back of the new one.
+    It takes no new dependencies, and not the group of the later add if that is ``full``.
     """
+    ran, found = job.deliveries > 0, []
+    if new.depends_on:
+        found.append("depends_on")
+    if (ran or full) and new.options.group != job.options.group:
+        found.append("group")
+    if ran and not _is_debounced(new) and (new.run_at_ms is not None or new.delay_ms):
+        found.append("delay" if new.run_at_ms is None else "run_at")
+    if ran and new.expires_in_ms is not None:
+        found.append("expires_in")
+    return tuple(found)
+
+
+def replace(job: JobRecord, new: NewJob, scribe: Scribe, left: tuple[str, ...]) -> None:
+    """A pending job takes all that a later add says, but what is ``left`` (see ``not_taken``).
+
+    It keeps its place in line, unless priority, ``lifo`` or group are others now. One that is suspended goes
+    on waiting for its signal.
+    """
+    before, options = job.options, new.options
+    if "group" in left:
+        options = msgspec.structs.replace(options, group=before.group, cost=before.cost)
+    moves = options.group != before.group
+    joins = moves or (new.priority, options.lifo) != (job.priority, before.lifo)
     job.task, job.payload, job.codec = new.task, new.payload, new.codec
-    job.options = msgspec.structs.replace(
-        new.options, group=job.options.group, cost=job.options.cost, unique=job.options.unique
-    )
-    if new.priority != job.priority:
-        job.priority = new.priority
-        _join_line(job, scribe)
+    job.options, job.priority = options, new.priority
     scribe.note(job, EventType.CHANGED, what="replaced")
-    if due_ms is not None and job.state is not JobState.SUSPENDED:
-        _change_delay(job, due_ms - scribe.now_ms, scribe)
+    if moves and job.state is JobState.PARKED:
+        let_in(job, scribe)  # the new group decides
+    if joins:
+        _join_line(job, scribe)
+    _replace_times(job, new, scribe)
+
+
+def _replace_times(job: JobRecord, new: NewJob, scribe: Scribe) -> None:
+    now_ms, ran = scribe.now_ms, job.deliveries > 0
+    job.expires_ms = first_deadline(msgspec.structs.replace(new, expires_in_ms=None) if ran else new, now_ms)
+    debounced = _is_debounced(new)
+    if job.state is JobState.SUSPENDED or (ran and not debounced):
+        return
+    due_ms = _first_due(new, now_ms)
+    if debounced or job.due_ms != (due_ms if due_ms > now_ms else None):
+        _change_delay(job, due_ms - now_ms, scribe)
 
 
 def is_expired(job: JobRecord, now_ms: int) -> bool:
-    """Whether a job that never started is past its ``expires_in``."""
-    return job.expires_ms is not None and job.expires_ms <= now_ms and job.deliveries == 0
+    """Whether a job is past its time: its ``expires_in`` if it never ran, its ``expires_total`` if it did.
+
+    Records of earlier releases keep the time of ``expires_in`` after they ran; it means nothing then.
+    """
+    if job.expires_ms is None or job.expires_ms > now_ms or job.state not in PENDING:
+        return False
+    return job.deliveries == 0 or job.options.expires_total_ms is not None
 
 
 def expire(job: JobRecord, scribe: Scribe) -> None:
-    """End a job that was not started in time."""
-    error = ErrorInfo(scribe.now_ms, 0, EXPIRED_CLASS, "not started before its expires_in passed")
+    """End a job that was not started (again) in time."""
+    passed = "not started before its expires_in passed" if not job.deliveries else "its expires_total passed"
+    error = ErrorInfo(scribe.now_ms, 0, EXPIRED_CLASS, passed)
     scribe.history.append(attempt_record(job, AttemptOutcome.EXPIRED, scribe.now_ms, error=error))
     finish(job, JobState.FAILED, scribe, reason="expired")
     scribe.note(job, EventType.FAILED, reason="expired", error_class=EXPIRED_CLASS)
@@ -235,10 +284,19 @@ def lease(job: JobRecord, scribe: Scribe, *, token: str, worker: str, lease_ms: 
     job.token = token
     job.worker = worker
     job.started_ms = scribe.now_ms
+    job.expires_ms = later_deadline(job)
     job.deliveries += 1
     job.progress = None
     job.lease_until_ms = scribe.now_ms + (job.options.lease_ms or lease_ms)
     scribe.note(job, EventType.STARTED, attempt=job.attempts + 1, worker=worker)
+
+
+def later_deadline(job: JobRecord) -> int | None:
+    """What is left of the deadline of a job that is about to start: ``expires_in`` has served."""
+    if job.deliveries or job.expires_ms is None:
+        return job.expires_ms
+    total_ms = job.options.expires_total_ms
+    return None if total_ms is None else job.enqueued_ms + total_ms
 
 
 def holds(job: JobRecord, token: str) -> bool:
@@ -258,6 +316,8 @@ def check_token(job: JobRecord | None, token: str) -> Settled:
 def settle(job: JobRecord, end: Settlement, scribe: Scribe) -> None:
     """End the attempt of an active job. The caller checked the token."""
     outcome = end.outcome
+    if end.filled is not None:
+        job.options = end.filled.over(job.options)
     if job.cancel_reason is not None and outcome not in (Outcome.COMPLETE, Outcome.FAIL):
         outcome = Outcome.CANCEL
     _ENDS[outcome](job, end, scribe)
@@ -389,7 +449,7 @@ def finish(job: JobRecord, state: JobState, scribe: Scribe, reason: str = "") ->
     if job.token is not None:
         _drop_lease(job)
     job.state = state
-    job.due_ms = None
+    job.due_ms = job.expires_ms = None
     job.finished_ms = scribe.now_ms
     job.reason = reason
 
@@ -456,6 +516,39 @@ def _fail_stalled(job: JobRecord, scribe: Scribe, worker: str | None) -> bool:
     return False
 
 
+def hear_of(
+    job: JobRecord,
+    scribe: Scribe,
+    *,
+    state: JobState,
+    at_ms: int,
+    attempts: int | None = None,
+    error: ErrorInfo | None = None,
+) -> None:
+    """Another program ran the job (or scheduled it) and says what is next; it reports attempts by itself.
+
+    ``at_ms``: when the job ended, or is due.
+    """
+    _drop_lease(job, settled=False)
+    job.attempts = job.attempts if attempts is None else attempts
+    if error is not None:
+        job.errors = [*job.errors, error][-ERRORS_KEPT:]
+    if state is JobState.COMPLETED:
+        finish(job, state, scribe)
+        scribe.note(job, EventType.COMPLETED)
+    elif state is JobState.FAILED:
+        finish(job, state, scribe, reason="attempts")
+        job.finished_ms = at_ms
+        scribe.note(job, EventType.FAILED, reason="attempts", error_class=error.error_class if error else "")
+    else:
+        job.state = state
+        job.due_ms = job.ready_ms = at_ms
+        if state is JobState.RETRYING:
+            scribe.note(job, EventType.RETRYING, attempt=job.attempts, run_at_ms=at_ms)
+        else:
+            scribe.note(job, EventType.SCHEDULED, run_at_ms=at_ms)
+
+
 def cancel(job: JobRecord | None, reason: str, scribe: Scribe, *, dead: bool = False) -> CancelResult:
     """Cancel a pending job now, ask the worker of an active one. ``dead``: a retrying one has failed."""
     if job is None:
@@ -496,7 +589,9 @@ def retry(job: JobRecord, scribe: Scribe, *, blocked: bool = False) -> Changed:
     job.state = JobState.BLOCKED if blocked else JobState.WAITING
     job.attempts = job.stalls = job.misses = 0
     job.manual_retries += 1
-    job.finished_ms = job.expires_ms = job.cancel_reason = None
+    job.finished_ms = job.cancel_reason = None
+    total_ms = job.options.expires_total_ms
+    job.expires_ms = None if total_ms is None else scribe.now_ms + total_ms
     job.result = job.result_until_ms = None
     job.reason = ""
     job.ready_ms = scribe.now_ms
@@ -513,8 +608,12 @@ def change(
     priority: int | None,
     delay_ms: int | None,
     payload: bytes | None,
+    ordered: bool = False,
 ) -> Changed:
-    """Change a pending job, or (payload only, with its token) an active one."""
+    """Change a pending job, or (payload only, with its token) an active one.
+
+    ``ordered``: its group is, so that its priority cannot be changed.
+    """
     if token is not None:
         if not holds(job, token):
             return Changed.LOST
@@ -522,6 +621,8 @@ def change(
             return Changed.ILLEGAL
     elif job.state not in PENDING or (delay_ms is not None and job.state is JobState.SUSPENDED):
         return Changed.ILLEGAL
+    if ordered and priority is not None and priority != job.priority:
+        return Changed.ORDERED
     if payload is not None:
         job.payload = payload
         scribe.note(job, EventType.CHANGED, what="data")

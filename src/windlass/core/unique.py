@@ -26,6 +26,8 @@ class KeyEntry(msgspec.Struct):
     job_id: str
     until_ms: int | None = None
     request_id: str = ""
+    #: What the holder did not take of that add.
+    not_taken: tuple[str, ...] = ()
 
     def is_live(self, now_ms: int) -> bool:
         return self.until_ms is None or self.until_ms > now_ms

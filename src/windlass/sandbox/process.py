@@ -29,6 +29,7 @@ from windlass.abort import StopReason
 from windlass.core.job import JobRecord
 from windlass.errors import PayloadTooLargeError, WorkerCrashError
 from windlass.sandbox import _bootstrap, protocol
+from windlass.sandbox.interpreter import interpreter_options
 from windlass.sandbox.limits import show_limit
 from windlass.sandbox.protocol import JobRequest
 from windlass.sandbox.remote import report
@@ -308,9 +309,15 @@ class ChildProcess:
 
 def _spawn(pipe: socket.socket) -> subprocess.Popen[bytes]:
     """Start the interpreter. Never a fork of this one: threads and connections would be broken copies."""
-    flags = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
     return subprocess.Popen(
-        [sys.executable, "-P", *flags, str(_bootstrap.__file__), str(pipe.fileno()), str(os.getpid())],
+        [
+            sys.executable,
+            "-P",
+            *interpreter_options(),
+            str(_bootstrap.__file__),
+            str(pipe.fileno()),
+            str(os.getpid()),
+        ],
         stdin=subprocess.DEVNULL,
         pass_fds=[pipe.fileno()],
         process_group=0,

@@ -4,7 +4,7 @@
 each run until nothing more happens before it moves on, so an hour of a worker's life takes milliseconds.
 ``SharedClock`` is for several processes: its time lives in a file that all of them look at.
 
-Both are *driven*: requests to the store carry their time, so delays, leases and expiries obey them too.
+Requests to the store carry the time of both, so delays, leases and expiries obey them too.
 """
 
 from __future__ import annotations
@@ -15,11 +15,14 @@ import itertools
 import mmap
 import os
 import struct
-from collections.abc import Iterator
-from contextlib import contextmanager
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
+from windlass.core.clock import Timed, Timer, run_in_thread
 from windlass.errors import ConfigError
 
 #: 2025-06-15, 15:06:40 UTC: where clocks begin unless told otherwise.
@@ -30,15 +33,42 @@ _QUIET_TURNS = 30
 _LINGER = 0.005
 
 
-class ManualClock:
-    """Time that stands still until ``advance`` is called."""
+class _Timed(ABC):
+    """What every clock can do that calls back later."""
 
-    driven = True
+    @abstractmethod
+    def call_later(self, delay_ms: float, callback: Callable[[], object]) -> Timer: ...
+
+    async def wait(self, event: asyncio.Event, timeout_ms: float | None) -> bool:
+        try:
+            async with self.timeout(timeout_ms):
+                await event.wait()
+        except TimeoutError:
+            return event.is_set()
+        return True
+
+    @asynccontextmanager
+    async def timeout(self, timeout_ms: float | None) -> AsyncIterator[None]:
+        loop = asyncio.get_running_loop()
+        async with asyncio.timeout(None) as scope:
+            timer = None
+            if timeout_ms is not None:
+                timer = self.call_later(timeout_ms, lambda: scope.reschedule(loop.time()))
+            try:
+                yield
+            finally:
+                if timer is not None:
+                    timer.cancel()
+
+
+class ManualClock(_Timed):
+    """Time that stands still until ``advance`` is called."""
 
     def __init__(self, start: datetime | float = START_MS / 1000) -> None:
         self._monotonic_ms = 0.0
         self._offset_ms: float = _instant_ms(start)
         self._sleepers: list[tuple[float, int, _Sleeper]] = []
+        self._apart: set[asyncio.Task[None]] = set()
         self._order = itertools.count()
         self._working = 0
         self._works = self._settled_works = 0
@@ -48,6 +78,10 @@ class ManualClock:
 
     def now_ms(self) -> int:
         return int(self._offset_ms + self._monotonic_ms)
+
+    def stamp(self, request: Timed) -> None:
+        if request.now_ms is None:
+            request.now_ms = self.now_ms()
 
     def now(self) -> datetime:
         """The time as an aware ``datetime``."""
@@ -68,22 +102,21 @@ class ManualClock:
         return self._sleepers[0][0] - self._monotonic_ms if self._sleepers else None
 
     async def wait(self, event: asyncio.Event, timeout_ms: float | None) -> bool:
-        if timeout_ms is None:
-            await event.wait()
-            return True
-        if timeout_ms <= 0:
+        if timeout_ms is not None and timeout_ms <= 0:
             await asyncio.sleep(0)
             return event.is_set()
-        sleeper = _Sleeper()
-        heapq.heappush(self._sleepers, (self._monotonic_ms + timeout_ms, next(self._order), sleeper))
-        try:
-            async with sleeper.scope:
-                await event.wait()
-        except TimeoutError:
-            return event.is_set()
-        finally:
-            sleeper.done = True
-        return True
+        return await super().wait(event, timeout_ms)
+
+    def call_later(self, delay_ms: float, callback: Callable[[], object]) -> Timer:
+        sleeper = _Sleeper(callback)
+        heapq.heappush(self._sleepers, (self._monotonic_ms + delay_ms, next(self._order), sleeper))
+        return sleeper
+
+    def run_apart(self, name: str, main: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """On the running loop: ``advance`` lets it come to rest with everything else."""
+        task = asyncio.get_running_loop().create_task(main(), name=name)
+        self._apart.add(task)
+        task.add_done_callback(self._apart.discard)
 
     async def advance(self, seconds: float = 0, *, ms: float = 0) -> None:
         """Let time pass, waking sleepers in due order; each runs until all is quiet before the next."""
@@ -145,15 +178,18 @@ class ManualClock:
 
 
 class _Sleeper:
-    """One pending wait. Waking it ends its scope as a timeout does."""
+    """A call that waits for its time."""
 
-    def __init__(self) -> None:
-        self.scope = asyncio.timeout(None)
+    def __init__(self, callback: Callable[[], object]) -> None:
+        self._callback = callback
         self.done = False
 
     def wake(self) -> None:
         self.done = True
-        self.scope.reschedule(asyncio.get_running_loop().time())
+        self._callback()
+
+    def cancel(self) -> None:
+        self.done = True
 
 
 #: magic, monotonic ms, offset ms
@@ -162,14 +198,12 @@ _MAGIC = b"windclk1"
 _MONOTONIC_AT, _OFFSET_AT = 8, 16
 
 
-class SharedClock:
+class SharedClock(_Timed):
     """A clock in a file, driven by one process and obeyed by all that open the same path.
 
     Waiting processes look at the file every ``poll`` seconds of real time. ``advance`` moves it at once; it
     cannot know when the others have done what they do then, so tests wait for what they expect.
     """
-
-    driven = True
 
     def __init__(
         self, path: str | os.PathLike[str], start: datetime | float = START_MS / 1000, *, poll: float = 0.002
@@ -185,21 +219,18 @@ class SharedClock:
     def now_ms(self) -> int:
         return self._read(_OFFSET_AT) + self._read(_MONOTONIC_AT)
 
+    def stamp(self, request: Timed) -> None:
+        if request.now_ms is None:
+            request.now_ms = self.now_ms()
+
     def monotonic_ms(self) -> float:
         return float(self._read(_MONOTONIC_AT))
 
-    async def wait(self, event: asyncio.Event, timeout_ms: float | None) -> bool:
-        if timeout_ms is None:
-            await event.wait()
-            return True
-        deadline_ms = self.monotonic_ms() + timeout_ms
-        while not event.is_set() and self.monotonic_ms() < deadline_ms:
-            try:
-                async with asyncio.timeout(self._poll):
-                    await event.wait()
-            except TimeoutError:
-                continue
-        return event.is_set()
+    def call_later(self, delay_ms: float, callback: Callable[[], object]) -> Timer:
+        return _Poll(self, self._poll, self.monotonic_ms() + delay_ms, callback)
+
+    def run_apart(self, name: str, main: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        run_in_thread(name, main)
 
     async def advance(self, seconds: float = 0, *, ms: float = 0) -> None:
         """Let time pass for every process at once."""
@@ -234,6 +265,29 @@ class SharedClock:
 
     def _write(self, at: int, value: int) -> None:
         self._memory[at : at + 8] = value.to_bytes(8, "little", signed=True)
+
+
+class _Poll:
+    """A call that waits for its time, which is looked at now and then."""
+
+    def __init__(
+        self, clock: SharedClock, every: float, due_ms: float, callback: Callable[[], object]
+    ) -> None:
+        self._clock = clock
+        self._every = every
+        self._due_ms = due_ms
+        self._callback = callback
+        self._loop = asyncio.get_running_loop()
+        self._handle = self._loop.call_soon(self._look)
+
+    def cancel(self) -> None:
+        self._handle.cancel()
+
+    def _look(self) -> None:
+        if self._clock.monotonic_ms() < self._due_ms:
+            self._handle = self._loop.call_later(self._every, self._look)
+        else:
+            self._callback()
 
 
 def _instant_ms(instant: datetime | float) -> int:

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import sqlite3
-from collections.abc import Callable
-from contextlib import closing
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 from typing import Any, NamedTuple
 
 import msgspec
@@ -18,8 +19,8 @@ import msgspec
 from windlass.backend.local.locks import FairLock
 from windlass.backend.urls import BackendUrl, parse_url
 from windlass.backends.file.effects import moving_of, whole_of
-from windlass.backends.memory.journal import Table
 from windlass.core.job import JobRecord, JobRef
+from windlass.engine.effects import Table
 from windlass.errors import UnsupportedByBackendError
 
 
@@ -79,6 +80,34 @@ _SQLITE = {
 }
 
 
+@contextmanager
+def loose(path: str | os.PathLike[str], namespace: str, *tables: str) -> Iterator[sqlite3.Connection]:
+    """A transaction in which some tables take values of any type, as a disk would; then they do not."""
+    from windlass.backends.sqlite.statements import table
+
+    names = [table(namespace, name).strip('"') for name in tables]
+    with closing(sqlite3.connect(path, timeout=10, isolation_level=None)) as conn:
+        conn.execute("BEGIN IMMEDIATE")
+        texts = {name: _definition(conn, name) for name in names}
+        for name, text in texts.items():
+            _define(conn, name, re.sub(r",? STRICT$", "", text))
+        yield conn
+        for name, text in texts.items():
+            _define(conn, name, text)
+        conn.execute("COMMIT")
+
+
+def _definition(conn: sqlite3.Connection, name: str) -> str:
+    (text,) = conn.execute("SELECT sql FROM sqlite_master WHERE name = ?", (name,)).fetchone()
+    return str(text)
+
+
+def _define(conn: sqlite3.Connection, name: str, text: str) -> None:
+    conn.execute("PRAGMA writable_schema = ON")
+    conn.execute("UPDATE sqlite_master SET sql = ? WHERE name = ?", (text, name))
+    conn.execute("PRAGMA writable_schema = RESET")
+
+
 def _damage_sqlite(url: BackendUrl, queue: str, job_id: str, kind: str) -> Damaged:
     from windlass.backends.sqlite.settings import parse
     from windlass.backends.sqlite.statements import in_namespace
@@ -87,7 +116,7 @@ def _damage_sqlite(url: BackendUrl, queue: str, job_id: str, kind: str) -> Damag
     text = (
         f"UPDATE [job] SET {_SQLITE[kind]} WHERE id = ? AND queue = (SELECT num FROM [queue] WHERE name = ?)"
     )
-    with closing(sqlite3.connect(settings.path, timeout=10)) as conn, conn:
+    with loose(settings.path, settings.namespace, "job") as conn:
         changed = conn.execute(in_namespace(text, settings.namespace), (job_id, queue)).rowcount
     assert changed == 1, f"there is no job {job_id} in queue {queue}"
     return Damaged(JobRef(queue, job_id))
@@ -127,8 +156,8 @@ def _damage_file(url: BackendUrl, queue: str, job_id: str, kind: str) -> Damaged
     try:
         log, store = Log(directory), FileStore()
         log.load(store)
-        job = store._queues[queue].jobs[job_id]
-        body = msgspec.msgpack.encode([store.now_ms, store.take_place(), _FILE[kind](job)])
+        job = store.queues[queue].jobs[job_id]
+        body = msgspec.msgpack.encode([store.now_ms, store.last_place, _FILE[kind](job)])
         log.append(b"\xc1" if kind == "noise" else body)
         log.close()
     finally:

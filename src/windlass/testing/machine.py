@@ -30,7 +30,7 @@ from windlass.core.limits import Bucket, GroupLimits, Rate
 from windlass.core.options import Keep, StoredOptions, StoredUnique, UniqueMode
 from windlass.core.outcome import Outcome, Settlement
 from windlass.core.states import JobState
-from windlass.errors import DependencyError, HistoryTrimmedError
+from windlass.errors import DependencyError, HistoryTrimmedError, OrderedGroupError
 
 R = TypeVar("R")
 #: Given the side (0: reference, 1: subject), the request to send there.
@@ -49,6 +49,8 @@ OPTIONS = (
     StoredOptions(keep_completed=Keep(None, 1), keep_failed=Keep(None, 1), tags=("red",)),
     StoredOptions(lease_ms=40, max_attempts=2, trace={"a": "b"}),
     StoredOptions(lifo=True),
+    StoredOptions(expires_total_ms=100),
+    StoredOptions(result_ttl_ms=0, keep_completed=Keep(0, 0)),
 )
 GROUPS = ("g", "h")
 GROUP_LIMITS = (
@@ -60,6 +62,7 @@ GROUP_LIMITS = (
     GroupLimits(bucket=Bucket(1, 7)),
     GroupLimits(ordered=True),
     GroupLimits(ordered=True, rate=Rate(2, 50)),
+    GroupLimits(ordered=True, skip_delayed=True),
     GroupLimits(max_size=2),
 )
 UNIQUE = tuple(
@@ -105,24 +108,40 @@ class Twin:
 
     async def ask(self, make: Make[R]) -> R:
         """Send a request to both stores at the same time; the reference's answer, once compared."""
-        answers = [await self._answer(side, make(side)) for side in (0, 1)]
-        self._learn(*answers)
-        first, second = self._plain(answers[0], 0), self._plain(answers[1], 1)
-        assert first == second, f"{make(0)}\n reference: {first}\n subject:   {second}"
+        answers = [await self.send(side, make(side)) for side in (0, 1)]
+        self.heard(make(0), *answers)
         answer: R = answers[0]
         return answer
+
+    def heard(self, what: object, first: Any, second: Any) -> None:
+        """Remember what leases the two answers to ``what`` hold, and compare them."""
+        self._learn(first, second)
+        self.compare(what, self._plain(first, 0), self._plain(second, 1))
+
+    def compare(self, what: object, first: Any, second: Any) -> None:
+        """Fail unless both stores gave the same answer to ``what``."""
+        assert self.alike(first, second), f"{what}\n reference: {first}\n subject:   {second}"
+
+    def alike(self, first: Any, second: Any) -> bool:
+        """Whether two answers are the same."""
+        return bool(first == second)
 
     async def same(self, request: rq.Request[R]) -> R:
         """``ask`` for a request that holds no token."""
         return await self.ask(lambda side: request)
 
-    async def _answer(self, side: int, request: rq.Request[Any]) -> Any:
+    def stamp(self, side: int, request: rq.Request[Any]) -> None:
+        """Say when ``request`` counts."""
         request.now_ms = self.now_ms
+
+    async def send(self, side: int, request: rq.Request[Any]) -> Any:
+        """The answer of one side."""
+        self.stamp(side, request)
         try:
             return await self.sides[side].execute(request)
         except HistoryTrimmedError as exc:
             return ("trimmed", exc.queue, exc.after, exc.oldest)
-        except DependencyError as exc:
+        except (DependencyError, OrderedGroupError) as exc:
             return ("refused", exc.code)
 
     def _learn(self, first: Any, second: Any) -> None:
@@ -139,7 +158,7 @@ class Twin:
         for queue in QUEUES:
             await self.same(rq.CountJobs(queue=queue))
             jobs = [await self._listing(side, queue) for side in (0, 1)]
-            assert jobs[0] == jobs[1], f"listings differ\n reference: {jobs[0]}\n subject:   {jobs[1]}"
+            self.compare("listings differ", *jobs)
             await self._look_at_logs(queue)
         for ref in self.logged:
             await self.same(rq.GetLogs(ref=ref))
@@ -170,19 +189,19 @@ class Twin:
         """Compare edges; those to a record that is gone may be seen from one end only."""
         found = []
         for side in (0, 1):
-            jobs = await self._answer(side, rq.GetJobs(refs=refs))
-            rows: list[fl.Dependencies] = await self._answer(side, fl.GetDependencies(refs=refs))
+            jobs = await self.send(side, rq.GetJobs(refs=refs))
+            rows: list[fl.Dependencies] = await self.send(side, fl.GetDependencies(refs=refs))
             for job, row in zip(jobs, rows, strict=True):
                 row.dependents = [edge for edge in row.dependents if job and edge.child_seq == job.seq]
             found.append(self._plain(rows, side))
-        assert found[0] == found[1], f"edges differ\n reference: {found[0]}\n subject:   {found[1]}"
+        self.compare("edges differ", *found)
 
     async def is_tied(self, states: list[JobState], field: str) -> bool:
         """Whether the earliest jobs of two queues are equally early: then either may be taken first."""
         earliest: list[int] = []
         for queue in QUEUES:
             request = rq.ListJobs(queue=queue, states=states, limit=1_000)
-            page: rq.Page = await self._answer(0, request)
+            page: rq.Page = await self.send(0, request)
             earliest += [min(getattr(job, field) or 0 for job in page.jobs)] if page.jobs else []
         return len(earliest) > len(set(earliest))
 
@@ -196,16 +215,16 @@ class Twin:
     async def _look_at_events(self, queue: str, after: int) -> int:
         """Compare the events that both sides still have: a store may trim old ones when it likes."""
         request = rq.ReadEvents(queue=queue, after=after)
-        pages: list[rq.EventPage] = [await self._answer(side, request) for side in (0, 1)]
+        pages: list[rq.EventPage] = [await self.send(side, request) for side in (0, 1)]
         oldest = max(page.oldest_id for page in pages)
         kept = [[self._plain(one, 0) for one in page.events if one.id >= oldest] for page in pages]
-        assert kept[0] == kept[1], f"events differ\n reference: {kept[0]}\n subject:   {kept[1]}"
+        self.compare("events differ", *kept)
         assert pages[0].last_id == pages[1].last_id
         return pages[0].last_id
 
     async def _same_rows(self, request: rq.Request[Any]) -> None:
         """Compare an answer whose rows have no promised order."""
-        answers = [await self._answer(side, request) for side in (0, 1)]
+        answers = [await self.send(side, request) for side in (0, 1)]
         assert sorted(answers[0]) == sorted(answers[1]), answers
 
     async def _listing(self, side: int, queue: str) -> list[Any]:
@@ -213,7 +232,7 @@ class Twin:
         cursor: str | None = None
         while True:
             request = rq.ListJobs(queue=queue, newest_first=False, cursor=cursor, limit=3)
-            page: rq.Page = await self._answer(side, request)
+            page: rq.Page = await self.send(side, request)
             jobs += [self._plain(job, side) for job in page.jobs]
             cursor = page.cursor
             if cursor is None:
@@ -226,7 +245,7 @@ class Twin:
         if isinstance(value, rq.Recovered):
             return [
                 [ref for ref in refs if ref.queue == queue]
-                for refs in (value.recovered, value.failed)
+                for refs in (value.recovered, value.failed, value.expired)
                 for queue in QUEUES
             ]
         if isinstance(value, msgspec.Struct):
@@ -275,6 +294,8 @@ def _oldest(trimmed: Any) -> int:
 
 
 Claim = tuple[str, list[tuple[str, int, int]], int, int]
+#: Each kind of step: how often it is taken, and what is drawn for it.
+Steps = dict[str, tuple[int, dict[str, st.SearchStrategy[Any]]]]
 
 
 class Operations:
@@ -499,8 +520,11 @@ _picks = st.lists(_pick, min_size=1, max_size=3)
 _delay = st.sampled_from([0, 0, 5, 50])
 _limit = st.sampled_from([1_000, 1])
 _dependency = st.builds(Dependency, _queue, st.sampled_from(IDS), st.sampled_from(list(OnFailure)))
-_new = st.fixed_dictionaries(
-    {
+
+
+def new_jobs(**others: st.SearchStrategy[Any]) -> st.SearchStrategy[dict[str, Any]]:
+    """Jobs to add. ``others``: fields that are drawn in another way."""
+    fields = {
         "queue": _queue,
         "id": st.sampled_from(IDS),
         "priority": st.sampled_from([0, 0, -1, 5]),
@@ -513,16 +537,29 @@ _new = st.fixed_dictionaries(
         "depends_on": st.just([]) | st.lists(_dependency, max_size=3),
         "parent": st.none() | st.none() | _dependency,
     }
-)
+    return st.fixed_dictionaries(fields | others)
+
+
+_new = new_jobs()
 _parts = st.lists(
     st.tuples(_queue, st.integers(0, 3), st.integers(0, 4)),
     min_size=1,
     max_size=2,
     unique_by=lambda part: part[0],
 )
-_claim = st.tuples(_worker, _parts, st.integers(0, 4), st.sampled_from([10, 100]))
-_end = st.fixed_dictionaries(
-    {
+
+
+def claims(*lease_ms: int) -> st.SearchStrategy[Claim]:
+    """Claims, with one of these leases."""
+    return st.tuples(_worker, _parts, st.integers(0, 4), st.sampled_from(lease_ms))
+
+
+_claim = claims(10, 100)
+
+
+def all_ends(**others: st.SearchStrategy[Any]) -> st.SearchStrategy[list[dict[str, Any]]]:
+    """Three ends of attempts. ``others``: fields that are drawn in another way."""
+    fields = {
         "outcome": st.sampled_from(list(Outcome)),
         "signal": st.sampled_from(SIGNALS),
         "delay_ms": _delay,
@@ -534,8 +571,10 @@ _end = st.fixed_dictionaries(
         "hold_ms": st.sampled_from([0, 0, 0, 0, 0, 15]),
         "duration_ms": st.sampled_from([None, 3]),
     }
-)
-_ends = st.lists(_end, min_size=3, max_size=3)
+    return st.lists(st.fixed_dictionaries(fields | others), min_size=3, max_size=3)
+
+
+_ends = all_ends()
 _change = st.sampled_from(
     [
         {"priority": 5},
@@ -549,8 +588,7 @@ _change = st.sampled_from(
 )
 _states = st.lists(st.sampled_from(list(JobState)), max_size=4, unique=True)
 
-#: Each kind of step: how often it is taken, and what is drawn for it.
-STEPS: dict[str, tuple[int, dict[str, st.SearchStrategy[Any]]]] = {
+STEPS: Steps = {
     "add": (6, {"jobs": st.lists(_new, min_size=1, max_size=4)}),
     "work": (4, {"queue": _queue, "limit": st.integers(1, 3), "ends": _ends}),
     "claim": (3, {"claim": _claim}),
@@ -639,12 +677,19 @@ STEPS: dict[str, tuple[int, dict[str, st.SearchStrategy[Any]]]] = {
         },
     ),
 }
-_steps = st.sampled_from([name for name, (weight, _) in STEPS.items() for _ in range(weight)]).flatmap(
-    lambda name: st.tuples(st.just(name), st.fixed_dictionaries(STEPS[name][1]))
-)
 
 
-class Machine(RuleBasedStateMachine):
+def drawn(steps: Steps) -> st.SearchStrategy[tuple[str, dict[str, Any]]]:
+    """One of ``steps``, by weight."""
+    return st.sampled_from([name for name, (weight, _) in steps.items() for _ in range(weight)]).flatmap(
+        lambda name: st.tuples(st.just(name), st.fixed_dictionaries(steps[name][1]))
+    )
+
+
+_steps = drawn(STEPS)
+
+
+class Histories(RuleBasedStateMachine):
     """Random steps on a ``Twin``. ``make_subject`` is set by ``machine_for``.
 
     One rule draws all steps, by weight: Hypothesis leaves some rules out of each example, and without jobs
@@ -660,11 +705,17 @@ class Machine(RuleBasedStateMachine):
         self._count = 0
         self.subject = type(self).make_subject()
         self._runner.run(self.subject.open())
-        self.twin = Twin(MemoryBackend(), self.subject)
-        self.operations = Operations(self.twin, apart=self.apart)
+        self.twin = self.make_twin()
+        self.operations = self.make_operations()
 
-    @rule(step=_steps)
-    def step(self, step: tuple[str, dict[str, Any]]) -> None:
+    def make_twin(self) -> Twin:
+        return Twin(MemoryBackend(), self.subject)
+
+    def make_operations(self) -> Operations:
+        return Operations(self.twin, apart=self.apart)
+
+    def take(self, step: tuple[str, dict[str, Any]]) -> None:
+        """Carry out one step."""
         name, arguments = step
         self._runner.run(self._take(name, arguments))
 
@@ -680,6 +731,14 @@ class Machine(RuleBasedStateMachine):
         finally:
             self._runner.run(self.subject.close())
             self._runner.close()
+
+
+class Machine(Histories):
+    """Histories whose time the test gives."""
+
+    @rule(step=_steps)
+    def step(self, step: tuple[str, dict[str, Any]]) -> None:
+        self.take(step)
 
 
 def machine_for(make_subject: Callable[[], Backend], *, apart: bool = False) -> type[Machine]:

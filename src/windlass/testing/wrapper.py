@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TypeVar
+from contextlib import nullcontext
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
+
+from windlass.backend.protocol import OverlappingBackend
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+    from contextlib import AbstractContextManager
 
     from windlass.backend import Backend, Capabilities, Listener
-    from windlass.backend.requests import Request
+    from windlass.backend.protocol import TransactionalBackend
+    from windlass.backend.requests import Added, Request
+    from windlass.core.job import NewJob
+    from windlass.core.outcome import Settled, Settlement
     from windlass.testing.clock import ManualClock
 
 R = TypeVar("R")
@@ -19,6 +26,8 @@ class BackendWrapper:
 
     def __init__(self, inner: Backend) -> None:
         self.inner = inner
+        if isinstance(inner, OverlappingBackend):
+            self.overlaps: Literal[True] = True  # a worker asks it as it asks the other
 
     @property
     def name(self) -> str:
@@ -40,6 +49,12 @@ class BackendWrapper:
     def listen(self, topics: Iterable[str]) -> Listener:
         return self.inner.listen(topics)
 
+    def add_in_transaction(self, connection: Any, jobs: list[NewJob]) -> list[Added]:
+        return cast("TransactionalBackend", self.inner).add_in_transaction(connection, jobs)
+
+    def settle_in_transaction(self, connection: Any, items: list[Settlement]) -> list[Settled]:
+        return cast("TransactionalBackend", self.inner).settle_in_transaction(connection, items)
+
     def clone(self) -> Backend:
         raise NotImplementedError
 
@@ -55,11 +70,20 @@ class WatchedBackend(BackendWrapper):
         super().__init__(inner)
         self._clock = clock
 
+    async def open(self) -> None:
+        with self._watched():
+            await self.inner.open()
+
+    async def close(self) -> None:
+        with self._watched():
+            await self.inner.close()
+
     async def execute(self, request: Request[R]) -> R:
-        if not self.inner.capabilities.shared:
+        with self._watched():
             return await self.inner.execute(request)
-        with self._clock.working():
-            return await self.inner.execute(request)
+
+    def _watched(self) -> AbstractContextManager[None]:
+        return self._clock.working() if self.inner.capabilities.shared else nullcontext()
 
     def clone(self) -> Backend:
         return WatchedBackend(self.inner.clone(), self._clock)

@@ -1,7 +1,14 @@
-"""One run of one job: decode, call, encode, classify.
+"""One run of one job, step by step in the order of this file.
+
+1. decode: the stored bytes become the arguments of the call;
+2. inject: the handler gets them as it annotated them, and what else it asks for;
+3. run: on the loop, in a thread, in a child process or as part of a batch;
+4. encode: what it returned becomes bytes;
+5. classify: how it ended becomes a settlement;
+6. settle: the worker is told, has it settled and gives the slot to another job.
 
 An attempt always ends in exactly one settlement, or in none when its lease was lost. What may stop it (a
-timeout, a cancel, a shutdown) only sets its signal; the way it ends is decided here, in one place.
+timeout, a cancel, a shutdown) only sets its signal; how it ends is decided in step 5 alone.
 """
 
 from __future__ import annotations
@@ -20,9 +27,9 @@ from typing import Any, Final, Protocol
 from windlass.abort import AbortSignal, StopReason
 from windlass.context import set_current_job
 from windlass.core.backoff import Strategy
-from windlass.core.clock import Clock
+from windlass.core.clock import Clock, Timer
 from windlass.core.job import JobRecord
-from windlass.core.outcome import Outcome, Settlement
+from windlass.core.outcome import Filled, Outcome, Settlement
 from windlass.errors import (
     Cancel,
     JobTimeoutError,
@@ -35,7 +42,7 @@ from windlass.errors import (
 )
 from windlass.hooks import Hooks
 from windlass.job import Job
-from windlass.payload import Call
+from windlass.payload import Call, read_call
 from windlass.queue import Queue
 from windlass.registry import Handler
 from windlass.serde import JSON
@@ -88,6 +95,7 @@ class Attempt:
         "_timer",
         "call",
         "error",
+        "filled",
         "handler",
         "queue",
         "record",
@@ -97,82 +105,46 @@ class Attempt:
         "tools",
     )
 
-    def __init__(self, queue: Queue, record: JobRecord, call: Call, handler: Handler, tools: Tools) -> None:
+    def __init__(self, queue: Queue, record: JobRecord, handler: Handler, tools: Tools) -> None:
         self.queue: Queue = queue
         self.record: JobRecord = record
-        self.call: Call = call
         self.handler: Handler = handler
         self.tools: Tools = tools
+        self.call: Call | None = None
         self._signal: AbortSignal | None = None
         self._job: Job[Any] | None = None
         self.started_ms: float | None = None
         self.task: asyncio.Task[None] | None = None
         self.result: Any = None
         self.error: BaseException | None = None
-        self._timer: asyncio.Task[None] | asyncio.TimerHandle | None = None
+        self._timer: Timer | None = None
+        self.filled: Filled | None = None
+        if record.options.unsaid and handler.task is not None:
+            record.options, self.filled = handler.task.filling.fill(record.options)
 
-    def get_job(self) -> Job[Any]:
-        """The job as its handler sees it, made for the first who asks."""
-        if self._job is None:
-            tools = self.tools
-            self._job = Job(
-                self.queue,
-                self.record,
-                held=True,
-                context=tools.context,
-                on_progress=tools.on_progress,
-                call=self.call,
-            )
-            self._job.abort_signal = self.signal
-        return self._job
+    # --- 1. decode: before the job has a slot --------------------------------------------------------
 
-    @property
-    def job(self) -> Job[Any]:
-        return self.get_job()
+    def decode(self) -> Settlement | None:
+        """Read the arguments; the end of a job whose bytes are none."""
+        try:
+            self.call = read_call(self.queue.app.codecs, self.record)
+        except Exception as exc:  # a codec of one's own may raise anything
+            bad = classify.bad_payload(self.record, exc)
+            bad.filled = self.filled
+            return bad
+        return None
 
-    @property
-    def signal(self) -> AbortSignal:
-        """What tells the handler to stop, made for the first who asks."""
-        if self._signal is None:
-            self._signal = AbortSignal()
-        return self._signal
-
-    @property
-    def stopped_for(self) -> StopReason | None:
-        """Why it was asked to stop; None when it was not."""
-        return None if self._signal is None else self._signal.reason
-
-    def stop(self, reason: StopReason) -> None:
-        """Ask it to stop. The first reason stays. A thread cannot be interrupted: it sees the signal."""
-        if self.signal.aborted:
-            return
-        self.signal.abort(reason)
-        # Before its first step there is nothing to interrupt: run() looks at the signal.
-        if self.started_ms is not None and self.task is not None:
-            if self.handler.mode != "thread":
-                self.task.cancel()
-            elif self.handler.batch is not None:
-                self.tools.batches.leave(self)
+    # --- all the others ------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Run to the end and report it. None is reported when the lease was lost: nothing to settle."""
-        tools, handler = self.tools, self.handler
-        now_ms = tools.clock.monotonic_ms
+        """From the call of the handler to the end."""
+        now_ms = self.tools.clock.monotonic_ms
         self.started_ms = started_ms = now_ms()
         set_current_job(self.get_job)
         settlement: Settlement | None = None
         try:
             try:
-                if (
-                    self.record.options.timeout_ms is not None
-                    and handler.mode != "process"
-                    and handler.batch is None
-                ):
-                    self.start_timer()
-                if self._signal is not None and self._signal.reason is not None:
-                    raise asyncio.CancelledError
-                around = tools.hooks.execute
-                value = await (self._execute() if around is None else around(self.get_job(), self._execute))
+                value = await self._begin()
             except BaseException as exc:
                 settlement = self._raised(exc)
             else:
@@ -187,11 +159,116 @@ class Attempt:
                 self._timer.cancel()
             if settlement is not None:
                 settlement.duration_ms = int(now_ms() - started_ms)
-            tools.on_end(self, settlement)
+                settlement.filled = self.filled
+            self.tools.on_end(self, settlement)  # 6. settle; None: the lease was lost
 
-    def release(self, reason: str) -> Settlement:
-        """Give the job back unfinished, at its old place, without using an attempt."""
-        return classify.end(self.record, Outcome.RELEASE, reason=reason)
+    def _begin(self) -> Awaitable[Any]:
+        """Start the clock of the attempt and give what to await: the handler, in the hooks of the app."""
+        handler = self.handler
+        if self.record.options.timeout_ms is not None and handler.mode != "process" and handler.batch is None:
+            self.start_timer()
+        if self._signal is not None and self._signal.reason is not None:
+            raise asyncio.CancelledError  # stopped before its first step
+        around = self.tools.hooks.execute
+        return self._inject() if around is None else around(self.get_job(), self._inject)
+
+    # --- 2. inject -----------------------------------------------------------------------------------
+
+    def _inject(self) -> Awaitable[Any]:
+        """The handler's call with what it gets: its job, or the arguments as it annotated them, and needs."""
+        handler = self.handler
+        if handler.is_simple:
+            args, kwargs = self._arguments()
+            awaitable: Awaitable[Any] = handler.call(*args, **kwargs)
+            return awaitable
+        if handler.mode == "process":  # in the child
+            return self.tools.processes.run(self)
+        if handler.batch is not None:  # once for all jobs of the batch
+            return self.tools.batches.join(self)
+        args, kwargs = ([self.get_job()], {}) if handler.takes_job else self._arguments()
+        if handler.needs is not None:
+            return handler.needs.call(self._call, args, kwargs)
+        return self._call(args, kwargs)
+
+    def _arguments(self) -> tuple[list[Any], dict[str, Any]]:
+        call = self.call
+        assert call is not None
+        arguments: tuple[list[Any], dict[str, Any]] = self.handler.task.signature.decode(
+            call.args, call.kwargs
+        )
+        return arguments
+
+    # --- 3. run --------------------------------------------------------------------------------------
+
+    def _call(self, args: list[Any], kwargs: dict[str, Any]) -> Awaitable[Any]:
+        """What to await: the handler's own coroutine, or one that waits for its thread."""
+        handler = self.handler
+        if handler.mode == "loop":
+            awaitable: Awaitable[Any] = handler.call(*args, **kwargs)
+            return awaitable
+        return self._in_thread(args, kwargs)
+
+    async def _in_thread(self, args: list[Any], kwargs: dict[str, Any]) -> Any:
+        loop = asyncio.get_running_loop()
+        self.get_job().loop = loop
+        context = contextvars.copy_context()
+        call = partial(run_in_thread, self.handler.call, *args, **kwargs)
+        value = await loop.run_in_executor(self.tools.threads, context.run, call)
+        # A plain function may return a coroutine (a wrapped async one): finish it on the loop.
+        return await value if inspect.isawaitable(value) else value
+
+    def start_timer(self) -> None:
+        """From now on, the attempt's time runs."""
+        timeout_ms = self.record.options.timeout_ms
+        if timeout_ms is not None:
+            self._timer = self.tools.clock.call_later(timeout_ms, partial(self.stop, StopReason.TIMEOUT))
+
+    def stop(self, reason: StopReason) -> None:
+        """Ask it to stop. The first reason stays. A thread cannot be interrupted: it sees the signal."""
+        if self.signal.aborted:
+            return
+        self.signal.abort(reason)
+        # Before its first step there is nothing to interrupt: run() looks at the signal.
+        if self.started_ms is not None and self.task is not None:
+            if self.handler.mode != "thread":
+                self.task.cancel()
+            elif self.handler.batch is not None:
+                self.tools.batches.leave(self)
+
+    # --- 4. encode -----------------------------------------------------------------------------------
+
+    def _completed(self, value: Any) -> Settlement:
+        """The end of a handler that did its work; a value that cannot be stored fails the job for good."""
+        record = self.record
+        try:
+            data = self._encode(value)
+        except ResultError as exc:
+            self.error = exc
+            return classify.classify(record, exc, rng=self.tools.rng)
+        self.result = value
+        return Settlement(
+            queue=record.queue, id=record.id, token=record.token or "", outcome=_COMPLETE, result=data
+        )
+
+    def _encode(self, value: Any) -> bytes:
+        record, codecs = self.record, self.queue.app.codecs
+        try:
+            if value is None and codecs.output(record.result_codec) is JSON:
+                data = _NULL
+            else:
+                data = codecs.write_result(record, value)
+        except ResultError:
+            raise
+        except Exception as exc:  # whatever a codec of one's own may raise
+            what = f"the result ({type(value).__name__}) cannot be stored as {record.result_codec}"
+            raise ResultError(f"{what}: {classify.message_of(exc)}") from None
+        limit = self.tools.max_result_bytes
+        if len(data) > limit:
+            what = f"the result is {len(data)} bytes, over the limit of {limit}"
+            raise ResultError(f"{what}; store it elsewhere and return a reference")
+        return data
+
+    # --- 5. classify ---------------------------------------------------------------------------------
 
     # How an attempt ends that was asked to stop is decided by the reason of the stop, not by what is left of
     # its attempts. A lost lease leaves nothing to settle.
@@ -242,87 +319,43 @@ class Attempt:
             return error
         return UnsupportedByBackendError(store.name, needs)
 
-    def _completed(self, value: Any) -> Settlement:
-        record = self.record
-        try:
-            codecs = self.queue.app.codecs
-            if value is None and codecs.output(record.result_codec) is JSON:
-                data = _NULL
-            else:
-                data = codecs.write_result(record, value)
-            limit = self.tools.max_result_bytes
-            if len(data) > limit:
-                raise ResultError(
-                    f"the result is {len(data)} bytes, over the limit of {limit}; store it elsewhere and "
-                    "return a reference"
-                )
-        except ResultError as exc:
-            self.error = exc
-        except Exception as exc:  # whatever a codec of one's own may raise
-            what = f"the result ({type(value).__name__}) cannot be stored as {record.result_codec}"
-            self.error = ResultError(f"{what}: {classify.message_of(exc)}")
-        else:
-            self.result = value
-            return Settlement(
-                queue=record.queue,
-                id=record.id,
-                token=record.token or "",
-                outcome=_COMPLETE,
-                result=data,
-            )
-        return classify.classify(record, self.error, rng=self.tools.rng)
-
-    def _execute(self) -> Awaitable[Any]:
-        """What to await: the handler's own coroutine, or one that waits for its thread or child."""
-        handler = self.handler
-        if handler.is_simple:
-            args, kwargs = handler.task.signature.decode(self.call.args, self.call.kwargs)
-            awaitable: Awaitable[Any] = handler.call(*args, **kwargs)
-            return awaitable
-        if handler.mode == "process":
-            return self.tools.processes.run(self)
-        if handler.batch is not None:
-            return self.tools.batches.join(self)
-        if handler.takes_job:
-            if handler.needs is not None:
-                return handler.needs.call(self._invoke, [self.get_job()], {})
-            return self._invoke([self.get_job()], {})
-        args, kwargs = handler.task.signature.decode(self.call.args, self.call.kwargs)
-        if handler.needs is not None:
-            return handler.needs.call(self._invoke, args, kwargs)
-        return self._invoke(args, kwargs)
-
-    def _invoke(self, args: list[Any], kwargs: dict[str, Any]) -> Awaitable[Any]:
-        handler = self.handler
-        if handler.mode == "loop":
-            awaitable: Awaitable[Any] = handler.call(*args, **kwargs)
-            return awaitable
-        return self._in_thread(args, kwargs)
-
-    async def _in_thread(self, args: list[Any], kwargs: dict[str, Any]) -> Any:
-        loop = asyncio.get_running_loop()
-        self.get_job().loop = loop
-        context = contextvars.copy_context()
-        call = partial(run_in_thread, self.handler.call, *args, **kwargs)
-        value = await loop.run_in_executor(self.tools.threads, context.run, call)
-        # A plain function may return a coroutine (a wrapped async one): finish it on the loop.
-        return await value if inspect.isawaitable(value) else value
-
     def _timeout_error(self) -> JobTimeoutError:
         seconds = (self.record.options.timeout_ms or 0) / 1000
         return JobTimeoutError(f"the attempt ran longer than its timeout of {seconds:g} s")
 
-    def start_timer(self) -> None:
-        """From now on, the attempt's time runs."""
-        timeout_ms = self.record.options.timeout_ms
-        if timeout_ms is None:
-            return
-        if self.tools.clock.driven:
-            self._timer = asyncio.create_task(self._timed_stop(timeout_ms))
-        else:
-            loop = asyncio.get_running_loop()
-            self._timer = loop.call_later(timeout_ms / 1000, self.stop, StopReason.TIMEOUT)
+    def release(self, reason: str) -> Settlement:
+        """Give the job back unfinished, at its old place, without using an attempt."""
+        return classify.end(self.record, Outcome.RELEASE, reason=reason)
 
-    async def _timed_stop(self, timeout_ms: int) -> None:
-        await self.tools.clock.wait(asyncio.Event(), timeout_ms)
-        self.stop(StopReason.TIMEOUT)
+    # --- what the handler sees -----------------------------------------------------------------------
+
+    def get_job(self) -> Job[Any]:
+        """The job as its handler sees it, made for the first who asks."""
+        if self._job is None:
+            tools = self.tools
+            self._job = Job(
+                self.queue,
+                self.record,
+                held=True,
+                context=tools.context,
+                on_progress=tools.on_progress,
+                call=self.call,
+            )
+            self._job.abort_signal = self.signal
+        return self._job
+
+    @property
+    def job(self) -> Job[Any]:
+        return self.get_job()
+
+    @property
+    def signal(self) -> AbortSignal:
+        """What tells the handler to stop, made for the first who asks."""
+        if self._signal is None:
+            self._signal = AbortSignal()
+        return self._signal
+
+    @property
+    def stopped_for(self) -> StopReason | None:
+        """Why it was asked to stop; None when it was not."""
+        return None if self._signal is None else self._signal.reason

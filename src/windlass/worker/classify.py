@@ -85,6 +85,8 @@ def classify(
 ) -> Settlement:
     """How an attempt ends that raised ``error``. Never raises."""
     try:
+        if issubclass(type(error), WaitForChildren):
+            return _waits(job, error, strategies or {}, rng)
         return _signalled(job, error) or _failed(job, error, discarded, strategies or {}, rng)
     except BaseException as fault:  # what the error says of itself raised: count the attempt all the same
         return broken(job, error, fault)
@@ -117,11 +119,20 @@ def _signalled(job: JobRecord, error: BaseException) -> Settlement | None:
         return end(job, Outcome.SNOOZE, delay_ms=error.delay_ms, reason="snoozed")
     if isinstance(error, Cancel):
         return end(job, Outcome.CANCEL, reason="" if error.reason is None else error.reason)
-    if isinstance(error, WaitForChildren):
-        return end(job, Outcome.WAIT)
     if isinstance(error, Suspend):
         return end(job, Outcome.SUSPEND, signal=error.signal, delay_ms=error.delay_ms)
     return None
+
+
+def _waits(
+    job: JobRecord, error: BaseException, strategies: Mapping[str, Strategy], rng: random.Random
+) -> Settlement:
+    """Blocked until its children have ended; and what follows when it has none to wait for."""
+    failures = job.attempts + 1
+    if failures >= job.options.max_attempts:
+        return end(job, Outcome.WAIT, reason="attempts")
+    delay_ms = backoff_ms(job.options.backoff, failures, error, strategies, rng)
+    return end(job, Outcome.WAIT, delay_ms=delay_ms or 0)
 
 
 def _failed(

@@ -17,7 +17,7 @@ from typing import Any
 from windlass.backend import requests as rq
 from windlass.backend.store import Store
 from windlass.core.job import Action, WorkerInfo
-from windlass.core.service import Service
+from windlass.worker.supervisor import Service
 
 
 class Heartbeat(Service):
@@ -33,7 +33,7 @@ class Heartbeat(Service):
         info: Callable[[], WorkerInfo],
         obey: Callable[[Action], None] = lambda action: None,
     ) -> None:
-        super().__init__("windlass-heartbeat", store.clock)
+        super().__init__("heartbeat")
         self._store = store
         self._every_ms = every_ms
         self._info = info
@@ -47,11 +47,11 @@ class Heartbeat(Service):
             self._obeyed = command.id
             self._obey(command.action)
 
-    async def _step(self) -> float:
+    async def step(self) -> float:
         await self.run_once()
         return self._every_ms
 
-    async def _stopped(self) -> None:
+    async def stopped(self) -> None:
         await self._store.execute(rq.Beat(worker=self._info(), gone=True))
 
 

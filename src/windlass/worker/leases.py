@@ -1,9 +1,8 @@
 """Keep leases alive, from where no handler can get in the way, and stop handlers that lose theirs.
 
-In production leases are renewed on a thread of their own, with its own event loop and its own client of
+Leases are renewed apart from the worker's loop, on a thread with its own event loop and its own client of
 the store: a handler that blocks the worker's loop does not cost it its jobs. (Code that holds the
-interpreter lock past its lease can: that is what ``isolation="process"`` is for.) Under a driven clock that
-runs on the worker's loop, so that tests stay in charge of time.
+interpreter lock past its lease can: that is what ``isolation="process"`` is for.)
 
 Whether a lease still holds is watched on the worker's loop, apart from the renewing: by *this process's*
 monotonic clock, whatever call is pending. A margin before the lease ends the handler is stopped without
@@ -14,7 +13,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import threading
 from collections.abc import Callable
 from typing import Final
 
@@ -27,6 +25,7 @@ from windlass.core.outcome import Extended
 from windlass.core.probe import reach
 from windlass.core.text import printable
 from windlass.errors import StorageError
+from windlass.worker.supervisor import Supervisor
 
 log: Final = logging.getLogger("windlass.worker")
 
@@ -74,23 +73,27 @@ class LeaseKeeper:
     """
 
     def __init__(
-        self, store: Store, *, on_lost: Callable[[str], None], on_cancel: Callable[[str], None]
+        self,
+        store: Store,
+        supervisor: Supervisor,
+        *,
+        on_lost: Callable[[str], None],
+        on_cancel: Callable[[str], None],
     ) -> None:
         self._store = store
+        self._supervisor = supervisor
         self._clock = store.clock
         self._on_lost = on_lost
         self._on_cancel = on_cancel
         self._held: dict[str, _Held] = {}
         self._worker_loop = asyncio.get_running_loop()
         self._watch_wake = asyncio.Event()
-        self._watcher: asyncio.Task[None] | None = None
         self._next_stop_ms = float("inf")
         #: The renewing side: its loop and what wakes it.
         self._loop: asyncio.AbstractEventLoop | None = None
         self._wake: asyncio.Event | None = None
         self._next_ms = float("inf")
-        self._stopping = False
-        self._renewer: asyncio.Task[None] | None = None
+        self._begun = self._stopping = False
         self._started, self._ended = asyncio.Event(), asyncio.Event()
 
     def hold(self, token: str, record: JobRecord, lease_ms: int, since_ms: float) -> None:
@@ -112,26 +115,19 @@ class LeaseKeeper:
 
     async def start(self) -> None:
         """Begin renewing."""
-        self._watcher = asyncio.create_task(self._watch(), name="windlass-lease-watch")
-        if self._clock.driven:
-            self._renewer = asyncio.create_task(self._keep_renewing(), name="windlass-leases")
-        else:
-            threading.Thread(target=self._thread_main, name="windlass-leases", daemon=True).start()
+        self._begun = True
+        self._supervisor.start("lease-watch", self._watch)
+        self._clock.run_apart("windlass-leases", self._keep_renewing)
         await self._started.wait()
 
     async def stop(self) -> None:
         """Stop renewing and let go of the keeper's own client. Idempotent."""
-        self.stop_soon()
-        if self._watcher is not None:
-            await self._ended.wait()
-
-    def stop_soon(self) -> None:
-        """Renew nothing more, from now on."""
         self._stopping = True
         self._held.clear()
         self._call(self._nudge)
-        if self._watcher is not None:
-            self._watcher.cancel()
+        self._supervisor.let_go("lease-watch")
+        if self._begun:
+            await self._ended.wait()
 
     # --- on the worker's loop: does every lease still hold? ------------------------------------------
 
@@ -152,9 +148,6 @@ class LeaseKeeper:
             self._on_lost(token)
 
     # --- renewing, on a thread of its own ------------------------------------------------------------
-
-    def _thread_main(self) -> None:
-        asyncio.run(self._keep_renewing())
 
     def _call(self, step: Callable[[], None]) -> None:
         loop = self._loop
@@ -184,7 +177,7 @@ class LeaseKeeper:
             self._tell(self._ended.set)
 
     async def _renew_with_a_client(self) -> None:
-        store = self._store if self._clock.driven else self._store.clone()
+        store = self._store.clone()
         renewing: asyncio.Task[None] | None = None
         try:
             while not self._stopping:
@@ -197,19 +190,16 @@ class LeaseKeeper:
         finally:
             if renewing is not None:
                 renewing.cancel()  # a call that is still pending at a stop is abandoned
-            if store is not self._store:
-                await store.close()
+            await store.close()
 
     async def _pause(self) -> None:
         """Until the first lease has used up a third."""
         assert self._wake is not None
         now_ms = self._clock.monotonic_ms()
         first_ms = min((held.renew_ms for held in list(self._held.values())), default=float("inf"))
-        wait_ms = max(first_ms - now_ms, 0)
-        if not self._clock.driven:
-            wait_ms = min(wait_ms, _IDLE_MS)
+        wait_ms = min(max(first_ms - now_ms, 0), _IDLE_MS)
         self._next_ms = now_ms + wait_ms
-        await self._clock.wait(self._wake, None if wait_ms == float("inf") else wait_ms)
+        await self._clock.wait(self._wake, wait_ms)
         self._wake.clear()
 
     async def _until_done_or_stopping(self, renewing: asyncio.Task[None]) -> None:
@@ -220,6 +210,9 @@ class LeaseKeeper:
             self._wake.clear()
 
     async def _renew_due(self, store: Store) -> None:
+        if self._worker_loop.is_closed():  # without a close: the leases of what ran there run out
+            self._stopping = True
+            return
         now = self._clock.monotonic_ms()
         due = [held for held in list(self._held.values()) if held.renew_ms <= now + 1]
         for start in range(0, len(due), _BATCH):

@@ -9,11 +9,14 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
-from collections.abc import Awaitable, Callable
+import signal
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final
 
 from windlass.core.clock import Clock
 from windlass.core.probe import reach
+from windlass.errors import ClosedError
+from windlass.worker.emitter import Emitter
 
 log: Final = logging.getLogger("windlass.worker")
 
@@ -38,6 +41,12 @@ class Stop:
         self._end_ms = float("inf")
         #: Set when nothing is to be waited for that can be given back.
         self.hurried: asyncio.Event = asyncio.Event()
+
+    def at_once(self) -> Stop:
+        """The stop of what has not begun: nothing runs that could be waited for."""
+        stop = Stop(self._clock, grace_ms=0, cancel_wait_ms=0)
+        stop.begin()
+        return stop
 
     def begin(self) -> None:
         """The time runs from now on."""
@@ -138,3 +147,148 @@ async def _closed(name: str, close: Close) -> None:
             await answer
     except Exception:
         log.exception("%s failed to close", name)
+
+
+class Lifecycle:
+    """Starts a worker and stops it, once each; both can be asked for at any time, by any number of callers.
+
+    ``open_parts`` opens one part after the other and names each to ``Parts``: a start that fails, or is
+    cancelled, undoes what it did and may be tried again. ``wind_up`` ends what runs and gives the names of
+    what does not; ``last`` is let go of at the very end.
+    """
+
+    def __init__(
+        self,
+        stop: Stop,
+        emitter: Emitter,
+        *,
+        open_parts: Callable[[Parts], Awaitable[None]],
+        wind_up: Callable[[Stop], Awaitable[list[str]]],
+        last: Mapping[str, Close],
+    ) -> None:
+        self._stop = stop
+        self._emitter = emitter
+        self._open_parts = open_parts
+        self._wind_up = wind_up
+        self._last = last
+        self._parts = Parts()
+        self._opening: asyncio.Task[None] | None = None
+        self._closing: asyncio.Task[None] | None = None
+        #: new, starting, running, closing, closed
+        self.state: str = "new"
+        #: What the stop could not wait for, by name: handlers, calls to the store, parts of the worker.
+        self.left_behind: list[str] = []
+
+    @property
+    def is_running(self) -> bool:
+        return self.state == "running"
+
+    @property
+    def is_closing(self) -> bool:
+        """Whether a close was asked for, also long ago."""
+        return self._closing is not None
+
+    # --- start ---------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Open all parts. Idempotent; ``ClosedError`` once a close was asked for."""
+        if self.is_closing:
+            raise ClosedError("the worker", "make another one")
+        if self.state == "running":
+            return
+        if self._opening is None:
+            self.state = "starting"
+            self._opening = asyncio.create_task(self._open(), name="windlass-start")
+        opening = self._opening
+        try:
+            await asyncio.shield(opening)
+        except asyncio.CancelledError:
+            if opening.done() and self.is_closing:
+                raise ClosedError("the worker", "it had not started yet; make another one") from None
+            opening.cancel()
+            await asyncio.wait([opening])
+            if self.state == "running":  # it was through at the very moment of the cancel
+                await self._closed_through_cancels(self.begin_close(force=True))
+            raise
+
+    async def _open(self) -> None:
+        try:
+            await self._open_parts(self._parts)
+        except BaseException:
+            self.left_behind += await self._parts.close(self._stop.at_once())
+            self.state, self._opening = "new", None  # it may be started again
+            raise
+        self.state, self._opening = "running", None
+        self._emitter.emit("ready")
+
+    # --- stop ----------------------------------------------------------------------------------------
+
+    async def close(self, *, force: bool = False) -> None:
+        """Wait for the end of a close; cancelling this call hurries it."""
+        if await self._closed_through_cancels(self.begin_close(force=force)):
+            raise asyncio.CancelledError
+
+    async def see_out(self, over: asyncio.Future[None]) -> None:
+        """Wait until ``over``, then close; being cancelled is a graceful close, twice a hurried one."""
+        try:
+            if not self.is_closing:
+                await asyncio.wait([over])
+        except asyncio.CancelledError:
+            await self._closed_through_cancels(self.begin_close())
+            raise
+        await self.close()
+
+    def begin_close(self, *, force: bool = False) -> asyncio.Task[None]:
+        """Close in the background; the task is the same for all who ask."""
+        if force:
+            self._stop.hurry()
+        if self._closing is None:
+            self._stop.begin()
+            self._closing = asyncio.create_task(self._close(), name="windlass-close")
+        return self._closing
+
+    def handle_signals(self) -> None:
+        """Close at SIGTERM and SIGINT, at once at the second of them."""
+        asked = 0
+
+        def stop() -> None:
+            nonlocal asked
+            asked += 1
+            log.info("stopping%s", "" if asked == 1 else " at once")
+            self.begin_close(force=asked > 1)
+
+        for number in (signal.SIGTERM, signal.SIGINT):
+            asyncio.get_running_loop().add_signal_handler(number, stop)
+
+    async def _closed_through_cancels(self, closing: asyncio.Task[None]) -> bool:
+        """Wait for the end of a close; being cancelled meanwhile hurries it. Whether that happened."""
+        cancelled = False
+        while not closing.done():
+            try:
+                await asyncio.wait([closing])
+            except asyncio.CancelledError:
+                cancelled = True
+                self._stop.hurry()
+        closing.result()
+        return cancelled
+
+    async def _close(self) -> None:
+        """The close itself."""
+        stop = self._stop
+        if self._opening is not None:
+            self._opening.cancel()
+            await stop.wait_for(self._opening)
+        if self.is_running:
+            self.state = "closing"
+            self._emitter.emit("closing")
+            self.left_behind += await self._wind_up(stop)
+        self.left_behind += await self._parts.close(stop)
+        for name, close in self._last.items():
+            if not await let_go(stop, name, close):
+                self.left_behind.append(name)
+        before, self.state = self.state, "closed"
+        if before == "closing":
+            self._emitter.emit("closed")
+            await stop.wait_for(asyncio.ensure_future(self._emitter.settle()))
+        if self.left_behind:
+            log.error("the worker stopped without waiting for: %s", "; ".join(self.left_behind))

@@ -13,16 +13,18 @@ import random
 from collections.abc import Awaitable, Callable
 from typing import Final, Protocol
 
-from windlass.app import Windlass
 from windlass.backend import flows as fl
 from windlass.backend import requests as rq
 from windlass.backend.store import Store
-from windlass.core.clock import Clock
+from windlass.core.job import Action, WorkerInfo
 from windlass.core.probe import reach
-from windlass.core.service import Service
 from windlass.errors import WindlassError
 from windlass.metrics import roll_up
+from windlass.worker.heartbeat import Heartbeat
+from windlass.worker.lifecycle import Parts
 from windlass.worker.scheduler import Scheduler
+from windlass.worker.shared import Shared
+from windlass.worker.supervisor import Service, Supervisor
 
 log: Final = logging.getLogger("windlass.duties")
 
@@ -47,7 +49,7 @@ class Duty(Protocol):
 
 
 class Recoverer:
-    """Takes back jobs whose lease ran out."""
+    """Takes back jobs whose lease ran out, and ends those whose time to wait is over."""
 
     name = "recover"
     leader_only = False
@@ -60,13 +62,23 @@ class Recoverer:
         self._on_stalled = on_stalled
 
     async def run_once(self) -> int:
-        result = await self._store.execute(rq.Recover())
+        """Step by step, until none of them reaches its bound."""
+        total, request = 0, rq.Recover()
+        while True:
+            result = await self._store.execute(request)
+            total += self._tell(result)
+            done = (len(result.recovered) + len(result.failed), len(result.expired))
+            if max(done) < request.limit:
+                return total
+
+    def _tell(self, result: rq.Recovered) -> int:
         for ref in (*result.recovered, *result.failed):
             log.warning("took back job %r of queue %r: its worker went silent", ref.id, ref.queue)
             if self._on_stalled is not None:
                 self._on_stalled(ref.id)
-        reach("recover.done", recovered=len(result.recovered), failed=len(result.failed))
-        return len(result.recovered) + len(result.failed)
+        counts = {name: len(getattr(result, name)) for name in ("recovered", "failed", "expired")}
+        reach("recover.done", **counts)
+        return sum(counts.values())
 
 
 class Pruner:
@@ -194,72 +206,122 @@ class Leadership:
             self._on_change(leads)
 
 
-def store_duties(app: Windlass, prune_ms: int, leadership: Leadership) -> list[Duty]:
-    """What every worker does for the app's store, as far as the store can do it."""
-    store = app.store
-    duties: list[Duty] = [Pruner(store, prune_ms)]
-    if store.capabilities.schedules:
-        leads = lambda: leadership.is_leader  # noqa: E731 - asked again at every slot
-        duties.append(Scheduler(store, app.schedule_strategies, leads, app.hooks))
-    if store.capabilities.metrics:
-        duties.append(Aggregator(store))
-    return duties
-
-
 class _Runner(Service):
     """Runs one duty at its own pace: no duty waits for another that fails, or that is not answered."""
 
-    def __init__(self, clock: Clock, duty: Duty, leads: Callable[[], bool], first_ms: float) -> None:
-        super().__init__(f"windlass-{duty.name}", clock)
-        self.duty = duty
+    def __init__(self, duty: Duty, leads: Callable[[], bool], first_ms: float) -> None:
+        super().__init__(duty.name)
+        self._duty = duty
         self._leads = leads
         self._first_ms = first_ms
 
-    def _first_pause_ms(self) -> float:
+    def first_pause_ms(self) -> float:
         return self._first_ms
 
     async def run_once(self) -> int:
         """One step, if it is ours to do; returns how much was done."""
-        if self.duty.leader_only and not self._leads():
+        if self._duty.leader_only and not self._leads():
             return 0
-        return await self.duty.run_once()
+        return await self._duty.run_once()
 
-    async def _step(self) -> float:
+    async def step(self) -> float:
         await self.run_once()
-        return self.duty.every_ms
+        return self._duty.every_ms
 
 
 class Duties:
     """Runs duties when they are due, those of the leader only while leading; the election is one of them."""
 
-    def __init__(self, store: Store, leadership: Leadership, duties: list[Duty], rng: random.Random) -> None:
+    def __init__(
+        self, supervisor: Supervisor, leadership: Leadership, duties: list[Duty], rng: random.Random
+    ) -> None:
+        self._supervisor = supervisor
         self._leadership = leadership
         leads = lambda: leadership.is_leader  # noqa: E731 - asked again at every step
-        self._runners = [_Runner(store.clock, leadership, leads, 0)]
+        self._runners = [_Runner(leadership, leads, 0)]
         for duty in duties:  # the first round comes early, and not for all workers at once
-            first_ms = rng.uniform(0, min(duty.every_ms, 2_000))
-            self._runners.append(_Runner(store.clock, duty, leads, first_ms))
+            self._runners.append(_Runner(duty, leads, rng.uniform(0, min(duty.every_ms, 2_000))))
 
     def start(self) -> None:
         """Begin, on the running event loop."""
         for runner in self._runners:
-            runner.start()
+            self._supervisor.serve(runner)
 
     async def stop(self) -> None:
         """End every duty after its current step, then let another worker lead."""
         try:
-            await asyncio.gather(*(runner.stop() for runner in self._runners))
+            await asyncio.gather(*(self._supervisor.stop(runner.name) for runner in self._runners))
             await self._leadership.resign()
         except WindlassError as exc:
             log.warning("could not resign; another worker leads when the time is over: %s", exc)
-
-    def hurry(self, name: str) -> None:
-        """Do the duty of that name now: something may have become due."""
-        for runner in self._runners:
-            if runner.duty.name == name:
-                runner.hurry()
 
     async def run_once(self) -> int:
         """Every duty once, now; returns how much was done."""
         await self._leadership.run_once()
         return sum([await runner.run_once() for runner in self._runners[1:]])
+
+
+class Services:
+    """The heartbeat and the duties of one worker."""
+
+    _heartbeat: Heartbeat
+    _leadership: Leadership
+    _duties: Duties
+
+    def __init__(
+        self, shared: Shared, info: Callable[[], WorkerInfo], obey: Callable[[Action], None]
+    ) -> None:
+        self._shared = shared
+        self._info = info
+        self._obey = obey
+
+    def open(self, parts: Parts, *, deployed: bool) -> None:
+        """Make them; ``deployed``: whether the store has the schedules of the code."""
+        shared, store = self._shared, self._shared.app.store
+        self._heartbeat = Heartbeat(store, shared.options.ms("heartbeat"), self._info, self._obey)
+        self._leadership = Leadership(store, shared.worker_id, on_change=self._on_leader)
+        duties = self._make_duties(deployed=deployed)
+        self._duties = Duties(shared.supervisor, self._leadership, duties, shared.rng)
+        parts.opened("duties and heartbeat", self._stop)
+
+    def start(self) -> None:
+        """Begin, on the running event loop."""
+        self._shared.supervisor.serve(self._heartbeat)
+        if self._shared.options.duties:
+            self._duties.start()
+
+    @property
+    def is_leader(self) -> bool:
+        return self._leadership.is_leader
+
+    async def beat(self) -> None:
+        """Tell the store that the worker lives, now; the answer may tell the worker something."""
+        await self._heartbeat.run_once()
+
+    async def _stop(self) -> None:
+        supervisor = self._shared.supervisor
+        await asyncio.wait([supervisor.over("relay-now")])
+        await asyncio.gather(self._duties.stop(), supervisor.stop("heartbeat"))
+
+    def _make_duties(self, *, deployed: bool) -> list[Duty]:
+        """What a worker does for the app's store, as far as the store can do it."""
+        app, options, leadership = self._shared.app, self._shared.options, self._leadership
+        store = app.store
+        duties: list[Duty] = [Pruner(store, options.ms("prune_every"))]
+        if store.capabilities.schedules:
+            leads = lambda: leadership.is_leader  # noqa: E731 - asked again at every slot
+            duties.append(Scheduler(store, app.schedule_strategies, leads, app.hooks))
+        if store.capabilities.metrics:
+            duties.append(Aggregator(store))
+        duties.append(Recoverer(store, options.recover_ms, self._on_stalled))
+        if not deployed:
+            duties.append(Deployer(app.deploy_schedules))
+        if store.capabilities.flows:
+            duties.append(Relayer(store))
+        return duties
+
+    def _on_stalled(self, job_id: str) -> None:
+        self._shared.emitter.emit("stalled", job_id)
+
+    def _on_leader(self, leads: bool) -> None:
+        self._shared.emitter.emit("leadership_acquired" if leads else "leadership_lost")

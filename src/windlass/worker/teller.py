@@ -47,10 +47,13 @@ class Teller:
         self._emitter = emitter
         self._hooks = hooks
         self._untold: dict[str, _Untold] = {}
+        #: How many of the error hooks listen already.
+        self._reported = 0
 
     def report_errors(self) -> None:
-        """Call the app's error hooks for failed attempts."""
-        for hook in self._hooks.errors:
+        """Call the app's error hooks for failed attempts. Idempotent."""
+        hooks, self._reported = self._hooks.errors[self._reported :], len(self._hooks.errors)
+        for hook in hooks:
             self._emitter.on("failed", partial(_report, hook, final=True))
             self._emitter.on("retrying", partial(_report, hook, final=False))
 
@@ -65,9 +68,9 @@ class Teller:
         ):
             self._untold[settlement.token] = _Untold(attempt.job, attempt.record, attempt)
 
-    def refused(self, job: Job[Any], record: JobRecord, settlement: Settlement) -> None:
+    def refused(self, attempt: Attempt, settlement: Settlement) -> None:
         """A job that no handler could be called for; it is told when the store has taken ``settlement``."""
-        self._untold[settlement.token] = _Untold(job, record)
+        self._untold[settlement.token] = _Untold(attempt.job, attempt.record)
 
     def settled(self, settlement: Settlement, answer: Settled) -> None:
         """The store has answered for ``settlement``."""

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from pika import BasicProperties, spec
 from pika.frame import Body, Header, Method, decode_frame
 
-from windlass.backends.amqp import frames
+from windlass.speedups import amqp_frames as frames
 
 _names = st.text(max_size=40)
 _headers = st.one_of(

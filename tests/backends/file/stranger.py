@@ -27,8 +27,8 @@ def differ() -> None:
     create, retry = transitions.create, transitions.retry
 
     def other_place(self: memory.MemoryStore) -> int:
-        self._last_place += 10
-        return self._last_place
+        self.last_place += 10
+        return self.last_place
 
     def other_create(new: Any, scribe: Any, **more: Any) -> JobRecord:
         job = create(new, scribe, **more)
@@ -41,7 +41,7 @@ def differ() -> None:
         job.attempts = attempts
         return answer
 
-    memory.MemoryStore._fresh_place = other_place  # type: ignore[method-assign]
+    memory.MemoryStore.fresh_place = other_place  # type: ignore[method-assign]
     transitions.create = other_create
     transitions.retry = other_retry
 

@@ -93,7 +93,7 @@ async def test_a_snapshot_with_the_steps_since_it_began_is_the_store(tmp_path: P
     for turn in range(300):
         if turn == 100:
             taken = iter(_small_pieces(live))
-            place = live.take_place()
+            place = live.last_place
         if taken is not None and chance.random() < 0.5:
             pieces += next(taken, [])
         live.apply(_random_request(chance, turn), 1_000_000 + turn * 50)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING
 
 import pytest
@@ -12,7 +13,7 @@ from tests.cli.support import Cli
 from windlass import Windlass
 from windlass.backend import open_backend
 from windlass.backend.urls import parse_url
-from windlass.backends.file import repair
+from windlass.backends.file import frames, repair
 from windlass.backends.file.errors import DamagedLogError
 
 if TYPE_CHECKING:
@@ -57,9 +58,22 @@ def ids(cli: Cli) -> list[str]:
 def test_a_healthy_store_is_described_and_checked(cli: Cli) -> None:
     with_jobs(cli)
     facts = told(cli, "fact", "--deep")
-    assert any("format 1, generation 1" in text and "5 steps" in text for text in facts)
+    assert any("format 2, generation 1" in text and "5 steps" in text for text in facts)
     assert "all checksums match, all steps read" in facts
     assert "All is well." in cli("doctor", cli.url).output, "the URL may be an argument"
+
+
+def test_a_store_of_a_newer_format_is_to_be_upgraded_for_not_repaired(cli: Cli, tmp_path: Path) -> None:
+    with_jobs(cli)
+    current = tmp_path / "store" / "default" / "current"
+    newer = json.dumps(json.loads(current.read_text()) | {"format": frames.FORMAT + 1})
+    current.write_text(newer)
+    for options in ([], ["--repair"]):
+        output = cli("doctor", *options, code=1).output
+        assert f"has format {frames.FORMAT + 1}" in output
+        assert "→ upgrade" in output
+        assert "with --repair" not in output
+    assert current.read_text() == newer, "nothing was changed"
 
 
 def test_a_path_without_a_store_is_told_and_nothing_is_made(cli: Cli, tmp_path: Path) -> None:

@@ -207,10 +207,25 @@ async def test_a_step_of_a_newer_format_is_refused_with_advice(tmp_path: Path) -
         log.write_bytes(whole + of_format(frames.make(Kind.STEP, number, body), frames.FORMAT + 1))
         changed = log.read_bytes()
         for request in a_write_and_a_read():
-            with pytest.raises(StorageError, match=r"format 2 .* up to 1: .* Upgrade this process"):
+            with pytest.raises(StorageError, match=r"format 3 .* up to 2: .* Upgrade this process"):
                 await store.execute(request)
     with pytest.raises(StorageError, match="Upgrade this process"):
         await client(path).open()
+    assert log.read_bytes() == changed, "nothing was cut"
+
+
+async def test_damage_before_a_step_of_a_newer_format_is_named_and_never_cut_off(tmp_path: Path) -> None:
+    path = tmp_path / "jobs"
+    await a_few_steps(path)
+    log = log_of(path)
+    whole, last = log.read_bytes(), frames_of(log)[-1]
+    body = effects.encode(effects.Written(0, 0, []))
+    newer = of_format(frames.make(Kind.STEP, last.number + 1, body), frames.FORMAT + 1)
+    log.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]) + newer)
+    changed = log.read_bytes()
+    with pytest.raises(DamagedLogError, match=f"whole steps follow at byte {len(whole)}"):
+        async with opened(path) as store:
+            await add(store, new(id="later"))
     assert log.read_bytes() == changed, "nothing was cut"
 
 
@@ -219,7 +234,9 @@ async def test_a_store_of_a_newer_format_is_refused_with_advice(tmp_path: Path) 
     async with opened(path) as store:
         await add(store, new(id="a"))
     current = path / "default" / "current"
-    current.write_text(json.dumps(json.loads(current.read_text()) | {"format": 2, "how": "unknown"}))
+    current.write_text(
+        json.dumps(json.loads(current.read_text()) | {"format": frames.FORMAT + 1, "how": "unknown"})
+    )
     with pytest.raises(StorageError, match="Upgrade this process"):
         await client(path).open()
 

@@ -10,11 +10,10 @@ import msgspec
 from windlass.backend.hub import Hub, HubListener
 from windlass.backends.file import effects
 from windlass.backends.file.backend import _CAPABILITIES
-from windlass.backends.file.effects import GroupRow
 from windlass.backends.file.snapshot import dump
 from windlass.backends.file.store import FileStore
-from windlass.backends.memory.journal import Table
 from windlass.core.clock import SteadyClock
+from windlass.engine.effects import GroupRow, Table
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
 R = TypeVar("R")
 
 _encoder = msgspec.msgpack.Encoder()
-_NOTHING = GroupRow(None, False, 0, None, 0, None)
+_NOTHING = GroupRow()
 
 
 def state(store: FileStore) -> tuple[list[Any], list[Any]]:
@@ -48,18 +47,18 @@ def state(store: FileStore) -> tuple[list[Any], list[Any]]:
                 (group.name, msgspec.to_builtins(group.usage), parked.id if parked else None)
                 for group in queue.groups
                 if group.usage.size
-                for parked in [group.head(queue.jobs)]
+                for parked in [group.head()]
             ],
         )
-        for name, queue in store._queues.items()
+        for name, queue in store.queues.items()
     ]
-    return [*ordered, *indexes, sorted(store._active), store._last_place], sorted(rows, key=repr)
+    return [*ordered, *indexes, sorted(store.active), store.last_place], sorted(rows, key=repr)
 
 
 def reloaded(store: FileStore) -> FileStore:
     """A new store, made from a snapshot of another."""
     fresh = FileStore()
-    step = effects.Written(store.now_ms, store.take_place(), dump(store))
+    step = effects.Written(store.now_ms, store.last_place, dump(store))
     fresh.follow(effects.decode(effects.encode(step)))
     return fresh
 

@@ -6,6 +6,7 @@ A child prints a line when it has come to the point that its test waits for, and
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 import sys
 import threading
@@ -16,6 +17,7 @@ from tests.backends.sqlite.support import add, claim, ended, new, opened, settle
 from windlass.backend import requests as rq
 from windlass.core import probe
 from windlass.core.job import NewJob
+from windlass.testing.faults import ENVIRONMENT_VARIABLE, install_from_environment
 
 
 def say(*words: object) -> None:
@@ -33,6 +35,18 @@ async def open_it(path: Path, _: str) -> None:
     wait()
     async with opened(path, timeout=20):
         say("open")
+
+
+async def sweep_it(path: Path, faults: str) -> None:
+    """Open an old file at the same moment as others, and work until all its tables are STRICT."""
+    os.environ[ENVIRONMENT_VARIABLE] = faults
+    install_from_environment()
+    say("ready")
+    wait()
+    async with opened(path, timeout=20) as store:
+        while store._database.session.sweep_due:  # type: ignore[union-attr]
+            await store.execute(rq.Recover())
+    say("done")
 
 
 async def add_one(path: Path, queue: str) -> None:
@@ -96,6 +110,7 @@ def _signal_self(number: int) -> None:
 
 COMMANDS: dict[str, Any] = {
     "open": open_it,
+    "sweep": sweep_it,
     "add": add_one,
     "stop": stop_inside,
     "die": die_inside,

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
+import shutil
+import sqlite3
 import subprocess
 import sys
 from contextlib import closing
@@ -14,10 +16,11 @@ import pytest
 
 from tests.backends.sqlite.support import add, claim, ended, new, opened, settle
 from windlass.backend import requests as rq
-from windlass.backends.sqlite import aio, disk
+from windlass.backends.sqlite import disk, wal
 from windlass.backends.sqlite.disk import Disk
 from windlass.core.outcome import AddOutcome, Settled
 from windlass.errors import StorageError
+from windlass.speedups import flush_behind
 
 
 class Flushes:
@@ -26,7 +29,7 @@ class Flushes:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = self.behind = 0
         self.fail = False
-        real_sync, real_begin = disk._sync, aio.SyncBehind.begin
+        real_sync, real_begin = disk._sync, flush_behind.SyncBehind.begin
 
         def sync(fd: int) -> None:
             self.now += 1
@@ -34,12 +37,12 @@ class Flushes:
                 raise OSError(errno.EIO, os.strerror(errno.EIO))
             real_sync(fd)
 
-        def begin(behind: aio.SyncBehind) -> bool:
+        def begin(behind: flush_behind.SyncBehind) -> bool:
             self.behind += 1
             return real_begin(behind)
 
         monkeypatch.setattr(disk, "_sync", sync)
-        monkeypatch.setattr(aio.SyncBehind, "begin", begin)
+        monkeypatch.setattr(flush_behind.SyncBehind, "begin", begin)
 
 
 @pytest.fixture
@@ -158,6 +161,7 @@ async def test_after_a_failed_flush_no_later_one_counts_until_the_log_was_writte
 def test_a_flush_behind_tells_its_error_to_the_next(tmp_path: Path) -> None:
     read, write = os.pipe()  # has no disk
     (tmp_path / "jobs.db-wal").write_bytes(b"frames")
+    (tmp_path / "jobs.db-shm").write_bytes(bytes(96))
     with closing(Disk(str(tmp_path / "jobs.db"), full=True)) as log:
         file = os.dup(log._fd)
         os.dup2(write, log._fd)
@@ -178,7 +182,7 @@ def test_a_flush_behind_tells_its_error_to_the_next(tmp_path: Path) -> None:
 def test_a_flush_that_cannot_be_begun_behind_is_waited_for(
     tmp_path: Path, flushes: Flushes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(aio.SyncBehind, "begin", lambda behind: False)
+    monkeypatch.setattr(flush_behind.SyncBehind, "begin", lambda behind: False)
     (tmp_path / "jobs.db-wal").touch()
     with closing(Disk(str(tmp_path / "jobs.db"), full=True)) as log:
         log.sync_behind()
@@ -191,7 +195,7 @@ def test_a_flush_that_cannot_be_begun_behind_is_waited_for(
 def test_without_the_library_the_flush_is_waited_for(
     tmp_path: Path, flushes: Flushes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(aio, "_library", None)
+    monkeypatch.setattr(flush_behind, "_library", None)
     (tmp_path / "jobs.db-wal").touch()
     with closing(Disk(str(tmp_path / "jobs.db"), full=True)) as log:
         log.sync_behind()
@@ -200,14 +204,14 @@ def test_without_the_library_the_flush_is_waited_for(
 
 _FORK = """
 import os, sys
-from windlass.backends.sqlite import aio
+from windlass.speedups import flush_behind
 fd = os.open(sys.argv[1], os.O_RDWR | os.O_CREAT)
-before = aio.sync_behind(fd)
+before = flush_behind.sync_behind(fd)
 before.begin()
 child = os.fork()
 if not child:
     before.wait()  # the thread that was at it is not here
-    os._exit(0 if aio.sync_behind(fd) is None else 1)
+    os._exit(0 if flush_behind.sync_behind(fd) is None else 1)
 before.wait()
 sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 """
@@ -216,3 +220,89 @@ sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 def test_a_forked_child_waits_for_no_thread_of_its_parent(tmp_path: Path) -> None:
     command = [sys.executable, "-c", _FORK, str(tmp_path / "file")]
     assert subprocess.run(command, timeout=30, check=False).returncode == 0
+
+
+class Lost:
+    """A log from which the system lets go what a failed flush should have written."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.whole = self._size()
+
+    def _size(self) -> int:
+        return os.stat(f"{self.path}-wal").st_size
+
+    def let_go(self) -> None:
+        with open(f"{self.path}-wal", "r+b") as file:
+            file.seek(self.whole)
+            file.write(bytes(self._size() - self.whole))
+
+    def after_a_power_cut(self, folder: Path) -> Path:
+        """The files as a machine finds them that lost its memory."""
+        folder.mkdir()
+        for end in ("", "-wal"):
+            shutil.copy(f"{self.path}{end}", folder / f"jobs.db{end}")
+        return folder / "jobs.db"
+
+
+@pytest.mark.feature("Z12")
+@pytest.mark.parametrize("backend_name", ["sqlite"])
+async def test_nothing_is_acknowledged_behind_frames_that_a_failed_flush_lost(
+    backend_name: str, tmp_path: Path, flushes: Flushes
+) -> None:
+    async with opened(tmp_path / "jobs.db") as store, opened(tmp_path / "jobs.db", timeout=4) as other:
+        await add(store, new(id="before"))
+        lost = Lost(tmp_path / "jobs.db")
+        flushes.fail = True
+        with pytest.raises(StorageError, match="outcome is unknown"):
+            await add(store, new("fresh", id="lost"))
+        flushes.fail = False
+        await asyncio.to_thread(lost.let_go)
+        with pytest.raises(StorageError, match=r"is lost and was taken back: repeat the call"):
+            await add(store, new(id="refused"))
+        for client in (store, other):
+            await add(client, new("later"), new(id=f"after-{client is store}"))
+        found = await asyncio.to_thread(lost.after_a_power_cut, tmp_path / "copy")
+        async with opened(found) as copy:
+            for client in (store, other, copy):
+                jobs = (await client.execute(rq.ListJobs(queue="q", newest_first=False))).jobs
+                assert [job.id for job in jobs] == ["before", "after-True", "after-False"]
+                assert len((await client.execute(rq.ListJobs(queue="later"))).jobs) == 2
+                assert (await client.execute(rq.ListJobs(queue="fresh"))).jobs == []
+    with closing(sqlite3.connect(tmp_path / "jobs.db")) as conn:
+        assert conn.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
+
+
+async def test_what_a_failed_flush_lost_is_not_copied_into_the_file_at_the_end(
+    tmp_path: Path, flushes: Flushes
+) -> None:
+    async with opened(tmp_path / "jobs.db") as store:
+        await add(store, new(id="before"))
+        lost = Lost(tmp_path / "jobs.db")
+        flushes.fail = True
+        with pytest.raises(StorageError, match="outcome is unknown"):
+            await add(store, *[new(payload=b"x" * 1_500) for _ in range(50)])
+        flushes.fail = False
+        await asyncio.to_thread(lost.let_go)
+    with closing(sqlite3.connect(tmp_path / "jobs.db")) as conn:
+        assert conn.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
+        assert conn.execute("SELECT id FROM windlass_default_job").fetchall() == [("before",)]
+
+
+@pytest.mark.parametrize("writes", [0, 1, 30])
+async def test_a_log_that_is_whole_is_found_to_be(tmp_path: Path, writes: int) -> None:
+    path = tmp_path / "jobs.db"
+    async with opened(path) as store:
+        for _ in range(writes):
+            await add(store, new())
+        fd = os.open(f"{path}-wal", os.O_RDWR)
+        assert wal.is_whole(fd, str(path))
+        size = os.fstat(fd).st_size
+        if writes:
+            for at in (20, size // 2, size - 1):
+                byte = os.pread(fd, 1, at)
+                os.pwrite(fd, bytes([byte[0] ^ 1]), at)
+                assert not wal.is_whole(fd, str(path))
+                os.pwrite(fd, byte, at)
+        assert wal.is_whole(fd, str(path))
+        os.close(fd)

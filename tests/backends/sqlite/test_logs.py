@@ -11,12 +11,12 @@ import pytest
 from tests.backends.sqlite.support import add, claim, ended, new, opened, settle
 from windlass.backend import requests as rq
 from windlass.backends.memory import MemoryBackend
-from windlass.backends.memory import store as memory_store
 from windlass.backends.sqlite import SqliteBackend, logs, tx, verbs_changes, verbs_duties, verbs_reads
 from windlass.core.ids import new_id
 from windlass.core.job import EVENTS_KEPT, AttemptRecord, ErrorInfo, EventType, JobRef, NewJob
 from windlass.core.outcome import Outcome, Settlement
 from windlass.core.states import JobState
+from windlass.engine import pruning
 from windlass.errors import ConfigError, HistoryTrimmedError
 
 NOW = 1_700_000_000_000
@@ -136,7 +136,7 @@ def _without_token(row: AttemptRecord) -> tuple[object, ...]:
 async def test_history_is_trimmed_as_in_memory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, archived: dict[str, int] | None
 ) -> None:
-    for module in (memory_store, verbs_duties):
+    for module in (pruning, verbs_duties):
         monkeypatch.setattr(module, "HISTORY_KEPT", 10)
         monkeypatch.setattr(module, "HISTORY_HELD", 25)
     memory = MemoryBackend()

@@ -78,7 +78,7 @@ async def test_a_new_file_gets_every_table_and_the_version(tmp_path: Path) -> No
     path = tmp_path / "jobs.db"
     async with opened(path):
         pass
-    names = {"meta", "queue", "job", "payload", "event", "history", "counter", "kept_id", "log", "worker"}
+    names = {"store", "queue", "job", "payload", "event", "history", "counter", "kept_id", "log", "worker"}
     assert {f"windlass_default_{name}" for name in (*names, "leader", "archiver", "migration")} <= tables(
         path
     )

@@ -72,6 +72,12 @@ def url_of(deployment: str) -> str:
     return (valkey_server() if deployment == "valkey" else redis_server()).url
 
 
+class ServerHarness(UrlHarness):
+    """A harness of a store that goes by its server's clock."""
+
+    moves_clock = False
+
+
 def make_harness(deployment: str) -> Harness:
     """A harness for one test on one deployment."""
-    return UrlHarness("valkey", url_of(deployment))
+    return ServerHarness("valkey", url_of(deployment))

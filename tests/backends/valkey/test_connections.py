@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import uvloop
 
 from tests.backends.valkey.servers import cluster_servers, need, scratch, valkey_server
 from tests.backends.valkey.support import add, claim, complete, new, opened
@@ -273,3 +274,9 @@ async def test_a_cluster_behind_a_plain_url_is_told_apart() -> None:
     with pytest.raises(StorageError, match=r"valkey\+cluster://"):
         async with opened(cluster_servers().servers[0].url, timeout=1) as store:
             await add(store, *(new(f"q{number}") for number in range(20)))
+
+
+def test_connections_work_on_uvloop(tls_server: Server, authority: Authority) -> None:
+    """Its transports are no subclass of asyncio's."""
+    uvloop.run(_round(valkey_server().url))
+    uvloop.run(_round(tls_server.url, ca=authority.ca))

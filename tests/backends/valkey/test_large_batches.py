@@ -9,6 +9,7 @@ from __future__ import annotations
 import random
 from typing import Any
 
+import msgspec
 import pytest
 
 from tests.backends.valkey.servers import make_harness
@@ -33,6 +34,8 @@ class Game:
         self._stores = stores
         self._held: list[JobRecord] = []
         self._ended: list[JobRecord] = []
+        #: Tokens of the first store -> those that the second gave to the same leases.
+        self._tokens: dict[str, str] = {}
 
     async def play(self) -> None:
         for turn in range(TURNS):
@@ -42,10 +45,10 @@ class Game:
             added = [self._job(f"{turn}.{number}") for number in range(self._rng.choice((0, 3, 90)))]
             ends, limit = self._ends(), self._rng.choice((1, 5, 30, 250))
             answers = []
-            for store in self._stores:
+            for store, items in zip(self._stores, (ends, self._translated(ends)), strict=True):
                 await store.do(rq.Add(jobs=list(added)))
                 claim = store.claim_request(rq.ClaimQueue("mail", limit, limit), limit=limit)
-                answers.append(await store.do(rq.Settle(items=list(ends), claim=claim)))
+                answers.append(await store.do(rq.Settle(items=list(items), claim=claim)))
             self._compare(ends, *answers)
 
     def _job(self, job_id: str) -> NewJob:
@@ -78,22 +81,26 @@ class Game:
         rng.shuffle(ends)
         return ends
 
+    def _translated(self, ends: list[Settlement]) -> list[Settlement]:
+        """``ends`` under the tokens of the second store."""
+        return [msgspec.structs.replace(end, token=self._tokens.get(end.token, end.token)) for end in ends]
+
     def _compare(self, ends: list[Settlement], one: rq.SettleResult, two: rq.SettleResult) -> None:
         assert one.items == two.items
         assert one.claimed is not None and two.claimed is not None
         claimed = one.claimed.jobs
-        assert [_apart_from_numbers(job) for job in claimed] == list(
-            map(_apart_from_numbers, two.claimed.jobs)
-        )
+        assert [_seen_of(job) for job in claimed] == [_seen_of(job) for job in two.claimed.jobs]
+        for first, second in zip(claimed, two.claimed.jobs, strict=True):
+            self._tokens[first.token or ""] = second.token or ""
         over = {end.id for end, settled in zip(ends, one.items, strict=True) if settled is Settled.OK}
         self._ended = [job for job in self._held if job.id in over] or self._ended
         self._held = [job for job in self._held if job.id not in over] + claimed
 
 
-def _apart_from_numbers(job: JobRecord) -> JobRecord:
-    """Each store numbers its jobs in its own way."""
-    job.seq = job.place = 0
-    return job
+def _seen_of(job: JobRecord) -> JobRecord:
+    """Each store numbers its jobs and their leases in its own way."""
+    held, settled = job.token and "held", job.settled_token and "settled"
+    return msgspec.structs.replace(job, seq=0, place=0, token=held, settled_token=settled)
 
 
 async def _seen(store: Harness) -> list[Any]:
@@ -105,7 +112,7 @@ async def _seen(store: Harness) -> list[Any]:
         for row in await store.history()
     ]
     jobs = [await store.find(job_id) for job_id in sorted({row[0] for row in rows})]
-    return [events, rows, [job and _apart_from_numbers(job) for job in jobs], await store.counts()]
+    return [events, rows, [job and _seen_of(job) for job in jobs], await store.counts()]
 
 
 @pytest.mark.feature("J4", "L6", "U7")

@@ -6,11 +6,13 @@ import os
 from typing import TYPE_CHECKING
 
 import pytest
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
 
 from tests.backends.valkey.servers import DEPLOYMENTS, make_harness
+from windlass.core.paths import counts
 from windlass.testing.machine import machine_for
+from windlass.testing.own_clock import own_machine_for
 
 if TYPE_CHECKING:
     from windlass.backend import Backend
@@ -39,3 +41,25 @@ def test_a_deployment_does_what_the_memory_store_does(deployment: str) -> None:
         return harness.connect(harness.namespace)
 
     run_state_machine_as_test(machine_for(make, apart=deployment == "cluster"), settings=SETTINGS)
+
+
+#: A history by a real clock cannot be run again as it was, so none is made smaller.
+OWN_SETTINGS = settings(SETTINGS, phases=[Phase.generate])
+#: The special paths that histories by the store's own clock must take.
+OWN_PATHS = (
+    *("valkey.add_alone", "valkey.add_plain", "valkey.add_together", "valkey.lease_plain"),
+    *("valkey.complete_run", "valkey.seat_taken", "valkey.seat_given", "valkey.seat_claimed"),
+)
+
+
+@pytest.mark.feature("U7", "L16")
+@pytest.mark.timeout(0 if _HUNT else 300)
+@pytest.mark.parametrize("deployment", DEPLOYMENTS)
+def test_a_deployment_does_the_same_by_its_own_clock_alone_and_in_company(deployment: str) -> None:
+    def make() -> Backend:
+        harness = make_harness(deployment)
+        return harness.connect(harness.namespace)
+
+    before = dict(counts)
+    run_state_machine_as_test(own_machine_for(make, apart=deployment == "cluster"), settings=OWN_SETTINGS)
+    assert [name for name in OWN_PATHS if counts[name] == before[name]] == []

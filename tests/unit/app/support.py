@@ -145,6 +145,8 @@ class WatchedBackend(BackendWrapper):
     def __init__(self, inner: Backend, clock: DrivenClock | None = None) -> None:
         super().__init__(inner)
         self._clock = clock
+        #: Its clones write down and fail as it does.
+        self._first = self
         self.requests: list[rq.Request[Any]] = []
         #: Called before and after each request; may raise to play a lost request or a lost reply.
         self.before: Callable[[rq.Request[Any]], None] | None = None
@@ -161,16 +163,16 @@ class WatchedBackend(BackendWrapper):
     async def execute(self, request: rq.Request[R]) -> R:
         self.requests.append(request)
         with self._counted():
-            if self.before is not None:
-                self.before(request)
+            if self._first.before is not None:
+                self._first.before(request)
             answer = await super().execute(request)
-            if self.after is not None:
-                self.after(request)
+            if self._first.after is not None:
+                self._first.after(request)
             return answer
 
     def clone(self) -> WatchedBackend:
         copy = WatchedBackend(self.inner.clone(), self._clock)
-        copy.requests, copy.before, copy.after = self.requests, self.before, self.after
+        copy._first, copy.requests = self._first, self.requests
         return copy
 
     def _counted(self) -> AbstractContextManager[None]:

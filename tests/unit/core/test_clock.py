@@ -6,13 +6,12 @@ import asyncio
 
 import pytest
 
-from windlass.core.clock import HOLD_MS, SYSTEM_CLOCK, Clock, SteadyClock
+from windlass.backend import requests as rq
+from windlass.core.clock import HOLD_MS, SYSTEM_CLOCK, Clock, SteadyClock, SystemClock, Timed
 
 
-class Hands:
+class Hands(SystemClock):
     """A clock whose hands a test moves."""
-
-    driven = True
 
     def __init__(self, now_ms: int) -> None:
         self.ms = now_ms
@@ -21,16 +20,18 @@ class Hands:
     def now_ms(self) -> int:
         return self.ms
 
+    def stamp(self, request: Timed) -> None:
+        request.now_ms = self.ms
+
     def monotonic_ms(self) -> float:
         return float(self.monotonic)
-
-    async def wait(self, event: asyncio.Event, timeout_ms: float | None) -> bool:
-        return event.is_set()
 
 
 def test_the_system_clock_is_a_clock_that_nobody_drives() -> None:
     assert isinstance(SYSTEM_CLOCK, Clock)
-    assert not SYSTEM_CLOCK.driven
+    request = rq.ListWorkers()
+    SYSTEM_CLOCK.stamp(request)
+    assert request.now_ms is None
     assert 1_700_000_000_000 < SYSTEM_CLOCK.now_ms() < 10_000_000_000_000
 
 

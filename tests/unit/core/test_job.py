@@ -144,3 +144,11 @@ def test_a_record_is_never_too_old_before_it_may_be_spared(
 )
 def test_only_star_and_question_mark_are_special(text: str, pattern: str, fits: bool) -> None:
     assert matches(text, pattern) is fits
+
+
+def test_a_pattern_that_is_longer_than_the_text_is_not_even_prepared(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("windlass.core.patterns.fnmatchcase", lambda text, pattern: 1 / 0)
+    assert not matches("abc", "x" * 1_000_000)
+    assert not matches("abc", "????")
+    with pytest.raises(ZeroDivisionError):
+        matches("abc", "***abc***")

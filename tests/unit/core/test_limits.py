@@ -20,8 +20,9 @@ T = 1_000_000
         (GroupLimits(concurrency=2), Usage(waiting=1), T),
         (GroupLimits(concurrency=2), Usage(waiting=1, active=1), None),
         (GroupLimits(ordered=True), Usage(), T),
-        (GroupLimits(ordered=True), Usage(kept=1), None),
-        (GroupLimits(concurrency=1), Usage(kept=1), T),
+        (GroupLimits(ordered=True), Usage(first=6), None),
+        (GroupLimits(ordered=True), Usage(first=7), T),
+        (GroupLimits(concurrency=1), Usage(first=6), T),
         (GroupLimits(), Usage(paused=True), None),
         (GroupLimits(), Usage(hold_until_ms=T + 5), T + 5),
         (GroupLimits(rate=Rate(2, 100)), Usage(starts=[T - 100, T - 99]), T),
@@ -34,7 +35,7 @@ T = 1_000_000
     ],
 )
 def test_when_one_more_may_be_let_in(limits: GroupLimits, usage: Usage, opens: int | None) -> None:
-    assert lm.opens_at(limits, usage, 1, T) == opens
+    assert lm.opens_at(limits, usage, 1, T, place=7) == opens
 
 
 def test_a_job_that_waits_may_start_whatever_else_waits() -> None:

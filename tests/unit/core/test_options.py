@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from windlass.core.options import (
+    ALL_UNSAID,
     DEFAULT_OPTIONS,
     KEEP_COMPLETED,
     KEEP_FAILED,
@@ -29,15 +30,25 @@ from windlass.errors import ConfigError
 @pytest.mark.feature("A10", "A13")
 def test_the_defaults_are_those_of_the_documents() -> None:
     stored = DEFAULT_OPTIONS.stored()
-    assert stored == StoredOptions()
+    assert stored == StoredOptions(unsaid=ALL_UNSAID)
     assert (stored.max_attempts, stored.max_stalls, stored.timeout_ms, stored.lease_ms) == (3, 2, None, None)
     assert stored.keep_completed == Keep(86_400_000, 10_000) == KEEP_COMPLETED
     assert stored.keep_failed == Keep(180 * 86_400_000, 10_000) == KEEP_FAILED
 
 
 @pytest.mark.feature("A38")
-def test_a_plain_job_stores_nothing() -> None:
-    assert msgspec.json.encode(DEFAULT_OPTIONS.stored()) == b"{}"
+def test_a_plain_job_stores_that_it_says_nothing() -> None:
+    assert msgspec.json.encode(DEFAULT_OPTIONS.stored()) == b'{"unsaid":63}'
+    assert msgspec.json.encode(StoredOptions()) == b"{}"
+
+
+@pytest.mark.feature("A38")
+def test_what_is_said_is_what_was_given_even_if_it_is_usual() -> None:
+    assert DEFAULT_OPTIONS.merged({"max_attempts": 3}).stored().unsaid == ALL_UNSAID - 1
+    assert JobOptions(timeout=5, keep_failed=True).stored().unsaid == ALL_UNSAID - 4 - 32
+    assert DEFAULT_OPTIONS.merged({"timeout": 5}).as_unsaid().stored() == StoredOptions(
+        timeout_ms=5_000, unsaid=ALL_UNSAID
+    )
 
 
 @pytest.mark.feature("A38")

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import sys
+import threading
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 import pytest
 
-from windlass.core.clock import Clock
+from windlass.backend import requests as rq
+from windlass.core.clock import SYSTEM_CLOCK, Clock
 from windlass.errors import ConfigError
 from windlass.testing import ManualClock, SharedClock
 
@@ -22,12 +24,24 @@ async def sleeper(clock: ManualClock, name: str, ms: float, seen: list[tuple[str
     seen.append((name, clock.monotonic_ms()))
 
 
+def clock_of(kind: str, directory: Path) -> Clock:
+    match kind:
+        case "manual":
+            return ManualClock()
+        case "shared":
+            return SharedClock(directory / "clock")
+    return SYSTEM_CLOCK
+
+
 @pytest.mark.feature("U6")
 def test_both_clocks_are_driven_clocks(tmp_path: Path) -> None:
     shared = SharedClock(tmp_path / "clock")
     for clock in (ManualClock(), shared):
         assert isinstance(clock, Clock)
-        assert clock.driven
+        request, given = rq.ListWorkers(), rq.ListWorkers(now_ms=5)
+        clock.stamp(request)
+        clock.stamp(given)
+        assert (request.now_ms, given.now_ms) == (clock.now_ms(), 5)
     shared.close()
 
 
@@ -209,6 +223,58 @@ async def test_an_event_ends_a_wait_on_a_shared_clock(tmp_path: Path) -> None:
     assert await asyncio.wait_for(waiting, 5) is True
     assert await clock.wait(event, None) is True
     clock.close()
+
+
+async def pass_a_second(clock: Clock) -> None:
+    if isinstance(clock, (ManualClock, SharedClock)):
+        await clock.advance(1)
+
+
+@pytest.mark.parametrize("kind", ["system", "manual", "shared"])
+async def test_every_clock_calls_back_in_its_own_time(kind: str, tmp_path: Path) -> None:
+    clock = clock_of(kind, tmp_path)
+    called, never = asyncio.Event(), list[str]()
+    clock.call_later(5, called.set)
+    clock.call_later(5, lambda: never.append("cancelled")).cancel()
+    assert not called.is_set()
+    await pass_a_second(clock)
+    async with asyncio.timeout(5):
+        await called.wait()
+    assert never == []
+
+
+@pytest.mark.parametrize("kind", ["system", "manual", "shared"])
+async def test_a_timeout_runs_by_its_clock(kind: str, tmp_path: Path) -> None:
+    clock = clock_of(kind, tmp_path)
+
+    async def late() -> None:
+        async with clock.timeout(5):
+            await asyncio.Event().wait()
+
+    waiting = asyncio.create_task(late())
+    await asyncio.sleep(0)
+    await pass_a_second(clock)
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(asyncio.shield(waiting), 5)
+    for limit_ms in (60_000, None):
+        async with clock.timeout(limit_ms):
+            await asyncio.sleep(0)
+
+
+@pytest.mark.parametrize(
+    ("kind", "where"), [("system", "apart"), ("shared", "apart"), ("manual", "MainThread")]
+)
+async def test_what_runs_apart_is_held_up_by_nothing_that_could_hold_it(
+    kind: str, where: str, tmp_path: Path
+) -> None:
+    clock, loop = clock_of(kind, tmp_path), asyncio.get_running_loop()
+    ran: asyncio.Future[str] = loop.create_future()
+
+    async def main() -> None:
+        loop.call_soon_threadsafe(ran.set_result, threading.current_thread().name)
+
+    clock.run_apart("apart", main)
+    assert await asyncio.wait_for(ran, 5) == where
 
 
 _CHILD = """

@@ -10,10 +10,10 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
-from windlass.backend.local.calls import Deadline
+from windlass.backend.calls import Deadline
 
 if TYPE_CHECKING:
-    from windlass.backend.local.calls import Call
+    from windlass.backend.calls import Call
     from windlass.backend.local.lane import Lane
 
 

@@ -7,7 +7,7 @@ from concurrent.futures import Future
 from queue import SimpleQueue
 from typing import Any
 
-from windlass.backend.local.calls import Call, deliver
+from windlass.backend.calls import Call, deliver
 from windlass.errors import StorageError
 
 

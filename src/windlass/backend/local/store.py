@@ -9,7 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, ClassVar, Generic, Protocol, TypeVar
 
-from windlass.backend.local.calls import Call, Deadline
+from windlass.backend.calls import UNKNOWN, Call, Deadline
 from windlass.backend.local.handover import Handover
 from windlass.errors import StorageError
 
@@ -143,8 +143,8 @@ class LocalStore(ABC, Generic[SettingsT, SessionT]):
     def _explain(self, begun: bool) -> str:
         if begun:
             return (
-                f"{self.settings.shown} did not finish a call within {self.settings.timeout:g} s: outcome "
-                "unknown, repeat with the same id. Is the disk stuck? If it is only slow, raise ?timeout="
+                f"{self.settings.shown} did not finish a call within {self.settings.timeout:g} s: {UNKNOWN}. "
+                "Is the disk stuck? If it is only slow, raise ?timeout="
             )
         why = self.waited.get(self._writer.phase, "it is busy")
         return (

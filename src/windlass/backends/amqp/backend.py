@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import re
 from collections.abc import Iterable
-from functools import partial
 from typing import Any, TypeVar
 from urllib.parse import quote
 
@@ -14,24 +12,26 @@ import pika
 from pika.exceptions import AMQPError
 
 from windlass.backend import requests as rq
+from windlass.backend.calls import UNKNOWN, Deadline, Pending, deliver
 from windlass.backend.capabilities import Capabilities
 from windlass.backend.hub import Hub, HubListener
 from windlass.backend.urls import BackendUrl
 from windlass.backends.amqp import verbs
-from windlass.backends.amqp.client import ANSWER_S, Client
+from windlass.backends.amqp.client import Client
 from windlass.backends.amqp.desk import Desk
 from windlass.backends.amqp.link import Link
 from windlass.backends.amqp.messages import to_message
 from windlass.backends.amqp.names import Names
 from windlass.backends.amqp.promise import Promise
 from windlass.backends.amqp.report import heartbeat_message
-from windlass.backends.amqp.session import Outgoing
 from windlass.core import transitions
-from windlass.core.clock import SteadyClock
+from windlass.core.clock import SteadyClock, moment
 from windlass.core.job import NewJob
 from windlass.core.outcome import AddOutcome
+from windlass.core.paths import took
 from windlass.core.states import JobState
 from windlass.errors import ConfigError, StorageError
+from windlass.speedups.amqp import Outgoing
 
 R = TypeVar("R")
 
@@ -46,7 +46,6 @@ _CAPABILITIES = Capabilities(
 )
 #: Ids that Windlass itself made cannot be there already.
 _FRESH_ID = re.compile(r"[0-9a-f]{12}7[0-9a-f]{3}[89ab][0-9a-f]{15}\Z")
-_CALL_S = ANSWER_S + 15
 
 
 class _Shared:
@@ -56,6 +55,7 @@ class _Shared:
         self.names = Names(url.namespace)
         self.namespace = url.namespace
         self.open_s = _seconds(url, "open", 10)
+        self.timeout_s = _seconds(url, "timeout", 30)
         self.shown = url.shown
         self.hub = Hub()
         self.clock = SteadyClock()
@@ -106,26 +106,24 @@ class AmqpBackend:
             await asyncio.to_thread(thread.join)
 
     async def execute(self, request: rq.Request[R]) -> R:
-        answer: R = await self._run(lambda client: _VERBS.get(type(request), _ask)(client, request), _CALL_S)
+        answer: R = await self._run(lambda client: _VERBS.get(type(request), _ask)(client, request))
         return answer
 
-    async def _run(self, make: Any, limit_s: float) -> Any:
+    async def _run(self, make: Any, limit_s: float | None = None) -> Any:
+        """Run ``make(client)`` on the connection's thread. What is under way when its time is over goes on;
+        what has no connection until then never begins."""
         if not self._opened:
             raise StorageError("the client is not open")
-        loop = asyncio.get_running_loop()
-        future: asyncio.Future[Any] = loop.create_future()
-        self._shared.link.run(make, partial(_hand_over, loop, future))
-        timer = loop.call_later(limit_s, self._give_up, future, limit_s)
-        try:
-            return await future
-        finally:
-            timer.cancel()
+        call: Pending[Any] = Pending(limit_s or self._shared.timeout_s, self._explain)
+        Deadline([call])
+        self._shared.link.run(make, call.begin, lambda outcome: _hand_over(call, outcome))
+        return await call
 
-    def _give_up(self, future: asyncio.Future[Any], limit_s: float) -> None:
-        """Nobody answered in time. What is under way goes on; its answer is dropped."""
-        why = self._shared.link.last_error
-        late = f"{self._shared.shown} did not answer within {limit_s:g} s ({why}); is it up?"
-        _settle(future, None, StorageError(late))
+    def _explain(self, begun: bool) -> str:
+        late = f"{self._shared.shown} did not answer in time"
+        if begun:
+            return f"{late}: {UNKNOWN}. If it is only slow, raise ?timeout="
+        return f"{late} ({self._shared.link.last_error}). Nothing was changed; is it up?"
 
     def listen(self, topics: Iterable[str]) -> HubListener:
         return self._shared.hub.listen(topics)
@@ -135,15 +133,15 @@ class AmqpBackend:
 
     async def coordinate(self) -> None:
         """Run for the coordinator's seat, now and whenever it becomes free."""
-        await self._run(lambda client: client.coordinate(), _CALL_S)
+        await self._run(lambda client: client.coordinate())
 
     async def remove_all(self) -> None:
         """Delete what this namespace has on the broker, with all jobs: as far as this process knows it."""
-        await self._run(_remove_all, _CALL_S)
+        await self._run(_remove_all)
 
 
-def _hand_over(loop: asyncio.AbstractEventLoop, future: asyncio.Future[Any], outcome: Promise[Any]) -> None:
-    """Bring an outcome from the connection's thread to who waits for it; errors come out typed."""
+def _hand_over(call: Pending[Any], outcome: Promise[Any]) -> None:
+    """Bring an outcome from the connection's thread to the task that waits for it; errors come out typed."""
     value: Any = None
     error: BaseException | None = None
     try:
@@ -153,17 +151,7 @@ def _hand_over(loop: asyncio.AbstractEventLoop, future: asyncio.Future[Any], out
         error.__cause__ = exc
     except BaseException as exc:
         error = exc
-    with contextlib.suppress(RuntimeError):  # that loop was closed meanwhile
-        loop.call_soon_threadsafe(_settle, future, value, error)
-
-
-def _settle(future: asyncio.Future[Any], value: Any, error: BaseException | None) -> None:
-    if future.done():
-        return
-    if error is None:
-        future.set_result(value)
-    else:
-        future.set_exception(error)
+    deliver([(call, value, error)])
 
 
 async def _connected(client: Client) -> None:
@@ -189,10 +177,11 @@ def _is_plain(new: NewJob, now_ms: int) -> bool:
 
 
 async def _add(client: Client, request: rq.Add) -> list[rq.Added]:
-    now_ms = client.clock.now_ms() if request.now_ms is None else request.now_ms
+    now_ms = moment(request.now_ms, client.clock.now_ms)
     if not all(_is_plain(new, now_ms) for new in request.jobs):
         answers: list[rq.Added] = await client.ask(request)
         return answers
+    took("amqp.add_plain")
     for name in {new.queue for new in request.jobs}:
         await client.need_queue(name)
     scribe = transitions.Scribe(now_ms, lambda: 0)
@@ -224,16 +213,16 @@ async def _reconcile(client: Client, request: rq.Reconcile) -> int:
 
 
 async def _beat(client: Client, request: rq.Beat) -> Any:
-    if not request.gone and request.now_ms is None:
-        client.publish([heartbeat_message(client.names, request.worker, client.clock)])
+    if not request.gone:
+        now_ms = moment(request.now_ms, client.clock.now_ms)
+        client.publish([heartbeat_message(client.names, request.worker, now_ms)])
     return await client.ask(request)
 
 
 async def _count(client: Client, request: rq.CountJobs) -> dict[JobState, int]:
     """Jobs that others published are waiting too, though nobody told the coordinator."""
     counts: dict[JobState, int] = await client.ask(request)
-    if request.now_ms is None:
-        counts[JobState.WAITING] = max(counts[JobState.WAITING], await client.depth(request.queue))
+    counts[JobState.WAITING] = max(counts[JobState.WAITING], await client.depth(request.queue))
     return counts
 
 
@@ -262,7 +251,7 @@ _VERBS: dict[type[Any], Any] = {
 
 def _parameters(url: BackendUrl) -> pika.URLParameters:
     """What pika needs of a URL; our own settings taken out."""
-    url.check_options({"heartbeat", "open"})
+    url.check_options({"heartbeat", "open", "timeout"})
     place, _, _ = url.text.partition("://")[2].partition("?")
     server, _, host = place.rpartition("@")[2].partition("/")
     login = ""

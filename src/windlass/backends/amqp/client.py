@@ -11,17 +11,19 @@ from pika import BasicProperties, spec
 from pika.exceptions import ChannelClosedByBroker
 
 from windlass.backend import requests as rq
+from windlass.backend.calls import UNKNOWN
 from windlass.backend.hub import Hub
 from windlass.backends.amqp import verbs, wire
 from windlass.backends.amqp.coordinator import Coordinator
-from windlass.backends.amqp.frames import Delivery
 from windlass.backends.amqp.names import Names
 from windlass.backends.amqp.promise import Promise, kept, spawn
-from windlass.backends.amqp.session import Outgoing, Session, delivery_of
+from windlass.backends.amqp.session import Session, delivery_of
 from windlass.core import damage
 from windlass.core.clock import SteadyClock
 from windlass.core.probe import reach
 from windlass.errors import StorageError
+from windlass.speedups.amqp import Outgoing
+from windlass.speedups.amqp_frames import Delivery
 
 if TYPE_CHECKING:
     from windlass.backends.amqp.desk import Desk
@@ -29,7 +31,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("windlass.amqp")
 
 #: How long to wait for the coordinator's answer, and how often to try for its seat.
-ANSWER_S = 15.0
+_ANSWER_S = 15.0
 _SEAT_EVERY_S = 1.0
 _LOCKED = 405
 _read_news = msgspec.msgpack.Decoder(verbs.News).decode
@@ -44,6 +46,8 @@ class Client(Session):
         self.clock = clock
         self.paused: set[str] = set()
         self.void: set[tuple[str, str, int]] = set()
+        #: When the first job of a queue is due.
+        self.due: dict[str, int | None] = {}
         self.on_paused: Any = lambda queue: None
         self._calls: dict[str, Promise[Any]] = {}
         self._numbers = itertools.count(1)
@@ -79,8 +83,8 @@ class Client(Session):
         entry = wire.log_entry(
             self.names.log, request, self.clock.now_ms(), reply_to=self.inbox, correlation_id=number
         )
-        late = StorageError(f"the coordinator did not answer within {ANSWER_S:g} s; repeat the call")
-        timer = self.later(ANSWER_S, lambda: answer.fail(late))
+        late = StorageError(f"the coordinator did not answer within {_ANSWER_S:g} s: {UNKNOWN}")
+        timer = self.later(_ANSWER_S, lambda: answer.fail(late))
         try:
             await self.publish([entry])
             body = await self.expect(answer)
@@ -113,6 +117,8 @@ class Client(Session):
             self.on_paused(queue)
         self.paused.difference_update(news.resumed)
         self.void.update(news.void)
+        self.due.update(news.due)
+        self.desk.lose(news.lost)
         topics = news.topics + [f"ready:{queue}" for queue in news.arrived if not self.desk.listens(queue)]
         if topics:
             self.hub.publish(topics)
@@ -132,6 +138,7 @@ class Client(Session):
         rules = await self.ask(verbs.GetRules())
         self.paused.update(rules.paused)
         self.void.update(rules.void)
+        self.due = rules.due | self.due  # what came as news meanwhile is newer
 
     # --- the seat ----------------------------------------------------------------------------------------
 

@@ -20,17 +20,18 @@ import msgspec
 from pika import BasicProperties
 
 from windlass.backend import requests as rq
-from windlass.backends.amqp import frames, inbox, verbs, wire
+from windlass.backends.amqp import inbox, verbs, wire
 from windlass.backends.amqp.ledger import Counts, Ledger, Plan
 from windlass.backends.amqp.messages import entry_message, queue_of, to_message
 from windlass.backends.amqp.promise import Promise, spawn
-from windlass.backends.amqp.session import Outgoing
+from windlass.backends.amqp.timing import OwnTime, ToldTime
 from windlass.core import damage
-from windlass.core.clock import SteadyClock
 from windlass.core.job import JobRef
 from windlass.core.probe import reach
 from windlass.core.states import JobState
 from windlass.errors import StorageError
+from windlass.speedups import amqp_frames as frames
+from windlass.speedups.amqp import Outgoing
 
 if TYPE_CHECKING:
     from windlass.backends.amqp.client import Client
@@ -40,11 +41,10 @@ log = logging.getLogger("windlass.amqp")
 _MARK_EVERY_S = 0.5
 #: A mark that grew with what it must remember is written less often: half a second for so many bytes.
 _MARK_BYTES = 50_000
-#: How far the clock of an entry's writer may be ahead of ours, or behind it (which includes its way to us).
-_AHEAD_MS, _LAG_MS = 1_000, 30_000
 _LOG_WINDOW = 500
 _DUE_STEP = 1_000
 _NEWS = frames.properties(type="news")
+_NO_NEWS = verbs.News()
 _read_counts = msgspec.msgpack.Decoder(Counts).decode
 
 
@@ -65,11 +65,11 @@ class Coordinator:
         self._session = session
         self._names = session.names
         self.ledger = Ledger()
-        self._clock = SteadyClock()
+        self._time: OwnTime | ToldTime = OwnTime()
         #: Whether all of the log that was there at the take-over is read.
         self.live: Promise[None] = Promise()
-        self._driven = False
-        self._told_ms = 0
+        #: When the first job of a queue is due, as everybody was told.
+        self._due_told: dict[str, int | None] = {}
         self._retired = False
         self._mark = Counts()
         self._mark_pause_s = _MARK_EVERY_S
@@ -99,7 +99,7 @@ class Coordinator:
         self._log_channel = channel = await session.open_channel()
         await session.call(channel.basic_qos, prefetch_count=_LOG_WINDOW)
         taken = verbs.TakeOver(holder=session.inbox)
-        await session.publish([wire.log_entry(self._names.log, taken, self._clock.now_ms())])
+        await session.publish([wire.log_entry(self._names.log, taken, self._time.now_ms())])
         session.consume(channel, self._names.log, self._on_log, arguments={"x-stream-offset": "first"})
         await session.expect(self.live)
         await self._streams.start()
@@ -169,7 +169,7 @@ class Coordinator:
         for record, tag in self._loading:
             if upto is not None and record.gen > upto:
                 left.append((record, tag))
-            elif self.ledger.adopt(record.job, record.gen, self._clock.now_ms()):
+            elif self.ledger.adopt(record.job, record.gen):
                 self._hold(record, tag)
             else:
                 self._kept_channel.basic_ack(tag)
@@ -243,22 +243,14 @@ class Coordinator:
             self._plan_timer()
 
     def _now_ms(self, request: rq.Request[Any], entry: wire.LogEntry) -> int:
-        """When an entry counts: the time that its writer noted, never going back. Whoever reads the log again
-        must decide alike, or generations would differ; so our own clock counts only where theirs is wrong."""
+        """When an entry counts. One that carries a time also says what time it is."""
         if request.now_ms is not None:
-            self._driven = True
-            return request.now_ms
-        clock_ms = self._clock.now_ms()
-        at_ms = min(entry.at_ms, clock_ms + _AHEAD_MS)
-        if self.live.done and at_ms < clock_ms - _LAG_MS:
-            at_ms = clock_ms
-        self._told_ms = max(self._told_ms, at_ms)
-        return self._told_ms
+            self._time = ToldTime(request.now_ms)
+        return self._time.of(entry.at_ms, live=self.live.done)
 
     def _taken_over(self, holder: str, now_ms: int) -> None:
         """Nobody could renew a lease while there was no coordinator: for all readers they count from here."""
-        if not self._driven:
-            self.ledger.trust_leases(now_ms)
+        self.ledger.trust_leases(now_ms)
         if holder == self._session.inbox and not self.live.done:
             self._go_live()
 
@@ -268,12 +260,25 @@ class Coordinator:
             arrived.update(new.queue for new in request.add.jobs)
         timed = {job.queue for job, _ in plan.keep}
         topics -= {f"ready:{queue}" for queue in arrived - timed}
-        news = verbs.News(topics=sorted(topics), arrived=sorted(arrived), void=plan.void)
+        news = verbs.News(
+            topics=sorted(topics),
+            arrived=sorted(arrived),
+            void=plan.void,
+            lost=plan.lost,
+            due=self._due_changed(timed | {ref.queue for ref, _ in plan.drop}),
+        )
         if isinstance(request, rq.PauseQueue):
             (news.paused if request.paused else news.resumed).append(request.queue)
         elif isinstance(request, rq.Purge) and request.forget:
             news.resumed.append(request.queue)
-        return news if news.topics or arrived or news.void or news.paused or news.resumed else None
+        return news if news != _NO_NEWS else None
+
+    def _due_changed(self, queues: set[str]) -> dict[str, int | None]:
+        """When the first job of each queue is due, where that is not what was told."""
+        due = {queue: self.ledger.due_ms(queue) for queue in queues}
+        changed = {queue: due_ms for queue, due_ms in due.items() if self._due_told.get(queue) != due_ms}
+        self._due_told.update(changed)
+        return changed
 
     async def _carry_out(self, plan: Plan, news: verbs.News | None, back: Outgoing | None) -> None:
         """Make the broker hold what ``plan`` says; then let go of what has served, and answer."""
@@ -374,15 +379,15 @@ class Coordinator:
     # --- time --------------------------------------------------------------------------------------------
 
     def _plan_timer(self) -> None:
-        """Wake when the next job is due. Under a driven clock requests say when that is."""
-        if self._driven or not self.live.done or not self._session.usable:
+        """Wake when the next job is due."""
+        if not self.live.done or not self._session.usable:
             return
-        due_in_ms = self.ledger.next_due_in(self._clock.now_ms())
+        alarm_s = self._time.alarm_s(self.ledger.next_due_in(self._time.now_ms()))
         if self._timer is not None:
             self._session.cancel_later(self._timer)
             self._timer = None
-        if due_in_ms is not None:
-            self._timer = self._session.later(min(due_in_ms, 60_000) / 1000, self._promote)
+        if alarm_s is not None:
+            self._timer = self._session.later(alarm_s, self._promote)
 
     def _promote(self) -> None:
         self._timer = None
@@ -392,17 +397,13 @@ class Coordinator:
         """Put an entry of our own into the log; it is carried out when we read it."""
         if not self._session.usable:
             return None
-        return self._session.publish([wire.log_entry(self._names.log, request, self._clock.now_ms())])
+        return self._session.publish([wire.log_entry(self._names.log, request, self._time.now_ms())])
 
     def beat(self, request: rq.Beat) -> None:
         """A worker in another language lives."""
-        _, topics = self.ledger.apply(request, self._clock.now_ms())
+        _, topics = self.ledger.apply(request, self._time.now_ms())
         del topics
 
     def now_ms(self) -> int:
-        """The coordinator's clock, which is the store's."""
-        return self._clock.now_ms()
-
-    @property
-    def driven(self) -> bool:
-        return self._driven
+        """The coordinator's time, which is the store's."""
+        return self._time.now_ms()

@@ -15,17 +15,19 @@ import msgspec
 from windlass.backend import requests as rq
 from windlass.backends.amqp import verbs
 from windlass.backends.amqp.client import Client
-from windlass.backends.amqp.frames import Delivery
 from windlass.backends.amqp.intake import Intake
 from windlass.backends.amqp.messages import Incoming, MessageError, read_message
 from windlass.backends.amqp.promise import Promise, spawn
 from windlass.backends.amqp.report import metrics_message
 from windlass.core import transitions
+from windlass.core.clock import moment
 from windlass.core.job import JobRecord
 from windlass.core.outcome import Extended, Outcome, Settled, Settlement
+from windlass.core.paths import took
 from windlass.core.probe import reach
 from windlass.core.states import JobState
 from windlass.errors import StorageError
+from windlass.speedups.amqp_frames import Delivery
 
 #: Starts and ends that are remembered to recognise repeats.
 _REMEMBERED = 20_000
@@ -42,6 +44,10 @@ class Held(msgspec.Struct):
     body: bytes
     header: bytes | None
     priority: int
+    #: Until then no other worker can have the job.
+    until_ms: int
+    #: The coordinator has taken it from us.
+    lost: bool = False
 
     def whole_start(self) -> verbs.Start:
         """The start with all that is needed to know the job by it."""
@@ -76,29 +82,44 @@ class Desk:
         client = self._client
         for name in names:
             await client.need_queue(name)
-        next_due_in_ms = None
-        if request.now_ms is not None:
-            next_due_in_ms = await client.ask(verbs.PromoteFor(queues=names, now_ms=request.now_ms))
-        picker = _Picker(self, request, client.clock.now_ms() if request.now_ms is None else request.now_ms)
+        next_due_in_ms = await self._promote(request, names)
+        picker = _Picker(self, request)
         try:
             await picker.run()
         except BaseException:
             picker.give_up()
             raise
         if self._beginning is not None:
+            took("amqp.claim_in_settle")
             self._beginning += picker.starts
         elif picker.starts:
-            told = client.tell(verbs.Started(starts=picker.starts, now_ms=request.now_ms))
-            if request.now_ms is not None:
-                await told
+            client.tell(verbs.Started(starts=picker.starts, now_ms=request.now_ms))
         if len(picker.jobs) < request.limit:
             for name in names:
                 self.intake.ring(name)
-        if request.now_ms is None:
-            for name, count in picker.taken.items():
-                if name not in picker.empty:
-                    self.intake.was_full(name, count)
+        for name, count in picker.taken.items():
+            if name not in picker.empty:
+                self.intake.was_full(name, count)
         return rq.Claimed(picker.jobs, picker.now_ms, next_due_in_ms)
+
+    async def _promote(self, request: rq.Claim, names: list[str]) -> int | None:
+        """Have what is due promoted; answers how long until the next job is due.
+
+        As a rule the coordinator did it when it was time, and need not be asked.
+        """
+        client = self._client
+        first_ms = min((ms for name in names if (ms := client.due.get(name)) is not None), default=None)
+        if first_ms is None:
+            return None
+        due_in_ms = first_ms - self.now_ms(request)
+        if due_in_ms > 0:
+            return due_in_ms
+        answer: int | None = await client.ask(verbs.PromoteFor(queues=names, now_ms=request.now_ms))
+        return answer
+
+    def now_ms(self, request: rq.Request[Any]) -> int:
+        """When ``request`` counts."""
+        return moment(request.now_ms, self._client.clock.now_ms)
 
     def listens(self, queue: str) -> bool:
         """Whether a message of ``queue`` is noticed here without news of it."""
@@ -119,14 +140,11 @@ class Desk:
     # --- settle ------------------------------------------------------------------------------------------
 
     async def settle(self, request: rq.Settle) -> rq.SettleResult:
-        items, claim = request.items, request.claim
-        quick = request.now_ms is None and all(
-            end.outcome is Outcome.COMPLETE and self._holding(end) is not None for end in items
-        )
-        if claim is not None and claim.now_ms is None:
+        items, claim, now_ms = request.items, request.claim, self.now_ms(request)
+        if claim is not None:
             claim.now_ms = request.now_ms
-        if not quick:
-            answers = await self._close(items, request.now_ms)
+        if not all(end.outcome is Outcome.COMPLETE and self._surely_holds(end, now_ms) for end in items):
+            answers = await self._close(request)
             return rq.SettleResult(answers, None if claim is None else await self.claim(claim))
         # The slots are free already: the next jobs may come while the broker takes down the last ones.
         began: list[verbs.Start] = []
@@ -135,16 +153,17 @@ class Desk:
             coming = None if claim is None else spawn(self.claim(claim))
         finally:
             self._beginning = None
-        answers = await self._complete(items, began) if items else []
+        answers = await self._complete(request, began) if items else []
         return rq.SettleResult(answers, None if coming is None else await coming)
 
-    async def _complete(self, items: list[Settlement], began: list[verbs.Start]) -> list[Settled]:
+    async def _complete(self, request: rq.Settle, began: list[verbs.Start]) -> list[Settled]:
         """The quick way for what everybody hopes for: tell the log, then acknowledge."""
+        took("amqp.complete")
+        items, client = request.items, self._client
         held = [self._held[end.token] for end in items]
-        client = self._client
         starts = [one.start for one in held]
-        told = client.tell(verbs.Ended(items=items, starts=starts, began=began))
-        client.publish([metrics_message(client.names, items, starts, client.clock)])
+        told = client.tell(verbs.Ended(items=items, starts=starts, began=began, now_ms=request.now_ms))
+        client.publish([metrics_message(client.names, items, starts, self.now_ms(request))])
         await told
         reach("amqp.ended", count=len(items))
         client.ack(one.tag for one in held)
@@ -152,12 +171,12 @@ class Desk:
             self._let_go(end.token)
         return [Settled.OK] * len(items)
 
-    async def _close(self, items: list[Settlement], now_ms: int | None) -> list[Settled]:
+    async def _close(self, request: rq.Settle) -> list[Settled]:
         """Any other end: what follows is safe before the message is acknowledged."""
-        client = self._client
+        items, client = request.items, self._client
         held = [self._holding(end) for end in items]
         starts = [one.whole_start() for one in held if one is not None]
-        closing = await client.ask(verbs.Close(items=items, starts=starts, now_ms=now_ms))
+        closing = await client.ask(verbs.Close(items=items, starts=starts, now_ms=request.now_ms))
         reach("amqp.closed", count=len(items))
         done: list[int] = []
         back: list[int] = []
@@ -171,16 +190,27 @@ class Desk:
                 told.append((end, one.start))
         client.ack(done)
         client.requeue(back)
-        if told and now_ms is None:
-            client.publish(
-                [metrics_message(client.names, [e for e, _ in told], [s for _, s in told], client.clock)]
-            )
+        if told:
+            ends, begun = [end for end, _ in told], [start for _, start in told]
+            client.publish([metrics_message(client.names, ends, begun, self.now_ms(request))])
         return list(closing.items)
 
     def _holding(self, end: Settlement) -> Held | None:
         """The message of the attempt that ``end`` ends, if it is here."""
         held = self._held.get(end.token)
         return held if held is not None and (held.start.queue, held.start.id) == (end.queue, end.id) else None
+
+    def _surely_holds(self, end: Settlement, now_ms: int) -> bool:
+        """Whether no other worker can have the job of the attempt that ``end`` ends."""
+        held = self._holding(end)
+        return held is not None and not held.lost and now_ms < held.until_ms
+
+    def lose(self, tokens: list[str]) -> None:
+        """The coordinator took these attempts from their workers: it must hear how they end."""
+        for token in tokens:
+            held = self._held.get(token)
+            if held is not None:
+                held.lost = True
 
     def _let_go(self, token: str) -> None:
         held = self._held.pop(token, None)
@@ -191,24 +221,34 @@ class Desk:
     # --- leases ------------------------------------------------------------------------------------------
 
     async def extend(self, request: rq.Extend) -> list[Extended]:
-        """The connection is the lease: what is held here is ours. The coordinator knows who was cancelled."""
+        """The connection is the lease: what is held here is ours until the coordinator has taken it from us.
+
+        It also knows who was cancelled; but it may have forgotten a job, or not be there just now.
+        """
+        now_ms = self.now_ms(request)
         try:
             answers = await self._client.ask(request)
         except StorageError:
             if self._client.closed:
                 raise
-            answers = [Extended.OK] * len(request.leases)
-        return (
-            [
-                answer if answer is Extended.CANCELLING or not self._is_held(lease) else Extended.OK
-                for lease, answer in zip(request.leases, answers, strict=True)
-            ]
-            if request.now_ms is None
-            else list(answers)
-        )
+            return [Extended.LOST if self._has_lost(lease) else Extended.OK for lease in request.leases]
+        return [
+            self._extended(lease, answer, now_ms)
+            for lease, answer in zip(request.leases, answers, strict=True)
+        ]
 
-    def _is_held(self, lease: rq.LeaseRef) -> bool:
-        return lease.token in self._held
+    def _has_lost(self, lease: rq.LeaseRef) -> bool:
+        held = self._held.get(lease.token)
+        return held is not None and held.lost
+
+    def _extended(self, lease: rq.LeaseRef, answer: Extended, now_ms: int) -> Extended:
+        held = self._held.get(lease.token)
+        if held is None or held.lost:
+            return answer
+        if answer is Extended.LOST:
+            return Extended.OK
+        held.until_ms = now_ms + lease.lease_ms
+        return answer
 
     async def reconcile(self, request: rq.Reconcile) -> int:
         """Give back what we hold for a worker that does not know of it."""
@@ -229,11 +269,11 @@ class Desk:
 class _Picker:
     """One claim under way."""
 
-    def __init__(self, desk: Desk, request: rq.Claim, now_ms: int) -> None:
+    def __init__(self, desk: Desk, request: rq.Claim) -> None:
         self._desk = desk
         self._client = desk.client
         self._request = request
-        self.now_ms = now_ms
+        self.now_ms = desk.now_ms(request)
         self.jobs: list[JobRecord] = []
         self.starts: list[verbs.Start] = []
         self.taken: Counter[str] = Counter()
@@ -270,6 +310,7 @@ class _Picker:
     async def _fetch(self, queue: str, wanted: int) -> list[Delivery]:
         """Up to ``wanted`` messages; fewer when the queue has no more, which is noted."""
         intake, client = self._desk.intake, self._client
+        await intake.hush(queue)
         if intake.has_tap(queue):
             found = await intake.draw(queue, wanted)
         else:
@@ -322,8 +363,7 @@ class _Picker:
             good = [pair for pair in good if pair not in late]
         if queue in self._client.paused:  # since these were fetched
             room = 0
-        if self._request.now_ms is None:  # they start now, not when the claim began
-            self.now_ms = self._client.clock.now_ms()
+        self.now_ms = self._desk.now_ms(self._request)  # they start now, not when the claim began
         for delivery, incoming in good[:room]:
             self._lease(queue, delivery, incoming)
         if good[room:]:
@@ -383,13 +423,15 @@ class _Picker:
     def _lease(self, queue: str, delivery: Delivery, incoming: Incoming) -> None:
         job = incoming.job
         start = self._start(delivery, incoming)
-        held = Held(delivery.tag, start, delivery.body, start.header, start.priority)
+        until_ms = self.now_ms + start.lease_ms
+        held = Held(delivery.tag, start, delivery.body, start.header, start.priority, until_ms)
         if not incoming.foreign:
             start.body = start.header = None
         self._desk.hold(held, (queue, job.id, incoming.gen))
         self._in_hand.pop(delivery.tag, None)
         job.state = JobState.ACTIVE
         job.token, job.worker, job.started_ms = start.token, start.worker, self.now_ms
+        job.expires_ms = transitions.later_deadline(job)
         job.deliveries += 1
         job.progress = None
         job.lease_until_ms = self.now_ms + start.lease_ms

@@ -12,7 +12,10 @@ from windlass.backends.memory.store import MemoryStore
 from windlass.core import damage, transitions
 from windlass.core.job import AttemptOutcome, AttemptRecord, EventType, JobRecord, JobRef, attempt_record
 from windlass.core.states import JobState
-from windlass.core.transitions import Scribe
+from windlass.engine.effects import Kind
+from windlass.engine.filing import file
+from windlass.engine.reads import Reads, Verb
+from windlass.engine.work import Work
 
 
 class Placed:
@@ -34,20 +37,38 @@ class Elsewhere(MemoryStore):
         super().__init__()
         self.placed: dict[JobRef, Placed] = {}
         #: How far each stream of others is read.
-        self.cursors: dict[str, int] = {}
-        self._verbs |= {verbs.Foreign: self._foreign, verbs.ForeignMetric: self._foreign_metric}
+        self.cursors_of_streams: dict[str, int] = {}
+        self.verbs = self.verbs | {
+            verbs.Foreign: self._foreign,
+            verbs.ForeignMetric: self._foreign_metric,
+        }
 
-    def _bury(self, job: JobRecord, scribe: Scribe) -> None:
+    def _is_news(self, kind: str, offset: int) -> bool:
+        """Whether no coordinator before us took an entry of a stream; it is taken now."""
+        if offset <= self.cursors_of_streams.get(kind, -1):
+            return False
+        self.cursors_of_streams[kind] = offset
+        return True
+
+    def take_in(self, work: Work, job: JobRecord) -> None:
+        """Keep a record that was made elsewhere."""
+        work.jobs[job.ref] = job
+        queue = work.queues[job.queue]
+        if not (queue.exists and queue.row.known):
+            queue.row.known = True
+            work.put_queue(queue)
+        file(work, job, None, Kind.MADE)
+
+    def bury(self, work: Work, job: JobRecord) -> Verb[None]:
         """Take in a record that is dead from the start, and count it."""
-        queue = self.queue(job.queue)
-        if job.id in queue.jobs:
+        yield Reads(jobs=[job.ref])
+        if work.jobs[job.ref] is not None:
             return
-        job.seq = job.place = scribe.fresh_place()
-        queue.jobs[job.id], queue.known = job, True
-        self.file(job, scribe)
-        error = job.errors[-1] = msgspec.structs.replace(job.errors[-1], at_ms=scribe.now_ms)
-        scribe.history.append(attempt_record(job, AttemptOutcome.FAILED, scribe.now_ms, error=error))
-        scribe.note(
+        job.seq = job.place = work.fresh_place()
+        self.take_in(work, job)
+        error = job.errors[-1] = msgspec.structs.replace(job.errors[-1], at_ms=work.now_ms)
+        work.history.append(attempt_record(job, AttemptOutcome.FAILED, work.now_ms, error=error))
+        work.note(
             job,
             EventType.FAILED,
             reason=job.reason,
@@ -55,80 +76,68 @@ class Elsewhere(MemoryStore):
             message=error.message[:500],
         )
 
-    def _foreign(self, request: verbs.Foreign, scribe: Scribe) -> None:
-        if request.offset <= self.cursors.get(request.kind, -1):
-            return  # a coordinator before us took it
-        self.cursors[request.kind] = request.offset
+    def _foreign(self, work: Work, request: verbs.Foreign) -> Verb[None]:
+        if not self._is_news(request.kind, request.offset):
+            return
         try:
-            entry = read_entry(request.body, request.kind, scribe.now_ms)
+            entry = read_entry(request.body, request.kind, work.now_ms)
         except damage.UNREADABLE as exc:
             problem = f"an entry of type {request.kind}: {exc}"
-            self._bury(poison(queue_of(request.body), request.body, problem, scribe.now_ms), scribe)
+            yield from self.bury(work, poison(queue_of(request.body), request.body, problem, work.now_ms))
             return
-        known = self._find(entry.job.ref)
+        yield Reads(jobs=[entry.job.ref])
+        known = work.jobs[entry.job.ref]
         if known is not None and known.state not in (JobState.WAITING, JobState.ACTIVE):
             return  # told before
-        job = known or entry.job
+        job, before = known or entry.job, known.state if known else None
         if known is None:
-            queue = self.queue(job.queue)
-            job.seq = job.place = scribe.fresh_place()
-            queue.jobs[job.id], queue.known = job, True
+            job.seq = job.place = work.fresh_place()
             if entry.state is JobState.SCHEDULED:
-                self._counters[job.queue, job.task, "enqueued"] += 1
-        self._end_elsewhere(job, entry.state, entry.at_ms, entry, scribe)
-        self.file(job, scribe)
+                work.effects.count(job.queue, job.task, "enqueued")
+        self.has_left(job)
+        transitions.hear_of(
+            job, work, state=entry.state, at_ms=entry.at_ms, attempts=entry.job.attempts, error=entry.error
+        )
+        if known is None:
+            self.take_in(work, job)
+        else:
+            file(work, job, before)
 
-    def _end_elsewhere(self, job: JobRecord, state: JobState, at_ms: int, entry: Any, scribe: Scribe) -> None:
-        """A worker in another language ran ``job`` (or somebody scheduled it) and says what is next."""
+    def has_left(self, job: JobRecord) -> None:
+        """A worker in another language had the message of ``job`` and acknowledges it."""
         placed = self.placed.get(job.ref)
         if placed is not None:
-            placed.state = JobState.ACTIVE  # they had its message and acknowledge it
-        job.token, job.lease_until_ms = None, None
-        job.attempts = entry.job.attempts
-        if entry.error is not None:
-            job.errors = [*job.errors, entry.error][-32:]
-        job.state = state
-        if state is JobState.FAILED:
-            job.finished_ms, job.due_ms, job.reason = at_ms, None, "attempts"
-            scribe.note(job, EventType.FAILED, reason="attempts", error_class=entry.error.error_class)
-            return
-        job.due_ms = job.ready_ms = at_ms
-        if state is JobState.RETRYING:
-            scribe.note(job, EventType.RETRYING, attempt=job.attempts, run_at_ms=at_ms)
-        else:
-            scribe.note(job, EventType.SCHEDULED, run_at_ms=at_ms)
+            placed.state = JobState.ACTIVE
 
-    def _foreign_metric(self, request: verbs.ForeignMetric, scribe: Scribe) -> None:
-        if request.offset <= self.cursors.get("job_metric", -1):
+    def _foreign_metric(self, work: Work, request: verbs.ForeignMetric) -> Verb[None]:
+        if not self._is_news("job_metric", request.offset):
             return
-        self.cursors["job_metric"] = request.offset
         try:
             told = msgspec.json.decode(request.body)
             metrics = told["data"] if isinstance(told.get("data"), list) else [told]
-            rows = [self._metric_row(metric, request.offset, n, scribe) for n, metric in enumerate(metrics)]
+            rows = [_metric_row(metric, request.offset, n) for n, metric in enumerate(metrics)]
         except damage.UNREADABLE as exc:
             damage.tell(f"entry {request.offset} of job_metrics", str(exc))
             return
-        scribe.history += rows
+        yield Reads(jobs=[JobRef(row.queue, row.job_id) for row in rows])
+        for row in rows:
+            job = work.jobs[JobRef(row.queue, row.job_id)]
+            done = row.outcome is AttemptOutcome.COMPLETED
+            if job is not None and done and job.state in (JobState.WAITING, JobState.ACTIVE):
+                before = job.state
+                self.has_left(job)
+                transitions.hear_of(job, work, state=JobState.COMPLETED, at_ms=work.now_ms)
+                file(work, job, before)
+        work.history += rows
 
-    def _metric_row(self, metric: Any, offset: int, n: int, scribe: Scribe) -> AttemptRecord:
-        at_ms = round(float(metric["timestamp"]) * 1000)
-        duration_ms = round(float(metric["duration_ms"]))
-        done = metric["status"] == "success"
-        job_id = str(metric.get("jid") or "")
-        queue = str(metric["queue"])
-        known = self._find(JobRef(queue, job_id)) if job_id else None
-        if known is not None and done and known.state in (JobState.WAITING, JobState.ACTIVE):
-            placed = self.placed.get(known.ref)
-            if placed is not None:
-                placed.state = JobState.ACTIVE
-            known.token = None
-            transitions.finish(known, JobState.COMPLETED, scribe)
-            scribe.note(known, EventType.COMPLETED)
-            self.file(known, scribe)
-        return AttemptRecord(
-            f"metric.{offset}.{n}", job_id, 1, 1, queue, str(metric["job_class"]), None, (),
-            str(metric.get("worker_identity") or ""), at_ms - duration_ms, at_ms - duration_ms,
-            at_ms - duration_ms, at_ms, 0, duration_ms,
-            AttemptOutcome.COMPLETED if done else AttemptOutcome.FAILED, None, None,
-        )  # fmt: skip
+
+def _metric_row(metric: Any, offset: int, n: int) -> AttemptRecord:
+    at_ms = round(float(metric["timestamp"]) * 1000)
+    duration_ms = round(float(metric["duration_ms"]))
+    done = metric["status"] == "success"
+    return AttemptRecord(
+        f"metric.{offset}.{n}", str(metric.get("jid") or ""), 1, 1, str(metric["queue"]),
+        str(metric["job_class"]), None, (), str(metric.get("worker_identity") or ""),
+        at_ms - duration_ms, at_ms - duration_ms, at_ms - duration_ms, at_ms, 0, duration_ms,
+        AttemptOutcome.COMPLETED if done else AttemptOutcome.FAILED, None, None,
+    )  # fmt: skip

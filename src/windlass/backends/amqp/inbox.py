@@ -37,7 +37,7 @@ class Streams:
         names, session = self._session.names, self._session
         channel = self.channel = await session.open_channel()
         await session.call(channel.basic_qos, prefetch_count=_WINDOW)
-        cursors = self._coordinator.ledger.cursors
+        cursors = self._coordinator.ledger.cursors_of_streams
         for stream, kind in (
             (names.scheduled_jobs, "scheduled_job"),
             (names.retries, "retry"),
@@ -53,7 +53,7 @@ class Streams:
             headers = properties.headers or {}
             offset = int(headers["x-stream-offset"])
             coordinator = self._coordinator
-            if wire.COPY not in headers and offset > coordinator.ledger.cursors.get(kind, -1):
+            if wire.COPY not in headers and offset > coordinator.ledger.cursors_of_streams.get(kind, -1):
                 if kind == "job_metric":
                     coordinator.append(verbs.ForeignMetric(offset=offset, body=body))
                 else:
@@ -64,7 +64,7 @@ class Streams:
 
     def _on_beat(self, channel: Any, method: Any, properties: Any, body: bytes) -> None:
         channel.basic_ack(method.delivery_tag)
-        if wire.COPY in (properties.headers or {}) or self._coordinator.driven:
+        if wire.COPY in (properties.headers or {}):
             return
         try:
             told = msgspec.json.decode(body, type=dict[str, Any])

@@ -1,6 +1,7 @@
 """What the broker pushes to us: the first message of an idle queue, and the next ones of a busy queue.
 
-An idle worker rings a *bell*: a consumer that gets at most one message, the first to come.
+An idle worker rings a *bell*: a consumer that gets at most one message, the first to come. A claim hushes it
+first: what is pushed while it pulls would come out of turn.
 
 A worker whose claims come back full one after the other opens a *tap*: a consumer that gets twice as many
 messages ahead as the last claim took, so that they are here when the slots are free. The first claim that the
@@ -13,9 +14,10 @@ from __future__ import annotations
 from collections import Counter, deque
 
 from windlass.backends.amqp.client import Client
-from windlass.backends.amqp.frames import Delivery
 from windlass.backends.amqp.promise import Promise
 from windlass.backends.amqp.session import delivery_of
+from windlass.core.paths import took
+from windlass.speedups.amqp_frames import Delivery
 
 #: A pushed message that nobody claims goes back after this.
 _PATIENCE_S = 0.25
@@ -53,6 +55,8 @@ class Intake:
         #: Claims under way, by queue.
         self.claiming: Counter[str] = Counter()
         self._bells: dict[str, str] = {}
+        #: Bells that were cancelled; kept when nothing more can come of them.
+        self._hushed: dict[str, Promise[None]] = {}
         self._taps: dict[str, _Tap] = {}
         self._waiting: dict[str, deque[Delivery]] = {}
         self._full_ms: dict[str, int] = {}
@@ -109,12 +113,26 @@ class Intake:
             self._client.channel.basic_cancel(tag)
         return tag is not None
 
+    async def hush(self, queue: str) -> None:
+        """Cancel the bell of a queue; what it brought until then can be taken."""
+        client, tag = self._client, self._bells.pop(queue, None)
+        if tag is not None and client.usable:
+            ended = self._hushed[queue] = Promise()
+            client.end_consumer(tag, ended)
+        ending = self._hushed.get(queue)
+        if ending is None:
+            return
+        await client.expect(ending)
+        if self._hushed.get(queue) is ending:
+            del self._hushed[queue]
+
     def _rang(self, queue: str, delivery: Delivery) -> None:
         client = self._client
         client.delivered(delivery)
-        if not self._cancel_bell(queue) or not self._wanted(queue):
+        if queue not in self._hushed and (not self._cancel_bell(queue) or not self._wanted(queue)):
             client.requeue([delivery.tag])
             return
+        took("amqp.bell")
         self._waiting.setdefault(queue, deque()).append(delivery)
         client.hub.publish([f"ready:{queue}"])
         client.later(_PATIENCE_S, lambda: self._give_back(queue, delivery))
@@ -167,6 +185,7 @@ class Intake:
 
     async def draw(self, queue: str, count: int) -> list[Delivery]:
         """Up to ``count`` messages of a tap. When they are fewer, the tap is closed: pull the rest."""
+        took("amqp.tap")
         tap = self._taps[queue]
         waiting = self._waiting.setdefault(queue, deque())
         if len(waiting) < count <= tap.size and tap.filled is None:

@@ -23,10 +23,17 @@ from windlass.backends.amqp.elsewhere import Elsewhere, Placed
 from windlass.backends.amqp.messages import Incoming, MessageError, poison, read_message
 from windlass.core import transitions
 from windlass.core.job import ArchiverInfo, CounterRow, EventType, JobRecord, JobRef
-from windlass.core.outcome import Outcome, Settled
+from windlass.core.outcome import Outcome, Settled, Settlement
 from windlass.core.schedules import ScheduleRecord
-from windlass.core.states import FINISHED, JobState
-from windlass.core.transitions import Note, Scribe
+from windlass.core.states import JobState
+from windlass.core.transitions import Note
+from windlass.engine import adding, leases, timing
+from windlass.engine.effects import Effects, Kind
+from windlass.engine.filing import file
+from windlass.engine.reads import STEP, Reads, Verb
+from windlass.engine.settling import let_go
+from windlass.engine.views import view
+from windlass.engine.work import Work
 
 #: What is granted to leases of unknown length when a new coordinator begins.
 _LEASE_MS = 30_000
@@ -45,6 +52,8 @@ class Plan(msgspec.Struct):
     drop: list[tuple[JobRef, int]] = []
     #: Messages in queues that count no more.
     void: list[tuple[str, str, int]] = []
+    #: Tokens of attempts that ended otherwise than by their worker.
+    lost: list[str] = []
 
 
 class Counts(msgspec.Struct):
@@ -77,51 +86,54 @@ class Ledger(Elsewhere):
         self._touched: dict[JobRef, JobRecord | None] = {}
         #: Tokens of starts that we know of, the newest.
         self._begun: OrderedDict[str, None] = OrderedDict()
+        #: The tokens of running jobs, as of the last plan, and those that their workers ended since.
+        self._running: dict[JobRef, str | None] = {}
+        self._closed: set[str] = set()
+        #: Messages of jobs that have another.
+        self._doubled: list[tuple[str, str, int]] = []
         #: Jobs whose message somebody else published, with its generation.
         self._published: dict[JobRef, int] = {}
-        self._verbs |= {
+        self.verbs = self.verbs | {
             verbs.Born: self._born,
             verbs.Started: self._started,
             verbs.Ended: self._ended,
             verbs.Close: self._close,
             verbs.Doubt: self._doubt,
             verbs.Expire: self._expire,
-            verbs.GetRules: self._get_rules,
             verbs.PromoteFor: self._promote_for,
             verbs.Poison: self._poison,
             rq.Recover: self._recover_lost,
-            rq.Promote: self._promote_all,
         }
+        self.shows = self.shows | {verbs.GetRules: Ledger.get_rules}
 
     # --- what changed ------------------------------------------------------------------------------------
 
-    def file(self, job: JobRecord, scribe: Scribe) -> None:
-        """As in the reference, for jobs without what a broker refuses: groups, unique keys, edges."""
-        queue, ref, state = self.queue(job.queue), job.ref, job.state
-        queue.index(job)
-        if self._active.pop(ref, None) is not None:
-            queue.active -= 1
-        if state is JobState.ACTIVE:
-            self._active[ref] = job
-            queue.active += 1
-        elif state in FINISHED:
-            self._topics.add(f"done:{ref.queue}")
-        else:
-            self._topics.add(f"ready:{ref.queue}")
-        self._touched[ref] = job
-
-    def _drop(self, job: JobRecord, scribe: Scribe) -> None:
-        super()._drop(job, scribe)
-        self._touched[job.ref] = None
+    def write(self, effects: Effects) -> None:
+        """Take in what a request changed, and remember it for the plan."""
+        super().write(effects)
+        self._touched.update((job.ref, None) for job in effects.gone)
+        self._touched.update((change.job.ref, change.job) for change in effects.jobs.values())
 
     def plan(self) -> Plan:
         """What the changes since the last plan ask of the broker."""
-        plan = Plan()
+        plan, self._doubled = Plan(void=self._doubled), []
         touched, self._touched = self._touched, {}
         published, self._published = self._published, {}
         for ref, job in touched.items():
             self._plan_one(ref, job, published.get(ref), plan)
+            self._note_token(ref, job, plan)
+        self._closed.clear()
         return plan
+
+    def _note_token(self, ref: JobRef, job: JobRecord | None, plan: Plan) -> None:
+        """Remember who runs a job; whoever ran it before without ending it has lost it."""
+        before = self._running.pop(ref, None)
+        if job is not None and job.state is JobState.ACTIVE:
+            self._running[ref] = job.token
+            if before == job.token:
+                return
+        if before is not None and before not in self._closed:
+            plan.lost.append(before)
 
     def _plan_one(self, ref: JobRef, job: JobRecord | None, published: int | None, plan: Plan) -> None:
         before = self.placed.get(ref)
@@ -164,39 +176,46 @@ class Ledger(Elsewhere):
 
     # --- facts -------------------------------------------------------------------------------------------
 
-    def _born(self, request: verbs.Born, scribe: Scribe) -> None:
+    def _born(self, work: Work, request: verbs.Born) -> Verb[None]:
+        yield from adding.load(work, request.add.jobs)
         for new in request.add.jobs:
-            self._add_one(new, scribe)
-            self._published[JobRef(new.queue, new.id)] = 0
+            ref = JobRef(new.queue, new.id)
+            old = work.jobs[ref]
+            if old is not None and old.request_id == new.request_id:  # told again, with another message
+                self.void[new.queue, new.id, 0] = None
+                self._doubled.append((new.queue, new.id, 0))
+                continue
+            adding.add_one(work, new)
+            self._published[ref] = 0
 
-    def _started(self, request: verbs.Started, scribe: Scribe) -> None:
-        self._begin(request.starts, scribe)
+    def _started(self, work: Work, request: verbs.Started) -> Verb[None]:
+        yield from self._begin(work, request.starts)
 
-    def _begin(self, starts: list[verbs.Start], scribe: Scribe) -> None:
+    def _begin(self, work: Work, starts: list[verbs.Start]) -> Verb[None]:
+        names = list(dict.fromkeys(start.queue for start in starts))
+        yield Reads(jobs=_refs(work, starts), lines=dict.fromkeys(names, len(starts) + 1))
         for start in starts:
-            self._start(start, scribe)
-        for name in dict.fromkeys(start.queue for start in starts):
-            if self.queue(name).next_ready() is None:
-                scribe.notes.append(Note(name, EventType.DRAINED))
+            self._start(work, start)
+        for name in names:
+            if work.lines[name].head() is None:
+                work.notes.append(Note(name, EventType.DRAINED))
 
-    def _start(self, start: verbs.Start, scribe: Scribe) -> JobRecord | None:
+    def _start(self, work: Work, start: verbs.Start) -> JobRecord | None:
         """The job of a start, active under its token; None when that start counts no more."""
         ref = JobRef(start.queue, start.id)
-        job = self._find(ref)
+        job = work.jobs[ref] or self._learn(work, start)
         if job is None:
-            job = self._learn(start, scribe)
-            if job is None:
-                return None
+            return None
         placed = self.placed.get(ref)
         if job.state is JobState.ACTIVE and job.token != start.token and self._is_newest(placed, start.gen):
-            transitions.recover(job, scribe)
-            self.file(job, scribe)
+            transitions.recover(job, work)
+            file(work, job, JobState.ACTIVE)
         if job.state is not JobState.WAITING or not self._is_newest(placed, start.gen):
             return job if transitions.holds(job, start.token) else None
-        read_ms, scribe.now_ms = scribe.now_ms, start.at_ms
-        transitions.lease(job, scribe, token=start.token, worker=start.worker, lease_ms=start.lease_ms)
-        scribe.now_ms = read_ms
-        self.file(job, scribe)
+        read_ms, work.now_ms = work.now_ms, start.at_ms
+        transitions.lease(job, work, token=start.token, worker=start.worker, lease_ms=start.lease_ms)
+        work.now_ms = read_ms
+        file(work, job, JobState.WAITING, Kind.LEASED)
         self._begun[start.token] = None
         if len(self._begun) > _BEGUN_KEPT:
             self._begun.popitem(last=False)
@@ -205,54 +224,59 @@ class Ledger(Elsewhere):
     def _is_newest(self, placed: Placed | None, gen: int) -> bool:
         return placed is None or placed.where != "queue" or placed.gen <= gen
 
-    def _learn(self, start: verbs.Start, scribe: Scribe) -> JobRecord | None:
-        """Take in a job that somebody else added, from its message."""
+    def _learn(self, work: Work, start: verbs.Start) -> JobRecord | None:
+        """Take in a job that another program added, from its message."""
         if start.body is None:
             return None
         try:
-            found: Incoming = read_message(
-                start.queue, start.body, start.header, start.priority, scribe.now_ms
-            )
+            found: Incoming = read_message(start.queue, start.body, start.header, start.priority, work.now_ms)
         except MessageError:
             return None
         job = found.job
         if found.foreign or not job.seq:
-            job.seq = job.place = scribe.fresh_place()
-        queue = self.queue(job.queue)
-        queue.jobs[job.id], queue.known = job, True
+            job.seq = job.place = work.fresh_place()
         if found.foreign:
-            self._counters[job.queue, job.task, "enqueued"] += 1
-            scribe.note(job, EventType.ENQUEUED)
-        self.file(job, scribe)
+            work.effects.count(job.queue, job.task, "enqueued")
+            work.note(job, EventType.ENQUEUED)
+        self.take_in(work, job)
         self.placed[job.ref] = Placed("queue", start.gen, job.state, _mark(job))
         self._published[job.ref] = start.gen
         return job
 
-    def _ended(self, request: verbs.Ended, scribe: Scribe) -> None:
-        self._close(verbs.Close(items=request.items, starts=request.starts), scribe)
-        self._begin(request.began, scribe)
+    def _ended(self, work: Work, request: verbs.Ended) -> Verb[None]:
+        yield from self._close(work, verbs.Close(items=request.items, starts=request.starts))
+        yield from self._begin(work, request.began)
 
-    def _close(self, request: verbs.Close, scribe: Scribe) -> verbs.Closing:
+    def _close(self, work: Work, request: verbs.Close) -> Verb[verbs.Closing]:
         known = {start.token: start for start in request.starts}
+        refs = dict.fromkeys(JobRef(end.queue, end.id) for end in request.items)
+        yield Reads(jobs=[*refs, *_refs(work, request.starts)])
         items, requeue = [], []
         for end in request.items:
-            ref = JobRef(end.queue, end.id)
-            job = self._find(ref)
-            status = transitions.check_token(job, end.token)
             start = known.get(end.token)
-            if status in (Settled.LOST, Settled.GONE) and start is not None and end.token not in self._begun:
-                self._start(start, scribe)  # its start was never told, or the log has forgotten it
-                job = self._find(ref)
-                status = transitions.check_token(job, end.token)
-            if status is Settled.OK and job is not None:
-                mark = None if end.outcome is Outcome.COMPLETE else _mark(job)
-                transitions.settle(job, end, scribe)
-                self.file(job, scribe)
-                requeue.append(job.state is JobState.WAITING and _mark(job) == mark)
-            else:  # perhaps the answer got lost: what went back to its place must go there now
-                requeue.append(start is not None and self._stands_on(job, start.gen))
+            status, back = self._close_one(work, end, start)
             items.append(status)
+            requeue.append(back)
         return verbs.Closing(items, requeue)
+
+    def _close_one(self, work: Work, end: Settlement, start: verbs.Start | None) -> tuple[Settled, bool]:
+        """What a settlement is answered, and whether its message goes back to its queue."""
+        ref = JobRef(end.queue, end.id)
+        job = work.known(ref)
+        status = transitions.check_token(job, end.token)
+        if status in (Settled.LOST, Settled.GONE) and start is not None and end.token not in self._begun:
+            self._start(work, start)  # its start was never told, or the log has forgotten it
+            job = work.jobs[ref]
+            status = transitions.check_token(job, end.token)
+        if status is not Settled.OK or job is None:
+            # Perhaps the answer got lost: what went back to its place must go there now.
+            return status, start is not None and self._stands_on(job, start.gen)
+        self._closed.add(end.token)
+        mark = None if end.outcome is Outcome.COMPLETE else _mark(job)
+        transitions.settle(job, end, work)
+        file(work, job, JobState.ACTIVE)
+        let_go(work, job)
+        return status, job.state is JobState.WAITING and _mark(job) == mark
 
     def _stands_on(self, job: JobRecord | None, gen: int) -> bool:
         """Whether ``job`` waits by the very message of generation ``gen``."""
@@ -261,66 +285,63 @@ class Ledger(Elsewhere):
         placed = self.placed.get(job.ref)
         return placed is not None and placed.where == "queue" and placed.gen == gen
 
-    def _doubt(self, request: verbs.Doubt, scribe: Scribe) -> list[JobRecord | None]:
-        return [self._doubt_one(start, scribe) for start in request.starts]
+    def _doubt(self, work: Work, request: verbs.Doubt) -> Verb[list[JobRecord | None]]:
+        yield Reads(jobs=_refs(work, request.starts))
+        return [self._doubt_one(work, start) for start in request.starts]
 
-    def _doubt_one(self, start: verbs.Start, scribe: Scribe) -> JobRecord | None:
+    def _doubt_one(self, work: Work, start: verbs.Start) -> JobRecord | None:
         ref = JobRef(start.queue, start.id)
         void = (start.queue, start.id, start.gen)
         if void in self.void:
             del self.void[void]
             return None
-        job = self._find(ref) or self._learn(start, scribe)
+        job = work.jobs[ref] or self._learn(work, start)
         if job is None or not self._is_newest(self.placed.get(ref), start.gen):
             return None
         if job.state is JobState.ACTIVE and job.token != start.token:
-            transitions.recover(job, scribe)
-            self.file(job, scribe)
+            transitions.recover(job, work)
+            file(work, job, JobState.ACTIVE)
         if job.state is not JobState.WAITING:
             return None
-        return self.view(job, scribe.now_ms)
+        return view(job, work.now_ms)
 
-    def _expire(self, request: verbs.Expire, scribe: Scribe) -> None:
+    def _expire(self, work: Work, request: verbs.Expire) -> Verb[None]:
+        yield Reads(jobs=_refs(work, request.starts))
         for start in request.starts:
-            job = self._find(JobRef(start.queue, start.id)) or self._learn(start, scribe)
+            job = work.jobs[JobRef(start.queue, start.id)] or self._learn(work, start)
             if job is not None and job.state is JobState.WAITING:
-                placed = self.placed.get(job.ref)
-                if placed is not None:
-                    placed.state = JobState.ACTIVE  # its message is in the worker's hands
-                transitions.expire(job, scribe)
-                self.file(job, scribe)
+                self.has_left(job)  # its message is in the worker's hands
+                transitions.expire(job, work)
+                file(work, job, JobState.WAITING)
 
     # --- requests ----------------------------------------------------------------------------------------
 
-    def _get_rules(self, request: verbs.GetRules, scribe: Scribe) -> verbs.Rules:
-        return verbs.Rules([q.name for q in self._queues.values() if q.paused], list(self.void))
+    def get_rules(self, request: verbs.GetRules, now_ms: int) -> verbs.Rules:
+        """What a worker must know before it takes jobs."""
+        paused = [queue.name for queue in self.queues.values() if queue.row.paused]
+        return verbs.Rules(paused, list(self.void), {name: self.due_ms(name) for name in self.queues})
 
-    def _promote_for(self, request: verbs.PromoteFor, scribe: Scribe) -> int | None:
-        queues = [self._queues[name] for name in request.queues if name in self._queues]
-        budget = 1_000
-        for queue in queues:
-            budget -= self._promote_queue(queue, budget, scribe)
-        return self._next_due_in(scribe, queues)
+    def _promote_for(self, work: Work, request: verbs.PromoteFor) -> Verb[int | None]:
+        names = [name for name in request.queues if name in self.queues]
+        limits = dict.fromkeys(names, STEP)
+        yield Reads(queues=names, due=limits, timed=limits, lines=dict.fromkeys(names, 1))
+        due = timing.due_by_queue(work, names, STEP)
+        yield from timing.bring_in(work, due, timing.timed_now(work, names), names, STEP)
+        return timing.next_due_in(work, [work.queues[name] for name in names])
 
-    def _promote_all(self, request: rq.Promote, scribe: Scribe) -> rq.Promoted:
-        count = 0
-        while count < request.limit:
-            due = [job for queue in self._queues.values() if (job := queue.next_due()) is not None]
-            first = min(due, key=lambda job: (job.due_ms or 0, job.seq), default=None)
-            if first is None or (first.due_ms or 0) > scribe.now_ms:
-                break
-            transitions.promote(first, scribe)
-            self.file(first, scribe)
-            count += 1
-        return rq.Promoted(count, self.next_due_in(scribe.now_ms))
+    def due_ms(self, queue: str) -> int | None:
+        """When the first job of a queue is due."""
+        first = self.look(queue).next_due()
+        return None if first is None else first.due_ms
 
     def next_due_in(self, now_ms: int) -> int | None:
         """How long until the next job of any queue is due."""
-        return self._next_due_in(Scribe(now_ms, self._fresh_place), self._queues.values())
+        due = [job.due_ms or 0 for queue in self.queues.values() if (job := queue.next_due())]
+        return max(min(due) - now_ms, 0) if due else None
 
-    def _recover_lost(self, request: rq.Recover, scribe: Scribe) -> rq.Recovered:
+    def _recover_lost(self, work: Work, request: rq.Recover) -> Verb[rq.Recovered]:
         """Take back what a silent worker still holds: a new message takes the place of the one it has."""
-        result = self._recover(request, scribe)
+        result = yield from leases.recover(work, request)
         for ref in result.recovered:
             placed = self.placed.get(ref)
             if placed is not None:
@@ -328,27 +349,25 @@ class Ledger(Elsewhere):
         return result
 
     def trust_leases(self, now_ms: int) -> None:
-        """Nobody could renew a lease while there was no coordinator: all count from now."""
-        for job in self._active.values():
+        """No lease could be renewed while there was no coordinator: all count from now."""
+        for job in self.active.values():
             if job.lease_until_ms is not None and job.started_ms is not None:
                 lease_ms = job.options.lease_ms or _LEASE_MS
                 job.lease_until_ms = max(job.lease_until_ms, now_ms + lease_ms)
 
-    def _poison(self, request: verbs.Poison, scribe: Scribe) -> None:
-        self._bury(poison(request.queue, request.body, request.problem, scribe.now_ms), scribe)
+    def _poison(self, work: Work, request: verbs.Poison) -> Verb[None]:
+        yield from self.bury(work, poison(request.queue, request.body, request.problem, work.now_ms))
 
     # --- taking over -------------------------------------------------------------------------------------
 
-    def adopt(self, job: JobRecord, gen: int, now_ms: int) -> bool:
+    def adopt(self, job: JobRecord, gen: int) -> bool:
         """Take in a kept record that the log does not tell of any more; False when the log knows better."""
         placed = self.placed.get(job.ref)
         if placed is not None and placed.gen >= gen:
             return placed.gen == gen
-        scribe = Scribe(now_ms, self._fresh_place)
-        queue = self.queue(job.queue)
-        queue.jobs[job.id], queue.known = job, True
-        self.gen, self._last_place = max(self.gen, gen), max(self._last_place, job.seq, job.place)
-        self.file(job, scribe)
+        self.queue(job.queue).row.known = True
+        self.gen, self.last_place = max(self.gen, gen), max(self.last_place, job.seq, job.place)
+        self.enter(job)
         self._touched.pop(job.ref, None)
         if placed is not None and placed.where == "queue" and placed.state is JobState.WAITING:
             self.void[job.queue, job.id, placed.gen] = None
@@ -360,25 +379,25 @@ class Ledger(Elsewhere):
         return Counts(
             offset=offset,
             gen=self.gen,
-            place=self._last_place,
-            counters=[CounterRow(*key, total) for key, total in self._counters.items()],
-            events={q.name: q.last_event for q in self._queues.values()},
-            history={q.name: q.last_history for q in self._queues.values()},
-            paused=[q.name for q in self._queues.values() if q.paused],
-            cursors=dict(self.cursors),
+            place=self.last_place,
+            counters=[CounterRow(*key, total) for key, total in self.counters.items()],
+            events={q.name: q.last_event for q in self.queues.values()},
+            history={q.name: q.last_history for q in self.queues.values()},
+            paused=[q.name for q in self.queues.values() if q.row.paused],
+            cursors=dict(self.cursors_of_streams),
             void=list(self.void),
-            schedules=list(self._schedules.records.values()),
-            archivers=list(self._archivers.values()),
-            taken_ids=[(ref.queue, ref.id, until_ms) for ref, until_ms in self._kept_ids.items()],
+            schedules=list(self.schedules.values()),
+            archivers=list(self.archivers.values()),
+            taken_ids=[(ref.queue, ref.id, until_ms) for ref, until_ms in self.kept_ids.items()],
         )
 
     def set_counts(self, counts: Counts) -> None:
         """What was counted up to a mark is as the mark says, whatever the log still tells."""
         self.gen = max(self.gen, counts.gen)
-        self._last_place = max(self._last_place, counts.place)
-        self._counters.clear()
+        self.last_place = max(self.last_place, counts.place)
+        self.counters.clear()
         for row in counts.counters:
-            self._counters[row.queue, row.task, row.outcome] = row.total
+            self.counters[row.queue, row.task, row.outcome] = row.total
         for name, last in counts.events.items():
             queue = self.queue(name)
             shift = last - queue.last_event
@@ -394,18 +413,24 @@ class Ledger(Elsewhere):
             queue.history.clear()
             queue.history.extend(rows)
         for name in counts.paused:
-            self.queue(name).paused = True
+            self.queue(name).row.paused = True
         for kind, offset in counts.cursors.items():
-            self.cursors[kind] = max(self.cursors.get(kind, -1), offset)
+            self.cursors_of_streams[kind] = max(self.cursors_of_streams.get(kind, -1), offset)
         self.void.update(dict.fromkeys(tuple(void) for void in counts.void))  # type: ignore[misc]
         for queue_name, job_id, until_ms in counts.taken_ids:
-            self._kept_ids.setdefault(JobRef(queue_name, job_id), until_ms)
+            self.kept_ids.setdefault(JobRef(queue_name, job_id), until_ms)
         if counts.schedules is not None:
-            self._schedules.records = {(one.queue, one.name): one for one in counts.schedules}
+            self.schedules = {(one.queue, one.name): one for one in counts.schedules}
             for one in counts.schedules:
-                self._make_known(one.queue)
+                self.queue(one.queue).row.known = True
         if counts.archivers is not None:
-            self._archivers = {one.name: one for one in counts.archivers}
+            self.archivers = {one.name: one for one in counts.archivers}
+
+
+def _refs(work: Work, starts: list[verbs.Start]) -> list[JobRef]:
+    """The jobs of starts that are not loaded yet."""
+    refs = dict.fromkeys(JobRef(start.queue, start.id) for start in starts)
+    return [ref for ref in refs if ref not in work.jobs]
 
 
 def _mark(job: JobRecord) -> Any:

@@ -14,10 +14,10 @@ from typing import Any, TypeVar
 import pika
 from pika.adapters.select_connection import IOLoop
 
-from windlass.backends.amqp.connection import Connection
 from windlass.backends.amqp.promise import Promise, spawn
 from windlass.backends.amqp.session import Session
 from windlass.errors import StorageError
+from windlass.speedups.amqp import Connection, PlainConnection
 
 log = logging.getLogger("windlass.amqp")
 
@@ -38,7 +38,7 @@ class Link:
         self._users = 0
         self._thread: threading.Thread | None = None
         self.loop: IOLoop
-        self._connection: Connection | None = None
+        self._connection: PlainConnection | None = None
         self._session: Session | None = None
         self._waiting: Promise[Session] = Promise()
         self._delay_s = _FIRST_DELAY_S
@@ -74,11 +74,12 @@ class Link:
     def run(
         self,
         make: Callable[[Session], Coroutine[Promise[Any], None, T]],
+        begin: Callable[[], bool],
         done: Callable[[Promise[T]], None],
     ) -> None:
-        """Run ``make(session)`` on the connection's thread once there is a session; ``done`` hears there how
-        it ended."""
-        self.loop.add_callback_threadsafe(lambda: self._begin(make, done))
+        """Run ``make(session)`` on the connection's thread once there is a session and ``begin`` says that
+        the call still stands; ``done`` hears there how it ended."""
+        self.loop.add_callback_threadsafe(lambda: self._begin(make, begin, done))
 
     @property
     def last_error(self) -> str:
@@ -90,10 +91,13 @@ class Link:
     def _begin(
         self,
         make: Callable[[Session], Coroutine[Promise[Any], None, T]],
+        begin: Callable[[], bool],
         done: Callable[[Promise[T]], None],
     ) -> None:
         async def go() -> T:
             session = await self._waiting
+            if not begin():
+                raise StorageError("the call was taken back: its time was over")
             return await make(session)
 
         connection = self._connection

@@ -14,14 +14,14 @@ from typing import Any
 
 import msgspec
 
-from windlass.backends.amqp.frames import job_properties
 from windlass.core import damage
 from windlass.core.backoff import Backoff
 from windlass.core.ids import check_job_id, check_queue_name, check_task_name
 from windlass.core.job import ErrorInfo, JobRecord, fingerprint
-from windlass.core.options import StoredOptions
+from windlass.core.options import ALL_UNSAID, StoredOptions, unsaid_bits
 from windlass.core.states import JobState
 from windlass.errors import ConfigError
+from windlass.speedups.amqp_frames import job_properties
 
 #: Retries after the first run of a message that does not say how many.
 DEFAULT_RETRY = 25
@@ -297,7 +297,10 @@ def read_job(queue: str, fields: Any, now_ms: int, *, priority: int = 0, jid: st
         payload=_payload_of(fields),
         priority=told if isinstance(told, int) and not isinstance(told, bool) else priority,
         options=StoredOptions(
-            max_attempts=runs_of(fields.get("retry")), backoff=Backoff(type="sidekiq"), tags=_tags(fields)
+            max_attempts=runs_of(fields.get("retry")),
+            backoff=Backoff(type="sidekiq"),
+            tags=_tags(fields),
+            unsaid=ALL_UNSAID if fields.get("retry") is None else unsaid_bits(["max_attempts"]),
         ),
         enqueued_ms=enqueued_ms,
         ready_ms=min(enqueued_ms, now_ms),

@@ -6,19 +6,18 @@ import msgspec
 
 from windlass.backends.amqp import verbs, wire
 from windlass.backends.amqp.names import Names
-from windlass.backends.amqp.session import Outgoing
-from windlass.core.clock import SteadyClock
 from windlass.core.job import WorkerInfo
 from windlass.core.outcome import Outcome, Settlement
+from windlass.speedups.amqp import Outgoing
 
 _to_json = msgspec.json.Encoder().encode
 
 
 def metrics_message(
-    names: Names, items: list[Settlement], starts: list[verbs.Start], clock: SteadyClock
+    names: Names, items: list[Settlement], starts: list[verbs.Start], now_ms: int
 ) -> Outgoing:
     """What became of some attempts: one object, or an envelope of many."""
-    at = clock.now_ms() / 1000
+    at = now_ms / 1000
     metrics = [
         {
             "type": "job_metric",
@@ -36,7 +35,7 @@ def metrics_message(
     return Outgoing("", names.job_metrics, _to_json(body), wire.COPIED)
 
 
-def heartbeat_message(names: Names, worker: WorkerInfo, clock: SteadyClock) -> Outgoing:
+def heartbeat_message(names: Names, worker: WorkerInfo, now_ms: int) -> Outgoing:
     """A worker's sign of life."""
     beat = {
         "type": "heartbeat",
@@ -46,7 +45,7 @@ def heartbeat_message(names: Names, worker: WorkerInfo, clock: SteadyClock) -> O
         "tag": worker.tag,
         "concurrency": worker.concurrency,
         "busy": worker.busy,
-        "beat": clock.now_ms() / 1000,
+        "beat": now_ms / 1000,
         "rss_kb": worker.rss_kb,
         "queues": worker.queues,
         "version": worker.version,

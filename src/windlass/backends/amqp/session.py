@@ -9,33 +9,21 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable, Iterable
-from typing import Any, NamedTuple
+from typing import Any
 
 from pika import BasicProperties, spec
 from pika.exceptions import ChannelClosedByBroker, ChannelClosedByClient
 
-from windlass.backends.amqp import frames
-from windlass.backends.amqp.frames import Delivery
 from windlass.backends.amqp.names import Names
 from windlass.backends.amqp.promise import Promise, kept
 from windlass.errors import StorageError
+from windlass.speedups.amqp import Outgoing
+from windlass.speedups.amqp_frames import Delivery, of_properties
 
 log = logging.getLogger("windlass.amqp")
 
 PERSISTENT = 2
-#: The properties of most of what we write for ourselves.
-PLAIN = frames.properties(delivery_mode=PERSISTENT)
 _PRECONDITION_FAILED = 406
-
-
-class Outgoing(NamedTuple):
-    """A message to publish, with its properties as bytes (``frames.properties``)."""
-
-    exchange: str
-    key: str
-    body: bytes
-    properties: bytes = PLAIN
-    mandatory: bool = True
 
 
 class _Batch:
@@ -47,6 +35,19 @@ class _Batch:
         self.left = count
         self.refused = ""
         self.promise: Promise[None] = Promise()
+
+
+class _Get:
+    """Messages that are fetched: how many are wanted still, and how many were asked for and not answered."""
+
+    __slots__ = ("asked", "found", "left", "promise", "queue")
+
+    def __init__(self, queue: str, count: int) -> None:
+        self.queue = queue
+        self.left = count
+        self.asked = 0
+        self.found: list[Delivery] = []
+        self.promise: Promise[list[Delivery]] = Promise()
 
 
 class Session:
@@ -66,7 +67,8 @@ class Session:
         self._last_tag = 0
         self._unconfirmed: dict[int, _Batch] = {}
         self._unacked: dict[int, None] = {}
-        self._gets: deque[tuple[Promise[list[Delivery]], list[Delivery], list[int]]] = deque()
+        self._gets: deque[_Get] = deque()
+        self._ending: dict[str, Promise[None]] = {}
         self.on_news: Callable[[BasicProperties, bytes], None] = lambda properties, body: None
 
     # --- beginning and end -------------------------------------------------------------------------------
@@ -79,6 +81,7 @@ class Session:
         await self.confirming(channel)
         channel.add_on_return_callback(self._on_return)
         channel.add_callback(self._on_get_empty, [spec.Basic.GetEmpty], False)
+        channel.add_callback(self._on_cancelled, [spec.Basic.CancelOk], False)
         self.inbox = (await self.call(channel.queue_declare, "", exclusive=True)).method.queue
         await self.call(channel.queue_bind, self.inbox, self.names.news)
         self.consume(channel, self.inbox, lambda _c, _m, *message: self.on_news(*message), auto_ack=True)
@@ -137,19 +140,20 @@ class Session:
             taker(delivery_of(method, properties, body))  # one that came in pieces
 
         tag: str = self.consume(channel, queue, on_message)
-        self.connection.takers[channel.channel_number, tag.encode()] = self.guarded(taker)
+        self.connection.take(channel, tag, self.guarded(taker))
         return tag
 
     def end_consumer(self, tag: str, ended: Promise[None]) -> None:
-        """Cancel a consumer of our channel and keep what is on its way (pika would give that back)."""
+        """Cancel a consumer of our channel; what is on its way still comes, or goes back to its queue."""
+        self._ending[tag] = ended
+        self.channel.basic_cancel(tag, callback=_ignore)
 
-        def over(_frame: Any) -> None:
-            self.channel._consumers.pop(tag, None)
-            self.connection.takers.pop((self.channel.channel_number, tag.encode()), None)
+    def _on_cancelled(self, frame: Any) -> None:
+        tag = frame.method.consumer_tag
+        ended = self._ending.pop(tag, None)
+        if ended is not None:
+            self.connection.end_take(self.channel, tag)
             ended.set(None)
-
-        cancel = spec.Basic.Cancel(consumer_tag=tag)
-        self.channel._rpc(cancel, over, [(spec.Basic.CancelOk, {"consumer_tag": tag})])
 
     async def call(self, method: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """A method of a channel that takes a ``callback``, awaited."""
@@ -171,7 +175,7 @@ class Session:
         promise: Promise[Any] = Promise()
         channel.confirm_delivery(self._on_confirm, callback=promise.set)
         await self.expect(promise)
-        self.connection.confirmed[channel.channel_number] = self.guarded(self._confirm)
+        self.connection.on_confirm(channel, self.guarded(self._confirm))
 
     def _channel_lost(self, reason: Exception) -> None:
         """Without its channel a session is nothing: begin anew."""
@@ -254,19 +258,15 @@ class Session:
 
     def publish(self, messages: Iterable[Outgoing]) -> Promise[None]:
         """Publish; the promise is kept when the broker confirmed all, and fails when it took one not."""
-        batch, channel = _Batch(0), self.channel
-        channel._raise_if_not_open()
-        number, most = channel.channel_number, self.connection._body_max_length
-        out: list[bytes] = []
-        for exchange, key, body, properties, mandatory in messages:
-            out += frames.published(number, exchange, key, mandatory, properties, body, most)
-            batch.left += 1
-            self._last_tag += 1
-            self._unconfirmed[self._last_tag] = batch
-        if batch.left == 0:
+        out = list(messages)
+        batch = _Batch(len(out))
+        if not out:
             batch.promise.set(None)
             return batch.promise
-        self.connection.send([b"".join(out)])
+        self.connection.publish(self.channel, out)
+        for tag in range(self._last_tag + 1, self._last_tag + 1 + len(out)):
+            self._unconfirmed[tag] = batch
+        self._last_tag += len(out)
         self.expect(batch.promise)
         return batch.promise
 
@@ -308,36 +308,41 @@ class Session:
 
     def pull(self, queue: str, count: int) -> Promise[list[Delivery]]:
         """Up to ``count`` messages that are ready now."""
-        promise: Promise[list[Delivery]] = Promise()
-        self.expect(promise)
-        self._gets.append((promise, [], [count]))
-        channel = self.channel
-        # pika allows one basic.get at a time, the protocol any number: answers come in the order of asking.
-        channel._on_getok_callback = self._on_get
-        self.connection.gather()
-        for _ in range(count):
-            channel._send_method(spec.Basic.Get(queue=queue))
-        self.connection.send_gathered()
-        return promise
+        get = _Get(queue, count)
+        self.expect(get.promise)
+        self._gets.append(get)
+        if len(self._gets) == 1 or self.connection.gets_ahead:
+            self._ask(get)
+        return get.promise
+
+    def _ask(self, get: _Get) -> None:
+        get.asked = self.connection.get(self.channel, get.queue, get.left, self._on_get)
 
     def _on_get(self, _channel: Any, method: Any, properties: BasicProperties, body: bytes) -> None:
-        self._got(delivery_of(method, properties, body))
+        delivery = delivery_of(method, properties, body)
+        self._unacked[delivery.tag] = None
+        get = self._gets[0]
+        get.found.append(delivery)
+        get.left -= 1
+        self._got(get)
 
     def _on_get_empty(self, _frame: Any) -> None:
-        self._got(None)
+        get = self._gets[0]
+        get.left = 0
+        self._got(get)
 
-    def _got(self, delivery: Delivery | None) -> None:
-        promise, found, left = self._gets[0]
-        if delivery is not None:
-            found.append(delivery)
-            self._unacked[delivery.tag] = None
-        left[0] -= 1
-        if left[0] == 0:
+    def _got(self, get: _Get) -> None:
+        """One answer has come; answers come in the order of asking."""
+        get.asked -= 1
+        over = not get.asked and get.left <= 0
+        if over:
             self._gets.popleft()
-        if self._gets:
-            self.channel._on_getok_callback = self._on_get
-        if left[0] == 0:
-            promise.set(found)
+        if self._gets and self._gets[0].asked:
+            self.connection.get_more(self.channel, self._on_get)
+        elif self._gets:
+            self._ask(self._gets[0])
+        if over:
+            get.promise.set(get.found)
 
     def delivered(self, delivery: Delivery) -> None:
         """Remember a message that a consumer of our channel got."""
@@ -351,13 +356,11 @@ class Session:
             if tag not in wanted:
                 break
             last = tag
-        self.channel._raise_if_not_open()
-        number = self.channel.channel_number
-        out = [frames.acknowledged(number, last, True)] if last else []
+        out = [(last, True)] if last else []
         held = [tag for tag in sorted(wanted) if self._unacked.pop(tag, 0) is None]
-        out += [frames.acknowledged(number, tag, False) for tag in held if tag > last]
+        out += [(tag, False) for tag in held if tag > last]
         if out:
-            self.connection.send([b"".join(out)])
+            self.connection.acknowledge(self.channel, out)
 
     def requeue(self, tags: Iterable[int]) -> None:
         """Give messages back to their queues, at their old places."""
@@ -368,4 +371,8 @@ class Session:
 
 def delivery_of(method: Any, properties: BasicProperties, body: bytes) -> Delivery:
     """A message that pika read."""
-    return Delivery(method.delivery_tag, method.redelivered, *frames.of_properties(properties), body)
+    return Delivery(method.delivery_tag, method.redelivered, *of_properties(properties), body)
+
+
+def _ignore(_frame: Any) -> None:
+    """Wants an answer; ``Session._on_cancelled`` hears it."""

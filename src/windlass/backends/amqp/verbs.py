@@ -89,6 +89,8 @@ class Rules(msgspec.Struct):
 
     paused: list[str]
     void: list[tuple[str, str, int]]
+    #: When the first job of a queue is due.
+    due: dict[str, int | None] = {}
 
 
 class GetRules(rq.Request[Rules], kw_only=True):
@@ -139,6 +141,10 @@ class News(msgspec.Struct, omit_defaults=True):
     paused: list[str] = []
     resumed: list[str] = []
     void: list[tuple[str, str, int]] = []
+    #: Tokens of attempts that were taken from their workers.
+    lost: list[str] = []
+    #: When the first job of a queue is due, where that changed; None: there is none.
+    due: dict[str, int | None] = {}
 
 
 _OWN: list[type[rq.Request[Any]]] = [

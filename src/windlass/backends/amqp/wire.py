@@ -7,8 +7,8 @@ from typing import Any
 import msgspec
 from pika import BasicProperties
 
-from windlass.backends.amqp import frames, verbs
-from windlass.backends.amqp.session import PERSISTENT, PLAIN, Outgoing
+from windlass.backends.amqp import verbs
+from windlass.backends.amqp.session import PERSISTENT
 from windlass.core.job import JobRecord
 from windlass.errors import (
     ConfigError,
@@ -17,6 +17,8 @@ from windlass.errors import (
     UnsupportedByBackendError,
     WindlassError,
 )
+from windlass.speedups import amqp_frames as frames
+from windlass.speedups.amqp import Outgoing
 
 #: Marks copies in the streams of what we keep elsewhere.
 COPY = "x-windlass-copy"
@@ -65,7 +67,7 @@ def log_entry(
     """The message that puts ``request`` into the log."""
     entry = LogEntry(at_ms, type(request).__name__, verbs.encode(request))
     if reply_to is None:
-        return Outgoing("", log, _encode(entry), PLAIN)
+        return Outgoing("", log, _encode(entry))
     properties = frames.properties(delivery_mode=PERSISTENT, reply_to=reply_to, correlation_id=correlation_id)
     return Outgoing("", log, _encode(entry), properties)
 

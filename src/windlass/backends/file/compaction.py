@@ -87,7 +87,7 @@ class Compaction:
             self._log = log = session.log
             self._from, self._first = log.offset, log.number
             self._pieces = Snapshot(session.store).pieces()
-            place = session.store.take_place()
+            place = session.store.last_place
         self._path = os.path.join(session.directory, f"{log.current.generation + 1}-{os.getpid()}.tmp")
         self._fd = open_file(self._path, os.O_RDWR | os.O_TRUNC, mode_of(session.directory))
         self._write(frames.make(Kind.HEAD, log.current.generation + 1, dr.head_body()))

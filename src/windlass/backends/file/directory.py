@@ -87,7 +87,7 @@ def read_current(directory: str, fd: int | None = None) -> Current | None:
     try:
         format = msgspec.json.decode(text, type=dict)["format"]
         if format > FORMAT:
-            raise errors.newer(path, format)
+            raise errors.NewerLogError(path, format)
         return msgspec.json.decode(text, type=Current)
     except (msgspec.DecodeError, KeyError, TypeError) as exc:
         raise errors.DamagedLogError(

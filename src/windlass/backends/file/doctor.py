@@ -107,6 +107,9 @@ def examine(url: BackendUrl, deep: bool) -> Iterator[Finding]:
             return
         path = os.path.join(settings.directory, dr.log_name(current.generation))
         found = survey(path, load=deep)
+    except errors.NewerLogError as exc:
+        yield problem(str(exc), "upgrade")
+        return
     except (OSError, StorageError) as exc:
         yield problem(str(errors.to_error(exc, settings.shown)), _REPAIR)
         return
@@ -230,7 +233,7 @@ def _write_generation(directory: str, generation: int, store_id: str, found: Sur
     assert found.store is not None
     data = bytearray(frames.make(Kind.HEAD, generation, dr.head_body()))
     for number, piece in enumerate(Snapshot(found.store).pieces(), 1):
-        step = effects.Written(found.store.now_ms, found.store.take_place(), piece)
+        step = effects.Written(found.store.now_ms, found.store.last_place, piece)
         data += frames.make(Kind.PIECE, number, effects.encode(step))
     data += frames.make(Kind.BASE, found.last, b"")
     dr.publish(os.path.join(directory, dr.log_name(generation)), bytes(data))

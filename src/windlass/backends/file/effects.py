@@ -18,9 +18,9 @@ import msgspec
 from windlass.core import damage
 from windlass.core.edges import ChildEnd, Edge
 from windlass.core.job import AttemptRecord, Event, JobRecord, JobRef
-from windlass.core.limits import GroupLimits, QueueLimits
 from windlass.core.metrics import Mark
 from windlass.core.streams import Chunk, StreamHead
+from windlass.speedups.recast import recast_to
 
 
 class JobRow(JobRecord, array_like=True, kw_only=True):
@@ -215,28 +215,6 @@ Effect = (
 )
 
 
-class QueueRow(msgspec.Struct, array_like=True):
-    """What is known of a queue besides its jobs."""
-
-    paused: bool
-    known: bool
-    limits: QueueLimits
-    hold_until_ms: int
-    every_group: GroupLimits
-    grouped: bool
-
-
-class GroupRow(msgspec.Struct, array_like=True):
-    """What is known of a group besides its jobs and start times."""
-
-    own: GroupLimits | None
-    paused: bool
-    hold_until_ms: int
-    level: int | None
-    level_ms: int
-    next_ms: int | None
-
-
 class Unread(NamedTuple):
     """An effect that cannot be read: a part of a step, or a whole one."""
 
@@ -325,10 +303,8 @@ def _effect(data: bytes) -> Any:
         return Unread(data, str(exc))
 
 
-def to_record(row: JobRow) -> JobRecord:
-    """The same object as what the rest of the package calls a job: the two differ in how they are written."""
-    row.__class__ = JobRecord  # type: ignore[assignment]
-    return row
+#: A row as what the rest of the package calls a job: the two differ in how they are written.
+to_record = recast_to(JobRecord, JobRow)
 
 
 def move(job: JobRecord, moving: Any) -> None:

@@ -36,12 +36,14 @@ class DamagedLogError(StorageError):
         )
 
 
-def newer(path: str, format: int) -> StorageError:
-    """The refusal of what a newer version wrote."""
-    return StorageError(
-        f"{path} has format {format} and this version of windlass knows formats up to {FORMAT}: a newer "
-        "version wrote it. Upgrade this process; nothing was changed"
-    )
+class NewerLogError(StorageError):
+    """A newer version wrote it."""
+
+    def __init__(self, path: str, format: int) -> None:
+        super().__init__(
+            f"{path} has format {format} and this version of windlass knows formats up to {FORMAT}: a newer "
+            "version wrote it. Upgrade this process; nothing was changed"
+        )
 
 
 def foreign(path: str) -> StorageError:

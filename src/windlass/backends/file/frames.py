@@ -13,8 +13,8 @@ from enum import IntEnum
 from typing import NamedTuple
 from zlib import crc32
 
-#: What this version writes, and the newest that it reads.
-FORMAT = 1
+#: What this version writes, and the newest that it reads. 2: stubs of removed records (table 12).
+FORMAT = 2
 MAGIC = b"\xa7W"
 #: Magic, format, kind, length of the body, checksum, number.
 _HEADER = struct.Struct("<2sBBIIQ")
@@ -86,12 +86,14 @@ def wanted(data: memoryview, at: int) -> int:
 
 
 def search(data: memoryview, at: int) -> Iterator[int]:
-    """Where whole frames begin from ``at`` on, whatever stands between them."""
+    """Where whole frames begin from ``at`` on, whatever stands between them; up to the first of a newer
+    format, which is whole too."""
     whole = bytes(data)
     while (at := whole.find(MAGIC, at)) >= 0:
         try:
             frame = read(data, at)
         except Newer:
+            yield at
             return
         if frame is not None:
             yield at

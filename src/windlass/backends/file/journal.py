@@ -1,4 +1,4 @@
-"""Collects what one step changes, and writes it down as effects."""
+"""Collects what the requests of one step changed, and writes it down as the effects of that step."""
 
 from __future__ import annotations
 
@@ -6,118 +6,95 @@ from copy import copy
 from typing import TYPE_CHECKING, Any
 
 from windlass.backends.file import effects as fx
-from windlass.backends.memory.journal import Journal, Table
+from windlass.engine.effects import Table
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from windlass.backends.file.store import FileStore
-    from windlass.core.edges import ChildEnd, Edge
     from windlass.core.job import AttemptRecord, Event, JobRecord, JobRef
-    from windlass.core.metrics import Mark
-    from windlass.core.streams import Chunk, StreamHead
-
-Starts = tuple[str, str | None]
+    from windlass.engine.effects import Effects, Starter
 
 
-class FileJournal(Journal):
+class Journal:
     """The journal of one ``FileStore``. It also numbers what the store itself does not number."""
 
     def __init__(self) -> None:
         #: How many log lines a job ever had, starts a group or queue ever had, ends were left and told.
         self.logs: dict[JobRef, int] = {}
-        self.starts: dict[Starts, int] = {}
+        self.starts: dict[Starter, int] = {}
         self.ends = 0
         self.told_ends = 0
-        #: How many changes were told so far: whether a request changed anything.
+        #: How many requests changed something so far.
         self.changes = 0
-        self.clear()
+        self._clear()
 
-    def clear(self) -> None:
-        """Forget what was collected."""
+    def _clear(self) -> None:
         self._jobs: dict[tuple[str, str], tuple[JobRecord, bool]] = {}
         self._gone: list[tuple[Any, ...]] = []
-        self._rows: dict[tuple[Any, ...], None] = {}
-        self._starts: dict[Starts, int | None] = {}
+        self._rows: dict[tuple[Table, tuple[Any, ...]], None] = {}
+        self._starts: dict[Starter, int | None] = {}
         self._parts: list[tuple[Any, ...]] = []
         self._events: dict[str, list[Event]] = {}
         self._history: dict[str, tuple[int, list[AttemptRecord]]] = {}
-        self._trimmed: set[str] = set()
+        self._trims: dict[str, int] = {}
 
-    # --- what the state machine tells ---------------------------------------------------------------
+    # --- what requests changed ----------------------------------------------------------------------
 
-    def made(self, job: JobRecord) -> None:
-        self._jobs[job.queue, job.id] = (job, True)
+    def add(self, store: FileStore, effects: Effects, events: dict[str, list[Event]]) -> None:
+        """Take in the effects of a request, which the store has taken in; and its events, numbered."""
+        if not effects:
+            return
         self.changes += 1
+        for job in effects.gone:
+            self._jobs.pop(job.ref, None)
+            self.logs.pop(job.ref, None)
+            self._gone.append((3, job.queue, job.id, job.seq))
+        for ref, change in effects.jobs.items():
+            known = self._jobs.get(ref)
+            self._jobs[ref] = (change.job, change.is_whole or (known is not None and known[1]))
+        self._rows.update(dict.fromkeys(effects.rows))
+        for counter in effects.counts:
+            self._rows[Table.COUNTER, counter] = None
+        if effects.told or not effects.plain:
+            self._add_starts(effects)
+            self._add_parts(effects)
+        self._add_logs(store, effects, events)
 
-    def moved(self, job: JobRecord) -> None:
-        key = (job.queue, job.id)
-        if key not in self._jobs:
-            self._jobs[key] = (job, False)
-            self.changes += 1
+    def _add_starts(self, effects: Effects) -> None:
+        for starter, (new, _) in effects.starts.items():
+            self.starts[starter] = self.starts.get(starter, 0) + (new or 0)
+            known = self._starts.get(starter, 0)
+            self._starts[starter] = None if new is None or known is None else known + new
 
-    def gone(self, job: JobRecord) -> None:
-        self._jobs.pop((job.queue, job.id), None)
-        self.logs.pop(job.ref, None)
-        self._gone.append((3, job.queue, job.id, job.seq))
-        self.changes += 1
+    def _add_parts(self, effects: Effects) -> None:
+        for job, lines in effects.logs:
+            total = self.logs.get(job.ref, 0)
+            self.logs[job.ref] = total + len(lines)
+            self._parts.append((8, job.queue, job.id, job.seq, total + 1, lines))
+        for job, head, chunks in effects.chunks:
+            self._parts.append((9, job.queue, job.id, job.seq, copy(head), chunks))
+        self._parts += [(10, edge) for edge in effects.edges.values()]
+        if effects.told:
+            self.told_ends += effects.told
+            self._parts.append((13, self.told_ends))
+        if effects.ends:
+            self._parts.append((12, self.ends + 1, effects.ends))
+            self.ends += len(effects.ends)
+        self._parts += [(19, mark) for mark in effects.marks]
 
-    def row(self, table: Table, *key: Any) -> None:
-        self._rows[table, key] = None
-        self.changes += 1
-
-    def started(self, queue: str, group: str | None) -> None:
-        self.starts[queue, group] = self.starts.get((queue, group), 0) + 1
-        new = self._starts.get((queue, group), 0)
-        self._starts[queue, group] = None if new is None else new + 1
-        self.changes += 1
-
-    def refitted(self, queue: str, group: str | None) -> None:
-        self._starts[queue, group] = None
-        self.changes += 1
-
-    def logged(self, job: JobRecord, lines: list[str]) -> None:
-        total = self.logs.get(job.ref, 0)
-        self.logs[job.ref] = total + len(lines)
-        self._add(8, job.queue, job.id, job.seq, total + 1, lines)
-
-    def streamed(self, job: JobRecord, head: StreamHead, chunks: list[Chunk]) -> None:
-        self._add(9, job.queue, job.id, job.seq, copy(head), chunks)
-
-    def edge(self, edge: Edge) -> None:
-        self._add(10, edge)
-
-    def put_out(self, ends: Iterable[ChildEnd]) -> None:
-        ends = list(ends)
-        self._add(12, self.ends + 1, ends)
-        self.ends += len(ends)
-
-    def told(self) -> None:
-        self.told_ends += 1
-        self._add(13, self.told_ends)
-
-    def happened(self, queue: str, event: Event) -> None:
-        self._events.setdefault(queue, []).append(event)
-        self.changes += 1
-
-    def forgot_events(self, queue: str, last_event: int) -> None:
-        self._events.pop(queue, None)
-        self._add(15, queue, last_event)
-
-    def ended(self, queue: str, number: int, record: AttemptRecord) -> None:
-        self._history.setdefault(queue, (number, []))[1].append(record)
-        self.changes += 1
-
-    def trimmed(self, queue: str) -> None:
-        self._trimmed.add(queue)
-        self.changes += 1
-
-    def marked(self, mark: Mark) -> None:
-        self._add(19, mark)
-
-    def _add(self, *effect: Any) -> None:
-        self._parts.append(effect)
-        self.changes += 1
+    def _add_logs(self, store: FileStore, effects: Effects, events: dict[str, list[Event]]) -> None:
+        if not effects.plain:
+            for name in effects.forgotten:
+                self._events.pop(name, None)
+                self._parts.append((15, name, store.queues[name].last_event - len(events.get(name, ()))))
+            self._trims.update(effects.trims)
+        for name, its in events.items():
+            known = self._events.get(name)
+            self._events[name] = its if known is None else [*known, *its]
+        for record in effects.history:
+            if record.queue not in self._history:
+                first = sum(other.queue == record.queue for other in effects.history)
+                self._history[record.queue] = (store.queues[record.queue].last_history - first + 1, [])
+            self._history[record.queue][1].append(record)
 
     # --- what is written down ------------------------------------------------------------------------
 
@@ -137,8 +114,8 @@ class FileJournal(Journal):
         found += self._parts
         found += [(14, queue, events) for queue, events in self._events.items()]
         found += [(16, queue, number, records) for queue, (number, records) in self._history.items()]
-        found += [(17, queue, store.oldest_history(queue)) for queue in self._trimmed]
-        self.clear()
+        found += [(17, queue, oldest) for queue, oldest in self._trims.items()]
+        self._clear()
         return found
 
     def starts_effect(self, store: FileStore, queue: str, group: str | None, new: int | None) -> Any:

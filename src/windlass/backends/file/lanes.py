@@ -7,7 +7,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from windlass.backend import requests as rq
-from windlass.backend.local.calls import Answer, Call, deliver
+from windlass.backend.calls import Answer, Call, deliver
 from windlass.backend.local.lane import Lane, WritingLane
 from windlass.backends.file.session import Session, size_of
 from windlass.errors import StorageError, WindlassError

@@ -158,7 +158,7 @@ class Log:
                     yield frame
                     at = frame.end - offset
             except frames.Newer as exc:
-                raise errors.newer(self.path, exc.format) from None
+                raise errors.NewerLogError(self.path, exc.format) from None
             if at == 0:
                 need = frames.wanted(data, 0)
                 if len(data) < size or not need or need <= size:

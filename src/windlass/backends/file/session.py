@@ -19,14 +19,15 @@ from windlass.backends.file.compaction import Compaction, is_due
 from windlass.backends.file.errors import DamagedLogError, to_error
 from windlass.backends.file.log import Log
 from windlass.backends.file.store import FileStore
-from windlass.core.clock import SteadyClock
+from windlass.core.clock import SteadyClock, moment
+from windlass.core.paths import took
 from windlass.core.probe import reach
 from windlass.errors import StorageError, StoreReplacedError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from windlass.backend.local.calls import Answer, Call
+    from windlass.backend.calls import Answer, Call
     from windlass.backends.file.settings import Settings
     from windlass.backends.file.wake import Wake
 
@@ -144,9 +145,7 @@ class Session:
             try:
                 self.catch_up()
                 self._check_place(self.log)
-                now_ms = request.now_ms
-                if now_ms is None:
-                    now_ms = self._clock.now_ms(self.store.now_ms)
+                now_ms = moment(request.now_ms, lambda: self._clock.now_ms(self.store.now_ms))
                 return self.store.apply(request, now_ms)[0]
             except Exception as exc:
                 raise to_error(exc, self._settings.shown) from exc
@@ -221,6 +220,7 @@ class Session:
         """Several adds are decided as one; if that cannot be, each by itself."""
         if len(calls) == 1:
             return self._decide_one(calls[0], now_ms)
+        took("file.adds_together")
         changes = self.store.journal.changes
         adds = [cast("rq.Add", call.request).jobs for call in calls]
         jobs = [job for its in adds for job in its]
@@ -251,7 +251,7 @@ class Session:
         size = readback.check(request)  # what would not read back must not be decided
         if self._was_full:
             self._check_room(size + _PER_ITEM * size_of(request) + _BESIDES)
-        return self.store.apply(request, request.now_ms if request.now_ms is not None else now_ms)
+        return self.store.apply(request, moment(request.now_ms, lambda: now_ms))
 
     def _decide_apart(self, calls: list[Call[Any]]) -> tuple[list[Answer], set[str], Log | None]:
         """One of these calls spoils the step of all: each gets a step of its own."""

@@ -11,7 +11,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from windlass.backends.file import effects as fx
-from windlass.backends.memory.journal import Table
+from windlass.engine.effects import Table
 
 if TYPE_CHECKING:
     from windlass.backends.file.store import FileStore
@@ -31,8 +31,8 @@ class Snapshot:
     def pieces(self) -> Iterator[list[Any]]:
         """Effects that make the store anew, in order."""
         store = self._store
-        last_place = store._last_place
-        queues = list(store._queues)
+        last_place = store.last_place
+        queues = list(store.queues)
         for names in _portions(queues):
             yield [(4, Table.QUEUE, (name,), store.row(Table.QUEUE, (name,))) for name in names]
         for name in queues:
@@ -43,27 +43,27 @@ class Snapshot:
         for table, keys in self._tables():
             for portion in _portions(keys):
                 yield self._rows(table, portion)
-        yield [(19, mark) for _, _, mark in store._metrics.marks]
+        yield [(19, mark) for _, _, mark in store.marks]
 
     def _jobs(self, name: str, last_place: int) -> Iterator[list[Any]]:
-        store, jobs = self._store, self._store._queues[name].jobs
+        store, jobs = self._store, self._store.queues[name].jobs
         for ids in _portions(list(jobs)):
             found = [jobs[job_id] for job_id in ids if job_id in jobs]
             found = [job for job in found if job.seq <= last_place]
             piece: list[Any] = [(1, fx.whole_of(job)) for job in found]
             for job in found:
-                lines = store._logs.get(job.ref)
+                lines = store.logs.get(job.ref)
                 if lines:
                     total = store.journal.logs[job.ref]
                     piece.append((8, name, job.id, job.seq, total - len(lines) + 1, list(lines)))
-                head = store._streams.heads.get(job.ref)
+                head = store.streams.heads.get(job.ref)
                 if head is not None:
-                    piece.append((9, name, job.id, job.seq, head, list(store._streams.chunks[job.ref])))
+                    piece.append((9, name, job.id, job.seq, head, list(store.streams.chunks[job.ref])))
             yield piece
 
     def _queue(self, name: str) -> Iterator[list[Any]]:
         """Groups, keys, start times and logs of a queue."""
-        store, queue = self._store, self._store._queues[name]
+        store, queue = self._store, self._store.queues[name]
         yield [store.journal.starts_effect(store, name, None, None)] if queue.starts else []
         for portion in _portions([group.name for group in queue.groups]):
             yield self._rows(Table.GROUP, [(name, group) for group in portion]) + [
@@ -77,7 +77,7 @@ class Snapshot:
 
     def _logs(self, name: str, last_event: int, last_history: int) -> Iterator[list[Any]]:
         """Events and history of a queue as of now; what comes while this goes on is for the replay."""
-        queue = self._store._queues[name]
+        queue = self._store.queues[name]
         for events in _portions(list(queue.events)):
             yield [(14, name, events)]
         after = 0
@@ -87,25 +87,26 @@ class Snapshot:
         yield [(18, name, last_event, last_history)]
 
     def _edges(self) -> Iterator[list[Any]]:
-        flows, journal = self._store._flows, self._store.journal
-        for refs in _portions(list(flows.children)):
-            yield [(10, edge) for ref in refs for edge in flows.children.get(ref, {}).values()]
-        for refs in _portions(list(flows.dependents)):
-            waiting = ((ref, list(flows.dependents.get(ref, ()))) for ref in refs)
+        edges, journal = self._store.edges, self._store.journal
+        for refs in _portions(list(edges.children)):
+            yield [(10, edge) for ref in refs for edge in edges.children.get(ref, {}).values()]
+        for refs in _portions(list(edges.dependents)):
+            waiting = ((ref, list(edges.dependents.get(ref, ()))) for ref in refs)
             yield [(11, ref, dependents) for ref, dependents in waiting if len(dependents) > 1]
         # One piece: the two numbers belong together. Only flows with very many dependents leave ends.
-        yield [(13, journal.told_ends), (12, journal.told_ends + 1, list(flows.left_ends))]
+        yield [(13, journal.told_ends), (12, journal.told_ends + 1, list(edges.left_ends))]
 
     def _tables(self) -> Iterator[tuple[Table, list[Any]]]:
         store = self._store
-        yield Table.KEPT_ID, list(store._kept_ids)
-        yield Table.WORKER, [(key,) for key in store._workers]
-        yield Table.ARCHIVER, [(key,) for key in store._archivers]
-        yield Table.LEADER, [(key,) for key in store._leaders]
-        yield Table.SCHEDULE, list(store._schedules.records)
-        yield Table.COUNTER, list(store._counters)
-        yield Table.CURSOR, [(key,) for key in store._metrics.cursors]
-        for (queue, step), rows in list(store._metrics.rows.items()):
+        yield Table.KEPT_ID, list(store.kept_ids)
+        yield Table.STUB, store.stubs.refs()
+        yield Table.WORKER, [(key,) for key in store.workers]
+        yield Table.ARCHIVER, [(key,) for key in store.archivers]
+        yield Table.LEADER, [(key,) for key in store.leaders]
+        yield Table.SCHEDULE, list(store.schedules)
+        yield Table.COUNTER, list(store.counters)
+        yield Table.CURSOR, [(key,) for key in store.cursors]
+        for (queue, step), rows in list(store.rollups.items()):
             yield Table.ROLLUP, [(queue, step, *key) for key in rows]
 
     def _rows(self, table: Table, keys: Iterable[tuple[Any, ...]]) -> list[Any]:

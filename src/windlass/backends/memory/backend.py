@@ -13,7 +13,7 @@ from windlass.backend.hub import Hub, HubListener
 from windlass.backend.requests import Request
 from windlass.backend.urls import BackendUrl
 from windlass.backends.memory.store import MemoryStore
-from windlass.core.clock import SteadyClock
+from windlass.core.clock import SteadyClock, moment
 from windlass.core.ids import check_queue_name
 
 R = TypeVar("R")
@@ -92,7 +92,7 @@ class MemoryBackend:
     async def execute(self, request: Request[R]) -> R:
         shared = self._shared
         with shared.lock:
-            now_ms = request.now_ms if request.now_ms is not None else shared.now_ms()
+            now_ms = moment(request.now_ms, shared.now_ms)
             answer, topics = shared.store.apply(request, now_ms)
         if topics:
             shared.hub.publish(topics)

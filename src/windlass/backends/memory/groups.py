@@ -2,32 +2,32 @@
 
 from __future__ import annotations
 
-import heapq
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from copy import copy
 
+from windlass.backends.memory.order import Order
 from windlass.core import limits as lm
 from windlass.core.job import JobRecord
 from windlass.core.limits import GroupLimits, Role, Usage
 from windlass.core.states import JobState
+from windlass.engine.effects import GroupRow
+from windlass.engine.work import HOLDING
 
 
 class Group:
-    """One group."""
+    """One group; its parked jobs are out of ``jobs``."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, jobs: Mapping[str, JobRecord]) -> None:
         self.name = name
-        #: Its own limits; None: those of every group.
-        self.own: GroupLimits | None = None
+        self._jobs = jobs
+        #: ``usage`` has the same settings, and the start times.
+        self.row = GroupRow()
         self.usage = Usage()
-        #: When time alone may let in the head of the line.
-        self.next_ms: int | None = None
-        self._roles: dict[str, tuple[Role, int]] = {}
-        self._line: list[tuple[int, int, str]] = []  # entries count only while they match their record
-
-    def role(self, job_id: str) -> Role | None:
-        """What a job counted as when it was last booked."""
-        found = self._roles.get(job_id)
-        return found[0] if found else None
+        #: What each job counts as, and its place.
+        self._roles: dict[str, tuple[Role, int, bool, int]] = {}
+        #: The places of those that an ordered group may have to wait for, by what they count as.
+        self._places = {role: self._order(role) for role in HOLDING}
+        self._parked: Order[tuple[int, int, str]] = Order(self._is_parked)
 
     def book(self, job: JobRecord) -> None:
         """Count ``job`` as what it is now."""
@@ -35,36 +35,73 @@ class Group:
         role = lm.role_of(job)
         if role is None:
             return
-        self._roles[job.id] = (role, job.options.cost)
-        self.usage.count(role, job.options.cost, 1)
+        ranked = lm.is_ranked(job)
+        self._roles[job.id] = (role, job.options.cost, ranked, job.place)
+        self.usage.count(role, job.options.cost, ranked, 1)
+        if role in self._places:
+            self._places[role].add((job.place, job.id))
+            self._places[role].shrink(len(self._roles))
         if role is Role.PARKED:
-            heapq.heappush(self._line, (-job.priority, job.place, job.id))
+            self._parked.add((-job.priority, job.place, job.id))
 
     def forget(self, job_id: str) -> None:
         """Count a job no more."""
         before = self._roles.pop(job_id, None)
         if before is not None:
-            self.usage.count(*before, -1)
+            self.usage.count(*before[:3], -1)
 
-    def head(self, jobs: Mapping[str, JobRecord]) -> JobRecord | None:
-        """The first parked job, left in place."""
-        while self._line:
-            priority, place, job_id = self._line[0]
-            job = jobs.get(job_id)
-            if job and (job.state, -job.priority, job.place) == (JobState.PARKED, priority, place):
-                return job
-            heapq.heappop(self._line)
-        return None
+    def parked(self) -> Iterator[tuple[tuple[int, int], str, JobRecord]]:
+        """The parked jobs in their order, with (-priority, place) and id."""
+        for negated, place, job_id in self._parked:
+            yield (negated, place), job_id, self._jobs[job_id]
+
+    def places(self) -> dict[Role, Iterator[tuple[tuple[int], str, int]]]:
+        """The places of those that an ordered group may have to wait for, first to last."""
+        return {
+            role: (((place,), job_id, place) for place, job_id in order)
+            for role, order in self._places.items()
+        }
+
+    def opens_at(self, limits: GroupLimits, job: JobRecord, now_ms: int) -> int | None:
+        """``core.limits.opens_at`` for ``job``. It is for listings, which leave the group as it is."""
+        usage = copy(self.usage)
+        if limits.ordered:
+            firsts = (self._places[role].head() for role in lm.holds_up(limits))
+            usage.first = min((first[0] for first in firsts if first is not None), default=None)
+        return lm.opens_at(limits, usage, job.options.cost, now_ms, place=job.place)
+
+    def head(self) -> JobRecord | None:
+        """The first parked job."""
+        return next((job for _, _, job in self.parked()), None)
+
+    def put(self, row: GroupRow) -> None:
+        """What is said of the group from now on."""
+        self.row, usage = row, self.usage
+        usage.paused, usage.hold_until_ms = row.paused, row.hold_until_ms
+        usage.level, usage.level_ms = row.level, row.level_ms
+
+    def _order(self, role: Role) -> Order[tuple[int, str]]:
+        def counts(entry: tuple[int, str]) -> bool:
+            known = self._roles.get(entry[1])
+            return known is not None and known[0] is role and known[3] == entry[0]
+
+        return Order(counts)
+
+    def _is_parked(self, entry: tuple[int, int, str]) -> bool:
+        known = self._roles.get(entry[2])
+        if known is None or known[0] is not Role.PARKED:
+            return False
+        job = self._jobs[entry[2]]
+        return (job.state, -job.priority, job.place) == (JobState.PARKED, entry[0], entry[1])
 
 
 class Groups:
     """All groups of one queue."""
 
-    def __init__(self) -> None:
-        #: The limits of every group that has none of its own.
-        self.every = lm.NO_GROUP_LIMITS
+    def __init__(self, jobs: Mapping[str, JobRecord]) -> None:
+        self._jobs = jobs
         self._groups: dict[str, Group] = {}
-        self._timed: list[tuple[int, str]] = []  # entries count only while they match their group
+        self._timed: Order[tuple[int, str]] = Order(self._is_timed)
 
     def __iter__(self) -> Iterator[Group]:
         return iter([self._groups[name] for name in sorted(self._groups)])
@@ -73,47 +110,34 @@ class Groups:
         """The group of that name, made when it is not there."""
         found = self._groups.get(name)
         if found is None:
-            found = self._groups[name] = Group(name)
+            found = self._groups[name] = Group(name, self._jobs)
         return found
 
     def find(self, name: str) -> Group | None:
         return self._groups.get(name)
 
-    def limits(self, group: Group) -> GroupLimits:
-        """The limits that hold for a group."""
-        return group.own if group.own is not None else self.every
-
-    def is_full(self, name: str, coming: int = 0) -> bool:
-        """Whether the group has as many unfinished jobs as it may, with ``coming`` that are to be added."""
+    def put(self, name: str, row: GroupRow | None) -> None:
+        """What is said of a group. None: nothing any more; jobs that it has (in a snapshot that is ahead)
+        still count."""
         group = self._groups.get(name)
-        limits = self.limits(group) if group else self.every
-        size = group.usage.size if group else 0
-        return limits.max_size is not None and size + coming >= limits.max_size
+        if row is None:
+            if group is not None and group.usage.size == 0:
+                del self._groups[name]
+                return
+            row = GroupRow()
+            if group is None:
+                return
+            group.usage.starts = []
+        group = group or self.get(name)
+        before = group.row.next_ms
+        group.put(row)
+        if row.next_ms is not None and row.next_ms != before:
+            self._timed.add((row.next_ms, name))
 
-    def wait_until(self, group: Group, at_ms: int | None) -> None:
-        """Look at the group's line again at ``at_ms`` (None: not by time)."""
-        if at_ms != group.next_ms:
-            group.next_ms = at_ms
-            if at_ms is not None:
-                heapq.heappush(self._timed, (at_ms, group.name))
+    def timed(self) -> Iterable[tuple[tuple[int, str], str, tuple[int, str]]]:
+        """The groups that time lets in with when, the earliest first, as things in an order."""
+        return ((entry, entry[1], entry) for entry in self._timed) if self._timed else ()
 
-    def next_timed(self) -> Group | None:
-        """The group whose line time opens first."""
-        while self._timed:
-            at_ms, name = self._timed[0]
-            group = self._groups.get(name)
-            if group is not None and group.next_ms == at_ms:
-                return group
-            heapq.heappop(self._timed)
-        return None
-
-    def prune(self, now_ms: int) -> list[str]:
-        """Forget groups that are empty and used nothing that still counts; returns which."""
-        gone = [g.name for g in self if g.own is None and lm.is_idle(self.every, g.usage, now_ms)]
-        for name in gone:
-            del self._groups[name]
-        return gone
-
-    def remove(self, name: str) -> None:
-        """Forget a group, if it is there."""
-        self._groups.pop(name, None)
+    def _is_timed(self, entry: tuple[int, str]) -> bool:
+        group = self._groups.get(entry[1])
+        return group is not None and group.row.next_ms == entry[0]

@@ -1,108 +1,122 @@
-"""Who waits in a queue, in the order in which they start: priority, turn, place.
-
-Turns make groups share a queue: a job that joins gets the turn after the last one of its group that waits
-at its priority, but none before the turn that is being served. So the second job of a busy group comes
-after the first of every other. Jobs without a group form one group. As long as a queue never saw a group all
-turns are 0, and the order is that of places alone.
-"""
+"""Who waits in a queue, in the order in which they start: priority, turn, place (``engine.filing``)."""
 
 from __future__ import annotations
 
-import heapq
-from bisect import insort
-from collections import Counter
+from bisect import bisect_left, insort
+from collections.abc import Iterator, Mapping
 
+from windlass.backends.memory.order import Order
 from windlass.core.job import JobRecord
 from windlass.core.states import JobState
 
+#: Turn, place, id.
+_Entry = tuple[int, int, str]
+
 
 class _Tail:
-    """The turns of those jobs of one group that wait at one priority, and the last of them."""
+    """The jobs of one group that wait at one priority."""
 
-    __slots__ = ("last", "turns")
+    __slots__ = ("order", "size")
 
-    def __init__(self) -> None:
-        self.turns: Counter[int] = Counter()
-        self.last = -1
-
-    def add(self, turn: int) -> None:
-        self.turns[turn] += 1
-        self.last = max(self.last, turn)
-
-    def remove(self, turn: int) -> None:
-        self.turns[turn] -= 1
-        if self.turns[turn] == 0:
-            del self.turns[turn]
-            if turn == self.last:
-                self.last = max(self.turns, default=-1)
+    def __init__(self, order: Order[_Entry]) -> None:
+        self.order = order
+        self.size = 0
 
 
 class Line:
-    """The waiting jobs of one queue."""
+    """The waiting jobs of one queue, out of ``jobs``."""
 
-    def __init__(self) -> None:
+    def __init__(self, jobs: Mapping[str, JobRecord]) -> None:
+        self._jobs = jobs
         self._waiting: dict[str, tuple[int, int, int, str]] = {}  # id -> priority, turn, place, group
-        # One heap per priority; an entry counts only while its job waits at that turn and place.
-        self._heaps: dict[int, list[tuple[int, int, str]]] = {}
+        self._orders: dict[int, Order[_Entry]] = {}
         self._priorities: list[int] = []  # negated: highest first
-        self._tails: dict[tuple[int, str], _Tail] = {}
-        #: Whether the queue ever saw a group: then turns are counted.
-        self.grouped = False
+        #: Kept as soon as turns are counted.
+        self._tails: dict[tuple[int, str], _Tail] | None = None
+
+    def __len__(self) -> int:
+        return len(self._waiting)
 
     def put(self, job: JobRecord) -> None:
-        """Enter ``job`` if it waits, take it out if not. A job without a turn gets one."""
-        self.remove(job.id)
+        """Enter ``job`` if it waits, take it out if not."""
+        if job.id in self._waiting:
+            self.remove(job.id)
         if job.state is not JobState.WAITING:
             return
         group = job.options.group or ""
-        if job.turn < 0:
-            job.turn = self._fresh_turn(job.priority, group)
-        tail = self._tails.get((job.priority, group))
-        if tail is None:
-            tail = self._tails[job.priority, group] = _Tail()
-        tail.add(job.turn)
         self._waiting[job.id] = (job.priority, job.turn, job.place, group)
-        heap = self._heaps.get(job.priority)
-        if heap is None:
-            heap = self._heaps[job.priority] = []
+        order = self._orders.get(job.priority)
+        if order is None:
+            order = self._orders[job.priority] = self._order(job.priority)
             insort(self._priorities, -job.priority)
-        heapq.heappush(heap, (job.turn, job.place, job.id))
+        entry = (job.turn, job.place, job.id)
+        order.add(entry)
+        if self._tails is not None:
+            self._add_to_tail(job.priority, group, entry)
 
     def remove(self, job_id: str) -> None:
         """Take a job out, if it is there."""
         entry = self._waiting.pop(job_id, None)
-        if entry is None:
+        if entry is None or self._tails is None:
             return
-        priority, turn, _, group = entry
-        tail = self._tails[priority, group]
-        tail.remove(turn)
-        if not tail.turns:
-            del self._tails[priority, group]
+        key = (entry[0], entry[3])
+        tail = self._tails[key]
+        tail.size -= 1
+        if tail.size:
+            tail.order.shrink(tail.size)
+        else:
+            del self._tails[key]
+
+    def count_turns(self) -> None:
+        """From now on the last turns of groups are asked for."""
+        if self._tails is None:
+            self._tails = {}
+            for job_id, (priority, turn, place, group) in self._waiting.items():
+                self._add_to_tail(priority, group, (turn, place, job_id))
 
     def head(self) -> str | None:
         """The id of the job that is first in line."""
-        while self._priorities:
-            priority = -self._priorities[0]
-            first = self._head_of(priority)
-            if first is not None:
-                return first[2]
-            del self._heaps[priority], self._priorities[0]
+        for _, job_id, _ in self.front():
+            return job_id
         return None
 
-    def _head_of(self, priority: int) -> tuple[int, int, str] | None:
-        heap = self._heaps.get(priority)
-        while heap:
-            turn, place, job_id = heap[0]
-            entry = self._waiting.get(job_id)
-            if entry is not None and entry[:3] == (priority, turn, place):
-                return heap[0]
-            heapq.heappop(heap)
-        return None
+    # --- as ``engine.work.StoredLine`` ------------------------------------------------------------
 
-    def _fresh_turn(self, priority: int, group: str) -> int:
-        self.grouped = self.grouped or bool(group)
-        if not self.grouped:
-            return 0
-        tail = self._tails.get((priority, group))
-        head = self._head_of(priority)
-        return max(tail.last + 1 if tail else 0, head[0] if head else 0)
+    def front(self) -> Iterator[tuple[tuple[int, int, int], str, JobRecord]]:
+        for negated in list(self._priorities):
+            entry: _Entry | None = None
+            for entry in self._orders[-negated]:
+                turn, place, job_id = entry
+                yield (negated, turn, place), job_id, self._jobs[job_id]
+            if entry is None:
+                del self._orders[-negated], self._priorities[bisect_left(self._priorities, negated)]
+
+    def served(self, priority: int, gone: set[str]) -> int | None:
+        order = self._orders.get(priority)
+        return next((entry[0] for entry in order or () if entry[2] not in gone), None)
+
+    def last(self, priority: int, group: str, gone: set[str]) -> int | None:
+        self.count_turns()
+        tail = (self._tails or {}).get((priority, group))
+        entries = tail.order.backwards() if tail is not None else ()
+        return next((entry[0] for entry in entries if entry[2] not in gone), None)
+
+    def _order(self, priority: int) -> Order[_Entry]:
+        waiting = self._waiting
+
+        def counts(entry: _Entry) -> bool:
+            found = waiting.get(entry[2])
+            return (
+                found is not None and found[1] == entry[0] and found[2] == entry[1] and found[0] == priority
+            )
+
+        return Order(counts)
+
+    def _add_to_tail(self, priority: int, group: str, entry: _Entry) -> None:
+        tails = self._tails
+        assert tails is not None
+        tail = tails.get((priority, group))
+        if tail is None:
+            tail = tails[priority, group] = _Tail(self._order(priority))
+        tail.order.add(entry)
+        tail.size += 1

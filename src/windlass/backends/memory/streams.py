@@ -6,7 +6,7 @@ from collections import deque
 from itertools import islice
 
 from windlass.core.job import JobRef
-from windlass.core.streams import Chunk, StreamHead, accept, too_much
+from windlass.core.streams import Chunk, StreamHead, too_much
 
 
 class Streams:
@@ -16,19 +16,14 @@ class Streams:
         self.heads: dict[JobRef, StreamHead] = {}
         self.chunks: dict[JobRef, deque[Chunk]] = {}
 
-    def append(
-        self, ref: JobRef, delivery: int, first: int, chunks: list[bytes]
-    ) -> tuple[StreamHead, list[Chunk]]:
-        """Add what is new, and let the oldest go over the bounds; returns head and news."""
-        head = self.heads.get(ref) or StreamHead()
-        new = accept(head, delivery, first, chunks)
+    def append(self, ref: JobRef, head: StreamHead, chunks: list[Chunk]) -> None:
+        """Add what is new, and let the oldest go over the bounds."""
         self.heads[ref] = head
         kept = self.chunks.setdefault(ref, deque())
-        kept.extend(new)
+        kept.extend(chunks)
         while too_much(head):
             head.size -= len(kept.popleft().data)
             head.oldest += 1
-        return head, new
 
     def keep(self, ref: JobRef, head: StreamHead, chunks: list[Chunk]) -> None:
         """Take over where a stream stands, with what is new to it."""

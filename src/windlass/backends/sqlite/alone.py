@@ -13,13 +13,15 @@ from windlass.backends.sqlite.gates import GROUPED
 from windlass.backends.sqlite.rows import LOG_KEY, encode_options, pack
 from windlass.backends.sqlite.tx import FOLD_CHUNKS, FOLD_EVENTS, Meta
 from windlass.backends.sqlite.verbs_lifecycle import added_event, is_plain, plain_row
+from windlass.core.clock import moment
 from windlass.core.outcome import AddOutcome
+from windlass.core.paths import took
 from windlass.core.states import JobState
 
 if TYPE_CHECKING:
     import sqlite3
 
-    from windlass.backend.local.calls import Answer, Call
+    from windlass.backend.calls import Answer, Call
     from windlass.backends.sqlite.statements import Statements
     from windlass.backends.sqlite.tx import Queue, Queues
     from windlass.core.job import NewJob
@@ -55,7 +57,9 @@ class AddAlone:
             return None
         new = request.jobs[0]
         queue = self._queues.cached(new.queue)
-        if queue is None or request.now_ms is not None or not self._queues.no_kept_ids:
+        if not (self._queues.no_kept_ids and self._queues.no_stubs):
+            return None
+        if queue is None or moment(request.now_ms, lambda: now_ms) != now_ms:
             return None
         if not is_plain(new) or new.depends_on or new.parent is not None or not _may_go_on(queue):
             return None
@@ -68,6 +72,7 @@ class AddAlone:
                 return None  # the id is taken
         except UnicodeEncodeError:
             return None
+        took("sqlite.add_alone")
         self._log(queue, new, now_ms)
         after = tuple.__new__(Meta, (seq, now_ms, meta.serial))  # a named tuple makes itself slowly
         return [(calls[0], [rq.Added(_QUEUED, _WAITING, now_ms)], None)], after, _topics(new.queue)

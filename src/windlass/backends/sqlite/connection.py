@@ -34,6 +34,12 @@ _ADVICE = {
     sqlite3.SQLITE_CORRUPT: "the file is damaged: restore a backup, or try .recover in the sqlite3 shell",
     sqlite3.SQLITE_TOOBIG: "a value is over SQLite's size limit",
 }
+#: SQLITE_CONSTRAINT_DATATYPE, which the sqlite3 module does not name.
+_DATATYPE = 3091
+_MISFIT = (
+    "a stored row is damaged, or a value of the call has a wrong type. Damaged rows are looked for and set "
+    "aside: repeat the call in a moment"
+)
 
 
 class Executor(Protocol):
@@ -131,6 +137,11 @@ def is_busy(exc: sqlite3.Error) -> bool:
     return _primary(exc) in _BUSY
 
 
+def is_misfit(exc: sqlite3.Error) -> bool:
+    """Whether ``exc`` says that a STRICT table does not take a row because of the type of a value."""
+    return getattr(exc, "sqlite_errorcode", 0) == _DATATYPE
+
+
 def to_error(exc: Exception, what: str) -> WindlassError:
     """``exc`` as the error that callers see, with what to do about it; ``what`` failed."""
     if isinstance(exc, WindlassError):
@@ -156,7 +167,9 @@ def _is_odd_value(exc: Exception) -> bool:
 
 
 def _explain(exc: Exception, what: str) -> str:
-    advice = _ADVICE.get(_primary(exc), "") if isinstance(exc, sqlite3.Error) else ""
+    advice = ""
+    if isinstance(exc, sqlite3.Error):
+        advice = _MISFIT if is_misfit(exc) else _ADVICE.get(_primary(exc), "")
     return f"{what}: {exc}" + (f"; {advice}" if advice else "")
 
 

@@ -14,9 +14,10 @@ import os
 from typing import TYPE_CHECKING
 
 from windlass.backend.local.flush import FlushHealth, data_sync, write_again
+from windlass.backends.sqlite import wal
 
 if TYPE_CHECKING:
-    from windlass.backends.sqlite.aio import SyncBehind
+    from windlass.speedups.flush_behind import SyncBehind
 
 log = logging.getLogger("windlass.sqlite")
 
@@ -24,10 +25,15 @@ _sync = data_sync
 _write_again = write_again
 
 
+class LogLostError(OSError):
+    """The system let go of what it could not write."""
+
+
 class Disk:
     """The log of one database. Used by one thread at a time, while a connection of this process is open."""
 
     def __init__(self, path: str, *, full: bool, health: FlushHealth | None = None) -> None:
+        self._path = path
         self._fd = os.open(path + "-wal", os.O_RDWR | getattr(os, "O_CLOEXEC", 0)) if full else -1
         self._health = health or FlushHealth()
         self._behind: SyncBehind | None = None
@@ -56,7 +62,7 @@ class Disk:
             return
         self._refuse_if_failed()
         if not self._looked:
-            from windlass.backends.sqlite.aio import sync_behind  # only workers need it
+            from windlass.speedups.flush_behind import sync_behind  # only workers need it
 
             self._behind, self._looked = sync_behind(self._fd), True
         try:
@@ -70,11 +76,20 @@ class Disk:
     def rewrite(self) -> None:
         """After a flush that failed: write the log once more and flush it; raises ``OSError``.
 
-        Nobody else may write to the database meanwhile.
+        ``LogLostError`` when it does not hold any more what was committed: see ``take_back``. No other
+        process may write to the database meanwhile.
         """
+        if not wal.is_whole(self._fd, self._path):
+            raise LogLostError(
+                errno.EIO, "what was written since the last flush is lost and was taken back: repeat the call"
+            )
         _write_again(self._fd)
         _sync(self._fd)
         self._health.failed = False
+
+    def take_back(self) -> None:
+        """Let SQLite forget, in every process, what the log does not hold any more."""
+        wal.make_index_again(self._path)
 
     def close(self) -> None:
         """What was begun is waited for. May be called again."""

@@ -1,7 +1,8 @@
 """A look at the rows of a database from outside, and setting aside what cannot be read: ``windlass doctor``.
 
 Jobs are not looked at here, but for those whose state is none: everything else about a job can be told, and
-set right, through the store (see ``core.damage``).
+set right, through the store (see ``core.damage``). Tables of earlier releases become STRICT while the store
+is in use (see ``sweep``): how far that is, and what did not fit, is told here.
 """
 
 from __future__ import annotations
@@ -11,19 +12,21 @@ import json
 import os
 import sqlite3
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import closing, contextmanager
 from typing import Any, NamedTuple
 
 from windlass.backend.health import Finding, fact, warning
 from windlass.backend.urls import BackendUrl
-from windlass.backends.sqlite import flows, logs, rows, verbs_metrics, verbs_schedules
-from windlass.backends.sqlite.connection import read_any_text
+from windlass.backends.sqlite import flows, logs, migrations, rows, sweep, verbs_metrics, verbs_schedules
+from windlass.backends.sqlite.connection import read_any_text, to_error
 from windlass.backends.sqlite.settings import Settings, parse
 from windlass.backends.sqlite.statements import in_namespace
+from windlass.backends.sqlite.transactional import inside
 from windlass.core import damage
-from windlass.core.clock import SYSTEM_CLOCK
-from windlass.core.states import JobState
 from windlass.core.text import printable
+
+#: What is written down of a row, as JSON.
+_Line = dict[str, Any]
 
 
 class _Column(NamedTuple):
@@ -45,7 +48,6 @@ _COLUMNS = (
     _Column("archiver", ("name",), "cursors", rows.decode_cursors),
     _Column("outbox", ("num",), '"end"', flows.unpack_end),
 )
-_STATES = ", ".join(f"'{state.value}'" for state in JobState)
 _ADVICE = "windlass doctor --repair sets it aside"
 
 
@@ -62,15 +64,19 @@ class _Bad(NamedTuple):
 
 
 def examine(url: BackendUrl, deep: bool) -> Iterator[Finding]:
-    """What cannot be read of the rows that are no jobs; with ``deep`` only, for it reads all of them."""
+    """Tables and rows set aside; with ``deep``, which reads everything, also rows that cannot be read."""
     settings = parse(url)
-    if not deep or not os.path.exists(settings.path):
+    if not os.path.exists(settings.path):
         return
-    with closing(_connect(settings)) as conn:
+    with _connected(settings) as conn:
+        yield from _tables_found(conn, settings.namespace)
+        if not deep:
+            return
         for bad in _find(conn, settings.namespace):
             yield warning(f"{bad.name} cannot be read: {printable(bad.why)}", _ADVICE)
-        for seq, job_id, state in _stateless(conn, settings.namespace):
-            yield warning(f"job {job_id} (number {seq}) is in no state that there is: {state!r}", _ADVICE)
+        for job_id, state in _stateless(conn, settings.namespace):
+            text = f"job {printable(str(job_id))} is in no state that there is: {printable(repr(state))}"
+            yield warning(text, f"a worker sets it aside at one of its next scans; {_ADVICE} now")
 
 
 def repair(url: BackendUrl) -> Iterator[Finding]:
@@ -79,24 +85,64 @@ def repair(url: BackendUrl) -> Iterator[Finding]:
     if not os.path.exists(settings.path):
         return
     kept = f"{settings.path}.damaged"
-    with closing(_connect(settings)) as conn:
+    with _connected(settings) as conn:
         conn.execute("BEGIN IMMEDIATE")
         found = list(_find(conn, settings.namespace))
-        if found:
-            _keep(kept, found)
+        aside = _aside(conn, settings.namespace)
+        _keep(kept, [_line(bad) for bad in found] + [line for _, line in aside])
         for bad in found:
             _take_out(conn, settings.namespace, bad)
             yield fact(f"{bad.name} was moved to {kept}")
-        for seq, job_id, state in _stateless(conn, settings.namespace):
-            _fail(conn, settings.namespace, seq)
-            yield fact(f"job {job_id}, which was in the state {state!r}, has failed: {damage.BAD_RECORD}")
+        for num, line in aside:
+            conn.execute(in_namespace("DELETE FROM [aside] WHERE num = ?", settings.namespace), (num,))
+            yield fact(f"a row of table {line['table']} that was set aside was moved to {kept}")
+        yield from _fail_stateless(conn, settings.namespace)
         conn.execute("COMMIT")
 
 
-def _connect(settings: Settings) -> sqlite3.Connection:
-    conn = sqlite3.connect(settings.path, timeout=settings.timeout, isolation_level=None)
-    read_any_text(conn)
-    return conn
+def _tables_found(conn: sqlite3.Connection, namespace: str) -> Iterator[Finding]:
+    version = migrations.version(conn, namespace)
+    if version == 0 or version > migrations.NEWEST:
+        return
+    if version < migrations.NEWEST:
+        advice = "the next process of this release that opens the store upgrades them"
+        yield fact(
+            f"the tables have version {version}, this release makes {migrations.NEWEST} of it: {advice}"
+        )
+        return
+    loose = [name for name in sweep.TABLES if not sweep.is_strict(conn, namespace, name)]
+    if not loose:
+        yield fact("all tables are STRICT")
+    elif sweep.is_due(conn, namespace):
+        name, done = sweep.progress(conn, namespace)
+        text = f"{len(loose)} tables are being looked through before they become STRICT"
+        yield fact(f"{text} (now {name}: {done:.0%}); every process that has the store open goes on with it")
+    else:
+        advice = "jobs are as safe: rows are checked when they are read, too"
+        yield warning(f"this SQLite refuses to make {len(loose)} tables STRICT", advice)
+    yield from _aside_found(conn, namespace)
+
+
+def _aside_found(conn: sqlite3.Connection, namespace: str) -> Iterator[Finding]:
+    text = "SELECT name, count(*) FROM [aside] GROUP BY name ORDER BY name"
+    rows = conn.execute(in_namespace(text, namespace)).fetchall()
+    if rows:
+        shown = ", ".join(f"{name} {count:,}" for name, count in rows)
+        advice = (
+            "windlass doctor --repair moves them to a file beside the database; until then the newest "
+            f"{sweep.ASIDE_KEPT:,} are kept"
+        )
+        yield warning(f"rows with values of a wrong type were set aside, by table: {shown}", advice)
+
+
+@contextmanager
+def _connected(settings: Settings) -> Iterator[sqlite3.Connection]:
+    try:
+        with closing(sqlite3.connect(settings.path, timeout=settings.timeout, isolation_level=None)) as conn:
+            read_any_text(conn)
+            yield conn
+    except sqlite3.Error as exc:
+        raise to_error(exc, settings.shown) from exc
 
 
 def _tables(conn: sqlite3.Connection) -> set[str]:
@@ -119,24 +165,50 @@ def _find(conn: sqlite3.Connection, namespace: str) -> Iterator[_Bad]:
                 yield _Bad(column, tuple(key), data, f"{type(exc).__name__}: {exc}")
 
 
-def _stateless(conn: sqlite3.Connection, namespace: str) -> list[tuple[int, Any, Any]]:
-    table = in_namespace("[job]", namespace)
-    if table.strip('"') not in _tables(conn):
+def _stateless(conn: sqlite3.Connection, namespace: str) -> list[tuple[Any, Any]]:
+    if in_namespace("[job]", namespace).strip('"') not in _tables(conn):
         return []
-    return conn.execute(f"SELECT seq, id, state FROM {table} WHERE state NOT IN ({_STATES})").fetchall()
+    text = "SELECT id, state FROM [job] WHERE state NOT IN (/*states*/)"
+    return conn.execute(in_namespace(text, namespace)).fetchall()
 
 
-def _keep(path: str, found: list[_Bad]) -> None:
+def _fail_stateless(conn: sqlite3.Connection, namespace: str) -> Iterator[Finding]:
+    """Jobs of tables that are not upgraded yet are left to the workers of this release."""
+    if migrations.version(conn, namespace) != migrations.NEWEST:
+        return
+    for job_id, state in _stateless(conn, namespace):
+        shown = f"job {printable(str(job_id))}, which was in the state {printable(repr(state))}"
+        yield fact(f"{shown}, has failed: {damage.BAD_RECORD}")
+    inside(conn, namespace, None, lambda step: step.records(step.all("job_stateless", 0, rows.LAST_SEQ)))
+
+
+def _aside(conn: sqlite3.Connection, namespace: str) -> list[tuple[int, _Line]]:
+    """Rows in the table of that name, with their numbers."""
+    if in_namespace("[aside]", namespace).strip('"') not in _tables(conn):
+        return []
+    found = conn.execute(in_namespace("SELECT num, name, why, raw FROM [aside] ORDER BY num", namespace))
+    return [
+        (num, {"table": name, "why": why, "base64": base64.b64encode(raw).decode()})
+        for num, name, why, raw in found
+    ]
+
+
+def _line(bad: _Bad) -> _Line:
+    raw = bad.raw if isinstance(bad.raw, bytes) else str(bad.raw).encode("utf-8", "backslashreplace")
+    return {
+        "table": bad.column.table,
+        "column": bad.column.column.strip('"'),
+        "key": [str(part) for part in bad.key],
+        "why": bad.why,
+        "base64": base64.b64encode(raw).decode(),
+    }
+
+
+def _keep(path: str, lines: list[_Line]) -> None:
+    if not lines:
+        return
     with open(path, "a", encoding="utf-8", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
-        for bad in found:
-            raw = bad.raw if isinstance(bad.raw, bytes) else str(bad.raw).encode("utf-8", "backslashreplace")
-            line = {
-                "table": bad.column.table,
-                "column": bad.column.column.strip('"'),
-                "key": [str(part) for part in bad.key],
-                "why": bad.why,
-                "base64": base64.b64encode(raw).decode(),
-            }
+        for line in lines:
             file.write(json.dumps(line) + "\n")
         file.flush()
         os.fsync(file.fileno())
@@ -149,11 +221,3 @@ def _take_out(conn: sqlite3.Connection, namespace: str, bad: _Bad) -> None:
         conn.execute(f"UPDATE {table} SET deltas = NULL WHERE {where}", bad.key)
     else:
         conn.execute(f"DELETE FROM {table} WHERE {where}", bad.key)
-
-
-def _fail(conn: sqlite3.Connection, namespace: str, seq: int) -> None:
-    conn.execute(
-        f"UPDATE {in_namespace('[job]', namespace)} SET state = 'failed', reason = ?, finished_ms = ?, "
-        "due_ms = NULL, lease_until_ms = NULL, token = NULL, idle = NULL WHERE seq = ?",
-        (damage.BAD_RECORD, SYSTEM_CLOCK.now_ms(), seq),
-    )

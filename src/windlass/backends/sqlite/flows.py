@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from windlass.backends.sqlite import keys
+from windlass.backends.sqlite import keys, stubs
 from windlass.backends.sqlite.rows import Row, pack
 from windlass.core import damage
 from windlass.core.edges import ChildEnd, Edge, EdgeStatus, OnFailure
@@ -39,6 +39,10 @@ class Flows(FlowWork):
     def find(self, ref: JobRef) -> JobRecord | None:
         return self._step.find(ref)
 
+    def find_child(self, ref: JobRef) -> JobRecord | None:
+        step = self._step
+        return step.find(ref) or stubs.find(step.all, step.queues.num(ref.queue), ref, step.now_ms)
+
     def is_kept(self, ref: JobRef, now_ms: int) -> bool:
         row = self._step.one("kept_id", *self._key(ref))
         return row is not None and row[0] > now_ms
@@ -47,8 +51,8 @@ class Flows(FlowWork):
         num = self._step.queues.num(new.queue)
         return None if num is None else keys.answered_by(self._step, num, new)
 
-    def is_full(self, queue: str, group: str, coming: int) -> bool:
-        return self._step.gates.is_full(self._step.queue(queue), group, coming)
+    def refuses(self, new: NewJob, coming: int) -> bool:
+        return self._step.gates.refuses(self._step.queue(new.queue), new, coming) is not None
 
     def file(self, job: JobRecord, before: JobState) -> None:
         self._step.save([(job, before)])
@@ -98,6 +102,13 @@ class Flows(FlowWork):
 
     def first_broken(self, dependent: JobRef) -> Edge | None:
         return next(iter(self._edges("edge_broken", *self._key(dependent))), None)
+
+    def missed(self, dependent: JobRef) -> list[Edge]:
+        return self._edges("edge_missed", *self._key(dependent))
+
+    def save_again(self, edge: Edge) -> None:
+        self.save_edge(edge)
+        self._step.run("edge_child", edge.child_seq, *self._key(edge.dependent), *self._key(edge.child))
 
     def untold(self, end: ChildEnd, limit: int) -> list[Edge]:
         return self._edges("edge_untold", *self._key(end.child), end.seq, limit)

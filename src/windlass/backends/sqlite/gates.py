@@ -15,14 +15,15 @@ from windlass.backends.sqlite.rows import Row, encode_json, pack, record
 from windlass.core import damage, transitions
 from windlass.core import limits as lm
 from windlass.core.limits import GroupLimits, QueueLimits, Role, Usage
-from windlass.core.states import DUE_LATER, JobState
+from windlass.core.states import FINISHED, JobState
 from windlass.core.transitions import NO_TURN
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from windlass.backends.sqlite.tx import Step
-    from windlass.core.job import JobRecord
+    from windlass.core.job import JobRecord, NewJob
+    from windlass.core.outcome import AddOutcome
 
     Select = Callable[..., list[Row]]
 
@@ -103,26 +104,41 @@ class GroupRow:
         self,
         select: Select,
         limits: GroupLimits,
-        cost: int,
+        job: JobRecord,
         now_ms: int,
         *,
-        but: int = 0,
         starting: bool = False,
     ) -> int | None:
-        """``core.limits.opens_at`` for one more job, with all others but the one numbered ``but``."""
-        usage, key = self.usage, (self.num, self.name)
+        """``core.limits.opens_at`` for ``job``: all others of the group count."""
+        usage, key, but = self.usage, (self.num, self.name), job.seq
         most = max(limits.slots or 0, limits.rate.max if limits.rate else 0, 1)
         counted = limits.slots is not None or limits.rate is not None
-        usage.waiting = usage.active = usage.kept = usage.waiting_cost = 0
+        usage.waiting = usage.active = usage.waiting_cost = 0
         if counted and not starting:
             usage.waiting = select("group_count", *key, "waiting", but, most)[0][0]
         if limits.slots is not None:
             usage.active = select("group_count", *key, "active", but, most)[0][0]
         if limits.ordered:
-            usage.kept = select("group_again", *key, but)[0][0]
+            usage.first = self._first(select, limits, but)
         if limits.bucket is not None and not starting:
             usage.waiting_cost = select("group_cost", *key, but)[0][0]
-        return lm.opens_at(limits, usage, cost, now_ms, starting=starting)
+        cost, place = job.options.cost, job.place
+        return lm.opens_at(limits, usage, cost, now_ms, place=place, starting=starting)
+
+    def _first(self, select: Select, limits: GroupLimits, but: int) -> int | None:
+        """The place of the first job that holds up those behind it: see ``core.limits.holds_up``."""
+        key = (self.num, self.name)
+        rows = [*select("group_first", *key, "parked", but), *select("group_first", *key, "retrying", but)]
+        if Role.DELAYED in lm.holds_up(limits):
+            rows += select("group_first", *key, "scheduled", but)
+        else:
+            rows += select("group_first_again", *key, but)
+        return min((place for (place,) in rows), default=None)
+
+    def is_ranked(self, select: Select) -> bool:
+        """Whether an unfinished job of the group has a priority or is ``lifo``."""
+        states = [state.value for state in JobState if state not in FINISHED]
+        return any(select("group_ranked", self.num, self.name, state) for state in states)
 
 
 class Gates:
@@ -157,30 +173,35 @@ class Gates:
     def limits(self, group: GroupRow) -> GroupLimits:
         return group.own if group.own is not None else self.queue(group.num).every
 
-    def is_full(self, num: int, name: str, coming: int = 0) -> bool:
-        """Whether the group has as many unfinished jobs as it may, with ``coming`` that are to be added."""
-        most = self.limits(self.group(num, name)).max_size
-        if most is None:
-            return False
-        size: int = self._step.all("group_size", num, name, most)[0][0]
-        return size + coming >= most
+    def refuses(self, num: int, new: NewJob, coming: int = 0) -> AddOutcome | None:
+        """Why the group of a new job does not take it, after ``coming`` others; None when it does."""
+        name = new.options.group or ""
+        limits, size = self.limits(self.group(num, name)), 0
+        if limits.max_size is not None:
+            size = self._step.all("group_size", num, name, limits.max_size)[0][0]
+        return lm.refuses(limits, new, size + coming)
+
+    def is_ordered(self, num: int, job: JobRecord | NewJob) -> bool:
+        """Whether the job's group is ordered."""
+        group = job.options.group
+        return group is not None and self.limits(self.group(num, group)).ordered
 
     # --- at every change of a job of a group --------------------------------------------------------
 
-    def check(self, num: int, job: JobRecord, before: JobState | None) -> None:
+    def check(self, num: int, job: JobRecord) -> None:
         """Park a job that has become ready while its group has no room; end one that can never start.
 
         As ``Gatekeeper.check`` of the memory store. The job is not saved yet: its row still tells of before.
         """
-        if job.options.group is None or job.state is not JobState.WAITING or job.turn != NO_TURN:
+        if job.options.group is None:
             return
-        step, cost = self._step, job.options.cost
-        group = self.group(num, job.options.group)
+        step, group = self._step, self.group(num, job.options.group)
         limits = self.limits(group)
-        if not limits.takes(cost):
-            transitions.refuse_cost(job, step)
-        elif limits.ordered and _had_slot(job, before):
+        lm.take_place(limits, job)
+        if job.state is not JobState.WAITING or job.turn != NO_TURN:
             return
+        if not limits.takes(job.options.cost):
+            transitions.refuse_cost(job, step)
         elif not self._has_room(group, limits, job):
             transitions.park(job, step)
 
@@ -191,7 +212,7 @@ class Gates:
             head = record(heads[0], job.queue)
             if (-head.priority, head.place) < (-job.priority, job.place):
                 return False
-        at_ms = group.opens_at(step.all, limits, job.options.cost, step.now_ms, but=job.seq)
+        at_ms = group.opens_at(step.all, limits, job, step.now_ms)
         return at_ms is not None and at_ms <= step.now_ms
 
     def fresh_turn(self, num: int, job: JobRecord) -> int:
@@ -215,7 +236,7 @@ class Gates:
                 step.set_aside(job)
                 continue
             takes = limits.takes(job.options.cost)
-            at_ms = group.opens_at(step.all, limits, job.options.cost, step.now_ms)
+            at_ms = group.opens_at(step.all, limits, job, step.now_ms)
             if takes and (at_ms is None or at_ms > step.now_ms):
                 break
             if moved >= budget:
@@ -256,12 +277,12 @@ class Gates:
         """Whether a waiting job may start now; if not, it is parked (or ended) here."""
         if job.options.group is None:
             return True
-        step, group, cost = self._step, self.group(num, job.options.group), job.options.cost
+        step, group = self._step, self.group(num, job.options.group)
         limits = self.limits(group)
-        if not limits.takes(cost):
+        if not limits.takes(job.options.cost):
             transitions.refuse_cost(job, step)
             return False
-        at_ms = group.opens_at(step.all, limits, cost, step.now_ms, starting=True)
+        at_ms = group.opens_at(step.all, limits, job, step.now_ms, starting=True)
         if at_ms is None or at_ms > step.now_ms:
             transitions.park(job, step)
             return False
@@ -339,13 +360,6 @@ class Gates:
             if lm.is_idle(self.limits(group), group.usage, step.now_ms):
                 step.run("grp_delete", num, name)
                 del self._groups[num, name]
-
-
-def _had_slot(job: JobRecord, before: JobState | None) -> bool:
-    """Whether the job, before this change, held one of its group's slots."""
-    if before in DUE_LATER:
-        return job.deliveries > 0
-    return before is not None and before.value in (Role.WAITING, Role.ACTIVE)
 
 
 def count_of(select: Select, num: int, name: str, state: str) -> int:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from windlass.backend import requests as rq
+from windlass.backends.sqlite.gates import GROUPED
 from windlass.backends.sqlite.rows import view
-from windlass.core import transitions, unique
+from windlass.core import limits, transitions, unique
 from windlass.core.edges import Dependency, OnFailure
 from windlass.core.job import EventType, JobRef
-from windlass.core.options import UniqueMode
 from windlass.core.outcome import AddOutcome
 from windlass.core.transitions import Note
 from windlass.core.unique import KeyEntry, Verdict
@@ -22,7 +22,10 @@ if TYPE_CHECKING:
 def entry_of(step: Step, num: int, key: str) -> KeyEntry | None:
     """Who holds a key, or held it."""
     row = step.one("unique_key", num, key)
-    return None if row is None else KeyEntry(*row)
+    if row is None:
+        return None
+    job_id, until_ms, request_id, left = row
+    return KeyEntry(job_id, until_ms, request_id, tuple(left.split(",")) if left else ())
 
 
 def answer(step: Step, num: int, new: NewJob) -> rq.Added | None:
@@ -43,15 +46,29 @@ def answer(step: Step, num: int, new: NewJob) -> rq.Added | None:
         return _about(AddOutcome.DUPLICATE, holder, step)
     assert holder is not None, "only a pending holder can be replaced"
     if verdict is Verdict.REPLACE:
-        before = holder.state
-        debounced = wanted.mode is UniqueMode.DEBOUNCE
-        due_ms = step.now_ms + (wanted.ttl_ms or 0) if debounced else None
-        transitions.replace(holder, new, step, due_ms=due_ms)
-        step.run("job_replace", holder.task, holder.codec, holder.seq)
-        step.save_payload(holder)
-        _save(step, num, wanted.key, KeyEntry(entry.job_id, entry.until_ms, new.request_id))
-        step.save([(holder, before)])
-    return _about(AddOutcome.REPLACED, holder, step)
+        full = new.options.group is not None and step.gates.refuses(num, new) is AddOutcome.REFUSED
+        left = transitions.not_taken(holder, new, full=full)
+        if step.gates.is_ordered(num, holder if "group" in left else new) and limits.wants_rank(new):
+            return rq.Added(AddOutcome.OUT_OF_ORDER, None)
+        _replace(step, num, holder, new, left)
+        entry = unique.entry_for(holder, wanted, step.now_ms)
+        entry.request_id, entry.not_taken = new.request_id, left
+        _save(step, num, wanted.key, entry)
+    answer = _about(AddOutcome.REPLACED, holder, step)
+    answer.not_taken = entry.not_taken
+    return answer
+
+
+def _replace(step: Step, num: int, holder: JobRecord, new: NewJob, left: tuple[str, ...]) -> None:
+    state, group = holder.state, holder.options.group
+    transitions.replace(holder, new, step, left)
+    if holder.options.group is not None:
+        step.mark(new.queue, GROUPED)
+    step.run("job_replace", holder.task, holder.codec, holder.seq)
+    step.save_payload(holder)
+    step.save([(holder, state)])
+    if group is not None and group != holder.options.group:
+        step.gates.advance(num, group)
 
 
 def _verdict(step: Step, num: int, new: NewJob) -> tuple[Verdict, str]:
@@ -81,7 +98,8 @@ def _about(outcome: AddOutcome, holder: JobRecord, step: Step) -> rq.Added:
 
 
 def _save(step: Step, num: int, key: str, entry: KeyEntry) -> None:
-    step.run("unique_key_save", num, key, entry.job_id, entry.until_ms, entry.request_id)
+    left = ",".join(entry.not_taken)
+    step.run("unique_key_save", num, key, entry.job_id, entry.until_ms, entry.request_id, left)
 
 
 def take(step: Step, num: int, job: JobRecord) -> None:

@@ -10,21 +10,29 @@ import sqlite3
 from typing import TYPE_CHECKING
 
 from windlass._version import __version__
+from windlass.backends.sqlite import sweep
 from windlass.backends.sqlite.statements import in_namespace, read, table
+from windlass.core.probe import reach
 from windlass.errors import StorageError
 
 if TYPE_CHECKING:
     from windlass.backends.sqlite.connection import Executor
 
-#: version -> file; append only.
+#: version -> file; append only. Those before 6 say STRICT by now: ``sweep`` sees to tables made earlier.
 MIGRATIONS = {
     1: "001_schema.sql",
     2: "002_schedules.sql",
     3: "003_metrics.sql",
     4: "004_flows.sql",
     5: "005_limits.sql",
+    6: "006_strict.sql",
+    7: "007_expiry.sql",
+    8: "008_stubs.sql",
+    9: "009_replaced.sql",
 }
 NEWEST = max(MIGRATIONS)
+#: From this version on tables are STRICT when they are made.
+_STRICT = 6
 
 
 def version(conn: Executor, namespace: str) -> int:
@@ -68,13 +76,16 @@ def _apply(conn: Executor, namespace: str, now_ms: int) -> None:
     name = table(namespace, "migration")
     conn.execute(
         f"CREATE TABLE IF NOT EXISTS {name} "
-        "(version INTEGER PRIMARY KEY, applied_ms INTEGER NOT NULL, release TEXT NOT NULL)"
+        "(version INTEGER PRIMARY KEY, applied_ms INTEGER NOT NULL, release TEXT NOT NULL) STRICT"
     )
     for number, file in sorted(MIGRATIONS.items()):
         if number > found:
             for statement in _split(in_namespace(read(file), namespace)):
                 conn.execute(statement)
             conn.execute(f"INSERT INTO {name} VALUES (?, ?, ?)", (number, now_ms, __version__))
+    if found < _STRICT:
+        sweep.begin(conn, namespace)
+    reach("sqlite.migrated")
 
 
 def _split(text: str) -> list[str]:

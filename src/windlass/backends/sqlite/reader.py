@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from windlass.backend import requests as rq
-from windlass.backend.local.calls import Answer, Call, deliver
+from windlass.backend.calls import Answer, Call, deliver
 from windlass.backend.local.flush import not_flushed
 from windlass.backend.local.lane import Lane
 from windlass.backends.sqlite import statements
 from windlass.backends.sqlite.connection import connect, is_odd_text, read_any_text, to_error
 from windlass.backends.sqlite.tx import Queues, read_meta
 from windlass.backends.sqlite.verbs_reads import READS, Snapshot
-from windlass.core.clock import SteadyClock
+from windlass.core.clock import SteadyClock, moment
 
 if TYPE_CHECKING:
     import sqlite3
@@ -31,6 +31,7 @@ class Reader(Lane):
         self._sql = statements.load(settings.namespace)
         self._clock = SteadyClock()
         self._conn: sqlite3.Connection | None = None
+        self._taken_back = 0
 
     def _open(self) -> None:
         busy_ms = round(self._settings.timeout * 1000)
@@ -46,11 +47,14 @@ class Reader(Lane):
         conn = self._conn
         assert conn is not None
         try:
+            if self._taken_back != self._session.taken_back:
+                self._taken_back = self._session.taken_back
+                self._queues.start_over()
             conn.execute("BEGIN")
             try:
-                now_ms = call.request.now_ms
-                if now_ms is None:
-                    now_ms = self._clock.now_ms(read_meta(conn, self._sql).clock_ms)
+                now_ms = moment(
+                    call.request.now_ms, lambda: self._clock.now_ms(read_meta(conn, self._sql).clock_ms)
+                )
                 snap = Snapshot(conn, self._sql, self._queues, now_ms)
                 value = READS[type(call.request)](snap, call.request)
             finally:

@@ -9,8 +9,8 @@ import msgspec
 
 from windlass.core import damage
 from windlass.core.job import ErrorInfo, JobRecord, SignalValue, WorkerInfo
-from windlass.core.options import StoredOptions
-from windlass.core.retention import keep_until, spare_until
+from windlass.core.options import ALL_UNSAID, StoredOptions
+from windlass.core.retention import goes_at_once, keep_until, spare_until
 from windlass.core.states import FINISHED, JobState
 
 Row = tuple[Any, ...]
@@ -24,6 +24,14 @@ JOB_COLUMNS = (
     "cancel_reason, progress, result, result_until_ms, reason, errors, linked, held_ms, awaits, signals, "
     "turn"
 )
+#: What ``changed_row`` writes, in its order, but for the row's number.
+JOB_CHANGES = (
+    "state = ?, priority = ?, place = ?, options = ?, ready_ms = ?, due_ms = ?, expires_ms = ?, "
+    "started_ms = ?, finished_ms = ?, attempts = ?, deliveries = ?, stalls = ?, manual_retries = ?, "
+    "misses = ?, token = ?, settled_token = ?, lease_until_ms = ?, worker = ?, cancel_reason = ?, "
+    "progress = ?, result = ?, result_until_ms = ?, reason = ?, errors = ?, keep_until_ms = ?, "
+    "spare_until_ms = ?, linked = ?, held_ms = ?, awaits = ?, signals = ?, idle = ?"
+)
 #: What ``flows.to_edge`` reads, in its order: the dependent's queue and id come from its own row.
 EDGE_COLUMNS = (
     "[job].queue, [job].id, [edge].queue, child, child_seq, on_failure, status, value, [edge].codec, "
@@ -33,8 +41,12 @@ EDGE_COLUMNS = (
 INLINE_PAYLOAD = 2_000
 #: Chunks of a log are keyed by queue * LOG_KEY + id of their last record.
 LOG_KEY = 2**40
+#: No job has a greater number.
+LAST_SEQ = 2**63 - 1
 
 STATES = {state.value: state for state in JobState}
+#: As a list for SQL.
+STATE_LIST = ", ".join(f"'{state}'" for state in STATES)
 #: The column ``idle`` of jobs that wait for something other than their turn or a time.
 IDLE = {JobState.BLOCKED: 1, JobState.PARKED: 2, JobState.SUSPENDED: 3}
 
@@ -51,8 +63,9 @@ Deltas = tuple[list[tuple[JobState, int]], list[tuple[str, str, int]]]
 unpack_deltas = msgspec.msgpack.Decoder(Deltas).decode
 
 _PLAIN = StoredOptions()
-#: How they are written.
+#: How they are written; and those of a job that was added by name and says nothing.
 PLAIN_OPTIONS = "{}"
+UNSAID_OPTIONS = f'{{"unsaid":{ALL_UNSAID}}}'
 
 
 @lru_cache(maxsize=1_024)
@@ -79,7 +92,7 @@ def too_old_from(options_text: str, state: str, finished_ms: int) -> int | None:
     It is also NULL for plain jobs. Their age is the default of their state, so they grow too old in the order
     in which they finished and need no index of their own: ``verbs_duties`` finds them in that order.
     """
-    if options_text == PLAIN_OPTIONS:
+    if options_text in (PLAIN_OPTIONS, UNSAID_OPTIONS):
         return None
     return keep_until(decode_options(options_text), state, finished_ms)
 
@@ -170,10 +183,11 @@ def record(row: Row, queue: str) -> JobRecord:
     try:
         return _record(row, queue)
     except damage.UNREADABLE as exc:
-        return _stand_in(row, queue, exc)
+        return stand_in_for(row, queue, exc)
 
 
-def _stand_in(row: Row, queue: str, why: Exception) -> JobRecord:
+def stand_in_for(row: Row, queue: str, why: Exception) -> JobRecord:
+    """The job that is shown in place of ``row``, which cannot be read."""
     columns = dict(zip(_COLUMNS, row, strict=True))
     fields = {name: columns[name] for name in _KEPT if type(columns[name]) in _COLUMNS[name]}
     job_id = columns["id"]
@@ -185,15 +199,28 @@ def _stand_in(row: Row, queue: str, why: Exception) -> JobRecord:
         msgspec.msgpack.encode(columns),
         why,
         seq=columns["seq"],
-        state=STATES.get(columns["state"], JobState.FAILED),
+        state=STATES.get(columns["state"]) or _last_state(columns),
         linked=columns["linked"] is not None,
         **fields,
     )
-    if job.state not in FINISHED:
+    if job.state not in FINISHED or columns["state"] not in STATES:
         job.finished_ms = None
-    elif job.finished_ms is None and columns["finished_ms"] is not None and columns["state"] in STATES:
+    elif job.finished_ms is None and columns["finished_ms"] is not None:
         job.finished_ms = job.enqueued_ms  # some time, so that it counts as what it says it is
     return job
+
+
+def _last_state(columns: dict[str, Any]) -> JobState:
+    """What a job was before its state became none that there is: it is still counted as that."""
+    if columns["finished_ms"] is not None:
+        if columns["errors"] is not None:
+            return JobState.FAILED
+        return JobState.COMPLETED if columns["cancel_reason"] is None else JobState.CANCELLED
+    if columns["lease_until_ms"] is not None:
+        return JobState.ACTIVE
+    if columns["due_ms"] is not None:
+        return JobState.RETRYING if columns["attempts"] else JobState.SCHEDULED
+    return JobState.WAITING if columns["held_ms"] is None else JobState.BLOCKED
 
 
 def _record(row: Row, queue: str) -> JobRecord:
@@ -240,12 +267,19 @@ def _record(row: Row, queue: str) -> JobRecord:
 
 @lru_cache(maxsize=1_024)
 def is_simple(options_text: str) -> bool:
-    """Whether a job with these options has neither a group nor a unique key, for all that can be read."""
+    """Whether a job with these options has neither a group, nor a unique key, nor ``expires_total``, for all
+    that can be read."""
     try:
         options = decode_options(options_text)
     except damage.UNREADABLE:
         return False
-    return options.group is None and options.unique is None
+    return options.group is None and options.unique is None and options.expires_total_ms is None
+
+
+@lru_cache(maxsize=1_024)
+def is_lasting(options_text: str) -> bool:
+    """Whether a job with these options is simple and its record stays when it completes."""
+    return is_simple(options_text) and not goes_at_once(decode_options(options_text))
 
 
 def view(job: JobRecord, now_ms: int, *, late: bool = False) -> JobRecord:

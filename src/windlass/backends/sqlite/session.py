@@ -16,7 +16,7 @@ from windlass.backend import requests as rq
 from windlass.backend.local.flush import FlushHealth, not_flushed
 from windlass.backend.local.locks import FairLock
 from windlass.backend.local.modes import denied, make_file, mode_of
-from windlass.backends.sqlite import migrations, statements
+from windlass.backends.sqlite import migrations, statements, sweep
 from windlass.backends.sqlite.alone import PAGES, AddAlone
 from windlass.backends.sqlite.connection import (
     CHECKPOINT_PAGES,
@@ -28,16 +28,17 @@ from windlass.backends.sqlite.connection import (
     read_any_text,
     to_error,
 )
-from windlass.backends.sqlite.disk import Disk
+from windlass.backends.sqlite.disk import Disk, LogLostError
 from windlass.backends.sqlite.place import Place
 from windlass.backends.sqlite.tx import Meta, Queues, Tx, read_meta
 from windlass.backends.sqlite.verbs import KEEPS_LEASED, WRITES
 from windlass.backends.sqlite.verbs_duties import set_back
 from windlass.core.clock import SYSTEM_CLOCK, SteadyClock
+from windlass.core.paths import took
 from windlass.core.probe import reach
 
 if TYPE_CHECKING:
-    from windlass.backend.local.calls import Answer, Call
+    from windlass.backend.calls import Answer, Call
     from windlass.backends.sqlite.settings import Settings
     from windlass.backends.sqlite.wake import Wake
 
@@ -57,6 +58,11 @@ class Session:
         self._health = FlushHealth()
         self._meta: Meta | None = None
         self._version = -1
+        #: How often commits may have been taken back.
+        self.taken_back = 0
+        #: Whether tables are yet to be looked through, and one that must be, from its beginning.
+        self.sweep_due = False
+        self._misfit: str | None = None
         #: About how many pages were written to the log since it was last copied into the file.
         self._pages = 0.0
 
@@ -90,6 +96,7 @@ class Session:
         self._one = OneCursor(self.conn, self._cursor)
         self._queues = Queues(self._one, self._sql)
         self._alone = AddAlone(self._cursor, self._sql, self._queues)
+        self.sweep_due = sweep.is_due(self.conn, self._settings.namespace)
         self._wake.open(read_meta(self.conn, self._sql).activity)
 
     def make_disk(self) -> Disk:
@@ -98,11 +105,23 @@ class Session:
 
     def close(self) -> None:
         if hasattr(self, "_disk"):
+            self._make_good()
             self._disk.close()
         if hasattr(self, "conn"):
             self.conn.close()
         if hasattr(self, "lock"):
             self.lock.close()
+
+    def _make_good(self) -> None:
+        """Closing copies the log into the file: it should hold what SQLite believes."""
+        for _ in range(2):  # the second time after what is lost was taken back
+            if self._disk.failed and self.lock.try_acquire():
+                try:
+                    with suppress(sqlite3.Error, OSError):
+                        if self.begin():
+                            self._roll_back(None)
+                finally:
+                    self.lock.release()
 
     # --- one transaction ----------------------------------------------------------------------------
 
@@ -119,11 +138,19 @@ class Session:
         return True
 
     def _flush_again(self) -> None:
-        """After a flush that failed. The open transaction keeps every other writer from the log meanwhile."""
+        """After a flush that failed. The open transaction keeps every other writer from the log meanwhile.
+
+        Commits may have been taken back, here or by another process: nothing that was learned is trusted.
+        """
+        self.taken_back += 1
+        self._meta = None
+        self._queues.start_over()
         try:
             self._disk.rewrite()
-        except BaseException:
+        except BaseException as exc:
             self._roll_back(None)
+            if isinstance(exc, LogLostError):
+                self._disk.take_back()
             raise
 
     def run(self, calls: list[Call[Any]]) -> tuple[list[Answer], set[str]]:
@@ -184,6 +211,7 @@ class Session:
         """
         try:
             if behind:
+                took("sqlite.flush_behind")
                 self._disk.sync_behind()
             else:
                 self._disk.sync()
@@ -194,6 +222,9 @@ class Session:
         return answers
 
     def failed(self, call: Call[Any], exc: Exception) -> Answer:
+        misfit = sweep.misfit_in(exc, self._settings.namespace)
+        if misfit is not None:
+            self._misfit, self.sweep_due = misfit, True
         return call, None, to_error(exc, self._settings.shown)
 
     def _read_meta(self) -> Meta:
@@ -253,6 +284,49 @@ class Session:
         except sqlite3.Error:
             pass  # the next BEGIN tells
 
+    # --- tables that become STRICT --------------------------------------------------------------------
+
+    def sweep(self) -> bool:
+        """Look at the next rows of tables that are to be STRICT, in a transaction of its own.
+
+        False when another program is writing. The lock must be held.
+        """
+        tx: Tx | None = None
+        done = 0
+        try:
+            if not self.begin():
+                return False
+            meta = self._read_meta()
+            tx = Tx(
+                self._one,
+                self._sql,
+                self._queues,
+                meta,
+                max(self._clock.now_ms(meta.clock_ms), meta.clock_ms),
+            )
+            if self._misfit is not None:
+                sweep.again(self._one, self._settings.namespace, self._misfit)
+            step = tx.step(None)
+            more = sweep.batch(step, self._settings.namespace)
+            step.tell()
+            tx.absorb(step)
+            self._meta = tx.flush()
+            self._pages += tx.pages
+            done = self._meta.activity - meta.activity
+            self._wake.own_activity += done
+            self._cursor.execute("COMMIT")
+            self._misfit, self.sweep_due = None, more
+            self._wake.announce(tx.topics)
+        except Exception as exc:
+            self._wake.own_activity -= done
+            self._roll_back(tx)
+            if is_odd_text(self.conn, exc):
+                read_any_text(self.conn)
+            else:
+                self.sweep_due = False  # until the store is opened again
+                log.exception("%s: rows that do not fit could not be looked for", self._settings.shown)
+        return True
+
     # --- the log ------------------------------------------------------------------------------------
 
     @property
@@ -262,6 +336,8 @@ class Session:
 
     def checkpoint(self) -> None:
         """Copy the log into the file, as far as readers allow."""
+        if self._disk.failed:
+            return  # it may not hold what SQLite believes
         self._pages = 0
         try:
             self.conn.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()

@@ -3,8 +3,9 @@
 ``queries.sql`` and its neighbours hold one statement after each line ``-- name: something``. A name in
 ``[brackets]`` is a table or index of the namespace: ``[job]`` becomes ``"windlass_default_job"``.
 ``/*job*/`` stands for the columns of a job in the order that ``rows.record`` reads them, ``/*edge*/`` for
-those of an edge. ``/*among*/`` ends a statement about jobs by their numbers: it takes a JSON list of them or,
-under the name with ``_span`` added, the first and the last.
+those of an edge, ``/*changes*/`` for what ``rows.changed_row`` writes, ``/*states*/`` for all states.
+``/*among*/`` ends a statement about jobs by their numbers: it takes a JSON list of them or, under the name
+with ``_span`` added, the first and the last.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import re
 from functools import cache
 from importlib import resources
 
-from windlass.backends.sqlite.rows import EDGE_COLUMNS, JOB_COLUMNS
+from windlass.backends.sqlite.rows import EDGE_COLUMNS, JOB_CHANGES, JOB_COLUMNS, STATE_LIST
 
 _NAMED = re.compile(r"^-- name: (\w+)\n", re.MULTILINE)
 _BRACKETS = re.compile(r"\[(\w+)\]")
@@ -25,6 +26,12 @@ FILES = ("queries.sql", "schedules.sql", "metrics.sql", "flows.sql", "limits.sql
 Statements = dict[str, str]
 
 SPAN = "_span"
+_COLUMNS = {
+    "/*job*/": JOB_COLUMNS,
+    "/*edge*/": EDGE_COLUMNS,
+    "/*changes*/": JOB_CHANGES,
+    "/*states*/": STATE_LIST,
+}
 _AMONG = "/*among*/"
 _BY_LIST = "seq IN (SELECT value FROM json_each(?))"
 _BY_SPAN = "seq BETWEEN ? AND ?"
@@ -41,7 +48,8 @@ def table(namespace: str, name: str) -> str:
 
 def in_namespace(text: str, namespace: str) -> str:
     """``text`` with every bracketed name made one of ``namespace``."""
-    text = text.replace("/*job*/", JOB_COLUMNS).replace("/*edge*/", EDGE_COLUMNS)
+    for mark, columns in _COLUMNS.items():
+        text = text.replace(mark, columns)
     return _BRACKETS.sub(lambda found: table(namespace, found[1]), text)
 
 

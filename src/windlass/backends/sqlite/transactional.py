@@ -48,7 +48,7 @@ def add_in_transaction(
     autocommit mode (``isolation_level=None``) has to begin its own. When this raises, nothing was added and
     the transaction is as it was.
     """
-    return _inside(connection, namespace, now_ms, lambda step: add(step, rq.Add(jobs=jobs)))
+    return inside(connection, namespace, now_ms, lambda step: add(step, rq.Add(jobs=jobs)))
 
 
 def settle_in_transaction(
@@ -59,12 +59,13 @@ def settle_in_transaction(
     now_ms: int | None = None,
 ) -> list[Settled]:
     """End attempts inside the transaction of ``connection``, as ``add_in_transaction`` adds jobs."""
-    return _inside(connection, namespace, now_ms, lambda step: settle(step, rq.Settle(items=items)).items)
+    return inside(connection, namespace, now_ms, lambda step: settle(step, rq.Settle(items=items)).items)
 
 
-def _inside(
+def inside(
     connection: sqlite3.Connection, namespace: str, now_ms: int | None, verb: Callable[[Step], T]
 ) -> T:
+    """What ``verb`` does, inside the transaction of ``connection``."""
     if not isinstance(connection, sqlite3.Connection):
         raise ConfigError("connection", "a sqlite3.Connection", connection)
     if not connection.in_transaction and connection.isolation_level is None:

@@ -40,6 +40,7 @@ from windlass.backends.sqlite.rows import (
 )
 from windlass.backends.sqlite.statements import SPAN
 from windlass.core import damage, transitions
+from windlass.core.clock import moment
 from windlass.core.job import EVENTS_KEPT, JobRecord, JobRef
 from windlass.core.states import FINISHED, TIMED, JobState
 from windlass.core.transitions import NO_TURN, EventData, Scribe
@@ -68,8 +69,8 @@ Tally = tuple[str, JobState]
 class Meta(NamedTuple):
     """The state of the whole store: newest place given out, its clock, and a number that others watch.
 
-    A transaction of plain adds leaves the row of the meta table alone, which saves it a page: the newest job,
-    when its number is above the row's ``last_place``, tells place and clock just as well.
+    A transaction of plain adds leaves the row of the store table alone, which saves it a page: the newest
+    job, when its number is above the row's ``last_place``, tells place and clock just as well.
     """
 
     last_place: int
@@ -113,11 +114,15 @@ class Queues:
         self._queues: dict[str, Queue] = {}
         #: Whether no id is kept without its record; None: not known.
         self.no_kept_ids: bool | None = None
+        #: The same of stubs.
+        self.no_stubs: bool | None = None
         #: Jobs that this connection leased and nobody wrote since, by seq: columns of ``job_leased``, from
         #: ``queue`` on in a tuple of their own, since jobs of one claim often have these in common.
         self.leased: dict[int, Row] = {}
         #: By queue and state: (finished_ms, seq) up to which all that finished outlive the default age.
         self.kept_longer: dict[tuple[int, JobState], tuple[int, int]] = {}
+        #: The job up to which states were looked at, in this round.
+        self.patrolled = 0
 
     def num(self, name: str) -> int | None:
         """The number of a queue; None when it was never heard of."""
@@ -160,7 +165,14 @@ class Queues:
         """Another connection has written, or what this one wrote was rolled back."""
         self._queues.clear()
         self.leased.clear()
-        self.no_kept_ids = None
+        self.no_kept_ids = self.no_stubs = None
+
+    def start_over(self) -> None:
+        """Commits may have been taken back: numbers and names may be wrong, too."""
+        self.forget()
+        self.kept_longer.clear()
+        self._nums.clear()
+        self._names.clear()
 
     def rolled_back(self, made: list[str]) -> None:
         """Forget what was not to be, and the queues that were made in it."""
@@ -293,9 +305,7 @@ class Step(Scribe):
         """The job of a row, to be changed. One that cannot be read has failed: it is set aside here."""
         job = record(row, queue)
         if damage.is_lost(job):
-            self.set_aside(job)
-            for (group,) in self.all("job_grp", job.seq):
-                self.gates.advance(self.queue(queue), group)  # it made room
+            self.lose(job)
         return job
 
     def records(self, rows: list[Row]) -> list[JobRecord]:
@@ -303,16 +313,27 @@ class Step(Scribe):
         name = self.queues.name
         return [self.job(row, name(row[1])) for row in rows]
 
+    def lose(self, job: JobRecord) -> None:
+        """Set a job aside; its group has room for another."""
+        self.set_aside(job)
+        for (group,) in self.all("job_grp", job.seq):
+            self.gates.advance(self.queue(job.queue), group)
+
     def set_aside(self, job: JobRecord) -> None:
         """Write what stands in for a job over the record that cannot be read, whose bytes it carries."""
         before = job.state
+        if any(seq != job.seq for (seq,) in self.all("job_seq", self.queue(job.queue), job.id)):
+            job.id += f"~{job.seq}"  # what can be read of its id is another job's
         self.queues.leased.pop(job.seq, None)
         transitions.set_aside(job, self)
-        self.run("job_replace", job.task, job.codec, job.seq)
-        self.run("job_rewrite", job.id, job.enqueued_ms, job.seq)
-        self.save_payload(job)
+        inline = len(job.payload) <= INLINE_PAYLOAD
+        whole = (job.id, job.task, job.payload if inline else None, job.codec, job.enqueued_ms)
+        self.run("job_rewrite", *whole, *changed_row(job))
+        if inline:
+            self.run("payload_delete", f"[{job.seq}]")
+        else:
+            self.run("payload_insert", job.seq, job.payload)
         self.run("unique_key_free_job", self.queue(job.queue), job.id)
-        self.run("job_save", *changed_row(job))
         self.moved(job, before)
 
     def count(self, queue: str, task: str, outcome: str, by: int = 1) -> None:
@@ -343,7 +364,7 @@ class Step(Scribe):
     def _file(self, job: JobRecord, before: JobState) -> None:
         """Write back a job that has a group or a key; its group may have to park it, or have room now."""
         num, group = self.queue(job.queue), job.options.group
-        self.gates.check(num, job, before)
+        self.gates.check(num, job)
         self.book(num, job, before)
         if group is not None:
             self.gates.advance(num, group)
@@ -463,7 +484,7 @@ class Tx:
 
     def step(self, now_ms: int | None) -> Step:
         """A fresh share for one request, at its own time or at the store's."""
-        return Step(self, self.now_ms if now_ms is None else now_ms)
+        return Step(self, moment(now_ms, lambda: self.now_ms))
 
     def absorb(self, step: Step) -> None:
         """Keep what a successful request did."""
@@ -503,7 +524,7 @@ class Tx:
     # --- writing it down ----------------------------------------------------------------------------
 
     def flush(self) -> Meta:
-        """Write everything that was gathered; returns the meta row as it is now."""
+        """Write everything that was gathered; returns the store's row as it is now."""
         pens: dict[str, _Pen] = {}
         for now_ms, notes in self.notes:
             for name, its in _by_queue(notes):

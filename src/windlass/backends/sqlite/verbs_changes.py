@@ -63,7 +63,7 @@ def _retry_one(step: Step, job: JobRecord) -> Changed:
     finished, blocked = job.state in FINISHED, False
     if job.linked:
         if finished:
-            step.run("edge_forgive", job.seq)
+            step.flows.look_again(job.ref)
         blocked = step.flows.has_open(job.ref)
     status = transitions.retry(job, step, blocked=blocked)
     if finished:
@@ -80,6 +80,7 @@ def change(step: Step, request: rq.ChangeJob) -> rq.ChangeResult:
             priority=request.priority,
             delay_ms=request.delay_ms,
             payload=request.payload,
+            ordered=request.priority is not None and step.gates.is_ordered(step.queue(job.queue), job),
         )
         if status is Changed.OK and request.payload is not None:
             step.save_payload(job)
@@ -201,7 +202,7 @@ def _forget(step: Step, num: int, queue: str) -> None:
     floor = found.last_event + step.tx.held_notes(queue)
     step.run("queue_forget", floor, num)
     step.run("event_trim", num * LOG_KEY, num * LOG_KEY + floor)
-    for statement in ("limits_forget", "grp_forget", "unique_key_forget"):
+    for statement in ("limits_forget", "grp_forget", "unique_key_forget", "stub_forget"):
         step.run(statement, num)
     step.gates.forget(num)
     found.special = 0

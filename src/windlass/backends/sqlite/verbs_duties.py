@@ -7,9 +7,11 @@ from copy import copy
 from typing import TYPE_CHECKING
 
 from windlass.backend import requests as rq
-from windlass.backends.sqlite import verbs_metrics
+from windlass.backends.sqlite import stubs, verbs_metrics
+from windlass.backends.sqlite.gates import GROUPED
 from windlass.backends.sqlite.logs import unpack_history
 from windlass.backends.sqlite.rows import (
+    LAST_SEQ,
     LOG_KEY,
     Row,
     decode_cursors,
@@ -27,6 +29,7 @@ from windlass.core.job import (
     HISTORY_KEPT_MS,
     ArchiverInfo,
     Command,
+    JobRef,
     WorkerInfo,
 )
 from windlass.core.options import GRACE_MS, StoredOptions
@@ -38,6 +41,8 @@ if TYPE_CHECKING:
 WORKER_KEPT_MS = 300_000
 #: Most kept ids, and chunks of a log, that one prune looks at.
 SCAN = 10_000
+#: Jobs whose state one recover looks at.
+PATROL = 5_000
 #: Most pages that one prune gives back to the file system, and free ones that are left for what comes next.
 VACUUM_PAGES = 500
 SPARE_PAGES = 500
@@ -66,6 +71,7 @@ def promote(step: Step, request: rq.Promote) -> rq.Promoted:
 def recover(step: Step, request: rq.Recover) -> rq.Recovered:
     jobs = step.records(step.all("job_lease_over", step.now_ms, request.limit))
     jobs += step.records(step.all("job_timeless", request.limit))
+    jobs += step.records(_stateless(step))
     result = rq.Recovered([], [])
     for job in jobs:
         if damage.is_bad(job):
@@ -74,7 +80,37 @@ def recover(step: Step, request: rq.Recover) -> rq.Recovered:
         alive = transitions.recover(job, step)
         (result.recovered if alive else result.failed).append(job.ref)
         step.save([(job, JobState.ACTIVE)])
+    result.expired = _expire_passed(step, request.limit)
     return result
+
+
+def _stateless(step: Step) -> list[Row]:
+    """Jobs that are in no state that there is, among the next ``PATROL``: no other statement finds them."""
+    start = step.queues.patrolled
+    edge = step.one("list_edge_up", start, PATROL - 1)
+    step.queues.patrolled = edge[0] if edge else 0
+    return step.all("job_stateless", start, edge[0] if edge else LAST_SEQ)
+
+
+def _expire_passed(step: Step, limit: int) -> list[JobRef]:
+    """End what is pending past its time, the earliest first."""
+    ended: list[JobRef] = []
+    stays: list[int] = []
+    for found in step.records(step.all("job_expired", step.now_ms, limit)):
+        # The end of one may have let another of its group in.
+        job = step.find(found.ref) if step.special(found.queue) & GROUPED else found
+        if job is None or damage.is_bad(job):
+            continue
+        if not transitions.is_expired(job, step.now_ms):  # it ran or ended under an earlier release
+            stays.append(job.seq)
+            continue
+        before = job.state
+        transitions.expire(job, step)
+        step.save([(job, before)])
+        ended.append(job.ref)
+    if stays:
+        step.among("job_stays", stays)
+    return ended
 
 
 def set_back(step: Step, from_ms: int) -> None:
@@ -98,6 +134,7 @@ def prune(step: Step, request: rq.Prune) -> rq.Pruned:
     ids = step.run("kept_id_prune", step.now_ms, SCAN)
     if ids:
         step.queues.no_kept_ids = None
+    stubs.prune(step)
     keys = step.run("unique_key_prune", step.now_ms, SCAN)
     for (num,) in step.all("grp_queues"):
         step.gates.prune(num)

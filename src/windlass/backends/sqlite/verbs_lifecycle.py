@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, cast
 import msgspec
 
 from windlass.backend import requests as rq
-from windlass.backends.sqlite import keys
+from windlass.backends.sqlite import keys, stubs
 from windlass.backends.sqlite.gates import GROUPED, LIMITED
 from windlass.backends.sqlite.logs import Attempt, AttemptRun
 from windlass.backends.sqlite.rows import (
@@ -20,9 +20,11 @@ from windlass.backends.sqlite.rows import (
     INLINE_PAYLOAD,
     PLAIN_OPTIONS,
     STATES,
+    UNSAID_OPTIONS,
     Row,
     decode_options,
     encode_options,
+    is_lasting,
     is_simple,
     new_row,
     too_old_from,
@@ -31,7 +33,8 @@ from windlass.backends.sqlite.rows import (
 from windlass.core import damage, transitions
 from windlass.core.job import AttemptOutcome, EventType, JobRecord, JobRef, NewJob
 from windlass.core.outcome import AddOutcome, Extended, Outcome, Settled, Settlement
-from windlass.core.retention import result_until, spare_until
+from windlass.core.paths import took
+from windlass.core.retention import goes_at_once, result_until, spare_until
 from windlass.core.states import DUE_LATER, JobState
 from windlass.core.transitions import NO_DATA, EventData, Note
 from windlass.errors import StorageError
@@ -61,11 +64,12 @@ def add(step: Step, request: rq.Add) -> list[rq.Added]:
     jobs = request.jobs
     if any(new.depends_on or new.parent is not None for new in jobs):
         return _add_flow(step, jobs)
-    if _no_kept_ids(step) and not _need_care(step, jobs):
+    if _no_kept_ids(step) and not _need_care(step, jobs) and not stubs.any_of(step, jobs):
         last_place, noted = step.last_place, len(step.notes)
         fresh = _Fresh(step, jobs)
         if fresh.insert():
-            step.plain = request.now_ms is None
+            took("sqlite.add_rows")
+            step.plain = True
             return fresh.answers
         step.run("job_undo_insert", last_place)
         step.last_place = last_place
@@ -182,6 +186,7 @@ def is_plain(new: NewJob) -> bool:
         and new.options.unique is None
         and new.run_at_ms is None
         and new.expires_in_ms is None
+        and new.options.expires_total_ms is None
         and new.request_id == new.id
         and len(new.payload) <= INLINE_PAYLOAD
     )
@@ -229,7 +234,7 @@ def fresh_row(new: NewJob, num: int, seq: int, now_ms: int, options_text: str) -
         now_ms,
         ready_ms,
         due_ms,
-        None if new.expires_in_ms is None else now_ms + new.expires_in_ms,
+        transitions.first_deadline(new, now_ms),
     )
 
 
@@ -241,9 +246,12 @@ def added_event(new: NewJob, due_ms: int | None) -> tuple[EventType, str, str, E
 
 
 def _add_one(step: Step, new: NewJob) -> rq.Added:
-    old = step.find(JobRef(new.queue, new.id))
-    if old is not None:
-        answer = _answer_known(step, old, new)
+    ref = JobRef(new.queue, new.id)
+    old = step.find(ref)
+    stub = stubs.find(step.all, step.queues.num(new.queue), ref, step.now_ms) if old is None else None
+    known = old or stub
+    if known is not None:
+        answer = _answer_known(step, known, new)
         if answer is not None:
             return answer
     elif _is_kept(step, new):
@@ -256,15 +264,18 @@ def _add_one(step: Step, new: NewJob) -> rq.Added:
     group = new.options.group
     if group is not None:
         step.mark(new.queue, GROUPED)
-        if step.gates.is_full(num, group):
-            return rq.Added(AddOutcome.REFUSED, None)
+        refusal = step.gates.refuses(num, new)
+        if refusal is not None:
+            return rq.Added(refusal, None)
     if old is not None:
         transitions.remove(old, step)
         step.drop([old])
     before = keys.runs_before(step, num, new)
     if before is not None:
         new = msgspec.structs.replace(new, depends_on=[*new.depends_on, before])
-    job = transitions.create(new, step, after_ms=old.enqueued_ms if old else 0)
+    if stub is not None:
+        step.run("stub_delete", num, new.id)
+    job = transitions.create(new, step, after_ms=known.enqueued_ms if known else 0)
     _insert(step, num, job)
     keys.take(step, num, job)
     if before is not None:
@@ -275,7 +286,7 @@ def _add_one(step: Step, new: NewJob) -> rq.Added:
 
 
 def _insert(step: Step, num: int, job: JobRecord) -> None:
-    step.gates.check(num, job, None)
+    step.gates.check(num, job)
     if job.state is JobState.FAILED:  # it can never start
         _insert_row(step, num, job)
         step.save([(job, JobState.FAILED)])
@@ -478,13 +489,17 @@ class _Rest(msgspec.Struct, array_like=True):
             return True
         return self.options != PLAIN_OPTIONS and not is_simple(self.options)
 
-    def fill(self, job: JobRecord) -> None:
-        """Complete a record."""
+    def fill(self, job: JobRecord, served: list[int]) -> None:
+        """Complete a record that starts. ``served`` takes it down if its ``expires_in`` counts no more."""
+        if self.expires_ms is not None:
+            served.append(job.seq)
         job.place, job.ready_ms, job.priority = self.place, self.ready_ms, self.priority
-        job.codec, job.expires_ms = self.codec, self.expires_ms
+        job.codec = self.codec
         job.request_id = job.id if self.request_id is None else self.request_id
 
 
+#: What stands for all of it, by the options.
+_SHORT = {None: PLAIN_OPTIONS, 1: UNSAID_OPTIONS}
 _unpack_rest = msgspec.json.Decoder(_Rest).decode
 #: Of a row that cannot be read: care is what it needs.
 _UNREAD = _Rest("", 0, 0, 0, "", None, None, 1)
@@ -504,10 +519,11 @@ def _lease(step: Step, line: _Line, rows: list[Row], request: rq.Claim) -> list[
     queue, now_ms, claim_id, worker = line.name, step.now_ms, request.claim_id, request.worker
     data: EventData = {"attempt": 1, "worker": worker}
     task, ids, options_text, model = "", None, "", None
+    served: list[int] = []
     common: Row | None = None
     held = step.queues.leased
     for seq, job_id, its_task, payload, enqueued_ms, packed in rows:
-        rest = None if packed is None else _read_rest(packed)
+        rest = None if packed in _SHORT else _read_rest(packed)
         if type(payload) is not bytes or type(its_task) is not str or type(enqueued_ms) is not int:
             rest = _UNREAD
         if rest is not None and rest.needs_care(now_ms):
@@ -516,7 +532,7 @@ def _lease(step: Step, line: _Line, rows: list[Row], request: rq.Claim) -> list[
                 until.setdefault(job.lease_until_ms or 0, []).append(seq)
             ids = None
             continue
-        text = PLAIN_OPTIONS if rest is None else rest.options
+        text = _SHORT[packed] if rest is None else rest.options
         if model is None or text != options_text:
             options_text, common = text, None
             model = _leased_model(queue, options_text, request, now_ms)
@@ -526,12 +542,13 @@ def _lease(step: Step, line: _Line, rows: list[Row], request: rq.Claim) -> list[
         if rest is None:
             job.place, job.ready_ms, job.request_id = seq, enqueued_ms, job_id
         else:
-            rest.fill(job)
+            rest.fill(job, served)
         job.token = token = f"{claim_id}.{seq}"
         job.errors = []
         if ids is None or its_task != task:
             task, common = its_task, None
             ids = step.note_run(queue, _STARTED, task, data)
+            took("sqlite.lease_first")
         if common is None:
             common = (line.num, task, options_text, worker, 0, 1, now_ms)
         ids.append(job_id)
@@ -542,6 +559,8 @@ def _lease(step: Step, line: _Line, rows: list[Row], request: rq.Claim) -> list[
         held.clear()
     for until_ms, seqs in until.items():
         step.among("job_lease", seqs, claim_id, worker, now_ms, until_ms)
+    if served:
+        step.among("job_stays", served)
     step.tally(queue, _WAITING, -len(leased))
     step.tally(queue, _ACTIVE, len(leased))
     return leased
@@ -573,8 +592,10 @@ def _lease_old(step: Step, queue: str, seq: int, request: rq.Claim) -> JobRecord
         transitions.expire(job, step)
         step.save([(job, JobState.WAITING)])
         return None
-    token = f"{request.claim_id}.{seq}"
+    token, expires_ms = f"{request.claim_id}.{seq}", job.expires_ms
     transitions.lease(job, step, token=token, worker=request.worker, lease_ms=request.lease_ms)
+    if job.expires_ms != expires_ms:
+        step.run("job_expires", job.expires_ms, seq)
     keys.settle(step, step.queue(queue), job)
     return job
 
@@ -603,9 +624,10 @@ def _settle_quick(step: Step, items: list[Settlement], seqs: list[int]) -> list[
         if (
             row is not None
             and end.outcome is _COMPLETE
+            and end.filled is None
             and row[1] == end.token
             and row[2] == end.id
-            and (row[5][2] == PLAIN_OPTIONS or is_simple(row[5][2]))
+            and (row[5][2] == PLAIN_OPTIONS or is_lasting(row[5][2]))
             and completed.add(row, end)
         ):
             statuses.append(_OK)
@@ -667,6 +689,7 @@ class _Completed:
         self._common = None
 
     def _begin(self, common: Row, queue: str) -> None:
+        took("sqlite.complete")
         step = self._step
         _, task, options_text, worker, attempts, deliveries, started_ms = common
         self._common, self._queue, self._attempts = common, queue, []
@@ -732,11 +755,15 @@ def _save_completed(step: Step, groups: dict[tuple[str, bytes | None], list[int]
 def _settle_slow(step: Step, items: list[Settlement]) -> list[Settled]:
     statuses = []
     for end in items:
-        job = step.find(JobRef(end.queue, end.id))
+        ref = JobRef(end.queue, end.id)
+        job = step.find(ref) or stubs.find(step.all, step.queues.num(end.queue), ref, step.now_ms)
         status = transitions.check_token(job, end.token)
         if status is Settled.OK and job is not None:
-            transitions.settle(job, end, step)
+            transitions.settle(job, step.flows.weigh(job, end), step)
             step.save([(job, JobState.ACTIVE)])
+            if job.state is JobState.COMPLETED and goes_at_once(job.options):
+                step.drop([job])
+                stubs.put(step, job)
             if end.outcome is Outcome.WAIT and job.state is JobState.BLOCKED:
                 step.flows.review(job, step)
             if end.hold_ms and job.options.group is not None:

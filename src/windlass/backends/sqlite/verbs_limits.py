@@ -15,7 +15,7 @@ from windlass.core.limits import EVERY_GROUP, GroupInfo, GroupSettings
 from windlass.core.unique import UniqueHolder
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     from windlass.backends.sqlite.tx import Step
     from windlass.backends.sqlite.verbs_reads import Snapshot
@@ -41,6 +41,7 @@ def set_queue_limits(step: Step, request: lrq.SetQueueLimits) -> None:
 
 
 def set_group_limits(step: Step, request: lrq.SetGroupLimits) -> None:
+    _check_switch(step, request)
     num = _known(step, request.queue)
     gates = step.gates
     if request.group != EVERY_GROUP:
@@ -57,10 +58,29 @@ def set_group_limits(step: Step, request: lrq.SetGroupLimits) -> None:
     for (name,) in step.all("grp_refit", num):
         _refit(step, gates.group(num, name))
         own.add(name)
-    for name in _groups_with_parked(step, num):
-        if name not in own and gates.group(num, name).own is None:
+    for name in _groups_with_jobs(step, num):
+        has_parked = name not in own and step.one("group_head", num, name, 0)
+        if has_parked and gates.group(num, name).own is None:
             _refit(step, gates.group(num, name))
     gates.advance_timed(num, STEP)
+
+
+def _check_switch(step: Step, request: lrq.SetGroupLimits) -> None:
+    num, gates = step.queues.num(request.queue), step.gates
+    if num is None:
+        return
+    names: Iterable[str] = (request.group,)
+    after = request.limits or gates.queue(num).every
+    if request.group == EVERY_GROUP:
+        after = request.limits or lm.NO_GROUP_LIMITS
+        names = (name for name in _groups_with_jobs(step, num) if gates.group(num, name).own is None)
+    if not after.ordered:
+        return
+    for name in names:
+        group = gates.group(num, name)
+        before = gates.limits(group)
+        ranked = not before.ordered and group.is_ranked(step.all)
+        lm.check_switch(request.queue, name, before, after, ranked)
 
 
 def _refit(step: Step, group: GroupRow) -> None:
@@ -70,12 +90,11 @@ def _refit(step: Step, group: GroupRow) -> None:
     group.save(step)
 
 
-def _groups_with_parked(step: Step, num: int) -> Iterator[str]:
+def _groups_with_jobs(step: Step, num: int) -> Iterator[str]:
     name = ""
     while (found := step.all("job_grp_after", num, name)[0][0]) is not None:
         name = found
-        if step.one("group_head", num, name, 0):
-            yield name
+        yield name
 
 
 def pause_group(step: Step, request: lrq.PauseGroup) -> bool:
@@ -170,7 +189,7 @@ def _info(snap: Snapshot, num: int, name: str, every: lm.GroupLimits) -> GroupIn
     next_ms = None
     if head:
         job = record(head[0], "")
-        next_ms = group.opens_at(snap.all, limits, job.options.cost, snap.now_ms)
+        next_ms = group.opens_at(snap.all, limits, job, snap.now_ms)
     return GroupInfo(
         name=name,
         size=snap.all("group_size", num, name, 1 << 40)[0][0],
@@ -187,7 +206,7 @@ def get_unique_key(snap: Snapshot, request: lrq.GetUniqueKey) -> UniqueHolder | 
     found = [] if num is None else snap.all("unique_key", num, request.key)
     if not found:
         return None
-    job_id, until_ms, _ = found[0]
+    job_id, until_ms, *_ = found[0]
     live = until_ms is None or until_ms > snap.now_ms
     return UniqueHolder(request.key, job_id, until_ms) if live else None
 

@@ -11,7 +11,7 @@ from windlass.backend import metrics as mq
 from windlass.backend import requests as rq
 from windlass.backend import schedules as sq
 from windlass.backend import streams as sm
-from windlass.backends.sqlite import verbs_flows, verbs_limits, verbs_metrics, verbs_schedules
+from windlass.backends.sqlite import stubs, verbs_flows, verbs_limits, verbs_metrics, verbs_schedules
 from windlass.backends.sqlite.logs import unpack_events, unpack_history
 from windlass.backends.sqlite.rows import IDLE, LOG_KEY, Row, record, unpack_worker, view
 from windlass.backends.sqlite.tx import tally_of, unfolded_counts
@@ -84,7 +84,8 @@ def get(snap: Snapshot, request: rq.GetJobs) -> list[JobRecord | None]:
     for ref in request.refs:
         num = snap.queues.num(ref.queue)
         rows = [] if num is None else snap.all("job_by_id", num, ref.id)
-        answers.append(view(record(rows[0], ref.queue), snap.now_ms, late=request.late) if rows else None)
+        job = record(rows[0], ref.queue) if rows else stubs.find(snap.all, num, ref, snap.now_ms)
+        answers.append(None if job is None else view(job, snap.now_ms, late=request.late))
     return answers
 
 

@@ -11,7 +11,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from windlass.backend import requests as rq
-from windlass.backend.local.calls import Answer, Call, deliver
+from windlass.backend.calls import Answer, Call, deliver
 from windlass.backend.local.lane import WritingLane
 from windlass.backends.sqlite.session import claims
 from windlass.errors import StorageError
@@ -43,16 +43,21 @@ class Writer(WritingLane):
 
     def _open(self) -> None:
         self._session.open()
+        if self._session.sweep_due:
+            self._sweep()  # the queues
         self.phase = "idle"
 
     def _serve_all(self) -> None:
         while not self._stopping or self._urgent or self._line:
-            self._queue_up(self._take(block=not self._urgent and not self._line))
+            busy = self._urgent or self._line or self._session.sweep_due
+            self._queue_up(self._take(block=not busy))
             try:
                 if self._urgent or self._line:
                     self._serve_group()
                 elif self._session.upkeep_due:
                     self._checkpoint()
+                if self._session.sweep_due:
+                    self._sweep()
             except Exception as exc:  # whatever it is, this thread must live on
                 log.exception("a group of calls failed in an unexpected way")
                 self._fail_all(exc)
@@ -126,6 +131,17 @@ class Writer(WritingLane):
             self._session.checkpoint()
         finally:
             self._session.lock.release()
+
+    def _sweep(self) -> None:
+        """Look at some rows, between the groups of calls: those that come meanwhile wait for one batch."""
+        self.phase = "run"
+        self._session.lock.acquire()
+        try:
+            begun = self._session.sweep()
+        finally:
+            self._session.lock.release()
+        if not begun:
+            time.sleep(BUSY_PAUSES_S[-1])
 
     def _tell(self, answers: list[Any], topics: set[str]) -> None:
         if topics:

@@ -2,7 +2,8 @@
 
 While one batch is on its way the next one gathers: a caller that is alone is served at once, a thousand
 callers share a few round trips. Requests stay whole: the jobs of one request never span two batches (of one
-slot), so each is added in one step per slot.
+slot), so each is added in one step per slot. A caller's wait for the batch before is part of
+its timeout.
 """
 
 from __future__ import annotations
@@ -11,11 +12,14 @@ import asyncio
 from typing import Any
 
 from windlass.backend import requests as rq
+from windlass.backend.calls import Deadline, Pending
 from windlass.backends.valkey import records
-from windlass.backends.valkey.codes import ADD_OUTCOMES, STATES
+from windlass.backends.valkey.client import Client
+from windlass.backends.valkey.codes import ADD_OUTCOMES, ALONE, GIVEN_AWAY, NEW_QUEUE, STATES
 from windlass.backends.valkey.session import Group, Session, together
 from windlass.core.job import NewJob
 from windlass.core.outcome import AddOutcome
+from windlass.core.paths import took
 from windlass.core.states import JobState
 from windlass.errors import StorageError
 
@@ -23,7 +27,15 @@ from windlass.errors import StorageError
 _MOST_JOBS = 1_000
 _MOST_BYTES = 4_000_000
 
-Waiting = tuple[rq.Add, "asyncio.Future[list[rq.Added]]"]
+
+class Waiting(Pending[list[rq.Added]]):
+    """A request that waits for the batch before its own."""
+
+    __slots__ = ("jobs", "now")
+
+    def __init__(self, jobs: list[NewJob], now: str, client: Client) -> None:
+        super().__init__(client.settings.timeout_s, client.explain)
+        self.jobs, self.now = jobs, now
 
 
 class Adder:
@@ -36,17 +48,18 @@ class Adder:
         self._batch: list[Waiting] = []
         self._task: asyncio.Task[None] | None = None
 
-    async def add(self, request: rq.Add) -> list[rq.Added]:
-        """Add the jobs of ``request``, alone or together with others."""
-        if not request.jobs:
+    async def add(self, jobs: list[NewJob], now: str) -> list[rq.Added]:
+        """Add ``jobs``, alone or together with those of other callers."""
+        if not jobs:
             return []
         if self._busy:
-            future: asyncio.Future[list[rq.Added]] = asyncio.get_running_loop().create_future()
-            self._waiting.append((request, future))
-            return await future
+            call = Waiting(jobs, now, self._session.client)
+            Deadline([call])
+            self._waiting.append(call)
+            return await call
         self._busy = True
         try:
-            return await self._send(request.jobs, request.now_ms)
+            return await self._send(jobs, now)
         finally:
             self._go_on()
 
@@ -65,7 +78,8 @@ class Adder:
     async def _serve(self) -> None:
         while self._waiting:
             self._batch = self._next_batch()
-            await self._serve_batch(self._batch)
+            if self._batch:
+                await self._serve_batch(self._batch)
         self._done()
 
     def _done(self) -> None:
@@ -80,9 +94,11 @@ class Adder:
 
     async def _serve_batch(self, batch: list[Waiting]) -> None:
         """Answer every caller of a batch. What is wrong with one request is that caller's alone."""
-        jobs = [job for request, _ in batch for job in request.jobs]
+        jobs = [job for call in batch for job in call.jobs]
+        if len(batch) > 1:
+            took("valkey.add_together")
         try:
-            answers = await self._send(jobs, batch[0][0].now_ms)
+            answers = await self._send(jobs, batch[0].now)
         except StorageError as exc:
             _fail(batch, str(exc))
             return
@@ -90,34 +106,34 @@ class Adder:
             if len(batch) > 1:
                 for one in batch:
                     await self._serve_batch([one])
-            elif not batch[0][1].done():
-                batch[0][1].set_exception(exc)
+            else:
+                batch[0].answer(None, exc)
             return
         start = 0
-        for request, future in batch:
-            end = start + len(request.jobs)
-            if not future.done():
-                future.set_result(answers[start:end])
+        for call in batch:
+            end = start + len(call.jobs)
+            call.answer(answers[start:end], None)
             start = end
 
     def _next_batch(self) -> list[Waiting]:
         """As many waiting requests of one instant as fit into one call."""
         batch: list[Waiting] = []
-        jobs = size = 0
-        now_ms = self._waiting[0][0].now_ms
-        for request, future in self._waiting:
-            jobs += len(request.jobs)
-            size += sum(len(job.payload) for job in request.jobs)
-            if batch and (jobs > _MOST_JOBS or size > _MOST_BYTES or request.now_ms != now_ms):
+        taken = jobs = size = 0
+        now = self._waiting[0].now
+        for call in self._waiting:
+            jobs += len(call.jobs)
+            size += sum(len(job.payload) for job in call.jobs)
+            if batch and (jobs > _MOST_JOBS or size > _MOST_BYTES or call.now != now):
                 break
-            batch.append((request, future))
-        del self._waiting[: len(batch)]
+            taken += 1
+            if call.begin():
+                batch.append(call)
+        del self._waiting[:taken]
         return batch
 
     # --- one batch -------------------------------------------------------------------------------
 
-    async def _send(self, jobs: list[NewJob], now_ms: int | None) -> list[rq.Added]:
-        now = "" if now_ms is None else str(now_ms)
+    async def _send(self, jobs: list[NewJob], now: str) -> list[rq.Added]:
         queue = jobs[0].queue
         if len(jobs) == 1 or all(job.queue == queue for job in jobs):
             if queue not in self._session.listed:
@@ -143,9 +159,14 @@ class Adder:
         self, queue: str, jobs: list[NewJob], plain: list[str | bytes], now: str
     ) -> list[rq.Added]:
         root = self._session.keys.queue(queue)
-        now_ms, new, *special = await self._session.functions.add_plain(root, now, plain)
-        if new:
+        now_ms, flags, *special = await self._session.functions.add_plain(root, now, plain)
+        took("valkey.add_plain")
+        if flags & NEW_QUEUE:
             await self._session.list_again([queue])
+        if flags & ALONE:
+            took("valkey.add_alone")
+        if flags & GIVEN_AWAY:
+            took("valkey.seat_given")
         answers = [rq.Added(AddOutcome.QUEUED, JobState.WAITING, now_ms)] * len(jobs)
         for at in range(0, len(special), 2):
             answers[special[at] - 1] = added(special[at + 1], now_ms, queue)
@@ -168,13 +189,13 @@ class Adder:
 
 
 def _fail(batch: list[Waiting], message: str) -> None:
-    """Tell everybody who has no answer yet."""
-    for _, future in batch:
-        if not future.done():
-            future.set_exception(StorageError(message))
+    """Tell every caller that has no answer yet."""
+    for call in batch:
+        call.answer(None, StorageError(message))
 
 
 def added(answer: list[Any], now_ms: int, queue: str) -> rq.Added:
     outcome, state, enqueued_ms, due_ms = answer[:4]
     record = records.viewed(queue, answer[4]) if len(answer) > 4 else None
-    return rq.Added(ADD_OUTCOMES[outcome], STATES.get(state), enqueued_ms, due_ms or None, record)
+    left = tuple(name.decode() for name in answer[5]) if len(answer) > 5 else ()
+    return rq.Added(ADD_OUTCOMES[outcome], STATES.get(state), enqueued_ms, due_ms or None, record, left)

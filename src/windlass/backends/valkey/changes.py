@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from typing import Any
 
 from windlass.backend import flows as fl
 from windlass.backend import requests as rq
 from windlass.backends.valkey import relay
 from windlass.backends.valkey.codes import CANCELLED, CHANGED, STATE_NUMBERS, STATES
+from windlass.backends.valkey.layouts import Fate
 from windlass.backends.valkey.records import text
 from windlass.backends.valkey.session import Group, Session, together
 from windlass.core.job import LOGS_KEPT, SIGNALS_KEPT, JobRef
@@ -17,6 +19,11 @@ from windlass.errors import ConfigError
 Items = list[tuple[int, str]]
 #: Given as a token, but no lease ever has it.
 _NO_TOKEN = "-"
+
+
+def _token(token: str | None) -> str:
+    """As the server's functions take it: "" when none was given."""
+    return "" if token is None else token or _NO_TOKEN
 
 
 async def cancel(session: Session, request: rq.CancelJobs, now: str) -> list[CancelResult]:
@@ -53,10 +60,44 @@ async def remove(session: Session, request: rq.RemoveJobs, now: str) -> list[rq.
 
 
 async def retry(session: Session, request: rq.RetryJobs, now: str) -> list[rq.ChangeResult]:
-    async def one(group: Group, items: Items) -> list[int]:
-        return await session.functions.retry(group.roots, now, items)
+    """Retry jobs. On a cluster their children may be in other slots: those are asked first what became of
+    them, and once more afterwards, because they may have ended in between."""
+    is_cluster = session.client.settings.kind == "cluster"
+    far = await relay.missed_children(session, request.refs) if is_cluster else []
+    ended = {(dependent, child): fate for dependent, child, fate in await relay.link(session, far, now)}
 
-    return await _change_many(session, request.refs, one)
+    async def one(group: Group, items: Items) -> list[int]:
+        values: list[bytes] = []
+        known = _known_of(far, ended, values)
+        told = [
+            (*item, known.get(request.refs[at], {})) for item, at in zip(items, group.positions, strict=True)
+        ]
+        return await session.functions.retry(group.roots, now, told, values)
+
+    answers = await _change_many(session, request.refs, one)
+    again = [pair for pair in far if pair not in ended]
+    if again:
+        await relay.tell(session, await relay.link(session, again, now), now)
+        await relay.linked(session, [dependent.ref for dependent, _ in again])
+    return answers
+
+
+def _known_of(
+    far: list[tuple[relay.Dependent, JobRef]],
+    ended: dict[tuple[relay.Dependent, JobRef], Fate],
+    values: list[bytes],
+) -> dict[JobRef, dict[str, Any]]:
+    """What ``retry`` is told of children in other slots, by dependent; the values of those that ended go to
+    ``values``."""
+    known: dict[JobRef, dict[str, Any]] = {}
+    for dependent, child in far:
+        fate = ended.get((dependent, child))
+        if fate is not None:
+            values.append(fate.value)
+        known.setdefault(dependent.ref, {})[f"{child.queue}:{child.id}"] = (
+            1 if fate is None else (*relay.packed_fate(fate), len(values))
+        )
+    return known
 
 
 async def _change_many(
@@ -80,7 +121,7 @@ def _changed(answer: list[int]) -> rq.ChangeResult:
 async def change(session: Session, request: rq.ChangeJob, now: str) -> rq.ChangeResult:
     what = (
         request.ref.id,
-        "" if request.token is None else request.token or _NO_TOKEN,
+        _token(request.token),
         int(request.priority is not None),
         request.priority or 0,
         -1 if request.delay_ms is None else max(request.delay_ms, 0),
@@ -91,7 +132,7 @@ async def change(session: Session, request: rq.ChangeJob, now: str) -> rq.Change
 
 
 async def report(session: Session, request: rq.Report, now: str) -> rq.ChangeResult:
-    what = (request.ref.id, request.token or "", int(request.progress is not None), LOGS_KEPT)
+    what = (request.ref.id, _token(request.token), int(request.progress is not None), LOGS_KEPT)
     root = session.keys.queue(request.ref.queue)
     logs = [text(line) for line in request.logs]
     return _changed(await session.functions.report(root, now, what, request.progress or b"", logs))

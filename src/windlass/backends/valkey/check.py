@@ -1,8 +1,9 @@
 """Check the Lua files without a server: ``python -m windlass.backends.valkey.check``.
 
 Every function has a header that names its keys, arguments and answer, and a stub in ``functions.py`` that
-sends as many arguments as its body reads. The whole text is the one that was recorded for its version. Syntax
-is checked by ``luac`` where it is installed (the tests load the whole library into a server anyway).
+sends as many arguments as its body reads. Every word in capitals is defined. The whole text is the one that
+was recorded for its version. Syntax is checked by ``luac`` where it is installed (the tests load the whole
+library into a server anyway).
 """
 
 from __future__ import annotations
@@ -16,10 +17,24 @@ import tempfile
 from importlib.resources import files
 from pathlib import Path
 
-from windlass.backends.valkey import loader
+from windlass.backends.valkey import loader, words
 
 _NEEDED = ("KEYS", "ARGV", "returns")
 _ARGUMENT = re.compile(r"args\[(\d+)\]")
+#: What the listing of the compiler says of a name that is no local.
+_GLOBAL = re.compile(r"[GS]ETGLOBAL\b.*; (\w+)")
+_BUILT_IN = frozenset(
+    (
+        *("redis", "cmsgpack", "struct", "math", "string", "table", "tonumber", "type", "next"),
+        *("ipairs", "pairs", "pcall", "rawget", "setmetatable", "unpack"),
+    )
+)
+#: Texts and comments of Lua.
+_NO_CODE = re.compile(r"'[^'\n]*'|--[^\n]*")
+_WORD = re.compile(r"(?<![\w.])([A-Z][A-Z_]*)\b(?:\.(\w+))?(?! =(?!=))")
+_DEFINED = re.compile(r"^local ([A-Z][A-Z_]*(?:, [A-Z][A-Z_]*)*) =", re.M)
+_OWN_TABLE = re.compile(r"^local ([A-Z][A-Z_]*) = \{([^{}]*)\}", re.M)
+_FIELD = re.compile(r"([A-Z][A-Z_]*) =")
 
 
 def problems() -> list[str]:
@@ -36,7 +51,23 @@ def problems() -> list[str]:
         if used > sent:
             found.append(f"{function.name}: reads args[{used}], its stub sends {sent} arguments")
     found += [f"{name}: a stub calls it, but there is no such file" for name in stubs]
-    return found + _digest_problems() + _syntax_problems()
+    return found + _word_problems() + _digest_problems() + _syntax_problems()
+
+
+def _word_problems() -> list[str]:
+    """Words in capitals that nothing defines: Lua would only say so when it comes to that line."""
+    source = _NO_CODE.sub("", loader.library_source())
+    found = []
+    known = words.tables()
+    own = {name: set(_FIELD.findall(fields)) for name, fields in _OWN_TABLE.findall(source)}
+    fields = {name: set(table) for name, table in known.items()} | own
+    defined = {word for names in _DEFINED.findall(source) for word in names.split(", ")}
+    for name, field in sorted(set(_WORD.findall(source))):
+        if name not in defined:
+            found.append(f"{name}: no Lua file and no table of words.py defines it")
+        elif field and name in fields and field not in fields[name]:
+            found.append(f"{name}.{field}: there is no such word")
+    return found
 
 
 def _digest_problems() -> list[str]:
@@ -79,8 +110,11 @@ def _syntax_problems() -> list[str]:
     with tempfile.NamedTemporaryFile("w", suffix=".lua") as file:
         file.write(loader.library_source().split("\n", 1)[1])  # without the line that names the engine
         file.flush()
-        done = subprocess.run([luac, "-p", file.name], capture_output=True, text=True, check=False)
-    return [done.stderr.replace(file.name, Path("library.lua").name).strip()] if done.returncode else []
+        done = subprocess.run([luac, "-l", "-p", file.name], capture_output=True, text=True, check=False)
+    if done.returncode:
+        return [done.stderr.replace(file.name, Path("library.lua").name).strip()]
+    strange = sorted(set(_GLOBAL.findall(done.stdout)) - _BUILT_IN)
+    return [f"{name}: used, but nothing defines it" for name in strange]
 
 
 def main() -> int:

@@ -24,9 +24,10 @@ from windlass.backends.valkey.errors import (
     storage_error,
 )
 from windlass.backends.valkey.keys import DAMAGED, KINDS
-from windlass.backends.valkey.node import Node, pack_command
+from windlass.backends.valkey.node import ASKING, Node
 from windlass.backends.valkey.settings import Settings
 from windlass.backends.valkey.topology import make_topology
+from windlass.backends.valkey.wire import pack_command
 from windlass.core import damage
 
 _FIRST_PAUSE_S, _LAST_PAUSE_S = 0.02, 0.5
@@ -56,9 +57,14 @@ class Client:
         """One plain command about ``key`` that may be repeated."""
         return await self._send(pack_command(*parts), self.topology.slot(key), repeat=True)
 
+    def explain(self, begun: bool) -> str:
+        """What a call says that waited for others until its time was over."""
+        why = TimeoutError() if begun else NotSentError(TimeoutError("it is busy"))
+        return str(storage_error(why, self.topology.where))
+
     async def close(self) -> None:
         for node in self.topology.nodes():
-            await node.close()
+            node.close()
 
     def abandon(self) -> None:
         """Close although the event loop of this client is gone."""
@@ -77,12 +83,13 @@ class Client:
                 asked: Node | None = None
                 while True:
                     try:
-                        if sent is not None and node is not None:
-                            connection, sent = sent, None
-                            return await node.answer(connection)
-                        node = asked or await self.topology.node(slot)
-                        return await node.request(packed, asking=asked is not None)
+                        if sent is None or node is None:
+                            node = asked or await self.topology.node(slot)
+                            connection = await node.reach()
+                            sent = node.send(connection, ASKING + packed if asked else packed)
+                        return await node.answer(sent, asked=asked is not None)
                     except (RedisError, OSError, NotSentError) as exc:
+                        sent = None
                         asked, known = await self._mend(exc, node, roots, repeat=repeat), last
                         last = exc
                     if not isinstance(last, AskError) or isinstance(known, AskError):  # MOVED is one of them
@@ -91,7 +98,8 @@ class Client:
         except TimeoutError as exc:
             if node is not None:
                 await self.topology.suspect(node)
-            raise storage_error(last or exc, (node or self.topology).where) from last or exc
+            why = exc if sent is not None else last or NotSentError(OSError("it took too long to connect"))
+            raise storage_error(why, (node or self.topology).where) from why
         except (RedisError, OSError, NotSentError, TlsError) as exc:
             raise storage_error(exc, (node or self.topology).where) from exc
 

@@ -1,7 +1,11 @@
-"""Numbers that stand for words between the server functions and us. Never change one; add new ones."""
+"""Numbers that stand for words between the server functions and us. Never change one; add new ones.
+
+The Lua files have them from here, see ``words.py``.
+"""
 
 from __future__ import annotations
 
+from windlass.core.edges import EdgeStatus, OnFailure
 from windlass.core.job import AttemptOutcome, EventType
 from windlass.core.options import UniqueMode
 from windlass.core.outcome import AddOutcome, CancelResult, Changed, Extended, Outcome, Settled
@@ -27,7 +31,14 @@ ADD_OUTCOMES = (
     AddOutcome.CACHED,
     AddOutcome.REPLACED,
     AddOutcome.REFUSED,
+    AddOutcome.OUT_OF_ORDER,
 )
+#: In no index, while the server decides something.
+NOWHERE = 0
+
+#: What would become of an add, where it is none of the first three: a new job, or none as its id is kept.
+WOULD_BE_NEW, ONLY_ID_KEPT = 3, 4
+
 UNIQUE_MODES = {
     1: UniqueMode.UNTIL_DONE,
     2: UniqueMode.UNTIL_START,
@@ -45,7 +56,7 @@ CANCELLED = {
     ord("2"): CancelResult.FINISHED,
     ord("3"): CancelResult.NOT_FOUND,
 }
-CHANGED = (Changed.OK, Changed.NOT_FOUND, Changed.ILLEGAL, Changed.LOST)
+CHANGED = (Changed.OK, Changed.NOT_FOUND, Changed.ILLEGAL, Changed.LOST, Changed.ORDERED)
 
 OUTCOME_NUMBERS = {
     Outcome.COMPLETE: 1,
@@ -57,6 +68,12 @@ OUTCOME_NUMBERS = {
     Outcome.WAIT: 7,
     Outcome.SUSPEND: 8,
 }
+#: A completion that also holds its group.
+COMPLETE_AND_HOLD = 9
+
+#: By position.
+ON_FAILURE = (OnFailure.FAIL, OnFailure.IGNORE, OnFailure.CONTINUE)
+EDGE_STATUS = (EdgeStatus.OPEN, EdgeStatus.DONE, EdgeStatus.FAILED, EdgeStatus.IGNORED)
 
 ATTEMPT_OUTCOMES = {
     1: AttemptOutcome.COMPLETED,
@@ -94,3 +111,16 @@ EVENTS: dict[int, tuple[EventType, tuple[str, ...]]] = {
     20: (EventType.BLOCKED, ("reason",)),
     21: (EventType.SUSPENDED, ("reason", "run_at_ms")),
 }
+
+#: The first byte of the record of a plain job, of the head of one, and of a hint that tells what completed.
+PLAIN, LEAN, NEWS = 255, 1, 1
+
+#: What is said of an add of plain jobs, as one sum: the queue became known, the job was added alone, it was
+#: given to a worker that waited for it.
+NEW_QUEUE, ALONE, GIVEN_AWAY = 1, 2, 4
+
+#: What a claim says about seats: to take one, to leave one, or both; and its answer when one was taken.
+TAKE, LEAVE = 1, 2
+TAKEN = 2
+#: What the token of a job that was given to a seat has behind the id of the seat's claim.
+GIVEN = ".g.0"

@@ -53,19 +53,28 @@ async def promote(session: Session, request: rq.Promote, now: str) -> rq.Promote
 async def recover(session: Session, request: rq.Recover, now: str) -> rq.Recovered:
     rows: list[tuple[int, int, JobRef, int]] = []
     left: list[str] = []
-    for group, count in await _shares(session, now, "a", request.limit):
-        if count == 0:
-            continue
-        names, *found = await session.functions.recover(group.roots, now, count)
-        left += [name.decode() for name in names]
+
+    async def take(group: Group, leases: int, expired: int) -> None:
+        if leases == expired == 0:
+            return
+        names, *found = await session.functions.recover(group.roots, now, leases, expired)
+        left.extend(name.decode() for name in names)
         for at in range(0, len(found), 5):
-            index, job_id, alive, deadline_ms, seq = found[at : at + 5]
-            rows.append((deadline_ms, seq, JobRef(group.names[index - 1], job_id.decode()), alive))
+            index, job_id, became, deadline_ms, seq = found[at : at + 5]
+            rows.append((deadline_ms, seq, JobRef(group.names[index - 1], job_id.decode()), became))
+
+    shares = await _shares(session, now, "a", request.limit)
+    alone = len(shares) == 1
+    for group, count in shares:
+        await take(group, count, count if alone else 0)
+    if not alone:  # counted only now: a job that was taken back may be past its time
+        for group, count in await _shares(session, now, "z", request.limit):
+            await take(group, 0, count)
     rows.sort()
     await relay.after(session, left, now)
     result = rq.Recovered([], [])
-    for _, _, ref, alive in rows:
-        (result.recovered if alive else result.failed).append(ref)
+    for _, _, ref, became in rows:
+        (result.failed, result.recovered, result.expired)[became].append(ref)
     return result
 
 

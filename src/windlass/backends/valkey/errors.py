@@ -6,6 +6,7 @@ import ssl
 
 import redis.exceptions as theirs
 
+from windlass.backend.calls import UNKNOWN
 from windlass.errors import StorageError, StoreFullError
 
 #: The server said no before it did anything: asking again (perhaps somewhere else) is safe.
@@ -35,7 +36,35 @@ _ADVICE = {
 }
 
 
-#: Errors of the client library that have lost the word that the server began with.
+#: The words that errors of a server begin with, where the kind of error matters.
+_KINDS: dict[str, type[theirs.RedisError]] = {
+    "ASK": theirs.AskError,
+    "CLUSTERDOWN": theirs.ClusterDownError,
+    "CROSSSLOT": theirs.ClusterCrossSlotError,
+    "LOADING": theirs.BusyLoadingError,
+    "MASTERDOWN": theirs.MasterDownError,
+    "MOVED": theirs.MovedError,
+    "NOAUTH": theirs.AuthenticationError,
+    "NOPERM": theirs.NoPermissionError,
+    "OOM": theirs.OutOfMemoryError,
+    "READONLY": theirs.ReadOnlyError,
+    "TRYAGAIN": theirs.TryAgainError,
+    "WRONGPASS": theirs.AuthenticationError,
+}
+#: Said by a server that closes the connection then.
+_FULL = "ERR max number of clients reached"
+
+
+def reply_error(text: str) -> theirs.RedisError:
+    """What a server said instead of an answer, by its kind; errors that have a kind lose its word."""
+    word, _, rest = text.partition(" ")
+    kind = _KINDS.get(word)
+    if kind is not None:
+        return kind(rest)
+    return theirs.ConnectionError(text) if text == _FULL else theirs.ResponseError(text)
+
+
+#: Errors that have lost the word that the server began with.
 _WORDS = {
     theirs.NoPermissionError: "NOPERM",
     theirs.OutOfMemoryError: "OOM",
@@ -102,13 +131,9 @@ def storage_error(error: BaseException, where: str) -> StorageError:
             f"{where} refused: {said}; fix user:password@ in the URL (or sentinel_password=, for a sentinel)"
         )
     if isinstance(error, TimeoutError):
-        return StorageError(
-            f"{where} did not answer in time; the request may or may not have been carried out"
-        )
+        return StorageError(f"{where} did not answer in time: {UNKNOWN}. If it is only slow, raise ?timeout=")
     if isinstance(error, (theirs.ConnectionError, OSError)):
-        return StorageError(
-            f"lost the connection to {where}: {said}; the request may or may not have been done"
-        )
+        return StorageError(f"lost the connection to {where}: {said}; {UNKNOWN}")
     for kind, word in _WORDS.items():
         if isinstance(error, kind):
             return _refusal(word, f"{where} refused: {said}; {_ADVICE[word]}")

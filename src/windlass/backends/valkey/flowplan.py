@@ -7,11 +7,10 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from windlass.backends.valkey import records, relay
-from windlass.backends.valkey.codes import STATES
+from windlass.backends.valkey.codes import ADD_OUTCOMES, ON_FAILURE, STATES, WOULD_BE_NEW
 from windlass.backends.valkey.session import Session
 from windlass.core.edges import (
     Dependency,
-    OnFailure,
     bad_parent,
     check_cycle,
     check_kept_out,
@@ -19,11 +18,15 @@ from windlass.core.edges import (
     unknown_dependency,
 )
 from windlass.core.job import JobRef, NewJob
+from windlass.core.limits import wants_rank
+from windlass.core.outcome import AddOutcome
 from windlass.core.states import FINISHED
 
-#: What adding an id would answer, see ``lua/includes/73_add_flow.lua``.
-_AGAIN, _DUPLICATE, _CACHED, _FRESH = 0, 1, 2, 3
-_ON_FAILURE = (OnFailure.FAIL, OnFailure.IGNORE, OnFailure.CONTINUE)
+#: What would become of adding an id: the same request again, a duplicate, cached, a new job.
+_AGAIN, _DUPLICATE, _CACHED = (
+    ADD_OUTCOMES.index(one) for one in (AddOutcome.QUEUED, AddOutcome.DUPLICATE, AddOutcome.CACHED)
+)
+_FRESH = WOULD_BE_NEW
 
 #: Parent, child, on failure.
 Parent = tuple[JobRef, JobRef, int]
@@ -44,8 +47,8 @@ class _Seen(NamedTuple):
 
 
 _NOTHING = _Seen(0, _FRESH, 0, 0)
-#: Job, request id, child, unique key, group.
-_Asked = tuple[JobRef, str, str, Any, Any]
+#: Job, request id, child, unique key, group, whether it has a priority or is ``lifo``.
+_Asked = tuple[JobRef, str, str, Any, Any, int]
 
 
 class FlowPlan:
@@ -80,10 +83,10 @@ class FlowPlan:
             if new.parent is not None
         ]
         asked: list[_Asked] = [
-            (ref, new.request_id, "", _unique(new), new.options.group or 0)
+            (ref, new.request_id, "", _unique(new), new.options.group or 0, int(wants_rank(new)))
             for ref, new in zip(self._refs, self.jobs, strict=True)
         ]
-        asked += [(ref, "", "", 0, 0) for ref in mentioned]
+        asked += [(ref, "", "", 0, 0, 0) for ref in mentioned]
         asked += [_pair(*pair) for pair in pairs]
         found = await _look(session, asked, now)
         rows = found[: len(self.jobs)]
@@ -102,7 +105,7 @@ class FlowPlan:
         await self._keep_out(session, rows, now)
 
     async def _keep_out(self, session: Session, rows: list[_Seen], now: str) -> None:
-        """Sort out those that will not be made: their unique key is held, or their group is full."""
+        """Sort out those that will not be made: their unique key is held, or their group refuses."""
         keys: dict[tuple[str, str], JobRef] = {}
         sizes: Counter[tuple[str, str]] = Counter()
         out: dict[JobRef, int] = {}
@@ -217,7 +220,7 @@ class FlowPlan:
     def _parent(self, at: int) -> Parent:
         parent = self.jobs[at].parent
         assert parent is not None
-        return parent.ref, self._child(at), _ON_FAILURE.index(parent.on_failure)
+        return parent.ref, self._child(at), ON_FAILURE.index(parent.on_failure)
 
     # --- in several steps -----------------------------------------------------------------------
 
@@ -252,7 +255,7 @@ def _unique(new: NewJob) -> Any:
 
 
 def _pair(parent: JobRef, child: JobRef) -> _Asked:
-    return parent, "", f"{child.queue}:{child.id}", 0, 0
+    return parent, "", f"{child.queue}:{child.id}", 0, 0, 0
 
 
 async def _look(session: Session, asked: list[_Asked], now: str) -> list[_Seen]:

@@ -16,18 +16,18 @@ from windlass.backend import flows as fl
 from windlass.backend import requests as rq
 from windlass.backends.valkey import records, relay
 from windlass.backends.valkey.adds import added
-from windlass.backends.valkey.codes import STATES
+from windlass.backends.valkey.codes import EDGE_STATUS, ON_FAILURE, STATES
 from windlass.backends.valkey.flowplan import FlowPlan
+from windlass.backends.valkey.layouts import EdgeRow, Fate, Wanted
 from windlass.backends.valkey.relay import Dependent, Tell
 from windlass.backends.valkey.session import Group, Session, together
-from windlass.core.edges import Dependency, Edge, EdgeStatus, OnFailure
+from windlass.core.edges import Dependency, Edge
 from windlass.core.job import JobRef
+from windlass.core.outcome import AddOutcome
 from windlass.core.states import JobState
 
 #: Most jobs and edges in one call.
 _STEP = 2_000
-_ON_FAILURE = (OnFailure.FAIL, OnFailure.IGNORE, OnFailure.CONTINUE)
-_STATUS = (EdgeStatus.OPEN, EdgeStatus.DONE, EdgeStatus.FAILED, EdgeStatus.IGNORED)
 _decode = msgspec.msgpack.Decoder().decode
 
 
@@ -144,30 +144,33 @@ class _Adding:
             else:
                 self._note_job(positions[item], edges(positions[item]), next(jobs), now_ms)
 
-    def _head(
-        self, index: int, at: int, edges: list[Dependency], parent: Dependency | None
-    ) -> tuple[Any, ...]:
+    def _head(self, index: int, at: int, edges: list[Dependency], parent: Dependency | None) -> Wanted:
         new, ref = self._jobs[at], self._plan.ref(at)
         flag = 2 if edges else int(new.parent is not None)
-        flat = [part for one in edges for part in (one.queue, one.id, _ON_FAILURE.index(one.on_failure))]
+        flat = [part for one in edges for part in (one.queue, one.id, ON_FAILURE.index(one.on_failure))]
         above: Any = 0
         if parent is not None:
-            above = (parent.queue, parent.id, _ON_FAILURE.index(parent.on_failure))
+            above = (parent.queue, parent.id, ON_FAILURE.index(parent.on_failure))
         links = [part for one in self._unlinked.get(ref, ()) for part in (one.ref.queue, one.ref.id, one.seq)]
-        return (*records.new_job(index, new), flag, flat, above, links)
+        return records.new_job(index, new)._replace(kind=flag, edges=flat, parent=above, links=links)
 
     def _note_job(self, at: int, edges: list[Dependency], answer: list[Any], now_ms: int) -> None:
         """What became of one job, of its edges, and of those that it is to tell."""
         ref = self._plan.ref(at)
         told, seq, unlinked, _, fates = answer
-        self._answers[at] = added(told, now_ms, ref.queue)
+        answer_of_add = added(told, now_ms, ref.queue)
+        if answer_of_add.outcome is AddOutcome.REPLACED and self._jobs[at].depends_on:
+            answer_of_add.not_taken = ("depends_on", *answer_of_add.not_taken)
+        self._answers[at] = answer_of_add
         for position in unlinked:
             child = edges[(position - 1) // 3].ref
             self._unlinked.setdefault(child, []).append(Dependent(ref, seq))
             self._late[ref] = None
         for dependent, fate in zip(self._unlinked.pop(ref, ()) if fates else (), fates, strict=True):
             if fate != 1:
-                self._tells.append(Tell(dependent, ref, fate if isinstance(fate, list) else relay.GONE))
+                self._tells.append(
+                    Tell(dependent, ref, Fate(*fate) if isinstance(fate, list) else relay.GONE)
+                )
 
     def _note_parent(self, parent: JobRef, child: JobRef, answer: list[int]) -> None:
         seq, unlinked = answer
@@ -239,17 +242,17 @@ def _in_order(ref: JobRef, rows: dict[str, bytes], values: bool) -> list[Edge]:
 def _edge(dependent: JobRef, child: JobRef, stored: bytes, values: bool) -> tuple[int, Edge]:
     """The number of an edge, and the edge."""
     end = 2 + int.from_bytes(stored[:2], "big")
-    number, seq, on_failure, status, codec, reason, error, has_value = _decode(stored[2:end])
-    return number, Edge(
+    row = EdgeRow(*_decode(stored[2:end]))
+    return row.number, Edge(
         dependent=dependent,
         child=child,
-        child_seq=seq,
-        on_failure=_ON_FAILURE[on_failure],
-        status=_STATUS[status],
-        value=stored[end:] if has_value and values else None,
-        codec=codec,
-        reason=reason,
-        error=error,
+        child_seq=row.seq,
+        on_failure=ON_FAILURE[row.on_failure],
+        status=EDGE_STATUS[row.status],
+        value=stored[end:] if row.has_value and values else None,
+        codec=row.codec,
+        reason=row.reason,
+        error=row.error,
     )
 
 

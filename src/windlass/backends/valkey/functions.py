@@ -6,6 +6,7 @@ from collections.abc import Awaitable
 from typing import Any, NamedTuple
 
 from windlass.backends.valkey.client import Client
+from windlass.backends.valkey.layouts import ScheduleState
 from windlass.backends.valkey.records import pack
 
 Roots = list[str]
@@ -62,8 +63,8 @@ class Functions:
         count, next_due_in_ms, let_in = await self._call("promote", roots, now, pack((limit, lets_in)))
         return count, next_due_in_ms, let_in
 
-    async def recover(self, roots: Roots, now: str, limit: int) -> list[Any]:
-        found: list[Any] = await self._call("recover", roots, now, pack((limit,)))
+    async def recover(self, roots: Roots, now: str, leases: int, expired: int) -> list[Any]:
+        found: list[Any] = await self._call("recover", roots, now, pack((leases, expired)))
         return found
 
     async def prune(
@@ -84,8 +85,8 @@ class Functions:
         found: list[Any] = await self._call("remove", roots, now, pack((int(force), items)))
         return found
 
-    async def retry(self, roots: Roots, now: str, items: list[Item]) -> list[int]:
-        found: list[int] = await self._call("retry", roots, now, pack(items))
+    async def retry(self, roots: Roots, now: str, items: list[Any], values: list[bytes]) -> list[int]:
+        found: list[int] = await self._call("retry", roots, now, pack(items), *values)
         return found
 
     async def change(self, root: str, now: str, what: tuple[Any, ...], payload: bytes) -> list[int]:
@@ -177,8 +178,9 @@ class Functions:
     async def limits_queue(self, root: str, now: str, what: tuple[int, int, int]) -> int:
         return int(await self._call("limits_queue", [root], now, pack(what)))
 
-    async def limits_group(self, root: str, now: str, what: tuple[Any, ...]) -> int:
-        return int(await self._call("limits_group", [root], now, pack(what)))
+    async def limits_group(self, root: str, now: str, what: tuple[Any, ...]) -> tuple[int, str]:
+        known, refused = await self._call("limits_group", [root], now, pack(what))
+        return known, refused.decode()
 
     async def group_pause(self, root: str, now: str, group: str, paused: bool) -> tuple[int, int]:
         changed, known = await self._call("group_pause", [root], now, group, int(paused))
@@ -199,7 +201,7 @@ class Functions:
 
     # --- schedules --------------------------------------------------------------------------------
 
-    async def schedule_put(self, root: str, name: str, state: list[Any], record: bytes) -> list[Any]:
+    async def schedule_put(self, root: str, name: str, state: ScheduleState, record: bytes) -> list[Any]:
         found: list[Any] = await self._call("schedule_put", [root], name, pack(state), record)
         return found
 
@@ -288,8 +290,8 @@ class Functions:
     async def flow_linked(self, roots: Roots, items: list[Item]) -> None:
         await self._call("flow_linked", roots, pack(items))
 
-    async def flow_open(self, roots: Roots, items: list[Item]) -> list[list[Any]]:
-        found: list[list[Any]] = await self._call("flow_open", roots, pack(items))
+    async def flow_open(self, roots: Roots, items: list[Item], *, missed: bool = False) -> list[list[Any]]:
+        found: list[list[Any]] = await self._call("flow_open", roots, pack((int(missed), items)))
         return found
 
     async def flow_edges(self, roots: Roots, values: bool, items: list[Any]) -> list[list[bytes]]:

@@ -6,14 +6,15 @@ import asyncio
 import threading
 from concurrent.futures import Future
 
-#: No request waits longer than this for a subscription.
-_PATIENCE_S = 1.0
+#: No request waits longer than this for a subscription, nor longer than this share of its timeout.
+_PATIENCE_S, _SHARE = 1.0, 0.2
 
 
 class Gate:
     """Open unless somebody subscribes right now."""
 
-    def __init__(self) -> None:
+    def __init__(self, timeout_s: float) -> None:
+        self._patience_s = min(_PATIENCE_S, _SHARE * timeout_s)
         self._lock = threading.Lock()
         self._shut: dict[int, Future[None]] = {}
         #: Read without the lock: one attribute look-up per request when nobody subscribes.
@@ -36,4 +37,4 @@ class Gate:
         with self._lock:
             waiting = [asyncio.wrap_future(future) for future in self._shut.values()]
         if waiting:
-            await asyncio.wait(waiting, timeout=_PATIENCE_S)
+            await asyncio.wait(waiting, timeout=self._patience_s)

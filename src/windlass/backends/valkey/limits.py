@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import msgspec
 
 from windlass.backend import limits as lrq
+from windlass.backends.valkey.layouts import GroupLimit
 from windlass.backends.valkey.session import Session
 from windlass.core.limits import (
     EVERY_GROUP,
@@ -17,6 +16,7 @@ from windlass.core.limits import (
     QueueLimits,
     Rate,
 )
+from windlass.errors import OrderedGroupError
 
 #: Instead of a number: leave the limit as it is.
 _AS_IT_IS = -1
@@ -43,18 +43,19 @@ async def set_queue(session: Session, request: lrq.SetQueueLimits, now: str) -> 
     )
 
 
-def _for_server(limits: GroupLimits | None) -> Any:
-    """Limits as the server reads them, see ``lua/includes/14_limits.lua``."""
+def _for_server(limits: GroupLimits | None) -> GroupLimit | int:
+    """Limits as the server reads them."""
     if limits is None:
         return 0
     rate, bucket = limits.rate, limits.bucket
-    return (
+    return GroupLimit(
         _encode(limits).decode(),
         limits.concurrency or 0,
         *((rate.max, rate.per_ms) if rate is not None else (0, 0)),
         *((bucket.capacity, bucket.refill) if bucket is not None else (0, 0)),
         int(limits.ordered),
         limits.max_size or 0,
+        int(limits.skip_delayed),
     )
 
 
@@ -62,7 +63,10 @@ async def set_group(session: Session, request: lrq.SetGroupLimits, now: str) -> 
     await session.list_queues([request.queue])
     what = (request.group, int(request.group == EVERY_GROUP), _for_server(request.limits))
     root = session.keys.queue(request.queue)
-    await _listed(session, request.queue, await session.functions.limits_group(root, now, what))
+    known, refused = await session.functions.limits_group(root, now, what)
+    if refused:
+        raise OrderedGroupError.at_switch(request.queue, refused)
+    await _listed(session, request.queue, known)
 
 
 async def pause_group(session: Session, request: lrq.PauseGroup, now: str) -> bool:

@@ -2,8 +2,9 @@
 
 The library and its functions carry a number (``windlass_v2``, ``windlass_v2_add``). Libraries of different
 numbers live side by side, and a client loads its own where it is missing and never replaces or removes
-another. So a text that was released never changes: whoever changes a Lua file raises ``VERSION`` once per
-release and records the ``DIGEST`` of the new text. What is stored stays readable for the release before.
+another. So a text that was released never changes: a change of a Lua file, or of a word that it has from
+Python (``words.py``), raises ``VERSION`` once per release and records the ``DIGEST`` of the new text. What is
+stored stays readable for the release before.
 """
 
 from __future__ import annotations
@@ -14,15 +15,14 @@ from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 
+from windlass.backends.valkey import words
+
 VERSION = 2
 #: Of the text that goes by this number; ``python -m windlass.backends.valkey.check`` compares and tells.
-DIGEST = "52d49ce266ff9919e234d7cc12c87535"
+DIGEST = "9d160e791c05ff362a89b7cc79dce48b"
 
 _HEADER = re.compile(r"^-- (\w+): ?(.*)$")
 _MORE = re.compile(r"^--  +(.*)$")
-#: ``local NAME, OTHER = 1, 2``: names for numbers.
-_NUMBERS = re.compile(r"^local ([A-Z][A-Z_]*(?:, [A-Z][A-Z_]*)*) = (\d+(?:, \d+)*)(?: *--.*)?\n", re.M)
-_WORDS = re.compile(r"'[^'\n]*'|--[^\n]*|\b[A-Z][A-Z_]*\b")
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,24 +62,15 @@ def include_files() -> tuple[tuple[str, str], ...]:
 @cache
 def library_source(version: int = VERSION) -> str:
     """The text for ``FUNCTION LOAD``."""
-    parts = [f"#!lua name={library_name(version)}", f"local LIBRARY_VERSION = {version}"]
+    parts = [f"#!lua name={library_name(version)}", f"local LIBRARY_VERSION = {version}", words.source()]
     parts += [text for _, text in include_files()]
     parts += [_registration(function, version) for function in function_files()]
-    return _with_numbers("\n".join(parts) + "\n")
+    return "\n".join(parts) + "\n"
 
 
 def digest() -> str:
     """What ``DIGEST`` is to be."""
     return hashlib.sha256(library_source().encode()).hexdigest()[:32]
-
-
-def _with_numbers(source: str) -> str:
-    """Put numbers in the place of their names: Lua allows 200 locals in all and 60 in one function."""
-    numbers: dict[str, str] = {}
-    for match in _NUMBERS.finditer(source):
-        numbers |= dict(zip(match[1].split(", "), match[2].split(", "), strict=True))
-    source = _NUMBERS.sub("", source)
-    return _WORDS.sub(lambda match: numbers.get(match[0], match[0]), source)
 
 
 def _texts(folder: str) -> list[tuple[str, str]]:

@@ -1,6 +1,6 @@
 """Jobs as bytes: what ``add`` sends, and records built from what the server stores.
 
-See ``lua/includes/00_words.lua`` for the fields of a head, ``70_add.lua`` for the layout of a record and
+See ``layouts.py`` for the fields of a head, ``lua/includes/70_add.lua`` for the layout of a record and
 ``15_plain.lua`` for both of plain jobs.
 """
 
@@ -14,63 +14,36 @@ from typing import Any, NamedTuple, ParamSpec, TypeVar
 import msgspec
 
 from windlass.backends.valkey.codes import (
+    COMPLETE_AND_HOLD,
+    LEAN,
+    NEWS,
+    OUTCOME_NUMBERS,
+    PLAIN,
+    STATE_NUMBERS,
     STATES,
     UNIQUE_MODES,
     UNIQUE_NUMBERS,
 )
+from windlass.backends.valkey.layouts import OPTIONS_SIZE, End, Failure, Head, Options, Unique, Wanted
 from windlass.core import damage
 from windlass.core.job import Completed, ErrorInfo, JobRecord, NewJob, SignalValue
-from windlass.core.options import DEFAULT_RESULT_TTL_MS, StoredOptions, StoredUnique
-from windlass.core.outcome import Outcome, Settlement
+from windlass.core.options import DEFAULT_RESULT_TTL_MS, Keep, StoredOptions, StoredUnique
+from windlass.core.outcome import Filled, Outcome, Settlement
+from windlass.core.paths import took
 from windlass.core.states import JobState
 from windlass.errors import StorageError
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
-_PLAIN, _LEAN = 255, 1
-_NEWS = 1
-#: The number of a completion that says more than others.
-_COMPLETE_AND_HOLD = 9
-
+_WAITING, _ACTIVE, _COMPLETED = (
+    STATE_NUMBERS[state] for state in (JobState.WAITING, JobState.ACTIVE, JobState.COMPLETED)
+)
 #: Why a job failed whose record cannot be read; the second is what earlier versions called it.
 _BAD_RECORD = frozenset({damage.BAD_RECORD, "damaged record"})
 
 _encode = msgspec.msgpack.Encoder().encode
 pack = _encode
-
-
-class Head(msgspec.Struct, array_like=True):
-    """What the server knows of a job; 0 and '' stand for "none"."""
-
-    state: int
-    seq: int
-    place: int
-    priority: int
-    enqueued_ms: int
-    ready_ms: int
-    due_ms: int
-    expires_ms: int
-    task: str
-    options: int | list[Any]
-    attempts: int = 0
-    deliveries: int = 0
-    stalls: int = 0
-    manual_retries: int = 0
-    misses: int = 0
-    token: str = ""
-    settled_token: str = ""
-    worker: str = ""
-    started_ms: int = 0
-    finished_ms: int = 0
-    cancel: str = ""
-    result_until_ms: int = 0
-    reason: str = ""
-    linked: int = 0
-    awaits: str = ""
-    signals: int = 0
-    streamed: int = 0
-    turn: int = 0
 
 
 class Meta(msgspec.Struct, array_like=True):
@@ -127,9 +100,9 @@ def text(value: str) -> str:
     return value
 
 
-def new_job(index: int, new: NewJob) -> tuple[Any, ...]:
+def new_job(index: int, new: NewJob) -> Wanted:
     """The part of a new job that the server reads."""
-    return (
+    return Wanted(
         index,
         new.id,
         new.task,
@@ -227,7 +200,15 @@ def _read_meta(packed: bytes) -> Meta:
 
 def _server_options(options: StoredOptions, codec: str) -> int | tuple[Any, ...]:
     """The options that the server must know; 0 when all of them are the usual ones."""
-    found = (
+    found = _told_options(options, codec)
+    if options.group is not None or options.unique is not None or options.expires_total_ms is not None:
+        return found
+    first = found[:OPTIONS_SIZE]
+    return 0 if first == USUAL else first
+
+
+def _told_options(options: StoredOptions, codec: str) -> Options:
+    return Options(
         _or_none(options.lease_ms),
         options.max_stalls,
         _or_none(options.result_ttl_ms),
@@ -238,35 +219,49 @@ def _server_options(options: StoredOptions, codec: str) -> int | tuple[Any, ...]
         _or_none(options.keep_id_ms),
         options.tags or 0,
         0 if (options.result_codec or codec) == "json" else options.result_codec or codec,
-    )
-    if options.group is not None or options.unique is not None:
-        return (*found, *_special(options), int(options.lifo))
-    return 0 if found == _USUAL else found
-
-
-def _special(options: StoredOptions) -> tuple[Any, ...]:
-    """Group, cost and unique key, as the server keeps them."""
-    return (
         0 if options.group is None else options.group,
         options.cost,
         0 if options.unique is None else server_unique(options.unique),
+        int(options.lifo),
+        _or_none(options.expires_total_ms),
     )
 
 
-def server_unique(unique: StoredUnique) -> tuple[str, int, int]:
+def server_unique(unique: StoredUnique) -> Unique:
     """A unique key as the server reads it."""
-    return unique.key, UNIQUE_NUMBERS[unique.mode], _or_none(unique.ttl_ms)
+    return Unique(unique.key, UNIQUE_NUMBERS[unique.mode], _or_none(unique.ttl_ms))
 
 
 def _read_options(options: StoredOptions, kept: list[Any]) -> StoredOptions:
     """``options`` as they were sent, overruled by what the server keeps."""
-    if kept[2] != _or_none(options.result_ttl_ms):
-        options = msgspec.structs.replace(options, result_ttl_ms=kept[2])
-    if len(kept) > len(_USUAL) and (kept[12] and tuple(kept[12])) != _special(options)[2]:
-        options = msgspec.structs.replace(options, unique=_unique(kept[12]))
-    if len(kept) > len(_USUAL) and (kept[10], kept[11]) != _special(options)[:2]:
-        options = msgspec.structs.replace(options, group=kept[10] or None, cost=kept[11])
+    known, said = Options(*kept), _told_options(options, "")
+    if known.result_ttl_ms != said.result_ttl_ms:
+        options = msgspec.structs.replace(options, result_ttl_ms=known.result_ttl_ms)
+    if known[_KEEPS] != said[_KEEPS]:
+        options = msgspec.structs.replace(
+            options,
+            keep_completed=_keep(known.keep_completed_ms, known.keep_completed_count),
+            keep_failed=_keep(known.keep_failed_ms, known.keep_failed_count),
+        )
+    if len(kept) == OPTIONS_SIZE:
+        return options
+    if (known.unique and tuple(known.unique)) != said.unique:
+        options = msgspec.structs.replace(options, unique=_unique(known.unique))
+    if (known.group, known.cost) != (said.group, said.cost):
+        options = msgspec.structs.replace(options, group=known.group or None, cost=known.cost)
     return options
+
+
+def _filled(filled: Filled) -> tuple[int, ...]:
+    """What a settlement says of options, as the server reads it; -2: nothing."""
+    kept: list[int] = []
+    for keep in (filled.keep_completed, filled.keep_failed):
+        kept += (-2, -2) if keep is None else (_or_none(keep.age_ms), _or_none(keep.count))
+    return (-2 if filled.result_ttl_ms is None else filled.result_ttl_ms, *kept)
+
+
+def _keep(age_ms: int, count: int) -> Keep:
+    return Keep(None if age_ms < 0 else age_ms, None if count < 0 else count)
 
 
 def _unique(kept: Any) -> StoredUnique | None:
@@ -280,7 +275,10 @@ def _or_none(value: int | None) -> int:
     return -1 if value is None else value
 
 
-_USUAL = (-1, 2, -1, 86_400_000, 10_000, 15_552_000_000, 10_000, -1, 0, 0)
+#: Where ``Options`` tells how long records stay.
+_KEEPS = slice(Options._fields.index("keep_completed_ms"), Options._fields.index("keep_failed_count") + 1)
+#: The options of a job that says nothing; nearly all have these, and the server keeps a 0 for them.
+USUAL = _told_options(StoredOptions(), "json")[:OPTIONS_SIZE]
 
 
 def whole(read: Callable[P, T]) -> Callable[P, T]:
@@ -320,7 +318,7 @@ def _job_record(
     if head is not None and head.reason in _BAD_RECORD:
         meta, payload = _UNREADABLE, stored  # people see its bytes as they are
     else:
-        if stored[0] == _PLAIN:
+        if stored[0] == PLAIN:
             at = 15 + stored[14]
         else:
             at = int.from_bytes(stored[:2], "big") + 2
@@ -369,17 +367,18 @@ def _job_record(
 
 def _plain_head(stored: bytes) -> Head:
     seq, enqueued_ms = int.from_bytes(stored[1:8], "big"), int.from_bytes(stored[8:14], "big")
-    return Head(1, seq, seq, 0, enqueued_ms, enqueued_ms, 0, 0, stored[15 : 15 + stored[14]].decode(), 0)
+    task = stored[15 : 15 + stored[14]].decode()
+    return Head(_WAITING, seq, seq, 0, enqueued_ms, enqueued_ms, 0, 0, task, 0)
 
 
 def _read_head(packed: bytes) -> Head:
-    if packed[0] != _LEAN:
+    if packed[0] != LEAN:
         return _decode_head(packed)
     seq, enqueued_ms, started_ms, token, worker, task, end = lean(packed, 1)
-    head = Head(6, seq, seq, 0, enqueued_ms, enqueued_ms, 0, 0, task, 0, deliveries=1)
+    head = Head(_ACTIVE, seq, seq, 0, enqueued_ms, enqueued_ms, 0, 0, task, 0, deliveries=1)
     head.worker, head.started_ms = worker, started_ms
     if end < len(packed):
-        head.state, head.settled_token = 7, token
+        head.state, head.settled_token = _COMPLETED, token
         head.finished_ms = int.from_bytes(packed[end : end + 6], "big")
         head.result_until_ms = head.finished_ms + DEFAULT_RESULT_TTL_MS
     else:
@@ -492,8 +491,9 @@ def _completed(news: bytes) -> list[Completed]:
 
 def completed(news: bytes) -> list[Completed]:
     """What a hint tells of jobs that completed, see ``lua/includes/30_notes.lua``; none: one has to look."""
-    if not news or news[0] != _NEWS:
+    if not news or news[0] != NEWS:
         return []
+    took("valkey.news")
     try:
         return _completed(news)
     except StorageError:  # hints are not to be trusted
@@ -527,7 +527,7 @@ def _shown(queue: str, job_id: str, stored: bytes, packed: bytes, errors: bytes 
 
 
 def _fresh_head(stored: bytes) -> Head:
-    if stored[0] == _PLAIN:
+    if stored[0] == PLAIN:
         return _plain_head(stored)
     return _read_head(stored[2 : int.from_bytes(stored[:2], "big") + 2])
 
@@ -604,35 +604,31 @@ def _result(result: bytes | None) -> Any:
     return 0 if result is None else _as_text(result)
 
 
-def settlement(index: int, end: Settlement, outcome: int) -> tuple[Any, ...]:
+def settlement(index: int, end: Settlement) -> End:
     """Another end as the server reads it."""
-    duration = -1 if end.duration_ms is None else end.duration_ms
-    if outcome == 1:
-        outcome = _COMPLETE_AND_HOLD
-    error = end.error
-    failure = (
-        0
-        if error is None
-        else (
-            text(error.error_class),
-            text(error.message),
-            text(error.traceback),
-            text(error.fingerprint),
-            text(error.message[:500]),
-        )
-    )
-    uses, miss = int(end.uses_attempt), int(end.miss)
-    return (
+    outcome = COMPLETE_AND_HOLD if end.outcome is Outcome.COMPLETE else OUTCOME_NUMBERS[end.outcome]
+    return End(
         index,
         end.id,
         end.token,
         outcome,
-        duration,
+        -1 if end.duration_ms is None else end.duration_ms,
         _result(end.result),
         end.delay_ms,
         text(end.signal if end.outcome is Outcome.SUSPEND else end.reason),
-        uses,
-        miss,
-        failure,
+        int(end.uses_attempt),
+        int(end.miss),
+        0 if end.error is None else _failure(end.error),
         end.hold_ms,
+        0 if end.filled is None else _filled(end.filled),
+    )
+
+
+def _failure(error: ErrorInfo) -> Failure:
+    return Failure(
+        text(error.error_class),
+        text(error.message),
+        text(error.traceback),
+        text(error.fingerprint),
+        text(error.message[:500]),
     )

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from windlass.backend import flows as fl
+from windlass.backends.valkey.layouts import Fate
 from windlass.backends.valkey.session import Group, Session, together
 from windlass.core.edges import RELAY_STEP
 from windlass.core.job import JobRef
@@ -25,9 +26,8 @@ log = logging.getLogger("windlass.valkey")
 #: A flow whose adding takes longer than this has lost the client that added it.
 LINKING_MS = 60_000
 #: What a child that does not exist (any more) tells.
-GONE: Fate = [0, 0, b"json", b"removed", b"", 0, b""]
+GONE = Fate(0, 0, b"json", b"removed", b"", 0, b"")
 
-Fate = list[Any]
 _decode = msgspec.msgpack.Decoder().decode
 
 
@@ -127,7 +127,7 @@ async def _outbox(session: Session, group: Group, now: str, room: int) -> tuple[
     entries = []
     for index, number, job_id, packed, value, told, done, links in ends:
         name = group.names[index - 1]
-        fate = [*_decode(packed), value]
+        fate = Fate(*[*_decode(packed), value])
         dependents = [Dependent.read(link) for link in links]
         entries.append(Entry(name, number, JobRef(name, job_id.decode()), fate, int(told), done, dependents))
     refs = [
@@ -164,13 +164,16 @@ async def _tell_slot(
         end = ends.get((child, id(fate)))
         if end is None:
             end = ends[child, id(fate)] = len(ends) + 1
-            seq, completed, codec, reason, error, has_value, value = fate
-            packed.append(
-                (_name(child), seq, completed, _text(codec), _text(reason), _text(error), has_value)
-            )
-            values.append(value)
+            packed.append((_name(child), *packed_fate(fate)))
+            values.append(fate.value)
         items.append((index, dependent.ref.id, dependent.seq, end))
     return await session.functions.flow_tell(group.roots, now, limit, packed, items, values)
+
+
+def packed_fate(fate: Fate) -> tuple[Any, ...]:
+    """How a child ended, as the server reads it, but for the value."""
+    seq, completed, codec, reason, error, has_value, _ = fate
+    return seq, completed, _text(codec), _text(reason), _text(error), has_value
 
 
 def _name(ref: JobRef) -> str:
@@ -186,7 +189,7 @@ async def _take_out(session: Session, entries: list[Entry]) -> None:
         items = []
         for index, at in zip(group.indexes, group.positions, strict=True):
             entry = entries[at]
-            items.append((index, entry.number, entry.child.id, entry.fate[0], entry.told, entry.done))
+            items.append((index, entry.number, entry.child.id, entry.fate.seq, entry.told, entry.done))
         await session.functions.flow_told(group.roots, items)
 
 
@@ -205,7 +208,7 @@ async def link(session: Session, links: list[tuple[Dependent, JobRef]], now: str
         answers = await session.functions.flow_link(group.roots, now, items)
         for at, answer in zip(group.positions, answers, strict=True):
             if answer != 1:
-                tells.append(Tell(*part[at], answer if isinstance(answer, list) else GONE))
+                tells.append(Tell(*part[at], Fate(*answer) if isinstance(answer, list) else GONE))
 
     for first in range(0, len(links), RELAY_STEP):
         part = links[first : first + RELAY_STEP]
@@ -219,16 +222,27 @@ async def linked(session: Session, refs: list[JobRef]) -> None:
         await session.functions.flow_linked(group.roots, items)
 
 
-async def open_edges(session: Session, refs: list[JobRef]) -> dict[JobRef, tuple[int, list[JobRef]]]:
-    """The sequence of each job, and what it waits for."""
+async def open_edges(
+    session: Session, refs: list[JobRef], *, missed: bool = False
+) -> dict[JobRef, tuple[int, list[JobRef]]]:
+    """The sequence of each job, and what it waits for; ``missed``: what did not complete instead."""
     found: dict[JobRef, tuple[int, list[JobRef]]] = {}
     for first in range(0, len(refs), 100):
         part = refs[first : first + 100]
         for group, items in session.grouped_refs(part):
-            rows = await session.functions.flow_open(group.roots, items)
+            rows = await session.functions.flow_open(group.roots, items, missed=missed)
             for at, (seq, *children) in zip(group.positions, rows, strict=True):
                 found[part[at]] = (seq, [JobRef(*child.decode().split(":", 1)) for child in children])
     return found
+
+
+async def missed_children(session: Session, refs: list[JobRef]) -> list[tuple[Dependent, JobRef]]:
+    """Children of these jobs that did not complete."""
+    return [
+        (Dependent(ref, seq), child)
+        for ref, (seq, children) in (await open_edges(session, refs, missed=True)).items()
+        for child in children
+    ]
 
 
 async def _link_late(session: Session, refs: list[JobRef], now: str) -> list[str]:

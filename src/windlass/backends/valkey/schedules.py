@@ -12,6 +12,7 @@ import msgspec
 
 from windlass.backend import schedules as sq
 from windlass.backends.valkey import records
+from windlass.backends.valkey.layouts import ScheduleState
 from windlass.backends.valkey.session import Group, Session, together
 from windlass.core import damage
 from windlass.core.schedules import ScheduleRecord
@@ -27,34 +28,28 @@ _encode_rule = msgspec.json.Encoder().encode
 _decode = msgspec.msgpack.Decoder(ScheduleRecord).decode
 
 
-class _State(msgspec.Struct, array_like=True):
-    """What the server knows of a schedule; -1 and '' stand for "none"."""
-
-    paused: int
-    next_ms: int
-    last_ms: int
-    last_job_id: str
-    fired: int
-    skipped: int
-    end_ms: int
-    limit: int
-    alone: int
-    source: str
-    rule: str
-
-
-_decode_state = msgspec.msgpack.Decoder(_State).decode
+_decode_state = msgspec.msgpack.Decoder(ScheduleState).decode
 
 
 def _or_none(value: int | None) -> int:
     return -1 if value is None else value
 
 
-def _state(new: ScheduleRecord) -> list[Any]:
-    """The state of a schedule that nobody knows yet."""
-    rule = _encode_rule(new.rule).decode()
-    bounds = [_or_none(new.end_ms), _or_none(new.limit), int(new.overlap == "skip")]
-    return [int(new.paused), _or_none(new.next_ms), -1, "", 0, 0, *bounds, new.source, rule]
+def _state(new: ScheduleRecord) -> ScheduleState:
+    """The state of a schedule that no one has put before."""
+    return ScheduleState(
+        paused=int(new.paused),
+        next_ms=_or_none(new.next_ms),
+        last_ms=-1,
+        last_job_id="",
+        fired=0,
+        skipped=0,
+        end_ms=_or_none(new.end_ms),
+        limit=_or_none(new.limit),
+        alone=int(new.overlap == "skip"),
+        source=new.source,
+        rule=_encode_rule(new.rule).decode(),
+    )
 
 
 def _joined(record: ScheduleRecord, packed: bytes) -> ScheduleRecord:

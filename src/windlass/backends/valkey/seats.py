@@ -17,11 +17,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from windlass.backend import requests as rq
 from windlass.backends.valkey import records
-from windlass.backends.valkey.codes import OUTCOME_NUMBERS
+from windlass.backends.valkey.codes import GIVEN, LEAVE, TAKE, TAKEN
 from windlass.core.clock import SYSTEM_CLOCK
 from windlass.core.ids import new_id
 from windlass.core.job import JobRecord
 from windlass.core.outcome import Outcome, Settlement
+from windlass.core.paths import took
 from windlass.errors import StorageError
 
 if TYPE_CHECKING:
@@ -36,9 +37,7 @@ PATIENCE_S = 0.1
 _LAST_S = 1.0
 Begin = Callable[[JobRecord, float], bool]
 
-TAKE, LEAVE = 1, 2
-_TAKEN = ord("2")
-_MARK = ".g.0"
+_TAKEN = ord(str(TAKEN))
 
 
 class Given(NamedTuple):
@@ -51,20 +50,20 @@ class Given(NamedTuple):
 class _Seat:
     """A claim that asked for a seat."""
 
-    __slots__ = ("lease_ms", "now_ms", "sent_ms", "void")
+    __slots__ = ("lease_ms", "sent_ms", "taken_ms", "void")
 
     def __init__(self, lease_ms: int) -> None:
         self.lease_ms = lease_ms
         self.sent_ms = SYSTEM_CLOCK.monotonic_ms()
         #: The server's time when the seat was taken, once that is known.
-        self.now_ms: int | None = None
+        self.taken_ms: int | None = None
         #: Its answer was lost: the worker gives back what it does not know of.
         self.void = False
 
     @property
     def is_known(self) -> bool:
         """Whether its claim is over."""
-        return self.void or self.now_ms is not None
+        return self.void or self.taken_ms is not None
 
 
 class Place:
@@ -92,14 +91,16 @@ class Place:
         if seat is None or seat.void:
             return False
         # Whole milliseconds: what is left of both may be almost one.
-        since_ms = seat.sent_ms + (0 if seat.now_ms is None else max(now_ms - seat.now_ms - 1, 0))
+        taken_ms = now_ms if seat.taken_ms is None else seat.taken_ms
+        since_ms = seat.sent_ms + max(now_ms - taken_ms - 1, 0)
         if SYSTEM_CLOCK.monotonic_ms() - since_ms > seat.lease_ms / 2:
             return True  # it was long under way: the next claim brings it with a new lease
         lease = records.Lease(now_ms, self.worker, now_ms + seat.lease_ms)
-        token = claim_id + _MARK
+        token = claim_id + GIVEN
         (record,) = records.leased(self.queue, [news[at + 2 : start]], [news[start:]], [token], lease)
         del self.seats[claim_id]
         if self.begin is not None and self.begin(record, since_ms):
+            took("valkey.seat_begun")
             return False
         self.given.append(Given(record, since_ms))
         return True
@@ -116,6 +117,13 @@ class Place:
         self.given.clear()
         for seat in self.seats.values():
             seat.void = True
+
+
+def stay_out(request: rq.Request[Any]) -> None:
+    """A claim that says the time takes no seat: seats go by the clocks of the server and of this machine."""
+    claim = request.claim if isinstance(request, rq.Settle) else request
+    if isinstance(claim, rq.Claim):
+        claim.idle = False
 
 
 class Offer:
@@ -154,13 +162,14 @@ class Offer:
                 place.seats.pop(claim_id, None)
         seat = place.seats.get(self._claim_id)
         if seat is not None and turn.left[0] == _TAKEN:
-            seat.now_ms = turn.now_ms
+            took("valkey.seat_taken")
+            seat.taken_ms = turn.now_ms
         elif seat is not None:
             del place.seats[self._claim_id]
 
     def joined(self, jobs: list[JobRecord]) -> list[JobRecord]:
         """The jobs to start: those that came with messages first, one that is known already left out."""
-        if self.left and not self.left_open and jobs and jobs[0].token == self.left + _MARK:
+        if self.left and not self.left_open and jobs and jobs[0].token == self.left + GIVEN:
             jobs = jobs[1:]
         return self.jobs + jobs
 
@@ -235,6 +244,7 @@ class Seats:
         place = self._place_of(claim)
         if place is None or not place.given:
             return None
+        took("valkey.seat_claimed")
         jobs, held_ms = place.take()
         now_ms = jobs[-1].started_ms or 0
         due_ms = None if place.due_ms is None else place.due_ms - SYSTEM_CLOCK.monotonic_ms()
@@ -287,7 +297,7 @@ class Seats:
         else:
             offer.answered(turn)
             if turn.leased and offer.left_open:
-                leases = [*leases, (turn.leased[1].decode(), offer.left + _MARK)]
+                leases = [*leases, (turn.leased[1].decode(), offer.left + GIVEN)]
         await self._give_back(place, leases)
 
     async def _give_back(self, place: Place, leases: list[tuple[str, str]]) -> None:
@@ -296,7 +306,7 @@ class Seats:
             end = Settlement(
                 queue=place.queue, id=job_id, token=token, outcome=Outcome.RELEASE, reason="declined"
             )
-            ends.append(records.settlement(1, end, OUTCOME_NUMBERS[end.outcome]))
+            ends.append(records.settlement(1, end))
         try:
             if ends:
                 await self._session.functions.work([self._root(place)], "", ends, 0)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Literal
 
 from windlass.backend.urls import BackendUrl
 from windlass.errors import ConfigError
@@ -13,8 +13,18 @@ Kind = Literal["standalone", "cluster", "sentinel"]
 
 _OPTIONS = {"timeout", "connections", "ca", "cert", "key", "verify", "sentinel_username", "sentinel_password"}
 
-#: Options that name files, and what the client library calls them.
-_FILES = {"ca": "ssl_ca_certs", "cert": "ssl_certfile", "key": "ssl_keyfile"}
+#: Options that name files.
+_FILES = ("ca", "cert", "key")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tls:
+    """Whom to trust, and who we are: files, and how far the server's certificate is checked."""
+
+    ca: str | None = None
+    cert: str | None = None
+    key: str | None = None
+    verify: str = "full"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,7 +35,7 @@ class Settings:
     kind: Kind
     addresses: tuple[tuple[str, int], ...]
     namespace: str
-    tls: bool = False
+    tls: Tls | None = None
     username: str | None = None
     password: str | None = field(default=None, repr=False)
     db: int = 0
@@ -33,7 +43,6 @@ class Settings:
     #: No request takes longer; a listening connection that is silent for twice as long is asked for a sign.
     timeout_s: float = 5.0
     connections: int = 8
-    tls_options: tuple[tuple[str, Any], ...] = ()
     sentinel_username: str | None = None
     sentinel_password: str | None = field(default=None, repr=False)
 
@@ -55,14 +64,13 @@ def parse(url: BackendUrl) -> Settings:
             _address(host, 26379 if kind == "sentinel" else 6379) for host in url.host.split(",")
         ),
         namespace=url.namespace,
-        tls=tls,
+        tls=_tls(options, base, tls),
         username=url.username,
         password=url.password or None,
         db=db,
         primary=primary,
         timeout_s=_number(options.get("timeout", "5"), "timeout", 0.05, 3_600),
         connections=int(_number(options.get("connections", "8"), "connections", 1, 1_000)),
-        tls_options=_tls_options(options, base, tls),
         sentinel_username=options.get("sentinel_username"),
         sentinel_password=options.get("sentinel_password"),
     )
@@ -98,23 +106,16 @@ def _number(text: str, option: str, low: float, high: float) -> float:
     return value
 
 
-def _tls_options(options: dict[str, str], base: str, tls: bool) -> tuple[tuple[str, Any], ...]:
+def _tls(options: dict[str, str], base: str, tls: bool) -> Tls | None:
     given = sorted({*_FILES, "verify"} & options.keys())
     if not tls:
         if given:
             raise ConfigError(given[0], f"used with TLS: let the URL begin with {base}s")
-        return ()
+        return None
     verify = options.get("verify", "full")
     if verify not in ("full", "ca", "none"):
         raise ConfigError("verify", "full, ca (no check of the host's name) or none", verify)
-    found: dict[str, Any] = {
-        "ssl_cert_reqs": "none" if verify == "none" else "required",
-        "ssl_check_hostname": verify == "full",
-    }
-    for name in given:
-        if name != "verify":
-            found[_FILES[name]] = _readable(name, options[name])
-    return tuple(found.items())
+    return Tls(verify=verify, **{name: _readable(name, options[name]) for name in given if name != "verify"})
 
 
 def _readable(option: str, path: str) -> str:

@@ -14,12 +14,13 @@ from typing import Any
 
 from windlass.backend import requests as rq
 from windlass.backends.valkey import records, relay
-from windlass.backends.valkey.codes import EXTENDED, OUTCOME_NUMBERS, SETTLED
+from windlass.backends.valkey.codes import EXTENDED, SETTLED
 from windlass.backends.valkey.functions import Turn
 from windlass.backends.valkey.session import Group, Session, together
 from windlass.core import damage
 from windlass.core.job import JobRecord
 from windlass.core.outcome import Extended, Outcome, Settled, Settlement
+from windlass.core.paths import took
 from windlass.errors import StorageError
 
 
@@ -40,7 +41,7 @@ async def claim(session: Session, request: rq.Claim, now: str) -> rq.Claimed:
     """The next jobs."""
     if not request.queues:
         return rq.Claimed([], await session.now_ms(now), None)
-    if not now and (given := session.seats.claimed(request)) is not None:
+    if (given := session.seats.claimed(request)) is not None:
         return given
     result = await settle(session, rq.Settle(items=[], claim=request), now)
     assert result.claimed is not None
@@ -78,7 +79,7 @@ async def _one_slot(session: Session, group: Group, request: rq.Settle, now: str
             (index, line.share, line.cap, 0)
             for index, line in zip(group.indexes[count:], claim.queues, strict=True)
         ]
-        offer = None if now else session.seats.offer(claim)
+        offer = session.seats.offer(claim)
         if offer is not None:
             lines = [(*lines[0], offer.says)]
         asked = _claim(claim, claim.claim_id, claim.limit if offer is None else offer.limit, lines)
@@ -110,16 +111,17 @@ def _ends(items: list[Settlement], indexes: list[int]) -> list[Any]:
         while at < size and indexes[at] == index and _is_plain(items[at]):
             at += 1
         if at > first:
+            took("valkey.complete_run")
             ends.append(records.completions(index, items[first:at]))
         else:
-            ends.append(records.settlement(index, items[at], OUTCOME_NUMBERS[items[at].outcome]))
+            ends.append(records.settlement(index, items[at]))
             at += 1
     return ends
 
 
 def _is_plain(end: Settlement) -> bool:
     """Whether it completed, and that is all."""
-    return end.outcome is Outcome.COMPLETE and not end.hold_ms
+    return end.outcome is Outcome.COMPLETE and not end.hold_ms and end.filled is None
 
 
 def _claim(claim: rq.Claim, claim_id: str, limit: int, lines: list[Any]) -> tuple[Any, ...]:
@@ -184,6 +186,7 @@ def _leased(turn: Turn, group: Group, claim: rq.Claim, claim_id: str, first: int
         index = found[at]
         if index > 0:
             name = group.names[index - 1]
+            took("valkey.lease_plain")
             ids, stored = found[at + 1], found[at + 2]
             number = first + len(jobs)
             tokens = [f"{claim_id}.{number + more}" for more in range(len(ids))]

@@ -52,6 +52,7 @@ def _group_limits(limits: core.GroupLimits) -> GroupLimits:
         else BucketValue(capacity=bucket.capacity, refill_per_s=float(bucket.refill_per_s)),
         ordered=limits.ordered,
         max_size=limits.max_size,
+        skip_delayed=limits.skip_delayed,
     )
 
 
@@ -146,6 +147,7 @@ async def set_group_limits(
         bucket=None if bucket is None else core.Bucket(bucket.capacity, bucket.refill_per_s),
         ordered=data.ordered,
         max_size=data.max_size,
+        skip_delayed=data.skip_delayed,
     )
     note(
         request,
@@ -154,6 +156,7 @@ async def set_group_limits(
         bucket=None if bucket is None else f"{bucket.capacity}, {bucket.refill_per_s:g} more a second",
         ordered=data.ordered,
         max_size=data.max_size,
+        skip_delayed=data.skip_delayed,
     )
 
 

@@ -34,7 +34,7 @@ from windlass.dashboard.shapes.changes import (
 from windlass.dashboard.shapes.figures import QueueEntry
 from windlass.dashboard.totals import queue_totals
 from windlass.dashboard.wire import Queue, WireJob
-from windlass.errors import ConfigError, GroupFullError, WaitTimeoutError
+from windlass.errors import ConfigError, GroupFullError, OrderedGroupError, WaitTimeoutError
 from windlass.job import Job
 from windlass.search import Search
 
@@ -117,7 +117,13 @@ def _call_of(body: NewJobBody) -> tuple[str, Any]:
 
 def _added(job: Job[Any]) -> Added:
     outcome = job.outcome or AddOutcome.QUEUED
-    return Added(queue=job.queue_name, id=job.id, outcome=outcome.value, state=job.state)
+    return Added(
+        queue=job.queue_name,
+        id=job.id,
+        outcome=outcome.value,
+        state=job.state,
+        not_taken=job.not_taken,
+    )
 
 
 @post("/api/job-queues/{queue:str}/jobs", status_code=201, tags=["queues"], access=of_queue("add"))
@@ -144,7 +150,7 @@ async def add_jobs(
     refused: list[str] = []
     try:
         jobs = await desk.queue(queue).add_bulk(items)
-    except GroupFullError as exc:
+    except (GroupFullError, OrderedGroupError) as exc:
         jobs, refused = exc.added, exc.refused
     note(request, added=len(jobs), refused=len(refused), jobs=named(job.ref for job in jobs))
     return AddedMany(jobs=[_added(job) for job in jobs], refused=refused)

@@ -37,10 +37,12 @@ class Added(Shape):
     #: ``queued``, ``duplicate``, ``replaced`` or ``cached``.
     outcome: str
     state: JobState
+    #: For ``replaced``: options that the job did not take, because it ran before.
+    not_taken: tuple[str, ...] = ()
 
 
 class AddedMany(Shape):
-    """Jobs that were added, in order, and ids of those that a full group refused."""
+    """Jobs that were added, in order, and ids of those that a full or an ordered group refused."""
 
     jobs: list[Added]
     refused: list[str]

@@ -38,6 +38,8 @@ class GroupLimitsBody(Body):
     bucket: BucketValue | None = None
     ordered: bool = False
     max_size: Annotated[int, msgspec.Meta(ge=1, le=1_000_000_000)] | None = None
+    #: With ``ordered``: a job whose first run is due later holds up none that was added after it.
+    skip_delayed: bool = False
 
 
 class GroupLimits(Shape):
@@ -48,6 +50,7 @@ class GroupLimits(Shape):
     bucket: BucketValue | None
     ordered: bool
     max_size: int | None
+    skip_delayed: bool
 
 
 class Limits(Shape):

@@ -196,6 +196,36 @@ async def test_a_job_that_nobody_starts_in_time_fails_as_expired(harness: Harnes
         assert (job.reason, job.failed_reason, ran) == ("expired", None, [])
 
 
+@pytest.mark.feature("A35")
+async def test_a_worker_ends_an_expired_job_that_it_may_not_start(harness: Harness) -> None:
+    async with Stage(harness) as stage:
+        await stage.queue.pause()
+        paused = await stage.queue.add("n", expires_in=10)
+        later = await stage.queue.add("n", expires_in=10, delay=3_600)
+        await stage.work(lambda job: None, duties=True)
+        await stage.advance(30)
+        for job in (paused, later):
+            assert await job.wait_until_finished() is JobState.FAILED
+            assert job.reason == "expired"
+
+
+@pytest.mark.feature("A35")
+async def test_expires_total_ends_a_job_between_its_attempts(harness: Harness) -> None:
+    runs: list[str] = []
+
+    def fail(job: Job[Any]) -> None:
+        runs.append(job.id)
+        raise ValueError("again")
+
+    async with Stage(harness) as stage:
+        job = await stage.queue.add("n", expires_total=10, backoff=3_600, max_attempts=5)
+        await stage.work(fail, duties=True)
+        await stage.until_state(job, JobState.RETRYING)
+        await stage.advance(30)
+        assert await job.wait_until_finished() is JobState.FAILED
+        assert (job.reason, job.failed_reason, len(runs)) == ("expired", "again", 1)
+
+
 @pytest.mark.feature("A38")
 async def test_options_come_from_app_queue_task_and_call_in_this_order(harness: Harness) -> None:
     async with Stage(harness, defaults={"max_attempts": 9, "priority": 1, "tags": ["app"]}) as stage:

@@ -26,6 +26,8 @@ from windlass.testing.conformance.stage import QUEUE, Gate, Stage, eventually
 
 
 async def add(stage: Stage, count: int, **options: Any) -> list[Job[Any]]:
+    """Jobs to be handled together. A batch that waits for no more jobs needs them before its worker starts:
+    one that is idle may be woken by the first of them before a broker has the last."""
     return await stage.queue.add_bulk([{"name": "n", "data": n, **options} for n in range(count)])
 
 
@@ -101,8 +103,8 @@ async def test_some_jobs_of_a_batch_can_fail(harness: Harness) -> None:
             if errors:
                 raise BatchError(errors, [f"done {job.data}" for job in jobs])
 
-        await stage.work(handle, batch=10)
         jobs = await add(stage, 5, backoff={"type": "fixed", "delay": 5, "jitter": 0})
+        await stage.work(handle, batch=10)
         assert await jobs[0].result() == "done 0"
         await stage.settle()
         states = [(await job.refresh()).state.value for job in jobs]
@@ -121,8 +123,8 @@ async def test_a_result_that_is_an_exception_is_the_end_of_its_job_alone(harness
         async def handle(jobs: list[Job[Any]]) -> list[Any]:
             return ["fine", Retry(30)]
 
-        await stage.work(handle, batch=2)
         good, bad = await add(stage, 2)
+        await stage.work(handle, batch=2)
         assert await good.result() == "fine"
         await stage.until_state(bad, JobState.RETRYING)
 
@@ -136,12 +138,12 @@ async def test_an_error_of_the_call_is_every_jobs_error(harness: Harness) -> Non
                 return ["one"]
             raise ConnectionError("down")
 
-        await stage.work(handle, batch=2)
         jobs = await add(stage, 2, max_attempts=1)
+        short = await stage.queue.add_bulk([{"name": "n", "data": "short"} for _ in range(2)])
+        await stage.work(handle, batch=2)
         for job in jobs:
             await stage.until_state(job, JobState.FAILED)
             assert (await job.refresh()).errors[-1].error_class == "ConnectionError"
-        short = await stage.queue.add_bulk([{"name": "n", "data": "short"} for _ in range(2)])
         for job in short:
             await stage.until_state(job, JobState.FAILED)
             assert "one result for each of its 2 jobs" in (await job.refresh()).errors[-1].message
@@ -195,8 +197,8 @@ async def test_each_job_of_a_batch_holds_a_slot_and_a_lease(harness: Harness) ->
         async def handle(jobs: list[Job[Any]]) -> None:
             await gate.pass_through()
 
-        worker = await stage.work(handle, batch=3, concurrency=3, lease=30)
         jobs = await add(stage, 4)
+        worker = await stage.work(handle, batch=3, concurrency=3, lease=30)
         await gate.reached.wait()
         assert worker.busy == 3
         records = [(await job.refresh()).record for job in jobs]

@@ -314,6 +314,27 @@ async def test_a_running_parent_makes_children_and_waits_for_them(harness: Harne
 
 
 @pytest.mark.feature("I10")
+async def test_a_handler_that_waits_for_children_it_does_not_have_fails_in_the_end(harness: Harness) -> None:
+    async with Stage(harness) as stage:
+        runs = 0
+
+        async def handler(job: Job[Any]) -> None:
+            nonlocal runs
+            runs += 1
+            raise WaitForChildren
+
+        job = await stage.queue.add(
+            "sum", max_attempts=3, backoff={"type": "fixed", "delay": 10, "jitter": 0}
+        )
+        await stage.work(handler)
+        await stage.settle()
+        assert (await job.get_state(), runs) == (JobState.RETRYING, 2)
+        await stage.advance(25)
+        assert (await job.get_state(), job.attempts, runs) == (JobState.FAILED, 3, 4)
+        assert job.failed_reason == "waits for children, but has none that are open"
+
+
+@pytest.mark.feature("I10")
 async def test_a_parent_that_is_killed_before_it_waits_makes_no_child_twice(harness: Harness) -> None:
     async with Stage(harness) as stage:
         job = await stage.queue.add("sum")
@@ -491,3 +512,29 @@ async def test_one_of_many_children_fails_while_workers_die(harness: Harness, on
         expected = 199 if on_failure == "ignore" else len(values)
         assert len(values) == expected
         assert len(await node.job.get_children_values()) == 199
+
+
+@pytest.mark.feature("I9", "I3")
+async def test_a_retried_parent_gets_the_value_of_its_retried_child(harness: Harness) -> None:
+    async with Stage(harness) as stage:
+        child = await stage.queue.add("child", "part", max_attempts=1)
+        parent = await stage.queue.add("parent", "whole", depends_on=[child])
+        seen: dict[str, Any] = {}
+
+        async def handler(job: Job[Any]) -> Any:
+            seen[job.name] = await job.get_children_values()
+            if job.name == "child" and job.deliveries == 1:
+                raise ConnectionError("not now")
+            return job.data
+
+        await stage.work(handler)
+        await stage.settle()
+        assert (await child.get_state(), await parent.get_state()) == (JobState.FAILED, JobState.FAILED)
+        await child.retry()
+        await stage.settle()
+        assert (await child.get_state(), await parent.get_state()) == (JobState.COMPLETED, JobState.FAILED)
+        await parent.retry()
+        await stage.settle()
+        assert await parent.get_state() is JobState.COMPLETED
+        assert seen["parent"] == {f"{QUEUE}:{child.id}": "part"}
+        assert await parent.get_failed_children() == {}

@@ -15,6 +15,7 @@ from windlass import (
     GroupLimits,
     Job,
     JobState,
+    OrderedGroupError,
     Rate,
     RateLimitError,
 )
@@ -287,3 +288,55 @@ async def test_limits_that_cannot_work_are_refused_and_change_nothing(harness: H
         with pytest.raises(ConfigError):
             await queue.add("t", group="g", cost=0)
         assert await queue.list_groups() == []
+
+
+@pytest.mark.feature("H5")
+async def test_jobs_of_an_ordered_group_run_in_the_order_of_adding_or_are_refused(harness: Harness) -> None:
+    async with Stage(harness) as stage:
+        await stage.queue.set_group_limits(ordered=True)
+        with pytest.raises(OrderedGroupError) as caught:
+            await stage.queue.add_bulk(
+                [
+                    {"name": "t", "data": n, "group": "g", "priority": rank}
+                    for n, rank in enumerate((0, 0, 5, 9))
+                ]
+            )
+        assert [job.data for job in caught.value.added] == [0, 1]
+        assert len(caught.value.refused) == 2
+        with pytest.raises(OrderedGroupError, match="without"):
+            await stage.queue.add("t", 2, group="g", lifo=True)
+        jobs = [await stage.queue.add("t", n, group="g", delay=delay) for n, delay in ((2, 5), (3, 0))]
+        with pytest.raises(OrderedGroupError, match="order of adding"):
+            await jobs[1].change_priority(5)
+        meter = Meter(stage, 0)
+        await stage.work(meter, concurrency=8)
+        await stage.settle()
+        assert meter.order == [0, 1]
+        await stage.advance(5.5)
+        assert meter.order == [0, 1, 2, 3]
+
+
+@pytest.mark.feature("H5")
+async def test_an_ordered_group_can_skip_what_is_not_due_yet(harness: Harness) -> None:
+    async with Stage(harness) as stage:
+        with pytest.raises(ConfigError, match="ordered=True"):
+            await stage.queue.set_group_limits(skip_delayed=True)
+        await stage.queue.set_group_limits(ordered=True, skip_delayed=True)
+        assert await stage.queue.get_group_limits() == GroupLimits(ordered=True, skip_delayed=True)
+        meter = Meter(stage, 0)
+        await stage.work(meter, concurrency=8)
+        for n, delay in ((0, 5), (1, 0), (2, 0)):
+            await stage.queue.add("t", n, group="g", delay=delay)
+        await stage.settle()
+        assert meter.order == [1, 2]
+        await stage.advance(5.5)
+        assert meter.order == [1, 2, 0]
+
+
+async def test_a_group_is_not_made_ordered_while_jobs_with_a_priority_wait(harness: Harness) -> None:
+    async with Stage(harness) as stage:
+        job = await stage.queue.add("t", group="g", priority=5)
+        with pytest.raises(OrderedGroupError, match="finished"):
+            await stage.queue.set_group_limits("g", ordered=True)
+        await job.remove()
+        await stage.queue.set_group_limits("g", ordered=True)

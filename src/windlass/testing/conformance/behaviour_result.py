@@ -272,6 +272,24 @@ async def test_callers_who_wait_while_a_job_runs_get_its_result_however_short_it
             assert await asyncio.gather(*waits) == ["slow value", "slow value"]
 
 
+@pytest.mark.feature("E4", "E5", "A13")
+async def test_callers_who_wait_get_the_result_of_a_job_whose_record_goes_at_once(harness: Harness) -> None:
+    nothing: dict[str, Any] = {"keep_completed": False, "result_ttl": 0}
+    async with Stage(harness) as stage:
+        await stage.work(lambda job: f"{job.data} value")
+        for number in range(3):
+            assert await stage.queue.add_and_wait("n", number, **nothing) == f"{number} value"
+        job = await stage.queue.add("n", 7, **nothing)
+        assert await job.wait_until_finished() is JobState.COMPLETED
+        assert list(await stage.queue.get_jobs()) == []
+        found = await stage.queue.get_job(job.id)
+        assert found is not None and await found.is_completed()
+        await stage.advance(60)
+        assert await stage.queue.get_job(job.id) is None
+        with pytest.raises(JobNotFoundError):
+            await job.refresh()
+
+
 @pytest.mark.feature("E5")
 async def test_the_result_of_a_job_that_has_none_yet_is_refused_with_what_became_of_it(
     harness: Harness,

@@ -155,7 +155,7 @@ async def test_jobs_that_are_claimed_while_a_worker_closes_go_back_at_once(harne
         job = await stage.queue.add("n")
         let_go, gate = asyncio.Event(), Gate()
         stage.faults.delay(rq.Claim, let_go)
-        worker = await stage.work(gated(gate))
+        worker = await stage.work(gated(gate), concurrency=1)
         await eventually(lambda: stage.faults.sent["Claim"] == 1)
         closing = asyncio.create_task(worker.close())
         await stage.settle()
@@ -172,7 +172,7 @@ async def test_a_claim_that_is_answered_after_the_end_began_gives_its_jobs_back(
         gate, answer = Gate(), asyncio.Event()
         job = await stage.queue.add("n")
         stage.faults.delay(rq.Claim, answer)
-        worker = await stage.work(gated(gate))
+        worker = await stage.work(gated(gate), concurrency=1)
         await stage.settle()
         assert stage.faults.sent["Claim"] == 1
         closing = asyncio.create_task(worker.close(force=True))

@@ -49,6 +49,7 @@ def threads() -> set[threading.Thread]:
 TASKS = {
     "pump",
     "lane",
+    "relay-now",
     "relay",
     "start",
     "close",
@@ -228,10 +229,15 @@ async def test_a_thread_that_does_not_stop_is_left_behind_and_named(harness: Har
         worker = await stage.work(stubborn, **HASTY)
         job = await stage.queue.add("n")
         await eventually(begun.is_set)
-        assert await in_time(worker.close()) < BOUND + 0.5
-        assert worker.left_behind == [f"job {job.id} (n)"]
-        assert await job.is_waiting()
-        go_on.set()
+        try:
+            assert await in_time(worker.close()) < BOUND + 0.5
+            assert worker.left_behind == [f"job {job.id} (n)"]
+            assert await job.is_waiting()
+        finally:  # else a failure here would also leave the thread and its attempt to the next tests
+            go_on.set()
+            await eventually(
+                lambda: not [task for task in asyncio.all_tasks() if "Attempt.run" in repr(task)]
+            )
 
 
 # --- starting and closing, in any order -------------------------------------------------------------------
@@ -700,3 +706,37 @@ async def test_a_thread_can_raise_what_its_signal_offers(harness: Harness) -> No
         await worker.close()
         await job.refresh()
         assert (job.state, job.attempts, job.errors) == (JobState.WAITING, 0, [])
+
+
+# --- a handler that cancels what it finds ---------------------------------------------------------------
+
+
+@pytest.mark.parametrize("prefix", ["", "windlass"])
+async def test_a_worker_goes_on_though_a_handler_cancels_its_tasks(
+    harness: Harness, caplog: pytest.LogCaptureFixture, prefix: str
+) -> None:
+    """A handler shares the loop with its worker: a task of the worker that it cancels is started again."""
+    async with LiveStage(harness) as stage:
+        of_the_test, cancelled = asyncio.all_tasks(), set[str]()
+
+        async def handler(job: Job[Any]) -> str:
+            if job.name == "rude":
+                for task in asyncio.all_tasks() - of_the_test - {asyncio.current_task()}:
+                    if task.get_name().startswith(prefix):
+                        cancelled.add(task.get_name().removeprefix("windlass-"))
+                        task.cancel()
+            return job.name
+
+        worker = await stage.work(handler, concurrency=1, duties=True, heartbeat=0.05, poll=0.1)
+        rude = await stage.queue.add("rude")
+        await eventually(lambda: bool(cancelled))
+        polite = await stage.queue.add("polite")
+        assert await polite.result(timeout=10) == "polite"
+        assert await rude.result(timeout=10) == "rude"
+        kept = {"pump", "lease-watch", "heartbeat", "lead", "recover", "prune"}
+        assert kept <= cancelled
+        await eventually(lambda: kept <= {name.removeprefix("windlass-") for name in tasks()})
+        for name in kept:
+            assert f"the worker's task {name} ended unexpectedly and is started again" in caplog.text
+        await worker.close()
+        assert worker.left_behind == []

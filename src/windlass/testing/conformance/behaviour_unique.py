@@ -175,3 +175,25 @@ async def test_unique_options_that_cannot_work_are_refused(harness: Harness) -> 
         with pytest.raises(ConfigError):
             await stage.queue.add("t", unique=5)
         assert await stage.queue.count() == 0
+
+
+@pytest.mark.feature("D8")
+async def test_a_replaced_job_tells_what_it_did_not_take(harness: Harness) -> None:
+    async with Stage(harness) as stage:
+        last = Unique("export", "keep_last")
+        first = await stage.queue.add("t", 1, unique=last, delay=60)
+        assert first.not_taken == ()
+        taken = await stage.queue.add("t", 2, unique=last, delay=5, tags=["red"], group="g")
+        assert (taken.outcome, taken.id, taken.not_taken) == (AddOutcome.REPLACED, first.id, ())
+        assert (taken.data, taken.tags, taken.group) == (2, ("red",), "g")
+
+        async def failing(job: Job[Any]) -> None:
+            raise ConnectionError("not now")
+
+        await stage.work(failing)
+        await stage.advance(5.5)
+        (job,) = await stage.queue.get_jobs("retrying")
+        assert (job.id, job.data) == (first.id, 2)
+        left = await stage.queue.add("t", 3, unique=last, delay=5, expires_in=9, group="h")
+        assert left.not_taken == ("group", "delay", "expires_in")
+        assert (left.data, left.group, left.state) == (3, "g", "retrying")

@@ -18,7 +18,7 @@ from windlass.backend.store import Store
 from windlass.core.clock import SYSTEM_CLOCK
 from windlass.testing.conformance.harness import Harness
 from windlass.testing.conformance.needs import needs
-from windlass.testing.conformance.stage import QUEUE, Gate, Stage, eventually
+from windlass.testing.conformance.stage import QUEUE, Gate, Stage, eventually, live
 from windlass.testing.faults import probing
 from windlass.worker.health import HealthServer
 
@@ -94,6 +94,23 @@ async def test_heartbeats_and_renewals_go_on_while_every_handler_thread_is_busy(
             assert await job.result(10) == "kept"
             assert (job.deliveries, job.stalled_count) == (1, 0)
     assert threads == ["windlass-leases"]
+
+
+@pytest.mark.feature("J21", "E2")
+async def test_a_worker_with_nothing_to_do_runs_jobs_as_they_are_added(harness: Harness) -> None:
+    """By the machine's own clock, as production runs: a store may give such a worker a job before it asks."""
+
+    async def handler(job: Job[Any]) -> Any:
+        return job.data
+
+    async with live(harness) as app:
+        worker = Worker(QUEUE, handler, url_or_app=app, concurrency=2, poll=600, duties=False)
+        async with worker:
+            for number in range(20):
+                job = await app.queue(QUEUE).add("n", number)
+                assert await job.result(20) == number
+                await job.refresh()
+                assert (job.attempts, job.deliveries, job.worker_id) == (0, 1, worker.id)
 
 
 @pytest.mark.feature("R6")

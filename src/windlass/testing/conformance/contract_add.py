@@ -86,7 +86,12 @@ async def test_a_batch_is_answered_per_item_in_order(harness: Harness) -> None:
     await harness.add("b")
     answers = await harness.do(
         rq.Add(
-            jobs=[harness.new("a"), harness.new("b"), harness.new("c", delay_ms=1), harness.new("a", "other")]
+            jobs=[
+                harness.new("a"),
+                harness.new("b"),
+                harness.new("c", delay_ms=60_000),
+                harness.new("a", "other"),
+            ]
         )
     )
     assert [(answer.outcome, answer.state) for answer in answers] == [
@@ -201,7 +206,7 @@ async def test_an_active_job_answers_duplicate(harness: Harness) -> None:
 @pytest.mark.feature("A2", "D1")
 async def test_a_retrying_job_answers_duplicate(harness: Harness) -> None:
     job = await harness.start("a")
-    await harness.settle(job, Outcome.RETRY, delay_ms=100)
+    await harness.settle(job, Outcome.RETRY, delay_ms=60_000)
     added = await harness.add("a")
     assert (added.outcome, added.state) == (AddOutcome.DUPLICATE, JobState.RETRYING)
 
@@ -385,7 +390,7 @@ async def test_two_namespaces_never_meet(harness: Harness) -> None:
 
 @pytest.mark.feature("L1")
 async def test_what_was_added_is_there_after_reopening(harness: Harness) -> None:
-    await harness.add("a", options=FULL_OPTIONS, delay_ms=10)
+    await harness.add("a", options=FULL_OPTIONS, delay_ms=60_000)
     before = await harness.get("a")
     await harness.reopen()
     assert await harness.get("a") == before

@@ -63,7 +63,7 @@ async def test_delay_zero_makes_a_scheduled_job_ready_now_at_the_back(harness: H
 @pytest.mark.feature("A23", "C11")
 async def test_delay_zero_makes_a_retrying_job_ready_now(harness: Harness) -> None:
     job = await harness.start("a")
-    await harness.settle(job, Outcome.RETRY, delay_ms=500)
+    await harness.settle(job, Outcome.RETRY, delay_ms=60_000)
     assert await harness.do(rq.ChangeJob(ref=A, delay_ms=0)) == OK_WAITING
     assert (await harness.get("a")).attempts == 1
 
@@ -168,7 +168,7 @@ async def test_a_token_gives_no_right_to_move_an_active_job(harness: Harness, ch
 @pytest.mark.parametrize("outcome", [Outcome.COMPLETE, Outcome.FAIL, Outcome.CANCEL])
 async def test_a_finished_job_cannot_be_changed(harness: Harness, outcome: Outcome) -> None:
     before = await harness.finish("a", outcome)
-    changed = await harness.do(rq.ChangeJob(ref=A, priority=1, delay_ms=1, payload=b"x"))
+    changed = await harness.do(rq.ChangeJob(ref=A, priority=1, delay_ms=60_000, payload=b"x"))
     assert changed == rq.ChangeResult(Changed.ILLEGAL, before.state)
     assert await harness.get("a") == before
 
@@ -231,7 +231,7 @@ async def test_a_completed_job_retried_by_hand_forgets_its_result(harness: Harne
 @pytest.mark.feature("C11")
 async def test_retrying_by_hand_only_hurries_a_retrying_job(harness: Harness) -> None:
     job = await harness.start("a")
-    await harness.settle(job, Outcome.RETRY, delay_ms=500)
+    await harness.settle(job, Outcome.RETRY, delay_ms=60_000)
     assert await harness.do(rq.RetryJobs(refs=[A])) == [OK_WAITING]
     hurried = await harness.get("a")
     assert (hurried.attempts, hurried.manual_retries) == (1, 0)
@@ -241,7 +241,7 @@ async def test_retrying_by_hand_only_hurries_a_retrying_job(harness: Harness) ->
 async def test_jobs_that_wait_or_run_cannot_be_retried(harness: Harness) -> None:
     await harness.start("active")
     await harness.add("waiting")
-    await harness.add("scheduled", delay_ms=5)
+    await harness.add("scheduled", delay_ms=60_000)
     ids = ["active", "waiting", "scheduled"]
     before = [await harness.get(job_id) for job_id in ids]
     answers = await harness.do(rq.RetryJobs(refs=[JobRef(QUEUE, job_id) for job_id in ids]))
@@ -342,7 +342,7 @@ async def test_removing_a_finished_job_adds_nothing_to_history(harness: Harness)
 async def test_purge_removes_the_named_states_only(harness: Harness) -> None:
     await harness.finish("done")
     await harness.add_many("w1", "w2")
-    await harness.add("s", delay_ms=5)
+    await harness.add("s", delay_ms=60_000)
     purged = await harness.do(rq.Purge(queue=QUEUE, states=[JobState.WAITING]))
     assert purged == rq.Purged(2, ["w1", "w2"])
     assert await harness.counts() == {JobState.SCHEDULED: 1, JobState.COMPLETED: 1}
@@ -499,7 +499,9 @@ async def test_progress_is_stored_and_told(harness: Harness) -> None:
 
 
 @pytest.mark.feature("A22", "J24")
-@pytest.mark.parametrize(("token", "status"), [(None, Changed.ILLEGAL), ("never.0", Changed.LOST)])
+@pytest.mark.parametrize(
+    ("token", "status"), [(None, Changed.ILLEGAL), ("", Changed.LOST), ("never.0", Changed.LOST)]
+)
 async def test_progress_needs_the_newest_token_and_otherwise_nothing_is_written(
     harness: Harness, token: str | None, status: Changed
 ) -> None:
@@ -517,6 +519,14 @@ async def test_a_settled_attempt_cannot_report_progress(harness: Harness) -> Non
     await harness.settle(job, Outcome.COMPLETE)
     report = rq.Report(ref=A, token=job.token, progress=b"1")
     assert await harness.do(report) == rq.ChangeResult(Changed.LOST, JobState.COMPLETED)
+
+
+@pytest.mark.feature("A22", "J24")
+async def test_an_empty_token_is_not_that_of_a_job_without_a_lease(harness: Harness) -> None:
+    await harness.add("a")
+    report = rq.Report(ref=A, token="", progress=b"1")
+    assert await harness.do(report) == rq.ChangeResult(Changed.LOST, JobState.WAITING)
+    assert (await harness.get("a")).progress is None
 
 
 @pytest.mark.feature("A22")

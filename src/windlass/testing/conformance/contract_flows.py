@@ -316,6 +316,66 @@ async def test_a_parent_that_is_retried_by_hand_runs_when_nothing_is_open(harnes
     assert (await harness.take()).id == "p"
 
 
+@pytest.mark.feature("I9", "I3", "A25")
+@pytest.mark.parametrize("on_failure", list(OnFailure))
+async def test_a_parent_that_is_retried_by_hand_sees_the_value_of_a_child_that_completed_since(
+    harness: Harness, on_failure: OnFailure
+) -> None:
+    child = harness.new("a", OTHER)
+    await add(harness, harness.new("p", depends_on=[on("a", OTHER, on_failure)]), child)
+    await finish(harness, Outcome.FAIL)
+    if on_failure is not OnFailure.FAIL:
+        await harness.settle(await harness.take(), Outcome.FAIL)
+    assert await harness.state("p") is F
+    await harness.do(rq.RetryJobs(refs=[JobRef(OTHER, "a")]))
+    await finish(harness, result=b'"late"')
+    (result,) = await harness.do(rq.RetryJobs(refs=[JobRef(QUEUE, "p")]))
+    assert (result.status, result.state) == (Changed.OK, W)
+    (edge,) = await edges(harness)
+    assert (edge.status, edge.value, edge.reason, edge.error) == (EdgeStatus.DONE, b'"late"', "", "")
+
+
+@pytest.mark.feature("I9", "A25")
+async def test_a_parent_that_is_retried_by_hand_waits_for_a_child_that_runs_again(harness: Harness) -> None:
+    await add_parent(harness, "a", "b")
+    await finish(harness, Outcome.FAIL)
+    await finish(harness)
+    assert await statuses(harness) == {"a": EdgeStatus.FAILED, "b": EdgeStatus.DONE}
+    await harness.do(rq.RetryJobs(refs=[JobRef(OTHER, "a")]))
+    (result,) = await harness.do(rq.RetryJobs(refs=[JobRef(QUEUE, "p")]))
+    assert (result.status, result.state) == (Changed.OK, B)
+    assert await statuses(harness) == {"a": EdgeStatus.OPEN, "b": EdgeStatus.DONE}
+    assert await harness.claim() == []
+    await finish(harness, result=b"7")
+    assert await harness.state("p") is W
+    assert [edge.value for edge in await edges(harness)] == [b"7", None]
+
+
+@pytest.mark.feature("I9", "A25")
+async def test_a_child_that_fails_again_fails_the_parent_that_was_retried(harness: Harness) -> None:
+    await add_parent(harness, "a")
+    await finish(harness, Outcome.FAIL)
+    await harness.do(rq.RetryJobs(refs=[JobRef(OTHER, "a")]))
+    await harness.do(rq.RetryJobs(refs=[JobRef(QUEUE, "p")]))
+    assert await harness.state("p") is B
+    await finish(harness, Outcome.FAIL)
+    job = await harness.get("p")
+    assert (job.state, job.reason) == (F, "dependency_failed")
+    await harness.do(rq.RetryJobs(refs=[JobRef(QUEUE, "p")]))
+    assert await harness.state("p") is W
+    assert await statuses(harness) == {"a": EdgeStatus.IGNORED}
+
+
+@pytest.mark.feature("I9", "A25")
+async def test_a_child_whose_record_is_gone_is_forgiven(harness: Harness) -> None:
+    await add_parent(harness, "a")
+    await finish(harness, Outcome.FAIL)
+    await harness.do(rq.RemoveJobs(refs=[JobRef(OTHER, "a")]))
+    (result,) = await harness.do(rq.RetryJobs(refs=[JobRef(QUEUE, "p")]))
+    assert result.state is W
+    assert await statuses(harness) == {"a": EdgeStatus.IGNORED}
+
+
 # --- what is refused -------------------------------------------------------------------------------
 
 
@@ -470,6 +530,51 @@ async def test_a_parent_that_waits_for_nothing_open_runs_again_at_once(harness: 
     assert await harness.state("p") is W
 
 
+@pytest.mark.feature("I10")
+async def test_a_parent_that_waits_again_for_nothing_open_has_failed_an_attempt(harness: Harness) -> None:
+    await harness.settle(await harness.start("p"), Outcome.WAIT, delay_ms=100)
+    assert await harness.state("p") is W
+    await harness.settle(await harness.take(), Outcome.WAIT, delay_ms=100, duration_ms=3)
+    job = await harness.get("p")
+    assert (job.state, job.attempts, job.due_ms) == (JobState.RETRYING, 1, harness.now_ms + 100)
+    assert [(one.error_class, one.attempt) for one in job.errors] == [("NoOpenChildren", 1)]
+    assert job.errors[0].message == "waits for children, but has none that are open"
+    harness.pass_ms(100)
+    await harness.settle(await harness.take(), Outcome.WAIT, reason="attempts")
+    job = await harness.get("p")
+    assert (job.state, job.attempts, job.reason) == (F, 2, "attempts")
+    rows = [(row.outcome, row.attempt) for row in await harness.history()]
+    assert rows == [
+        (AttemptOutcome.SNOOZED, 1),
+        (AttemptOutcome.RETRYING, 1),
+        (AttemptOutcome.FAILED, 2),
+    ]
+
+
+@pytest.mark.feature("I10")
+async def test_a_parent_whose_children_always_end_before_it_waits_loses_no_attempt(harness: Harness) -> None:
+    parent = await harness.start("p")
+    for step in range(3):
+        await harness.add(f"a{step}", OTHER, parent=on("p"))
+        await finish(harness)
+        await harness.settle(parent, Outcome.WAIT, reason="attempts")
+        parent = await harness.take()
+        assert (parent.id, parent.attempts) == ("p", 0)
+    await harness.settle(parent, Outcome.COMPLETE)
+    done = await harness.get("p")
+    assert (done.state, done.reason) == (C, "")
+
+
+@pytest.mark.feature("I10", "F2")
+async def test_a_parent_that_waits_again_for_nothing_open_can_be_cancelled(harness: Harness) -> None:
+    await harness.settle(await harness.start("p"), Outcome.WAIT)
+    parent = await harness.take()
+    await harness.do(rq.CancelJobs(refs=[JobRef(QUEUE, "p")], reason="enough"))
+    await harness.settle(parent, Outcome.WAIT, reason="attempts")
+    cancelled = await harness.get("p")
+    assert (cancelled.state, cancelled.reason) == (X, "enough")
+
+
 @pytest.mark.feature("I9", "I10")
 async def test_a_child_that_failed_while_its_parent_ran_counts_when_the_parent_waits(
     harness: Harness,
@@ -498,7 +603,7 @@ async def test_a_parent_may_end_before_its_children(harness: Harness) -> None:
 @pytest.mark.feature("I10", "A15")
 async def test_a_child_blocks_a_parent_that_has_not_started(harness: Harness) -> None:
     await harness.add("p")
-    await harness.add("later", delay_ms=1_000)
+    await harness.add("later", delay_ms=60_000)
     await harness.add("a", OTHER, parent=on("p"))
     await harness.add("b", OTHER, parent=on("later"))
     assert await harness.counts() == {B: 2}

@@ -512,7 +512,7 @@ async def test_groups_are_listed_with_their_counts(harness: Harness) -> None:
     await limit(harness, concurrency=2)
     await limit(harness, "idle", concurrency=9)
     await add(harness, "a", "b", "c", "d")
-    await add(harness, "later", delay_ms=1_000)
+    await add(harness, "later", delay_ms=60_000)
     await add(harness, "x", group="other")
     await harness.take()
     page = await harness.do(lrq.ListGroups(queue=QUEUE))

@@ -117,11 +117,11 @@ async def test_a_cursor_beyond_either_end_of_a_queue_is_a_place_like_any(
 @pytest.mark.feature("A28", "C6", "B7")
 async def test_a_listing_can_be_limited_to_states(harness: Harness) -> None:
     job = await harness.start("retrying")
-    await harness.settle(job, Outcome.RETRY, delay_ms=10)
+    await harness.settle(job, Outcome.RETRY, delay_ms=60_000)
     await harness.finish("failed", Outcome.FAIL)
     await harness.finish("completed")
     await harness.start("active")
-    await harness.add("scheduled", delay_ms=10)
+    await harness.add("scheduled", delay_ms=60_000)
     await harness.add("waiting")
     for state in ("retrying", "failed", "completed", "active", "scheduled", "waiting"):
         assert await listed(harness, states=[JobState(state)]) == [state]
@@ -209,7 +209,7 @@ async def test_a_listing_does_not_show_results_past_their_time(harness: Harness)
 async def test_counts_name_every_state(harness: Harness) -> None:
     await harness.start("active")
     await harness.add_many("w1", "w2")
-    await harness.add("s", delay_ms=1)
+    await harness.add("s", delay_ms=60_000)
     counts = await harness.do(rq.CountJobs(queue=QUEUE))
     wanted = dict.fromkeys(JobState, 0)
     wanted |= {JobState.ACTIVE: 1, JobState.WAITING: 2, JobState.SCHEDULED: 1}

@@ -9,10 +9,11 @@ import pytest
 from windlass.backend import Backend, Listener
 from windlass.backend import limits as lrq
 from windlass.backend import requests as rq
-from windlass.core.job import JobRef
+from windlass.core.job import JobRecord, JobRef
 from windlass.core.options import StoredOptions
-from windlass.core.outcome import Outcome
-from windlass.testing.conformance.harness import QUEUE, Harness
+from windlass.core.outcome import Outcome, Settled, Settlement
+from windlass.core.states import JobState
+from windlass.testing.conformance.harness import QUEUE, WORKER, Harness, settlement
 from windlass.testing.conformance.needs import needs
 
 #: Real milliseconds in which a hint must have come. Far more than any store needs.
@@ -39,10 +40,33 @@ async def test_an_added_job_wakes_those_who_wait_for_work(harness: Harness) -> N
     listener.close()
 
 
+@pytest.mark.feature("K6", "J21")
+async def test_a_worker_that_found_nothing_gets_the_job_that_is_added_then(harness: Harness) -> None:
+    """By the store's own clock, as production asks: a store may hold a place for a worker that waits."""
+    backend = harness.backend
+    listener = backend.listen([READY, f"worker:{WORKER}"])
+
+    async def claim() -> list[JobRecord]:
+        asked = harness.claim_request()
+        asked.idle = True
+        return (await backend.execute(asked)).jobs
+
+    assert await claim() == []
+    await backend.execute(rq.Add(jobs=[harness.new("a", request_id="a")]))
+    found: list[JobRecord] = []
+    while not found:
+        assert await heard(listener, READY)
+        found = await claim()
+    assert [(job.id, job.worker, job.deliveries) for job in found] == [("a", WORKER, 1)]
+    end = Settlement(queue=QUEUE, id="a", token=found[0].token or "", outcome=Outcome.COMPLETE, result=b"1")
+    assert (await backend.execute(rq.Settle(items=[end]))).items == [Settled.OK]
+    listener.close()
+
+
 @pytest.mark.feature("K6", "B1")
 async def test_a_scheduled_job_wakes_those_who_sleep_until_the_next_due_time(harness: Harness) -> None:
     listener = harness.backend.listen([READY])
-    await harness.add("a", delay_ms=1_000)
+    await harness.add("a", delay_ms=60_000)
     assert await heard(listener, READY)
     listener.close()
 
@@ -222,3 +246,28 @@ async def test_closing_a_listener_twice_is_fine_and_others_go_on(harness: Harnes
     await harness.add("a")
     assert await heard(second, READY)
     second.close()
+
+
+@pytest.mark.feature("K6", "J21")
+async def test_a_worker_that_found_nothing_is_told_of_the_next_job_and_claims_it_once(
+    harness: Harness,
+) -> None:
+    """Without a time in any request: so the store may give the job to the worker before it asks again."""
+    backend = harness.backend
+    listener = backend.listen([READY, f"worker:{WORKER}"])
+
+    async def claimed() -> list[JobRecord]:
+        request = harness.claim_request(limit=5)
+        request.idle = True
+        return (await backend.execute(request)).jobs
+
+    assert await claimed() == []
+    for name in ("a", "b"):
+        await backend.execute(rq.Add(jobs=[harness.new(name, request_id=name)]))
+        assert await listener.wait(SOON)
+        (job,) = await claimed()
+        assert (job.id, job.worker, job.state, job.deliveries) == (name, WORKER, JobState.ACTIVE, 1)
+        assert await claimed() == []
+        ended = await backend.execute(rq.Settle(items=[settlement(job, Outcome.COMPLETE)]))
+        assert ended.items == [Settled.OK]
+    listener.close()

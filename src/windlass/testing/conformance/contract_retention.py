@@ -12,7 +12,7 @@ from windlass.core.states import JobState
 from windlass.errors import HistoryTrimmedError
 from windlass.testing.conformance.harness import QUEUE, Harness
 
-NOT_KEPT = StoredOptions(keep_completed=Keep(0, 0), keep_failed=Keep(0, 0), result_ttl_ms=0)
+NOT_KEPT = StoredOptions(keep_completed=Keep(0, 0), keep_failed=Keep(0, 0), result_ttl_ms=1)
 
 
 async def prune(harness: Harness, limit: int = 1_000) -> rq.Pruned:

@@ -313,8 +313,8 @@ async def test_a_flow_with_a_key_that_is_held(harness: Harness) -> None:
 @pytest.mark.feature("D8")
 async def test_keep_last_replaces_the_data_of_a_job_that_has_not_started(harness: Harness) -> None:
     options = unique("keep_last")
-    await add(harness, "a", options, payload=b"[1]", delay_ms=500)
-    answer = await add(harness, "b", options, payload=b"[2]")
+    await add(harness, "a", options, payload=b"[1]", delay_ms=400)
+    answer = await add(harness, "b", options, payload=b"[2]", delay_ms=500)
     assert (answer.outcome, answer.due_ms) == (AddOutcome.REPLACED, START_MS + 500)
     harness.pass_ms(500)
     job = await harness.take()

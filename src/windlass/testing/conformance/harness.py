@@ -1,17 +1,22 @@
 """What the conformance suite asks of a backend's author: a way to connect. The rest is here.
 
 A harness owns one store that nobody else uses, drives its time through ``now_ms`` in every request, and
-offers the few verbs that nearly every test needs. Tests that need more send requests through ``do``.
+offers the few verbs that nearly every test needs. Tests that need more send requests through ``do``. A
+``Variant`` lets it send them in other ways.
 """
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, Any, TypeVar
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
+from unittest import mock
 
 from windlass.backend import Backend, open_backend
 from windlass.backend import requests as rq
+from windlass.core.clock import SystemClock
 from windlass.core.ids import new_id
 from windlass.core.job import AttemptRecord, Event, JobRecord, JobRef, NewJob
 from windlass.core.outcome import Outcome, Settled, Settlement
@@ -35,8 +40,23 @@ WORKER = "w1"
 LEASE_MS = 30_000
 
 
+#: Where the requests that come along with those of a test go.
+BESIDE = "beside"
+
+
+class Variant(NamedTuple):
+    """How a harness sends what a test asks for: see ``variants``."""
+
+    own: bool = False
+    together: bool = False
+    plain: bool = False
+
+
 class Harness(ABC):
     """One fresh store under test. Use it as an async context manager."""
+
+    #: Whether the store goes by the clock of this process, which the harness can move.
+    moves_clock = True
 
     def __init__(self, name: str) -> None:
         #: The backend's name, as in its URL.
@@ -47,6 +67,11 @@ class Harness(ABC):
         self._backend: Backend | None = None
         self._clones: list[Backend] = []
         self._claims = itertools.count(1)
+        self._neighbours = itertools.count(1)
+        self._named: set[tuple[str, str]] = set()
+        self._patches = ExitStack()
+        #: Set it before the harness is started.
+        self.variant = Variant()
         #: Told the rows of a test whose capability is missing here (see ``needs``), and the reason.
         self.on_missing: Callable[..., None] | None = None
 
@@ -55,11 +80,17 @@ class Harness(ABC):
         marks = [mark for mark in getattr(test, "pytestmark", []) if mark.name == "feature"]
         if self.on_missing is not None and marks:
             rows = [row for mark in marks for row in mark.args]
-            self.on_missing(*rows, reason=f"{self.name} declares {capability} missing")
+            reason = f"{self.name} declares {capability} missing"
+            self.on_missing(*rows, reason=reason, capability=capability)
 
     @abstractmethod
     def connect(self, namespace: str) -> Backend:
         """A new client, not yet opened, of ``namespace``. Every call reaches the same store."""
+
+    @property
+    def database(self) -> str:
+        """The SQLite file that an application may open for itself; in memory where the store has none."""
+        return ":memory:"
 
     # --- damage ----------------------------------------------------------------------------------
 
@@ -75,6 +106,9 @@ class Harness(ABC):
     # --- life ------------------------------------------------------------------------------------
 
     async def __aenter__(self) -> Harness:
+        if self.variant.own and self.moves_clock:
+            moved = mock.patch.object(SystemClock, "now_ms", lambda clock: self.now_ms)
+            self._patches.enter_context(moved)
         self._backend = self.connect(self.namespace)
         await self._backend.open()
         return self
@@ -82,9 +116,10 @@ class Harness(ABC):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        for client in self._clones:
-            await client.close()
-        await self.backend.close()
+        with self._patches:
+            for client in self._clones:
+                await client.close()
+            await self.backend.close()
 
     @property
     def backend(self) -> Backend:
@@ -118,13 +153,31 @@ class Harness(ABC):
         self.now_ms += ms
 
     async def do(self, request: rq.Request[R]) -> R:
-        """Send ``request``, stamped with the harness's time."""
-        if request.now_ms is None:
+        """Send ``request``, stamped with the harness's time, or as the variant says."""
+        if not self.variant.own and request.now_ms is None:
             request.now_ms = self.now_ms
-        return await self.backend.execute(request)
+        if not self.variant.together:
+            return await self.backend.execute(request)
+        before, after = self._neighbour(request), self._neighbour(request)
+        sent = [asyncio.ensure_future(self.backend.execute(one)) for one in (before, request, after)]
+        await asyncio.wait(sent)
+        for neighbour in (sent[0], sent[2]):
+            neighbour.result()
+        return cast("R", sent[1].result())
+
+    def _neighbour(self, request: rq.Request[Any]) -> rq.Request[Any]:
+        """What has nothing to do with ``request``: an add beside an add, else one that does nothing."""
+        if isinstance(request, rq.Add):
+            name = f"beside{next(self._neighbours)}"
+            job = NewJob(queue=BESIDE, id=name, task="send", payload=b"[]", request_id=name)
+            return rq.Add(jobs=[job], now_ms=request.now_ms)
+        return rq.ChangeJob(ref=JobRef(BESIDE, "none"), priority=1, now_ms=request.now_ms)
 
     def new(self, job_id: str, queue: str = QUEUE, **fields: Any) -> NewJob:
         """A job to be added; ``fields`` are those of ``NewJob``."""
+        if self.variant.plain and (queue, job_id) not in self._named:
+            self._named.add((queue, job_id))
+            fields = {"request_id": job_id, **fields}
         return NewJob(**{"queue": queue, "id": job_id, "task": "send", "payload": b"[]", **fields})
 
     async def add(self, job_id: str, queue: str = QUEUE, **fields: Any) -> rq.Added:
@@ -236,6 +289,10 @@ class UrlHarness(Harness):
         """The URL of a namespace of this store."""
         joint = "&" if "?" in self._url else "?"
         return f"{self._url}{joint}namespace={namespace}"
+
+    @property
+    def database(self) -> str:
+        return self._url.removeprefix("sqlite:///") if self.name == "sqlite" else super().database
 
     @property
     def damages(self) -> tuple[str, ...]:

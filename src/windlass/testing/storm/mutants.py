@@ -18,13 +18,15 @@ import msgspec
 
 from windlass.backend import requests as rq
 from windlass.backend import schedules as sq
-from windlass.backends.memory import store as memory
+from windlass.backends.memory import show
 from windlass.backends.memory.finished import Finished
+from windlass.backends.memory.state import State
 from windlass.core import flows, limits, transitions
 from windlass.core.ids import new_id
 from windlass.core.job import JobRecord
 from windlass.core.outcome import AddOutcome, CancelResult, Outcome, Settled
 from windlass.core.states import JobState
+from windlass.engine.work import Work
 from windlass.errors import ConfigError
 from windlass.testing.storm import plan
 from windlass.testing.storm.actors import _Producer
@@ -70,7 +72,7 @@ def _mutant(name: str, breaks: str, *faults: str) -> Callable[[Callable[[], None
     return enter
 
 
-def _replace(owner: Any, name: str, value: Any) -> Any:
+def _replace(owner: Any, name: Any, value: Any) -> Any:
     """Replace an attribute until ``mend``; returns what was there."""
     before = owner[name] if isinstance(owner, dict) else getattr(owner, name)
 
@@ -290,40 +292,39 @@ def _claimable_while_active() -> None:
 @_mutant("history-twice", "one-end-per-token")
 def _history_twice() -> None:
     """Some ends are written down twice."""
-    hit, write_down = _every(10), memory.MemoryStore._write_down
+    hit, close = _every(10), Work.close
 
-    def twice(store: memory.MemoryStore, scribe: transitions.Scribe) -> None:
-        if scribe.history and hit():
-            scribe.history.append(scribe.history[0])
-        write_down(store, scribe)
+    def twice(work: Work) -> None:
+        if work.history and hit():
+            work.history.append(work.history[0])
+        close(work)
 
-    _replace(memory.MemoryStore, "_write_down", twice)
+    _replace(Work, "close", twice)
 
 
 @_mutant("history-not-written", "counts-add-up")
 def _history_not_written() -> None:
     """Some ends are counted and not written down."""
-    hit, write_down = _every(10), memory.MemoryStore._write_down
+    hit, close = _every(10), Work.close
 
-    def forget(store: memory.MemoryStore, scribe: transitions.Scribe) -> None:
-        if scribe.history and hit():
-            row = scribe.history.pop()
-            store._counters[row.queue, row.task, row.outcome.value] += 1
-        write_down(store, scribe)
+    def forget(work: Work) -> None:
+        close(work)
+        if work.history and hit():
+            work.history.pop()
 
-    _replace(memory.MemoryStore, "_write_down", forget)
+    _replace(Work, "close", forget)
 
 
 @_mutant("counts-lie", "one-state")
 def _counts_lie() -> None:
     """A count is kept apart from what it counts, and drifts."""
-    count = memory.MemoryStore._count
+    count = show.count_jobs
 
-    def drift(store: memory.MemoryStore, request: rq.CountJobs, scribe: Any) -> dict[JobState, int]:
-        found = count(store, request, scribe)
+    def drift(store: State, request: rq.CountJobs, now_ms: int) -> dict[JobState, int]:
+        found = count(store, request, now_ms)
         return {state: n + (state is JobState.COMPLETED and n > 3) for state, n in found.items()}
 
-    _replace(memory.MemoryStore, "_count", drift)
+    _replace(show.SHOWS, rq.CountJobs, drift)
 
 
 @_mutant("no-prune", "kept-within-bounds")

@@ -13,6 +13,8 @@ export interface components {
             id: string;
             outcome: string;
             state: components["schemas"]["JobState"];
+            /** @default [] */
+            not_taken: string[];
         };
         /** AddedMany */
         AddedMany: {
@@ -294,6 +296,7 @@ export interface components {
             bucket: components["schemas"]["BucketValue"] | null;
             ordered: boolean;
             max_size: number | null;
+            skip_delayed: boolean;
         };
         /** GroupLimitsBody */
         GroupLimitsBody: {
@@ -303,6 +306,8 @@ export interface components {
             /** @default false */
             ordered: boolean;
             max_size?: number | null;
+            /** @default false */
+            skip_delayed: boolean;
         };
         /** Groups */
         Groups: {

@@ -8,7 +8,7 @@ CREATE TABLE [meta] (
     last_place INTEGER NOT NULL,
     clock_ms INTEGER NOT NULL,
     serial INTEGER NOT NULL
-);
+) STRICT;
 INSERT INTO [meta] VALUES (1, 0, 0, 0);
 
 -- Queues are never deleted: num stands for the name everywhere else. Events up to event_floor and history
@@ -34,7 +34,7 @@ CREATE TABLE [queue] (
     completed INTEGER NOT NULL DEFAULT 0,
     failed INTEGER NOT NULL DEFAULT 0,
     cancelled INTEGER NOT NULL DEFAULT 0
-);
+) STRICT;
 
 -- Large payloads stand in [payload], so that claiming and settling need not rewrite them.
 CREATE TABLE [job] (
@@ -74,14 +74,14 @@ CREATE TABLE [job] (
     spare_until_ms INTEGER,       -- finished: before then not even a count bound removes it
     pad BLOB DEFAULT (zeroblob(96)), -- room that the claim fills: a row that grows would split its page
     UNIQUE (queue, id)
-);
+) STRICT;
 CREATE INDEX [job_ready] ON [job] (queue, priority DESC, place) WHERE state = 'waiting';
 CREATE INDEX [job_due] ON [job] (queue, due_ms) WHERE due_ms IS NOT NULL;
 CREATE INDEX [job_lease] ON [job] (lease_until_ms) WHERE lease_until_ms IS NOT NULL;
 CREATE INDEX [job_finished] ON [job] (queue, state, finished_ms) WHERE finished_ms IS NOT NULL;
 CREATE INDEX [job_age] ON [job] (keep_until_ms) WHERE keep_until_ms IS NOT NULL;
 
-CREATE TABLE [payload] (seq INTEGER PRIMARY KEY, data BLOB NOT NULL);
+CREATE TABLE [payload] (seq INTEGER PRIMARY KEY, data BLOB NOT NULL) STRICT;
 
 -- Logs in chunks: one row per queue and transaction. key = queue * 2^40 + id of the last record;
 -- at_ms: the newest record's time; records: a MessagePack array of records; deltas: by how much the
@@ -92,13 +92,13 @@ CREATE TABLE [event] (
     at_ms INTEGER NOT NULL,
     deltas BLOB,
     records BLOB NOT NULL
-);
+) STRICT;
 CREATE TABLE [history] (
     key INTEGER PRIMARY KEY,
     first_id INTEGER NOT NULL,
     at_ms INTEGER NOT NULL,
     records BLOB NOT NULL
-);
+) STRICT;
 
 CREATE TABLE [counter] (
     queue INTEGER NOT NULL,
@@ -106,7 +106,7 @@ CREATE TABLE [counter] (
     outcome TEXT NOT NULL,
     total INTEGER NOT NULL,
     PRIMARY KEY (queue, task, outcome)
-) WITHOUT ROWID;
+) WITHOUT ROWID, STRICT;
 
 -- Ids that answer "duplicate" after their record is gone.
 CREATE TABLE [kept_id] (
@@ -114,7 +114,7 @@ CREATE TABLE [kept_id] (
     id TEXT NOT NULL,
     until_ms INTEGER NOT NULL,
     PRIMARY KEY (queue, id)
-) WITHOUT ROWID;
+) WITHOUT ROWID, STRICT;
 CREATE INDEX [kept_id_until] ON [kept_id] (until_ms);
 
 CREATE TABLE [log] (
@@ -122,12 +122,12 @@ CREATE TABLE [log] (
     n INTEGER NOT NULL,
     line TEXT NOT NULL,
     PRIMARY KEY (job, n)
-) WITHOUT ROWID;
+) WITHOUT ROWID, STRICT;
 
 CREATE TABLE [worker] (id TEXT PRIMARY KEY, started_ms INTEGER NOT NULL, beat_ms INTEGER NOT NULL, info BLOB NOT NULL)
-    WITHOUT ROWID;
+    WITHOUT ROWID, STRICT;
 
 -- Who copies the history log elsewhere, and how far they are: JSON, queue name -> position.
-CREATE TABLE [archiver] (name TEXT PRIMARY KEY, seen_ms INTEGER NOT NULL, cursors TEXT NOT NULL) WITHOUT ROWID;
+CREATE TABLE [archiver] (name TEXT PRIMARY KEY, seen_ms INTEGER NOT NULL, cursors TEXT NOT NULL) WITHOUT ROWID, STRICT;
 
-CREATE TABLE [leader] (role TEXT PRIMARY KEY, holder TEXT NOT NULL, until_ms INTEGER NOT NULL) WITHOUT ROWID;
+CREATE TABLE [leader] (role TEXT PRIMARY KEY, holder TEXT NOT NULL, until_ms INTEGER NOT NULL) WITHOUT ROWID, STRICT;

@@ -8,5 +8,5 @@ CREATE TABLE [schedule] (
     due_ms INTEGER,
     record BLOB NOT NULL,
     PRIMARY KEY (queue, name)
-) WITHOUT ROWID;
+) WITHOUT ROWID, STRICT;
 CREATE INDEX [schedule_due] ON [schedule] (due_ms) WHERE due_ms IS NOT NULL;

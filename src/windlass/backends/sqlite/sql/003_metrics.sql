@@ -1,7 +1,7 @@
 -- Version 3: roll-ups of the history, and marks.
 
 -- Up to which attempt record a queue's history is rolled up, and when that was last said.
-CREATE TABLE [metrics_cursor] (queue INTEGER PRIMARY KEY, at INTEGER NOT NULL, seen_ms INTEGER NOT NULL);
+CREATE TABLE [metrics_cursor] (queue INTEGER PRIMARY KEY, at INTEGER NOT NULL, seen_ms INTEGER NOT NULL) STRICT;
 
 -- step_ms: length of the window. record: MessagePack.
 CREATE TABLE [metrics] (
@@ -11,8 +11,8 @@ CREATE TABLE [metrics] (
     task TEXT NOT NULL,
     record BLOB NOT NULL,
     PRIMARY KEY (queue, step_ms, start_ms, task)
-) WITHOUT ROWID;
+) WITHOUT ROWID, STRICT;
 CREATE INDEX [metrics_age] ON [metrics] (step_ms, start_ms);
 
-CREATE TABLE [mark] (id TEXT PRIMARY KEY, at_ms INTEGER NOT NULL, label TEXT NOT NULL) WITHOUT ROWID;
+CREATE TABLE [mark] (id TEXT PRIMARY KEY, at_ms INTEGER NOT NULL, label TEXT NOT NULL) WITHOUT ROWID, STRICT;
 CREATE INDEX [mark_at] ON [mark] (at_ms);

@@ -27,13 +27,13 @@ CREATE TABLE [edge] (
     reason TEXT NOT NULL,
     error TEXT NOT NULL,
     UNIQUE (dependent, queue, child)
-);
+) STRICT;
 CREATE INDEX [edge_child] ON [edge] (queue, child);
 CREATE INDEX [edge_open] ON [edge] (dependent) WHERE status = 'open';
 CREATE INDEX [edge_untold] ON [edge] (queue, child, child_seq) WHERE status = 'open';
 
 -- Ends of children that some dependents are yet to be told of. end: MessagePack of a ChildEnd.
-CREATE TABLE [outbox] (num INTEGER PRIMARY KEY, "end" BLOB NOT NULL);
+CREATE TABLE [outbox] (num INTEGER PRIMARY KEY, "end" BLOB NOT NULL) STRICT;
 
 -- Live output: where each job's stream stands, and its chunks.
 CREATE TABLE [stream] (
@@ -43,11 +43,11 @@ CREATE TABLE [stream] (
     size INTEGER NOT NULL,
     delivery INTEGER NOT NULL,
     base INTEGER NOT NULL
-);
+) STRICT;
 CREATE TABLE [chunk] (
     job INTEGER NOT NULL,
     n INTEGER NOT NULL,
     delivery INTEGER NOT NULL,
     data BLOB NOT NULL,
     PRIMARY KEY (job, n)
-) WITHOUT ROWID;
+) WITHOUT ROWID, STRICT;

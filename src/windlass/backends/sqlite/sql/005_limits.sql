@@ -20,7 +20,7 @@ CREATE TABLE [limits] (
     every TEXT NOT NULL,
     hold_until_ms INTEGER NOT NULL DEFAULT 0,
     starts BLOB
-);
+) STRICT;
 
 -- Groups that have settings, or used something of a limit, or wait for a time (next_ms).
 CREATE TABLE [grp] (
@@ -34,7 +34,7 @@ CREATE TABLE [grp] (
     level_ms INTEGER NOT NULL,
     next_ms INTEGER,
     PRIMARY KEY (queue, name)
-) WITHOUT ROWID;
+) WITHOUT ROWID, STRICT;
 CREATE INDEX [grp_next] ON [grp] (queue, next_ms, name) WHERE next_ms IS NOT NULL;
 
 CREATE TABLE [unique_key] (
@@ -44,5 +44,5 @@ CREATE TABLE [unique_key] (
     until_ms INTEGER,
     request_id TEXT NOT NULL,
     PRIMARY KEY (queue, key)
-) WITHOUT ROWID;
+) WITHOUT ROWID, STRICT;
 CREATE INDEX [unique_key_until] ON [unique_key] (until_ms) WHERE until_ms IS NOT NULL;

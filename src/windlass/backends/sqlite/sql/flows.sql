@@ -15,8 +15,14 @@ VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 UPDATE [edge] SET status = ?, value = ?, codec = ?, reason = ?, error = ?
 WHERE dependent = (SELECT seq FROM [job] WHERE queue = ? AND id = ?) AND queue = ? AND child = ?
 
--- name: edge_forgive
-UPDATE [edge] SET status = 'ignored' WHERE dependent = ? AND status = 'failed' AND on_failure = 'fail'
+-- name: edge_child
+UPDATE [edge] SET child_seq = ?
+WHERE dependent = (SELECT seq FROM [job] WHERE queue = ? AND id = ?) AND queue = ? AND child = ?
+
+-- name: edge_missed
+SELECT /*edge*/ FROM [edge] JOIN [job] ON seq = dependent
+WHERE dependent = (SELECT seq FROM [job] WHERE queue = ? AND id = ?) AND status IN ('failed', 'ignored')
+ORDER BY [edge].num
 
 -- name: edge_exists
 SELECT 1 FROM [edge]

@@ -61,9 +61,14 @@ UPDATE [job] SET grp = ?, turn = ?, idle = ? WHERE seq = ?
 -- name: job_replace
 UPDATE [job] SET task = ?, codec = ? WHERE seq = ?
 
--- What stands in for a record that cannot be read is written over it.
+-- What stands in for a record that cannot be read is written over it: every column at once, since a STRICT table
+-- takes no row with a value of a wrong type, whichever column a statement is about.
 -- name: job_rewrite
-UPDATE [job] SET id = ?, enqueued_ms = ?, turn = 0, request_id = NULL WHERE seq = ?
+UPDATE [job]
+SET id = ?, task = ?, payload = ?, codec = ?, enqueued_ms = ?,
+    turn = 0, request_id = NULL, pad = NULL, grp = CASE typeof(grp) WHEN 'text' THEN grp END,
+    /*changes*/
+WHERE seq = ?
 
 -- name: job_grp
 SELECT grp FROM [job] WHERE seq = ? AND grp <> ''
@@ -93,11 +98,25 @@ SELECT count(*) FROM (
 SELECT coalesce(sum(coalesce(json_extract(options, '$.cost'), 1)), 0) FROM [job]
 WHERE queue = ? AND grp = ? AND state = 'waiting' AND finished_ms IS NULL AND seq <> ?
 
--- name: group_again
-SELECT count(*) FROM (
+-- In an ordered group no job has a priority.
+-- name: group_first
+SELECT place FROM [job]
+WHERE queue = ? AND grp = ? AND state = ? AND priority = 0 AND finished_ms IS NULL AND seq <> ?
+ORDER BY place LIMIT 1
+
+-- name: group_first_again
+SELECT place FROM [job]
+WHERE queue = ? AND grp = ? AND due_ms IS NOT NULL AND deliveries > 0 AND state = 'scheduled' AND seq <> ?
+ORDER BY place LIMIT 1
+
+-- name: group_ranked
+SELECT 1 WHERE EXISTS (
+    SELECT 1 FROM [job] WHERE queue = ?1 AND grp = ?2 AND state = ?3 AND finished_ms IS NULL AND priority > 0
+) OR EXISTS (
+    SELECT 1 FROM [job] WHERE queue = ?1 AND grp = ?2 AND state = ?3 AND finished_ms IS NULL AND priority < 0
+) OR EXISTS (
     SELECT 1 FROM [job]
-    WHERE queue = ? AND grp = ? AND due_ms IS NOT NULL AND deliveries > 0
-        AND state IN ('scheduled', 'retrying') AND seq <> ? LIMIT 1
+    WHERE queue = ?1 AND grp = ?2 AND state = ?3 AND finished_ms IS NULL AND priority = 0 AND place < 0
 )
 
 -- name: group_size
@@ -106,10 +125,11 @@ SELECT count(*) FROM (
 )
 
 -- name: unique_key
-SELECT job_id, until_ms, request_id FROM [unique_key] WHERE queue = ? AND key = ?
+SELECT job_id, until_ms, request_id, not_taken FROM [unique_key] WHERE queue = ? AND key = ?
 
 -- name: unique_key_save
-INSERT OR REPLACE INTO [unique_key] (queue, key, job_id, until_ms, request_id) VALUES (?, ?, ?, ?, ?)
+INSERT OR REPLACE INTO [unique_key] (queue, key, job_id, until_ms, request_id, not_taken)
+VALUES (?, ?, ?, ?, ?, ?)
 
 -- name: unique_key_free
 DELETE FROM [unique_key] WHERE queue = ? AND key = ?

@@ -8,10 +8,10 @@ SELECT max(last_place, coalesce(newest, 0)),
             (SELECT enqueued_ms FROM [job] WHERE seq = newest AND typeof(enqueued_ms) = 'integer'), clock_ms)
         ELSE clock_ms END,
     serial
-FROM [meta], (SELECT max(seq) AS newest FROM [job])
+FROM [store], (SELECT max(seq) AS newest FROM [job])
 
 -- name: meta_save
-UPDATE [meta] SET last_place = ?, clock_ms = ?, serial = ?
+UPDATE [store] SET last_place = ?, clock_ms = ?, serial = ?
 
 -- name: queue_num
 SELECT num FROM [queue] WHERE name = ?
@@ -95,13 +95,7 @@ VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 DELETE FROM [job] WHERE seq > ?
 
 -- name: job_save
-UPDATE [job]
-SET state = ?, priority = ?, place = ?, options = ?, ready_ms = ?, due_ms = ?, expires_ms = ?, started_ms = ?,
-    finished_ms = ?, attempts = ?, deliveries = ?, stalls = ?, manual_retries = ?, misses = ?, token = ?,
-    settled_token = ?, lease_until_ms = ?, worker = ?, cancel_reason = ?, progress = ?, result = ?,
-    result_until_ms = ?, reason = ?, errors = ?, keep_until_ms = ?, spare_until_ms = ?, linked = ?, held_ms = ?,
-    awaits = ?, signals = ?, idle = ?
-WHERE seq = ?
+UPDATE [job] SET /*changes*/ WHERE seq = ?
 
 -- name: job_ends
 SELECT seq, queue, id, state, options, enqueued_ms FROM [job] WHERE /*among*/
@@ -126,6 +120,9 @@ UNION ALL
 SELECT /*job*/ FROM [job] WHERE queue IN (SELECT num FROM [queue]) AND due_ms IS NOT NULL AND due_ms >= ''
 LIMIT ?
 
+-- name: job_stateless
+SELECT /*job*/ FROM [job] WHERE seq > ? AND seq <= ? AND state NOT IN (/*states*/) ORDER BY seq
+
 -- name: claim_queues
 SELECT num, paused,
     (SELECT min(due_ms) FROM [job] WHERE queue = num AND due_ms IS NOT NULL AND due_ms < ''),
@@ -138,12 +135,13 @@ SELECT num, paused, (SELECT min(due_ms) FROM [job] WHERE queue = num AND due_ms 
 FROM [queue] WHERE num = ?
 
 -- Few columns, since each costs the sqlite3 module as much as many comparisons: what is as in most jobs is left
--- out, and NULL stands for all of it. JSON holds no BLOB, which only a damaged row has there: then it is empty.
+-- out, and NULL stands for all of it; so does 1, of those that leave options unsaid. JSON holds no BLOB, which only a damaged row has there: then it is empty.
 -- name: job_ready
 SELECT seq, id, task, coalesce(payload, (SELECT data FROM [payload] WHERE [payload].seq = [job].seq)), enqueued_ms,
-    CASE WHEN options = '{}' AND place = seq AND ready_ms = enqueued_ms AND priority = 0 AND codec = 'json'
+    CASE WHEN options IN ('{}', '{"unsaid":63}') AND place = seq AND ready_ms = enqueued_ms AND priority = 0 AND codec = 'json'
             AND deliveries = 0 AND manual_retries = 0 AND request_id IS NULL AND expires_ms IS NULL
-            AND errors IS NULL AND result IS NULL AND linked IS NULL AND signals IS NULL THEN NULL
+            AND errors IS NULL AND result IS NULL AND linked IS NULL AND signals IS NULL
+            THEN CASE options WHEN '{}' THEN NULL ELSE 1 END
         WHEN 'blob' IN (typeof(options), typeof(place), typeof(ready_ms), typeof(priority), typeof(codec),
             typeof(request_id), typeof(expires_ms)) THEN ''
         ELSE json_array(options, place, ready_ms, priority, codec, request_id, expires_ms,
@@ -160,6 +158,16 @@ SET state = 'active', token = ? || '.' || seq, worker = ?, started_ms = ?, deliv
     lease_until_ms = ?, progress = NULL, pad = NULL
 WHERE /*among*/
 
+-- name: job_expired
+SELECT /*job*/ FROM [job]
+WHERE expires_ms IS NOT NULL AND expires_ms <= ? AND state <> 'active' ORDER BY expires_ms, seq LIMIT ?
+
+-- name: job_expires
+UPDATE [job] SET expires_ms = ? WHERE seq = ?
+
+-- name: job_stays
+UPDATE [job] SET expires_ms = NULL WHERE /*among*/
+
 -- Linked jobs are left out: their end concerns others.
 -- name: job_leased
 SELECT seq, token, id, enqueued_ms, ready_ms, queue, task, options, worker, attempts, deliveries, started_ms
@@ -168,13 +176,13 @@ FROM [job] WHERE linked IS NULL AND /*among*/
 -- name: job_complete
 UPDATE [job]
 SET state = 'completed', finished_ms = ?, result = ?, result_until_ms = ?, keep_until_ms = ?,
-    spare_until_ms = ?, settled_token = token, token = NULL, lease_until_ms = NULL
+    spare_until_ms = ?, settled_token = token, token = NULL, lease_until_ms = NULL, reason = ''
 WHERE token IS NOT NULL AND linked IS NULL AND /*among*/
 
 -- name: job_complete_one
 UPDATE [job]
 SET state = 'completed', finished_ms = ?1, result = ?2, result_until_ms = ?3, keep_until_ms = ?4,
-    spare_until_ms = ?5, settled_token = token, token = NULL, lease_until_ms = NULL
+    spare_until_ms = ?5, settled_token = token, token = NULL, lease_until_ms = NULL, reason = ''
 WHERE token IS NOT NULL AND linked IS NULL AND seq = ?6
 
 -- name: job_promote
@@ -240,7 +248,7 @@ WHERE keep_until_ms IS NOT NULL AND keep_until_ms <= ? ORDER BY keep_until_ms LI
 
 -- Plain jobs, see rows.too_old_from: those behind (finished_ms, seq), and whether each is one.
 -- name: prune_plain
-SELECT queue, finished_ms, seq, options = '{}' AND keep_until_ms IS NULL FROM [job]
+SELECT queue, finished_ms, seq, options IN ('{}', '{"unsaid":63}') AND keep_until_ms IS NULL FROM [job]
 WHERE queue = ?1 AND state = ?2 AND finished_ms >= ?3 AND finished_ms <= ?5 AND (finished_ms > ?3 OR seq > ?4)
 ORDER BY finished_ms, seq LIMIT ?6
 
@@ -434,3 +442,28 @@ SELECT min(ready_ms) FROM (
 
 -- name: next_priority
 SELECT priority FROM [job] WHERE queue = ? AND state = 'waiting' AND priority < ? ORDER BY priority DESC LIMIT 1
+
+-- name: stub
+SELECT record FROM [stub] WHERE queue = ? AND id = ?
+
+-- name: stub_any
+SELECT 1 FROM [stub] LIMIT 1
+
+-- name: stub_among
+SELECT 1 FROM [stub] WHERE queue = ? AND id IN (SELECT value FROM json_each(?)) LIMIT 1
+
+-- name: stub_save
+INSERT OR REPLACE INTO [stub] (num, queue, id, finished_ms, record)
+VALUES ((SELECT coalesce(max(num), 0) + 1 FROM [stub]), ?, ?, ?, ?)
+
+-- name: stub_delete
+DELETE FROM [stub] WHERE queue = ? AND id = ?
+
+-- name: stub_trim
+DELETE FROM [stub] WHERE num <= (SELECT max(num) FROM [stub]) - ?
+
+-- name: stub_prune
+DELETE FROM [stub] WHERE num IN (SELECT num FROM [stub] ORDER BY num LIMIT ?) AND finished_ms <= ?
+
+-- name: stub_forget
+DELETE FROM [stub] WHERE queue = ?

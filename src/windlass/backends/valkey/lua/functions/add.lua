@@ -3,16 +3,16 @@
 -- ARGV: now or '', packed jobs {queue, id, task, priority, delay or 0, run at or -1, expires in or -1, options,
 --       1 when lifo}, then one tail per job: length of meta, meta, payload
 -- returns: now, queues that became known, then per job 0 (waiting, added now) or {outcome, state, enqueued, due,
---          view}; outcomes: 0 queued, 1 duplicate, 2 cached, 3 replaced, 4 refused; state 0: only the id is kept
+--          view, what was not taken}; an outcome is one of ADDED; state 0: only the id is kept
 -- emits: enqueued, scheduled, blocked, parked, deduplicated, changed, removed
 local now = now_from(args[1])
 local jobs = cmsgpack.unpack(args[2])
 local queues = open_all(keys, now)
-prepare_add(queues, jobs)
+adds.prepare_add(queues, jobs)
 local first, new = take_numbers(queues, #jobs, true)
 local answer = { now, new }
 for index, job in ipairs(jobs) do
-  answer[index + 2] = add_one(queues[job[1]], job, args[index + 2], first + index - 1)
+  answer[index + 2] = adds.add_one(queues[job[JOB.QUEUE]], job, args[index + 2], first + index - 1)
 end
 for _, q in ipairs(queues) do
   write_plain(q)

@@ -1,17 +1,17 @@
 -- cancel: ends pending jobs now, asks the workers of active ones. `dead`: what waits for a retry has failed.
 -- KEYS: queue roots
 -- ARGV: now or '', packed {reason, {{queue, id}, ...}, dead: 0 or 1}
--- returns: one character per job (0 cancelled, 1 cancelling, 2 finished, 3 not found), queues with
+-- returns: one character per job, one of CANCEL, queues with
 --          something to relay, then the workers to tell
 -- emits: cancelled, cancelling, failed
 -- flags: allow-oom
 local request = cmsgpack.unpack(args[2])
 local queues = open_all(keys, now_from(args[1]))
 local statuses = {}
-load_items(queues, request[2])
+turn.load_items(queues, request[2])
 damaged.check(queues, request[2])
 for index, item in ipairs(request[2]) do
-  statuses[index] = cancel(queues[item[1]], item[2], request[1], request[3] == 1)
+  statuses[index] = changes.cancel(queues[item[1]], item[2], request[1], request[3] == 1)
 end
 close_all(queues)
 local answer = { table.concat(statuses), flow.left(queues) }

@@ -10,13 +10,13 @@ local now = now_from(args[1])
 local jobs, parents = unpack(cmsgpack.unpack(args[2]))
 local queues = open_all(keys, now)
 local answers, adopted, unknown, new, first = {}, {}, {}, {}, 0
-prepare_add(queues, jobs)
+adds.prepare_add(queues, jobs)
 if #jobs > 0 then
   first, unknown = take_numbers(queues, #jobs)
 end
 for index, job in ipairs(jobs) do
-  local answer = add_one(queues[job[1]], job, args[index + 2], first + index - 1)
-  answers[index] = { answer == 0 and { 0, WAITING, now, 0 } or answer, 0, {}, { 0, 0 }, {} }
+  local answer = adds.add_one(queues[job[JOB.QUEUE]], job, args[index + 2], first + index - 1)
+  answers[index] = { answer == 0 and { ADDED.QUEUED, STATE.WAITING, now, 0 } or answer, 0, {}, { 0, 0 }, {} }
 end
 for _, index in ipairs(unknown) do
   if queues[index].added then
@@ -29,18 +29,18 @@ for index = 1, #keys do
   settle_down(queues[index])
 end
 for index, job in ipairs(jobs) do
-  local q, answer, head = queues[job[1]], answers[index], head_of(queues[job[1]], job[2])
+  local q, answer, head = queues[job[JOB.QUEUE]], answers[index], head_of(queues[job[JOB.QUEUE]], job[JOB.ID])
   if head then
-    answer[2] = head[SEQ]
-    local fresh = head[SEQ] == first + index - 1
-    if answer[1][1] == 0 then
+    answer[2] = head[HEAD.SEQ]
+    local fresh = head[HEAD.SEQ] == first + index - 1
+    if answer[1][1] == ADDED.QUEUED then
       answer[3] = flow.make_edges(queues, q, job, fresh)
     end
-    local parent = job[12] ~= 0 and flow.reach(queues, job[12][1])
+    local parent = job[JOB.PARENT] ~= 0 and flow.reach(queues, job[JOB.PARENT][1])
     if parent then
-      answer[4] = flow.adopt(queues, parent, job[12][2], name_of(q), job[2], job[12][3])
+      answer[4] = flow.adopt(queues, parent, job[JOB.PARENT][2], name_of(q), job[JOB.ID], job[JOB.PARENT][3])
     end
-    answer[5] = flow.link_all(q, job[2], job[13])
+    answer[5] = flow.link_all(q, job[JOB.ID], job[JOB.LINKS])
   end
 end
 for index, item in ipairs(parents) do
@@ -48,10 +48,10 @@ for index, item in ipairs(parents) do
 end
 flow.tell(queues)
 for index, job in ipairs(jobs) do
-  local head = head_of(queues[job[1]], job[2])
+  local head = head_of(queues[job[JOB.QUEUE]], job[JOB.ID])
   local answer = answers[index][1]
   if head and not answer[5] then
-    answer[2], answer[4] = head[STATE], head[DUE]
+    answer[2], answer[4] = head[HEAD.STATE], head[HEAD.DUE]
   end
 end
 close_all(queues)

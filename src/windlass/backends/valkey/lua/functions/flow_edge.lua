@@ -6,11 +6,11 @@
 local valued, items = unpack(cmsgpack.unpack(args[1]))
 local queues = open_all(keys, 0)
 local answer = {}
-load_items(queues, items)
+turn.load_items(queues, items)
 for index, item in ipairs(items) do
   local q, id = queues[item[1]], item[2]
   local stored = false
-  if q.heads[id] and q.heads[id][SEQ] == item[3] then
+  if q.heads[id] and q.heads[id][HEAD.SEQ] == item[3] then
     stored = redis.call('HGET', q.root .. ':D:' .. id, item[4])
     if stored and valued == 0 then
       stored = stored:sub(1, 2 + struct.unpack('>I2', stored))

@@ -6,9 +6,9 @@
 local id, after, limit = unpack(cmsgpack.unpack(args[1]))
 local q = open(keys[1], 0)
 local head = head_of(q, id)
-local answer = { head and head[SEQ] or 0 }
+local answer = { head and head[HEAD.SEQ] or 0 }
 if head then
-  local found = redis.call('ZRANGEBYSCORE', flow.links(q, head[SEQ]), '(' .. text(after), '+inf', 'WITHSCORES', 'LIMIT', 0, limit)
+  local found = redis.call('ZRANGEBYSCORE', flow.links(q, head[HEAD.SEQ]), '(' .. text(after), '+inf', 'WITHSCORES', 'LIMIT', 0, limit)
   for at = 1, #found, 2 do
     if found[at] ~= '' then
       answer[#answer + 1] = tonumber(found[at + 1])

@@ -1,7 +1,7 @@
 -- flow_look: what is known of jobs that a flow names.
 -- KEYS: queue roots
 -- ARGV: now or '', packed {{queue, id, request id, child <queue>:<id> or '', unique {key, mode} or 0,
---       group or 0}, ...}
+--       group or 0, 1: has a priority or is lifo}, ...}
 -- returns: per job {state or 0, what adding it would answer (see `73_add_flow.lua`), number of its edges, 1 when one of
 --          them is to that child, id of the job whose unique key would answer ('': none), its state or 0,
 --          how many jobs its group takes (-1: any number)}
@@ -9,18 +9,22 @@
 local items = cmsgpack.unpack(args[2])
 local queues = open_all(keys, now_from(args[1]))
 local answer = {}
-load_items(queues, items)
+turn.load_items(queues, items)
 for index, item in ipairs(items) do
   local q, id = queues[item[1]], item[2]
-  local head, edges = q.heads[id], q.root .. ':D:' .. id
+  local head, edges = q.heads[id] or stubs.head(q, id), q.root .. ':D:' .. id
   local holder, state = '', 0
   if item[5] ~= 0 then
     holder, state = unique.foresee(q, item[5], item[3])
   end
+  local room = item[6] ~= 0 and groups.free(q, item[6]) or -1
+  if item[6] ~= 0 and item[7] == 1 and groups.is_ordered(q, item[6]) then
+    room = 0
+  end
   answer[index] = {
-    head and head[STATE] or 0, flow.foresee(q, id, head, item[3]), redis.call('HLEN', edges),
+    head and head[HEAD.STATE] or 0, flow.foresee(q, id, head, item[3]), redis.call('HLEN', edges),
     item[4] ~= '' and redis.call('HEXISTS', edges, item[4]) or 0, holder, state,
-    item[6] ~= 0 and groups.free(q, item[6]) or -1,
+    room,
   }
 end
 return answer

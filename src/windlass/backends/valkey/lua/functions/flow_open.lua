@@ -1,15 +1,18 @@
--- flow_open: what jobs wait for.
+-- flow_open: what jobs wait for, or missed.
 -- KEYS: queue roots
--- ARGV: packed {{queue, id}, ...}
+-- ARGV: packed {1: children that did not complete, 0: those that are open; {{queue, id}, ...}}
 -- returns: per job {sequence or 0, child <queue>:<id>, ...}
 -- flags: no-writes
-local items = cmsgpack.unpack(args[1])
+local missed, items = unpack(cmsgpack.unpack(args[1]))
 local queues = open_all(keys, 0)
 local answer = {}
-load_items(queues, items)
+turn.load_items(queues, items)
 for index, item in ipairs(items) do
   local q, id = queues[item[1]], item[2]
-  answer[index] = redis.call('SMEMBERS', q.root .. ':O:' .. id)
-  table.insert(answer[index], 1, q.heads[id] and q.heads[id][SEQ] or 0)
+  answer[index] = missed == 0 and redis.call('SMEMBERS', q.root .. ':O:' .. id) or {}
+  for child in pairs(missed == 1 and flow.missed(q, id) or {}) do
+    table.insert(answer[index], child)
+  end
+  table.insert(answer[index], 1, q.heads[id] and q.heads[id][HEAD.SEQ] or 0)
 end
 return answer

@@ -8,10 +8,11 @@
 local limit, ends, items = unpack(cmsgpack.unpack(args[2]))
 local queues = open_all(keys, now_from(args[1]))
 local count = 0
-load_items(queues, items)
+turn.load_items(queues, items)
 for _, item in ipairs(items) do
   local told = ends[item[4]]
-  local fate = { told[2], told[3], told[4], told[5], told[6], told[7], args[2 + item[4]] }
+  local fate = { unpack(told, 2) } -- behind the child
+  fate[FATE.VALUE] = args[2 + item[4]]
   count = count + flow.settle_edge(queues[item[1]], item[2], item[3], told[1], fate)
 end
 count = count + flow.tell(queues, limit - count)

@@ -14,7 +14,7 @@ for _, item in ipairs(cmsgpack.unpack(args[1])) do
     if redis.call('HINCRBY', q.y, text(seq), -1) <= 0 then
       redis.call('HDEL', q.y, text(seq))
       local head = head_of(q, id)
-      if not head or head[SEQ] ~= seq then -- the record went before
+      if not head or head[HEAD.SEQ] ~= seq then -- the record went before
         redis.call('UNLINK', links)
       end
     end

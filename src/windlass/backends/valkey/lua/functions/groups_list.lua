@@ -10,14 +10,14 @@ local answer, last = { 0, '' }, ''
 for _, name in ipairs(names) do
   local g = groups.get(q, name)
   local r = g.r
-  local listed = r[G_SIZE] > 0 or r[G_PAUSED] == 1 or r[G_HOLD] > q.now or r[G_OWN] ~= 0
+  local listed = r[GROUP.SIZE] > 0 or r[GROUP.PAUSED] == 1 or r[GROUP.HOLD] > q.now or r[GROUP.OWN] ~= 0
   if listed and #answer == 2 + 7 * limit then
     answer[1], answer[2] = 1, answer[#answer - 6]
     return answer
   elseif listed then
     local id = groups.first(q, g)
-    local at = id and groups.opens_at(q, g, groups.limits(q, g), groups.cost_of(head_of(q, id)))
-    for _, value in ipairs({ name, r[G_SIZE], r[G_WAITING], r[G_PARKED], r[G_ACTIVE], at or -1, r[G_PAUSED] }) do
+    local at = id and groups.opens_at(q, g, groups.limits(q, g), head_of(q, id))
+    for _, value in ipairs({ name, r[GROUP.SIZE], r[GROUP.WAITING], r[GROUP.PARKED], r[GROUP.ACTIVE], at or -1, r[GROUP.PAUSED] }) do
       answer[#answer + 1] = value
     end
   end

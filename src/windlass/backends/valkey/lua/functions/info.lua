@@ -13,7 +13,7 @@ for index, q in ipairs(queues) do
   answer[index] = {
     flags[1] and 1 or 0, flags[2] and 1 or 0, waiting(q), due, redis.call('ZCARD', q.a),
     redis.call('ZCARD', q.P) + redis.call('ZCARD', q.C), redis.call('ZCARD', q.F), redis.call('ZCARD', q.X),
-    redis.call('SCARD', q.t), deep and oldest_ready(q) or -1,
+    redis.call('SCARD', q.t), deep and listing.oldest_ready(q) or -1,
     redis.call('ZCARD', q.b), redis.call('ZCARD', q.u), redis.call('SCARD', q.T), redis.call('ZCARD', q.Q),
   }
 end

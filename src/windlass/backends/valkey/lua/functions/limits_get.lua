@@ -6,11 +6,11 @@
 -- flags: no-writes
 local q = open(keys[1], now_from(args[1]))
 local own = limits.marks(q).own or { 0, 0, 0, 0, 0 }
-local answer = { own[L_MOST], own[L_RATE], own[L_PER], own[L_HOLD] > q.now and own[L_HOLD] or 0, q.every[M_TEXT] }
+local answer = { own[LIMIT.MOST], own[LIMIT.RATE], own[LIMIT.PER], own[LIMIT.HOLD] > q.now and own[LIMIT.HOLD] or 0, q.every[GROUP_LIMIT.TEXT] }
 for at = 2, #args do
   local r = groups.get(q, args[at]).r
-  answer[#answer + 1] = r[G_OWN] ~= 0 and r[G_OWN][M_TEXT] or ''
-  answer[#answer + 1] = r[G_PAUSED]
-  answer[#answer + 1] = r[G_HOLD] > q.now and r[G_HOLD] or 0
+  answer[#answer + 1] = r[GROUP.OWN] ~= 0 and r[GROUP.OWN][GROUP_LIMIT.TEXT] or ''
+  answer[#answer + 1] = r[GROUP.PAUSED]
+  answer[#answer + 1] = r[GROUP.HOLD] > q.now and r[GROUP.HOLD] or 0
 end
 return answer

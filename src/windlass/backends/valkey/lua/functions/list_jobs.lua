@@ -8,15 +8,15 @@ local q = open(keys[1], now_from(args[1]))
 local request = cmsgpack.unpack(args[2])
 local newest, cursor, limit, states = request[1] == 1, request[2], request[3], request[4]
 local all = #states == 0 and request[5] == '' and request[6] == 0 and args[3] == ''
-local rows, more = few_rows(q, newest, cursor, states), false
+local rows, more = listing.few_rows(q, newest, cursor, states), false
 if not rows then
-  rows, more = rows_from(q, newest, cursor, all and math.min(limit + 1, STEP) or STEP)
+  rows, more = listing.rows_from(q, newest, cursor, all and math.min(limit + 1, STEP) or STEP)
 end
 local answer, matched, last = { -1 }, 0, -1
-local matches = matcher(q, request, args[3])
+local matches = listing.matcher(q, request, args[3])
 for index, row in ipairs(rows) do
   if index % 100 == 1 then
-    load_rows(q, rows, index, 100)
+    listing.load_rows(q, rows, index, 100)
   end
   if matches(row[2]) then
     if matched == limit then

@@ -9,7 +9,7 @@ local names = log == 'v' and { 'ev', 'ev0' } or { 'hi', 'hi0' }
 local marks = redis.call('HMGET', keys[1], unpack(names))
 local last, oldest = tonumber(marks[1] or 0), tonumber(marks[2] or 1)
 if log == 'v' then
-  oldest = math.max(oldest, last - EVENTS_KEPT + 1)
+  oldest = math.max(oldest, last - KEPT.EVENTS + 1)
 end
 local answer = { last, oldest }
 local from = math.max(after + 1, oldest)

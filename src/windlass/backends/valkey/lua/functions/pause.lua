@@ -15,7 +15,7 @@ if wanted == 1 then
 else
   redis.call('HDEL', q.root, 'paused')
 end
-note(q, wanted == 1 and E_PAUSED or E_RESUMED, '')
+note(q, wanted == 1 and EVENT.PAUSED or EVENT.RESUMED, '')
 q.ready = true
 close(q)
 return { 1, known }

@@ -1,6 +1,6 @@
 -- peek: the earliest scores of an index, to share a limit between queues of several slots.
 -- KEYS: queue roots
--- ARGV: now or '', packed {'d' (due) or 'a' (lease deadlines), limit}
+-- ARGV: now or '', packed {'d' (due), 'a' (lease deadlines) or 'z' (what may expire), limit}
 -- returns: per queue, sequence and score of those that have passed, earliest first
 -- flags: no-writes
 local now = now_from(args[1])

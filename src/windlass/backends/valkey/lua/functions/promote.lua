@@ -7,7 +7,7 @@
 local now = now_from(args[1])
 local limit, lets_in = unpack(cmsgpack.unpack(args[2]))
 local queues = open_all(keys, now)
-local chosen = passed(queues, 'd', limit)
+local chosen = sweep.passed(queues, 'd', limit)
 local next_due, moved = -1, 0
 for index, q in ipairs(queues) do
   promote_members(q, chosen[index])

@@ -9,7 +9,7 @@ local limit, copied, most_rows = unpack(cmsgpack.unpack(args[2]))
 local jobs, ids, history, rolled_up, more, keys_gone = 0, 0, 0, 0, 0, 0
 for index, root in ipairs(keys) do
   local q = open(root, now)
-  local found = prunable(q, limit - jobs)
+  local found = sweep.prunable(q, limit - jobs)
   if #found > limit - jobs then
     more = 1
   end
@@ -21,17 +21,18 @@ for index, root in ipairs(keys) do
   groups.write(q)
   more = groups.prune(q) and 1 or more
   limits.prune(q)
-  local gone = prune_ids(q)
+  stubs.prune(q)
+  local gone = sweep.prune_ids(q)
   more = gone == STEP and 1 or more
   ids = ids + gone
   local freed = unique.prune(q)
   more = freed == STEP and 1 or more
   keys_gone = keys_gone + freed
-  local rows, unread = prune_history(q, metrics.held(q, copied[index]))
+  local rows, unread = sweep.prune_history(q, metrics.held(q, copied[index]))
   history, more = history + rows, math.max(more, unread)
   rolled_up = rolled_up + metrics.prune(q, most_rows - rolled_up)
-  drop_quiet_events(q)
-  drop_empty_streams(q)
+  sweep.drop_quiet_events(q)
+  sweep.drop_empty_streams(q)
   seats.prune(q)
 end
 if rolled_up > 0 and rolled_up == most_rows then

@@ -10,9 +10,9 @@ local found, ids = {}, {}
 for _, state in ipairs(states) do
   local part = {}
   if ENDS[state] then
-    oldest_finished(q, state, q.now - grace, limit, part)
-  elseif state ~= ACTIVE or force == 1 then
-    oldest_pending(q, state, q.now - grace, limit, part)
+    sweep.oldest_finished(q, state, q.now - grace, limit, part)
+  elseif state ~= STATE.ACTIVE or force == 1 then
+    sweep.oldest_pending(q, state, q.now - grace, limit, part)
   end
   for _, one in ipairs(part) do
     found[#found + 1] = one
@@ -42,7 +42,7 @@ if forget == 1 and redis.call('HLEN', q.j) == 0 then
   end
   redis.call('UNLINK', q.v)
   schedules.forget(q)
-  redis.call('UNLINK', q.K, q.Y, q.E, q.Z, q.U)
+  redis.call('UNLINK', q.K, q.Y, q.E, q.Z, q.U, q.R, q.n)
   groups.forget_all(q)
 end
 local queues = close(q) -- the events of this call are the first of what is left

@@ -20,7 +20,7 @@ load(q, ids)
 local given = 0
 for _, id in ipairs(ids) do
   local head = q.heads[id]
-  if head and head[WORKER] == request[1] and not held[head[TOKEN]] then
+  if head and head[HEAD.WORKER] == request[1] and not held[head[HEAD.TOKEN]] then
     give_back(q, id, head)
     given = given + 1
   end

@@ -1,23 +1,23 @@
 -- remove: deletes records; active ones only by force.
 -- KEYS: queue roots
 -- ARGV: now or '', packed {force, {{queue, id}, ...}}
--- returns: queues with something to relay, then status (0 ok, 1 not found, 2 illegal) and state of every job
+-- returns: queues with something to relay, then status, one of CHANGED, and state of every job
 -- emits: removed
 -- flags: allow-oom
 local request = cmsgpack.unpack(args[2])
 local queues = open_all(keys, now_from(args[1]))
 local answer = { 0 }
-load_items(queues, request[2])
+turn.load_items(queues, request[2])
 for _, item in ipairs(request[2]) do
   local q, id = queues[item[1]], item[2]
   local head = q.heads[id]
-  local status = head and 0 or 1
-  if head and head[STATE] == ACTIVE and request[1] == 0 then
-    status = 2
+  local status = head and CHANGED.OK or CHANGED.NOT_FOUND
+  if head and head[HEAD.STATE] == STATE.ACTIVE and request[1] == 0 then
+    status = CHANGED.ILLEGAL
   end
   answer[#answer + 1] = status
-  answer[#answer + 1] = head and head[STATE] or 0
-  if status == 0 then
+  answer[#answer + 1] = head and head[HEAD.STATE] or 0
+  if status == CHANGED.OK then
     remove(q, id, head)
     q.done = true
   end

@@ -1,25 +1,25 @@
 -- report: a running attempt's progress, and log lines.
 -- KEYS: queue root
 -- ARGV: now or '', packed {id, token or '', has progress, log lines kept}, progress, then log lines
--- returns: status (0 ok, 1 not found, 2 no token, 3 lost), state
+-- returns: status, one of CHANGED, and state
 -- emits: progress
 -- flags: allow-oom
 local q = open(keys[1], now_from(args[1]))
 local id, token, has_progress, kept = unpack(cmsgpack.unpack(args[2]))
 local head = head_of(q, id)
 if not head then
-  return { 1, 0 }
+  return { CHANGED.NOT_FOUND, 0 }
 end
 if has_progress == 1 then
   if token == '' then
-    return { 2, head[STATE] }
+    return { CHANGED.ILLEGAL, head[HEAD.STATE] }
   end
-  if check_token(head, token) ~= 0 then
-    return { 3, head[STATE] }
+  if turn.check_token(head, token) ~= SETTLED.OK then
+    return { CHANGED.LOST, head[HEAD.STATE] }
   end
   put(q.hset, q.g, id, args[3])
-  local readable = options_of(head)[CODEC] == 0 and #args[3] <= 1000
-  note(q, E_PROGRESS, id, head, readable and args[3] or (#args[3] .. ' bytes'))
+  local readable = options_of(head)[OPTION.CODEC] == 0 and #args[3] <= 1000
+  note(q, EVENT.PROGRESS, id, head, readable and args[3] or (#args[3] .. ' bytes'))
 end
 if #args > 3 then
   local key = q.root .. ':l:' .. id
@@ -29,4 +29,4 @@ if #args > 3 then
   redis.call('LTRIM', key, -kept, -1)
 end
 close(q)
-return { 0, head[STATE] }
+return { CHANGED.OK, head[HEAD.STATE] }

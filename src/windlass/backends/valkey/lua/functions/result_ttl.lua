@@ -1,21 +1,21 @@
 -- result_ttl: keeps a completed job's result until now + ttl.
 -- KEYS: queue root
 -- ARGV: now or '', packed {id, ttl}
--- returns: status (0 ok, 1 not found, 2 illegal), state
+-- returns: status, one of CHANGED, and state
 local q = open(keys[1], now_from(args[1]))
 local id, ttl = unpack(cmsgpack.unpack(args[2]))
 local head = head_of(q, id)
 if not head then
-  return { 1, 0 }
-elseif head[STATE] ~= COMPLETED then
-  return { 2, head[STATE] }
+  return { CHANGED.NOT_FOUND, 0 }
+elseif head[HEAD.STATE] ~= STATE.COMPLETED then
+  return { CHANGED.ILLEGAL, head[HEAD.STATE] }
 end
 leave(q, id, head)
-if head[OPTIONS] == 0 then
-  head[OPTIONS] = { unpack(DEFAULTS) }
+if head[HEAD.OPTIONS] == 0 then
+  head[HEAD.OPTIONS] = { unpack(USUAL) }
 end
-head[RESULT_UNTIL] = q.now + ttl
-head[OPTIONS][RESULT_TTL] = head[RESULT_UNTIL] - head[FINISHED]
+head[HEAD.RESULT_UNTIL] = q.now + ttl
+head[HEAD.OPTIONS][OPTION.RESULT_TTL] = head[HEAD.RESULT_UNTIL] - head[HEAD.FINISHED]
 enter(q, id, head)
 close(q)
-return { 0, head[STATE] }
+return { CHANGED.OK, head[HEAD.STATE] }

@@ -1,20 +1,26 @@
 -- retry: puts finished jobs back with a fresh budget; makes retrying ones ready now.
 -- KEYS: queue roots
--- ARGV: now or '', packed {{queue, id}, ...}
--- returns: status (0 ok, 1 not found, 2 illegal) and state of every job
--- emits: enqueued, promoted
+-- ARGV: now or '', packed {{queue, id, what is known of children in other slots: {child <queue>:<id> -> 1 (open) or its fate,
+--       see `55_flows.lua`, but the number of its value}}, ...}, then those values
+-- returns: status, one of CHANGED, and state of every job
+-- emits: enqueued, blocked, promoted
 local items = cmsgpack.unpack(args[2])
 local queues = open_all(keys, now_from(args[1]))
 local answer = {}
-load_items(queues, items)
+turn.load_items(queues, items)
 damaged.check(queues, items)
 for _, item in ipairs(items) do
   local q, id = queues[item[1]], item[2]
-  local head = q.heads[id]
-  local status = head and retry(q, id, head) or 1
+  local head, known = q.heads[id], item[3] or {}
+  for _, fate in pairs(known) do
+    if fate ~= 1 then
+      fate[FATE.VALUE] = args[2 + fate[FATE.VALUE]]
+    end
+  end
+  local status = head and changes.retry(queues, q, id, head, known) or CHANGED.NOT_FOUND
   settle_down(q)
   answer[#answer + 1] = status
-  answer[#answer + 1] = head and head[STATE] or 0
+  answer[#answer + 1] = head and head[HEAD.STATE] or 0
 end
 close_all(queues)
 return answer

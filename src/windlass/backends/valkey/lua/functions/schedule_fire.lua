@@ -7,17 +7,17 @@
 local q = open(keys[1], now_from(args[1]))
 local slot, next_ms, slots, jobs = unpack(cmsgpack.unpack(args[3]))
 local state, record = schedules.get(q, args[2])
-if not state or (slot >= 0 and (state[S_PAUSED] == 1 or state[S_NEXT] ~= slot)) then
+if not state or (slot >= 0 and (state[SCHEDULE.PAUSED] == 1 or state[SCHEDULE.NEXT] ~= slot)) then
   return { 0, 0, 0 }
 end
 local amount = slot >= 0 and schedules.room(q, state, #jobs) or #jobs
 local known = schedules.add(q, jobs, args, amount)
 if slot >= 0 then
-  state[S_FIRED], state[S_SKIPPED] = state[S_FIRED] + amount, state[S_SKIPPED] + #slots - amount
-  state[S_NEXT] = schedules.bounded(state, next_ms)
+  state[SCHEDULE.FIRED], state[SCHEDULE.SKIPPED] = state[SCHEDULE.FIRED] + amount, state[SCHEDULE.SKIPPED] + #slots - amount
+  state[SCHEDULE.NEXT] = schedules.bounded(state, next_ms)
 end
 if amount > 0 then
-  state[S_LAST], state[S_LAST_ID] = slot >= 0 and slots[amount] or q.now, jobs[amount][2]
+  state[SCHEDULE.LAST], state[SCHEDULE.LAST_JOB_ID] = slot >= 0 and slots[amount] or q.now, jobs[amount][2]
 end
 schedules.save(q, args[2], state, record)
 close(q)

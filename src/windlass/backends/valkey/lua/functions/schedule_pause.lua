@@ -8,12 +8,12 @@ local paused, next_ms = unpack(cmsgpack.unpack(args[2]))
 local state, record = schedules.get(q, args[1])
 if not state then
   return 0
-elseif state[S_PAUSED] == paused then
+elseif state[SCHEDULE.PAUSED] == paused then
   return 1
 end
-state[S_PAUSED] = paused
+state[SCHEDULE.PAUSED] = paused
 if paused == 0 then
-  state[S_NEXT] = schedules.bounded(state, next_ms)
+  state[SCHEDULE.NEXT] = schedules.bounded(state, next_ms)
 end
 schedules.save(q, args[1], state, record)
 return 2

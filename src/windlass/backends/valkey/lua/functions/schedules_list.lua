@@ -18,7 +18,7 @@ for index, root in ipairs(keys) do
   for _, one in ipairs(names) do
     local state = schedules.get(q, one)
     looked = looked + 1
-    if state and (sourced == 0 or state[S_SOURCE] == source) then
+    if state and (sourced == 0 or state[SCHEDULE.SOURCE] == source) then
       answer[#answer + 1] = redis.call('HGET', root .. ':schedules', one)
     end
     if looked == STEP or #answer == 3 + limit then

@@ -1,16 +1,16 @@
 -- signal: keeps a signal with a job; one that is suspended on it waits for a worker again.
 -- KEYS: queue root
 -- ARGV: now or '', packed {id, name, most names per job, codec}, data
--- returns: status (0 ok, 1 not found, 2 illegal, -1 too many names), state
+-- returns: status, one of CHANGED (-1: too many names), and state
 -- emits: promoted, changed
 -- flags: allow-oom
 local q = open(keys[1], now_from(args[1]))
 local id, name, most, codec = unpack(cmsgpack.unpack(args[2]))
 local head = head_of(q, id)
 if not head then
-  return { 1, 0 }
+  return { CHANGED.NOT_FOUND, 0 }
 end
 local value = struct.pack('>I6Bc0', q.now, #codec, codec) .. args[3]
 local status = flow.signal(q, id, head, name, value, most)
 close(q)
-return { status, head[STATE] }
+return { status, head[HEAD.STATE] }

@@ -9,9 +9,9 @@ local head = head_of(q, id)
 if not head then
   return { 0, 'json', 0, 1 }
 end
-local codec, out = options_of(head)[CODEC], flow.output_of(q, id)
-local answer = { head[STATE], codec ~= 0 and codec or 'json', out[1], out[2] }
-if limit > 0 and out[1] > after then
+local codec, out = options_of(head)[OPTION.CODEC], flow.output_of(q, id)
+local answer = { head[HEAD.STATE], codec ~= 0 and codec or 'json', out[OUT.LAST], out[OUT.OLDEST] }
+if limit > 0 and out[OUT.LAST] > after then
   for _, entry in ipairs(redis.call('XRANGE', q.root .. ':p:' .. id, text(after + 1), '+', 'COUNT', limit)) do
     local size = #answer
     answer[size + 1], answer[size + 2] = tonumber(string.match(entry[1], '^%d+')), tonumber(entry[2][2])

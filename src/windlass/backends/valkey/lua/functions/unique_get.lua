@@ -5,4 +5,4 @@
 -- flags: no-writes
 local q = open(keys[1], now_from(args[1]))
 local entry = unique.get(q, args[2])
-return entry and { entry[1], entry[2] } or false
+return entry and { entry[ENTRY.HOLDER], entry[ENTRY.UNTIL] } or false

@@ -13,7 +13,7 @@ for _, key in ipairs(names) do
     answer[1], answer[2] = 1, answer[#answer - 2]
     return answer
   elseif entry then
-    answer[#answer + 1], answer[#answer + 2], answer[#answer + 3] = key, entry[1], entry[2]
+    answer[#answer + 1], answer[#answer + 2], answer[#answer + 3] = key, entry[ENTRY.HOLDER], entry[ENTRY.UNTIL]
   end
   last = key
 end

@@ -6,7 +6,7 @@
 --       a claim is {worker, lease, claim id, limit, {{queue, share, cap,
 --       leased by an earlier call of the same claim, seat}, ...}}; seat, only in a claim of one queue: 1 to take one when
 --       nothing is left, 2 to leave one before, 3 both; none or 0: neither
--- returns: now, one character per end (0 ok, 1 already, 2 lost, 3 gone), next due in (-1: none), one character per
+-- returns: now, one character per end, one of SETTLED, next due in (-1: none), one character per
 --          claimed queue (1: it holds more, 2: a seat was taken) and behind them the id of the claim whose seat was
 --          left, queues with something to relay, then of leased jobs that are plain (their heads are as added but for
 --          this lease) queue, ids, records, and of each other one -queue, id, record, head, errors, signals
@@ -15,11 +15,11 @@
 local now = now_from(args[1])
 local request = cmsgpack.unpack(args[2])
 local queues = open_all(keys, now)
-local answer = { now, settle_all(queues, request[1]), -1, '', 0 }
+local answer = { now, turn.settle_all(queues, request[1]), -1, '', 0 }
 if request[2] ~= 0 then
-  local claim = claim_jobs(queues, request[2])
+  local claim = turn.claim_jobs(queues, request[2])
   answer[3], answer[4] = claim.next_due, claim.left
-  append_leased(answer, queues, claim)
+  turn.append_leased(answer, queues, claim)
 end
 close_all(queues)
 answer[5] = flow.left(queues)

@@ -12,13 +12,14 @@
 --   :a      zset    active: score lease deadline, member sequence + id
 --   :P      zset    completed with the usual options: score finish time, member sequence + id
 --   :C :F :X zset   other completed, failed, cancelled: the same
+--   :z      zset    those that may still end because their time passes: score when, member sequence + id
 --   :o      zset    finished, but those in :P: score the time from which the record is too old
 --   :k      zset    ids kept beyond their record: score until when
 --   :i      zset    every job that is not in :f, by sequence, for listings
 --   :r :g :e hash   id -> result, progress, errors
 --   :l:<id> list    log lines
 --   :v :h   stream  events and history, one entry per call, id = number of its last row; see `30_notes.lua`
--- and what `12_flows.lua`, `13_unique.lua`, `14_limits.lua`, `78_seats.lua`, `87_schedules.lua` and `94_metrics.lua` tell.
+-- and what `12_flows.lua`, `13_unique.lua`, `14_limits.lua`, `42_stubs.lua`, `78_seats.lua`, `87_schedules.lua` and `94_metrics.lua` tell.
 
 local LIST = 'list' -- of what `write_indexes` writes
 local TABLES = {
@@ -26,7 +27,7 @@ local TABLES = {
   dirty = true, events = true, history = true, counts = true, workers = true,
   zadd = LIST, zrem = LIST, hset = LIST, hdel = LIST, sadd = LIST, srem = LIST,
   xdel = LIST, xdel_passed = LIST, unlink = LIST,
-  groups = true, touched = true, roles = true, joins = true, -- see `58_groups.lua`; joins: heads with a new place
+  groups = true, touched = true, joins = true, -- see `58_groups.lua`; joins: heads with a new place
 }
 
 -- Tables, and keys that few calls need, are made when they are first asked for: q.heads, q.zadd, q.r, ...
@@ -44,14 +45,11 @@ local PARTS = {
   end,
 }
 
--- The time of this call in milliseconds; when it is the server's, also in microseconds.
+-- The time of this call in milliseconds, the server's unless a test says one; and the server's in microseconds.
 local function now_from(argument)
-  if argument ~= '' then
-    return tonumber(argument)
-  end
   local time = redis.call('TIME')
   local micros = time[1] * 1000000 + time[2]
-  return math.floor(micros / 1000), micros
+  return argument ~= '' and tonumber(argument) or math.floor(micros / 1000), micros
 end
 
 local function open(root, now)

@@ -17,12 +17,6 @@
 --   :p:<id> stream  live output: id = number of the chunk
 --   :q      hash    id -> packed {last, oldest, size, delivery, base} of its output
 
--- A head has these only once one of them is needed, see `flow.widen`.
-local LINKED, AWAITS, SIGNALS, STREAMED = 24, 25, 26, 27
-
-local BLOCKED, SUSPENDED = 4, 10
-local E_BLOCKED, E_SUSPENDED = 20, 21
-
 -- Functions of this subject; `alone`: there is one server, so every queue can be reached from here; `ended`: jobs
 -- with links that ended during this call, in order.
 local flow = {}
@@ -44,8 +38,9 @@ local function begin(keys, looks)
   end
 end
 
+-- Gives a head the fields that it has only once one of them is needed.
 function flow.widen(head)
-  if not head[LINKED] then
-    head[LINKED], head[AWAITS], head[SIGNALS], head[STREAMED] = 0, '', 0, 0
+  if not head[HEAD.LINKED] then
+    head[HEAD.LINKED], head[HEAD.AWAITS], head[HEAD.SIGNALS], head[HEAD.STREAMED] = 0, '', 0, 0
   end
 end

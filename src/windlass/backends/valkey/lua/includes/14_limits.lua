@@ -7,28 +7,26 @@
 --   :A      zset    names of groups, of score 0: listings are in order of names
 --   :H      zset    groups whose line time alone opens: score when
 --   :Q      zset    all parked jobs: score enqueued, member sequence + id
+--   :R      zset    names of groups that have unfinished jobs with a priority or `lifo`, of score 0
 --   :G:<g>  zset    the line of a group, its parked jobs: score -priority, member place + id
+--   :V:<g>  zset    jobs of a group that are due later: score 0 when they ran before, else 1, member place + id
 --   :W:<g>  zset    waiting jobs of a group, as they are in :w; :W: those without a group. Only where turns are counted
 --   :s:<g>  zset    starts of a group that count for its rate; :s: those of the whole queue: score time, member number
 
 -- Of a queue: most at once, most per time, that time (0: no such limit), nothing starts before, number of the last start.
-local L_MOST, L_RATE, L_PER, L_HOLD, L_NUMBER = 1, 2, 3, 4, 5
-
--- Of a group: as it was sent, then numbers (0: no such limit). REFILL is in millionths of tokens per millisecond.
-local M_TEXT, M_MOST, M_RATE, M_PER, M_CAPACITY, M_REFILL, M_ORDERED, M_SIZE = 1, 2, 3, 4, 5, 6, 7, 8
+local LIMIT = { MOST = 1, RATE = 2, PER = 3, HOLD = 4, NUMBER = 5 }
 
 -- A group: how many of its jobs are what, its settings, what it used: LEVEL in millionths of tokens at LEVEL_AT (-1: it is
--- full), when time opens its line (-1: not by time), number of the last start, limits of its own or 0.
-local G_SIZE, G_WAITING, G_WAITING_COST, G_ACTIVE, G_PARKED, G_KEPT, G_PAUSED, G_HOLD = 1, 2, 3, 4, 5, 6, 7, 8
-local G_LEVEL, G_LEVEL_AT, G_NEXT, G_NUMBER, G_OWN = 9, 10, 11, 12, 13
+-- full), when time opens its line (-1: not by time), number of the last start, limits of its own or 0. KEPT ran and are due to
+-- run again later, RANKED have a priority or are `lifo`.
+local GROUP = {
+  SIZE = 1, WAITING = 2, WAITING_COST = 3, ACTIVE = 4, PARKED = 5, KEPT = 6, PAUSED = 7, HOLD = 8,
+  LEVEL = 9, LEVEL_AT = 10, NEXT = 11, NUMBER = 12, OWN = 13, RANKED = 14,
+}
 
--- A head has this only where turns are counted, see `flow.widen`; else its turn is 0.
-local TURN = 28
-local E_PARKED = 13
-local MICRO = 1000000
-local DAY_MS = 86400000
+local STARTS_KEPT_MS = 86400000 -- for so long starts are kept, if no window needs them longer
 
-limits.none = { '', 0, 0, 0, 0, 0, 0, 0 } -- of a group
+limits.none = { '', 0, 0, 0, 0, 0, 0, 0, 0 } -- of a group
 
 -- The settings of a queue, read once per call.
 function limits.marks(q)
@@ -48,13 +46,13 @@ end
 
 -- The group that these options name, or nil.
 function groups.named(options)
-  local found = options ~= 0 and options[GROUP]
+  local found = options ~= 0 and options[OPTION.GROUP]
   return found ~= 0 and found or nil
 end
 
 -- The group of a job, or nil.
 function groups.of(head)
-  return groups.named(head[OPTIONS])
+  return groups.named(head[HEAD.OPTIONS])
 end
 
 -- --- starts within a rate -----------------------------------------------------------------------------
@@ -93,26 +91,26 @@ function limits.room(q)
   local own = limits.marks(q).own
   if not own then
     return STEP * STEP
-  elseif own[L_HOLD] > q.now then
-    return 0, own[L_HOLD]
+  elseif own[LIMIT.HOLD] > q.now then
+    return 0, own[LIMIT.HOLD]
   end
   local room = STEP * STEP
-  if own[L_MOST] > 0 then
-    room = math.max(own[L_MOST] - redis.call('ZCARD', q.a), 0)
+  if own[LIMIT.MOST] > 0 then
+    room = math.max(own[LIMIT.MOST] - redis.call('ZCARD', q.a), 0)
   end
-  if own[L_RATE] == 0 then
+  if own[LIMIT.RATE] == 0 then
     return room
   end
-  local free = own[L_RATE] - limits.in_window(q, '', own[L_PER])
+  local free = own[LIMIT.RATE] - limits.in_window(q, '', own[LIMIT.PER])
   if free <= 0 then
-    return 0, limits.start_at(q, '', -own[L_RATE]) + own[L_PER]
+    return 0, limits.start_at(q, '', -own[LIMIT.RATE]) + own[LIMIT.PER]
   end
   return math.min(room, free)
 end
 
 function limits.save(q)
   local own = q.own
-  if own[L_MOST] == 0 and own[L_RATE] == 0 and own[L_HOLD] <= q.now then
+  if own[LIMIT.MOST] == 0 and own[LIMIT.RATE] == 0 and own[LIMIT.HOLD] <= q.now then
     redis.call('HDEL', q.root, 'limits')
     q.own = false
   else
@@ -130,9 +128,9 @@ end
 -- Jobs of the queue started.
 function limits.started(q, count)
   local own = limits.marks(q).own
-  if own and own[L_RATE] > 0 and count > 0 then
-    limits.note_starts(q, '', own[L_NUMBER], count, own[L_RATE])
-    own[L_NUMBER] = own[L_NUMBER] + count
+  if own and own[LIMIT.RATE] > 0 and count > 0 then
+    limits.note_starts(q, '', own[LIMIT.NUMBER], count, own[LIMIT.RATE])
+    own[LIMIT.NUMBER] = own[LIMIT.NUMBER] + count
     limits.save(q)
   end
 end
@@ -141,15 +139,15 @@ end
 function limits.set(q, most, rate, per)
   local own = limits.open(q)
   if most >= 0 then
-    own[L_MOST] = most
+    own[LIMIT.MOST] = most
   end
   if rate >= 0 then
-    own[L_RATE], own[L_PER] = rate, per
+    own[LIMIT.RATE], own[LIMIT.PER] = rate, per
   end
-  if own[L_RATE] == 0 then
+  if own[LIMIT.RATE] == 0 then
     redis.call('UNLINK', limits.starts_key(q, ''))
   else
-    limits.trim(q, '', own[L_RATE])
+    limits.trim(q, '', own[LIMIT.RATE])
   end
   limits.save(q)
 end
@@ -157,8 +155,8 @@ end
 -- Starts nothing for `ms` (0: go on); returns until when.
 function limits.hold(q, ms)
   local own = limits.open(q)
-  local until_ms = ms > 0 and math.max(own[L_HOLD], q.now + ms) or 0
-  own[L_HOLD], q.ready = until_ms, true
+  local until_ms = ms > 0 and math.max(own[LIMIT.HOLD], q.now + ms) or 0
+  own[LIMIT.HOLD], q.ready = until_ms, true
   limits.save(q)
   return until_ms
 end
@@ -169,13 +167,13 @@ function limits.is_bounded(q)
     return false
   end
   local own = limits.marks(q).own
-  return own and own[L_MOST] > 0
+  return own and own[LIMIT.MOST] > 0
 end
 
 -- Forgets starts that no longer count.
 function limits.prune(q)
   local own = limits.marks(q).own
   if own then
-    redis.call('ZREMRANGEBYSCORE', limits.starts_key(q, ''), '-inf', text(q.now - math.max(own[L_PER], DAY_MS)))
+    redis.call('ZREMRANGEBYSCORE', limits.starts_key(q, ''), '-inf', text(q.now - math.max(own[LIMIT.PER], STARTS_KEPT_MS)))
   end
 end

@@ -8,18 +8,25 @@
 --                     completed, also finished (6), then 0 (no result), 1 and the result, or 2 (the result is in :r)
 -- Such a head stands for the first attempt of the first delivery.
 
-local PLAIN, LEAN = 255, 1
 local INLINE = 200 -- results up to so many bytes stay in the head
 local LEAN_FORMAT = '>I7I6I6Bc0Bc0Bc0'
 local TOKEN_AT = 21 -- in a lean head
 local RECORD_PARTS = '>c7c6Bc0'
 
+-- The head of a job to which nothing happened yet.
+local function new_head(state, seq, enqueued, task)
+  local head = { unpack(BLANK_HEAD) }
+  head[HEAD.STATE], head[HEAD.SEQ], head[HEAD.PLACE], head[HEAD.TASK] = state, seq, seq, task
+  head[HEAD.ENQUEUED], head[HEAD.READY] = enqueued, enqueued
+  return head
+end
+
 local function is_plain(record)
-  return record:byte() == PLAIN
+  return record:byte() == MARK.PLAIN
 end
 
 local function is_lean(packed)
-  return packed:byte() == LEAN
+  return packed:byte() == MARK.LEAN
 end
 
 -- The first and the last position of the task in a lean head. Behind it: nothing while it is active.
@@ -33,13 +40,12 @@ end
 local function unpack_lean(q, id, packed)
   local seq, enqueued, started, token, worker, task, after = struct.unpack(LEAN_FORMAT, packed, 2)
   local done = after <= #packed
-  local head = {
-    done and COMPLETED or ACTIVE, seq, seq, 0, enqueued, enqueued, 0, 0, task, 0,
-    0, 1, 0, 0, 0, done and '' or token, done and token or '', worker, started, 0, '', 0, '',
-  }
+  local head = new_head(done and STATE.COMPLETED or STATE.ACTIVE, seq, enqueued, task)
+  head[HEAD.DELIVERIES], head[HEAD.WORKER], head[HEAD.STARTED] = 1, worker, started
+  head[done and HEAD.SETTLED_TOKEN or HEAD.TOKEN] = token
   if done then
-    head[FINISHED] = struct.unpack('>I6', packed, after)
-    head[RESULT_UNTIL] = head[FINISHED] + DEFAULT_RESULT_TTL_MS
+    head[HEAD.FINISHED] = struct.unpack('>I6', packed, after)
+    head[HEAD.RESULT_UNTIL] = head[HEAD.FINISHED] + KEPT.RESULT_MS
     q.inline[id] = packed:byte(after + 6) == 1 and packed:sub(after + 7) or nil
   end
   return head
@@ -48,10 +54,10 @@ end
 -- What `check_token` answers for a whole head.
 local function check_lean(packed, token)
   if struct.unpack('>Bc0', packed, TOKEN_AT) ~= token then
-    return 2
+    return SETTLED.LOST
   end
   local _, task_end = task_in(packed)
-  return task_end < #packed and 1 or 0
+  return task_end < #packed and SETTLED.ALREADY or SETTLED.OK
 end
 
 -- Lists of writes that wait to be used again: filling them anew costs less than letting new ones grow.

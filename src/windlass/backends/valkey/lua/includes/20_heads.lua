@@ -3,24 +3,19 @@
 local function unpack_fresh(record)
   if is_plain(record) then
     local seq, enqueued, task = struct.unpack('>I7I6Bc0', record, 2)
-    return {
-      WAITING, seq, seq, 0, enqueued, enqueued, 0, 0, task, 0,
-      0, 0, 0, 0, 0, '', '', '', 0, 0, '', 0, '',
-    }
+    return new_head(STATE.WAITING, seq, enqueued, task)
   end
   local _, head = cmsgpack.unpack_one(record, 2)
-  if head[PLACE] == 0 then
-    head[PLACE] = head[SEQ]
+  if head[HEAD.PLACE] == 0 then
+    head[HEAD.PLACE] = head[HEAD.SEQ]
   end
-  if head[READY] == 0 then
-    head[READY] = head[ENQUEUED]
+  if head[HEAD.READY] == 0 then
+    head[HEAD.READY] = head[HEAD.ENQUEUED]
   end
-  for index = ATTEMPTS, MISSES do
-    head[index] = 0
+  local blank = BLANK_HEAD
+  for index = HEAD.OPTIONS + 1, #blank do -- what `add` does not write
+    head[index] = blank[index]
   end
-  head[TOKEN], head[SETTLED], head[WORKER] = '', '', ''
-  head[STARTED], head[FINISHED] = 0, 0
-  head[CANCEL], head[RESULT_UNTIL], head[REASON] = '', 0, ''
   return head
 end
 
@@ -83,7 +78,7 @@ local function load_ended(q, ids)
   local found, lean, byte, others = read('HMGET', q.m, ids), q.lean, string.byte, nil
   for index = 1, #ids do
     local packed = found[index]
-    if packed and byte(packed) == LEAN and damaged.lean_is_whole(packed) then
+    if packed and byte(packed) == MARK.LEAN and damaged.lean_is_whole(packed) then
       lean[ids[index]] = packed
     else
       others = others or {}
@@ -116,14 +111,14 @@ local function head_of(q, id)
 end
 
 local function options_of(head)
-  local options = head[OPTIONS]
-  return options ~= 0 and options or DEFAULTS
+  local options = head[HEAD.OPTIONS]
+  return options ~= 0 and options or USUAL
 end
 
 local function member_of(q, id, head)
   local member = q.members[id]
   if not member then
-    member = struct.pack('>I7', head[SEQ]) .. id
+    member = struct.pack('>I7', head[HEAD.SEQ]) .. id
     q.members[id] = member
   end
   return member
@@ -131,7 +126,7 @@ end
 
 -- A member of a group's line. Places of `lifo` jobs are below 0; the offset keeps the order of bytes the order of places.
 local function place_member_of(id, head)
-  return struct.pack('>I7', head[PLACE] + PLACE_OFFSET) .. id
+  return struct.pack('>I7', head[HEAD.PLACE] + PLACE_OFFSET) .. id
 end
 
 local function place_of(member)
@@ -152,10 +147,10 @@ local function view(q, id, late)
   local head = head_of(q, id)
   load_records(q, { id })
   local result = false
-  if head[RESULT_UNTIL] > q.now or (late and head[RESULT_UNTIL] > 0) then
+  if head[HEAD.RESULT_UNTIL] > q.now or (late and head[HEAD.RESULT_UNTIL] > 0) then
     result = q.inline[id] or redis.call('HGET', q.r, id)
   end
-  local lease = head[STATE] == ACTIVE and redis.call('ZSCORE', q.a, member_of(q, id, head)) or false
+  local lease = head[HEAD.STATE] == STATE.ACTIVE and redis.call('ZSCORE', q.a, member_of(q, id, head)) or false
   local packed = q.packed[id] or ''
   local progress, errors = redis.call('HGET', q.g, id), redis.call('HGET', q.e, id)
   return { id, q.records[id] or '', packed, result, progress, errors, lease, flow.signals(q, id, head) }

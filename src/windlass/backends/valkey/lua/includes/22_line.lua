@@ -10,7 +10,7 @@
 local TURNED = 32
 
 function line.member(id, head)
-  local turn = head[TURN] or 0
+  local turn = head[HEAD.TURN] or 0
   if turn == 0 then
     return place_member_of(id, head)
   end
@@ -46,7 +46,7 @@ end
 
 function line.put(q, id, head)
   q.more = nil
-  local member, score = line.member(id, head), 0 - head[PRIORITY]
+  local member, score = line.member(id, head), 0 - head[HEAD.PRIORITY]
   if line.turns(q) then
     redis.call('ZADD', q.w, score, member)
     redis.call('ZADD', line.of_group(q, head), score, member)

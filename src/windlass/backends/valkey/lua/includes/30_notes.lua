@@ -9,7 +9,7 @@
 -- (2 + n), duration (6) and the head while it was active, again and again.
 
 local function note(q, code, id, head, ...)
-  q.events[#q.events + 1] = { code, id, head and head[TASK] or '', ... }
+  q.events[#q.events + 1] = { code, id, head and head[HEAD.TASK] or '', ... }
   q.noted, q.run = q.noted + 1, nil
 end
 
@@ -38,17 +38,17 @@ end
 
 -- The row for a job as it stands before the change that ends its attempt.
 local function record(q, id, head, outcome, duration, failure)
-  local ran = head[TOKEN] ~= ''
-  local run_id = head[TOKEN]
+  local ran = head[HEAD.TOKEN] ~= ''
+  local run_id = head[HEAD.TOKEN]
   if not ran then
-    run_id = table.concat({ 'end', name_of(q), id, text(head[SEQ]), text(head[MANUAL]) }, '.')
+    run_id = table.concat({ 'end', name_of(q), id, text(head[HEAD.SEQ]), text(head[HEAD.MANUAL_RETRIES]) }, '.')
   end
   local row = {
-    run_id, id, ran and head[ATTEMPTS] + 1 or 0, head[DELIVERIES], head[TASK], options_of(head)[TAGS],
-    ran and head[WORKER] or '', head[ENQUEUED], head[READY], ran and head[STARTED] or 0, duration or -1, outcome,
+    run_id, id, ran and head[HEAD.ATTEMPTS] + 1 or 0, head[HEAD.DELIVERIES], head[HEAD.TASK], options_of(head)[OPTION.TAGS],
+    ran and head[HEAD.WORKER] or '', head[HEAD.ENQUEUED], head[HEAD.READY], ran and head[HEAD.STARTED] or 0, duration or -1, outcome,
   }
   if failure then
-    row[13], row[14] = failure[1], failure[4]
+    row[13], row[14] = failure[FAILURE.ERROR_CLASS], failure[FAILURE.FINGERPRINT]
   end
   local group = groups.of(head)
   if group then
@@ -61,7 +61,7 @@ local function record(q, id, head, outcome, duration, failure)
   end
   rows[#rows + 1] = row
   q.recorded = q.recorded + 1
-  count(q, OUTCOMES[outcome], head[TASK])
+  count(q, RAN_NAMES[outcome], head[HEAD.TASK])
 end
 
 -- Where the rows of plain jobs go whose first attempt completed: texts, which become one.
@@ -77,8 +77,8 @@ end
 -- Writes `count` rows of events, of which the last has number `last`.
 local function write_events(root, now, rows, count, last)
   redis.call('XADD', root .. ':v', text(last), 'b', cmsgpack.pack({ now, rows }))
-  if last > EVENTS_KEPT and math.floor(last / 100) > math.floor((last - count) / 100) then
-    redis.call('XTRIM', root .. ':v', 'MINID', text(last - EVENTS_KEPT + 1))
+  if last > KEPT.EVENTS and math.floor(last / 100) > math.floor((last - count) / 100) then
+    redis.call('XTRIM', root .. ':v', 'MINID', text(last - KEPT.EVENTS + 1))
   end
   redis.call('SPUBLISH', root .. ':event', '')
 end
@@ -108,10 +108,10 @@ end
 -- else ended: 1, then of each length and text of its id (2 + n), and of its head (4 + n), which holds its result.
 local function news(q)
   local heads = q.told or {}
-  if q.done ~= PLAIN or #heads == 0 or #heads > 16 then
+  if q.done ~= MARK.PLAIN or #heads == 0 or #heads > 16 then
     return ''
   end
-  local parts = { string.char(1) }
+  local parts = { string.char(MARK.NEWS) }
   for at = 1, #heads, 2 do
     local id, head = heads[at], heads[at + 1]
     local _, task_end = task_in(head)

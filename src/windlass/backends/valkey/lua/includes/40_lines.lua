@@ -1,6 +1,6 @@
 -- Where jobs stand: each state has one index, and a job is in exactly one of them.
 
-local ENDS = { [COMPLETED] = 'C', [FAILED] = 'F', [CANCELLED] = 'X' }
+local ENDS = { [STATE.COMPLETED] = 'C', [STATE.FAILED] = 'F', [STATE.CANCELLED] = 'X' }
 
 -- The first of `amount` numbers, greater than any that these queues gave before. Numbers are the server's
 -- microseconds, raised where needed: so they are in order over all queues, and never come again although a
@@ -56,22 +56,22 @@ local function fresh_place(q, head)
   local place = q.next_place
   q.next_place = place + 1
   q.joins[head] = true
-  local options = head[OPTIONS]
-  local lifo = head[PLACE] < 0
-  if options ~= 0 and options[LIFO] then -- jobs with a key may have got other options
-    lifo = options[LIFO] == 1
+  local options = head[HEAD.OPTIONS]
+  local lifo = head[HEAD.PLACE] < 0
+  if options ~= 0 and options[OPTION.LIFO] then -- jobs with a key may have got other options
+    lifo = options[OPTION.LIFO] == 1
   end
   return lifo and -place or place
 end
 
 local function spare_until(options, finished)
-  return finished + math.max(GRACE_MS, options[RESULT_TTL])
+  return finished + math.max(KEPT.GRACE_MS, options[OPTION.RESULT_TTL])
 end
 
 -- When a finished record is too old; nil when never.
 local function keep_until(head)
-  local options, finished = options_of(head), head[FINISHED]
-  local age = head[STATE] == FAILED and options[6] or options[4]
+  local options, finished = options_of(head), head[HEAD.FINISHED]
+  local age = head[HEAD.STATE] == STATE.FAILED and options[OPTION.KEEP_FAILED] or options[OPTION.KEEP_COMPLETED]
   if age < 0 then
     return nil
   end
@@ -80,62 +80,83 @@ end
 
 -- Where a finished job is listed.
 local function end_key(q, head)
-  if head[STATE] == COMPLETED and head[OPTIONS] == 0 then
+  if head[HEAD.STATE] == STATE.COMPLETED and head[HEAD.OPTIONS] == 0 then
     return q.P
   end
-  return q[ENDS[head[STATE]]]
+  return q[ENDS[head[HEAD.STATE]]]
+end
+
+-- How long all attempts of a job with these options may take; nil: no matter how long.
+function line.total_of(options)
+  local total = options ~= 0 and options[OPTION.EXPIRES_TOTAL] or -1
+  return total >= 0 and total or nil
+end
+
+-- Whether a job is pending past its time. Heads of earlier releases keep the time of `expires_in` after they ran.
+function line.is_expired(q, head)
+  local state, at = head[HEAD.STATE], head[HEAD.EXPIRES]
+  if at == 0 or at > q.now or state == STATE.ACTIVE or ENDS[state] then
+    return false
+  end
+  return head[HEAD.DELIVERIES] == 0 or line.total_of(head[HEAD.OPTIONS]) ~= nil
 end
 
 -- Takes a job out of the index of its present state. `gone`: its record goes too.
 local function leave(q, id, head, gone)
-  local state, group = head[STATE], groups.of(head)
+  local state, group = head[HEAD.STATE], groups.of(head)
+  if head[HEAD.EXPIRES] ~= 0 then
+    put(q.zrem, q.z, member_of(q, id, head))
+  end
   local filing = rawget(q, 'filing')
   if filing and filing.head ~= head then
     file(q)
   end
-  if state == NOWHERE or (group and groups.leave(q, head, group)) then
+  if state == STATE.NOWHERE or (group and groups.leave(q, id, head, group)) then
     return
   end
-  if state == WAITING then
-    if q.fresh[id] and head[PRIORITY] == 0 and head[PLACE] > 0 then -- it is in :f
+  if state == STATE.WAITING then
+    if q.fresh[id] and head[HEAD.PRIORITY] == 0 and head[HEAD.PLACE] > 0 then -- it is in :f
       if q.picking then
-        q.cursor, q.last, q.picked = text(head[SEQ]), false, q.picked + 1
+        q.cursor, q.last, q.picked = text(head[HEAD.SEQ]), false, q.picked + 1
       else
-        q.xdel[#q.xdel + 1] = text(head[SEQ])
+        q.xdel[#q.xdel + 1] = text(head[HEAD.SEQ])
         if not gone then
-          put(q.zadd, q.i, head[SEQ], id)
+          put(q.zadd, q.i, head[HEAD.SEQ], id)
         end
       end
     else
       line.remove(q, id, head)
     end
-  elseif state == PARKED then
+  elseif state == STATE.PARKED then
     redis.call('ZREM', groups.line_key(q, groups.get(q, group)), place_member_of(id, head))
     redis.call('ZREM', q.Q, member_of(q, id, head))
-  elseif state == ACTIVE then
+  elseif state == STATE.ACTIVE then
     put(q.zrem, q.a, member_of(q, id, head))
     q.freed = true
   elseif ENDS[state] then
     put(q.zrem, end_key(q, head), member_of(q, id, head))
     put(q.zrem, q.o, member_of(q, id, head))
-  elseif state == BLOCKED or (state == SUSPENDED and head[DUE] == 0) then
-    put(q.zrem, state == BLOCKED and q.b or q.u, member_of(q, id, head))
+  elseif state == STATE.BLOCKED or (state == STATE.SUSPENDED and head[HEAD.DUE] == 0) then
+    put(q.zrem, state == STATE.BLOCKED and q.b or q.u, member_of(q, id, head))
   else
     put(q.zrem, q.d, member_of(q, id, head))
-    if state ~= SCHEDULED then
-      put(q.srem, state == RETRYING and q.t or q.T, id)
+    if state ~= STATE.SCHEDULED then
+      put(q.srem, state == STATE.RETRYING and q.t or q.T, id)
     end
   end
 end
 
 -- Enters a changed job where its state says it can be found. `deadline`: of its lease, when active.
 local function enter(q, id, head, deadline)
-  local state, group = head[STATE], groups.of(head)
+  local state, group = head[HEAD.STATE], groups.of(head)
   q.dirty[id], q.fresh[id] = head, nil
+  if head[HEAD.EXPIRES] ~= 0 and state ~= STATE.ACTIVE and not ENDS[state] then
+    put(q.zadd, q.z, head[HEAD.EXPIRES], member_of(q, id, head))
+  end
   if group and groups.enter(q, id, head, group) then
     return
   end
-  if state == WAITING then
+  if state == STATE.WAITING then
     if q.joins[head] then
       q.joins[head] = nil
       line.join(q, id, head)
@@ -143,27 +164,27 @@ local function enter(q, id, head, deadline)
       line.put(q, id, head)
     end
     q.ready = true
-  elseif state == PARKED then
+  elseif state == STATE.PARKED then
     local key = groups.line_key(q, groups.get(q, group))
-    redis.call('ZADD', key, 0 - head[PRIORITY], place_member_of(id, head))
-    redis.call('ZADD', q.Q, text(head[ENQUEUED]), member_of(q, id, head))
-  elseif state == ACTIVE then
+    redis.call('ZADD', key, 0 - head[HEAD.PRIORITY], place_member_of(id, head))
+    redis.call('ZADD', q.Q, text(head[HEAD.ENQUEUED]), member_of(q, id, head))
+  elseif state == STATE.ACTIVE then
     put(q.zadd, q.a, deadline, member_of(q, id, head))
   elseif ENDS[state] then
     local key = end_key(q, head)
-    put(q.zadd, key, head[FINISHED], member_of(q, id, head))
+    put(q.zadd, key, head[HEAD.FINISHED], member_of(q, id, head))
     local until_ms = keep_until(head)
     if until_ms and key ~= q.P then
       put(q.zadd, q.o, until_ms, member_of(q, id, head))
     end
     q.done = true
-  elseif state == BLOCKED or (state == SUSPENDED and head[DUE] == 0) then
-    put(q.zadd, state == BLOCKED and q.b or q.u, head[ENQUEUED], member_of(q, id, head))
+  elseif state == STATE.BLOCKED or (state == STATE.SUSPENDED and head[HEAD.DUE] == 0) then
+    put(q.zadd, state == STATE.BLOCKED and q.b or q.u, head[HEAD.ENQUEUED], member_of(q, id, head))
   else
     q.first_due = nil
-    put(q.zadd, q.d, head[DUE], member_of(q, id, head))
-    if state ~= SCHEDULED then
-      put(q.sadd, state == RETRYING and q.t or q.T, id)
+    put(q.zadd, q.d, head[HEAD.DUE], member_of(q, id, head))
+    if state ~= STATE.SCHEDULED then
+      put(q.sadd, state == STATE.RETRYING and q.t or q.T, id)
     end
     q.ready = true
   end
@@ -171,11 +192,11 @@ end
 
 -- Deletes a record with all that belongs to it; an id that was promised to be kept stays known.
 local function drop(q, id, head)
-  if not (q.fresh[id] and head[STATE] == WAITING) then
-    q.xdel_passed[#q.xdel_passed + 1] = text(head[SEQ])
+  if not (q.fresh[id] and head[HEAD.STATE] == STATE.WAITING) then
+    q.xdel_passed[#q.xdel_passed + 1] = text(head[HEAD.SEQ])
   end
   leave(q, id, head, true)
-  if head[LINKED] then
+  if head[HEAD.LINKED] then
     flow.drop(q, id, head)
   end
   unique.free(q, id, head)
@@ -184,14 +205,14 @@ local function drop(q, id, head)
     put(q.hdel, key, id)
   end
   q.unlink[#q.unlink + 1] = q.root .. ':l:' .. id
-  local kept = options_of(head)[KEEP_ID]
-  if kept >= 0 and head[ENQUEUED] + kept > q.now then
-    put(q.zadd, q.k, head[ENQUEUED] + kept, id)
+  local kept = options_of(head)[OPTION.KEEP_ID]
+  if kept >= 0 and head[HEAD.ENQUEUED] + kept > q.now then
+    put(q.zadd, q.k, head[HEAD.ENQUEUED] + kept, id)
   end
   q.heads[id], q.fresh[id], q.dirty[id] = false, nil, nil
   q.packed[id], q.records[id], q.members[id], q.inline[id] = nil, nil, nil, nil
   local group = groups.of(head)
-  if group and not ENDS[head[STATE]] then
+  if group and not ENDS[head[HEAD.STATE]] then
     q.filing = { id = id, head = head, name = group }
     file(q)
   end
@@ -199,10 +220,10 @@ end
 
 -- Removes a record on somebody's wish; one that had not finished leaves its end in history.
 local function remove(q, id, head)
-  if not ENDS[head[STATE]] then
-    record(q, id, head, O_CANCELLED)
+  if not ENDS[head[HEAD.STATE]] then
+    record(q, id, head, RAN.CANCELLED)
   end
-  note(q, E_REMOVED, id, head, head[STATE])
+  note(q, EVENT.REMOVED, id, head, head[HEAD.STATE])
   drop(q, id, head)
 end
 

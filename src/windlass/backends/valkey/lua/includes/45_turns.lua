@@ -42,7 +42,7 @@ function line.join(q, id, head)
   end
   if line.turns(q) then
     flow.widen(head)
-    head[TURN] = line.fresh_turn(q, head[PRIORITY], group or '')
+    head[HEAD.TURN] = line.fresh_turn(q, head[HEAD.PRIORITY], group or '')
   end
   line.put(q, id, head)
 end

@@ -3,8 +3,8 @@
 local function keep_error(q, id, head, failure, attempt)
   local known = redis.call('HGET', q.e, id)
   local errors = damaged.unpacked(known, {})
-  errors[#errors + 1] = { q.now, attempt or head[ATTEMPTS] + 1, failure[1], failure[2], failure[3], failure[4] }
-  if #errors > ERRORS_KEPT then
+  errors[#errors + 1] = { q.now, attempt or head[HEAD.ATTEMPTS] + 1, unpack(failure, FAILURE.ERROR_CLASS, FAILURE.FINGERPRINT) }
+  if #errors > KEPT.ERRORS then
     table.remove(errors, 1)
   end
   redis.call('HSET', q.e, id, cmsgpack.pack(errors))
@@ -12,20 +12,21 @@ end
 
 local function drop_lease(head, settled)
   if settled then
-    head[SETTLED] = head[TOKEN]
+    head[HEAD.SETTLED_TOKEN] = head[HEAD.TOKEN]
   end
-  head[TOKEN] = ''
+  head[HEAD.TOKEN] = ''
 end
 
 local function finish(q, id, head, state, reason)
   leave(q, id, head)
-  if head[TOKEN] ~= '' then
+  if head[HEAD.TOKEN] ~= '' then
     drop_lease(head, true)
   end
-  head[STATE], head[DUE], head[FINISHED], head[REASON] = state, 0, q.now, reason
+  head[HEAD.STATE], head[HEAD.DUE], head[HEAD.FINISHED], head[HEAD.REASON] = state, 0, q.now, reason
+  head[HEAD.EXPIRES] = 0
   enter(q, id, head)
   unique.free(q, id, head)
-  if head[LINKED] == 1 then
+  if head[HEAD.LINKED] == 1 then
     flow.note_end(q, id, head)
   end
 end
@@ -34,21 +35,61 @@ local function put_back(q, id, head, state, delay)
   leave(q, id, head)
   drop_lease(head, true)
   if delay > 0 then
-    head[STATE], head[DUE], head[READY] = state, q.now + delay, q.now + delay
+    head[HEAD.STATE], head[HEAD.DUE], head[HEAD.READY] = state, q.now + delay, q.now + delay
   else
-    head[STATE], head[READY], head[PLACE] = WAITING, q.now, fresh_place(q, head)
+    head[HEAD.STATE], head[HEAD.READY], head[HEAD.PLACE] = STATE.WAITING, q.now, fresh_place(q, head)
   end
   enter(q, id, head)
 end
 
 local function promote(q, id, head)
   leave(q, id, head)
-  head[STATE] = WAITING
-  head[READY] = head[DUE] ~= 0 and math.min(head[DUE], q.now) or q.now
-  head[DUE], head[PLACE] = 0, fresh_place(q, head)
-  note(q, E_PROMOTED, id, head)
+  head[HEAD.STATE] = STATE.WAITING
+  head[HEAD.READY] = head[HEAD.DUE] ~= 0 and math.min(head[HEAD.DUE], q.now) or q.now
+  head[HEAD.DUE], head[HEAD.PLACE] = 0, fresh_place(q, head)
+  note(q, EVENT.PROMOTED, id, head)
   enter(q, id, head)
   file(q)
+end
+
+-- When a job that is added now is due.
+function line.first_due(job, now)
+  local wanted = unique.of(job[JOB.OPTIONS])
+  if wanted and wanted[UNIQUE.MODE] == MODE.DEBOUNCE then
+    return now + wanted[UNIQUE.TTL]
+  end
+  return job[JOB.RUN_AT] >= 0 and job[JOB.RUN_AT] or now + job[JOB.DELAY]
+end
+
+-- Until when a job that is added now may wait; 0: for ever.
+function line.first_deadline(job, now)
+  local bound, total = job[JOB.EXPIRES_IN], line.total_of(job[JOB.OPTIONS])
+  if total and (bound < 0 or total < bound) then
+    bound = total
+  end
+  return bound >= 0 and now + bound or 0
+end
+
+-- Makes a pending job due `delay` from now (0: ready at once).
+function line.change_delay(q, id, head, delay)
+  if head[HEAD.STATE] == STATE.BLOCKED then -- counts once nothing else holds it
+    head[HEAD.DUE], q.dirty[id] = delay > 0 and q.now + delay or 0, head
+    note(q, EVENT.CHANGED, id, head, 'delay')
+    return
+  end
+  if delay <= 0 then
+    if head[HEAD.STATE] ~= STATE.WAITING and head[HEAD.STATE] ~= STATE.PARKED then
+      promote(q, id, head)
+    end
+    return
+  end
+  leave(q, id, head)
+  if head[HEAD.STATE] == STATE.WAITING or head[HEAD.STATE] == STATE.PARKED then
+    head[HEAD.STATE] = STATE.SCHEDULED
+  end
+  head[HEAD.DUE], head[HEAD.READY] = q.now + delay, q.now + delay
+  note(q, EVENT.SCHEDULED, id, head, head[HEAD.DUE])
+  enter(q, id, head)
 end
 
 local function promote_members(q, members)
@@ -63,7 +104,7 @@ local function promote_members(q, members)
       local head = q.heads[id]
       if not head then -- its record is gone
         put(q.zrem, q.d, members[index])
-      elseif not ENDS[head[STATE]] then -- it could be read
+      elseif not ENDS[head[HEAD.STATE]] then -- it could be read
         promote(q, id, head)
       end
     end
@@ -73,9 +114,9 @@ local function promote_members(q, members)
 end
 
 local function expire(q, id, head)
-  record(q, id, head, O_EXPIRED, nil, { 'JobExpired', '', '', '' })
-  finish(q, id, head, FAILED, 'expired')
-  note(q, E_FAILED, id, head, 'expired', 'JobExpired')
+  record(q, id, head, RAN.EXPIRED, nil, { SAID.EXPIRED, '', '', '' })
+  finish(q, id, head, STATE.FAILED, 'expired')
+  note(q, EVENT.FAILED, id, head, 'expired', SAID.EXPIRED)
   file(q)
 end
 
@@ -84,141 +125,159 @@ local function lease(q, id, head, token, worker, lease_ms)
   if not q.fresh[id] then
     put(q.hdel, q.g, id)
   end
-  local own = options_of(head)[LEASE]
-  head[STATE], head[TOKEN], head[WORKER], head[STARTED] = ACTIVE, token, worker, q.now
-  head[DELIVERIES] = head[DELIVERIES] + 1
-  note(q, E_STARTED, id, head, head[ATTEMPTS] + 1, worker)
+  local own = options_of(head)[OPTION.LEASE]
+  if head[HEAD.EXPIRES] ~= 0 and head[HEAD.DELIVERIES] == 0 then -- `expires_in` has served
+    local total = line.total_of(head[HEAD.OPTIONS])
+    head[HEAD.EXPIRES] = total and head[HEAD.ENQUEUED] + total or 0
+  end
+  head[HEAD.STATE], head[HEAD.TOKEN], head[HEAD.WORKER], head[HEAD.STARTED] = STATE.ACTIVE, token, worker, q.now
+  head[HEAD.DELIVERIES] = head[HEAD.DELIVERIES] + 1
+  note(q, EVENT.STARTED, id, head, head[HEAD.ATTEMPTS] + 1, worker)
   unique.started(q, id, head)
   enter(q, id, head, q.now + (own > 0 and own or lease_ms))
 end
 
--- An end is {queue, id, token, outcome, duration, result or 0, delay, reason, uses attempt, miss, error, hold its group}.
-local END_DURATION, END_RESULT, END_DELAY, END_REASON, END_USES, END_MISS, END_ERROR, END_HOLD = 5, 6, 7, 8, 9, 10, 11, 12
 local NO_ERROR = { '', '', '', '', '' }
 
 local function complete(q, id, head, item)
-  record(q, id, head, O_COMPLETED, item[END_DURATION])
-  local ttl = options_of(head)[RESULT_TTL]
-  head[RESULT_UNTIL] = q.now + (ttl >= 0 and ttl or DEFAULT_RESULT_TTL_MS)
-  finish(q, id, head, COMPLETED, '')
-  if item[END_RESULT] ~= 0 then
-    put(q.hset, q.r, id, item[END_RESULT])
+  record(q, id, head, RAN.COMPLETED, item[END.DURATION])
+  local ttl = options_of(head)[OPTION.RESULT_TTL]
+  head[HEAD.RESULT_UNTIL] = q.now + (ttl >= 0 and ttl or KEPT.RESULT_MS)
+  finish(q, id, head, STATE.COMPLETED, '')
+  if item[END.RESULT] ~= 0 then
+    put(q.hset, q.r, id, item[END.RESULT])
   end
-  note(q, E_COMPLETED, id, head)
+  note(q, EVENT.COMPLETED, id, head)
+  stubs.note(q, id, head)
 end
 
 local function fail(q, id, head, item)
-  local failure = item[END_ERROR] ~= 0 and item[END_ERROR] or NO_ERROR
+  local failure = item[END.ERROR] ~= 0 and item[END.ERROR] or NO_ERROR
   keep_error(q, id, head, failure)
-  record(q, id, head, O_FAILED, item[END_DURATION], failure)
-  head[ATTEMPTS] = head[ATTEMPTS] + item[END_USES]
-  finish(q, id, head, FAILED, item[END_REASON])
-  note(q, E_FAILED, id, head, item[END_REASON], failure[1], failure[5])
+  record(q, id, head, RAN.FAILED, item[END.DURATION], failure)
+  head[HEAD.ATTEMPTS] = head[HEAD.ATTEMPTS] + item[END.USES_ATTEMPT]
+  finish(q, id, head, STATE.FAILED, item[END.REASON])
+  note(q, EVENT.FAILED, id, head, item[END.REASON], failure[FAILURE.ERROR_CLASS], failure[FAILURE.BRIEF])
 end
 
 local function try_again(q, id, head, item)
-  local failure = item[END_ERROR] ~= 0 and item[END_ERROR] or NO_ERROR
+  local failure = item[END.ERROR] ~= 0 and item[END.ERROR] or NO_ERROR
   keep_error(q, id, head, failure)
-  record(q, id, head, O_RETRYING, item[END_DURATION], failure)
-  head[ATTEMPTS] = head[ATTEMPTS] + 1
-  put_back(q, id, head, RETRYING, item[END_DELAY])
-  note(q, E_RETRYING, id, head, head[ATTEMPTS], failure[1], failure[5], head[DUE])
+  record(q, id, head, RAN.RETRYING, item[END.DURATION], failure)
+  head[HEAD.ATTEMPTS] = head[HEAD.ATTEMPTS] + 1
+  put_back(q, id, head, STATE.RETRYING, item[END.DELAY])
+  note(q, EVENT.RETRYING, id, head, head[HEAD.ATTEMPTS], failure[FAILURE.ERROR_CLASS], failure[FAILURE.BRIEF], head[HEAD.DUE])
 end
 
 local function snooze(q, id, head, item)
-  record(q, id, head, O_SNOOZED, item[END_DURATION])
-  put_back(q, id, head, SCHEDULED, item[END_DELAY])
-  local reason = item[END_REASON] ~= '' and item[END_REASON] or 'snoozed'
-  if head[DUE] == 0 then
-    note(q, E_RELEASED, id, head, reason)
+  record(q, id, head, RAN.SNOOZED, item[END.DURATION])
+  put_back(q, id, head, STATE.SCHEDULED, item[END.DELAY])
+  local reason = item[END.REASON] ~= '' and item[END.REASON] or 'snoozed'
+  if head[HEAD.DUE] == 0 then
+    note(q, EVENT.RELEASED, id, head, reason)
   else
-    note(q, E_SCHEDULED, id, head, head[DUE], reason)
+    note(q, EVENT.SCHEDULED, id, head, head[HEAD.DUE], reason)
   end
 end
 
 local function release(q, id, head, item)
-  record(q, id, head, O_RELEASED, item[END_DURATION])
-  head[MISSES] = head[MISSES] + item[END_MISS]
-  if item[END_DELAY] > 0 then
-    put_back(q, id, head, SCHEDULED, item[END_DELAY])
+  record(q, id, head, RAN.RELEASED, item[END.DURATION])
+  head[HEAD.MISSES] = head[HEAD.MISSES] + item[END.MISS]
+  if item[END.DELAY] > 0 then
+    put_back(q, id, head, STATE.SCHEDULED, item[END.DELAY])
   else
     leave(q, id, head)
     drop_lease(head, true)
-    head[STATE] = WAITING
+    head[HEAD.STATE] = STATE.WAITING
     enter(q, id, head)
   end
-  note(q, E_RELEASED, id, head, item[END_REASON], head[DUE])
+  note(q, EVENT.RELEASED, id, head, item[END.REASON], head[HEAD.DUE])
 end
 
 local function end_cancelled(q, id, head, item)
-  local reason = item[END_REASON]
-  if head[CANCEL] ~= '' then
-    reason = string.sub(head[CANCEL], 2)
+  local reason = item[END.REASON]
+  if head[HEAD.CANCEL] ~= '' then
+    reason = string.sub(head[HEAD.CANCEL], 2)
   end
-  record(q, id, head, O_CANCELLED, item[END_DURATION])
-  finish(q, id, head, CANCELLED, reason)
-  note(q, E_CANCELLED, id, head, reason)
+  record(q, id, head, RAN.CANCELLED, item[END.DURATION])
+  finish(q, id, head, STATE.CANCELLED, reason)
+  note(q, EVENT.CANCELLED, id, head, reason)
 end
 
--- A completion that also holds its group.
-local COMPLETE_AND_HOLD = 9
+-- By outcome; wait and suspend are in `56_suspend.lua`.
+local SETTLE = {
+  [OUTCOME.COMPLETE] = complete, [OUTCOME.COMPLETE_AND_HOLD] = complete, [OUTCOME.FAIL] = fail, [OUTCOME.RETRY] = try_again,
+  [OUTCOME.SNOOZE] = snooze, [OUTCOME.RELEASE] = release, [OUTCOME.CANCEL] = end_cancelled,
+}
 
--- By number: complete, fail, retry, snooze, release, cancel; wait and suspend are in `56_suspend.lua`.
-local SETTLE = { complete, fail, try_again, snooze, release, end_cancelled }
+-- What the worker's task says of options that the job left unsaid.
+function line.fill(head, filled)
+  local options = { unpack(options_of(head)) }
+  for at, value in ipairs(filled) do
+    if value > -2 then
+      options[OPTION.RESULT_TTL + at - 1] = value
+    end
+  end
+  head[HEAD.OPTIONS] = options
+end
 
 -- Ends the attempt of an active job whose token was checked.
 local function settle(q, id, head, item)
-  local outcome = item[4] == COMPLETE_AND_HOLD and 1 or item[4]
-  if head[CANCEL] ~= '' and outcome >= 3 then
-    outcome = 6
+  local filled = item[END.FILLED] or 0
+  if filled ~= 0 then
+    line.fill(head, filled)
   end
-  SETTLE[outcome](q, id, head, item)
+  local ends = SETTLE[item[END.OUTCOME]]
+  if head[HEAD.CANCEL] ~= '' and ends ~= complete and ends ~= fail then
+    ends = end_cancelled
+  end
+  ends(q, id, head, item)
   file(q)
   local group = groups.of(head)
-  if group and (item[END_HOLD] or 0) > 0 then
-    groups.hold(q, group, item[END_HOLD])
+  if group and (item[END.HOLD] or 0) > 0 then
+    groups.hold(q, group, item[END.HOLD])
   end
 end
 
 -- Gives back a lease that its worker never heard of: nobody settled anything.
 local function give_back(q, id, head)
-  local settled = head[SETTLED]
-  settle(q, id, head, { 0, id, head[TOKEN], 5, -1, 0, 0, 'reconciled', 0, 0 })
-  head[SETTLED] = settled
+  local settled = head[HEAD.SETTLED_TOKEN]
+  settle(q, id, head, { 0, id, head[HEAD.TOKEN], OUTCOME.RELEASE, -1, 0, 0, 'reconciled', 0, 0 })
+  head[HEAD.SETTLED_TOKEN] = settled
 end
 
 local function fail_stalled(q, id, head)
-  local message = 'the worker went silent ' .. head[STALLS] .. ' times, last ' .. head[WORKER]
-  local failure = { 'JobStalled', message, '', 'JobStalled' }
+  local message = 'the worker went silent ' .. head[HEAD.STALLS] .. ' times, last ' .. head[HEAD.WORKER]
+  local failure = { SAID.STALLED, message, '', SAID.STALLED }
   keep_error(q, id, head, failure)
-  record(q, id, head, O_FAILED, nil, failure)
+  record(q, id, head, RAN.FAILED, nil, failure)
   drop_lease(head, false)
-  finish(q, id, head, FAILED, 'stalled')
-  note(q, E_FAILED, id, head, 'stalled', 'JobStalled', message)
+  finish(q, id, head, STATE.FAILED, 'stalled')
+  note(q, EVENT.FAILED, id, head, 'stalled', SAID.STALLED, message)
   file(q)
 end
 
 -- Takes back an expired lease; false when the job has now failed because that happened too often.
 local function recover(q, id, head)
-  head[STALLS] = head[STALLS] + 1
-  if head[CANCEL] ~= '' then
-    local reason = string.sub(head[CANCEL], 2)
-    record(q, id, head, O_CANCELLED)
+  head[HEAD.STALLS] = head[HEAD.STALLS] + 1
+  if head[HEAD.CANCEL] ~= '' then
+    local reason = string.sub(head[HEAD.CANCEL], 2)
+    record(q, id, head, RAN.CANCELLED)
     drop_lease(head, false)
-    finish(q, id, head, CANCELLED, reason)
-    note(q, E_CANCELLED, id, head, reason)
+    finish(q, id, head, STATE.CANCELLED, reason)
+    note(q, EVENT.CANCELLED, id, head, reason)
     file(q)
     return true
   end
-  if head[STALLS] > options_of(head)[MAX_STALLS] then
+  if head[HEAD.STALLS] > options_of(head)[OPTION.MAX_STALLS] then
     fail_stalled(q, id, head)
     return false
   end
-  record(q, id, head, O_STALLED)
+  record(q, id, head, RAN.STALLED)
   leave(q, id, head)
   drop_lease(head, false)
-  head[STATE] = WAITING
-  note(q, E_STALLED, id, head, head[WORKER], head[STALLS])
+  head[HEAD.STATE] = STATE.WAITING
+  note(q, EVENT.STALLED, id, head, head[HEAD.WORKER], head[HEAD.STALLS])
   enter(q, id, head)
   file(q)
   return true

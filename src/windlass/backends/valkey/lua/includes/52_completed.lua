@@ -16,7 +16,7 @@ end
 local function note_completed(q, ids, first, last, task)
   if last >= first then
     count(q, 'completed', task, last - first + 1)
-    note_all(q, E_COMPLETED, ids, first, last, task)
+    note_all(q, EVENT.COMPLETED, ids, first, last, task)
   end
 end
 
@@ -71,6 +71,6 @@ local function complete_plain(q, run, first)
   end
   note_completed(q, ids, from, at - 1, task)
   writes.n, q.recorded = n, q.recorded + at - first
-  q.freed, q.done = true, q.done or PLAIN
+  q.freed, q.done = true, q.done or MARK.PLAIN
   return at
 end

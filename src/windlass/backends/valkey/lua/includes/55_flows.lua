@@ -1,12 +1,7 @@
 -- Edges: what a child's end does to those that wait for it. The same rules as `windlass.core.flows`.
 --
--- An edge is the length (2 bytes) of packed {number, child's sequence (0: not known yet), on failure, status, codec,
--- reason, error, 1 when there is a value}, that, and the value. A fate, how a child ended, is {sequence, 1 when it
--- completed, codec, reason, error, 1 when there is a value, value}.
-
-local EDGE_NUMBER, EDGE_SEQ, EDGE_ON, EDGE_STATUS = 1, 2, 3, 4
-local EDGE_OPEN, EDGE_DONE, EDGE_FAILED, EDGE_IGNORED = 0, 1, 2, 3
-local ON_FAIL, ON_IGNORE, ON_CONTINUE = 0, 1, 2
+-- An edge is the length (2 bytes) of its packed `EdgeRow`, that, and the value. How a child ended is a `Fate`. Both are told
+-- in `layouts.py`.
 
 -- The queue of that name, if it can be reached from this call.
 function flow.reach(queues, name)
@@ -38,22 +33,22 @@ local function brief(message)
 end
 
 function flow.fate(q, id, head)
-  local codec = options_of(head)[CODEC]
-  local fate = { head[SEQ], 0, codec ~= 0 and codec or 'json', 'removed', '', 0, '' }
-  if head[STATE] == COMPLETED then
+  local codec = options_of(head)[OPTION.CODEC]
+  local fate = { head[HEAD.SEQ], 0, codec ~= 0 and codec or 'json', 'removed', '', 0, '' } -- as `layouts.Fate`
+  if head[HEAD.STATE] == STATE.COMPLETED then
     local value = q.inline[id] or redis.call('HGET', q.r, id)
-    fate[2], fate[4] = 1, ''
+    fate[FATE.COMPLETED], fate[FATE.REASON] = 1, ''
     if value then
-      fate[6], fate[7] = 1, value
+      fate[FATE.HAS_VALUE], fate[FATE.VALUE] = 1, value
     end
-  elseif head[STATE] == FAILED then
+  elseif head[HEAD.STATE] == STATE.FAILED then
     local known = redis.call('HGET', q.e, id)
     local errors = damaged.unpacked(known, {})
     local last = errors[#errors]
-    fate[4] = head[REASON] ~= '' and head[REASON] or 'failed'
-    fate[5] = last and brief(last[3] .. ': ' .. last[4]) or ''
-  elseif head[STATE] == CANCELLED then
-    fate[4] = 'cancelled'
+    fate[FATE.REASON] = head[HEAD.REASON] ~= '' and head[HEAD.REASON] or 'failed'
+    fate[FATE.ERROR] = last and brief(last[3] .. ': ' .. last[4]) or ''
+  elseif head[HEAD.STATE] == STATE.CANCELLED then
+    fate[FATE.REASON] = 'cancelled'
   end
   return fate
 end
@@ -61,11 +56,11 @@ end
 -- Says in the head that an edge names this job.
 function flow.mark(q, id, head)
   flow.widen(head)
-  if head[LINKED] == 1 then
+  if head[HEAD.LINKED] == 1 then
     return
   end
-  head[LINKED] = 1
-  if head[STATE] == WAITING and q.fresh[id] then -- those that wait in :f have no head of their own
+  head[HEAD.LINKED] = 1
+  if head[HEAD.STATE] == STATE.WAITING and q.fresh[id] then -- those that wait in :f have no head of their own
     leave(q, id, head)
     enter(q, id, head)
   else
@@ -82,14 +77,17 @@ end
 function flow.link(q, id, dependent)
   local head = head_of(q, id)
   if not head then
-    return false
+    local ended, value = stubs.head(q, id)
+    local codec = ended and options_of(ended)[OPTION.CODEC]
+    return ended and { ended[HEAD.SEQ], 1, codec ~= 0 and codec or 'json', '', '', value and 1 or 0, value or '' } or false
   end
   flow.mark(q, id, head)
-  local key = flow.links(q, head[SEQ])
-  if not redis.call('ZSCORE', key, dependent) then
+  local key = flow.links(q, head[HEAD.SEQ])
+  local number, told = redis.call('ZSCORE', key, dependent), redis.call('ZSCORE', key, '')
+  if not number or (told and tonumber(number) <= tonumber(told)) then -- it was told of an earlier end
     redis.call('ZADD', key, redis.call('HINCRBY', q.root, 'xn', 1), dependent)
   end
-  return not ENDS[head[STATE]] or flow.fate(q, id, head)
+  return not ENDS[head[HEAD.STATE]] or flow.fate(q, id, head)
 end
 
 function flow.read_edge(q, id, child)
@@ -107,20 +105,23 @@ function flow.write_edge(q, id, child, edge, value)
 end
 
 function flow.is_broken(edge)
-  return edge[EDGE_STATUS] == EDGE_FAILED and edge[EDGE_ON] == ON_FAIL
+  return edge[EDGE.STATUS] == EDGE_IS.FAILED and edge[EDGE.ON_FAILURE] == ON.FAIL
 end
 
 -- Writes a child's end into an edge.
 function flow.close_edge(q, id, child, edge, fate)
-  local status = EDGE_DONE
-  if fate[2] == 0 then
-    status = edge[EDGE_ON] == ON_IGNORE and EDGE_IGNORED or EDGE_FAILED
+  local status = EDGE_IS.DONE
+  if fate[FATE.COMPLETED] == 0 then
+    status = edge[EDGE.ON_FAILURE] == ON.IGNORE and EDGE_IS.IGNORED or EDGE_IS.FAILED
   end
-  local on = edge[EDGE_ON]
-  local closed = { edge[EDGE_NUMBER], fate[1], on, status, fate[3], fate[4], fate[5], fate[6] }
-  flow.write_edge(q, id, child, closed, fate[7])
+  local on = edge[EDGE.ON_FAILURE]
+  local closed = { edge[EDGE.NUMBER], fate[FATE.SEQ], on, status } -- as `layouts.EdgeRow`
+  for at = FATE.CODEC, FATE.HAS_VALUE do -- the rest of both is the same
+    closed[#closed + 1] = fate[at]
+  end
+  flow.write_edge(q, id, child, closed, fate[FATE.VALUE])
   if flow.is_broken(closed) then
-    redis.call('ZADD', q.root .. ':B:' .. id, closed[EDGE_NUMBER], child)
+    redis.call('ZADD', q.root .. ':B:' .. id, closed[EDGE.NUMBER], child)
   end
   return closed
 end
@@ -130,27 +131,27 @@ function flow.has_open(q, id)
 end
 
 function flow.block(q, id, head)
-  local state = head[STATE]
-  if state == BLOCKED or state == SUSPENDED or state == ACTIVE or ENDS[state] then
+  local state = head[HEAD.STATE]
+  if state == STATE.BLOCKED or state == STATE.SUSPENDED or state == STATE.ACTIVE or ENDS[state] then
     return
   end
   leave(q, id, head)
-  head[STATE] = BLOCKED
-  note(q, E_BLOCKED, id, head)
+  head[HEAD.STATE] = STATE.BLOCKED
+  note(q, EVENT.BLOCKED, id, head)
   enter(q, id, head)
   settle_down(q)
 end
 
 function flow.unblock(q, id, head)
-  if head[DUE] > q.now then
+  if head[HEAD.DUE] > q.now then
     leave(q, id, head)
-    head[STATE], head[READY] = SCHEDULED, head[DUE]
-    note(q, E_SCHEDULED, id, head, head[DUE])
+    head[HEAD.STATE], head[HEAD.READY] = STATE.SCHEDULED, head[HEAD.DUE]
+    note(q, EVENT.SCHEDULED, id, head, head[HEAD.DUE])
     enter(q, id, head)
   else
     leave(q, id, head)
-    head[STATE], head[READY], head[DUE], head[PLACE] = WAITING, q.now, 0, fresh_place(q, head)
-    note(q, E_PROMOTED, id, head)
+    head[HEAD.STATE], head[HEAD.READY], head[HEAD.DUE], head[HEAD.PLACE] = STATE.WAITING, q.now, 0, fresh_place(q, head)
+    note(q, EVENT.PROMOTED, id, head)
     enter(q, id, head)
   end
   file(q)
@@ -159,12 +160,12 @@ end
 -- Ends a blocked job whose child did not complete.
 function flow.fail(q, id, head, child, edge)
   local name, child_id = string.match(child, '^([^:]*):(.*)$')
-  local message = 'job ' .. child_id .. ' of queue ' .. name .. ' did not complete: ' .. edge[6]
-  local failure = { 'DependencyFailed', message, '', 'DependencyFailed' }
+  local message = 'job ' .. child_id .. ' of queue ' .. name .. ' did not complete: ' .. edge[EDGE.REASON]
+  local failure = { SAID.DEPENDENCY, message, '', SAID.DEPENDENCY }
   keep_error(q, id, head, failure, 0)
-  record(q, id, head, O_FAILED, nil, failure)
-  finish(q, id, head, FAILED, 'dependency_failed')
-  note(q, E_FAILED, id, head, 'dependency_failed', 'DependencyFailed', brief(message))
+  record(q, id, head, RAN.FAILED, nil, failure)
+  finish(q, id, head, STATE.FAILED, 'dependency_failed')
+  note(q, EVENT.FAILED, id, head, 'dependency_failed', SAID.DEPENDENCY, brief(message))
   file(q)
 end
 
@@ -180,10 +181,10 @@ end
 
 -- One edge of a job was closed.
 function flow.after_edge(q, id, head, child, edge)
-  if head[STATE] ~= BLOCKED then
+  if head[HEAD.STATE] ~= STATE.BLOCKED then
     return
   end
-  local goes_on = edge[EDGE_STATUS] == EDGE_FAILED and edge[EDGE_ON] == ON_CONTINUE
+  local goes_on = edge[EDGE.STATUS] == EDGE_IS.FAILED and edge[EDGE.ON_FAILURE] == ON.CONTINUE
   if flow.is_broken(edge) then
     flow.fail(q, id, head, child, edge)
   elseif goes_on or not flow.has_open(q, id) then
@@ -194,7 +195,7 @@ end
 -- Tells the dependent with that sequence how its child ended; 1 when that was news.
 function flow.settle_edge(q, id, seq, child, fate)
   local head = head_of(q, id)
-  if not head or head[SEQ] ~= seq or redis.call('SREM', q.root .. ':O:' .. id, child) == 0 then
+  if not head or head[HEAD.SEQ] ~= seq or redis.call('SREM', q.root .. ':O:' .. id, child) == 0 then
     return 0
   end
   local edge = flow.close_edge(q, id, child, flow.read_edge(q, id, child), fate)
@@ -202,15 +203,52 @@ function flow.settle_edge(q, id, seq, child, fate)
   return 1
 end
 
--- A finished dependent is put back: what made it fail does not count any more. Whether it waits for something.
-function flow.forgive(q, id)
-  local key = q.root .. ':B:' .. id
-  for _, child in ipairs(redis.call('ZRANGE', key, 0, -1)) do
+-- The edges of a job to children that did not complete, by the name of the child.
+function flow.missed(q, id)
+  local found = {}
+  for _, child in ipairs(redis.call('HKEYS', q.root .. ':D:' .. id)) do
     local edge = flow.read_edge(q, id, child)
-    edge[EDGE_STATUS] = EDGE_IGNORED
-    flow.write_edge(q, id, child, edge, '')
+    if edge[EDGE.STATUS] == EDGE_IS.FAILED or edge[EDGE.STATUS] == EDGE_IS.IGNORED then
+      found[child] = edge
+    end
   end
-  redis.call('UNLINK', key)
+  return found
+end
+
+-- What became of a child that did not complete before: its fate, true when it is open, false when it is gone.
+function flow.fate_now(queues, q, id, head, child)
+  local name, child_id = string.match(child, '^([^:]*):(.*)$')
+  local there = flow.reach(queues, name)
+  return there and flow.link(there, child_id, flow.name_of_dependent(q, id, head))
+end
+
+-- The dependent waits for a child once more.
+function flow.reopen(q, id, child, edge)
+  local row = { edge[EDGE.NUMBER], edge[EDGE.SEQ], edge[EDGE.ON_FAILURE], EDGE_IS.OPEN, 'json', '', '', 0 } -- as `layouts.EdgeRow`
+  flow.write_edge(q, id, child, row, '')
+  redis.call('SADD', q.root .. ':O:' .. id, child)
+end
+
+-- A finished dependent is put back: what it missed counts if it has completed since, and blocks if it is open; what failed, or
+-- is gone, is forgiven. `known`: child -> fate, or 1 when it is open, of those that cannot be reached from here. Whether it
+-- waits for something.
+function flow.look_again(queues, q, id, head, known)
+  redis.call('UNLINK', q.root .. ':B:' .. id)
+  for child, edge in pairs(flow.missed(q, id)) do
+    local far = known[child]
+    local fate = far or flow.fate_now(queues, q, id, head, child)
+    if fate == true or fate == 1 then
+      flow.reopen(q, id, child, edge)
+      if far then
+        flow.wait_for_links(q, id)
+      end
+    elseif fate and fate[FATE.COMPLETED] == 1 then
+      flow.close_edge(q, id, child, edge, fate)
+    elseif flow.is_broken(edge) then
+      edge[EDGE.STATUS] = EDGE_IS.IGNORED
+      flow.write_edge(q, id, child, edge, '')
+    end
+  end
   return flow.has_open(q, id)
 end
 
@@ -225,16 +263,16 @@ end
 -- Puts what is yet to be told into the outbox.
 function flow.put_out(q, id, fate)
   local number = redis.call('HINCRBY', q.root, 'xn', 1)
-  local told = cmsgpack.pack({ fate[1], fate[2], fate[3], fate[4], fate[5], fate[6] })
-  redis.call('XADD', q.x, text(number), 'i', id, 'f', told, 'v', fate[7])
-  redis.call('HINCRBY', q.y, text(fate[1]), 1)
+  local told = cmsgpack.pack({ unpack(fate, 1, FATE.HAS_VALUE) })
+  redis.call('XADD', q.x, text(number), 'i', id, 'f', told, 'v', fate[FATE.VALUE])
+  redis.call('HINCRBY', q.y, text(fate[FATE.SEQ]), 1)
   q.left = true
 end
 
 -- Tells the dependents of one end that can be reached, at most `budget`. Returns how many heard news and how many
 -- were looked at. The rest goes to the outbox.
 function flow.spread(queues, one, budget)
-  local q, id, seq = one.q, one.id, one.head[SEQ]
+  local q, id, seq = one.q, one.id, one.head[HEAD.SEQ]
   local key = flow.links(q, seq)
   local from = '(' .. (redis.call('ZSCORE', key, '') or 0)
   if redis.call('HEXISTS', q.y, text(seq)) == 1 then -- an earlier end of it comes first
@@ -296,21 +334,21 @@ end
 
 -- A record goes, and all that belongs to it.
 function flow.drop(q, id, head)
-  if head[LINKED] == 1 then
+  if head[HEAD.LINKED] == 1 then
     for _, part in ipairs({ ':D:', ':O:', ':B:' }) do
       q.unlink[#q.unlink + 1] = q.root .. part .. id
     end
     put(q.zrem, q.L, id)
-    if not ENDS[head[STATE]] then
+    if not ENDS[head[HEAD.STATE]] then
       flow.note_end(q, id, head, true)
-    elseif redis.call('HEXISTS', q.y, text(head[SEQ])) == 0 then
-      q.unlink[#q.unlink + 1] = flow.links(q, head[SEQ])
+    elseif redis.call('HEXISTS', q.y, text(head[HEAD.SEQ])) == 0 then
+      q.unlink[#q.unlink + 1] = flow.links(q, head[HEAD.SEQ])
     end
   end
-  if head[SIGNALS] > 0 then
+  if head[HEAD.SIGNALS] > 0 then
     q.unlink[#q.unlink + 1] = q.root .. ':S:' .. id
   end
-  if head[STREAMED] == 1 then
+  if head[HEAD.STREAMED] == 1 then
     q.unlink[#q.unlink + 1] = q.root .. ':p:' .. id
     put(q.hdel, q.q, id)
   end

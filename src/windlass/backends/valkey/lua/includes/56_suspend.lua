@@ -1,11 +1,31 @@
 -- Ends of an attempt that wait for something: children, or a signal.
 
+-- Whether the attempt of a job that waits for children has failed: it has got none since it last waited for none, and would
+-- do so for ever. The same rule as `flows.wait_for_none`.
+function flow.waits_for_none(q, id, head)
+  if flow.has_open(q, id) or redis.call('EXISTS', q.root .. ':B:' .. id) == 1 then
+    return false
+  end
+  local waited = SAID.WAITED .. redis.call('HLEN', q.root .. ':D:' .. id)
+  if head[HEAD.REASON] == waited then
+    return true
+  end
+  head[HEAD.REASON] = waited
+  return false
+end
+
 function flow.wait(q, id, head, item)
-  record(q, id, head, O_SNOOZED, item[END_DURATION])
+  if flow.waits_for_none(q, id, head) then
+    local failed, class, message = { unpack(item) }, SAID.CHILDLESS, SAID.CHILDLESS_MESSAGE
+    failed[END.ERROR] = { class, message, '', class, message }
+    SETTLE[item[END.REASON] ~= '' and OUTCOME.FAIL or OUTCOME.RETRY](q, id, head, failed)
+    return
+  end
+  record(q, id, head, RAN.SNOOZED, item[END.DURATION])
   leave(q, id, head)
   drop_lease(head, true)
-  head[STATE] = BLOCKED
-  note(q, E_BLOCKED, id, head)
+  head[HEAD.STATE] = STATE.BLOCKED
+  note(q, EVENT.BLOCKED, id, head)
   enter(q, id, head)
   file(q)
   settle_down(q)
@@ -14,56 +34,56 @@ end
 
 -- The name of the signal comes as the reason of the end.
 function flow.suspend(q, id, head, item)
-  record(q, id, head, O_SNOOZED, item[END_DURATION])
+  record(q, id, head, RAN.SNOOZED, item[END.DURATION])
   flow.widen(head)
-  head[AWAITS] = item[END_REASON]
-  if head[SIGNALS] > 0 and redis.call('HEXISTS', q.root .. ':S:' .. id, item[END_REASON]) == 1 then
-    put_back(q, id, head, WAITING, 0)
-    note(q, E_RELEASED, id, head, 'signalled')
+  head[HEAD.AWAITS] = item[END.REASON]
+  if head[HEAD.SIGNALS] > 0 and redis.call('HEXISTS', q.root .. ':S:' .. id, item[END.REASON]) == 1 then
+    put_back(q, id, head, STATE.WAITING, 0)
+    note(q, EVENT.RELEASED, id, head, 'signalled')
     return
   end
   leave(q, id, head)
   drop_lease(head, true)
-  head[STATE], head[DUE] = SUSPENDED, item[END_DELAY] > 0 and q.now + item[END_DELAY] or 0
-  note(q, E_SUSPENDED, id, head, item[END_REASON], head[DUE])
+  head[HEAD.STATE], head[HEAD.DUE] = STATE.SUSPENDED, item[END.DELAY] > 0 and q.now + item[END.DELAY] or 0
+  note(q, EVENT.SUSPENDED, id, head, item[END.REASON], head[HEAD.DUE])
   enter(q, id, head)
 end
 
-SETTLE[7], SETTLE[8] = flow.wait, flow.suspend
+SETTLE[OUTCOME.WAIT], SETTLE[OUTCOME.SUSPEND] = flow.wait, flow.suspend
 
 -- Keeps a signal with a job. Returns the status of a change, or -1 when there are too many names.
 function flow.signal(q, id, head, name, value, most)
   local key = q.root .. ':S:' .. id
-  if ENDS[head[STATE]] then
-    return 2
+  if ENDS[head[HEAD.STATE]] then
+    return CHANGED.ILLEGAL
   end
   flow.widen(head)
   local is_new = redis.call('HEXISTS', key, name) == 0
-  if is_new and head[SIGNALS] >= most then
+  if is_new and head[HEAD.SIGNALS] >= most then
     return -1
   end
   redis.call('HSET', key, name, value)
   if is_new then
-    head[SIGNALS] = head[SIGNALS] + 1
+    head[HEAD.SIGNALS] = head[HEAD.SIGNALS] + 1
   end
-  if head[STATE] == SUSPENDED and head[AWAITS] == name then
+  if head[HEAD.STATE] == STATE.SUSPENDED and head[HEAD.AWAITS] == name then
     promote(q, id, head)
-    return 0
+    return CHANGED.OK
   end
-  if head[STATE] == WAITING and q.fresh[id] then -- those that wait in :f have no head of their own
+  if head[HEAD.STATE] == STATE.WAITING and q.fresh[id] then -- those that wait in :f have no head of their own
     leave(q, id, head)
     enter(q, id, head)
   else
     q.dirty[id], q.fresh[id] = head, nil
   end
-  note(q, E_CHANGED, id, head, 'signal')
+  note(q, EVENT.CHANGED, id, head, 'signal')
   groups.poke(q, id, head)
-  return 0
+  return CHANGED.OK
 end
 
 -- All signals of a job: name, value, ...; false when it has none.
 function flow.signals(q, id, head)
-  if (head[SIGNALS] or 0) == 0 then
+  if (head[HEAD.SIGNALS] or 0) == 0 then
     return false
   end
   return redis.call('HGETALL', q.root .. ':S:' .. id)

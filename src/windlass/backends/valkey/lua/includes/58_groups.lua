@@ -5,8 +5,10 @@ function groups.get(q, name)
   local g = q.groups[name]
   if not g then
     local packed = redis.call('HGET', q.G, name)
-    local empty = { 0, 0, 0, 0, 0, 0, 0, 0, 0, -1, -1, 0, 0 }
+    local empty = { 0, 0, 0, 0, 0, 0, 0, 0, 0, -1, -1, 0, 0, 0 }
     g = { name = name, is_new = not packed, r = packed and damaged.unpacked(packed, empty) or empty }
+    g.r[GROUP.RANKED] = g.r[GROUP.RANKED] or 0 -- of a release before it
+    g.was_ranked = g.r[GROUP.RANKED] > 0
     q.groups[name] = g
   end
   return g
@@ -14,7 +16,7 @@ end
 
 -- The limits that hold for a group.
 function groups.limits(q, g)
-  return g.r[G_OWN] ~= 0 and g.r[G_OWN] or limits.marks(q).every
+  return g.r[GROUP.OWN] ~= 0 and g.r[GROUP.OWN] or limits.marks(q).every
 end
 
 function groups.line_key(q, g)
@@ -23,111 +25,169 @@ end
 
 -- --- what a group has, and when its line opens ---------------------------------------------------------
 
-local COUNTED = { [WAITING] = G_WAITING, [ACTIVE] = G_ACTIVE, [PARKED] = G_PARKED, [RETRYING] = G_KEPT }
+local COUNTED = { [STATE.WAITING] = GROUP.WAITING, [STATE.ACTIVE] = GROUP.ACTIVE, [STATE.PARKED] = GROUP.PARKED }
+local LATER = { [STATE.SCHEDULED] = true, [STATE.RETRYING] = true }
 
--- What an unfinished job counts as: as waiting, active, parked, RETRYING (it ran and is due to run again later) or
--- SCHEDULED (anything else).
-function groups.role(head)
-  local state = head[STATE]
-  if ENDS[state] then
-    return nil
-  elseif state == SCHEDULED or state == RETRYING then
-    return head[DELIVERIES] > 0 and RETRYING or SCHEDULED
-  end
-  return COUNTED[state] and state or SCHEDULED
+-- Whether a job goes by something else than the order of adding.
+function groups.is_ranked(head)
+  return head[HEAD.PRIORITY] ~= 0 or head[HEAD.PLACE] < 0
 end
 
-function groups.count(q, g, role, cost, by)
-  local r = g.r
-  r[G_SIZE] = r[G_SIZE] + by
-  if COUNTED[role] then
-    r[COUNTED[role]] = r[COUNTED[role]] + by
+-- Those of a group that are due later.
+function groups.later_key(q, g)
+  return q.root .. ':V:' .. g.name
+end
+
+-- Enters an unfinished job (`by` 1) or takes it out (-1).
+function groups.count(q, g, id, head, by)
+  local state, r = head[HEAD.STATE], g.r
+  if ENDS[state] then
+    return
   end
-  if role == WAITING then
-    r[G_WAITING_COST] = r[G_WAITING_COST] + by * cost
+  r[GROUP.SIZE] = r[GROUP.SIZE] + by
+  if COUNTED[state] then
+    r[COUNTED[state]] = r[COUNTED[state]] + by
+  elseif LATER[state] then
+    groups.count_later(q, g, id, head, by)
+  end
+  if state == STATE.WAITING then
+    r[GROUP.WAITING_COST] = r[GROUP.WAITING_COST] + by * groups.cost_of(head)
+  end
+  if groups.is_ranked(head) then
+    r[GROUP.RANKED] = math.max(r[GROUP.RANKED] + by, 0)
   end
   q.touched[g.name] = g
 end
 
+function groups.count_later(q, g, id, head, by)
+  local kept = head[HEAD.DELIVERIES] > 0
+  if kept then
+    g.r[GROUP.KEPT] = g.r[GROUP.KEPT] + by
+  end
+  if by > 0 then
+    redis.call('ZADD', groups.later_key(q, g), kept and 0 or 1, place_member_of(id, head))
+  else
+    redis.call('ZREM', groups.later_key(q, g), place_member_of(id, head))
+  end
+end
+
+-- The place of the first job that is due later; nil: there is none. `score`: 0 of those that ran, 1 of the others.
+function groups.first_later(q, g, score)
+  local found = redis.call('ZRANGEBYSCORE', groups.later_key(q, g), score, score, 'LIMIT', 0, 1)[1]
+  local head = found and head_of(q, id_of(found))
+  if found and not damaged.looks and not (head and LATER[head[HEAD.STATE]]) then -- it could not be read, and was set aside
+    redis.call('ZREM', groups.later_key(q, g), found)
+    return groups.first_later(q, g, score)
+  end
+  return found and place_of(found)
+end
+
 function groups.cost_of(head)
-  return head[OPTIONS][COST]
+  return head[HEAD.OPTIONS][OPTION.COST]
 end
 
 -- Whether a job of that cost can ever start.
 function groups.takes(l, cost)
-  return l[M_CAPACITY] == 0 or cost <= l[M_CAPACITY]
+  return l[GROUP_LIMIT.CAPACITY] == 0 or cost <= l[GROUP_LIMIT.CAPACITY]
 end
 
 -- When the window has room for one more start after `ahead` others.
 function groups.window_opens(q, g, l, ahead)
-  local counted = limits.in_window(q, g.name, l[M_PER])
-  local over = counted + ahead + 1 - l[M_RATE]
+  local counted = limits.in_window(q, g.name, l[GROUP_LIMIT.PER])
+  local over = counted + ahead + 1 - l[GROUP_LIMIT.RATE]
   if over <= 0 then
     return q.now
   end
-  return over <= counted and limits.start_at(q, g.name, over - 1 - counted) + l[M_PER] or nil
+  return over <= counted and limits.start_at(q, g.name, over - 1 - counted) + l[GROUP_LIMIT.PER] or nil
 end
 
 -- What is in the bucket, in millionths of tokens.
 function groups.tokens(q, g, l)
-  local full, r = l[M_CAPACITY] * MICRO, g.r
-  if r[G_LEVEL_AT] < 0 then
+  local full, r = l[GROUP_LIMIT.CAPACITY] * MICRO, g.r
+  if r[GROUP.LEVEL_AT] < 0 then
     return full
   end
-  return math.min(full, r[G_LEVEL] + math.max(q.now - r[G_LEVEL_AT], 0) * l[M_REFILL])
+  return math.min(full, r[GROUP.LEVEL] + math.max(q.now - r[GROUP.LEVEL_AT], 0) * l[GROUP_LIMIT.REFILL])
 end
 
 function groups.bucket_covers(q, g, l, cost)
-  if cost > l[M_CAPACITY] then
+  if cost > l[GROUP_LIMIT.CAPACITY] then
     return nil -- those that wait must start first
   end
   local missing = cost * MICRO - groups.tokens(q, g, l)
-  return missing <= 0 and q.now or q.now + math.ceil(missing / l[M_REFILL])
+  return missing <= 0 and q.now or q.now + math.ceil(missing / l[GROUP_LIMIT.REFILL])
+end
+
+-- Whether a job that was added before this one holds it up.
+function groups.is_held_up(q, g, l, head)
+  local first, _, place = groups.first(q, g)
+  if first and place < head[HEAD.PLACE] then
+    return true
+  end
+  if g.r[GROUP.KEPT] > 0 then
+    local kept = groups.first_later(q, g, 0)
+    if not kept or kept < head[HEAD.PLACE] then -- those of a release before it are only counted
+      return true
+    end
+  end
+  local delayed = l[GROUP_LIMIT.SKIP] ~= 1 and groups.first_later(q, g, 1)
+  return delayed and delayed < head[HEAD.PLACE]
 end
 
 -- From when on one more job may be let in, after all that wait; nil: not by time alone. `starting`: when a job that waits
 -- may start, whatever else waits.
-function groups.opens_at(q, g, l, cost, starting)
-  local r = g.r
-  local ahead, ahead_cost = r[G_WAITING], r[G_WAITING_COST]
+function groups.opens_at(q, g, l, head, starting)
+  local r, cost = g.r, groups.cost_of(head)
+  local ahead, ahead_cost = r[GROUP.WAITING], r[GROUP.WAITING_COST]
   if starting then
     ahead, ahead_cost = 0, 0
   end
-  local ordered = l[M_ORDERED] == 1
-  local slots = ordered and 1 or l[M_MOST]
-  if r[G_PAUSED] == 1 or (slots > 0 and r[G_ACTIVE] + ahead + (ordered and r[G_KEPT] or 0) >= slots) then
+  local ordered = l[GROUP_LIMIT.ORDERED] == 1
+  local slots = ordered and 1 or l[GROUP_LIMIT.MOST]
+  if r[GROUP.PAUSED] == 1 or (slots > 0 and r[GROUP.ACTIVE] + ahead >= slots) then
+    return nil
+  elseif ordered and groups.is_held_up(q, g, l, head) then
     return nil
   end
-  local at = math.max(q.now, r[G_HOLD])
-  if l[M_RATE] > 0 then
+  local at = math.max(q.now, r[GROUP.HOLD])
+  if l[GROUP_LIMIT.RATE] > 0 then
     local opens = groups.window_opens(q, g, l, ahead)
     at = opens and math.max(at, opens)
   end
-  if at and l[M_CAPACITY] > 0 then
+  if at and l[GROUP_LIMIT.CAPACITY] > 0 then
     local covers = groups.bucket_covers(q, g, l, ahead_cost + cost)
     at = covers and math.max(at, covers)
   end
   return at
 end
 
+function groups.is_ordered(q, name)
+  return groups.limits(q, groups.get(q, name))[GROUP_LIMIT.ORDERED] == 1
+end
+
+-- Whether a group is ordered and a new job (see `add`) has a priority or is `lifo`.
+function groups.refuses_rank(q, name, job)
+  return (job[JOB.PRIORITY] ~= 0 or job[JOB.LIFO] == 1) and groups.is_ordered(q, name)
+end
+
 -- How many more jobs a group takes; -1: any number.
 function groups.free(q, name)
   local g = groups.get(q, name)
-  local most = groups.limits(q, g)[M_SIZE]
-  return most > 0 and math.max(most - g.r[G_SIZE], 0) or -1
+  local most = groups.limits(q, g)[GROUP_LIMIT.SIZE]
+  return most > 0 and math.max(most - g.r[GROUP.SIZE], 0) or -1
 end
 
 -- Takes down that a job starts.
 function groups.started(q, name, head)
   local g = groups.get(q, name)
   local l, r = groups.limits(q, g), g.r
-  if l[M_RATE] > 0 then
-    limits.note_starts(q, name, r[G_NUMBER], 1, l[M_RATE])
-    r[G_NUMBER] = r[G_NUMBER] + 1
+  if l[GROUP_LIMIT.RATE] > 0 then
+    limits.note_starts(q, name, r[GROUP.NUMBER], 1, l[GROUP_LIMIT.RATE])
+    r[GROUP.NUMBER] = r[GROUP.NUMBER] + 1
   end
-  if l[M_CAPACITY] > 0 then
-    r[G_LEVEL] = groups.tokens(q, g, l) - groups.cost_of(head) * MICRO
-    r[G_LEVEL_AT] = q.now
+  if l[GROUP_LIMIT.CAPACITY] > 0 then
+    r[GROUP.LEVEL] = groups.tokens(q, g, l) - groups.cost_of(head) * MICRO
+    r[GROUP.LEVEL_AT] = q.now
   end
   q.touched[name] = g
 end
@@ -136,12 +196,12 @@ end
 
 -- The first parked job: id, score and place; nil when there is none.
 function groups.first(q, g)
-  if g.r[G_PARKED] == 0 then
+  if g.r[GROUP.PARKED] == 0 then
     return nil
   end
   local found = redis.call('ZRANGE', groups.line_key(q, g), 0, 0, 'WITHSCORES')
   local head = found[1] and head_of(q, id_of(found[1]))
-  if head and ENDS[head[STATE]] and not damaged.looks then -- it could not be read, and was set aside
+  if head and ENDS[head[HEAD.STATE]] and not damaged.looks then -- it could not be read, and was set aside
     redis.call('ZREM', groups.line_key(q, g), found[1])
     return groups.first(q, g)
   end
@@ -151,12 +211,12 @@ end
 function groups.has_room(q, g, l, head)
   local first, score, place = groups.first(q, g)
   if first then
-    local own = 0 - head[PRIORITY]
-    if score < own or (score == own and place < head[PLACE]) then
+    local own = 0 - head[HEAD.PRIORITY]
+    if score < own or (score == own and place < head[HEAD.PLACE]) then
       return false
     end
   end
-  local at = groups.opens_at(q, g, l, groups.cost_of(head))
+  local at = groups.opens_at(q, g, l, head)
   return at ~= nil and at <= q.now
 end
 
@@ -164,27 +224,27 @@ end
 function groups.refuse(q, id, head)
   local message = 'its cost of ' .. text(groups.cost_of(head)) .. " is more than the bucket of group '"
     .. groups.of(head) .. "' holds"
-  local failure = { 'CostExceedsCapacity', message, '', 'CostExceedsCapacity' }
+  local failure = { SAID.COST, message, '', SAID.COST }
   keep_error(q, id, head, failure, 0)
-  record(q, id, head, O_FAILED, nil, failure)
-  finish(q, id, head, FAILED, 'cost_exceeds_capacity')
-  note(q, E_FAILED, id, head, 'cost_exceeds_capacity', 'CostExceedsCapacity', message)
+  record(q, id, head, RAN.FAILED, nil, failure)
+  finish(q, id, head, STATE.FAILED, 'cost_exceeds_capacity')
+  note(q, EVENT.FAILED, id, head, 'cost_exceeds_capacity', SAID.COST, message)
 end
 
 function groups.park(q, id, head)
   leave(q, id, head)
-  head[STATE] = PARKED
-  note(q, E_PARKED, id, head)
+  head[HEAD.STATE] = STATE.PARKED
+  note(q, EVENT.PARKED, id, head)
   enter(q, id, head)
 end
 
 -- Looks at a group's line again at `at` (nil: not by time).
 function groups.wait_until(q, g, at)
   at = at or -1
-  if at == g.r[G_NEXT] then
+  if at == g.r[GROUP.NEXT] then
     return
   end
-  g.r[G_NEXT], q.touched[g.name] = at, g
+  g.r[GROUP.NEXT], q.touched[g.name] = at, g
   if at < 0 then
     redis.call('ZREM', q.H, g.name)
   else
@@ -195,15 +255,15 @@ end
 
 -- Moves the head of the line on: lets it in, or ends it.
 function groups.move(q, id, head, l)
-  if head[EXPIRES] ~= 0 and head[EXPIRES] <= q.now and head[DELIVERIES] == 0 then
+  if line.is_expired(q, head) then
     expire(q, id, head)
   elseif not groups.takes(l, groups.cost_of(head)) then
     groups.refuse(q, id, head)
   else
     leave(q, id, head)
-    head[STATE] = WAITING
+    head[HEAD.STATE] = STATE.WAITING
     q.joins[head] = true
-    note(q, E_PROMOTED, id, head)
+    note(q, EVENT.PROMOTED, id, head)
     enter(q, id, head)
   end
 end
@@ -222,7 +282,7 @@ function groups.advance(q, g, budget)
       break
     end
     local cost = groups.cost_of(head)
-    at = groups.opens_at(q, g, l, cost)
+    at = groups.opens_at(q, g, l, head)
     if groups.takes(l, cost) and (not at or at > q.now) then
       break
     elseif moved >= budget or groups.left <= 0 then
@@ -230,7 +290,6 @@ function groups.advance(q, g, budget)
       break
     end
     groups.move(q, id, head, l)
-    q.roles[head] = nil
     moved, groups.left = moved + 1, groups.left - 1
   end
   q.moving = before
@@ -260,12 +319,12 @@ end
 -- Whether a waiting job may start now; if not, it is parked (or ended) here.
 function groups.may_start(q, id, head, name)
   local g = groups.get(q, name)
-  local l, cost = groups.limits(q, g), groups.cost_of(head)
-  if not groups.takes(l, cost) then
+  local l = groups.limits(q, g)
+  if not groups.takes(l, groups.cost_of(head)) then
     groups.refuse(q, id, head)
     return false
   end
-  local at = groups.opens_at(q, g, l, cost, true)
+  local at = groups.opens_at(q, g, l, head, true)
   if at and at <= q.now then
     return true
   end
@@ -276,33 +335,34 @@ end
 -- --- at every change of a job of a group ---------------------------------------------------------------
 
 -- A job leaves its index. True when it is in none: it was changed twice before it was filed.
-function groups.leave(q, head, name)
+function groups.leave(q, id, head, name)
   local filing = rawget(q, 'filing')
   if filing and filing.head == head and filing.unbooked then
     q.filing = nil
     return true
   end
-  local role = groups.role(head)
-  if role then
-    groups.count(q, groups.get(q, name), role, groups.cost_of(head), -1)
-  end
-  if q.roles[head] == nil then
-    q.roles[head] = role or false
-  end
+  groups.count(q, groups.get(q, name), id, head, -1)
   return false
+end
+
+-- In an ordered group a pending job stands where it was added, whatever it has gone through.
+function groups.take_place(q, head, name)
+  if head[HEAD.STATE] ~= STATE.ACTIVE and not ENDS[head[HEAD.STATE]] and groups.is_ordered(q, name) then
+    head[HEAD.PLACE], head[HEAD.PRIORITY] = head[HEAD.SEQ], 0
+  end
 end
 
 -- A job is about to enter its index. True when that has to wait until it is filed: its group may have no room.
 function groups.enter(q, id, head, name)
   if q.moving then
-    groups.count(q, groups.get(q, name), groups.role(head), groups.cost_of(head), groups.role(head) and 1 or 0)
+    groups.count(q, groups.get(q, name), id, head, 1)
     return false
   end
-  local unbooked = head[STATE] == WAITING and q.joins[head] ~= nil
+  groups.take_place(q, head, name)
+  local unbooked = head[HEAD.STATE] == STATE.WAITING and q.joins[head] ~= nil
   q.filing = { id = id, head = head, name = name, unbooked = unbooked }
-  local role = groups.role(head)
-  if role and not unbooked then
-    groups.count(q, groups.get(q, name), role, groups.cost_of(head), 1)
+  if not unbooked then
+    groups.count(q, groups.get(q, name), id, head, 1)
   end
   return unbooked
 end
@@ -310,18 +370,14 @@ end
 -- What follows from the change of a job: it may have to be parked, or others have room now.
 function groups.file(q, filing)
   local g, head, id = groups.get(q, filing.name), filing.head, filing.id
-  local before = q.roles[head]
   local l = groups.limits(q, g)
-  q.roles[head], q.moving = nil, true
+  q.moving = true
   if filing.unbooked then
-    local cost = groups.cost_of(head)
-    local keeps = l[M_ORDERED] == 1 and (before == WAITING or before == ACTIVE or before == RETRYING)
-    local fits = keeps or (groups.takes(l, cost) and groups.has_room(q, g, l, head))
-    if not groups.takes(l, cost) then
-      head[STATE] = NOWHERE
+    if not groups.takes(l, groups.cost_of(head)) then
+      head[HEAD.STATE] = STATE.NOWHERE
       groups.refuse(q, id, head)
-    elseif not fits then
-      head[STATE] = NOWHERE
+    elseif not groups.has_room(q, g, l, head) then
+      head[HEAD.STATE] = STATE.NOWHERE
       groups.park(q, id, head)
     else
       enter(q, id, head)

@@ -3,18 +3,18 @@
 -- Starts nothing of a group for `ms` (0: go on); returns until when.
 function groups.hold(q, name, ms)
   local g = groups.get(q, name)
-  g.r[G_HOLD] = ms > 0 and math.max(g.r[G_HOLD], q.now + ms) or 0
+  g.r[GROUP.HOLD] = ms > 0 and math.max(g.r[GROUP.HOLD], q.now + ms) or 0
   q.touched[name], q.ready = g, true
   groups.advance(q, g, STEP)
-  return g.r[G_HOLD]
+  return g.r[GROUP.HOLD]
 end
 
 function groups.pause(q, name, paused)
   local g = groups.get(q, name)
-  if g.r[G_PAUSED] == paused then
+  if g.r[GROUP.PAUSED] == paused then
     return 0
   end
-  g.r[G_PAUSED], q.touched[name], q.ready = paused, g, true
+  g.r[GROUP.PAUSED], q.touched[name], q.ready = paused, g, true
   groups.advance(q, g, STEP)
   return 1
 end
@@ -22,16 +22,16 @@ end
 -- After a change of limits: forgets what no longer counts.
 function groups.fit(q, g)
   local l = groups.limits(q, g)
-  if l[M_RATE] == 0 then
+  if l[GROUP_LIMIT.RATE] == 0 then
     redis.call('UNLINK', limits.starts_key(q, g.name))
   else
-    limits.trim(q, g.name, l[M_RATE])
+    limits.trim(q, g.name, l[GROUP_LIMIT.RATE])
   end
-  if l[M_CAPACITY] == 0 then
-    g.r[G_LEVEL_AT] = -1
+  if l[GROUP_LIMIT.CAPACITY] == 0 then
+    g.r[GROUP.LEVEL_AT] = -1
   end
   q.touched[g.name] = g
-  if g.r[G_PARKED] > 0 then
+  if g.r[GROUP.PARKED] > 0 then
     groups.wait_until(q, g, q.now)
   end
 end
@@ -47,7 +47,7 @@ function groups.refit_some(q)
   local names = groups.names(q, q.refit)
   for _, name in ipairs(names) do
     local g = groups.get(q, name)
-    if g.r[G_OWN] == 0 then
+    if g.r[GROUP.OWN] == 0 then
       groups.fit(q, g)
     end
   end
@@ -58,6 +58,23 @@ function groups.refit_some(q)
     q.refit = false
     redis.call('HDEL', q.root, 'refit')
   end
+end
+
+-- Whether a change of limits makes groups ordered which have jobs with a priority or `lifo`: the name of the first, or nil.
+-- `name` nil: the limits of every group that has none of its own are to change.
+function groups.refuses_order(q, name, l)
+  local every = limits.marks(q).every
+  local after = l ~= 0 and l or (name and every or limits.none)
+  if after[GROUP_LIMIT.ORDERED] ~= 1 then
+    return nil
+  end
+  for _, each in ipairs(name and { name } or redis.call('ZRANGE', q.R, 0, STEP - 1)) do
+    local g = groups.get(q, each)
+    if g.r[GROUP.RANKED] > 0 and (name or g.r[GROUP.OWN] == 0) and groups.limits(q, g)[GROUP_LIMIT.ORDERED] ~= 1 then
+      return each
+    end
+  end
+  return nil
 end
 
 function groups.set_every(q, l)
@@ -74,7 +91,7 @@ end
 
 function groups.set_own(q, name, l)
   local g = groups.get(q, name)
-  g.r[G_OWN], q.ready = l, true
+  g.r[GROUP.OWN], q.ready = l, true
   groups.fit(q, g)
   groups.advance(q, g, STEP)
 end
@@ -84,15 +101,16 @@ end
 -- Whether a group can be forgotten: no job, no settings, nothing used that still counts.
 function groups.is_idle(q, g)
   local l, r = groups.limits(q, g), g.r
-  if r[G_OWN] ~= 0 or r[G_SIZE] > 0 or r[G_PAUSED] == 1 or r[G_HOLD] > q.now then
+  if r[GROUP.OWN] ~= 0 or r[GROUP.SIZE] > 0 or r[GROUP.PAUSED] == 1 or r[GROUP.HOLD] > q.now then
     return false
-  elseif l[M_RATE] > 0 and limits.in_window(q, g.name, l[M_PER]) > 0 then
+  elseif l[GROUP_LIMIT.RATE] > 0 and limits.in_window(q, g.name, l[GROUP_LIMIT.PER]) > 0 then
     return false
   end
-  return l[M_CAPACITY] == 0 or groups.tokens(q, g, l) >= l[M_CAPACITY] * MICRO
+  return l[GROUP_LIMIT.CAPACITY] == 0 or groups.tokens(q, g, l) >= l[GROUP_LIMIT.CAPACITY] * MICRO
 end
 
 function groups.forget(q, g)
+  redis.call('ZREM', q.R, g.name)
   redis.call('HDEL', q.G, g.name)
   redis.call('ZREM', q.A, g.name)
   redis.call('ZREM', q.H, g.name)
@@ -104,10 +122,15 @@ end
 function groups.write(q)
   for name, g in pairs(rawget(q, 'touched') or {}) do
     local l = groups.limits(q, g)
-    if l[M_RATE] == 0 and l[M_CAPACITY] == 0 and groups.is_idle(q, g) then
+    if l[GROUP_LIMIT.RATE] == 0 and l[GROUP_LIMIT.CAPACITY] == 0 and groups.is_idle(q, g) then
       groups.forget(q, g)
     else
       redis.call('HSET', q.G, name, cmsgpack.pack(g.r))
+      local ranked = g.r[GROUP.RANKED] > 0
+      if ranked ~= g.was_ranked then
+        redis.call(ranked and 'ZADD' or 'ZREM', q.R, unpack(ranked and { 0, name } or { name }))
+        g.was_ranked = ranked
+      end
       if g.is_new then
         redis.call('ZADD', q.A, 0, name)
         redis.call('HSET', q.root, 'groups', 1)
@@ -129,7 +152,7 @@ function groups.prune(q)
     if groups.is_idle(q, g) then
       groups.forget(q, g)
     else
-      local oldest = q.now - math.max(groups.limits(q, g)[M_PER], DAY_MS)
+      local oldest = q.now - math.max(groups.limits(q, g)[GROUP_LIMIT.PER], STARTS_KEPT_MS)
       redis.call('ZREMRANGEBYSCORE', limits.starts_key(q, name), '-inf', text(oldest))
     end
   end
@@ -146,7 +169,7 @@ function groups.forget_all(q)
   for _, name in ipairs(redis.call('ZRANGE', q.A, 0, 10 * STEP - 1)) do
     redis.call('UNLINK', limits.starts_key(q, name))
   end
-  redis.call('UNLINK', limits.starts_key(q, ''), q.G, q.A, q.H)
+  redis.call('UNLINK', limits.starts_key(q, ''), q.G, q.A, q.H, q.R)
   redis.call('HDEL', q.root, 'limits', 'every', 'groups', 'turns', 'refit', 'tidy')
   q.marked, q.turns, q.groups, q.touched = nil, nil, nil, nil
 end

@@ -66,7 +66,7 @@ end
 -- Plain jobs were leased, from `first` to `last` of `ids`, all of one task.
 local function note_started(q, ids, first, last, task, worker)
   if last >= first then
-    note_all(q, E_STARTED, ids, first, last, task, 1, worker)
+    note_all(q, EVENT.STARTED, ids, first, last, task, 1, worker)
   end
 end
 
@@ -78,7 +78,7 @@ local function note_picks(claim, q, ids, records, first, last)
   claim.leased[#claim.leased + 1] = { q, ids, records }
 end
 
-local LEAN_MARK = '\1' -- LEAN as a byte
+local LEAN_MARK = MARK.LEAN_BYTE
 local NUMBERS = {} -- the ends of tokens, each made once
 
 local function number_text(number)
@@ -95,10 +95,10 @@ local function lease_plain(q, ids, records, first, claim)
   local known, writes, parts, byte = rawget(q, 'heads') or {}, writes_of(q, 'leased'), struct.unpack, string.byte
   local heads, active, n, number = writes.heads, writes.active, writes.n, claim.count
   local at, from, size = first, first, #ids
-  local task, number_size, before, behind
+  local plain, task, number_size, before, behind = MARK.PLAIN, nil, nil, nil, nil
   while at <= size do
     local id, record = ids[at], records[at]
-    if not record or byte(record) ~= PLAIN or known[id] ~= nil or not damaged.plain_is_whole(record) then
+    if not record or byte(record) ~= plain or known[id] ~= nil or not damaged.plain_is_whole(record) then
       break
     end
     local seq, enqueued, of_task = parts(RECORD_PARTS, record, 2)
@@ -138,10 +138,10 @@ local function take(q, id, record, claim)
     end
     q.heads[id], q.fresh[id] = head, true
   end
-  if not head or ENDS[head[STATE]] then -- it cannot be read
+  if not head or ENDS[head[HEAD.STATE]] then -- it cannot be read
     return false
   end
-  if head[EXPIRES] ~= 0 and head[EXPIRES] <= q.now and head[DELIVERIES] == 0 then
+  if line.is_expired(q, head) then
     expire(q, id, head)
     return false
   end

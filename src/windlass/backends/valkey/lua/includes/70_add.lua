@@ -4,8 +4,10 @@
 -- of its meta (4 bytes), meta (request id or 1 when it is the id, codec, options), payload. For plain jobs see
 -- `15_plain.lua`; their tail is the same.
 
+local adds = {}
+
 -- Reads which of `ids` are there: most are new, so their records are asked for before their heads.
-local function load_known(q, ids)
+function adds.load_known(q, ids)
   local found = read('HMGET', q.j, ids)
   local known = {}
   for index, id in ipairs(ids) do
@@ -20,9 +22,9 @@ local function load_known(q, ids)
   end
 end
 
-local function prepare_ids(q, ids)
-  q.plain, q.kept = {}, {}
-  load_known(q, ids)
+function adds.prepare_ids(q, ids)
+  q.plain, q.kept, q.stubs = {}, {}, stubs.read(q, ids)
+  adds.load_known(q, ids)
   if redis.call('EXISTS', q.k) == 1 then
     local scores = read('ZMSCORE', q.k, ids)
     for at, id in ipairs(ids) do
@@ -32,20 +34,20 @@ local function prepare_ids(q, ids)
 end
 
 -- Reads in one go what the ids of a batch have to say.
-local function prepare_add(queues, jobs)
+function adds.prepare_add(queues, jobs)
   local ids = {}
   for _, job in ipairs(jobs) do
-    local list = ids[job[1]] or {}
-    list[#list + 1] = job[2]
-    ids[job[1]] = list
+    local list = ids[job[JOB.QUEUE]] or {}
+    list[#list + 1] = job[JOB.ID]
+    ids[job[JOB.QUEUE]] = list
   end
   for index, list in pairs(ids) do
-    prepare_ids(queues[index], list)
+    adds.prepare_ids(queues[index], list)
   end
 end
 
 -- The request that added a job; nil when its record cannot be read.
-local function request_id_of(q, id)
+function adds.request_id_of(q, id)
   load_records(q, { id })
   if not damaged.tail_is_whole(q.records[id]) then
     return nil
@@ -55,52 +57,49 @@ local function request_id_of(q, id)
   return meta[1] == 1 and id or meta[1]
 end
 
--- What adding the id of an existing job answers: 0 the same request again, 1 duplicate, 2 cached; nil: it makes way.
-local function outcome_of(q, id, head, request_id)
-  if request_id ~= '' and request_id == request_id_of(q, id) then
-    return 0
+-- What adding the id of an existing job answers: QUEUED the same request again; nil: it makes way.
+function adds.outcome_of(q, id, head, request_id)
+  if request_id ~= '' and request_id == adds.request_id_of(q, id) then
+    return ADDED.QUEUED
   end
-  local kept = options_of(head)[KEEP_ID]
-  if not ENDS[head[STATE]] or (kept >= 0 and head[ENQUEUED] + kept > q.now) then
-    return 1
+  local kept = options_of(head)[OPTION.KEEP_ID]
+  if not ENDS[head[HEAD.STATE]] or (kept >= 0 and head[HEAD.ENQUEUED] + kept > q.now) then
+    return ADDED.DUPLICATE
   end
-  return head[STATE] == COMPLETED and head[RESULT_UNTIL] > q.now and 2 or nil
+  return head[HEAD.STATE] == STATE.COMPLETED and head[HEAD.RESULT_UNTIL] > q.now and ADDED.CACHED or nil
 end
 
 -- The answer of an existing job; nil when it makes way for the new one.
-local function answer_known(q, id, head, tail)
+function adds.answer_known(q, id, head, tail)
   local _, meta = cmsgpack.unpack_one(tail, 4)
-  local outcome = outcome_of(q, id, head, meta[1] == 1 and id or meta[1])
+  local outcome = adds.outcome_of(q, id, head, meta[1] == 1 and id or meta[1])
   if not outcome then
     return nil
-  elseif outcome == 0 then
-    return { 0, head[STATE], head[ENQUEUED], head[DUE] }
+  elseif outcome == ADDED.QUEUED then
+    return { outcome, head[HEAD.STATE], head[HEAD.ENQUEUED], head[HEAD.DUE] }
   end
-  note(q, E_DEDUPLICATED, id, head)
+  note(q, EVENT.DEDUPLICATED, id, head)
   settle_down(q)
-  return { outcome, head[STATE], head[ENQUEUED], head[DUE], view(q, id) }
+  return { outcome, head[HEAD.STATE], head[HEAD.ENQUEUED], head[HEAD.DUE], q.heads[id] and view(q, id) or stubs.view(q, id) }
 end
 
-local function put_plain(q, seq, id)
+function adds.put_plain(q, seq, id)
   local size = #q.plain
   q.plain[size + 1], q.plain[size + 2] = text(seq), id
 end
 
 -- Makes a new job, numbered `seq`. `after`: when the job was added that made way for it, or 0; `follows`: the id of a
 -- running job that it is kept behind.
-local function create(q, job, tail, after, seq, follows)
-  local id, task, priority, delay, run_at = job[2], job[3], job[4], job[5], job[6]
+function adds.create(q, job, tail, after, seq, follows)
+  local id, task, priority = job[JOB.ID], job[JOB.TASK], job[JOB.PRIORITY]
   local now = after > 0 and math.max(q.now, after + 1) or q.now
-  local due = run_at >= 0 and run_at or now + delay
-  local wanted = unique.of(job[8])
-  if wanted and wanted[MODE] == DEBOUNCE then
-    due = now + wanted[KEY_TTL]
-  end
+  local due = line.first_due(job, now)
+  local wanted = unique.of(job[JOB.OPTIONS])
   local later = due > now
-  local lifo = job[9] == 1
+  local lifo = job[JOB.LIFO] == 1
   local head = {
-    later and SCHEDULED or WAITING, seq, lifo and -seq or 0, priority, now, later and due or 0, later and due or 0,
-    job[7] >= 0 and now + job[7] or 0, task, job[8],
+    later and STATE.SCHEDULED or STATE.WAITING, seq, lifo and -seq or 0, priority, now, later and due or 0, later and due or 0,
+    line.first_deadline(job, now), task, job[JOB.OPTIONS],
   }
   local packed = cmsgpack.pack(head)
   local stored = struct.pack('>I2', #packed) .. packed .. tail
@@ -113,56 +112,69 @@ local function create(q, job, tail, after, seq, follows)
   end
   if follows then
     return flow.create_behind(q, job, stored, seq, follows)
-  elseif (job[10] or 0) > 0 or groups.of(head) or line.turns(q) then
-    return flow.create(q, job, stored, seq, later, job[10] == 2)
+  elseif (job[JOB.KIND] or 0) > 0 or groups.of(head) or line.turns(q) then
+    return flow.create(q, job, stored, seq, later, job[JOB.KIND] == 2)
+  end
+  if head[HEAD.EXPIRES] ~= 0 then
+    put(q.zadd, q.z, head[HEAD.EXPIRES], member_of(q, id, head))
   end
   if not later and priority == 0 and not lifo then
-    put_plain(q, seq, id)
+    adds.put_plain(q, seq, id)
   else
     put(q.zadd, q.i, seq, id)
     if later then
       put(q.zadd, q.d, due, member_of(q, id, head))
     else
-      head[PLACE] = lifo and -seq or seq
+      head[HEAD.PLACE] = lifo and -seq or seq
       put(q.zadd, q.w, 0 - priority, line.member(id, head))
     end
   end
   count(q, 'enqueued', task)
   if later then
-    note(q, E_SCHEDULED, id, head, due)
+    note(q, EVENT.SCHEDULED, id, head, due)
   else
-    note_run(q, E_ENQUEUED, id, task)
+    note_run(q, EVENT.ENQUEUED, id, task)
   end
-  return (later or now ~= q.now) and { 0, head[STATE], now, head[DUE] } or 0
+  return (later or now ~= q.now) and { ADDED.QUEUED, head[HEAD.STATE], now, head[HEAD.DUE] } or 0
 end
 
-local function add_one(q, job, tail, seq)
-  local id = job[2]
+function adds.add_one(q, job, tail, seq)
+  local id = job[JOB.ID]
   if q.added and q.added[id] then -- twice in one batch: look at what was just written
     make_visible(q)
   end
   local head, answer, follows, after = head_of(q, id), nil, nil, 0
+  local stub = not head and q.stubs and q.stubs[id]
   if head then
-    answer = answer_known(q, id, head, tail)
+    answer = adds.answer_known(q, id, head, tail)
+  elseif stub then
+    q.records[id] = stub.record
+    answer = adds.answer_known(q, id, stub.head, tail)
+    q.records[id] = nil
   elseif (q.kept[id] or 0) > q.now then
-    note_run(q, E_DEDUPLICATED, id, job[3])
-    return { 1, 0, 0, 0 }
+    note_run(q, EVENT.DEDUPLICATED, id, job[JOB.TASK])
+    return { ADDED.DUPLICATE, 0, 0, 0 }
   end
-  local wanted = unique.of(job[8])
+  local wanted = unique.of(job[JOB.OPTIONS])
   if wanted and not answer then
     answer, follows = unique.answer(q, job, tail, wanted)
   end
   if answer then
     return answer
   end
-  local group = groups.named(job[8])
-  if group and groups.free(q, group) == 0 then
-    return { 4, 0, 0, 0 }
+  local group = groups.named(job[JOB.OPTIONS])
+  if group and groups.refuses_rank(q, group, job) then
+    return { ADDED.OUT_OF_ORDER, 0, 0, 0 }
+  elseif group and groups.free(q, group) == 0 then
+    return { ADDED.REFUSED, 0, 0, 0 }
   end
   if head then
-    after = head[ENQUEUED]
+    after = head[HEAD.ENQUEUED]
     remove(q, id, head)
     settle_down(q)
+  elseif stub then
+    after, q.stubs[id] = stub.head[HEAD.ENQUEUED], nil
+    stubs.remove(q, id)
   end
-  return create(q, job, tail, after, seq, follows)
+  return adds.create(q, job, tail, after, seq, follows)
 end

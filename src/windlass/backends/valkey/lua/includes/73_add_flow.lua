@@ -1,40 +1,39 @@
--- Adding flows: jobs first, then their edges. A job of a flow is {as in `70_add.lua`, 0 plain | 1 linked | 2 born
--- blocked, edges {queue, id, on failure, ...}, parent {queue, id, on failure} or 0, links {queue, id, sequence, ...}}.
+-- Adding flows: jobs first, then their edges. Of a job of a flow `layouts.Wanted` tells more.
 
 -- Enters a new job that has a head of its own from the beginning.
 function flow.create(q, job, stored, seq, later, blocked)
-  local id, head = job[2], unpack_fresh(stored)
-  if blocked or (job[10] or 0) > 0 then
+  local id, head = job[JOB.ID], unpack_fresh(stored)
+  if blocked or (job[JOB.KIND] or 0) > 0 then
     flow.widen(head)
-    head[LINKED] = 1
+    head[HEAD.LINKED] = 1
   end
   if blocked then
-    head[STATE] = BLOCKED
-    note(q, E_BLOCKED, id, head)
+    head[HEAD.STATE] = STATE.BLOCKED
+    note(q, EVENT.BLOCKED, id, head)
   elseif later then
-    note(q, E_SCHEDULED, id, head, head[DUE])
+    note(q, EVENT.SCHEDULED, id, head, head[HEAD.DUE])
   else
-    note_run(q, E_ENQUEUED, id, head[TASK])
+    note_run(q, EVENT.ENQUEUED, id, head[HEAD.TASK])
   end
   q.heads[id], q.joins[head] = head, true
   put(q.zadd, q.i, seq, id)
   enter(q, id, head)
   file(q)
-  count(q, 'enqueued', head[TASK])
-  return { 0, head[STATE], head[ENQUEUED], head[DUE] }
+  count(q, 'enqueued', head[HEAD.TASK])
+  return { ADDED.QUEUED, head[HEAD.STATE], head[HEAD.ENQUEUED], head[HEAD.DUE] }
 end
 
 -- Makes a job that is blocked until a running one of its queue has ended, however that ends.
 function flow.create_behind(q, job, stored, seq, follows)
   local answer = flow.create(q, job, stored, seq, false, true)
-  local id, own = job[2], { q }
+  local id, own = job[JOB.ID], { q }
   settle_down(q)
-  flow.make(own, q, id, q.heads[id], name_of(q), follows, ON_IGNORE)
+  flow.make(own, q, id, q.heads[id], name_of(q), follows, ON.IGNORE)
   return answer
 end
 
 function flow.name_of_dependent(q, id, head)
-  return text(head[SEQ]) .. ':' .. name_of(q) .. ':' .. id
+  return text(head[HEAD.SEQ]) .. ':' .. name_of(q) .. ':' .. id
 end
 
 -- Whether a child may not know yet that it is waited for.
@@ -50,14 +49,14 @@ function flow.make(queues, q, id, head, name, child_id, on)
     return nil, flow.is_unlinked(q, id, child)
   end
   flow.mark(q, id, head)
-  local edge = { redis.call('HLEN', key), 0, on, EDGE_OPEN, 'json', '', '', 0 }
+  local edge = { redis.call('HLEN', key), 0, on, EDGE_IS.OPEN, 'json', '', '', 0 }
   local there = flow.reach(queues, name)
   local fate = there and flow.link(there, child_id, flow.name_of_dependent(q, id, head))
   if type(fate) == 'table' then
     return flow.close_edge(q, id, child, edge, fate), false
   end
   if fate then
-    edge[EDGE_SEQ] = there.heads[child_id][SEQ]
+    edge[EDGE.SEQ] = there.heads[child_id][HEAD.SEQ]
   end
   flow.write_edge(q, id, child, edge, '')
   redis.call('SADD', q.root .. ':O:' .. id, child)
@@ -71,7 +70,7 @@ end
 -- Makes the edges of a job, unless the job was there before; returns the positions of those whose children are yet to be
 -- linked.
 function flow.make_edges(queues, q, job, fresh)
-  local id, edges, left = job[2], job[11], {}
+  local id, edges, left = job[JOB.ID], job[JOB.EDGES], {}
   local head = head_of(q, id)
   for at = 1, #edges, 3 do
     local _, unlinked
@@ -87,7 +86,7 @@ function flow.make_edges(queues, q, job, fresh)
   if #left > 0 then
     flow.wait_for_links(q, id)
   end
-  if fresh and head[STATE] == BLOCKED then
+  if fresh and head[HEAD.STATE] == STATE.BLOCKED then
     settle_down(q)
     flow.review(q, id, head)
   end
@@ -98,7 +97,7 @@ end
 -- yet to be linked.
 function flow.adopt(queues, q, id, name, child_id, on)
   local head = head_of(q, id)
-  if not head or ENDS[head[STATE]] then
+  if not head or ENDS[head[HEAD.STATE]] then
     return { 0, 0 }
   end
   settle_down(q)
@@ -108,15 +107,15 @@ function flow.adopt(queues, q, id, name, child_id, on)
     flow.wait_for_links(q, id)
   end
   if edge then
-    if edge[EDGE_STATUS] == EDGE_OPEN or flow.is_broken(edge) then
+    if edge[EDGE.STATUS] == EDGE_IS.OPEN or flow.is_broken(edge) then
       flow.block(q, id, head)
     end
-    if edge[EDGE_STATUS] ~= EDGE_OPEN then
+    if edge[EDGE.STATUS] ~= EDGE_IS.OPEN then
       flow.after_edge(q, id, head, name .. ':' .. child_id, edge)
     end
     file(q)
   end
-  return { head[SEQ], unlinked and 1 or 0 }
+  return { head[HEAD.SEQ], unlinked and 1 or 0 }
 end
 
 -- Links a job to dependents of other slots: 1 for each that will be told, 0 when there is no such job, or its fate.
@@ -129,12 +128,11 @@ function flow.link_all(q, id, links)
   return answers
 end
 
--- What adding an id would answer: 0 the same request again, 1 duplicate, 2 cached, 3 it would be added, 4 only the id
--- is kept.
+-- What would become of adding an id.
 function flow.foresee(q, id, head, request_id)
   if head then
-    return outcome_of(q, id, head, request_id) or 3
+    return adds.outcome_of(q, id, head, request_id) or ADDED.WOULD_BE_NEW
   end
   local kept = redis.call('ZSCORE', q.k, id)
-  return kept and tonumber(kept) > q.now and 4 or 3
+  return kept and tonumber(kept) > q.now and ADDED.ONLY_ID_KEPT or ADDED.WOULD_BE_NEW
 end

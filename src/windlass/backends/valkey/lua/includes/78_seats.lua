@@ -11,7 +11,7 @@
 -- A message is: time (6 bytes), length and text of the claim id (1 + n), of the job's id (2 + n), its record.
 
 local SEATS_TRIED, SEATS_KEPT = 3, 1000
-local SEAT = '>I6Bc0'
+local SEAT_FORMAT = '>I6Bc0'
 
 local seats = {}
 
@@ -24,11 +24,11 @@ function seats.give(root, id, record, now)
     end
     local seat = redis.call('HGET', root .. ':U', worker)
     if seat then
-      local lease_ms, claim_id = struct.unpack(SEAT, seat)
+      local lease_ms, claim_id = struct.unpack(SEAT_FORMAT, seat)
       local told = struct.pack('>I6Bc0I2c0', now, #claim_id, claim_id, #id, id) .. record
       if redis.call('SPUBLISH', root .. ':to:' .. worker, told) > 0 then
         redis.call('HSET', root .. ':U', worker, seat .. id)
-        return worker, claim_id .. '.g.0', lease_ms
+        return worker, claim_id .. SEAT.GIVEN, lease_ms
       end
       redis.call('HDEL', root .. ':U', worker)
     end
@@ -42,13 +42,13 @@ function seats.leave(q, claim)
   if not seat then
     return
   end
-  local lease_ms, claim_id, after = struct.unpack(SEAT, seat)
+  local lease_ms, claim_id, after = struct.unpack(SEAT_FORMAT, seat)
   local id = seat:sub(after)
   claim.seat = claim_id
   redis.call('HDEL', q.U, claim.worker)
   redis.call('ZREM', q.Z, claim.worker)
   local head = id ~= '' and head_of(q, id)
-  if head and head[STATE] == ACTIVE and head[TOKEN] == claim_id .. '.g.0' then
+  if head and head[HEAD.STATE] == STATE.ACTIVE and head[HEAD.TOKEN] == claim_id .. SEAT.GIVEN then
     redis.call('ZADD', q.a, text(q.now + lease_ms), member_of(q, id, head))
     note_pick(claim, q, id)
   end
@@ -60,7 +60,7 @@ function seats.take(q, claim, limit)
     return false
   end
   redis.call('ZADD', q.Z, text(q.now), claim.worker)
-  redis.call('HSET', q.U, claim.worker, struct.pack(SEAT, claim.lease_ms, #claim.id, claim.id))
+  redis.call('HSET', q.U, claim.worker, struct.pack(SEAT_FORMAT, claim.lease_ms, #claim.id, claim.id))
   return true
 end
 

@@ -2,21 +2,21 @@
 -- once and written once, and a worker that waits for the job (`78_seats.lua`) is given it before it joins the line.
 
 -- Writes that the job is leased, by what `seats.give` answered.
-local function write_given(root, id, task, seq, now, worker, token, lease_ms)
+function adds.write_given(root, id, task, seq, now, worker, token, lease_ms)
   local head = struct.pack(LEAN_FORMAT, seq, now, now, #token, token, #worker, worker, #task, task)
   redis.call('ZADD', root .. ':a', text(now + lease_ms), struct.pack('>I7', seq) .. id)
-  redis.call('HSET', root .. ':m', id, string.char(LEAN) .. head)
+  redis.call('HSET', root .. ':m', id, string.char(MARK.LEAN) .. head)
 end
 
 -- Returns what `add_plain` answers; nil, and nothing is written, when there is more to be said about the job.
-local function add_alone(root, id, text_of_job, now, micros)
+function adds.add_alone(root, id, text_of_job, now, micros)
   local task = text_of_job:sub(2, 1 + text_of_job:byte())
   local counter = 'c:enqueued:' .. task
   local marks = redis.call('HMGET', root, 'turns', 'seq', 'ev', counter, 'known', 'passed', 'paused', 'limits', 'groups')
   local seq, passed = math.max(micros, 1 + (marks[2] or 0)), marks[6] or 0
-  local number, record = text(seq), struct.pack('>BI7I6', PLAIN, seq, now) .. text_of_job
-  local bare = redis.call('EXISTS', root .. ':k', root .. ':w') == 0 -- the usual case
-  if marks[1] or (not bare and redis.call('ZSCORE', root .. ':k', id)) then
+  local number, record = text(seq), struct.pack('>BI7I6', MARK.PLAIN, seq, now) .. text_of_job
+  local bare = redis.call('EXISTS', root .. ':k', root .. ':w', root .. ':n') == 0 -- the usual case
+  if marks[1] or (not bare and (redis.call('ZSCORE', root .. ':k', id) or redis.call('HEXISTS', root .. ':R', id) == 1)) then
     return nil
   elseif redis.call('HSETNX', root .. ':j', id, record) == 0 then
     return nil
@@ -28,10 +28,10 @@ local function add_alone(root, id, text_of_job, now, micros)
     end
   end
   redis.call('XADD', root .. ':f', number, 'i', id)
-  local rows = { { E_ENQUEUED, id, task } }
+  local rows = { { EVENT.ENQUEUED, id, task } }
   if worker then
-    write_given(root, id, task, seq, now, worker, token, lease_ms)
-    rows[2], rows[3] = { E_STARTED, id, task, 1, worker }, { E_DRAINED, '', '' }
+    adds.write_given(root, id, task, seq, now, worker, token, lease_ms)
+    rows[2], rows[3] = { EVENT.STARTED, id, task, 1, worker }, { EVENT.DRAINED, '', '' }
   else
     redis.call('SPUBLISH', root .. ':ready', '')
   end
@@ -43,5 +43,5 @@ local function add_alone(root, id, text_of_job, now, micros)
     redis.call('HSET', root, 'seq', number, 'known', 1, 'ev', text(last), counter, total)
   end
   write_events(root, now, rows, #rows, last)
-  return { now, marks[5] and 0 or 1 }
+  return { now, FLAG.ALONE + (marks[5] and 0 or FLAG.NEW_QUEUE) + (worker and FLAG.GIVEN_AWAY or 0) }
 end

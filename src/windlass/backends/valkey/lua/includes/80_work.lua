@@ -1,17 +1,19 @@
 -- A worker's turn: ending attempts and claiming the next jobs.
 
--- 0: the newest lease, 1: it settled before, 2: another lease is newer, 3: no such job.
-local function check_token(head, token)
+local turn = {}
+
+-- What a settlement under `token` is answered.
+function turn.check_token(head, token)
   if not head then
-    return 3
-  elseif head[STATE] == ACTIVE and head[TOKEN] == token then
-    return 0
+    return SETTLED.GONE
+  elseif head[HEAD.STATE] == STATE.ACTIVE and head[HEAD.TOKEN] == token then
+    return SETTLED.OK
   end
-  return (token ~= '' and head[SETTLED] == token) and 1 or 2
+  return (token ~= '' and head[HEAD.SETTLED_TOKEN] == token) and SETTLED.ALREADY or SETTLED.LOST
 end
 
 -- Reads the heads of items {queue, id, ...}, one read per queue.
-local function load_items(queues, items)
+function turn.load_items(queues, items)
   local ids = {}
   for _, item in ipairs(items) do
     local list = ids[item[1]] or {}
@@ -24,19 +26,19 @@ local function load_items(queues, items)
 end
 
 -- Ends come as runs and others, see `work.lua`.
-local function is_run(part)
+function turn.is_run(part)
   return type(part[2]) == 'table'
 end
 
-local function load_ends(queues, ends)
-  if #ends == 1 and is_run(ends[1]) then -- the usual case
+function turn.load_ends(queues, ends)
+  if #ends == 1 and turn.is_run(ends[1]) then -- the usual case
     load_ended(queues[ends[1][1]], ends[1][2])
     return
   end
   local all = {}
   for _, part in ipairs(ends) do
     local list = list_of(all, part[1])
-    for _, id in ipairs(is_run(part) and part[2] or { part[2] }) do
+    for _, id in ipairs(turn.is_run(part) and part[2] or { part[2] }) do
       list[#list + 1] = id
     end
   end
@@ -46,61 +48,63 @@ local function load_ends(queues, ends)
 end
 
 -- Ends one attempt; returns what `check_token` says.
-local function settle_one(q, item)
-  local id, token = item[2], item[3]
+function turn.settle_one(q, item)
+  local id, token = item[END.ID], item[END.TOKEN]
   local lean = q.lean[id]
   if lean then
     local status = check_lean(lean, token)
-    if status ~= 0 then
+    if status ~= SETTLED.OK then
       return status
     end
     q.heads[id], q.lean[id] = unpack_lean(q, id, lean), nil
   end
   local head = q.heads[id]
-  local status = check_token(head, token)
-  if status == 0 then
+  local status = turn.check_token(head or stubs.head(q, id), token)
+  if status == SETTLED.OK then
     settle(q, id, head, item)
   end
   return status
 end
 
 -- What a run says of one of its jobs: in a list, or the same of all.
-local function of_run(values, at)
+function turn.of_run(values, at)
   return type(values) == 'table' and values[at] or values
 end
 
 -- Ends the attempts of a run; returns one character for each.
-local function settle_run(q, run)
+function turn.settle_run(q, run)
   local ids, tokens = run[2], run[3]
   local statuses, at, size = {}, 1, #ids
   while at <= size do
     local packed = q.lean[ids[at]]
-    if packed and check_lean(packed, tokens[at]) == 0 then
+    if packed and check_lean(packed, tokens[at]) == SETTLED.OK then
       local first = at
       at = complete_plain(q, run, first)
-      statuses[#statuses + 1] = string.rep('0', at - first)
+      statuses[#statuses + 1] = string.rep(SETTLED.OK, at - first)
     else
-      statuses[#statuses + 1] = settle_one(q, { run[1], ids[at], tokens[at], 1, of_run(run[4], at), of_run(run[5], at) })
+      local duration, result = turn.of_run(run[4], at), turn.of_run(run[5], at)
+      statuses[#statuses + 1] = turn.settle_one(q, { run[1], ids[at], tokens[at], OUTCOME.COMPLETE, duration, result })
       at = at + 1
     end
   end
   return table.concat(statuses)
 end
 
-local function settle_all(queues, ends)
+function turn.settle_all(queues, ends)
   local statuses = {}
-  load_ends(queues, ends)
+  turn.load_ends(queues, ends)
   for index, part in ipairs(ends) do
-    statuses[index] = (is_run(part) and settle_run or settle_one)(queues[part[1]], part)
+    statuses[index] = (turn.is_run(part) and turn.settle_run or turn.settle_one)(queues[part[1]], part)
   end
   flow.tell(queues) -- so that what is unblocked here can be claimed here
   for _, q in ipairs(queues) do
+    stubs.let_go(q)
     settle_down(q)
   end
   return table.concat(statuses)
 end
 
-local function rounds(queues, claim, lines, limit)
+function turn.rounds(queues, claim, lines, limit)
   local taken = {}
   for bound = 2, 3 do -- the share first, then the cap
     for index, one in ipairs(lines) do
@@ -113,8 +117,8 @@ local function rounds(queues, claim, lines, limit)
   return taken
 end
 
--- The one line of a claim may also say: 1 to take a seat (`78_seats.lua`), 2 to leave one, 3 both.
-local function claim_jobs(queues, request)
+-- The one line of a claim may also say to take a seat (`78_seats.lua`), to leave one, or both.
+function turn.claim_jobs(queues, request)
   local lines = request[5]
   local claim = new_claim(request, queues[1].now)
   local budget, seat = STEP, lines[1] and lines[1][5] or 0
@@ -127,32 +131,32 @@ local function claim_jobs(queues, request)
   for _, one in ipairs(lines) do
     budget = budget - groups.advance_timed(queues[one[1]], budget)
   end
-  if seat >= 2 then
+  if seat >= SEAT.LEAVE then
     seats.leave(queues[lines[1][1]], claim)
   end
-  local taken = rounds(queues, claim, lines, request[4])
+  local taken = turn.rounds(queues, claim, lines, request[4])
   local left = {}
   for index, one in ipairs(lines) do
     local q = queues[one[1]]
     local more = anybody_waits(q)
     left[index] = (more and not claim.paused[index] and not (q.own and limits.room(q) == 0)) and 1 or 0
     if (taken[index] or 0) + one[4] > 0 and not more and not (q.has_groups and redis.call('EXISTS', q.Q) == 1) then
-      note(q, E_DRAINED, '')
+      note(q, EVENT.DRAINED, '')
     end
     local due = next_due_in(q)
     if due and (claim.next_due < 0 or due < claim.next_due) then
       claim.next_due = due
     end
   end
-  if seat % 2 == 1 and left[1] == 0 and seats.take(queues[lines[1][1]], claim, request[4]) then
-    left[1] = 2
+  if seat % SEAT.LEAVE == SEAT.TAKE and left[1] == 0 and seats.take(queues[lines[1][1]], claim, request[4]) then
+    left[1] = SEAT.TAKEN
   end
   claim.left = table.concat(left) .. claim.seat
   return claim
 end
 
 -- Adds every leased job to `answer`: queue, ids, records of plain ones; else -queue, id, record, head, errors, signals.
-local function append_leased(answer, queues, claim)
+function turn.append_leased(answer, queues, claim)
   local position = {}
   for index, q in ipairs(queues) do
     position[q] = index

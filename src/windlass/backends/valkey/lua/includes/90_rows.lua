@@ -1,6 +1,8 @@
 -- Listing: the stream of jobs that were added ready and the index of all others, merged by sequence.
 
-local function plain_rows(q, newest, cursor, count)
+local listing = {}
+
+function listing.plain_rows(q, newest, cursor, count)
   local entries
   if newest then
     local from = cursor >= 0 and ('(' .. text(cursor) .. '-0') or '+'
@@ -16,7 +18,7 @@ local function plain_rows(q, newest, cursor, count)
   return rows
 end
 
-local function other_rows(q, newest, cursor, count)
+function listing.other_rows(q, newest, cursor, count)
   local found
   if newest then
     local from = cursor >= 0 and ('(' .. text(cursor)) or '+inf'
@@ -33,8 +35,8 @@ local function other_rows(q, newest, cursor, count)
 end
 
 -- Up to `count` rows {sequence, id} beyond `cursor`, and whether there are more.
-local function rows_from(q, newest, cursor, count)
-  local plain, others = plain_rows(q, newest, cursor, count), other_rows(q, newest, cursor, count)
+function listing.rows_from(q, newest, cursor, count)
+  local plain, others = listing.plain_rows(q, newest, cursor, count), listing.other_rows(q, newest, cursor, count)
   local rows, p, o = {}, 1, 1
   while #rows < count and (plain[p] or others[o]) do
     local take_plain = plain[p] ~= nil
@@ -53,12 +55,12 @@ end
 
 -- Where jobs of a state stand.
 local PLACES = {
-  [WAITING] = { 'f', 'w' }, [SCHEDULED] = { 'd' }, [RETRYING] = { 'd' }, [SUSPENDED] = { 'd', 'u' }, [BLOCKED] = { 'b' },
-  [PARKED] = { 'Q' }, [ACTIVE] = { 'a' }, [COMPLETED] = { 'P', 'C' }, [FAILED] = { 'F' }, [CANCELLED] = { 'X' },
+  [STATE.WAITING] = { 'f', 'w' }, [STATE.SCHEDULED] = { 'd' }, [STATE.RETRYING] = { 'd' }, [STATE.SUSPENDED] = { 'd', 'u' }, [STATE.BLOCKED] = { 'b' },
+  [STATE.PARKED] = { 'Q' }, [STATE.ACTIVE] = { 'a' }, [STATE.COMPLETED] = { 'P', 'C' }, [STATE.FAILED] = { 'F' }, [STATE.CANCELLED] = { 'X' },
 }
 
 -- The places that hold all jobs in `states`, when these are 1,000 at most; else nil.
-local function few_places(q, states)
+function listing.few_places(q, states)
   local found, total = {}, 0
   for _, state in ipairs(states) do
     for _, name in ipairs(PLACES[state]) do
@@ -72,7 +74,7 @@ local function few_places(q, states)
 end
 
 -- Every row of one place.
-local function rows_in(q, name)
+function listing.rows_in(q, name)
   local rows = {}
   if name == 'f' then
     for index, entry in ipairs(unpicked(q, STEP)) do
@@ -83,20 +85,20 @@ local function rows_in(q, name)
   for index, member in ipairs(redis.call('ZRANGE', q[name], 0, -1)) do
     local id = name == 'w' and line.id_of(member) or id_of(member)
     local head = name == 'w' and head_of(q, id)
-    rows[index] = { head and head[SEQ] or number_of(member), id }
+    rows[index] = { head and head[HEAD.SEQ] or number_of(member), id }
   end
   return rows
 end
 
 -- Rows of all jobs in `states` beyond `cursor`, when they are few: a walk over all jobs would find them late.
-local function few_rows(q, newest, cursor, states)
-  local places = few_places(q, states)
+function listing.few_rows(q, newest, cursor, states)
+  local places = listing.few_places(q, states)
   if not places then
     return nil
   end
   local rows = {}
   for name in pairs(places) do
-    for _, row in ipairs(rows_in(q, name)) do
+    for _, row in ipairs(listing.rows_in(q, name)) do
       if cursor < 0 or (row[1] ~= cursor and (row[1] < cursor) == newest) then
         rows[#rows + 1] = row
       end
@@ -109,7 +111,7 @@ local function few_rows(q, newest, cursor, states)
 end
 
 -- Reads the heads of `count` rows from `first` on.
-local function load_rows(q, rows, first, count)
+function listing.load_rows(q, rows, first, count)
   local ids = {}
   for index = first, math.min(first + count - 1, #rows) do
     ids[#ids + 1] = rows[index][2]
@@ -117,8 +119,8 @@ local function load_rows(q, rows, first, count)
   load(q, ids)
 end
 
-local function has_tag(head, tag)
-  local tags = options_of(head)[TAGS]
+function listing.has_tag(head, tag)
+  local tags = options_of(head)[OPTION.TAGS]
   for _, one in ipairs(tags ~= 0 and tags or {}) do
     if one == tag then
       return true
@@ -127,30 +129,30 @@ local function has_tag(head, tag)
   return false
 end
 
-local function last_error_is(q, id, class)
+function listing.last_error_is(q, id, class)
   local packed = redis.call('HGET', q.e, id)
   local errors = damaged.unpacked(packed, {})
   return #errors > 0 and errors[#errors][3] == class
 end
 
 -- A function that tells whether the job under an id fits the filters of a listing.
-local function matcher(q, request, pattern)
+function listing.matcher(q, request, pattern)
   local states, tag = {}, request[5]
   for _, state in ipairs(request[4]) do
     states[state] = true
   end
   return function(id)
     local head = q.heads[id]
-    return head and (#request[4] == 0 or states[head[STATE]])
-      and (pattern == '' or string.find(head[TASK], pattern) ~= nil)
-      and (tag == '' or has_tag(head, tag))
-      and (request[6] == 0 or last_error_is(q, id, request[7]))
+    return head and (#request[4] == 0 or states[head[HEAD.STATE]])
+      and (pattern == '' or string.find(head[HEAD.TASK], pattern) ~= nil)
+      and (tag == '' or listing.has_tag(head, tag))
+      and (request[6] == 0 or listing.last_error_is(q, id, request[7]))
   end
 end
 
 -- When the oldest waiting job became ready; -1 when none waits. Exact while at most 1,000 jobs of other
 -- priorities or returned ones wait; beyond that, of those that are first in line.
-local function oldest_ready(q)
+function listing.oldest_ready(q)
   local ids = {}
   local plain = unpicked(q, 100) -- in order of their times, but for a few
   for index, entry in ipairs(plain) do
@@ -162,7 +164,7 @@ local function oldest_ready(q)
   load(q, ids)
   local oldest = -1
   for _, id in ipairs(ids) do
-    local ready = q.heads[id] and q.heads[id][READY] or 0
+    local ready = q.heads[id] and q.heads[id][HEAD.READY] or 0
     if ready > 0 and (oldest < 0 or ready < oldest) then
       oldest = ready
     end

@@ -8,8 +8,7 @@
 local metrics = {}
 
 local METRICS_KEPT = 500000 -- rows of one queue and step
-local ROLL_UP_KEPT_MS = 604800000
-local METRICS_STEPS = { ':minutes', 7776000000, ':hours', 157680000000 }
+local METRICS_STEPS = { ':minutes', KEPT.MINUTES_MS, ':hours', KEPT.HOURS_MS }
 
 function metrics.cursor(root)
   return tonumber(redis.call('HGET', root, 'ro') or 0)
@@ -18,7 +17,7 @@ end
 -- How far the history may go: `copied` (-1: nobody copies it), or less while somebody rolls it up.
 function metrics.held(q, copied)
   local marks = redis.call('HMGET', q.root, 'ro', 'ro_ms')
-  if not marks[1] or tonumber(marks[2]) <= q.now - ROLL_UP_KEPT_MS then
+  if not marks[1] or tonumber(marks[2]) <= q.now - KEPT.ROLL_UP_MS then
     return copied
   end
   local rolled_up = tonumber(marks[1])

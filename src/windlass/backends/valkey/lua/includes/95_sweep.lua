@@ -1,20 +1,22 @@
 -- Removing what is past its keep, and removing on somebody's wish. Every step is bounded.
 
-local function by_score(one, two)
+local sweep = {}
+
+function sweep.by_score(one, two)
   return one[1] < two[1] or (one[1] == two[1] and one[2] < two[2])
 end
 
 -- The first `limit` jobs that ended in `state`, from one end of the index or the other: {finished, member}.
-local function ended(q, state, command, from, to, limit)
+function sweep.ended(q, state, command, from, to, limit)
   local found = {}
-  for _, key in ipairs(state == COMPLETED and { q.P, q.C } or { q[ENDS[state]] }) do
+  for _, key in ipairs(state == STATE.COMPLETED and { q.P, q.C } or { q[ENDS[state]] }) do
     local part = redis.call(command, key, from, to, 'WITHSCORES', 'LIMIT', 0, limit)
     for at = 1, #part, 2 do
       found[#found + 1] = { tonumber(part[at + 1]), part[at] }
     end
   end
-  if state == COMPLETED then
-    table.sort(found, by_score)
+  if state == STATE.COMPLETED then
+    table.sort(found, sweep.by_score)
     if command == 'ZREVRANGEBYSCORE' then
       return { found[#found] }
     end
@@ -25,25 +27,25 @@ local function ended(q, state, command, from, to, limit)
   return found
 end
 
-local function count_ended(q, state)
+function sweep.count_ended(q, state)
   local count = redis.call('ZCARD', q[ENDS[state]])
-  return state == COMPLETED and count + redis.call('ZCARD', q.P) or count
+  return state == STATE.COMPLETED and count + redis.call('ZCARD', q.P) or count
 end
 
 -- Finished members beyond the count that the newest one's rule allows, once nobody needs their results.
-local function surplus(q, state, limit)
-  local newest = ended(q, state, 'ZREVRANGEBYSCORE', '+inf', '-inf', 1)[1]
+function sweep.surplus(q, state, limit)
+  local newest = sweep.ended(q, state, 'ZREVRANGEBYSCORE', '+inf', '-inf', 1)[1]
   if not newest then
     return {}
   end
   local options = options_of(head_of(q, id_of(newest[2])))
-  local kept = state == FAILED and options[7] or options[5]
-  local extra = kept >= 0 and count_ended(q, state) - kept or 0
+  local kept = state == STATE.FAILED and options[OPTION.KEEP_FAILED_COUNT] or options[OPTION.KEEP_COMPLETED_COUNT]
+  local extra = kept >= 0 and sweep.count_ended(q, state) - kept or 0
   if extra <= 0 then
     return {}
   end
   local found, at = {}, 1
-  local oldest = ended(q, state, 'ZRANGEBYSCORE', '-inf', '+inf', math.min(extra, 5 * STEP))
+  local oldest = sweep.ended(q, state, 'ZRANGEBYSCORE', '-inf', '+inf', math.min(extra, 5 * STEP))
   while at <= #oldest and #found < limit do
     local ids = {}
     for index = at, math.min(at + STEP - 1, #oldest) do
@@ -52,7 +54,7 @@ local function surplus(q, state, limit)
     load(q, ids)
     for offset, id in ipairs(ids) do
       local head = q.heads[id]
-      if head and #found < limit and spare_until(options_of(head), head[FINISHED]) <= q.now then
+      if head and #found < limit and spare_until(options_of(head), head[HEAD.FINISHED]) <= q.now then
         found[#found + 1] = oldest[at + offset - 1][2]
       end
     end
@@ -62,7 +64,7 @@ local function surplus(q, state, limit)
 end
 
 -- Ids of finished records that may go, oldest end first, at most `limit` + 1 of them.
-local function prunable(q, limit)
+function sweep.prunable(q, limit)
   local seen, found = {}, {}
   local function gather(members)
     for _, member in ipairs(members) do
@@ -71,15 +73,15 @@ local function prunable(q, limit)
         local id = id_of(member)
         local head = head_of(q, id)
         if head then
-          found[#found + 1] = { head[FINISHED], member, id }
+          found[#found + 1] = { head[HEAD.FINISHED], member, id }
         end
       end
     end
   end
   gather(redis.call('ZRANGEBYSCORE', q.o, '-inf', q.now, 'LIMIT', 0, limit + 1))
-  gather(redis.call('ZRANGEBYSCORE', q.P, '-inf', q.now - DEFAULTS[4], 'LIMIT', 0, limit + 1))
+  gather(redis.call('ZRANGEBYSCORE', q.P, '-inf', q.now - USUAL[OPTION.KEEP_COMPLETED], 'LIMIT', 0, limit + 1))
   for state in pairs(ENDS) do
-    gather(surplus(q, state, limit + 1))
+    gather(sweep.surplus(q, state, limit + 1))
   end
   table.sort(found, function(one, two)
     if one[1] ~= two[1] then
@@ -90,7 +92,7 @@ local function prunable(q, limit)
   return found
 end
 
-local function prune_ids(q)
+function sweep.prune_ids(q)
   local gone = redis.call('ZRANGEBYSCORE', q.k, '-inf', q.now, 'LIMIT', 0, STEP)
   if #gone > 0 then
     redis.call('ZREM', q.k, unpack(gone))
@@ -99,7 +101,7 @@ local function prune_ids(q)
 end
 
 -- When the rows of an entry of the history log were written.
-local function time_of(entry)
+function sweep.time_of(entry)
   local ok, at_ms = pcall(function()
     if entry[2][1] == 'p' then
       return (struct.unpack('>I6', entry[2][2]))
@@ -113,21 +115,21 @@ end
 -- Moves the beginning of the history log past rows that are too many or too old and that every archiver has
 -- copied (rows up to `copied`; -1: nobody copies), and past those beyond the hard bound, which are counted as lost.
 -- Returns how many rows went, and 1 when there may be more.
-local function prune_history(q, copied)
+function sweep.prune_history(q, copied)
   local marks = redis.call('HMGET', q.root, 'hi', 'hi0')
   local last, first = tonumber(marks[1] or 0), tonumber(marks[2] or 1)
-  local from = math.max(first, last - HISTORY_KEPT + 1)
+  local from = math.max(first, last - KEPT.HISTORY + 1)
   local read = 0
   for _, entry in ipairs(redis.call('XRANGE', q.h, '-', '+', 'COUNT', 100)) do
     local end_at = tonumber(string.match(entry[1], '^%d+'))
-    local at_ms = time_of(entry)
-    if at_ms > q.now - HISTORY_KEPT_MS then
+    local at_ms = sweep.time_of(entry)
+    if at_ms > q.now - KEPT.HISTORY_MS then
       break
     end
     from, read = math.max(from, end_at + 1), read + 1
   end
   copied = copied < 0 and last or copied
-  from = math.max(first, math.min(from, copied + 1), last - HISTORY_HELD + 1)
+  from = math.max(first, math.min(from, copied + 1), last - KEPT.HISTORY_HELD + 1)
   if from > first then
     local lost = from - math.max(first, copied + 1)
     if lost > 0 then
@@ -140,7 +142,7 @@ local function prune_history(q, copied)
 end
 
 -- Streams stay behind as empty keys: their numbers live in the root, so the keys may go.
-local function drop_empty_streams(q)
+function sweep.drop_empty_streams(q)
   for _, key in ipairs({ q.f, q.v, q.h }) do
     if redis.call('EXISTS', key) == 1 and redis.call('XLEN', key) == 0 then
       redis.call('DEL', key)
@@ -149,33 +151,33 @@ local function drop_empty_streams(q)
 end
 
 -- The oldest jobs in `state` that entered it up to `before`: {since, member by sequence, id}, at most `limit`.
-local function oldest_finished(q, state, before, limit, found)
-  for _, one in ipairs(ended(q, state, 'ZRANGEBYSCORE', '-inf', before, limit)) do
+function sweep.oldest_finished(q, state, before, limit, found)
+  for _, one in ipairs(sweep.ended(q, state, 'ZRANGEBYSCORE', '-inf', before, limit)) do
     found[#found + 1] = { one[1], one[2], id_of(one[2]) }
   end
 end
 
-local function gather_pending(q, ids, state, before, found)
+function sweep.gather_pending(q, ids, state, before, found)
   load(q, ids)
   for _, id in ipairs(ids) do
     local head = q.heads[id]
-    if head and (head[STATE] == state or q.aside[id]) and head[ENQUEUED] <= before then
-      found[#found + 1] = { head[ENQUEUED], member_of(q, id, head), id }
+    if head and (head[HEAD.STATE] == state or q.aside[id]) and head[HEAD.ENQUEUED] <= before then
+      found[#found + 1] = { head[HEAD.ENQUEUED], member_of(q, id, head), id }
     end
   end
 end
 
-local PENDING = { [WAITING] = 'w', [PARKED] = 'Q', [ACTIVE] = 'a', [BLOCKED] = 'b' }
+local PENDING = { [STATE.WAITING] = 'w', [STATE.PARKED] = 'Q', [STATE.ACTIVE] = 'a', [STATE.BLOCKED] = 'b' }
 
-local function oldest_pending(q, state, before, limit, found)
+function sweep.oldest_pending(q, state, before, limit, found)
   local ids, wanted = {}, math.max(limit, STEP)
-  if state == WAITING then
+  if state == STATE.WAITING then
     for _, entry in ipairs(unpicked(q, limit)) do
       ids[#ids + 1] = entry[2][2]
     end
   end
   local key = q[PENDING[state] or 'd']
-  if state == SUSPENDED then -- those without a limit stand elsewhere
+  if state == STATE.SUSPENDED then -- those without a limit stand elsewhere
     for _, member in ipairs(redis.call('ZRANGE', q.u, 0, limit - 1)) do
       ids[#ids + 1] = id_of(member)
     end
@@ -183,9 +185,9 @@ local function oldest_pending(q, state, before, limit, found)
   for from = 0, 10 * STEP - 1, wanted do
     local members = redis.call('ZRANGE', key, from, from + wanted - 1)
     for _, member in ipairs(members) do
-      ids[#ids + 1] = state == WAITING and line.id_of(member) or id_of(member)
+      ids[#ids + 1] = state == STATE.WAITING and line.id_of(member) or id_of(member)
     end
-    gather_pending(q, ids, state, before, found)
+    sweep.gather_pending(q, ids, state, before, found)
     if #found >= limit or #members < wanted then
       break
     end

@@ -1,0 +1,320 @@
+"""What the memory store holds, with its indexes, and how effects change it. Nothing is decided here."""
+
+from __future__ import annotations
+
+from bisect import insort
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Iterator
+from copy import copy
+from typing import Any
+
+from windlass.backends.memory.edges import Edges
+from windlass.backends.memory.expiring import Expiring
+from windlass.backends.memory.finished import Finished
+from windlass.backends.memory.groups import Groups
+from windlass.backends.memory.line import Line
+from windlass.backends.memory.order import Order
+from windlass.backends.memory.streams import Streams
+from windlass.backends.memory.stubs import Stubs
+from windlass.core.job import (
+    EVENTS_KEPT,
+    LOGS_KEPT,
+    ArchiverInfo,
+    AttemptRecord,
+    Event,
+    JobRecord,
+    JobRef,
+    WorkerInfo,
+)
+from windlass.core.metrics import MARKS_KEPT, Mark, MetricsRow, Step
+from windlass.core.schedules import ScheduleRecord
+from windlass.core.states import FINISHED, TIMED, JobState
+from windlass.core.unique import KeyEntry
+from windlass.engine.effects import Cursor, Effects, QueueRow, Starts, Table
+
+
+class StoredQueue:
+    """One queue: its jobs in order of their adding, what is ready, what is due, its limits, its two logs."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.row = QueueRow()
+        self.jobs: dict[str, JobRecord] = {}
+        #: The state that each job was last filed under, and how many are in each.
+        self._states: dict[str, JobState] = {}
+        self.counts: Counter[JobState] = Counter()
+        self.finished = Finished()
+        self.line = Line(self.jobs)
+        self._due: Order[tuple[int, int, str]] = Order(self._is_due)
+        self.expiring = Expiring()
+        #: Start times within the queue's own rate, oldest first.
+        self.starts: list[int] = []
+        self.groups = Groups(self.jobs)
+        #: The groups of jobs that hold a key: a later add may move them to another.
+        self._groups_of: dict[str, str] = {}
+        self.keys: dict[str, KeyEntry] = {}
+        self.events: deque[Event] = deque(maxlen=EVENTS_KEPT)
+        self.last_event = 0
+        self.history: deque[tuple[int, AttemptRecord]] = deque()
+        self.last_history = 0
+
+    def index(self, job: JobRecord) -> JobState | None:
+        """Enter ``job`` where its state says it can be found; returns the state that it was filed under."""
+        state = job.state
+        before, self._states[job.id] = self._states.get(job.id), state
+        if before is not state:
+            self.counts[state] += 1
+            if before is not None:
+                self.counts[before] -= 1
+        if before is not None or state in FINISHED:
+            self.finished.put(job)
+        self.line.put(job)
+        if job.expires_ms is not None or self.expiring:
+            self.expiring.put(job)
+        if job.due_ms is not None and state in TIMED:
+            self._due.add((job.due_ms, job.seq, job.id))
+        if job.options.unique is not None:
+            self._leave_group(job)
+        if job.options.group is not None:
+            self.groups.get(job.options.group).book(job)
+        return before
+
+    def _leave_group(self, job: JobRecord) -> None:
+        """A job that holds a key may have got another group by a later add."""
+        group, before = job.options.group, self._groups_of.get(job.id)
+        if before is not None and before != group:
+            self.groups.get(before).forget(job.id)
+            del self._groups_of[job.id]
+        if group is not None:
+            self._groups_of[job.id] = group
+
+    def drop(self, job: JobRecord) -> JobState | None:
+        """Take a record out, and out of the indexes; returns the state that it was filed under."""
+        del self.jobs[job.id]
+        self.finished.remove(job.id)
+        self.line.remove(job.id)
+        self.expiring.remove(job.id)
+        if job.options.group is not None:
+            self.groups.get(job.options.group).forget(job.id)
+        self._groups_of.pop(job.id, None)
+        before = self._states.pop(job.id, None)
+        if before is not None:
+            self.counts[before] -= 1
+        return before
+
+    @property
+    def active(self) -> int:
+        return self.counts[JobState.ACTIVE]
+
+    def due(self) -> Iterable[tuple[tuple[int, int], str, JobRecord]]:
+        """Timed jobs, the earliest first, with (due_ms, seq) and id."""
+        jobs, due = self.jobs, self._due
+        return (((due_ms, seq), job_id, jobs[job_id]) for due_ms, seq, job_id in due) if due else ()
+
+    def next_due(self) -> JobRecord | None:
+        """The job that is due first."""
+        return next((job for _, _, job in self.due()), None)
+
+    def waiting(self) -> Iterator[JobRecord]:
+        return (job for job in self.jobs.values() if job.state is JobState.WAITING)
+
+    def _is_due(self, entry: tuple[int, int, str]) -> bool:
+        job = self.jobs.get(entry[2])
+        return job is not None and job.state in TIMED and (job.due_ms, job.seq) == entry[:2]
+
+
+class State:
+    """All queues of one namespace, and what is not of a queue."""
+
+    def __init__(self) -> None:
+        self.queues: dict[str, StoredQueue] = {}
+        self.active: dict[tuple[str, str], JobRecord] = {}
+        self.kept_ids: dict[JobRef, int] = {}
+        self.logs: dict[JobRef, deque[str]] = {}
+        self.counters: Counter[tuple[str, str, str]] = Counter()
+        self.workers: dict[str, WorkerInfo] = {}
+        self.archivers: dict[str, ArchiverInfo] = {}
+        self.leaders: dict[str, tuple[str, int]] = {}
+        self.schedules: dict[tuple[str, str], ScheduleRecord] = {}
+        self.cursors: dict[str, Cursor] = {}
+        self.rollups: dict[tuple[str, Step], dict[tuple[int, str], MetricsRow]] = {}
+        self.marks: list[tuple[int, str, Mark]] = []
+        self.edges = Edges()
+        self.streams = Streams()
+        self.stubs = Stubs()
+        self._put: dict[Table, Callable[[Any, Any], None]] = {
+            Table.QUEUE: self._put_queue,
+            Table.GROUP: lambda key, row: self.queue(key[0]).groups.put(key[1], row),
+            Table.KEY: lambda key, row: _set(self.queue(key[0]).keys, key[1], row),
+            Table.KEPT_ID: lambda key, row: _set(self.kept_ids, JobRef(*key), row),
+            Table.WORKER: lambda key, row: _set(self.workers, key[0], row),
+            Table.ARCHIVER: lambda key, row: _set(self.archivers, key[0], row),
+            Table.LEADER: lambda key, row: _set(self.leaders, key[0], row),
+            Table.SCHEDULE: lambda key, row: _set(self.schedules, key, row),
+            Table.COUNTER: lambda key, row: _set(self.counters, key, row),
+            Table.CURSOR: lambda key, row: _set(self.cursors, key[0], row),
+            Table.ROLLUP: lambda key, row: _set(self.rollups.setdefault(key[:2], {}), key[2:], row),
+            Table.STUB: lambda key, row: self.stubs.put(JobRef(*key), row),
+        }
+
+    # --- looking ----------------------------------------------------------------------------------
+
+    def find(self, ref: JobRef) -> JobRecord | None:
+        queue = self.queues.get(ref.queue)
+        return queue.jobs.get(ref.id) if queue else None
+
+    def look(self, name: str) -> StoredQueue:
+        """The queue, or an empty one that is not kept."""
+        return self.queues.get(name) or StoredQueue(name)
+
+    def row(self, table: Table, key: tuple[Any, ...]) -> Any:  # noqa: C901 - one case per table
+        """The value of an entry as it is now; None when it is not there."""
+        match table:
+            case Table.QUEUE:
+                queue = self.queues.get(key[0])
+                return None if queue is None else queue.row
+            case Table.GROUP:
+                group = self.look(key[0]).groups.find(key[1])
+                return None if group is None else group.row
+            case Table.KEY:
+                return self.look(key[0]).keys.get(key[1])
+            case Table.KEPT_ID:
+                return self.kept_ids.get(JobRef(*key))
+            case Table.WORKER:
+                return self.workers.get(key[0])
+            case Table.ARCHIVER:
+                return self.archivers.get(key[0])
+            case Table.LEADER:
+                return self.leaders.get(key[0])
+            case Table.SCHEDULE:
+                return self.schedules.get((key[0], key[1]))
+            case Table.COUNTER:
+                return self.counters[key[0], key[1], key[2]]
+            case Table.CURSOR:
+                return self.cursors.get(key[0])
+            case Table.ROLLUP:
+                return self.rollups.get((key[0], key[1]), {}).get((key[2], key[3]))
+            case Table.STUB:
+                return self.stubs.find(JobRef(*key))
+
+    # --- changing ---------------------------------------------------------------------------------
+
+    def keep(self, effects: Effects) -> dict[str, list[Event]]:
+        """Make it so; returns the events, numbered, by queue."""
+        for job in effects.gone:
+            stored = self.find(job.ref)
+            if stored is job:
+                self.leave(self.queues[job.queue], job)
+        for job, _, _ in effects.jobs.values():
+            self.enter(job)
+        for (table, key), row in effects.rows.items():
+            self._put[table](key, row)
+        if effects.told or not effects.plain:
+            self._keep_parts(effects)
+        return self._keep_logs(effects)
+
+    def _keep_parts(self, effects: Effects) -> None:
+        for starter, starts in effects.starts.items():
+            self._put_starts(*starter, starts)
+        for edge in effects.edges.values():
+            self.edges.keep(edge)
+        for _ in range(effects.told):
+            self.edges.left_ends.popleft()
+        self.edges.left_ends.extend(effects.ends)
+        for job, lines in effects.logs:
+            self.logs.setdefault(job.ref, deque(maxlen=LOGS_KEPT)).extend(lines)
+        for job, head, chunks in effects.chunks:
+            self.streams.append(job.ref, head, chunks)
+        for mark in effects.marks:
+            self.put_mark(mark)
+        for name in effects.forgotten:
+            self.queue(name).events.clear()
+        for name, oldest in effects.trims.items():
+            self.trim(name, oldest)
+
+    def _keep_logs(self, effects: Effects) -> dict[str, list[Event]]:
+        at_ms = effects.now_ms
+        noted: dict[str, list[Event]] = {}
+        queue: StoredQueue | None = None
+        for name, kind, job_id, task, data in effects.notes:
+            if queue is None or queue.name != name:
+                queue = self.queue(name)
+                events = noted.setdefault(name, [])
+            queue.last_event += 1
+            event = Event(queue.last_event, at_ms, kind, job_id, task, data)
+            queue.events.append(event)
+            events.append(event)
+        for record in effects.history:
+            if queue is None or queue.name != record.queue:
+                queue = self.queue(record.queue)
+            queue.last_history += 1
+            queue.history.append((queue.last_history, record))
+        counters = self.counters
+        for counter, by in effects.counts.items():
+            counters[counter] = counters.get(counter, 0) + by
+        return noted
+
+    def queue(self, name: str) -> StoredQueue:
+        """The queue of that name, made when it is not there."""
+        found = self.queues.get(name)
+        if found is None:
+            found = self.queues[name] = StoredQueue(name)
+        return found
+
+    def enter(self, job: JobRecord) -> None:
+        """Put a record where its state belongs."""
+        queue = self.queue(job.queue)
+        queue.jobs[job.id] = job
+        before = queue.index(job)
+        if job.state is JobState.ACTIVE:
+            self.active[job.queue, job.id] = job
+        elif before is JobState.ACTIVE:
+            del self.active[job.queue, job.id]
+
+    def leave(self, queue: StoredQueue, job: JobRecord) -> None:
+        """Take a record out of the indexes, with all that is its own."""
+        ref = job.ref
+        if queue.drop(job) is JobState.ACTIVE:
+            del self.active[ref]
+        if job.linked:
+            self.edges.forget(ref)
+        self.streams.forget(ref)
+        self.logs.pop(ref, None)
+
+    def put_row(self, table: int, key: tuple[Any, ...], row: Any) -> None:
+        """An entry of a table as it is from now on; None: it goes."""
+        self._put[Table(table)](key, row)
+
+    def _put_queue(self, key: tuple[str], row: QueueRow | None) -> None:
+        if row is None:
+            self.queues.pop(key[0], None)
+            return
+        queue = self.queue(key[0])
+        queue.row = copy(row)
+        if row.grouped:
+            queue.line.count_turns()
+
+    def _put_starts(self, queue: str, group: str | None, starts: Starts) -> None:
+        stored = self.queue(queue)
+        if group is None:
+            stored.starts = starts.times
+        elif (found := stored.groups.find(group)) is not None or starts.times:
+            (found or stored.groups.get(group)).usage.starts = starts.times
+
+    def trim(self, queue: str, oldest: int) -> None:
+        """The history of a queue begins with this record from now on."""
+        history = self.queue(queue).history
+        while history and history[0][0] < oldest:
+            history.popleft()
+
+    def put_mark(self, mark: Mark) -> None:
+        """Enter a mark, and let the oldest go over the bound."""
+        insort(self.marks, (mark.at_ms, mark.id, mark))
+        del self.marks[:-MARKS_KEPT]
+
+
+def _set(table: dict[Any, Any], key: Any, row: Any) -> None:
+    if row is None:
+        table.pop(key, None)
+    else:
+        table[key] = row

@@ -1,0 +1,300 @@
+"""Tables of earlier releases become STRICT, while every process works on.
+
+STRICT changes nothing about how rows are stored: only the text of a table's definition says it. So a table is
+not copied. Its rows are looked at in batches, each in a short transaction of its own, which notes how far it
+came; what does not fit is set aside; with the last batch the definition is changed. Any process may end at
+any moment: the next batch, of any process, goes on from the note.
+
+* A job whose row does not fit ends as ``failed: bad_record``, with its bytes (see ``core.damage``).
+* Any other such row is kept in the table ``aside``. Where a column has a harmless value, the row goes on with
+  that; else it is taken out.
+
+A STRICT table may still hold a row that does not fit, if the disk or a program that does not use SQL changed
+it: no statement can then write that row as it is. ``again`` has the table looked through once more.
+"""
+
+from __future__ import annotations
+
+import logging
+import sqlite3
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import msgspec
+
+from windlass.backends.sqlite.connection import is_misfit
+from windlass.backends.sqlite.rows import pack, record, stand_in_for
+from windlass.backends.sqlite.statements import in_namespace, table
+from windlass.core import damage
+from windlass.core.probe import reach
+from windlass.core.states import FINISHED
+
+if TYPE_CHECKING:
+    from windlass.backends.sqlite.connection import Executor
+    from windlass.backends.sqlite.rows import Row
+    from windlass.backends.sqlite.tx import Step
+
+log = logging.getLogger("windlass.sqlite")
+
+#: Most rows that one batch looks at, and sets aside.
+BATCH = 1_000
+MISFITS = 50
+#: Most rows in the table ``aside``, the newest.
+ASIDE_KEPT = 10_000
+
+#: Every table of a namespace but those that were always STRICT. Nothing works without queues, so they come
+#: first (see ``Writer``), then what is needed to end a job.
+TABLES = (
+    *("queue", "limits", "grp", "unique_key", "kept_id", "edge", "outbox", "event", "history", "counter"),
+    *("log", "worker", "archiver", "leader", "schedule", "metrics_cursor", "metrics", "mark", "stream"),
+    *("chunk", "migration", "payload", "job"),
+)
+#: By table: columns without which a row goes on, and what they become (SQL).
+_HARMLESS: dict[str, dict[str, str]] = {
+    "queue": {
+        "name": "'unreadable-' || num",
+        "known": "1",
+        **dict.fromkeys(
+            (
+                *("paused", "folded", "last_event", "event_floor", "last_history", "history_floor"),
+                *("waiting", "scheduled", "retrying", "blocked", "parked", "active", "completed", "failed"),
+                *("cancelled", "suspended", "special"),
+            ),
+            "0",
+        ),
+    },
+    "job": {
+        "pad": "NULL",
+        "keep_until_ms": "NULL",
+        "spare_until_ms": "NULL",
+        "idle": "CASE state WHEN 'blocked' THEN 1 WHEN 'parked' THEN 2 WHEN 'suspended' THEN 3 END",
+        "grp": "CASE WHEN json_valid(options) THEN coalesce(options ->> '$.group', '') ELSE '' END",
+    },
+    "event": {"at_ms": "0", "deltas": "NULL", "records": "x'90'"},  # MessagePack: an empty array
+}
+_STORED = {"INTEGER": "integer", "TEXT": "text", "BLOB": "blob"}
+
+_unpack = msgspec.msgpack.Decoder(list[Any]).decode
+
+
+class _Shape(NamedTuple):
+    """A table as it is: its full name, its columns by name, and those that name a row."""
+
+    name: str
+    full: str
+    columns: dict[str, str]
+    keys: tuple[str, ...]
+
+    @property
+    def fits(self) -> str:
+        """Whether a row may stand in a STRICT table (SQL)."""
+        return " AND ".join(self.columns.values()) or "1"
+
+    def misfits(self, conn: Executor, key: Row) -> list[str]:
+        """The columns of a row that do not fit."""
+        answers = ", ".join(f"NOT ({fits})" for fits in self.columns.values())
+        (row,) = conn.execute(f"SELECT {answers} FROM {self.full} WHERE {self.where}", key).fetchall()
+        return [name for name, odd in zip(self.columns, row, strict=True) if odd]
+
+    @property
+    def where(self) -> str:
+        return " AND ".join(f"{key} IS ?" for key in self.keys)
+
+
+def begin(conn: Executor, namespace: str) -> None:
+    """Note every table that is not STRICT."""
+    for name in TABLES:
+        if not is_strict(conn, namespace, name):
+            again(conn, namespace, name)
+
+
+def again(conn: Executor, namespace: str, name: str) -> None:
+    """Look through a table from its beginning, unless that is under way."""
+    conn.execute(in_namespace("INSERT OR IGNORE INTO [sweep] (name) VALUES (?)", namespace), (name,))
+
+
+def is_due(conn: Executor, namespace: str) -> bool:
+    """Whether some table is yet to be looked through."""
+    return conn.execute(in_namespace("SELECT 1 FROM [sweep]", namespace)).fetchone() is not None
+
+
+def progress(conn: Executor, namespace: str) -> tuple[str, float]:
+    """The table that is looked through now, and how much of it was: 0 where rows have no numbers."""
+    found = conn.execute(in_namespace("SELECT name, upto FROM [sweep] ORDER BY num LIMIT 1", namespace))
+    ((name, upto),) = found.fetchall()
+    return name, 0.0 if upto is None else _share(conn, namespace, name, upto)
+
+
+def _share(conn: Executor, namespace: str, name: str, upto: bytes) -> float:
+    last, keys = _unpack(upto), _shape(conn, namespace, name).keys
+    if len(keys) > 1 or not isinstance(last[0], int):
+        return 0.0
+    text = f"SELECT min({keys[0]}), max({keys[0]}) FROM {table(namespace, name)}"
+    ((first, newest),) = conn.execute(text).fetchall()
+    return (last[0] - first + 1) / (newest - first + 1) if newest is not None else 1.0
+
+
+def is_strict(conn: Executor, namespace: str, name: str) -> bool:
+    found = conn.execute("SELECT strict FROM pragma_table_list(?)", (_bare(namespace, name),)).fetchone()
+    return found is not None and bool(found[0])
+
+
+def misfit_in(exc: Exception, namespace: str) -> str | None:
+    """The table with a row (or asked to take a value) that does not fit, if that is what ``exc`` says."""
+    if not isinstance(exc, sqlite3.Error) or not is_misfit(exc):
+        return None
+    return next((name for name in TABLES if f" {_bare(namespace, name)}." in str(exc)), None)
+
+
+def batch(step: Step, namespace: str) -> bool:
+    """Look at the next rows; whether there may be more to do."""
+    found = step.conn.execute(in_namespace("SELECT name, upto FROM [sweep] ORDER BY num LIMIT 1", namespace))
+    row = found.fetchone()
+    if row is None:
+        return False
+    shape = _shape(step.conn, namespace, row[0])
+    last = _look(step, namespace, shape, None if row[1] is None else tuple(_unpack(row[1])))
+    if last is None:
+        make_strict(step.conn, namespace, shape.name)
+        step.conn.execute(in_namespace("DELETE FROM [sweep] WHERE name = ?", namespace), (shape.name,))
+    else:
+        parameters = (pack(list(last)), shape.name)
+        step.conn.execute(in_namespace("UPDATE [sweep] SET upto = ? WHERE name = ?", namespace), parameters)
+    reach("sqlite.swept", table=shape.name, done=last is None)
+    return True
+
+
+def _look(step: Step, namespace: str, shape: _Shape, after: Row | None) -> Row | None:
+    """Set aside what does not fit among the next rows; the key of the last of them, None at the end."""
+    keys, marks = ", ".join(shape.keys), ", ".join("?" * len(shape.keys))
+    start = "1" if after is None else f"({keys}) > ({marks})"
+    some = f"SELECT {keys} FROM {shape.full} WHERE {start}"
+    order = f"ORDER BY {keys}"
+    rows = step.conn.execute(f"{some} {order} LIMIT 1 OFFSET {BATCH - 1}", after or ()).fetchall()
+    last: Row | None = rows[0] if rows else None
+    end = "1" if last is None else f"({keys}) <= ({marks})"
+    text = f"{some} AND {end} AND NOT ({shape.fits}) {order} LIMIT {MISFITS}"
+    odd = step.conn.execute(text, (*(after or ()), *(last or ()))).fetchall()
+    for key in odd:
+        _set_aside(step, namespace, shape, key)
+    return odd[-1] if len(odd) == MISFITS else last
+
+
+# --- rows that do not fit -----------------------------------------------------------------------------
+
+
+def _set_aside(step: Step, namespace: str, shape: _Shape, key: Row) -> None:
+    odd = shape.misfits(step.conn, key)
+    if not odd:
+        return  # the end of another job wrote this one
+    why = f"its column {' and '.join(odd)} holds a value of a wrong type"
+    damage.tell(f"row {key} of table {shape.name}", why)
+    harmless = _HARMLESS.get(shape.name, {})
+    special = _SPECIAL.get(shape.name)
+    if all(name in harmless for name in odd):
+        _keep(step, namespace, shape, key, why)
+        changes = ", ".join(f'"{name}" = {harmless[name]}' for name in odd)
+        step.conn.execute(f"UPDATE {shape.full} SET {changes} WHERE {shape.where}", key)
+    elif special is None or not special(step, shape, key, why):
+        _keep(step, namespace, shape, key, why)
+        step.conn.execute(f"DELETE FROM {shape.full} WHERE {shape.where}", key)
+
+
+def _keep(step: Step, namespace: str, shape: _Shape, key: Row, why: str) -> None:
+    """Copy a row into the table ``aside``, whose oldest rows make room."""
+    run = partial(_execute, step.conn, namespace)
+    cursor = step.conn.execute(f"SELECT * FROM {shape.full} WHERE {shape.where}", key)
+    names = [column[0] for column in cursor.description]
+    raw = pack(dict(zip(names, cursor.fetchone(), strict=True)))
+    run("INSERT INTO [aside] (name, at_ms, why, raw) VALUES (?, ?, ?, ?)", shape.name, step.now_ms, why, raw)
+    run("DELETE FROM [aside] WHERE num <= (SELECT max(num) FROM [aside]) - ?", ASIDE_KEPT)
+
+
+def _execute(conn: Executor, namespace: str, text: str, *parameters: Any) -> list[Row]:
+    rows: list[Row] = conn.execute(in_namespace(text, namespace), parameters).fetchall()
+    return rows
+
+
+def _job(step: Step, shape: _Shape, key: Row, why: str) -> bool:
+    """End a job whose row does not fit; False when it belongs to no queue."""
+    for row in step.all("job_by_seqs_span", key[0], key[0]):
+        if not isinstance(row[1], int) or not step.all("queue_name", row[1]):
+            return False
+        step.lose(stand_in_for(row, step.queues.name(row[1]), damage.BadRecordError(why)))
+    return True
+
+
+def _payload(step: Step, shape: _Shape, key: Row, why: str) -> bool:
+    """End the job, whose own row may fit, with what is here; False when there is no such job."""
+    return bool(step.all("job_by_seqs_span", key[0], key[0])) and _job(step, shape, key, why)
+
+
+def _edge(step: Step, shape: _Shape, key: Row, why: str) -> bool:
+    """End the job that waits: what it waits for cannot be told. The edge is kept like any other row."""
+    text = f"SELECT dependent FROM {shape.full} WHERE {shape.where} AND typeof(dependent) = 'integer'"
+    for (seq,) in step.conn.execute(text, key).fetchall():
+        for row in step.all("job_by_seqs_span", seq, seq):
+            job = record(row, step.queues.name(row[1]))
+            if job.state not in FINISHED:
+                job.errors = [damage.error_of(f"an edge of it: {why}")]
+                step.lose(job)
+    return False
+
+
+#: By table: what ends with a row. False: the row itself has to go, too.
+_SPECIAL: dict[str, Callable[[Step, _Shape, Row, str], bool]] = {
+    "job": _job,
+    "payload": _payload,
+    "edge": _edge,
+}
+
+
+# --- the definition of a table ------------------------------------------------------------------------
+
+
+def _bare(namespace: str, name: str) -> str:
+    return table(namespace, name).strip('"')
+
+
+def _shape(conn: Executor, namespace: str, name: str) -> _Shape:
+    bare, full = _bare(namespace, name), table(namespace, name)
+    rows = conn.execute('SELECT name, type, "notnull", pk FROM pragma_table_info(?)', (bare,)).fetchall()
+    keys = tuple(f'"{row[0]}"' for row in sorted(rows, key=lambda row: int(row[3])) if row[3])
+    columns = {
+        column: _fits(f'"{column}"', kind, bool(needed or key))
+        for column, kind, needed, key in rows
+        if not (key and kind == "INTEGER" and len(keys) == 1)  # another name of the row's own number
+    }
+    return _Shape(name, full, columns, keys)
+
+
+def _fits(column: str, kind: str, needed: bool) -> str:
+    stored = _STORED[kind]
+    return f"typeof({column}) = '{stored}'" if needed else f"typeof({column}) IN ('{stored}', 'null')"
+
+
+def make_strict(conn: Executor, namespace: str, name: str) -> None:
+    """Say in the definition of a table that it is STRICT, inside the open transaction.
+
+    This is the documented way to change a definition without touching rows. Where SQLite was built to refuse
+    it (``SQLITE_DBCONFIG_DEFENSIVE``), the table stays as it is: its rows are read with as much care anyway.
+    """
+    if is_strict(conn, namespace, name):
+        return
+    bare = _bare(namespace, name)
+    named = "type = 'table' AND name = ?"
+    (text,) = conn.execute(f"SELECT sql FROM sqlite_master WHERE {named}", (bare,)).fetchone()
+    text += ", STRICT" if text.upper().endswith("WITHOUT ROWID") else " STRICT"
+    ((version,),) = conn.execute("PRAGMA schema_version").fetchall()
+    conn.execute("PRAGMA writable_schema = ON")
+    try:
+        conn.execute(f"UPDATE sqlite_master SET sql = ? WHERE {named}", (text, bare))
+    except sqlite3.DatabaseError as exc:
+        log.warning("table %s cannot be made STRICT here: %s", bare, exc)
+        return
+    finally:
+        conn.execute("PRAGMA writable_schema = RESET")  # and read the definitions again
+    conn.execute(f"PRAGMA schema_version = {version + 1}")  # so that others do, too
+    if not is_strict(conn, namespace, name):
+        raise sqlite3.DatabaseError(f"table {bare} has not become STRICT")  # nothing of it was

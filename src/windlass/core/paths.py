@@ -1,0 +1,64 @@
+"""The special paths of production, by name, in one list.
+
+A special path does for some requests, in fewer steps, what the general path does for all. Code that enters it
+says so with ``took``. The conformance suite counts every path on every store that has it, and a whole run of
+the suite fails when one of them was never taken: a path that no test takes is a path that no test checks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import NamedTuple
+
+
+class Path(NamedTuple):
+    """Which stores have the path (their names, as in a URL), and what it does."""
+
+    stores: tuple[str, ...]
+    what: str
+
+
+#: Every special path. Keep it sorted; say in one line what the path does that the general one does not.
+PATHS: Mapping[str, Path] = MappingProxyType(
+    {
+        "amqp.add_plain": Path(("amqp",), "new jobs are published without asking the coordinator"),
+        "amqp.bell": Path(("amqp",), "the broker pushes the first message of an idle queue"),
+        "amqp.claim_in_settle": Path(("amqp",), "starts are told in one entry with the ends before them"),
+        "amqp.complete": Path(
+            ("amqp",), "completions are told to the log without waiting for the coordinator"
+        ),
+        "amqp.tap": Path(("amqp",), "the broker pushes what the next claims of a busy queue take"),
+        "file.adds_together": Path(("file",), "adds of several callers are decided as one"),
+        "sqlite.add_alone": Path(("sqlite",), "one new plain job in a transaction of its own"),
+        "sqlite.add_rows": Path(("sqlite",), "new jobs without group or unique key in one statement"),
+        "sqlite.complete": Path(("sqlite",), "completions written together, without reading the jobs"),
+        "sqlite.flush_behind": Path(("sqlite",), "claims are answered while the disk is at work"),
+        "sqlite.lease_first": Path(("sqlite",), "first runs leased without reading all columns"),
+        "valkey.add_alone": Path(("valkey",), "one new plain job with one read and one write of its queue"),
+        "valkey.add_plain": Path(("valkey",), "plain jobs of one queue as bytes that nothing unpacks"),
+        "valkey.add_together": Path(("valkey",), "requests of several callers in one call"),
+        "valkey.complete_run": Path(("valkey",), "completions of one queue as one run"),
+        "valkey.lease_plain": Path(("valkey",), "plain jobs leased without unpacking them"),
+        "valkey.news": Path(("valkey",), "results that come with the hint that their jobs completed"),
+        "valkey.seat_begun": Path(("valkey",), "a job that came with a message begins at once"),
+        "valkey.seat_claimed": Path(("valkey",), "a claim answered by what came with a message"),
+        "valkey.seat_given": Path(("valkey",), "a new plain job leased to a worker that waits for it"),
+        "valkey.seat_taken": Path(("valkey",), "an idle worker waits to be given the next job"),
+        "worker.lane": Path(
+            ("valkey",), "a second lane settles and claims while the first waits for the store"
+        ),
+        "worker.lease_thread": Path(
+            ("amqp", "file", "memory", "sqlite", "valkey"),
+            "a thread with its own client renews leases",
+        ),
+    }
+)
+
+#: How often each path was taken in this process. Threads may lose a count to each other; only zero matters.
+counts: dict[str, int] = dict.fromkeys(PATHS, 0)
+
+
+def took(name: str) -> None:
+    """Count that the path ``name`` of ``PATHS`` is taken."""
+    counts[name] += 1

@@ -1,0 +1,126 @@
+"""Add: what becomes of jobs that are to be added."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import chain
+
+import msgspec
+
+from windlass.backend import requests as rq
+from windlass.core import transitions
+from windlass.core.job import EventType, JobRecord, JobRef, NewJob
+from windlass.core.outcome import AddOutcome
+from windlass.core.transitions import Note
+from windlass.engine import flows, keys
+from windlass.engine.effects import Entry, Kind, Table
+from windlass.engine.filing import drop, file, prepare, refuses
+from windlass.engine.reads import Reads, Verb
+from windlass.engine.views import view
+from windlass.engine.work import Work
+
+
+def add(work: Work, request: rq.Add) -> Verb[list[rq.Added]]:
+    """Reads: 1 for plain jobs with new ids, 3 at most; flows 2 more, and what follows from ends."""
+    jobs = request.jobs
+    yield from load(work, jobs)
+    for new in jobs:
+        if new.depends_on or new.parent is not None:
+            return (yield from _add_flow(work, jobs))
+    return [add_one(work, new) for new in jobs]
+
+
+def load(work: Work, jobs: list[NewJob], *, besides: Iterable[JobRef] = ()) -> Verb[None]:
+    """Load what adding these jobs may need, edges apart, and the jobs ``besides``.
+
+    Reads: 1 for plain jobs, 3 at most.
+    """
+    groups: dict[tuple[str, str], None] = {}
+    rows: dict[Entry, None] = {}
+    for new in jobs:
+        options = new.options
+        if options.group is not None:
+            groups[new.queue, options.group] = None
+        if options.unique is not None:
+            rows[Table.KEY, (new.queue, options.unique.key)] = None
+    yield Reads(ids=[JobRef(new.queue, new.id) for new in jobs], jobs=besides, groups=groups, rows=rows)
+    holders = [ref for new in jobs if (ref := keys.holder_ref(work, new))] if rows else []
+    missing = [ref for ref in holders if ref not in work.jobs]
+    if missing:
+        yield Reads(jobs=missing)
+    known = [job for job in work.jobs.values() if job is not None]
+    yield from prepare(work, chain(known, jobs))
+
+
+def add_one(work: Work, new: NewJob) -> rq.Added:
+    """Add one job, whose flow is looked at elsewhere."""
+    ref = (new.queue, new.id)
+    old = work.jobs[ref]
+    known = work.known(ref)
+    if known is not None:
+        told = _answer_known(work, known, new)
+        if told is not None:
+            return told
+    elif work.kept.get(ref, 0) > work.now_ms:
+        work.notes.append(Note(new.queue, EventType.DEDUPLICATED, new.id, new.task))
+        return rq.Added(AddOutcome.DUPLICATE, None)
+    before = None
+    if new.options.unique is not None:
+        held = keys.answer(work, new)
+        if held is not None:
+            return held
+    refusal = refuses(work, new)
+    if refusal is not None:
+        return rq.Added(refusal, None)
+    if old is not None:
+        transitions.remove(old, work)
+        drop(work, old)
+    if new.options.unique is not None:
+        before = keys.runs_before(work, new)
+        if before is not None:
+            new = msgspec.structs.replace(new, depends_on=[*new.depends_on, before])
+    job = transitions.create(new, work, after_ms=known.enqueued_ms if known else 0)
+    if work.stubs.pop(ref, None) is not None:
+        work.put_row(Table.STUB, (new.queue, new.id), None)
+    make(work, job)
+    if before is not None:
+        flows.follow(work, job, before)
+    return rq.Added(AddOutcome.QUEUED, job.state, job.enqueued_ms, job.due_ms)
+
+
+def make(work: Work, job: JobRecord) -> None:
+    """Take in a new record: its queue is known from now on, its key is its own."""
+    work.jobs[job.queue, job.id] = job
+    queue = work.queues[job.queue]
+    if not (queue.exists and queue.row.known):
+        queue.row.known = True
+        work.put_queue(queue)
+    if job.options.unique is not None:
+        keys.take(work, job)
+    work.effects.count(job.queue, job.task, "enqueued")
+    file(work, job, None, Kind.MADE)
+
+
+def _answer_known(work: Work, old: JobRecord, new: NewJob) -> rq.Added | None:
+    """The answer that an existing record gives; None when it makes way for the new job."""
+    outcome = transitions.answer_known(old, new, work.now_ms)
+    if outcome is None:
+        return None
+    if outcome is AddOutcome.QUEUED:
+        return rq.Added(outcome, old.state, old.enqueued_ms, old.due_ms)
+    work.note(old, EventType.DEDUPLICATED)
+    return rq.Added(outcome, old.state, old.enqueued_ms, old.due_ms, view(old, work.now_ms))
+
+
+def _add_flow(work: Work, jobs: list[NewJob]) -> Verb[list[rq.Added]]:
+    """All jobs first, then all edges; a flow that cannot be is refused before anything is changed."""
+    fresh, known = flows.sort(work, jobs)
+    yield from flows.load(work, fresh, known)
+    flows.check(work, fresh, known)
+    answers = [add_one(work, new) for new in jobs]
+    flows.link(work, fresh, known)
+    for new, answer in zip(jobs, answers, strict=True):
+        job = work.jobs[JobRef(new.queue, new.id)]
+        if job is not None and answer.record is None:
+            answer.state, answer.due_ms = job.state, job.due_ms
+    return answers

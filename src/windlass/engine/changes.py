@@ -1,0 +1,218 @@
+"""Changes by people and programs: cancel, remove, retry, change, report, pause, purge, signals, output."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from copy import copy
+
+from windlass.backend import flows as fl
+from windlass.backend import requests as rq
+from windlass.backend import streams as sm
+from windlass.core import transitions
+from windlass.core.job import EventType, JobRecord, JobRef
+from windlass.core.outcome import CancelResult, Changed
+from windlass.core.states import FINISHED, JobState
+from windlass.core.streams import StreamHead, accept
+from windlass.core.transitions import Note
+from windlass.engine import flows, keys
+from windlass.engine.effects import Kind, QueueRow, Table
+from windlass.engine.filing import drop, file, is_ordered, prepare
+from windlass.engine.reads import MoreReads, PurgeReads, Reads, Verb
+from windlass.engine.work import Work
+
+
+def _load(work: Work, refs: list[JobRef]) -> Verb[list[JobRecord]]:
+    """Load jobs, and what filing them may need; those that are there. Reads: 1, with groups or keys 2."""
+    yield Reads(jobs=refs)
+    found = [job for ref in refs if (job := work.jobs[ref]) is not None]
+    yield from prepare(work, found)
+    return found
+
+
+def cancel(work: Work, request: rq.CancelJobs) -> Verb[list[CancelResult]]:
+    """Reads: 1, with groups or keys 2."""
+    yield from _load(work, request.refs)
+    return [_cancel_one(work, work.jobs[ref], request) for ref in request.refs]
+
+
+def _cancel_one(work: Work, job: JobRecord | None, request: rq.CancelJobs) -> CancelResult:
+    before = job.state if job else None
+    outcome = transitions.cancel(job, request.reason, work, dead=request.dead)
+    if job is not None and outcome is CancelResult.CANCELLED:
+        file(work, job, before)
+    if job is not None and outcome is CancelResult.CANCELLING:
+        work.put(job, before)
+        work.tell(f"worker:{job.worker}")
+    return outcome
+
+
+def remove(work: Work, request: rq.RemoveJobs) -> Verb[list[rq.ChangeResult]]:
+    """Reads: 1, with groups or keys 2."""
+    yield from _load(work, request.refs)
+    return [_remove_one(work, work.jobs[ref], request.force) for ref in request.refs]
+
+
+def _remove_one(work: Work, job: JobRecord | None, force: bool) -> rq.ChangeResult:
+    if job is None:
+        return rq.ChangeResult(Changed.NOT_FOUND)
+    if job.state is JobState.ACTIVE and not force:
+        return rq.ChangeResult(Changed.ILLEGAL, job.state)
+    transitions.remove(job, work)
+    drop(work, job)
+    work.tell(f"done:{job.queue}")
+    return rq.ChangeResult(Changed.OK, job.state)
+
+
+def retry(work: Work, request: rq.RetryJobs) -> Verb[list[rq.ChangeResult]]:
+    """Reads: 1; with groups or keys 2, with edges 4."""
+    yield Reads(jobs=request.refs)
+    found = [job for ref in request.refs if (job := work.jobs[ref]) is not None]
+    linked = [job.ref for job in found if job.linked]
+    if linked:
+        yield MoreReads(waits=linked, unmet=linked)
+        yield from flows.load_missed(work, linked)
+    yield from prepare(work, found)
+    return [_change_one(work, ref, lambda job: _retry_one(work, job)) for ref in request.refs]
+
+
+def _retry_one(work: Work, job: JobRecord) -> Changed:
+    finished = job.state in FINISHED
+    blocked = False
+    if job.linked:
+        if finished:
+            flows.look_again(work, job.ref)
+        blocked = work.waits[job.ref].open > 0
+    status = transitions.retry(job, work, blocked=blocked)
+    if finished:
+        keys.take_again(work, job)
+    return status
+
+
+def change(work: Work, request: rq.ChangeJob) -> Verb[rq.ChangeResult]:
+    """Reads: 1, with groups or keys 2."""
+    yield from _load(work, [request.ref])
+    return _change_one(
+        work,
+        request.ref,
+        lambda job: transitions.change(
+            job,
+            work,
+            token=request.token,
+            priority=request.priority,
+            delay_ms=request.delay_ms,
+            payload=request.payload,
+            ordered=request.priority is not None and is_ordered(work, job),
+        ),
+    )
+
+
+def set_result_ttl(work: Work, request: rq.SetResultTtl) -> Verb[rq.ChangeResult]:
+    """Reads: 1, with groups or keys 2."""
+    yield from _load(work, [request.ref])
+    return _change_one(work, request.ref, lambda job: transitions.set_result_ttl(job, request.ttl_ms, work))
+
+
+def signal(work: Work, request: fl.Signal) -> Verb[rq.ChangeResult]:
+    """Reads: 1, with groups or keys 2."""
+    yield from _load(work, [request.ref])
+    return _change_one(
+        work,
+        request.ref,
+        lambda job: transitions.signal(job, request.name, request.data, request.codec, work),
+    )
+
+
+def _change_one(work: Work, ref: JobRef, step: Callable[[JobRecord], Changed]) -> rq.ChangeResult:
+    job = work.jobs[ref]
+    if job is None:
+        return rq.ChangeResult(Changed.NOT_FOUND)
+    before, payload, options = job.state, job.payload, job.options
+    status = step(job)
+    if status is Changed.OK:
+        is_new = job.payload is not payload or job.options is not options
+        file(work, job, before, Kind.REPLACED if is_new else Kind.MOVED)
+    return rq.ChangeResult(status, job.state)
+
+
+def report(work: Work, request: rq.Report) -> Verb[rq.ChangeResult]:
+    """Reads: 1."""
+    yield Reads(jobs=[request.ref])
+    job = work.jobs[request.ref]
+    if job is None:
+        return rq.ChangeResult(Changed.NOT_FOUND)
+    if request.progress is not None:
+        if (refused := transitions.refuses_report(job, request.token)) is not None:
+            return rq.ChangeResult(refused, job.state)
+        job.progress = request.progress
+        work.put(job, job.state)
+        work.note(job, EventType.PROGRESS, progress=transitions.progress_text(job))
+    if request.logs:
+        work.effects.logs.append((job, request.logs))
+    return rq.ChangeResult(Changed.OK, job.state)
+
+
+def append_stream(work: Work, request: sm.AppendStream) -> Verb[rq.ChangeResult]:
+    """Reads: 1."""
+    yield MoreReads(jobs=[request.ref], streams=[request.ref])
+    job = work.jobs[request.ref]
+    if job is None:
+        return rq.ChangeResult(Changed.NOT_FOUND)
+    if not transitions.holds(job, request.token):
+        return rq.ChangeResult(Changed.LOST, job.state)
+    head = copy(work.streams[request.ref]) or StreamHead()
+    new = accept(head, job.deliveries, request.first, request.chunks)
+    work.effects.chunks.append((job, head, new))
+    work.tell(f"stream:{job.queue}")
+    return rq.ChangeResult(Changed.OK, job.state)
+
+
+# --- whole queues ---------------------------------------------------------------------------------
+
+
+def pause(work: Work, request: rq.PauseQueue) -> Verb[bool]:
+    """Reads: 1."""
+    yield Reads(queues=[request.queue])
+    queue = work.queues[request.queue]
+    if queue.row.paused is request.paused:
+        return False
+    queue.row.paused, queue.row.known = request.paused, True
+    work.put_queue(queue)
+    work.notes.append(Note(queue.name, EventType.PAUSED if request.paused else EventType.RESUMED))
+    work.wake(queue.name)
+    return True
+
+
+def purge(work: Work, request: rq.Purge) -> Verb[rq.Purged]:
+    """Reads: 1, with groups or keys 2; 1 more to forget the queue."""
+    states = frozenset(state for state in request.states if request.force or state is not JobState.ACTIVE)
+    before_ms = work.now_ms - request.grace_ms
+    yield MoreReads(queues=[request.queue], purge=PurgeReads(request.queue, states, before_ms, request.limit))
+    queue = work.queues[request.queue]
+    if not queue.exists:
+        return rq.Purged(0, [])
+    yield from prepare(work, work.found)
+    for job in work.found:
+        transitions.remove(job, work)
+        drop(work, job)
+    if work.found:
+        work.tell(f"done:{queue.name}")
+    if request.forget and queue.jobs == len(work.found):
+        yield from _forget_queue(work, request.queue)
+    return rq.Purged(len(work.found), [job.id for job in work.found])
+
+
+def _forget_queue(work: Work, name: str) -> Verb[None]:
+    """Forget all settings of an empty queue that is obliterated. Reads: 1."""
+    yield MoreReads(settings_of=name)
+    queue = work.queues[name]
+    queue.row = QueueRow(known=False)
+    work.put_queue(queue)
+    work.cut_starts(name, None, [])
+    work.effects.forgotten.append(name)
+    for table, key in list(work.rows):
+        if table in (Table.KEY, Table.SCHEDULE, Table.STUB) and key[0] == name:
+            work.put_row(table, key, None)
+    for key in list(work.groups):
+        if key[0] == name:
+            work.effects.rows[Table.GROUP, key] = None
+            work.effects.starts.pop(key, None)

@@ -1,0 +1,158 @@
+"""Claim: who starts next."""
+
+from __future__ import annotations
+
+from windlass.backend import requests as rq
+from windlass.core import limits as lm
+from windlass.core import transitions
+from windlass.core.job import EventType, JobRecord
+from windlass.core.states import JobState
+from windlass.core.transitions import Note
+from windlass.engine import timing
+from windlass.engine.effects import Kind
+from windlass.engine.filing import file, is_prepared, limits_of, opens_at, prepare
+from windlass.engine.reads import STEP, Reads, Verb
+from windlass.engine.views import view
+from windlass.engine.work import Queue, Work
+
+#: How often one claim may look further ahead: for jobs with unique keys, and when many that it met were
+#: parked or had expired.
+FURTHER = 3
+
+_WAITING = JobState.WAITING
+
+
+def claim(work: Work, request: rq.Claim) -> Verb[rq.Claimed]:
+    """Reads: 1, with groups 2; at most ``FURTHER`` more."""
+    yield reads(request)
+    return (yield from pick(work, request))
+
+
+def reads(request: rq.Claim) -> Reads:
+    """What a claim reads first."""
+    names = [item.name for item in request.queues]
+    timed = dict.fromkeys(names, STEP)
+    return Reads(queues=names, lines=dict.fromkeys(names, request.limit + 1), due=timed, timed=timed)
+
+
+def pick(work: Work, request: rq.Claim) -> Verb[rq.Claimed]:
+    """Lease jobs, once ``reads`` are loaded."""
+    work.claiming = True
+    claim = _Claim(work, request)
+    names = [queue.name for queue, _ in claim.queues]
+    due = timing.due_by_queue(work, names, STEP)
+    timed, ahead = timing.timed_now(work, names), claim.front()
+    if due or timed or ahead:
+        yield from timing.bring_in(work, due, timed, names, STEP, ahead=ahead)
+    for bound in ("share", "cap"):
+        for queue, item in claim.queues:
+            claim.passed = 0
+            while not claim.take(queue, getattr(item, bound)) and claim.further > 0:
+                claim.further -= 1
+                yield from prepare(work, work.lines[queue.name].ahead(2 * STEP))
+    for queue, _ in claim.queues:
+        line = work.lines[queue.name]
+        if claim.taken.get(queue.name) and not queue.parked and line.head() is None and not line.is_cut:
+            work.notes.append(Note(queue.name, EventType.DRAINED))
+    due_in_ms = 0 if claim.cut else timing.next_due_in(work, [queue for queue, _ in claim.queues])
+    return rq.Claimed([view(job, work.now_ms) for job in claim.jobs], work.now_ms, due_in_ms)
+
+
+class _Claim:
+    """One claim at work."""
+
+    def __init__(self, work: Work, request: rq.Claim) -> None:
+        self._work = work
+        self._request = request
+        self.queues = [(queue, item) for item in request.queues if (queue := work.queues[item.name]).exists]
+        self.jobs: list[JobRecord] = []
+        self.taken: dict[str, int] = {}
+        #: Jobs that were met and did not start, in this round of this queue.
+        self.passed = 0
+        self.further = FURTHER
+        #: Whether a bound was reached while jobs may be left to start: ask again at once.
+        self.cut = False
+
+    def front(self) -> list[JobRecord]:
+        """Those that this claim is likely to meet, where they may have groups."""
+        lines = [self._work.lines[queue.name] for queue, _ in self.queues if queue.row.grouped]
+        return [job for line in lines for job in line.ahead(self._request.limit)]
+
+    def take(self, queue: Queue, bound: int) -> bool:
+        """Lease up to ``bound`` jobs of a queue; False when it has to look further ahead first."""
+        work, request = self._work, self._request
+        line = work.lines[queue.name]
+        taken = self.taken.get(queue.name, 0)
+        room = min(bound - taken, request.limit - len(self.jobs))
+        if room <= 0 or queue.row.paused:
+            return True
+        room = min(room, queue_room(work, queue)[0])
+        while room > 0:
+            job = line.head()
+            if job is None:
+                self.cut = self.cut or line.is_cut
+                break
+            if self.passed >= STEP:
+                self.cut = True
+                break
+            if not is_prepared(work, job):
+                self.cut = self.cut or not self.further
+                return False
+            if self._start(queue, job):
+                room -= 1
+            else:
+                self.passed += 1
+        return True
+
+    def _start(self, queue: Queue, job: JobRecord) -> bool:
+        """Lease a job, unless it has expired or its group may not start one more."""
+        work, request = self._work, self._request
+        if transitions.is_expired(job, work.now_ms):
+            transitions.expire(job, work)
+        elif may_start(work, job):
+            token = f"{request.claim_id}.{job.seq}"
+            transitions.lease(job, work, token=token, worker=request.worker, lease_ms=request.lease_ms)
+            started(work, queue, job)
+            self.jobs.append(job)
+            self.taken[queue.name] = self.taken.get(queue.name, 0) + 1
+            file(work, job, _WAITING, Kind.LEASED)
+            return True
+        file(work, job, _WAITING)
+        return False
+
+
+def queue_room(work: Work, queue: Queue) -> tuple[int, int | None]:
+    """How many jobs may start now by the queue's own limits; see ``core.limits.queue_room``."""
+    row = queue.row
+    return lm.queue_room(row.limits, queue.starts, queue.active, row.hold_until_ms, work.now_ms)
+
+
+def may_start(work: Work, job: JobRecord) -> bool:
+    """Whether a waiting job may start now by its group; if not, it is parked (or ended) here."""
+    if job.options.group is None:
+        return True
+    group = work.groups[job.queue, job.options.group]
+    limits = limits_of(work, group)
+    if not limits.takes(job.options.cost):
+        transitions.refuse_cost(job, work)
+        return False
+    at_ms = opens_at(limits, group, job, work.now_ms, starting=True)
+    if at_ms is None or at_ms > work.now_ms:
+        transitions.park(job, work)
+        return False
+    return True
+
+
+def started(work: Work, queue: Queue, job: JobRecord) -> None:
+    """Take down a start, where rates and buckets count it."""
+    if queue.row.limits.rate is not None:
+        lm.note_start(queue.row.limits.rate, queue.starts, work.now_ms)
+        work.add_start(queue.name, None, queue.starts)
+    if job.options.group is not None:
+        group = work.groups[job.queue, job.options.group]
+        limits = limits_of(work, group)
+        lm.take_start(limits, group.usage, job.options.cost, work.now_ms)
+        if limits.rate is not None:
+            work.add_start(queue.name, group.name, group.usage.starts)
+        if limits.bucket is not None:
+            work.put_group(group)

@@ -1,0 +1,187 @@
+"""What one request changed: the only thing that a verb gives to its store, besides the answer.
+
+Effects say how things *are* from now on, or what was added to a log; to write them takes no decision. The
+``Kind`` of a changed job tells a store which narrower statement is enough; all kinds may be written alike.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from enum import IntEnum
+from typing import Any, Generic, NamedTuple, TypeVar, overload
+
+import msgspec
+
+from windlass.core.edges import ChildEnd, Edge
+from windlass.core.job import AttemptRecord, JobRecord, JobRef
+from windlass.core.limits import GroupLimits, QueueLimits
+from windlass.core.metrics import Mark
+from windlass.core.states import JobState
+from windlass.core.streams import Chunk, StreamHead
+from windlass.core.transitions import Note
+
+P = TypeVar("P")
+
+
+class Table(IntEnum):
+    """Entries that are there or not, each with a key. The numbers are stored: they never change."""
+
+    QUEUE = 1  # name -> QueueRow
+    GROUP = 2  # queue, name -> GroupRow
+    KEY = 3  # queue, unique key -> KeyEntry
+    KEPT_ID = 4  # queue, id -> until when
+    WORKER = 5  # id -> WorkerInfo
+    ARCHIVER = 6  # name -> ArchiverInfo
+    LEADER = 7  # role -> (holder, until when)
+    SCHEDULE = 8  # queue, name -> ScheduleRecord
+    COUNTER = 9  # queue, task, outcome -> how many (written as ``Effects.counts``)
+    CURSOR = 10  # queue -> Cursor
+    ROLLUP = 11  # queue, step, start, task -> MetricsRow
+    STUB = 12  # queue, id -> JobRecord, see ``core.stubs``; the store keeps the newest ``STUBS_KEPT``
+
+
+#: A table and a key in it.
+Entry = tuple[Table, tuple[Any, ...]]
+#: Whose start times: a queue and a group, or the queue itself (None).
+Starter = tuple[str, str | None]
+
+
+class QueueRow(msgspec.Struct, array_like=True):
+    """What is known of a queue besides its jobs and start times."""
+
+    paused: bool = False
+    #: False after it was obliterated, until something is added again.
+    known: bool = True
+    limits: QueueLimits = QueueLimits()
+    hold_until_ms: int = 0
+    #: The limits of every group that has none of its own.
+    every_group: GroupLimits = GroupLimits()
+    #: Whether it ever saw a group: then turns are counted.
+    grouped: bool = False
+
+
+class GroupRow(msgspec.Struct, array_like=True):
+    """What is known of a group besides its jobs and start times."""
+
+    #: Its own limits; None: those of every group.
+    own: GroupLimits | None = None
+    paused: bool = False
+    hold_until_ms: int = 0
+    #: What is in its bucket: see ``core.limits.Usage``.
+    level: int | None = None
+    level_ms: int = 0
+    #: When time alone may let in the head of its line.
+    next_ms: int | None = None
+
+
+class Cursor(NamedTuple):
+    """How far a queue's history is rolled up, and when that was said."""
+
+    at: int
+    seen_ms: int
+
+
+class Kind(IntEnum):
+    """What became of a job in one request."""
+
+    #: A new record.
+    MADE = 1
+    #: Data, task or options of a record were replaced, and perhaps more.
+    REPLACED = 2
+    LEASED = 3
+    #: Nothing but the deadline of its lease.
+    EXTENDED = 4
+    COMPLETED = 5
+    #: Anything else.
+    MOVED = 6
+
+
+class Change(NamedTuple):
+    """A job as it is now, and the state that is stored (None: it is not stored yet)."""
+
+    job: JobRecord
+    before: JobState | None
+    kind: Kind
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether more than the moving part of the record is to be written."""
+        return self.kind <= Kind.REPLACED
+
+
+class Starts(NamedTuple):
+    """Start times: how many were added (None: they were cut down), and all that count, oldest first."""
+
+    new: int | None
+    times: list[int]
+
+
+class Part(Generic[P]):
+    """A part that few requests have: made when asked for. Its owner is ``plain`` as long as none was."""
+
+    def __init__(self, make: Callable[[], P]) -> None:
+        self._make = make
+        self._name = ""
+
+    def __set_name__(self, owner: type[object], name: str) -> None:
+        self._name = name
+
+    @overload
+    def __get__(self, owner: None, kind: type[object]) -> Part[P]: ...
+    @overload
+    def __get__(self, owner: object, kind: type[object]) -> P: ...
+    def __get__(self, owner: object | None, kind: type[object]) -> P | Part[P]:
+        if owner is None:
+            return self
+        made = self._make()
+        setattr(owner, self._name, made)  # and is found before this is asked again
+        owner.plain = False  # type: ignore[attr-defined]
+        return made
+
+
+class Effects:
+    """See the module. They are written in this order: what is gone, jobs, rows, the rest."""
+
+    #: False once one of the parts was asked for; until then they need no look.
+    plain = True
+    starts = Part[dict[Starter, Starts]](dict)
+    logs = Part[list[tuple[JobRecord, list[str]]]](list)
+    chunks = Part[list[tuple[JobRecord, StreamHead, list[Chunk]]]](list)
+    #: Edges as they are now; new ones stand behind those that are there.
+    edges = Part[dict[tuple[JobRef, JobRef], Edge]](dict)
+    #: Ends that are left to later requests, and how many of the oldest such are dealt with.
+    ends = Part[list[ChildEnd]](list)
+    told = 0
+    #: Queues whose events so far are forgotten.
+    forgotten = Part[list[str]](list)
+    #: The oldest record of a queue's history that stays.
+    trims = Part[dict[str, int]](dict)
+    marks = Part[list[Mark]](list)
+
+    def __init__(self, now_ms: int, notes: list[Note], history: list[AttemptRecord]) -> None:
+        self.now_ms = now_ms
+        #: Records that go, with their edges, log lines and output.
+        self.gone: list[JobRecord] = []
+        self.jobs: dict[tuple[str, str], Change] = {}  # by queue and id
+        #: Entries of tables as they are now; None: they go.
+        self.rows: dict[Entry, Any] = {}
+        #: Events, which the store numbers.
+        self.notes = notes
+        self.history = history
+        #: By how much lifetime counters grow; every record of the history is counted here too.
+        self.counts: dict[tuple[str, str, str], int] = {}
+        #: Whom to tell that something is new.
+        self.topics: set[str] = set()
+
+    def count(self, queue: str, task: str, outcome: str, by: int = 1) -> None:
+        """Raise a lifetime counter."""
+        key = (queue, task, outcome)
+        self.counts[key] = self.counts.get(key, 0) + by
+
+    def __bool__(self) -> bool:
+        """Whether anything is to be written. Topics alone are not."""
+        if self.jobs or self.gone or self.rows or self.notes or self.history or self.counts or self.told:
+            return True
+        return not self.plain and any(
+            getattr(self, name) for name, part in vars(Effects).items() if isinstance(part, Part)
+        )

@@ -1,0 +1,345 @@
+"""Flows: the edges between jobs, checked, made, settled and told (``core.flows`` decides what they do).
+
+What a request ends is told to those who wait for it in the same step: up to ``RELAY_STEP`` edges, and as deep
+as ``ROUNDS``; the rest is left in the outbox for ``Relay``. (A cluster, where one step cannot reach
+everything, goes the same way in several steps: see ``docs/flows.md``.)
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from copy import copy
+
+import msgspec
+
+from windlass.backend import flows as fl
+from windlass.core import flows as rules
+from windlass.core.edges import (
+    RELAY_STEP,
+    ChildEnd,
+    Dependency,
+    Edge,
+    EdgeStatus,
+    bad_parent,
+    check_cycle,
+    check_kept_out,
+    check_size,
+    settle_edge,
+    unknown_dependency,
+)
+from windlass.core.job import JobRecord, JobRef, NewJob
+from windlass.core.outcome import AddOutcome, Outcome, Settlement
+from windlass.core.states import FINISHED, JobState
+from windlass.core.transitions import answer_known
+from windlass.engine import keys
+from windlass.engine.filing import file, prepare, refuses
+from windlass.engine.reads import MoreReads, Reads, Untold, Verb, Waits
+from windlass.engine.work import Work
+
+#: How deep ends are followed in one request: ends that follow from ends.
+ROUNDS = 16
+#: Most ends of the outbox that one request deals with.
+OUTBOX = 100
+
+Fresh = dict[JobRef, NewJob]
+
+
+# --- add ------------------------------------------------------------------------------------------
+
+
+def sort(work: Work, jobs: list[NewJob]) -> tuple[Fresh, list[NewJob]]:
+    """Those of a flow that will be created, and those that a record answers, under its id.
+
+    Repeated requests are in neither: their edges are there. Raises before anything is changed.
+    """
+    fresh: Fresh = {}
+    known: list[NewJob] = []
+    for new in jobs:
+        ref = JobRef(new.queue, new.id)
+        old = None if ref in fresh else work.known(ref)
+        if old is None:
+            if ref not in fresh and work.kept.get(ref, 0) <= work.now_ms:
+                fresh[ref] = new
+            continue
+        outcome = answer_known(old, new, work.now_ms)
+        if outcome is None:
+            fresh[ref] = new
+        elif outcome is not AddOutcome.QUEUED:
+            known.append(new)
+    kept_out = _kept_out(work, fresh)
+    check_kept_out(kept_out, jobs)
+    for ref, holder in kept_out.items():
+        new = fresh.pop(ref)
+        if holder is not None and (holder in fresh or work.jobs[holder] is not None):
+            known.append(msgspec.structs.replace(new, id=holder.id))
+    return fresh, known
+
+
+def _kept_out(work: Work, fresh: Fresh) -> dict[JobRef, JobRef | None]:
+    """Which of these will not be made: the holder of their unique key answers, or their group refuses."""
+    out: dict[JobRef, JobRef | None] = {}
+    taken: dict[tuple[str, str], JobRef] = {}
+    sizes: Counter[tuple[str, str]] = Counter()
+    for ref, new in fresh.items():
+        unique, group = new.options.unique, new.options.group
+        if unique is not None:
+            key = (new.queue, unique.key)
+            holder = keys.answered_by(work, new)
+            if key in taken or holder is not None:
+                out[ref] = taken.get(key) or JobRef(new.queue, holder or "")
+                continue
+        if group is not None and refuses(work, new, sizes[new.queue, group]) is not None:
+            out[ref] = None
+            continue
+        if unique is not None:
+            taken[new.queue, unique.key] = ref
+        if group is not None:
+            sizes[new.queue, group] += 1
+    return out
+
+
+def load(work: Work, fresh: Fresh, known: list[NewJob]) -> Verb[None]:
+    """Load the stored jobs that a flow names, and the edges that it could make a circle with. Reads: 2."""
+    parents = [new.parent.ref for new in (*fresh.values(), *known) if new.parent is not None]
+    named = [dependency.ref for new in fresh.values() for dependency in new.depends_on]
+    pairs = [
+        (new.parent.ref, JobRef(new.queue, new.id))
+        for new in (*fresh.values(), *known)
+        if new.parent is not None
+    ]
+    around = {*named, *parents, *(child for _, child in pairs)} - {*fresh}
+    yield MoreReads(
+        jobs=[ref for ref in {*named, *parents} if ref not in work.jobs],
+        pairs=pairs,
+        waits=[ref for ref in {*parents} if ref not in fresh],
+        reachable=around,
+    )
+    for ref in fresh:
+        work.waits[ref] = Waits()
+    stored = [job for ref in parents if (job := work.jobs[ref]) is not None]
+    yield from prepare(work, stored)
+
+
+def check(work: Work, fresh: Fresh, known: list[NewJob]) -> None:
+    """Refuse a flow that cannot be."""
+    graph: dict[JobRef, list[JobRef]] = {}
+    for ref, new in fresh.items():
+        check_size(len(fresh), len(new.depends_on))
+        for dependency in new.depends_on:
+            if dependency.ref not in fresh and work.known(dependency.ref) is None:
+                raise unknown_dependency(ref, dependency.ref)
+            graph.setdefault(ref, []).append(dependency.ref)
+    for new in (*fresh.values(), *known):
+        if new.parent is not None:
+            ref = JobRef(new.queue, new.id)
+            if new.parent.ref not in fresh:
+                _check_parent(work, ref, new.parent)
+            graph.setdefault(new.parent.ref, []).append(ref)
+    if graph:
+        for ref, children in work.graph.items():
+            if ref not in fresh:
+                graph.setdefault(ref, []).extend(children)
+        check_cycle(graph)
+
+
+def _check_parent(work: Work, child: JobRef, parent: Dependency) -> None:
+    if work.edges[parent.ref, child] is not None:
+        return
+    job = work.jobs[parent.ref]
+    if job is None:
+        raise bad_parent(child, parent.ref, "unknown")
+    if job.state in FINISHED:
+        raise bad_parent(child, parent.ref, job.state.value)
+    check_size(0, work.waits[parent.ref].count + 1)
+
+
+def link(work: Work, fresh: Fresh, known: list[NewJob]) -> None:
+    """Make the edges, once all jobs are there: dependents are looked at in the order of their adding."""
+    for ref, new in fresh.items():
+        job = work.jobs[ref]
+        assert job is not None, "it was just created"
+        for dependency in new.depends_on:
+            if work.edges.get((ref, dependency.ref)) is None:
+                _make(work, job, dependency)
+        if job.state is JobState.BLOCKED:
+            review(work, job)
+        _adopt(work, new)
+    for new in known:
+        _adopt(work, new)
+
+
+def follow(work: Work, job: JobRecord, before: Dependency) -> None:
+    """Make the edge of a job that was born blocked behind one that runs."""
+    work.waits.setdefault(job.ref, Waits())
+    _make(work, job, before)
+
+
+def _make(work: Work, dependent: JobRecord, wanted: Dependency) -> Edge:
+    """The edge from ``dependent`` to the job it waits for, settled at once when that has ended."""
+    child = work.known(wanted.ref)
+    assert child is not None, "checked before"
+    edge = Edge(dependent=dependent.ref, child=wanted.ref, child_seq=child.seq, on_failure=wanted.on_failure)
+    if child.state in FINISHED:
+        settle_edge(edge, rules.end_of(child))
+    _put(work, edge)
+    waits = work.waits[edge.dependent]
+    waits.count += 1
+    waits.open += edge.status is EdgeStatus.OPEN
+    if edge.broken and waits.broken is None:
+        waits.broken = edge
+    for job in (dependent, child):
+        _link(work, job)
+    return edge
+
+
+def _link(work: Work, job: JobRecord) -> None:
+    if not job.linked and work.jobs[job.ref] is not None:  # nothing more is written of a stub
+        job.linked = True
+        work.put(job, job.state)
+
+
+def _put(work: Work, edge: Edge) -> None:
+    work.edges[edge.dependent, edge.child] = edge
+    work.effects.edges[edge.dependent, edge.child] = edge
+
+
+def _adopt(work: Work, new: NewJob) -> None:
+    """Make the parent that was named with ``new`` wait for it, unless it does already or has ended."""
+    if new.parent is None:
+        return
+    ref = JobRef(new.queue, new.id)
+    parent = work.jobs[new.parent.ref]
+    if parent is None or parent.state in FINISHED or work.edges.get((new.parent.ref, ref)) is not None:
+        return
+    before = parent.state
+    edge = _make(work, parent, Dependency(new.queue, new.id, new.parent.on_failure))
+    is_open = edge.status is EdgeStatus.OPEN
+    changed = (is_open or edge.broken) and rules.block(parent, work)
+    if not is_open:
+        has_open = work.waits[parent.ref].open > 0
+        changed = rules.after_edge(parent, edge, has_open=has_open, scribe=work) or changed
+    if changed:
+        file(work, parent, before)
+
+
+# --- ends -----------------------------------------------------------------------------------------
+
+
+def weigh(work: Work, job: JobRecord, end: Settlement) -> Settlement:
+    """``end`` of an attempt as it counts: see ``core.flows.wait_for_none``."""
+    if end.outcome is not Outcome.WAIT:
+        return end
+    waits = work.waits[job.ref]
+    if waits.open or any(edge.broken for edge in work.unmet[job.ref]):
+        return end
+    return rules.wait_for_none(job, end, waits.count)
+
+
+def load_missed(work: Work, dependents: list[JobRef]) -> Verb[None]:
+    """Load the children of these jobs that did not complete. Reads: 1."""
+    children = {edge.child for ref in dependents for edge in work.unmet[ref] if edge.missed}
+    absent = [ref for ref in children if ref not in work.jobs]
+    if absent:
+        yield Reads(jobs=absent)
+
+
+def look_again(work: Work, dependent: JobRef) -> None:
+    """A person retries a job: what it missed counts if it has completed since, and blocks if it is open.
+
+    What failed, or is gone, is forgiven.
+    """
+    for stored in work.unmet[dependent]:
+        if stored.missed:
+            edge, child = copy(stored), work.known(stored.child)
+            rules.look_again(edge, child)
+            _put(work, edge)
+            if edge.status is EdgeStatus.OPEN and child is not None:
+                work.waits[dependent].open += 1
+                _link(work, child)
+
+
+def review(work: Work, job: JobRecord) -> None:
+    """Decide about a job that was blocked just now."""
+    waits = work.waits[job.ref]
+    stored = next((edge for edge in work.unmet.get(job.ref, ()) if edge.broken), None)
+    rules.review(job, broken=stored or waits.broken, has_open=waits.open > 0, scribe=work)
+    if job.state is not JobState.BLOCKED:
+        file(work, job, JobState.BLOCKED)
+
+
+def tell(work: Work, limit: int = RELAY_STEP) -> Verb[int]:
+    """Tell up to ``limit`` dependents of what has ended, in the order of the ends; returns how many.
+
+    What earlier requests left goes first; what is left now goes behind it.
+    Reads: 4 when nothing follows from what is told; at most 1 + 3 x ``ROUNDS``.
+    """
+    count = 0
+    if work.outbox is None:
+        yield MoreReads(outbox=OUTBOX)
+    for _ in range(ROUNDS):
+        old = work.outbox or []
+        fresh, work.ended = (work.ended, []) if len(old) < OUTBOX else ([], work.ended)
+        ends = [*old, *fresh]
+        if not ends or count >= limit:
+            work.ended = [*fresh, *work.ended]
+            break
+        yield MoreReads(untold=Untold(ends, limit - count + 1))
+        edges = _untold(work, ends)
+        told = edges[: limit - count]
+        yield from _load_told(work, told)
+        for edge, end in told:
+            _tell_one(work, edge, end)
+        count += len(told)
+        done = len(ends) if len(told) == len(edges) else ends.index(edges[len(told)][1])
+        work.outbox = old[done:]
+        work.effects.told += min(done, len(old))
+        work.ended = [*fresh[max(done - len(old), 0) :], *work.ended]
+    work.effects.ends += work.ended
+    work.left = bool(work.outbox or work.effects.ends)
+    work.ended = []
+    return count
+
+
+def _untold(work: Work, ends: list[ChildEnd]) -> list[tuple[Edge, ChildEnd]]:
+    """Open edges to children that ended, as stored and as this request made them, by the order of ends."""
+    changed = work.effects.edges
+    edges = [edge for edge in work.untold if (edge.dependent, edge.child) not in changed]
+    by_child: dict[JobRef, list[Edge]] = {}
+    for edge in (*edges, *changed.values()):
+        if edge.status is EdgeStatus.OPEN:
+            by_child.setdefault(edge.child, []).append(edge)
+    return [(edge, end) for end in ends for edge in by_child.get(end.child, ()) if edge.child_seq == end.seq]
+
+
+def _load_told(work: Work, told: list[tuple[Edge, ChildEnd]]) -> Verb[None]:
+    refs = dict.fromkeys(edge.dependent for edge, _ in told)
+    jobs = [ref for ref in refs if ref not in work.jobs]
+    waits = [ref for ref in refs if ref not in work.waits]
+    if jobs or waits:
+        yield MoreReads(jobs=jobs, waits=waits)
+    yield from prepare(work, _there(work, refs))
+
+
+def _there(work: Work, refs: Iterable[JobRef]) -> list[JobRecord]:
+    return [job for ref in refs if (job := work.jobs[ref]) is not None]
+
+
+def _tell_one(work: Work, stored: Edge, end: ChildEnd) -> None:
+    job = work.jobs[stored.dependent]
+    if job is None:
+        return  # it went in this very request, with its edges
+    edge = copy(stored)
+    settle_edge(edge, end)
+    _put(work, edge)
+    waits = work.waits[edge.dependent]
+    waits.open -= 1
+    before = job.state
+    if rules.after_edge(job, edge, has_open=waits.open > 0, scribe=work):
+        file(work, job, before)
+
+
+def relay(work: Work, request: fl.Relay) -> Verb[fl.Relayed]:
+    """Reads: as ``tell``."""
+    count = yield from tell(work, request.limit)
+    return fl.Relayed(count, work.left)

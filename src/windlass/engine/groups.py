@@ -1,0 +1,108 @@
+"""Limits of queues and groups: what people set, and what that lets in."""
+
+from __future__ import annotations
+
+import msgspec
+
+from windlass.backend import limits as lrq
+from windlass.core import limits as lm
+from windlass.core.limits import EVERY_GROUP, GroupLimits
+from windlass.engine.filing import advance, limits_of, wait_until
+from windlass.engine.reads import MoreReads, Reads, Verb
+from windlass.engine.work import Group, Queue, Work
+
+
+def _known(work: Work, name: str) -> Queue:
+    queue = work.queues[name]
+    queue.row.known = True
+    work.put_queue(queue)
+    return queue
+
+
+def set_queue_limits(work: Work, request: lrq.SetQueueLimits) -> Verb[None]:
+    """Reads: 1."""
+    yield Reads(queues=[request.queue])
+    queue = _known(work, request.queue)
+    changes = {name: getattr(request, name) for name in request.fields}
+    queue.row.limits = msgspec.structs.replace(queue.row.limits, **changes)
+    rate = queue.row.limits.rate
+    queue.starts = [] if rate is None else queue.starts[-rate.max :]
+    work.cut_starts(queue.name, None, queue.starts)
+    work.wake(queue.name)
+
+
+def set_group_limits(work: Work, request: lrq.SetGroupLimits) -> Verb[None]:
+    """Reads: 1."""
+    if request.group == EVERY_GROUP:
+        yield MoreReads(queues=[request.queue], groups_of=request.queue)
+        groups = sorted((g for g in work.groups.values() if g.own is None), key=lambda group: group.name)
+        after = request.limits or lm.NO_GROUP_LIMITS
+        _check_switch(work, groups, after)
+        _known(work, request.queue).row.every_group = after
+        for group in groups:
+            _refit(work, group)
+        for group in groups:
+            if work.moves and group.usage.parked:
+                advance(work, group)
+    else:
+        yield Reads(queues=[request.queue], groups=[(request.queue, request.group)])
+        group = work.groups[request.queue, request.group]
+        _check_switch(work, [group], request.limits or work.queues[request.queue].row.every_group)
+        _known(work, request.queue)
+        group.own = request.limits
+        work.put_group(group)
+        _refit(work, group)
+        advance(work, group)
+    work.wake(request.queue)
+
+
+def _check_switch(work: Work, groups: list[Group], after: GroupLimits) -> None:
+    for group in groups:
+        ranked = group.usage.ranked > 0
+        lm.check_switch(group.queue, group.name, limits_of(work, group), after, ranked)
+
+
+def _refit(work: Work, group: Group) -> None:
+    """Forget what no longer counts; the head of the line is looked at anew."""
+    lm.fit(limits_of(work, group), group.usage)
+    work.cut_starts(group.queue, group.name, group.usage.starts)
+    work.put_group(group)
+    if group.usage.parked:
+        wait_until(work, group, work.now_ms)
+
+
+def pause_group(work: Work, request: lrq.PauseGroup) -> Verb[bool]:
+    """Reads: 1."""
+    yield Reads(queues=[request.queue], groups=[(request.queue, request.group)])
+    _known(work, request.queue)
+    group = work.groups[request.queue, request.group]
+    if group.usage.paused is request.paused:
+        return False
+    group.usage.paused = request.paused
+    work.put_group(group)
+    advance(work, group)
+    work.wake(request.queue)
+    return True
+
+
+def hold(work: Work, request: lrq.Hold) -> Verb[int]:
+    """Reads: 1."""
+    groups = [] if request.group is None else [(request.queue, request.group)]
+    yield Reads(queues=[request.queue], groups=groups)
+    queue = _known(work, request.queue)
+    if request.group is not None:
+        return hold_group(work, work.groups[request.queue, request.group], request.ms)
+    until_ms = work.now_ms + request.ms
+    queue.row.hold_until_ms = max(queue.row.hold_until_ms, until_ms) if request.ms else 0
+    work.wake(queue.name)
+    return queue.row.hold_until_ms
+
+
+def hold_group(work: Work, group: Group, ms: int) -> int:
+    """Start nothing of a group for ``ms`` (0: go on)."""
+    usage = group.usage
+    usage.hold_until_ms = max(usage.hold_until_ms, work.now_ms + ms) if ms else 0
+    work.put_group(group)
+    advance(work, group)
+    work.wake(group.queue)
+    return usage.hold_until_ms

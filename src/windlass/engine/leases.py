@@ -1,0 +1,66 @@
+"""Leases: extended by their holders, given back when a holder never heard of them, taken from silent ones."""
+
+from __future__ import annotations
+
+from windlass.backend import requests as rq
+from windlass.core import transitions
+from windlass.core.job import JobRecord, JobRef
+from windlass.core.outcome import Extended
+from windlass.core.states import JobState
+from windlass.engine.effects import Kind
+from windlass.engine.filing import file, prepare
+from windlass.engine.reads import MoreReads, Reads, Verb
+from windlass.engine.work import Work
+
+_ACTIVE = JobState.ACTIVE
+
+
+def extend(work: Work, request: rq.Extend) -> Verb[list[Extended]]:
+    """Reads: 1."""
+    yield Reads(jobs=[JobRef(lease.queue, lease.id) for lease in request.leases])
+    answers = []
+    for lease in request.leases:
+        job = work.jobs[JobRef(lease.queue, lease.id)]
+        answer = transitions.extend(job, lease.token, lease.lease_ms, work.now_ms)
+        if job is not None and answer is not Extended.LOST:
+            work.put(job, _ACTIVE, Kind.EXTENDED)
+        answers.append(answer)
+    return answers
+
+
+def reconcile(work: Work, request: rq.Reconcile) -> Verb[int]:
+    """Reads: 1, with groups or unique keys 2."""
+    yield MoreReads(leased_by=request.worker)
+    held = set(request.held)
+    lost = sorted((job for job in work.found if job.token not in held), key=lambda job: job.seq)
+    yield from prepare(work, lost)
+    for job in lost:
+        transitions.give_back(job, work)
+        file(work, job, _ACTIVE)
+    return len(lost)
+
+
+def recover(work: Work, request: rq.Recover) -> Verb[rq.Recovered]:
+    """Reads: 1, with groups or unique keys 2."""
+    yield MoreReads(expired=request.limit, overdue=request.limit)
+    yield from prepare(work, [*work.found, *work.overdue])
+    result = rq.Recovered([], [])
+    for job in work.found:
+        alive = transitions.recover(job, work)
+        (result.recovered if alive else result.failed).append(job.ref)
+        file(work, job, _ACTIVE)
+    result.expired = [job.ref for job in _end_overdue(work, request.limit)]
+    return result
+
+
+def _end_overdue(work: Work, limit: int) -> list[JobRecord]:
+    """End what is pending past its time, the earliest first; also what was taken back just now."""
+    late = sorted([*work.overdue, *work.found], key=lambda job: (job.expires_ms or 0, job.seq))
+    ended: list[JobRecord] = []
+    for job in late:
+        if len(ended) < limit and transitions.is_expired(job, work.now_ms):
+            before = job.state
+            transitions.expire(job, work)
+            file(work, job, before)
+            ended.append(job)
+    return ended

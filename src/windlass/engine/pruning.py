@@ -1,0 +1,88 @@
+"""Prune: what is past its keep goes."""
+
+from __future__ import annotations
+
+from windlass.backend import requests as rq
+from windlass.core import limits as lm
+from windlass.core.job import (
+    ARCHIVER_KEPT_MS,
+    HISTORY_HELD,
+    HISTORY_KEPT,
+    HISTORY_KEPT_MS,
+    ArchiverInfo,
+)
+from windlass.engine.effects import Cursor, Table
+from windlass.engine.filing import drop, limits_of, prepare
+from windlass.engine.reads import STEP, LogSpan, MoreReads, Verb
+from windlass.engine.work import Work
+
+
+def prune(work: Work, request: rq.Prune) -> Verb[rq.Pruned]:
+    """Reads: 1, with unique keys 2."""
+    yield MoreReads(
+        past_keep=request.limit + 1,
+        past_time=max(request.limit, STEP),
+        history=work.now_ms - HISTORY_KEPT_MS,
+    )
+    old = work.found[: request.limit]
+    yield from prepare(work, old)
+    for job in old:
+        drop(work, job)
+    past = work.past
+    for table, gone in (
+        (Table.KEPT_ID, past.kept_ids),
+        (Table.KEY, past.keys),
+        (Table.WORKER, past.workers),
+        (Table.STUB, past.stubs),
+        (Table.ROLLUP, past.rollups[: request.limit]),
+    ):
+        for key in gone:
+            work.put_row(table, tuple(key), None)
+    for key in past.groups:
+        group = work.groups[key]
+        if lm.is_idle(limits_of(work, group), group.usage, work.now_ms):
+            work.effects.rows[Table.GROUP, key] = None
+    metrics = min(len(past.rollups), request.limit)
+    return rq.Pruned(
+        jobs=len(old),
+        ids=len(past.kept_ids),
+        keys=len(past.keys),
+        history=_trim_all(work),
+        workers=len(past.workers),
+        metrics=metrics,
+        more=len(work.found) > request.limit or metrics == request.limit,
+    )
+
+
+def _trim_all(work: Work) -> int:
+    """Cut the history of all queues; returns how many records go."""
+    since_ms = work.now_ms - ARCHIVER_KEPT_MS
+    archivers: list[ArchiverInfo] = [
+        value
+        for (table, _), value in work.rows.items()
+        if table is Table.ARCHIVER and value.seen_ms > since_ms
+    ]
+    count = 0
+    for queue, span in work.logs.items():
+        copied = min((info.cursors.get(queue, 0) for info in archivers), default=span.newest)
+        cursor: Cursor | None = work.rows.get((Table.CURSOR, (queue,)))
+        if cursor is not None and cursor.seen_ms > since_ms:
+            copied = min(copied, cursor.at)
+        oldest = oldest_kept(span, copied)
+        if oldest > span.oldest:
+            work.effects.trims[queue] = oldest
+            count += oldest - span.oldest
+            lost = oldest - max(span.oldest, copied + 1)
+            if lost > 0:
+                work.effects.count(queue, "", "history_dropped", lost)
+    return count
+
+
+def oldest_kept(span: LogSpan, copied: int) -> int:
+    """The oldest record that stays: what is old or too much goes, if a live archiver has ``copied`` it.
+
+    What it has not copied goes only over the hard bound.
+    """
+    wanted = max(span.young, span.newest - HISTORY_KEPT + 1)
+    held = span.newest - HISTORY_HELD + 1
+    return max(min(wanted, copied + 1), held, span.oldest)

@@ -1,0 +1,149 @@
+"""What verbs ask of a store: the batches that they read, and the port that loads them and writes effects.
+
+A verb yields ``Reads``; the store's port loads all of it, in as few statements as it likes, and puts it into
+the ``Work``; the verb goes on. How many times a verb does so is a constant, written beside it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterable
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
+
+import msgspec
+
+from windlass.core.edges import ChildEnd, Edge
+from windlass.core.job import JobRecord, JobRef
+from windlass.core.states import JobState
+from windlass.engine.effects import Entry
+
+if TYPE_CHECKING:
+    from windlass.engine.effects import Effects
+    from windlass.engine.work import Work
+
+R = TypeVar("R")
+
+#: Most items that one request moves, of each sort.
+STEP = 1_000
+
+
+class Reads(msgspec.Struct, kw_only=True, gc=False):
+    """One batch. Each field is loaded into the field of ``Work`` that is named with it."""
+
+    #: Records: ``work.jobs``, None where there is none. With every record comes its queue.
+    jobs: Iterable[JobRef] = ()
+    #: The same, and until when the id of a record that is not there is kept: ``work.kept``.
+    ids: Iterable[JobRef] = ()
+    #: Entries of tables (not of queues and groups): ``work.rows``, None where there is none.
+    rows: Iterable[Entry] = ()
+    #: ``work.queues``; also of a queue that the store does not know.
+    queues: Iterable[str] = ()
+    #: Groups with what they use, their parked jobs and the line of their queue: ``work.groups``.
+    groups: Iterable[tuple[str, str]] = ()
+    #: The front of a queue's line, at least so many jobs of it: ``work.lines``.
+    lines: dict[str, int] = {}
+    #: Timed jobs of a queue, the earliest first, at least so many: ``work.due``.
+    due: dict[str, int] = {}
+    #: Groups of a queue that time lets in, the earliest first, at least so many: ``work.timed``.
+    timed: dict[str, int] = {}
+
+
+class MoreReads(Reads, kw_only=True, gc=False):
+    """A batch with what few verbs read."""
+
+    #: ``groups`` for all of a queue that have no limits of their own.
+    groups_of: str | None = None
+    #: All queues that the store knows: ``work.queues``.
+    every_queue: bool = False
+    #: The leases of a worker: ``work.found``.
+    leased_by: str | None = None
+    #: Leases that ran out, the earliest first, at most so many: ``work.found``.
+    expired: int = 0
+    #: Pending jobs past their time (``transitions.is_expired``), the earliest first, at most so many:
+    #: ``work.overdue``.
+    overdue: int = 0
+    #: Edges by dependent and child: ``work.edges``, None where there is none.
+    pairs: Iterable[tuple[JobRef, JobRef]] = ()
+    #: What holds a dependent, in short: ``work.waits``.
+    waits: Iterable[JobRef] = ()
+    #: All edges of a dependent that are not done, in the order of their making: ``work.unmet``.
+    unmet: Iterable[JobRef] = ()
+    #: Children on open edges of these jobs, of those children, and so on: ``work.graph``.
+    reachable: Iterable[JobRef] = ()
+    #: Open edges to children that ended: ``work.untold``.
+    untold: Untold | None = None
+    #: The oldest ends that are yet to be told, at most so many: ``work.outbox``.
+    outbox: int = 0
+    #: Where the output of a job stands: ``work.streams``.
+    streams: Iterable[JobRef] = ()
+    #: All groups, unique keys and schedules of a queue: ``work.groups``, ``work.rows``.
+    settings_of: str | None = None
+    #: The mark under an id: ``work.mark``.
+    mark: str | None = None
+    #: Jobs to be removed by hand: ``work.found``.
+    purge: PurgeReads | None = None
+    #: Finished jobs that are past their keep (``core.retention``), at most so many: ``work.found``.
+    past_keep: int = 0
+    #: Entries whose time has passed, at most so many of each table: ``work.past``, with their groups.
+    past_time: int = 0
+    #: The logs of all queues, and which of their records are younger than this instant: ``work.logs``;
+    #: with all archivers and cursors: ``work.rows``.
+    history: int | None = None
+    #: What ends by itself after this instant: active jobs (``work.found``), leaders, workers and keys
+    #: (``work.rows``), all queues and groups.
+    time_back: int | None = None
+
+
+class Untold(NamedTuple):
+    """Ends in the order of their telling, and how many open edges to load in all."""
+
+    ends: list[ChildEnd]
+    limit: int
+
+
+class PurgeReads(NamedTuple):
+    """Which jobs of a queue: in these states since that instant at least (``state_since``), oldest first."""
+
+    queue: str
+    states: frozenset[JobState]
+    before_ms: int
+    limit: int
+
+
+def state_since(job: JobRecord) -> int:
+    """Since when a job counts as what it is, for a purge: its end, or its adding."""
+    return job.finished_ms if job.finished_ms is not None else job.enqueued_ms
+
+
+class Waits:
+    """What a dependent waits for: how many edges it has, and how many of them are open."""
+
+    __slots__ = ("broken", "count", "open")
+
+    def __init__(self, count: int = 0, open: int = 0) -> None:
+        self.count = count
+        self.open = open
+        #: The first edge that this request made or settled and that makes the dependent fail.
+        self.broken: Edge | None = None
+
+
+class LogSpan(NamedTuple):
+    """The history of a queue: its oldest and newest number, and the first that is younger than asked."""
+
+    oldest: int
+    newest: int
+    young: int
+
+
+#: What to read, as often as the verb says; then the answer.
+Verb = Generator[Reads, None, R]
+Verbs = dict[type[Any], Callable[..., Verb[Any]]]
+
+
+class Port(Protocol):
+    """What a store brings, inside its transaction."""
+
+    def load(self, reads: Reads, work: Work) -> None:
+        """Put all that is asked for into ``work``."""
+
+    def write(self, effects: Effects) -> None:
+        """Make it so."""

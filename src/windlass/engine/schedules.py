@@ -1,0 +1,86 @@
+"""Recurring schedules: compare and set (``core.schedules`` decides)."""
+
+from __future__ import annotations
+
+from copy import copy
+
+from windlass.backend import schedules as sq
+from windlass.core import schedules as rules
+from windlass.core.job import JobRef
+from windlass.core.schedules import ScheduleRecord
+from windlass.core.states import FINISHED
+from windlass.engine import adding
+from windlass.engine.effects import Entry, Table
+from windlass.engine.reads import Reads, Verb
+from windlass.engine.work import Work
+
+
+def _entry(queue: str, name: str) -> Entry:
+    return Table.SCHEDULE, (queue, name)
+
+
+def _put(work: Work, record: ScheduleRecord) -> None:
+    work.put_row(Table.SCHEDULE, (record.queue, record.name), record)
+
+
+def put(work: Work, request: sq.PutSchedule) -> Verb[ScheduleRecord]:
+    """Reads: 1."""
+    new = request.schedule
+    yield Reads(queues=[new.queue], rows=[_entry(new.queue, new.name)])
+    record = rules.put(work.rows[_entry(new.queue, new.name)], new)
+    _put(work, record)
+    queue = work.queues[new.queue]
+    if not (queue.exists and queue.row.known):
+        queue.row.known = True
+        work.put_queue(queue)
+    work.tell("schedules")
+    return copy(record)
+
+
+def remove(work: Work, request: sq.RemoveSchedule) -> Verb[bool]:
+    """Reads: 1."""
+    entry = _entry(request.queue, request.name)
+    yield Reads(rows=[entry])
+    record: ScheduleRecord | None = work.rows[entry]
+    if record is None or request.source not in (None, record.source):
+        return False
+    work.put_row(*entry, None)
+    return True
+
+
+def pause(work: Work, request: sq.PauseSchedule) -> Verb[bool]:
+    """Reads: 1."""
+    entry = _entry(request.queue, request.name)
+    yield Reads(rows=[entry])
+    if work.rows[entry] is None:
+        return False
+    record: ScheduleRecord = copy(work.rows[entry])
+    rules.pause(record, request.paused, request.next_ms)
+    _put(work, record)
+    work.tell("schedules")
+    return True
+
+
+def fire(work: Work, request: sq.FireSchedule) -> Verb[sq.Fired]:
+    """Reads: 2 for plain jobs, 4 at most."""
+    entry = _entry(request.queue, request.name)
+    yield Reads(rows=[entry])
+    stored: ScheduleRecord | None = work.rows[entry]
+    if stored is None or (request.slot_ms is not None and not rules.may_fire(stored, request.slot_ms)):
+        return sq.Fired(False)
+    record = copy(stored)
+    last = JobRef(record.queue, record.last_job_id or "")
+    yield from adding.load(work, request.jobs, besides=[last])
+    jobs = request.jobs
+    if request.slot_ms is not None:
+        job = work.jobs[last]
+        unfinished = job is not None and job.state not in FINISHED
+        jobs = rules.jobs_to_add(record, jobs, last_unfinished=unfinished)
+    for new in jobs:
+        adding.add_one(work, new)
+    if request.slot_ms is None:
+        record.last_ms, record.last_job_id = work.now_ms, jobs[-1].id
+    else:
+        rules.advance(record, request.slots, jobs, request.next_ms)
+    _put(work, record)
+    return sq.Fired(True, len(jobs))

@@ -1,0 +1,71 @@
+"""Settle: an attempt ends, and the next jobs are claimed in the same step."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import chain
+
+from windlass.backend import requests as rq
+from windlass.core import transitions
+from windlass.core.job import JobRecord, JobRef
+from windlass.core.outcome import Outcome, Settled, Settlement
+from windlass.core.retention import goes_at_once
+from windlass.core.states import JobState
+from windlass.core.stubs import stub_of
+from windlass.engine import claiming, flows
+from windlass.engine.effects import Kind, Table
+from windlass.engine.filing import drop, file, prepare
+from windlass.engine.groups import hold_group
+from windlass.engine.reads import MoreReads, Reads, Verb
+from windlass.engine.work import Work
+
+
+def settle(work: Work, request: rq.Settle) -> Verb[rq.SettleResult]:
+    """Reads: 1 for plain jobs, the claim included; with groups, keys or waits 3, then ``tell``."""
+    reads = claiming.reads(request.claim) if request.claim else Reads()
+    reads.jobs = [JobRef(end.queue, end.id) for end in request.items]
+    yield reads
+    yield from _prepare(work, request.items)
+    items = [_settle_one(work, end) for end in request.items]
+    if work.ended:
+        yield from flows.tell(work)  # so that what is unblocked here can be claimed here
+    left = work.left
+    claimed = (yield from claiming.pick(work, request.claim)) if request.claim else None
+    return rq.SettleResult(items, claimed, relay=left)
+
+
+def _prepare(work: Work, items: list[Settlement]) -> Iterable[Reads]:
+    """Load what these settlements may need. Use it with ``yield from``."""
+    held: list[JobRecord] = []
+    waits: list[JobRef] = []
+    for end in items:
+        job = work.jobs[end.queue, end.id]
+        if job is not None and job.token == end.token:
+            held.append(job)
+            if end.outcome is Outcome.WAIT:
+                waits.append(job.ref)
+    return chain([MoreReads(waits=waits, unmet=waits)], prepare(work, held)) if waits else prepare(work, held)
+
+
+def _settle_one(work: Work, end: Settlement) -> Settled:
+    job = work.known((end.queue, end.id))
+    status = transitions.check_token(job, end.token)
+    if status is not Settled.OK or job is None:
+        return status
+    transitions.settle(job, flows.weigh(work, job, end), work)
+    kind = Kind.COMPLETED if job.state is JobState.COMPLETED else Kind.MOVED
+    file(work, job, JobState.ACTIVE, kind if end.filled is None else Kind.REPLACED)
+    if end.outcome is Outcome.WAIT and job.state is JobState.BLOCKED:
+        flows.review(work, job)
+    if end.hold_ms and job.options.group is not None:
+        hold_group(work, work.groups[job.queue, job.options.group], end.hold_ms)
+    let_go(work, job)
+    return status
+
+
+def let_go(work: Work, job: JobRecord) -> None:
+    """Take out the record of a job that ended, if nothing of it is to be kept; a stub stays."""
+    if job.state is JobState.COMPLETED and goes_at_once(job.options):
+        drop(work, job)
+        stub = work.stubs[job.ref] = stub_of(job)
+        work.put_row(Table.STUB, (job.queue, job.id), stub)

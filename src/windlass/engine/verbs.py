@@ -1,0 +1,75 @@
+"""Every verb that decides something, by its request. (Requests that only show things are the stores' own.)"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from windlass.backend import flows as fl
+from windlass.backend import limits as lrq
+from windlass.backend import metrics as mq
+from windlass.backend import requests as rq
+from windlass.backend import schedules as sq
+from windlass.backend import streams as sm
+from windlass.engine import (
+    adding,
+    changes,
+    claiming,
+    flows,
+    groups,
+    keys,
+    leases,
+    metrics,
+    pruning,
+    schedules,
+    settling,
+    timing,
+    workers,
+)
+from windlass.engine.reads import Verb, Verbs
+from windlass.engine.work import Work
+
+VERBS: Verbs = {
+    rq.Add: adding.add,
+    rq.Claim: claiming.claim,
+    rq.Settle: settling.settle,
+    rq.Extend: leases.extend,
+    rq.Reconcile: leases.reconcile,
+    rq.Promote: timing.promote,
+    rq.Recover: leases.recover,
+    rq.Prune: pruning.prune,
+    rq.Elect: workers.elect,
+    rq.Resign: workers.resign,
+    rq.Beat: workers.beat,
+    rq.CommandWorker: workers.command,
+    rq.Archive: workers.archive,
+    rq.CancelJobs: changes.cancel,
+    rq.RemoveJobs: changes.remove,
+    rq.RetryJobs: changes.retry,
+    rq.ChangeJob: changes.change,
+    rq.Report: changes.report,
+    rq.PauseQueue: changes.pause,
+    rq.Purge: changes.purge,
+    rq.SetResultTtl: changes.set_result_ttl,
+    fl.Relay: flows.relay,
+    fl.Signal: changes.signal,
+    sm.AppendStream: changes.append_stream,
+    lrq.SetQueueLimits: groups.set_queue_limits,
+    lrq.SetGroupLimits: groups.set_group_limits,
+    lrq.PauseGroup: groups.pause_group,
+    lrq.Hold: groups.hold,
+    lrq.FreeUniqueKey: keys.free,
+    sq.PutSchedule: schedules.put,
+    sq.RemoveSchedule: schedules.remove,
+    sq.PauseSchedule: schedules.pause,
+    sq.FireSchedule: schedules.fire,
+    mq.AddMetrics: metrics.add,
+    mq.AddMark: metrics.add_mark,
+}
+
+
+def decide(work: Work, request: Any, verbs: Verbs = VERBS) -> Verb[Any]:
+    """The whole of a request: its verb, and what follows from the jobs that it ended."""
+    answer = yield from verbs[type(request)](work, request)
+    if work.ended:
+        yield from flows.tell(work)
+    return answer

@@ -1,0 +1,235 @@
+"""Pika's connection, made to send and read many frames at once.
+
+**What.** Pika makes an object of each frame, a system call for each one that it sends, and copies what it has
+read once for each frame in it. ``QuickConnection`` reads and writes the frames that there are many of as
+bytes (``amqp_frames``), sends what belongs together at once, and asks for many messages at a time.
+
+**Why it is safe.** Only whole messages of consumers with a taker, and confirms, take the short way; all else
+is handed to pika, frame by frame. Property tests compare the bytes with those that pika writes and reads. It
+uses private parts of pika, so ``pyproject.toml`` names its version exactly.
+
+**Its plain twin** is ``PlainConnection``: pika's own calls, one for each message.
+
+**What it wins**: a worker that drains a queue on RabbitMQ does 1.15 times as much in a second of its
+processor (median of 5 rounds in turn, 1.04 to 1.27); 50 jobs that come at once are done in half the time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
+
+from pika import BasicProperties, spec
+from pika.adapters.select_connection import SelectConnection
+from pika.adapters.utils.io_services_utils import _AsyncPlaintextTransport
+from pika.exceptions import ChannelWrongStateError
+from pika.frame import decode_frame
+
+from windlass.speedups import amqp_frames as frames
+from windlass.speedups import enabled
+from windlass.speedups.amqp_frames import Delivery
+
+_READ_BYTES = 65_536
+#: A frame without its payload: kind, channel, length; and the mark at its end.
+_LEAST_FRAME = 8
+#: Frames that go to their channel whatever listens: headers and bodies, and the method before them.
+_CONTENT = frozenset({spec.FRAME_HEADER, spec.FRAME_BODY})
+
+Taker = Callable[[Delivery], None]
+#: What pika hands over: the channel, the method, the properties and the body.
+GetTaker = Callable[[Any, Any, BasicProperties, bytes], None]
+
+
+class Outgoing(NamedTuple):
+    """A message to publish, with its properties as bytes (``amqp_frames.properties``)."""
+
+    exchange: str
+    key: str
+    body: bytes
+    properties: bytes = frames.properties(delivery_mode=2)
+    mandatory: bool = True
+
+
+class PlainConnection(SelectConnection):  # type: ignore[misc]  # pika has no types
+    """As pika is used by everyone."""
+
+    #: Whether ``get`` may be called before the one before is answered.
+    gets_ahead = False
+
+    def gather(self) -> None:
+        """What is sent from now on may be kept until ``send_gathered`` was called as often."""
+
+    def send_gathered(self) -> None:
+        pass
+
+    def publish(self, channel: Any, messages: Iterable[Outgoing]) -> None:
+        for exchange, key, body, properties, mandatory in messages:
+            channel.basic_publish(exchange, key, body, BasicProperties().decode(properties), mandatory)
+
+    def acknowledge(self, channel: Any, tags: Iterable[tuple[int, bool]]) -> None:
+        """Acknowledge messages; each tag alone, or with True all up to it."""
+        for tag, multiple in tags:
+            channel.basic_ack(tag, multiple)
+
+    def get(self, channel: Any, queue: str, count: int, taker: GetTaker) -> int:
+        """Ask for up to ``count`` messages that are ready; returns how many answers come of it."""
+        channel.basic_get(queue, taker)
+        return 1
+
+    def get_more(self, channel: Any, taker: GetTaker) -> None:
+        """After an answer: more of them are on their way."""
+
+    def take(self, channel: Any, consumer: str, taker: Taker) -> None:
+        """``taker`` may get the messages of ``consumer``, instead of its callback."""
+
+    def end_take(self, channel: Any, consumer: str) -> None:
+        pass
+
+    def on_confirm(self, channel: Any, told: Callable[[int, bool], None]) -> None:
+        """``told`` may hear what the broker confirms on ``channel``, instead of its callback."""
+
+
+class QuickConnection(PlainConnection):
+    """Sends and reads many frames at once. Takers are kept by channel and consumer's tag."""
+
+    gets_ahead = True
+
+    _frame_buffer: bytes
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        self._takers: dict[tuple[int, bytes], Taker] = {}
+        self._confirmed: dict[int, Callable[[int, bool], None]] = {}
+        self._gathering = 0
+        self._gathered: list[bytes] = []
+        super().__init__(*args, **options)
+
+    def _proto_connection_made(self, transport: Any) -> None:
+        transport._MAX_RECV_BYTES = _READ_BYTES
+        if isinstance(transport, _AsyncPlaintextTransport):  # (TLS may hold back what it has read)
+            transport._MAX_CONSUME_BYTES = 1  # pika would read until it is told that there is nothing more
+        super()._proto_connection_made(transport)
+
+    def _on_data_available(self, data_in: bytes) -> None:
+        """As pika does it, but without copying the rest of the data for each frame."""
+        if not self.is_open:
+            super()._on_data_available(data_in)
+            return
+        data = self._frame_buffer + data_in if self._frame_buffer else data_in
+        self._frame_buffer = b""
+        self.gather()
+        try:
+            at = self._read_frames(data)
+        finally:
+            self.send_gathered()
+        self._frame_buffer = data[at:]
+
+    def _read_frames(self, data: bytes) -> int:
+        """Deal with the whole frames in ``data``; returns where the rest begins."""
+        at, size = 0, len(data)
+        while size - at >= _LEAST_FRAME:
+            end = at + _LEAST_FRAME + int.from_bytes(data[at + 3 : at + 7], "big")
+            if end > size:
+                break
+            kind, method = data[at], data[at + 7 : at + 11]
+            over = self._take(data, at, end, method) if kind == frames.METHOD else 0
+            if over:
+                end = over
+            else:
+                _, found = decode_frame(data[at:end])
+                if kind in _CONTENT or method == frames.DELIVER:
+                    self.frames_received += 1
+                    self._deliver_frame_to_channel(found)
+                else:
+                    self._process_frame(found)
+            self.bytes_received += end - at  # by which pika knows that the broker is alive
+            at = end
+        return at
+
+    def _take(self, data: bytes, at: int, end: int, method: bytes) -> int:
+        """Hand on a confirm, or a message whose consumer has a taker; returns where it is over, or 0."""
+        channel = int.from_bytes(data[at + 1 : at + 3], "big")
+        if method == frames.DELIVER:
+            taker = self._takers.get((channel, frames.read_consumer(data, at)))
+            found = None if taker is None else frames.read_delivery(data, at, end)
+            if taker is None or found is None:
+                return 0
+            message, over = found
+            taker(message)
+            return over
+        if method == frames.ACK and channel in self._confirmed:
+            self._confirmed[channel](*frames.read_ack(data, at))
+            return end
+        return 0
+
+    def gather(self) -> None:
+        self._gathering += 1
+
+    def send_gathered(self) -> None:
+        self._gathering -= 1
+        if self._gathered and not self._gathering:
+            data, self._gathered = b"".join(self._gathered), []
+            if not self.is_closed:
+                self._send_now(data)
+
+    def _send_now(self, data: bytes) -> None:
+        """Send at once, not at the loop's next turn. What the socket does not take is pika's to send."""
+        transport = self._transport
+        if isinstance(transport, _AsyncPlaintextTransport) and not transport.get_write_buffer_size():
+            try:
+                sent = transport._sock.send(data)
+            except OSError:  # pika will meet it as well, and knows what to do
+                sent = 0
+            self.bytes_sent += sent
+            data = data[sent:]
+        if data:
+            super()._output_marshaled_frames([data])
+
+    def publish(self, channel: Any, messages: Iterable[Outgoing]) -> None:
+        _check_open(channel)
+        number, most = channel.channel_number, self._body_max_length
+        out: list[bytes] = []
+        for exchange, key, body, properties, mandatory in messages:
+            out += frames.published(number, exchange, key, mandatory, properties, body, most)
+        self._output_marshaled_frames([b"".join(out)])
+
+    def acknowledge(self, channel: Any, tags: Iterable[tuple[int, bool]]) -> None:
+        _check_open(channel)
+        number = channel.channel_number
+        out = b"".join(frames.acknowledged(number, tag, multiple) for tag, multiple in tags)
+        self._output_marshaled_frames([out])
+
+    def get(self, channel: Any, queue: str, count: int, taker: GetTaker) -> int:
+        """Pika allows one at a time, the protocol any number: answers come in the order of asking."""
+        self.get_more(channel, taker)
+        self.gather()
+        for _ in range(count):
+            channel._send_method(spec.Basic.Get(queue=queue))
+        self.send_gathered()
+        return count
+
+    def get_more(self, channel: Any, taker: GetTaker) -> None:
+        channel._on_getok_callback = taker
+
+    def take(self, channel: Any, consumer: str, taker: Taker) -> None:
+        self._takers[channel.channel_number, consumer.encode()] = taker
+
+    def end_take(self, channel: Any, consumer: str) -> None:
+        self._takers.pop((channel.channel_number, consumer.encode()), None)
+
+    def on_confirm(self, channel: Any, told: Callable[[int, bool], None]) -> None:
+        self._confirmed[channel.channel_number] = told
+
+    def _output_marshaled_frames(self, marshaled_frames: list[bytes]) -> None:
+        if self._gathering:
+            self._gathered += marshaled_frames
+        else:
+            super()._output_marshaled_frames(marshaled_frames)
+
+
+def _check_open(channel: Any) -> None:
+    if not channel.is_open:
+        raise ChannelWrongStateError("the channel is not open")
+
+
+#: What connections of this process are made of.
+Connection: type[PlainConnection] = QuickConnection if enabled("amqp") else PlainConnection

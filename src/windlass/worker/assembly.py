@@ -1,0 +1,117 @@
+"""The parts of one worker, and the order in which they open and end."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import socket
+from typing import Final
+
+from windlass._version import __version__
+from windlass.core.job import Action, WorkerInfo
+from windlass.worker import preparing
+from windlass.worker.driver import Driver
+from windlass.worker.heartbeat import dump_stacks, rss_kb
+from windlass.worker.lifecycle import Lifecycle, Parts, Stop
+from windlass.worker.running import Running
+from windlass.worker.services import Services
+from windlass.worker.shared import Shared
+
+log: Final = logging.getLogger("windlass.worker")
+
+
+class Assembly:
+    """Made with the worker; ``start`` opens it, ``lifecycle`` closes it."""
+
+    def __init__(self, shared: Shared, *, owns_app: bool) -> None:
+        self._shared = shared
+        self._owns_app = owns_app
+        self.running = Running(shared, wake=lambda: self.driver.wake())
+        self.services = Services(shared, self.info, self._obey)
+        self.driver = Driver(shared, self.running, attend=self.services.beat)
+        self.lifecycle = Lifecycle(
+            shared.stop,
+            shared.emitter,
+            open_parts=self._open,
+            wind_up=self._wind_up,
+            last={"the client of the store": shared.app.close} if owns_app else {},
+        )
+
+    async def start(self) -> None:
+        """Open all parts. Idempotent."""
+        if not self.lifecycle.is_closing:
+            preparing.check_strategies(self._shared)
+        await self.lifecycle.start()
+
+    async def see_out(self) -> None:
+        """Wait until the pump is done, then close."""
+        await self.lifecycle.see_out(self._shared.supervisor.over("pump"))
+
+    async def _open(self, parts: Parts) -> None:
+        """Open one part after the other; ``parts`` undoes it."""
+        shared = self._shared
+        await shared.app.store.open()
+        await preparing.set_limits(shared)
+        await preparing.enter_lifespan(parts, shared)
+        deployed = self._owns_app or await preparing.deploy_schedules(shared.app)
+        await self.running.open(parts)
+        await self.driver.open(parts)
+        self.services.open(parts, deployed=deployed)
+        await asyncio.sleep(0)  # a cancel that came meanwhile is heard here, before anything begins
+        self.services.start()
+        shared.supervisor.start("pump", self.driver.run)
+
+    async def _wind_up(self, stop: Stop) -> list[str]:
+        """End what runs and settle it; the names of what did not end."""
+        self._shared.pump.close()
+        self.driver.decline()
+        self.driver.look_again()
+        self._shared.supervisor.hurry("pump")
+        return [*await self.running.finish(stop), *await self.driver.end(stop)]
+
+    # --- while it runs -------------------------------------------------------------------------------
+
+    def pause(self) -> None:
+        """Claim no more jobs."""
+        if not self._shared.pump.paused:
+            self._shared.pump.paused = True
+            self.driver.decline()
+            self._shared.emitter.emit("paused")
+
+    def resume(self) -> None:
+        """Undo ``pause``."""
+        if self._shared.pump.paused:
+            self._shared.pump.paused = False
+            self._shared.emitter.emit("resumed")
+            self.driver.look_again()
+
+    def info(self) -> WorkerInfo:
+        """The worker as its heartbeat tells it."""
+        shared, pump = self._shared, self._shared.pump
+        return WorkerInfo(
+            id=shared.worker_id,
+            hostname=socket.gethostname(),
+            pid=os.getpid(),
+            tag=shared.options.tag,
+            queues=tuple(shared.shares.names),
+            concurrency=pump.slots,
+            busy=len(self.running.attempts),
+            rss_kb=rss_kb(),
+            version=__version__,
+            quiet=pump.paused or pump.closing,
+            leader=self.lifecycle.is_running and self.services.is_leader,
+        )
+
+    def _obey(self, action: Action) -> None:
+        """Do what this worker was told from afar."""
+        log.info("told to %s", action)
+        match action:
+            case "quiet":
+                self.pause()
+            case "resume":
+                self.resume()
+            case "stop":
+                self.lifecycle.begin_close()
+            case "dump":
+                log.warning("what runs here now:\n%s", dump_stacks(), extra={"lines": True})

@@ -1,0 +1,323 @@
+"""Drives the pump: carries out the step that it names and tells it what came of that.
+
+An exchange that is under way is never cancelled by the worker itself. After a failure, or when another task
+cancelled it, the driver reconciles before it goes on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Any, Final
+
+from windlass.backend import requests as rq
+from windlass.backend.protocol import Listener, OfferedListener, OverlappingBackend
+from windlass.backend.store import Store
+from windlass.core.ids import new_id
+from windlass.core.job import JobRecord
+from windlass.core.outcome import Extended, Settlement
+from windlass.core.paths import took
+from windlass.core.probe import reach
+from windlass.core.states import JobState
+from windlass.core.text import printable
+from windlass.errors import StorageError
+from windlass.worker.lifecycle import PARTS_MS, Parts, Stop
+from windlass.worker.pump import Check, Exchange, Reconcile, Wait
+from windlass.worker.running import Running
+from windlass.worker.services import Relayer
+from windlass.worker.settling import settle_apart
+from windlass.worker.shared import Shared
+
+log: Final = logging.getLogger("windlass.worker")
+
+#: A queue with jobs in these states is not done.
+_UNDONE = (JobState.WAITING, JobState.PARKED, JobState.ACTIVE, JobState.RETRYING)
+
+
+class Driver:
+    """Between one worker's pump and its store."""
+
+    _store: Store
+
+    def __init__(self, shared: Shared, running: Running, *, attend: Callable[[], Awaitable[None]]) -> None:
+        self._shared = shared
+        self._clock = shared.app.clock
+        self._pump = shared.pump
+        self._running = running
+        self._emitter = shared.emitter
+        self._supervisor = shared.supervisor
+        self._stop = shared.stop
+        self._lease_ms = shared.lease_ms
+        #: Called when this worker may have been told something.
+        self._attend = attend
+        self._listener: Listener | None = None
+        self._lane: asyncio.Task[None] | None = None
+        #: Requests that the store has yet to answer.
+        self._pending: list[rq.Request[Any]] = []
+        #: When it last got through to the store, by the monotonic clock.
+        self.last_progress_ms: float = 0
+
+    # --- the ears ------------------------------------------------------------------------------------
+
+    async def open(self, parts: Parts) -> None:
+        """Begin to listen for hints."""
+        self._store = self._shared.app.store
+        self._pump.overlaps = isinstance(self._store.backend, OverlappingBackend)
+        self._listener = await self._store.listen(self._topics())
+        parts.opened("the listener", self._stop_listening)
+        self._take_offers(self._listener)
+        self.last_progress_ms = self._clock.monotonic_ms()
+
+    def listen_again(self) -> None:
+        """Listen for what the worker serves now."""
+        before = self._listener
+        if before is not None:
+            self._listener = self._store.backend.listen(self._topics())
+            self._take_offers(self._listener)
+            before.wake()  # the pump may be waiting on it
+            before.close()
+
+    def wake(self) -> None:
+        """End a wait of the pump, or the next one: something happened here."""
+        if self._listener is not None:
+            self._listener.wake()
+
+    def look_again(self) -> None:
+        """There may be jobs, or room for them."""
+        if self._listener is not None:
+            self._pump.hint()
+            self._listener.wake()
+
+    def decline(self) -> None:
+        """Let no store that hands out jobs by itself count on this worker."""
+        listener: object = self._listener
+        if isinstance(listener, OfferedListener):
+            listener.decline()
+
+    def _topics(self) -> list[str]:
+        queues = (f"ready:{name}" for name in self._shared.shares.names)
+        return [f"worker:{self._shared.worker_id}", "schedules", *queues]
+
+    def _take_offers(self, listener: Listener) -> None:
+        """Start at once what a store hands out by itself, if it does."""
+        if isinstance(listener, OfferedListener):
+            listener.on_offer(self._begin_offered)
+
+    def _stop_listening(self) -> None:
+        listener, self._listener = self._listener, None
+        if listener is not None:
+            listener.close()
+
+    # --- the way of the pump ---------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Do what the pump says until all is done, through anything but a deliberate stop."""
+        while True:
+            try:
+                while await self._turn():
+                    pass
+                return
+            except StorageError as exc:
+                log.warning("the store is out of reach, trying again: %s", printable(str(exc)))
+                self._emitter.emit("error", exc)
+            except Exception as exc:
+                log.exception("the worker met an unexpected error and goes on")
+                self._emitter.emit("error", exc)
+            except asyncio.CancelledError:
+                self._pump.interrupted()
+                if not self._pump.closing or self._stop.is_over:
+                    raise
+                self._stop.hurry()  # all tasks of the loop were cancelled in the middle of a close
+                continue
+            finally:
+                await self._leave_lane()  # nothing is under way when the worker reconciles
+            if self._stop.hurried.is_set():  # a close in a hurry has begun; its task may be yet to run
+                self._pump.hurry()
+            self._pump.stumbled(self._clock.monotonic_ms())
+
+    async def _turn(self) -> bool:
+        """Carry out one step; False when all is done."""
+        if self._lane is not None and self._lane.done():
+            lane, self._lane = self._lane, None
+            lane.result()
+        now_ms = self._clock.monotonic_ms()
+        step = self._pump.next(now_ms)
+        match step:
+            case Exchange():
+                if self._lane is None and self._pump.wants_lane(now_ms):
+                    self._lane = asyncio.create_task(self._exchange_beside(), name="windlass-lane")
+                await self._exchange(step)
+                await self._first_steps()
+            case Wait(deaf=True):
+                await self._rest(step.until_ms - now_ms)
+                return True
+            case Wait():
+                await self._wait(step.until_ms - now_ms)
+            case Reconcile():
+                await self._reconcile(step)
+            case Check():
+                self._pump.checked(empty=await self._is_empty())
+            case _:
+                return False
+        self.last_progress_ms = self._clock.monotonic_ms()
+        return True
+
+    async def _first_steps(self) -> None:
+        """Let what was claimed have its first step: what ends in it is settled without a wait in between."""
+        await asyncio.sleep(0)
+
+    async def _exchange_beside(self) -> None:
+        """The second lane, as long as there is enough to do for it."""
+        took("worker.lane")
+        try:
+            while self._lane is not None:
+                exchange = self._pump.beside(self._clock.monotonic_ms())
+                if exchange is None:
+                    return
+                await self._exchange(exchange)
+                await self._first_steps()
+        finally:
+            self.wake()  # the first lane sees how it ended
+
+    async def _leave_lane(self) -> None:
+        """Wait for what the second lane has under way, whatever becomes of it."""
+        lane, self._lane = self._lane, None
+        if lane is not None:
+            await asyncio.wait([lane])
+            if not lane.cancelled() and (error := lane.exception()) is not None:
+                log.debug("an exchange beside the pump failed as well: %s", error)
+
+    async def _rest(self, ms: float) -> None:
+        """After a failure: only a close in a hurry shortens it."""
+        await self._clock.wait(self._stop.hurried, ms)
+        if self._stop.hurried.is_set():
+            self._pump.hurry()
+
+    async def _wait(self, ms: float) -> None:
+        assert self._listener is not None
+        topics: frozenset[str] = frozenset()
+        try:
+            topics = await self._listener.wait(ms, self._clock)
+        finally:
+            self._pump.woke(self._clock.monotonic_ms(), topics)
+        if "schedules" in topics:
+            self._supervisor.hurry("schedule")
+        if f"worker:{self._shared.worker_id}" in topics:
+            await self._ask_cancels()
+            await self._attend()
+
+    # --- requests ------------------------------------------------------------------------------------
+
+    async def _exchange(self, exchange: Exchange) -> None:
+        """Settle what ended and claim what fits, in one round trip."""
+        sent_ms, claim = self._clock.monotonic_ms(), self._claim(exchange)
+        relay, answers = False, []
+        try:
+            if exchange.ends:
+                result = await self._settle(exchange.ends, claim)
+                claimed, relay, answers = result.claimed, result.relay, result.items
+            else:
+                claimed = await self._call(claim)
+        except BaseException:
+            self._pump.failed(exchange)
+            raise
+        drained = self._pump.answered(exchange, claimed, sent_ms)
+        for end, answer in zip(exchange.ends, answers, strict=True):
+            self._running.teller.settled(end, answer)
+        if relay:
+            self._supervisor.start("relay-now", self._relay)
+        reach("worker.claimed", count=len(claimed.jobs) if claimed else 0)
+        if claimed is not None:
+            self._running.begin(claimed.jobs, self._lease_ms, sent_ms - claimed.held_ms)
+        if drained:
+            self._emitter.emit("drained")
+
+    def _claim(self, exchange: Exchange) -> rq.Claim | None:
+        if not exchange.queues:
+            return None
+        return rq.Claim(
+            worker=self._shared.worker_id,
+            queues=exchange.queues,
+            limit=exchange.limit,
+            claim_id=new_id(),
+            lease_ms=self._lease_ms,
+            idle=exchange.idle,
+        )
+
+    async def _settle(self, ends: list[Settlement], claim: rq.Claim | None) -> rq.SettleResult:
+        """Settle ``ends`` together; one by one, and without a claim, when the store refuses the batch."""
+        try:
+            result: rq.SettleResult = await self._call(rq.Settle(items=ends, claim=claim))
+        except StorageError:
+            raise
+        except Exception as exc:
+            return await settle_apart(self._call, ends, exc)
+        return result
+
+    async def _call(self, request: Any) -> Any:
+        self._pending.append(request)
+        try:
+            return await self._store.execute(request)
+        finally:
+            self._pending.remove(request)
+
+    def _begin_offered(self, record: JobRecord, since_ms: float) -> bool:
+        """Begin what our only queue gave us before we asked; False: no room, or the pump is busy and asks."""
+        if not self._pump.has_room(record.queue, self._clock.monotonic_ms()):
+            return False
+        self._running.begin([record], self._lease_ms, since_ms)
+        if self._pump.took_offer() and self._emitter.wants("drained"):
+            self._emitter.emit("drained")
+        return True
+
+    async def _reconcile(self, step: Reconcile) -> None:
+        """After a lost reply: give back leases that we do not hold, so that nothing waits for a stall."""
+        held = [*self._running.attempts, *step.ends]
+        released = await self._call(rq.Reconcile(worker=self._shared.worker_id, held=held))
+        if released:
+            log.info("gave back %d leases whose claim was never answered", released)
+        self._pump.reconciled()
+        reach("worker.reconciled", released=released)
+
+    async def _is_empty(self) -> bool:
+        await asyncio.wait([self._supervisor.over("relay-now")])
+        for name in self._shared.shares.names:
+            counts = await self._call(rq.CountJobs(queue=name))
+            if any(counts[state] for state in _UNDONE):
+                return False
+        return True
+
+    async def _relay(self) -> None:
+        """What ended here concerns more jobs than one request could tell: go on beside the pump."""
+        try:
+            await Relayer(self._store).run_once()
+        except Exception as exc:  # who drains waits for this: an error kept here would be met at every turn
+            told = printable(str(exc))
+            log.warning("some jobs are yet to be told that others ended; the leader will: %s", told)
+
+    async def _ask_cancels(self) -> None:
+        """A job that may run here was cancelled: ask which."""
+        leases = self._running.leases(self._lease_ms)
+        if leases:
+            for lease, answer in zip(leases, await self._call(rq.Extend(leases=leases)), strict=True):
+                if answer is Extended.CANCELLING:
+                    self._running.cancel(lease.token)
+
+    # --- the end -------------------------------------------------------------------------------------
+
+    async def end(self, stop: Stop) -> list[str]:
+        """Wait until all is settled, while there is time; the names of what is left, whose leases run out."""
+        over = self._supervisor.over("pump")
+        if await stop.wait_for(over, keep_ms=PARTS_MS) and not self._pump.ends:
+            return []
+        left = [f"the answer to {type(request).__name__}" for request in self._pending]
+        ends = self._pump.abandon()
+        if ends or not left:
+            left.append(f"the settlement of {ends} jobs")
+        self._running.teller.abandon()
+        self._supervisor.let_go("pump")
+        self._supervisor.let_go("relay-now")
+        if self._lane is not None:
+            self._lane.cancel()
+        return left

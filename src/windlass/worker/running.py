@@ -1,0 +1,217 @@
+"""The jobs that run in one worker: each has a slot and a lease, from its claim to its end.
+
+A lease is never held without a slot. What ends goes to the pump, which has it settled.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Final
+
+from windlass.abort import StopReason
+from windlass.backend import requests as rq
+from windlass.core.job import JobRecord
+from windlass.core.outcome import Outcome, Settlement
+from windlass.core.text import printable
+from windlass.job import Job
+from windlass.queue import Queue
+from windlass.registry import Handler
+from windlass.worker import classify
+from windlass.worker.attempt import Attempt, Tools
+from windlass.worker.batches import Batches
+from windlass.worker.leases import LeaseKeeper
+from windlass.worker.lifecycle import Parts, Stop
+from windlass.worker.processes import SandboxRunner
+from windlass.worker.shared import Shared
+from windlass.worker.teller import Teller, log_attempt
+
+log: Final = logging.getLogger("windlass.worker")
+
+_Ways = dict[tuple[str, str], tuple[Queue, Handler | None]]
+
+
+class Running:
+    """The attempts of one worker."""
+
+    _keeper: LeaseKeeper
+    _threads: ThreadPoolExecutor
+    _tools: Tools
+
+    def __init__(self, shared: Shared, *, wake: Callable[[], None]) -> None:
+        self._shared = shared
+        self._app = shared.app
+        self._pump = shared.pump
+        self._emitter = shared.emitter
+        #: Wakes the pump.
+        self._wake = wake
+        self._queues: dict[str, Queue] = {}
+        self.teller = Teller(shared.emitter, shared.app.hooks)
+        #: By the token of the lease.
+        self.attempts: dict[str, Attempt] = {}
+        self._idle = asyncio.Event()
+        self._idle.set()
+        #: Handlers that did not stop in time; their jobs were given back.
+        self.abandoned: int = 0
+
+    async def open(self, parts: Parts) -> None:
+        """Open what handlers run in and what keeps their leases."""
+        app, shared = self._app, self._shared
+        self._keeper = LeaseKeeper(app.store, shared.supervisor, on_lost=self._lost, on_cancel=self.cancel)
+        parts.opened("the renewing of leases", self._keeper.stop)
+        await self._keeper.start()
+        self._threads = self._make_threads()
+        parts.opened("threads", lambda: self._threads.shutdown(wait=False, cancel_futures=True))
+        processes = SandboxRunner(shared.options)
+        parts.opened("child processes", processes.close)
+        self.teller.report_errors()
+        self._tools = Tools(
+            clock=app.clock,
+            threads=self._threads,
+            processes=processes,
+            strategies=shared.strategies,
+            rng=shared.rng,
+            max_result_bytes=app.max_payload_bytes,
+            hooks=app.hooks,
+            batches=Batches(app.clock, lambda: self._threads, lambda: self._pump.slots),
+            context=shared.context,
+            on_progress=self._on_progress,
+            on_end=self._ended,
+            stopping=lambda: self._pump.closing,
+        )
+
+    def _make_threads(self) -> ThreadPoolExecutor:
+        return ThreadPoolExecutor(self._pump.slots, thread_name_prefix="windlass-job")
+
+    def resize(self) -> None:
+        """The pump has another number of slots now: have as many threads."""
+        before, self._threads = self._threads, self._make_threads()
+        self._tools.threads = self._threads
+        before.shutdown(wait=False)  # what runs in it ends by itself
+
+    # --- how a job begins ----------------------------------------------------------------------------
+
+    def begin(self, jobs: list[JobRecord], lease_ms: int, since_ms: float) -> None:
+        """Begin what was claimed, under leases that were asked for at ``since_ms`` (monotonic)."""
+        ways: _Ways = {}
+        begun: list[Attempt] = []
+        for record in jobs:
+            if self._pump.closing:  # the stop came while the claim was under way
+                self._end(classify.end(record, Outcome.RELEASE, reason="shutdown"))
+            elif (attempt := self._admit(record, lease_ms, since_ms, ways)) is not None:
+                begun.append(attempt)
+        for attempt in begun:
+            attempt.task = asyncio.create_task(attempt.run())
+        if self._emitter.wants("active"):
+            for attempt in begun:
+                self._emitter.emit("active", attempt.job)
+
+    def _admit(self, record: JobRecord, lease_ms: int, since_ms: float, ways: _Ways) -> Attempt | None:
+        """Give a claimed job its slot; None when it cannot run. ``ways``: of others of its claim."""
+        name = (record.queue, record.task)
+        way = ways.get(name)
+        if way is None:
+            way = ways[name] = self._way(*name)
+        queue, handler = way
+        if handler is None:
+            facts = {"job_id": record.id, "task": record.task, "queue": record.queue}
+            log.warning("no handler here for task %r of queue %r", record.task, record.queue, extra=facts)
+            self._end(classify.unknown_task(record))
+            return None
+        attempt = Attempt(queue, record, handler, self._tools)
+        bad = attempt.decode()
+        if bad is not None:
+            self.teller.refused(attempt, bad)
+            self._end(bad)
+            return None
+        if not self.attempts:
+            self._idle.clear()
+        token = record.token or ""
+        self.attempts[token] = attempt
+        self._pump.began(record.queue)
+        self._keeper.hold(token, record, record.options.lease_ms or lease_ms, since_ms)
+        return attempt
+
+    def _way(self, queue_name: str, task: str) -> tuple[Queue, Handler | None]:
+        """Where jobs of a task come from, and what runs them."""
+        queue = self._queues.get(queue_name)
+        if queue is None:
+            # Its own: closing the one that the app hands out does not close it under the handlers.
+            queue = self._queues[queue_name] = Queue(queue_name, self._app)
+        return queue, self._shared.registry.find(queue_name, task)
+
+    # --- how it ends ---------------------------------------------------------------------------------
+
+    def _ended(self, attempt: Attempt, settlement: Settlement | None) -> None:
+        """An attempt is over: free its slot, hand its end to the pump."""
+        record = attempt.record
+        token = record.token or ""
+        attempts = self.attempts
+        if attempts.pop(token, None) is None:
+            return  # given back at shutdown; what it did since does not count
+        self._pump.freed(record.queue)
+        if not attempts:
+            self._idle.set()
+        if self._keeper.drop(token) and settlement is not None:
+            self.teller.ended(attempt, settlement)
+            self._end(settlement)
+        else:
+            self.teller.lost(attempt)
+            self._wake()
+
+    def _end(self, settlement: Settlement) -> None:
+        if self._pump.ended(settlement):
+            self._wake()
+
+    def _on_progress(self, job: Job[Any], progress: Any) -> None:
+        if self._emitter.wants("progress"):
+            self._emitter.emit("progress", job, progress)
+
+    def _lost(self, token: str) -> None:
+        attempt = self.attempts.get(token)
+        if attempt is not None:
+            log_attempt(logging.WARNING, "lost its lease and is stopped", attempt)
+            attempt.stop(StopReason.LOST)
+
+    def cancel(self, token: str) -> None:
+        """Stop the job that was cancelled, if it runs here."""
+        attempt = self.attempts.get(token)
+        if attempt is not None:
+            attempt.stop(StopReason.CANCEL)
+
+    def abort(self, job_id: str) -> bool:
+        """Stop a job as if it was cancelled; False when it does not run here."""
+        found = [attempt for attempt in self.attempts.values() if attempt.record.id == job_id]
+        for attempt in found:
+            attempt.stop(StopReason.CANCEL)
+        return bool(found)
+
+    def leases(self, lease_ms: int) -> list[rq.LeaseRef]:
+        """The leases of what runs, of ``lease_ms`` where a job says nothing else."""
+        return [
+            rq.LeaseRef(a.record.queue, a.record.id, token, a.record.options.lease_ms or lease_ms)
+            for token, a in self.attempts.items()
+        ]
+
+    async def finish(self, stop: Stop) -> list[str]:
+        """Let jobs end by themselves, then by force, then give them back; the names of what does not end."""
+        options, left = self._shared.options, list[str]()
+        if not await stop.wait_unhurried(self._idle, options.ms("grace")):
+            for attempt in list(self.attempts.values()):
+                attempt.stop(StopReason.SHUTDOWN)
+            await stop.wait_unhurried(self._idle, options.ms("cancel_wait"))
+        for token, attempt in list(self.attempts.items()):
+            del self.attempts[token]
+            self._pump.freed(attempt.record.queue)
+            attempt.stop(StopReason.SHUTDOWN)
+            self.abandoned += 1
+            if attempt.handler.mode == "thread" or not stop.hurried.is_set():
+                left.append(f"job {attempt.record.id} ({printable(attempt.record.task)})")
+            if self._keeper.drop(token):
+                end = attempt.release("shutdown")
+                self.teller.ended(attempt, end)
+                self._end(end)
+        self._wake()
+        return left

@@ -1,0 +1,348 @@
+"""One deliberate defect for each special path (``windlass.core.paths``), which the suite must notice.
+
+A path that is taken is not yet a path that is checked. ``python -m tools.path_mutants`` runs a few tests of
+the suite for each of these, once as the code is and once with the defect: the first run must pass and take
+the path, the second must fail. pytest loads this module as a plugin; ``$WINDLASS_PATH_MUTANT`` names it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import msgspec
+
+from windlass.core.paths import PATHS
+
+_LOCAL = "tests/backends/test_variants.py"
+_LOCAL_WHOLE = "tests/backends/test_conformance.py"
+_VALKEY = "tests/backends/valkey/test_variants_valkey.py"
+_VALKEY_WHOLE = "tests/backends/valkey/test_conformance_valkey.py"
+_AMQP = "tests/backends/amqp/test_variants_amqp.py"
+_AMQP_WHOLE = "tests/backends/amqp/test_conformance_amqp.py"
+
+
+#: Tests with an idle worker on the machine's clock.
+_IDLE = "found_nothing_is_told_of_the_next or one_by_one_to_an_idle"
+
+
+class Mutant(NamedTuple):
+    """A defect, and where it must be noticed: a test file and an expression for ``pytest -k``."""
+
+    what: str
+    apply: Callable[[], None]
+    file: str
+    select: str
+
+
+MUTANTS: dict[str, Mutant] = {}
+
+
+def _mutant(path: str, what: str, file: str, select: str) -> Callable[[Callable[[], None]], None]:
+    def enter(apply: Callable[[], None]) -> None:
+        MUTANTS[path] = Mutant(what, apply, file, select)
+
+    return enter
+
+
+def pytest_configure() -> None:
+    """Break this process, and those that pytest-xdist starts, by the mutant that is named."""
+    name = os.environ.get("WINDLASS_PATH_MUTANT", "")
+    if name:
+        MUTANTS[name].apply()
+
+
+def _put(owner: Any, name: str, value: Any) -> None:
+    """Replace an attribute that must be there, for as long as this process lives."""
+    assert hasattr(owner, name), f"{owner} has no {name} any more"
+    setattr(owner, name, value)
+
+
+def _changed(struct: Any, **fields: Any) -> Any:
+    return msgspec.structs.replace(struct, **fields)
+
+
+# --- sqlite ---------------------------------------------------------------------------------------------
+
+
+@_mutant("sqlite.add_alone", "the job gets no event", _LOCAL, "sqlite-own-plain] and (event or count)")
+def _sqlite_add_alone() -> None:
+    from windlass.backends.sqlite.alone import AddAlone
+
+    _put(AddAlone, "_log", lambda self, queue, new, now_ms: None)
+
+
+@_mutant("sqlite.add_rows", "every job gets the usual priority", _LOCAL, "sqlite-own-plain and priorities")
+def _sqlite_add_rows() -> None:
+    from windlass.backends.sqlite import verbs_lifecycle
+
+    whole = verbs_lifecycle.plain_row
+    _put(verbs_lifecycle, "plain_row", lambda new, *more: whole(_changed(new, priority=0), *more))
+
+
+@_mutant("sqlite.complete", "results are not kept", _LOCAL, "sqlite-own-plain] and (result or complete)")
+def _sqlite_complete() -> None:
+    from windlass.backends.sqlite.verbs_lifecycle import _Completed
+
+    whole = _Completed.add
+    _put(_Completed, "add", lambda self, row, end: whole(self, row, _changed(end, result=None)))
+
+
+@_mutant("sqlite.lease_first", "the worker is not noted", _LOCAL, "sqlite-own-plain] and claimed")
+def _sqlite_lease_first() -> None:
+    from windlass.backends.sqlite import verbs_lifecycle
+
+    whole = verbs_lifecycle._leased_model
+
+    def forgetful(*args: Any) -> Any:
+        model = whole(*args)
+        model.worker = ""
+        return model
+
+    _put(verbs_lifecycle, "_leased_model", forgetful)
+
+
+@_mutant("sqlite.flush_behind", "jobs are handed out in reverse", _LOCAL, "sqlite-own-plain] and order")
+def _sqlite_flush_behind() -> None:
+    from windlass.backends.sqlite.session import Session
+
+    whole = Session.secure
+
+    def reverse(self: Any, answers: list[Any], *, behind: bool = False) -> list[Any]:
+        for _, value, _ in answers if behind else []:
+            getattr(value, "claim", value).jobs.reverse()
+        return whole(self, answers, behind=behind)
+
+    _put(Session, "secure", reverse)
+
+
+# --- file -----------------------------------------------------------------------------------------------
+
+
+@_mutant("file.adds_together", "callers get each other's answers", _LOCAL, "file and together and repeated")
+def _file_adds_together() -> None:
+    from windlass.backends.file.session import Session
+
+    whole = Session._decide_group
+
+    def swap(self: Any, calls: list[Any], now_ms: int) -> Any:
+        answers, topics = whole(self, calls, now_ms)
+        values = [value for _, value, _ in answers[-1:] + answers[:-1]]
+        return [(call, value, error) for (call, _, error), value in zip(answers, values, strict=True)], topics
+
+    _put(Session, "_decide_group", swap)
+
+
+# --- amqp -----------------------------------------------------------------------------------------------
+
+
+@_mutant("amqp.add_plain", "delays are not looked at", _AMQP_WHOLE, "delayed_job or delay")
+def _amqp_add_plain() -> None:
+    from windlass.backends.amqp import backend
+
+    _put(backend, "_is_plain", lambda new, now_ms: backend._FRESH_ID.match(new.id) is not None)
+
+
+@_mutant("amqp.bell", "what was pushed is lost", _AMQP_WHOLE, _IDLE)
+def _amqp_bell() -> None:
+    from windlass.backends.amqp.intake import Intake
+
+    _put(Intake, "_rang", lambda self, queue, delivery: self._client.ack([delivery.tag]))
+
+
+@_mutant("amqp.claim_in_settle", "the starts are not told", _AMQP_WHOLE, "busy_worker_with_one_slot")
+def _amqp_claim_in_settle() -> None:
+    from windlass.backends.amqp.desk import Desk
+
+    whole = Desk._complete
+    _put(Desk, "_complete", lambda self, request, began: whole(self, request, []))
+
+
+@_mutant("amqp.complete", "a lease that ran out still counts", _AMQP, "lost or late or lease")
+def _amqp_complete() -> None:
+    from windlass.backends.amqp.desk import Desk
+
+    _put(Desk, "_surely_holds", lambda self, end, now_ms: self._holding(end) is not None)
+
+
+@_mutant("amqp.tap", "what was pushed last comes first", _AMQP_WHOLE, "busy_worker_with_one_slot")
+def _amqp_tap() -> None:
+    from windlass.backends.amqp.intake import Intake
+
+    whole = Intake.draw
+
+    async def reverse(self: Any, queue: str, count: int) -> list[Any]:
+        if queue in self._waiting:
+            self._waiting[queue].reverse()
+        return await whole(self, queue, count)
+
+    _put(Intake, "draw", reverse)
+
+
+# --- valkey ---------------------------------------------------------------------------------------------
+
+
+def _in_lua(part: str, text: str, instead: str) -> None:
+    """Change the function library before it is loaded."""
+    from windlass.backends.valkey import loader
+
+    whole = loader._texts
+
+    def changed(folder: str) -> list[tuple[str, str]]:
+        found = []
+        for name, source in whole(folder):
+            assert name != part or text in source, f"{part} has no {text!r} any more"
+            found.append((name, source.replace(text, instead) if name == part else source))
+        return found
+
+    _put(loader, "_texts", changed)
+
+
+@_mutant("valkey.add_alone", "the job is not counted", _VALKEY, "valkey-own-plain] and counters")
+def _valkey_add_alone() -> None:
+    _in_lua("79_add_alone", "text(1 + (marks[4] or 0))", "text(marks[4] or 0)")
+
+
+@_mutant("valkey.add_plain", "priorities are not looked at", _VALKEY, "valkey-own-plain] and priorit")
+def _valkey_add_plain() -> None:
+    from windlass.backends.valkey import records
+
+    whole = records.plain_job
+    _put(records, "plain_job", lambda new: whole(_changed(new, priority=0)))
+
+
+@_mutant(
+    "valkey.add_together", "callers get each other's answers", _VALKEY, "valkey and together and repeated"
+)
+def _valkey_add_together() -> None:
+    from windlass.backends.valkey.adds import Adder
+
+    whole = Adder._send
+
+    async def turn_round(self: Any, jobs: list[Any], now: str) -> list[Any]:
+        return (await whole(self, jobs, now))[::-1]
+
+    _put(Adder, "_send", turn_round)
+
+
+@_mutant("valkey.complete_run", "results are not kept", _VALKEY, "valkey-own-plain] and (result or complete)")
+def _valkey_complete_run() -> None:
+    from windlass.backends.valkey import records
+
+    whole = records.completions
+    _put(
+        records,
+        "completions",
+        lambda index, items: whole(index, [_changed(end, result=None) for end in items]),
+    )
+
+
+@_mutant(
+    "valkey.lease_plain", "the worker is not noted", _VALKEY, "valkey-own-plain] and (claimed or stored)"
+)
+def _valkey_lease_plain() -> None:
+    from windlass.backends.valkey import records
+
+    whole = records.leased
+
+    def forgetful(queue: str, ids: Any, stored: Any, tokens: Any, lease: Any) -> Any:
+        return whole(queue, ids, stored, tokens, lease._replace(worker=""))
+
+    _put(records, "leased", forgetful)
+
+
+@_mutant(
+    "valkey.news", "results that are told are empty", _VALKEY_WHOLE, "valkey] and (result or wait or call)"
+)
+def _valkey_news() -> None:
+    from windlass.backends.valkey import records
+
+    whole = records._completed
+    _put(records, "_completed", lambda news: [_changed(one, result=b"null") for one in whole(news)])
+
+
+_SEATED = f"valkey] and ({_IDLE})"
+
+
+@_mutant("valkey.seat_begun", "the job is begun and claimed", _VALKEY_WHOLE, _SEATED)
+def _valkey_seat_begun() -> None:
+    from windlass.backends.valkey.seats import Given, Place
+
+    whole = Place.accept
+
+    def twice(self: Any, news: bytes) -> bool:
+        begin = self.begin
+        if begin is not None:
+            self.begin = lambda record, since_ms: (
+                begin(record, since_ms) and not self.given.append(Given(record, since_ms))
+            )
+        try:
+            return whole(self, news)
+        finally:
+            self.begin = begin
+
+    _put(Place, "accept", twice)
+
+
+@_mutant("valkey.seat_claimed", "what came with a message is lost", _VALKEY_WHOLE, _SEATED)
+def _valkey_seat_claimed() -> None:
+    from windlass.backends.valkey.seats import Place
+
+    def lose(self: Any) -> Any:
+        self.given = []
+        return [], 0
+
+    _put(Place, "take", lose)
+
+
+@_mutant("valkey.seat_given", "the lease of a given job is not written", _VALKEY_WHOLE, _SEATED)
+def _valkey_seat_given() -> None:
+    _in_lua("79_add_alone", "redis.call('HSET', root .. ':m', id, string.char(MARK.LEAN) .. head)", "")
+
+
+@_mutant("valkey.seat_taken", "the client forgets that it has a seat", _VALKEY_WHOLE, _SEATED)
+def _valkey_seat_taken() -> None:
+    from windlass.backends.valkey.seats import Offer
+
+    whole = Offer.answered
+
+    def forget(self: Any, turn: Any) -> None:
+        whole(self, turn)
+        self._place.seats.clear()
+
+    _put(Offer, "answered", forget)
+
+
+# --- worker ---------------------------------------------------------------------------------------------
+
+
+@_mutant("worker.lane", "the second lane begins jobs twice", _VALKEY_WHOLE, "valkey] and busy_worker")
+def _worker_lane() -> None:
+    from windlass.worker.running import Running
+
+    whole = Running.begin
+
+    def twice(self: Any, jobs: list[Any], *more: Any) -> None:
+        task = asyncio.current_task()
+        if task is not None and task.get_name() == "windlass-lane":
+            whole(self, jobs, *more)
+        whole(self, jobs, *more)
+
+    _put(Running, "begin", twice)
+
+
+@_mutant("worker.lease_thread", "no lease is renewed", _LOCAL_WHOLE, "sqlite and (renew or lease or live)")
+def _worker_lease_thread() -> None:
+    from windlass.worker.leases import LeaseKeeper
+
+    async def idle(self: Any, store: Any) -> None:
+        """Renew nothing."""
+
+    _put(LeaseKeeper, "_renew_due", idle)
+
+
+def missing() -> list[str]:
+    """Paths without a mutant, and mutants without a path."""
+    return sorted(set(PATHS) ^ set(MUTANTS))
