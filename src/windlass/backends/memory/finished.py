@@ -62,23 +62,22 @@ class Finished:
 
     def put(self, job: JobRecord) -> None:
         """Enter a job if it has finished, take it out if not."""
-        before = self._known.get(job.id)
-        if job.state not in FINISHED:
-            if before is not None:
-                self.remove(job.id)
+        state, job_id = job.state, job.id
+        if state not in FINISHED:
+            self.remove(job_id)
             return
         finished_ms = job.finished_ms or 0
-        entry = (finished_ms, job.seq, job.id)
-        now = (entry, job.state, keep_until(job.options, job.state, finished_ms))
-        if now == before:
+        entry, until_ms = (finished_ms, job.seq, job_id), keep_until(job.options, state, finished_ms)
+        before = self._known.get(job_id)
+        if before == (entry, state, until_ms):
             return
-        if before is None or before[:2] != now[:2]:
-            self.remove(job.id)
-            self._sizes[job.state] += 1
-            self._orders[job.state].add(entry)
-        self._known[job.id] = now
-        if now[2] is not None:
-            heappush(self._aging, (now[2], entry))
+        if before is None or before[:2] != (entry, state):
+            self.remove(job_id)
+            self._sizes[state] += 1
+            self._orders[state].add(entry)
+        self._known[job_id] = (entry, state, until_ms)
+        if until_ms is not None:
+            heappush(self._aging, (until_ms, entry))
 
     def remove(self, job_id: str) -> None:
         """Forget a job, if it is there."""
