@@ -867,3 +867,18 @@ async def test_a_thousand_children_in_ten_queues_are_one_flow(harness: Harness) 
         await harness.do(rq.Settle(items=[settlement(job, Outcome.COMPLETE, result=b"1") for job in jobs]))
         assert await harness.state("p") is (B if len(seen) < 1_000 else W)
     assert {edge.value for edge in await edges(harness)} == {b"1"}
+
+
+@pytest.mark.feature("I5")
+async def test_edges_and_ends_that_are_yet_to_be_told_survive_reopening(harness: Harness) -> None:
+    await harness.add("a", OTHER)
+    for first in range(0, 1_500, 500):
+        ids = range(first, first + 500)
+        await add(harness, *(harness.new(f"p{n}", depends_on=[on("a", OTHER)]) for n in ids))
+    await harness.reopen()
+    child = await harness.take(OTHER)
+    await harness.settle(child, Outcome.COMPLETE, result=b"1")
+    await harness.reopen()
+    await relay_all(harness)
+    assert await harness.counts() == {W: 1_500}
+    assert [edge.value for edge in await edges(harness, "p1499")] == [b"1"]

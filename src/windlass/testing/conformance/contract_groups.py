@@ -587,6 +587,7 @@ async def test_a_group_that_pruning_forgot_is_as_good_as_new(harness: Harness, l
         await harness.do(rq.Purge(queue=QUEUE, states=list(JobState), force=True))
         harness.pass_ms(1_000)
         await harness.do(rq.Prune())
+        await harness.reopen()
     assert (await harness.do(lrq.ListGroups(queue=QUEUE))).groups == []
 
 
@@ -602,6 +603,19 @@ async def test_pruning_forgets_no_start_that_still_counts(harness: Harness) -> N
     harness.pass_ms(500)
     await harness.do(rq.Prune())
     assert (await claimed(harness))[0] == ["b"]
+
+
+@pytest.mark.feature("H7", "H8")
+@pytest.mark.parametrize("limits", [GroupLimits(rate=Rate(2, 1_000)), GroupLimits(bucket=Bucket(2, 1))])
+async def test_starts_of_a_group_count_after_reopening(harness: Harness, limits: GroupLimits) -> None:
+    await harness.do(lrq.SetGroupLimits(queue=QUEUE, group="g", limits=limits))
+    await add(harness, "a", "b", "c")
+    for name in ("a", "b"):
+        assert [job.id for job in await harness.claim()] == [name]
+    await harness.reopen()
+    assert await claimed(harness) == ([], 1_000)
+    harness.pass_ms(1_000)
+    assert (await claimed(harness))[0] == ["c"]
 
 
 async def test_an_obliterated_queue_forgets_its_groups(harness: Harness) -> None:

@@ -130,6 +130,15 @@ async def test_a_job_that_is_put_back_has_its_turn_before_those_that_its_step_le
     assert await harness.order() == ["back", "grouped", "last", "plain"]
 
 
+@pytest.mark.feature("H13")
+async def test_the_turn_of_a_cancelled_job_goes_to_the_next_of_its_group(harness: Harness) -> None:
+    await add(harness, "big", *(f"big{n}" for n in range(3)))
+    await harness.do(rq.CancelJobs(refs=[JobRef(QUEUE, "big2")]))
+    await add(harness, "big", "again")
+    await add(harness, "small", *(f"small{n}" for n in range(3)))
+    assert await harness.order() == ["big0", "small0", "big1", "small1", "again", "small2"]
+
+
 # --- many groups, one of them huge ------------------------------------------------------------------
 
 

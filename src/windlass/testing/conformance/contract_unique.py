@@ -310,6 +310,19 @@ async def test_a_flow_with_a_key_that_is_held(harness: Harness) -> None:
     assert await harness.find("p") is None
 
 
+@pytest.mark.feature("D5", "D8")
+@pytest.mark.parametrize("mode", ["debounce", "keep_last"])
+async def test_a_key_that_outlives_its_job_keeps_no_later_job_that_waits_or_follows(
+    harness: Harness, mode: str
+) -> None:
+    await add(harness, "a", unique("throttle", ttl_ms=60_000))
+    await harness.settle(await harness.take(), Outcome.COMPLETE)
+    assert await holder(harness) == "a"
+    answer = await add(harness, "b", unique(mode, ttl_ms=1_000))
+    assert answer.outcome is AddOutcome.QUEUED
+    assert await holder(harness) == "b"
+
+
 @pytest.mark.feature("D3", "I2")
 async def test_the_jobs_of_a_flow_take_their_keys_and_no_two_of_them_the_same(harness: Harness) -> None:
     first, second = harness.new("a", options=unique()), harness.new("b", options=unique())
