@@ -66,7 +66,7 @@ class MemoryStore(State):
         return self.last_place
 
     def write(self, effects: Effects) -> None:
-        """See ``engine.reads.Port``."""
+        """See ``engine.drive.Port``."""
         self.keep(effects)
 
     # --- loading ----------------------------------------------------------------------------------
