@@ -121,7 +121,7 @@ def _make(work: Work, job: JobRecord) -> None:
         queue.row.known = True
         work.put_queue(queue)
     if job.options.unique is not None:
-        keys.take(work, job)
+        keys.take(work, job, job.options.unique)
     work.effects.count(job.queue, job.task, "enqueued")
     file(work, job, None, _MADE)
 

@@ -357,27 +357,20 @@ class Work(Scribe):
     def load_line(self, queue: str, stored: StoredLine, *, whole: bool = True) -> None:
         """The line of a queue, under what this request changed so far."""
         line = self.lines[queue] = Line(stored, whole=whole)
-        for job in self._changed(queue, line):
-            if job.state is _WAITING:
-                line.join(job)
+        effects = self.effects
+        for job in effects.gone:
+            if job.queue == queue:
+                line.remove(job.id)
+        for job, _, _ in effects.jobs.values():
+            if job.queue == queue:
+                if job.state is _WAITING:
+                    line.join(job)
+                else:
+                    line.remove(job.id)
 
     def load_due(self, queue: str, due: Ordered[JobRecord]) -> None:
-        """The timed jobs of a queue, under what this request changed so far."""
+        """The timed jobs of a queue. Verbs ask for them before they change anything."""
         self.due[queue] = due
-        for job in self._changed(queue, due):
-            if job.due_ms is not None and job.state in TIMED:
-                due.put((job.due_ms, job.seq), job.id, job)
-
-    def _changed(self, queue: str, order: Ordered[JobRecord]) -> Iterable[JobRecord]:
-        """The jobs of a queue that this request changed; they and those that are gone leave ``order``."""
-        effects = self.effects
-        if not (effects.jobs or effects.gone):
-            return ()
-        changed = [job for job, _, _ in effects.jobs.values() if job.queue == queue]
-        for job in (*changed, *effects.gone):
-            if job.queue == queue:
-                order.remove(job.id)
-        return changed
 
     # --- writing -----------------------------------------------------------------------------------
 
@@ -431,8 +424,6 @@ class Work(Scribe):
             self.waits[ref] = Waits()
             for pair in [pair for pair in self.edges if pair[0] == ref]:
                 self.edges[pair] = None
-            for pair in [pair for pair in self.effects.edges if pair[0] == ref]:
-                del self.effects.edges[pair]
 
     def put_row(self, table: Table, key: tuple[Any, ...], value: Any) -> None:
         """Write an entry of a table, not of queues and groups; None removes it."""

@@ -54,10 +54,6 @@ class Line:
             for entry in self._waiting.values():
                 self._add_to_tail(entry)
 
-    def head(self) -> str | None:
-        """The id of the job that is first in line."""
-        return next((job_id for _, job_id, _ in self.front()), None)
-
     # --- as ``engine.work.StoredLine`` ------------------------------------------------------------
 
     def front(self) -> Iterator[Entry[JobRecord]]:
