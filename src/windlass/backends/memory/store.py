@@ -8,7 +8,7 @@ a request means is decided by the engine; this store loads what it asks for and 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from copy import copy
 from itertools import islice, takewhile
 from typing import Any, TypeVar, cast
@@ -30,6 +30,8 @@ from windlass.engine.work import HOLDING, Group, Ordered, Queue, Work
 from windlass.engine.workers import WORKER_KEPT_MS
 
 R = TypeVar("R")
+#: Jobs of a group's line, with their keys in it and their ids.
+Parked = Iterator[tuple[tuple[int, int], str, JobRecord]]
 
 _ACTIVE, _PARKED = JobState.ACTIVE, JobState.PARKED
 
@@ -145,7 +147,18 @@ class MemoryStore(State):
         usage = copy(stored.usage)
         usage.starts = list(usage.starts)
         places = {role: Ordered(base) for role, base in stored.places().items()}
-        work.groups[queue, name] = Group(queue, name, stored.row, usage, Ordered(stored.parked()), places)
+        parked = Ordered(self._with_keys(stored.parked(), work))
+        work.groups[queue, name] = Group(queue, name, stored.row, usage, parked, places)
+
+    def _with_keys(self, parked: Parked, work: Work) -> Parked:
+        """Parked jobs; the key of each is loaded when the line comes to it."""
+        for entry in parked:
+            job = entry[2]
+            if job.options.unique is not None:
+                key = (Table.KEY, (job.queue, job.options.unique.key))
+                if key not in work.rows:
+                    work.rows[key] = self.row(*key)
+            yield entry
 
     def _load_flows(self, reads: MoreReads, work: Work) -> None:
         edges = self.edges
