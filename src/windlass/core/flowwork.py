@@ -22,7 +22,6 @@ from windlass.core.edges import (
     EdgeStatus,
     bad_parent,
     check_cycle,
-    check_kept_out,
     check_size,
     settle_edge,
     unknown_dependency,
@@ -151,7 +150,7 @@ class FlowWork(ABC):
                     fresh[ref] = new
                 else:
                     out.append((new, kept_out if kept_out.id else None))
-        check_kept_out({JobRef(new.queue, new.id) for new, _ in out} - fresh.keys(), jobs)
+        flows.check_kept_out({JobRef(new.queue, new.id) for new, _ in out} - fresh.keys(), jobs)
         for new, holder in out:
             if holder is not None and (holder in fresh or self.find(holder) is not None):
                 known.append(msgspec.structs.replace(new, id=holder.id))

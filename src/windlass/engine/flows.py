@@ -23,7 +23,6 @@ from windlass.core.edges import (
     EdgeStatus,
     bad_parent,
     check_cycle,
-    check_kept_out,
     check_size,
     settle_edge,
     unknown_dependency,
@@ -72,7 +71,7 @@ def sort(work: Work, jobs: list[NewJob]) -> tuple[Fresh, list[NewJob]]:
                 fresh[ref] = new
             else:
                 out.append((new, doors.holder))
-    check_kept_out({JobRef(new.queue, new.id) for new, _ in out} - fresh.keys(), jobs)
+    rules.check_kept_out({JobRef(new.queue, new.id) for new, _ in out} - fresh.keys(), jobs)
     for new, holder in out:
         if holder is not None and (holder in fresh or work.jobs[holder] is not None):
             known.append(msgspec.structs.replace(new, id=holder.id))

@@ -274,3 +274,16 @@ async def test_what_stays_of_jobs_is_apart_from_what_is_known_of_groups(harness:
     assert await harness.settle(job, Outcome.COMPLETE) is Settled.GONE
     await complete(harness, "b", priority=9)
     assert await harness.order() == ["high", "low"]
+
+
+@pytest.mark.feature("A13")
+async def test_a_job_that_leaves_nothing_can_be_settled_with_a_claim_on_another_queue(
+    harness: Harness,
+) -> None:
+    job = await harness.start("a", options=GONE)
+    await harness.add("b", "other")
+    claim = harness.claim_request(rq.ClaimQueue("other", 1, 1))
+    result = await harness.do(rq.Settle(items=[settlement(job, Outcome.COMPLETE)], claim=claim))
+    assert result.claimed is not None
+    assert [one.id for one in result.claimed.jobs] == ["b"]
+    assert await harness.counts() == {}
