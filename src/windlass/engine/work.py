@@ -342,17 +342,9 @@ class Work(Scribe):
                 line.remove(job.id)
 
     def load_due(self, queue: str, due: Ordered[JobRecord]) -> None:
-        """The timed jobs of a queue, under what this request changed so far."""
+        """The timed jobs of a queue. Verbs ask for them before they change anything."""
         self.due[queue] = due
         self._ordered = True
-        for (name, job_id), (job, _, _) in self.effects.jobs.items():
-            if name == queue:
-                due.remove(job_id)
-                if job.due_ms is not None and job.state in TIMED:
-                    due.put((job.due_ms, job.seq), job_id, job)
-        for job in self.effects.gone:
-            if job.queue == queue and job.ref not in self.effects.jobs:
-                due.remove(job.id)
 
     # --- writing -----------------------------------------------------------------------------------
 
@@ -413,8 +405,6 @@ class Work(Scribe):
             self.waits[ref] = Waits()
             for pair in [pair for pair in self.edges if pair[0] == ref]:
                 self.edges[pair] = None
-            for pair in [pair for pair in self.effects.edges if pair[0] == ref]:
-                del self.effects.edges[pair]
 
     def put_row(self, table: Table, key: tuple[Any, ...], value: Any) -> None:
         """Write an entry of a table, not of queues and groups; None removes it."""
