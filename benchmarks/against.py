@@ -30,6 +30,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Column, Table
 
@@ -42,6 +43,8 @@ WANTED = 0.85
 PATIENCE_S = 300
 #: With more at work beside it than this, a run says nothing.
 BUSY = 0.5
+#: What the table needs, also where the output is no terminal.
+WIDE = 130
 STYLES = {"class": "classes", "task": "tasks"}
 #: The columns: which tree, and what its processes read about speed-ups.
 VARIANTS = {"old": ("old", ""), "new": ("new", ""), "off": ("new", "off")}
@@ -344,7 +347,7 @@ def show(rows: list[Row], old: str) -> None:
     )
     for row in rows:
         table.add_row(*(f"[red]{one}[/]" if one.endswith("missed") else one for one in cells(row)))
-    console.print(table)
+    Console(width=max(console.width, WIDE)).print(table)
 
 
 def markdown(rows: list[Row], old: str) -> str:
