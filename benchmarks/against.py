@@ -44,7 +44,7 @@ PATIENCE_S = 300
 #: With more at work beside it than this, a run says nothing.
 BUSY = 0.5
 #: What the table needs, also where the output is no terminal.
-WIDE = 130
+WIDE = 150
 STYLES = {"class": "classes", "task": "tasks"}
 #: The columns: which tree, and what its processes read about speed-ups.
 VARIANTS = {"old": ("old", ""), "new": ("new", ""), "off": ("new", "off")}
