@@ -148,12 +148,18 @@ def _is_lua(line: str) -> bool:
 def measure(verbs: list[dict[str, Any]], side: str, tree: Tree) -> Table:
     """Count one side (``before`` or ``now``) of the list; ``RulesError`` when it names what is not there."""
     table, seen = Table(), dict[tuple[str, str], str]()
+    entries = [
+        (verb["name"], writer, entry)
+        for verb in verbs
+        for writer, named in verb[side].items()
+        for entry in named
+    ]
     for verb in verbs:
-        row = table.lines[verb["name"]] = {}
-        for writer, entries in verb[side].items():
-            if writer not in WRITERS:
-                raise RulesError(f"{verb['name']}, {side}: {writer} is none of {', '.join(WRITERS)}")
-            row[writer] = sum(_entry(f"{verb['name']}, {side}", tree, one, seen) for one in entries)
+        if strange := verb[side].keys() - set(WRITERS):
+            raise RulesError(f"{verb['name']}, {side}: {', '.join(strange)} is none of {', '.join(WRITERS)}")
+        table.lines[verb["name"]] = dict.fromkeys(verb[side], 0)
+    for verb_name, writer, entry in sorted(entries, key=lambda one: one[2].endswith(": *")):
+        table.lines[verb_name][writer] += _entry(f"{verb_name}, {side}", tree, entry, seen)
     for package in PACKAGES:
         mine = [
             path for path in tree.paths if path.startswith(f"{package}/") and path.endswith((".py", ".sql"))
@@ -163,7 +169,7 @@ def measure(verbs: list[dict[str, Any]], side: str, tree: Tree) -> Table:
 
 
 def _entry(where: str, tree: Tree, entry: str, seen: dict[tuple[str, str], str]) -> int:
-    """The lines of ``path: name name`` or, without names, of a whole file; each function counts once."""
+    """The lines of one entry. Each function counts once: ``*`` comes last and takes what no other names."""
     path, _, names = entry.partition(":")
     if path not in tree.paths:
         raise RulesError(f"{where}: there is no {path} any more: say in tools/rules.toml where its rules are")
@@ -172,6 +178,8 @@ def _entry(where: str, tree: Tree, entry: str, seen: dict[tuple[str, str], str])
     for pattern in names.split() or [""]:
         found = [name for name in there if fnmatchcase(name, pattern)]
         found = found or [name for name in there if fnmatchcase(name.rpartition(".")[2], pattern)]
+        if pattern == "*":
+            found = [name for name in found if (path, name) not in seen]
         if not found:
             raise RulesError(
                 f"{where}: {path} has no function {pattern}: say in tools/rules.toml what it is now"

@@ -97,11 +97,17 @@ def test_functions_are_named_with_or_without_their_class_or_by_patterns(entry: s
         (["core/gone.py: add"], "there is no core/gone.py any more"),
         (["core/a.py: gone"], "core/a.py has no function gone"),
         (["core/a.py: add", "core/a.py: a*"], "add counts for create, now already"),
+        (["core/a.py: *", "core/a.py: *"], "has no function"),
     ],
 )
 def test_a_list_that_does_not_fit_the_sources_is_refused(entries: list[str], complaint: str) -> None:
     with pytest.raises(RulesError, match=complaint):
         measure(verbs(*entries), "now", TREE)
+
+
+def test_a_star_takes_what_no_other_entry_names() -> None:
+    rest, named = verbs("core/a.py: *"), verbs("core/a.py: add", name="lease")
+    assert measure(rest + named, "now", TREE).lines == {"create": {"core": 3}, "lease": {"core": 4}}
 
 
 def test_the_size_of_a_package_is_all_lines_of_its_python_and_sql() -> None:
