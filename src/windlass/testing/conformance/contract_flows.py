@@ -906,6 +906,20 @@ async def test_what_is_yet_to_be_told_is_the_end_that_was(harness: Harness) -> N
     assert await harness.state("new") is W
 
 
+@pytest.mark.feature("I8", "A2")
+async def test_what_a_job_waited_for_is_no_circle_for_the_job_that_takes_its_id(harness: Harness) -> None:
+    """A dependent is yet to be told of the end, so the old job is still on its way to a circle."""
+    await add(harness, harness.new("low", OTHER), harness.new("mid", OTHER, depends_on=[on("low", OTHER)]))
+    for first in range(0, 1_500, 500):
+        ids = range(first, first + 500)
+        await add(harness, *(harness.new(f"p{n}", depends_on=[on("mid", OTHER)]) for n in ids))
+    await harness.do(rq.CancelJobs(refs=[JobRef(OTHER, "mid")]))
+    assert await harness.state("p1499") is B
+    late = harness.new("late", OTHER, depends_on=[on("p1499")], parent=on("low", OTHER))
+    answers = await add(harness, harness.new("mid", OTHER), late)
+    assert [one.outcome for one in answers] == [AddOutcome.QUEUED, AddOutcome.QUEUED]
+
+
 @pytest.mark.feature("I1", "I3")
 async def test_a_thousand_children_in_ten_queues_are_one_flow(harness: Harness) -> None:
     queues = [f"q{n}" for n in range(10)]
