@@ -22,7 +22,6 @@ from windlass.core.edges import (
     EdgeStatus,
     bad_parent,
     check_cycle,
-    check_kept_out,
     check_size,
     settle_edge,
     unknown_dependency,
@@ -146,7 +145,7 @@ class FlowWork(ABC):
             elif outcome is not AddOutcome.QUEUED:
                 known.append(new)
         kept_out = self._kept_out(fresh, now_ms)
-        check_kept_out(kept_out, jobs)
+        flows.check_kept_out(kept_out, jobs)
         for ref, holder in kept_out.items():
             new = fresh.pop(ref)
             if holder is not None and (holder in fresh or self.find(holder) is not None):

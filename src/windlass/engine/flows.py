@@ -23,13 +23,12 @@ from windlass.core.edges import (
     EdgeStatus,
     bad_parent,
     check_cycle,
-    check_kept_out,
     check_size,
     settle_edge,
     unknown_dependency,
 )
 from windlass.core.job import JobRecord, JobRef, NewJob
-from windlass.core.outcome import AddOutcome, Outcome, Settlement
+from windlass.core.outcome import AddOutcome, Settlement
 from windlass.core.states import FINISHED, JobState
 from windlass.core.transitions import answer_known
 from windlass.engine import keys
@@ -68,7 +67,7 @@ def sort(work: Work, jobs: list[NewJob]) -> tuple[Fresh, list[NewJob]]:
         elif outcome is not AddOutcome.QUEUED:
             known.append(new)
     kept_out = _kept_out(work, fresh)
-    check_kept_out(kept_out, jobs)
+    rules.check_kept_out(kept_out, jobs)
     for ref, holder in kept_out.items():
         new = fresh.pop(ref)
         if holder is not None and (holder in fresh or work.jobs[holder] is not None):
@@ -227,9 +226,7 @@ def _adopt(work: Work, new: NewJob) -> None:
 
 
 def weigh(work: Work, job: JobRecord, end: Settlement) -> Settlement:
-    """``end`` of an attempt as it counts: see ``core.flows.wait_for_none``."""
-    if end.outcome is not Outcome.WAIT:
-        return end
+    """A ``wait`` that ends an attempt as it counts: see ``core.flows.wait_for_none``."""
     waits = work.waits[job.ref]
     if waits.open or any(edge.broken for edge in work.unmet[job.ref]):
         return end
