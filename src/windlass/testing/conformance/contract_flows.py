@@ -891,7 +891,7 @@ async def test_a_long_chain_falls_link_by_link(harness: Harness) -> None:
 
 @pytest.mark.feature("I9", "I5")
 async def test_what_is_yet_to_be_told_is_the_end_that_was(harness: Harness) -> None:
-    """The child's id is used again before its dependents were told: they hear of the job they waited for."""
+    """The child's id is used again before its dependents are notified: they get the end of the job they waited for."""
     await harness.add("a", OTHER)
     for first in range(0, 1_500, 500):
         ids = range(first, first + 500)
@@ -908,7 +908,7 @@ async def test_what_is_yet_to_be_told_is_the_end_that_was(harness: Harness) -> N
 
 @pytest.mark.feature("I8", "A2")
 async def test_what_a_job_waited_for_is_no_circle_for_the_job_that_takes_its_id(harness: Harness) -> None:
-    """A dependent is yet to be told of the end, so the old job is still on its way to a circle."""
+    """A dependent is not notified of the end yet, so the old job still counts in a circle."""
     await add(harness, harness.new("low", OTHER), harness.new("mid", OTHER, depends_on=[on("low", OTHER)]))
     for first in range(0, 1_500, 500):
         ids = range(first, first + 500)
