@@ -891,7 +891,7 @@ async def test_a_long_chain_falls_link_by_link(harness: Harness) -> None:
 
 @pytest.mark.feature("I9", "I5")
 async def test_what_is_yet_to_be_told_is_the_end_that_was(harness: Harness) -> None:
-    """A child's id is used again before dependents are notified: they get the end of the job they waited for."""
+    """A child's id is used again before dependents are notified: they get the end of the first job."""
     await harness.add("a", OTHER)
     for first in range(0, 1_500, 500):
         ids = range(first, first + 500)
