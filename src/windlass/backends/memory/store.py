@@ -8,13 +8,14 @@ a request means is decided by the engine; this store loads what it asks for and 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from copy import copy
 from itertools import islice, takewhile
 from operator import methodcaller
 from typing import Any, TypeVar, cast
 
 from windlass.backend import requests as rq
+from windlass.backends.memory.order import Entry, Order
 from windlass.backends.memory.show import SHOWS, Shows
 from windlass.backends.memory.state import State, StoredQueue
 from windlass.core import transitions
@@ -144,7 +145,18 @@ class MemoryStore(State):
         usage = copy(stored.usage)
         usage.starts = list(usage.starts)
         places = {role: Ordered(order) for role, order in stored.places.items()}
-        work.groups[queue, name] = Group(queue, name, stored.row, usage, Ordered(stored.parked), places)
+        parked = Ordered(self._with_keys(stored.parked, work))
+        work.groups[queue, name] = Group(queue, name, stored.row, usage, parked, places)
+
+    def _with_keys(self, parked: Order[JobRecord], work: Work) -> Iterator[Entry[JobRecord]]:
+        """Parked jobs; the key of each is loaded when the line comes to it."""
+        for entry in parked:
+            job = entry[2]
+            if job.options.unique is not None:
+                key = (Table.KEY, (job.queue, job.options.unique.key))
+                if key not in work.rows:
+                    work.rows[key] = self.row(*key)
+            yield entry
 
     def _load_flows(self, reads: MoreReads, work: Work) -> None:
         edges = self.edges
