@@ -131,15 +131,16 @@ class Step(Share):
         ahead = [jobs]
         while ahead:
             lost = [self._renamed(copy(job)) for job in ahead[-1]]
+            theirs = {(job.queue, group) for job in lost for (group,) in self.all("job_grp", job.seq)}
             try:
                 self._decide(partial(aside.set_aside, lost=lost))
             except DamagedError as found:  # among those that wait for them
                 ahead.append(found.jobs)
                 continue
             ahead.pop()
+            groups |= theirs
             for job in lost:
                 self._aside.add(job.seq)
-                groups |= {(job.queue, group) for (group,) in self.all("job_grp", job.seq)}
                 self.run("unique_key_free_job", self.queue(job.queue), job.id)
         return groups
 
