@@ -37,7 +37,7 @@ def test_the_variable_turns_off_all_or_some(text: str, off: set[str]) -> None:
 
 
 def test_a_name_that_there_is_not_is_refused_with_those_that_there_are() -> None:
-    with pytest.raises(ConfigError, match=r"WINDLASS_SPEEDUPS.*amqp, flush_behind, recast.*speed"):
+    with pytest.raises(ConfigError, match=rf"WINDLASS_SPEEDUPS.*{', '.join(speedups.NAMES)}.*speed"):
         speedups.read_off("speed,amqp")
 
 
@@ -55,11 +55,16 @@ def test_off_takes_every_plain_twin() -> None:
     code = """
 import os
 from windlass.backends.file.effects import JobRow, to_record
-from windlass.speedups import amqp, flush_behind
+from windlass.speedups import amqp, flush_behind, valkey
 row = JobRow(queue="q", id="a", task="t", seq=1, enqueued_ms=1, payload=b"")
-print(amqp.Connection.__name__, flush_behind.sync_behind(os.open(".", os.O_RDONLY)), to_record(row) is row)
+behind = flush_behind.sync_behind(os.open(".", os.O_RDONLY))
+print(amqp.Connection.__name__, valkey._kind.__name__, behind, to_record(row) is row)
 """
-    for value, wanted in (("off", "PlainConnection None False"), ("amqp", "PlainConnection"), ("", "Quick")):
+    for value, wanted in (
+        ("off", "PlainConnection PlainConnection None False"),
+        ("amqp", "PlainConnection QuickConnection <"),
+        ("", "QuickConnection QuickConnection <"),
+    ):
         env = {**os.environ, speedups.VARIABLE: value}
         done = subprocess.run(
             [sys.executable, "-c", code], env=env, check=True, capture_output=True, text=True

@@ -7,17 +7,12 @@ into the edge in the step that ends the child, so it outlives the child's record
 
 from __future__ import annotations
 
-from collections.abc import Container
 from enum import StrEnum
-from typing import TYPE_CHECKING
 
 import msgspec
 
 from windlass.core.ids import JobRef, check_job_id, check_queue_name
 from windlass.errors import ConfigError, CycleError, DependencyError
-
-if TYPE_CHECKING:
-    from windlass.core.job import NewJob
 
 #: Most jobs of one flow (one ``Add`` with edges), and most children of one job.
 FLOW_LIMIT = 10_000
@@ -149,17 +144,6 @@ def check_size(jobs: int, edges: int) -> None:
         raise ConfigError("flow", f"at most {FLOW_LIMIT} jobs", jobs)
     if edges > FLOW_LIMIT:
         raise ConfigError("depends_on", f"at most {FLOW_LIMIT} jobs that one job waits for", edges)
-
-
-def check_kept_out(held: Container[JobRef], jobs: list[NewJob]) -> None:
-    """Refuse a flow that waits for a job of its own which its key or its group keeps out."""
-    for new in jobs:
-        for dependency in (*new.depends_on, *([new.parent] if new.parent else [])):
-            if dependency.ref in held:
-                raise DependencyError(
-                    "depends_on",
-                    f"free of jobs kept out by their unique key, a full or an ordered group: {dependency.id}",
-                )
 
 
 def check_cycle(edges: dict[JobRef, list[JobRef]]) -> None:

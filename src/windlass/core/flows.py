@@ -6,20 +6,32 @@ Pure, like ``core.transitions``, on which it is built. A store finds the edges a
 * ``after_edge`` each time one of its edges was settled;
 * ``review`` when a job has just been blocked, for edges may have been settled before;
 * ``wait_for_none`` when an attempt ends that waits for children, and none of them is open;
-* ``end_of`` to know what to tell the dependents of a job that ended.
+* ``end_of`` to know what to tell the dependents of a job that ended;
+* ``check_kept_out`` before it adds a flow some of whose jobs are not taken.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Container
 
 import msgspec
 
 from windlass.core.edges import ChildEnd, Edge, EdgeStatus, OnFailure, forgive, reopen, settle_edge
-from windlass.core.job import ERRORS_KEPT, AttemptOutcome, ErrorInfo, EventType, JobRecord, attempt_record
+from windlass.core.job import (
+    ERRORS_KEPT,
+    AttemptOutcome,
+    ErrorInfo,
+    EventType,
+    JobRecord,
+    JobRef,
+    NewJob,
+    attempt_record,
+)
 from windlass.core.outcome import Outcome, Settlement
 from windlass.core.states import PENDING, JobState
 from windlass.core.transitions import Scribe, finish, promote
+from windlass.errors import DependencyError
 
 DEPENDENCY_CLASS = "DependencyFailed"
 #: What is said of a job that waits for children, again and again, and has none that are open.
@@ -138,3 +150,14 @@ def end_of(job: JobRecord) -> ChildEnd:
         case _:
             reason = "removed"
     return ChildEnd(child=job.ref, seq=job.seq, completed=False, reason=reason, error=error)
+
+
+def check_kept_out(held: Container[JobRef], jobs: list[NewJob]) -> None:
+    """Refuse a flow that waits for a job of its own which its key or its group keeps out."""
+    for new in jobs:
+        for dependency in (*new.depends_on, *([new.parent] if new.parent else [])):
+            if dependency.ref in held:
+                raise DependencyError(
+                    "depends_on",
+                    f"free of jobs kept out by their unique key, a full or an ordered group: {dependency.id}",
+                )

@@ -2,5 +2,5 @@
 
 Nothing here does I/O, knows a store, a clock or asyncio. A verb is a generator (``drive``): it yields what it
 must know (``reads.Reads``), decides on what was loaded (``work.Work``) and leaves what it changed as effects
-(``effects.Effects``), which its store writes in one piece. A store implements ``reads.Port``.
+(``effects.Effects``), which its store writes in one piece. A store implements ``drive.Port``.
 """

@@ -96,7 +96,7 @@ def make(work: Work, job: JobRecord) -> None:
         queue.row.known = True
         work.put_queue(queue)
     if job.options.unique is not None:
-        keys.take(work, job)
+        keys.take(work, job, job.options.unique)
     work.effects.count(job.queue, job.task, "enqueued")
     file(work, job, None, Kind.MADE)
 

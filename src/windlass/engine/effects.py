@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from enum import IntEnum
-from typing import Any, Generic, NamedTuple, TypeVar, overload
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import msgspec
 
@@ -126,13 +126,7 @@ class Part(Generic[P]):
     def __set_name__(self, owner: type[object], name: str) -> None:
         self._name = name
 
-    @overload
-    def __get__(self, owner: None, kind: type[object]) -> Part[P]: ...
-    @overload
-    def __get__(self, owner: object, kind: type[object]) -> P: ...
-    def __get__(self, owner: object | None, kind: type[object]) -> P | Part[P]:
-        if owner is None:
-            return self
+    def __get__(self, owner: object, kind: type[object]) -> P:
         made = self._make()
         setattr(owner, self._name, made)  # and is found before this is asked again
         owner.plain = False  # type: ignore[attr-defined]

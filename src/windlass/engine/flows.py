@@ -23,7 +23,6 @@ from windlass.core.edges import (
     EdgeStatus,
     bad_parent,
     check_cycle,
-    check_kept_out,
     check_size,
     settle_edge,
     unknown_dependency,
@@ -68,7 +67,7 @@ def sort(work: Work, jobs: list[NewJob]) -> tuple[Fresh, list[NewJob]]:
         elif outcome is not AddOutcome.QUEUED:
             known.append(new)
     kept_out = _kept_out(work, fresh)
-    check_kept_out(kept_out, jobs)
+    rules.check_kept_out(kept_out, jobs)
     for ref, holder in kept_out.items():
         new = fresh.pop(ref)
         if holder is not None and (holder in fresh or work.jobs[holder] is not None):

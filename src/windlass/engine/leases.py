@@ -44,7 +44,7 @@ def recover(work: Work, request: rq.Recover) -> Verb[rq.Recovered]:
     """Reads: 1, with groups or unique keys 2."""
     yield MoreReads(expired=request.limit, overdue=request.limit)
     yield from prepare(work, [*work.found, *work.overdue])
-    result = rq.Recovered([], [])
+    result = rq.Recovered([], work.aside)
     for job in work.found:
         alive = transitions.recover(job, work)
         (result.recovered if alive else result.failed).append(job.ref)

@@ -1,13 +1,13 @@
-"""What verbs ask of a store: the batches that they read, and the port that loads them and writes effects.
+"""What verbs ask of a store: the batches that they read.
 
-A verb yields ``Reads``; the store's port loads all of it, in as few statements as it likes, and puts it into
-the ``Work``; the verb goes on. How many times a verb does so is a constant, written beside it.
+A verb yields ``Reads``; the store's port (``drive.Port``) loads all of it, in as few statements as it likes,
+and puts it into the ``Work``; the verb goes on. How many times it does so is a constant, written beside it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
@@ -15,10 +15,6 @@ from windlass.core.edges import ChildEnd, Edge
 from windlass.core.job import JobRecord, JobRef
 from windlass.core.states import JobState
 from windlass.engine.effects import Entry
-
-if TYPE_CHECKING:
-    from windlass.engine.effects import Effects
-    from windlass.engine.work import Work
 
 R = TypeVar("R")
 
@@ -139,13 +135,3 @@ class LogSpan(NamedTuple):
 #: What to read, as often as the verb says; then the answer.
 Verb = Generator[Reads, None, R]
 Verbs = dict[type[Any], Callable[..., Verb[Any]]]
-
-
-class Port(Protocol):
-    """What a store brings, inside its transaction."""
-
-    def load(self, reads: Reads, work: Work) -> None:
-        """Put all that is asked for into ``work``."""
-
-    def write(self, effects: Effects) -> None:
-        """Make it so."""

@@ -258,7 +258,7 @@ class Group:
 class Past:
     """Entries whose time has passed."""
 
-    __slots__ = ("groups", "kept_ids", "keys", "rollups", "stubs", "workers")
+    __slots__ = ("cut", "groups", "kept_ids", "keys", "rollups", "stubs", "workers")
 
     def __init__(self) -> None:
         self.kept_ids: list[JobRef] = []
@@ -268,6 +268,8 @@ class Past:
         self.workers: list[tuple[str]] = []
         self.stubs: list[JobRef] = []
         self.rollups: list[tuple[Any, ...]] = []
+        #: Whether the store looked no further than a bound of its own: more may be past its keep.
+        self.cut = False
 
 
 def _joined(old: Kind, new: Kind) -> Kind:
@@ -298,6 +300,8 @@ class Work(Scribe):
     untold = Part[list[Edge]](list)
     past = Part[Past](Past)
     logs = Part[dict[str, LogSpan]](dict)
+    #: Jobs that were set aside, since they cannot be read, so that this request could be decided.
+    aside = Part[list[JobRef]](list)
     #: Ends that earlier requests left (None: not loaded).
     outbox: list[ChildEnd] | None = None
     mark: Mark | None = None
@@ -342,17 +346,9 @@ class Work(Scribe):
                 line.remove(job.id)
 
     def load_due(self, queue: str, due: Ordered[JobRecord]) -> None:
-        """The timed jobs of a queue, under what this request changed so far."""
+        """The timed jobs of a queue. Verbs ask for them before they change anything."""
         self.due[queue] = due
         self._ordered = True
-        for (name, job_id), (job, _, _) in self.effects.jobs.items():
-            if name == queue:
-                due.remove(job_id)
-                if job.due_ms is not None and job.state in TIMED:
-                    due.put((job.due_ms, job.seq), job_id, job)
-        for job in self.effects.gone:
-            if job.queue == queue and job.ref not in self.effects.jobs:
-                due.remove(job.id)
 
     # --- writing -----------------------------------------------------------------------------------
 
@@ -413,8 +409,6 @@ class Work(Scribe):
             self.waits[ref] = Waits()
             for pair in [pair for pair in self.edges if pair[0] == ref]:
                 self.edges[pair] = None
-            for pair in [pair for pair in self.effects.edges if pair[0] == ref]:
-                del self.effects.edges[pair]
 
     def put_row(self, table: Table, key: tuple[Any, ...], value: Any) -> None:
         """Write an entry of a table, not of queues and groups; None removes it."""

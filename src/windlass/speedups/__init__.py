@@ -15,7 +15,7 @@ import os
 from windlass.errors import ConfigError
 
 #: The speed-ups, by the names of their modules.
-NAMES = ("amqp", "flush_behind", "recast")
+NAMES = ("amqp", "flush_behind", "recast", "valkey")
 VARIABLE = "WINDLASS_SPEEDUPS"
 
 

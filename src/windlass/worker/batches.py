@@ -14,15 +14,31 @@ import inspect
 import operator
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
+from windlass.abort import AbortSignal
 from windlass.batch import Batch
 from windlass.core.clock import Clock
+from windlass.core.job import JobRecord
 from windlass.errors import BatchError, ResultError
+from windlass.job import Job
 from windlass.registry import Handler
 
-if TYPE_CHECKING:
-    from windlass.worker.attempt import Attempt
+
+class Joining(Protocol):
+    """What a batch needs to know of an attempt."""
+
+    handler: Handler
+    record: JobRecord
+
+    @property
+    def job(self) -> Job[Any]: ...
+
+    @property
+    def signal(self) -> AbortSignal: ...
+
+    def start_timer(self) -> None:
+        """Let its time limit begin."""
 
 
 class _Member:
@@ -30,8 +46,8 @@ class _Member:
 
     __slots__ = ("attempt", "done", "item")
 
-    def __init__(self, attempt: Attempt, item: Any, done: asyncio.Future[Any]) -> None:
-        self.attempt: Attempt = attempt
+    def __init__(self, attempt: Joining, item: Any, done: asyncio.Future[Any]) -> None:
+        self.attempt: Joining = attempt
         self.item: Any = item
         self.done: asyncio.Future[Any] = done
 
@@ -48,7 +64,7 @@ class Batches:
         self._context = contextvars.copy_context()  # no job's: a batch belongs to none of its jobs alone
         self._open: dict[int, _Gathering] = {}
 
-    async def join(self, attempt: Attempt) -> Any:
+    async def join(self, attempt: Joining) -> Any:
         """Wait for the result of ``attempt`` as part of a batch."""
         handler = attempt.handler
         if handler.takes_job:
@@ -69,7 +85,7 @@ class Batches:
         finally:
             gathering.left(member)
 
-    def leave(self, attempt: Attempt) -> None:
+    def leave(self, attempt: Joining) -> None:
         """Let a stopped attempt go whose batch is still being gathered."""
         gathering = self._open.get(id(attempt.handler))
         for member in gathering.members if gathering is not None else ():

@@ -82,6 +82,7 @@ def make_old(path: Path) -> None:
                 clock_ms INTEGER NOT NULL, serial INTEGER NOT NULL);
             INSERT INTO windlass_default_meta SELECT * FROM windlass_default_store;
             DELETE FROM windlass_default_migration WHERE version > 5;
+            ALTER TABLE windlass_default_unique_key DROP COLUMN not_taken;
             """
         )
         later = (

@@ -34,9 +34,6 @@ class Line:
         #: Kept as soon as turns are counted.
         self._tails: dict[tuple[int, str], _Tail] | None = None
 
-    def __len__(self) -> int:
-        return len(self._waiting)
-
     def put(self, job: JobRecord) -> None:
         """Enter ``job`` if it waits, take it out if not."""
         if job.id in self._waiting:
@@ -73,12 +70,6 @@ class Line:
             self._tails = {}
             for job_id, (priority, turn, place, group) in self._waiting.items():
                 self._add_to_tail(priority, group, (turn, place, job_id))
-
-    def head(self) -> str | None:
-        """The id of the job that is first in line."""
-        for _, job_id, _ in self.front():
-            return job_id
-        return None
 
     # --- as ``engine.work.StoredLine`` ------------------------------------------------------------
 

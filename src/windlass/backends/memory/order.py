@@ -51,9 +51,7 @@ class Order(Generic[E]):
         entries, counts = self._entries, self._counts
         while len(entries) > self._start and not counts(entries[-1]):
             entries.pop()
-        for at in range(len(entries) - 1, self._start - 1, -1):
-            if counts(entries[at]):
-                yield entries[at]
+        return filter(counts, (entries[at] for at in range(len(entries) - 1, self._start - 1, -1)))
 
     def shrink(self, size: int) -> None:
         """Forget what does not count, when that is most of what is there; ``size`` entries count."""

@@ -30,7 +30,7 @@ from windlass.core.metrics import MARKS_KEPT, Mark, MetricsRow, Step
 from windlass.core.schedules import ScheduleRecord
 from windlass.core.states import FINISHED, TIMED, JobState
 from windlass.core.unique import KeyEntry
-from windlass.engine.effects import Cursor, Effects, QueueRow, Starts, Table
+from windlass.engine.effects import Cursor, Effects, GroupRow, QueueRow, Starts, Table
 
 
 class StoredQueue:
@@ -88,7 +88,7 @@ class StoredQueue:
         if group is not None:
             self._groups_of[job.id] = group
 
-    def drop(self, job: JobRecord) -> JobState | None:
+    def drop(self, job: JobRecord) -> JobState:
         """Take a record out, and out of the indexes; returns the state that it was filed under."""
         del self.jobs[job.id]
         self.finished.remove(job.id)
@@ -97,14 +97,9 @@ class StoredQueue:
         if job.options.group is not None:
             self.groups.get(job.options.group).forget(job.id)
         self._groups_of.pop(job.id, None)
-        before = self._states.pop(job.id, None)
-        if before is not None:
-            self.counts[before] -= 1
+        before = self._states.pop(job.id)
+        self.counts[before] -= 1
         return before
-
-    @property
-    def active(self) -> int:
-        return self.counts[JobState.ACTIVE]
 
     def due(self) -> Iterable[tuple[tuple[int, int], str, JobRecord]]:
         """Timed jobs, the earliest first, with (due_ms, seq) and id."""
@@ -167,35 +162,9 @@ class State:
         """The queue, or an empty one that is not kept."""
         return self.queues.get(name) or StoredQueue(name)
 
-    def row(self, table: Table, key: tuple[Any, ...]) -> Any:  # noqa: C901 - one case per table
+    def row(self, table: Table, key: tuple[Any, ...]) -> Any:
         """The value of an entry as it is now; None when it is not there."""
-        match table:
-            case Table.QUEUE:
-                queue = self.queues.get(key[0])
-                return None if queue is None else queue.row
-            case Table.GROUP:
-                group = self.look(key[0]).groups.find(key[1])
-                return None if group is None else group.row
-            case Table.KEY:
-                return self.look(key[0]).keys.get(key[1])
-            case Table.KEPT_ID:
-                return self.kept_ids.get(JobRef(*key))
-            case Table.WORKER:
-                return self.workers.get(key[0])
-            case Table.ARCHIVER:
-                return self.archivers.get(key[0])
-            case Table.LEADER:
-                return self.leaders.get(key[0])
-            case Table.SCHEDULE:
-                return self.schedules.get((key[0], key[1]))
-            case Table.COUNTER:
-                return self.counters[key[0], key[1], key[2]]
-            case Table.CURSOR:
-                return self.cursors.get(key[0])
-            case Table.ROLLUP:
-                return self.rollups.get((key[0], key[1]), {}).get((key[2], key[3]))
-            case Table.STUB:
-                return self.stubs.find(JobRef(*key))
+        return _ROWS[table](self, key)
 
     # --- changing ---------------------------------------------------------------------------------
 
@@ -298,8 +267,8 @@ class State:
         stored = self.queue(queue)
         if group is None:
             stored.starts = starts.times
-        elif (found := stored.groups.find(group)) is not None or starts.times:
-            (found or stored.groups.get(group)).usage.starts = starts.times
+        else:
+            stored.groups.get(group).usage.starts = starts.times
 
     def trim(self, queue: str, oldest: int) -> None:
         """The history of a queue begins with this record from now on."""
@@ -318,3 +287,25 @@ def _set(table: dict[Any, Any], key: Any, row: Any) -> None:
         table.pop(key, None)
     else:
         table[key] = row
+
+
+def _group_row(state: State, key: tuple[Any, ...]) -> GroupRow | None:
+    group = state.look(key[0]).groups.find(key[1])
+    return None if group is None else group.row
+
+
+#: How to find an entry of each table.
+_ROWS: dict[Table, Callable[[State, tuple[Any, ...]], Any]] = {
+    Table.QUEUE: lambda state, key: state.queues[key[0]].row if key[0] in state.queues else None,
+    Table.GROUP: _group_row,
+    Table.KEY: lambda state, key: state.look(key[0]).keys.get(key[1]),
+    Table.KEPT_ID: lambda state, key: state.kept_ids.get(JobRef(*key)),
+    Table.WORKER: lambda state, key: state.workers.get(key[0]),
+    Table.ARCHIVER: lambda state, key: state.archivers.get(key[0]),
+    Table.LEADER: lambda state, key: state.leaders.get(key[0]),
+    Table.SCHEDULE: lambda state, key: state.schedules.get(key),
+    Table.COUNTER: lambda state, key: state.counters[key],
+    Table.CURSOR: lambda state, key: state.cursors.get(key[0]),
+    Table.ROLLUP: lambda state, key: state.rollups.get(key[:2], {}).get(key[2:]),
+    Table.STUB: lambda state, key: state.stubs.find(JobRef(*key)),
+}

@@ -66,7 +66,7 @@ class MemoryStore(State):
         return self.last_place
 
     def write(self, effects: Effects) -> None:
-        """See ``engine.reads.Port``."""
+        """See ``engine.drive.Port``."""
         self.keep(effects)
 
     # --- loading ----------------------------------------------------------------------------------
@@ -199,9 +199,8 @@ class MemoryStore(State):
     def _past_keep(self, now_ms: int, limit: int) -> list[JobRecord]:
         old: list[JobRecord] = []
         for queue in self.queues.values():
-            if len(old) < limit:
-                entries = queue.finished.past_keep(queue.jobs, now_ms, limit - len(old))
-                old += [queue.jobs[job_id] for _, _, job_id in entries]
+            entries = queue.finished.past_keep(queue.jobs, now_ms, limit - len(old))
+            old += [queue.jobs[job_id] for _, _, job_id in entries]
         return old
 
     def _load_upkeep(self, reads: MoreReads, work: Work) -> None:

@@ -67,7 +67,7 @@ def _load_found(step: Step, reads: MoreReads, work: Work) -> None:
     if reads.purge is not None:
         work.found = _purged(step, reads.purge)
     if reads.past_keep:
-        work.found = past.past_keep(step, work.now_ms, reads.past_keep)
+        work.found = past.past_keep(step, work, reads.past_keep)
         _load_queues(step, work.found, work)
 
 

@@ -30,20 +30,22 @@ _DEFAULTS = StoredOptions()
 # --- jobs -----------------------------------------------------------------------------------------
 
 
-def past_keep(step: Step, now_ms: int, limit: int) -> list[JobRecord]:
+def past_keep(step: Step, work: Work, limit: int) -> list[JobRecord]:
     """Finished jobs that are past their keep, in the order in which they go, with what a removal needs.
 
     By age through one index, or from the oldest of each queue and state, where those by count are found, too.
     Only so many candidates are looked at, so when very many are too old at once, the order among them is
     approximate.
     """
-    candidates = max(2 * limit, 1_000)
+    now_ms, candidates = work.now_ms, max(2 * limit, 1_000)
     found = set(step.all("prune_old", now_ms, candidates))
     for num, name in step.all("prune_queues", LOG_KEY):
         totals = step.totals(name)
         for state in FINISHED:
             if totals[state]:
-                found.update(_plain_old(step, num, state, now_ms, candidates))
+                plain, cut = _plain_old(step, num, state, now_ms, candidates)
+                work.past.cut = work.past.cut or cut
+                found.update(plain)
                 found.update(_surplus(step, num, state, totals[state], now_ms, limit))
     seqs = [seq for _, _, seq in sorted(found)[:limit]]
     rows = {row[0]: row for row in step.among("job_ends", seqs)} if seqs else {}
@@ -65,8 +67,8 @@ def _ended(step: Step, row: Row) -> JobRecord:
     )
 
 
-def _plain_old(step: Step, num: int, state: JobState, now_ms: int, limit: int) -> list[Row]:
-    """Plain jobs that are past the default age.
+def _plain_old(step: Step, num: int, state: JobState, now_ms: int, limit: int) -> tuple[list[Row], bool]:
+    """Plain jobs that are past the default age, and whether there may be more.
 
     Others that are kept longer may stand in between, as many as there are: those that were seen are not
     looked at again by this connection. None can appear among them while the store's clock does not go back.
@@ -74,13 +76,11 @@ def _plain_old(step: Step, num: int, state: JobState, now_ms: int, limit: int) -
     age_ms = _DEFAULTS.keep_for(state).age_ms
     assert age_ms is not None
     seen = step.queues.kept_longer
-    while True:
-        rows = step.all("prune_plain", num, state, *seen.get((num, state), (0, 0)), now_ms - age_ms, limit)
-        first = next((at for at, row in enumerate(rows) if row[3]), len(rows))
-        if first:
-            seen[num, state] = (rows[first - 1][1], rows[first - 1][2])
-        if first < len(rows) or len(rows) < limit:
-            return [row[:3] for row in rows[first:] if row[3]]
+    rows = step.all("prune_plain", num, state, *seen.get((num, state), (0, 0)), now_ms - age_ms, limit)
+    first = next((at for at, row in enumerate(rows) if row[3]), len(rows))
+    if first:
+        seen[num, state] = (rows[first - 1][1], rows[first - 1][2])
+    return [row[:3] for row in rows[first:] if row[3]], len(rows) == limit
 
 
 def _surplus(step: Step, num: int, state: JobState, total: int, now_ms: int, limit: int) -> list[Row]:

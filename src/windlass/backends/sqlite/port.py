@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     import sqlite3
 
     from windlass.backends.sqlite.tx import Tx
-    from windlass.core.job import JobRecord
+    from windlass.core.job import JobRecord, JobRef
     from windlass.core.states import JobState
     from windlass.engine.effects import Effects
     from windlass.engine.reads import Reads, Verb
@@ -60,8 +60,8 @@ class Step(Share):
         self.sql = tx.sql
         self.queues = tx.queues
         self._begin(careful=False)
-        #: Jobs that were set aside.
-        self._aside: set[int] = set()
+        #: Jobs that were set aside, by number.
+        self._aside: dict[int, JobRef] = {}
 
     def _begin(self, *, careful: bool) -> None:
         """Nothing is loaded yet. ``careful``: no id is taken for new without a look."""
@@ -106,6 +106,8 @@ class Step(Share):
 
     def _drive(self, verb: Callable[[Work], Verb[R]]) -> R:
         work = Work(self.now_ms, self.fresh_place)
+        if self._aside:
+            work.aside = list(self._aside.values())
         try:
             return run(verb(work), self, work)
         except BaseException:
@@ -140,7 +142,7 @@ class Step(Share):
             ahead.pop()
             groups |= theirs
             for job in lost:
-                self._aside.add(job.seq)
+                self._aside[job.seq] = job.ref
                 self.run("unique_key_free_job", self.queue(job.queue), job.id)
         return groups
 

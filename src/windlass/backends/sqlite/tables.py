@@ -137,7 +137,9 @@ def put(work: Work, table: Table, queue: str, rows: Iterable[Row]) -> None:
         key, stored = how.key(row[: how.width]), row[how.width :]
         whole = (queue, *key) if how.of_queue else key
         what = f"entry {whole} of table {table.name.lower()}"
-        work.rows[table, whole] = damage.read_or_none(stored, lambda found: how.read(*found), what)
+        value = damage.read_or_none(stored, lambda found: how.read(*found), what)
+        if value is not None:
+            work.rows[table, whole] = value
 
 
 def write(step: Step, entries: dict[Entry, Any]) -> None:

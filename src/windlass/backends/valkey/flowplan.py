@@ -13,10 +13,10 @@ from windlass.core.edges import (
     Dependency,
     bad_parent,
     check_cycle,
-    check_kept_out,
     check_size,
     unknown_dependency,
 )
+from windlass.core.flows import check_kept_out
 from windlass.core.job import JobRef, NewJob
 from windlass.core.limits import wants_rank
 from windlass.core.outcome import AddOutcome

@@ -376,6 +376,46 @@ async def test_a_child_whose_record_is_gone_is_forgiven(harness: Harness) -> Non
     assert await statuses(harness) == {"a": EdgeStatus.IGNORED}
 
 
+@pytest.mark.feature("I2", "A25")
+async def test_a_child_that_is_to_run_again_can_be_hurried_and_a_blocked_parent_cannot(
+    harness: Harness,
+) -> None:
+    await add_parent(harness, "a")
+    await finish(harness, Outcome.RETRY, delay_ms=60_000)
+    results = await harness.do(rq.RetryJobs(refs=[JobRef(OTHER, "a"), JobRef(QUEUE, "p")]))
+    assert [(one.status, one.state) for one in results] == [(Changed.OK, W), (Changed.ILLEGAL, B)]
+    assert await finish(harness) == "a"
+    assert await harness.state("p") is W
+
+
+@pytest.mark.feature("I9", "A25")
+async def test_a_retry_that_is_refused_leaves_the_edges_of_the_parent_alone(harness: Harness) -> None:
+    await add_parent(harness, "a", "b", on_failure=OnFailure.IGNORE)
+    await finish(harness, Outcome.FAIL)
+    await harness.do(rq.RetryJobs(refs=[JobRef(OTHER, "a")]))
+    (result,) = await harness.do(rq.RetryJobs(refs=[JobRef(QUEUE, "p")]))
+    assert (result.status, result.state) == (Changed.ILLEGAL, B)
+    assert await statuses(harness) == {"a": EdgeStatus.IGNORED, "b": EdgeStatus.OPEN}
+
+
+@pytest.mark.feature("I9", "I2")
+async def test_the_claim_of_a_settlement_tells_those_who_wait_for_what_it_ends(harness: Harness) -> None:
+    await add(
+        harness,
+        harness.new("p", OTHER, depends_on=[on("a")]),
+        harness.new("q", OTHER, depends_on=[on("late")]),
+        harness.new("a"),
+        harness.new("late", expires_in_ms=10),
+    )
+    child = await harness.take()
+    harness.pass_ms(20)
+    request = rq.Settle(items=[settlement(child, Outcome.COMPLETE)], claim=harness.claim_request())
+    result = await harness.do(request)
+    assert result.claimed is not None
+    assert result.claimed.jobs == []
+    assert (await harness.state("p", OTHER), await harness.state("q", OTHER)) == (W, F)
+
+
 # --- what is refused -------------------------------------------------------------------------------
 
 
@@ -495,6 +535,45 @@ async def test_a_job_under_a_used_id_is_not_the_job_that_was_waited_for(harness:
     await harness.add("a", OTHER)
     await finish(harness, result=b"9")
     assert [(edge.status, edge.value) for edge in await edges(harness)] == [(EdgeStatus.IGNORED, None)]
+
+
+@pytest.mark.feature("I1", "I10", "A2")
+async def test_a_flow_under_the_ids_of_one_that_has_ended_waits_anew(harness: Harness) -> None:
+    for _ in range(2):
+        answers = await add(harness, harness.new("a", OTHER, parent=on("p")), harness.new("p"))
+        assert [one.outcome for one in answers] == [AddOutcome.QUEUED, AddOutcome.QUEUED]
+        assert await statuses(harness) == {"a": EdgeStatus.OPEN}
+        await finish(harness, Outcome.FAIL)
+        assert await harness.state("p") is F
+
+
+@pytest.mark.feature("I1")
+async def test_an_edge_that_is_named_more_than_once_is_what_it_was_at_first(harness: Harness) -> None:
+    await add(
+        harness,
+        harness.new("a", OTHER, parent=on("p")),
+        harness.new("p", depends_on=[on("a", OTHER)]),
+        harness.new("q", depends_on=[on("a", OTHER), on("a", OTHER, OnFailure.IGNORE)]),
+    )
+    for parent in ("p", "q"):
+        assert [edge.on_failure for edge in await edges(harness, parent)] == [OnFailure.FAIL]
+    await finish(harness, Outcome.FAIL)
+    assert await harness.counts() == {F: 2}
+
+
+@pytest.mark.feature("I1", "A2")
+async def test_an_id_that_is_kept_without_its_record_is_no_job_to_wait_for(harness: Harness) -> None:
+    await harness.add("kept", options=StoredOptions(keep_id_ms=60_000))
+    await harness.do(rq.RemoveJobs(refs=[JobRef(QUEUE, "kept")]))
+    with pytest.raises(DependencyError, match="kept"):
+        await add(harness, harness.new("p", depends_on=[on("kept")]), harness.new("kept"))
+    flow = [harness.new("p", depends_on=[on("a", OTHER)]), harness.new("a", OTHER), harness.new("kept")]
+    answers = await add(harness, *flow)
+    assert [(one.outcome, one.state) for one in answers] == [
+        (AddOutcome.QUEUED, B),
+        (AddOutcome.QUEUED, W),
+        (AddOutcome.DUPLICATE, None),
+    ]
 
 
 # --- children of a running parent ------------------------------------------------------------------
@@ -634,6 +713,23 @@ async def test_a_parent_waits_for_a_child_that_was_there_before(harness: Harness
     assert len(await edges(harness)) == 1
 
 
+@pytest.mark.feature("I9", "I10", "A2")
+async def test_a_child_that_has_ended_counts_at_once_for_a_parent_that_names_it(harness: Harness) -> None:
+    kept = StoredOptions(keep_id_ms=60_000)
+    for name, outcome in (("done", Outcome.COMPLETE), ("bad", Outcome.FAIL)):
+        await harness.add(name, OTHER, options=kept)
+        assert await finish(harness, outcome) == name
+    await harness.add_many("p", "q")
+    for child, parent in (("done", "p"), ("bad", "q")):
+        answer = await harness.add(child, OTHER, options=kept, parent=on(parent))
+        assert answer.outcome is AddOutcome.DUPLICATE
+    assert await statuses(harness) == {"done": EdgeStatus.DONE}
+    assert await statuses(harness, "q") == {"bad": EdgeStatus.FAILED}
+    failed = await harness.get("q")
+    assert (failed.state, failed.reason) == (F, "dependency_failed")
+    assert await harness.order() == ["p"]
+
+
 @pytest.mark.feature("I10", "F2")
 async def test_a_cancelled_parent_does_not_wait(harness: Harness) -> None:
     parent = await harness.start("p")
@@ -685,6 +781,21 @@ async def test_a_removed_parent_takes_its_edges_along(harness: Harness) -> None:
     assert child.dependents == []
     await finish(harness)
     assert await harness.find("p") is None
+
+
+@pytest.mark.feature("A24")
+@pytest.mark.parametrize("child_first", [True, False])
+async def test_a_parent_can_be_removed_in_one_step_with_its_child(
+    harness: Harness, child_first: bool
+) -> None:
+    await add_parent(harness, "a")
+    refs = [JobRef(OTHER, "a"), JobRef(QUEUE, "p")]
+    results = await harness.do(rq.RemoveJobs(refs=refs if child_first else refs[::-1]))
+    assert [one.status for one in results] == [Changed.OK, Changed.OK]
+    assert (await harness.counts(), await harness.counts(OTHER)) == ({}, {})
+    await harness.add("p")
+    assert await edges(harness) == []
+    assert await harness.order() == ["p"]
 
 
 # --- more than one step ----------------------------------------------------------------------------
@@ -756,3 +867,18 @@ async def test_a_thousand_children_in_ten_queues_are_one_flow(harness: Harness) 
         await harness.do(rq.Settle(items=[settlement(job, Outcome.COMPLETE, result=b"1") for job in jobs]))
         assert await harness.state("p") is (B if len(seen) < 1_000 else W)
     assert {edge.value for edge in await edges(harness)} == {b"1"}
+
+
+@pytest.mark.feature("I5")
+async def test_edges_and_ends_that_are_yet_to_be_told_survive_reopening(harness: Harness) -> None:
+    await harness.add("a", OTHER)
+    for first in range(0, 1_500, 500):
+        ids = range(first, first + 500)
+        await add(harness, *(harness.new(f"p{n}", depends_on=[on("a", OTHER)]) for n in ids))
+    await harness.reopen()
+    child = await harness.take(OTHER)
+    await harness.settle(child, Outcome.COMPLETE, result=b"1")
+    await harness.reopen()
+    await relay_all(harness)
+    assert await harness.counts() == {W: 1_500}
+    assert [edge.value for edge in await edges(harness, "p1499")] == [b"1"]

@@ -258,3 +258,16 @@ async def test_no_more_than_the_newest_stubs_are_kept(harness: Harness) -> None:
     assert await harness.find("j0") is None
     assert await harness.find(f"j{count - 1}") is not None
     assert await harness.find(f"j{count - STUBS_KEPT}") is not None
+
+
+@pytest.mark.feature("A13")
+async def test_a_job_that_leaves_nothing_can_be_settled_with_a_claim_on_another_queue(
+    harness: Harness,
+) -> None:
+    job = await harness.start("a", options=GONE)
+    await harness.add("b", "other")
+    claim = harness.claim_request(rq.ClaimQueue("other", 1, 1))
+    result = await harness.do(rq.Settle(items=[settlement(job, Outcome.COMPLETE)], claim=claim))
+    assert result.claimed is not None
+    assert [one.id for one in result.claimed.jobs] == ["b"]
+    assert await harness.counts() == {}

@@ -168,7 +168,7 @@ SELECT /*job*/ FROM [job]
 WHERE lease_until_ms IS NOT NULL AND lease_until_ms <= ? ORDER BY lease_until_ms, seq LIMIT ?
 
 -- name: job_lease_after
-SELECT /*job*/ FROM [job] WHERE lease_until_ms IS NOT NULL AND lease_until_ms > ? ORDER BY seq
+SELECT /*job*/ FROM [job] INDEXED BY [job_lease] WHERE lease_until_ms IS NOT NULL AND lease_until_ms > ?
 
 -- name: prune_queues
 SELECT num, name FROM [queue]
