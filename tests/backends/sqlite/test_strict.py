@@ -66,9 +66,11 @@ def strict_tables(path: Path) -> dict[str, bool]:
 
 def rows_of(path: Path) -> dict[str, list[tuple[Any, ...]]]:
     """Everything in the tables that both releases have, by table."""
-    names = sorted(set(sweep.TABLES) - {"migration"})
+    names = sorted(set(sweep.TABLES) - {"migration", "unique_key"})
     with reading(path) as conn:
-        return {name: conn.execute(f"SELECT * FROM windlass_default_{name}").fetchall() for name in names}
+        rows = {name: conn.execute(f"SELECT * FROM windlass_default_{name}").fetchall() for name in names}
+        keys = "SELECT queue, key, job_id, until_ms, request_id FROM windlass_default_unique_key"
+        return {**rows, "unique_key": conn.execute(keys).fetchall()}
 
 
 def make_old(path: Path) -> None:

@@ -186,8 +186,9 @@ def due(step: Step, name: str, num: int, count: int, now_ms: int) -> Ordered[Job
     """Timed jobs of a queue, the earliest first; when none is due yet, the first of them alone."""
     rows = step.all("job_due", num, 1)
     asked = 1
-    if rows and rows[0][_DUE] <= now_ms and count > 1:
-        rows, asked = step.all("job_due", num, count), count
+    if rows and rows[0][_DUE] <= now_ms:
+        asked = count + 1
+        rows = step.all("job_due", num, asked)
     jobs = [step.record(row, name) for row in rows]
     entries = [((job.due_ms, job.seq), job.id, job) for job in jobs]
     return Ordered(entries, whole=len(rows) < asked)
@@ -197,8 +198,9 @@ def timed(step: Step, num: int, count: int, now_ms: int) -> Ordered[tuple[int, s
     """Groups of a queue that time lets in, the earliest first; as ``due``."""
     rows = step.all("grp_next", num, 1)
     asked = 1
-    if rows and rows[0][0] <= now_ms and count > 1:
-        rows, asked = step.all("grp_next", num, count), count
+    if rows and rows[0][0] <= now_ms:
+        asked = count + 1
+        rows = step.all("grp_next", num, asked)
     return Ordered([(entry, entry[1], entry) for entry in rows], whole=len(rows) < asked)
 
 
