@@ -6,7 +6,6 @@ from collections.abc import Iterable
 
 from windlass.core import transitions
 from windlass.core.job import JobRecord
-from windlass.engine import flows
 from windlass.engine.effects import Kind
 from windlass.engine.filing import advance, file, prepare
 from windlass.engine.reads import Reads, Verb
@@ -14,15 +13,13 @@ from windlass.engine.work import Work
 
 
 def set_aside(work: Work, lost: list[JobRecord]) -> Verb[None]:
-    """End the jobs for which these stand in. Reads: 1; with edges as ``flows.tell``."""
+    """End the jobs for which these stand in. Reads: 1."""
     yield Reads(queues=dict.fromkeys(job.queue for job in lost))
     for job in lost:
         before = job.state
         work.jobs[job.queue, job.id] = job
         transitions.set_aside(job, work)
         file(work, job, before, Kind.REPLACED)
-    if work.ended:
-        yield from flows.tell(work)
 
 
 def let_in(work: Work, groups: Iterable[tuple[str, str]]) -> Verb[None]:

@@ -326,6 +326,18 @@ class Operations:
             news = [_kept_apart(new) for new in news]
         await self.twin.same(rq.Add(jobs=news))
 
+    async def add_twice(
+        self, queue: str, ids: list[str], unique: StoredUnique, jobs: list[dict[str, Any]]
+    ) -> None:
+        """A flow that names one id twice: a key may keep the first mention out, the second has an edge."""
+        holder, twice, child, _ = ids
+        names = (holder, twice, twice, child)
+        alone: dict[str, Any] = {"queue": queue, "depends_on": [], "parent": None}
+        jobs = [fields | alone | {"id": name} for fields, name in zip(jobs, names, strict=True)]
+        jobs[0]["unique"] = jobs[1]["unique"] = unique
+        jobs[2]["depends_on"] = [Dependency(queue, child)]
+        await self.add(jobs)
+
     def _new(
         self,
         options: StoredOptions,
@@ -590,6 +602,15 @@ _states = st.lists(st.sampled_from(list(JobState)), max_size=4, unique=True)
 
 STEPS: Steps = {
     "add": (6, {"jobs": st.lists(_new, min_size=1, max_size=4)}),
+    "add_twice": (
+        1,
+        {
+            "queue": _queue,
+            "ids": st.permutations(IDS),
+            "unique": st.sampled_from(UNIQUE),
+            "jobs": st.lists(_new, min_size=4, max_size=4),
+        },
+    ),
     "work": (4, {"queue": _queue, "limit": st.integers(1, 3), "ends": _ends}),
     "claim": (3, {"claim": _claim}),
     "settle": (3, {"picks": _picks, "ends": _ends, "claim": st.none() | _claim}),

@@ -4,20 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from heapq import merge
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from windlass.backends.sqlite import tables
 from windlass.backends.sqlite.limits import Select
 from windlass.backends.sqlite.rows import PLAIN_OPTIONS, UNSAID_OPTIONS, Row, decode_options
 from windlass.core import damage
 from windlass.core.job import JobRecord
 from windlass.core.limits import Role
 from windlass.core.paths import took
+from windlass.engine.effects import Table
 from windlass.engine.work import Ordered
 
 if TYPE_CHECKING:
     from windlass.backends.sqlite.port import Step
+    from windlass.engine.work import Work
 
 #: A job in the line of its queue: (-priority, turn, place), id, record.
 Placed = tuple[tuple[int, int, int], str, JobRecord]
@@ -31,10 +35,14 @@ _DUE = 13
 
 def pages(read: Callable[[int, int], list[Row]], first: int) -> Iterator[Row]:
     """Rows of a statement that takes a limit and an offset."""
+    return chain.from_iterable(_pages(read, first))
+
+
+def _pages(read: Callable[[int, int], list[Row]], first: int) -> Iterator[list[Row]]:
     offset, limit = 0, first
     while True:
         rows = read(limit, offset)
-        yield from rows
+        yield rows
         if len(rows) < limit:
             return
         offset, limit = offset + limit, min(8 * limit, PAGE)
@@ -207,14 +215,17 @@ def timed(step: Step, num: int, count: int, now_ms: int) -> Ordered[tuple[int, s
 # --- of groups ------------------------------------------------------------------------------------
 
 
-def parked(step: Step, queue: str, num: int, group: str) -> Ordered[JobRecord]:
-    """The parked jobs of a group."""
+def parked(step: Step, work: Work, queue: str, num: int, group: str) -> Ordered[JobRecord]:
+    """The parked jobs of a group; with each the entry of its unique key."""
 
     def read() -> Iterator[tuple[tuple[int, int], str, JobRecord]]:
-        for row in pages(lambda *page: step.all("group_parked", num, group, *page), 2):
-            job = step.record(row, queue)
+        for rows in _pages(lambda *page: step.all("group_parked", num, group, *page), 2):
+            jobs = [step.record(row, queue) for row in rows]
             step.check_lost()
-            yield (-row[5], row[6]), job.id, job
+            keys = [job.options.unique.key for job in jobs if job.options.unique is not None]
+            tables.load(step, [(Table.KEY, (queue, key)) for key in keys], work)
+            for row, job in zip(rows, jobs, strict=True):
+                yield (-row[5], row[6]), job.id, job
 
     return Ordered(read())
 

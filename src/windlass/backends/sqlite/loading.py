@@ -183,7 +183,7 @@ def load_groups(step: Step, keys: Iterable[tuple[str, str]], work: Work, *, rank
                 ((usage.waiting_cost,),) = step.all("group_cost", num, name)
             if ranks:
                 usage.ranked = len(step.listed("group_ranked", _COUNTED, num, name))
-            parked, places = lines.parked(step, queue, num, name), lines.places(step, num, name)
+            parked, places = lines.parked(step, work, queue, num, name), lines.places(step, num, name)
             work.groups[queue, name] = Group(queue, name, row, usage, parked, places)
 
 
