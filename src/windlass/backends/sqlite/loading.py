@@ -98,7 +98,7 @@ def _load_ids(step: Step, reads: Reads, work: Work) -> None:
     if step.careful or reads.rows or reads.groups or reads.jobs:
         load_jobs(step, refs, work)
     else:
-        step.assumed.update(refs)
+        step.assumed += refs
         for ref in refs:
             work.jobs[ref] = None
         for queue in {ref[0] for ref in refs}:

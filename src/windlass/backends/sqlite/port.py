@@ -59,9 +59,9 @@ class Step(Share):
         self.conn = tx.conn
         self.sql = tx.sql
         self.queues = tx.queues
-        self._begin(careful=False)
         #: Jobs that were set aside, by number.
         self._aside: dict[int, JobRef] = {}
+        self._begin(careful=False)
 
     def _begin(self, *, careful: bool) -> None:
         """Nothing is loaded yet. ``careful``: no id is taken for new without a look."""
@@ -70,7 +70,7 @@ class Step(Share):
         self.records: dict[int, JobRecord] = {}
         self.lost: list[JobRecord] = []
         #: Ids that were taken for new.
-        self.assumed: set[tuple[str, str]] = set()
+        self.assumed: list[JobRef] = []
         self.upkeep = loading.Upkeep()
         #: The last place that was given out before this verb.
         self.first_place = self.last_place
@@ -93,18 +93,17 @@ class Step(Share):
                 self.lose(found.jobs)
 
     def _decide(self, verb: Callable[[Work], Verb[R]]) -> R:
-        self._begin(careful=False)
         try:
-            return self._drive(verb)
+            return self._drive(verb, careful=False)
         except TakenError:
             pass
         except WindlassError:  # which only a verb raises, before anything is written
             if not self.assumed:
                 raise
-        self._begin(careful=True)
-        return self._drive(verb)
+        return self._drive(verb, careful=True)
 
-    def _drive(self, verb: Callable[[Work], Verb[R]]) -> R:
+    def _drive(self, verb: Callable[[Work], Verb[R]], *, careful: bool) -> R:
+        self._begin(careful=careful)
         work = Work(self.now_ms, self.fresh_place)
         if self._aside:
             work.aside = list(self._aside.values())

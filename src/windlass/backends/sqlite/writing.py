@@ -106,27 +106,35 @@ def _delete(step: Step, gone: list[JobRecord]) -> None:
 
 def _write_jobs(step: Step, effects: Effects) -> None:
     by_kind: dict[Kind, list[JobRecord]] = {}
-    for job, _, kind in effects.jobs.values():
-        known = by_kind.get(kind)
-        if known is None:
-            by_kind[kind] = [job]
+    moves: dict[tuple[str, JobState | None, JobState], int] = {}
+    for (queue, _), (job, before, kind) in effects.jobs.items():
+        move = (queue, before, job.state)
+        moves[move] = moves.get(move, 0) + 1
+        if kind in by_kind:
+            by_kind[kind].append(job)
         else:
-            known.append(job)
+            by_kind[kind] = [job]
     for kind in sorted(by_kind):  # new ones first: they may turn out not to be
         _WRITERS[kind](step, by_kind[kind])
-    tallies, leased = step.tallies, step.queues.leased
-    for ref, (job, before, _) in effects.jobs.items():
-        state = job.state
+    remember = False
+    for (queue, before, state), count in moves.items():
+        remember = remember or _ACTIVE in (before, state)
         if before is not state:
-            key = (ref[0], state)
-            tallies[key] = tallies.get(key, 0) + 1
+            step.tally(queue, state, count)
             if before is not None:
-                key = (ref[0], before)
-                tallies[key] = tallies.get(key, 0) - 1
-        if state is _ACTIVE and len(job.payload) <= INLINE_PAYLOAD:
+                step.tally(queue, before, -count)
+    if remember:
+        _remember(step.queues.leased, effects)
+
+
+def _remember(leased: dict[tuple[str, str], JobRecord], effects: Effects) -> None:
+    """Keep the records of leased jobs, which are the next to be asked for."""
+    for ref, change in effects.jobs.items():
+        job = change[0]
+        if job.state is _ACTIVE and len(job.payload) <= INLINE_PAYLOAD:
             leased[ref] = job
-        elif before is _ACTIVE:
-            leased.pop(ref, None)
+        elif ref in leased:
+            del leased[ref]
     if len(leased) > LEASED_KEPT:
         leased.clear()
 
