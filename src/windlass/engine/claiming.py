@@ -77,20 +77,24 @@ class _Claim:
 
     def prepare(self) -> Iterable[Reads]:
         """Bring in what time allows, and load what those need that this claim is likely to meet."""
+        work = self._work
+        for queue, _ in self.queues:
+            name = queue.name
+            if queue.row.grouped or work.due[name].head() is not None or work.timed[name].head() is not None:
+                return self._bring_in()
+        return ()
+
+    def _bring_in(self) -> Verb[int]:
         work, names = self._work, [queue.name for queue, _ in self.queues]
-        due, timed = timing.due_by_queue(work, names, STEP), timing.timed_now(work, names)
         grouped = [work.lines[queue.name] for queue, _ in self.queues if queue.row.grouped]
-        if not (due or timed or grouped):
-            return ()
+        due, timed = timing.due_by_queue(work, names, STEP), timing.timed_now(work, names)
         ahead = [job for line in grouped for job in line.ahead(self._request.limit)]
         return timing.bring_in(work, due, timed, names, STEP, ahead=ahead)
 
     def take(self, queue: Queue, bound: int) -> bool:
         """Lease up to ``bound`` jobs of a queue; False when it has to look further ahead first."""
-        work, request = self._work, self._request
-        line = work.lines[queue.name]
-        taken = self.taken.get(queue.name, 0)
-        room = min(bound - taken, request.limit - len(self.jobs))
+        work, line = self._work, self._work.lines[queue.name]
+        room = min(bound - self.taken.get(queue.name, 0), self._request.limit - len(self.jobs))
         if room <= 0 or queue.row.paused:
             return True
         room = min(room, queue_room(work, queue)[0])
@@ -114,12 +118,12 @@ class _Claim:
     def _start(self, queue: Queue, job: JobRecord) -> bool:
         """Lease a job, unless it has expired or its group may not start one more."""
         work, request = self._work, self._request
-        if transitions.is_expired(job, work.now_ms):
+        if job.expires_ms is not None and transitions.is_expired(job, work.now_ms):
             transitions.expire(job, work)
         elif job.options.group is None or may_start(work, job):
             token = f"{request.claim_id}.{job.seq}"
             transitions.lease(job, work, token=token, worker=request.worker, lease_ms=request.lease_ms)
-            started(work, queue, job)
+            _note_start(work, queue, job)
             self.jobs.append(job)
             self.taken[queue.name] = self.taken.get(queue.name, 0) + 1
             file(work, job, _WAITING, _LEASED)
@@ -150,7 +154,7 @@ def may_start(work: Work, job: JobRecord) -> bool:
     return True
 
 
-def started(work: Work, queue: Queue, job: JobRecord) -> None:
+def _note_start(work: Work, queue: Queue, job: JobRecord) -> None:
     """Take down a start, where rates and buckets count it."""
     if queue.row.limits.rate is not None:
         lm.note_start(queue.row.limits.rate, queue.starts, work.now_ms)

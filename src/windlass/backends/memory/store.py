@@ -101,7 +101,7 @@ class MemoryStore(State):
             self._load_upkeep(reads, work)
 
     def _load_jobs(self, refs: Iterable[JobRef], work: Work) -> None:
-        found, stubs = work.jobs, self.stubs if self.stubs else None
+        found, any_stubs = work.jobs, bool(self.stubs)
         name: str | None = None
         jobs: dict[str, JobRecord] = {}
         for ref in refs:
@@ -109,9 +109,9 @@ class MemoryStore(State):
             if queue != name:
                 name = queue
                 self._load_queue(name, work)
-                jobs = self.look(name).jobs
+                jobs = self.queues[name].jobs if name in self.queues else {}
             found[ref] = jobs.get(job_id)
-            if stubs is not None and (stub := stubs.find(ref, work.now_ms)) is not None:
+            if any_stubs and (stub := self.stubs.find(ref, work.now_ms)) is not None:
                 work.stubs[ref] = stub
 
     def _load_queue(self, name: str, work: Work) -> None:
