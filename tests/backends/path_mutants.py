@@ -304,7 +304,7 @@ def _valkey_seat_given() -> None:
 
 # A seat that was left and stays in the server's :U is no defect that a test could notice. It is gone from :Z,
 # by which jobs are given; the next seat of that worker overwrites it; a claim leaves a seat only while its
-# client knows of one, and the client leaves out what a seat brings twice; the rest is cleared with the others.
+# client knows of one, which leaves out what a seat brings twice; the rest is cleared with the others.
 @_mutant("valkey.seat_taken", "the client forgets that it has a seat", _VALKEY_WHOLE, _SEATED)
 def _valkey_seat_taken() -> None:
     from windlass.backends.valkey.seats import Offer
