@@ -132,48 +132,52 @@ class FlowWork(ABC):
         """
         fresh: dict[JobRef, NewJob] = {}
         known: list[NewJob] = []
+        out: list[tuple[NewJob, JobRef | None]] = []
+        keys: dict[tuple[str, str], JobRef] = {}
+        sizes: Counter[tuple[str, str]] = Counter()
         for new in jobs:
             ref = JobRef(new.queue, new.id)
-            old = None if ref in fresh else self.find_child(ref)
-            if old is None:
-                if ref not in fresh and not self.is_kept(ref, now_ms):
+            if ref in fresh:
+                continue  # an id may be mentioned twice: the first that is not kept out makes the job
+            old = self.find_child(ref)
+            outcome = None if old is None else answer_known(old, new, now_ms)
+            if outcome is not None:
+                if outcome is not AddOutcome.QUEUED:
+                    known.append(new)
+            elif old is not None or not self.is_kept(ref, now_ms):
+                kept_out = self._kept_out(ref, new, now_ms, keys, sizes)
+                if kept_out is None:
                     fresh[ref] = new
-                continue
-            outcome = answer_known(old, new, now_ms)
-            if outcome is None:
-                fresh[ref] = new
-            elif outcome is not AddOutcome.QUEUED:
-                known.append(new)
-        kept_out = self._kept_out(fresh, now_ms)
-        flows.check_kept_out(kept_out, jobs)
-        for ref, holder in kept_out.items():
-            new = fresh.pop(ref)
+                else:
+                    out.append((new, kept_out if kept_out.id else None))
+        flows.check_kept_out({JobRef(new.queue, new.id) for new, _ in out} - fresh.keys(), jobs)
+        for new, holder in out:
             if holder is not None and (holder in fresh or self.find(holder) is not None):
                 known.append(msgspec.structs.replace(new, id=holder.id))
         self._check(fresh, known)
         return fresh, known
 
-    def _kept_out(self, fresh: dict[JobRef, NewJob], now_ms: int) -> dict[JobRef, JobRef | None]:
-        """Which of these will not be made: the holder of their unique key answers, or their group refuses."""
-        out: dict[JobRef, JobRef | None] = {}
-        keys: dict[tuple[str, str], JobRef] = {}
-        sizes: Counter[tuple[str, str]] = Counter()
-        for ref, new in fresh.items():
-            unique, group = new.options.unique, new.options.group
-            if unique is not None:
-                key = (new.queue, unique.key)
-                holder = self.answered_by(new, now_ms)
-                if key in keys or holder is not None:
-                    out[ref] = keys.get(key) or JobRef(new.queue, holder or "")
-                    continue
-            if group is not None and self.refuses(new, sizes[new.queue, group]):
-                out[ref] = None
-                continue
-            if unique is not None:
-                keys[new.queue, unique.key] = ref
-            if group is not None:
-                sizes[new.queue, group] += 1
-        return out
+    def _kept_out(
+        self,
+        ref: JobRef,
+        new: NewJob,
+        now_ms: int,
+        keys: dict[tuple[str, str], JobRef],
+        sizes: Counter[tuple[str, str]],
+    ) -> JobRef | None:
+        """Who answers instead of a new job: the holder of its key; no id: its group refuses it."""
+        unique, group = new.options.unique, new.options.group
+        if unique is not None:
+            holder = self.answered_by(new, now_ms)
+            if (new.queue, unique.key) in keys or holder is not None:
+                return keys.get((new.queue, unique.key)) or JobRef(new.queue, holder or "")
+        if group is not None and self.refuses(new, sizes[new.queue, group]):
+            return JobRef(new.queue, "")
+        if unique is not None:
+            keys[new.queue, unique.key] = ref
+        if group is not None:
+            sizes[new.queue, group] += 1
+        return None
 
     def _check(self, fresh: dict[JobRef, NewJob], known: list[NewJob]) -> None:
         graph: dict[JobRef, list[JobRef]] = {}

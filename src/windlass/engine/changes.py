@@ -209,10 +209,9 @@ def _forget_queue(work: Work, name: str) -> Verb[None]:
     work.put_queue(queue)
     work.cut_starts(name, None, [])
     work.effects.forgotten.append(name)
-    for table, key in list(work.rows):
-        if table in (Table.KEY, Table.SCHEDULE, Table.STUB) and key[0] == name:
+    for table, key in list(work.rows):  # all of this queue
+        if table in (Table.KEY, Table.SCHEDULE, Table.STUB):
             work.put_row(table, key, None)
     for key in list(work.groups):
-        if key[0] == name:
-            work.effects.rows[Table.GROUP, key] = None
-            work.effects.starts.pop(key, None)
+        work.effects.rows[Table.GROUP, key] = None
+        work.effects.starts.pop(key, None)

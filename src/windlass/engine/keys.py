@@ -8,6 +8,7 @@ from windlass.core import transitions, unique
 from windlass.core.edges import Dependency, OnFailure
 from windlass.core.job import EventType, JobRecord, JobRef, NewJob
 from windlass.core.limits import wants_rank
+from windlass.core.options import StoredUnique
 from windlass.core.outcome import AddOutcome
 from windlass.core.transitions import Note
 from windlass.core.unique import KeyEntry, Verdict
@@ -89,11 +90,9 @@ def _about(work: Work, outcome: AddOutcome, holder: JobRecord) -> rq.Added:
     return rq.Added(outcome, holder.state, holder.enqueued_ms, holder.due_ms, view(holder, work.now_ms))
 
 
-def take(work: Work, job: JobRecord) -> None:
+def take(work: Work, job: JobRecord, wanted: StoredUnique) -> None:
     """A job that was just added holds its key from now on."""
-    wanted = job.options.unique
-    if wanted is not None:
-        work.put_row(Table.KEY, (job.queue, wanted.key), unique.entry_for(job, wanted, work.now_ms))
+    work.put_row(Table.KEY, (job.queue, wanted.key), unique.entry_for(job, wanted, work.now_ms))
 
 
 def take_again(work: Work, job: JobRecord) -> None:
@@ -103,7 +102,7 @@ def take_again(work: Work, job: JobRecord) -> None:
         return
     entry: KeyEntry | None = work.rows[Table.KEY, (job.queue, wanted.key)]
     if entry is None or not entry.is_live(work.now_ms):
-        take(work, job)
+        take(work, job, wanted)
 
 
 def free(work: Work, request: lrq.FreeUniqueKey) -> Verb[bool]:

@@ -44,7 +44,7 @@ def pack_command(*parts: str | bytes | int) -> bytes:
 
 
 class ClosedError(LostError):
-    """The connection was closed before a request was wholly written: no server has carried it out."""
+    """The connection was closed before any byte of a request was written: no server has carried it out."""
 
 
 class Connection(Protocol):
@@ -113,10 +113,7 @@ class PlainConnection:
     async def send(self, packed: bytes) -> None:
         if not self._inner.is_connected:  # redis-py would open it again, without our login
             raise ClosedError("the connection is closed")
-        try:
-            await self._inner.send_packed_command(packed, check_health=False)
-        except (LostError, OSError) as exc:
-            raise ClosedError(str(exc)) from exc
+        await self._inner.send_packed_command(packed, check_health=False)  # an error here leaves it in doubt
 
     async def read(self) -> Any:
         return await self._inner.read_response()

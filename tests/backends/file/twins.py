@@ -13,6 +13,7 @@ from windlass.backends.file.backend import _CAPABILITIES
 from windlass.backends.file.snapshot import dump
 from windlass.backends.file.store import FileStore
 from windlass.core.clock import SteadyClock
+from windlass.core.states import JobState
 from windlass.engine.effects import GroupRow, Table
 
 if TYPE_CHECKING:
@@ -38,9 +39,9 @@ def state(store: FileStore) -> tuple[list[Any], list[Any]]:
     indexes = [
         (
             name,
-            queue.active,
+            queue.counts[JobState.ACTIVE],
             sorted(queue.line._waiting.items()),
-            queue.line.head(),
+            next((job_id for _, job_id, _ in queue.line.front()), None),
             next_due.id if (next_due := queue.next_due()) else None,
             sorted(queue.jobs[job].id for job in queue.jobs),
             [

@@ -740,3 +740,38 @@ async def test_a_worker_goes_on_though_a_handler_cancels_its_tasks(
             assert f"the worker's task {name} ended unexpectedly and is started again" in caplog.text
         await worker.close()
         assert worker.left_behind == []
+
+
+@pytest.mark.feature("V2", "V3")
+@pytest.mark.parametrize("moment", ["run", "close", "grace"])
+async def test_a_worker_stops_in_time_and_says_why_though_a_handler_cancels_every_task(
+    harness: Harness, caplog: pytest.LogCaptureFixture, moment: str
+) -> None:
+    """The task that runs the worker and the one that closes it are among those that the handler cancels."""
+    async with LiveStage(harness) as stage:
+        of_the_test, begun, go_on = asyncio.all_tasks(), asyncio.Event(), asyncio.Event()
+
+        async def rude(job: Job[Any]) -> str:
+            begun.set()
+            await go_on.wait()
+            if moment == "close":
+                closings.append(asyncio.ensure_future(worker.close()))
+                await asyncio.sleep(0)  # its close is asked for, and has not had its first step
+            for task in asyncio.all_tasks() - of_the_test - {asyncio.current_task()}:
+                task.cancel()
+            return "done"
+
+        worker = await stage.work(rude, concurrency=1, **HASTY)
+        closings = [asyncio.ensure_future(worker.run())]
+        job = await stage.queue.add("n")
+        await begun.wait()
+        if moment == "grace":
+            closings.append(asyncio.ensure_future(worker.close()))
+            await eventually(lambda: not worker.is_running)
+        go_on.set()
+        await asyncio.wait(closings, timeout=BOUND + 5)
+        assert await in_time(worker.close()) < BOUND + 0.5
+        assert (worker.is_running, worker.left_behind) == (False, [])
+        await _check_gone(stage, worker, set(threading.enumerate()))
+        assert await job.get_state() in (JobState.COMPLETED, JobState.WAITING)
+        assert "the worker's task pump ended unexpectedly" in caplog.text or moment != "run"

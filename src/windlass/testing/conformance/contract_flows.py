@@ -7,10 +7,12 @@ from typing import Any
 import pytest
 
 from windlass.backend import flows as fl
+from windlass.backend import limits as lrq
 from windlass.backend import requests as rq
 from windlass.core.edges import Dependency, Edge, EdgeStatus, OnFailure
 from windlass.core.job import AttemptOutcome, ErrorInfo, EventType, JobRecord, JobRef, NewJob
-from windlass.core.options import Keep, StoredOptions
+from windlass.core.limits import GroupLimits
+from windlass.core.options import Keep, StoredOptions, StoredUnique, UniqueMode
 from windlass.core.outcome import AddOutcome, Changed, Outcome, Settled
 from windlass.core.states import JobState
 from windlass.errors import ConfigError, CycleError, DependencyError
@@ -376,6 +378,46 @@ async def test_a_child_whose_record_is_gone_is_forgiven(harness: Harness) -> Non
     assert await statuses(harness) == {"a": EdgeStatus.IGNORED}
 
 
+@pytest.mark.feature("I2", "A25")
+async def test_a_child_that_is_to_run_again_can_be_hurried_and_a_blocked_parent_cannot(
+    harness: Harness,
+) -> None:
+    await add_parent(harness, "a")
+    await finish(harness, Outcome.RETRY, delay_ms=60_000)
+    results = await harness.do(rq.RetryJobs(refs=[JobRef(OTHER, "a"), JobRef(QUEUE, "p")]))
+    assert [(one.status, one.state) for one in results] == [(Changed.OK, W), (Changed.ILLEGAL, B)]
+    assert await finish(harness) == "a"
+    assert await harness.state("p") is W
+
+
+@pytest.mark.feature("I9", "A25")
+async def test_a_retry_that_is_refused_leaves_the_edges_of_the_parent_alone(harness: Harness) -> None:
+    await add_parent(harness, "a", "b", on_failure=OnFailure.IGNORE)
+    await finish(harness, Outcome.FAIL)
+    await harness.do(rq.RetryJobs(refs=[JobRef(OTHER, "a")]))
+    (result,) = await harness.do(rq.RetryJobs(refs=[JobRef(QUEUE, "p")]))
+    assert (result.status, result.state) == (Changed.ILLEGAL, B)
+    assert await statuses(harness) == {"a": EdgeStatus.IGNORED, "b": EdgeStatus.OPEN}
+
+
+@pytest.mark.feature("I9", "I2")
+async def test_the_claim_of_a_settlement_tells_those_who_wait_for_what_it_ends(harness: Harness) -> None:
+    await add(
+        harness,
+        harness.new("p", OTHER, depends_on=[on("a")]),
+        harness.new("q", OTHER, depends_on=[on("late")]),
+        harness.new("a"),
+        harness.new("late", expires_in_ms=10),
+    )
+    child = await harness.take()
+    harness.pass_ms(20)
+    request = rq.Settle(items=[settlement(child, Outcome.COMPLETE)], claim=harness.claim_request())
+    result = await harness.do(request)
+    assert result.claimed is not None
+    assert result.claimed.jobs == []
+    assert (await harness.state("p", OTHER), await harness.state("q", OTHER)) == (W, F)
+
+
 # --- what is refused -------------------------------------------------------------------------------
 
 
@@ -495,6 +537,45 @@ async def test_a_job_under_a_used_id_is_not_the_job_that_was_waited_for(harness:
     await harness.add("a", OTHER)
     await finish(harness, result=b"9")
     assert [(edge.status, edge.value) for edge in await edges(harness)] == [(EdgeStatus.IGNORED, None)]
+
+
+@pytest.mark.feature("I1", "I10", "A2")
+async def test_a_flow_under_the_ids_of_one_that_has_ended_waits_anew(harness: Harness) -> None:
+    for _ in range(2):
+        answers = await add(harness, harness.new("a", OTHER, parent=on("p")), harness.new("p"))
+        assert [one.outcome for one in answers] == [AddOutcome.QUEUED, AddOutcome.QUEUED]
+        assert await statuses(harness) == {"a": EdgeStatus.OPEN}
+        await finish(harness, Outcome.FAIL)
+        assert await harness.state("p") is F
+
+
+@pytest.mark.feature("I1")
+async def test_an_edge_that_is_named_more_than_once_is_what_it_was_at_first(harness: Harness) -> None:
+    await add(
+        harness,
+        harness.new("a", OTHER, parent=on("p")),
+        harness.new("p", depends_on=[on("a", OTHER)]),
+        harness.new("q", depends_on=[on("a", OTHER), on("a", OTHER, OnFailure.IGNORE)]),
+    )
+    for parent in ("p", "q"):
+        assert [edge.on_failure for edge in await edges(harness, parent)] == [OnFailure.FAIL]
+    await finish(harness, Outcome.FAIL)
+    assert await harness.counts() == {F: 2}
+
+
+@pytest.mark.feature("I1", "A2")
+async def test_an_id_that_is_kept_without_its_record_is_no_job_to_wait_for(harness: Harness) -> None:
+    await harness.add("kept", options=StoredOptions(keep_id_ms=60_000))
+    await harness.do(rq.RemoveJobs(refs=[JobRef(QUEUE, "kept")]))
+    with pytest.raises(DependencyError, match="kept"):
+        await add(harness, harness.new("p", depends_on=[on("kept")]), harness.new("kept"))
+    flow = [harness.new("p", depends_on=[on("a", OTHER)]), harness.new("a", OTHER), harness.new("kept")]
+    answers = await add(harness, *flow)
+    assert [(one.outcome, one.state) for one in answers] == [
+        (AddOutcome.QUEUED, B),
+        (AddOutcome.QUEUED, W),
+        (AddOutcome.DUPLICATE, None),
+    ]
 
 
 # --- children of a running parent ------------------------------------------------------------------
@@ -634,6 +715,23 @@ async def test_a_parent_waits_for_a_child_that_was_there_before(harness: Harness
     assert len(await edges(harness)) == 1
 
 
+@pytest.mark.feature("I9", "I10", "A2")
+async def test_a_child_that_has_ended_counts_at_once_for_a_parent_that_names_it(harness: Harness) -> None:
+    kept = StoredOptions(keep_id_ms=60_000)
+    for name, outcome in (("done", Outcome.COMPLETE), ("bad", Outcome.FAIL)):
+        await harness.add(name, OTHER, options=kept)
+        assert await finish(harness, outcome) == name
+    await harness.add_many("p", "q")
+    for child, parent in (("done", "p"), ("bad", "q")):
+        answer = await harness.add(child, OTHER, options=kept, parent=on(parent))
+        assert answer.outcome is AddOutcome.DUPLICATE
+    assert await statuses(harness) == {"done": EdgeStatus.DONE}
+    assert await statuses(harness, "q") == {"bad": EdgeStatus.FAILED}
+    failed = await harness.get("q")
+    assert (failed.state, failed.reason) == (F, "dependency_failed")
+    assert await harness.order() == ["p"]
+
+
 @pytest.mark.feature("I10", "F2")
 async def test_a_cancelled_parent_does_not_wait(harness: Harness) -> None:
     parent = await harness.start("p")
@@ -687,6 +785,70 @@ async def test_a_removed_parent_takes_its_edges_along(harness: Harness) -> None:
     assert await harness.find("p") is None
 
 
+# --- one id twice ----------------------------------------------------------------------------------
+
+
+@pytest.mark.feature("I1")
+@pytest.mark.parametrize("keeper", ["key", "group"])
+async def test_the_first_mention_that_is_not_kept_out_makes_the_job_with_its_edges(
+    harness: Harness, keeper: str
+) -> None:
+    """A flow names an id twice; a unique key that is held, or a full group, keeps the first mention out."""
+    kept_out = StoredOptions(group="full")
+    if keeper == "key":
+        kept_out = StoredOptions(unique=StoredUnique(key="k", mode=UniqueMode.UNTIL_DONE))
+    else:
+        limits = GroupLimits(max_size=1)
+        await harness.do(lrq.SetGroupLimits(queue=QUEUE, group="full", limits=limits))
+    await harness.add("holder", options=kept_out)
+    answers = await add(
+        harness,
+        harness.new("p", options=kept_out),
+        harness.new("p", depends_on=[on("a")], parent=on("q")),
+        harness.new("p", depends_on=[on("b")]),
+        harness.new("a"),
+        harness.new("b"),
+        harness.new("q"),
+    )
+    first = AddOutcome.DUPLICATE if keeper == "key" else AddOutcome.REFUSED
+    assert [one.outcome for one in answers[:3]] == [first, AddOutcome.QUEUED, AddOutcome.DUPLICATE]
+    assert (answers[1].state, await harness.state("p")) == (B, B)
+    assert await statuses(harness, "p") == {"a": EdgeStatus.OPEN}
+    assert await statuses(harness, "q") == {"p": EdgeStatus.OPEN}
+    assert [await finish(harness, queue=QUEUE) for _ in range(2)] == ["holder", "a"]
+    assert await harness.state("p") is W
+
+
+@pytest.mark.feature("I1")
+async def test_a_flow_may_wait_for_an_id_whose_second_mention_is_made(harness: Harness) -> None:
+    held = StoredOptions(unique=StoredUnique(key="k", mode=UniqueMode.UNTIL_DONE))
+    await harness.add("holder", OTHER, options=held)
+    await add(
+        harness,
+        harness.new("a", OTHER, options=held),
+        harness.new("a", OTHER),
+        harness.new("p", depends_on=[on("a", OTHER)]),
+    )
+    assert await harness.state("p") is B
+    assert [await finish(harness) for _ in range(2)] == ["holder", "a"]
+    assert await harness.state("p") is W
+
+
+@pytest.mark.feature("A24")
+@pytest.mark.parametrize("child_first", [True, False])
+async def test_a_parent_can_be_removed_in_one_step_with_its_child(
+    harness: Harness, child_first: bool
+) -> None:
+    await add_parent(harness, "a")
+    refs = [JobRef(OTHER, "a"), JobRef(QUEUE, "p")]
+    results = await harness.do(rq.RemoveJobs(refs=refs if child_first else refs[::-1]))
+    assert [one.status for one in results] == [Changed.OK, Changed.OK]
+    assert (await harness.counts(), await harness.counts(OTHER)) == ({}, {})
+    await harness.add("p")
+    assert await edges(harness) == []
+    assert await harness.order() == ["p"]
+
+
 # --- more than one step ----------------------------------------------------------------------------
 
 
@@ -697,6 +859,14 @@ async def relay_all(harness: Harness, limit: int = 1_000) -> int:
         total += relayed.count
         if not relayed.more:
             return total
+
+
+async def add_many_dependents(harness: Harness, child: str) -> str:
+    """Jobs that wait for one of another queue, more than one step tells; the last of them."""
+    for first in range(0, 1_010, 505):
+        ids = range(first, first + 505)
+        await add(harness, *(harness.new(f"p{n}", depends_on=[on(child, OTHER)]) for n in ids))
+    return "p1009"
 
 
 @pytest.mark.feature("I5")
@@ -729,7 +899,7 @@ async def test_a_long_chain_falls_link_by_link(harness: Harness) -> None:
 
 @pytest.mark.feature("I9", "I5")
 async def test_what_is_yet_to_be_told_is_the_end_that_was(harness: Harness) -> None:
-    """The child's id is used again before its dependents were told: they hear of the job they waited for."""
+    """A child's id is used again before dependents are notified: they get the end of the first job."""
     await harness.add("a", OTHER)
     for first in range(0, 1_500, 500):
         ids = range(first, first + 500)
@@ -744,6 +914,18 @@ async def test_what_is_yet_to_be_told_is_the_end_that_was(harness: Harness) -> N
     assert await harness.state("new") is W
 
 
+@pytest.mark.feature("I8", "A2")
+async def test_what_a_job_waited_for_is_no_circle_for_the_job_that_takes_its_id(harness: Harness) -> None:
+    """A dependent is not notified of the end yet, so the old job still counts in a circle."""
+    await add(harness, harness.new("low", OTHER), harness.new("mid", OTHER, depends_on=[on("low", OTHER)]))
+    last = await add_many_dependents(harness, "mid")
+    await harness.do(rq.CancelJobs(refs=[JobRef(OTHER, "mid")]))
+    assert await harness.state(last) is B
+    late = harness.new("late", OTHER, depends_on=[on(last)], parent=on("low", OTHER))
+    answers = await add(harness, harness.new("mid", OTHER), late)
+    assert [one.outcome for one in answers] == [AddOutcome.QUEUED, AddOutcome.QUEUED]
+
+
 @pytest.mark.feature("I1", "I3")
 async def test_a_thousand_children_in_ten_queues_are_one_flow(harness: Harness) -> None:
     queues = [f"q{n}" for n in range(10)]
@@ -756,3 +938,16 @@ async def test_a_thousand_children_in_ten_queues_are_one_flow(harness: Harness) 
         await harness.do(rq.Settle(items=[settlement(job, Outcome.COMPLETE, result=b"1") for job in jobs]))
         assert await harness.state("p") is (B if len(seen) < 1_000 else W)
     assert {edge.value for edge in await edges(harness)} == {b"1"}
+
+
+@pytest.mark.feature("I5")
+async def test_edges_and_ends_that_are_yet_to_be_told_survive_reopening(harness: Harness) -> None:
+    await harness.add("a", OTHER)
+    last = await add_many_dependents(harness, "a")
+    await harness.reopen()
+    child = await harness.take(OTHER)
+    await harness.settle(child, Outcome.COMPLETE, result=b"1")
+    await harness.reopen()
+    await relay_all(harness)
+    assert await harness.counts() == {W: 1_010}
+    assert [edge.value for edge in await edges(harness, last)] == [b"1"]

@@ -8,9 +8,10 @@ import pytest
 
 from windlass.backend import limits as lrq
 from windlass.backend import requests as rq
+from windlass.core.edges import Dependency
 from windlass.core.job import EventType, JobRecord
 from windlass.core.limits import Bucket, GroupInfo, GroupLimits, GroupSettings, Rate
-from windlass.core.options import StoredOptions
+from windlass.core.options import StoredOptions, StoredUnique, UniqueMode
 from windlass.core.outcome import AddOutcome, Changed, Outcome
 from windlass.core.states import JobState
 from windlass.testing.conformance.harness import LEASE_MS, QUEUE, START_MS, Harness, settlement
@@ -544,6 +545,52 @@ async def test_a_group_that_is_done_is_no_longer_listed(harness: Harness) -> Non
     assert (await harness.do(lrq.ListGroups(queue=QUEUE))).groups == []
 
 
+async def test_an_ordered_group_tells_when_time_lets_the_next_in(harness: Harness) -> None:
+    await limit(harness, ordered=True, rate=Rate(1, 1_000))
+    await add(harness, "a", "b", "c")
+    await settle(harness, await harness.take(), Outcome.RETRY, delay_ms=5_000)
+    assert (await group_info(harness)).next_ms is None  # "a" must run again first
+    harness.pass_ms(5_000)
+    await settle(harness, await harness.take())
+    assert (await group_info(harness)).next_ms == START_MS + 6_000
+
+
+@pytest.mark.feature("H6", "A35")
+async def test_a_claim_passes_expired_jobs_and_starts_one_of_the_next_group(harness: Harness) -> None:
+    await add(harness, "a", group="one", expires_in_ms=10)
+    await add(harness, "b", group="two")
+    harness.pass_ms(20)
+    assert await claimed(harness, 1) == (["b"], None)
+    assert await harness.state("a") is JobState.FAILED
+
+
+@pytest.mark.feature("H14")
+async def test_a_full_group_keeps_a_job_out_of_a_flow_that_does_not_wait_for_it(harness: Harness) -> None:
+    await limit(harness, max_size=1)
+    await add(harness, "a")
+    full = harness.new("b", options=StoredOptions(group="g"))
+    jobs = [harness.new("p", depends_on=[Dependency(QUEUE, "c")]), harness.new("c"), full]
+    answers = await harness.do(rq.Add(jobs=jobs))
+    outcomes = [answer.outcome for answer in answers]
+    assert outcomes == [AddOutcome.QUEUED, AddOutcome.QUEUED, AddOutcome.REFUSED]
+    assert await harness.find("b") is None
+    assert await states(harness, "p", "c") == [JobState.BLOCKED, W]
+
+
+@pytest.mark.feature("H7", "H8")
+@pytest.mark.parametrize("limits", [GroupLimits(rate=Rate(1, 1_000)), GroupLimits(bucket=Bucket(1, 1))])
+async def test_a_group_that_pruning_forgot_is_as_good_as_new(harness: Harness, limits: GroupLimits) -> None:
+    await harness.do(lrq.SetGroupLimits(queue=QUEUE, group="*", limits=limits))
+    for name in ("a", "b"):
+        await add(harness, name, f"{name}-next")
+        assert (await claimed(harness))[0] == [name]
+        await harness.do(rq.Purge(queue=QUEUE, states=list(JobState), force=True))
+        harness.pass_ms(1_000)
+        await harness.do(rq.Prune())
+        await harness.reopen()
+    assert (await harness.do(lrq.ListGroups(queue=QUEUE))).groups == []
+
+
 @pytest.mark.feature("H7", "H8")
 async def test_pruning_forgets_no_start_that_still_counts(harness: Harness) -> None:
     await limit(harness, rate=Rate(1, 1_000))
@@ -558,6 +605,18 @@ async def test_pruning_forgets_no_start_that_still_counts(harness: Harness) -> N
     assert (await claimed(harness))[0] == ["b"]
 
 
+@pytest.mark.feature("H7", "H8")
+@pytest.mark.parametrize("limits", [GroupLimits(rate=Rate(2, 1_000)), GroupLimits(bucket=Bucket(2, 1))])
+async def test_starts_of_a_group_count_after_reopening(harness: Harness, limits: GroupLimits) -> None:
+    await harness.do(lrq.SetGroupLimits(queue=QUEUE, group="g", limits=limits))
+    await add(harness, "a", "b", "c", "d")
+    for name in ("a", "b"):
+        assert [job.id for job in await harness.claim()] == [name]
+        harness.pass_ms(500)
+        await harness.reopen()
+    assert (await claimed(harness))[0] == ["c"]  # a start, or a token, of 1,000 ms ago
+
+
 async def test_an_obliterated_queue_forgets_its_groups(harness: Harness) -> None:
     await limit(harness, concurrency=1)
     await limit(harness, "g", concurrency=2)
@@ -566,3 +625,41 @@ async def test_an_obliterated_queue_forgets_its_groups(harness: Harness) -> None
     found = await harness.do(lrq.GetLimits(queue=QUEUE, groups=("g",)))
     assert (found.every_group, found.groups) == (GroupLimits(), {"g": GroupSettings()})
     assert (await harness.do(lrq.ListGroups(queue=QUEUE))).groups == []
+
+
+# --- keys of parked jobs ----------------------------------------------------------------------------
+
+
+@pytest.mark.feature("H6", "D3")
+@pytest.mark.parametrize("step", ["settle", "add", "claim", "promote", "resume", "limit"])
+async def test_a_parked_job_that_its_line_ends_frees_its_key_whatever_moved_the_line(
+    harness: Harness, step: str
+) -> None:
+    """It expired, or costs more than the new limits allow: another job of its group finds that out."""
+    running = await harness.start("a", options=StoredOptions(group="g"))
+    await harness.do(lrq.PauseGroup(queue=QUEUE, group="g", paused=True))
+    unique = StoredUnique(key="k", mode=UniqueMode.UNTIL_DONE)
+    await harness.add("b", options=StoredOptions(group="g", cost=5, unique=unique), expires_in_ms=100)
+    assert await states(harness, "b") == [P]
+    if step == "limit":
+        await limit(harness, bucket=Bucket(1, 1))
+    else:
+        await harness.do(lrq.Hold(queue=QUEUE, group="g", ms=50))
+        if step != "resume":
+            await harness.do(lrq.PauseGroup(queue=QUEUE, group="g", paused=False))
+        harness.pass_ms(200)
+        match step:
+            case "settle":
+                await settle(harness, running)
+            case "add":
+                await add(harness, "c")
+            case "claim":
+                assert await claimed(harness) == ([], None)
+            case "promote":
+                await harness.do(rq.Promote())
+            case "resume":
+                await harness.do(lrq.PauseGroup(queue=QUEUE, group="g", paused=False))
+    assert await states(harness, "b") == [JobState.FAILED]
+    assert await harness.do(lrq.GetUniqueKey(queue=QUEUE, key="k")) is None
+    answer = await harness.add("d", options=StoredOptions(unique=unique))
+    assert answer.outcome is AddOutcome.QUEUED

@@ -198,3 +198,14 @@ async def test_an_obliterated_queue_forgets_its_limits(harness: Harness) -> None
     await harness.do(rq.Purge(queue=QUEUE, states=list(JobState), forget=True))
     found = await harness.do(lrq.GetLimits(queue=QUEUE))
     assert (found.queue, found.hold_until_ms) == (QueueLimits(), 0)
+
+
+@pytest.mark.feature("H3")
+async def test_starts_count_after_reopening(harness: Harness) -> None:
+    await limit(harness, rate=Rate(2, 1_000))
+    await harness.add_many("a", "b", "c", "d")
+    for name in ("a", "b"):
+        assert [job.id for job in await harness.claim()] == [name]
+        harness.pass_ms(500)
+        await harness.reopen()
+    assert await claimed(harness) == (["c"], 500)  # a start of 1,000 ms ago counts no more

@@ -129,3 +129,15 @@ async def test_output_wakes_its_readers(harness: Harness) -> None:
             assert await listener.wait(9_000) == {f"stream:{QUEUE}"}
     finally:
         listener.close()
+
+
+@pytest.mark.feature("E10")
+async def test_output_and_log_lines_survive_reopening(harness: Harness) -> None:
+    job = await harness.start("a")
+    await append(harness, job, 1, b"one", b"two")
+    await harness.do(rq.Report(ref=job.ref, logs=["first", "second"]))
+    await harness.reopen()
+    await append(harness, job, 3, b"three")
+    await harness.do(rq.Report(ref=job.ref, logs=["third"]))
+    assert data(await read(harness)) == [(1, b"one"), (2, b"two"), (3, b"three")]
+    assert (await harness.do(rq.GetLogs(ref=job.ref))).lines == ["first", "second", "third"]

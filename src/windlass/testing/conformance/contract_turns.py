@@ -5,11 +5,13 @@ from __future__ import annotations
 import pytest
 
 from windlass.backend import requests as rq
+from windlass.core.edges import Dependency, OnFailure
+from windlass.core.job import JobRef
 from windlass.core.limits import GroupLimits, Rate
 from windlass.core.options import StoredOptions
 from windlass.core.outcome import Outcome
 from windlass.testing.conformance.fairness import check_fairness
-from windlass.testing.conformance.harness import Harness
+from windlass.testing.conformance.harness import QUEUE, Harness, settlement
 
 NEEDS = "groups"
 
@@ -97,6 +99,44 @@ async def test_cancelled_jobs_leave_no_empty_turns(harness: Harness) -> None:
     await harness.do(rq.CancelJobs(refs=refs))
     await add(harness, "big", "again")
     assert await harness.order() == ["small0", "again"]
+
+
+async def add_followers(harness: Harness, child: str) -> None:
+    """Jobs that wait for ``child`` whatever becomes of it: one of a group, one without."""
+    wait = [Dependency(QUEUE, child, OnFailure.IGNORE)]
+    grouped = harness.new("grouped", options=StoredOptions(group="g"), depends_on=wait)
+    await harness.do(rq.Add(jobs=[grouped, harness.new("plain", depends_on=wait)]))
+
+
+@pytest.mark.feature("H13")
+async def test_a_job_that_is_removed_takes_no_turn_from_those_who_waited_for_it(harness: Harness) -> None:
+    await harness.add("child")
+    await add_followers(harness, "child")
+    await harness.do(rq.RemoveJobs(refs=[JobRef(QUEUE, "child")]))
+    await add(harness, "h", "last")
+    assert await harness.order() == ["grouped", "plain", "last"]
+
+
+@pytest.mark.feature("H13")
+async def test_a_job_that_is_put_back_has_its_turn_before_those_that_its_step_lets_go(
+    harness: Harness,
+) -> None:
+    await harness.add_many("child", "back")
+    await add_followers(harness, "child")
+    child, back = await harness.claim(2)
+    ends = [settlement(back, Outcome.RELEASE), settlement(child, Outcome.COMPLETE)]
+    await harness.do(rq.Settle(items=ends))
+    await add(harness, "h", "last")
+    assert await harness.order() == ["back", "grouped", "last", "plain"]
+
+
+@pytest.mark.feature("H13")
+async def test_the_turn_of_a_cancelled_job_goes_to_the_next_of_its_group(harness: Harness) -> None:
+    await add(harness, "big", *(f"big{n}" for n in range(3)))
+    await harness.do(rq.CancelJobs(refs=[JobRef(QUEUE, "big2")]))
+    await add(harness, "big", "again")
+    await add(harness, "small", *(f"small{n}" for n in range(3)))
+    assert await harness.order() == ["big0", "small0", "big1", "small1", "again", "small2"]
 
 
 # --- many groups, one of them huge ------------------------------------------------------------------

@@ -9,7 +9,7 @@ import pytest
 from windlass.backend import limits as lrq
 from windlass.backend import requests as rq
 from windlass.core.edges import Dependency
-from windlass.core.job import EventType
+from windlass.core.job import EventType, JobRef
 from windlass.core.options import StoredOptions, StoredUnique, UniqueMode
 from windlass.core.outcome import AddOutcome, Outcome
 from windlass.core.states import JobState
@@ -308,6 +308,44 @@ async def test_a_flow_with_a_key_that_is_held(harness: Harness) -> None:
     with pytest.raises(DependencyError):
         await harness.do(rq.Add(jobs=[child, parent]))
     assert await harness.find("p") is None
+
+
+@pytest.mark.feature("D5", "D8")
+@pytest.mark.parametrize("mode", ["debounce", "keep_last"])
+async def test_a_key_that_outlives_its_job_keeps_no_later_job_that_waits_or_follows(
+    harness: Harness, mode: str
+) -> None:
+    await add(harness, "a", unique("throttle", ttl_ms=60_000))
+    await harness.settle(await harness.take(), Outcome.COMPLETE)
+    assert await holder(harness) == "a"
+    answer = await add(harness, "b", unique(mode, ttl_ms=1_000))
+    assert answer.outcome is AddOutcome.QUEUED
+    assert await holder(harness) == "b"
+
+
+@pytest.mark.feature("D3", "I2")
+async def test_the_jobs_of_a_flow_take_their_keys_and_no_two_of_them_the_same(harness: Harness) -> None:
+    first, second = harness.new("a", options=unique()), harness.new("b", options=unique())
+    parent = harness.new("p", depends_on=[Dependency(QUEUE, "a")])
+    answers = await harness.do(rq.Add(jobs=[parent, first, second]))
+    outcomes = [answer.outcome for answer in answers]
+    assert outcomes == [AddOutcome.QUEUED, AddOutcome.QUEUED, AddOutcome.DUPLICATE]
+    assert await harness.find("b") is None
+    assert await holder(harness) == "a"
+    await harness.settle(await harness.take(), Outcome.COMPLETE)
+    assert await holder(harness) is None
+    assert await harness.order() == ["p"]
+
+
+@pytest.mark.feature("I10")
+async def test_a_parent_does_not_wait_for_a_job_that_only_its_key_outlives(harness: Harness) -> None:
+    options = unique("throttle", ttl_ms=60_000)
+    await add(harness, "a", options)
+    await harness.do(rq.RemoveJobs(refs=[JobRef(QUEUE, "a")]))
+    await harness.add("p")
+    answer = await add(harness, "b", options, parent=Dependency(QUEUE, "p"))
+    assert (answer.outcome, answer.record) == (AddOutcome.DUPLICATE, None)
+    assert await harness.order() == ["p"]
 
 
 @pytest.mark.feature("D8")
