@@ -220,6 +220,8 @@ class MemoryStore(State):
             for one in self.look(reads.groups_of).groups:
                 if one.row.own is None:
                     self._load_group(reads.groups_of, one.name, work)
+        if reads.ranked is not None:
+            self._load_group(*reads.ranked, work)
         if reads.past_time:
             self._load_past(work, reads.past_time)
         if reads.history is not None:
