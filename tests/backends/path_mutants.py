@@ -69,9 +69,9 @@ def _changed(struct: Any, **fields: Any) -> Any:
 
 @_mutant("sqlite.add_rows", "every job gets the usual priority", _LOCAL, "sqlite-own-plain and priorities")
 def _sqlite_add_rows() -> None:
-    from windlass.backends.sqlite import writing
+    from windlass.backends.sqlite import rows, writing
 
-    whole = writing.plain_row
+    whole = rows.plain_row
     _put(writing, "plain_row", lambda job, *more: whole(_changed(job, priority=0), *more))
 
 
