@@ -33,7 +33,6 @@ PATHS: Mapping[str, Path] = MappingProxyType(
         "sqlite.add_alone": Path(("sqlite",), "one new plain job in a transaction of its own"),
         "sqlite.add_rows": Path(("sqlite",), "new jobs without group or unique key in one statement"),
         "sqlite.complete": Path(("sqlite",), "completions written together, without reading the jobs"),
-        "sqlite.flush_behind": Path(("sqlite",), "claims are answered while the disk is at work"),
         "sqlite.lease_first": Path(("sqlite",), "first runs leased without reading all columns"),
         "valkey.add_alone": Path(("valkey",), "one new plain job with one read and one write of its queue"),
         "valkey.add_plain": Path(("valkey",), "plain jobs of one queue as bytes that nothing unpacks"),
