@@ -99,20 +99,6 @@ def _sqlite_lease_first() -> None:
     _put(_Rest, "fill", forgetful)
 
 
-@_mutant("sqlite.flush_behind", "jobs are handed out in reverse", _LOCAL, "sqlite-own-plain] and order")
-def _sqlite_flush_behind() -> None:
-    from windlass.backends.sqlite.session import Session
-
-    whole = Session.secure
-
-    def reverse(self: Any, answers: list[Any], *, behind: bool = False) -> list[Any]:
-        for _, value, _ in answers if behind else []:
-            getattr(value, "claim", value).jobs.reverse()
-        return whole(self, answers, behind=behind)
-
-    _put(Session, "secure", reverse)
-
-
 # --- file -----------------------------------------------------------------------------------------------
 
 
