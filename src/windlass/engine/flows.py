@@ -28,7 +28,7 @@ from windlass.core.edges import (
     unknown_dependency,
 )
 from windlass.core.job import JobRecord, JobRef, NewJob
-from windlass.core.outcome import AddOutcome, Outcome, Settlement
+from windlass.core.outcome import AddOutcome, Settlement
 from windlass.core.states import FINISHED, JobState
 from windlass.core.transitions import answer_known
 from windlass.engine import keys
@@ -235,9 +235,7 @@ def _adopt(work: Work, new: NewJob) -> None:
 
 
 def weigh(work: Work, job: JobRecord, end: Settlement) -> Settlement:
-    """``end`` of an attempt as it counts: see ``core.flows.wait_for_none``."""
-    if end.outcome is not Outcome.WAIT:
-        return end
+    """A ``wait`` that ends an attempt as it counts: see ``core.flows.wait_for_none``."""
     waits = work.waits[job.ref]
     if waits.open or any(edge.broken for edge in work.unmet[job.ref]):
         return end
