@@ -32,7 +32,6 @@ PATHS: Mapping[str, Path] = MappingProxyType(
         "file.adds_together": Path(("file",), "adds of several callers are decided as one"),
         "sqlite.add_rows": Path(("sqlite",), "new plain jobs are not looked for before they are inserted"),
         "sqlite.complete": Path(("sqlite",), "completions of jobs that are alike are written together"),
-        "sqlite.flush_behind": Path(("sqlite",), "claims are answered while the disk is at work"),
         "sqlite.lease_first": Path(("sqlite",), "jobs that never ran are read with few of their columns"),
         "valkey.add_alone": Path(("valkey",), "one new plain job with one read and one write of its queue"),
         "valkey.add_plain": Path(("valkey",), "plain jobs of one queue as bytes that nothing unpacks"),

@@ -55,8 +55,10 @@ class Ordered(Generic[T]):
     __slots__ = ("_base", "_ended", "_gone", "_heap", "_last_key", "_near", "_next", "_own", "whole")
 
     def __init__(self, base: Iterable[tuple[Any, str, T]] = (), *, whole: bool = True) -> None:
-        self._ended = not base
-        self._base = iter(base) if base else _NO_BASE
+        if base:
+            self._base, self._ended = iter(base), False
+        else:
+            self._base, self._ended = _NO_BASE, True
         self.whole = whole
         #: What was looked at of ``base`` and not passed yet: the first, and what follows it.
         self._next: tuple[Any, str, T] | None = None

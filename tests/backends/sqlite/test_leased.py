@@ -90,6 +90,6 @@ async def test_a_memory_that_is_wrong_changes_nothing(tmp_path: Path) -> None:
         stale = {ref: copy(known) for ref, known in leased.items()}
         await settle(store, ended(job))
         leased.update(stale)
-        with pytest.raises(StorageError, match="not what they were known to be"):
+        with pytest.raises(StorageError, match="the cache of leases is stale"):
             await settle(store, ended(job))
         assert await settle(store, ended(job)) == [Settled.ALREADY]

@@ -31,17 +31,10 @@ class Finished:
         self._overdue: Order[int] = Order()
 
     def put(self, job: JobRecord) -> None:
-        """Enter a job if it has finished, take it out if not."""
-        order, job_id = self._orders.get(job.state), job.id
-        if order is None:
-            self.remove(job_id)
-            return
-        finished_ms = job.finished_ms or 0
+        """Enter a job that has finished, which is not there."""
+        job_id, finished_ms = job.id, job.finished_ms or 0
         key, until_ms = (finished_ms, job.seq), keep_until(job.options, job.state, finished_ms)
-        if order.counted.get(job_id) == (key, job_id, until_ms):
-            return
-        self.remove(job_id)
-        order.put(key, job_id, until_ms)
+        self._orders[job.state].put(key, job_id, until_ms)
         if until_ms is not None:
             heappush(self._aging, (until_ms, key, job_id, job.state))
 

@@ -68,7 +68,9 @@ class StoredQueue:
             self.counts[state] += 1
             if before is not None:
                 self.counts[before] -= 1
-        if state in FINISHED or before in FINISHED:
+        if before in FINISHED:
+            self.finished.remove(job_id)
+        if state in FINISHED:
             self.finished.put(job)
         if state is _WAITING or before is _WAITING:
             self.line.put(job)

@@ -12,7 +12,6 @@ import sqlite3
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from windlass.backend import requests as rq
 from windlass.backend.local.flush import FlushHealth, not_flushed
 from windlass.backend.local.locks import FairLock
 from windlass.backend.local.modes import denied, make_file, mode_of
@@ -32,7 +31,6 @@ from windlass.backends.sqlite.place import Place
 from windlass.backends.sqlite.port import Step
 from windlass.backends.sqlite.tx import Meta, Queues, Tx, read_meta
 from windlass.core.clock import SYSTEM_CLOCK, SteadyClock
-from windlass.core.paths import took
 from windlass.core.probe import reach
 from windlass.engine import timing
 
@@ -195,17 +193,10 @@ class Session:
             return [self.failed(call, exc) for call, _, _ in answers]
         return answers
 
-    def secure(self, answers: list[Answer], *, behind: bool = False) -> list[Answer]:
-        """Bring what was committed to the disk: returns ``answers``, or errors in their place.
-
-        ``behind``: only begin with it, once the last one that was begun is done.
-        """
+    def secure(self, answers: list[Answer]) -> list[Answer]:
+        """Bring what was committed to the disk: returns ``answers``, or errors in their place."""
         try:
-            if behind:
-                took("sqlite.flush_behind")
-                self._disk.sync_behind()
-            else:
-                self._disk.sync()
+            self._disk.sync()
         except OSError as exc:
             log.error("%s could not be flushed: %s", self._settings.shown, exc)
             error = not_flushed(exc, self._settings.shown)
@@ -329,14 +320,3 @@ class Session:
             self.conn.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
         except sqlite3.Error:
             pass  # a full disk, say: the log goes on growing and the next commit tells
-
-
-def claims(call: Call[Any]) -> bool:
-    """Whether a worker waits for jobs, which may begin while the disk is at work.
-
-    A loss of power takes back such a turn at most: the attempts that ended in it are made again.
-    """
-    request = call.request
-    if type(request) is rq.Settle:
-        return request.claim is not None
-    return type(request) is rq.Claim

@@ -54,7 +54,7 @@ class Meta(NamedTuple):
 
     @property
     def activity(self) -> int:
-        """Grows with everything that listeners may want to hear of."""
+        """Grows with everything that listeners may want to know."""
         return self.last_place + self.serial
 
 
@@ -97,8 +97,8 @@ class Queues:
         self.no_kept_ids: bool | None = None
         #: The same of stubs.
         self.no_stubs: bool | None = None
-        #: Jobs that this connection leased and no other wrote since, by queue and id. Whoever takes a record
-        #: may change it, and so takes it out.
+        #: Jobs that this connection leased and no other wrote since, by queue and id. The caller that
+        #: takes a record may change it, and so takes it out.
         self.leased: dict[tuple[str, str], JobRecord] = {}
         #: By queue and state: (finished_ms, seq) up to which all that finished outlive the default age.
         self.kept_longer: dict[tuple[int, JobState], tuple[int, int]] = {}
@@ -106,7 +106,7 @@ class Queues:
         self.patrolled = 0
 
     def num(self, name: str) -> int | None:
-        """The number of a queue; None when it was never heard of."""
+        """The number of a queue; None when it does not exist."""
         found = self._nums.get(name)
         if found is None:
             row = self._conn.execute(self._sql["queue_num"], (name,)).fetchone()
@@ -142,7 +142,7 @@ class Queues:
         return found
 
     def find(self, name: str) -> Queue | None:
-        """A queue; None when it was never heard of."""
+        """A queue; None when it does not exist."""
         found = self._queues.get(name)
         if found is None and self.num(name) is not None:
             found = self.get(name)

@@ -238,9 +238,11 @@ def _complete(step: Step, jobs: list[JobRecord]) -> None:
         else:
             done += step.among("job_complete", [job.seq for job in some], *params).rowcount
     done += step.many("job_complete_one", single) if single else 0
-    if done != len(jobs):  # whoever changes active jobs must take them out of ``Queues.leased``
+    if done != len(jobs):  # a change of an active job must take it out of ``Queues.leased``
         missing = len(jobs) - done
-        raise StorageError(f"{missing} jobs are not what they were known to be; nothing was changed")
+        raise StorageError(
+            f"the cache of leases is stale for {missing} jobs; nothing was changed: repeat the call"
+        )
 
 
 def _extend(step: Step, jobs: list[JobRecord]) -> None:
