@@ -63,8 +63,8 @@ class Scribe:
     __slots__ = ("fresh_place", "history", "notes", "now_ms")
 
     def __init__(self, now_ms: int, fresh_place: Callable[[], int]) -> None:
-        self.now_ms = now_ms
-        self.fresh_place = fresh_place
+        self.now_ms: int = now_ms
+        self.fresh_place: Callable[[], int] = fresh_place
         self.notes: list[Note] = []
         self.history: list[AttemptRecord] = []
 

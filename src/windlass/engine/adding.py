@@ -109,14 +109,15 @@ def add_one(work: Work, new: NewJob) -> rq.Added:
     job = transitions.create(new, work, after_ms=known.enqueued_ms if known is not None else 0)
     if known is not None and work.stubs.pop(ref, None) is not None:
         work.put_row(Table.STUB, ref, None)
-    _make(work, job)
+    work.effects.count(job.queue, job.task, "enqueued")
+    take_in(work, job)
     if before is not None:
         flows.follow(work, job, before)
     return rq.Added(_QUEUED, job.state, job.enqueued_ms, job.due_ms)
 
 
-def _make(work: Work, job: JobRecord) -> None:
-    """Take in a new record: its queue is known from now on, its key is its own."""
+def take_in(work: Work, job: JobRecord) -> None:
+    """Keep a new record: its queue is known from now on, its key is its own."""
     work.jobs[job.queue, job.id] = job
     queue = work.queues[job.queue]
     if not (queue.exists and queue.row.known):
@@ -124,7 +125,6 @@ def _make(work: Work, job: JobRecord) -> None:
         work.put_queue(queue)
     if job.options.unique is not None:
         keys.take(work, job, job.options.unique)
-    work.effects.count(job.queue, job.task, "enqueued")
     file(work, job, None, _MADE)
 
 

@@ -10,7 +10,7 @@ from windlass.core import transitions
 from windlass.core.job import EventType, JobRecord
 from windlass.core.states import JobState
 from windlass.core.transitions import Note
-from windlass.engine import timing
+from windlass.engine import leases, timing
 from windlass.engine.effects import Kind
 from windlass.engine.filing import file, is_prepared, limits_of, opens_at, prepare
 from windlass.engine.reads import STEP, Reads, Verb
@@ -50,10 +50,7 @@ def pick(work: Work, request: rq.Claim) -> Verb[rq.Claimed]:
                 yield from prepare(work, work.lines[queue.name].ahead(2 * STEP))
         if len(claim.jobs) >= request.limit:
             break
-    for name in claim.taken:
-        line = work.lines[name]
-        if not work.queues[name].parked and line.head() is None and not line.is_cut:
-            work.notes.append(Note(name, EventType.DRAINED))
+    note_drained(work, claim.taken)
     due_in_ms = 0 if claim.cut else timing.next_due_in(work, [queue for queue, _ in claim.queues])
     return rq.Claimed([view(job, work.now_ms) for job in claim.jobs], work.now_ms, due_in_ms)
 
@@ -119,17 +116,31 @@ class _Claim:
         """Lease a job, unless it has expired or its group may not start one more."""
         work, request = self._work, self._request
         if job.expires_ms is not None and transitions.is_expired(job, work.now_ms):
-            transitions.expire(job, work)
-        elif job.options.group is None or may_start(work, job):
-            token = f"{request.claim_id}.{job.seq}"
-            transitions.lease(job, work, token=token, worker=request.worker, lease_ms=request.lease_ms)
-            _note_start(work, queue, job)
-            self.jobs.append(job)
-            self.taken[queue.name] = self.taken.get(queue.name, 0) + 1
-            file(work, job, _WAITING, _LEASED)
-            return True
-        file(work, job, _WAITING)
-        return False
+            leases.end_late(work, job)
+            return False
+        if job.options.group is not None and not may_start(work, job):
+            file(work, job, _WAITING)
+            return False
+        token = f"{request.claim_id}.{job.seq}"
+        start(work, queue, job, token=token, worker=request.worker, lease_ms=request.lease_ms)
+        self.jobs.append(job)
+        self.taken[queue.name] = self.taken.get(queue.name, 0) + 1
+        return True
+
+
+def start(work: Work, queue: Queue, job: JobRecord, *, token: str, worker: str, lease_ms: int) -> None:
+    """Lease a waiting job that may start now."""
+    transitions.lease(job, work, token=token, worker=worker, lease_ms=lease_ms)
+    _note_start(work, queue, job)
+    file(work, job, _WAITING, _LEASED)
+
+
+def note_drained(work: Work, names: Iterable[str]) -> None:
+    """Record which of these queues have no job left that waits or is parked. Their lines are loaded."""
+    for name in names:
+        line = work.lines[name]
+        if not work.queues[name].parked and line.head() is None and not line.is_cut:
+            work.notes.append(Note(name, EventType.DRAINED))
 
 
 def queue_room(work: Work, queue: Queue) -> tuple[int, int | None]:
@@ -155,7 +166,7 @@ def may_start(work: Work, job: JobRecord) -> bool:
 
 
 def _note_start(work: Work, queue: Queue, job: JobRecord) -> None:
-    """Take down a start, where rates and buckets count it."""
+    """Record a start, where rates and buckets count it."""
     if queue.row.limits.rate is not None:
         lm.note_start(queue.row.limits.rate, queue.starts, work.now_ms)
         work.add_start(queue.name, None, queue.starts)

@@ -31,7 +31,7 @@ def settle(work: Work, request: rq.Settle) -> Verb[rq.SettleResult]:
     reads.jobs = [ref_of((end.queue, end.id)) for end in request.items]
     yield reads
     yield from _prepare(work, request.items)
-    items = [_settle_one(work, end) for end in request.items]
+    items = [settle_one(work, end) for end in request.items]
     if work.ended:
         yield from flows.tell(work)  # so that what is unblocked here can be claimed here
     left = work.left
@@ -52,7 +52,8 @@ def _prepare(work: Work, items: list[Settlement]) -> Iterable[Reads]:
     return chain([MoreReads(waits=waits, unmet=waits)], prepare(work, held)) if waits else prepare(work, held)
 
 
-def _settle_one(work: Work, end: Settlement) -> Settled:
+def settle_one(work: Work, end: Settlement) -> Settled:
+    """End one attempt, if it is the newest of its job. What that may need is loaded."""
     ref = (end.queue, end.id)
     job = work.jobs[ref] or work.stubs.get(ref)
     status = transitions.check_token(job, end.token)
@@ -65,11 +66,11 @@ def _settle_one(work: Work, end: Settlement) -> Settled:
         flows.review(work, job)
     if end.hold_ms and job.options.group is not None:
         hold_group(work, work.groups[job.queue, job.options.group], end.hold_ms)
-    let_go(work, job)
+    _let_go(work, job)
     return status
 
 
-def let_go(work: Work, job: JobRecord) -> None:
+def _let_go(work: Work, job: JobRecord) -> None:
     """Take out the record of a job that ended, if nothing of it is to be kept; a stub stays."""
     if job.state is _COMPLETED and goes_at_once(job.options):
         drop(work, job)

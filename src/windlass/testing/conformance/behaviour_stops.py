@@ -197,6 +197,28 @@ async def test_a_forced_close_ends_though_the_store_refuses_every_call(harness: 
         stage.faults.heal()
 
 
+@pytest.mark.feature("V2", "V3")
+async def test_a_stop_does_not_wait_for_a_duty_that_has_much_to_do(harness: Harness) -> None:
+    """After many jobs there is much to prune and to roll up: a stop comes between two steps of it."""
+    async with LiveStage(harness) as stage:
+        much, asked = stage.faults.execute, 0
+
+        async def endless(request: rq.Request[Any]) -> Any:
+            nonlocal asked
+            answer = await much(request)
+            if isinstance(request, rq.Prune):
+                asked += 1
+                answer.more = True
+            return answer
+
+        stage.faults.execute = endless  # type: ignore[method-assign]
+        worker = await stage.work(lambda job: "ran", duties=True, prune_every=0.01, **PATIENT)
+        assert await (await stage.queue.add("n")).result(timeout=10) == "ran"
+        await eventually(lambda: asked > 3)
+        assert await in_time(worker.close()) < 2
+        assert worker.left_behind == []
+
+
 @pytest.mark.feature("V2", "V3", "J7")
 async def test_what_a_stop_abandons_runs_elsewhere_when_its_lease_is_over(harness: Harness) -> None:
     async with LiveStage(harness) as stage:
