@@ -15,6 +15,9 @@ from benchmarks._common import ROOT
 from benchmarks._stamps import VARIABLE, StampFile
 from windlass import Windlass
 
+#: Names the tree whose package the processes run: this one, unless ``scripts/bench against`` says another.
+TREE = "BENCH_TREE"
+
 
 @contextmanager
 def worker(url: str, stamps: StampFile, queues: list[str], *, concurrency: int = 16) -> Iterator[None]:
@@ -22,6 +25,13 @@ def worker(url: str, stamps: StampFile, queues: list[str], *, concurrency: int =
     command = ["-m", "windlass", "worker", "benchmarks._windlass_jobs:app", "--log-level", "warning"]
     options = ["--queues", ",".join(queues), "--concurrency", str(concurrency)]
     with _process([*command, *options], stamps, WINDLASS_URL=url):
+        yield
+
+
+@contextmanager
+def handler_worker(url: str, stamps: StampFile, queue: str, *, concurrency: int) -> Iterator[None]:
+    """A process with a ``Worker`` of the class API, until the block ends."""
+    with _process(["-m", "benchmarks._windlass_handler", url, queue, str(concurrency)], stamps):
         yield
 
 
@@ -41,12 +51,17 @@ def consumer(path: Path, stamps: StampFile, kind: str, workers: int) -> Iterator
         yield
 
 
+def search_path(tree: str) -> str:
+    """Where a process finds these benchmarks, and the package of ``tree``."""
+    return os.pathsep.join([str(ROOT), str(Path(tree) / "src")])
+
+
 @contextmanager
 def _process(arguments: list[str], stamps: StampFile, **variables: str) -> Iterator[None]:
     env = {
         **os.environ,
         VARIABLE: str(stamps.path),
-        "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "src")]),
+        "PYTHONPATH": search_path(os.environ.get(TREE, str(ROOT))),
         **variables,
     }
     process = subprocess.Popen([sys.executable, *arguments], cwd=ROOT, env=env)

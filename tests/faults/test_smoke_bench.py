@@ -8,6 +8,7 @@ import sys
 
 import pytest
 
+from benchmarks.against import Row, markdown
 from tests.faults.kit import ROOT
 
 
@@ -58,3 +59,45 @@ def test_every_part_of_the_valkey_benchmark_runs_beside_a_peer() -> None:
     assert figures["W6 waiting job: Windlass"] > 0
     assert figures["W6 waiting job: Huey"] > 0
     assert (ROOT / ".reports" / "bench-valkey-smoke.svg").read_text().startswith("<svg")
+
+
+def _against(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "benchmarks/against.py", *arguments]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=55, check=False)
+
+
+@pytest.mark.parametrize(
+    ("store", "figures"),
+    [
+        ("sqlite", 2 * 9 + 1),  # with classes and with tasks, and the hop between threads
+        ("memory", 3),
+        ("file", 2 * 2),
+        pytest.param("valkey", 2 * 9, marks=pytest.mark.service("valkey")),
+        pytest.param("amqp", 2 * 2, marks=pytest.mark.service("rabbitmq")),
+    ],
+)
+def test_two_trees_are_measured_in_turn_with_and_without_speed_ups(store: str, figures: int) -> None:
+    name = f"bench-against-smoke-{store}"
+    run = _against("HEAD", "--smoke", "--stores", store, "--report", name)
+    assert run.returncode == 0, run.stdout + run.stderr
+    report = json.loads((ROOT / ".reports" / f"{name}.json").read_text())
+    assert len(report["rows"]) == figures
+    for row in report["rows"]:
+        assert {column: len(runs) for column, runs in row["runs"].items()} == {"old": 1, "new": 1, "off": 1}
+        assert all(value > 0 for values in row["ratios"].values() for value in values)
+    table = (ROOT / ".reports" / f"{name}.md").read_text().splitlines()
+    assert len(table) == figures + 2
+
+
+def test_a_revision_that_is_none_is_refused() -> None:
+    run = _against("no-such-revision", "--smoke")
+    assert run.returncode == 1
+    assert "'no-such-revision' is no revision of this repository" in run.stderr
+
+
+def test_times_and_sizes_count_the_other_way_round_in_a_ratio() -> None:
+    fast = Row("sqlite", "class", "rate", "jobs/s", runs={"old": {0: 10, 1: 10}, "new": {0: 20, 1: 5, 2: 1}})
+    small = Row("sqlite", "class", "wait", "ms", less=True, runs={"old": {0: 10}, "new": {0: 20}})
+    assert fast.ratios("new") == [2, 0.5]
+    assert small.ratios("new") == [0.5]
+    assert "| 0.50 missed |" in markdown([small], "abc")

@@ -43,7 +43,7 @@ def test_a_private_name_of_another_package_is_found(source: str, name: str) -> N
         "class Own:\n    def __init__(self):\n        self._seen = 1\ndef f(own):\n    return own._seen",
         "import os\nos._exit(0)",
         "def f(pair):\n    return pair._replace(a=1)",
-        "from windlass.backends.memory.store import MemoryStore\ndef f(store):\n    return store._queues",
+        "from windlass.backends.memory.store import MemoryStore\ndef f(store):\n    return store._load_jobs",
         "class Own(Exception):\n    def f(self):\n        return self.__class__",
     ],
 )

@@ -207,7 +207,7 @@ class EventType(StrEnum):
     GAP = "gap"
 
 
-class Event(msgspec.Struct, frozen=True, array_like=True):
+class Event(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """One entry of a queue's event log. ``id`` grows by one per queue and never repeats."""
 
     id: int
@@ -231,7 +231,7 @@ class AttemptOutcome(StrEnum):
     EXPIRED = "expired"
 
 
-class AttemptRecord(msgspec.Struct, frozen=True, array_like=True):
+class AttemptRecord(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """One row of history: a settled attempt, or a job's end without one (``attempt`` = 0).
 
     ``run_id`` is the lease token and never repeats. ``started_ms`` and ``finished_ms`` are the store's

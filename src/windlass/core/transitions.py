@@ -41,6 +41,11 @@ COST_CLASS = "CostExceedsCapacity"
 #: The turn of a job that has a new place in line: its store gives it one when it lets it wait.
 NO_TURN = -1
 
+# What every job goes through, by a name of this module: members of an enum are slow to find.
+_ACTIVE, _COMPLETED = JobState.ACTIVE, JobState.COMPLETED
+_ENQUEUED, _STARTED, _DONE = EventType.ENQUEUED, EventType.STARTED, EventType.COMPLETED
+_OK = Settled.OK
+
 
 class Note(NamedTuple):
     """An event before it has its id."""
@@ -55,15 +60,17 @@ class Note(NamedTuple):
 class Scribe:
     """The moment of a change, and what the change writes besides the job itself."""
 
+    __slots__ = ("fresh_place", "history", "notes", "now_ms")
+
     def __init__(self, now_ms: int, fresh_place: Callable[[], int]) -> None:
-        self.now_ms = now_ms
-        self.fresh_place = fresh_place
+        self.now_ms: int = now_ms
+        self.fresh_place: Callable[[], int] = fresh_place
         self.notes: list[Note] = []
         self.history: list[AttemptRecord] = []
 
     def note(self, job: JobRecord, event: EventType, **data: str | int | None) -> None:
         """Take down that ``event`` happened to ``job``."""
-        self.notes.append(Note(job.queue, event, job.id, job.task, data))
+        self.notes.append(tuple.__new__(Note, (job.queue, event, job.id, job.task, data)))
 
 
 def create(new: NewJob, scribe: Scribe, *, after_ms: int = 0) -> JobRecord:
@@ -71,35 +78,31 @@ def create(new: NewJob, scribe: Scribe, *, after_ms: int = 0) -> JobRecord:
 
     With ``depends_on`` it is born blocked: the store then links its edges and reviews them.
     """
-    now_ms = max(scribe.now_ms, after_ms + 1 if after_ms else 0)
-    due_ms = _first_due(new, now_ms)
-    later = due_ms > now_ms
-    seq = scribe.fresh_place()
-    job = JobRecord(
-        queue=new.queue,
-        id=new.id,
-        task=new.task,
-        payload=new.payload,
-        codec=new.codec,
-        state=JobState.BLOCKED if new.depends_on else JobState.SCHEDULED if later else JobState.WAITING,
-        priority=new.priority,
-        seq=seq,
-        place=-seq if new.options.lifo else seq,
-        turn=NO_TURN,
-        options=new.options,
-        request_id=new.request_id,
-        enqueued_ms=now_ms,
-        ready_ms=due_ms if later else now_ms,
-        due_ms=due_ms if later else None,
-        expires_ms=first_deadline(new, now_ms),
-        linked=bool(new.depends_on or new.parent),
-    )
+    now_ms = max(scribe.now_ms, after_ms + 1) if after_ms else scribe.now_ms
+    due_ms, seq = _first_due(new, now_ms), scribe.fresh_place()
+    job = JobRecord(queue=new.queue, id=new.id, task=new.task, payload=new.payload)
+    # The rest one by one: that takes half the time of as many names in the call.
+    job.codec = new.codec
+    job.priority = new.priority
+    job.options = new.options
+    job.request_id = new.request_id
+    job.seq = seq
+    job.place = -seq if new.options.lifo else seq
+    job.turn = NO_TURN
+    job.enqueued_ms = job.ready_ms = now_ms
+    job.expires_ms = first_deadline(new, now_ms)
+    if new.depends_on or new.parent is not None:
+        job.linked = True
+    if due_ms > now_ms:
+        job.state = JobState.SCHEDULED
+        job.due_ms = job.ready_ms = due_ms
     if new.depends_on:
+        job.state = JobState.BLOCKED
         scribe.note(job, EventType.BLOCKED)
-    elif later:
+    elif job.due_ms is not None:
         scribe.note(job, EventType.SCHEDULED, run_at_ms=due_ms)
     else:
-        scribe.note(job, EventType.ENQUEUED)
+        scribe.note(job, _ENQUEUED)
     return job
 
 
@@ -117,10 +120,10 @@ def _is_debounced(new: NewJob) -> bool:
 
 def first_deadline(new: NewJob, now_ms: int) -> int | None:
     """Until when a job that is added now may wait to be started (None: for ever)."""
-    bounds = (new.expires_in_ms, new.options.expires_total_ms)
-    if bounds == (None, None):
-        return None
-    return min((now_ms + bound for bound in bounds if bound is not None), default=None)
+    first_ms, total_ms = new.expires_in_ms, new.options.expires_total_ms
+    if first_ms is None:
+        return None if total_ms is None else now_ms + total_ms
+    return now_ms + (first_ms if total_ms is None else min(first_ms, total_ms))
 
 
 def answers_cached(job: JobRecord, now_ms: int) -> bool:
@@ -280,7 +283,7 @@ def set_aside(job: JobRecord, scribe: Scribe) -> None:
 
 def lease(job: JobRecord, scribe: Scribe, *, token: str, worker: str, lease_ms: int) -> None:
     """A waiting job starts: it belongs to ``worker`` until the lease runs out."""
-    job.state = JobState.ACTIVE
+    job.state = _ACTIVE
     job.token = token
     job.worker = worker
     job.started_ms = scribe.now_ms
@@ -288,7 +291,7 @@ def lease(job: JobRecord, scribe: Scribe, *, token: str, worker: str, lease_ms: 
     job.deliveries += 1
     job.progress = None
     job.lease_until_ms = scribe.now_ms + (job.options.lease_ms or lease_ms)
-    scribe.note(job, EventType.STARTED, attempt=job.attempts + 1, worker=worker)
+    scribe.note(job, _STARTED, attempt=job.attempts + 1, worker=worker)
 
 
 def later_deadline(job: JobRecord) -> int | None:
@@ -301,7 +304,7 @@ def later_deadline(job: JobRecord) -> int | None:
 
 def holds(job: JobRecord, token: str) -> bool:
     """Whether ``token`` is the job's newest lease."""
-    return job.state is JobState.ACTIVE and job.token == token
+    return job.state is _ACTIVE and job.token == token
 
 
 def check_token(job: JobRecord | None, token: str) -> Settled:
@@ -309,7 +312,7 @@ def check_token(job: JobRecord | None, token: str) -> Settled:
     if job is None:
         return Settled.GONE
     if holds(job, token):
-        return Settled.OK
+        return _OK
     return Settled.ALREADY if job.settled_token == token else Settled.LOST
 
 
@@ -335,8 +338,8 @@ def _complete(job: JobRecord, end: Settlement, scribe: Scribe) -> None:
     _record(job, AttemptOutcome.COMPLETED, end, scribe)
     job.result = end.result
     job.result_until_ms = result_until(job.options, scribe.now_ms)
-    finish(job, JobState.COMPLETED, scribe)
-    scribe.note(job, EventType.COMPLETED)
+    finish(job, _COMPLETED, scribe)
+    scribe.note(job, _DONE)
 
 
 def _fail(job: JobRecord, end: Settlement, scribe: Scribe) -> None:

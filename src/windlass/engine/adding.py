@@ -9,6 +9,7 @@ import msgspec
 
 from windlass.backend import requests as rq
 from windlass.core import transitions
+from windlass.core.ids import ref_of
 from windlass.core.job import EventType, JobRecord, JobRef, NewJob
 from windlass.core.outcome import AddOutcome
 from windlass.core.transitions import Note
@@ -19,11 +20,15 @@ from windlass.engine.reads import Reads, Verb
 from windlass.engine.views import view
 from windlass.engine.work import Work
 
+_QUEUED, _MADE = AddOutcome.QUEUED, Kind.MADE
+
 
 def add(work: Work, request: rq.Add) -> Verb[list[rq.Added]]:
     """Reads: 1 for plain jobs with new ids, 3 at most; flows 2 more, and what follows from ends."""
     jobs = request.jobs
-    yield from load(work, jobs)
+    reads = _reads(jobs)
+    yield reads
+    yield from _load_more(work, jobs, reads)
     for new in jobs:
         if new.depends_on or new.parent is not None:
             return (yield from _add_flow(work, jobs))
@@ -35,16 +40,39 @@ def load(work: Work, jobs: list[NewJob], *, besides: Iterable[JobRef] = ()) -> V
 
     Reads: 1 for plain jobs, 3 at most.
     """
+    reads = _reads(jobs)
+    reads.jobs = besides
+    yield reads
+    yield from _load_more(work, jobs, reads)
+
+
+def _reads(jobs: list[NewJob]) -> Reads:
+    """What adding these jobs reads first."""
+    refs: list[JobRef] = []
     groups: dict[tuple[str, str], None] = {}
     rows: dict[Entry, None] = {}
     for new in jobs:
+        refs.append(ref_of((new.queue, new.id)))
         options = new.options
         if options.group is not None:
             groups[new.queue, options.group] = None
         if options.unique is not None:
             rows[Table.KEY, (new.queue, options.unique.key)] = None
-    yield Reads(ids=[JobRef(new.queue, new.id) for new in jobs], jobs=besides, groups=groups, rows=rows)
-    holders = [ref for new in jobs if (ref := keys.holder_ref(work, new))] if rows else []
+    return Reads(ids=refs, groups=groups, rows=rows)
+
+
+def _load_more(work: Work, jobs: list[NewJob], reads: Reads) -> Iterable[Reads]:
+    """What follows from what was read first. Nothing does for plain jobs with new ids."""
+    if reads.groups or reads.rows or any(work.jobs.values()):
+        return _load_known(work, jobs, reads)
+    for queue in work.queues.values():
+        if queue.row.grouped:
+            return _load_known(work, jobs, reads)
+    return ()
+
+
+def _load_known(work: Work, jobs: list[NewJob], reads: Reads) -> Verb[None]:
+    holders = [ref for new in jobs if (ref := keys.holder_ref(work, new))] if reads.rows else []
     missing = [ref for ref in holders if ref not in work.jobs]
     if missing:
         yield Reads(jobs=missing)
@@ -56,7 +84,7 @@ def add_one(work: Work, new: NewJob) -> rq.Added:
     """Add one job, whose flow is looked at elsewhere."""
     ref = (new.queue, new.id)
     old = work.jobs[ref]
-    known = work.known(ref)
+    known = old or work.stubs.get(ref)
     if known is not None:
         told = _answer_known(work, known, new)
         if told is not None:
@@ -64,32 +92,32 @@ def add_one(work: Work, new: NewJob) -> rq.Added:
     elif work.kept.get(ref, 0) > work.now_ms:
         work.notes.append(Note(new.queue, EventType.DEDUPLICATED, new.id, new.task))
         return rq.Added(AddOutcome.DUPLICATE, None)
-    before = None
-    if new.options.unique is not None:
+    options = new.options
+    if options.unique is not None:
         held = keys.answer(work, new)
         if held is not None:
             return held
-    refusal = refuses(work, new)
+    refusal = refuses(work, new) if options.group is not None else None
     if refusal is not None:
         return rq.Added(refusal, None)
     if old is not None:
         transitions.remove(old, work)
         drop(work, old)
-    if new.options.unique is not None:
-        before = keys.runs_before(work, new)
-        if before is not None:
-            new = msgspec.structs.replace(new, depends_on=[*new.depends_on, before])
-    job = transitions.create(new, work, after_ms=known.enqueued_ms if known else 0)
-    if work.stubs.pop(ref, None) is not None:
-        work.put_row(Table.STUB, (new.queue, new.id), None)
-    make(work, job)
+    before = keys.runs_before(work, new) if options.unique is not None else None
+    if before is not None:
+        new = msgspec.structs.replace(new, depends_on=[*new.depends_on, before])
+    job = transitions.create(new, work, after_ms=known.enqueued_ms if known is not None else 0)
+    if known is not None and work.stubs.pop(ref, None) is not None:
+        work.put_row(Table.STUB, ref, None)
+    work.effects.count(job.queue, job.task, "enqueued")
+    take_in(work, job)
     if before is not None:
         flows.follow(work, job, before)
-    return rq.Added(AddOutcome.QUEUED, job.state, job.enqueued_ms, job.due_ms)
+    return rq.Added(_QUEUED, job.state, job.enqueued_ms, job.due_ms)
 
 
-def make(work: Work, job: JobRecord) -> None:
-    """Take in a new record: its queue is known from now on, its key is its own."""
+def take_in(work: Work, job: JobRecord) -> None:
+    """Keep a new record: its queue is known from now on, its key is its own."""
     work.jobs[job.queue, job.id] = job
     queue = work.queues[job.queue]
     if not (queue.exists and queue.row.known):
@@ -97,8 +125,7 @@ def make(work: Work, job: JobRecord) -> None:
         work.put_queue(queue)
     if job.options.unique is not None:
         keys.take(work, job, job.options.unique)
-    work.effects.count(job.queue, job.task, "enqueued")
-    file(work, job, None, Kind.MADE)
+    file(work, job, None, _MADE)
 
 
 def _answer_known(work: Work, old: JobRecord, new: NewJob) -> rq.Added | None:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from windlass.backend import requests as rq
 from windlass.core import limits as lm
 from windlass.core import transitions
 from windlass.core.job import EventType, JobRecord
 from windlass.core.states import JobState
 from windlass.core.transitions import Note
-from windlass.engine import timing
+from windlass.engine import leases, timing
 from windlass.engine.effects import Kind
 from windlass.engine.filing import file, is_prepared, limits_of, opens_at, prepare
 from windlass.engine.reads import STEP, Reads, Verb
@@ -19,7 +21,7 @@ from windlass.engine.work import Queue, Work
 #: parked or had expired.
 FURTHER = 3
 
-_WAITING = JobState.WAITING
+_WAITING, _LEASED = JobState.WAITING, Kind.LEASED
 
 
 def claim(work: Work, request: rq.Claim) -> Verb[rq.Claimed]:
@@ -39,27 +41,24 @@ def pick(work: Work, request: rq.Claim) -> Verb[rq.Claimed]:
     """Lease jobs, once ``reads`` are loaded."""
     work.claiming = True
     claim = _Claim(work, request)
-    names = [queue.name for queue, _ in claim.queues]
-    due = timing.due_by_queue(work, names, STEP)
-    timed, ahead = timing.timed_now(work, names), claim.front()
-    if due or timed or ahead:
-        yield from timing.bring_in(work, due, timed, names, STEP, ahead=ahead)
+    yield from claim.prepare()
     for bound in ("share", "cap"):
         for queue, item in claim.queues:
             claim.passed = 0
             while not claim.take(queue, getattr(item, bound)) and claim.further > 0:
                 claim.further -= 1
                 yield from prepare(work, work.lines[queue.name].ahead(2 * STEP))
-    for queue, _ in claim.queues:
-        line = work.lines[queue.name]
-        if claim.taken.get(queue.name) and not queue.parked and line.head() is None and not line.is_cut:
-            work.notes.append(Note(queue.name, EventType.DRAINED))
+        if len(claim.jobs) >= request.limit:
+            break
+    note_drained(work, claim.taken)
     due_in_ms = 0 if claim.cut else timing.next_due_in(work, [queue for queue, _ in claim.queues])
     return rq.Claimed([view(job, work.now_ms) for job in claim.jobs], work.now_ms, due_in_ms)
 
 
 class _Claim:
     """One claim at work."""
+
+    __slots__ = ("_request", "_work", "cut", "further", "jobs", "passed", "queues", "taken")
 
     def __init__(self, work: Work, request: rq.Claim) -> None:
         self._work = work
@@ -73,17 +72,26 @@ class _Claim:
         #: Whether a bound was reached while jobs may be left to start: ask again at once.
         self.cut = False
 
-    def front(self) -> list[JobRecord]:
-        """Those that this claim is likely to meet, where they may have groups."""
-        lines = [self._work.lines[queue.name] for queue, _ in self.queues if queue.row.grouped]
-        return [job for line in lines for job in line.ahead(self._request.limit)]
+    def prepare(self) -> Iterable[Reads]:
+        """Bring in what time allows, and load what those need that this claim is likely to meet."""
+        work = self._work
+        for queue, _ in self.queues:
+            name = queue.name
+            if queue.row.grouped or work.due[name].head() is not None or work.timed[name].head() is not None:
+                return self._bring_in()
+        return ()
+
+    def _bring_in(self) -> Verb[int]:
+        work, names = self._work, [queue.name for queue, _ in self.queues]
+        grouped = [work.lines[queue.name] for queue, _ in self.queues if queue.row.grouped]
+        due, timed = timing.due_by_queue(work, names, STEP), timing.timed_now(work, names)
+        ahead = [job for line in grouped for job in line.ahead(self._request.limit)]
+        return timing.bring_in(work, due, timed, names, STEP, ahead=ahead)
 
     def take(self, queue: Queue, bound: int) -> bool:
         """Lease up to ``bound`` jobs of a queue; False when it has to look further ahead first."""
-        work, request = self._work, self._request
-        line = work.lines[queue.name]
-        taken = self.taken.get(queue.name, 0)
-        room = min(bound - taken, request.limit - len(self.jobs))
+        work, line = self._work, self._work.lines[queue.name]
+        room = min(bound - self.taken.get(queue.name, 0), self._request.limit - len(self.jobs))
         if room <= 0 or queue.row.paused:
             return True
         room = min(room, queue_room(work, queue)[0])
@@ -107,18 +115,32 @@ class _Claim:
     def _start(self, queue: Queue, job: JobRecord) -> bool:
         """Lease a job, unless it has expired or its group may not start one more."""
         work, request = self._work, self._request
-        if transitions.is_expired(job, work.now_ms):
-            transitions.expire(job, work)
-        elif may_start(work, job):
-            token = f"{request.claim_id}.{job.seq}"
-            transitions.lease(job, work, token=token, worker=request.worker, lease_ms=request.lease_ms)
-            started(work, queue, job)
-            self.jobs.append(job)
-            self.taken[queue.name] = self.taken.get(queue.name, 0) + 1
-            file(work, job, _WAITING, Kind.LEASED)
-            return True
-        file(work, job, _WAITING)
-        return False
+        if job.expires_ms is not None and transitions.is_expired(job, work.now_ms):
+            leases.end_late(work, job)
+            return False
+        if job.options.group is not None and not may_start(work, job):
+            file(work, job, _WAITING)
+            return False
+        token = f"{request.claim_id}.{job.seq}"
+        start(work, queue, job, token=token, worker=request.worker, lease_ms=request.lease_ms)
+        self.jobs.append(job)
+        self.taken[queue.name] = self.taken.get(queue.name, 0) + 1
+        return True
+
+
+def start(work: Work, queue: Queue, job: JobRecord, *, token: str, worker: str, lease_ms: int) -> None:
+    """Lease a waiting job that may start now."""
+    transitions.lease(job, work, token=token, worker=worker, lease_ms=lease_ms)
+    _note_start(work, queue, job)
+    file(work, job, _WAITING, _LEASED)
+
+
+def note_drained(work: Work, names: Iterable[str]) -> None:
+    """Record which of these queues have no job left that waits or is parked. Their lines are loaded."""
+    for name in names:
+        line = work.lines[name]
+        if not work.queues[name].parked and line.head() is None and not line.is_cut:
+            work.notes.append(Note(name, EventType.DRAINED))
 
 
 def queue_room(work: Work, queue: Queue) -> tuple[int, int | None]:
@@ -143,8 +165,8 @@ def may_start(work: Work, job: JobRecord) -> bool:
     return True
 
 
-def started(work: Work, queue: Queue, job: JobRecord) -> None:
-    """Take down a start, where rates and buckets count it."""
+def _note_start(work: Work, queue: Queue, job: JobRecord) -> None:
+    """Record a start, where rates and buckets count it."""
     if queue.row.limits.rate is not None:
         lm.note_start(queue.row.limits.rate, queue.starts, work.now_ms)
         work.add_start(queue.name, None, queue.starts)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
+from windlass.engine.flows import tell
+
 if TYPE_CHECKING:
     from windlass.engine.effects import Effects
     from windlass.engine.reads import Reads, Verb
@@ -23,14 +25,23 @@ class Port(Protocol):
 
 
 def run(verb: Verb[R], port: Port, work: Work) -> R:
-    """The answer of ``verb``, with its effects written. A store that awaits has the same lines with await."""
+    """The answer of ``verb``, with its effects written, and told what waits for the jobs that it ended.
+
+    A store that awaits has the same lines with await.
+    """
+    answer = _read_and_decide(verb, port, work)
+    if work.ended:
+        _read_and_decide(tell(work), port, work)
+    work.close()
+    port.write(work.effects)
+    return answer
+
+
+def _read_and_decide(verb: Verb[R], port: Port, work: Work) -> R:
     while True:
         try:
             reads = verb.send(None)
         except StopIteration as end:
             answer: R = end.value
-            break
+            return answer
         port.load(reads, work)
-    work.close()
-    port.write(work.effects)
-    return answer

@@ -136,16 +136,18 @@ class Part(Generic[P]):
 class Effects:
     """See the module. They are written in this order: what is gone, jobs, rows, the rest."""
 
-    #: False once one of the parts was asked for; until then they need no look.
-    plain = True
+    __slots__ = (
+        *("__dict__", "counts", "gone", "history", "jobs", "notes", "now_ms", "plain", "rows", "told"),
+        "topics",
+    )
+
     starts = Part[dict[Starter, Starts]](dict)
     logs = Part[list[tuple[JobRecord, list[str]]]](list)
     chunks = Part[list[tuple[JobRecord, StreamHead, list[Chunk]]]](list)
     #: Edges as they are now; new ones stand behind those that are there.
     edges = Part[dict[tuple[JobRef, JobRef], Edge]](dict)
-    #: Ends that are left to later requests, and how many of the oldest such are dealt with.
+    #: Ends that are left to later requests; ``told`` says how many of the oldest such are dealt with.
     ends = Part[list[ChildEnd]](list)
-    told = 0
     #: Queues whose events so far are forgotten.
     forgotten = Part[list[str]](list)
     #: The oldest record of a queue's history that stays.
@@ -153,6 +155,7 @@ class Effects:
     marks = Part[list[Mark]](list)
 
     def __init__(self, now_ms: int, notes: list[Note], history: list[AttemptRecord]) -> None:
+        self.plain = True
         self.now_ms = now_ms
         #: Records that go, with their edges, log lines and output.
         self.gone: list[JobRecord] = []
@@ -164,6 +167,7 @@ class Effects:
         self.history = history
         #: By how much lifetime counters grow; every record of the history is counted here too.
         self.counts: dict[tuple[str, str, str], int] = {}
+        self.told = 0
         #: Whom to tell that something is new.
         self.topics: set[str] = set()
 
@@ -176,6 +180,4 @@ class Effects:
         """Whether anything is to be written. Topics alone are not."""
         if self.jobs or self.gone or self.rows or self.notes or self.history or self.counts or self.told:
             return True
-        return not self.plain and any(
-            getattr(self, name) for name, part in vars(Effects).items() if isinstance(part, Part)
-        )
+        return not self.plain and any(vars(self).values())

@@ -95,11 +95,10 @@ def is_prepared(work: Work, job: JobRecord) -> bool:
 
 def file(work: Work, job: JobRecord, before: JobState | None, kind: Kind = Kind.MOVED) -> None:
     """Write a changed job; ``before`` is the state that it had (None: it is new)."""
-    name = job.options.group
-    if name is None:
+    if job.options.group is None:
         _book(work, job, before, kind)
         return
-    group = work.groups[job.queue, name]
+    group = work.groups[job.queue, job.options.group]
     _leave(group, job.id)
     _check(work, group, job)
     _enter(work, group, job, before, kind)
@@ -144,7 +143,9 @@ def _book(work: Work, job: JobRecord, before: JobState | None, kind: Kind) -> No
     work.put(job, before, kind)
     if job.options.unique is not None:
         free_key(work, job)
-    if before is _ACTIVE and state is not _ACTIVE:
+    if state is _ACTIVE:
+        return
+    if before is _ACTIVE:
         _has_room(work, job.queue)
     if state is _WAITING or state in TIMED:
         work.wake(job.queue)

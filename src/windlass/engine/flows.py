@@ -28,7 +28,7 @@ from windlass.core.edges import (
     unknown_dependency,
 )
 from windlass.core.job import JobRecord, JobRef, NewJob
-from windlass.core.outcome import AddOutcome, Outcome, Settlement
+from windlass.core.outcome import AddOutcome, Settlement
 from windlass.core.states import FINISHED, JobState
 from windlass.core.transitions import answer_known
 from windlass.engine import keys
@@ -50,52 +50,61 @@ Fresh = dict[JobRef, NewJob]
 def sort(work: Work, jobs: list[NewJob]) -> tuple[Fresh, list[NewJob]]:
     """Those of a flow that will be created, and those that a record answers, under its id.
 
+    An id may be mentioned twice: the first mention that is not kept out makes the job, with its edges.
     Repeated requests are in neither: their edges are there. Raises before anything is changed.
     """
     fresh: Fresh = {}
     known: list[NewJob] = []
+    out: list[tuple[NewJob, JobRef | None]] = []
+    doors = _Doors(work)
     for new in jobs:
         ref = JobRef(new.queue, new.id)
-        old = None if ref in fresh else work.known(ref)
-        if old is None:
-            if ref not in fresh and work.kept.get(ref, 0) <= work.now_ms:
-                fresh[ref] = new
+        if ref in fresh:
             continue
-        outcome = answer_known(old, new, work.now_ms)
-        if outcome is None:
-            fresh[ref] = new
-        elif outcome is not AddOutcome.QUEUED:
-            known.append(new)
-    kept_out = _kept_out(work, fresh)
-    rules.check_kept_out(kept_out, jobs)
-    for ref, holder in kept_out.items():
-        new = fresh.pop(ref)
+        old = work.known(ref)
+        outcome = None if old is None else answer_known(old, new, work.now_ms)
+        if outcome is not None:
+            if outcome is not AddOutcome.QUEUED:
+                known.append(new)
+        elif old is not None or work.kept.get(ref, 0) <= work.now_ms:
+            if doors.admit(ref, new):
+                fresh[ref] = new
+            else:
+                out.append((new, doors.holder))
+    rules.check_kept_out({JobRef(new.queue, new.id) for new, _ in out} - fresh.keys(), jobs)
+    for new, holder in out:
         if holder is not None and (holder in fresh or work.jobs[holder] is not None):
             known.append(msgspec.structs.replace(new, id=holder.id))
     return fresh, known
 
 
-def _kept_out(work: Work, fresh: Fresh) -> dict[JobRef, JobRef | None]:
-    """Which of these will not be made: the holder of their unique key answers, or their group refuses."""
-    out: dict[JobRef, JobRef | None] = {}
-    taken: dict[tuple[str, str], JobRef] = {}
-    sizes: Counter[tuple[str, str]] = Counter()
-    for ref, new in fresh.items():
+class _Doors:
+    """Says which new jobs of a flow will not be made: a unique key is held, or a group refuses."""
+
+    def __init__(self, work: Work) -> None:
+        self._work = work
+        self._taken: dict[tuple[str, str], JobRef] = {}
+        self._sizes: Counter[tuple[str, str]] = Counter()
+        #: Who answers instead of the job that was kept out last; None when its group refused it.
+        self.holder: JobRef | None = None
+
+    def admit(self, ref: JobRef, new: NewJob) -> bool:
+        """Whether the job will be made; if so, its key and its place in the group are taken."""
         unique, group = new.options.unique, new.options.group
         if unique is not None:
             key = (new.queue, unique.key)
-            holder = keys.answered_by(work, new)
-            if key in taken or holder is not None:
-                out[ref] = taken.get(key) or JobRef(new.queue, holder or "")
-                continue
-        if group is not None and refuses(work, new, sizes[new.queue, group]) is not None:
-            out[ref] = None
-            continue
+            stored = keys.answered_by(self._work, new)
+            if key in self._taken or stored is not None:
+                self.holder = self._taken.get(key) or JobRef(new.queue, stored or "")
+                return False
+        if group is not None and refuses(self._work, new, self._sizes[new.queue, group]) is not None:
+            self.holder = None
+            return False
         if unique is not None:
-            taken[new.queue, unique.key] = ref
+            self._taken[new.queue, unique.key] = ref
         if group is not None:
-            sizes[new.queue, group] += 1
-    return out
+            self._sizes[new.queue, group] += 1
+        return True
 
 
 def load(work: Work, fresh: Fresh, known: list[NewJob]) -> Verb[None]:
@@ -226,9 +235,7 @@ def _adopt(work: Work, new: NewJob) -> None:
 
 
 def weigh(work: Work, job: JobRecord, end: Settlement) -> Settlement:
-    """``end`` of an attempt as it counts: see ``core.flows.wait_for_none``."""
-    if end.outcome is not Outcome.WAIT:
-        return end
+    """A ``wait`` that ends an attempt as it counts: see ``core.flows.wait_for_none``."""
     waits = work.waits[job.ref]
     if waits.open or any(edge.broken for edge in work.unmet[job.ref]):
         return end

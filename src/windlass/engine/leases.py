@@ -44,13 +44,25 @@ def recover(work: Work, request: rq.Recover) -> Verb[rq.Recovered]:
     """Reads: 1, with groups or unique keys 2."""
     yield MoreReads(expired=request.limit, overdue=request.limit)
     yield from prepare(work, [*work.found, *work.overdue])
-    result = rq.Recovered([], [])
+    result = rq.Recovered([], work.aside)
     for job in work.found:
-        alive = transitions.recover(job, work)
-        (result.recovered if alive else result.failed).append(job.ref)
-        file(work, job, _ACTIVE)
+        (result.recovered if take_back(work, job) else result.failed).append(job.ref)
     result.expired = [job.ref for job in _end_overdue(work, request.limit)]
     return result
+
+
+def take_back(work: Work, job: JobRecord) -> bool:
+    """Recover an active job; False when it has now failed. What that may need is loaded."""
+    alive = transitions.recover(job, work)
+    file(work, job, _ACTIVE)
+    return alive
+
+
+def end_late(work: Work, job: JobRecord) -> None:
+    """End a job that is pending past its time."""
+    before = job.state
+    transitions.expire(job, work)
+    file(work, job, before)
 
 
 def _end_overdue(work: Work, limit: int) -> list[JobRecord]:
@@ -59,8 +71,6 @@ def _end_overdue(work: Work, limit: int) -> list[JobRecord]:
     ended: list[JobRecord] = []
     for job in late:
         if len(ended) < limit and transitions.is_expired(job, work.now_ms):
-            before = job.state
-            transitions.expire(job, work)
-            file(work, job, before)
+            end_late(work, job)
             ended.append(job)
     return ended

@@ -33,7 +33,8 @@ class Reads(msgspec.Struct, kw_only=True, gc=False):
     rows: Iterable[Entry] = ()
     #: ``work.queues``; also of a queue that the store does not know.
     queues: Iterable[str] = ()
-    #: Groups with what they use, their parked jobs and the line of their queue: ``work.groups``.
+    #: Groups with what they use, their parked jobs and the line of their queue: ``work.groups``. With every
+    #: parked job comes the entry of its unique key, ``work.rows``: the line may end it when it moves on.
     groups: Iterable[tuple[str, str]] = ()
     #: The front of a queue's line, at least so many jobs of it: ``work.lines``.
     lines: dict[str, int] = {}
@@ -48,6 +49,8 @@ class MoreReads(Reads, kw_only=True, gc=False):
 
     #: ``groups`` for all of a queue that have no limits of their own.
     groups_of: str | None = None
+    #: ``groups`` for one, with how many of its jobs are ranked; as with all ``groups_of`` a queue.
+    ranked: tuple[str, str] | None = None
     #: All queues that the store knows: ``work.queues``.
     every_queue: bool = False
     #: The leases of a worker: ``work.found``.

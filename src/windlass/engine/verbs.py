@@ -68,8 +68,5 @@ VERBS: Verbs = {
 
 
 def decide(work: Work, request: Any, verbs: Verbs = VERBS) -> Verb[Any]:
-    """The whole of a request: its verb, and what follows from the jobs that it ended."""
-    answer = yield from verbs[type(request)](work, request)
-    if work.ended:
-        yield from flows.tell(work)
-    return answer
+    """The verb of a request, to be run (``drive.run``)."""
+    return verbs[type(request)](work, request)

@@ -26,6 +26,11 @@ T = TypeVar("T")
 V = TypeVar("V")
 
 _WAITING, _PARKED, _ACTIVE = JobState.WAITING, JobState.PARKED, JobState.ACTIVE
+#: Stand for what an order does not have. They are never changed.
+_NO_BASE: Iterator[Any] = iter(())
+_NO_NAMES: set[str] = set()
+_NO_OWN: dict[str, Any] = {}
+_NO_HEAP: list[Any] = []
 
 
 class NotLoadedError(LookupError):
@@ -47,25 +52,27 @@ class Ordered(Generic[T]):
     ``whole``: nothing follows what was loaded. If not, the order is known up to the last loaded key only.
     """
 
-    __slots__ = ("_base", "_ended", "_gone", "_heap", "_last_key", "_near", "_next", "_own", "_whole")
+    __slots__ = ("_base", "_ended", "_gone", "_heap", "_last_key", "_near", "_next", "_own", "whole")
 
     def __init__(self, base: Iterable[tuple[Any, str, T]] = (), *, whole: bool = True) -> None:
-        self._base = iter(base)
-        self._whole = whole
+        if base:
+            self._base, self._ended = iter(base), False
+        else:
+            self._base, self._ended = _NO_BASE, True
+        self.whole = whole
         #: What was looked at of ``base`` and not passed yet: the first, and what follows it.
         self._next: tuple[Any, str, T] | None = None
         self._near: deque[tuple[Any, str, T]] | None = None
         self._last_key: Any = None
-        self._ended = not base
         #: Names that are no longer where they were loaded.
-        self._gone: set[str] = set()
-        self._own: dict[str, tuple[Any, T]] = {}
-        self._heap: list[tuple[Any, str]] = []
+        self._gone: set[str] = _NO_NAMES
+        self._own: dict[str, tuple[Any, T]] = _NO_OWN
+        self._heap: list[tuple[Any, str]] = _NO_HEAP
 
     def head(self) -> T | None:
         """The first, left in place. None: there is none, or it is not known which (``is_cut``)."""
         base = self._next
-        if (base is None and not self._ended) or (base is not None and base[1] in self._gone):
+        if not self._ended if base is None else base[1] in self._gone:
             base = self._base_head()
         if not self._heap:
             return None if base is None else base[2]
@@ -79,7 +86,7 @@ class Ordered(Generic[T]):
     @property
     def is_cut(self) -> bool:
         """Whether all that was loaded is used up, and more may be stored."""
-        return not self._whole and self._ended and self._next is None
+        return not self.whole and self._ended and self._next is None
 
     def ahead(self, count: int) -> Iterator[T]:
         """At least the next ``count`` as far as they are known, in no order, left in place."""
@@ -97,13 +104,18 @@ class Ordered(Generic[T]):
 
     def put(self, key: Any, name: str, item: T) -> None:
         """Enter ``item``, or move it."""
-        self._gone.add(name)
+        if self._own is _NO_OWN:
+            self._own, self._heap = {}, []
+        self.remove(name)
         self._own[name] = (key, item)
         heapq.heappush(self._heap, (key, name))
 
     def remove(self, name: str) -> None:
         """Take something out, if it is there."""
-        self._gone.add(name)
+        if self._gone is _NO_NAMES:
+            self._gone = {name}
+        else:
+            self._gone.add(name)
         if self._own:
             self._own.pop(name, None)
 
@@ -152,34 +164,37 @@ class StoredLine(Protocol):
 class Line(Ordered[JobRecord]):
     """The waiting jobs of one queue."""
 
-    __slots__ = ("_fronts", "_stored", "_tails")
+    __slots__ = ("_stored", "_turns")
 
     def __init__(self, stored: StoredLine, *, whole: bool = True) -> None:
         super().__init__(stored.front(), whole=whole)
         self._stored = stored
-        self._fronts: dict[int, list[tuple[int, str]]] = {}
-        self._tails: dict[tuple[int, str], list[tuple[int, str]]] = {}
+        #: Own turns of a priority (None) and of a group in it; made when the first job joins.
+        self._turns: dict[tuple[int, str | None], list[tuple[int, str]]] | None = None
 
     def join(self, job: JobRecord) -> None:
         """Enter a job that waits."""
         self.put((-job.priority, job.turn, job.place), job.id, job)
-        heapq.heappush(self._fronts.setdefault(job.priority, []), (job.turn, job.id))
-        tail = self._tails.setdefault((job.priority, job.options.group or ""), [])
-        heapq.heappush(tail, (-job.turn, job.id))
+        if self._turns is None:
+            self._turns = {}
+        heapq.heappush(self._turns.setdefault((job.priority, None), []), (job.turn, job.id))
+        last = self._turns.setdefault((job.priority, job.options.group or ""), [])
+        heapq.heappush(last, (-job.turn, job.id))
 
     def served(self, priority: int) -> int | None:
         """The turn that is being served at a priority."""
-        own = self._first_of(self._fronts.get(priority), priority, 1)
+        own = self._first_of(priority, None, 1)
         stored = self._stored.served(priority, self._gone)
         return stored if own is None else own if stored is None else min(own, stored)
 
     def last(self, priority: int, group: str) -> int | None:
         """The last turn of a group's jobs that wait at a priority."""
-        own = self._first_of(self._tails.get((priority, group)), priority, -1)
+        own = self._first_of(priority, group, -1)
         stored = self._stored.last(priority, group, self._gone)
         return stored if own is None else own if stored is None else max(own, stored)
 
-    def _first_of(self, heap: list[tuple[int, str]] | None, priority: int, sign: int) -> int | None:
+    def _first_of(self, priority: int, group: str | None, sign: int) -> int | None:
+        heap = self._turns.get((priority, group)) if self._turns else None
         while heap:
             turn, name = heap[0]
             known = self._own.get(name)
@@ -258,7 +273,7 @@ class Group:
 class Past:
     """Entries whose time has passed."""
 
-    __slots__ = ("groups", "kept_ids", "keys", "rollups", "stubs", "workers")
+    __slots__ = ("cut", "groups", "kept_ids", "keys", "rollups", "stubs", "workers")
 
     def __init__(self) -> None:
         self.kept_ids: list[JobRef] = []
@@ -268,6 +283,8 @@ class Past:
         self.workers: list[tuple[str]] = []
         self.stubs: list[JobRef] = []
         self.rollups: list[tuple[Any, ...]] = []
+        #: Whether the store looked no further than a bound of its own: more may be past its keep.
+        self.cut = False
 
 
 def _joined(old: Kind, new: Kind) -> Kind:
@@ -280,14 +297,25 @@ def _joined(old: Kind, new: Kind) -> Kind:
 class Work(Scribe):
     """See the module. Few requests have all parts."""
 
-    #: As in ``Effects``.
-    plain = True
+    __slots__ = (
+        *(
+            "__dict__",
+            "claiming",
+            "due",
+            "effects",
+            "ended",
+            "jobs",
+            "kept",
+            "left",
+            "lines",
+            "mark",
+            "moves",
+        ),
+        *("outbox", "plain", "queues", "stubs", "timed"),
+    )
 
     rows = Part[Loaded[Any]](Loaded)
     groups = Part[Loaded[Group]](Loaded)
-    lines = Part[Loaded[Line]](Loaded)
-    due = Part[Loaded[Ordered[JobRecord]]](Loaded)
-    timed = Part[Loaded[Ordered[tuple[int, str]]]](Loaded)
     found = Part[list[JobRecord]](list)
     overdue = Part[list[JobRecord]](list)
     edges = Part[Loaded[Edge | None]](Loaded)
@@ -298,29 +326,33 @@ class Work(Scribe):
     untold = Part[list[Edge]](list)
     past = Part[Past](Past)
     logs = Part[dict[str, LogSpan]](dict)
-    #: Ends that earlier requests left (None: not loaded).
-    outbox: list[ChildEnd] | None = None
-    mark: Mark | None = None
-    #: Whether ends of jobs of this request were left to ``Relay``.
-    left = False
-    #: How many parked jobs this request may still move.
-    moves = STEP
-    #: The caller is told when to ask again.
-    claiming = False
-    #: Whether lines or timed jobs are loaded, which are to be kept true.
-    _ordered = False
+    #: Jobs that were set aside, since they cannot be read, so that this request could be decided.
+    aside = Part[list[JobRef]](list)
 
     def __init__(self, now_ms: int, fresh_place: Callable[[], int]) -> None:
         super().__init__(now_ms, fresh_place)
+        self.plain = True
         self.effects = Effects(now_ms, self.notes, self.history)
         self.jobs: Loaded[JobRecord | None] = Loaded()
         self.queues: Loaded[Queue] = Loaded()
+        self.lines: Loaded[Line] = Loaded()
+        self.due: Loaded[Ordered[JobRecord]] = Loaded()
+        self.timed: Loaded[Ordered[tuple[int, str]]] = Loaded()
         #: Until when ids without a record are kept, where they are.
         self.kept: dict[tuple[str, str], int] = {}
         #: What is left of jobs without a record that were loaded, where their time has not passed.
         self.stubs: dict[tuple[str, str], JobRecord] = {}
         #: Ends of jobs of this request that are yet to be told.
         self.ended: list[ChildEnd] = []
+        #: Ends that earlier requests left (None: not loaded).
+        self.outbox: list[ChildEnd] | None = None
+        self.mark: Mark | None = None
+        #: Whether ends of jobs of this request were left to ``Relay``.
+        self.left = False
+        #: How many parked jobs this request may still move.
+        self.moves = STEP
+        #: The caller is told when to ask again.
+        self.claiming = False
 
     def known(self, ref: tuple[str, str]) -> JobRecord | None:
         """A loaded job, or the stub that it left."""
@@ -331,20 +363,20 @@ class Work(Scribe):
     def load_line(self, queue: str, stored: StoredLine, *, whole: bool = True) -> None:
         """The line of a queue, under what this request changed so far."""
         line = self.lines[queue] = Line(stored, whole=whole)
-        self._ordered = True
-        for (name, job_id), (job, _, _) in self.effects.jobs.items():
-            if name == queue:
-                line.remove(job_id)
+        effects = self.effects
+        for job in effects.gone:
+            if job.queue == queue:
+                line.remove(job.id)
+        for job, _, _ in effects.jobs.values():
+            if job.queue == queue:
                 if job.state is _WAITING:
                     line.join(job)
-        for job in self.effects.gone:
-            if job.queue == queue and job.ref not in self.effects.jobs:
-                line.remove(job.id)
+                else:
+                    line.remove(job.id)
 
     def load_due(self, queue: str, due: Ordered[JobRecord]) -> None:
         """The timed jobs of a queue. Verbs ask for them before they change anything."""
         self.due[queue] = due
-        self._ordered = True
 
     # --- writing -----------------------------------------------------------------------------------
 
@@ -356,34 +388,28 @@ class Work(Scribe):
         if known is not None:
             jobs[ref] = Change(job, known[1], _joined(known[2], kind))
         else:
-            jobs[ref] = Change(job, before, kind)
+            jobs[ref] = tuple.__new__(Change, (job, before, kind))
         state = job.state
         if before is not state:
-            queue = self.queues[job.queue]
             if before is _ACTIVE:
-                queue.active -= 1
+                self.queues[job.queue].active -= 1
             elif before is _PARKED:
-                queue.parked -= 1
+                self.queues[job.queue].parked -= 1
             if state is _ACTIVE:
-                queue.active += 1
+                self.queues[job.queue].active += 1
             elif state is _PARKED:
-                queue.parked += 1
-        if self._ordered:
-            self._arrange(job, state)
-
-    def _arrange(self, job: JobRecord, state: JobState) -> None:
-        """Keep the loaded orders true."""
-        line, due = self.lines.get(job.queue), self.due.get(job.queue)
-        if line is not None:
-            if state is _WAITING:
-                line.join(job)
-            else:
-                line.remove(job.id)
-        if due is not None:
-            if job.due_ms is not None and state in TIMED:
-                due.put((job.due_ms, job.seq), job.id, job)
-            else:
-                due.remove(job.id)
+                self.queues[job.queue].parked += 1
+        if self.lines and (state is _WAITING or before is _WAITING):
+            line = self.lines.get(job.queue)
+            if line is not None:
+                line.join(job) if state is _WAITING else line.remove(job.id)
+        if self.due and (state in TIMED or before in TIMED):
+            due = self.due.get(job.queue)
+            if due is not None:
+                if job.due_ms is not None and state in TIMED:
+                    due.put((job.due_ms, job.seq), job.id, job)
+                else:
+                    due.remove(job.id)
 
     def drop(self, job: JobRecord) -> None:
         """Remove a record with all that is its own."""
@@ -396,11 +422,10 @@ class Work(Scribe):
             queue.active -= 1
         elif job.state is _PARKED:
             queue.parked -= 1
-        if self._ordered:
-            if job.queue in self.lines:
-                self.lines[job.queue].remove(job.id)
-            if job.queue in self.due:
-                self.due[job.queue].remove(job.id)
+        if job.queue in self.lines:
+            self.lines[job.queue].remove(job.id)
+        if job.queue in self.due:
+            self.due[job.queue].remove(job.id)
         if job.linked:
             self.waits[ref] = Waits()
             for pair in [pair for pair in self.edges if pair[0] == ref]:
@@ -447,8 +472,10 @@ class Work(Scribe):
 
     def close(self) -> None:
         """The verb is done: what follows from its logs."""
-        effects = self.effects
+        effects, queue = self.effects, None
         for record in self.history:
             effects.count(record.queue, record.task, record.outcome.value)
-        for queue in {note[0] for note in self.notes}:
-            effects.topics.add(f"event:{queue}")
+        for note in self.notes:
+            if note[0] != queue:
+                queue = note[0]
+                effects.topics.add(f"event:{queue}")

@@ -208,7 +208,8 @@ class Lifecycle:
             opening.cancel()
             await asyncio.wait([opening])
             if self.state == "running":  # it was through at the very moment of the cancel
-                await self._closed_through_cancels(self.begin_close(force=True))
+                self.begin_close(force=True)
+                await self._closed_through_cancels()
             raise
 
     async def _open(self) -> None:
@@ -225,7 +226,8 @@ class Lifecycle:
 
     async def close(self, *, force: bool = False) -> None:
         """Wait for the end of a close; cancelling this call hurries it."""
-        if await self._closed_through_cancels(self.begin_close(force=force)):
+        self.begin_close(force=force)
+        if await self._closed_through_cancels():
             raise asyncio.CancelledError
 
     async def see_out(self, over: asyncio.Future[None]) -> None:
@@ -234,18 +236,30 @@ class Lifecycle:
             if not self.is_closing:
                 await asyncio.wait([over])
         except asyncio.CancelledError:
-            await self._closed_through_cancels(self.begin_close())
+            log.info("stopping: the task that runs the worker was cancelled")
+            self.begin_close()
+            await self._closed_through_cancels()
             raise
         await self.close()
 
-    def begin_close(self, *, force: bool = False) -> asyncio.Task[None]:
-        """Close in the background; the task is the same for all who ask."""
+    def begin_close(self, *, force: bool = False) -> None:
+        """Close in the background; all callers share one close."""
         if force:
             self._stop.hurry()
         if self._closing is None:
             self._stop.begin()
-            self._closing = asyncio.create_task(self._close(), name="windlass-close")
-        return self._closing
+            self._close_apart()
+
+    def _close_apart(self) -> None:
+        self._closing = asyncio.create_task(self._close(), name="windlass-close")
+        self._closing.add_done_callback(self._closing_ended)
+
+    def _closing_ended(self, closing: asyncio.Task[None]) -> None:
+        """All tasks of the loop were cancelled, this one before its first step: all is yet to be closed."""
+        if closing.cancelled() and self.state != "closed" and not self._stop.is_over:
+            log.error("the close of the worker was cancelled; it goes on, in a hurry")
+            self._stop.hurry()
+            self._close_apart()
 
     def handle_signals(self) -> None:
         """Close at SIGTERM and SIGINT, at once at the second of them."""
@@ -260,16 +274,17 @@ class Lifecycle:
         for number in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().add_signal_handler(number, stop)
 
-    async def _closed_through_cancels(self, closing: asyncio.Task[None]) -> bool:
-        """Wait for the end of a close; being cancelled meanwhile hurries it. Whether that happened."""
+    async def _closed_through_cancels(self) -> bool:
+        """Wait for the end of the close; being cancelled meanwhile hurries it. Whether that happened."""
         cancelled = False
-        while not closing.done():
+        while self._closing is not None and not self._closing.done():
             try:
-                await asyncio.wait([closing])
+                await asyncio.wait([self._closing])
             except asyncio.CancelledError:
                 cancelled = True
                 self._stop.hurry()
-        closing.result()
+        if self._closing is not None:
+            self._closing.result()
         return cancelled
 
     async def _close(self) -> None:
@@ -281,6 +296,7 @@ class Lifecycle:
         if self.is_running:
             self.state = "closing"
             self._emitter.emit("closing")
+        if self.state == "closing":
             self.left_behind += await self._wind_up(stop)
         self.left_behind += await self._parts.close(stop)
         for name, close in self._last.items():

@@ -86,7 +86,7 @@ class Supervisor:
         kept = self._kept.get(name)
         if kept is not None and kept.rest is not None:
             kept.rest.cancel()
-            self._begin(kept)
+            self._again(kept)
 
     async def stop(self, name: str) -> None:
         """End a service after its current step. Idempotent; cancelling it cancels the step."""
@@ -127,9 +127,11 @@ class Supervisor:
             kept.deaths = 0
         rest_ms = min(_FIRST_REST_MS * 2**kept.deaths, _LAST_REST_MS)
         kept.deaths = min(kept.deaths + 1, 10)
-        kept.rest = self._clock.call_later(rest_ms, partial(self._again, kept, error))
+        kept.error = error
+        kept.rest = self._clock.call_later(rest_ms, partial(self._again, kept))
 
-    def _again(self, kept: _Kept, error: BaseException) -> None:
+    def _again(self, kept: _Kept) -> None:
+        error, kept.error = kept.error, None
         told = printable(str(error) or type(error).__name__)
         log.error("the worker's task %s ended unexpectedly and is started again: %s", kept.name, told)
         reach("worker.restarted", task=kept.name)
@@ -146,15 +148,16 @@ class Supervisor:
 class _Kept:
     """A task and what is to be known to start it again."""
 
-    __slots__ = ("deaths", "main", "name", "over", "released", "rest", "since_ms", "task")
+    __slots__ = ("deaths", "error", "main", "name", "over", "released", "rest", "since_ms", "task")
 
     def __init__(self, name: str, main: Main) -> None:
         self.name: str = name
         self.main: Main = main
         self.over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.task: asyncio.Task[None] | None = None
-        #: What starts it again.
+        #: What starts it again, and why it ended.
         self.rest: Timer | None = None
+        self.error: BaseException | None = None
         self.since_ms: float = 0
         self.deaths: int = 0
         #: Whether it may end now, in any way.
@@ -195,9 +198,11 @@ class _Rounds:
         return f"windlass-{self._service.name}"
 
     async def _pause(self) -> None:
-        """Until the next step is due, or asked for."""
+        """Until the next step is due, or asked for; a turn of the loop in any case."""
         if self._pause_ms > 0:
             await self._clock.wait(self.wake, self._pause_ms)
+        else:
+            await asyncio.sleep(0)
         if not self.stopping:
             self.wake.clear()
 

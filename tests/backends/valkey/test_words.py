@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from windlass.backends.valkey import check, codes, layouts, loader, records, words
+from windlass.backends.valkey import check, codes, keys, layouts, loader, records, words
 from windlass.core import damage, flows, job, limits, metrics, options, transitions
 from windlass.core.states import JobState
 
@@ -19,6 +19,8 @@ _TEXT = re.compile(r"'([^'\n]*)'")
 #: A field of a record that only the server reads, in the table that names its fields.
 _OWN_FIELD = re.compile(r"\b[A-Z][A-Z_]* = \d+,")
 _COMMENT = re.compile(r"--[^\n]*")
+#: Where a Lua file tells of keys of a queue and what they hold.
+_KEYS = re.compile(r"^--   ((?::\S+ +)+)(hash|zset|stream|set|list)\b", re.M)
 
 
 def _files() -> dict[str, str]:
@@ -231,3 +233,18 @@ def test_a_word_that_nothing_defines_is_found_without_a_server(
     changed = _library() + f"local function strange()\n  {line}\nend\n"
     monkeypatch.setattr(loader, "library_source", lambda version=loader.VERSION: changed)
     assert told in check.problems()
+
+
+def test_every_key_of_a_queue_is_told_of_once_and_holds_one_kind_of_thing() -> None:
+    told = [
+        (key, kind)
+        for text in _files().values()
+        for names, kind in _KEYS.findall(text)
+        for key in names.split()
+        if "<" not in key
+    ]
+    assert len({key for key, _ in told}) == len(told), sorted(key for key, _ in told)
+    told_elsewhere = {"": "hash", ":T": "set", ":hours": "hash", ":hours:keys": "zset"}
+    assert dict(told) | told_elsewhere == keys.KINDS
+    used = {f":{letter}" for text in _files().values() for letter in re.findall(r"\bq\.([A-Za-z])\b", text)}
+    assert used <= keys.KINDS.keys()

@@ -25,7 +25,6 @@ from windlass.core.job import JobRecord
 from windlass.core.outcome import Extended, Outcome, Settled, Settlement
 from windlass.core.paths import took
 from windlass.core.probe import reach
-from windlass.core.states import JobState
 from windlass.errors import StorageError
 from windlass.speedups.amqp_frames import Delivery
 
@@ -429,15 +428,16 @@ class _Picker:
             start.body = start.header = None
         self._desk.hold(held, (queue, job.id, incoming.gen))
         self._in_hand.pop(delivery.tag, None)
-        job.state = JobState.ACTIVE
-        job.token, job.worker, job.started_ms = start.token, start.worker, self.now_ms
-        job.expires_ms = transitions.later_deadline(job)
-        job.deliveries += 1
-        job.progress = None
-        job.lease_until_ms = self.now_ms + start.lease_ms
+        scribe = transitions.Scribe(self.now_ms, _no_place)
+        transitions.lease(job, scribe, token=start.token, worker=start.worker, lease_ms=start.lease_ms)
         self.starts.append(start)
         self.jobs.append(job)
         self.taken[queue] += 1
+
+
+def _no_place() -> int:
+    """A job that starts needs no place; the coordinator records the rest when it folds the log."""
+    return 0
 
 
 def _remember(memory: OrderedDict[Any, None], key: Any) -> None:

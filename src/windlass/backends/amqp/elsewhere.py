@@ -9,11 +9,10 @@ import msgspec
 from windlass.backends.amqp import verbs
 from windlass.backends.amqp.messages import poison, queue_of, read_entry
 from windlass.backends.memory.store import MemoryStore
-from windlass.core import damage, transitions
-from windlass.core.job import AttemptOutcome, AttemptRecord, EventType, JobRecord, JobRef, attempt_record
+from windlass.core import damage
+from windlass.core.job import AttemptOutcome, AttemptRecord, JobRecord, JobRef
 from windlass.core.states import JobState
-from windlass.engine.effects import Kind
-from windlass.engine.filing import file
+from windlass.engine import told
 from windlass.engine.reads import Reads, Verb
 from windlass.engine.work import Work
 
@@ -50,31 +49,11 @@ class Elsewhere(MemoryStore):
         self.cursors_of_streams[kind] = offset
         return True
 
-    def take_in(self, work: Work, job: JobRecord) -> None:
-        """Keep a record that was made elsewhere."""
-        work.jobs[job.ref] = job
-        queue = work.queues[job.queue]
-        if not (queue.exists and queue.row.known):
-            queue.row.known = True
-            work.put_queue(queue)
-        file(work, job, None, Kind.MADE)
-
     def bury(self, work: Work, job: JobRecord) -> Verb[None]:
         """Take in a record that is dead from the start, and count it."""
         yield Reads(jobs=[job.ref])
-        if work.jobs[job.ref] is not None:
-            return
-        job.seq = job.place = work.fresh_place()
-        self.take_in(work, job)
-        error = job.errors[-1] = msgspec.structs.replace(job.errors[-1], at_ms=work.now_ms)
-        work.history.append(attempt_record(job, AttemptOutcome.FAILED, work.now_ms, error=error))
-        work.note(
-            job,
-            EventType.FAILED,
-            reason=job.reason,
-            error_class=error.error_class,
-            message=error.message[:500],
-        )
+        if work.jobs[job.ref] is None:
+            told.bury(work, job)
 
     def _foreign(self, work: Work, request: verbs.Foreign) -> Verb[None]:
         if not self._is_news(request.kind, request.offset):
@@ -89,22 +68,14 @@ class Elsewhere(MemoryStore):
         known = work.jobs[entry.job.ref]
         if known is not None and known.state not in (JobState.WAITING, JobState.ACTIVE):
             return  # told before
-        job, before = known or entry.job, known.state if known else None
-        if known is None:
-            job.seq = job.place = work.fresh_place()
-            if entry.state is JobState.SCHEDULED:
-                work.effects.count(job.queue, job.task, "enqueued")
+        job = known or entry.job
         self.has_left(job)
-        transitions.hear_of(
-            job, work, state=entry.state, at_ms=entry.at_ms, attempts=entry.job.attempts, error=entry.error
+        told.hear_of(
+            work, job, state=entry.state, at_ms=entry.at_ms, attempts=entry.job.attempts, error=entry.error
         )
-        if known is None:
-            self.take_in(work, job)
-        else:
-            file(work, job, before)
 
     def has_left(self, job: JobRecord) -> None:
-        """A worker in another language had the message of ``job`` and acknowledges it."""
+        """A worker has the message of ``job`` in its hands, and acknowledges it."""
         placed = self.placed.get(job.ref)
         if placed is not None:
             placed.state = JobState.ACTIVE
@@ -113,8 +84,8 @@ class Elsewhere(MemoryStore):
         if not self._is_news("job_metric", request.offset):
             return
         try:
-            told = msgspec.json.decode(request.body)
-            metrics = told["data"] if isinstance(told.get("data"), list) else [told]
+            report = msgspec.json.decode(request.body)
+            metrics = report["data"] if isinstance(report.get("data"), list) else [report]
             rows = [_metric_row(metric, request.offset, n) for n, metric in enumerate(metrics)]
         except damage.UNREADABLE as exc:
             damage.tell(f"entry {request.offset} of job_metrics", str(exc))
@@ -124,10 +95,8 @@ class Elsewhere(MemoryStore):
             job = work.jobs[JobRef(row.queue, row.job_id)]
             done = row.outcome is AttemptOutcome.COMPLETED
             if job is not None and done and job.state in (JobState.WAITING, JobState.ACTIVE):
-                before = job.state
                 self.has_left(job)
-                transitions.hear_of(job, work, state=JobState.COMPLETED, at_ms=work.now_ms)
-                file(work, job, before)
+                told.hear_of(work, job, state=JobState.COMPLETED, at_ms=work.now_ms)
         work.history += rows
 
 

@@ -22,16 +22,14 @@ from windlass.backends.amqp import verbs
 from windlass.backends.amqp.elsewhere import Elsewhere, Placed
 from windlass.backends.amqp.messages import Incoming, MessageError, poison, read_message
 from windlass.core import transitions
-from windlass.core.job import ArchiverInfo, CounterRow, EventType, JobRecord, JobRef
-from windlass.core.outcome import Outcome, Settled, Settlement
+from windlass.core.job import ArchiverInfo, CounterRow, JobRecord, JobRef
+from windlass.core.outcome import Settled, Settlement
 from windlass.core.schedules import ScheduleRecord
 from windlass.core.states import JobState
-from windlass.core.transitions import Note
-from windlass.engine import adding, leases, timing
-from windlass.engine.effects import Effects, Kind
-from windlass.engine.filing import file
-from windlass.engine.reads import STEP, Reads, Verb
-from windlass.engine.settling import let_go
+from windlass.engine import adding, claiming, leases, told
+from windlass.engine.effects import Effects
+from windlass.engine.reads import Reads, Verb
+from windlass.engine.settling import settle_one
 from windlass.engine.views import view
 from windlass.engine.work import Work
 
@@ -181,12 +179,12 @@ class Ledger(Elsewhere):
         for new in request.add.jobs:
             ref = JobRef(new.queue, new.id)
             old = work.jobs[ref]
-            if old is not None and old.request_id == new.request_id:  # told again, with another message
+            adding.add_one(work, new)
+            if work.jobs[ref] is not old:
+                self._published[ref] = 0
+            else:  # told again, with another message
                 self.void[new.queue, new.id, 0] = None
                 self._doubled.append((new.queue, new.id, 0))
-                continue
-            adding.add_one(work, new)
-            self._published[ref] = 0
 
     def _started(self, work: Work, request: verbs.Started) -> Verb[None]:
         yield from self._begin(work, request.starts)
@@ -196,9 +194,7 @@ class Ledger(Elsewhere):
         yield Reads(jobs=_refs(work, starts), lines=dict.fromkeys(names, len(starts) + 1))
         for start in starts:
             self._start(work, start)
-        for name in names:
-            if work.lines[name].head() is None:
-                work.notes.append(Note(name, EventType.DRAINED))
+        claiming.note_drained(work, names)
 
     def _start(self, work: Work, start: verbs.Start) -> JobRecord | None:
         """The job of a start, active under its token; None when that start counts no more."""
@@ -206,20 +202,31 @@ class Ledger(Elsewhere):
         job = work.jobs[ref] or self._learn(work, start)
         if job is None:
             return None
-        placed = self.placed.get(ref)
-        if job.state is JobState.ACTIVE and job.token != start.token and self._is_newest(placed, start.gen):
-            transitions.recover(job, work)
-            file(work, job, JobState.ACTIVE)
-        if job.state is not JobState.WAITING or not self._is_newest(placed, start.gen):
+        newest = self._is_newest(self.placed.get(ref), start.gen)
+        if newest:
+            self._take_back(work, job, start)
+        if job.state is not JobState.WAITING or not newest:
             return job if transitions.holds(job, start.token) else None
         read_ms, work.now_ms = work.now_ms, start.at_ms
-        transitions.lease(job, work, token=start.token, worker=start.worker, lease_ms=start.lease_ms)
+        claiming.start(
+            work,
+            work.queues[job.queue],
+            job,
+            token=start.token,
+            worker=start.worker,
+            lease_ms=start.lease_ms,
+        )
         work.now_ms = read_ms
-        file(work, job, JobState.WAITING, Kind.LEASED)
+        self.has_left(job)  # its message is in the worker's hands, also when this entry tells its end
         self._begun[start.token] = None
         if len(self._begun) > _BEGUN_KEPT:
             self._begun.popitem(last=False)
         return job
+
+    def _take_back(self, work: Work, job: JobRecord, start: verbs.Start) -> None:
+        """The worker that has the message has the job: its earlier holder has lost it."""
+        if job.state is JobState.ACTIVE and job.token != start.token:
+            leases.take_back(work, job)
 
     def _is_newest(self, placed: Placed | None, gen: int) -> bool:
         return placed is None or placed.where != "queue" or placed.gen <= gen
@@ -233,12 +240,7 @@ class Ledger(Elsewhere):
         except MessageError:
             return None
         job = found.job
-        if found.foreign or not job.seq:
-            job.seq = job.place = work.fresh_place()
-        if found.foreign:
-            work.effects.count(job.queue, job.task, "enqueued")
-            work.note(job, EventType.ENQUEUED)
-        self.take_in(work, job)
+        told.learn(work, job, added=found.foreign)
         self.placed[job.ref] = Placed("queue", start.gen, job.state, _mark(job))
         self._published[job.ref] = start.gen
         return job
@@ -262,21 +264,18 @@ class Ledger(Elsewhere):
     def _close_one(self, work: Work, end: Settlement, start: verbs.Start | None) -> tuple[Settled, bool]:
         """What a settlement is answered, and whether its message goes back to its queue."""
         ref = JobRef(end.queue, end.id)
-        job = work.known(ref)
-        status = transitions.check_token(job, end.token)
+        mark = _mark(work.jobs[ref])
+        status = settle_one(work, end)
         if status in (Settled.LOST, Settled.GONE) and start is not None and end.token not in self._begun:
             self._start(work, start)  # its start was never told, or the log has forgotten it
-            job = work.jobs[ref]
-            status = transitions.check_token(job, end.token)
-        if status is not Settled.OK or job is None:
+            mark = _mark(work.jobs[ref])
+            status = settle_one(work, end)
+        job = work.jobs[ref]
+        if status is not Settled.OK:
             # Perhaps the answer got lost: what went back to its place must go there now.
             return status, start is not None and self._stands_on(job, start.gen)
         self._closed.add(end.token)
-        mark = None if end.outcome is Outcome.COMPLETE else _mark(job)
-        transitions.settle(job, end, work)
-        file(work, job, JobState.ACTIVE)
-        let_go(work, job)
-        return status, job.state is JobState.WAITING and _mark(job) == mark
+        return status, job is not None and job.state is JobState.WAITING and _mark(job) == mark
 
     def _stands_on(self, job: JobRecord | None, gen: int) -> bool:
         """Whether ``job`` waits by the very message of generation ``gen``."""
@@ -298,9 +297,7 @@ class Ledger(Elsewhere):
         job = work.jobs[ref] or self._learn(work, start)
         if job is None or not self._is_newest(self.placed.get(ref), start.gen):
             return None
-        if job.state is JobState.ACTIVE and job.token != start.token:
-            transitions.recover(job, work)
-            file(work, job, JobState.ACTIVE)
+        self._take_back(work, job, start)
         if job.state is not JobState.WAITING:
             return None
         return view(job, work.now_ms)
@@ -311,8 +308,7 @@ class Ledger(Elsewhere):
             job = work.jobs[JobRef(start.queue, start.id)] or self._learn(work, start)
             if job is not None and job.state is JobState.WAITING:
                 self.has_left(job)  # its message is in the worker's hands
-                transitions.expire(job, work)
-                file(work, job, JobState.WAITING)
+                leases.end_late(work, job)
 
     # --- requests ----------------------------------------------------------------------------------------
 
@@ -322,12 +318,9 @@ class Ledger(Elsewhere):
         return verbs.Rules(paused, list(self.void), {name: self.due_ms(name) for name in self.queues})
 
     def _promote_for(self, work: Work, request: verbs.PromoteFor) -> Verb[int | None]:
-        names = [name for name in request.queues if name in self.queues]
-        limits = dict.fromkeys(names, STEP)
-        yield Reads(queues=names, due=limits, timed=limits, lines=dict.fromkeys(names, 1))
-        due = timing.due_by_queue(work, names, STEP)
-        yield from timing.bring_in(work, due, timing.timed_now(work, names), names, STEP)
-        return timing.next_due_in(work, [work.queues[name] for name in names])
+        queues = [rq.ClaimQueue(name, 0, 0) for name in request.queues]
+        claim = rq.Claim(worker="", queues=queues, limit=0, claim_id="")
+        return (yield from claiming.claim(work, claim)).next_due_in_ms
 
     def due_ms(self, queue: str) -> int | None:
         """When the first job of a queue is due."""
@@ -350,10 +343,12 @@ class Ledger(Elsewhere):
 
     def trust_leases(self, now_ms: int) -> None:
         """No lease could be renewed while there was no coordinator: all count from now."""
+        held = []
         for job in self.active.values():
-            if job.lease_until_ms is not None and job.started_ms is not None:
-                lease_ms = job.options.lease_ms or _LEASE_MS
-                job.lease_until_ms = max(job.lease_until_ms, now_ms + lease_ms)
+            left_ms = (job.lease_until_ms or 0) - now_ms
+            lease_ms = max(job.options.lease_ms or _LEASE_MS, left_ms)
+            held.append(rq.LeaseRef(job.queue, job.id, job.token or "", lease_ms))
+        self.apply(rq.Extend(leases=held), now_ms)
 
     def _poison(self, work: Work, request: verbs.Poison) -> Verb[None]:
         yield from self.bury(work, poison(request.queue, request.body, request.problem, work.now_ms))
@@ -433,6 +428,6 @@ def _refs(work: Work, starts: list[verbs.Start]) -> list[JobRef]:
     return [ref for ref in refs if ref not in work.jobs]
 
 
-def _mark(job: JobRecord) -> Any:
+def _mark(job: JobRecord | None) -> Any:
     """What of a job decides whether its message in the queue is still right."""
-    return (job.place, job.priority, job.manual_retries, job.payload, job.enqueued_ms)
+    return job and (job.place, job.priority, job.manual_retries, job.payload, job.enqueued_ms)

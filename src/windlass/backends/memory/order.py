@@ -3,65 +3,73 @@
 from __future__ import annotations
 
 from bisect import insort
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from operator import itemgetter
 from typing import Any, Generic, TypeVar
 
-E = TypeVar("E", bound=tuple[Any, ...])
+T = TypeVar("T")
+#: A key, by which things are sorted, the name of the thing, the thing: as ``engine.work.Ordered`` takes it.
+Entry = tuple[Any, str, T]
+
+_key_of = itemgetter(0)
 
 
-class Order(Generic[E]):
-    """Sorted entries. ``counts`` tells whether an entry still stands for something."""
+class Order(Generic[T]):
+    """Things by key. ``counted`` has the entry that counts under each name; orders may share it."""
 
-    def __init__(self, counts: Callable[[E], bool]) -> None:
-        self._counts = counts
-        self._entries: list[E] = []
+    __slots__ = ("_entries", "_start", "counted")
+
+    def __init__(self, counted: dict[str, Entry[T]] | None = None) -> None:
+        self.counted: dict[str, Entry[T]] = {} if counted is None else counted
+        self._entries: list[Entry[T]] = []
         self._start = 0
 
-    def add(self, entry: E) -> None:
-        """Enter one; most come at the end. The same entry may be there twice for a while."""
+    def put(self, key: Any, name: str, thing: T) -> None:
+        """Enter a thing, or move it; most come at the end."""
+        entry = self.counted[name] = (key, name, thing)
         entries = self._entries
-        if not entries or entry > entries[-1]:
+        if not entries or key > entries[-1][0]:
             entries.append(entry)
         else:
-            insort(entries, entry, lo=self._start)
+            insort(entries, entry, lo=self._start, key=_key_of)
+        if len(entries) > 64 + 4 * len(self.counted):
+            self._entries = [entry for entry in entries if self.counted.get(entry[1]) is entry]
+            self._start = 0
+
+    def remove(self, name: str) -> None:
+        """Take a thing out, if it is there."""
+        self.counted.pop(name, None)
 
     def __bool__(self) -> bool:
-        """Whether there may be any."""
-        return bool(self._entries)
+        """Whether there is any."""
+        return bool(self.counted)
 
-    def __iter__(self) -> Iterator[E]:
-        """Those that count, first to last. Nothing may be added meanwhile."""
+    def __iter__(self) -> Iterator[Entry[T]]:
+        """Those that count, first to last. Nothing may be put in meanwhile."""
         self._pass_front()
-        entries, counts = self._entries, self._counts
-        at, last = self._start, None
-        while at < len(entries):
+        entries, counted = self._entries, self.counted
+        for at in range(self._start, len(entries)):
             entry = entries[at]
-            if entry != last and counts(entry):
-                last = entry
+            if counted.get(entry[1]) is entry:
                 yield entry
-            at += 1
 
-    def head(self) -> E | None:
+    def head(self) -> Entry[T] | None:
         """The first that counts."""
         self._pass_front()
         return self._entries[self._start] if self._start < len(self._entries) else None
 
-    def backwards(self) -> Iterator[E]:
+    def backwards(self) -> Iterator[Entry[T]]:
         """Those that count, last to first."""
-        entries, counts = self._entries, self._counts
-        while len(entries) > self._start and not counts(entries[-1]):
+        entries, counted = self._entries, self.counted
+        while len(entries) > self._start and counted.get(entries[-1][1]) is not entries[-1]:
             entries.pop()
-        return filter(counts, (entries[at] for at in range(len(entries) - 1, self._start - 1, -1)))
-
-    def shrink(self, size: int) -> None:
-        """Forget what does not count, when that is most of what is there; ``size`` entries count."""
-        if len(self._entries) > 64 + 4 * size:
-            self._entries = [entry for entry in self._entries if self._counts(entry)]
-            self._start = 0
+        for at in range(len(entries) - 1, self._start - 1, -1):
+            if counted.get(entries[at][1]) is entries[at]:
+                yield entries[at]
 
     def _pass_front(self) -> None:
-        entries, counts, start = self._entries, self._counts, self._start
-        while start < len(entries) and not counts(entries[start]):
+        entries, counted, start = self._entries, self.counted, self._start
+        while start < len(entries) and counted.get(entries[start][1]) is not entries[start]:
             start += 1
         if start > 1_000 and start * 2 > len(entries):
             del entries[:start]

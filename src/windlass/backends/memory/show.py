@@ -218,7 +218,7 @@ def get_limits(state: State, request: lrq.GetLimits, now_ms: int) -> lrq.Limits:
     queue = state.look(request.queue)
     settings = {}
     for name in request.groups:
-        row = (queue.groups.find(name) or Group(name, {})).row
+        row = (queue.groups.find(name) or Group(name)).row
         hold_until_ms = lm.hold_left(row.hold_until_ms, now_ms)
         settings[name] = GroupSettings(limits=row.own, paused=row.paused, hold_until_ms=hold_until_ms)
     return lrq.Limits(

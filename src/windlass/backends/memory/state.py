@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from bisect import insort
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from copy import copy
 from typing import Any
 
 from windlass.backends.memory.edges import Edges
-from windlass.backends.memory.expiring import Expiring
 from windlass.backends.memory.finished import Finished
 from windlass.backends.memory.groups import Groups
 from windlass.backends.memory.line import Line
@@ -28,9 +27,11 @@ from windlass.core.job import (
 )
 from windlass.core.metrics import MARKS_KEPT, Mark, MetricsRow, Step
 from windlass.core.schedules import ScheduleRecord
-from windlass.core.states import FINISHED, TIMED, JobState
+from windlass.core.states import FINISHED, PENDING, TIMED, JobState
 from windlass.core.unique import KeyEntry
 from windlass.engine.effects import Cursor, Effects, GroupRow, QueueRow, Starts, Table
+
+_WAITING, _ACTIVE = JobState.WAITING, JobState.ACTIVE
 
 
 class StoredQueue:
@@ -42,14 +43,15 @@ class StoredQueue:
         self.jobs: dict[str, JobRecord] = {}
         #: The state that each job was last filed under, and how many are in each.
         self._states: dict[str, JobState] = {}
-        self.counts: Counter[JobState] = Counter()
+        self.counts: dict[JobState, int] = dict.fromkeys(JobState, 0)
         self.finished = Finished()
-        self.line = Line(self.jobs)
-        self._due: Order[tuple[int, int, str]] = Order(self._is_due)
-        self.expiring = Expiring()
+        self.line = Line()
+        #: Timed jobs by (due_ms, seq), and those that end when their time passes by (expires_ms, seq).
+        self.due: Order[JobRecord] = Order()
+        self.expiring: Order[JobRecord] = Order()
         #: Start times within the queue's own rate, oldest first.
         self.starts: list[int] = []
-        self.groups = Groups(self.jobs)
+        self.groups = Groups()
         #: The groups of jobs that hold a key: a later add may move them to another.
         self._groups_of: dict[str, str] = {}
         self.keys: dict[str, KeyEntry] = {}
@@ -60,19 +62,26 @@ class StoredQueue:
 
     def index(self, job: JobRecord) -> JobState | None:
         """Enter ``job`` where its state says it can be found; returns the state that it was filed under."""
-        state = job.state
-        before, self._states[job.id] = self._states.get(job.id), state
+        state, job_id = job.state, job.id
+        before, self._states[job_id] = self._states.get(job_id), state
         if before is not state:
             self.counts[state] += 1
             if before is not None:
                 self.counts[before] -= 1
-        if before is not None or state in FINISHED:
+        if before in FINISHED:
+            self.finished.remove(job_id)
+        if state in FINISHED:
             self.finished.put(job)
-        self.line.put(job)
-        if job.expires_ms is not None or self.expiring:
-            self.expiring.put(job)
+        if state is _WAITING or before is _WAITING:
+            self.line.put(job)
+        if job.expires_ms is not None and state in PENDING:
+            self.expiring.put((job.expires_ms, job.seq), job_id, job)
+        elif self.expiring.counted:
+            self.expiring.remove(job_id)
         if job.due_ms is not None and state in TIMED:
-            self._due.add((job.due_ms, job.seq, job.id))
+            self.due.put((job.due_ms, job.seq), job_id, job)
+        elif self.due.counted:
+            self.due.remove(job_id)
         if job.options.unique is not None:
             self._leave_group(job)
         if job.options.group is not None:
@@ -94,6 +103,7 @@ class StoredQueue:
         self.finished.remove(job.id)
         self.line.remove(job.id)
         self.expiring.remove(job.id)
+        self.due.remove(job.id)
         if job.options.group is not None:
             self.groups.get(job.options.group).forget(job.id)
         self._groups_of.pop(job.id, None)
@@ -101,21 +111,13 @@ class StoredQueue:
         self.counts[before] -= 1
         return before
 
-    def due(self) -> Iterable[tuple[tuple[int, int], str, JobRecord]]:
-        """Timed jobs, the earliest first, with (due_ms, seq) and id."""
-        jobs, due = self.jobs, self._due
-        return (((due_ms, seq), job_id, jobs[job_id]) for due_ms, seq, job_id in due) if due else ()
-
     def next_due(self) -> JobRecord | None:
         """The job that is due first."""
-        return next((job for _, _, job in self.due()), None)
+        first = self.due.head()
+        return None if first is None else first[2]
 
     def waiting(self) -> Iterator[JobRecord]:
         return (job for job in self.jobs.values() if job.state is JobState.WAITING)
-
-    def _is_due(self, entry: tuple[int, int, str]) -> bool:
-        job = self.jobs.get(entry[2])
-        return job is not None and job.state in TIMED and (job.due_ms, job.seq) == entry[:2]
 
 
 class State:
@@ -235,15 +237,15 @@ class State:
         queue = self.queue(job.queue)
         queue.jobs[job.id] = job
         before = queue.index(job)
-        if job.state is JobState.ACTIVE:
+        if job.state is _ACTIVE:
             self.active[job.queue, job.id] = job
-        elif before is JobState.ACTIVE:
+        elif before is _ACTIVE:
             del self.active[job.queue, job.id]
 
     def leave(self, queue: StoredQueue, job: JobRecord) -> None:
         """Take a record out of the indexes, with all that is its own."""
         ref = job.ref
-        if queue.drop(job) is JobState.ACTIVE:
+        if queue.drop(job) is _ACTIVE:
             del self.active[ref]
         if job.linked:
             self.edges.forget(ref)

@@ -8,12 +8,14 @@ a request means is decided by the engine; this store loads what it asks for and 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 from copy import copy
 from itertools import islice, takewhile
+from operator import methodcaller
 from typing import Any, TypeVar, cast
 
 from windlass.backend import requests as rq
+from windlass.backends.memory.order import Entry, Order
 from windlass.backends.memory.show import SHOWS, Shows
 from windlass.backends.memory.state import State, StoredQueue
 from windlass.core import transitions
@@ -23,15 +25,16 @@ from windlass.core.metrics import KEPT_MS
 from windlass.core.states import JobState
 from windlass.engine import timing
 from windlass.engine.drive import run
-from windlass.engine.effects import Effects, GroupRow, Table
+from windlass.engine.effects import Effects, GroupRow, QueueRow, Table
 from windlass.engine.reads import LogSpan, MoreReads, PurgeReads, Reads, Verb, Verbs, state_since
-from windlass.engine.verbs import VERBS, decide
+from windlass.engine.verbs import VERBS
 from windlass.engine.work import HOLDING, Group, Ordered, Queue, Work
 from windlass.engine.workers import WORKER_KEPT_MS
 
 R = TypeVar("R")
 
 _ACTIVE, _PARKED = JobState.ACTIVE, JobState.PARKED
+_copy_row: Callable[[QueueRow], QueueRow] = methodcaller("__copy__")
 
 
 class MemoryStore(State):
@@ -49,8 +52,8 @@ class MemoryStore(State):
         if show is not None:
             return cast("R", show(self, request, now_ms)), set()
         work = Work(now_ms, self.fresh_place)
-        answer = self._run(decide(work, request, self.verbs), work)
-        return cast("R", answer), work.effects.topics
+        answer: R = self._run(self.verbs[type(request)](work, request), work)
+        return answer, work.effects.topics
 
     def _run(self, verb: Verb[Any], work: Work) -> Any:
         return run(verb, self, work)
@@ -75,9 +78,8 @@ class MemoryStore(State):
         """See ``engine.reads.Reads`` for what each part is."""
         if reads.ids:
             self._load_jobs(reads.ids, work)
-            for ref in reads.ids if self.kept_ids else ():
-                if ref in self.kept_ids:
-                    work.kept[ref] = self.kept_ids[ref]
+            if self.kept_ids:
+                work.kept.update((ref, self.kept_ids[ref]) for ref in reads.ids if ref in self.kept_ids)
         if reads.jobs:
             self._load_jobs(reads.jobs, work)
         for name in reads.queues:
@@ -87,18 +89,19 @@ class MemoryStore(State):
         for entry in reads.rows:
             work.rows[entry] = self.row(*entry)
         for name in reads.lines:
-            self._load_line(name, work)
+            if name not in work.lines:
+                work.load_line(name, self.look(name).line)
         for name in reads.due:
-            work.load_due(name, Ordered(self.look(name).due()))
+            work.load_due(name, Ordered(self.look(name).due))
         for name in reads.timed:
-            work.timed[name] = Ordered(self.look(name).groups.timed())
+            work.timed[name] = Ordered(self.look(name).groups.timed)
         if isinstance(reads, MoreReads):
             self._load_flows(reads, work)
             self._load_found(reads, work)
             self._load_upkeep(reads, work)
 
     def _load_jobs(self, refs: Iterable[JobRef], work: Work) -> None:
-        any_stubs, found = bool(self.stubs), work.jobs
+        found, any_stubs = work.jobs, bool(self.stubs)
         name: str | None = None
         jobs: dict[str, JobRecord] = {}
         for ref in refs:
@@ -106,7 +109,7 @@ class MemoryStore(State):
             if queue != name:
                 name = queue
                 self._load_queue(name, work)
-                jobs = self.look(name).jobs
+                jobs = self.queues[name].jobs if name in self.queues else {}
             found[ref] = jobs.get(job_id)
             if any_stubs and (stub := self.stubs.find(ref, work.now_ms)) is not None:
                 work.stubs[ref] = stub
@@ -121,22 +124,19 @@ class MemoryStore(State):
         counts = stored.counts
         work.queues[name] = Queue(
             name,
-            copy(stored.row),
-            stored.starts.copy(),
+            _copy_row(stored.row),
+            stored.starts[:],
             jobs=len(stored.jobs),
-            active=counts.get(_ACTIVE, 0),
-            parked=counts.get(_PARKED, 0),
+            active=counts[_ACTIVE],
+            parked=counts[_PARKED],
         )
-
-    def _load_line(self, name: str, work: Work) -> None:
-        if name not in work.lines:
-            work.load_line(name, self.look(name).line)
 
     def _load_group(self, queue: str, name: str, work: Work) -> None:
         if (queue, name) in work.groups:
             return
         self._load_queue(queue, work)
-        self._load_line(queue, work)
+        if queue not in work.lines:
+            work.load_line(queue, self.look(queue).line)
         stored = self.look(queue).groups.find(name)
         if stored is None:
             nowhere: dict[Role, Ordered[int]] = {role: Ordered() for role in HOLDING}
@@ -144,8 +144,19 @@ class MemoryStore(State):
             return
         usage = copy(stored.usage)
         usage.starts = list(usage.starts)
-        places = {role: Ordered(base) for role, base in stored.places().items()}
-        work.groups[queue, name] = Group(queue, name, stored.row, usage, Ordered(stored.parked()), places)
+        places = {role: Ordered(order) for role, order in stored.places.items()}
+        parked = Ordered(self._with_keys(stored.parked, work))
+        work.groups[queue, name] = Group(queue, name, stored.row, usage, parked, places)
+
+    def _with_keys(self, parked: Order[JobRecord], work: Work) -> Iterator[Entry[JobRecord]]:
+        """Parked jobs; the key of each is loaded when the line comes to it."""
+        for entry in parked:
+            job = entry[2]
+            if job.options.unique is not None:
+                key = (Table.KEY, (job.queue, job.options.unique.key))
+                if key not in work.rows:
+                    work.rows[key] = self.row(*key)
+            yield entry
 
     def _load_flows(self, reads: MoreReads, work: Work) -> None:
         edges = self.edges
@@ -187,20 +198,18 @@ class MemoryStore(State):
 
     def _overdue(self, now_ms: int, limit: int) -> list[JobRecord]:
         late = (
-            (entry, queue.jobs[entry[2]])
+            ((*key, job_id, job.queue), job)
             for queue in self.queues.values()
-            for entry in takewhile(lambda entry: entry[0] <= now_ms, queue.expiring)
+            for key, job_id, job in takewhile(lambda entry: entry[0][0] <= now_ms, queue.expiring)
+            if transitions.is_expired(job, now_ms)
         )
-        found = heapq.nsmallest(
-            limit, ((entry, job.queue, job) for entry, job in late if transitions.is_expired(job, now_ms))
-        )
-        return [job for _, _, job in found]
+        return [job for _, job in heapq.nsmallest(limit, late)]
 
     def _past_keep(self, now_ms: int, limit: int) -> list[JobRecord]:
         old: list[JobRecord] = []
         for queue in self.queues.values():
-            entries = queue.finished.past_keep(queue.jobs, now_ms, limit - len(old))
-            old += [queue.jobs[job_id] for _, _, job_id in entries]
+            ids = queue.finished.past_keep(queue.jobs, now_ms, limit - len(old))
+            old += [queue.jobs[job_id] for job_id in ids]
         return old
 
     def _load_upkeep(self, reads: MoreReads, work: Work) -> None:
@@ -211,6 +220,8 @@ class MemoryStore(State):
             for one in self.look(reads.groups_of).groups:
                 if one.row.own is None:
                     self._load_group(reads.groups_of, one.name, work)
+        if reads.ranked is not None:
+            self._load_group(*reads.ranked, work)
         if reads.past_time:
             self._load_past(work, reads.past_time)
         if reads.history is not None:
@@ -218,14 +229,17 @@ class MemoryStore(State):
         if reads.settings_of is not None:
             self._load_settings(work, reads.settings_of)
         if reads.time_back is not None:
-            self._find_all(work, self.active.values())
-            for name, queue in self.queues.items():
-                self._load_settings(work, name)
-                work.rows.update(((Table.KEY, (name, key)), entry) for key, entry in queue.keys.items())
-            work.rows.update(((Table.LEADER, (role,)), row) for role, row in self.leaders.items())
-            work.rows.update(((Table.WORKER, (id,)), row) for id, row in self.workers.items())
+            self._load_ending(work)
         if reads.mark is not None:
             work.mark = next((mark for _, mark_id, mark in self.marks if mark_id == reads.mark), None)
+
+    def _load_ending(self, work: Work) -> None:
+        """Everything that ends by itself."""
+        self._find_all(work, self.active.values())
+        for name in self.queues:
+            self._load_settings(work, name)
+        work.rows.update(((Table.LEADER, (role,)), row) for role, row in self.leaders.items())
+        work.rows.update(((Table.WORKER, (id,)), row) for id, row in self.workers.items())
 
     def _load_settings(self, work: Work, name: str) -> None:
         self._load_queue(name, work)

@@ -147,6 +147,8 @@ class ValkeyBackend:
         self._gate = gate or Gate(settings.timeout_s)
         self._lock = threading.Lock()
         self._loops: dict[int, _PerLoop] = {}
+        #: Those of loops that are gone, to be closed by the next that comes by.
+        self._left: list[_PerLoop] = []
 
     async def open(self) -> None:
         """Reach the server and load the function library where it is missing. Idempotent."""
@@ -156,11 +158,18 @@ class ValkeyBackend:
         """Close the connections of every event loop. Idempotent; the next request opens new ones."""
         with self._lock:
             loops, self._loops = list(self._loops.values()), {}
+        await self._close_left()
         for one in loops:
             await _close(one)
 
+    async def _close_left(self) -> None:
+        while self._left:
+            await self._left.pop().session.close()
+
     async def execute(self, request: rq.Request[R]) -> R:
         here = self._here()
+        if self._left:
+            await self._close_left()
         if self._gate.is_shut:
             await self._gate.passed()
         reach("valkey.execute", request=request)
@@ -194,7 +203,7 @@ class ValkeyBackend:
                 stale = self._loops.get(id(loop))
                 self._loops[id(loop)] = found
             if stale is not None:
-                stale.session.client.abandon()
+                self._left.append(stale)
         return found
 
 
@@ -210,7 +219,7 @@ async def _close(one: _PerLoop) -> None:
     if one.loop is asyncio.get_running_loop():
         await one.close()
     elif one.loop.is_closed() or not one.loop.is_running():
-        one.session.client.abandon()
+        await one.session.close()  # no task of its own is left to end
     else:
         with contextlib.suppress(RuntimeError):  # it ended while we looked
             await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(one.close(), one.loop))

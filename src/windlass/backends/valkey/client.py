@@ -27,8 +27,8 @@ from windlass.backends.valkey.keys import DAMAGED, KINDS
 from windlass.backends.valkey.node import ASKING, Node
 from windlass.backends.valkey.settings import Settings
 from windlass.backends.valkey.topology import make_topology
-from windlass.backends.valkey.wire import pack_command
 from windlass.core import damage
+from windlass.speedups.valkey import pack_command
 
 _FIRST_PAUSE_S, _LAST_PAUSE_S = 0.02, 0.5
 #: Requests that may be sent again although the first one may have been carried out.
@@ -64,12 +64,7 @@ class Client:
 
     async def close(self) -> None:
         for node in self.topology.nodes():
-            node.close()
-
-    def abandon(self) -> None:
-        """Close although the event loop of this client is gone."""
-        for node in self.topology.nodes():
-            node.abandon()
+            await node.close()
 
     # --- sending ---------------------------------------------------------------------------------
 
@@ -85,8 +80,8 @@ class Client:
                     try:
                         if sent is None or node is None:
                             node = asked or await self.topology.node(slot)
-                            connection = await node.reach()
-                            sent = node.send(connection, ASKING + packed if asked else packed)
+                            sent = await node.reach()  # what is cut short from here on may arrive
+                            await node.send(sent, ASKING + packed if asked else packed)
                         return await node.answer(sent, asked=asked is not None)
                     except (RedisError, OSError, NotSentError) as exc:
                         sent = None

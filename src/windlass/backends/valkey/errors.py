@@ -31,37 +31,9 @@ _ADVICE = {
     "maxmemory-policy must be noeviction",
     "MISCONF": "the server cannot write to its disk: see its log",
     "CROSSSLOT": "the server is part of a cluster: use a URL that begins with valkey+cluster://",
-    "ERR unknown command": "the server is too old: Valkey 7.2 or Redis 7.0 is needed",
-    "ERR DB index": "the server has no such database: see the number at the end of the URL",
+    "unknown command": "the server is too old: Valkey 7.2 or Redis 7.0 is needed",
+    "DB index": "the server has no such database: see the number at the end of the URL",
 }
-
-
-#: The words that errors of a server begin with, where the kind of error matters.
-_KINDS: dict[str, type[theirs.RedisError]] = {
-    "ASK": theirs.AskError,
-    "CLUSTERDOWN": theirs.ClusterDownError,
-    "CROSSSLOT": theirs.ClusterCrossSlotError,
-    "LOADING": theirs.BusyLoadingError,
-    "MASTERDOWN": theirs.MasterDownError,
-    "MOVED": theirs.MovedError,
-    "NOAUTH": theirs.AuthenticationError,
-    "NOPERM": theirs.NoPermissionError,
-    "OOM": theirs.OutOfMemoryError,
-    "READONLY": theirs.ReadOnlyError,
-    "TRYAGAIN": theirs.TryAgainError,
-    "WRONGPASS": theirs.AuthenticationError,
-}
-#: Said by a server that closes the connection then.
-_FULL = "ERR max number of clients reached"
-
-
-def reply_error(text: str) -> theirs.RedisError:
-    """What a server said instead of an answer, by its kind; errors that have a kind lose its word."""
-    word, _, rest = text.partition(" ")
-    kind = _KINDS.get(word)
-    if kind is not None:
-        return kind(rest)
-    return theirs.ConnectionError(text) if text == _FULL else theirs.ResponseError(text)
 
 
 #: Errors that have lost the word that the server began with.

@@ -51,13 +51,42 @@ _NOTHING = _Seen(0, _FRESH, 0, 0)
 _Asked = tuple[JobRef, str, str, Any, Any, int]
 
 
+class _Doors:
+    """Says which new jobs of a flow will not be made: a unique key is held, or a group refuses."""
+
+    def __init__(self) -> None:
+        self._taken: dict[tuple[str, str], JobRef] = {}
+        self._sizes: Counter[tuple[str, str]] = Counter()
+        #: The job that stands for the one that was kept out last, if there is one.
+        self.holder: JobRef | None = None
+
+    def admit(self, ref: JobRef, new: NewJob, seen: _Seen) -> bool:
+        """Whether the job will be made; if so, its key and its place in the group are taken."""
+        unique, group = new.options.unique, new.options.group
+        if unique is not None:
+            key = (ref.queue, unique.key)
+            if key in self._taken or seen.holder:
+                stored = JobRef(ref.queue, seen.holder.decode()) if seen.holder_state else None
+                self.holder = self._taken.get(key, stored)
+                return False
+        if group is not None and 0 <= seen.room <= self._sizes[ref.queue, group]:
+            self.holder = None
+            return False
+        if unique is not None:
+            self._taken[ref.queue, unique.key] = ref
+        if group is not None:
+            self._sizes[ref.queue, group] += 1
+        return True
+
+
 class FlowPlan:
     """The jobs of one ``Add``, sorted by what will become of them."""
 
     def __init__(self, jobs: list[NewJob]) -> None:
         self.jobs = jobs
         self._refs = [JobRef(new.queue, new.id) for new in jobs]
-        #: Jobs that will be created: position of their first mention.
+        self._first = {ref: at for at, ref in reversed(list(enumerate(self._refs)))}
+        #: Jobs that will be created: position of their first mention that is not kept out.
         self._fresh: dict[JobRef, int] = {}
         #: Positions answered by an existing job, and by the same request before.
         self._known: list[int] = []
@@ -92,42 +121,28 @@ class FlowPlan:
         rows = found[: len(self.jobs)]
         self._seen = dict(zip(mentioned, found[len(rows) :], strict=False))
         self._pairs = dict(zip(pairs, found[len(rows) + len(mentioned) :], strict=True))
+        doors = _Doors()
         for at, (ref, seen) in enumerate(zip(self._refs, rows, strict=True)):
             self._seen[ref] = seen
             if ref in self._fresh:
                 continue
             if seen.outcome == _FRESH:
-                self._fresh[ref] = at
+                if doors.admit(ref, self.jobs[at], seen):
+                    self._fresh[ref] = at
+                else:
+                    self._out[at] = doors.holder
             elif seen.outcome in (_DUPLICATE, _CACHED):
                 self._known.append(at)
             elif seen.outcome == _AGAIN:
                 self._again.add(at)
-        await self._keep_out(session, rows, now)
+        check_kept_out({self._refs[at] for at in self._out} - self._fresh.keys(), self.jobs)
+        await self._stand_in(session, now)
 
-    async def _keep_out(self, session: Session, rows: list[_Seen], now: str) -> None:
-        """Sort out those that will not be made: their unique key is held, or their group refuses."""
-        keys: dict[tuple[str, str], JobRef] = {}
-        sizes: Counter[tuple[str, str]] = Counter()
-        out: dict[JobRef, int] = {}
-        for ref, at in self._fresh.items():
-            options, seen = self.jobs[at].options, rows[at]
-            key = (ref.queue, options.unique.key if options.unique is not None else "")
-            group = (ref.queue, options.group or "")
-            if options.unique is not None and (key in keys or seen.holder):
-                there = key in keys or seen.holder_state
-                stands = keys.get(key) or JobRef(ref.queue, seen.holder.decode())
-                out[ref], self._out[at] = at, stands if there else None
-            elif options.group is not None and 0 <= seen.room <= sizes[group]:
-                out[ref], self._out[at] = at, None
-            else:
-                sizes[group] += 1
-                if options.unique is not None:
-                    keys[key] = ref
-        check_kept_out(out, self.jobs)
+    async def _stand_in(self, session: Session, now: str) -> None:
+        """Look at those that stand for jobs which will not be made."""
         pairs = []
-        for ref, at in out.items():
-            del self._fresh[ref]
-            if self._out[at] is not None:
+        for at, holder in self._out.items():
+            if holder is not None:
                 self._known.append(at)
                 parent = self.jobs[at].parent
                 pairs += [] if parent is None else [(parent.ref, self._child(at))]
@@ -204,6 +219,11 @@ class FlowPlan:
     def _is_first(self, at: int) -> bool:
         """Whether the job's own edges count."""
         return self._fresh.get(self._refs[at]) == at or at in self._again or at in self._out
+
+    def stands_for(self, at: int) -> bool:
+        """Whether this mention of a job is the one that makes it, or the first of one that is there."""
+        ref = self._refs[at]
+        return self._fresh.get(ref, self._first[ref]) == at
 
     def edges_of(self, at: int) -> list[Dependency]:
         """What a job waits for."""

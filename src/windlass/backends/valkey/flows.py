@@ -151,7 +151,8 @@ class _Adding:
         above: Any = 0
         if parent is not None:
             above = (parent.queue, parent.id, ON_FAILURE.index(parent.on_failure))
-        links = [part for one in self._unlinked.get(ref, ()) for part in (one.ref.queue, one.ref.id, one.seq)]
+        waiting = self._unlinked.get(ref, ()) if self._plan.stands_for(at) else ()
+        links = [part for one in waiting for part in (one.ref.queue, one.ref.id, one.seq)]
         return records.new_job(index, new)._replace(kind=flag, edges=flat, parent=above, links=links)
 
     def _note_job(self, at: int, edges: list[Dependency], answer: list[Any], now_ms: int) -> None:

@@ -12,8 +12,8 @@ PREFIX = "windlass:"
 #: What the keys below the root of a queue hold (see ``lua/includes``), but for those of one job or group.
 KINDS: dict[str, str] = {
     "": "hash",
-    **{f":{name}": "hash" for name in ("j", "m", "r", "g", "e", "y", "q", "K", "U", "G", "schedules")},
-    **{f":{name}": "zset" for name in "wdaPCFXokibuLYEZAHQ"},
+    **{f":{name}": "hash" for name in ("j", "m", "r", "g", "e", "y", "q", "K", "U", "G", "M", "schedules")},
+    **{f":{name}": "zset" for name in "wdazPCFXokibuLYEZAHQRn"},
     **{f":{name}": "stream" for name in "fvhx"},
     **{f":{name}": "set" for name in "tT"},
     **{f":{name}": "zset" for name in ("schedules:names", "schedules:due", "minutes:keys", "hours:keys")},

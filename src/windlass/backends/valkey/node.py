@@ -7,15 +7,17 @@ unusable, so it is closed and replaced.
 from __future__ import annotations
 
 import asyncio
-import contextlib
+import ssl
 from collections.abc import Awaitable, Callable
+from functools import lru_cache
 from typing import Any
 
 from redis.exceptions import AuthenticationError, NoPermissionError, RedisError, ResponseError
 
 from windlass.backends.valkey.errors import NotSentError, tls_problem
-from windlass.backends.valkey.settings import Settings
-from windlass.backends.valkey.wire import Wire, open_wire, pack_command
+from windlass.backends.valkey.settings import Settings, Tls
+from windlass.speedups import valkey
+from windlass.speedups.valkey import ClosedError, Connection, ask, pack_command
 
 #: A connection that rested longer is asked whether it is still there before it is used.
 _RESTED_S = 15.0
@@ -40,7 +42,7 @@ class Node:
         self._settings = settings
         self._address = (host, port)
         self._resolve = resolve
-        self._idle: list[tuple[Wire, float]] = []
+        self._idle: list[tuple[Connection, float]] = []
         #: One entry for every connection that may be in use.
         self._slots: asyncio.Queue[None] = asyncio.Queue()
         for _ in range(settings.connections):
@@ -56,9 +58,11 @@ class Node:
 
     async def request(self, packed: bytes) -> Any:
         """Send one command and give its answer. ``NotSentError`` when it surely did not reach the server."""
-        return await self.answer(self.send(await self.reach(), packed))
+        connection = await self.reach()
+        await self.send(connection, packed)
+        return await self.answer(connection)
 
-    def send_now(self, packed: bytes) -> Wire | None:
+    def send_now(self, packed: bytes) -> Connection | None:
         """``reach`` and ``send`` if a connection is at hand; to be followed by ``answer`` at once."""
         if not self._idle or self._loop.time() - self._idle[-1][1] >= _RESTED_S or self._slots.empty():
             return None
@@ -70,7 +74,7 @@ class Node:
         self._slots.put_nowait(None)
         return None
 
-    async def reach(self) -> Wire:
+    async def reach(self) -> Connection:
         """A connection that may be sent on; to be followed by ``send`` at once."""
         await self._slots.get()
         try:
@@ -79,23 +83,25 @@ class Node:
             self._slots.put_nowait(None)
             raise
 
-    def send(self, connection: Wire, packed: bytes) -> Wire:
+    async def send(self, connection: Connection, packed: bytes) -> None:
         """Send one command; to be followed by ``answer`` at once."""
         try:
-            connection.send(packed)
-        except NotSentError:
+            await connection.send(packed)
+        except BaseException as exc:
             self._slots.put_nowait(None)
+            await connection.close()
+            if isinstance(exc, ClosedError):
+                raise NotSentError(exc) from exc
             raise
-        return connection
 
-    async def answer(self, connection: Wire, *, asked: bool = False) -> Any:
+    async def answer(self, connection: Connection, *, asked: bool = False) -> Any:
         """The answer to what was sent; ``asked``: there is one to ``ASKING`` before it."""
         try:
             return await self._read(connection, asked=asked)
         finally:
             self._slots.put_nowait(None)
 
-    async def connect(self) -> Wire:
+    async def connect(self) -> Connection:
         """A connection of the caller's own, open, within the time that the settings give."""
         try:
             async with asyncio.timeout(_CONNECT * self._settings.timeout_s):
@@ -109,90 +115,108 @@ class Node:
             hint = " (does it speak TLS?)" if self._settings.tls else ""
             raise NotSentError(OSError(f"it took too long to connect{hint}")) from exc
 
-    def hang_up(self) -> None:
+    async def hang_up(self) -> None:
         """Close the idle connections; the next request opens a new one."""
         idle, self._idle = self._idle, []
         for connection, _ in idle:
-            connection.close()
+            await connection.close()
 
-    def close(self) -> None:
+    async def close(self) -> None:
         """Close for good: connections still in use close when they come back."""
         self._closed = True
-        self.hang_up()
+        await self.hang_up()
 
-    def abandon(self) -> None:
-        """Close without a running loop: the one that these connections belonged to is gone."""
-        self._closed = True
-        idle, self._idle = self._idle, []
-        for connection, _ in idle:
-            with contextlib.suppress(RuntimeError):
-                connection.close()
-
-    async def _read(self, connection: Wire, *, asked: bool) -> Any:
-        """The answer that comes next, and the connection goes back."""
+    async def _read(self, connection: Connection, *, asked: bool) -> Any:
+        """The answer that comes next, and the connection goes back unless it is in doubt."""
+        kept = False
         try:
             if asked:
                 await connection.read()
             answer = await connection.read()
+            kept = True
         except ResponseError:
-            self._give_back(connection)
+            kept = True
             raise
-        except BaseException:
-            connection.close()
-            raise
-        self._give_back(connection)
+        finally:
+            if kept and not self._closed:
+                self._idle.append((connection, self._loop.time()))
+            else:
+                await connection.close()
         return answer
 
-    async def _take(self) -> Wire:
+    async def _take(self) -> Connection:
         while self._idle:
             connection, since = self._idle.pop()
             rested = self._loop.time() - since >= _RESTED_S
-            if connection.is_open and (not rested or await _answers(connection, self._ping_s)):
+            if await connection.is_open() and (not rested or await _answers(connection, self._ping_s)):
                 return connection
-            connection.close()
+            await connection.close()
             if rested:
-                self.hang_up()  # the others rested even longer: do not ask each of them in vain
+                await self.hang_up()  # the others rested even longer: do not ask each of them in vain
         return await self.connect()
 
-    def _give_back(self, connection: Wire) -> None:
-        if self._closed:
-            connection.close()
-        else:
-            self._idle.append((connection, self._loop.time()))
 
-
-async def _answers(connection: Wire, patience_s: float) -> bool:
+async def _answers(connection: Connection, patience_s: float) -> bool:
     try:
         async with asyncio.timeout(patience_s):
-            connection.send(_PING)
+            await connection.send(_PING)
             await connection.read()
     except (RedisError, OSError, TimeoutError):
         return False
     except BaseException:
-        connection.close()
+        await connection.close()
         raise
     return True
 
 
-async def open_connection(settings: Settings, host: str, port: int, *, sentinel: bool = False) -> Wire:
+async def open_connection(settings: Settings, host: str, port: int, *, sentinel: bool = False) -> Connection:
     """A connection that is open and has given its password. ``NotSentError`` when no server answers there."""
     try:
-        return await open_wire(settings, host, port, sentinel=sentinel)
+        context = _context(settings.tls) if settings.tls is not None else None
+        connection = await valkey.open_connection(host, port, context)
+        try:
+            await _log_in(connection, settings, sentinel=sentinel)
+        except BaseException:
+            await connection.close()
+            raise
+        return connection
     except (RedisError, OSError) as exc:
         if isinstance(exc, (ResponseError, AuthenticationError)):
             raise
         raise tls_problem(exc) or NotSentError(exc) from exc
 
 
-async def _check_primary(connection: Wire) -> None:
+async def _log_in(connection: Connection, settings: Settings, *, sentinel: bool) -> None:
+    user = settings.sentinel_username if sentinel else settings.username
+    password = settings.sentinel_password if sentinel else settings.password
+    if user or password:
+        try:
+            await ask(connection, "AUTH", *([user] if user else []), password or "")
+        except ResponseError as exc:  # also that there is no such user, or that no password is wanted
+            raise AuthenticationError(str(exc)) from None
+    if settings.db and not sentinel:
+        await ask(connection, "SELECT", settings.db)
+
+
+@lru_cache(16)
+def _context(tls: Tls) -> ssl.SSLContext:
+    context = ssl.create_default_context(cafile=tls.ca)
+    context.check_hostname = tls.verify == "full"
+    context.verify_mode = ssl.CERT_NONE if tls.verify == "none" else ssl.CERT_REQUIRED
+    if tls.cert or tls.key:
+        context.load_cert_chain(tls.cert or "", tls.key)
+    return context
+
+
+async def _check_primary(connection: Connection) -> None:
     """Refuse a server that Sentinel names although it is a replica by now: it would answer with old news."""
     try:
-        role = (await connection.ask("ROLE"))[0].decode()
+        role = (await ask(connection, "ROLE"))[0].decode()
     except NoPermissionError:  # then a write will tell
         return
     except BaseException:
-        connection.close()
+        await connection.close()
         raise
     if role != "master":
-        connection.close()
+        await connection.close()
         raise NotSentError(OSError("the server is no longer the primary"))

@@ -26,8 +26,8 @@ from windlass.core.paths import took
 from windlass.errors import StorageError
 
 if TYPE_CHECKING:
-    from windlass.backends.valkey.functions import Turn
-    from windlass.backends.valkey.session import Session
+    from windlass.backends.valkey.functions import Functions, Turn
+    from windlass.backends.valkey.keys import Keys
 
 log = logging.getLogger("windlass.valkey")
 
@@ -177,8 +177,9 @@ class Offer:
 class Seats:
     """The places of the workers of one event loop."""
 
-    def __init__(self, session: Session) -> None:
-        self._session = session
+    def __init__(self, functions: Functions, keys: Keys) -> None:
+        self._functions = functions
+        self._keys = keys
         self._places: dict[str, Place] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -290,7 +291,7 @@ class Seats:
         offer = Offer(place, claim)
         asked = (claim.worker, claim.lease_ms, claim.claim_id, 0, [(1, 0, 0, 0, offer.says)])
         try:
-            turn = await self._session.functions.work([self._root(place)], "", [], asked)
+            turn = await self._functions.work([self._root(place)], "", [], asked)
         except StorageError as exc:  # the leases run out
             offer.failed()
             log.info("a seat could not be left: %s", exc)
@@ -309,9 +310,9 @@ class Seats:
             ends.append(records.settlement(1, end))
         try:
             if ends:
-                await self._session.functions.work([self._root(place)], "", ends, 0)
+                await self._functions.work([self._root(place)], "", ends, 0)
         except StorageError as exc:  # the leases run out
             log.info("%d jobs that were not wanted could not be given back: %s", len(leases), exc)
 
     def _root(self, place: Place) -> str:
-        return self._session.keys.queue(place.queue)
+        return self._keys.queue(place.queue)

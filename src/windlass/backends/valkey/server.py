@@ -7,7 +7,7 @@ from redis.exceptions import RedisError
 from windlass.backends.valkey.errors import NotSentError, storage_error
 from windlass.backends.valkey.node import Node
 from windlass.backends.valkey.session import Session
-from windlass.backends.valkey.wire import pack_command
+from windlass.speedups.valkey import pack_command
 
 #: Settings that INFO does not tell; managed servers may refuse to.
 _SETTINGS = ("appendfsync", "save")

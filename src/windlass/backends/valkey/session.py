@@ -36,7 +36,7 @@ class Session:
         self.client = Client(settings)
         self.functions = Functions(self.client)
         self.listed: set[str] = set()
-        self.seats = Seats(self)
+        self.seats = Seats(self.functions, keys)
 
     def grouped(self, queues: Iterable[str]) -> list[Group]:
         """Put items (named by their queues) together by slot; on one server that is one group."""

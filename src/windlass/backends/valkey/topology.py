@@ -12,7 +12,7 @@ from redis.exceptions import AuthenticationError, MovedError, RedisError, Respon
 from windlass.backends.valkey.errors import NotSentError, TlsError
 from windlass.backends.valkey.node import Node, open_connection
 from windlass.backends.valkey.settings import Settings
-from windlass.backends.valkey.wire import pack_command
+from windlass.speedups.valkey import ask, pack_command
 
 Address = tuple[str, int]
 
@@ -80,10 +80,10 @@ class Single:
         return self._node
 
     async def learn(self, error: BaseException) -> None:
-        self._node.hang_up()
+        await self._node.hang_up()
 
     async def suspect(self, node: Node) -> None:
-        node.hang_up()
+        await node.hang_up()
 
     def nodes(self) -> list[Node]:
         return [self._node]
@@ -110,9 +110,9 @@ async def _ask_sentinels(settings: Settings) -> tuple[str, int]:
 async def _ask_sentinel(settings: Settings, host: str, port: int) -> Any:
     connection = await open_connection(settings, host, port, sentinel=True)
     try:
-        return await connection.ask("SENTINEL", "GET-MASTER-ADDR-BY-NAME", settings.primary)
+        return await ask(connection, "SENTINEL", "GET-MASTER-ADDR-BY-NAME", settings.primary)
     finally:
-        connection.close()
+        await connection.close()
 
 
 class Cluster:
@@ -164,7 +164,7 @@ class Cluster:
             await self._look()
 
     async def suspect(self, node: Node) -> None:
-        node.hang_up()
+        await node.hang_up()
         address = next((at for at, known in self._nodes.items() if known is node), None)
         if address in self._members:
             self._members.remove(address)

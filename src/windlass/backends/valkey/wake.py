@@ -25,9 +25,9 @@ from windlass.backends.valkey.node import Node
 from windlass.backends.valkey.records import completed
 from windlass.backends.valkey.seats import Begin
 from windlass.backends.valkey.session import Session
-from windlass.backends.valkey.wire import Wire, pack_command
 from windlass.core.clock import SYSTEM_CLOCK, Clock
 from windlass.core.job import Completed
+from windlass.speedups.valkey import Connection, pack_command
 
 log = logging.getLogger("windlass.valkey")
 
@@ -100,7 +100,7 @@ def _place(topics: Iterable[str]) -> tuple[str, str] | None:
 class _Line:
     """One connection, and what is subscribed to on it."""
 
-    def __init__(self, connection: Wire, waker: Waker) -> None:
+    def __init__(self, connection: Connection, waker: Waker) -> None:
         self.connection = connection
         self.channels: set[str] = set()
         self.pongs: list[asyncio.Future[None]] = []
@@ -110,19 +110,19 @@ class _Line:
         self._waker = waker
         self.reader = asyncio.create_task(connection.listen(self._hear), name="windlass-valkey-read")
 
-    def send(self, *parts: str) -> None:
-        self.connection.send(pack_command(*parts))
+    async def send(self, *parts: str) -> None:
+        await self.connection.send(pack_command(*parts))
 
-    def join(self, channels: set[str]) -> None:
+    async def join(self, channels: set[str]) -> None:
         """Subscribe to channels of one slot."""
         self.channels |= channels
         self._joining.update(channels)
-        self.send("SSUBSCRIBE", *sorted(channels))
+        await self.send("SSUBSCRIBE", *sorted(channels))
 
-    def leave(self, channel: str) -> None:
+    async def leave(self, channel: str) -> None:
         self.channels.discard(channel)
         self._leaving[channel] += 1
-        self.send("SUNSUBSCRIBE", channel)
+        await self.send("SUNSUBSCRIBE", channel)
 
     def is_joined(self, channel: str) -> bool:
         """Whether whatever is published on ``channel`` from now on is heard here."""
@@ -132,7 +132,7 @@ class _Line:
         """Return when everything that was published before has been read."""
         pong: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.pongs.append(pong)
-        self.send("PING")
+        await self.send("PING")
         timeout_s = self._waker.timeout_s
         await asyncio.wait([pong, self.reader], timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
         if not pong.done():
@@ -142,7 +142,7 @@ class _Line:
         self.reader.cancel()
         with contextlib.suppress(asyncio.CancelledError, RedisError, OSError):
             await self.reader
-        self.connection.close()
+        await self.connection.close()
 
     def _hear(self, answer: Any) -> None:
         if isinstance(answer, Exception):
@@ -328,9 +328,9 @@ class Waker:
                 line = self._lines[node] = _Line(await node.connect(), self)
             for channels in slots.values():
                 if new := channels - line.channels:
-                    line.join(new)
+                    await line.join(new)
                 for channel in filter(line.is_joined, channels):
                     self.confirmed(channel)  # left and wanted again before anybody noticed
         for line in self._lines.values():
             for channel in line.channels - self._wanted.keys():
-                line.leave(channel)
+                await line.leave(channel)

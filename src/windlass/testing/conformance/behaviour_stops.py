@@ -197,6 +197,28 @@ async def test_a_forced_close_ends_though_the_store_refuses_every_call(harness: 
         stage.faults.heal()
 
 
+@pytest.mark.feature("V2", "V3")
+async def test_a_stop_does_not_wait_for_a_duty_that_has_much_to_do(harness: Harness) -> None:
+    """After many jobs there is much to prune and to roll up: a stop comes between two steps of it."""
+    async with LiveStage(harness) as stage:
+        much, asked = stage.faults.execute, 0
+
+        async def endless(request: rq.Request[Any]) -> Any:
+            nonlocal asked
+            answer = await much(request)
+            if isinstance(request, rq.Prune):
+                asked += 1
+                answer.more = True
+            return answer
+
+        stage.faults.execute = endless  # type: ignore[method-assign]
+        worker = await stage.work(lambda job: "ran", duties=True, prune_every=0.01, **PATIENT)
+        assert await (await stage.queue.add("n")).result(timeout=10) == "ran"
+        await eventually(lambda: asked > 3)
+        assert await in_time(worker.close()) < 2
+        assert worker.left_behind == []
+
+
 @pytest.mark.feature("V2", "V3", "J7")
 async def test_what_a_stop_abandons_runs_elsewhere_when_its_lease_is_over(harness: Harness) -> None:
     async with LiveStage(harness) as stage:
@@ -740,3 +762,38 @@ async def test_a_worker_goes_on_though_a_handler_cancels_its_tasks(
             assert f"the worker's task {name} ended unexpectedly and is started again" in caplog.text
         await worker.close()
         assert worker.left_behind == []
+
+
+@pytest.mark.feature("V2", "V3")
+@pytest.mark.parametrize("moment", ["run", "close", "grace"])
+async def test_a_worker_stops_in_time_and_says_why_though_a_handler_cancels_every_task(
+    harness: Harness, caplog: pytest.LogCaptureFixture, moment: str
+) -> None:
+    """The task that runs the worker and the one that closes it are among those that the handler cancels."""
+    async with LiveStage(harness) as stage:
+        of_the_test, begun, go_on = asyncio.all_tasks(), asyncio.Event(), asyncio.Event()
+
+        async def rude(job: Job[Any]) -> str:
+            begun.set()
+            await go_on.wait()
+            if moment == "close":
+                closings.append(asyncio.ensure_future(worker.close()))
+                await asyncio.sleep(0)  # its close is asked for, and has not had its first step
+            for task in asyncio.all_tasks() - of_the_test - {asyncio.current_task()}:
+                task.cancel()
+            return "done"
+
+        worker = await stage.work(rude, concurrency=1, **HASTY)
+        closings = [asyncio.ensure_future(worker.run())]
+        job = await stage.queue.add("n")
+        await begun.wait()
+        if moment == "grace":
+            closings.append(asyncio.ensure_future(worker.close()))
+            await eventually(lambda: not worker.is_running)
+        go_on.set()
+        await asyncio.wait(closings, timeout=BOUND + 5)
+        assert await in_time(worker.close()) < BOUND + 0.5
+        assert (worker.is_running, worker.left_behind) == (False, [])
+        await _check_gone(stage, worker, set(threading.enumerate()))
+        assert await job.get_state() in (JobState.COMPLETED, JobState.WAITING)
+        assert "the worker's task pump ended unexpectedly" in caplog.text or moment != "run"

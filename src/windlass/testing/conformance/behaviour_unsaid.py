@@ -39,6 +39,8 @@ async def test_a_job_added_by_name_has_the_attempts_and_the_backoff_of_the_task(
         await stage.advance(2)
         assert await job.wait_until_finished() is JobState.FAILED
         assert (job.reason, runs) == ("attempts", [2, 2])
+        (listed,) = await stage.queue.get_jobs()
+        assert listed.max_attempts == 3  # as the guide says: what the app that added it would have used
 
 
 @pytest.mark.feature("A38")

@@ -7,10 +7,12 @@ from typing import Any
 import pytest
 
 from windlass.backend import flows as fl
+from windlass.backend import limits as lrq
 from windlass.backend import requests as rq
 from windlass.core.edges import Dependency, Edge, EdgeStatus, OnFailure
 from windlass.core.job import AttemptOutcome, ErrorInfo, EventType, JobRecord, JobRef, NewJob
-from windlass.core.options import Keep, StoredOptions
+from windlass.core.limits import GroupLimits
+from windlass.core.options import Keep, StoredOptions, StoredUnique, UniqueMode
 from windlass.core.outcome import AddOutcome, Changed, Outcome, Settled
 from windlass.core.states import JobState
 from windlass.errors import ConfigError, CycleError, DependencyError
@@ -783,6 +785,55 @@ async def test_a_removed_parent_takes_its_edges_along(harness: Harness) -> None:
     assert await harness.find("p") is None
 
 
+# --- one id twice ----------------------------------------------------------------------------------
+
+
+@pytest.mark.feature("I1")
+@pytest.mark.parametrize("keeper", ["key", "group"])
+async def test_the_first_mention_that_is_not_kept_out_makes_the_job_with_its_edges(
+    harness: Harness, keeper: str
+) -> None:
+    """A flow names an id twice; a unique key that is held, or a full group, keeps the first mention out."""
+    kept_out = StoredOptions(group="full")
+    if keeper == "key":
+        kept_out = StoredOptions(unique=StoredUnique(key="k", mode=UniqueMode.UNTIL_DONE))
+    else:
+        limits = GroupLimits(max_size=1)
+        await harness.do(lrq.SetGroupLimits(queue=QUEUE, group="full", limits=limits))
+    await harness.add("holder", options=kept_out)
+    answers = await add(
+        harness,
+        harness.new("p", options=kept_out),
+        harness.new("p", depends_on=[on("a")], parent=on("q")),
+        harness.new("p", depends_on=[on("b")]),
+        harness.new("a"),
+        harness.new("b"),
+        harness.new("q"),
+    )
+    first = AddOutcome.DUPLICATE if keeper == "key" else AddOutcome.REFUSED
+    assert [one.outcome for one in answers[:3]] == [first, AddOutcome.QUEUED, AddOutcome.DUPLICATE]
+    assert (answers[1].state, await harness.state("p")) == (B, B)
+    assert await statuses(harness, "p") == {"a": EdgeStatus.OPEN}
+    assert await statuses(harness, "q") == {"p": EdgeStatus.OPEN}
+    assert [await finish(harness, queue=QUEUE) for _ in range(2)] == ["holder", "a"]
+    assert await harness.state("p") is W
+
+
+@pytest.mark.feature("I1")
+async def test_a_flow_may_wait_for_an_id_whose_second_mention_is_made(harness: Harness) -> None:
+    held = StoredOptions(unique=StoredUnique(key="k", mode=UniqueMode.UNTIL_DONE))
+    await harness.add("holder", OTHER, options=held)
+    await add(
+        harness,
+        harness.new("a", OTHER, options=held),
+        harness.new("a", OTHER),
+        harness.new("p", depends_on=[on("a", OTHER)]),
+    )
+    assert await harness.state("p") is B
+    assert [await finish(harness) for _ in range(2)] == ["holder", "a"]
+    assert await harness.state("p") is W
+
+
 @pytest.mark.feature("A24")
 @pytest.mark.parametrize("child_first", [True, False])
 async def test_a_parent_can_be_removed_in_one_step_with_its_child(
@@ -848,7 +899,7 @@ async def test_a_long_chain_falls_link_by_link(harness: Harness) -> None:
 
 @pytest.mark.feature("I9", "I5")
 async def test_what_is_yet_to_be_told_is_the_end_that_was(harness: Harness) -> None:
-    """The child's id is used again before its dependents were told: they hear of the job they waited for."""
+    """A child's id is used again before dependents are notified: they get the end of the first job."""
     await harness.add("a", OTHER)
     for first in range(0, 1_500, 500):
         ids = range(first, first + 500)
@@ -865,7 +916,7 @@ async def test_what_is_yet_to_be_told_is_the_end_that_was(harness: Harness) -> N
 
 @pytest.mark.feature("I8", "A2")
 async def test_what_a_job_waited_for_is_no_circle_for_the_job_that_takes_its_id(harness: Harness) -> None:
-    """A dependent is yet to be told of the end, so the old job is still on its way to a circle."""
+    """A dependent is not notified of the end yet, so the old job still counts in a circle."""
     await add(harness, harness.new("low", OTHER), harness.new("mid", OTHER, depends_on=[on("low", OTHER)]))
     last = await add_many_dependents(harness, "mid")
     await harness.do(rq.CancelJobs(refs=[JobRef(OTHER, "mid")]))

@@ -11,7 +11,7 @@ from windlass.backend import requests as rq
 from windlass.core.edges import Dependency
 from windlass.core.job import EventType, JobRecord
 from windlass.core.limits import Bucket, GroupInfo, GroupLimits, GroupSettings, Rate
-from windlass.core.options import StoredOptions
+from windlass.core.options import StoredOptions, StoredUnique, UniqueMode
 from windlass.core.outcome import AddOutcome, Changed, Outcome
 from windlass.core.states import JobState
 from windlass.testing.conformance.harness import LEASE_MS, QUEUE, START_MS, Harness, settlement
@@ -641,3 +641,41 @@ async def test_an_obliterated_queue_forgets_its_groups(harness: Harness) -> None
     found = await harness.do(lrq.GetLimits(queue=QUEUE, groups=("g",)))
     assert (found.every_group, found.groups) == (GroupLimits(), {"g": GroupSettings()})
     assert (await harness.do(lrq.ListGroups(queue=QUEUE))).groups == []
+
+
+# --- keys of parked jobs ----------------------------------------------------------------------------
+
+
+@pytest.mark.feature("H6", "D3")
+@pytest.mark.parametrize("step", ["settle", "add", "claim", "promote", "resume", "limit"])
+async def test_a_parked_job_that_its_line_ends_frees_its_key_whatever_moved_the_line(
+    harness: Harness, step: str
+) -> None:
+    """It expired, or costs more than the new limits allow: another job of its group finds that out."""
+    running = await harness.start("a", options=StoredOptions(group="g"))
+    await harness.do(lrq.PauseGroup(queue=QUEUE, group="g", paused=True))
+    unique = StoredUnique(key="k", mode=UniqueMode.UNTIL_DONE)
+    await harness.add("b", options=StoredOptions(group="g", cost=5, unique=unique), expires_in_ms=100)
+    assert await states(harness, "b") == [P]
+    if step == "limit":
+        await limit(harness, bucket=Bucket(1, 1))
+    else:
+        await harness.do(lrq.Hold(queue=QUEUE, group="g", ms=50))
+        if step != "resume":
+            await harness.do(lrq.PauseGroup(queue=QUEUE, group="g", paused=False))
+        harness.pass_ms(200)
+        match step:
+            case "settle":
+                await settle(harness, running)
+            case "add":
+                await add(harness, "c")
+            case "claim":
+                assert await claimed(harness) == ([], None)
+            case "promote":
+                await harness.do(rq.Promote())
+            case "resume":
+                await harness.do(lrq.PauseGroup(queue=QUEUE, group="g", paused=False))
+    assert await states(harness, "b") == [JobState.FAILED]
+    assert await harness.do(lrq.GetUniqueKey(queue=QUEUE, key="k")) is None
+    answer = await harness.add("d", options=StoredOptions(unique=unique))
+    assert answer.outcome is AddOutcome.QUEUED

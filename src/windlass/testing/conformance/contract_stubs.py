@@ -261,6 +261,22 @@ async def test_no_more_than_the_newest_stubs_are_kept(harness: Harness) -> None:
 
 
 @pytest.mark.feature("A13")
+@needs("groups")
+async def test_what_stays_of_jobs_is_apart_from_what_is_known_of_groups(harness: Harness) -> None:
+    """A group whose jobs have priorities, beside jobs that go at once: each way round."""
+    ranked = StoredOptions(group="g")
+    await harness.add("low", options=ranked, priority=-1)
+    job = await complete(harness)
+    await harness.add("high", options=ranked, priority=5)
+    assert await harness.settle(job, Outcome.COMPLETE) is Settled.ALREADY
+    harness.pass_ms(STUB_MS)
+    await harness.do(rq.Prune())
+    assert await harness.settle(job, Outcome.COMPLETE) is Settled.GONE
+    await complete(harness, "b", priority=9)
+    assert await harness.order() == ["high", "low"]
+
+
+@pytest.mark.feature("A13")
 async def test_a_job_that_leaves_nothing_can_be_settled_with_a_claim_on_another_queue(
     harness: Harness,
 ) -> None:

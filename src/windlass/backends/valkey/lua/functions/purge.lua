@@ -42,7 +42,7 @@ if forget == 1 and redis.call('HLEN', q.j) == 0 then
   end
   redis.call('UNLINK', q.v)
   schedules.forget(q)
-  redis.call('UNLINK', q.K, q.Y, q.E, q.Z, q.U, q.R, q.n)
+  redis.call('UNLINK', q.K, q.Y, q.E, q.Z, q.U, q.M, q.n)
   groups.forget_all(q)
 end
 local queues = close(q) -- the events of this call are the first of what is left

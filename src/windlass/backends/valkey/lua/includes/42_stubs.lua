@@ -1,6 +1,6 @@
 -- What stays for a minute of jobs whose record went with its settlement. The same rules as `windlass.core.stubs`.
 --
---   :R      hash    id -> packed {record without its payload, head, result or false}
+--   :M      hash    id -> packed {record without its payload, head, result or false}
 --   :n      zset    ids: score when the job ended
 
 local stubs = {}
@@ -22,7 +22,7 @@ end
 function stubs.forget(q, ids)
   if #ids > 0 then
     send('ZREM', q.n, ids)
-    send('HDEL', q.R, ids)
+    send('HDEL', q.M, ids)
   end
 end
 
@@ -32,7 +32,7 @@ function stubs.put(q, id, head)
   local at = tail_at(stored)
   local bare = stored:sub(1, at + 3 + struct.unpack('>I4', stored, at))
   local stub = { bare, cmsgpack.pack(short), q.inline[id] or redis.call('HGET', q.r, id) }
-  redis.call('HSET', q.R, id, cmsgpack.pack(stub))
+  redis.call('HSET', q.M, id, cmsgpack.pack(stub))
   redis.call('ZADD', q.n, text(q.now), id)
   drop(q, id, head)
 end
@@ -67,7 +67,7 @@ end
 function stubs.read(q, ids)
   local known = {}
   if redis.call('EXISTS', q.n) == 1 then
-    local found = read('HMGET', q.R, ids)
+    local found = read('HMGET', q.M, ids)
     for at, id in ipairs(ids) do
       known[id] = stubs.unpack(q, found[at])
     end
@@ -92,7 +92,7 @@ end
 
 function stubs.remove(q, id)
   put(q.zrem, q.n, id)
-  put(q.hdel, q.R, id)
+  put(q.hdel, q.M, id)
 end
 
 -- Forgets those whose time has passed.

@@ -16,7 +16,7 @@ function adds.add_alone(root, id, text_of_job, now, micros)
   local seq, passed = math.max(micros, 1 + (marks[2] or 0)), marks[6] or 0
   local number, record = text(seq), struct.pack('>BI7I6', MARK.PLAIN, seq, now) .. text_of_job
   local bare = redis.call('EXISTS', root .. ':k', root .. ':w', root .. ':n') == 0 -- the usual case
-  if marks[1] or (not bare and (redis.call('ZSCORE', root .. ':k', id) or redis.call('HEXISTS', root .. ':R', id) == 1)) then
+  if marks[1] or (not bare and (redis.call('ZSCORE', root .. ':k', id) or redis.call('HEXISTS', root .. ':M', id) == 1)) then
     return nil
   elseif redis.call('HSETNX', root .. ':j', id, record) == 0 then
     return nil

@@ -1,0 +1,260 @@
+"""The workloads of ``scripts/bench against``, in a process that has one of the two trees on its path.
+
+One line of JSON in, ``{"work": NAME, ...its arguments}``, one line out: ``figures``, or ``error``.
+Both trees run this very file, so it uses nothing but what both have: the public classes and verbs, and for
+the bare store its requests. Each workload is written twice, with the class API and with tasks.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import json
+import sys
+import time
+import traceback
+from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import windlass
+from benchmarks._common import percentile, run
+from benchmarks._processes import handler_worker, wait_for_worker, worker
+from benchmarks._stamps import StampFile
+from windlass import Job, Queue, Windlass, Worker
+from windlass.backend import requests as rq
+from windlass.core.ids import new_id
+from windlass.core.job import NewJob
+from windlass.core.outcome import Outcome, Settlement
+
+QUEUE = "bench"
+BATCH = 1_000
+SLOTS = 50
+TEXT = "x" * 89  # a payload of a hundred bytes, its key and quotes included
+PATIENCE_S = 120
+
+Figures = dict[str, float]
+
+
+class Starts:
+    """When jobs began, and the moment when all of them have."""
+
+    def __init__(self, count: int) -> None:
+        self._count = count
+        self._times: list[int] = []
+        self._all = asyncio.Event()
+
+    def note(self) -> None:
+        self._times.append(time.monotonic_ns())
+        if len(self._times) == self._count:
+            self._all.set()
+
+    async def rate(self) -> float:
+        """Starts per second between the first and the last."""
+        await asyncio.wait_for(self._all.wait(), PATIENCE_S)
+        return (self._count - 1) / ((self._times[self._count - 1] - self._times[0]) / 1e9)
+
+
+class Classes:
+    """The class API: a queue, a worker with one handler."""
+
+    worker_process = staticmethod(lambda url, stamps: handler_worker(url, stamps, QUEUE, concurrency=10))
+
+    def __init__(self, url: str) -> None:
+        self._queue = Queue(QUEUE, url)
+        self.app = self._queue.app
+
+    async def __aenter__(self) -> Classes:
+        await self._queue.__aenter__()
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self._queue.__aexit__(*exc)
+
+    async def add(self) -> None:
+        await self._queue.add("noop", {"text": TEXT})
+
+    async def bulk(self, count: int) -> None:
+        await self._queue.add_bulk([{"name": "noop", "data": {"text": TEXT}}] * count)
+
+    async def late(self) -> None:
+        await self._queue.add("late", {"asked_ns": time.monotonic_ns()})
+
+    async def call(self, number: int) -> Any:
+        return await self._queue.add_and_wait("echo", {"number": number})
+
+    @staticmethod
+    def worker(url: str, starts: Starts, concurrency: int) -> Worker:
+        async def handle(job: Job[Any]) -> None:
+            starts.note()
+
+        return Worker(QUEUE, handle, url_or_app=url, concurrency=concurrency)
+
+
+class Tasks:
+    """An app and its tasks."""
+
+    worker_process = staticmethod(lambda url, stamps: worker(url, stamps, [QUEUE], concurrency=10))
+
+    def __init__(self, url: str, starts: Starts | None = None) -> None:
+        self.app = Windlass(url)
+
+        @self.app.task(name="noop", queue=QUEUE)
+        async def noop(text: str) -> None:
+            if starts is not None:
+                starts.note()
+
+        @self.app.task(name="late", queue=QUEUE)
+        async def late(asked_ns: int) -> None: ...
+
+        @self.app.task(name="echo", queue=QUEUE)
+        async def echo(number: int) -> int:
+            return number
+
+        self._noop, self._late, self._echo = noop, late, echo
+
+    async def __aenter__(self) -> Tasks:
+        await self.app.__aenter__()
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self.app.__aexit__(*exc)
+
+    async def add(self) -> None:
+        await self._noop.enqueue(TEXT)
+
+    async def bulk(self, count: int) -> None:
+        await self._noop.map([TEXT] * count)
+
+    async def late(self) -> None:
+        await self._late.enqueue(time.monotonic_ns())
+
+    async def call(self, number: int) -> Any:
+        return await self._echo.call(number)
+
+    @staticmethod
+    def worker(url: str, starts: Starts, concurrency: int) -> Worker:
+        return Worker(QUEUE, url_or_app=Tasks(url, starts).app, concurrency=concurrency)
+
+
+STYLES: dict[str, type[Classes] | type[Tasks]] = {"class": Classes, "task": Tasks}
+
+
+# --- the workloads --------------------------------------------------------------------------------
+
+
+async def add(url: str, style: str, count: int) -> Figures:
+    """W1: jobs added one by one, each awaited."""
+    async with STYLES[style](url) as client:
+        await client.add()  # it is connected
+        started = time.perf_counter()
+        for _ in range(count):
+            await client.add()
+        return {"rate": count / (time.perf_counter() - started)}
+
+
+async def bulk(url: str, style: str, count: int) -> Figures:
+    """W2: jobs added a thousand at a time."""
+    async with STYLES[style](url) as client:
+        await client.add()
+        batch = min(BATCH, count)
+        started = time.perf_counter()
+        for _ in range(count // batch):
+            await client.bulk(batch)
+        return {"rate": count / (time.perf_counter() - started)}
+
+
+async def drain(url: str, style: str, count: int, concurrency: int) -> Figures:
+    """W3: a full queue and one worker."""
+    async with STYLES[style](url) as client:
+        for first in range(0, count, BATCH):
+            await client.bulk(min(BATCH, count - first))
+    starts = Starts(count)
+    async with STYLES[style].worker(url, starts, concurrency):
+        return {"rate": await starts.rate()}
+
+
+async def idle(url: str, style: str, arrivals: int, calls: int, stamps: str) -> Figures:
+    """W4 and W5: an idle worker process; jobs that come now and then, then calls that wait for an answer."""
+    late = StampFile(Path(stamps))
+    chosen = STYLES[style]
+    with chosen.worker_process(url, late):
+        async with chosen(url) as client:
+            await wait_for_worker(client.app)
+            await client.call(0)
+            for _ in range(arrivals):
+                await asyncio.sleep(0.01)
+                await client.late()
+            await asyncio.to_thread(late.wait, arrivals, timeout=PATIENCE_S)
+            started = time.perf_counter()
+            for number in range(calls):
+                if await client.call(number) != number:
+                    raise RuntimeError("a wrong answer")
+            took = time.perf_counter() - started
+    waits = [nanoseconds / 1e6 for nanoseconds in late.values()]
+    return {"p50": percentile(waits, 50), "p99": percentile(waits, 99), "rate": calls / took}
+
+
+async def bare(url: str, count: int) -> Figures:
+    """The store alone: single adds, a thousand at a time, then complete and claim fifty again and again."""
+
+    def new_job() -> NewJob:
+        return NewJob(queue=QUEUE, id=new_id(), task="noop", payload=TEXT.encode())
+
+    async with Windlass(url) as app:
+        execute = app.store.execute
+        singles = [rq.Add(jobs=[new_job()]) for _ in range(count // 4)]
+        batches = [rq.Add(jobs=[new_job() for _ in range(BATCH)]) for _ in range(count // BATCH)]
+        single = await _rate(len(singles), singles, execute)
+        many = await _rate(len(batches) * BATCH, batches, execute)
+        done, ends = 0, list[Settlement]()
+        started = time.perf_counter()
+        while done < count:
+            await execute(rq.Settle(items=ends))
+            queues = [rq.ClaimQueue(QUEUE, SLOTS, SLOTS)]
+            claim = rq.Claim(worker="w", queues=queues, limit=SLOTS, claim_id=new_id())
+            jobs = (await execute(claim)).jobs
+            ends = [
+                Settlement(queue=job.queue, id=job.id, token=job.token or "", outcome=Outcome.COMPLETE)
+                for job in jobs
+            ]
+            done += len(jobs)
+        return {"single": single, "many": many, "drain": done / (time.perf_counter() - started)}
+
+
+async def _rate(count: int, requests: list[Any], execute: Callable[[Any], Awaitable[Any]]) -> float:
+    started = time.perf_counter()
+    for request in requests:
+        await execute(request)
+    return count / (time.perf_counter() - started)
+
+
+async def hop(count: int) -> Figures:
+    """A call of nothing on another thread, awaited: what every write costs that may not hold the loop."""
+    loop = asyncio.get_running_loop()
+    with ThreadPoolExecutor(1) as thread:
+        await loop.run_in_executor(thread, int)
+        started = time.perf_counter()
+        for _ in range(count):
+            await loop.run_in_executor(thread, int)
+        return {"rate": count / (time.perf_counter() - started)}
+
+
+WORKS: dict[str, Callable[..., Any]] = {work.__name__: work for work in (add, bulk, drain, idle, bare, hop)}
+
+
+def main() -> None:
+    print(json.dumps({"figures": {}, "tree": str(Path(windlass.__file__).parents[1])}), flush=True)
+    for line in sys.stdin:
+        order = json.loads(line)
+        gc.collect()
+        try:
+            answer: dict[str, Any] = {"figures": run(WORKS[order.pop("work")](**order))}
+        except Exception:
+            answer = {"error": traceback.format_exc()}
+        print(json.dumps(answer), flush=True)
+
+
+if __name__ == "__main__":
+    main()
