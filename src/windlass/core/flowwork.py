@@ -293,7 +293,7 @@ class FlowWork(ABC):
         What failed, or is gone, is forgiven.
         """
         for edge in self.missed(dependent):
-            child = self.find(edge.child)
+            child = self.find_child(edge.child)
             flows.look_again(edge, child)
             self.save_again(edge)
             if edge.status is EdgeStatus.OPEN and child is not None:
