@@ -67,55 +67,36 @@ def _changed(struct: Any, **fields: Any) -> Any:
 # --- sqlite ---------------------------------------------------------------------------------------------
 
 
-@_mutant("sqlite.add_alone", "the job gets no event", _LOCAL, "sqlite-own-plain] and (event or count)")
-def _sqlite_add_alone() -> None:
-    from windlass.backends.sqlite.alone import AddAlone
-
-    _put(AddAlone, "_log", lambda self, queue, new, now_ms: None)
-
-
 @_mutant("sqlite.add_rows", "every job gets the usual priority", _LOCAL, "sqlite-own-plain and priorities")
 def _sqlite_add_rows() -> None:
-    from windlass.backends.sqlite import verbs_lifecycle
+    from windlass.backends.sqlite import rows, writing
 
-    whole = verbs_lifecycle.plain_row
-    _put(verbs_lifecycle, "plain_row", lambda new, *more: whole(_changed(new, priority=0), *more))
+    whole = rows.plain_row
+    _put(writing, "plain_row", lambda job, *more: whole(_changed(job, priority=0), *more))
 
 
 @_mutant("sqlite.complete", "results are not kept", _LOCAL, "sqlite-own-plain] and (result or complete)")
 def _sqlite_complete() -> None:
-    from windlass.backends.sqlite.verbs_lifecycle import _Completed
+    from windlass.backends.sqlite import writing
+    from windlass.engine.effects import Kind
 
-    whole = _Completed.add
-    _put(_Completed, "add", lambda self, row, end: whole(self, row, _changed(end, result=None)))
+    whole = writing._WRITERS[Kind.COMPLETED]
+    writing._WRITERS[Kind.COMPLETED] = lambda step, jobs: whole(
+        step, [_changed(job, result=None) for job in jobs]
+    )
 
 
-@_mutant("sqlite.lease_first", "the worker is not noted", _LOCAL, "sqlite-own-plain] and claimed")
+@_mutant("sqlite.lease_first", "the priority is not read", _LOCAL, "sqlite-own-plain and priorities")
 def _sqlite_lease_first() -> None:
-    from windlass.backends.sqlite import verbs_lifecycle
+    from windlass.backends.sqlite.lines import _Rest
 
-    whole = verbs_lifecycle._leased_model
+    whole = _Rest.fill
 
-    def forgetful(*args: Any) -> Any:
-        model = whole(*args)
-        model.worker = ""
-        return model
+    def forgetful(self: Any, job: Any) -> None:
+        whole(self, job)
+        job.priority = 0
 
-    _put(verbs_lifecycle, "_leased_model", forgetful)
-
-
-@_mutant("sqlite.flush_behind", "jobs are handed out in reverse", _LOCAL, "sqlite-own-plain] and order")
-def _sqlite_flush_behind() -> None:
-    from windlass.backends.sqlite.session import Session
-
-    whole = Session.secure
-
-    def reverse(self: Any, answers: list[Any], *, behind: bool = False) -> list[Any]:
-        for _, value, _ in answers if behind else []:
-            getattr(value, "claim", value).jobs.reverse()
-        return whole(self, answers, behind=behind)
-
-    _put(Session, "secure", reverse)
+    _put(_Rest, "fill", forgetful)
 
 
 # --- file -----------------------------------------------------------------------------------------------

@@ -273,7 +273,7 @@ class Group:
 class Past:
     """Entries whose time has passed."""
 
-    __slots__ = ("groups", "kept_ids", "keys", "rollups", "stubs", "workers")
+    __slots__ = ("cut", "groups", "kept_ids", "keys", "rollups", "stubs", "workers")
 
     def __init__(self) -> None:
         self.kept_ids: list[JobRef] = []
@@ -283,6 +283,8 @@ class Past:
         self.workers: list[tuple[str]] = []
         self.stubs: list[JobRef] = []
         self.rollups: list[tuple[Any, ...]] = []
+        #: Whether the store looked no further than a bound of its own: more may be past its keep.
+        self.cut = False
 
 
 def _joined(old: Kind, new: Kind) -> Kind:
@@ -324,6 +326,8 @@ class Work(Scribe):
     untold = Part[list[Edge]](list)
     past = Part[Past](Past)
     logs = Part[dict[str, LogSpan]](dict)
+    #: Jobs that were set aside, since they cannot be read, so that this request could be decided.
+    aside = Part[list[JobRef]](list)
 
     def __init__(self, now_ms: int, fresh_place: Callable[[], int]) -> None:
         super().__init__(now_ms, fresh_place)

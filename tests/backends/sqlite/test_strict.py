@@ -493,7 +493,7 @@ async def test_a_row_that_no_statement_can_write_is_found_and_set_aside(tmp_path
 async def test_a_job_in_no_state_that_there_is_ends_at_a_scan(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, patrol: int
 ) -> None:
-    monkeypatch.setattr("windlass.backends.sqlite.verbs_duties.PATROL", patrol)
+    monkeypatch.setattr("windlass.backends.sqlite.finding.PATROL", patrol)
     path = tmp_path / "jobs.db"
     async with opened(path) as store:
         await add(store, *[new(id=f"j{n}") for n in range(5)])

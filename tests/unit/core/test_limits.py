@@ -126,7 +126,3 @@ def test_a_rate_needs_a_sensible_count(bad: object) -> None:
 def test_limits_of_a_group_that_mean_nothing_are_refused(wrong: dict[str, object]) -> None:
     with pytest.raises(ConfigError):
         lm.to_group_limits(**wrong)
-
-
-def test_a_bucket_can_be_written_by_its_names() -> None:
-    assert lm.to_bucket({"capacity": 5, "refill_per_s": 0.5}) == Bucket(5, 0.5)

@@ -220,6 +220,8 @@ class MemoryStore(State):
             for one in self.look(reads.groups_of).groups:
                 if one.row.own is None:
                     self._load_group(reads.groups_of, one.name, work)
+        if reads.ranked is not None:
+            self._load_group(*reads.ranked, work)
         if reads.past_time:
             self._load_past(work, reads.past_time)
         if reads.history is not None:
@@ -227,14 +229,17 @@ class MemoryStore(State):
         if reads.settings_of is not None:
             self._load_settings(work, reads.settings_of)
         if reads.time_back is not None:
-            self._find_all(work, self.active.values())
-            for name, queue in self.queues.items():
-                self._load_settings(work, name)
-                work.rows.update(((Table.KEY, (name, key)), entry) for key, entry in queue.keys.items())
-            work.rows.update(((Table.LEADER, (role,)), row) for role, row in self.leaders.items())
-            work.rows.update(((Table.WORKER, (id,)), row) for id, row in self.workers.items())
+            self._load_ending(work)
         if reads.mark is not None:
             work.mark = next((mark for _, mark_id, mark in self.marks if mark_id == reads.mark), None)
+
+    def _load_ending(self, work: Work) -> None:
+        """Everything that ends by itself."""
+        self._find_all(work, self.active.values())
+        for name in self.queues:
+            self._load_settings(work, name)
+        work.rows.update(((Table.LEADER, (role,)), row) for role, row in self.leaders.items())
+        work.rows.update(((Table.WORKER, (id,)), row) for id, row in self.workers.items())
 
     def _load_settings(self, work: Work, name: str) -> None:
         self._load_queue(name, work)
