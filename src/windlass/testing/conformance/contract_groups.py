@@ -456,6 +456,16 @@ async def test_a_paused_group_starts_nothing_and_others_go_on(harness: Harness) 
     assert (await claimed(harness))[0] == ["a", "b", "c"]
 
 
+@pytest.mark.feature("H14", "K1")
+async def test_a_queue_whose_only_group_was_paused_from_the_start_is_not_drained(harness: Harness) -> None:
+    await harness.do(lrq.PauseGroup(queue=QUEUE, group="g", paused=True))
+    await harness.add("plain")
+    await add(harness, "parked")
+    mark = await harness.mark()
+    assert await claimed(harness) == (["plain"], None)
+    assert EventType.DRAINED not in [event.type for event in await harness.events(after=mark)]
+
+
 @pytest.mark.feature("H14")
 async def test_a_group_on_hold_starts_nothing_before_its_time(harness: Harness) -> None:
     await add(harness, "a", "b")
