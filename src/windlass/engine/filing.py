@@ -139,7 +139,8 @@ def _book(work: Work, job: JobRecord, before: JobState | None, kind: Kind) -> No
     """Write a job as what it is, and say who may care."""
     state = job.state
     if state is _WAITING and job.turn < 0:
-        job.turn = _fresh_turn(work, work.queues[job.queue], job)
+        queue, group = work.queues[job.queue], job.options.group
+        job.turn = _fresh_turn(work, queue, job) if queue.row.grouped or group is not None else 0
     work.put(job, before, kind)
     if job.options.unique is not None:
         free_key(work, job)
@@ -178,8 +179,6 @@ def _fresh_turn(work: Work, queue: Queue, job: JobRecord) -> int:
     if group and not queue.row.grouped:
         queue.row.grouped = True
         work.put_queue(queue)
-    if not queue.row.grouped:
-        return 0
     line = work.lines[job.queue]
     line.remove(job.id)
     last, served = line.last(job.priority, group), line.served(job.priority)

@@ -54,7 +54,7 @@ class Ordered(Generic[T]):
 
     __slots__ = ("_base", "_ended", "_gone", "_heap", "_last_key", "_near", "_next", "_own", "whole")
 
-    def __init__(self, base: Iterable[tuple[Any, str, T]] = (), *, whole: bool = True) -> None:
+    def __init__(self, base: Iterable[tuple[Any, str, T]] = (), whole: bool = True) -> None:
         if base:
             self._base, self._ended = iter(base), False
         else:
@@ -166,8 +166,8 @@ class Line(Ordered[JobRecord]):
 
     __slots__ = ("_stored", "_turns")
 
-    def __init__(self, stored: StoredLine, *, whole: bool = True) -> None:
-        super().__init__(stored.front(), whole=whole)
+    def __init__(self, stored: StoredLine, whole: bool = True) -> None:
+        super().__init__(stored.front(), whole)
         self._stored = stored
         #: Own turns of a priority (None) and of a group in it; made when the first job joins.
         self._turns: dict[tuple[int, str | None], list[tuple[int, str]]] | None = None
@@ -214,7 +214,6 @@ class Queue:
         name: str,
         row: QueueRow | None = None,
         starts: list[int] | None = None,
-        *,
         jobs: int = 0,
         active: int = 0,
         parked: int = 0,
@@ -331,7 +330,6 @@ class Work(Scribe):
 
     def __init__(self, now_ms: int, fresh_place: Callable[[], int]) -> None:
         super().__init__(now_ms, fresh_place)
-        self.plain = True
         self.effects = Effects(now_ms, self.notes, self.history)
         self.jobs: Loaded[JobRecord | None] = Loaded()
         self.queues: Loaded[Queue] = Loaded()
@@ -362,7 +360,7 @@ class Work(Scribe):
 
     def load_line(self, queue: str, stored: StoredLine, *, whole: bool = True) -> None:
         """The line of a queue, under what this request changed so far."""
-        line = self.lines[queue] = Line(stored, whole=whole)
+        line = self.lines[queue] = Line(stored, whole)
         effects = self.effects
         for job in effects.gone:
             if job.queue == queue:

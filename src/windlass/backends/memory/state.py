@@ -234,7 +234,7 @@ class State:
 
     def enter(self, job: JobRecord) -> None:
         """Put a record where its state belongs."""
-        queue = self.queue(job.queue)
+        queue = self.queues.get(job.queue) or self.queue(job.queue)
         queue.jobs[job.id] = job
         before = queue.index(job)
         if job.state is _ACTIVE:

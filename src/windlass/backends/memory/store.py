@@ -122,14 +122,8 @@ class MemoryStore(State):
             work.queues[name] = Queue(name)
             return
         counts = stored.counts
-        work.queues[name] = Queue(
-            name,
-            _copy_row(stored.row),
-            stored.starts[:],
-            jobs=len(stored.jobs),
-            active=counts[_ACTIVE],
-            parked=counts[_PARKED],
-        )
+        row, starts = _copy_row(stored.row), stored.starts[:]  # by position: names cost in a call of a class
+        work.queues[name] = Queue(name, row, starts, len(stored.jobs), counts[_ACTIVE], counts[_PARKED])
 
     def _load_group(self, queue: str, name: str, work: Work) -> None:
         if (queue, name) in work.groups:

@@ -545,6 +545,22 @@ async def test_a_group_that_is_done_is_no_longer_listed(harness: Harness) -> Non
     assert (await harness.do(lrq.ListGroups(queue=QUEUE))).groups == []
 
 
+@pytest.mark.feature("H7", "H14")
+async def test_a_settlement_that_holds_its_group_starts_none_of_it(harness: Harness) -> None:
+    await limit(harness, rate=Rate(1, 1_000))
+    await add(harness, "other", "other-next", group="f")
+    await add(harness, "a", "b")
+    _, job = await harness.claim(2)
+    harness.pass_ms(1_000)
+    end = settlement(job, Outcome.COMPLETE, hold_ms=5_000)
+    result = await harness.do(rq.Settle(items=[end], claim=harness.claim_request(limit=10)))
+    assert result.claimed is not None
+    assert [one.id for one in result.claimed.jobs] == ["other-next"]
+    assert result.claimed.next_due_in_ms == 5_000
+    harness.pass_ms(5_000)
+    assert (await claimed(harness))[0] == ["b"]
+
+
 async def test_an_ordered_group_tells_when_time_lets_the_next_in(harness: Harness) -> None:
     await limit(harness, ordered=True, rate=Rate(1, 1_000))
     await add(harness, "a", "b", "c")
