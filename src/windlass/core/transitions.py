@@ -493,7 +493,10 @@ def give_back(job: JobRecord, scribe: Scribe) -> None:
 
 
 def recover(job: JobRecord, scribe: Scribe) -> bool:
-    """Take back an expired lease; False when the job has now failed because that happened too often."""
+    """Take back an expired lease; False when the job has now failed because that happened too often.
+
+    It keeps its place in line, unless it has to rest first (option ``stall_delay``).
+    """
     worker = job.worker
     job.stalls += 1
     if job.cancel_reason is not None:
@@ -507,7 +510,10 @@ def recover(job: JobRecord, scribe: Scribe) -> bool:
     scribe.history.append(attempt_record(job, AttemptOutcome.STALLED, scribe.now_ms))
     _drop_lease(job, settled=False)
     job.state = JobState.WAITING
-    scribe.note(job, EventType.STALLED, worker=worker, stalls=job.stalls)
+    if job.options.stall_delay_ms > 0:
+        job.state = JobState.RETRYING
+        job.due_ms = job.ready_ms = scribe.now_ms + job.options.stall_delay_ms
+    scribe.note(job, EventType.STALLED, worker=worker, stalls=job.stalls, run_at_ms=job.due_ms)
     return True
 
 

@@ -61,7 +61,7 @@ class Options(NamedTuple):
     A number that ``StoredOptions`` has under the same name is told without a further line of code.
 
     Those from ``group`` on are there for jobs of which one is not as its default here: they overrule what the
-    record says. Earlier releases did not write the last one.
+    record says. Earlier releases did not write the last two.
     """
 
     lease_ms: int
@@ -83,6 +83,7 @@ class Options(NamedTuple):
     unique: Any = 0
     lifo: int = 0
     expires_total_ms: int = -1
+    stall_delay_ms: int = 0
 
 
 #: So many options all jobs have.
