@@ -591,12 +591,17 @@ def remove(job: JobRecord, scribe: Scribe) -> None:
     scribe.note(job, EventType.REMOVED, state=job.state.value)
 
 
+def may_run_again(job: JobRecord) -> bool:
+    """Whether a retry by hand puts this finished job back."""
+    return job.state in FINISHED and job.reason != BAD_RECORD
+
+
 def retry(job: JobRecord, scribe: Scribe, *, blocked: bool = False) -> Changed:
     """Put a finished job back with a fresh budget; hurry a retrying one. ``blocked``: it has open edges."""
     if job.state is JobState.RETRYING:
         promote(job, scribe)
         return Changed.OK
-    if job.state not in FINISHED or job.reason == BAD_RECORD:
+    if not may_run_again(job):
         return Changed.ILLEGAL
     job.state = JobState.BLOCKED if blocked else JobState.WAITING
     job.attempts = job.stalls = job.misses = 0
