@@ -86,17 +86,19 @@ def _sqlite_complete() -> None:
     )
 
 
-@_mutant("sqlite.lease_first", "the priority is not read", _LOCAL, "sqlite-own-plain and priorities")
+@_mutant("sqlite.lease_first", "the id is taken for the task", _LOCAL, "sqlite-own-plain] and claimed")
 def _sqlite_lease_first() -> None:
-    from windlass.backends.sqlite.lines import _Rest
+    from windlass.backends.sqlite.lines import Line
 
-    whole = _Rest.fill
+    whole = Line._job
 
-    def forgetful(self: Any, job: Any) -> None:
-        whole(self, job)
-        job.priority = 0
+    def confused(self: Any, row: Any, models: Any) -> Any:
+        job = whole(self, row, models)
+        if job is not None:
+            job.task = job.id
+        return job
 
-    _put(_Rest, "fill", forgetful)
+    _put(Line, "_job", confused)
 
 
 # --- file -----------------------------------------------------------------------------------------------
