@@ -95,16 +95,17 @@ def review(job: JobRecord, *, broken: Edge | None, has_open: bool, scribe: Scrib
         unblock(job, scribe)
 
 
-def look_again(edge: Edge, child: JobRecord | None) -> None:
+def look_again(edge: Edge, child: JobRecord | None, *, runs_again: bool) -> None:
     """A person retries the dependent: what became of a child that did not complete (None: it is gone).
 
     It counts if it has completed since, and blocks if it is open; what failed is forgiven.
+    ``runs_again``: the child is retried with it.
     """
-    if child is None or child.state in (JobState.FAILED, JobState.CANCELLED):
+    if child is None or (child.state in (JobState.FAILED, JobState.CANCELLED) and not runs_again):
         forgive(edge)
         return
     reopen(edge, child.seq)
-    if child.state is JobState.COMPLETED:
+    if child.state is JobState.COMPLETED and not runs_again:
         settle_edge(edge, end_of(child))
 
 

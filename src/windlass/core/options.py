@@ -107,6 +107,8 @@ class StoredOptions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     #: ``None``: the worker's lease applies.
     lease_ms: int | None = None
     max_stalls: int = 2
+    #: A job whose worker went silent rests this long before it can start again.
+    stall_delay_ms: int = 0
     #: ``None``: ``DEFAULT_RESULT_TTL_MS``, but the count bound of ``keep_completed`` wins.
     result_ttl_ms: int | None = None
     keep_completed: Keep = KEEP_COMPLETED
@@ -258,6 +260,8 @@ class JobOptions(msgspec.Struct, frozen=True, kw_only=True):
     lease: Duration | None = None
     #: How many lost workers a job survives before it fails as ``stalled``.
     max_stalls: int = 2
+    #: Rest this long after a worker was lost, before another one gets the job.
+    stall_delay: Duration = 0
     #: Your own id: the same id is not added twice while its job is alive.
     job_id: str | None = None
     #: True = for ever, False = only as long as its result, a number = that many, timedelta = that long,
@@ -356,6 +360,7 @@ class JobOptions(msgspec.Struct, frozen=True, kw_only=True):
             timeout_ms=_optional_ms(self.timeout, "timeout", minimum=0.001),
             lease_ms=_optional_ms(self.lease, "lease", minimum=1),
             max_stalls=self.max_stalls,
+            stall_delay_ms=seconds_to_ms(self.stall_delay, "stall_delay"),
             result_ttl_ms=_optional_ms(self.result_ttl, "result_ttl"),
             keep_completed=to_keep(self.keep_completed, "keep_completed"),
             keep_failed=to_keep(self.keep_failed, "keep_failed"),

@@ -8,7 +8,7 @@
        │      active ──► completed   │
        │        │  │ ──► failed  ────┤
        │        │  │ ──► cancelled ──┤
-       │        │  └───► retrying ───┤ (after a failed attempt)
+       │        │  └───► retrying ───┤ (after a failed or lost attempt)
        │        ├──────► scheduled ──┤ (snoozed; or due later)
        │        ├──────► suspended ──┤ (until a signal, or its time limit)
        │        └──────► blocked ────┘ (until its children ended)

@@ -507,7 +507,10 @@ def give_back(job: JobRecord, scribe: Scribe) -> None:
 
 
 def recover(job: JobRecord, scribe: Scribe) -> bool:
-    """Take back an expired lease; False when the job has now failed because that happened too often."""
+    """Take back an expired lease; False when the job has now failed because that happened too often.
+
+    It keeps its place in line, unless it has to rest first (option ``stall_delay``).
+    """
     worker = job.worker
     job.stalls += 1
     if job.cancel_reason is not None:
@@ -521,7 +524,10 @@ def recover(job: JobRecord, scribe: Scribe) -> bool:
     scribe.history.append(attempt_record(job, AttemptOutcome.STALLED, scribe.now_ms))
     _drop_lease(job, settled=False)
     job.state = JobState.WAITING
-    scribe.note(job, EventType.STALLED, worker=worker, stalls=job.stalls)
+    if job.options.stall_delay_ms > 0:
+        job.state = JobState.RETRYING
+        job.due_ms = job.ready_ms = scribe.now_ms + job.options.stall_delay_ms
+    scribe.note(job, EventType.STALLED, worker=worker, stalls=job.stalls, run_at_ms=job.due_ms)
     return True
 
 
@@ -599,12 +605,17 @@ def remove(job: JobRecord, scribe: Scribe) -> None:
     scribe.note(job, EventType.REMOVED, state=job.state.value)
 
 
+def may_run_again(job: JobRecord) -> bool:
+    """Whether a retry by hand puts this finished job back."""
+    return job.state in FINISHED and job.reason != BAD_RECORD
+
+
 def retry(job: JobRecord, scribe: Scribe, *, blocked: bool = False) -> Changed:
     """Put a finished job back with a fresh budget; hurry a retrying one. ``blocked``: it has open edges."""
     if job.state is JobState.RETRYING:
         promote(job, scribe)
         return Changed.OK
-    if job.state not in FINISHED or job.reason == BAD_RECORD:
+    if not may_run_again(job):
         return Changed.ILLEGAL
     job.state = JobState.BLOCKED if blocked else JobState.WAITING
     job.attempts = job.stalls = job.misses = 0

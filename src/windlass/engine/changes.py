@@ -11,7 +11,7 @@ from windlass.backend import streams as sm
 from windlass.core import transitions
 from windlass.core.job import EventType, JobRecord, JobRef
 from windlass.core.outcome import CancelResult, Changed
-from windlass.core.states import FINISHED, JobState
+from windlass.core.states import JobState
 from windlass.core.streams import StreamHead, accept
 from windlass.engine import flows, keys
 from windlass.engine.effects import Kind, QueueRow, Table
@@ -63,7 +63,10 @@ def _remove_one(work: Work, job: JobRecord | None, force: bool) -> rq.ChangeResu
 
 
 def retry(work: Work, request: rq.RetryJobs) -> Verb[list[rq.ChangeResult]]:
-    """Reads: 1; with groups or keys 2, with edges 4."""
+    """Retry jobs, whatever their order: one that waits for another of them sees that it runs again.
+
+    Reads: 1; with groups or keys 2, with edges 4.
+    """
     yield Reads(jobs=request.refs)
     found = [job for ref in request.refs if (job := work.jobs[ref]) is not None]
     linked = [job.ref for job in found if job.linked]
@@ -71,15 +74,16 @@ def retry(work: Work, request: rq.RetryJobs) -> Verb[list[rq.ChangeResult]]:
         yield MoreReads(waits=linked, unmet=linked)
         yield from flows.load_missed(work, linked)
     yield from prepare(work, found)
-    return [_change_one(work, ref, lambda job: _retry_one(work, job)) for ref in request.refs]
+    again = {job.ref for job in found if transitions.may_run_again(job)}
+    return [_change_one(work, ref, lambda job: _retry_one(work, job, again)) for ref in request.refs]
 
 
-def _retry_one(work: Work, job: JobRecord) -> Changed:
-    finished = job.state in FINISHED
+def _retry_one(work: Work, job: JobRecord, again: set[JobRef]) -> Changed:
+    finished = transitions.may_run_again(job)
     blocked = False
     if job.linked:
         if finished:
-            flows.look_again(work, job.ref)
+            flows.look_again(work, job.ref, again)
         blocked = work.waits[job.ref].open > 0
     status = transitions.retry(job, work, blocked=blocked)
     if finished:

@@ -230,15 +230,15 @@ def load_missed(work: Work, dependents: list[JobRef]) -> Verb[None]:
         yield Reads(jobs=absent)
 
 
-def look_again(work: Work, dependent: JobRef) -> None:
+def look_again(work: Work, dependent: JobRef, again: set[JobRef]) -> None:
     """A person retries a job: what it missed counts if it has completed since, and blocks if it is open.
 
-    What failed, or is gone, is forgiven.
+    What failed, or is gone, is forgiven. ``again``: what the same request retries, which is as good as open.
     """
     for stored in work.unmet[dependent]:
         if stored.missed:
             edge, child = copy(stored), work.known(stored.child)
-            rules.look_again(edge, child)
+            rules.look_again(edge, child, runs_again=stored.child in again)
             _put(work, edge)
             if edge.status is EdgeStatus.OPEN and child is not None:
                 work.waits[dependent].open += 1

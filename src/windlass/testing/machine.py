@@ -50,6 +50,7 @@ OPTIONS = (
     StoredOptions(lease_ms=40, max_attempts=2, trace={"a": "b"}),
     StoredOptions(lifo=True),
     StoredOptions(expires_total_ms=100),
+    StoredOptions(stall_delay_ms=30),
     StoredOptions(result_ttl_ms=0, keep_completed=Keep(0, 0)),
 )
 GROUPS = ("g", "h")

@@ -37,6 +37,7 @@ _OPTIONS = (
     *[StoredOptions()] * 4,
     StoredOptions(keep_id_ms=HOUR_MS),
     StoredOptions(max_stalls=0),
+    StoredOptions(stall_delay_ms=HOUR_MS),
     StoredOptions(keep_completed=Keep(None, 1), keep_failed=Keep(None, 1), tags=("red",)),
     StoredOptions(lease_ms=HOUR_MS, max_attempts=2, trace={"a": "b"}),
     StoredOptions(lifo=True),

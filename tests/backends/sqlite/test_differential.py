@@ -155,6 +155,7 @@ class Twins:
             return StoredOptions()
         return StoredOptions(
             max_stalls=rng.randrange(3),
+            stall_delay_ms=rng.choice([0, 0, 3_000]),
             lease_ms=rng.choice([None, 2_000]),
             result_ttl_ms=rng.choice([None, 0, 5_000, 200_000]),
             keep_completed=Keep(rng.choice([None, 0, 70_000]), rng.choice([None, 0, 2])),

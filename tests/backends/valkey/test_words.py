@@ -136,6 +136,19 @@ def test_what_a_job_has_that_says_nothing_is_what_the_server_takes_for_usual() -
     assert f"local USUAL = {{ {', '.join(map(str, records.USUAL))} }}\n" in _library()
 
 
+def test_options_with_more_fields_than_this_release_knows_are_read() -> None:
+    said = options.StoredOptions(group="g", cost=2)
+    told = records._told_options(said, "json")
+    assert records._read_options(options.StoredOptions(), [*told, "of a later release"]) == said
+
+
+def test_an_option_that_all_jobs_do_not_have_is_told_when_it_is_not_the_usual_one() -> None:
+    assert records._server_options(options.StoredOptions(), "json") == 0
+    told = records._server_options(options.StoredOptions(expires_total_ms=5), "json")
+    assert isinstance(told, layouts.Options) and told.expires_total_ms == 5
+    assert len(records._server_options(options.StoredOptions(max_stalls=9), "json")) == layouts.OPTIONS_SIZE  # type: ignore[arg-type]
+
+
 def test_roll_ups_are_kept_as_long_as_core_says(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(metrics, "KEPT_MS", {"minute": 12, "hour": 34})
     assert (_value("KEPT", "MINUTES_MS"), _value("KEPT", "HOURS_MS")) == ("12", "34")

@@ -93,6 +93,7 @@ def test_what_cannot_work_is_refused_when_the_options_are_made(
         ({"run_at": "tomorrow"}, "run_at"),
         ({"timeout": 0}, "timeout"),
         ({"lease": 0.5}, "lease"),
+        ({"stall_delay": -1}, "stall_delay"),
         ({"expires_in": 0}, "expires_in"),
         ({"keep_id": -5}, "keep_id"),
         ({"result_ttl": -1}, "result_ttl"),

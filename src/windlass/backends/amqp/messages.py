@@ -390,7 +390,8 @@ def entry_message(job: JobRecord) -> tuple[str, bytes] | None:
     if job.state is JobState.SCHEDULED:
         kind, rest = "scheduled_job", {"scheduled_at": (job.due_ms or 0) / 1000}
     elif job.state is JobState.RETRYING:
-        times: dict[str, Any] = {"retry_at": (job.due_ms or 0) / 1000, "failed_at": error.at_ms / 1000}
+        failed_ms = error.at_ms or job.started_ms or 0  # one whose worker went silent may have no error
+        times: dict[str, Any] = {"retry_at": (job.due_ms or 0) / 1000, "failed_at": failed_ms / 1000}
         kind, rest = "retry", {**times, "retry_count": job.attempts, **told}
     elif job.state is JobState.FAILED:
         kind = "dead_job"

@@ -12,6 +12,7 @@ from windlass.backends.valkey.codes import CANCELLED, CHANGED, STATE_NUMBERS, ST
 from windlass.backends.valkey.layouts import Fate
 from windlass.backends.valkey.records import text
 from windlass.backends.valkey.session import Group, Session, together
+from windlass.core import damage
 from windlass.core.job import LOGS_KEPT, SIGNALS_KEPT, JobRef
 from windlass.core.outcome import CancelResult, Changed
 from windlass.errors import ConfigError
@@ -19,6 +20,7 @@ from windlass.errors import ConfigError
 Items = list[tuple[int, str]]
 #: Given as a token, but no lease ever has it.
 _NO_TOKEN = "-"
+_BAD_RECORD = damage.BAD_RECORD.encode()
 
 
 def _token(token: str | None) -> str:
@@ -61,10 +63,15 @@ async def remove(session: Session, request: rq.RemoveJobs, now: str) -> list[rq.
 
 async def retry(session: Session, request: rq.RetryJobs, now: str) -> list[rq.ChangeResult]:
     """Retry jobs. On a cluster their children may be in other slots: those are asked first what became of
-    them, and once more afterwards, because they may have ended in between."""
+    them, and once more afterwards, because they may have ended in between or run again now."""
     is_cluster = session.client.settings.kind == "cluster"
     far = await relay.missed_children(session, request.refs) if is_cluster else []
-    ended = {(dependent, child): fate for dependent, child, fate in await relay.link(session, far, now)}
+    refs = set(request.refs)
+    ended = {
+        (dependent, child): fate
+        for dependent, child, fate in await relay.link(session, far, now)
+        if child not in refs or fate is relay.GONE or fate.reason == _BAD_RECORD
+    }
 
     async def one(group: Group, items: Items) -> list[int]:
         values: list[bytes] = []

@@ -99,7 +99,7 @@ EVENTS: dict[int, tuple[EventType, tuple[str, ...]]] = {
     8: (EventType.FAILED, ("reason", "error_class", "message")),
     9: (EventType.CANCELLED, ("reason",)),
     10: (EventType.CANCELLING, ("reason",)),
-    11: (EventType.STALLED, ("worker", "stalls")),
+    11: (EventType.STALLED, ("worker", "stalls", "run_at_ms")),
     12: (EventType.RELEASED, ("reason", "run_at_ms")),
     13: (EventType.PARKED, ("reason",)),
     14: (EventType.DEDUPLICATED, ()),

@@ -58,8 +58,10 @@ HEAD_SIZE = Head.__struct_fields__.index("reason") + 1
 class Options(NamedTuple):
     """Options that the server must know; -1 stands for "none".
 
-    Those from ``group`` on are there for jobs with a group, a unique key or ``expires_total``: they overrule
-    what the record says. Earlier releases did not write the last one.
+    A number that ``StoredOptions`` has under the same name is told without a further line of code.
+
+    Those from ``group`` on are there for jobs of which one is not as its default here: they overrule what the
+    record says. Earlier releases did not write the last two.
     """
 
     lease_ms: int
@@ -81,10 +83,13 @@ class Options(NamedTuple):
     unique: Any = 0
     lifo: int = 0
     expires_total_ms: int = -1
+    stall_delay_ms: int = 0
 
 
 #: So many options all jobs have.
 OPTIONS_SIZE = Options._fields.index("group")
+#: What the others are where a job does not have them.
+OPTIONS_LEFT_OUT = tuple(Options._field_defaults.values())
 
 
 class Unique(NamedTuple):

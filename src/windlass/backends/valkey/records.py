@@ -9,6 +9,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Iterable
 from functools import wraps
+from operator import attrgetter
 from typing import Any, NamedTuple, ParamSpec, TypeVar
 
 import msgspec
@@ -24,7 +25,16 @@ from windlass.backends.valkey.codes import (
     UNIQUE_MODES,
     UNIQUE_NUMBERS,
 )
-from windlass.backends.valkey.layouts import OPTIONS_SIZE, End, Failure, Head, Options, Unique, Wanted
+from windlass.backends.valkey.layouts import (
+    OPTIONS_LEFT_OUT,
+    OPTIONS_SIZE,
+    End,
+    Failure,
+    Head,
+    Options,
+    Unique,
+    Wanted,
+)
 from windlass.core import damage
 from windlass.core.job import Completed, ErrorInfo, JobRecord, NewJob, SignalValue
 from windlass.core.options import DEFAULT_RESULT_TTL_MS, Keep, StoredOptions, StoredUnique
@@ -179,8 +189,7 @@ def _share(new: NewJob) -> _Shared:
         meta = b"\x93\x01" + encoded
         plain_meta = len(meta).to_bytes(4, "big") + meta
         for_server = _server_options(new.options, new.codec)
-        plain = for_server == 0 and not new.options.lifo
-        found = _Shared(new.options, for_server, plain, encoded, plain_meta)
+        found = _Shared(new.options, for_server, for_server == 0, encoded, plain_meta)
         if len(_shared) >= _CACHED:
             _shared.clear()
         _shared[key] = found
@@ -201,29 +210,25 @@ def _read_meta(packed: bytes) -> Meta:
 def _server_options(options: StoredOptions, codec: str) -> int | tuple[Any, ...]:
     """The options that the server must know; 0 when all of them are the usual ones."""
     found = _told_options(options, codec)
-    if options.group is not None or options.unique is not None or options.expires_total_ms is not None:
+    if found[OPTIONS_SIZE:] != OPTIONS_LEFT_OUT:
         return found
     first = found[:OPTIONS_SIZE]
     return 0 if first == USUAL else first
 
 
 def _told_options(options: StoredOptions, codec: str) -> Options:
+    numbers = {name: _or_none(value) for name, value in zip(_NUMBERS, _numbers_of(options), strict=True)}
     return Options(
-        _or_none(options.lease_ms),
-        options.max_stalls,
-        _or_none(options.result_ttl_ms),
-        _or_none(options.keep_completed.age_ms),
-        _or_none(options.keep_completed.count),
-        _or_none(options.keep_failed.age_ms),
-        _or_none(options.keep_failed.count),
-        _or_none(options.keep_id_ms),
-        options.tags or 0,
-        0 if (options.result_codec or codec) == "json" else options.result_codec or codec,
-        0 if options.group is None else options.group,
-        options.cost,
-        0 if options.unique is None else server_unique(options.unique),
-        int(options.lifo),
-        _or_none(options.expires_total_ms),
+        **numbers,
+        keep_completed_ms=_or_none(options.keep_completed.age_ms),
+        keep_completed_count=_or_none(options.keep_completed.count),
+        keep_failed_ms=_or_none(options.keep_failed.age_ms),
+        keep_failed_count=_or_none(options.keep_failed.count),
+        tags=options.tags or 0,
+        codec=0 if (options.result_codec or codec) == "json" else options.result_codec or codec,
+        group=0 if options.group is None else options.group,
+        unique=0 if options.unique is None else server_unique(options.unique),
+        lifo=int(options.lifo),
     )
 
 
@@ -234,7 +239,7 @@ def server_unique(unique: StoredUnique) -> Unique:
 
 def _read_options(options: StoredOptions, kept: list[Any]) -> StoredOptions:
     """``options`` as they were sent, overruled by what the server keeps."""
-    known, said = Options(*kept), _told_options(options, "")
+    known, said = Options(*kept[: len(Options._fields)]), _told_options(options, "")  # a later one has more
     if known.result_ttl_ms != said.result_ttl_ms:
         options = msgspec.structs.replace(options, result_ttl_ms=known.result_ttl_ms)
     if known[_KEEPS] != said[_KEEPS]:
@@ -275,6 +280,13 @@ def _or_none(value: int | None) -> int:
     return -1 if value is None else value
 
 
+#: Options that the server is told as they are, by the name that ``StoredOptions`` has for them.
+_NUMBERS = tuple(
+    field.name
+    for field in msgspec.structs.fields(StoredOptions)
+    if field.name in Options._fields and field.type in (int, int | None)
+)
+_numbers_of = attrgetter(*_NUMBERS)
 #: Where ``Options`` tells how long records stay.
 _KEEPS = slice(Options._fields.index("keep_completed_ms"), Options._fields.index("keep_failed_count") + 1)
 #: The options of a job that says nothing; nearly all have these, and the server keeps a 0 for them.

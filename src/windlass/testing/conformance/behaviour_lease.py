@@ -56,6 +56,24 @@ async def test_the_job_of_a_silent_worker_runs_elsewhere(harness: Harness) -> No
 
 
 @pytest.mark.feature("C18", "J3")
+async def test_a_job_with_a_stall_delay_runs_again_after_its_rest(harness: Harness) -> None:
+    async with Stage(harness) as stage:
+        stage.clock.set(harness.now_ms / 1000)
+        job = await stage.queue.add("n", job_id="a", stall_delay=300)
+        await harness.take("mail")  # a worker that will never be heard of again
+        ran: list[int] = []
+
+        async def handler(job: Job[Any]) -> None:
+            ran.append(job.deliveries)
+
+        await stage.work(handler, duties=True, recover_every=15)
+        await stage.advance(60)
+        assert (ran, await job.get_state()) == ([], JobState.RETRYING)
+        await stage.advance(300)
+        assert (ran, await job.get_state()) == ([2], JobState.COMPLETED)
+
+
+@pytest.mark.feature("C18", "J3")
 async def test_a_job_whose_workers_all_went_silent_fails_as_stalled(harness: Harness) -> None:
     async with Stage(harness) as stage:
         stage.clock.set(harness.now_ms / 1000)

@@ -22,6 +22,7 @@ FULL_OPTIONS = StoredOptions(
     timeout_ms=1_000,
     lease_ms=2_000,
     max_stalls=4,
+    stall_delay_ms=60,
     result_ttl_ms=3_000,
     keep_completed=Keep(1, 2),
     keep_failed=Keep(None, 3),

@@ -140,7 +140,7 @@ CHANGES: dict[str, tuple[Step, Step, EventType, dict[str, str | int | None]]] = 
     ),
     "cancel while waiting": (_add, _cancel, EventType.CANCELLED, {"reason": "why"}),
     "cancel while active": (_start, _cancel, EventType.CANCELLING, {"reason": "why"}),
-    "recover": (_start, _recover, EventType.STALLED, {"worker": "w1", "stalls": 1}),
+    "recover": (_start, _recover, EventType.STALLED, {"worker": "w1", "stalls": 1, "run_at_ms": None}),
     "reconcile": (_start, _reconcile, EventType.RELEASED, {"reason": "reconciled", "run_at_ms": None}),
     "remove": (_add, _remove, EventType.REMOVED, {"state": "waiting"}),
     "remove while active": (_start, _remove, EventType.REMOVED, {"state": "active"}),
@@ -209,6 +209,15 @@ async def test_a_job_that_stalled_too_often_writes_one_failed_event(harness: Har
         "stalled",
         "JobStalled",
     )
+
+
+@pytest.mark.feature("K1", "C18")
+async def test_the_event_of_a_stalled_job_that_rests_tells_when_it_is_due(harness: Harness) -> None:
+    await harness.start("a", options=StoredOptions(stall_delay_ms=500))
+    mark = await harness.mark()
+    await _recover(harness)
+    (event,) = await harness.events(after=mark)
+    assert (event.type, event.data["run_at_ms"]) == (EventType.STALLED, harness.now_ms + 500)
 
 
 @pytest.mark.feature("K1", "A2")

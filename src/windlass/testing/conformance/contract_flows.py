@@ -354,6 +354,30 @@ async def test_a_parent_that_is_retried_by_hand_waits_for_a_child_that_runs_agai
 
 
 @pytest.mark.feature("I9", "A25")
+@pytest.mark.parametrize("refs", [["p", "a"], ["a", "p"]])
+@pytest.mark.parametrize("ended", [Outcome.FAIL, Outcome.COMPLETE])
+async def test_a_parent_that_is_retried_together_with_its_child_waits_for_it_in_either_order(
+    harness: Harness, refs: list[str], ended: Outcome
+) -> None:
+    await add_parent(harness, "a")
+    await finish(harness, Outcome.FAIL)
+    if ended is Outcome.COMPLETE:  # since the parent has failed because of it
+        await harness.do(rq.RetryJobs(refs=[JobRef(OTHER, "a")]))
+        await finish(harness, result=b"6")
+    assert await harness.state("p") is F
+    queues = {"p": QUEUE, "a": OTHER}
+    answers = await harness.do(rq.RetryJobs(refs=[JobRef(queues[one], one) for one in refs]))
+    assert [(answer.status, answer.state) for answer in answers] == [
+        (Changed.OK, B if one == "p" else W) for one in refs
+    ]
+    assert await statuses(harness) == {"a": EdgeStatus.OPEN}
+    assert await harness.claim() == []
+    await finish(harness, result=b"7")
+    assert await harness.state("p") is W
+    assert [edge.value for edge in await edges(harness)] == [b"7"]
+
+
+@pytest.mark.feature("I9", "A25")
 async def test_a_child_that_fails_again_fails_the_parent_that_was_retried(harness: Harness) -> None:
     await add_parent(harness, "a")
     await finish(harness, Outcome.FAIL)

@@ -209,6 +209,73 @@ async def test_a_manual_retry_forgets_earlier_stalls(harness: Harness) -> None:
     assert (job.stalls, job.manual_retries, job.state) == (0, 1, JobState.WAITING)
 
 
+@pytest.mark.feature("C18", "J7")
+async def test_a_job_with_a_stall_delay_rests_before_it_can_start_again(harness: Harness) -> None:
+    await harness.start("a", options=StoredOptions(stall_delay_ms=500))
+    harness.pass_ms(LEASE_MS)
+    assert await recover(harness) == rq.Recovered([JobRef(QUEUE, "a")], [])
+    job = await harness.get("a")
+    assert (job.state, job.stalls, job.attempts, job.token) == (JobState.RETRYING, 1, 0, None)
+    assert (job.due_ms, job.ready_ms) == (harness.now_ms + 500, harness.now_ms + 500)
+    harness.pass_ms(499)
+    assert await harness.claim() == []
+    harness.pass_ms(1)
+    again = await harness.take(worker="w2")
+    assert (again.id, again.due_ms, again.deliveries, again.attempts) == ("a", None, 2, 0)
+
+
+@pytest.mark.feature("C18", "J7")
+async def test_a_claim_tells_when_a_job_has_rested(harness: Harness) -> None:
+    await harness.start("a", options=StoredOptions(stall_delay_ms=500))
+    harness.pass_ms(LEASE_MS)
+    await recover(harness)
+    assert (await harness.do(harness.claim_request())).next_due_in_ms == 500
+
+
+@pytest.mark.feature("C18", "J24")
+async def test_a_silent_worker_cannot_settle_its_job_while_that_rests(harness: Harness) -> None:
+    job = await harness.start("a", options=StoredOptions(stall_delay_ms=500))
+    harness.pass_ms(LEASE_MS)
+    await recover(harness)
+    assert await harness.settle(job, Outcome.COMPLETE) is Settled.LOST
+    assert await harness.state("a") is JobState.RETRYING
+
+
+@pytest.mark.feature("C18")
+async def test_every_stall_rests_and_the_last_one_fails_the_job_at_once(harness: Harness) -> None:
+    await harness.add("a", options=StoredOptions(stall_delay_ms=500, max_stalls=2))
+    for _ in range(2):
+        await harness.take()
+        harness.pass_ms(LEASE_MS)
+        await recover(harness)
+        assert await harness.claim() == []
+        harness.pass_ms(500)
+    await harness.take()
+    harness.pass_ms(LEASE_MS)
+    assert (await recover(harness)).failed == [JobRef(QUEUE, "a")]
+
+
+@pytest.mark.feature("C18", "A25")
+async def test_a_job_that_rests_can_be_hurried_or_cancelled(harness: Harness) -> None:
+    options = StoredOptions(stall_delay_ms=500)
+    await harness.add_many("a", "b", options=options)
+    await harness.claim(2)
+    harness.pass_ms(LEASE_MS)
+    await recover(harness)
+    assert await harness.claim() == []
+    await harness.do(rq.RetryJobs(refs=[JobRef(QUEUE, "a")]))
+    await harness.do(rq.CancelJobs(refs=[JobRef(QUEUE, "b")]))
+    assert (await harness.take()).id == "a"
+    assert await harness.state("b") is JobState.CANCELLED
+
+
+@pytest.mark.feature("C18", "J3")
+async def test_a_lease_that_its_worker_never_heard_of_is_given_back_without_a_rest(harness: Harness) -> None:
+    await harness.start("a", options=StoredOptions(stall_delay_ms=500))
+    await harness.do(rq.Reconcile(worker="w1", held=[]))
+    assert await harness.state("a") is JobState.WAITING
+
+
 # --- reconcile ------------------------------------------------------------------------------------
 
 

@@ -15,7 +15,7 @@ from windlass.core.options import StoredOptions, StoredUnique, UniqueMode
 from windlass.core.outcome import AddOutcome, Changed, Outcome
 from windlass.core.states import JobState
 from windlass.errors import ConfigError, DependencyError, OrderedGroupError
-from windlass.testing.conformance.harness import QUEUE, Harness
+from windlass.testing.conformance.harness import LEASE_MS, QUEUE, Harness
 
 NEEDS = "groups"
 
@@ -253,6 +253,21 @@ async def test_a_retrying_job_holds_up_the_others_even_where_delayed_ones_are_sk
     await limit(harness, ordered=True, skip_delayed=True)
     await add(harness, "a", "b")
     await harness.settle(await harness.take(), Outcome.RETRY, delay_ms=500)
+    assert await claimed(harness) == []
+    harness.pass_ms(500)
+    assert await run_all(harness) == ["a", "b"]
+
+
+@pytest.mark.feature("H5", "C18")
+async def test_a_stalled_job_that_rests_holds_up_the_others_even_where_delayed_ones_are_skipped(
+    harness: Harness,
+) -> None:
+    await limit(harness, ordered=True, skip_delayed=True)
+    options = StoredOptions(group="g", stall_delay_ms=500)
+    await harness.add_many("a", "b", options=options)
+    await harness.take()
+    harness.pass_ms(LEASE_MS)
+    await harness.do(rq.Recover())
     assert await claimed(harness) == []
     harness.pass_ms(500)
     assert await run_all(harness) == ["a", "b"]

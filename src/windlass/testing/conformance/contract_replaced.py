@@ -58,6 +58,7 @@ async def test_a_replaced_job_takes_the_options_of_the_new_add(harness: Harness)
         backoff=Backoff(type="fixed", delay_ms=100),
         timeout_ms=5_000,
         lease_ms=1_000,
+        stall_delay_ms=70,
         result_ttl_ms=60,
         keep_completed=Keep(10, 1),
         keep_failed=Keep(20, 2),

@@ -9,6 +9,13 @@ local queues = open_all(keys, now_from(args[1]))
 local answer = {}
 turn.load_items(queues, items)
 damaged.check(queues, items)
+local again = {}
+for _, item in ipairs(items) do
+  local q, id = queues[item[1]], item[2]
+  if q.heads[id] and changes.may_run_again(q.heads[id]) then
+    again[name_of(q) .. ':' .. id] = true
+  end
+end
 for _, item in ipairs(items) do
   local q, id = queues[item[1]], item[2]
   local head, known = q.heads[id], item[3] or {}
@@ -17,7 +24,7 @@ for _, item in ipairs(items) do
       fate[FATE.VALUE] = args[2 + fate[FATE.VALUE]]
     end
   end
-  local status = head and changes.retry(queues, q, id, head, known) or CHANGED.NOT_FOUND
+  local status = head and changes.retry(queues, q, id, head, known, again) or CHANGED.NOT_FOUND
   settle_down(q)
   answer[#answer + 1] = status
   answer[#answer + 1] = head and head[HEAD.STATE] or 0

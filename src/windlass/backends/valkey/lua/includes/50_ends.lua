@@ -257,7 +257,8 @@ local function fail_stalled(q, id, head)
   file(q)
 end
 
--- Takes back an expired lease; false when the job has now failed because that happened too often.
+-- Takes back an expired lease; false when the job has now failed because that happened too often. It keeps its place in line,
+-- unless it has to rest first.
 local function recover(q, id, head)
   head[HEAD.STALLS] = head[HEAD.STALLS] + 1
   if head[HEAD.CANCEL] ~= '' then
@@ -277,7 +278,11 @@ local function recover(q, id, head)
   leave(q, id, head)
   drop_lease(head, false)
   head[HEAD.STATE] = STATE.WAITING
-  note(q, EVENT.STALLED, id, head, head[HEAD.WORKER], head[HEAD.STALLS])
+  local rest = options_of(head)[OPTION.STALL_DELAY] or 0
+  if rest > 0 then
+    head[HEAD.STATE], head[HEAD.DUE], head[HEAD.READY] = STATE.RETRYING, q.now + rest, q.now + rest
+  end
+  note(q, EVENT.STALLED, id, head, head[HEAD.WORKER], head[HEAD.STALLS], head[HEAD.DUE])
   enter(q, id, head)
   file(q)
   return true

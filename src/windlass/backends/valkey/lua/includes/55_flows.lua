@@ -230,14 +230,14 @@ function flow.reopen(q, id, child, edge)
 end
 
 -- A finished dependent is put back: what it missed counts if it has completed since, and blocks if it is open; what failed, or
--- is gone, is forgiven. `known`: child -> fate, or 1 when it is open, of those that cannot be reached from here. Whether it
--- waits for something.
-function flow.look_again(queues, q, id, head, known)
+-- is gone, is forgiven. `known`: child -> fate, or 1 when it is open, of those that cannot be reached from here. `again`: child
+-- -> true for those that the same call retries, which are as good as open. Whether it waits for something.
+function flow.look_again(queues, q, id, head, known, again)
   redis.call('UNLINK', q.root .. ':B:' .. id)
   for child, edge in pairs(flow.missed(q, id)) do
     local far = known[child]
     local fate = far or flow.fate_now(queues, q, id, head, child)
-    if fate == true or fate == 1 then
+    if fate == true or fate == 1 or again[child] then
       flow.reopen(q, id, child, edge)
       if far then
         flow.wait_for_links(q, id)

@@ -30,18 +30,23 @@ function changes.cancel(q, id, reason, dead)
   return CANCEL.CANCELLED
 end
 
--- Puts a finished job back with a fresh budget; hurries a retrying one. `known`: see `flow.look_again`.
-function changes.retry(queues, q, id, head, known)
+-- Whether a retry by hand puts a finished job back.
+function changes.may_run_again(head)
+  return ENDS[head[HEAD.STATE]] and head[HEAD.REASON] ~= BAD_RECORD
+end
+
+-- Puts a finished job back with a fresh budget; hurries a retrying one. `known`, `again`: see `flow.look_again`.
+function changes.retry(queues, q, id, head, known, again)
   if head[HEAD.STATE] == STATE.RETRYING then
     promote(q, id, head)
     return CHANGED.OK
-  elseif not ENDS[head[HEAD.STATE]] or head[HEAD.REASON] == BAD_RECORD then
+  elseif not changes.may_run_again(head) then
     return CHANGED.ILLEGAL
   end
   leave(q, id, head)
   put(q.hdel, q.r, id)
   q.inline[id] = nil
-  local blocked = head[HEAD.LINKED] == 1 and flow.look_again(queues, q, id, head, known)
+  local blocked = head[HEAD.LINKED] == 1 and flow.look_again(queues, q, id, head, known, again)
   head[HEAD.STATE] = blocked and STATE.BLOCKED or STATE.WAITING
   head[HEAD.ATTEMPTS], head[HEAD.STALLS], head[HEAD.MISSES] = 0, 0, 0
   head[HEAD.MANUAL_RETRIES] = head[HEAD.MANUAL_RETRIES] + 1
