@@ -181,6 +181,20 @@ def _amqp_tap() -> None:
     _put(Intake, "draw", reverse)
 
 
+@_mutant(
+    "amqp.told", "results that are told are empty", _AMQP_WHOLE, "add_and_wait_gives or task_can_be_called"
+)
+def _amqp_told() -> None:
+    from windlass.backends.amqp import telling
+
+    whole = telling.messages
+    _put(
+        telling,
+        "messages",
+        lambda told: whole((to, queue, end._replace(result=b"null")) for to, queue, end in told),
+    )
+
+
 # --- valkey ---------------------------------------------------------------------------------------------
 
 

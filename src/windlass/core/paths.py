@@ -29,6 +29,7 @@ PATHS: Mapping[str, Path] = MappingProxyType(
             ("amqp",), "completions are told to the log without waiting for the coordinator"
         ),
         "amqp.tap": Path(("amqp",), "the broker pushes what the next claims of a busy queue take"),
+        "amqp.told": Path(("amqp",), "results go straight to the client that waits for them"),
         "file.adds_together": Path(("file",), "adds of several callers are decided as one"),
         "sqlite.add_alone": Path(("sqlite",), "one new plain job in a transaction of its own"),
         "sqlite.add_rows": Path(("sqlite",), "new jobs without group or unique key in one statement"),

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from windlass.backend import requests as rq
-from windlass.backends.amqp import verbs
+from windlass.backends.amqp import telling, verbs
 from windlass.backends.amqp.client import Client
 from windlass.backends.amqp.intake import Intake
 from windlass.backends.amqp.messages import Incoming, MessageError, read_message
@@ -21,7 +21,7 @@ from windlass.backends.amqp.promise import Promise, spawn
 from windlass.backends.amqp.report import metrics_message
 from windlass.core import transitions
 from windlass.core.clock import moment
-from windlass.core.job import JobRecord
+from windlass.core.job import Completed, JobRecord
 from windlass.core.outcome import Extended, Outcome, Settled, Settlement
 from windlass.core.paths import took
 from windlass.core.probe import reach
@@ -45,6 +45,8 @@ class Held(msgspec.Struct):
     priority: int
     #: Until then no other worker can have the job.
     until_ms: int
+    #: The inbox of the client that waits for the result, if one does.
+    reply: str = ""
     #: The coordinator has taken it from us.
     lost: bool = False
 
@@ -165,10 +167,23 @@ class Desk:
         client.publish([metrics_message(client.names, items, starts, self.now_ms(request))])
         await told
         reach("amqp.ended", count=len(items))
+        self._tell_waiters(request, held)
         client.ack(one.tag for one in held)
         for end in items:
             self._let_go(end.token)
         return [Settled.OK] * len(items)
+
+    def _tell_waiters(self, request: rq.Settle, held: list[Held]) -> None:
+        """The ends are safe: tell them to the clients that wait."""
+        now_ms, told = self.now_ms(request), list[tuple[str, str, Completed]]()
+        for end, one in zip(request.items, held, strict=True):
+            if one.reply and len(end.result or b"") <= telling.MOST_RESULT:
+                start = one.start
+                ended = Completed(end.id, end.result, start.at_ms, now_ms, start.worker)
+                told.append((one.reply, end.queue, ended))
+        if told:
+            took("amqp.told")
+            self._client.publish(telling.messages(told))
 
     async def _close(self, request: rq.Settle) -> list[Settled]:
         """Any other end: what follows is safe before the message is acknowledged."""
@@ -424,6 +439,9 @@ class _Picker:
         start = self._start(delivery, incoming)
         until_ms = self.now_ms + start.lease_ms
         held = Held(delivery.tag, start, delivery.body, start.header, start.priority, until_ms)
+        if not job.deliveries:  # what is told says nothing of earlier starts
+            held.reply = incoming.reply
+        start.told = bool(held.reply)
         if not incoming.foreign:
             start.body = start.header = None
         self._desk.hold(held, (queue, job.id, incoming.gen))
