@@ -181,9 +181,7 @@ def _amqp_tap() -> None:
     _put(Intake, "draw", reverse)
 
 
-@_mutant(
-    "amqp.told", "results that are told are empty", _AMQP_WHOLE, "add_and_wait_gives or task_can_be_called"
-)
+@_mutant("amqp.told", "results that are told are empty", _AMQP_WHOLE, "closed_app_that_is_entered_again")
 def _amqp_told() -> None:
     from windlass.backends.amqp import telling
 

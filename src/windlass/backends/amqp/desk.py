@@ -329,8 +329,13 @@ class _Picker:
             found = await intake.draw(queue, wanted)
         else:
             found = intake.take(queue, wanted)
-        if len(found) < wanted and queue not in client.paused:
-            found = found + await client.pull(client.names.queue(queue), wanted - len(found))
+        while len(found) < wanted and queue not in client.paused:
+            step = intake.step(queue, wanted - len(found))
+            more = await client.pull(client.names.queue(queue), step)
+            found = found + more
+            intake.met_end(queue, len(more) < step)
+            if len(more) < step:
+                break
         if len(found) < wanted:
             self.empty.add(queue)
         self._in_hand.update(dict.fromkeys(delivery.tag for delivery in found))

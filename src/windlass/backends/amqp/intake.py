@@ -60,6 +60,8 @@ class Intake:
         self._taps: dict[str, _Tap] = {}
         self._waiting: dict[str, deque[Delivery]] = {}
         self._full_ms: dict[str, int] = {}
+        #: Queues whose end was met by the last pull.
+        self._dry: set[str] = set()
 
     def listens(self, queue: str) -> bool:
         """Whether a message of ``queue`` is noticed here without news of it."""
@@ -76,6 +78,17 @@ class Intake:
         if not waiting:
             return []
         return [waiting.popleft() for _ in range(min(count, len(waiting)))]
+
+    def step(self, queue: str, wanted: int) -> int:
+        """How many messages to pull at once: of a queue that had no more, only one, to see if it has again.
+
+        The broker answers each that is asked for, also when it has none.
+        """
+        return 1 if queue in self._dry else wanted
+
+    def met_end(self, queue: str, dry: bool) -> None:
+        """Whether the last pull met the end of ``queue``."""
+        (self._dry.add if dry else self._dry.discard)(queue)
 
     def stop(self, queue: str) -> None:
         """Take nothing more, give back what came: a queue is paused, or nobody claims."""
