@@ -28,6 +28,7 @@ PATHS: Mapping[str, Path] = MappingProxyType(
         "amqp.complete": Path(
             ("amqp",), "completions are told to the log without waiting for the coordinator"
         ),
+        "amqp.offered": Path(("amqp",), "an idle worker begins the job whose message came, without a claim"),
         "amqp.tap": Path(("amqp",), "the broker pushes what the next claims of a busy queue take"),
         "amqp.told": Path(("amqp",), "results go straight to the client that waits for them"),
         "file.adds_together": Path(("file",), "adds of several callers are decided as one"),

@@ -22,6 +22,7 @@ from windlass.backends.amqp.desk import Desk
 from windlass.backends.amqp.link import Link
 from windlass.backends.amqp.messages import to_message
 from windlass.backends.amqp.names import Names
+from windlass.backends.amqp.offers import Offers, WorkerListener
 from windlass.backends.amqp.promise import Promise
 from windlass.backends.amqp.report import heartbeat_message
 from windlass.backends.amqp.telling import Tellers, Told, ToldListener
@@ -60,12 +61,13 @@ class _Shared:
         self.shown = url.shown
         self.hub = Hub()
         self.tellers = Tellers()
+        self.offers = Offers()
         self.clock = SteadyClock()
         self.link = Link(_parameters(url), self._session)
 
     def _session(self, link: Link, connection: Any) -> Client:
         client = Client(connection, self.names, self.hub, self.tellers, self.clock)
-        client.desk = Desk(client)
+        client.desk = Desk(client, self.offers)
         return client
 
 
@@ -127,8 +129,8 @@ class AmqpBackend:
             return f"{late}: {UNKNOWN}. If it is only slow, raise ?timeout="
         return f"{late} ({self._shared.link.last_error}). Nothing was changed; is it up?"
 
-    def listen(self, topics: Iterable[str]) -> HubListener:
-        return self._shared.hub.listen(topics)
+    def listen(self, topics: Iterable[str]) -> HubListener | WorkerListener:
+        return self._shared.offers.listen(self._shared.hub, topics)
 
     def listen_completed(self, queue: str, told: Told) -> ToldListener:
         return self._shared.tellers.listen(self._shared.hub, queue, told)

@@ -68,6 +68,10 @@ class Client(Session):
         """Call back after ``seconds``."""
         return self.connection.ioloop.call_later(seconds, self.guarded(call))
 
+    def soon(self, call: Any) -> None:
+        """Call back on the connection's thread; from any thread."""
+        self.connection.ioloop.add_callback_threadsafe(self.guarded(call))
+
     def cancel_later(self, timer: Any) -> None:
         self.connection.ioloop.remove_timeout(timer)
 
