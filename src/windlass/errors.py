@@ -122,8 +122,8 @@ class OrderedGroupError(ConfigError):
     ) -> None:
         self.queue = queue
         self.group = group
-        self.refused = list(refused)
-        self.added = list(added)
+        self.refused: list[str] = list(refused)
+        self.added: list[Any] = list(added)
         super().__init__(option, want)
 
     @classmethod

@@ -44,6 +44,16 @@ def test_every_part_of_the_file_benchmark_runs() -> None:
     assert 0 < figures["jobs that it keeps then"] <= 2_000
 
 
+def test_the_benchmark_of_one_call_runs_beside_another_tree() -> None:
+    command = [sys.executable, "benchmarks/engine.py", "--smoke", "--against", "."]
+    command += ["--only", "memory: add", "memory: settle and claim 1", "file: worker, 10 slots"]
+    run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=55, check=False)
+    assert run.returncode == 0, run.stdout + run.stderr
+    report = json.loads((ROOT / ".reports" / "bench-engine-smoke.json").read_text())
+    assert all(measure["median"] > 0 for measure in report["measures"])
+    assert len(report["verdicts"]) == 3
+
+
 @pytest.mark.service("valkey")
 @pytest.mark.feature("U5")
 def test_every_part_of_the_valkey_benchmark_runs_beside_a_peer() -> None:

@@ -1,7 +1,7 @@
 """Every public type is known: pyright finds nothing of ours that another checker could see differently.
 
-The public part is what ``windlass`` exports and the modules behind it; how backends, commands, the dashboard
-and the pipeline are written inside is their own business.
+The public part is what ``windlass`` exports and the modules behind it; how the engine, backends, commands,
+the dashboard and the pipeline are written inside is their own business.
 """
 
 from __future__ import annotations
@@ -22,11 +22,14 @@ INSIDE = (
     "windlass.cli.",
     "windlass.contrib.django.",
     "windlass.dashboard.",
+    "windlass.engine.",
     "windlass.pipeline.",
     "windlass.sandbox.",
+    "windlass.speedups.",
     "windlass.telemetry.",
     "windlass.testing.conformance.",
     "windlass.testing.machine.",
+    "windlass.testing.own_clock.",
     "windlass.testing.storm.",
 )
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -13,6 +15,7 @@ import pytest
 from pika import BasicProperties
 from pika.exceptions import ChannelWrongStateError
 
+from tools import private_names
 from windlass import speedups
 from windlass.backends.file.effects import JobRow
 from windlass.core.job import JobRecord
@@ -50,20 +53,68 @@ def test_every_module_is_a_speed_up_with_a_name_and_says_what_it_must() -> None:
             assert part in modules[name]
 
 
+_PAGE = Path(__file__).parents[2] / "docs" / "internals" / "speedups.md"
+
+
+def _rows() -> dict[str, list[str]]:
+    """The table of the page: twin, work and gain of each speed-up."""
+    lines = [line for line in _PAGE.read_text().splitlines() if line.startswith("| [`")]
+    cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+    return {cell[0].split("`")[1]: cell[1:] for cell in cells}
+
+
+def _section(name: str) -> str:
+    text = _PAGE.read_text()
+    return text.split(f"\n## `{name}`\n")[1].split("\n## ")[0]
+
+
+def test_the_page_and_the_package_name_the_same_speed_ups() -> None:
+    assert tuple(_rows()) == speedups.NAMES
+    assert re.findall(r"^## `(\w+)`$", _PAGE.read_text(), re.MULTILINE) == list(speedups.NAMES)
+    for name in speedups.NAMES:
+        for part in ("**Does.**", "**Reason.**", "**Private names.**"):
+            assert part in _section(name)
+
+
+@pytest.mark.parametrize("name", speedups.NAMES)
+def test_the_page_tells_the_twin_and_the_gain_that_the_module_tells(name: str) -> None:
+    told = importlib.import_module(f"windlass.speedups.{name}").__doc__ or ""
+    twin, _, gain = _rows()[name]
+    assert twin in told.replace("``", "`").split("**Its plain twin**")[1].split("**What it wins**")[0]
+    wins = re.search(r"[\d.]+ times", told.split("**What it wins**")[1])
+    assert wins is not None
+    assert wins[0] == f"{gain} times"
+    assert float(gain) >= 1.05
+
+
+@pytest.mark.parametrize("name", speedups.NAMES)
+def test_the_page_lists_the_private_names_that_a_speed_up_uses(name: str) -> None:
+    modules = [f"windlass.speedups.{name}", *(["windlass.speedups.amqp_frames"] if name == "amqp" else [])]
+    used: set[str] = set()
+    source = ""
+    for module in modules:
+        text = Path(importlib.import_module(module).__file__ or "").read_text()
+        used |= {found.rsplit(".", 1)[-1] for _, found, _ in private_names.findings(text, module)}
+        source += text
+    paragraph = _section(name).split("**Private names.**")[1].split("\n\n")[0]
+    listed = set(re.findall(r"`(\w+)`", paragraph))
+    assert used <= listed
+    assert all(one in source for one in listed)
+
+
 def test_off_takes_every_plain_twin() -> None:
     """The variable is read when a process starts, so another one looks."""
     code = """
 import os
 from windlass.backends.file.effects import JobRow, to_record
-from windlass.speedups import amqp, flush_behind, valkey
+from windlass.speedups import amqp, valkey
 row = JobRow(queue="q", id="a", task="t", seq=1, enqueued_ms=1, payload=b"")
-behind = flush_behind.sync_behind(os.open(".", os.O_RDONLY))
-print(amqp.Connection.__name__, valkey._kind.__name__, behind, to_record(row) is row)
+print(amqp.Connection.__name__, valkey._kind.__name__, to_record(row) is row)
 """
     for value, wanted in (
-        ("off", "PlainConnection PlainConnection None False"),
-        ("amqp", "PlainConnection QuickConnection <"),
-        ("", "QuickConnection QuickConnection <"),
+        ("off", "PlainConnection PlainConnection False"),
+        ("amqp", "PlainConnection QuickConnection True"),
+        ("", "QuickConnection QuickConnection True"),
     ):
         env = {**os.environ, speedups.VARIABLE: value}
         done = subprocess.run(

@@ -137,7 +137,7 @@ def _history() -> list[AttemptRecord]:
 
 
 def _sqlite_history() -> Target:
-    chunks = [chunk for _, chunk in logs.history_chunks([logs.run_of(row) for row in _history()], 3)]
+    chunks = [chunk for _, chunk in logs.history_chunks(_history())]
     return Target("sqlite-history", each_damaged(chunks), logs.unpack_history, (ValueError,))
 
 

@@ -33,11 +33,11 @@ class Pending(Generic[R]):
     __slots__ = ("_deadline", "_explain", "_future", "_ticket", "loop", "timeout")
 
     def __init__(self, timeout: float, explain: Callable[[bool], str]) -> None:
-        self.loop = asyncio.get_running_loop()
+        self.loop: asyncio.AbstractEventLoop = asyncio.get_running_loop()
         self._future: asyncio.Future[R] = self.loop.create_future()
         # Popping the ticket decides: the thread begins the call, or the timer takes it back.
         self._ticket = [True]
-        self.timeout = timeout
+        self.timeout: float = timeout
         self._explain = explain
         self._deadline: Deadline | None = None
 
@@ -89,7 +89,7 @@ class Call(Pending[R]):
 
     def __init__(self, request: Request[R], timeout: float, explain: Callable[[bool], str]) -> None:
         super().__init__(timeout, explain)
-        self.request = request
+        self.request: Request[R] = request
 
 
 class Deadline:

@@ -10,6 +10,8 @@ import hashlib
 import os
 import re
 import threading
+from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
 import msgspec
@@ -33,6 +35,10 @@ class JobRef(NamedTuple):
 
     queue: str
     id: str
+
+
+#: ``JobRef(queue, id)`` of both as a pair, in half the time.
+ref_of: Callable[[tuple[str, str]], JobRef] = partial(tuple.__new__, JobRef)
 
 
 class _Sequence:

@@ -246,24 +246,19 @@ def _after_strategy(rule: Rule, after: datetime, strategies: Mapping[str, Strate
 
 
 def _after_cron(expression: str, tz: tzinfo, after: datetime) -> datetime | None:
-    try:
-        ticks = CronSim(expression, after if tz is UTC else after.astimezone(tz))
-        if tz is UTC or len(ticks.hours) == 24:
-            return next(ticks).astimezone(UTC)
-        return _after_by_wall_clock(expression, tz, after)
-    except StopIteration:
-        return None
+    ticks = CronSim(expression, after if tz is UTC else after.astimezone(tz))
+    if tz is UTC or len(ticks.hours) == 24:
+        return next((tick.astimezone(UTC) for tick in ticks), None)
+    walls = CronSim(expression, after.astimezone(tz).replace(tzinfo=None))
+    slots = (_at_wall(wall, tz) for wall in walls)
+    # Not the second coming of an hour, and not a jump that was taken already.
+    return next((slot for slot in slots if slot > after), None)
 
 
-def _after_by_wall_clock(expression: str, tz: tzinfo, after: datetime) -> datetime:
-    """The first slot after ``after`` of a rule about the local time of day."""
-    for wall in CronSim(expression, after.astimezone(tz).replace(tzinfo=None)):
-        slot = wall.replace(tzinfo=tz, fold=0).astimezone(UTC)
-        if slot.astimezone(tz).replace(tzinfo=None) != wall:
-            slot = _jump_over(wall, tz)
-        if slot > after:  # not the second coming of an hour, and not a jump that was taken already
-            return slot
-    raise StopIteration
+def _at_wall(wall: datetime, tz: tzinfo) -> datetime:
+    """When clocks show ``wall``, a local time, for the first time; or jump over it."""
+    slot = wall.replace(tzinfo=tz, fold=0).astimezone(UTC)
+    return slot if slot.astimezone(tz).replace(tzinfo=None) == wall else _jump_over(wall, tz)
 
 
 def _jump_over(wall: datetime, tz: tzinfo) -> datetime:

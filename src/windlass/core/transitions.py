@@ -63,8 +63,8 @@ class Scribe:
     __slots__ = ("fresh_place", "history", "notes", "now_ms")
 
     def __init__(self, now_ms: int, fresh_place: Callable[[], int]) -> None:
-        self.now_ms = now_ms
-        self.fresh_place = fresh_place
+        self.now_ms: int = now_ms
+        self.fresh_place: Callable[[], int] = fresh_place
         self.notes: list[Note] = []
         self.history: list[AttemptRecord] = []
 
@@ -79,20 +79,22 @@ def create(new: NewJob, scribe: Scribe, *, after_ms: int = 0) -> JobRecord:
     With ``depends_on`` it is born blocked: the store then links its edges and reviews them.
     """
     now_ms = max(scribe.now_ms, after_ms + 1) if after_ms else scribe.now_ms
-    due_ms, seq = _first_due(new, now_ms), scribe.fresh_place()
+    options, seq = new.options, scribe.fresh_place()
     job = JobRecord(queue=new.queue, id=new.id, task=new.task, payload=new.payload)
     # The rest one by one: that takes half the time of as many names in the call.
     job.codec = new.codec
     job.priority = new.priority
-    job.options = new.options
+    job.options = options
     job.request_id = new.request_id
     job.seq = seq
-    job.place = -seq if new.options.lifo else seq
+    job.place = -seq if options.lifo else seq
     job.turn = NO_TURN
     job.enqueued_ms = job.ready_ms = now_ms
-    job.expires_ms = first_deadline(new, now_ms)
+    if new.expires_in_ms is not None or options.expires_total_ms is not None:
+        job.expires_ms = first_deadline(new, now_ms)
     if new.depends_on or new.parent is not None:
         job.linked = True
+    due_ms = _first_due(new, now_ms)
     if due_ms > now_ms:
         job.state = JobState.SCHEDULED
         job.due_ms = job.ready_ms = due_ms
@@ -287,7 +289,8 @@ def lease(job: JobRecord, scribe: Scribe, *, token: str, worker: str, lease_ms: 
     job.token = token
     job.worker = worker
     job.started_ms = scribe.now_ms
-    job.expires_ms = later_deadline(job)
+    if job.expires_ms is not None:
+        job.expires_ms = later_deadline(job)
     job.deliveries += 1
     job.progress = None
     job.lease_until_ms = scribe.now_ms + (job.options.lease_ms or lease_ms)

@@ -9,6 +9,7 @@ import msgspec
 
 from windlass.backend import requests as rq
 from windlass.core import transitions
+from windlass.core.ids import ref_of
 from windlass.core.job import EventType, JobRecord, JobRef, NewJob
 from windlass.core.outcome import AddOutcome
 from windlass.core.transitions import Note
@@ -47,34 +48,35 @@ def load(work: Work, jobs: list[NewJob], *, besides: Iterable[JobRef] = ()) -> V
 
 def _reads(jobs: list[NewJob]) -> Reads:
     """What adding these jobs reads first."""
-    reads = Reads(ids=[JobRef(new.queue, new.id) for new in jobs])
+    refs: list[JobRef] = []
     groups: dict[tuple[str, str], None] = {}
     rows: dict[Entry, None] = {}
     for new in jobs:
+        refs.append(ref_of((new.queue, new.id)))
         options = new.options
         if options.group is not None:
             groups[new.queue, options.group] = None
-            reads.groups = groups
         if options.unique is not None:
             rows[Table.KEY, (new.queue, options.unique.key)] = None
-            reads.rows = rows
-    return reads
+    return Reads(ids=refs, groups=groups, rows=rows)
 
 
 def _load_more(work: Work, jobs: list[NewJob], reads: Reads) -> Iterable[Reads]:
     """What follows from what was read first. Nothing does for plain jobs with new ids."""
-    known = [job for job in work.jobs.values() if job is not None]
-    if not (known or reads.groups or reads.rows or any(queue.row.grouped for queue in work.queues.values())):
-        return ()
-    return _load_known(work, jobs, known, reads)
+    if reads.groups or reads.rows or any(work.jobs.values()):
+        return _load_known(work, jobs, reads)
+    for queue in work.queues.values():
+        if queue.row.grouped:
+            return _load_known(work, jobs, reads)
+    return ()
 
 
-def _load_known(work: Work, jobs: list[NewJob], known: list[JobRecord], reads: Reads) -> Verb[None]:
+def _load_known(work: Work, jobs: list[NewJob], reads: Reads) -> Verb[None]:
     holders = [ref for new in jobs if (ref := keys.holder_ref(work, new))] if reads.rows else []
     missing = [ref for ref in holders if ref not in work.jobs]
     if missing:
         yield Reads(jobs=missing)
-        known = [job for job in work.jobs.values() if job is not None]
+    known = [job for job in work.jobs.values() if job is not None]
     yield from prepare(work, chain(known, jobs))
 
 

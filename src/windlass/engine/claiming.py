@@ -74,20 +74,24 @@ class _Claim:
 
     def prepare(self) -> Iterable[Reads]:
         """Bring in what time allows, and load what those need that this claim is likely to meet."""
+        work = self._work
+        for queue, _ in self.queues:
+            name = queue.name
+            if queue.row.grouped or work.due[name].head() is not None or work.timed[name].head() is not None:
+                return self._bring_in()
+        return ()
+
+    def _bring_in(self) -> Verb[int]:
         work, names = self._work, [queue.name for queue, _ in self.queues]
-        due, timed = timing.due_by_queue(work, names, STEP), timing.timed_now(work, names)
         grouped = [work.lines[queue.name] for queue, _ in self.queues if queue.row.grouped]
-        if not (due or timed or grouped):
-            return ()
+        due, timed = timing.due_by_queue(work, names, STEP), timing.timed_now(work, names)
         ahead = [job for line in grouped for job in line.ahead(self._request.limit)]
         return timing.bring_in(work, due, timed, names, STEP, ahead=ahead)
 
     def take(self, queue: Queue, bound: int) -> bool:
         """Lease up to ``bound`` jobs of a queue; False when it has to look further ahead first."""
-        work, request = self._work, self._request
-        line = work.lines[queue.name]
-        taken = self.taken.get(queue.name, 0)
-        room = min(bound - taken, request.limit - len(self.jobs))
+        work, line = self._work, self._work.lines[queue.name]
+        room = min(bound - self.taken.get(queue.name, 0), self._request.limit - len(self.jobs))
         if room <= 0 or queue.row.paused:
             return True
         room = min(room, queue_room(work, queue)[0])
@@ -111,7 +115,7 @@ class _Claim:
     def _start(self, queue: Queue, job: JobRecord) -> bool:
         """Lease a job, unless it has expired or its group may not start one more."""
         work, request = self._work, self._request
-        if transitions.is_expired(job, work.now_ms):
+        if job.expires_ms is not None and transitions.is_expired(job, work.now_ms):
             leases.end_late(work, job)
             return False
         if job.options.group is not None and not may_start(work, job):
@@ -127,12 +131,12 @@ class _Claim:
 def start(work: Work, queue: Queue, job: JobRecord, *, token: str, worker: str, lease_ms: int) -> None:
     """Lease a waiting job that may start now."""
     transitions.lease(job, work, token=token, worker=worker, lease_ms=lease_ms)
-    started(work, queue, job)
+    _note_start(work, queue, job)
     file(work, job, _WAITING, _LEASED)
 
 
 def note_drained(work: Work, names: Iterable[str]) -> None:
-    """Take down which of these queues have no job left that waits or is parked. Their lines are loaded."""
+    """Record which of these queues have no job left that waits or is parked. Their lines are loaded."""
     for name in names:
         line = work.lines[name]
         if not work.queues[name].parked and line.head() is None and not line.is_cut:
@@ -161,8 +165,8 @@ def may_start(work: Work, job: JobRecord) -> bool:
     return True
 
 
-def started(work: Work, queue: Queue, job: JobRecord) -> None:
-    """Take down a start, where rates and buckets count it."""
+def _note_start(work: Work, queue: Queue, job: JobRecord) -> None:
+    """Record a start, where rates and buckets count it."""
     if queue.row.limits.rate is not None:
         lm.note_start(queue.row.limits.rate, queue.starts, work.now_ms)
         work.add_start(queue.name, None, queue.starts)

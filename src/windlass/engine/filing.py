@@ -26,7 +26,7 @@ from windlass.core.states import FINISHED, TIMED, JobState
 from windlass.core.transitions import NO_TURN
 from windlass.engine.effects import Entry, Kind, Table
 from windlass.engine.reads import STEP, Reads, Verb
-from windlass.engine.work import Counted, Group, Queue, Work
+from windlass.engine.work import Counted, Group, Work
 
 _WAITING, _ACTIVE, _PARKED = JobState.WAITING, JobState.ACTIVE, JobState.PARKED
 
@@ -139,7 +139,7 @@ def _book(work: Work, job: JobRecord, before: JobState | None, kind: Kind) -> No
     """Write a job as what it is, and say who may care."""
     state = job.state
     if state is _WAITING and job.turn < 0:
-        job.turn = _fresh_turn(work, work.queues[job.queue], job)
+        job.turn = _fresh_turn(work, job) if work.queues[job.queue].row.grouped else 0
     work.put(job, before, kind)
     if job.options.unique is not None:
         free_key(work, job)
@@ -172,15 +172,9 @@ def free_key(work: Work, job: JobRecord, *, removed: bool = False) -> None:
         work.put_row(Table.KEY, key, None)
 
 
-def _fresh_turn(work: Work, queue: Queue, job: JobRecord) -> int:
+def _fresh_turn(work: Work, job: JobRecord) -> int:
     """The turn of a job that joins the line: see the module."""
-    group = job.options.group or ""
-    if group and not queue.row.grouped:
-        queue.row.grouped = True
-        work.put_queue(queue)
-    if not queue.row.grouped:
-        return 0
-    line = work.lines[job.queue]
+    group, line = job.options.group or "", work.lines[job.queue]
     line.remove(job.id)
     last, served = line.last(job.priority, group), line.served(job.priority)
     return max(0 if last is None else last + 1, served or 0)
@@ -235,6 +229,10 @@ def _leave(group: Group, job_id: str) -> None:
 
 def _enter(work: Work, group: Group, job: JobRecord, before: JobState | None, kind: Kind) -> None:
     """Count a job, which is not counted now, as what it is; and write it."""
+    queue = work.queues[job.queue]
+    if not queue.row.grouped:  # also while the job is parked or due later: a claim asks whether any is parked
+        queue.row.grouped = True
+        work.put_queue(queue)
     _book(work, job, before, kind)
     counted = group.counted[job.id] = _count_of(job)
     if counted is None:

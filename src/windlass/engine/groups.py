@@ -45,7 +45,7 @@ def set_group_limits(work: Work, request: lrq.SetGroupLimits) -> Verb[None]:
             if work.moves and group.usage.parked:
                 advance(work, group)
     else:
-        yield Reads(queues=[request.queue], groups=[(request.queue, request.group)])
+        yield MoreReads(queues=[request.queue], ranked=(request.queue, request.group))
         group = work.groups[request.queue, request.group]
         _check_switch(work, [group], request.limits or work.queues[request.queue].row.every_group)
         _known(work, request.queue)

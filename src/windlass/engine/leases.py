@@ -44,7 +44,7 @@ def recover(work: Work, request: rq.Recover) -> Verb[rq.Recovered]:
     """Reads: 1, with groups or unique keys 2."""
     yield MoreReads(expired=request.limit, overdue=request.limit)
     yield from prepare(work, [*work.found, *work.overdue])
-    result = rq.Recovered([], [])
+    result = rq.Recovered([], work.aside)
     for job in work.found:
         (result.recovered if take_back(work, job) else result.failed).append(job.ref)
     result.expired = [job.ref for job in _end_overdue(work, request.limit)]

@@ -50,7 +50,7 @@ def prune(work: Work, request: rq.Prune) -> Verb[rq.Pruned]:
         history=_trim_all(work),
         workers=len(past.workers),
         metrics=metrics,
-        more=len(work.found) > request.limit or metrics == request.limit,
+        more=len(work.found) > request.limit or metrics == request.limit or past.cut,
     )
 
 

@@ -49,6 +49,8 @@ class MoreReads(Reads, kw_only=True, gc=False):
 
     #: ``groups`` for all of a queue that have no limits of their own.
     groups_of: str | None = None
+    #: ``groups`` for one, with how many of its jobs are ranked; as with all ``groups_of`` a queue.
+    ranked: tuple[str, str] | None = None
     #: All queues that the store knows: ``work.queues``.
     every_queue: bool = False
     #: The leases of a worker: ``work.found``.

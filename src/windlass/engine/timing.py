@@ -120,6 +120,8 @@ def next_due_in(work: Work, queues: Iterable[Queue]) -> int | None:
         if not (due.whole and timed.whole) and (due.is_cut or timed.is_cut):
             first.append(work.now_ms)
         row = queue.row
+        if row.limits.rate is None and row.hold_until_ms <= work.now_ms:
+            continue  # time alone gives it no room
         room, at_ms = lm.queue_room(row.limits, queue.starts, queue.active, row.hold_until_ms, work.now_ms)
         if room == 0 and at_ms is not None and work.lines[queue.name].head() is not None:
             first.append(at_ms)

@@ -1,6 +1,6 @@
 """What other programs did with a job, as they tell it: the record follows, nothing is decided.
 
-Only a store whose jobs others can take and hand in beside it (``backends.amqp``) hears such things.
+Only a store whose jobs others can take and hand in beside it (``backends.amqp``) gets such reports.
 """
 
 from __future__ import annotations

@@ -15,7 +15,8 @@ def view(job: JobRecord, now_ms: int, *, late: bool = False) -> JobRecord:
     """A copy for the caller, without a result that is past its time (unless ``late``)."""
     shown = _copy(job)
     shown.errors = list(job.errors)
-    shown.turn = max(job.turn, 0)
+    if job.turn < 0:
+        shown.turn = 0
     if not late and shown.result_until_ms is not None and shown.result_until_ms <= now_ms:
         shown.result = None
     return shown

@@ -54,9 +54,11 @@ class Ordered(Generic[T]):
 
     __slots__ = ("_base", "_ended", "_gone", "_heap", "_last_key", "_near", "_next", "_own", "whole")
 
-    def __init__(self, base: Iterable[tuple[Any, str, T]] = (), *, whole: bool = True) -> None:
-        self._ended = not base
-        self._base = iter(base) if base else _NO_BASE
+    def __init__(self, base: Iterable[tuple[Any, str, T]] = (), whole: bool = True) -> None:
+        if base:
+            self._base, self._ended = iter(base), False
+        else:
+            self._base, self._ended = _NO_BASE, True
         self.whole = whole
         #: What was looked at of ``base`` and not passed yet: the first, and what follows it.
         self._next: tuple[Any, str, T] | None = None
@@ -164,8 +166,8 @@ class Line(Ordered[JobRecord]):
 
     __slots__ = ("_stored", "_turns")
 
-    def __init__(self, stored: StoredLine, *, whole: bool = True) -> None:
-        super().__init__(stored.front(), whole=whole)
+    def __init__(self, stored: StoredLine, whole: bool = True) -> None:
+        super().__init__(stored.front(), whole)
         self._stored = stored
         #: Own turns of a priority (None) and of a group in it; made when the first job joins.
         self._turns: dict[tuple[int, str | None], list[tuple[int, str]]] | None = None
@@ -212,7 +214,6 @@ class Queue:
         name: str,
         row: QueueRow | None = None,
         starts: list[int] | None = None,
-        *,
         jobs: int = 0,
         active: int = 0,
         parked: int = 0,
@@ -271,7 +272,7 @@ class Group:
 class Past:
     """Entries whose time has passed."""
 
-    __slots__ = ("groups", "kept_ids", "keys", "rollups", "stubs", "workers")
+    __slots__ = ("cut", "groups", "kept_ids", "keys", "rollups", "stubs", "workers")
 
     def __init__(self) -> None:
         self.kept_ids: list[JobRef] = []
@@ -281,6 +282,8 @@ class Past:
         self.workers: list[tuple[str]] = []
         self.stubs: list[JobRef] = []
         self.rollups: list[tuple[Any, ...]] = []
+        #: Whether the store looked no further than a bound of its own: more may be past its keep.
+        self.cut = False
 
 
 def _joined(old: Kind, new: Kind) -> Kind:
@@ -322,10 +325,11 @@ class Work(Scribe):
     untold = Part[list[Edge]](list)
     past = Part[Past](Past)
     logs = Part[dict[str, LogSpan]](dict)
+    #: Jobs that were set aside, since they cannot be read, so that this request could be decided.
+    aside = Part[list[JobRef]](list)
 
     def __init__(self, now_ms: int, fresh_place: Callable[[], int]) -> None:
         super().__init__(now_ms, fresh_place)
-        self.plain = True
         self.effects = Effects(now_ms, self.notes, self.history)
         self.jobs: Loaded[JobRecord | None] = Loaded()
         self.queues: Loaded[Queue] = Loaded()
@@ -356,7 +360,7 @@ class Work(Scribe):
 
     def load_line(self, queue: str, stored: StoredLine, *, whole: bool = True) -> None:
         """The line of a queue, under what this request changed so far."""
-        line = self.lines[queue] = Line(stored, whole=whole)
+        line = self.lines[queue] = Line(stored, whole)
         effects = self.effects
         for job in effects.gone:
             if job.queue == queue:

@@ -4,7 +4,7 @@ Every module here says what it does, why that is safe and what it wins on the wo
 ``scripts/bench speedups`` measures again; what wins less than 5 % is deleted. No other part of the package
 uses a private name of another package: ``scripts/check`` looks for that.
 
-``WINDLASS_SPEEDUPS=off`` takes the plain twins, all of them; ``WINDLASS_SPEEDUPS=amqp,flush_behind`` those of
+``WINDLASS_SPEEDUPS=off`` takes the plain twins, all of them; ``WINDLASS_SPEEDUPS=amqp,recast`` those of
 the named ones. It is read once, here, when the first of them is imported.
 """
 
@@ -15,7 +15,7 @@ import os
 from windlass.errors import ConfigError
 
 #: The speed-ups, by the names of their modules.
-NAMES = ("amqp", "flush_behind", "recast", "valkey")
+NAMES = ("amqp", "recast", "valkey")
 VARIABLE = "WINDLASS_SPEEDUPS"
 
 

@@ -27,10 +27,10 @@ class Assembly:
     def __init__(self, shared: Shared, *, owns_app: bool) -> None:
         self._shared = shared
         self._owns_app = owns_app
-        self.running = Running(shared, wake=lambda: self.driver.wake())
-        self.services = Services(shared, self.info, self._obey)
-        self.driver = Driver(shared, self.running, attend=self.services.beat)
-        self.lifecycle = Lifecycle(
+        self.running: Running = Running(shared, wake=lambda: self.driver.wake())
+        self.services: Services = Services(shared, self.info, self._obey)
+        self.driver: Driver = Driver(shared, self.running, attend=self.services.beat)
+        self.lifecycle: Lifecycle = Lifecycle(
             shared.stop,
             shared.emitter,
             open_parts=self._open,

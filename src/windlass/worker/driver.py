@@ -289,9 +289,14 @@ class Driver:
         return True
 
     async def _relay(self) -> None:
-        """What ended here concerns more jobs than one request could tell: go on beside the pump."""
+        """What ended here concerns more jobs than one request could tell: go on beside the pump.
+
+        A worker that closes leaves what is more than one step to the leader.
+        """
+        relayer, more = Relayer(self._store), True
         try:
-            await Relayer(self._store).run_once()
+            while more:
+                more = (await relayer.step()).more and not self._pump.closing
         except Exception as exc:  # who drains waits for this: an error kept here would be met at every turn
             told = printable(str(exc))
             log.warning("some jobs are yet to be told that others ended; the leader will: %s", told)

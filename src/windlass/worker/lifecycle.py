@@ -243,7 +243,7 @@ class Lifecycle:
         await self.close()
 
     def begin_close(self, *, force: bool = False) -> None:
-        """Close in the background; there is one close, whoever asks."""
+        """Close in the background; all callers share one close."""
         if force:
             self._stop.hurry()
         if self._closing is None:

@@ -48,7 +48,7 @@ class Running:
         #: Wakes the pump.
         self._wake = wake
         self._queues: dict[str, Queue] = {}
-        self.teller = Teller(shared.emitter, shared.app.hooks)
+        self.teller: Teller = Teller(shared.emitter, shared.app.hooks)
         #: By the token of the lease.
         self.attempts: dict[str, Attempt] = {}
         self._idle = asyncio.Event()

@@ -19,6 +19,7 @@ from windlass.core.schedules import Firing, ScheduleRecord, Strategy, plan_firin
 from windlass.core.text import printable
 from windlass.errors import ConfigError, StorageError
 from windlass.hooks import Hooks
+from windlass.worker.duty import Done
 
 log: Final = logging.getLogger("windlass.duties")
 
@@ -28,7 +29,6 @@ PATIENCE_MS = 1_000
 POLL_MS = 10_000
 #: How soon to look again at something that this process cannot fire.
 _LATER_MS = 5_000
-_MOST_ROUNDS = 100
 
 
 class Scheduler:
@@ -52,27 +52,24 @@ class Scheduler:
         #: How long until it should run again.
         self.every_ms: int = 0
 
-    async def run_once(self) -> int:
-        """Fire every slot that is due, as far as it is ours; returns how many jobs were added."""
-        added = 0
-        for _ in range(_MOST_ROUNDS):
-            due = await self._store.execute(sq.DueSchedules())
-            wait_ms = POLL_MS if due.next_in_ms is None else min(due.next_in_ms, POLL_MS)
-            fired = 0
-            for schedule in due.schedules:
-                patience_ms = self._patience_ms(schedule, due.now_ms)
-                if patience_ms > 0:
-                    wait_ms = min(wait_ms, patience_ms)
-                elif (count := await self._fire(schedule, due.now_ms)) is None:
-                    wait_ms = min(wait_ms, _LATER_MS)
-                else:
-                    fired += 1
-                    added += count
-            self.every_ms = max(wait_ms, 1)
-            if not fired:
-                break
-        reach("schedule.done", added=added)
-        return added
+    async def step(self) -> Done:
+        """Fire every slot that is due, as far as it is ours; then more may be due by now."""
+        due = await self._store.execute(sq.DueSchedules())
+        wait_ms = POLL_MS if due.next_in_ms is None else min(due.next_in_ms, POLL_MS)
+        fired = added = 0
+        for schedule in due.schedules:
+            patience_ms = self._patience_ms(schedule, due.now_ms)
+            if patience_ms > 0:
+                wait_ms = min(wait_ms, patience_ms)
+            elif (count := await self._fire(schedule, due.now_ms)) is None:
+                wait_ms = min(wait_ms, _LATER_MS)
+            else:
+                fired += 1
+                added += count
+        self.every_ms = max(wait_ms, 1)
+        if not fired:
+            reach("schedule.done", added=added)
+        return Done(added, fired > 0)
 
     def _patience_ms(self, schedule: ScheduleRecord, now_ms: int) -> int:
         """How much longer to leave a due slot to the leader."""

@@ -11,15 +11,17 @@ import asyncio
 import logging
 import random
 from collections.abc import Awaitable, Callable
-from typing import Final, Protocol
+from typing import Final
 
 from windlass.backend import flows as fl
 from windlass.backend import requests as rq
 from windlass.backend.store import Store
 from windlass.core.job import Action, WorkerInfo
+from windlass.core.metrics import RECORDS_PER_STEP
 from windlass.core.probe import reach
 from windlass.errors import WindlassError
 from windlass.metrics import roll_up
+from windlass.worker.duty import Done, Duty, all_steps
 from windlass.worker.heartbeat import Heartbeat
 from windlass.worker.lifecycle import Parts
 from windlass.worker.scheduler import Scheduler
@@ -29,23 +31,6 @@ from windlass.worker.supervisor import Service, Supervisor
 log: Final = logging.getLogger("windlass.duties")
 
 LEADER_ROLE = "duties"
-
-
-class Duty(Protocol):
-    """Something to do now and then."""
-
-    @property
-    def name(self) -> str: ...
-
-    @property
-    def every_ms(self) -> int: ...
-
-    @property
-    def leader_only(self) -> bool: ...
-
-    async def run_once(self) -> int:
-        """One bounded step; returns how much was done."""
-        ...
 
 
 class Recoverer:
@@ -61,15 +46,12 @@ class Recoverer:
         self.every_ms = every_ms
         self._on_stalled = on_stalled
 
-    async def run_once(self) -> int:
-        """Step by step, until none of them reaches its bound."""
-        total, request = 0, rq.Recover()
-        while True:
-            result = await self._store.execute(request)
-            total += self._tell(result)
-            done = (len(result.recovered) + len(result.failed), len(result.expired))
-            if max(done) < request.limit:
-                return total
+    async def step(self) -> Done:
+        """There is more to do when it reaches its bound."""
+        request = rq.Recover()
+        result = await self._store.execute(request)
+        done = (len(result.recovered) + len(result.failed), len(result.expired))
+        return Done(self._tell(result), max(done) >= request.limit)
 
     def _tell(self, result: rq.Recovered) -> int:
         for ref in (*result.recovered, *result.failed):
@@ -82,7 +64,7 @@ class Recoverer:
 
 
 class Pruner:
-    """Removes what is past its keep, step by step until nothing is left to do."""
+    """Removes what is past its keep."""
 
     name = "prune"
     leader_only = True
@@ -91,16 +73,12 @@ class Pruner:
         self._store = store
         self.every_ms = every_ms
 
-    async def run_once(self) -> int:
-        total = 0
-        while True:
-            pruned = await self._store.execute(rq.Prune())
-            total += (
-                pruned.jobs + pruned.ids + pruned.events + pruned.history + pruned.workers + pruned.metrics
-            )
-            if not pruned.more:
-                reach("prune.done", removed=total)
-                return total
+    async def step(self) -> Done:
+        pruned = await self._store.execute(rq.Prune())
+        removed = pruned.jobs + pruned.ids + pruned.events + pruned.history + pruned.workers + pruned.metrics
+        if not pruned.more:
+            reach("prune.done", removed=removed)
+        return Done(removed, pruned.more)
 
 
 class Aggregator:
@@ -113,8 +91,9 @@ class Aggregator:
         self._store = store
         self.every_ms = every_ms
 
-    async def run_once(self) -> int:
-        return await roll_up(self._store)
+    async def step(self) -> Done:
+        done = await roll_up(self._store, most=RECORDS_PER_STEP)
+        return Done(done, done >= RECORDS_PER_STEP)
 
 
 class Relayer:
@@ -127,15 +106,11 @@ class Relayer:
         self._store = store
         self.every_ms = every_ms
 
-    async def run_once(self) -> int:
-        """Step by step, until nothing is left to tell."""
-        total = 0
-        while True:
-            relayed = await self._store.execute(fl.Relay())
-            total += relayed.count
-            if not relayed.more:
-                reach("relay.done", told=total)
-                return total
+    async def step(self) -> Done:
+        relayed = await self._store.execute(fl.Relay())
+        if not relayed.more:
+            reach("relay.done", told=relayed.count)
+        return Done(relayed.count, relayed.more)
 
 
 class Deployer:
@@ -149,12 +124,12 @@ class Deployer:
         self._deploy = deploy
         self._done = False
 
-    async def run_once(self) -> int:
+    async def step(self) -> Done:
         if self._done:
-            return 0
+            return Done(0)
         await self._deploy()
         self._done = True
-        return 1
+        return Done(1)
 
 
 class Leadership:
@@ -185,14 +160,14 @@ class Leadership:
             self._set(False)
         return self._leads
 
-    async def run_once(self) -> int:
-        """Take or keep the leadership; whether we have it."""
+    async def step(self) -> Done:
+        """Take or keep the leadership."""
         sent_ms = self._store.clock.monotonic_ms()
         request = rq.Elect(role=LEADER_ROLE, holder=self._holder, ttl_ms=self._ttl_ms)
         leads = await self._store.execute(request)
         self._until_ms = sent_ms + self._ttl_ms
         self._set(leads)
-        return int(leads)
+        return Done(int(leads))
 
     async def resign(self) -> None:
         """Let another worker lead, at once."""
@@ -219,14 +194,16 @@ class _Runner(Service):
         return self._first_ms
 
     async def run_once(self) -> int:
-        """One step, if it is ours to do; returns how much was done."""
-        if self._duty.leader_only and not self._leads():
-            return 0
-        return await self._duty.run_once()
+        """All steps, if they are ours to do; returns how much was done."""
+        return await all_steps(self._duty) if self._is_ours else 0
 
     async def step(self) -> float:
-        await self.run_once()
-        return self._duty.every_ms
+        more = (await self._duty.step()).more if self._is_ours else False
+        return 0 if more else self._duty.every_ms
+
+    @property
+    def _is_ours(self) -> bool:
+        return not self._duty.leader_only or self._leads()
 
 
 class Duties:
@@ -257,7 +234,7 @@ class Duties:
 
     async def run_once(self) -> int:
         """Every duty once, now; returns how much was done."""
-        await self._leadership.run_once()
+        await self._leadership.step()
         return sum([await runner.run_once() for runner in self._runners[1:]])
 
 

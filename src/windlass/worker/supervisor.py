@@ -198,9 +198,11 @@ class _Rounds:
         return f"windlass-{self._service.name}"
 
     async def _pause(self) -> None:
-        """Until the next step is due, or asked for."""
+        """Until the next step is due, or asked for; a turn of the loop in any case."""
         if self._pause_ms > 0:
             await self._clock.wait(self.wake, self._pause_ms)
+        else:
+            await asyncio.sleep(0)
         if not self.stopping:
             self.wake.clear()
 

@@ -375,6 +375,12 @@ async def test_a_full_disk_refuses_adds_harms_nothing_and_work_goes_on(small_dis
 # --- names --------------------------------------------------------------------------------------------------
 
 
+async def test_a_store_that_is_not_open_says_so(tmp_path: Path) -> None:
+    backend = open_backend(f"file://{tmp_path / 'jobs'}")
+    with pytest.raises(StorageError, match="is not open"):
+        await backend.execute(rq.ListQueues())
+
+
 async def test_urls_that_mean_nothing_are_refused() -> None:
     for url in (
         "file://",

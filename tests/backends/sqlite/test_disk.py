@@ -7,8 +7,6 @@ import errno
 import os
 import shutil
 import sqlite3
-import subprocess
-import sys
 from contextlib import closing
 from pathlib import Path
 
@@ -17,19 +15,17 @@ import pytest
 from tests.backends.sqlite.support import add, claim, ended, new, opened, settle
 from windlass.backend import requests as rq
 from windlass.backends.sqlite import disk, wal
-from windlass.backends.sqlite.disk import Disk
 from windlass.core.outcome import AddOutcome, Settled
 from windlass.errors import StorageError
-from windlass.speedups import flush_behind
 
 
 class Flushes:
     """Counts what is asked of the disk, and lets it fail."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.now = self.behind = 0
+        self.now = 0
         self.fail = False
-        real_sync, real_begin = disk._sync, flush_behind.SyncBehind.begin
+        real_sync = disk._sync
 
         def sync(fd: int) -> None:
             self.now += 1
@@ -37,12 +33,7 @@ class Flushes:
                 raise OSError(errno.EIO, os.strerror(errno.EIO))
             real_sync(fd)
 
-        def begin(behind: flush_behind.SyncBehind) -> bool:
-            self.behind += 1
-            return real_begin(behind)
-
         monkeypatch.setattr(disk, "_sync", sync)
-        monkeypatch.setattr(flush_behind.SyncBehind, "begin", begin)
 
 
 @pytest.fixture
@@ -77,20 +68,23 @@ async def test_normal_asks_for_no_flush(backend_name: str, tmp_path: Path, flush
         await add(store, new())
         await claim(store)
         await store.execute(rq.ReadHistory(queue="q"))
-    assert (flushes.now, flushes.behind) == (0, 0)
+    assert flushes.now == 0
 
 
-async def test_jobs_that_are_claimed_do_not_wait_for_the_flush(tmp_path: Path, flushes: Flushes) -> None:
+async def test_claims_and_settlements_are_flushed_before_they_are_answered(
+    tmp_path: Path, flushes: Flushes
+) -> None:
     async with opened(tmp_path / "jobs.db") as store:
         await add(store, new(), new())
         flushes.now = 0
         (job,) = await claim(store, limit=1)
+        assert flushes.now == 1
         wanted = rq.Claim(worker="w", queues=[rq.ClaimQueue("q", 1, 1)], limit=1, claim_id="next")
         answer = await store.execute(rq.Settle(items=[ended(job)], claim=wanted))
         assert answer.claimed is not None
-        assert (flushes.now, flushes.behind) == (0, 2)
-        await settle(store, *map(ended, answer.claimed.jobs))  # claims nothing: this one waits
-        assert (flushes.now, flushes.behind) == (1, 2)
+        assert flushes.now == 2
+        await settle(store, *map(ended, answer.claimed.jobs))
+        assert flushes.now == 3
 
 
 async def test_history_is_flushed_before_it_can_be_copied(tmp_path: Path, flushes: Flushes) -> None:
@@ -156,70 +150,6 @@ async def test_after_a_failed_flush_no_later_one_counts_until_the_log_was_writte
         assert len(written) == 1
         jobs = (await store.execute(rq.ListJobs(queue="q", newest_first=False))).jobs
         assert [job.id for job in jobs] == ["before", "lost", "later"]
-
-
-def test_a_flush_behind_tells_its_error_to_the_next(tmp_path: Path) -> None:
-    read, write = os.pipe()  # has no disk
-    (tmp_path / "jobs.db-wal").write_bytes(b"frames")
-    (tmp_path / "jobs.db-shm").write_bytes(bytes(96))
-    with closing(Disk(str(tmp_path / "jobs.db"), full=True)) as log:
-        file = os.dup(log._fd)
-        os.dup2(write, log._fd)
-        log.sync_behind()
-        with pytest.raises(OSError, match="Invalid argument"):
-            log.sync_behind()
-        os.dup2(file, log._fd)  # the disk is back: that alone is not enough
-        for flush in (log.sync_behind, log.sync):
-            with pytest.raises(OSError, match="an earlier flush failed"):
-                flush()
-        log.rewrite()
-        log.sync()
-    assert (tmp_path / "jobs.db-wal").read_bytes() == b"frames"
-    for fd in (read, write, file):
-        os.close(fd)
-
-
-def test_a_flush_that_cannot_be_begun_behind_is_waited_for(
-    tmp_path: Path, flushes: Flushes, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(flush_behind.SyncBehind, "begin", lambda behind: False)
-    (tmp_path / "jobs.db-wal").touch()
-    with closing(Disk(str(tmp_path / "jobs.db"), full=True)) as log:
-        log.sync_behind()
-        assert flushes.now == 1
-        flushes.fail = True
-        with pytest.raises(OSError, match="Input/output error"):
-            log.sync_behind()
-
-
-def test_without_the_library_the_flush_is_waited_for(
-    tmp_path: Path, flushes: Flushes, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(flush_behind, "_library", None)
-    (tmp_path / "jobs.db-wal").touch()
-    with closing(Disk(str(tmp_path / "jobs.db"), full=True)) as log:
-        log.sync_behind()
-    assert (flushes.now, flushes.behind) == (1, 0)
-
-
-_FORK = """
-import os, sys
-from windlass.speedups import flush_behind
-fd = os.open(sys.argv[1], os.O_RDWR | os.O_CREAT)
-before = flush_behind.sync_behind(fd)
-before.begin()
-child = os.fork()
-if not child:
-    before.wait()  # the thread that was at it is not here
-    os._exit(0 if flush_behind.sync_behind(fd) is None else 1)
-before.wait()
-sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
-"""
-
-
-def test_a_forked_child_waits_for_no_thread_of_its_parent(tmp_path: Path) -> None:
-    command = [sys.executable, "-c", _FORK, str(tmp_path / "file")]
-    assert subprocess.run(command, timeout=30, check=False).returncode == 0
 
 
 class Lost:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+from copy import copy
 from pathlib import Path
 
 import pytest
@@ -86,9 +87,9 @@ async def test_a_memory_that_is_wrong_changes_nothing(tmp_path: Path) -> None:
         await add(store, new(id="a"))
         (job,) = await claim(store)
         leased = store._database.session._queues.leased  # type: ignore[union-attr]
-        stale = dict(leased)
+        stale = {ref: copy(known) for ref, known in leased.items()}
         await settle(store, ended(job))
         leased.update(stale)
-        with pytest.raises(StorageError, match="not what they were known to be"):
+        with pytest.raises(StorageError, match="the cache of leases is stale"):
             await settle(store, ended(job))
         assert await settle(store, ended(job)) == [Settled.ALREADY]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import sqlite3
 import threading
@@ -14,6 +15,8 @@ from tests.backends.sqlite.support import add, client, new, opened
 from windlass.backend import open_backend
 from windlass.backend import requests as rq
 from windlass.backends.sqlite import migrations
+from windlass.backends.sqlite.database import Database
+from windlass.backends.sqlite.session import Session
 from windlass.backends.sqlite.statements import load, read
 from windlass.core.job import WorkerInfo
 from windlass.core.states import JobState
@@ -192,6 +195,28 @@ async def test_a_full_disk_is_told_and_gets_over(tmp_path: Path) -> None:
         await add(store, new(id="c", payload=b"x" * 100_000))
         jobs = (await store.execute(rq.ListJobs(queue="q"))).jobs
         assert [(job.id, len(job.payload)) for job in jobs] == [("c", 100_000), ("a", 2)]
+
+
+async def test_an_open_that_was_given_up_and_fails_later_says_nothing_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    held = threading.Event()
+
+    def hangs(session: Session) -> None:
+        held.wait(30)
+        raise StorageError("database is locked")
+
+    monkeypatch.setattr(Session, "open", hangs)
+    monkeypatch.setattr(Database, "open_s", 0.05)
+    store = client(tmp_path / "jobs.db", timeout=0.05)
+    with pytest.raises(StorageError, match="could not be opened within"):
+        await store.open()
+    held.set()
+    await store.close()
+    for _ in range(3):
+        await asyncio.sleep(0)  # what the thread said arrives
+    gc.collect()
+    assert "never retrieved" not in caplog.text
 
 
 async def test_another_program_that_holds_the_database(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from tests.backends.sqlite.support import add, claim, ended, new, opened, settle
+from tests.backends.sqlite.support import add, claim, client, ended, new, opened, settle
 from windlass import Unique, Windlass, Worker
 from windlass.backend import metrics as mq
 from windlass.backend import requests as rq
@@ -44,6 +44,8 @@ SELECT max(last_place, coalesce(newest, 0)),
     serial
 FROM windlass_default_meta, (SELECT max(seq) AS newest FROM windlass_default_job)
 """
+#: What tables of that release did not have yet.
+NEW_COLUMNS = [("unique_key", "not_taken")]
 #: By type of a column: a value of another one.
 WRONG = {"INTEGER": "x'c1'", "TEXT": "x'c1'", "BLOB": "'text'"}
 
@@ -65,10 +67,15 @@ def strict_tables(path: Path) -> dict[str, bool]:
 
 
 def rows_of(path: Path) -> dict[str, list[tuple[Any, ...]]]:
-    """Everything in the tables that both releases have, by table."""
+    """Everything in the tables and columns that both releases have, by table."""
     names = sorted(set(sweep.TABLES) - {"migration"})
+    found: dict[str, list[tuple[Any, ...]]] = {}
     with reading(path) as conn:
-        return {name: conn.execute(f"SELECT * FROM windlass_default_{name}").fetchall() for name in names}
+        for name in names:
+            columns = conn.execute("SELECT name FROM pragma_table_info(?)", (f"windlass_default_{name}",))
+            both = ", ".join(f'"{column}"' for (column,) in columns if (name, column) not in NEW_COLUMNS)
+            found[name] = conn.execute(f"SELECT {both} FROM windlass_default_{name}").fetchall()
+    return found
 
 
 def make_old(path: Path) -> None:
@@ -84,6 +91,8 @@ def make_old(path: Path) -> None:
             DELETE FROM windlass_default_migration WHERE version > 5;
             """
         )
+        for name, column in NEW_COLUMNS:
+            conn.execute(f"ALTER TABLE windlass_default_{name} DROP COLUMN {column}")
         later = (
             "SELECT type, name FROM sqlite_master WHERE sql IS NOT NULL AND NOT instr(?, name) ORDER BY type"
         )
@@ -241,6 +250,22 @@ async def test_a_busy_store_is_looked_through_as_well(old: Path, monkeypatch: py
 
 
 # --- processes --------------------------------------------------------------------------------------
+
+
+async def test_a_process_that_waits_too_long_for_an_upgrade_is_told_what_to_do_and_comes_in_later(
+    old: Path,
+) -> None:
+    """The first transaction of an upgrade has no bound: it makes an index of all jobs that may expire."""
+    upgrading = sqlite3.connect(old, isolation_level=None)
+    upgrading.execute("BEGIN IMMEDIATE")
+    waiting = client(old, timeout=0.1)
+    with pytest.raises(StorageError, match=r"another pro(cess|gram).*raise \?timeout="):
+        await waiting.open()
+    await waiting.close()
+    upgrading.execute("ROLLBACK")
+    upgrading.close()
+    async with opened(old) as store:
+        await until_swept(store)
 
 
 async def test_a_process_of_the_release_before_is_told_to_restart(old: Path) -> None:
@@ -468,7 +493,7 @@ async def test_a_row_that_no_statement_can_write_is_found_and_set_aside(tmp_path
 async def test_a_job_in_no_state_that_there_is_ends_at_a_scan(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, patrol: int
 ) -> None:
-    monkeypatch.setattr("windlass.backends.sqlite.verbs_duties.PATROL", patrol)
+    monkeypatch.setattr("windlass.backends.sqlite.finding.PATROL", patrol)
     path = tmp_path / "jobs.db"
     async with opened(path) as store:
         await add(store, *[new(id=f"j{n}") for n in range(5)])

@@ -40,6 +40,7 @@ from windlass.core.options import Keep, StoredOptions
 from windlass.core.outcome import Outcome, Settlement
 from windlass.core.schedules import Schedule, ScheduleRecord
 from windlass.testing.clock import ManualClock
+from windlass.worker.duty import all_steps
 from windlass.worker.scheduler import Scheduler
 
 backend_name = "valkey"
@@ -193,7 +194,7 @@ async def test_b_000_21_every_worker_runs_the_scheduler_and_each_slot_makes_one_
         schedulers = [Scheduler(Store(store, clock)) for store in stores]
         for late_s in (10.4, 9.9, 10.2):  # nobody looks at the very instant of a slot
             await clock.advance(late_s)
-            added = await asyncio.gather(*(scheduler.run_once() for scheduler in schedulers))
+            added = await asyncio.gather(*(all_steps(scheduler) for scheduler in schedulers))
             assert sum(added) == 1
         page = await stores[0].execute(rq.ListJobs(queue="q", newest_first=False))
         assert [job.id for job in page.jobs] == [f"tick.{START_MS + n * 10_000}" for n in (1, 2, 3)]

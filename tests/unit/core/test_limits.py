@@ -120,3 +120,9 @@ def test_rates_and_buckets_can_be_written_in_several_ways() -> None:
 def test_a_rate_needs_a_sensible_count(bad: object) -> None:
     with pytest.raises(ConfigError):
         Rate(bad, 1_000)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("wrong", [{"ordered": "yes"}, {"ordered": True, "skip_delayed": 1}, {"bucket": 3}])
+def test_limits_of_a_group_that_mean_nothing_are_refused(wrong: dict[str, object]) -> None:
+    with pytest.raises(ConfigError):
+        lm.to_group_limits(**wrong)

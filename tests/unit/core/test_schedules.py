@@ -15,6 +15,7 @@ from windlass.core.schedules import (
     Rule,
     Schedule,
     ScheduleRecord,
+    check_cron,
     first_slot,
     next_slot,
     plan_firing,
@@ -191,3 +192,28 @@ def test_what_cannot_work_is_refused(wrong: dict[str, object]) -> None:
 def test_aliases_and_spaces_make_no_other_rule() -> None:
     assert Schedule(cron="@hourly").rule == Schedule(cron=" 0  * * * * ").rule
     assert to_schedule({"pattern": "0 * * * *", "tz": BERLIN}).rule.timezone == BERLIN
+
+
+def test_what_is_no_schedule_and_no_rule_is_refused() -> None:
+    with pytest.raises(ConfigError, match="schedule"):
+        to_schedule(5)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="cron"):
+        check_cron(5)
+
+
+def test_a_schedule_that_is_not_due_has_no_plan() -> None:
+    record = ScheduleRecord(queue="q", name="n", template=TEMPLATE, rule=Rule(every_ms=1_000), next_ms=2_000)
+    with pytest.raises(ConfigError, match="due"):
+        plan_firing(record, 1_999)
+
+
+def test_a_cron_rule_begins_at_its_start() -> None:
+    start = datetime(2030, 5, 1, 12, tzinfo=UTC)
+    rule = Rule(cron="0 12 * * *", start_ms=ms(start))
+    assert next_slot(rule, ms(datetime(2030, 1, 1, tzinfo=UTC))) == ms(start)
+
+
+def test_the_second_coming_of_an_hour_has_no_second_slot() -> None:
+    rule = Rule(cron="30 2 * * *", timezone="Europe/Berlin")
+    second_hour = datetime(2030, 10, 27, 1, 10, tzinfo=UTC)  # 02:10 again
+    assert next_slot(rule, ms(second_hour)) == ms(datetime(2030, 10, 28, 1, 30, tzinfo=UTC))

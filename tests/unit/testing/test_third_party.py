@@ -67,7 +67,8 @@ def test_the_documented_recipe_runs_the_suite_on_ones_own_backend(tmp_path: Path
 @pytest.mark.feature("L16")
 def test_a_backend_that_breaks_the_contract_is_told_so(tmp_path: Path) -> None:
     broken = _BACKEND + (
-        "\nfrom windlass.backends.memory.store import MemoryStore\nMemoryStore.fresh_place = lambda self: 1\n"
+        "\nfrom itertools import count\nfrom windlass.backends.memory.store import MemoryStore\n"
+        "places = count(1_000_000, -1)\nMemoryStore.fresh_place = lambda self: next(places)\n"
     )
     run_recipe(tmp_path, "--collect-only")
     (tmp_path / "mypackage" / "backend.py").write_text(broken)

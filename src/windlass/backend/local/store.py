@@ -76,13 +76,14 @@ class LocalStore(ABC, Generic[SettingsT, SessionT]):
         """Wait until the store is ready; raises ``StorageError`` when it cannot be."""
         patience = max(self.settings.timeout, self.open_s)
         opening = asyncio.wrap_future(self._writer.opened)
-        try:
-            await asyncio.wait_for(asyncio.shield(opening), patience)
-        except TimeoutError:
+        opening.add_done_callback(lambda ended: ended.cancelled() or ended.exception())  # also when given up
+        await asyncio.wait([opening], timeout=patience)
+        if not opening.done():
             raise StorageError(
                 f"{self.settings.shown} could not be opened within {patience:g} s: "
                 f"{self.waited['lock']}; find that process, or raise ?timeout="
-            ) from None
+            )
+        opening.result()
 
     async def execute(self, request: Request[R]) -> R:
         """See ``Backend.execute``."""

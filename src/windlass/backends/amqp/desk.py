@@ -507,7 +507,7 @@ class _Picker:
 
 
 def _no_place() -> int:
-    """A job that starts needs no place; whoever folds the log writes down what else follows."""
+    """A job that starts needs no place; the coordinator records the rest when it folds the log."""
     return 0
 
 

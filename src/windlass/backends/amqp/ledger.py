@@ -224,7 +224,7 @@ class Ledger(Elsewhere):
         return job
 
     def _take_back(self, work: Work, job: JobRecord, start: verbs.Start) -> None:
-        """Whoever has the message has the job: its earlier holder has lost it."""
+        """The worker that has the message has the job: its earlier holder has lost it."""
         if job.state is JobState.ACTIVE and job.token != start.token:
             leases.take_back(work, job)
 

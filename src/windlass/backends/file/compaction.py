@@ -160,6 +160,4 @@ class Compaction:
             with contextlib.suppress(OSError):
                 os.unlink(self._path)
             self._path = ""
-        if self._lock_fd >= 0:
-            os.close(self._lock_fd)
-            self._lock_fd = -1
+        os.close(self._lock_fd)

@@ -272,11 +272,6 @@ def encode(step: Written) -> bytes:
     return _encoder.encode(step)
 
 
-def pack(value: Any) -> msgspec.Raw:
-    """The value of an entry of a table."""
-    return msgspec.Raw(_encoder.encode(value))
-
-
 def decode(data: bytes | memoryview) -> Step:
     """The step that was written; what cannot be read of it is ``Unread``."""
     try:

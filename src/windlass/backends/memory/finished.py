@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from heapq import heappop, heappush
 from itertools import islice
 
-from windlass.backends.memory.order import Order
+from windlass.backends.memory.order import Entry, Order
 from windlass.core.job import JobRecord
 from windlass.core.options import GRACE_MS
 from windlass.core.retention import keep_until, spare_until
@@ -25,25 +25,19 @@ class Finished:
     def __init__(self) -> None:
         #: The jobs in each state, with when they are too old (None: never).
         self._orders: dict[JobState, Order[int | None]] = {state: Order() for state in FINISHED}
-        #: When a job is too old, and what it was entered as; some are no more.
-        self._aging: list[tuple[int, _Key, str, JobState]] = []
+        #: When a job is too old, and its entry; some count no more.
+        self._aging: list[tuple[int, Entry[int | None]]] = []
         #: Those that were too old when somebody looked, with since when.
         self._overdue: Order[int] = Order()
 
     def put(self, job: JobRecord) -> None:
-        """Enter a job if it has finished, take it out if not."""
-        order, job_id = self._orders.get(job.state), job.id
-        if order is None:
-            self.remove(job_id)
-            return
-        finished_ms = job.finished_ms or 0
+        """Enter a job that has finished, which is not there."""
+        job_id, finished_ms = job.id, job.finished_ms or 0
         key, until_ms = (finished_ms, job.seq), keep_until(job.options, job.state, finished_ms)
-        if order.counted.get(job_id) == (key, job_id, until_ms):
-            return
-        self.remove(job_id)
+        order = self._orders[job.state]
         order.put(key, job_id, until_ms)
         if until_ms is not None:
-            heappush(self._aging, (until_ms, key, job_id, job.state))
+            heappush(self._aging, (until_ms, order.counted[job_id]))
 
     def remove(self, job_id: str) -> None:
         """Forget a job, if it is there."""
@@ -60,9 +54,9 @@ class Finished:
 
     def _too_old(self, now_ms: int) -> Iterator[tuple[_Key, str]]:
         while self._aging and self._aging[0][0] <= now_ms:
-            until_ms, key, job_id, state = heappop(self._aging)
-            if self._orders[state].counted.get(job_id) == (key, job_id, until_ms):
-                self._overdue.put(key, job_id, until_ms)
+            until_ms, entry = heappop(self._aging)
+            if any(order.counted.get(entry[1]) is entry for order in self._orders.values()):
+                self._overdue.put(entry[0], entry[1], until_ms)
         return ((key, job_id) for key, job_id, until_ms in self._overdue if until_ms <= now_ms)
 
     def _too_many(

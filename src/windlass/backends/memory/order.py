@@ -47,9 +47,6 @@ class Order(Generic[T]):
     def __iter__(self) -> Iterator[Entry[T]]:
         """Those that count, first to last. Nothing may be put in meanwhile."""
         self._pass_front()
-        return self._from_start()
-
-    def _from_start(self) -> Iterator[Entry[T]]:
         entries, counted = self._entries, self.counted
         for at in range(self._start, len(entries)):
             entry = entries[at]

@@ -68,7 +68,9 @@ class StoredQueue:
             self.counts[state] += 1
             if before is not None:
                 self.counts[before] -= 1
-        if state in FINISHED or before in FINISHED:
+        if before in FINISHED:
+            self.finished.remove(job_id)
+        if state in FINISHED:
             self.finished.put(job)
         if state is _WAITING or before is _WAITING:
             self.line.put(job)
@@ -232,7 +234,7 @@ class State:
 
     def enter(self, job: JobRecord) -> None:
         """Put a record where its state belongs."""
-        queue = self.queue(job.queue)
+        queue = self.queues.get(job.queue) or self.queue(job.queue)
         queue.jobs[job.id] = job
         before = queue.index(job)
         if job.state is _ACTIVE:

@@ -101,7 +101,7 @@ class MemoryStore(State):
             self._load_upkeep(reads, work)
 
     def _load_jobs(self, refs: Iterable[JobRef], work: Work) -> None:
-        found, stubs = work.jobs, self.stubs if self.stubs else None
+        found, any_stubs = work.jobs, bool(self.stubs)
         name: str | None = None
         jobs: dict[str, JobRecord] = {}
         for ref in refs:
@@ -109,9 +109,9 @@ class MemoryStore(State):
             if queue != name:
                 name = queue
                 self._load_queue(name, work)
-                jobs = self.look(name).jobs
+                jobs = self.queues[name].jobs if name in self.queues else {}
             found[ref] = jobs.get(job_id)
-            if stubs is not None and (stub := stubs.find(ref, work.now_ms)) is not None:
+            if any_stubs and (stub := self.stubs.find(ref, work.now_ms)) is not None:
                 work.stubs[ref] = stub
 
     def _load_queue(self, name: str, work: Work) -> None:
@@ -122,14 +122,8 @@ class MemoryStore(State):
             work.queues[name] = Queue(name)
             return
         counts = stored.counts
-        work.queues[name] = Queue(
-            name,
-            _copy_row(stored.row),
-            stored.starts[:],
-            jobs=len(stored.jobs),
-            active=counts[_ACTIVE],
-            parked=counts[_PARKED],
-        )
+        row, starts = _copy_row(stored.row), stored.starts[:]  # by position: names cost in a call of a class
+        work.queues[name] = Queue(name, row, starts, len(stored.jobs), counts[_ACTIVE], counts[_PARKED])
 
     def _load_group(self, queue: str, name: str, work: Work) -> None:
         if (queue, name) in work.groups:
@@ -220,6 +214,8 @@ class MemoryStore(State):
             for one in self.look(reads.groups_of).groups:
                 if one.row.own is None:
                     self._load_group(reads.groups_of, one.name, work)
+        if reads.ranked is not None:
+            self._load_group(*reads.ranked, work)
         if reads.past_time:
             self._load_past(work, reads.past_time)
         if reads.history is not None:
@@ -227,14 +223,17 @@ class MemoryStore(State):
         if reads.settings_of is not None:
             self._load_settings(work, reads.settings_of)
         if reads.time_back is not None:
-            self._find_all(work, self.active.values())
-            for name, queue in self.queues.items():
-                self._load_settings(work, name)
-                work.rows.update(((Table.KEY, (name, key)), entry) for key, entry in queue.keys.items())
-            work.rows.update(((Table.LEADER, (role,)), row) for role, row in self.leaders.items())
-            work.rows.update(((Table.WORKER, (id,)), row) for id, row in self.workers.items())
+            self._load_ending(work)
         if reads.mark is not None:
             work.mark = next((mark for _, mark_id, mark in self.marks if mark_id == reads.mark), None)
+
+    def _load_ending(self, work: Work) -> None:
+        """Everything that ends by itself."""
+        self._find_all(work, self.active.values())
+        for name in self.queues:
+            self._load_settings(work, name)
+        work.rows.update(((Table.LEADER, (role,)), row) for role, row in self.leaders.items())
+        work.rows.update(((Table.WORKER, (id,)), row) for id, row in self.workers.items())
 
     def _load_settings(self, work: Work, name: str) -> None:
         self._load_queue(name, work)

@@ -9,10 +9,10 @@ from windlass.backend.local.store import LocalStore, Shared
 from windlass.backends.sqlite.reader import Reader
 from windlass.backends.sqlite.session import Session
 from windlass.backends.sqlite.settings import Settings
-from windlass.backends.sqlite.verbs import WRITES
-from windlass.backends.sqlite.verbs_reads import READS
+from windlass.backends.sqlite.show import READS
 from windlass.backends.sqlite.wake import Wake
 from windlass.backends.sqlite.writer import Writer
+from windlass.engine.verbs import VERBS
 from windlass.errors import UnsupportedByBackendError
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ class Database(LocalStore[Settings, Session]):
         super().__init__(settings, hub, wake, session, Writer(session, wake))
 
     def is_read(self, request: Request[R]) -> bool:
-        if type(request) in WRITES:
+        if type(request) in VERBS:
             return False
         if type(request) not in READS:
             raise UnsupportedByBackendError("sqlite", type(request).__name__)

@@ -2,24 +2,16 @@
 
 Our connections commit with ``synchronous=NORMAL``: the log is written whole and in order, and survives the
 end of any process, but not yet a loss of power. What ``FULL`` adds is an ``fdatasync`` of the log behind each
-commit. It is made here instead of inside ``COMMIT``: so other processes may write meanwhile, and a worker may
-begin the jobs that it has claimed.
+commit. It is made here instead of inside ``COMMIT``: so other processes may write meanwhile.
 """
 
 from __future__ import annotations
 
 import errno
-import logging
 import os
-from typing import TYPE_CHECKING
 
 from windlass.backend.local.flush import FlushHealth, data_sync, write_again
 from windlass.backends.sqlite import wal
-
-if TYPE_CHECKING:
-    from windlass.speedups.flush_behind import SyncBehind
-
-log = logging.getLogger("windlass.sqlite")
 
 _sync = data_sync
 _write_again = write_again
@@ -36,8 +28,6 @@ class Disk:
         self._path = path
         self._fd = os.open(path + "-wal", os.O_RDWR | getattr(os, "O_CLOEXEC", 0)) if full else -1
         self._health = health or FlushHealth()
-        self._behind: SyncBehind | None = None
-        self._looked = False
 
     @property
     def failed(self) -> bool:
@@ -50,25 +40,7 @@ class Disk:
             return
         self._refuse_if_failed()
         try:
-            self._wait()
             _sync(self._fd)
-        except OSError:
-            self._health.failed = True
-            raise
-
-    def sync_behind(self) -> None:
-        """Begin the same, and wait only for the one before; raises ``OSError`` if that failed."""
-        if self._fd < 0:
-            return
-        self._refuse_if_failed()
-        if not self._looked:
-            from windlass.speedups.flush_behind import sync_behind  # only workers need it
-
-            self._behind, self._looked = sync_behind(self._fd), True
-        try:
-            self._wait()
-            if self._behind is None or not self._behind.begin():
-                _sync(self._fd)
         except OSError:
             self._health.failed = True
             raise
@@ -92,19 +64,10 @@ class Disk:
         wal.make_index_again(self._path)
 
     def close(self) -> None:
-        """What was begun is waited for. May be called again."""
+        """May be called again."""
         if self._fd >= 0:
-            try:
-                self._wait()
-            except OSError as exc:  # those that it was for have been answered: jobs that may run again
-                log.error("the last flush before closing failed: %s", exc)
-            finally:
-                os.close(self._fd)
-                self._fd = -1
-
-    def _wait(self) -> None:
-        if self._behind is not None:
-            self._behind.wait()
+            os.close(self._fd)
+            self._fd = -1
 
     def _refuse_if_failed(self) -> None:
         if self._health.failed:

@@ -17,8 +17,9 @@ from typing import Any, NamedTuple
 
 from windlass.backend.health import Finding, fact, warning
 from windlass.backend.urls import BackendUrl
-from windlass.backends.sqlite import flows, logs, migrations, rows, sweep, verbs_metrics, verbs_schedules
+from windlass.backends.sqlite import edges, logs, migrations, rows, sweep, tables
 from windlass.backends.sqlite.connection import read_any_text, to_error
+from windlass.backends.sqlite.port import Step
 from windlass.backends.sqlite.settings import Settings, parse
 from windlass.backends.sqlite.statements import in_namespace
 from windlass.backends.sqlite.transactional import inside
@@ -43,10 +44,10 @@ _COLUMNS = (
     _Column("event", ("key",), "deltas", rows.unpack_deltas),
     _Column("history", ("key",), "records", logs.unpack_history),
     _Column("worker", ("id",), "info", rows.unpack_worker),
-    _Column("schedule", ("queue", "name"), "record", verbs_schedules.unpack),
-    _Column("metrics", ("queue", "step_ms", "start_ms", "task"), "record", verbs_metrics.unpack),
+    _Column("schedule", ("queue", "name"), "record", tables.unpack_schedule),
+    _Column("metrics", ("queue", "step_ms", "start_ms", "task"), "record", tables.unpack_metrics),
     _Column("archiver", ("name",), "cursors", rows.decode_cursors),
-    _Column("outbox", ("num",), '"end"', flows.unpack_end),
+    _Column("outbox", ("num",), '"end"', edges.unpack_end),
 )
 _ADVICE = "windlass doctor --repair sets it aside"
 
@@ -179,7 +180,12 @@ def _fail_stateless(conn: sqlite3.Connection, namespace: str) -> Iterator[Findin
     for job_id, state in _stateless(conn, namespace):
         shown = f"job {printable(str(job_id))}, which was in the state {printable(repr(state))}"
         yield fact(f"{shown}, has failed: {damage.BAD_RECORD}")
-    inside(conn, namespace, None, lambda step: step.records(step.all("job_stateless", 0, rows.LAST_SEQ)))
+    inside(conn, namespace, None, _lose_stateless)
+
+
+def _lose_stateless(step: Step) -> None:
+    step.jobs(step.all("job_stateless", 0, rows.LAST_SEQ))
+    step.lose(step.lost)
 
 
 def _aside(conn: sqlite3.Connection, namespace: str) -> list[tuple[int, _Line]]:

@@ -7,6 +7,8 @@ MessagePack array of runs; the records of a chunk are numbered one by one from i
 
 from __future__ import annotations
 
+from itertools import groupby
+from operator import attrgetter, itemgetter
 from typing import Any
 
 import msgspec
@@ -18,9 +20,7 @@ from windlass.core.transitions import EventData, Note
 #: Most records in one chunk of a log: bounds what a reader has to unpack for one of them.
 CHUNK = 1_000
 
-#: An event of one job, or of several jobs of one task in this order. A ``Note`` is one, too.
-NoteRun = Note | tuple[str, EventType, list[str], str, EventData]
-#: The stored form: when, then as in a note without its queue.
+#: An event of one job, or of several jobs of one task in this order: when, then a note without its queue.
 EventRun = tuple[int, EventType, str | list[str], str, EventData]
 #: What differs in a run of attempts: run_id, job_id, enqueued_ms, ready_ms, duration_ms.
 Attempt = tuple[str, str, int, int, int | None]
@@ -73,29 +73,32 @@ class AttemptRun(msgspec.Struct, array_like=True):
         ]
 
 
-def run_of(ended: AttemptRecord) -> AttemptRun:
-    """A run of one attempt."""
-    return AttemptRun(
-        ended.queue,
-        ended.task,
-        ended.group,
-        ended.tags,
-        ended.worker,
-        ended.attempt,
-        ended.delivery,
-        ended.started_ms,
-        ended.finished_ms,
-        ended.outcome,
-        ended.error_class,
-        ended.error_fingerprint,
-        [(ended.run_id, ended.job_id, ended.enqueued_ms, ended.ready_ms, ended.duration_ms)],
-        ended.schema_version,
-    )
+#: What the attempts of a run have in common, and what differs.
+_common = attrgetter(
+    *("queue", "task", "group", "tags", "worker", "attempt", "delivery", "started_ms", "finished_ms"),
+    *("outcome", "error_class", "error_fingerprint", "schema_version"),
+)
+_own = attrgetter("run_id", "job_id", "enqueued_ms", "ready_ms", "duration_ms")
+#: The same of notes.
+_alike = itemgetter(1, 3, 4)
 
 
-def count_notes(notes: list[NoteRun]) -> int:
-    """How many events ``notes`` are."""
-    return sum([1 if type(note[2]) is str else len(note[2]) for note in notes])
+def runs_of(ended: list[AttemptRecord]) -> list[AttemptRun]:
+    """Attempts in their order, as few runs."""
+    return [_run(common, list(map(_own, its))) for common, its in groupby(ended, _common)]
+
+
+def _run(common: tuple[Any, ...], attempts: list[Attempt]) -> AttemptRun:
+    return AttemptRun(*common[:-1], attempts, common[-1])  # type: ignore[call-arg]
+
+
+def runs_of_events(now_ms: int, notes: list[Note]) -> list[EventRun]:
+    """What was noted about one queue, in its order, as few runs."""
+    runs: list[EventRun] = []
+    for (kind, task, data), its in groupby(notes, _alike):
+        ids = [note[2] for note in its]
+        runs.append((now_ms, kind, ids[0] if len(ids) == 1 else ids, task, data))
+    return runs
 
 
 def event_chunks(runs: list[EventRun], count: int) -> list[tuple[int, bytes]]:
@@ -110,12 +113,9 @@ def event_chunks(runs: list[EventRun], count: int) -> list[tuple[int, bytes]]:
     return [(len(part), pack(part)) for part in _parts(single)]
 
 
-def history_chunks(runs: list[AttemptRun], count: int) -> list[tuple[int, bytes]]:
-    """``count`` attempts as chunks: how many attempts each has, and its bytes."""
-    if count <= CHUNK:
-        return [(count, pack(runs))]
-    single = [run_of(ended) for run in runs for ended in run.records()]
-    return [(len(part), pack(part)) for part in _parts(single)]
+def history_chunks(ended: list[AttemptRecord]) -> list[tuple[int, bytes]]:
+    """Attempts as chunks: how many attempts each has, and its bytes."""
+    return [(len(part), pack(runs_of(part))) for part in _parts(ended)]
 
 
 def _parts(records: list[Any]) -> list[list[Any]]:

@@ -10,8 +10,8 @@ from windlass.backend.local.flush import not_flushed
 from windlass.backend.local.lane import Lane
 from windlass.backends.sqlite import statements
 from windlass.backends.sqlite.connection import connect, is_odd_text, read_any_text, to_error
+from windlass.backends.sqlite.show import READS, Snapshot
 from windlass.backends.sqlite.tx import Queues, read_meta
-from windlass.backends.sqlite.verbs_reads import READS, Snapshot
 from windlass.core.clock import SteadyClock, moment
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ import msgspec
 from windlass.core import damage
 from windlass.core.job import ErrorInfo, JobRecord, SignalValue, WorkerInfo
 from windlass.core.options import ALL_UNSAID, StoredOptions
-from windlass.core.retention import goes_at_once, keep_until, spare_until
+from windlass.core.retention import keep_until, spare_until
 from windlass.core.states import FINISHED, JobState
 
 Row = tuple[Any, ...]
@@ -25,16 +25,18 @@ JOB_COLUMNS = (
     "turn"
 )
 #: What ``changed_row`` writes, in its order, but for the row's number.
-JOB_CHANGES = (
-    "state = ?, priority = ?, place = ?, options = ?, ready_ms = ?, due_ms = ?, expires_ms = ?, "
-    "started_ms = ?, finished_ms = ?, attempts = ?, deliveries = ?, stalls = ?, manual_retries = ?, "
-    "misses = ?, token = ?, settled_token = ?, lease_until_ms = ?, worker = ?, cancel_reason = ?, "
-    "progress = ?, result = ?, result_until_ms = ?, reason = ?, errors = ?, keep_until_ms = ?, "
-    "spare_until_ms = ?, linked = ?, held_ms = ?, awaits = ?, signals = ?, idle = ?"
+JOB_CHANGED = (
+    *("state", "priority", "place", "options", "ready_ms", "due_ms", "expires_ms", "started_ms"),
+    *("finished_ms", "attempts", "deliveries", "stalls", "manual_retries", "misses", "token"),
+    *("settled_token", "lease_until_ms", "worker", "cancel_reason", "progress", "result"),
+    *("result_until_ms", "reason", "errors", "keep_until_ms", "spare_until_ms", "linked", "held_ms"),
+    *("awaits", "signals", "idle", "grp", "turn"),
 )
-#: What ``flows.to_edge`` reads, in its order: the dependent's queue and id come from its own row.
+#: What stays as it was added, unless all of a job is written (``whole_row``).
+JOB_FIXED = ("queue", "id", "task", "payload", "codec", "request_id", "enqueued_ms")
+#: What ``edges.to_edge`` reads, in its order: the dependent's queue and id come from its own row.
 EDGE_COLUMNS = (
-    "[job].queue, [job].id, [edge].queue, child, child_seq, on_failure, status, value, [edge].codec, "
+    "[job].queue, [job].id, [edge].queue, child, child_seq, on_failure, status, [edge].value, [edge].codec, "
     "[edge].reason, error"
 )
 #: Payloads above this many bytes stand in their own table.
@@ -63,6 +65,7 @@ Deltas = tuple[list[tuple[JobState, int]], list[tuple[str, str, int]]]
 unpack_deltas = msgspec.msgpack.Decoder(Deltas).decode
 
 _PLAIN = StoredOptions()
+_WAITING = JobState.WAITING  # members of an enum are slow to look up
 #: How they are written; and those of a job that was added by name and says nothing.
 PLAIN_OPTIONS = "{}"
 UNSAID_OPTIONS = f'{{"unsaid":{ALL_UNSAID}}}'
@@ -90,7 +93,7 @@ def too_old_from(options_text: str, state: str, finished_ms: int) -> int | None:
     """The column ``keep_until_ms`` of a job that finished: NULL when its age will not remove it.
 
     It is also NULL for plain jobs. Their age is the default of their state, so they grow too old in the order
-    in which they finished and need no index of their own: ``verbs_duties`` finds them in that order.
+    in which they finished and need no index of their own: ``past`` finds them in that order.
     """
     if options_text in (PLAIN_OPTIONS, UNSAID_OPTIONS):
         return None
@@ -265,54 +268,58 @@ def _record(row: Row, queue: str) -> JobRecord:
     )
 
 
-@lru_cache(maxsize=1_024)
-def is_simple(options_text: str) -> bool:
-    """Whether a job with these options has neither a group, nor a unique key, nor ``expires_total``, for all
-    that can be read."""
-    try:
-        options = decode_options(options_text)
-    except damage.UNREADABLE:
-        return False
-    return options.group is None and options.unique is None and options.expires_total_ms is None
+def whole_row(job: JobRecord, queue: int, *, grouped: bool) -> Row:
+    """All of a job: ``JOB_FIXED``, ``JOB_CHANGED``, its number."""
+    return (
+        queue,
+        job.id,
+        job.task,
+        job.payload if len(job.payload) <= INLINE_PAYLOAD else None,
+        job.codec,
+        None if job.request_id == job.id else job.request_id,
+        job.enqueued_ms,
+        *changed_row(job, grouped=grouped),
+    )
 
 
-@lru_cache(maxsize=1_024)
-def is_lasting(options_text: str) -> bool:
-    """Whether a job with these options is simple and its record stays when it completes."""
-    return is_simple(options_text) and not goes_at_once(decode_options(options_text))
+def is_plain(job: JobRecord) -> bool:
+    """Whether ``plain_row`` tells all about a new job of a queue that saw no groups."""
+    return (
+        job.state is _WAITING
+        and job.place == job.seq
+        and job.request_id == job.id
+        and job.ready_ms == job.enqueued_ms
+        and job.expires_ms is None
+        and job.options.group is None
+        and not job.linked
+        and len(job.payload) <= INLINE_PAYLOAD
+    )
 
 
-def view(job: JobRecord, now_ms: int, *, late: bool = False) -> JobRecord:
-    """A record for the caller, without a result that is past its time (unless ``late``)."""
-    job.turn = max(job.turn, 0)
-    if not late and job.result_until_ms is not None and job.result_until_ms <= now_ms:
-        job.result = None
-    return job
+def plain_row(job: JobRecord, queue: int, options_text: str) -> Row:
+    """The parameters of ``job_insert_plain``.
 
-
-def new_row(job: JobRecord, queue: int) -> Row:
-    """The parameters of ``job_insert``."""
+    A bytearray, since the sqlite3 module asks around for a while how to store anything but its base types,
+    to which it does not count bytes and None.
+    """
     return (
         job.seq,
         queue,
         job.id,
         job.task,
-        job.state.value,
         job.priority,
-        job.place,
-        job.payload if len(job.payload) <= INLINE_PAYLOAD else None,
+        bytearray(job.payload),
         job.codec,
-        encode_options(job.options),
-        None if job.request_id == job.id else job.request_id,
+        options_text,
         job.enqueued_ms,
-        job.ready_ms,
-        None if job.state is JobState.BLOCKED else job.due_ms,
-        job.expires_ms,
     )
 
 
-def changed_row(job: JobRecord) -> Row:
-    """The parameters of ``job_save``: everything that may change after the add, but the payload."""
+def changed_row(job: JobRecord, *, grouped: bool) -> Row:
+    """The parameters of ``job_save``: everything that may change after the add, but the payload.
+
+    ``grouped``: whether the queue saw groups.
+    """
     finished_ms = job.finished_ms
     ended = finished_ms is not None and job.state in FINISHED
     held = job.state is JobState.BLOCKED  # its due time must not make it ready
@@ -349,5 +356,7 @@ def changed_row(job: JobRecord) -> Row:
         job.awaits,
         pack(job.signals) if job.signals else None,
         IDLE.get(job.state),
+        job.options.group or ("" if grouped else None),
+        job.turn,
         job.seq,
     )

@@ -12,12 +12,10 @@ import sqlite3
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from windlass.backend import requests as rq
 from windlass.backend.local.flush import FlushHealth, not_flushed
 from windlass.backend.local.locks import FairLock
 from windlass.backend.local.modes import denied, make_file, mode_of
 from windlass.backends.sqlite import migrations, statements, sweep
-from windlass.backends.sqlite.alone import PAGES, AddAlone
 from windlass.backends.sqlite.connection import (
     CHECKPOINT_PAGES,
     OneCursor,
@@ -30,12 +28,11 @@ from windlass.backends.sqlite.connection import (
 )
 from windlass.backends.sqlite.disk import Disk, LogLostError
 from windlass.backends.sqlite.place import Place
+from windlass.backends.sqlite.port import Step
 from windlass.backends.sqlite.tx import Meta, Queues, Tx, read_meta
-from windlass.backends.sqlite.verbs import KEEPS_LEASED, WRITES
-from windlass.backends.sqlite.verbs_duties import set_back
 from windlass.core.clock import SYSTEM_CLOCK, SteadyClock
-from windlass.core.paths import took
 from windlass.core.probe import reach
+from windlass.engine import timing
 
 if TYPE_CHECKING:
     from windlass.backend.calls import Answer, Call
@@ -95,7 +92,6 @@ class Session:
         self._cursor = self.conn.cursor()
         self._one = OneCursor(self.conn, self._cursor)
         self._queues = Queues(self._one, self._sql)
-        self._alone = AddAlone(self._cursor, self._sql, self._queues)
         self.sweep_due = sweep.is_due(self.conn, self._settings.namespace)
         self._wake.open(read_meta(self.conn, self._sql).activity)
 
@@ -164,20 +160,13 @@ class Session:
             reach("sqlite.begun")
             meta = self._read_meta()
             now_ms = self._clock.now_ms(meta.clock_ms)
-            went_back = now_ms < meta.clock_ms
-            alone = None if went_back else self._alone.add(calls, meta, now_ms)
-            if alone is not None:
-                answers, self._meta, topics = alone
-                self._pages += PAGES
-                done = 1
-            else:
-                tx = Tx(self._one, self._sql, self._queues, meta, now_ms)
-                if went_back:
-                    self._set_back(tx, meta.clock_ms)
-                answers = self._run_calls(tx, calls)
-                self._meta, topics = tx.flush(), tx.topics
-                self._pages += tx.pages
-                done = self._meta.activity - meta.activity
+            tx = Tx(self._one, self._sql, self._queues, meta, now_ms)
+            if now_ms < meta.clock_ms:
+                self._set_back(tx, meta.clock_ms)
+            answers = self._run_calls(tx, calls)
+            self._meta, topics = tx.flush(), tx.topics
+            self._pages += tx.pages
+            done = self._meta.activity - meta.activity
             self._wake.own_activity += done  # before the commit, so that nobody takes it for a stranger's
             reach("sqlite.committing")
             self._cursor.execute("COMMIT")
@@ -204,17 +193,10 @@ class Session:
             return [self.failed(call, exc) for call, _, _ in answers]
         return answers
 
-    def secure(self, answers: list[Answer], *, behind: bool = False) -> list[Answer]:
-        """Bring what was committed to the disk: returns ``answers``, or errors in their place.
-
-        ``behind``: only begin with it, once the last one that was begun is done.
-        """
+    def secure(self, answers: list[Answer]) -> list[Answer]:
+        """Bring what was committed to the disk: returns ``answers``, or errors in their place."""
         try:
-            if behind:
-                took("sqlite.flush_behind")
-                self._disk.sync_behind()
-            else:
-                self._disk.sync()
+            self._disk.sync()
         except OSError as exc:
             log.error("%s could not be flushed: %s", self._settings.shown, exc)
             error = not_flushed(exc, self._settings.shown)
@@ -240,8 +222,8 @@ class Session:
 
     def _set_back(self, tx: Tx, from_ms: int) -> None:
         """The store's time goes back, before anything else happens in the transaction."""
-        step = tx.step(None)
-        set_back(step, from_ms)
+        step = Step(tx, None)
+        step.carry_out(lambda work: timing.set_back(work, from_ms))
         tx.absorb(step)
         self._queues.kept_longer.clear()
 
@@ -262,13 +244,9 @@ class Session:
         return answers
 
     def _run_call(self, tx: Tx, call: Call[Any]) -> Any:
-        step = tx.step(call.request.now_ms)
-        kind = type(call.request)
-        if kind not in KEEPS_LEASED:
-            self._queues.leased.clear()
+        step = Step(tx, call.request.now_ms)
         try:
-            value = WRITES[kind](step, call.request)
-            step.tell()
+            value = step.answer(call.request)
         except BaseException:
             self._queues.rolled_back(step.made)
             raise
@@ -306,9 +284,8 @@ class Session:
             )
             if self._misfit is not None:
                 sweep.again(self._one, self._settings.namespace, self._misfit)
-            step = tx.step(None)
+            step = Step(tx, None)
             more = sweep.batch(step, self._settings.namespace)
-            step.tell()
             tx.absorb(step)
             self._meta = tx.flush()
             self._pages += tx.pages
@@ -343,14 +320,3 @@ class Session:
             self.conn.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
         except sqlite3.Error:
             pass  # a full disk, say: the log goes on growing and the next commit tells
-
-
-def claims(call: Call[Any]) -> bool:
-    """Whether a worker waits for jobs, which may begin while the disk is at work.
-
-    A loss of power takes back such a turn at most: the attempts that ended in it are made again.
-    """
-    request = call.request
-    if type(request) is rq.Settle:
-        return request.claim is not None
-    return type(request) is rq.Claim

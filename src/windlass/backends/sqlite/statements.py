@@ -3,7 +3,9 @@
 ``queries.sql`` and its neighbours hold one statement after each line ``-- name: something``. A name in
 ``[brackets]`` is a table or index of the namespace: ``[job]`` becomes ``"windlass_default_job"``.
 ``/*job*/`` stands for the columns of a job in the order that ``rows.record`` reads them, ``/*edge*/`` for
-those of an edge, ``/*changes*/`` for what ``rows.changed_row`` writes, ``/*states*/`` for all states.
+those of an edge, ``/*changes*/`` for what ``rows.changed_row`` writes, ``/*fixed*/`` for what
+``rows.whole_row`` has before that, ``/*whole*/`` and ``/*marks*/`` for all of its columns and values,
+``/*states*/`` for all states.
 ``/*among*/`` ends a statement about jobs by their numbers: it takes a JSON list of them or, under the name
 with ``_span`` added, the first and the last.
 """
@@ -14,7 +16,7 @@ import re
 from functools import cache
 from importlib import resources
 
-from windlass.backends.sqlite.rows import EDGE_COLUMNS, JOB_CHANGES, JOB_COLUMNS, STATE_LIST
+from windlass.backends.sqlite.rows import EDGE_COLUMNS, JOB_CHANGED, JOB_COLUMNS, JOB_FIXED, STATE_LIST
 
 _NAMED = re.compile(r"^-- name: (\w+)\n", re.MULTILINE)
 _BRACKETS = re.compile(r"\[(\w+)\]")
@@ -29,7 +31,10 @@ SPAN = "_span"
 _COLUMNS = {
     "/*job*/": JOB_COLUMNS,
     "/*edge*/": EDGE_COLUMNS,
-    "/*changes*/": JOB_CHANGES,
+    "/*whole*/": ", ".join((*JOB_FIXED, *JOB_CHANGED, "seq")),
+    "/*marks*/": ", ".join("?" * (len(JOB_FIXED) + len(JOB_CHANGED) + 1)),
+    "/*fixed*/": ", ".join(f"{name} = ?" for name in JOB_FIXED),
+    "/*changes*/": ", ".join(f"{name} = ?" for name in JOB_CHANGED),
     "/*states*/": STATE_LIST,
 }
 _AMONG = "/*among*/"

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 import msgspec
 
-from windlass.backends.sqlite.rows import Row, pack
 from windlass.core import damage
 from windlass.core.job import JobRecord
-from windlass.core.stubs import STUB_MS, STUBS_KEPT, is_over, stub_of
+from windlass.core.stubs import is_over
 
 if TYPE_CHECKING:
-    from windlass.backends.sqlite.tx import Step
-    from windlass.core.job import JobRef, NewJob
-
-#: Most stubs that one step forgets because their time has passed.
-SCAN = 10_000
+    from windlass.backends.sqlite.port import Step
+    from windlass.backends.sqlite.rows import Row
+    from windlass.core.job import JobRef
+    from windlass.engine.work import Work
 
 _unpack = msgspec.msgpack.Decoder(JobRecord).decode
 
@@ -25,36 +23,26 @@ _unpack = msgspec.msgpack.Decoder(JobRecord).decode
 def find(select: Callable[..., list[Row]], num: int | None, ref: JobRef, now_ms: int) -> JobRecord | None:
     """The stub that the job ``ref`` of queue ``num`` left, if its time has not passed."""
     rows = [] if num is None else select("stub", num, ref.id)
-    found = damage.read_or_none(rows[0][0], _unpack, f"the stub of job {ref.id}") if rows else None
-    return None if found is None or is_over(found, now_ms) else found
+    return _read(rows[0][0], ref.id, now_ms) if rows else None
 
 
-def put(step: Step, job: JobRecord) -> None:
-    """Keep the stub of a job; the oldest make way when there are too many."""
-    stub = stub_of(job)
-    step.run("stub_save", step.queue(job.queue), job.id, stub.finished_ms, pack(stub))
-    step.run("stub_trim", STUBS_KEPT)
-    step.queues.no_stubs = False
-
-
-def any_of(step: Step, jobs: list[NewJob]) -> bool:
-    """Whether one of these ids may have left a stub."""
+def load(step: Step, refs: Iterable[tuple[str, str]], work: Work) -> None:
+    """The stubs of jobs that have no record."""
     queues = step.queues
     if queues.no_stubs is None:
-        queues.no_stubs = step.one("stub_any") is None
+        queues.no_stubs = not step.all("stub_any")
     if queues.no_stubs:
-        return False
+        return
     ids: dict[str, list[str]] = {}
-    for new in jobs:
-        ids.setdefault(new.queue, []).append(new.id)
-    return any(
-        step.one("stub_among", num, msgspec.json.encode(some).decode())
-        for queue, some in ids.items()
-        if (num := queues.num(queue)) is not None
-    )
+    for queue, job_id in refs:
+        ids.setdefault(queue, []).append(job_id)
+    for queue, some in ids.items():
+        for job_id, packed in step.listed("stubs", some, queues.num(queue) or 0):
+            found = _read(packed, job_id, work.now_ms)
+            if found is not None:
+                work.stubs[queue, job_id] = found
 
 
-def prune(step: Step) -> None:
-    """Forget those whose time has passed."""
-    if step.run("stub_prune", SCAN, step.now_ms - STUB_MS):
-        step.queues.no_stubs = None
+def _read(packed: bytes, job_id: str, now_ms: int) -> JobRecord | None:
+    found = damage.read_or_none(packed, _unpack, f"the stub of job {job_id}")
+    return None if found is None or is_over(found, now_ms) else found

@@ -32,8 +32,8 @@ from windlass.core.states import FINISHED
 
 if TYPE_CHECKING:
     from windlass.backends.sqlite.connection import Executor
+    from windlass.backends.sqlite.port import Step
     from windlass.backends.sqlite.rows import Row
-    from windlass.backends.sqlite.tx import Step
 
 log = logging.getLogger("windlass.sqlite")
 
@@ -221,7 +221,7 @@ def _job(step: Step, shape: _Shape, key: Row, why: str) -> bool:
     for row in step.all("job_by_seqs_span", key[0], key[0]):
         if not isinstance(row[1], int) or not step.all("queue_name", row[1]):
             return False
-        step.lose(stand_in_for(row, step.queues.name(row[1]), damage.BadRecordError(why)))
+        step.lose([stand_in_for(row, step.queues.name(row[1]), damage.BadRecordError(why))])
     return True
 
 
@@ -238,7 +238,7 @@ def _edge(step: Step, shape: _Shape, key: Row, why: str) -> bool:
             job = record(row, step.queues.name(row[1]))
             if job.state not in FINISHED:
                 job.errors = [damage.error_of(f"an edge of it: {why}")]
-                step.lose(job)
+                step.lose([job])
     return False
 
 

@@ -23,8 +23,8 @@ from windlass.backend import requests as rq
 from windlass.backend.urls import DEFAULT_NAMESPACE
 from windlass.backends.sqlite import migrations, statements
 from windlass.backends.sqlite.connection import to_error
-from windlass.backends.sqlite.tx import Queues, Step, Tx, read_meta
-from windlass.backends.sqlite.verbs_lifecycle import add, settle
+from windlass.backends.sqlite.port import Step
+from windlass.backends.sqlite.tx import Queues, Tx, read_meta
 from windlass.core.clock import SYSTEM_CLOCK
 from windlass.errors import ConfigError, StorageError
 
@@ -48,7 +48,7 @@ def add_in_transaction(
     autocommit mode (``isolation_level=None``) has to begin its own. When this raises, nothing was added and
     the transaction is as it was.
     """
-    return inside(connection, namespace, now_ms, lambda step: add(step, rq.Add(jobs=jobs)))
+    return inside(connection, namespace, now_ms, lambda step: step.answer(rq.Add(jobs=jobs)))
 
 
 def settle_in_transaction(
@@ -59,7 +59,7 @@ def settle_in_transaction(
     now_ms: int | None = None,
 ) -> list[Settled]:
     """End attempts inside the transaction of ``connection``, as ``add_in_transaction`` adds jobs."""
-    return inside(connection, namespace, now_ms, lambda step: settle(step, rq.Settle(items=items)).items)
+    return inside(connection, namespace, now_ms, lambda step: step.answer(rq.Settle(items=items)).items)
 
 
 def inside(
@@ -88,9 +88,8 @@ def _run(plain: _Plain, namespace: str, now_ms: int | None, verb: Callable[[Step
     try:
         meta = read_meta(plain, sql)
         tx = Tx(plain, sql, Queues(plain, sql), meta, max(SYSTEM_CLOCK.now_ms(), meta.clock_ms))
-        step = tx.step(now_ms)
+        step = Step(tx, now_ms)
         answer = verb(step)
-        step.tell()
         tx.absorb(step)
         tx.flush()
     except BaseException:

@@ -11,9 +11,8 @@ from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from windlass.backend import requests as rq
-from windlass.backend.calls import Answer, Call, deliver
+from windlass.backend.calls import Call, deliver
 from windlass.backend.local.lane import WritingLane
-from windlass.backends.sqlite.session import claims
 from windlass.errors import StorageError
 
 if TYPE_CHECKING:
@@ -107,22 +106,11 @@ class Writer(WritingLane):
             answers, topics = session.run(self._next_group())
         finally:
             session.lock.release()
-        answers = self._secure(session.committed(answers))
+        answers = session.secure(session.committed(answers))
         self.phase = "idle"  # those who are told may come back at once
         self._tell(answers, topics)
         if session.upkeep_due:
             self._checkpoint()
-
-    def _secure(self, answers: list[Answer]) -> list[Answer]:
-        """Bring a group to the disk; returns what is to be answered then.
-
-        Whoever waits for jobs need not wait for the disk.
-        """
-        claimed = [answer for answer in answers if claims(answer[0])]
-        if len(claimed) == len(answers):
-            return self._session.secure(answers, behind=True)
-        deliver(claimed)
-        return self._session.secure([answer for answer in answers if not claims(answer[0])])
 
     def _checkpoint(self) -> None:
         self.phase = "run"

@@ -46,6 +46,28 @@ async def test_a_busy_worker_runs_every_job_once_and_no_more_at_a_time_than_it_h
     assert {state: count for state, count in counts.items() if count} == {JobState.COMPLETED: 400}
 
 
+@pytest.mark.feature("J1", "H1")
+async def test_a_busy_worker_fills_all_its_slots_again_and_again(harness: Harness) -> None:
+    """Every claim counts: slots that one asked for and did not get answered would stay empty for ever."""
+    running, full = 0, asyncio.Condition()
+
+    async def handler(job: Job[Any]) -> int:
+        nonlocal running
+        async with full:
+            running += 1
+            full.notify_all()
+            mine = (running - 1) // SLOTS + 1
+            await full.wait_for(lambda: running >= mine * SLOTS)
+        return mine
+
+    async with live(harness) as app:
+        queue = app.queue(QUEUE)
+        jobs = await queue.add_bulk({"name": "n"} for _ in range(4 * SLOTS))
+        async with Worker(QUEUE, handler, url_or_app=app, concurrency=SLOTS, duties=False):
+            rounds = Counter([await job.result(timeout=20) for job in jobs])
+    assert rounds == dict.fromkeys((1, 2, 3, 4), SLOTS)
+
+
 @pytest.mark.feature("G1", "G5")
 async def test_a_busy_worker_with_one_slot_runs_jobs_in_order_of_arrival(harness: Harness) -> None:
     ran: list[str] = []

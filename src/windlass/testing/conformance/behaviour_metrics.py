@@ -13,6 +13,7 @@ from windlass.metrics import DayTotals, roll_up
 from windlass.testing.clock import START_MS
 from windlass.testing.conformance.harness import Harness
 from windlass.testing.conformance.stage import Gate, Stage
+from windlass.worker.duty import all_steps
 from windlass.worker.services import Aggregator
 
 NEEDS = "metrics"
@@ -141,7 +142,7 @@ async def test_rolling_up_on_many_nodes_counts_every_attempt_once(harness: Harne
         for _ in range(5):
             await work_off(stage, *[{"name": "a", "data": {}}] * 50)
             for _ in range(3):
-                await Aggregator(stage.app.store).run_once()
+                await all_steps(Aggregator(stage.app.store))
         rows = await stage.queue.get_rollups("hour")
         assert sum(row.outcomes["completed"] for row in rows) == 250
         assert sum(row.duration.count for row in rows) == 250

@@ -14,6 +14,7 @@ from windlass.backend.store import Store
 from windlass.testing.clock import START_MS
 from windlass.testing.conformance.harness import Harness
 from windlass.testing.conformance.stage import QUEUE, Gate, Stage
+from windlass.worker.duty import all_steps
 from windlass.worker.scheduler import PATIENCE_MS, Scheduler
 
 NEEDS = "schedules"
@@ -222,13 +223,13 @@ async def test_slots_that_nobody_fired_follow_the_missed_rule(
         await stage.queue.upsert_job_scheduler("s", Schedule(every=600, missed=missed))
         await stage.advance(3_630)  # an hour without any worker
         scheduler = Scheduler(stage.app.store)
-        assert await scheduler.run_once() == len(expected)
+        assert await all_steps(scheduler) == len(expected)
         jobs = await stage.queue.get_jobs(newest_first=False)
         assert [job.id for job in jobs] == [f"s.{START_MS + slot * 1_000}" for slot in expected]
         info = await stage.queue.get_job_scheduler("s")
         assert info is not None
         assert info.next_run == START + timedelta(seconds=4_200)
-        assert await scheduler.run_once() == 0
+        assert await all_steps(scheduler) == 0
 
 
 @pytest.mark.feature("B13", "B12")
@@ -236,7 +237,7 @@ async def test_a_thousand_missed_slots_are_made_up_for(harness: Harness) -> None
     async with Stage(harness) as stage:
         await stage.queue.upsert_job_scheduler("s", Schedule(every=1, missed="all"))
         await stage.advance(1_000)
-        assert await Scheduler(stage.app.store).run_once() == 1_000
+        assert await all_steps(Scheduler(stage.app.store)) == 1_000
         assert await stage.queue.count() == 1_000
 
 
@@ -264,10 +265,10 @@ async def test_without_a_leader_the_others_fire_a_second_later(harness: Harness)
         await stage.queue.upsert_job_scheduler("tick", {"every": 5})
         follower = Scheduler(stage.app.store, leads=lambda: False)
         await stage.advance(5)
-        assert await follower.run_once() == 0
+        assert await all_steps(follower) == 0
         assert follower.every_ms == PATIENCE_MS
         await stage.advance(ms=PATIENCE_MS)
-        assert await follower.run_once() == 1
+        assert await all_steps(follower) == 1
 
 
 @pytest.mark.feature("B12", "B3")

@@ -456,6 +456,16 @@ async def test_a_paused_group_starts_nothing_and_others_go_on(harness: Harness) 
     assert (await claimed(harness))[0] == ["a", "b", "c"]
 
 
+@pytest.mark.feature("H14", "K1")
+async def test_a_queue_whose_only_group_was_paused_from_the_start_is_not_drained(harness: Harness) -> None:
+    await harness.do(lrq.PauseGroup(queue=QUEUE, group="g", paused=True))
+    await harness.add("plain")
+    await add(harness, "parked")
+    mark = await harness.mark()
+    assert await claimed(harness) == (["plain"], None)
+    assert EventType.DRAINED not in [event.type for event in await harness.events(after=mark)]
+
+
 @pytest.mark.feature("H14")
 async def test_a_group_on_hold_starts_nothing_before_its_time(harness: Harness) -> None:
     await add(harness, "a", "b")
@@ -545,6 +555,22 @@ async def test_a_group_that_is_done_is_no_longer_listed(harness: Harness) -> Non
     assert (await harness.do(lrq.ListGroups(queue=QUEUE))).groups == []
 
 
+@pytest.mark.feature("H7", "H14")
+async def test_a_settlement_that_holds_its_group_starts_none_of_it(harness: Harness) -> None:
+    await limit(harness, rate=Rate(1, 1_000))
+    await add(harness, "other", "other-next", group="f")
+    await add(harness, "a", "b")
+    _, job = await harness.claim(2)
+    harness.pass_ms(1_000)
+    end = settlement(job, Outcome.COMPLETE, hold_ms=5_000)
+    result = await harness.do(rq.Settle(items=[end], claim=harness.claim_request(limit=10)))
+    assert result.claimed is not None
+    assert [one.id for one in result.claimed.jobs] == ["other-next"]
+    assert result.claimed.next_due_in_ms == 5_000
+    harness.pass_ms(5_000)
+    assert (await claimed(harness))[0] == ["b"]
+
+
 async def test_an_ordered_group_tells_when_time_lets_the_next_in(harness: Harness) -> None:
     await limit(harness, ordered=True, rate=Rate(1, 1_000))
     await add(harness, "a", "b", "c")
@@ -609,13 +635,12 @@ async def test_pruning_forgets_no_start_that_still_counts(harness: Harness) -> N
 @pytest.mark.parametrize("limits", [GroupLimits(rate=Rate(2, 1_000)), GroupLimits(bucket=Bucket(2, 1))])
 async def test_starts_of_a_group_count_after_reopening(harness: Harness, limits: GroupLimits) -> None:
     await harness.do(lrq.SetGroupLimits(queue=QUEUE, group="g", limits=limits))
-    await add(harness, "a", "b", "c")
+    await add(harness, "a", "b", "c", "d")
     for name in ("a", "b"):
         assert [job.id for job in await harness.claim()] == [name]
-    await harness.reopen()
-    assert await claimed(harness) == ([], 1_000)
-    harness.pass_ms(1_000)
-    assert (await claimed(harness))[0] == ["c"]
+        harness.pass_ms(500)
+        await harness.reopen()
+    assert (await claimed(harness))[0] == ["c"]  # a start, or a token, of 1,000 ms ago
 
 
 async def test_an_obliterated_queue_forgets_its_groups(harness: Harness) -> None:

@@ -202,10 +202,10 @@ async def test_an_obliterated_queue_forgets_its_limits(harness: Harness) -> None
 
 @pytest.mark.feature("H3")
 async def test_starts_count_after_reopening(harness: Harness) -> None:
-    await harness.do(lrq.SetQueueLimits(queue=QUEUE, fields=["rate"], rate=Rate(1, 1_000)))
-    await harness.add_many("a", "b")
-    assert [job.id for job in await harness.claim(10)] == ["a"]
-    await harness.reopen()
-    assert await harness.claim(10) == []
-    harness.pass_ms(1_000)
-    assert [job.id for job in await harness.claim(10)] == ["b"]
+    await limit(harness, rate=Rate(2, 1_000))
+    await harness.add_many("a", "b", "c", "d")
+    for name in ("a", "b"):
+        assert [job.id for job in await harness.claim()] == [name]
+        harness.pass_ms(500)
+        await harness.reopen()
+    assert await claimed(harness) == (["c"], 500)  # a start of 1,000 ms ago counts no more

@@ -287,3 +287,18 @@ async def test_a_job_that_leaves_nothing_can_be_settled_with_a_claim_on_another_
     assert result.claimed is not None
     assert [one.id for one in result.claimed.jobs] == ["b"]
     assert await harness.counts() == {}
+
+
+@pytest.mark.feature("I3")
+@needs("flows")
+async def test_a_retried_parent_gets_the_value_of_a_retried_child_that_went_at_once(harness: Harness) -> None:
+    parent = harness.new("p", depends_on=[Dependency(QUEUE, "c")])
+    await harness.do(rq.Add(jobs=[parent, harness.new("c", options=GONE)]))
+    await harness.settle(await harness.take(), Outcome.FAIL)
+    assert await harness.state("p") is JobState.FAILED
+    await harness.do(rq.RetryJobs(refs=[JobRef(QUEUE, "c")]))
+    await harness.settle(await harness.take(), Outcome.COMPLETE, result=b"9")
+    await harness.do(rq.RetryJobs(refs=[JobRef(QUEUE, "p")]))
+    (found,) = await harness.do(fl.GetDependencies(refs=[JobRef(QUEUE, "p")]))
+    assert [(edge.status, edge.value) for edge in found.depends_on] == [(EdgeStatus.DONE, b"9")]
+    assert (await harness.take()).id == "p"

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 
 from windlass.backend import requests as rq
@@ -101,20 +104,36 @@ async def test_cancelled_jobs_leave_no_empty_turns(harness: Harness) -> None:
     assert await harness.order() == ["small0", "again"]
 
 
-async def add_followers(harness: Harness, child: str) -> None:
+async def add_followers(harness: Harness, queue: str = QUEUE) -> None:
     """Jobs that wait for ``child`` whatever becomes of it: one of a group, one without."""
-    wait = [Dependency(QUEUE, child, OnFailure.IGNORE)]
+    wait = [Dependency(queue, "child", OnFailure.IGNORE)]
     grouped = harness.new("grouped", options=StoredOptions(group="g"), depends_on=wait)
     await harness.do(rq.Add(jobs=[grouped, harness.new("plain", depends_on=wait)]))
 
 
 @pytest.mark.feature("H13")
-async def test_a_job_that_is_removed_takes_no_turn_from_those_who_waited_for_it(harness: Harness) -> None:
+@pytest.mark.parametrize("end", [rq.RemoveJobs, rq.CancelJobs])
+async def test_a_job_that_goes_takes_no_turn_from_those_who_waited_for_it(
+    harness: Harness, end: Callable[..., rq.Request[Any]]
+) -> None:
     await harness.add("child")
-    await add_followers(harness, "child")
-    await harness.do(rq.RemoveJobs(refs=[JobRef(QUEUE, "child")]))
+    await add_followers(harness)
+    await harness.do(end(refs=[JobRef(QUEUE, "child")]))
     await add(harness, "h", "last")
     assert await harness.order() == ["grouped", "plain", "last"]
+
+
+@pytest.mark.feature("H13")
+@pytest.mark.parametrize("end", [rq.RemoveJobs, rq.CancelJobs])
+async def test_a_job_that_goes_from_another_queue_leaves_the_turn_of_its_namesake_alone(
+    harness: Harness, end: Callable[..., rq.Request[Any]]
+) -> None:
+    await harness.add("child")
+    await harness.add("child", "other")
+    await add_followers(harness, "other")
+    await harness.do(end(refs=[JobRef("other", "child")]))
+    await add(harness, "h", "last")
+    assert await harness.order() == ["child", "grouped", "last", "plain"]
 
 
 @pytest.mark.feature("H13")
@@ -122,7 +141,7 @@ async def test_a_job_that_is_put_back_has_its_turn_before_those_that_its_step_le
     harness: Harness,
 ) -> None:
     await harness.add_many("child", "back")
-    await add_followers(harness, "child")
+    await add_followers(harness)
     child, back = await harness.claim(2)
     ends = [settlement(back, Outcome.RELEASE), settlement(child, Outcome.COMPLETE)]
     await harness.do(rq.Settle(items=ends))

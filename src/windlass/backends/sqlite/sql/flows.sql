@@ -1,54 +1,53 @@
 -- Edges between jobs, the outbox of their ends, live output. See statements.py for the notation.
 
--- name: job_link
-UPDATE [job] SET linked = 1 WHERE seq = ?
-
--- name: job_hold
-UPDATE [job] SET linked = 1, idle = ?, held_ms = ? WHERE seq = ?
-
--- name: edge_insert
+-- name: edge_save
 INSERT INTO [edge]
     (dependent, queue, child, child_seq, on_failure, status, value, codec, reason, error)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+VALUES ((SELECT seq FROM [job] WHERE queue = ? AND id = ?), ?, ?, ?, ?, ?, ?, ?, ?, ?)
+ON CONFLICT (dependent, queue, child) DO UPDATE
+SET child_seq = excluded.child_seq, status = excluded.status, value = excluded.value, codec = excluded.codec,
+    reason = excluded.reason, error = excluded.error
 
--- name: edge_save
-UPDATE [edge] SET status = ?, value = ?, codec = ?, reason = ?, error = ?
-WHERE dependent = (SELECT seq FROM [job] WHERE queue = ? AND id = ?) AND queue = ? AND child = ?
+-- A list of keys: queue and id of the dependent, then of the child.
+-- name: edge_pairs
+SELECT /*edge*/ FROM json_each(?) AS asked
+CROSS JOIN [job] ON [job].queue = asked.value ->> 0 AND [job].id = asked.value ->> 1
+CROSS JOIN [edge] ON dependent = [job].seq AND [edge].queue = asked.value ->> 2 AND child = asked.value ->> 3
 
--- name: edge_child
-UPDATE [edge] SET child_seq = ?
-WHERE dependent = (SELECT seq FROM [job] WHERE queue = ? AND id = ?) AND queue = ? AND child = ?
+-- A list of keys: queue and id.
+-- name: edge_waits
+SELECT [job].queue, [job].id, count(*), sum(status = 'open') FROM json_each(?) AS asked
+CROSS JOIN [job] ON [job].queue = asked.value ->> 0 AND [job].id = asked.value ->> 1
+CROSS JOIN [edge] ON dependent = [job].seq
+GROUP BY [job].seq
 
--- name: edge_missed
-SELECT /*edge*/ FROM [edge] JOIN [job] ON seq = dependent
-WHERE dependent = (SELECT seq FROM [job] WHERE queue = ? AND id = ?) AND status IN ('failed', 'ignored')
+-- name: edge_unmet
+SELECT /*edge*/ FROM json_each(?) AS asked
+CROSS JOIN [job] ON [job].queue = asked.value ->> 0 AND [job].id = asked.value ->> 1
+CROSS JOIN [edge] ON dependent = [job].seq
+WHERE status <> 'done' ORDER BY [edge].num
+
+-- name: edge_reachable
+WITH RECURSIVE reached (seq) AS (
+    SELECT [job].seq FROM json_each(?) AS asked
+    CROSS JOIN [job] ON [job].queue = asked.value ->> 0 AND [job].id = asked.value ->> 1
+    UNION
+    SELECT [job].seq FROM reached
+    CROSS JOIN [edge] ON dependent = reached.seq AND status = 'open'
+    CROSS JOIN [job] ON [job].queue = [edge].queue AND [job].id = child
+)
+SELECT [job].queue, [job].id, [edge].queue, child FROM reached
+CROSS JOIN [edge] ON dependent = reached.seq AND status = 'open'
+CROSS JOIN [job] ON [job].seq = reached.seq
 ORDER BY [edge].num
 
--- name: edge_exists
-SELECT 1 FROM [edge]
-WHERE dependent = (SELECT seq FROM [job] WHERE queue = ? AND id = ?) AND queue = ? AND child = ?
-
--- name: edge_count
-SELECT count(*) FROM [edge] WHERE dependent = (SELECT seq FROM [job] WHERE queue = ? AND id = ?)
-
--- name: edge_open_children
-SELECT queue, child FROM [edge]
-WHERE dependent = (SELECT seq FROM [job] WHERE queue = ? AND id = ?) AND status = 'open' ORDER BY num
-
--- name: edge_has_open
-SELECT 1 FROM [edge]
-WHERE dependent = (SELECT seq FROM [job] WHERE queue = ? AND id = ?) AND status = 'open' LIMIT 1
-
--- name: edge_broken
-SELECT /*edge*/ FROM [edge] JOIN [job] ON seq = dependent
-WHERE dependent = (SELECT seq FROM [job] WHERE queue = ? AND id = ?)
-    AND status = 'failed' AND on_failure = 'fail'
-ORDER BY [edge].num LIMIT 1
-
+-- How many, then a list of keys: queue, id and seq of the child.
 -- name: edge_untold
-SELECT /*edge*/ FROM [edge] JOIN [job] ON seq = dependent
-WHERE [edge].queue = ? AND child = ? AND child_seq = ? AND status = 'open'
-ORDER BY [edge].num LIMIT ?
+SELECT /*edge*/ FROM json_each(?2) AS asked
+CROSS JOIN [edge] ON [edge].queue = asked.value ->> 0 AND child = asked.value ->> 1
+    AND child_seq = asked.value ->> 2 AND status = 'open'
+CROSS JOIN [job] ON seq = dependent
+ORDER BY asked.key, [edge].num LIMIT ?1
 
 -- name: edges_of
 SELECT /*edge*/ FROM [edge] JOIN [job] ON seq = dependent
@@ -61,17 +60,21 @@ WHERE [edge].queue = ? AND child = ? ORDER BY [edge].num LIMIT ?
 -- name: edge_delete
 DELETE FROM [edge] WHERE dependent IN (SELECT value FROM json_each(?))
 
--- name: outbox_first
-SELECT num, "end" FROM [outbox] ORDER BY num LIMIT 1
+-- name: outbox
+SELECT num, "end" FROM [outbox] ORDER BY num LIMIT ?
 
 -- name: outbox_insert
 INSERT INTO [outbox] ("end") VALUES (?)
 
 -- name: outbox_delete
-DELETE FROM [outbox] WHERE num = ?
+DELETE FROM [outbox] WHERE num IN (SELECT value FROM json_each(?))
 
 -- name: stream
 SELECT last, oldest, size, delivery, base FROM [stream] WHERE job = ?
+
+-- name: stream_of
+SELECT last, oldest, size, delivery, base FROM [stream]
+WHERE job = (SELECT seq FROM [job] WHERE queue = ? AND id = ?)
 
 -- name: stream_save
 INSERT OR REPLACE INTO [stream] (job, last, oldest, size, delivery, base) VALUES (?, ?, ?, ?, ?, ?)

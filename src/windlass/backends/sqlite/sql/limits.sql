@@ -1,22 +1,14 @@
 -- Statements about groups, limits and unique keys.
 
--- name: queue_special
-UPDATE [queue] SET special = ? WHERE num = ?
-
--- name: queue_specials
-SELECT num, name, special FROM [queue] WHERE special <> 0 ORDER BY name
-
 -- name: limits
 SELECT own, every, hold_until_ms, starts FROM [limits] WHERE queue = ?
 
--- name: limits_queues
-SELECT queue FROM [limits]
-
--- name: grp_all
-SELECT queue, name FROM [grp]
-
 -- name: limits_save
-INSERT OR REPLACE INTO [limits] (queue, own, every, hold_until_ms, starts) VALUES (?, ?, ?, ?, ?)
+INSERT INTO [limits] (queue, own, every, hold_until_ms) VALUES (?, ?, ?, ?)
+ON CONFLICT DO UPDATE SET own = excluded.own, every = excluded.every, hold_until_ms = excluded.hold_until_ms
+
+-- name: limits_starts
+UPDATE [limits] SET starts = ? WHERE queue = ?
 
 -- name: limits_forget
 DELETE FROM [limits] WHERE queue = ?
@@ -24,27 +16,52 @@ DELETE FROM [limits] WHERE queue = ?
 -- name: grp
 SELECT own, paused, hold_until_ms, starts, level, level_ms, next_ms FROM [grp] WHERE queue = ? AND name = ?
 
--- name: grp_save
-INSERT OR REPLACE INTO [grp] (queue, name, own, paused, hold_until_ms, starts, level, level_ms, next_ms)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)
+-- name: grps
+SELECT name, own, paused, hold_until_ms, starts, level, level_ms, next_ms FROM [grp]
+WHERE queue = ? AND name IN (SELECT value FROM json_each(?))
 
--- name: grp_forget
-DELETE FROM [grp] WHERE queue = ?
+-- name: grp_names
+SELECT name FROM [grp] WHERE queue = ? ORDER BY name
+
+-- All without limits of their own that have something to count or to let in.
+-- name: group_names
+WITH RECURSIVE named (name) AS (
+    SELECT min(grp) FROM [job] WHERE queue = ?1 AND grp > '' AND finished_ms IS NULL
+    UNION ALL
+    SELECT (SELECT min(grp) FROM [job] WHERE queue = ?1 AND grp > name AND finished_ms IS NULL)
+    FROM named WHERE name IS NOT NULL
+)
+SELECT name FROM named
+WHERE name IS NOT NULL AND name NOT IN (SELECT name FROM [grp] WHERE queue = ?1 AND own IS NOT NULL)
+UNION
+SELECT name FROM [grp] WHERE queue = ?1 AND own IS NULL
+ORDER BY name
+
+-- name: grp_save
+INSERT INTO [grp] (queue, name, own, paused, hold_until_ms, level, level_ms, next_ms)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?)
+ON CONFLICT DO UPDATE SET own = excluded.own, paused = excluded.paused, hold_until_ms = excluded.hold_until_ms,
+    level = excluded.level, level_ms = excluded.level_ms, next_ms = excluded.next_ms
+
+-- name: grp_starts
+INSERT INTO [grp] (queue, name, paused, hold_until_ms, level_ms, starts) VALUES (?, ?, 0, 0, 0, ?)
+ON CONFLICT DO UPDATE SET starts = excluded.starts
+
+-- name: grp_no_starts
+UPDATE [grp] SET starts = NULL WHERE queue = ? AND name = ? AND starts IS NOT NULL
 
 -- name: grp_delete
 DELETE FROM [grp] WHERE queue = ? AND name = ?
 
 -- name: grp_next
-SELECT name, next_ms FROM [grp] WHERE queue = ? AND next_ms IS NOT NULL ORDER BY next_ms, name LIMIT 1
-
--- name: grp_queues
-SELECT DISTINCT queue FROM [grp]
+SELECT next_ms, name FROM [grp] WHERE queue = ? AND next_ms IS NOT NULL ORDER BY next_ms, name LIMIT ?
 
 -- name: grp_idle
-SELECT name FROM [grp] WHERE queue = ? AND own IS NULL AND NOT paused AND next_ms IS NULL LIMIT ?
-
--- name: grp_refit
-SELECT name FROM [grp] WHERE queue = ? AND own IS NULL ORDER BY name
+SELECT queue, name FROM [grp]
+WHERE own IS NULL AND NOT paused AND next_ms IS NULL
+    AND NOT EXISTS (
+        SELECT 1 FROM [job] WHERE [job].queue = [grp].queue AND grp = [grp].name AND finished_ms IS NULL)
+LIMIT ?
 
 -- name: grp_after
 SELECT min(name) FROM [grp] WHERE queue = ? AND name > ? AND (own IS NOT NULL OR paused OR hold_until_ms > ?)
@@ -52,80 +69,94 @@ SELECT min(name) FROM [grp] WHERE queue = ? AND name > ? AND (own IS NOT NULL OR
 -- name: job_grp_after
 SELECT min(grp) FROM [job] WHERE queue = ? AND grp > ? AND finished_ms IS NULL
 
--- name: job_first
-SELECT /*job*/ FROM [job] WHERE queue = ? AND state = 'waiting' ORDER BY priority DESC, turn, place LIMIT 1
-
--- name: job_line
-UPDATE [job] SET grp = ?, turn = ?, idle = ? WHERE seq = ?
-
--- name: job_replace
-UPDATE [job] SET task = ?, codec = ? WHERE seq = ?
-
 -- What stands in for a record that cannot be read is written over it: every column at once, since a STRICT table
 -- takes no row with a value of a wrong type, whichever column a statement is about.
 -- name: job_rewrite
-UPDATE [job]
-SET id = ?, task = ?, payload = ?, codec = ?, enqueued_ms = ?,
-    turn = 0, request_id = NULL, pad = NULL, grp = CASE typeof(grp) WHEN 'text' THEN grp END,
-    /*changes*/
-WHERE seq = ?
+UPDATE [job] SET pad = NULL, /*fixed*/, /*changes*/ WHERE seq = ?
 
 -- name: job_grp
 SELECT grp FROM [job] WHERE seq = ? AND grp <> ''
 
--- name: turn_last
-SELECT turn FROM [job] WHERE queue = ? AND grp = ? AND state = 'waiting' AND priority = ? AND seq <> ?
-ORDER BY turn DESC LIMIT 1
+-- name: turns_first
+SELECT turn, id FROM [job] WHERE queue = ? AND state = 'waiting' AND priority = ? ORDER BY turn LIMIT ? OFFSET ?
 
--- name: turn_plain
-SELECT 1 FROM [job]
-WHERE queue = ? AND state = 'waiting' AND priority = ? AND turn = 0 AND grp IS NULL AND seq <> ? LIMIT 1
+-- name: turns_last
+SELECT turn, id FROM [job] WHERE queue = ? AND grp = ? AND state = 'waiting' AND priority = ?
+ORDER BY turn DESC LIMIT ? OFFSET ?
 
--- name: turn_now
-SELECT turn FROM [job] WHERE queue = ? AND state = 'waiting' AND priority = ? AND seq <> ? ORDER BY turn LIMIT 1
+-- name: turns_plain
+SELECT turn, id FROM [job]
+WHERE queue = ? AND state = 'waiting' AND priority = ? AND turn = 0 AND grp IS NULL LIMIT ? OFFSET ?
 
--- name: group_head
+-- name: group_parked
 SELECT /*job*/ FROM [job]
-WHERE queue = ? AND grp = ? AND state = 'parked' AND finished_ms IS NULL AND seq <> ?
-ORDER BY priority DESC, place LIMIT 1
-
--- name: group_count
-SELECT count(*) FROM (
-    SELECT 1 FROM [job] WHERE queue = ? AND grp = ? AND state = ? AND finished_ms IS NULL AND seq <> ? LIMIT ?
-)
-
--- name: group_cost
-SELECT coalesce(sum(coalesce(json_extract(options, '$.cost'), 1)), 0) FROM [job]
-WHERE queue = ? AND grp = ? AND state = 'waiting' AND finished_ms IS NULL AND seq <> ?
+WHERE queue = ? AND grp = ? AND state = 'parked' AND finished_ms IS NULL
+ORDER BY priority DESC, place LIMIT ? OFFSET ?
 
 -- In an ordered group no job has a priority.
--- name: group_first
-SELECT place FROM [job]
-WHERE queue = ? AND grp = ? AND state = ? AND priority = 0 AND finished_ms IS NULL AND seq <> ?
-ORDER BY place LIMIT 1
+-- name: group_places
+SELECT place, id FROM [job]
+WHERE queue = ? AND grp = ? AND state = ? AND priority = 0 AND finished_ms IS NULL
+ORDER BY place LIMIT ? OFFSET ?
 
--- name: group_first_again
-SELECT place FROM [job]
-WHERE queue = ? AND grp = ? AND due_ms IS NOT NULL AND deliveries > 0 AND state = 'scheduled' AND seq <> ?
-ORDER BY place LIMIT 1
+-- name: group_again
+SELECT place, id FROM [job]
+WHERE queue = ? AND grp = ? AND due_ms IS NOT NULL AND deliveries > 0 AND state = 'scheduled'
+ORDER BY place LIMIT ? OFFSET ?
 
+-- name: group_delayed
+SELECT place, id FROM [job]
+WHERE queue = ? AND grp = ? AND state = 'scheduled' AND priority = 0 AND finished_ms IS NULL AND deliveries = 0
+ORDER BY place LIMIT ? OFFSET ?
+
+-- By group: how many jobs wait and are active (no more than ?2), and are in other states (no more than ?3).
+-- name: group_counts
+SELECT asked.value,
+    (SELECT count(*) FROM (SELECT 1 FROM [job]
+        WHERE queue = ?1 AND grp = asked.value AND state = 'waiting' AND finished_ms IS NULL LIMIT ?2)),
+    (SELECT count(*) FROM (SELECT 1 FROM [job]
+        WHERE queue = ?1 AND grp = asked.value AND state = 'active' AND finished_ms IS NULL LIMIT ?2)),
+    (SELECT count(*) FROM (SELECT 1 FROM [job]
+        WHERE queue = ?1 AND grp = asked.value AND state = 'parked' AND finished_ms IS NULL LIMIT ?3)),
+    (SELECT count(*) FROM (SELECT 1 FROM [job]
+        WHERE queue = ?1 AND grp = asked.value AND state = 'scheduled' AND finished_ms IS NULL LIMIT ?3)),
+    (SELECT count(*) FROM (SELECT 1 FROM [job]
+        WHERE queue = ?1 AND grp = asked.value AND state = 'retrying' AND finished_ms IS NULL LIMIT ?3)),
+    (SELECT count(*) FROM (SELECT 1 FROM [job]
+        WHERE queue = ?1 AND grp = asked.value AND state = 'blocked' AND finished_ms IS NULL LIMIT ?3)),
+    (SELECT count(*) FROM (SELECT 1 FROM [job]
+        WHERE queue = ?1 AND grp = asked.value AND state = 'suspended' AND finished_ms IS NULL LIMIT ?3))
+FROM json_each(?4) AS asked
+
+-- name: group_cost
+SELECT coalesce(sum(CASE WHEN json_valid(options) THEN coalesce(options ->> '$.cost', 1) ELSE 1 END), 0)
+FROM [job] WHERE queue = ? AND grp = ? AND state = 'waiting' AND finished_ms IS NULL
+
+-- The states, of those in the list, in which a job of the group has a priority or is lifo.
 -- name: group_ranked
-SELECT 1 WHERE EXISTS (
-    SELECT 1 FROM [job] WHERE queue = ?1 AND grp = ?2 AND state = ?3 AND finished_ms IS NULL AND priority > 0
+SELECT value FROM json_each(?3)
+WHERE EXISTS (
+    SELECT 1 FROM [job] WHERE queue = ?1 AND grp = ?2 AND state = value AND finished_ms IS NULL AND priority > 0
 ) OR EXISTS (
-    SELECT 1 FROM [job] WHERE queue = ?1 AND grp = ?2 AND state = ?3 AND finished_ms IS NULL AND priority < 0
+    SELECT 1 FROM [job] WHERE queue = ?1 AND grp = ?2 AND state = value AND finished_ms IS NULL AND priority < 0
 ) OR EXISTS (
     SELECT 1 FROM [job]
-    WHERE queue = ?1 AND grp = ?2 AND state = ?3 AND finished_ms IS NULL AND priority = 0 AND place < 0
-)
-
--- name: group_size
-SELECT count(*) FROM (
-    SELECT 1 FROM [job] WHERE queue = ? AND grp = ? AND finished_ms IS NULL LIMIT ?
+    WHERE queue = ?1 AND grp = ?2 AND state = value AND finished_ms IS NULL AND priority = 0 AND place < 0
 )
 
 -- name: unique_key
-SELECT job_id, until_ms, request_id, not_taken FROM [unique_key] WHERE queue = ? AND key = ?
+SELECT job_id, until_ms FROM [unique_key] WHERE queue = ? AND key = ?
+
+-- name: unique_keys
+SELECT key, job_id, until_ms, request_id, not_taken FROM [unique_key]
+WHERE queue = ? AND key IN (SELECT value FROM json_each(?))
+
+-- name: unique_keys_after
+SELECT key, job_id, until_ms, request_id, not_taken FROM [unique_key]
+WHERE queue = ? AND until_ms IS NOT NULL AND until_ms > ?
+
+-- name: unique_key_names
+SELECT key FROM [unique_key] WHERE queue = ?
 
 -- name: unique_key_save
 INSERT OR REPLACE INTO [unique_key] (queue, key, job_id, until_ms, request_id, not_taken)
@@ -134,9 +165,6 @@ VALUES (?, ?, ?, ?, ?, ?)
 -- name: unique_key_free
 DELETE FROM [unique_key] WHERE queue = ? AND key = ?
 
--- name: unique_key_free_of
-DELETE FROM [unique_key] WHERE queue = ? AND key = ? AND job_id = ?
-
 -- name: unique_key_free_job
 DELETE FROM [unique_key] WHERE queue = ? AND job_id = ?
 
@@ -144,10 +172,5 @@ DELETE FROM [unique_key] WHERE queue = ? AND job_id = ?
 SELECT key, job_id, until_ms FROM [unique_key]
 WHERE queue = ? AND key > ? AND (until_ms IS NULL OR until_ms > ?) ORDER BY key LIMIT ?
 
--- name: unique_key_prune
-DELETE FROM [unique_key] WHERE (queue, key) IN (
-    SELECT queue, key FROM [unique_key] WHERE until_ms IS NOT NULL AND until_ms <= ? LIMIT ?
-)
-
--- name: unique_key_forget
-DELETE FROM [unique_key] WHERE queue = ?
+-- name: unique_key_past
+SELECT queue, key FROM [unique_key] WHERE until_ms IS NOT NULL AND until_ms <= ? ORDER BY until_ms LIMIT ?

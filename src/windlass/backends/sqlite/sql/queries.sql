@@ -28,11 +28,11 @@ SELECT known, last_event, last_history,
     (SELECT max(key) FROM [history] WHERE key BETWEEN ?1 AND ?2),
     folded,
     (SELECT count(*) FROM [event] WHERE key > ?1 + folded AND key <= ?2),
-    special
+    special, paused
 FROM [queue] WHERE num = ?3
 
--- name: queue_known
-UPDATE [queue] SET known = ? WHERE num = ?
+-- name: queue_save
+UPDATE [queue] SET paused = ?, known = ?, special = ? WHERE num = ?
 
 -- name: queue_fold
 UPDATE [queue]
@@ -42,11 +42,8 @@ SET folded = ?, last_event = ?, last_history = ?,
     cancelled = cancelled + ?
 WHERE num = ?
 
--- name: queue_pause
-UPDATE [queue] SET paused = ?1 WHERE num = ?2 AND paused <> ?1
-
--- name: queue_forget
-UPDATE [queue] SET paused = 0, special = 0, event_floor = ? WHERE num = ?
+-- name: queue_events_from
+UPDATE [queue] SET event_floor = ? WHERE num = ?
 
 -- name: queue_nums
 SELECT num, name FROM [queue] ORDER BY num
@@ -68,28 +65,19 @@ FROM [queue] WHERE num = ?3
 -- name: job_by_id
 SELECT /*job*/ FROM [job] WHERE queue = ? AND id = ?
 
+-- name: job_by_ids
+SELECT /*job*/ FROM [job] WHERE queue = ? AND id IN (SELECT value FROM json_each(?))
+
 -- name: job_by_seqs
 SELECT /*job*/ FROM [job] WHERE /*among*/
 
--- name: job_exists
-SELECT 1 FROM [job] WHERE queue = ? LIMIT 1
-
 -- name: job_insert
-INSERT OR IGNORE INTO [job]
-    (seq, queue, id, task, state, priority, place, payload, codec, options, request_id, enqueued_ms, ready_ms,
-     due_ms, expires_ms)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+INSERT OR IGNORE INTO [job] (/*whole*/) VALUES (/*marks*/)
 
 -- name: job_insert_plain
 INSERT OR IGNORE INTO [job]
     (seq, queue, id, task, state, priority, place, payload, codec, options, enqueued_ms, ready_ms)
 VALUES (?1, ?2, ?3, ?4, 'waiting', ?5, ?1, ?6, ?7, ?8, ?9, ?9)
-
--- name: job_insert_one
-INSERT INTO [job]
-    (seq, queue, id, task, state, priority, place, payload, codec, options, request_id, enqueued_ms, ready_ms,
-     due_ms, expires_ms)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 
 -- name: job_undo_insert
 DELETE FROM [job] WHERE seq > ?
@@ -98,19 +86,16 @@ DELETE FROM [job] WHERE seq > ?
 UPDATE [job] SET /*changes*/ WHERE seq = ?
 
 -- name: job_ends
-SELECT seq, queue, id, state, options, enqueued_ms FROM [job] WHERE /*among*/
+SELECT seq, queue, id, state, options, enqueued_ms, linked FROM [job] WHERE /*among*/
 
 -- name: job_delete
-DELETE FROM [job] WHERE /*among*/
+DELETE FROM [job] WHERE /*among*/ RETURNING queue, state
 
 -- name: payload_insert
 INSERT OR REPLACE INTO [payload] (seq, data) VALUES (?, ?)
 
 -- name: payload_delete
 DELETE FROM [payload] WHERE /*among*/
-
--- name: payload_save
-UPDATE [job] SET payload = ? WHERE seq = ?
 
 -- SQLite takes texts and bytes for numbers. They are greater than every number, and so than a time that has come:
 -- due_ms < '' leaves them out, and this finds them.
@@ -122,17 +107,6 @@ LIMIT ?
 
 -- name: job_stateless
 SELECT /*job*/ FROM [job] WHERE seq > ? AND seq <= ? AND state NOT IN (/*states*/) ORDER BY seq
-
--- name: claim_queues
-SELECT num, paused,
-    (SELECT min(due_ms) FROM [job] WHERE queue = num AND due_ms IS NOT NULL AND due_ms < ''),
-    EXISTS (SELECT 1 FROM [job] WHERE queue = num AND state = 'waiting'), special
-FROM [queue] WHERE num IN (SELECT value FROM json_each(?))
-
--- name: claim_queue
-SELECT num, paused, (SELECT min(due_ms) FROM [job] WHERE queue = num AND due_ms IS NOT NULL AND due_ms < ''),
-    1, special
-FROM [queue] WHERE num = ?
 
 -- Few columns, since each costs the sqlite3 module as much as many comparisons: what is as in most jobs is left
 -- out, and NULL stands for all of it; so does 1, of those that leave options unsaid. JSON holds no BLOB, which only a damaged row has there: then it is empty.
@@ -147,80 +121,43 @@ SELECT seq, id, task, coalesce(payload, (SELECT data FROM [payload] WHERE [paylo
         ELSE json_array(options, place, ready_ms, priority, codec, request_id, expires_ms,
             deliveries <> 0 OR manual_retries <> 0 OR errors IS NOT NULL OR result IS NOT NULL OR linked IS NOT NULL
                 OR signals IS NOT NULL) END
-FROM [job] WHERE queue = ? AND state = 'waiting' ORDER BY priority DESC, turn, place LIMIT ?
+FROM [job] WHERE queue = ? AND state = 'waiting' ORDER BY priority DESC, turn, place LIMIT ? OFFSET ?
 
--- name: job_any_ready
-SELECT 1 FROM [job] WHERE queue = ? AND state = 'waiting' LIMIT 1
+-- name: job_line
+SELECT /*job*/ FROM [job]
+WHERE queue = ? AND state = 'waiting' ORDER BY priority DESC, turn, place LIMIT ? OFFSET ?
 
 -- name: job_lease
 UPDATE [job]
-SET state = 'active', token = ? || '.' || seq, worker = ?, started_ms = ?, deliveries = deliveries + 1,
-    lease_until_ms = ?, progress = NULL, pad = NULL
+SET state = 'active', token = ? || '.' || seq, worker = ?, started_ms = ?, lease_until_ms = ?, expires_ms = ?,
+    deliveries = deliveries + 1, progress = NULL, pad = NULL
 WHERE /*among*/
 
 -- name: job_expired
 SELECT /*job*/ FROM [job]
 WHERE expires_ms IS NOT NULL AND expires_ms <= ? AND state <> 'active' ORDER BY expires_ms, seq LIMIT ?
 
--- name: job_expires
-UPDATE [job] SET expires_ms = ? WHERE seq = ?
-
 -- name: job_stays
 UPDATE [job] SET expires_ms = NULL WHERE /*among*/
-
--- Linked jobs are left out: their end concerns others.
--- name: job_leased
-SELECT seq, token, id, enqueued_ms, ready_ms, queue, task, options, worker, attempts, deliveries, started_ms
-FROM [job] WHERE linked IS NULL AND /*among*/
 
 -- name: job_complete
 UPDATE [job]
 SET state = 'completed', finished_ms = ?, result = ?, result_until_ms = ?, keep_until_ms = ?,
-    spare_until_ms = ?, settled_token = token, token = NULL, lease_until_ms = NULL, reason = ''
-WHERE token IS NOT NULL AND linked IS NULL AND /*among*/
+    spare_until_ms = ?, settled_token = token, token = NULL, lease_until_ms = NULL, expires_ms = NULL, reason = ''
+WHERE token IS NOT NULL AND /*among*/
 
 -- name: job_complete_one
 UPDATE [job]
 SET state = 'completed', finished_ms = ?1, result = ?2, result_until_ms = ?3, keep_until_ms = ?4,
-    spare_until_ms = ?5, settled_token = token, token = NULL, lease_until_ms = NULL, reason = ''
-WHERE token IS NOT NULL AND linked IS NULL AND seq = ?6
-
--- name: job_promote
-UPDATE [job] SET state = 'waiting', due_ms = NULL, ready_ms = ?, place = ?, idle = NULL WHERE seq = ?
+    spare_until_ms = ?5, settled_token = token, token = NULL, lease_until_ms = NULL, expires_ms = NULL, reason = ''
+WHERE token IS NOT NULL AND seq = ?6
 
 -- name: job_due
-SELECT due_ms, seq, queue, id, task, state,
-    CASE WHEN options <> '{}' AND typeof(options) = 'text' AND json_valid(options)
-        THEN json_extract(options, '$.lifo') END
-FROM [job]
-WHERE queue = ? AND due_ms IS NOT NULL AND due_ms <= ? ORDER BY due_ms, seq LIMIT ?
-
--- name: job_next_due
-SELECT min(due_ms) FROM [job] WHERE queue = ? AND due_ms IS NOT NULL AND due_ms < ''
-
--- name: job_next_dues
-SELECT num, (SELECT min(due_ms) FROM [job] WHERE queue = num AND due_ms IS NOT NULL AND due_ms < '') AS next
-FROM [queue] WHERE next IS NOT NULL
-
--- name: job_held
-SELECT seq, queue, id, token, cancel_reason FROM [job] WHERE /*among*/
+SELECT /*job*/ FROM [job]
+WHERE queue = ? AND due_ms IS NOT NULL AND due_ms < '' ORDER BY due_ms, seq LIMIT ?
 
 -- name: job_extend
 UPDATE [job] SET lease_until_ms = ? WHERE seq = ?
-
--- The store's time goes back: see verbs_duties.set_back. Parameters: by how much, from when.
--- name: back_lease
-UPDATE [job] SET lease_until_ms = lease_until_ms - ? WHERE lease_until_ms IS NOT NULL AND lease_until_ms > ?
-
--- name: back_leader
-UPDATE [leader] SET until_ms = until_ms - ? WHERE until_ms > ?
-
--- name: back_key
-UPDATE [unique_key] SET until_ms = until_ms - ? WHERE until_ms IS NOT NULL AND until_ms > ?
-
--- ... to when.
--- name: back_worker
-UPDATE [worker] SET beat_ms = ?1 WHERE beat_ms > ?1
 
 -- name: job_leased_by
 SELECT /*job*/ FROM [job] INDEXED BY [job_lease]
@@ -230,11 +167,8 @@ WHERE lease_until_ms IS NOT NULL AND worker = ? ORDER BY seq
 SELECT /*job*/ FROM [job]
 WHERE lease_until_ms IS NOT NULL AND lease_until_ms <= ? ORDER BY lease_until_ms, seq LIMIT ?
 
--- name: job_progress
-UPDATE [job] SET progress = ? WHERE seq = ?
-
--- name: job_cancelling
-UPDATE [job] SET cancel_reason = ? WHERE seq = ?
+-- name: job_lease_after
+SELECT /*job*/ FROM [job] INDEXED BY [job_lease] WHERE lease_until_ms IS NOT NULL AND lease_until_ms > ?
 
 -- name: prune_queues
 SELECT num, name FROM [queue]
@@ -352,14 +286,17 @@ SELECT task, outcome, total FROM [counter] WHERE queue = ?
 -- name: kept_id_any
 SELECT 1 FROM [kept_id] LIMIT 1
 
--- name: kept_id
-SELECT until_ms FROM [kept_id] WHERE queue = ? AND id = ?
+-- name: kept_ids
+SELECT id, until_ms FROM [kept_id] WHERE queue = ? AND id IN (SELECT value FROM json_each(?))
 
 -- name: kept_id_save
 INSERT OR REPLACE INTO [kept_id] (queue, id, until_ms) VALUES (?, ?, ?)
 
--- name: kept_id_prune
-DELETE FROM [kept_id] WHERE (queue, id) IN (SELECT queue, id FROM [kept_id] WHERE until_ms <= ? LIMIT ?)
+-- name: kept_id_past
+SELECT queue, id FROM [kept_id] WHERE until_ms <= ? ORDER BY until_ms LIMIT ?
+
+-- name: kept_id_delete
+DELETE FROM [kept_id] WHERE queue = ? AND id = ?
 
 -- name: log_insert
 INSERT OR REPLACE INTO [log] (job, n, line) VALUES (?, ?, ?)
@@ -382,8 +319,11 @@ SELECT line FROM [log] WHERE job = ? ORDER BY n LIMIT ? OFFSET ?
 -- name: job_seq
 SELECT seq FROM [job] WHERE queue = ? AND id = ?
 
--- name: worker
-SELECT info FROM [worker] WHERE id = ?
+-- name: workers
+SELECT id, info FROM [worker] WHERE id IN (SELECT value FROM json_each(?))
+
+-- name: workers_after
+SELECT id, info FROM [worker] WHERE beat_ms > ?
 
 -- name: worker_save
 INSERT OR REPLACE INTO [worker] (id, started_ms, beat_ms, info) VALUES (?, ?, ?, ?)
@@ -391,14 +331,20 @@ INSERT OR REPLACE INTO [worker] (id, started_ms, beat_ms, info) VALUES (?, ?, ?,
 -- name: worker_delete
 DELETE FROM [worker] WHERE id = ?
 
--- name: worker_prune
-DELETE FROM [worker] WHERE beat_ms <= ?
+-- name: worker_past
+SELECT id FROM [worker] WHERE beat_ms <= ? ORDER BY id LIMIT ?
 
 -- name: worker_list
 SELECT id, info FROM [worker] WHERE beat_ms > ? ORDER BY id
 
--- name: archiver
-SELECT cursors FROM [archiver] WHERE name = ?
+-- name: archivers
+SELECT name, name, seen_ms, cursors FROM [archiver] WHERE name IN (SELECT value FROM json_each(?))
+
+-- name: archivers_all
+SELECT name, name, seen_ms, cursors FROM [archiver]
+
+-- name: archiver_delete
+DELETE FROM [archiver] WHERE name = ?
 
 -- name: archiver_save
 INSERT OR REPLACE INTO [archiver] (name, seen_ms, cursors) VALUES (?, ?, ?)
@@ -406,8 +352,11 @@ INSERT OR REPLACE INTO [archiver] (name, seen_ms, cursors) VALUES (?, ?, ?)
 -- name: archiver_list
 SELECT name, cursors, seen_ms FROM [archiver] WHERE seen_ms > ? ORDER BY name
 
--- name: leader
-SELECT holder, until_ms FROM [leader] WHERE role = ?
+-- name: leaders
+SELECT role, holder, until_ms FROM [leader] WHERE role IN (SELECT value FROM json_each(?))
+
+-- name: leaders_after
+SELECT role, holder, until_ms FROM [leader] WHERE until_ms > ?
 
 -- name: leader_save
 INSERT OR REPLACE INTO [leader] (role, holder, until_ms) VALUES (?, ?, ?)
@@ -449,8 +398,8 @@ SELECT record FROM [stub] WHERE queue = ? AND id = ?
 -- name: stub_any
 SELECT 1 FROM [stub] LIMIT 1
 
--- name: stub_among
-SELECT 1 FROM [stub] WHERE queue = ? AND id IN (SELECT value FROM json_each(?)) LIMIT 1
+-- name: stubs
+SELECT id, record FROM [stub] WHERE queue = ? AND id IN (SELECT value FROM json_each(?))
 
 -- name: stub_save
 INSERT OR REPLACE INTO [stub] (num, queue, id, finished_ms, record)
@@ -462,8 +411,8 @@ DELETE FROM [stub] WHERE queue = ? AND id = ?
 -- name: stub_trim
 DELETE FROM [stub] WHERE num <= (SELECT max(num) FROM [stub]) - ?
 
--- name: stub_prune
-DELETE FROM [stub] WHERE num IN (SELECT num FROM [stub] ORDER BY num LIMIT ?) AND finished_ms <= ?
+-- name: stub_past
+SELECT queue, id FROM (SELECT queue, id, finished_ms FROM [stub] ORDER BY num LIMIT ?) WHERE finished_ms <= ?
 
--- name: stub_forget
-DELETE FROM [stub] WHERE queue = ?
+-- name: stub_names
+SELECT id FROM [stub] WHERE queue = ?

@@ -1,7 +1,7 @@
 -- Statements about schedules; see statements.py.
 
--- name: schedule
-SELECT record FROM [schedule] WHERE queue = ? AND name = ?
+-- name: schedules
+SELECT name, record FROM [schedule] WHERE queue = ? AND name IN (SELECT value FROM json_each(?))
 
 -- name: schedule_save
 INSERT OR REPLACE INTO [schedule] (queue, name, source, due_ms, record) VALUES (?, ?, ?, ?, ?)
@@ -9,8 +9,8 @@ INSERT OR REPLACE INTO [schedule] (queue, name, source, due_ms, record) VALUES (
 -- name: schedule_delete
 DELETE FROM [schedule] WHERE queue = ? AND name = ?
 
--- name: schedule_forget
-DELETE FROM [schedule] WHERE queue = ?
+-- name: schedule_names
+SELECT name FROM [schedule] WHERE queue = ?
 
 -- name: schedule_list
 SELECT q.name, s.name, s.record FROM [schedule] s JOIN [queue] q ON q.num = s.queue

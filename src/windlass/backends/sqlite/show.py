@@ -6,18 +6,14 @@ import json
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from windlass.backend import flows as fl
-from windlass.backend import metrics as mq
 from windlass.backend import requests as rq
-from windlass.backend import schedules as sq
-from windlass.backend import streams as sm
-from windlass.backends.sqlite import stubs, verbs_flows, verbs_limits, verbs_metrics, verbs_schedules
+from windlass.backends.sqlite import show_more, stubs
 from windlass.backends.sqlite.logs import unpack_events, unpack_history
-from windlass.backends.sqlite.rows import IDLE, LOG_KEY, Row, record, unpack_worker, view
+from windlass.backends.sqlite.rows import IDLE, LOG_KEY, Row, decode_cursors, record, unpack_worker
 from windlass.backends.sqlite.tx import tally_of, unfolded_counts
-from windlass.backends.sqlite.verbs_duties import list_archivers
 from windlass.core import damage
 from windlass.core.job import (
+    ARCHIVER_KEPT_MS,
     EVENTS_KEPT,
     ArchiverInfo,
     AttemptRecord,
@@ -29,6 +25,7 @@ from windlass.core.job import (
 )
 from windlass.core.patterns import matches, to_glob
 from windlass.core.states import DUE_LATER, FINISHED, JobState
+from windlass.engine.views import view
 from windlass.errors import ConfigError, HistoryTrimmedError
 
 if TYPE_CHECKING:
@@ -309,7 +306,13 @@ def list_workers(snap: Snapshot, request: rq.ListWorkers) -> list[WorkerInfo]:
 
 
 def archivers(snap: Snapshot, request: rq.ListArchivers) -> list[ArchiverInfo]:
-    return list_archivers(snap.all, snap.now_ms)
+    rows = snap.all("archiver_list", snap.now_ms - ARCHIVER_KEPT_MS)
+    return list(damage.readable(rows, _archiver, lambda row: f"the row of archiver {row[0]}"))
+
+
+def _archiver(row: Row) -> ArchiverInfo:
+    name, cursors, seen_ms = row
+    return ArchiverInfo(name=name, cursors=decode_cursors(cursors), seen_ms=seen_ms)
 
 
 READS: dict[type[Any], Callable[[Snapshot, Any], Any]] = {
@@ -323,12 +326,5 @@ READS: dict[type[Any], Callable[[Snapshot, Any], Any]] = {
     rq.ReadCounters: read_counters,
     rq.ListWorkers: list_workers,
     rq.ListArchivers: archivers,
-    sq.ListSchedules: verbs_schedules.list_schedules,
-    sq.DueSchedules: verbs_schedules.due,
-    mq.MetricsProgress: verbs_metrics.progress,
-    mq.ReadMetrics: verbs_metrics.read,
-    mq.ListMarks: verbs_metrics.list_marks,
-    fl.GetDependencies: verbs_flows.get_dependencies,
-    sm.ReadStream: verbs_flows.read_stream,
-    **verbs_limits.READS,
+    **show_more.READS,
 }

@@ -1,0 +1,122 @@
+"""Edges in the database: who waits for whom, and the outbox of ends that are yet to be told."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from windlass.backends.sqlite.rows import Row, pack
+from windlass.core import damage
+from windlass.core.edges import ChildEnd, Edge, EdgeStatus, OnFailure
+from windlass.core.job import JobRef
+from windlass.engine.reads import Waits
+
+if TYPE_CHECKING:
+    from windlass.backends.sqlite.port import Step
+    from windlass.engine.effects import Effects
+    from windlass.engine.reads import MoreReads
+    from windlass.engine.work import Work
+
+unpack_end = msgspec.msgpack.Decoder(ChildEnd).decode
+
+
+def load(step: Step, reads: MoreReads, work: Work) -> None:
+    """What verbs ask for of edges."""
+    if reads.pairs:
+        pairs = [*reads.pairs]
+        work.edges.update(dict.fromkeys(pairs))
+        keys = [[*_key(step, dependent), *_key(step, child)] for dependent, child in pairs]
+        work.edges.update(((e.dependent, e.child), e) for e in _edges(step, "edge_pairs", keys))
+    if reads.waits:
+        for ref in reads.waits:
+            work.waits[ref] = Waits()
+        for num, job_id, count, is_open in step.listed("edge_waits", _keys(step, reads.waits)):
+            work.waits[JobRef(step.queues.name(num), job_id)] = Waits(count, is_open)
+    if reads.unmet:
+        for ref in reads.unmet:
+            work.unmet[ref] = []
+        for edge in _edges(step, "edge_unmet", _keys(step, reads.unmet)):
+            work.unmet[edge.dependent].append(edge)
+    if reads.reachable:
+        name = step.queues.name
+        for num, job_id, child_num, child in step.listed("edge_reachable", _keys(step, reads.reachable)):
+            work.graph.setdefault(JobRef(name(num), job_id), []).append(JobRef(name(child_num), child))
+    if reads.untold is not None:
+        ends = [[*_key(step, end.child), end.seq] for end in reads.untold.ends]
+        work.untold = _edges(step, "edge_untold", ends, reads.untold.limit)
+    if reads.outbox:
+        work.outbox = _outbox(step, reads.outbox)
+
+
+def _key(step: Step, ref: JobRef) -> tuple[int, str]:
+    num = step.queues.num(ref.queue)
+    return 0 if num is None else num, ref.id
+
+
+def _keys(step: Step, refs: Iterable[JobRef]) -> list[tuple[int, str]]:
+    return [_key(step, ref) for ref in refs]
+
+
+def _edges(step: Step, name: str, keys: list[Any], *params: Any) -> list[Edge]:
+    return read_edges(step.listed(name, keys, *params), step.queues.name)
+
+
+def _outbox(step: Step, limit: int) -> list[ChildEnd]:
+    """The oldest ends that are yet to be told. Those that cannot be read go with the next write."""
+    ends = []
+    for num, packed in step.all("outbox", limit):
+        end = damage.read_or_none(packed, unpack_end, f"entry {num} of the outbox")
+        if end is None:
+            step.upkeep.unread.append(num)
+        else:
+            step.upkeep.outbox.append(num)
+            ends.append(end)
+    return ends
+
+
+def write(step: Step, effects: Effects) -> None:
+    """Edges as they are from now on, and what becomes of the outbox."""
+    step.many(
+        "edge_save",
+        [
+            (
+                *_key(step, edge.dependent),
+                *_key(step, edge.child),
+                *(edge.child_seq, edge.on_failure, edge.status, edge.value),
+                *(edge.codec, edge.reason, edge.error),
+            )
+            for edge in effects.edges.values()
+        ],
+    )
+    step.many("outbox_insert", [(pack(end),) for end in effects.ends])
+
+
+def write_outbox(step: Step, told: int) -> None:
+    """The oldest ``told`` ends of the outbox, as loaded, are dealt with."""
+    gone = [*step.upkeep.outbox[:told], *step.upkeep.unread]
+    if gone:
+        step.run("outbox_delete", str(gone))
+
+
+def read_edges(rows: list[Row], queue_name: Callable[[int], str]) -> list[Edge]:
+    """The edges of rows."""
+    what = "an edge of job {1}".format
+    return list(damage.readable(rows, lambda row: to_edge(row, queue_name), lambda row: what(*row)))
+
+
+def to_edge(row: Row, queue_name: Callable[[int], str]) -> Edge:
+    """The edge that a row (its columns as in ``EDGE_COLUMNS``) describes."""
+    queue, job_id, child_queue, child, child_seq, on_failure, status, value, codec, reason, error = row
+    return Edge(
+        dependent=JobRef(queue_name(queue), job_id),
+        child=JobRef(queue_name(child_queue), child),
+        child_seq=child_seq,
+        on_failure=OnFailure(on_failure),
+        status=EdgeStatus(status),
+        value=value,
+        codec=codec,
+        reason=reason,
+        error=error,
+    )

@@ -1,0 +1,75 @@
+"""What was said about queues and groups, in tables: their limits, holds, start times and buckets."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+
+from windlass.backends.sqlite.rows import Row, encode_json, pack
+from windlass.core import damage
+from windlass.core.limits import GroupLimits, QueueLimits, Usage
+from windlass.engine.effects import GroupRow, QueueRow
+
+Select = Callable[..., list[Row]]
+
+#: Bits of a queue's ``special``: it saw groups; it has a row of limits.
+GROUPED, LIMITED = 1, 2
+
+_NO_QUEUE_LIMITS, _NO_GROUP_LIMITS = QueueLimits(), GroupLimits()
+_queue_limits = msgspec.json.Decoder(QueueLimits).decode
+_group_limits = msgspec.json.Decoder(GroupLimits).decode
+_starts = msgspec.msgpack.Decoder(list[int]).decode
+
+
+def read_limits(row: QueueRow, starts: list[int], stored: Row | None, name: str) -> None:
+    """Complete what is known of a queue by its row of limits."""
+    if stored is None:
+        return
+    own, every, row.hold_until_ms, times = stored
+    what = f"the limits of queue {name}"
+    row.limits = damage.read_or_none(own, _queue_limits, what) or _NO_QUEUE_LIMITS
+    row.every_group = damage.read_or_none(every, _group_limits, what) or _NO_GROUP_LIMITS
+    starts += read_starts(times, what)
+
+
+def read_starts(times: bytes | None, what: str) -> list[int]:
+    return [] if times is None else damage.read_or_none(times, _starts, what) or []
+
+
+def pack_starts(starts: list[int]) -> bytes | None:
+    return pack(starts) if starts else None
+
+
+def is_limited(row: QueueRow) -> bool:
+    """Whether a queue needs a row of limits."""
+    return row.limits != _NO_QUEUE_LIMITS or row.every_group != _NO_GROUP_LIMITS or row.hold_until_ms > 0
+
+
+def limits_row(row: QueueRow) -> Row:
+    """The columns of a queue's row of limits, but for its start times."""
+    return encode_json(row.limits), encode_json(row.every_group), row.hold_until_ms
+
+
+def group_of(stored: Row | None, name: str) -> tuple[GroupRow, Usage]:
+    """What a row of ``grp`` (None: there is none) says of a group: settings, and what it used."""
+    if stored is None:
+        return GroupRow(), Usage()
+    own, paused, hold_ms, times, level, level_ms, next_ms = stored
+    what = f"the limits of group {name}"
+    limits = None if own is None else damage.read_or_none(own, _group_limits, what)
+    row = GroupRow(limits, bool(paused), hold_ms, level, level_ms, next_ms)
+    usage = Usage(
+        paused=row.paused,
+        hold_until_ms=hold_ms,
+        starts=read_starts(times, what),
+        level=level,
+        level_ms=level_ms,
+    )
+    return row, usage
+
+
+def group_row(row: GroupRow) -> Row:
+    """The columns of ``grp`` that say what ``row`` does."""
+    own = None if row.own is None else encode_json(row.own)
+    return own, row.paused, row.hold_until_ms, row.level, row.level_ms, row.next_ms

@@ -1,0 +1,202 @@
+"""What the engine asks for, out of the tables: see ``engine.reads.Reads`` for what each part is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from copy import copy
+from typing import TYPE_CHECKING
+
+from windlass.backends.sqlite import finding, lines, stubs, tables
+from windlass.backends.sqlite.limits import GROUPED, group_of
+from windlass.core.job import JobRef
+from windlass.core.limits import GroupLimits, Usage
+from windlass.core.states import FINISHED, JobState
+from windlass.engine.reads import MoreReads
+from windlass.engine.work import Group, Ordered, Queue
+
+if TYPE_CHECKING:
+    from windlass.backends.sqlite.port import Step
+    from windlass.backends.sqlite.rows import Row
+    from windlass.engine.reads import Reads
+    from windlass.engine.work import Work
+
+#: How far jobs of a group are counted beyond what a limit asks for: more than one request takes away.
+MARGIN = 10_000
+#: How far they are counted where no limit asks.
+SOME = 1_000
+_COUNTED = [state.value for state in JobState if state not in FINISHED]
+_NOTHING: dict[JobState, int] = dict.fromkeys(JobState, 0)
+
+
+class Upkeep:
+    """What was found while loading and goes with the writing, whatever the verb decides."""
+
+    def __init__(self) -> None:
+        #: Entries of the outbox that were loaded, in their order; and those that cannot be read.
+        self.outbox: list[int] = []
+        self.unread: list[int] = []
+        #: Jobs with a time to end that means nothing any more: they ran under an earlier release.
+        self.stays: list[int] = []
+
+
+def load(step: Step, reads: Reads, work: Work) -> None:
+    """Put all that is asked for into ``work``."""
+    if isinstance(reads, MoreReads) and reads.purge is not None:
+        load_queue(step, reads.purge.queue, work, counted=True)
+    if reads.ids:
+        _load_ids(step, reads, work)
+    if reads.jobs:
+        load_jobs(step, reads.jobs, work)
+    for name in reads.queues:
+        load_queue(step, name, work)
+    if reads.rows:
+        tables.load(step, reads.rows, work)
+    if reads.groups:
+        load_groups(step, reads.groups, work)
+    for name, count in reads.lines.items():
+        _load_line(step, name, work, count)
+    for name, count in reads.due.items():
+        num = step.queues.num(name)
+        known = Ordered[object]() if num is None else lines.due(step, name, num, count, work.now_ms)
+        work.load_due(name, known)  # type: ignore[arg-type]
+    for name, count in reads.timed.items():
+        queue = step.queues.find(name)
+        if queue is None or not queue.special:
+            work.timed[name] = Ordered()
+        else:
+            work.timed[name] = lines.timed(step, queue.num, count, work.now_ms)
+    if isinstance(reads, MoreReads):
+        finding.load(step, reads, work)
+
+
+# --- queues and jobs ------------------------------------------------------------------------------
+
+
+def load_queue(step: Step, name: str, work: Work, *, counted: bool = False) -> None:
+    """A queue; its jobs are ``counted`` where limits or groups ask for it in any case."""
+    if name in work.queues:
+        return
+    stored = step.queues.find(name)
+    if stored is None:
+        work.queues[name] = Queue(name)
+        return
+    totals = step.totals(name) if counted or stored.special else _NOTHING
+    work.queues[name] = Queue(
+        name,
+        copy(stored.row),
+        stored.starts.copy(),
+        jobs=sum(totals.values()),
+        active=totals[JobState.ACTIVE],
+        parked=totals[JobState.PARKED],
+    )
+
+
+def _load_ids(step: Step, reads: Reads, work: Work) -> None:
+    """Jobs that are to be added. Most ids are new: where nothing else depends on it they are taken for new,
+    and the insert tells."""
+    refs = [ref for ref in reads.ids if ref not in work.jobs]
+    if step.careful or reads.rows or reads.groups or reads.jobs:
+        load_jobs(step, refs, work)
+    else:
+        step.assumed += refs
+        for ref in refs:
+            work.jobs[ref] = None
+        for queue in {ref[0] for ref in refs}:
+            load_queue(step, queue, work)
+        stubs.load(step, refs, work)
+    if step.queues.no_kept_ids is None:
+        step.queues.no_kept_ids = not step.all("kept_id_any")
+    if not step.queues.no_kept_ids:
+        for queue, ids in by_queue(refs).items():
+            num = step.queues.num(queue) or 0
+            for job_id, until_ms in step.listed("kept_ids", ids, num):
+                work.kept[queue, job_id] = until_ms
+
+
+def load_jobs(step: Step, refs: Iterable[JobRef], work: Work) -> None:
+    """Records by queue and id, with their queues, and what is left of those that are gone."""
+    leased, unknown = step.queues.leased, []
+    for ref in refs:
+        if ref in work.jobs:
+            continue
+        job = leased.pop(ref, None)
+        if job is None:
+            unknown.append(ref)
+            continue
+        work.jobs[ref] = step.records[job.seq] = job
+        if ref[0] not in work.queues:
+            load_queue(step, ref[0], work)
+    missing: list[JobRef] = []
+    for queue, ids in by_queue(unknown).items():
+        load_queue(step, queue, work)
+        found = {row[2]: row for row in _rows(step, queue, ids)}
+        for job_id in ids:
+            row, ref = found.get(job_id), JobRef(queue, job_id)
+            work.jobs[ref] = None if row is None else step.record(row, queue)
+            if row is None:
+                missing.append(ref)
+    if missing:
+        stubs.load(step, missing, work)
+
+
+def by_queue(refs: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
+    """Ids by queue."""
+    found: dict[str, list[str]] = {}
+    for queue, job_id in refs:
+        found.setdefault(queue, []).append(job_id)
+    return found
+
+
+def _rows(step: Step, queue: str, ids: list[str]) -> list[Row]:
+    num = step.queues.num(queue)
+    if num is None:
+        return []
+    if len(ids) == 1:
+        return step.all("job_by_id", num, ids[0])
+    return step.listed("job_by_ids", ids, num)
+
+
+def _load_line(step: Step, name: str, work: Work, count: int = 0) -> None:
+    if name in work.lines:
+        return
+    stored = step.queues.find(name)
+    num, grouped = (0, False) if stored is None else (stored.num, bool(stored.special & GROUPED))
+    work.load_line(name, lines.Line(step, name, num, count if num else 0, grouped=grouped))
+
+
+# --- groups ---------------------------------------------------------------------------------------
+
+
+def load_groups(step: Step, keys: Iterable[tuple[str, str]], work: Work, *, ranks: bool = False) -> None:
+    """Groups with what they use, and the lines of their queues. ``ranks``: also ``Usage.ranked``."""
+    for queue, names in by_queue(key for key in keys if key not in work.groups).items():
+        load_queue(step, queue, work)
+        _load_line(step, queue, work)
+        num = step.queues.num(queue) or 0
+        rows = {row[0]: row[1:] for row in step.listed("grps", names, num)}
+        every = work.queues[queue].row.every_group
+        known = {name: group_of(rows.get(name), name) for name in names}
+        limits = {name: row.own or every for name, (row, _) in known.items()}
+        _count(step, num, {name: usage for name, (_, usage) in known.items()}, limits)
+        for name, (row, usage) in known.items():
+            if limits[name].bucket is not None and usage.waiting:
+                ((usage.waiting_cost,),) = step.all("group_cost", num, name)
+            if ranks:
+                usage.ranked = len(step.listed("group_ranked", _COUNTED, num, name))
+            parked, places = lines.parked(step, work, queue, num, name), lines.places(step, num, name)
+            work.groups[queue, name] = Group(queue, name, row, usage, parked, places)
+
+
+def _count(step: Step, num: int, usages: dict[str, Usage], limits: dict[str, GroupLimits]) -> None:
+    """Count the jobs of groups, as far as a limit may ask. Above that it makes no difference how many there
+    are: one request does not take so many away."""
+    admitted, others = MARGIN, SOME
+    for one in limits.values():
+        admitted = max(admitted, MARGIN + max(one.slots or 0, one.rate.max if one.rate else 0))
+        others = max(others, 0 if one.max_size is None else MARGIN + one.max_size)
+    admitted = max(admitted, others)
+    for name, *counts in step.listed("group_counts", usages, num, admitted, others):
+        usage = usages[name]
+        usage.size = sum(counts)
+        usage.waiting, usage.active, usage.parked, *_ = counts
+        usage.waiting_cost = usage.waiting

@@ -1,0 +1,347 @@
+"""The effects of a verb (``engine.effects``), into the tables. The ``Kind`` of a change picks a statement."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from copy import copy
+from typing import TYPE_CHECKING
+
+from windlass.backends.sqlite import edges, tables
+from windlass.backends.sqlite.limits import GROUPED, LIMITED, group_row, is_limited, limits_row, pack_starts
+from windlass.backends.sqlite.rows import (
+    INLINE_PAYLOAD,
+    LOG_KEY,
+    STATES,
+    Row,
+    changed_row,
+    encode_options,
+    is_plain,
+    plain_row,
+    storable,
+    too_old_from,
+    whole_row,
+)
+from windlass.backends.sqlite.tx import fold
+from windlass.core.job import LOGS_KEPT
+from windlass.core.metrics import MARKS_KEPT
+from windlass.core.paths import took
+from windlass.core.retention import spare_until
+from windlass.core.states import JobState
+from windlass.core.streams import too_much
+from windlass.engine.effects import Kind, Table
+from windlass.errors import StorageError
+
+if TYPE_CHECKING:
+    from windlass.backends.sqlite.port import Step
+    from windlass.core.job import JobRecord
+    from windlass.core.streams import Chunk, StreamHead
+    from windlass.engine.effects import Effects, QueueRow, Starts
+
+#: Most records of leased jobs that are remembered.
+LEASED_KEPT = 10_000
+
+_ACTIVE, _COMPLETED = JobState.ACTIVE, JobState.COMPLETED
+_MADE = Kind.MADE
+
+
+class TakenError(Exception):
+    """An id that was taken for new is not; no job was changed."""
+
+
+def write(step: Step, effects: Effects) -> None:
+    """Make it so; events, history and counts are gathered by the transaction."""
+    if step.assumed and (effects.gone or not _are_made(step, effects)):
+        raise TakenError
+    for (table, key), row in effects.rows.items():
+        if table is Table.QUEUE:
+            _write_queue(step, key[0], row)
+    if effects.gone:
+        _delete(step, effects.gone)
+    if effects.jobs:
+        _write_jobs(step, effects)
+    if effects.rows:
+        _write_rows(step, effects)
+    if effects.told or step.upkeep.unread:
+        edges.write_outbox(step, effects.told)
+    if step.upkeep.stays:
+        step.among("job_stays", step.upkeep.stays)
+    if not effects.plain:
+        _write_parts(step, effects)
+    step.plain = step.plain and _is_plain(step, effects)
+    step.gather(effects)
+
+
+def _are_made(step: Step, effects: Effects) -> bool:
+    """Whether all jobs that were taken for new are made here: then the insert tells whether they are."""
+    jobs = effects.jobs
+    return all(ref in jobs and jobs[ref].kind is _MADE for ref in step.assumed)
+
+
+def _is_plain(step: Step, effects: Effects) -> bool:
+    """Whether the new jobs tell all that the store's row would (see ``tx.Meta``)."""
+    if not effects.jobs or effects.gone or not effects.plain:
+        return not effects and not effects.topics
+    last = next(reversed(effects.jobs.values())).job
+    return (
+        last.seq == step.last_place
+        and last.enqueued_ms == step.now_ms
+        and all(change.kind is _MADE for change in effects.jobs.values())
+    )
+
+
+# --- jobs -----------------------------------------------------------------------------------------
+
+
+def _delete(step: Step, gone: list[JobRecord]) -> None:
+    """Records with all that is their own. What is not stored, since it was made here, is not counted."""
+    seqs = [*{job.seq for job in gone}]
+    for num, state in step.among("job_delete", seqs).fetchall():
+        step.tally(step.queues.name(num), STATES[state], -1)
+    step.among("payload_delete", seqs)
+    for statement in ("log_delete", "edge_delete", "stream_delete", "chunk_delete"):
+        step.run(statement, str(seqs))
+    for job in gone:
+        step.queues.leased.pop((job.queue, job.id), None)
+
+
+def _write_jobs(step: Step, effects: Effects) -> None:
+    by_kind: dict[Kind, list[JobRecord]] = {}
+    moves: dict[tuple[str, JobState | None, JobState], int] = {}
+    for (queue, _), (job, before, kind) in effects.jobs.items():
+        move = (queue, before, job.state)
+        moves[move] = moves.get(move, 0) + 1
+        if kind in by_kind:
+            by_kind[kind].append(job)
+        else:
+            by_kind[kind] = [job]
+    for kind in sorted(by_kind):  # new ones first: they may turn out not to be
+        _WRITERS[kind](step, by_kind[kind])
+    remember = False
+    for (queue, before, state), count in moves.items():
+        remember = remember or _ACTIVE in (before, state)
+        if before is not state:
+            step.tally(queue, state, count)
+            if before is not None:
+                step.tally(queue, before, -count)
+    if remember:
+        _remember(step.queues.leased, effects)
+
+
+def _remember(leased: dict[tuple[str, str], JobRecord], effects: Effects) -> None:
+    """Keep the records of leased jobs, which are the next to be asked for."""
+    for ref, change in effects.jobs.items():
+        job = change[0]
+        if job.state is _ACTIVE and len(job.payload) <= INLINE_PAYLOAD:
+            leased[ref] = job
+        elif ref in leased:
+            del leased[ref]
+    if len(leased) > LEASED_KEPT:
+        leased.clear()
+
+
+def _insert(step: Step, jobs: list[JobRecord]) -> None:
+    """New jobs: most need few columns."""
+    plain: list[Row] = []
+    whole: list[Row] = []
+    queue, num, grouped = "", 0, False
+    options, options_text = None, ""
+    for job in jobs:
+        if job.queue != queue:
+            queue, num = job.queue, step.queue(job.queue)
+            grouped = step.queues.get(queue).row.grouped
+        if not grouped and is_plain(job):
+            if job.options is not options:
+                options = job.options
+                options_text = encode_options(options)
+            plain.append(plain_row(job, num, options_text))
+        else:
+            whole.append(whole_row(job, num, grouped=grouped))
+    try:
+        done = _insert_rows(step, plain, whole)
+    except UnicodeEncodeError:
+        step.run("job_undo_insert", step.first_place)
+        done = _insert_rows(step, storable(plain), storable(whole))
+    if done != len(jobs):
+        step.run("job_undo_insert", step.first_place)
+        raise TakenError
+    if plain:
+        took("sqlite.add_rows")
+    if whole:
+        _write_payloads(step, [job for job in jobs if len(job.payload) > INLINE_PAYLOAD])
+
+
+def _insert_rows(step: Step, plain: list[Row], whole: list[Row]) -> int:
+    done = 0
+    for name, rows in (("job_insert_plain", plain), ("job_insert", whole)):
+        if rows:
+            done += step.conn.executemany(step.sql[name], rows).rowcount
+    return done
+
+
+def _write_payloads(step: Step, jobs: list[JobRecord]) -> None:
+    if jobs:
+        step.many("payload_insert", [(job.seq, job.payload) for job in jobs])
+
+
+def _rewrite(step: Step, jobs: list[JobRecord]) -> None:
+    """Every column at once: a STRICT table takes no row that still has a value of a wrong type."""
+    step.many(
+        "job_rewrite", [whole_row(job, step.queue(job.queue), grouped=_grouped(step, job)) for job in jobs]
+    )
+    step.among("payload_delete", [job.seq for job in jobs])
+    _write_payloads(step, [job for job in jobs if len(job.payload) > INLINE_PAYLOAD])
+
+
+def _grouped(step: Step, job: JobRecord) -> bool:
+    return step.queues.get(job.queue).row.grouped
+
+
+def _save(step: Step, jobs: list[JobRecord]) -> None:
+    step.many("job_save", [changed_row(job, grouped=_grouped(step, job)) for job in jobs])
+
+
+def _lease(step: Step, jobs: list[JobRecord]) -> None:
+    """Jobs that started together are written together: their tokens end with their numbers."""
+    alike: dict[Row, list[int]] = {}
+    for job in jobs:
+        claim_id = (job.token or "").rpartition(".")[0]
+        key = (claim_id, job.worker, job.started_ms, job.lease_until_ms, job.expires_ms)
+        known = alike.get(key)
+        if known is None:
+            alike[key] = [job.seq]
+        else:
+            known.append(job.seq)
+    for params, seqs in alike.items():
+        step.among("job_lease", seqs, *params)
+
+
+def _complete(step: Step, jobs: list[JobRecord]) -> None:
+    """Jobs with the same options and result are written together, or one by one if few are alike."""
+    alike: dict[tuple[int, bytes | None], list[JobRecord]] = {}
+    for job in jobs:
+        alike.setdefault((id(job.options), job.result), []).append(job)
+    took("sqlite.complete")
+    single: list[Row] = []
+    done = 0
+    for (_, result), some in alike.items():
+        first = some[0]
+        finished_ms = first.finished_ms or 0
+        params = (
+            finished_ms,
+            result,
+            first.result_until_ms,
+            too_old_from(encode_options(first.options), _COMPLETED, finished_ms),
+            spare_until(first.options, finished_ms),
+        )
+        if len(some) == 1:
+            single.append((*params, first.seq))
+        else:
+            done += step.among("job_complete", [job.seq for job in some], *params).rowcount
+    done += step.many("job_complete_one", single) if single else 0
+    if done != len(jobs):  # a change of an active job must take it out of ``Queues.leased``
+        missing = len(jobs) - done
+        raise StorageError(
+            f"the cache of leases is stale for {missing} jobs; nothing was changed: repeat the call"
+        )
+
+
+def _extend(step: Step, jobs: list[JobRecord]) -> None:
+    step.many("job_extend", [(job.lease_until_ms, job.seq) for job in jobs])
+
+
+_WRITERS: dict[Kind, Callable[[Step, list[JobRecord]], None]] = {
+    Kind.MADE: _insert,
+    Kind.REPLACED: _rewrite,
+    Kind.LEASED: _lease,
+    Kind.EXTENDED: _extend,
+    Kind.COMPLETED: _complete,
+    Kind.MOVED: _save,
+}
+
+
+# --- rows -----------------------------------------------------------------------------------------
+
+
+def _write_queue(step: Step, name: str, row: QueueRow) -> None:
+    num = step.queue(name)
+    stored = step.queues.get(name)
+    stored.row = copy(row)
+    stored.special = GROUPED * row.grouped | LIMITED * is_limited(row)
+    step.run("queue_save", row.paused, row.known, stored.special, num)
+    if stored.special & LIMITED:
+        step.run("limits_save", num, *limits_row(row))
+    else:
+        step.run("limits_forget", num)
+
+
+def _write_rows(step: Step, effects: Effects) -> None:
+    for (table, key), row in effects.rows.items():
+        if table is Table.GROUP and row is None:
+            step.run("grp_delete", step.queue(key[0]), key[1])
+        elif table is Table.GROUP:
+            step.run("grp_save", step.queue(key[0]), key[1], *group_row(row))
+    tables.write(step, effects.rows)
+
+
+# --- what few requests have -----------------------------------------------------------------------
+
+
+def _write_parts(step: Step, effects: Effects) -> None:
+    for (queue, group), starts in effects.starts.items():
+        _write_starts(step, queue, group, starts)
+    if effects.edges or effects.ends:
+        edges.write(step, effects)
+    for job, lines in effects.logs:
+        _write_log(step, job, lines)
+    for job, head, chunks in effects.chunks:
+        _write_stream(step, job, head, chunks)
+    for mark in effects.marks:
+        step.run("mark_insert", mark.id, mark.at_ms, mark.label)
+        step.run("mark_trim", MARKS_KEPT)
+    for name in effects.forgotten:
+        _forget_events(step, name)
+    for name, oldest in effects.trims.items():
+        log = step.queues.get(name)
+        step.run("history_floor", oldest - 1, log.last_history, log.num)
+        step.run("history_trim", log.num * LOG_KEY, log.num * LOG_KEY + oldest - 1)
+
+
+def _write_starts(step: Step, queue: str, group: str | None, starts: Starts) -> None:
+    num, packed = step.queue(queue), pack_starts(starts.times)
+    if group is None:
+        step.queues.get(queue).starts = starts.times
+        step.run("limits_starts", packed, num)
+    elif starts.times:
+        step.run("grp_starts", num, group, packed)
+    else:
+        step.run("grp_no_starts", num, group)
+
+
+def _write_log(step: Step, job: JobRecord, lines: list[str]) -> None:
+    ((last,),) = step.all("log_last", job.seq)
+    last = (last or 0) + len(lines)
+    numbered = list(enumerate(lines, last - len(lines) + 1))[-LOGS_KEPT:]
+    step.many("log_insert", [(job.seq, n, line) for n, line in numbered])
+    step.run("log_trim", job.seq, last - LOGS_KEPT)
+
+
+def _write_stream(step: Step, job: JobRecord, head: StreamHead, chunks: list[Chunk]) -> None:
+    """What is new; the oldest chunks go until the stream is within its bounds."""
+    step.many("chunk_insert", [(job.seq, chunk.index, chunk.delivery, chunk.data) for chunk in chunks])
+    if too_much(head):
+        for (size,) in step.all("chunk_sizes", job.seq, head.oldest):
+            if not too_much(head):
+                break
+            head.size -= size
+            head.oldest += 1
+        step.run("chunk_trim", job.seq, head.oldest)
+    step.run("stream_save", job.seq, head.last, head.oldest, head.size, head.delivery, head.base)
+
+
+def _forget_events(step: Step, name: str) -> None:
+    """Drop a queue's events so far. What this request itself notes comes after, and stays."""
+    queue = step.queues.get(name)
+    fold(step.conn, step.sql, queue)
+    floor = queue.last_event + step.tx.held_notes(name)
+    step.run("queue_events_from", floor, queue.num)
+    step.run("event_trim", queue.num * LOG_KEY, queue.num * LOG_KEY + floor)

@@ -1,0 +1,118 @@
+"""Which branches of a file a run left open, and how the list of those that may stay so is checked."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tools.branches import (
+    CALLED,
+    END,
+    RAISED,
+    Branch,
+    Listed,
+    Measured,
+    compare,
+    judged_files,
+    load_list,
+    open_branches,
+    suite_of,
+)
+
+SOURCE = """\
+def find(rows, key):
+    for row in rows:
+        if row == key:
+            return row
+    try:
+        return rows[0]
+    except IndexError:
+        return None
+
+
+def never(rows):
+    if rows:
+        return 1
+    return 2
+
+
+class Port:
+    def load(self, reads):
+        ...
+"""
+FOUND = Branch("f.py", "find", "if row == key:", "for row in rows:")
+
+
+def measured(lines: set[int], missing: set[tuple[int, int]]) -> Measured:
+    return Measured(frozenset(lines), frozenset(), frozenset(missing))
+
+
+def test_open_branches_are_named_by_what_they_say() -> None:
+    run = measured({1, 2, 3, 4, 5, 6, 11}, {(3, 2), (2, 5), (12, 13), (12, 14)})
+    assert set(open_branches("f.py", SOURCE, run)) == {
+        FOUND,
+        Branch("f.py", "find", "for row in rows:", "try:"),
+        Branch("f.py", "find", "except IndexError:", RAISED),
+        Branch("f.py", "never", "def never(rows):", CALLED),
+    }
+
+
+def test_moved_lines_are_the_same_branches() -> None:
+    run = measured({1, 2, 3, 4, 5, 6, 7, 8, 11, 12, 13, 14}, {(3, 2)})
+    moved = measured({line + 2 for line in run.lines}, {(5, 4)})
+    assert set(open_branches("f.py", SOURCE, run)) == {FOUND}
+    assert set(open_branches("f.py", f"# one\n# two\n{SOURCE}", moved)) == {FOUND}
+
+
+def test_branches_that_look_the_same_are_counted() -> None:
+    source = "def two(a, b):\n    if a:\n        b()\n    if a:\n        b()\n"
+    run = measured({1, 2, 4}, {(2, 3), (4, 5), (4, -1)})
+    assert set(open_branches("f.py", source, run)) == {
+        Branch("f.py", "two", "if a:", "b()"),
+        Branch("f.py", "two", "if a:", "b()", 2),
+        Branch("f.py", "two", "if a:", END),
+    }
+
+
+def test_the_list_must_be_true() -> None:
+    other, covered, elsewhere = (FOUND._replace(function=name) for name in ("other", "covered", "elsewhere"))
+    listed = [
+        Listed(covered, "nothing reaches it"),
+        Listed(elsewhere, "only there", ("amqp",)),
+        Listed(FOUND._replace(file="g.py"), "not looked at"),
+    ]
+    still = {FOUND, elsewhere}
+    assert compare(listed, still, ["memory"], {"f.py"}) == [
+        f"not taken and not listed: {FOUND}",
+        f"listed, but taken or gone: {covered}",
+    ]
+    assert compare(
+        [Listed(FOUND, "why"), Listed(elsewhere, "why", ("amqp",))], still, ["amqp"], {"f.py"}
+    ) == [f"not taken by amqp, against the list: {elsewhere}"]
+    assert compare([Listed(other, " ")], {other}, ["memory"], {"f.py"}) == [
+        f"listed without a reason: {other}"
+    ]
+
+
+def test_every_entry_of_the_list_is_a_line_of_its_file() -> None:
+    root = Path(__file__).resolve().parents[2]
+    for one in load_list():
+        texts = {line.strip() for line in (root / one.branch.file).read_text(encoding="utf-8").splitlines()}
+        assert one.branch.line in texts, one.branch
+        assert one.branch.to in (*texts, CALLED, RAISED, END), one.branch
+
+
+def test_the_engine_is_judged_where_the_reference_runs() -> None:
+    assert list(judged_files(["memory", "file"])) == [
+        "engine",
+        "core (rules)",
+        "backends/memory",
+        "backends/file",
+    ]
+    assert list(judged_files(["amqp"])) == ["backends/amqp"]
+    assert "src/windlass/engine/flows.py" in judged_files(["memory"])["engine"]
+
+
+def test_a_store_runs_its_own_part_of_the_suite() -> None:
+    assert suite_of("file")[-1] == "[file"
+    for place in (*suite_of("memory")[:2], *suite_of("valkey"), *suite_of("amqp")):
+        assert (Path(__file__).resolve().parents[2] / place).is_file()

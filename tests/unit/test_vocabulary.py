@@ -1,0 +1,75 @@
+"""The look for words that this project does not use."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from tools.vocabulary import BASELINE, ROOT, count, grown, look, lowered, main, read_words
+
+# Written in pieces, so that this file does not use them either.
+_WORD = "no" + "body"
+
+
+def _write(root: Path, name: str, text: str) -> None:
+    path = root / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text, encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "lines"),
+    [
+        ("src/a.py", f"x = 1  # {_WORD} knows\n", [1]),
+        ("src/a.py", f'def f() -> None:\n    """One.\n\n    {_WORD.title()} else.\n    """\n', [4]),
+        ("src/a.py", f"raise ValueError('{_WORD} is there')\n", [1]),
+        ("src/a.py", f"{_WORD} = 1\n", []),
+        ("src/a.lua", f"-- {_WORD}\nlocal {_WORD} = 1\n", [1]),
+        ("docs/a.md", f"{_WORD.title()} waits.\n\n```python\n{_WORD} = 1\n```\n`{_WORD}`\n", [1]),
+        ("CHANGELOG.md", f"{_WORD}\n", []),
+    ],
+    ids=["comment", "docstring", "message", "a name in code", "lua", "page", "history"],
+)
+def test_prose_is_looked_at_and_code_is_not(tmp_path: Path, name: str, text: str, lines: list[int]) -> None:
+    _write(tmp_path, name, text)
+    assert [one.line for one in look(tmp_path, read_words())] == lines
+
+
+def test_a_count_may_shrink_and_never_grow() -> None:
+    before = {"a.md": {"told": 2, "hear": 1}, "b.md": {"told": 1}}
+    assert grown({"a.md": {"told": 3}, "c.md": {"hear": 1}}, before) == [("a.md", "told"), ("c.md", "hear")]
+    assert grown({"a.md": {"told": 2}}, before) == []
+    assert lowered({"a.md": {"told": 1, "hear": 5}}, before) == {"a.md": {"told": 1, "hear": 1}}
+
+
+def test_the_check_fails_until_the_word_is_gone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "tools").mkdir()
+    _write(tmp_path, "README.md", f"{_WORD}\n")
+    assert main([], tmp_path) == 1
+    assert "README.md:1:" in capsys.readouterr().out
+    assert main(["--update"], tmp_path) == 1  # an update accepts nothing new
+    assert main(["--begin"], tmp_path) == 0
+    assert json.loads((tmp_path / BASELINE).read_text()) == {"README.md": {"nobody": 1}}
+    _write(tmp_path, "README.md", "No worker.\n")
+    assert main(["--update"], tmp_path) == 0
+    assert json.loads((tmp_path / BASELINE).read_text()) == {}
+
+
+def test_every_word_of_the_list_says_what_to_write_instead() -> None:
+    words = read_words()
+    assert len({word.name for word in words}) == len(words)
+    assert all(word.say for word in words)
+    assert count([]) == {}
+
+
+def test_the_glossary_names_files_that_are_there() -> None:
+    text = (ROOT / "docs" / "internals" / "glossary.md").read_text(encoding="utf-8")
+    named = re.findall(r"`([\w/]+(?:\.py|/))`", text)
+    assert len(named) > 50
+    gone = {
+        name for name in named if not name.startswith("src/") and not (ROOT / "src/windlass" / name).exists()
+    }
+    assert gone == set()

@@ -1,0 +1,287 @@
+"""``python -m tools.branches [STORE ...]``: what the conformance suite alone reaches of engine and stores.
+
+It runs the suite on each store under coverage, prints a table by package, and compares the branches that
+were not taken with ``tools/branches.toml``, where each stands with its reason. It fails on a branch that is
+neither taken nor listed, and on a listed one that is taken or gone. ``--last`` looks at the last run again.
+
+A branch is named by its file, its function, the text of its line and the text of where it goes, so that
+moving lines does not touch the list. A function that nothing calls counts as one branch, and so does an
+``except`` that nothing reaches; what is inside them is not listed again.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tomllib
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import click
+
+ROOT = Path(__file__).resolve().parents[1]
+LIST = ROOT / "tools" / "branches.toml"
+DATA = ROOT / ".reports" / "branches"
+SOURCE = "src/windlass"
+#: The modules of ``core`` that hold rules of the engine.
+RULES = ("transitions", "flows", "limits", "unique", "schedules", "retention", "stubs", "damage")
+STORES = ("memory", "file", "sqlite", "valkey", "amqp")
+#: The store that the engine and the rules are judged with: all others decide nothing that it does not.
+REFERENCE = "memory"
+
+CALLED, RAISED, END = "is called", "is raised", "the end"
+
+
+class Branch(NamedTuple):
+    """A branch of a file, found again after its lines have moved."""
+
+    file: str
+    function: str
+    line: str
+    to: str
+    #: Counts those that look the same, from 1.
+    number: int = 1
+
+    def __str__(self) -> str:
+        number = f" (number {self.number})" if self.number > 1 else ""
+        return f"{self.file}: {self.function}: {self.line!r} to {self.to!r}{number}"
+
+
+class Listed(NamedTuple):
+    """An entry of the list. ``by``: stores that do take it; the others need not."""
+
+    branch: Branch
+    reason: str
+    by: tuple[str, ...] = ()
+
+
+class Measured(NamedTuple):
+    """What a run took of one file."""
+
+    lines: frozenset[int]
+    taken: frozenset[tuple[int, int]]
+    missing: frozenset[tuple[int, int]]
+
+
+# --- which branches are open ------------------------------------------------------------------------
+
+
+def open_branches(file: str, source: str, measured: Measured) -> Iterator[Branch]:
+    """The branches of ``file`` that were not taken though the run came to them."""
+    texts, seen = source.splitlines(), Counter[tuple[str, str, str]]()
+
+    def branch(function: str, line: str, to: str) -> Branch:
+        seen[function, line, to] += 1
+        return Branch(file, function, line, to, seen[function, line, to])
+
+    def text(number: int) -> str:
+        return END if number < 0 else texts[number - 1].strip()
+
+    for name, function in _functions(ast.parse(source)):
+        if not _is_entered(function, measured):
+            yield branch(name, text(function.lineno), CALLED)
+            continue
+        own = _own_lines(function)
+        for start, end in sorted(measured.missing):
+            if start in own and start in measured.lines:
+                yield branch(name, text(start), text(end))
+        for handler in _handlers(function):
+            if handler.lineno in own and handler.lineno not in measured.lines:
+                yield branch(name, text(handler.lineno), RAISED)
+
+
+_Function = ast.FunctionDef | ast.AsyncFunctionDef
+
+
+def _functions(node: ast.AST, prefix: str = "") -> Iterator[tuple[str, _Function]]:
+    """All functions below ``node``, with their names; not those inside functions that nothing enters."""
+    for child in ast.iter_child_nodes(node):
+        inner = prefix
+        if isinstance(child, _Function | ast.ClassDef):
+            inner = f"{prefix}{child.name}"
+            if isinstance(child, _Function) and not _is_stub(child):
+                yield inner, child
+            inner += "."
+        yield from _functions(child, inner)
+
+
+def _is_stub(function: _Function) -> bool:
+    """Whether it has nothing to run: its body is a text or three dots, or is abstract."""
+    return all(
+        (isinstance(one, ast.Expr) and isinstance(one.value, ast.Constant))
+        or (isinstance(one, ast.Raise) and "NotImplementedError" in ast.dump(one))
+        for one in function.body
+    )
+
+
+def _is_entered(function: _Function, measured: Measured) -> bool:
+    return any(line in measured.lines for one in function.body for line in _span(one))
+
+
+def _own_lines(function: _Function) -> set[int]:
+    """Its lines without those of functions inside it."""
+    inner = {
+        line
+        for node in ast.walk(function)
+        if node is not function and isinstance(node, _Function)
+        for one in node.body
+        for line in _span(one)
+    }
+    return {line for one in function.body for line in _span(one)} - inner
+
+
+def _handlers(function: _Function) -> Iterator[ast.ExceptHandler]:
+    return (node for node in ast.walk(function) if isinstance(node, ast.ExceptHandler))
+
+
+def _span(node: ast.stmt) -> range:
+    return range(node.lineno, (node.end_lineno or node.lineno) + 1)
+
+
+# --- the list ---------------------------------------------------------------------------------------
+
+
+def load_list(path: Path = LIST) -> list[Listed]:
+    """The branches that may stay open."""
+    found = tomllib.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    return [
+        Listed(
+            Branch(one["file"], one["function"], one["line"], one["to"], one.get("number", 1)),
+            one["reason"],
+            tuple(one.get("by", ())),
+        )
+        for one in found.get("branch", ())
+    ]
+
+
+def compare(
+    listed: Iterable[Listed], still: set[Branch], stores: Sequence[str], judged: set[str]
+) -> list[str]:
+    """What is wrong with the list, for the files that are ``judged``, after a run on ``stores``."""
+    known = {one.branch: one for one in listed if one.branch.file in judged}
+    wrong = [f"not taken and not listed: {branch}" for branch in sorted(still - {*known})]
+    closed = {(branch.file, branch.function) for branch in still if branch.to == CALLED}
+    for branch, one in known.items():
+        taken_by = [store for store in one.by if store in stores]
+        if not one.reason.strip():
+            wrong.append(f"listed without a reason: {branch}")
+        if taken_by and branch in still:
+            wrong.append(f"not taken by {', '.join(taken_by)}, against the list: {branch}")
+        if not taken_by and branch not in still and (branch.file, branch.function) not in closed:
+            wrong.append(f"listed, but taken or gone: {branch}")
+    return wrong
+
+
+# --- running ----------------------------------------------------------------------------------------
+
+
+def suite_of(store: str) -> list[str]:
+    """The arguments that select the conformance suite on a store."""
+    if store in ("memory", "file", "sqlite"):
+        places = ["tests/backends/test_conformance.py", "tests/backends/test_variants.py"]
+        return [*places, "-k", f"[{store}"]
+    folder = f"tests/backends/{store}"
+    return [f"{folder}/test_conformance_{store}.py", f"{folder}/test_variants_{store}.py"]
+
+
+def run_store(store: str, workers: int) -> None:
+    """Run the suite on a store, and leave what it took in ``DATA``."""
+    folder = DATA / store
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    command = [sys.executable, "-m", "coverage", "run", f"--data-file={folder / 'part'}", "-m", "pytest"]
+    command += ["-q", "--timeout=240", f"-n{workers}", *suite_of(store)]
+    if subprocess.run(command, cwd=ROOT, check=False).returncode:
+        raise click.ClickException(f"the suite fails on {store}: what it covers says nothing")
+
+
+def measure(stores: Sequence[str], files: Iterable[str]) -> dict[str, Measured]:
+    """What the last runs on these stores took of ``files``, together."""
+    if missing := [store for store in stores if not (DATA / store).exists()]:
+        raise click.ClickException(f"not measured yet: {', '.join(missing)}")
+    parts = [str(part) for store in stores for part in (DATA / store).iterdir()]
+    whole, report = DATA / "whole", DATA / "report.json"
+    whole.unlink(missing_ok=True)
+    _coverage("combine", "-q", "--keep", f"--data-file={whole}", *parts)
+    include = f"--include={','.join(files)}"
+    _coverage("json", "-q", f"--data-file={whole}", "-o", str(report), include, "--fail-under=0")
+    found: dict[str, Any] = json.loads(report.read_text(encoding="utf-8"))["files"]
+    return {
+        file: Measured(
+            frozenset(one["executed_lines"]),
+            frozenset((start, end) for start, end in one["executed_branches"]),
+            frozenset((start, end) for start, end in one["missing_branches"]),
+        )
+        for file, one in found.items()
+    }
+
+
+def _coverage(*arguments: str) -> None:
+    subprocess.run([sys.executable, "-m", "coverage", *arguments], cwd=ROOT, check=True)
+
+
+def judged_files(stores: Sequence[str]) -> dict[str, list[str]]:
+    """By package: the files that a run on these stores has to reach."""
+    packages = {f"backends/{store}": _files(f"backends/{store}") for store in stores}
+    if REFERENCE in stores:
+        rules = [f"{SOURCE}/core/{name}.py" for name in RULES]
+        packages = {"engine": _files("engine"), "core (rules)": rules, **packages}
+    return packages
+
+
+def _files(folder: str) -> list[str]:
+    return sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / SOURCE / folder).rglob("*.py"))
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.argument("stores", nargs=-1, type=click.Choice(STORES))
+@click.option("--last", is_flag=True, help="Look at what the last run on these stores has left.")
+@click.option("--toml", "as_toml", is_flag=True, help="Print what is not listed as entries of the list.")
+def main(*, stores: tuple[str, ...], last: bool, as_toml: bool) -> None:
+    """Show which branches of the engine and the stores the conformance suite takes (memory and file)."""
+    stores = stores or ("memory", "file")
+    for store in () if last else stores:
+        run_store(store, int(os.environ.get("WINDLASS_TEST_WORKERS", "2")))
+    packages = judged_files(stores)
+    judged = {file for files in packages.values() for file in files}
+    measured = measure(stores, judged)
+    still = {
+        branch
+        for file, taken in measured.items()
+        for branch in open_branches(file, (ROOT / file).read_text(encoding="utf-8"), taken)
+    }
+    listed = load_list()
+    _print_table(packages, measured, still)
+    if as_toml:
+        _print_toml(sorted(still - {one.branch for one in listed}))
+    if wrong := compare(listed, still, stores, judged):
+        raise click.ClickException("\n  ".join(["the list of branches is not true:", *wrong]))
+
+
+def _print_table(packages: dict[str, list[str]], measured: dict[str, Measured], still: set[Branch]) -> None:
+    click.echo(f"{'package':<20} {'branches':>8} {'taken':>8} {'':>7} {'open':>7}")
+    for package, files in packages.items():
+        parts = [measured[file] for file in files if file in measured]
+        taken = sum(len(part.taken) for part in parts)
+        total = taken + sum(len(part.missing) for part in parts)
+        left = sum(branch.file in files for branch in still)
+        click.echo(f"{package:<20} {total:>8,} {taken:>8,} {taken / max(total, 1):>7.1%} {left:>7}")
+
+
+def _print_toml(branches: Iterable[Branch]) -> None:
+    for branch in branches:
+        click.echo("[[branch]]")
+        for name, value in branch._asdict().items():
+            if value != 1:
+                click.echo(f"{name} = {json.dumps(value, ensure_ascii=False)}")
+        click.echo('reason = ""\n')
+
+
+if __name__ == "__main__":
+    main()
