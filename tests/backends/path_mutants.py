@@ -150,16 +150,11 @@ def _amqp_complete() -> None:
     _put(Desk, "_surely_holds", lambda self, end, now_ms: self._holding(end) is not None)
 
 
-@_mutant("amqp.offered", "the job is begun and claimed", _AMQP_WHOLE, _IDLE)
+@_mutant("amqp.offered", "a job that is shown never begins", _AMQP_WHOLE, _IDLE)
 def _amqp_offered() -> None:
-    from windlass.backends.amqp.intake import Intake
+    from windlass.backends.amqp.offers import WorkerListener
 
-    whole = Intake.shown
-    _put(
-        Intake,
-        "shown",
-        lambda self, queue, delivery, **_: whole(self, queue, delivery, began=False, more=True),
-    )
+    _put(WorkerListener, "_show", lambda self, offer: offer.answered(offer.take()))
 
 
 @_mutant("amqp.tap", "what was pushed last comes first", _AMQP_WHOLE, "busy_worker_with_one_slot")
