@@ -23,12 +23,12 @@ from windlass.backends.amqp.elsewhere import Elsewhere, Placed
 from windlass.backends.amqp.messages import Incoming, MessageError, poison, read_message
 from windlass.core import transitions
 from windlass.core.job import ArchiverInfo, CounterRow, JobRecord, JobRef
-from windlass.core.outcome import Settled, Settlement
+from windlass.core.outcome import Outcome, Settled, Settlement
 from windlass.core.schedules import ScheduleRecord
 from windlass.core.states import JobState
 from windlass.engine import adding, claiming, leases, told
 from windlass.engine.effects import Effects
-from windlass.engine.reads import Reads, Verb
+from windlass.engine.reads import MoreReads, Reads, Verb
 from windlass.engine.settling import settle_one
 from windlass.engine.views import view
 from windlass.engine.work import Work
@@ -252,7 +252,8 @@ class Ledger(Elsewhere):
     def _close(self, work: Work, request: verbs.Close) -> Verb[verbs.Closing]:
         known = {start.token: start for start in request.starts}
         refs = dict.fromkeys(JobRef(end.queue, end.id) for end in request.items)
-        yield Reads(jobs=[*refs, *_refs(work, request.starts)])
+        waits = [JobRef(end.queue, end.id) for end in request.items if end.outcome is Outcome.WAIT]
+        yield MoreReads(jobs=[*refs, *_refs(work, request.starts)], waits=waits, unmet=waits)
         items, requeue = [], []
         for end in request.items:
             start = known.get(end.token)
