@@ -75,6 +75,22 @@ def _sqlite_add_rows() -> None:
     _put(writing, "plain_row", lambda job, *more: whole(_changed(job, priority=0), *more))
 
 
+@_mutant(
+    "sqlite.adds_together", "callers get each other's answers", _LOCAL, "sqlite and together and repeated"
+)
+def _sqlite_adds_together() -> None:
+    from windlass.backends.sqlite.session import Session
+
+    whole = Session._run_group
+
+    def swap(self: Any, tx: Any, calls: list[Any]) -> Any:
+        answers = whole(self, tx, calls)
+        values = [value for _, value, _ in answers[-1:] + answers[:-1]]
+        return [(call, value, error) for (call, _, error), value in zip(answers, values, strict=True)]
+
+    _put(Session, "_run_group", swap)
+
+
 @_mutant("sqlite.complete", "results are not kept", _LOCAL, "sqlite-own-plain] and (result or complete)")
 def _sqlite_complete() -> None:
     from windlass.backends.sqlite import writing

@@ -33,6 +33,7 @@ PATHS: Mapping[str, Path] = MappingProxyType(
         "amqp.told": Path(("amqp",), "results go straight to the client that waits for them"),
         "file.adds_together": Path(("file",), "adds of several callers are decided as one"),
         "sqlite.add_rows": Path(("sqlite",), "new plain jobs are not looked for before they are inserted"),
+        "sqlite.adds_together": Path(("sqlite",), "adds of several callers are decided as one"),
         "sqlite.complete": Path(("sqlite",), "completions of jobs that are alike are written together"),
         "sqlite.lease_first": Path(("sqlite",), "jobs that never ran are read with few of their columns"),
         "valkey.add_alone": Path(("valkey",), "one new plain job with one read and one write of its queue"),

@@ -8,7 +8,6 @@ all but their hottest verbs, and the conformance suite holds those to the same r
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
 
 import msgspec
 
@@ -44,15 +43,16 @@ NO_TURN = -1
 # What every job goes through, by a name of this module: members of an enum are slow to find.
 _ACTIVE, _COMPLETED = JobState.ACTIVE, JobState.COMPLETED
 _ENQUEUED, _STARTED, _DONE = EventType.ENQUEUED, EventType.STARTED, EventType.COMPLETED
-_OK = Settled.OK
+_OK, _COMPLETE = Settled.OK, AttemptOutcome.COMPLETED
 
 
-class Note(NamedTuple):
-    """An event before it has its id."""
+class Note(msgspec.Struct, gc=False):
+    """An event before it has its id: of one job, or of several jobs of a task one after the other."""
 
     queue: str
     type: EventType
-    job_id: str = ""
+    #: "": it is about no job.
+    job_ids: list[str]
     task: str = ""
     data: EventData = NO_DATA
 
@@ -70,7 +70,19 @@ class Scribe:
 
     def note(self, job: JobRecord, event: EventType, **data: str | int | None) -> None:
         """Take down that ``event`` happened to ``job``."""
-        self.notes.append(tuple.__new__(Note, (job.queue, event, job.id, job.task, data)))
+        self.note_of(job.queue, event, job.id, job.task, data)
+
+    def note_of(
+        self, queue: str, event: EventType, job_id: str = "", task: str = "", data: EventData = NO_DATA
+    ) -> None:
+        """``note`` without a record, or about no job. The same of one job after the other is one note."""
+        notes = self.notes
+        if notes:
+            last = notes[-1]
+            if last.type is event and last.task == task and last.queue == queue and last.data == data:
+                last.job_ids.append(job_id)
+                return
+        notes.append(Note(queue, event, [job_id], task, data))
 
 
 def create(new: NewJob, scribe: Scribe, *, after_ms: int = 0) -> JobRecord:
@@ -94,17 +106,18 @@ def create(new: NewJob, scribe: Scribe, *, after_ms: int = 0) -> JobRecord:
         job.expires_ms = first_deadline(new, now_ms)
     if new.depends_on or new.parent is not None:
         job.linked = True
-    due_ms = _first_due(new, now_ms)
-    if due_ms > now_ms:
-        job.state = JobState.SCHEDULED
-        job.due_ms = job.ready_ms = due_ms
+    if new.delay_ms or new.run_at_ms is not None or options.unique is not None:
+        due_ms = _first_due(new, now_ms)
+        if due_ms > now_ms:
+            job.state = JobState.SCHEDULED
+            job.due_ms = job.ready_ms = due_ms
     if new.depends_on:
         job.state = JobState.BLOCKED
         scribe.note(job, EventType.BLOCKED)
     elif job.due_ms is not None:
-        scribe.note(job, EventType.SCHEDULED, run_at_ms=due_ms)
+        scribe.note(job, EventType.SCHEDULED, run_at_ms=job.due_ms)
     else:
-        scribe.note(job, _ENQUEUED)
+        scribe.note_of(job.queue, _ENQUEUED, job.id, job.task)
     return job
 
 
@@ -294,7 +307,8 @@ def lease(job: JobRecord, scribe: Scribe, *, token: str, worker: str, lease_ms: 
     job.deliveries += 1
     job.progress = None
     job.lease_until_ms = scribe.now_ms + (job.options.lease_ms or lease_ms)
-    scribe.note(job, _STARTED, attempt=job.attempts + 1, worker=worker)
+    data: EventData = {"attempt": job.attempts + 1, "worker": worker}
+    scribe.note_of(job.queue, _STARTED, job.id, job.task, data)
 
 
 def later_deadline(job: JobRecord) -> int | None:
@@ -338,11 +352,11 @@ def _record(
 
 
 def _complete(job: JobRecord, end: Settlement, scribe: Scribe) -> None:
-    _record(job, AttemptOutcome.COMPLETED, end, scribe)
+    scribe.history.append(attempt_record(job, _COMPLETE, scribe.now_ms, duration_ms=end.duration_ms))
     job.result = end.result
     job.result_until_ms = result_until(job.options, scribe.now_ms)
     finish(job, _COMPLETED, scribe)
-    scribe.note(job, _DONE)
+    scribe.note_of(job.queue, _DONE, job.id, job.task)
 
 
 def _fail(job: JobRecord, end: Settlement, scribe: Scribe) -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from itertools import chain
+from itertools import chain, groupby
+from operator import attrgetter
 
 import msgspec
 
@@ -12,14 +13,15 @@ from windlass.core import transitions
 from windlass.core.ids import ref_of
 from windlass.core.job import EventType, JobRecord, JobRef, NewJob
 from windlass.core.outcome import AddOutcome
-from windlass.core.transitions import Note
 from windlass.engine import flows, keys
 from windlass.engine.effects import Entry, Kind, Table
-from windlass.engine.filing import drop, file, prepare, refuses
+from windlass.engine.filing import drop, file, file_new, prepare, refuses
 from windlass.engine.reads import Reads, Verb
 from windlass.engine.views import view
-from windlass.engine.work import Work
+from windlass.engine.work import Queue, Work
 
+#: What the counter of added jobs tells apart.
+_counted = attrgetter("queue", "task")
 _QUEUED, _MADE = AddOutcome.QUEUED, Kind.MADE
 
 
@@ -32,6 +34,8 @@ def add(work: Work, request: rq.Add) -> Verb[list[rq.Added]]:
     for new in jobs:
         if new.depends_on or new.parent is not None:
             return (yield from _add_flow(work, jobs))
+    if _are_new(work, jobs, reads):
+        return _add_new(work, jobs)
     return [add_one(work, new) for new in jobs]
 
 
@@ -63,12 +67,32 @@ def _reads(jobs: list[NewJob]) -> Reads:
 
 def _load_more(work: Work, jobs: list[NewJob], reads: Reads) -> Iterable[Reads]:
     """What follows from what was read first. Nothing does for plain jobs with new ids."""
+    return () if _is_all_plain(work, reads) else _load_known(work, jobs, reads)
+
+
+def _is_all_plain(work: Work, reads: Reads) -> bool:
+    """Whether no group, no key and no record that is there concerns jobs that are to be added."""
     if reads.groups or reads.rows or any(work.jobs.values()):
-        return _load_known(work, jobs, reads)
-    for queue in work.queues.values():
-        if queue.row.grouped:
-            return _load_known(work, jobs, reads)
-    return ()
+        return False
+    return not any(queue.row.grouped for queue in work.queues.values())
+
+
+def _are_new(work: Work, jobs: list[NewJob], reads: Reads) -> bool:
+    """Whether these jobs, which are no flow, are plain and nothing answers for any of them."""
+    if work.stubs or work.kept or len(work.jobs) != len(jobs):
+        return False
+    return _is_all_plain(work, reads)
+
+
+def _add_new(work: Work, jobs: list[NewJob]) -> list[rq.Added]:
+    """``add_one`` for jobs that ``_are_new``."""
+    made = [transitions.create(new, work) for new in jobs]
+    for (queue, task), alike in groupby(made, _counted):
+        work.effects.count(queue, task, "enqueued", len(list(alike)))
+        _keep_queue(work, work.queues[queue])
+    work.jobs.update({(job.queue, job.id): job for job in made})
+    file_new(work, made)
+    return [rq.Added(_QUEUED, job.state, job.enqueued_ms, job.due_ms) for job in made]
 
 
 def _load_known(work: Work, jobs: list[NewJob], reads: Reads) -> Verb[None]:
@@ -90,7 +114,7 @@ def add_one(work: Work, new: NewJob) -> rq.Added:
         if told is not None:
             return told
     elif work.kept.get(ref, 0) > work.now_ms:
-        work.notes.append(Note(new.queue, EventType.DEDUPLICATED, new.id, new.task))
+        work.note_of(new.queue, EventType.DEDUPLICATED, new.id, new.task)
         return rq.Added(AddOutcome.DUPLICATE, None)
     options = new.options
     if options.unique is not None:
@@ -119,13 +143,17 @@ def add_one(work: Work, new: NewJob) -> rq.Added:
 def take_in(work: Work, job: JobRecord) -> None:
     """Keep a new record: its queue is known from now on, its key is its own."""
     work.jobs[job.queue, job.id] = job
-    queue = work.queues[job.queue]
-    if not (queue.exists and queue.row.known):
-        queue.row.known = True
-        work.put_queue(queue)
+    _keep_queue(work, work.queues[job.queue])
     if job.options.unique is not None:
         keys.take(work, job, job.options.unique)
     file(work, job, None, _MADE)
+
+
+def _keep_queue(work: Work, queue: Queue) -> None:
+    """A queue that has jobs is known."""
+    if not (queue.exists and queue.row.known):
+        queue.row.known = True
+        work.put_queue(queue)
 
 
 def _answer_known(work: Work, old: JobRecord, new: NewJob) -> rq.Added | None:

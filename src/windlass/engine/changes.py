@@ -13,7 +13,6 @@ from windlass.core.job import EventType, JobRecord, JobRef
 from windlass.core.outcome import CancelResult, Changed
 from windlass.core.states import FINISHED, JobState
 from windlass.core.streams import StreamHead, accept
-from windlass.core.transitions import Note
 from windlass.engine import flows, keys
 from windlass.engine.effects import Kind, QueueRow, Table
 from windlass.engine.filing import drop, file, is_ordered, prepare
@@ -177,7 +176,7 @@ def pause(work: Work, request: rq.PauseQueue) -> Verb[bool]:
         return False
     queue.row.paused, queue.row.known = request.paused, True
     work.put_queue(queue)
-    work.notes.append(Note(queue.name, EventType.PAUSED if request.paused else EventType.RESUMED))
+    work.note_of(queue.name, EventType.PAUSED if request.paused else EventType.RESUMED)
     work.wake(queue.name)
     return True
 

@@ -9,7 +9,6 @@ from windlass.core import limits as lm
 from windlass.core import transitions
 from windlass.core.job import EventType, JobRecord
 from windlass.core.states import JobState
-from windlass.core.transitions import Note
 from windlass.engine import leases, timing
 from windlass.engine.effects import Kind
 from windlass.engine.filing import file, is_prepared, limits_of, opens_at, prepare
@@ -140,7 +139,7 @@ def note_drained(work: Work, names: Iterable[str]) -> None:
     for name in names:
         line = work.lines[name]
         if not work.queues[name].parked and line.head() is None and not line.is_cut:
-            work.notes.append(Note(name, EventType.DRAINED))
+            work.note_of(name, EventType.DRAINED)
 
 
 def queue_room(work: Work, queue: Queue) -> tuple[int, int | None]:

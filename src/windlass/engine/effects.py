@@ -96,7 +96,7 @@ class Kind(IntEnum):
     MOVED = 6
 
 
-class Change(NamedTuple):
+class Change(msgspec.Struct, frozen=True, gc=False):
     """A job as it is now, and the state that is stored (None: it is not stored yet)."""
 
     job: JobRecord
@@ -162,7 +162,7 @@ class Effects:
         self.jobs: dict[tuple[str, str], Change] = {}  # by queue and id
         #: Entries of tables as they are now; None: they go.
         self.rows: dict[Entry, Any] = {}
-        #: Events, which the store numbers.
+        #: Events, which the store numbers, one for each job of a note.
         self.notes = notes
         self.history = history
         #: By how much lifetime counters grow; every record of the history is counted here too.

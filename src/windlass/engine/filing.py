@@ -13,6 +13,7 @@ turns are 0, and the order is that of places alone.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from operator import attrgetter
 from typing import Protocol
 
 from windlass.core import limits as lm
@@ -28,6 +29,7 @@ from windlass.engine.effects import Entry, Kind, Table
 from windlass.engine.reads import STEP, Reads, Verb
 from windlass.engine.work import Counted, Group, Work
 
+_place_of = attrgetter("queue", "state")
 _WAITING, _ACTIVE, _PARKED = JobState.WAITING, JobState.ACTIVE, JobState.PARKED
 
 
@@ -105,6 +107,15 @@ def file(work: Work, job: JobRecord, before: JobState | None, kind: Kind = Kind.
     advance(work, group)
 
 
+def file_new(work: Work, jobs: list[JobRecord]) -> None:
+    """``file`` for new jobs without groups and keys, of queues that saw no groups."""
+    for job in jobs:
+        _take_turn(work, job)
+    work.put_new(jobs)
+    for queue, state in dict.fromkeys(map(_place_of, jobs)):
+        _tell(work, queue, None, state)
+
+
 def refile(work: Work, job: JobRecord, before: JobState, group: str | None, kind: Kind) -> None:
     """``file`` for a job that was of ``group`` and may be of another one now."""
     left = None
@@ -138,21 +149,35 @@ def drop(work: Work, job: JobRecord) -> None:
 def _book(work: Work, job: JobRecord, before: JobState | None, kind: Kind) -> None:
     """Write a job as what it is, and say who may care."""
     state = job.state
-    if state is _WAITING and job.turn < 0:
-        job.turn = _fresh_turn(work, job) if work.queues[job.queue].row.grouped else 0
+    if job.turn < 0:
+        _take_turn(work, job)
     work.put(job, before, kind)
     if job.options.unique is not None:
         free_key(work, job)
     if state is _ACTIVE:
         return
+    move = (job.queue, before, state)
+    if move != work.moved:  # most jobs of a request make the same move
+        work.moved = move
+        _tell(work, *move)
+    if job.linked and state in FINISHED:
+        work.ended.append(end_of(job))
+
+
+def _take_turn(work: Work, job: JobRecord) -> None:
+    """A job that waits and has no turn yet gets one: see the module."""
+    if job.state is _WAITING and job.turn < 0:
+        job.turn = _fresh_turn(work, job) if work.queues[job.queue].row.grouped else 0
+
+
+def _tell(work: Work, queue: str, before: JobState | None, state: JobState) -> None:
+    """Say who may care that a job of a queue is in another state."""
     if before is _ACTIVE:
-        _has_room(work, job.queue)
+        _has_room(work, queue)
     if state is _WAITING or state in TIMED:
-        work.wake(job.queue)
+        work.wake(queue)
     elif state in FINISHED:
-        work.tell(f"done:{job.queue}")
-        if job.linked:
-            work.ended.append(end_of(job))
+        work.tell(f"done:{queue}")
 
 
 def _has_room(work: Work, queue: str) -> None:

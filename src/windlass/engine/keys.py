@@ -10,7 +10,6 @@ from windlass.core.job import EventType, JobRecord, JobRef, NewJob
 from windlass.core.limits import wants_rank
 from windlass.core.options import StoredUnique
 from windlass.core.outcome import AddOutcome
-from windlass.core.transitions import Note
 from windlass.core.unique import KeyEntry, Verdict
 from windlass.engine.effects import Kind, Table
 from windlass.engine.filing import is_ordered, refile, refuses
@@ -60,7 +59,7 @@ def answer(work: Work, new: NewJob) -> rq.Added | None:
     holder = work.jobs[JobRef(new.queue, holder_id)]
     if verdict is Verdict.DUPLICATE:
         if holder is None:
-            work.notes.append(Note(new.queue, EventType.DEDUPLICATED, holder_id, new.task))
+            work.note_of(new.queue, EventType.DEDUPLICATED, holder_id, new.task)
             return rq.Added(AddOutcome.DUPLICATE, None)
         work.note(holder, EventType.DEDUPLICATED)
         return _about(work, AddOutcome.DUPLICATE, holder)

@@ -66,13 +66,13 @@ def settle_one(work: Work, end: Settlement) -> Settled:
         flows.review(work, job)
     if end.hold_ms and job.options.group is not None:
         hold_group(work, work.groups[job.queue, job.options.group], end.hold_ms)
-    _let_go(work, job)
+    if job.state is _COMPLETED and goes_at_once(job.options):
+        _let_go(work, job)
     return status
 
 
 def _let_go(work: Work, job: JobRecord) -> None:
-    """Take out the record of a job that ended, if nothing of it is to be kept; a stub stays."""
-    if job.state is _COMPLETED and goes_at_once(job.options):
-        drop(work, job)
-        stub = work.stubs[job.ref] = stub_of(job)
-        work.put_row(Table.STUB, (job.queue, job.id), stub)
+    """Take out the record of a job that ended, of which nothing is to be kept; a stub stays."""
+    drop(work, job)
+    stub = work.stubs[job.ref] = stub_of(job)
+    work.put_row(Table.STUB, (job.queue, job.id), stub)

@@ -9,7 +9,8 @@ from __future__ import annotations
 import heapq
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from itertools import chain, islice
+from itertools import chain, groupby, islice
+from operator import attrgetter
 from typing import Any, Generic, Protocol, TypeVar
 
 from windlass.core.edges import ChildEnd, Edge
@@ -25,7 +26,10 @@ from windlass.engine.reads import STEP, LogSpan, Waits
 T = TypeVar("T")
 V = TypeVar("V")
 
+#: What lifetime counters tell apart.
+_counted = attrgetter("queue", "task", "outcome")
 _WAITING, _PARKED, _ACTIVE = JobState.WAITING, JobState.PARKED, JobState.ACTIVE
+_MADE = Kind.MADE
 #: Stand for what an order does not have. They are never changed.
 _NO_BASE: Iterator[Any] = iter(())
 _NO_NAMES: set[str] = set()
@@ -308,6 +312,7 @@ class Work(Scribe):
             "left",
             "lines",
             "mark",
+            "moved",
             "moves",
         ),
         *("outbox", "plain", "queues", "stubs", "timed"),
@@ -349,6 +354,8 @@ class Work(Scribe):
         self.left = False
         #: How many parked jobs this request may still move.
         self.moves = STEP
+        #: Queue, state before and state of the job that was filed last.
+        self.moved: tuple[str, JobState | None, JobState] | None = None
         #: The caller is told when to ask again.
         self.claiming = False
 
@@ -365,7 +372,8 @@ class Work(Scribe):
         for job in effects.gone:
             if job.queue == queue:
                 line.remove(job.id)
-        for job, _, _ in effects.jobs.values():
+        for change in effects.jobs.values():
+            job = change.job
             if job.queue == queue:
                 if job.state is _WAITING:
                     line.join(job)
@@ -384,9 +392,9 @@ class Work(Scribe):
         ref = (job.queue, job.id)
         known = jobs.get(ref)
         if known is not None:
-            jobs[ref] = Change(job, known[1], _joined(known[2], kind))
+            jobs[ref] = Change(job, known.before, _joined(known.kind, kind))
         else:
-            jobs[ref] = tuple.__new__(Change, (job, before, kind))
+            jobs[ref] = Change(job, before, kind)
         state = job.state
         if before is not state:
             if before is _ACTIVE:
@@ -408,6 +416,10 @@ class Work(Scribe):
                     due.put((job.due_ms, job.seq), job.id, job)
                 else:
                     due.remove(job.id)
+
+    def put_new(self, jobs: list[JobRecord]) -> None:
+        """``put`` for new jobs of queues whose lines are not loaded."""
+        self.effects.jobs.update({(job.queue, job.id): Change(job, None, _MADE) for job in jobs})
 
     def drop(self, job: JobRecord) -> None:
         """Remove a record with all that is its own."""
@@ -470,10 +482,8 @@ class Work(Scribe):
 
     def close(self) -> None:
         """The verb is done: what follows from its logs."""
-        effects, queue = self.effects, None
-        for record in self.history:
-            effects.count(record.queue, record.task, record.outcome.value)
+        effects = self.effects
+        for (queue, task, outcome), alike in groupby(self.history, _counted):
+            effects.count(queue, task, outcome.value, len(list(alike)))
         for note in self.notes:
-            if note[0] != queue:
-                queue = note[0]
-                effects.topics.add(f"event:{queue}")
+            effects.topics.add(f"event:{note.queue}")

@@ -6,10 +6,10 @@ import errno
 import os
 import threading
 import time
-from itertools import islice
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from windlass.backend import requests as rq
+from windlass.backend.local import together
 from windlass.backend.local.flush import not_flushed
 from windlass.backend.local.locks import FairLock
 from windlass.backend.local.modes import denied, mode_of
@@ -25,8 +25,6 @@ from windlass.core.probe import reach
 from windlass.errors import StorageError, StoreReplacedError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from windlass.backend.calls import Answer, Call
     from windlass.backends.file.settings import Settings
     from windlass.backends.file.wake import Wake
@@ -198,7 +196,7 @@ class Session:
         try:
             if now_ms < last_ms:
                 store.set_back(last_ms, now_ms)
-            for group in _together(calls):
+            for group in together.groups(calls):
                 its, touched = self._decide_group(group, now_ms)
                 answers += its
                 topics |= touched
@@ -222,20 +220,14 @@ class Session:
             return self._decide_one(calls[0], now_ms)
         took("file.adds_together")
         changes = self.store.journal.changes
-        adds = [cast("rq.Add", call.request).jobs for call in calls]
-        jobs = [job for its in adds for job in its]
         try:
-            added, touched = self._apply(rq.Add(jobs=jobs, now_ms=calls[0].request.now_ms), now_ms)
+            added, touched = self._apply(together.joined(calls), now_ms)
         except Exception:
             if self.store.journal.changes != changes:
                 raise
             each_apart = [self._decide_one(call, now_ms) for call in calls]
             return [one for its, _ in each_apart for one in its], set().union(*(t for _, t in each_apart))
-        each = iter(added)
-        answered: list[Answer] = [
-            (call, list(islice(each, len(its))), None) for call, its in zip(calls, adds, strict=True)
-        ]
-        return answered, touched
+        return together.apart(calls, added), touched
 
     def _decide_one(self, call: Call[Any], now_ms: int) -> tuple[list[Answer], set[str]]:
         changes = self.store.journal.changes
@@ -333,26 +325,6 @@ class Session:
     @property
     def directory(self) -> str:
         return self._directory
-
-
-def _together(calls: list[Call[Any]]) -> Iterator[list[Call[Any]]]:
-    """The calls in their order; adds that follow each other and hold no flows come together."""
-    group: list[Call[Any]] = []
-    for call in calls:
-        plain = _is_plain_add(call.request)
-        if group and not (plain and call.request.now_ms == group[0].request.now_ms):
-            yield group
-            group = []
-        group.append(call)
-        if not plain:
-            yield group
-            group = []
-    if group:
-        yield group
-
-
-def _is_plain_add(request: rq.Request[Any]) -> bool:
-    return type(request) is rq.Add and not any(new.depends_on or new.parent for new in request.jobs)
 
 
 def size_of(request: rq.Request[Any]) -> int:

@@ -176,7 +176,8 @@ class State:
             stored = self.find(job.ref)
             if stored is job:
                 self.leave(self.queues[job.queue], job)
-        for job, _, _ in effects.jobs.values():
+        for change in effects.jobs.values():
+            job = change.job
             self.enter(job)
         for (table, key), row in effects.rows.items():
             self._put[table](key, row)
@@ -207,14 +208,16 @@ class State:
         at_ms = effects.now_ms
         noted: dict[str, list[Event]] = {}
         queue: StoredQueue | None = None
-        for name, kind, job_id, task, data in effects.notes:
-            if queue is None or queue.name != name:
-                queue = self.queue(name)
-                events = noted.setdefault(name, [])
-            queue.last_event += 1
-            event = Event(queue.last_event, at_ms, kind, job_id, task, data)
-            queue.events.append(event)
-            events.append(event)
+        for note in effects.notes:
+            queue = self.queue(note.queue)
+            first, kind, task, data = queue.last_event + 1, note.type, note.task, note.data
+            events = [
+                Event(number, at_ms, kind, job_id, task, data)
+                for number, job_id in enumerate(note.job_ids, first)
+            ]
+            queue.last_event += len(events)
+            queue.events.extend(events)
+            noted.setdefault(note.queue, []).extend(events)
         for record in effects.history:
             if queue is None or queue.name != record.queue:
                 queue = self.queue(record.queue)

@@ -55,7 +55,7 @@ class Line:
         self._step = step
         self._name = name
         self._num = num
-        self._read = self._whole if grouped else self._short
+        self._grouped = grouped
         self._turns: dict[tuple[int, str | None], Iterator[tuple[int, str]]] = {}
         self._heads: dict[tuple[int, str | None], tuple[int, str] | None] = {}
         self._first = self._read(count, 0) if count else None
@@ -101,6 +101,9 @@ class Line:
         yield from pages(lambda *page: step.all("turns_last", num, group, priority, *page), FIRST)
         if not group:  # those of before the queue saw groups
             yield from pages(lambda *page: step.all("turns_plain", num, priority, *page), FIRST)
+
+    def _read(self, limit: int, offset: int) -> list[Placed]:
+        return self._whole(limit, offset) if self._grouped else self._short(limit, offset)
 
     def _whole(self, limit: int, offset: int) -> list[Placed]:
         step = self._step

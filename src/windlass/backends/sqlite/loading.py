@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from copy import copy
+from collections.abc import Callable, Iterable
+from operator import itemgetter, methodcaller
 from typing import TYPE_CHECKING
 
 from windlass.backends.sqlite import finding, lines, stubs, tables
@@ -17,6 +17,7 @@ from windlass.engine.work import Group, Ordered, Queue
 if TYPE_CHECKING:
     from windlass.backends.sqlite.port import Step
     from windlass.backends.sqlite.rows import Row
+    from windlass.engine.effects import QueueRow
     from windlass.engine.reads import Reads
     from windlass.engine.work import Work
 
@@ -24,8 +25,10 @@ if TYPE_CHECKING:
 MARGIN = 10_000
 #: How far they are counted where no limit asks.
 SOME = 1_000
+_queue = itemgetter(0)
 _COUNTED = [state.value for state in JobState if state not in FINISHED]
-_NOTHING: dict[JobState, int] = dict.fromkeys(JobState, 0)
+#: ``copy.copy`` without the search for a way to copy.
+copy_row: Callable[[QueueRow], QueueRow] = methodcaller("__copy__")
 
 
 class Upkeep:
@@ -80,28 +83,23 @@ def load_queue(step: Step, name: str, work: Work, *, counted: bool = False) -> N
     if stored is None:
         work.queues[name] = Queue(name)
         return
-    totals = step.totals(name) if counted or stored.special else _NOTHING
-    work.queues[name] = Queue(
-        name,
-        copy(stored.row),
-        stored.starts.copy(),
-        jobs=sum(totals.values()),
-        active=totals[JobState.ACTIVE],
-        parked=totals[JobState.PARKED],
-    )
+    queue = work.queues[name] = Queue(name, copy_row(stored.row), stored.starts.copy())
+    if counted or stored.special:
+        totals = step.totals(name)
+        queue.jobs = sum(totals.values())
+        queue.active, queue.parked = totals[JobState.ACTIVE], totals[JobState.PARKED]
 
 
 def _load_ids(step: Step, reads: Reads, work: Work) -> None:
     """Jobs that are to be added. Most ids are new: where nothing else depends on it they are taken for new,
     and the insert tells."""
-    refs = [ref for ref in reads.ids if ref not in work.jobs]
+    refs = [ref for ref in reads.ids if ref not in work.jobs] if work.jobs else list(reads.ids)
     if step.careful or reads.rows or reads.groups or reads.jobs:
         load_jobs(step, refs, work)
     else:
         step.assumed += refs
-        for ref in refs:
-            work.jobs[ref] = None
-        for queue in {ref[0] for ref in refs}:
+        work.jobs.update(dict.fromkeys(refs))
+        for queue in set(map(_queue, refs)):
             load_queue(step, queue, work)
         stubs.load(step, refs, work)
     if step.queues.no_kept_ids is None:

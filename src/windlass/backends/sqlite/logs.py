@@ -8,7 +8,7 @@ MessagePack array of runs; the records of a chunk are numbered one by one from i
 from __future__ import annotations
 
 from itertools import groupby
-from operator import attrgetter, itemgetter
+from operator import attrgetter
 from typing import Any
 
 import msgspec
@@ -79,8 +79,6 @@ _common = attrgetter(
     *("outcome", "error_class", "error_fingerprint", "schema_version"),
 )
 _own = attrgetter("run_id", "job_id", "enqueued_ms", "ready_ms", "duration_ms")
-#: The same of notes.
-_alike = itemgetter(1, 3, 4)
 
 
 def runs_of(ended: list[AttemptRecord]) -> list[AttemptRun]:
@@ -93,12 +91,11 @@ def _run(common: tuple[Any, ...], attempts: list[Attempt]) -> AttemptRun:
 
 
 def runs_of_events(now_ms: int, notes: list[Note]) -> list[EventRun]:
-    """What was noted about one queue, in its order, as few runs."""
-    runs: list[EventRun] = []
-    for (kind, task, data), its in groupby(notes, _alike):
-        ids = [note[2] for note in its]
-        runs.append((now_ms, kind, ids[0] if len(ids) == 1 else ids, task, data))
-    return runs
+    """What was noted about one queue, in its order: each note is a run."""
+    return [
+        (now_ms, note.type, ids[0] if len(ids := note.job_ids) == 1 else ids, note.task, note.data)
+        for note in notes
+    ]
 
 
 def event_chunks(runs: list[EventRun], count: int) -> list[tuple[int, bytes]]:

@@ -12,6 +12,7 @@ import sqlite3
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
+from windlass.backend.local import together
 from windlass.backend.local.flush import FlushHealth, not_flushed
 from windlass.backend.local.locks import FairLock
 from windlass.backend.local.modes import denied, make_file, mode_of
@@ -31,10 +32,12 @@ from windlass.backends.sqlite.place import Place
 from windlass.backends.sqlite.port import Step
 from windlass.backends.sqlite.tx import Meta, Queues, Tx, read_meta
 from windlass.core.clock import SYSTEM_CLOCK, SteadyClock
+from windlass.core.paths import took
 from windlass.core.probe import reach
 from windlass.engine import timing
 
 if TYPE_CHECKING:
+    from windlass.backend import requests as rq
     from windlass.backend.calls import Answer, Call
     from windlass.backends.sqlite.settings import Settings
     from windlass.backends.sqlite.wake import Wake
@@ -229,24 +232,35 @@ class Session:
 
     def _run_calls(self, tx: Tx, calls: list[Call[Any]]) -> list[Answer]:
         if len(calls) == 1:
-            return [(calls[0], self._run_call(tx, calls[0]), None)]
-        answers: list[Answer] = []
-        for call in calls:
-            self.conn.execute("SAVEPOINT one")
-            try:
-                answers.append((call, self._run_call(tx, call), None))
-            except Exception as exc:
-                if not self.conn.in_transaction or is_odd_text(self.conn, exc):
-                    raise  # SQLite gave up the whole transaction (disk full, I/O error), or see ``run``
-                self.conn.execute("ROLLBACK TO one")
-                answers.append(self.failed(call, exc))
-            self.conn.execute("RELEASE one")
-        return answers
+            return [(calls[0], self._run_request(tx, calls[0].request), None)]
+        return [answer for group in together.groups(calls) for answer in self._run_group(tx, group)]
 
-    def _run_call(self, tx: Tx, call: Call[Any]) -> Any:
-        step = Step(tx, call.request.now_ms)
+    def _run_group(self, tx: Tx, calls: list[Call[Any]]) -> list[Answer]:
+        """Several adds are decided as one; if that cannot be, each by itself."""
+        if len(calls) > 1:
+            took("sqlite.adds_together")
+            _, added, error = self._run_alone(tx, calls[0], together.joined(calls))
+            if error is None:
+                return together.apart(calls, added)
+        return [self._run_alone(tx, call, call.request) for call in calls]
+
+    def _run_alone(self, tx: Tx, call: Call[Any], request: rq.Request[Any]) -> Answer:
+        """A request in a savepoint of its own: one that fails takes back only itself."""
+        self._cursor.execute("SAVEPOINT one")
         try:
-            value = step.answer(call.request)
+            answer: Answer = (call, self._run_request(tx, request), None)
+        except Exception as exc:
+            if not self.conn.in_transaction or is_odd_text(self.conn, exc):
+                raise  # SQLite gave up the whole transaction (disk full, I/O error), or see ``run``
+            self._cursor.execute("ROLLBACK TO one")
+            answer = self.failed(call, exc)
+        self._cursor.execute("RELEASE one")
+        return answer
+
+    def _run_request(self, tx: Tx, request: rq.Request[Any]) -> Any:
+        step = Step(tx, request.now_ms)
+        try:
+            value = step.answer(request)
         except BaseException:
             self._queues.rolled_back(step.made)
             raise

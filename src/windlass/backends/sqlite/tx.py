@@ -9,7 +9,7 @@ fails takes back its own share only.
 from __future__ import annotations
 
 import collections
-from operator import attrgetter, itemgetter
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from windlass.backends.sqlite.limits import GROUPED, LIMITED, read_limits
@@ -34,7 +34,6 @@ FOLD_EVENTS = 2_000
 
 _STATES = tuple(JobState)
 
-_first = itemgetter(0)
 _queue = attrgetter("queue")
 
 Counter = tuple[str, str, str]
@@ -235,7 +234,7 @@ class Tx:
 
     def held_notes(self, queue: str) -> int:
         """How many notes about a queue are not written yet."""
-        return sum(note[0] == queue for _, notes in self.notes for note in notes)
+        return sum(len(note.job_ids) for _, notes in self.notes for note in notes if note.queue == queue)
 
     # --- writing it down ----------------------------------------------------------------------------
 
@@ -243,7 +242,7 @@ class Tx:
         """Write everything that was gathered; returns the store's row as it is now."""
         pens: dict[str, _Pen] = {}
         for now_ms, notes in self.notes:
-            for name, its in _by_queue(notes, _first):
+            for name, its in _by_queue(notes, _queue):
                 (pens.get(name) or self._pen(pens, name)).note(now_ms, its)
         for name, records in _by_queue(self.history, _queue):
             (pens.get(name) or self._pen(pens, name)).history += records
@@ -290,7 +289,7 @@ class _Pen:
 
     def note(self, now_ms: int, notes: list[Note]) -> None:
         """Take over events."""
-        self.noted += len(notes)
+        self.noted += sum([len(note.job_ids) for note in notes])
         self.at_ms = max(self.at_ms, now_ms)
         self.events += runs_of_events(now_ms, notes)
 

@@ -57,8 +57,7 @@ def write(step: Step, effects: Effects) -> None:
             _write_queue(step, key[0], row)
     if effects.gone:
         _delete(step, effects.gone)
-    if effects.jobs:
-        _write_jobs(step, effects)
+    kinds = _write_jobs(step, effects) if effects.jobs else set()
     if effects.rows:
         _write_rows(step, effects)
     if effects.told or step.upkeep.unread:
@@ -67,7 +66,7 @@ def write(step: Step, effects: Effects) -> None:
         step.among("job_stays", step.upkeep.stays)
     if not effects.plain:
         _write_parts(step, effects)
-    step.plain = step.plain and _is_plain(step, effects)
+    step.plain = step.plain and _is_plain(step, effects, kinds)
     step.gather(effects)
 
 
@@ -77,16 +76,12 @@ def _are_made(step: Step, effects: Effects) -> bool:
     return all(ref in jobs and jobs[ref].kind is _MADE for ref in step.assumed)
 
 
-def _is_plain(step: Step, effects: Effects) -> bool:
+def _is_plain(step: Step, effects: Effects, kinds: set[Kind]) -> bool:
     """Whether the new jobs tell all that the store's row would (see ``tx.Meta``)."""
     if not effects.jobs or effects.gone or not effects.plain:
         return not effects and not effects.topics
     last = next(reversed(effects.jobs.values())).job
-    return (
-        last.seq == step.last_place
-        and last.enqueued_ms == step.now_ms
-        and all(change.kind is _MADE for change in effects.jobs.values())
-    )
+    return last.seq == step.last_place and last.enqueued_ms == step.now_ms and kinds == {_MADE}
 
 
 # --- jobs -----------------------------------------------------------------------------------------
@@ -104,33 +99,38 @@ def _delete(step: Step, gone: list[JobRecord]) -> None:
         step.queues.leased.pop((job.queue, job.id), None)
 
 
-def _write_jobs(step: Step, effects: Effects) -> None:
-    by_kind: dict[Kind, list[JobRecord]] = {}
-    moves: dict[tuple[str, JobState | None, JobState], int] = {}
-    for (queue, _), (job, before, kind) in effects.jobs.items():
-        move = (queue, before, job.state)
-        moves[move] = moves.get(move, 0) + 1
-        if kind in by_kind:
-            by_kind[kind].append(job)
+def _write_jobs(step: Step, effects: Effects) -> set[Kind]:
+    """All changed jobs; returns what became of them."""
+    moves: dict[tuple[Kind, str, JobState | None, JobState], list[JobRecord]] = {}
+    for change in effects.jobs.values():
+        job = change.job
+        move = (change.kind, job.queue, change.before, job.state)
+        known = moves.get(move)
+        if known is None:
+            moves[move] = [job]
         else:
-            by_kind[kind] = [job]
+            known.append(job)
+    by_kind: dict[Kind, list[JobRecord]] = {}
+    for move, jobs in moves.items():
+        by_kind[move[0]] = by_kind[move[0]] + jobs if move[0] in by_kind else jobs
     for kind in sorted(by_kind):  # new ones first: they may turn out not to be
         _WRITERS[kind](step, by_kind[kind])
     remember = False
-    for (queue, before, state), count in moves.items():
+    for (_, queue, before, state), jobs in moves.items():
         remember = remember or _ACTIVE in (before, state)
         if before is not state:
-            step.tally(queue, state, count)
+            step.tally(queue, state, len(jobs))
             if before is not None:
-                step.tally(queue, before, -count)
+                step.tally(queue, before, -len(jobs))
     if remember:
         _remember(step.queues.leased, effects)
+    return set(by_kind)
 
 
 def _remember(leased: dict[tuple[str, str], JobRecord], effects: Effects) -> None:
     """Keep the records of leased jobs, which are the next to be asked for."""
     for ref, change in effects.jobs.items():
-        job = change[0]
+        job = change.job
         if job.state is _ACTIVE and len(job.payload) <= INLINE_PAYLOAD:
             leased[ref] = job
         elif ref in leased:
@@ -219,7 +219,12 @@ def _complete(step: Step, jobs: list[JobRecord]) -> None:
     """Jobs with the same options and result are written together, or one by one if few are alike."""
     alike: dict[tuple[int, bytes | None], list[JobRecord]] = {}
     for job in jobs:
-        alike.setdefault((id(job.options), job.result), []).append(job)
+        key = (id(job.options), job.result)
+        known = alike.get(key)
+        if known is None:
+            alike[key] = [job]
+        else:
+            known.append(job)
     took("sqlite.complete")
     single: list[Row] = []
     done = 0
