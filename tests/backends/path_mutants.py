@@ -166,6 +166,13 @@ def _amqp_complete() -> None:
     _put(Desk, "_surely_holds", lambda self, end, now_ms: self._holding(end) is not None)
 
 
+@_mutant("amqp.offered", "a job that is shown never begins", _AMQP_WHOLE, _IDLE)
+def _amqp_offered() -> None:
+    from windlass.backends.amqp.offers import WorkerListener
+
+    _put(WorkerListener, "_show", lambda self, offer: offer.answered(offer.take()))
+
+
 @_mutant("amqp.tap", "what was pushed last comes first", _AMQP_WHOLE, "busy_worker_with_one_slot")
 def _amqp_tap() -> None:
     from windlass.backends.amqp.intake import Intake
@@ -178,6 +185,18 @@ def _amqp_tap() -> None:
         return await whole(self, queue, count)
 
     _put(Intake, "draw", reverse)
+
+
+@_mutant("amqp.told", "results that are told are empty", _AMQP_WHOLE, "closed_app_that_is_entered_again")
+def _amqp_told() -> None:
+    from windlass.backends.amqp import telling
+
+    whole = telling.messages
+    _put(
+        telling,
+        "messages",
+        lambda told: whole((to, queue, end._replace(result=b"null")) for to, queue, end in told),
+    )
 
 
 # --- valkey ---------------------------------------------------------------------------------------------

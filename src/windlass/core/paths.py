@@ -28,7 +28,9 @@ PATHS: Mapping[str, Path] = MappingProxyType(
         "amqp.complete": Path(
             ("amqp",), "completions are told to the log without waiting for the coordinator"
         ),
+        "amqp.offered": Path(("amqp",), "an idle worker begins the job whose message came, without a claim"),
         "amqp.tap": Path(("amqp",), "the broker pushes what the next claims of a busy queue take"),
+        "amqp.told": Path(("amqp",), "results go straight to the client that waits for them"),
         "file.adds_together": Path(("file",), "adds of several callers are decided as one"),
         "sqlite.add_rows": Path(("sqlite",), "new plain jobs are not looked for before they are inserted"),
         "sqlite.adds_together": Path(("sqlite",), "adds of several callers are decided as one"),

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from tools.services.rabbitmq import Server, rabbitmq_binary
 from windlass.backends.amqp import AmqpBackend
+from windlass.core.ids import new_id
 from windlass.errors import StorageError
 from windlass.testing.conformance import UrlHarness
 
@@ -45,6 +46,11 @@ def broker_url() -> str:
     ``WINDLASS_TEST_AMQP`` names one that runs already.
     """
     return os.environ.get("WINDLASS_TEST_AMQP") or new_server().start().url
+
+
+def fresh_url() -> str:
+    """The URL of a namespace of its own on the shared broker."""
+    return f"{broker_url()}?namespace=f{new_id()[-12:]}"
 
 
 class AmqpHarness(UrlHarness):

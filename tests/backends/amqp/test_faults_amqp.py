@@ -10,24 +10,19 @@ from typing import Any
 
 import pytest
 
-from tests.backends.amqp.servers import broker_url, new_server
+from tests.backends.amqp.servers import fresh_url, new_server
 from tests.faults.kit import staged, until
 from tools.restarts import Campaign
 from windlass import Job, JobState, Windlass, Worker
 from windlass.backend import open_backend
 from windlass.backend import requests as rq
 from windlass.backends.amqp import AmqpBackend
-from windlass.core.ids import new_id
 from windlass.core.job import CounterRow
 from windlass.errors import StorageError
 
 backend_name = "amqp"
 pytestmark = [pytest.mark.service("rabbitmq")]
 JOBS = 40
-
-
-def fresh_url() -> str:
-    return f"{broker_url()}?namespace=f{new_id()[-12:]}"
 
 
 async def all_completed(app: Windlass, ids: list[str], queue: str = "q") -> dict[str, Any]:

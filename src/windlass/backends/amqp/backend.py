@@ -22,8 +22,10 @@ from windlass.backends.amqp.desk import Desk
 from windlass.backends.amqp.link import Link
 from windlass.backends.amqp.messages import to_message
 from windlass.backends.amqp.names import Names
+from windlass.backends.amqp.offers import Offers, WorkerListener
 from windlass.backends.amqp.promise import Promise
 from windlass.backends.amqp.report import heartbeat_message
+from windlass.backends.amqp.telling import Tellers, Told, ToldListener
 from windlass.core import transitions
 from windlass.core.clock import SteadyClock, moment
 from windlass.core.job import NewJob
@@ -58,12 +60,14 @@ class _Shared:
         self.timeout_s = _seconds(url, "timeout", 30)
         self.shown = url.shown
         self.hub = Hub()
+        self.tellers = Tellers()
+        self.offers = Offers()
         self.clock = SteadyClock()
         self.link = Link(_parameters(url), self._session)
 
     def _session(self, link: Link, connection: Any) -> Client:
-        client = Client(connection, self.names, self.hub, self.clock)
-        client.desk = Desk(client)
+        client = Client(connection, self.names, self.hub, self.tellers, self.clock)
+        client.desk = Desk(client, self.offers)
         return client
 
 
@@ -125,8 +129,11 @@ class AmqpBackend:
             return f"{late}: {UNKNOWN}. If it is only slow, raise ?timeout="
         return f"{late} ({self._shared.link.last_error}). Nothing was changed; is it up?"
 
-    def listen(self, topics: Iterable[str]) -> HubListener:
-        return self._shared.hub.listen(topics)
+    def listen(self, topics: Iterable[str]) -> HubListener | WorkerListener:
+        return self._shared.offers.listen(self._shared.hub, topics)
+
+    def listen_completed(self, queue: str, told: Told) -> ToldListener:
+        return self._shared.tellers.listen(self._shared.hub, queue, told)
 
     def clone(self) -> AmqpBackend:
         return AmqpBackend(self._shared)
@@ -187,7 +194,8 @@ async def _add(client: Client, request: rq.Add) -> list[rq.Added]:
     scribe = transitions.Scribe(now_ms, lambda: 0)
     out = [client.entry(verbs.Born(add=request, now_ms=request.now_ms))]
     for new in request.jobs:
-        body, properties = to_message(transitions.create(new, scribe), 0)
+        reply = client.inbox if client.tellers.wants(new.queue) else ""
+        body, properties = to_message(transitions.create(new, scribe), 0, reply)
         out.append(Outgoing(client.names.direct, new.queue, body, properties))
     await client.publish(out)
     return [rq.Added(AddOutcome.QUEUED, JobState.WAITING, now_ms) for _ in request.jobs]

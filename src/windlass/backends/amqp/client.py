@@ -13,11 +13,12 @@ from pika.exceptions import ChannelClosedByBroker
 from windlass.backend import requests as rq
 from windlass.backend.calls import UNKNOWN
 from windlass.backend.hub import Hub
-from windlass.backends.amqp import verbs, wire
+from windlass.backends.amqp import telling, verbs, wire
 from windlass.backends.amqp.coordinator import Coordinator
 from windlass.backends.amqp.names import Names
 from windlass.backends.amqp.promise import Promise, kept, spawn
 from windlass.backends.amqp.session import Session, delivery_of
+from windlass.backends.amqp.telling import Tellers
 from windlass.core import damage
 from windlass.core.clock import SteadyClock
 from windlass.core.probe import reach
@@ -40,9 +41,10 @@ _read_news = msgspec.msgpack.Decoder(verbs.News).decode
 class Client(Session):
     """One connection of a backend."""
 
-    def __init__(self, connection: Any, names: Names, hub: Hub, clock: SteadyClock) -> None:
+    def __init__(self, connection: Any, names: Names, hub: Hub, tellers: Tellers, clock: SteadyClock) -> None:
         super().__init__(connection, names)
         self.hub = hub
+        self.tellers = tellers
         self.clock = clock
         self.paused: set[str] = set()
         self.void: set[tuple[str, str, int]] = set()
@@ -65,6 +67,10 @@ class Client(Session):
     def later(self, seconds: float, call: Any) -> Any:
         """Call back after ``seconds``."""
         return self.connection.ioloop.call_later(seconds, self.guarded(call))
+
+    def soon(self, call: Any) -> None:
+        """Call back on the connection's thread; from any thread."""
+        self.connection.ioloop.add_callback_threadsafe(self.guarded(call))
 
     def cancel_later(self, timer: Any) -> None:
         self.connection.ioloop.remove_timeout(timer)
@@ -107,6 +113,11 @@ class Client(Session):
         if call is not None:
             call.set(body)
             return
+        if properties.type == telling.TYPE:
+            ends = damage.read_or_none(body, telling.read_ends, "the end of a job")
+            if ends is not None:
+                self.tellers.hear(ends)
+            return
         if properties.type != "news":
             return  # an answer that came too late
         news = damage.read_or_none(body, _read_news, "a piece of news")
@@ -119,7 +130,9 @@ class Client(Session):
         self.void.update(news.void)
         self.due.update(news.due)
         self.desk.lose(news.lost)
-        topics = news.topics + [f"ready:{queue}" for queue in news.arrived if not self.desk.listens(queue)]
+        known = {f"done:{queue}" for queue, ids in news.told.items() if self.tellers.knows(queue, ids)}
+        topics = [topic for topic in news.topics if topic not in known]
+        topics += [f"ready:{queue}" for queue in news.arrived if not self.desk.listens(queue)]
         if topics:
             self.hub.publish(topics)
 

@@ -267,7 +267,9 @@ class Coordinator:
             lost=plan.lost,
             due=self._due_changed(timed | {ref.queue for ref, _ in plan.drop}),
         )
-        if isinstance(request, rq.PauseQueue):
+        if isinstance(request, verbs.Ended):
+            news.told = _told(request)
+        elif isinstance(request, rq.PauseQueue):
             (news.paused if request.paused else news.resumed).append(request.queue)
         elif isinstance(request, rq.Purge) and request.forget:
             news.resumed.append(request.queue)
@@ -407,3 +409,14 @@ class Coordinator:
     def now_ms(self) -> int:
         """The coordinator's time, which is the store's."""
         return self._time.now_ms()
+
+
+def _told(request: verbs.Ended) -> dict[str, list[str]]:
+    """The ends of each queue, where clients were told of all."""
+    ends: dict[str, list[str]] = {}
+    for end in request.items:
+        ends.setdefault(end.queue, []).append(end.id)
+    for start in request.starts:
+        if not start.told:
+            ends.pop(start.queue, None)
+    return ends

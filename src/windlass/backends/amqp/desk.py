@@ -13,15 +13,17 @@ from typing import Any
 import msgspec
 
 from windlass.backend import requests as rq
-from windlass.backends.amqp import verbs
+from windlass.backends.amqp import telling, verbs
 from windlass.backends.amqp.client import Client
-from windlass.backends.amqp.intake import Intake
+from windlass.backends.amqp.intake import PATIENCE_S, Intake
 from windlass.backends.amqp.messages import Incoming, MessageError, read_message
+from windlass.backends.amqp.offers import Offers
 from windlass.backends.amqp.promise import Promise, spawn
 from windlass.backends.amqp.report import metrics_message
 from windlass.core import transitions
 from windlass.core.clock import moment
-from windlass.core.job import JobRecord
+from windlass.core.ids import new_id
+from windlass.core.job import Completed, JobRecord
 from windlass.core.outcome import Extended, Outcome, Settled, Settlement
 from windlass.core.paths import took
 from windlass.core.probe import reach
@@ -45,6 +47,8 @@ class Held(msgspec.Struct):
     priority: int
     #: Until then no other worker can have the job.
     until_ms: int
+    #: The inbox of the client that waits for the result, if one does.
+    reply: str = ""
     #: The coordinator has taken it from us.
     lost: bool = False
 
@@ -56,14 +60,16 @@ class Held(msgspec.Struct):
 class Desk:
     """The jobs that one connection holds."""
 
-    def __init__(self, client: Client) -> None:
+    def __init__(self, client: Client, offers: Offers) -> None:
         self._client = client
+        self._offers = offers
         self._held: dict[str, Held] = {}
         self._settled: OrderedDict[str, None] = OrderedDict()
         self._seen: OrderedDict[tuple[str, str, int], None] = OrderedDict()
         #: Where a claim that is through at once leaves its starts, to be told with the ends before it.
         self._beginning: list[verbs.Start] | None = None
         self.intake = Intake(client)
+        self.intake.show = self._offer
 
     # --- claim -------------------------------------------------------------------------------------------
 
@@ -93,6 +99,7 @@ class Desk:
             self._beginning += picker.starts
         elif picker.starts:
             client.tell(verbs.Started(starts=picker.starts, now_ms=request.now_ms))
+        self._offers.claimed(request, len(picker.jobs))
         if len(picker.jobs) < request.limit:
             for name in names:
                 self.intake.ring(name)
@@ -100,6 +107,43 @@ class Desk:
             if name not in picker.empty:
                 self.intake.was_full(name, count)
         return rq.Claimed(picker.jobs, picker.now_ms, next_due_in_ms)
+
+    def _offer(self, queue: str, delivery: Delivery) -> bool:
+        """Show an idle worker the job of a message that came; False when nothing is to be shown."""
+        worker = self._offers.find(queue)
+        if worker is None or queue in self._client.paused:
+            return False
+        claim = rq.Claim(
+            worker=worker.worker, queues=[], limit=1, claim_id=new_id(), lease_ms=worker.lease_ms
+        )
+        picker = _Picker(self, claim)
+        due_ms = self._client.due.get(queue)
+        if due_ms is not None and due_ms <= picker.now_ms:
+            return False
+        try:
+            incoming = read_message(queue, delivery.body, delivery.header, delivery.priority, picker.now_ms)
+        except MessageError:
+            return False
+        key = (queue, incoming.job.id, incoming.gen)
+        if self.is_suspect(delivery, key) or transitions.is_expired(incoming.job, picker.now_ms):
+            return False
+        held = picker.lease(delivery, incoming)
+
+        def answered(began: bool) -> None:
+            self._client.soon(lambda: self._offered(delivery, held, key, began=began))
+
+        offer = worker.offer(incoming.job, answered)
+        self._client.later(PATIENCE_S, lambda: answered(False) if offer.take() else None)
+        return True
+
+    def _offered(self, delivery: Delivery, held: Held, key: tuple[str, str, int], *, began: bool) -> None:
+        """A worker was shown a job: if it began, the log is told."""
+        if began and self._client.usable:
+            took("amqp.offered")
+            self.hold(held, key)
+            self._client.tell(verbs.Started(starts=[held.start]))
+        queue = held.start.queue
+        self.intake.shown(queue, delivery, began=began, more=self._offers.find(queue) is not None)
 
     async def _promote(self, request: rq.Claim, names: list[str]) -> int | None:
         """Have what is due promoted; answers how long until the next job is due.
@@ -165,10 +209,23 @@ class Desk:
         client.publish([metrics_message(client.names, items, starts, self.now_ms(request))])
         await told
         reach("amqp.ended", count=len(items))
+        self._tell_waiters(request, held)
         client.ack(one.tag for one in held)
         for end in items:
             self._let_go(end.token)
         return [Settled.OK] * len(items)
+
+    def _tell_waiters(self, request: rq.Settle, held: list[Held]) -> None:
+        """The ends are safe: tell them to the clients that wait."""
+        now_ms, told = self.now_ms(request), list[tuple[str, str, Completed]]()
+        for end, one in zip(request.items, held, strict=True):
+            if one.reply and len(end.result or b"") <= telling.MOST_RESULT:
+                start = one.start
+                ended = Completed(end.id, end.result, start.at_ms, now_ms, start.worker)
+                told.append((one.reply, end.queue, ended))
+        if told:
+            took("amqp.told")
+            self._client.publish(telling.messages(told))
 
     async def _close(self, request: rq.Settle) -> list[Settled]:
         """Any other end: what follows is safe before the message is acknowledged."""
@@ -314,8 +371,13 @@ class _Picker:
             found = await intake.draw(queue, wanted)
         else:
             found = intake.take(queue, wanted)
-        if len(found) < wanted and queue not in client.paused:
-            found = found + await client.pull(client.names.queue(queue), wanted - len(found))
+        while len(found) < wanted and queue not in client.paused:
+            step = intake.step(queue, wanted - len(found))
+            more = await client.pull(client.names.queue(queue), step)
+            found = found + more
+            intake.met_end(queue, len(more) < step)
+            if len(more) < step:
+                break
         if len(found) < wanted:
             self.empty.add(queue)
         self._in_hand.update(dict.fromkeys(delivery.tag for delivery in found))
@@ -420,19 +482,28 @@ class _Picker:
         )
 
     def _lease(self, queue: str, delivery: Delivery, incoming: Incoming) -> None:
+        """Start a job."""
+        held, job = self.lease(delivery, incoming), incoming.job
+        self._desk.hold(held, (queue, job.id, incoming.gen))
+        self._in_hand.pop(delivery.tag, None)
+        self.starts.append(held.start)
+        self.jobs.append(job)
+        self.taken[queue] += 1
+
+    def lease(self, delivery: Delivery, incoming: Incoming) -> Held:
+        """The job of a message belongs to the worker from now on."""
         job = incoming.job
         start = self._start(delivery, incoming)
         until_ms = self.now_ms + start.lease_ms
         held = Held(delivery.tag, start, delivery.body, start.header, start.priority, until_ms)
+        if not job.deliveries:  # what is told says nothing of earlier starts
+            held.reply = incoming.reply
+        start.told = bool(held.reply)
         if not incoming.foreign:
             start.body = start.header = None
-        self._desk.hold(held, (queue, job.id, incoming.gen))
-        self._in_hand.pop(delivery.tag, None)
         scribe = transitions.Scribe(self.now_ms, _no_place)
         transitions.lease(job, scribe, token=start.token, worker=start.worker, lease_ms=start.lease_ms)
-        self.starts.append(start)
-        self.jobs.append(job)
-        self.taken[queue] += 1
+        return held
 
 
 def _no_place() -> int:

@@ -12,6 +12,7 @@ the end of the queue. What nobody claims for a moment goes back to its place, an
 from __future__ import annotations
 
 from collections import Counter, deque
+from collections.abc import Callable
 
 from windlass.backends.amqp.client import Client
 from windlass.backends.amqp.promise import Promise
@@ -20,7 +21,7 @@ from windlass.core.paths import took
 from windlass.speedups.amqp_frames import Delivery
 
 #: A pushed message that nobody claims goes back after this.
-_PATIENCE_S = 0.25
+PATIENCE_S = 0.25
 #: Full claims no further apart than this open a tap.
 _BUSY_MS = 100
 #: How long a claim waits for what the broker is about to push.
@@ -52,14 +53,19 @@ class Intake:
     def __init__(self, client: Client) -> None:
         self._client = client
         client.on_paused = self.stop
-        #: Claims under way, by queue.
+        #: Claims under way, by queue; and messages that a worker is shown just now.
         self.claiming: Counter[str] = Counter()
+        self._shown: Counter[str] = Counter()
+        #: Shows a message to a worker that may begin it at once; False: it is to be claimed. Set by the desk.
+        self.show: Callable[[str, Delivery], bool] = lambda queue, delivery: False
         self._bells: dict[str, str] = {}
         #: Bells that were cancelled; kept when nothing more can come of them.
         self._hushed: dict[str, Promise[None]] = {}
         self._taps: dict[str, _Tap] = {}
         self._waiting: dict[str, deque[Delivery]] = {}
         self._full_ms: dict[str, int] = {}
+        #: Queues whose end was met by the last pull.
+        self._dry: set[str] = set()
 
     def listens(self, queue: str) -> bool:
         """Whether a message of ``queue`` is noticed here without news of it."""
@@ -68,6 +74,7 @@ class Intake:
             or queue in self._taps
             or bool(self._waiting.get(queue))
             or self.claiming[queue] > 0
+            or self._shown[queue] > 0
         )
 
     def take(self, queue: str, count: int) -> list[Delivery]:
@@ -76,6 +83,17 @@ class Intake:
         if not waiting:
             return []
         return [waiting.popleft() for _ in range(min(count, len(waiting)))]
+
+    def step(self, queue: str, wanted: int) -> int:
+        """How many messages to pull at once: of a queue that had no more, only one, to see if it has again.
+
+        The broker answers each that is asked for, also when it has none.
+        """
+        return 1 if queue in self._dry else wanted
+
+    def met_end(self, queue: str, dry: bool) -> None:
+        """Whether the last pull met the end of ``queue``."""
+        (self._dry.add if dry else self._dry.discard)(queue)
 
     def stop(self, queue: str) -> None:
         """Take nothing more, give back what came: a queue is paused, or nobody claims."""
@@ -133,9 +151,31 @@ class Intake:
             client.requeue([delivery.tag])
             return
         took("amqp.bell")
+        if queue not in self._hushed and not self.claiming[queue] and self.show(queue, delivery):
+            self._shown[queue] += 1
+        else:
+            self._keep(queue, delivery)
+
+    def shown(self, queue: str, delivery: Delivery, *, began: bool, more: bool) -> None:
+        """A worker was shown a message, and ``began`` its job or not. ``more``: one may be shown the next."""
+        self._shown[queue] -= 1
+        if not self._client.usable:
+            return
+        if began and more:
+            self.ring(queue)
+        elif began:  # nothing is pushed any more: other workers of ours must come and look
+            self._client.hub.publish([f"ready:{queue}"])
+        elif queue in self._client.paused:
+            self._client.requeue([delivery.tag])
+        else:
+            self._keep(queue, delivery)
+
+    def _keep(self, queue: str, delivery: Delivery) -> None:
+        """Let a message wait for a claim."""
+        client = self._client
         self._waiting.setdefault(queue, deque()).append(delivery)
         client.hub.publish([f"ready:{queue}"])
-        client.later(_PATIENCE_S, lambda: self._give_back(queue, delivery))
+        client.later(PATIENCE_S, lambda: self._give_back(queue, delivery))
 
     def _give_back(self, queue: str, delivery: Delivery) -> None:
         waiting = self._waiting.get(queue)
@@ -166,7 +206,7 @@ class Intake:
             client.names.queue(queue), lambda delivery: self._pushed(queue, tap, delivery)
         )
         client.channel.basic_qos(prefetch_count=1)  # of the next bell
-        client.later(_PATIENCE_S, lambda: self._look(queue, tap))
+        client.later(PATIENCE_S, lambda: self._look(queue, tap))
 
     def _pushed(self, queue: str, tap: _Tap, delivery: Delivery) -> None:
         client = self._client
@@ -203,7 +243,7 @@ class Intake:
         found = self.take(queue, count)
         if tap.ended is not None:
             for delivery in self._waiting.get(queue, ()):  # nobody looks after these any more
-                self._client.later(_PATIENCE_S, lambda left=delivery: self._give_back(queue, left))
+                self._client.later(PATIENCE_S, lambda left=delivery: self._give_back(queue, left))
         return found
 
     def _end(self, tap: _Tap) -> Promise[None]:
@@ -225,4 +265,4 @@ class Intake:
             self.stop(queue)
             return
         tap.fresh = False
-        self._client.later(_PATIENCE_S, lambda: self._look(queue, tap))
+        self._client.later(PATIENCE_S, lambda: self._look(queue, tap))

@@ -74,6 +74,8 @@ class Carried(msgspec.Struct, omit_defaults=True, kw_only=True):
     form: str = ""
     #: The payload itself, where the body cannot give it back byte by byte.
     payload: bytes | None = None
+    #: The inbox of the client that waits for the result, where one does.
+    reply: str = ""
 
 
 class MessageError(ValueError):
@@ -147,8 +149,8 @@ def _join(args: bytes | None, kwargs: bytes | None, extra: bytes | None, form: s
     return b"{" + b",".join(parts) + b"}"
 
 
-def to_message(job: JobRecord, gen: int) -> tuple[bytes, bytes]:
-    """Body and properties of a job that waits."""
+def to_message(job: JobRecord, gen: int, reply: str = "") -> tuple[bytes, bytes]:
+    """Body and properties of a job that waits; ``reply``: the inbox that its result goes to."""
     fields = body_fields(job)
     form = _form(job.payload)
     kwargs = fields.get("kwargs")
@@ -173,6 +175,7 @@ def to_message(job: JobRecord, gen: int) -> tuple[bytes, bytes]:
         errors=job.errors,
         form=form,
         payload=None if again == job.payload else job.payload,
+        reply=reply,
     )
     if carried.payload is not None and len(carried.payload) > _MOST_HEADER:
         fields["payload"] = base64.b64encode(job.payload).decode()
@@ -197,6 +200,8 @@ class Incoming(msgspec.Struct):
     job: JobRecord
     gen: int
     foreign: bool
+    #: See ``Carried``.
+    reply: str = ""
 
 
 class _Body(msgspec.Struct, rename={"task": "class"}):
@@ -260,7 +265,7 @@ def _own(queue: str, body: _Body, carried: Carried) -> Incoming:
         settled_token=carried.settled_token,
         errors=carried.errors,
     )
-    return Incoming(job, carried.gen, False)
+    return Incoming(job, carried.gen, False, carried.reply)
 
 
 def _payload_of(fields: dict[str, Any]) -> bytes:

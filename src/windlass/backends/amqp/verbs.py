@@ -31,6 +31,8 @@ class Start(msgspec.Struct, array_like=True, omit_defaults=True):
     body: bytes | None = None
     header: bytes | None = None
     priority: int = 0
+    #: Whether the client that added the job is told of its end (see ``telling``).
+    told: bool = False
 
 
 class Started(rq.Request[None], kw_only=True):
@@ -145,6 +147,8 @@ class News(msgspec.Struct, omit_defaults=True):
     lost: list[str] = []
     #: When the first job of a queue is due, where that changed; None: there is none.
     due: dict[str, int | None] = {}
+    #: Of which ends the topic ``done:`` of a queue is about, where clients were told of all of them.
+    told: dict[str, list[str]] = {}
 
 
 _OWN: list[type[rq.Request[Any]]] = [

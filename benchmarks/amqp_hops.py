@@ -1,0 +1,181 @@
+"""``scripts/bench amqp_hops``: where the time of one job goes on RabbitMQ, hop by hop.
+
+A producer, a worker and a coordinator are three processes beside a broker. Each notes when it passes a hop;
+calls follow one another, so what was noted between the call and its result belongs to that call. Printed are
+medians, counted from the call. ``BENCH_TREE`` names another tree whose package is measured.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import wraps
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from benchmarks._common import console, scratch
+from benchmarks._processes import TREE, search_path, wait_for_worker
+from tools.services.rabbitmq import rabbitmq_binary, running
+from windlass import Job, Windlass, Worker
+from windlass.backends.amqp.client import Client
+from windlass.backends.amqp.coordinator import Coordinator
+from windlass.backends.amqp.desk import Desk
+from windlass.backends.amqp.intake import Intake
+from windlass.backends.amqp.session import Session
+
+ROOT = Path(__file__).resolve().parents[1]
+QUEUE = "hops"
+
+Stamps = list[tuple[int, str]]
+
+
+def note(stamps: Stamps, hop: str) -> None:
+    stamps.append((time.monotonic_ns(), hop))
+
+
+def watch(stamps: Stamps, owner: type, name: str, label: Callable[..., str]) -> None:
+    """Note every call of a method, before it runs."""
+    inner = getattr(owner, name)
+
+    @wraps(inner)
+    def noted(*args: Any, **options: Any) -> Any:
+        note(stamps, label(*args))
+        return inner(*args, **options)
+
+    setattr(owner, name, noted)
+
+
+def watch_all(stamps: Stamps, role: str) -> None:
+    """Note the hops of this process."""
+    watch(stamps, Session, "_confirm", lambda *_: f"{role}: the broker confirms")
+    watch(
+        stamps, Client, "_hear", lambda _, properties, __: f"{role}: hears {properties.type or 'an answer'}"
+    )
+    watch(stamps, Client, "ask", lambda _, request: f"{role}: asks {type(request).__name__}")
+    if role == "worker":
+        watch(stamps, Intake, "_rang", lambda *_: "worker: the job's message comes")
+        watch(stamps, Desk, "claim", lambda *_: "worker: claims")
+        watch(stamps, Desk, "_complete", lambda *_: "worker: tells the end")
+    watch(stamps, Coordinator, "_read", lambda *args: f"coordinator: reads {_entry(args[-1])}")
+
+
+def _entry(body: bytes) -> str:
+    """The name of an entry of the log; it stands near its beginning."""
+    names = (b"Born", b"Started", b"Ended", b"GetJobs", b"Beat")
+    return next((name.decode() for name in names if name in body[:40]), "another entry")
+
+
+async def run_worker(url: str, stamps: Stamps) -> None:
+    async def handle(job: Job[Any]) -> dict[str, int]:
+        note(stamps, "worker: the handler starts")
+        return {"n": 1}
+
+    await Worker(QUEUE, handle, url_or_app=url, concurrency=10).run(handle_signals=True)
+
+
+async def run_coordinator(url: str, stamps: Stamps) -> None:
+    async with Windlass(url) as app:
+        await app.store.backend.coordinate()  # type: ignore[attr-defined]
+        await asyncio.Event().wait()
+
+
+def run_role(role: str, url: str, path: str) -> None:
+    stamps: Stamps = []
+    watch_all(stamps, role)
+    work = {"worker": run_worker, "coordinator": run_coordinator}[role]
+    try:
+        asyncio.run(work(url, stamps))
+    except KeyboardInterrupt:
+        pass
+    finally:
+        Path(path).write_text(json.dumps(stamps))
+
+
+@contextmanager
+def process(role: str, url: str, path: Path) -> Iterator[None]:
+    env = {**os.environ, "PYTHONPATH": search_path(os.environ.get(TREE, str(ROOT)))}
+    started = subprocess.Popen([sys.executable, __file__, "--role", role, url, str(path)], env=env)
+    try:
+        yield
+    finally:
+        started.send_signal(2)
+        started.wait(30)
+
+
+async def calls(url: str, count: int, stamps: Stamps) -> list[tuple[int, int]]:
+    """Call and wait, ``count`` times; returns when each began and ended."""
+    spans = []
+    async with Windlass(url) as app:
+        await wait_for_worker(app)
+        queue = app.queue(QUEUE)
+        for n in range(count + 5):
+            await asyncio.sleep(0.02)  # so that the worker is idle
+            began = time.monotonic_ns()
+            await queue.add_and_wait("job", {"n": n}, timeout=30)
+            note(stamps, "producer: the result is there")
+            spans.append((began, time.monotonic_ns()))
+        await app.store.backend.remove_all()  # type: ignore[attr-defined]
+    return spans[5:]
+
+
+def table(spans: list[tuple[int, int]], stamps: Stamps) -> list[tuple[str, float, int]]:
+    """Hops with the median of their first occurrence in each call, in ms, and in how many calls they were."""
+    found: dict[str, list[float]] = {}
+    for began, ended in spans:
+        seen: set[str] = set()
+        for at, hop in stamps:
+            if began <= at <= ended and hop not in seen:
+                seen.add(hop)
+                found.setdefault(hop, []).append((at - began) / 1e6)
+    rows = [(hop, statistics.median(times), len(times)) for hop, times in found.items()]
+    return sorted(rows, key=lambda row: row[1])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--role", nargs=3, metavar=("ROLE", "URL", "FILE"), help=argparse.SUPPRESS)
+    parser.add_argument("--url", help="a broker that runs already")
+    parser.add_argument("--calls", type=int, default=100)
+    arguments = parser.parse_args()
+    if arguments.role:
+        run_role(*arguments.role)
+        return
+    if arguments.url:
+        measure(arguments.url, arguments.calls)
+        return
+    binary = rabbitmq_binary()
+    if binary is None:
+        sys.exit("rabbitmq-server is missing: apt-get install rabbitmq-server")
+    with running(binary) as server:
+        measure(server.url, arguments.calls)
+
+
+def measure(url: str, count: int) -> None:
+    stamps: Stamps = []
+    watch_all(stamps, "producer")
+    url = f"{url}?namespace=hops{os.getpid()}"
+    with scratch() as folder:
+        paths = {role: folder / f"{role}.json" for role in ("coordinator", "worker")}
+        with process("coordinator", url, paths["coordinator"]):
+            time.sleep(3)  # the seat is its own before others try for it
+            with process("worker", url, paths["worker"]):
+                spans = asyncio.run(calls(url, count, stamps))
+        for path in paths.values():
+            stamps += [(at, hop) for at, hop in json.loads(path.read_text())]
+    stamps.sort()
+    for hop, median_ms, times in table(spans, stamps):
+        console.print(f"{median_ms:9.2f} ms  {hop}  ({times} of {count})", highlight=False)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,155 @@
+"""Jobs that an idle worker begins as their message comes, without a claim.
+
+A worker that serves one queue, found nothing there and listens is shown the message that its bell brings (see
+``intake``). If it has room, it begins the job at once; else the message waits for a claim, as any other.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import Callable, Iterable
+
+from windlass.backend import requests as rq
+from windlass.backend.hub import Hub, HubListener
+from windlass.core.clock import SYSTEM_CLOCK, Clock
+from windlass.core.job import JobRecord
+
+log = logging.getLogger("windlass.amqp")
+
+Begin = Callable[[JobRecord, float], bool]
+
+
+class Offer:
+    """A job on its way to the loop of a worker."""
+
+    __slots__ = ("_ticket", "answered", "job", "since_ms")
+
+    def __init__(self, job: JobRecord, answered: Callable[[bool], None]) -> None:
+        self.job = job
+        self.answered = answered
+        #: When its lease began, by the monotonic clock.
+        self.since_ms = SYSTEM_CLOCK.monotonic_ms()
+        # Popping the ticket decides: the worker looks at it, or it is taken back.
+        self._ticket = [True]
+
+    def take(self) -> bool:
+        """Decide about it, from any thread; False when that is done already."""
+        try:
+            return self._ticket.pop()
+        except IndexError:
+            return False
+
+
+class Offers:
+    """The workers of this process that may be shown messages, by queue. Usable from any thread."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._listeners: dict[str, list[WorkerListener]] = {}
+
+    def listen(self, hub: Hub, topics: Iterable[str]) -> HubListener | WorkerListener:
+        """Hints about ``topics``; for a worker with one queue also what that has for it."""
+        inner = hub.listen(topics)
+        place = _place(inner.topics)
+        if place is None:
+            return inner
+        listener = WorkerListener(self, inner, *place)
+        with self._lock:
+            self._listeners.setdefault(listener.queue, []).append(listener)
+        return listener
+
+    def forget(self, listener: WorkerListener) -> None:
+        with self._lock:
+            listeners = self._listeners.get(listener.queue, [])
+            if listener in listeners:
+                listeners.remove(listener)
+            if not listeners:
+                self._listeners.pop(listener.queue, None)
+
+    def claimed(self, claim: rq.Claim, count: int) -> None:
+        """A claim is answered with ``count`` jobs: its worker, if idle, may be shown what comes next.
+
+        One that says the time may not: what is shown to it would begin by the clock of this machine.
+        """
+        with self._lock:
+            found = [one for item in claim.queues for one in self._listeners.get(item.name, ())]
+        for listener in found:
+            if listener.worker == claim.worker:
+                listener.room = claim.limit - count if claim.idle and claim.now_ms is None else 0
+                listener.lease_ms = claim.lease_ms
+
+    def find(self, queue: str) -> WorkerListener | None:
+        """A worker with room for a job of ``queue``."""
+        with self._lock:
+            return next((one for one in self._listeners.get(queue, ()) if one.is_open), None)
+
+
+def _place(topics: Iterable[str]) -> tuple[str, str] | None:
+    """The worker that listens and its only queue, if this is such a listener."""
+    names: dict[str, list[str]] = {"worker": [], "ready": []}
+    for topic in topics:
+        kind, _, name = topic.partition(":")
+        if kind in names:
+            names[kind].append(name)
+    if len(names["worker"]) != 1 or len(names["ready"]) != 1:
+        return None
+    return names["worker"][0], names["ready"][0]
+
+
+class WorkerListener:
+    """See ``backend.protocol.OfferedListener``."""
+
+    def __init__(self, offers: Offers, inner: HubListener, worker: str, queue: str) -> None:
+        self._offers = offers
+        self._inner = inner
+        self._loop = asyncio.get_running_loop()
+        self._begin: Begin | None = None
+        self.topics = inner.topics
+        self.worker = worker
+        self.queue = queue
+        #: How many jobs it may be shown until it claims again, and the lease that each begins with.
+        self.room = 0
+        self.lease_ms = 0
+
+    @property
+    def is_open(self) -> bool:
+        return self.room > 0 and self._begin is not None
+
+    def offer(self, job: JobRecord, answered: Callable[[bool], None]) -> Offer:
+        """Show a job to the worker; ``answered`` hears on the worker's loop whether it began."""
+        self.room -= 1
+        offer = Offer(job, answered)
+        try:
+            self._loop.call_soon_threadsafe(self._show, offer)
+        except RuntimeError:  # the loop was closed without closing its listener
+            self.close()
+        return offer
+
+    def _show(self, offer: Offer) -> None:
+        if not offer.take():
+            return
+        began = False
+        try:
+            began = self._begin is not None and self._begin(offer.job, offer.since_ms)
+        except Exception:
+            log.exception("a worker could not begin a job that it was shown")
+        offer.answered(began)
+
+    def on_offer(self, begin: Begin) -> None:
+        self._begin = begin
+
+    def decline(self) -> None:
+        self.room = 0
+
+    async def wait(self, timeout_ms: float | None = None, clock: Clock = SYSTEM_CLOCK) -> frozenset[str]:
+        return await self._inner.wait(timeout_ms, clock)
+
+    def wake(self) -> None:
+        self._inner.wake()
+
+    def close(self) -> None:
+        self._begin = None
+        self._offers.forget(self)
+        self._inner.close()

@@ -1,0 +1,61 @@
+"""Jobs that an idle worker begins as their message comes."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from tests.backends.amqp.servers import fresh_url
+from tests.faults.kit import until
+from windlass import Job, JobState, Windlass, Worker
+from windlass.core.paths import counts
+
+pytestmark = pytest.mark.service("rabbitmq")
+
+
+async def test_an_idle_worker_begins_the_job_whose_message_comes() -> None:
+    """Each job runs once, and the log knows it."""
+    ran: list[int] = []
+
+    async def handler(job: Job[Any]) -> int:
+        ran.append(job.data["n"])
+        return int(job.data["n"])
+
+    before, calls = counts["amqp.offered"], 0
+    async with Windlass(fresh_url()) as app:
+        queue = app.queue("q")
+        async with Worker("q", handler, url_or_app=app, concurrency=4):
+            async with asyncio.timeout(40):
+                while counts["amqp.offered"] < before + 3:
+                    assert await queue.add_and_wait("job", {"n": calls}) == calls
+                    calls += 1
+        assert ran == list(range(calls))
+        found = await queue.get_job_counts()
+        assert (found[JobState.COMPLETED], found[JobState.ACTIVE]) == (calls, 0)
+        await app.store.backend.remove_all()  # type: ignore[attr-defined]
+
+
+async def test_a_worker_that_is_full_holds_no_message_that_another_could_run() -> None:
+    gate, ran = asyncio.Event(), list[str]()
+
+    async def slow(job: Job[Any]) -> None:
+        ran.append("slow")
+        await gate.wait()
+
+    async def quick(job: Job[Any]) -> None:
+        ran.append("quick")
+
+    url = fresh_url()
+    async with Windlass(url) as one, Windlass(url) as two:
+        queue = one.queue("q")
+        async with Worker("q", slow, url_or_app=one, concurrency=1):
+            await queue.add("job")
+            await until(lambda: ran == ["slow"], "the first worker is full")
+            async with Worker("q", quick, url_or_app=two, concurrency=1):
+                for _ in range(3):
+                    await (await queue.add("job")).result()
+            gate.set()
+        assert ran == ["slow", "quick", "quick", "quick"]
+        await one.store.backend.remove_all()  # type: ignore[attr-defined]
