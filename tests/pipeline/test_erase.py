@@ -26,6 +26,7 @@ from windlass.pipeline.gold import Gold
 from windlass.pipeline.lake import Lake, LakeError
 from windlass.pipeline.report import build_report
 from windlass.pipeline.sqlquery import connect, query
+from windlass.pipeline.transforms import jobs
 from windlass.testing.faults import probing
 
 if TYPE_CHECKING:
@@ -134,22 +135,6 @@ def test_the_command_says_what_went(spark: SparkSession, bench: Bench, tmp_path:
 # --- without Spark ----------------------------------------------------------------------------------------
 
 
-def job_rows(attempts: list[dict[str, Any]]) -> pa.Table:
-    """A row for each job, from its first attempt."""
-    made = {"records": 2, "attempts": 2, "deliveries": 2, "run_ms": 40, "final": True}
-    rows = [
-        {
-            **row,
-            **made,
-            "first_ready_ms": row["ready_ms"],
-            "first_started_ms": row["started_ms"],
-            "last_run_id": row["run_id"],
-        }
-        for row in attempts[::2]
-    ]
-    return pa.Table.from_pylist(rows, schema=schemas.SILVER_JOBS.arrow)
-
-
 def literal_lake(root: str) -> Lake:
     """Four jobs of two attempts each; the last job is the example of their error."""
     day, error = date(2023, 11, 14), {"error_class": "E", "error_fingerprint": "f"}
@@ -168,7 +153,7 @@ def literal_lake(root: str) -> Lake:
     filled = {
         schemas.BRONZE_ATTEMPTS.path: attempts,
         schemas.SILVER_ATTEMPTS.path: attempts,
-        schemas.SILVER_JOBS.path: job_rows(rows),
+        schemas.SILVER_JOBS.path: jobs.arrow_parts(attempts).take([0, 2, 4, 6]),
         schemas.GOLD_ERRORS.path: errors,
     }
     lake = Lake(root).create()

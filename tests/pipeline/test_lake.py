@@ -303,3 +303,13 @@ def test_files_without_a_newer_column_are_read_with_null(root: str) -> None:
     assert batch.to_pylist() == [
         {"date": date(2026, 1, 1), "file": name, "wait_max_ms": None, "window_start": 1}
     ]
+
+
+def test_rows_of_a_day_are_cut_by_the_hour_where_the_table_says_so(tmp_path: Path) -> None:
+    lake = Lake(str(tmp_path)).create()
+    hour = 3_600_000
+    assert TABLE.chunk_ms == hour
+    written = write_literal(lake.place, TABLE, [row(n * hour // 2) for n in range(6)])
+    assert sorted(entry.ranges["window_start"] for entry in written) == [
+        (n * hour, n * hour + hour // 2) for n in range(3)
+    ]

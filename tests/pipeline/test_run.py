@@ -13,6 +13,7 @@ from tests.pipeline.support import DAY_MS, Bench, busy_day
 from windlass.backend import requests as rq
 from windlass.core.outcome import Outcome
 from windlass.errors import ConfigError, HistoryTrimmedError
+from windlass.pipeline import batch as batch_module
 from windlass.pipeline import schemas
 from windlass.pipeline.backfill import rebuild
 from windlass.pipeline.batch import plan_batch, run_batch
@@ -166,6 +167,24 @@ def test_records_that_come_again_change_nothing_twice(
     for table in schemas.TABLES:
         if not table.startswith("bronze/"):
             assert after[table] == before[table], table
+
+
+@pytest.mark.feature("Q11")
+def test_a_large_batch_comes_out_as_small_ones_do(
+    spark: SparkSession, bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    busy_day(bench, rounds=2)
+    run(spark, bench, tmp_path / "small", max_records=40)
+    monkeypatch.setattr(batch_module, "_LARGE", 5)
+    monkeypatch.setattr(batch_module, "_LEAST_PER_TASK", 20)
+    run(spark, bench, tmp_path / "large", max_records=70)
+    small, large = contents(tmp_path / "small"), contents(tmp_path / "large")
+    for table, rows in small.items():
+        assert large[table] == rows, table
+    with monkeypatch.context() as patch:  # more jobs with several records than tasks should be told of
+        patch.setattr(batch_module, "_FEW_HASHES", 0)
+        run(spark, bench, tmp_path / "merged")
+    assert contents(tmp_path / "merged")["silver/jobs"] == small["silver/jobs"]
 
 
 @pytest.mark.feature("Q11")

@@ -136,21 +136,21 @@ def test_merging_jobs_again_gives_what_merging_at_once_gives(spark: SparkSession
 
 
 def test_jobs_with_one_record_need_no_merging(spark: SparkSession) -> None:
-    rows = jobs.job_parts(
-        silver(
-            spark,
-            attempt(job_id="a"),
-            attempt(job_id="b", delivery=1, outcome="retrying"),
-            attempt(job_id="b", delivery=2),
-            attempt(job_id="b", enqueued_ms=START_MS - 1),
-        )
+    rows = silver(
+        spark,
+        attempt(job_id="a", tags=["x"]),
+        attempt(job_id="b", delivery=1, outcome="retrying"),
+        attempt(job_id="b", delivery=2),
+        attempt(job_id="b", enqueued_ms=START_MS - 1),
     )
     hashes = rows.transform(attempts.repeated(schemas.SILVER_JOBS.keys))
     assert hashes.count() == 1
-    some = jobs.merge_repeated_jobs(rows, hashes)
-    assert some.columns == schemas.SILVER_JOBS.names
-    assert rows_of(some) == rows_of(jobs.merge_jobs(rows))
-    assert some.count() == 3
+    several = jobs.of_hashes(rows, hashes)
+    apart = several.select(*schemas.SILVER_JOBS.keys).distinct().toArrow()
+    alone = jobs.arrow_parts(jobs.without_jobs(rows.toArrow(), apart))
+    assert sorted(row["enqueued_ms"] for row in alone.to_pylist()) == [START_MS - 1, START_MS]
+    some = jobs.merge_jobs(jobs.job_parts(several)).unionByName(spark.createDataFrame(alone))
+    assert rows_of(some) == rows_of(jobs.merge_jobs(jobs.job_parts(rows)))
 
 
 def test_a_job_cancelled_in_the_millisecond_of_its_failure_is_cancelled(spark: SparkSession) -> None:

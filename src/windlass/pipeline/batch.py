@@ -25,7 +25,7 @@ from windlass.core.clock import SYSTEM_CLOCK
 from windlass.core.probe import reach
 from windlass.errors import HistoryTrimmedError
 from windlass.pipeline import schemas
-from windlass.pipeline.files import FileEntry, Place, TableWriter, pack_entries
+from windlass.pipeline.files import FileEntry, Place, TableWriter, pack_entries, read_entries
 from windlass.pipeline.lake import TRIES, Conflict, Lake, LakeTakenError
 from windlass.pipeline.source import (
     HistoryRange,
@@ -40,6 +40,7 @@ from windlass.pipeline.store import ask_many
 from windlass.pipeline.tables import Workbench
 from windlass.pipeline.transforms import attempts as attempts_of
 from windlass.pipeline.transforms import gold, jobs, rollups
+from windlass.pipeline.transforms.grains import GRAIN_MS
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -189,6 +190,30 @@ def _copier(
     return copy
 
 
+def _job_copier(
+    where: Place, shares: list[tuple[FileEntry, bool]], batch: tuple[str, int], apart: pa.Table
+) -> Callable[[int], Iterator[pa.RecordBatch]]:
+    """Rows of jobs for the attempts of ``batch`` in one file each, less those of the jobs in ``apart``."""
+
+    def copy(task: int) -> Iterator[pa.RecordBatch]:
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        entry, is_own = shares[task]
+        writer = TableWriter(where, schemas.SILVER_JOBS)
+        for found in read_entries(where, [entry], [*jobs.PART_COLUMNS, "batch"]):
+            rows = pa.Table.from_batches([found])
+            if not is_own:
+                wanted = pc.and_(pc.equal(rows["source"], batch[0]), pc.equal(rows["batch"], batch[1]))
+                rows = rows.filter(wanted)
+            writer.write(jobs.arrow_parts(jobs.without_jobs(rows, apart)))
+        written = writer.close()
+        reach("task.written")
+        yield pack_entries(written)
+
+    return copy
+
+
 # --- what follows from bronze -----------------------------------------------------------------------------
 
 
@@ -324,26 +349,38 @@ class Batch:
             if entry.overlaps("enqueued_ms", low, high)
         ]
         touched = self._holding(candidates, fresh)
-        rows = jobs.job_parts(fresh)
-        if touched:
-            rows = rows.unionByName(self.bench.read(schemas.SILVER_JOBS, touched))
-        most = sum(entry.rows for entry in (*touched, *entries))
-        merged = self._merged_jobs(rows, most)
-        if most <= _LARGE:  # in order, so that the same rows are the same bytes
-            merged = merged.coalesce(1).sortWithinPartitions("date", *schemas.SILVER_JOBS.keys)
-        written = self.bench.write(merged, schemas.SILVER_JOBS, files=None)
+        stored = self.bench.read(schemas.SILVER_JOBS, touched)
+        large = sum(entry.rows for entry in (*touched, *entries)) > _LARGE
+        repeated = self._repeated_jobs(fresh, stored) if large else None
+        if repeated is None:
+            merged = jobs.merge_jobs(jobs.job_parts(fresh).unionByName(stored))
+            if not large:  # in order, so that the same rows are the same bytes
+                merged = merged.coalesce(1).sortWithinPartitions("date", *schemas.SILVER_JOBS.keys)
+            written = self.bench.write(merged, schemas.SILVER_JOBS, files=None)
+        else:
+            written = self._jobs_one_by_one(fresh, stored, entries, repeated)
         return {schemas.SILVER_JOBS.path: (written, touched)}
 
-    def _merged_jobs(self, rows: DataFrame, most: int) -> DataFrame:
-        """One row per job. In a large batch, only the rows of jobs that left several are brought together."""
-        if most <= _LARGE:
-            return jobs.merge_jobs(rows)
-        hashes = rows.transform(attempts_of.repeated(schemas.SILVER_JOBS.keys))
-        few = [row["hash"] for row in hashes.limit(_FEW_HASHES + 1).collect()]
-        if len(few) > _FEW_HASHES:
-            return jobs.merge_jobs(rows)
-        hashes = self.bench.spark.createDataFrame([(value,) for value in few], "hash long")
-        return jobs.merge_repeated_jobs(rows, hashes)
+    def _repeated_jobs(self, fresh: DataFrame, stored: DataFrame) -> DataFrame | None:
+        """Hashes of jobs that left several rows; None when they are many."""
+        keys = list(schemas.SILVER_JOBS.keys)
+        both = fresh.select(*keys).unionByName(stored.select(*keys))
+        found = both.transform(attempts_of.repeated(keys)).limit(_FEW_HASHES + 1).collect()
+        if len(found) > _FEW_HASHES:
+            return None
+        return self.bench.spark.createDataFrame([(row["hash"],) for row in found], "hash long")
+
+    def _jobs_one_by_one(
+        self, fresh: DataFrame, stored: DataFrame, entries: Sequence[FileEntry], repeated: DataFrame
+    ) -> list[FileEntry]:
+        """Most jobs left one record: tasks make their rows file by file, and only the others are merged."""
+        several = jobs.of_hashes(fresh, repeated)
+        merged_apart = several.select(*schemas.SILVER_JOBS.keys).distinct().toArrow()
+        shares = [(entry, self._is_own(entry)) for entry in entries]
+        work = _job_copier(self.lake.place, shares, (self.source, self.number), merged_apart)
+        written = self.bench.run_tasks(len(shares), work)
+        merged = jobs.merge_jobs(jobs.job_parts(several).unionByName(stored))
+        return written + self.bench.write(merged, schemas.SILVER_JOBS, files=None)
 
     def _holding(self, candidates: Sequence[FileEntry], fresh: DataFrame) -> list[FileEntry]:
         """Those files that hold a job of the new attempts."""
@@ -366,7 +403,8 @@ class Batch:
         grains = {grain: table for grain, table in schemas.ROLLUPS.items() if table in tables}
         dates = {entry.date for entry in entries}
         parts = rollups.attempt_parts(fresh)
-        old = {grain: self.lake.entries(table, dates) for grain, table in grains.items()}
+        span = _span(entries, "finished_ms")
+        old = {grain: self._windows(table, dates, span, GRAIN_MS[grain]) for grain, table in grains.items()}
         if any(old.values()):
             parts = rollups.with_stored(parts, self.bench.read_rollups(old, grains))
         merged = rollups.rollups_of(parts)
@@ -378,29 +416,43 @@ class Batch:
             for grain, table in grains.items()
         }
 
+    def _windows(
+        self, table: schemas.Table, dates: set[str], span: tuple[int, int], width_ms: int
+    ) -> list[FileEntry]:
+        """Files of a table that may hold a window of the batch."""
+        low, high = span[0] - span[0] % width_ms, span[1]
+        return [
+            entry for entry in self.lake.entries(table, dates) if entry.overlaps("window_start", low, high)
+        ]
+
     def _errors(self, fresh: DataFrame, entries: Sequence[FileEntry], tables: Any) -> dict[str, Change]:
-        dates = {entry.date for entry in entries}
-        return self._merged(schemas.GOLD_ERRORS, gold.error_parts(fresh), gold.merge_errors, dates)
+        old = self.lake.entries(schemas.GOLD_ERRORS, {entry.date for entry in entries})
+        return self._merged(schemas.GOLD_ERRORS, gold.error_parts(fresh), gold.merge_errors, entries, old)
 
     def _workers(self, fresh: DataFrame, entries: Sequence[FileEntry], tables: Any) -> dict[str, Change]:
-        dates = {entry.date for entry in entries}
-        return self._merged(schemas.GOLD_WORKERS, gold.worker_parts(fresh), gold.merge_workers, dates)
+        old = self.lake.entries(schemas.GOLD_WORKERS, {entry.date for entry in entries})
+        return self._merged(schemas.GOLD_WORKERS, gold.worker_parts(fresh), gold.merge_workers, entries, old)
 
     def _backlog(self, fresh: DataFrame, entries: Sequence[FileEntry], tables: Any) -> dict[str, Change]:
-        dates = set(_spans(fresh, entries, "ready_ms", "started_ms", "finished_ms"))
-        return self._merged(schemas.GOLD_BACKLOG, gold.backlog_parts(fresh), gold.merge_backlog, dates)
+        spans = _spans(fresh, entries, "ready_ms", "started_ms", "finished_ms")
+        old = [
+            entry
+            for day, span in spans.items()
+            for entry in self._windows(schemas.GOLD_BACKLOG, {day}, span, GRAIN_MS["minute"])
+        ]
+        return self._merged(schemas.GOLD_BACKLOG, gold.backlog_parts(fresh), gold.merge_backlog, entries, old)
 
     def _merged(
         self,
         table: schemas.Table,
         parts: DataFrame,
         merge: Callable[[DataFrame], DataFrame],
-        dates: set[str],
+        entries: Sequence[FileEntry],
+        old: list[FileEntry],
     ) -> dict[str, Change]:
-        """New rows added to those of the dates that they touch."""
-        if not dates:
+        """New rows added to those of the files that they touch."""
+        if not entries:
             return {}
-        old = self.lake.entries(table, dates)
         if old:
             parts = parts.unionByName(self.bench.read(table, old).select(*parts.columns))
         # In order, so that the same rows are the same bytes.

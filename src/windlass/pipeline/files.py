@@ -31,8 +31,8 @@ ROWS_PER_FILE = 1_000_000
 _ROWS_PER_GROUP = 128_000
 #: Bytes that are written to a store at once.
 _CHUNK_BYTES = 4 << 20
-#: Days that one task writes side by side.
-_OPEN_DAYS = 16
+#: Files that one task writes side by side.
+_OPEN_FILES = 32
 #: Which variables of the environment belong to which kind of store.
 _VARIABLES = {
     "s3": "AWS_",
@@ -171,37 +171,59 @@ class TableWriter:
 
     def write(self, rows: pa.Table) -> None:
         """Rows with all columns of the table, ``date`` among them; others are left out."""
+
+        kept = rows.select(self.table.stored).cast(self._schema)
+        for key, part in _split(kept, self._places(rows)):
+            file = self._file(key)
+            file.add(part)
+            if file.rows >= ROWS_PER_FILE:
+                self._close(key)
+
+    def _places(self, rows: pa.Table) -> list[Any]:
+        """For each row the day, and the part of it if the table is cut, to which its file belongs."""
         import pyarrow.compute as pc
 
         days = rows.column(PARTITION)
-        kept = rows.select(self.table.stored).cast(self._schema)
-        found = pc.unique(days).to_pylist()
-        for day in found:
-            part = kept if len(found) == 1 else kept.filter(pc.equal(days, day))
-            file = self._file(day)
-            file.add(part)
-            if file.rows >= ROWS_PER_FILE:
-                self._close(day)
+        if self.table.chunk_ms is None:
+            return [days]
+        return [days, pc.divide(rows.column(self.table.ranged[0]), self.table.chunk_ms)]
 
     def close(self) -> list[FileEntry]:
         """Finish; returns what was written."""
-        for day in list(self._open):
-            self._close(day)
+        for key in list(self._open):
+            self._close(key)
         return self._done
 
-    def _file(self, day: Any) -> _File:
-        if day not in self._open:
-            if len(self._open) >= _OPEN_DAYS:
+    def _file(self, key: tuple[Any, ...]) -> _File:
+        if key not in self._open:
+            if len(self._open) >= _OPEN_FILES:
                 self._close(next(iter(self._open)))
-            path = f"{PARTITION}={day}/part-{new_id()}.parquet"
-            self._open[day] = _File(self._files, path, self._schema)
-        return self._open[day]
+            path = f"{PARTITION}={key[0]}/part-{new_id()}.parquet"
+            self._open[key] = _File(self._files, path, self._schema)
+        return self._open[key]
 
-    def _close(self, day: Any) -> None:
-        file = self._open.pop(day)
+    def _close(self, key: tuple[Any, ...]) -> None:
+        file = self._open.pop(key)
         size, footer = file.close()
         ranges = footer_ranges(footer, self.table.ranged)
-        self._done.append(FileEntry(file.path, self.table.path, str(day), footer.num_rows, size, ranges))
+        self._done.append(FileEntry(file.path, self.table.path, str(key[0]), footer.num_rows, size, ranges))
+
+
+def _split(rows: pa.Table, places: Sequence[Any]) -> Iterator[tuple[tuple[Any, ...], pa.Table]]:
+    """Rows by the values of ``places``; most often they are all the same."""
+    import pyarrow.compute as pc
+
+    first, *others = places
+    found = pc.unique(first).to_pylist()
+    for value in found:
+        chosen = None if len(found) == 1 else pc.equal(first, value)
+        part = rows if chosen is None else rows.filter(chosen)
+        if not others:
+            yield (value,), part
+            continue
+        inner = others if chosen is None else [other.filter(chosen) for other in others]
+        for rest, smaller in _split(part, inner):
+            yield (value, *rest), smaller
 
 
 class _File:

@@ -38,6 +38,7 @@ FINAL_OUTCOMES = ("completed", "failed", "cancelled", "expired")
 #: What has a histogram in roll-ups.
 MEASURES = ("wait", "duration")
 GRAINS = ("minute", "hour", "day")
+_HOUR_MS = 3_600_000
 
 
 class ColumnSpec(NamedTuple):
@@ -58,6 +59,9 @@ class Table:
     #: Columns whose smallest and largest value every commit keeps per file: times, and what names a batch.
     #: Never one that could name a person, since the log outlives the file.
     ranged: tuple[str, ...] = ()
+    #: Rows of one file lie within so many milliseconds of the first ranged column, so that a batch which adds
+    #: to the last hour of a day leaves the others alone.
+    chunk_ms: int | None = None
 
     @property
     def names(self) -> list[str]:
@@ -214,7 +218,8 @@ def _rollup(grain: str) -> Table:
     text = f"source:text! window_start:long! queue:text! task:text! {_COUNTS} {_MEASURE_COLUMNS}"
     columns = _columns(f"{text} schema_version:int! date:date!")
     keys = ("source", "window_start", "queue", "task")
-    return Table(f"gold/{grain}", columns, keys, ranged=("window_start",))
+    chunk_ms = _HOUR_MS if grain == "minute" else None
+    return Table(f"gold/{grain}", columns, keys, ranged=("window_start",), chunk_ms=chunk_ms)
 
 
 #: Attempts by the minute, hour and day in which they ended; ``window_start`` in milliseconds UTC.
@@ -259,6 +264,7 @@ GOLD_BACKLOG = Table(
     ),
     ("source", "window_start", "queue"),
     ranged=("window_start",),
+    chunk_ms=_HOUR_MS,
 )
 
 ROLLUPS = {"minute": GOLD_MINUTE, "hour": GOLD_HOUR, "day": GOLD_DAY}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
@@ -22,19 +22,25 @@ def day_of(ms: Column) -> Column:
     return F.date_from_unix_date(F.floor(ms / F.lit(GRAIN_MS["day"])).cast("int"))
 
 
-def as_bronze(batch: pa.RecordBatch, source: str, number: int) -> pa.Table:
-    """Records with where they came from and the day on which each ended. One row per row, in Arrow."""
+def days_of(ms: Any) -> Any:
+    """``day_of`` in Arrow."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    rows = pa.Table.from_batches([batch])
-    finished = rows.column("finished_ms")
     # Whole days towards the past, also before 1970; division alone would go towards zero.
-    days = pc.cast(pc.floor(pc.divide(pc.cast(finished, pa.float64()), float(GRAIN_MS["day"]))), pa.int32())
+    days = pc.floor(pc.divide(pc.cast(ms, pa.float64()), float(GRAIN_MS["day"])))
+    return pc.cast(pc.cast(days, pa.int32()), pa.date32())
+
+
+def as_bronze(batch: pa.RecordBatch, source: str, number: int) -> pa.Table:
+    """Records with where they came from and the day on which each ended. One row per row, in Arrow."""
+    import pyarrow as pa
+
+    rows = pa.Table.from_batches([batch])
     return (
         rows.append_column("source", pa.repeat(source, rows.num_rows))
         .append_column("batch", pa.repeat(pa.scalar(number, pa.int64()), rows.num_rows))
-        .append_column("date", pc.cast(days, pa.date32()))
+        .append_column("date", days_of(rows.column("finished_ms")))
     )
 
 
