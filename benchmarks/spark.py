@@ -190,11 +190,13 @@ def timed(what: str, records: int) -> Iterator[None]:
 
 
 def ingest(spark: Any, url: str, folder: Path) -> None:
-    """Log to bronze Parquet."""
-    from windlass.pipeline.transforms.attempts import as_bronze
+    """Log to the Parquet files of bronze, which no commit names."""
+    from windlass.pipeline.batch import copy_records, plan_batch
+    from windlass.pipeline.lake import Lake
+    from windlass.pipeline.tables import Workbench
 
-    frame = spark.read.format("windlass").option("url", url).option("recordsPerPartition", 500_000).load()
-    frame.transform(as_bronze(source="bench", batch=1)).write.partitionBy("date").parquet(str(folder))
+    plan = plan_batch(url, {}, 10**9)
+    copy_records(Workbench(spark, Lake(str(folder))), url, "bench", 1, plan)
 
 
 def spark_rollup(spark: Any, folder: Path) -> None:
@@ -256,8 +258,6 @@ def measure_new_day(spark: Any, folder: Path, days: int, per_queue: int) -> dict
     pipeline = Pipeline(spark, RunOptions(url=url, lake=str(folder / f"days-{days}"), max_records=batch))
     pipeline.open()
     pipeline.run_once()
-    while pipeline.lake.state.version < 100:  # bronze holds the number of its batch: let it be the same
-        pipeline.open()
     append_history(path, per_queue, day_records(366, per_queue))
     (result,) = pipeline.run_once()
     return result.traffic
@@ -300,12 +300,12 @@ def main() -> None:
 def measure(spark: Any, folder: Path, args: argparse.Namespace) -> None:
     per_queue = args.records // len(QUEUES)
     records = per_queue * len(QUEUES)
-    url, bronze = make_store(folder / "big.db"), folder / "bronze"
+    url, bronze = make_store(folder / "big.db"), folder / "only" / "bronze" / "attempts"
     with timed("records made", records):
         append_history(folder / "big.db", per_queue, day_records(0, per_queue))
     with PeakMemory() as peak:
         with timed("into bronze", records):
-            ingest(spark, url, bronze)
+            ingest(spark, url, folder / "only")
         size = sum(path.stat().st_size for path in bronze.rglob("*.parquet"))
         print(f"  bronze has {size / records:.1f} bytes for each", flush=True)
         for turn in ("first", "again"):

@@ -57,6 +57,24 @@ def spark(spark_cache: Path) -> Iterator[SparkSession]:
         yield spark
 
 
+@pytest.fixture(scope="session")
+def object_store() -> Iterator[str]:
+    """An S3 server on loopback, in a process of its own; the environment says how to reach it."""
+    from tests.pipeline.object_store import serve
+
+    with serve() as endpoint:
+        yield endpoint
+
+
+@pytest.fixture
+def bucket(object_store: str) -> Iterator[str]:
+    """The URL of an empty bucket, with the environment that everything needs which reads it."""
+    from tests.pipeline.object_store import make_bucket
+
+    with make_bucket(object_store) as url:
+        yield url
+
+
 @pytest.fixture
 def backend_name() -> str:
     """The store of a test that is not run on several."""

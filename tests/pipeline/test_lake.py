@@ -1,29 +1,27 @@
-"""The lake's protocol: all of a change or nothing, whatever line the writer dies at."""
+"""The lake's protocol: every table has a batch wholly and once, whatever line the writer dies at."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import json
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from datetime import date
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 from windlass.errors import ConfigError
-from windlass.pipeline import lake as lake_module
 from windlass.pipeline import schemas
-from windlass.pipeline.compact import Retention, prune
-from windlass.pipeline.files import Files, HadoopFiles, LocalFiles
-from windlass.pipeline.lake import Lake, LakeError, LakeTakenError, Transaction, stray_files
+from windlass.pipeline.batch import write_literal
+from windlass.pipeline.compact import Retention, compact, prune, vacuum
+from windlass.pipeline.files import FileEntry, TableWriter, place, read_entries
+from windlass.pipeline.lake import Conflict, Lake, LakeError
 from windlass.testing.faults import probing
 
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
 TABLE = schemas.GOLD_BACKLOG
-POINTS = ["lake.staged", "lake.intent", "lake.moved", "lake.placed", "lake.committed"]
+BRONZE = schemas.BRONZE_ATTEMPTS
 
 
 class Crash(BaseException):
@@ -34,214 +32,284 @@ def crash(point: str, facts: dict[str, Any]) -> None:
     raise Crash(point)
 
 
-def opened(root: Path) -> Lake:
-    lake = Lake(LocalFiles(root))
-    lake.open_writer()
-    return lake
+@pytest.fixture(params=["folder", "s3"])
+def root(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    """An empty place for a lake."""
+    if request.param == "folder":
+        yield str(tmp_path / "lake")
+    else:
+        yield f"{request.getfixturevalue('bucket')}/lake"
 
 
-def put(txn: Transaction, value: int, day: str = "2026-01-01") -> None:
-    """Stage one file with one row."""
-    folder = Path(txn.target("new")) / f"date={day}"
-    folder.mkdir(parents=True, exist_ok=True)
-    table = pa.table({"window_start": pa.array([value], pa.int64())})
-    pq.write_table(table, folder / f"part-{value}.parquet")
+def row(value: int, day: str = "2026-01-01") -> dict[str, Any]:
+    facts = {"source": "s", "queue": "q", "ready": 1, "departed": 0, "wait_sum_ms": 0}
+    return {**facts, "window_start": value, "date": date.fromisoformat(day)}
 
 
-def change(lake: Lake, value: int, *, replace: bool = True, day: str = "2026-01-01") -> None:
-    """Replace everything by one row, and move the offset."""
-    txn = lake.begin()
-    put(txn, value, day)
-    if replace:
-        txn.drop(list(lake.state.files.values()))
-    txn.take(TABLE, txn.folder("new"))
-    lake.commit(txn, "batch", {"s": {"q": value}}, {})
+def files(lake: Lake, value: int, day: str = "2026-01-01") -> list[FileEntry]:
+    return write_literal(lake.place, TABLE, [row(value, day)])
 
 
-def values(root: Path) -> list[int]:
-    """What a plain glob over the tree finds."""
-    paths = sorted(path for path in root.rglob("*.parquet") if "_windlass" not in path.parts)
-    return sorted(value for path in paths for value in pq.read_table(path).column("window_start").to_pylist())
+def change(lake: Lake, number: int, *, replace: bool = True, day: str = "2026-01-01") -> None:
+    """A batch that replaces everything by one row."""
+    old = lake.entries(TABLE) if replace else []
+    lake.commit(TABLE, files(lake, number, day), old, batches={"s": number})
 
 
-def test_a_change_adds_replaces_and_moves_the_offsets(tmp_path: Path) -> None:
-    lake = opened(tmp_path)
+def values(root: str) -> list[int]:
+    rows = Lake(root).open().delta(TABLE).to_pyarrow_dataset().to_table(columns=["window_start"])
+    return sorted(rows.column(0).to_pylist())
+
+
+def test_a_commit_adds_replaces_and_names_its_batch(root: str) -> None:
+    lake = Lake(root).create()
     change(lake, 1)
     change(lake, 2)
-    assert values(tmp_path) == [2]
-    assert lake.state.offsets == {"s": {"q": 2}}
-    (entry,) = lake.state.files.values()
+    assert values(root) == [2]
+    (entry,) = lake.entries(TABLE)
     assert (entry.rows, entry.date, entry.ranges) == (1, "2026-01-01", {"window_start": (2, 2)})
-    again = Lake(LocalFiles(tmp_path))
-    assert again.load() == lake.state
-    assert stray_files(again) == ([], [])
-    assert list(lake.files.walk("_windlass/trash")) == []
+    again = Lake(root).open()
+    assert (again.done(TABLE, "s"), again.done(TABLE, "other"), again.done(BRONZE, "s")) == (2, 0, 0)
+    assert again.lake_id == lake.lake_id == Lake(root).create().lake_id
+    assert again.entries(TABLE) == [entry]
+    assert again.entries(TABLE, ["2026-01-02"]) == []
 
 
-@pytest.mark.parametrize("point", POINTS)
-def test_after_a_crash_a_change_is_whole_or_absent(tmp_path: Path, point: str) -> None:
-    change(opened(tmp_path), 1)
+@pytest.mark.parametrize("point", ["lake.commit", "lake.committed"])
+def test_after_a_crash_a_commit_is_whole_or_absent(tmp_path: Path, point: str) -> None:
+    root = str(tmp_path / "lake")
+    lake = Lake(root).create()
+    change(lake, 1)
     with probing() as probe, pytest.raises(Crash):
-        lake = opened(tmp_path)
         probe.arm(point, crash)
         change(lake, 2)
-    lake = opened(tmp_path)
-    want = 1 if point == "lake.staged" else 2
-    assert values(tmp_path) == [want]
-    assert lake.state.offsets == {"s": {"q": want}}
-    assert stray_files(lake) == ([], [])
-    assert lake.files.names("_windlass/intents") == []
-    assert list(lake.files.walk("_windlass/staging")) == list(lake.files.walk("_windlass/trash")) == []
-    change(lake, 3)
-    assert values(tmp_path) == [3]
+    want = 1 if point == "lake.commit" else 2
+    assert values(root) == [want]
+    again = Lake(root).open()
+    assert again.done(TABLE, "s") == want
+    change(again, 3)
+    assert values(root) == [3]
 
 
-@pytest.mark.parametrize("nth", [1, 2, 3])
-def test_a_crash_during_recovery_is_recovered_too(tmp_path: Path, nth: int) -> None:
-    lake = opened(tmp_path)
-    for value in (1, 2, 3):
-        change(lake, value, replace=False)
-    with probing() as probe:
-        probe.arm("lake.intent", crash)
-        with pytest.raises(Crash):
-            change(lake, 4)
-        probe.arm("lake.moved", lambda point, facts: None, times=nth - 1)
-        probe.arm("lake.moved", crash)
-        with pytest.raises(Crash):
-            opened(tmp_path)
-    opened(tmp_path)
-    assert values(tmp_path) == [4]
+def test_of_two_writers_of_one_batch_one_is_refused(root: str) -> None:
+    first, second = Lake(root).create(), Lake(root).create()
+    change(first, 1, replace=False)
+    with pytest.raises(Conflict):
+        change(second, 1, replace=False)
+    assert values(root) == [1]
+    second.refresh()
+    change(second, 2, replace=False)
+    with pytest.raises(Conflict):
+        change(first, 2, replace=False)
+    assert values(root) == [1, 2]
 
 
-def test_an_earlier_writer_is_shut_out(tmp_path: Path) -> None:
-    first = opened(tmp_path)
-    second = opened(tmp_path)
-    with pytest.raises(LakeTakenError):
-        change(first, 1)
-    change(second, 2)
-    assert values(tmp_path) == [2]
-    assert stray_files(second) == ([], [])
+def test_a_file_that_was_compacted_is_not_replaced_again(root: str) -> None:
+    """Delta would let this pass and keep the row twice."""
+    lake = Lake(root).create()
+    for number in (1, 2, 3):
+        change(lake, number, replace=False)
+    stale = Lake(root).open()
+    assert compact(lake, slack=1) == 2
+    with pytest.raises(Conflict):
+        change(stale, 4)
+    assert values(root) == [1, 2, 3]
+    stale.refresh()
+    change(stale, 4)
+    assert values(root) == [4]
 
 
-def test_a_writer_that_comes_late_finishes_the_change_of_a_slow_one(tmp_path: Path) -> None:
-    slow = opened(tmp_path)
-    late: list[Lake] = []
-    with probing() as probe:
-        probe.arm("lake.intent", lambda point, facts: late.append(opened(tmp_path)))
-        change(slow, 1)  # both carry out the same change
-    assert values(tmp_path) == [1]
-    change(late[0], 2)
-    assert values(tmp_path) == [2]
-    with pytest.raises(LakeTakenError):
-        change(slow, 3)
-    assert values(tmp_path) == [2]
+def test_adding_goes_on_while_another_compacts(tmp_path: Path) -> None:
+    root = str(tmp_path / "lake")
+    lake = Lake(root).create()
+    for number in (1, 2):
+        change(lake, number, replace=False)
+    writer = Lake(root).open()
+    compact(lake, slack=1)
+    change(writer, 3, replace=False)
+    assert values(root) == [1, 2, 3]
+    assert len(writer.entries(TABLE)) == 2
 
 
-def test_a_stale_intent_of_a_finished_change_is_ignored(tmp_path: Path) -> None:
-    first = opened(tmp_path)
-    opened(tmp_path)  # took the number that the first would take, and tidied its intent away
-    with pytest.raises(LakeTakenError):
-        change(first, 1)
-    assert first.files.names("_windlass/intents") == []
+def test_runs_that_make_a_lake_at_once_make_one(root: str) -> None:
+    with ThreadPoolExecutor(3) as pool:
+        ids = {lake.lake_id for lake in pool.map(lambda _: Lake(root).create(), range(3))}
+    assert len(ids) == 1
 
 
-def test_opening_replays_a_bounded_number_of_commits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lake_module, "SNAPSHOT_EVERY", 4)
-    monkeypatch.setattr(lake_module, "COMMITS_KEPT", 8)
-    lake = opened(tmp_path)
-    for value in range(60):
-        change(lake, value)
-    read: list[str] = []
-    files = LocalFiles(tmp_path)
-    again = Lake(Watched(files, read))  # type: ignore[arg-type]  # forwards everything
-    assert again.load() == lake.state
-    assert len(read) <= 3 + 4 + 1
-    assert len(files.names("_windlass/commits")) <= 8 + 4
-    assert len(files.names("_windlass/snapshots")) <= 2
+def test_readers_take_the_newest_batch_that_all_tables_hold(root: str) -> None:
+    lake = Lake(root).create()
+
+    def note(number: int) -> dict[str, Any]:
+        return {"source": "s", "batch": number, "offsets": {"s": {"q": number}}, "gaps": []}
+
+    def batch(number: int, tables: list[schemas.Table]) -> None:
+        lake.commit(BRONZE, [], batches={"s": number}, note=note(number))
+        for table in tables:
+            if table is TABLE:
+                change(lake, number)
+            else:
+                lake.commit(table, [], batches={"s": number})
+
+    batch(1, list(schemas.BATCHED[1:]))
+    batch(2, [TABLE])
+    reader = Lake(root).open().level()
+    assert {reader.done(table, "s") for table in schemas.BATCHED} == {1}
+    rows = reader.delta(TABLE).to_pyarrow_dataset().to_table()
+    assert rows.column("window_start").to_pylist() == [1]
+    assert reader.versions()[TABLE.path] == Lake(root).open().versions()[TABLE.path] - 1
+    with pytest.raises(LakeError, match="pipeline run"):
+        Lake(root).open().require_level()
+    for table in schemas.BATCHED[1:]:
+        if table is not TABLE:
+            lake.commit(table, [], batches={"s": 2})
+    reader.level()
+    assert {reader.done(table, "s") for table in schemas.BATCHED} == {2}
+    assert reader.delta(TABLE).to_pyarrow_dataset().to_table().column("window_start").to_pylist() == [2]
 
 
-class Watched:
-    """Files that note what is read."""
-
-    def __init__(self, files: Files, read: list[str]) -> None:
-        self._files, self._read = files, read
-
-    def __getattr__(self, name: str) -> Callable[..., Any]:
-        inner: Callable[..., Any] = getattr(self._files, name)
-        if name != "read":
-            return inner
-
-        def read(path: str) -> Any:
-            self._read.append(path)
-            return inner(path)
-
-        return read
+def test_offsets_stand_in_the_newest_note(tmp_path: Path) -> None:
+    root = str(tmp_path / "lake")
+    lake = Lake(root).create()
+    assert lake.offsets() == {}
+    lake.commit(BRONZE, [], batches={"s": 1}, note={"source": "s", "batch": 1, "offsets": {"s": {"q": 7}}})
+    lake.commit(BRONZE, [], batches={"t": 1})  # a commit that says nothing
+    assert Lake(root).open().offsets() == {"s": {"q": 7}}
+    assert lake.sources() == {"s": 1}
 
 
-def test_a_lake_loads_without_its_hint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lake_module, "SNAPSHOT_EVERY", 3)
-    lake = opened(tmp_path)
-    for value in range(8):
-        change(lake, value)
-    (tmp_path / "_windlass/latest").unlink()
-    assert Lake(LocalFiles(tmp_path)).load() == lake.state
+def test_a_note_is_for_the_version_that_it_was_made_from(tmp_path: Path) -> None:
+    """Two sources at once: the second must not write down the first's old position."""
+    first, second = Lake(str(tmp_path)).create(), Lake(str(tmp_path)).create()
+    first.commit(BRONZE, [], batches={"a": 1}, note={"offsets": {"a": {"q": 7}}})
+    with pytest.raises(Conflict):
+        second.commit(BRONZE, [], batches={"b": 1}, note={"offsets": {"b": {"q": 1}}})
 
 
-def test_a_missing_lake_and_a_newer_format_are_refused(tmp_path: Path) -> None:
+def test_a_missing_lake_and_an_old_one_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="pipeline run"):
-        Lake(LocalFiles(tmp_path)).load()
-    opened(tmp_path)
-    (tmp_path / "_windlass/lake.json").write_text('{"lake_id":"x","format":99}')
-    with pytest.raises(ConfigError, match="upgrade"):
-        Lake(LocalFiles(tmp_path)).load()
+        Lake(str(tmp_path)).open()
+    (tmp_path / "_windlass").mkdir()
+    (tmp_path / "_windlass/lake.json").write_text('{"lake_id":"x","format":1}')
+    for attempt in (Lake(str(tmp_path)).open, Lake(str(tmp_path)).create):
+        with pytest.raises(ConfigError, match="windlass pipeline migrate --from"):
+            attempt()
 
 
 def test_reading_does_not_write(tmp_path: Path) -> None:
-    change(opened(tmp_path), 1)
+    change(Lake(str(tmp_path)).create(), 1)
     before = sorted(tmp_path.rglob("*"))
-    lake = Lake(LocalFiles(tmp_path))
-    lake.load()
-    with pytest.raises(LakeError, match="reading only"):
-        lake.begin()
+    Lake(str(tmp_path)).open().level()
     assert sorted(tmp_path.rglob("*")) == before
 
 
-def test_prune_drops_dates_past_their_keep(tmp_path: Path) -> None:
-    lake = opened(tmp_path)
-    for day in ("2020-01-01", "2026-01-01", "2026-06-01"):
-        change(lake, int(day[:4] + day[5:7]), replace=False, day=day)
+def test_columns_of_a_newer_release_are_added(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = schemas.TABLES[TABLE.path]
+    fewer = schemas.Table(
+        TABLE.path, tuple(c for c in whole.columns if c.name != "wait_max_ms"), whole.keys, whole.ranged
+    )
+    monkeypatch.setitem(schemas.TABLES, TABLE.path, fewer)
+    lake = Lake(str(tmp_path)).create()
+    writer = TableWriter(lake.place, fewer)
+    writer.write(pa.Table.from_pylist([{**row(1), "schema_version": 1}], schema=fewer.arrow))
+    lake.commit(fewer, writer.close(), batches={"s": 1})
+    monkeypatch.setitem(schemas.TABLES, TABLE.path, whole)
+    newer = Lake(str(tmp_path)).create()
+    change(newer, 2, replace=False)
+    rows = newer.delta(TABLE).to_pyarrow_dataset().to_table().to_pylist()
+    assert sorted((found["window_start"], found["wait_max_ms"]) for found in rows) == [(1, None), (2, None)]
+
+
+def test_prune_drops_dates_past_their_keep_and_vacuum_their_files(root: str) -> None:
+    lake = Lake(root).create()
+    for number, day in enumerate(("2020-01-01", "2026-01-01", "2026-06-01"), 1):
+        change(lake, number, replace=False, day=day)
     gone = prune(lake, Retention(gold_days=200), date(2026, 7, 1))
     assert [entry.date for entry in gone] == ["2020-01-01"]
-    assert values(tmp_path) == [202601, 202606]
+    assert values(root) == [2, 3]
     assert prune(lake, Retention(gold_days=200), date(2026, 7, 1)) == []
+    there = lake.place.files(TABLE)
+    assert there.get_file_info(gone[0].path).is_file
+    assert vacuum(lake) == 0
+    assert vacuum(lake, 0) == 1
+    assert not there.get_file_info(gone[0].path).is_file
+    assert values(root) == [2, 3]
 
 
-# --- files ------------------------------------------------------------------------------------------------
+def test_a_file_holds_one_day_and_says_what_is_in_it(tmp_path: Path) -> None:
+    lake = Lake(str(tmp_path)).create()
+    writer = TableWriter(lake.place, TABLE)
+    rows = [{**row(n, f"2026-01-0{1 + n % 2}"), "schema_version": 1} for n in range(6)]
+    writer.write(pa.Table.from_pylist(rows, schema=TABLE.arrow))
+    written = sorted(writer.close(), key=lambda entry: entry.date)
+    assert [(entry.date, entry.rows, entry.ranges["window_start"]) for entry in written] == [
+        ("2026-01-01", 3, (0, 4)),
+        ("2026-01-02", 3, (1, 5)),
+    ]
+    assert json.loads(written[0].statistics)["numRecords"] == 3
+    assert [(tmp_path / TABLE.path / entry.path).stat().st_size for entry in written] == [
+        entry.bytes for entry in written
+    ]
 
 
-def test_local_files_keep_the_contract(tmp_path: Path) -> None:
-    check_files(LocalFiles(tmp_path))
+def test_secrets_are_in_no_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "swordfish")
+    where = place("s3://bucket/lake/")
+    assert where.options["AWS_SECRET_ACCESS_KEY"] == "swordfish"
+    assert where.url == "s3://bucket/lake"
+    assert "swordfish" not in repr(where) + str(where)
+    with pytest.raises(ConfigError) as refused:
+        place("s3://name:swordfish@bucket/lake")
+    assert "swordfish" not in str(refused.value)
 
 
-def test_hadoop_files_keep_the_contract(spark: SparkSession, tmp_path: Path) -> None:
-    check_files(HadoopFiles(f"file://{tmp_path}", spark))
+def test_a_lake_that_cannot_be_reached_names_no_secret(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "halibut")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "swordfish")
+    monkeypatch.setenv("AWS_REGION", "us-east-1")
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
+    monkeypatch.setenv("AWS_ALLOW_HTTP", "true")
+    monkeypatch.setenv("AWS_MAX_RETRIES", "0")
+    with pytest.raises(LakeError) as refused:
+        Lake("s3://bucket/lake").open()
+    assert "swordfish" not in str(refused.value) and "halibut" not in str(refused.value)
 
 
-def check_files(files: Files) -> None:
-    assert files.create("a/b.json", b"one")
-    assert not files.create("a/b.json", b"two")
-    assert files.read("a/b.json") == b"one"
-    files.replace("a/b.json", b"three")
-    assert (files.read("a/b.json"), files.size("a/b.json")) == (b"three", 5)
-    files.move("a/b.json", "c/d/e.json")
-    assert (files.exists("a/b.json"), files.exists("c/d/e.json")) == (False, True)
-    assert (files.names("c"), files.names("nowhere")) == (["d"], [])
-    assert list(files.walk("c")) == ["c/d/e.json"]
-    with files.open("c/d/e.json") as file:
-        assert (file.seek(2), file.read(2), file.seek(-1, 2), file.read()) == (2, b"re", 4, b"e")
-    files.sync("c/d/e.json")
-    with pytest.raises(FileNotFoundError):
-        files.read("a/b.json")
-    files.delete("c")
-    files.delete("c")
-    assert list(files.walk("c")) == []
+def test_a_file_is_copied_to_another_table(root: str) -> None:
+    lake = Lake(root).create()
+    (entry,) = files(lake, 5)
+    other = lake.place.copy(entry, schemas.GOLD_MINUTE)
+    assert (other.table, other.rows, other.date) == ("gold/minute", 1, entry.date)
+    with lake.place.files(schemas.GOLD_MINUTE).open_input_file(other.path) as file:
+        assert file.size() == entry.bytes
+
+
+def test_bronze_and_silver_attempts_have_the_same_columns() -> None:
+    assert schemas.BRONZE_ATTEMPTS.stored == schemas.SILVER_ATTEMPTS.stored
+
+
+def test_files_without_a_newer_column_are_read_with_null(root: str) -> None:
+    lake = Lake(root).create()
+    whole = schemas.TABLES[TABLE.path]
+    fewer = schemas.Table(
+        TABLE.path, tuple(c for c in whole.columns if c.name != "wait_max_ms"), whole.keys, whole.ranged
+    )
+    writer = TableWriter(lake.place, fewer)
+    writer.write(pa.Table.from_pylist([{**row(1), "schema_version": 1}], schema=fewer.arrow))
+    names = ["date", "file", "wait_max_ms", "window_start"]
+    (entry,) = writer.close()
+    (batch,) = read_entries(lake.place, [entry], names)
+    name = entry.path.rpartition("/")[2]
+    assert batch.to_pylist() == [
+        {"date": date(2026, 1, 1), "file": name, "wait_max_ms": None, "window_start": 1}
+    ]
+
+
+def test_rows_of_a_day_are_cut_by_the_hour_where_the_table_says_so(tmp_path: Path) -> None:
+    lake = Lake(str(tmp_path)).create()
+    hour = 3_600_000
+    assert TABLE.chunk_ms == hour
+    written = write_literal(lake.place, TABLE, [row(n * hour // 2) for n in range(6)])
+    assert sorted(entry.ranges["window_start"] for entry in written) == [
+        (n * hour, n * hour + hour // 2) for n in range(3)
+    ]

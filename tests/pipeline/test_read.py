@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterator
 from html.parser import HTMLParser
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import httpx
 import pytest
@@ -83,23 +83,6 @@ async def test_the_dashboard_draws_gold(filled: tuple[Bench, Path]) -> None:
     assert [point["start_ms"] for point in series["points"]] == [first, first + day]
     assert sum(point["completed"] for point in series["points"]) == rows[0]["completed"] > 0
     assert series["points"][0]["duration_p95_ms"] == rows[0]["duration_p95_ms"]
-
-
-def test_gold_reads_again_when_a_file_is_replaced_meanwhile(
-    filled: tuple[Bench, Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    gold = Gold(str(filled[1]))
-    want = gold.totals("day")
-    inner, calls = gold.lake.files.open, []
-
-    def open_once(path: str) -> Any:
-        calls.append(path)
-        if len(calls) == 1:
-            raise FileNotFoundError(path)
-        return inner(path)
-
-    monkeypatch.setattr(gold.lake.files, "open", open_once)
-    assert gold.totals("day") == want
 
 
 # --- SQL --------------------------------------------------------------------------------------------------

@@ -4,10 +4,19 @@ from __future__ import annotations
 
 import stat
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-from windlass.pipeline.session import JavaMissingError, SessionOptions, _settings, find_java, require_java
+from windlass.pipeline.session import (
+    JavaMissingError,
+    SessionOptions,
+    SparkJobError,
+    _settings,
+    _tell_errors_of_java,
+    find_java,
+    require_java,
+)
 
 
 def fake_java(folder: Path, version: str) -> None:
@@ -48,3 +57,14 @@ def test_settings_fit_the_place(monkeypatch: pytest.MonkeyPatch) -> None:
     assert _settings(SessionOptions(conf={"spark.ui.enabled": "true"}))["spark.ui.enabled"] == "true"
     monkeypatch.setenv("PYSPARK_GATEWAY_PORT", "1")
     assert "spark.master" not in _settings(SessionOptions())  # spark-submit has said where
+
+
+def test_an_error_of_the_jvm_is_told_in_one_line_of_ours() -> None:
+    """Its own text cannot be had any more when the JVM has ended."""
+    from py4j.protocol import Py4JJavaError
+
+    error = Py4JJavaError.__new__(Py4JJavaError)
+    error.java_exception = SimpleNamespace(getMessage=lambda: "Job aborted: task 0 failed 4 times\n\tat java")
+    with pytest.raises(SparkJobError, match=r"gave up: Job aborted: task 0 failed 4 times$"):
+        _tell_errors_of_java(error)
+    _tell_errors_of_java(ValueError("not of the JVM"))

@@ -27,28 +27,27 @@ def silver(spark: SparkSession, *rows: dict[str, Any]) -> DataFrame:
 # --- attempts ---------------------------------------------------------------------------------------------
 
 
-def test_bronze_adds_source_batch_and_the_day_of_the_end(spark: SparkSession) -> None:
-    history = make_df(
-        spark, schemas.HISTORY, [attempt(finished_ms=DAY + DAY_MS - 1), attempt(finished_ms=DAY + DAY_MS)]
-    )
-    bronze = history.transform(attempts.as_bronze(source="shop", batch=7))
-    assert bronze.columns == schemas.BRONZE_ATTEMPTS.names
-    assert [
-        (str(day), source, batch) for day, source, batch in rows_of(bronze, "date", "source", "batch")
-    ] == [
+def test_bronze_adds_source_batch_and_the_day_of_the_end() -> None:
+    import pyarrow as pa
+
+    rows = [attempt(finished_ms=ms) for ms in (DAY + DAY_MS - 1, DAY + DAY_MS, -1)]
+    history = pa.RecordBatch.from_pylist(rows, schema=schemas.HISTORY.arrow)
+    bronze = attempts.as_bronze(history, "shop", 7)
+    assert bronze.schema.names == schemas.BRONZE_ATTEMPTS.names
+    assert [(str(row["date"]), row["source"], row["batch"]) for row in bronze.to_pylist()] == [
         ("2023-11-14", "shop", 7),
         ("2023-11-15", "shop", 7),
+        ("1969-12-31", "shop", 7),
     ]
 
 
-def test_silver_leaves_the_columns_of_a_batch_behind(spark: SparkSession) -> None:
+def test_silver_has_what_bronze_has(spark: SparkSession) -> None:
     bronze = make_df(
         spark, schemas.BRONZE_ATTEMPTS, [attempt(run_id="a", batch=7), attempt(run_id="b", batch=8)]
     )
     rows = attempts.as_silver(bronze)
     assert rows.columns == schemas.SILVER_ATTEMPTS.names
-    assert "batch" not in rows.columns
-    assert rows_of(rows, "run_id", "outcome") == [("a", "completed"), ("b", "completed")]
+    assert rows_of(rows, "run_id", "outcome", "batch") == [("a", "completed", 7), ("b", "completed", 8)]
 
 
 def test_days_and_windows_begin_at_their_first_millisecond(spark: SparkSession) -> None:
@@ -78,10 +77,14 @@ def test_unique_attempts_keeps_the_first_end_and_drops_known_ones(spark: SparkSe
         attempt(run_id="a", finished_ms=START_MS + 9),
         attempt(run_id="a", finished_ms=START_MS + 5),
         attempt(run_id="k"),
+        attempt(run_id="k", source="other", finished_ms=START_MS + 1),
     )
     unique = batch.transform(attempts.unique_attempts(silver(spark, attempt(run_id="k"))))
     assert unique.columns == schemas.SILVER_ATTEMPTS.names
-    assert rows_of(unique, "run_id", "finished_ms") == [("a", START_MS + 5)]
+    assert rows_of(unique, "source", "run_id", "finished_ms") == [
+        ("default", "a", START_MS + 5),
+        ("other", "k", START_MS + 1),
+    ]
 
 
 # --- jobs -------------------------------------------------------------------------------------------------
@@ -133,21 +136,21 @@ def test_merging_jobs_again_gives_what_merging_at_once_gives(spark: SparkSession
 
 
 def test_jobs_with_one_record_need_no_merging(spark: SparkSession) -> None:
-    rows = jobs.job_parts(
-        silver(
-            spark,
-            attempt(job_id="a"),
-            attempt(job_id="b", delivery=1, outcome="retrying"),
-            attempt(job_id="b", delivery=2),
-            attempt(job_id="b", enqueued_ms=START_MS - 1),
-        )
+    rows = silver(
+        spark,
+        attempt(job_id="a", tags=["x"]),
+        attempt(job_id="b", delivery=1, outcome="retrying"),
+        attempt(job_id="b", delivery=2),
+        attempt(job_id="b", enqueued_ms=START_MS - 1),
     )
     hashes = rows.transform(attempts.repeated(schemas.SILVER_JOBS.keys))
     assert hashes.count() == 1
-    some = jobs.merge_repeated_jobs(rows, hashes)
-    assert some.columns == schemas.SILVER_JOBS.names
-    assert rows_of(some) == rows_of(jobs.merge_jobs(rows))
-    assert some.count() == 3
+    several = jobs.of_hashes(rows, hashes)
+    apart = several.select(*schemas.SILVER_JOBS.keys).distinct().toArrow()
+    alone = jobs.arrow_parts(jobs.without_jobs(rows.toArrow(), apart))
+    assert sorted(row["enqueued_ms"] for row in alone.to_pylist()) == [START_MS - 1, START_MS]
+    some = jobs.merge_jobs(jobs.job_parts(several)).unionByName(spark.createDataFrame(alone))
+    assert rows_of(some) == rows_of(jobs.merge_jobs(jobs.job_parts(rows)))
 
 
 def test_a_job_cancelled_in_the_millisecond_of_its_failure_is_cancelled(spark: SparkSession) -> None:
@@ -319,14 +322,3 @@ def test_spark_and_arrow_schemas_say_the_same(table: schemas.Table) -> None:
     assert set(table.keys) | set(table.ranged) <= set(table.names)
     assert "date" in table.names
     assert "schema_version" in table.names
-
-
-def test_files_without_a_newer_column_are_read_with_null(spark: SparkSession, tmp_path: Any) -> None:
-    from windlass.pipeline.tables import read_files
-
-    old = make_df(spark, schemas.SILVER_ATTEMPTS, [attempt(error_class="E")]).drop("error_class", "tags")
-    old.write.partitionBy("date").parquet(str(tmp_path / "old"))
-    frame = read_files(
-        spark, schemas.SILVER_ATTEMPTS, "", [str(tmp_path / "old")], base=str(tmp_path / "old")
-    )
-    assert rows_of(frame, "error_class", "tags", "task") == [(None, None, "send")]

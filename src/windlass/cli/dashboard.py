@@ -216,7 +216,7 @@ windlass dashboard --trusted-proxy 10.0.0.5 --proxy-user-header X-Forwarded-User
 @click.option("--mask", multiple=True, metavar="FIELD", help="More fields whose values are hidden.")
 @click.option("--queue", "queues", multiple=True, metavar="NAME", help="Only these queues; * and ? match.")
 @click.option("--prefix", default="", metavar="PATH", help="The path under which a proxy serves it.")
-@click.option("--lake", metavar="DIR", help="The pipeline's lake, for figures over years.")
+@click.option("--lake", metavar="PLACE", help="The pipeline's lake, for figures over years.")
 @click.option("--audit-file", metavar="FILE", help="Write every change there too.")
 def command(**values: Any) -> Options:
     """Serve the HTTP API and the pages.

@@ -27,11 +27,11 @@ Work = Callable[..., int]
 
 lake_option = click.option(
     "--lake",
-    metavar="DIR",
+    metavar="PLACE",
     required=True,
     envvar="WINDLASS_LAKE",
     show_envvar=True,
-    help="The folder (or Hadoop URL) of the lake.",
+    help="The folder of the lake, or a URL such as s3://bucket/lake.",
 )
 source_option = click.option(
     "--source", default="default", show_default=True, help="Name of this store within the lake."
@@ -46,10 +46,10 @@ conf_option = click.option(
 
 @click.group("pipeline", context_settings={"help_option_names": ["-h", "--help"]})
 def command() -> None:
-    """Copy every finished attempt into a lake of Parquet files, and ask it questions.
+    """Copy every finished attempt into a lake of Delta tables, and ask it questions.
 
     'run' fills the lake; 'report', 'sql' and 'replay' read it without a JVM. Needs
-    pip install 'windlass[spark]' and, for run, backfill and compact, Java 17.
+    pip install 'windlass[spark]' and, for run and backfill, Java 17.
     """
 
 
@@ -128,7 +128,7 @@ def _run_once(pipeline: Pipeline, out: Out) -> int:
         if bar:
             bar["context"].__exit__(None, None, None)
     attempts = sum(result.attempts for result in results)
-    value = {"batches": len(results), "attempts": attempts, "version": pipeline.lake.state.version}
+    value = {"batches": len(results), "attempts": attempts, "batch": results[-1].number if results else None}
     batches = "1 batch" if len(results) == 1 else f"{len(results)} batches"
     out.done(f"{attempts:,} attempts in {batches}; the lake is up to date.", value)
     return 0
@@ -141,7 +141,7 @@ def _run_on(pipeline: Pipeline, out: Out) -> int:
 
     def step(result: BatchResult) -> None:
         if out.as_json:
-            out.line({"attempts": result.attempts, "behind": result.behind, "version": result.commit.version})
+            out.line({"attempts": result.attempts, "behind": result.behind, "batch": result.number})
         else:
             out.text(f"{result.attempts:>10,} attempts copied, {result.behind:,} to go")
 
@@ -186,18 +186,15 @@ def backfill(
 
 @pipeline_command("compact", examples="windlass pipeline compact --lake lake")
 @lake_option
-@master_option
-@conf_option
-def compact(out: Out, *, lake: str, master: str | None, conf: tuple[str, ...]) -> int:
-    """Join the many small files of past batches."""
+def compact(out: Out, *, lake: str) -> int:
+    """Join the many small files of past batches. A run may go on meanwhile."""
     from windlass.pipeline.compact import compact as join_files
     from windlass.pipeline.compact import small_groups
-    from windlass.pipeline.session import session
+    from windlass.pipeline.lake import Lake
 
-    with _starting(out), session(_session_options(master, conf)) as spark:
-        opened = _open_lake(lake, spark)
-        with out.progress("joining files", len(list(small_groups(opened)))) as advance:
-            gone = join_files(spark, opened, lambda table, day, files: advance(1))
+    opened = Lake(lake).open()
+    with out.progress("joining files", len(list(small_groups(opened)))) as advance:
+        gone = join_files(opened, lambda table: advance(1))
     out.done(f"{gone:,} files fewer.", {"files_fewer": gone})
     return 0
 
@@ -215,25 +212,100 @@ windlass pipeline prune --lake lake --bronze-days 7 --dry-run
 @click.option("--gold-days", type=click.IntRange(1), default=5 * 366, show_default=True)
 @click.option("--dry-run", is_flag=True, help="Only say what would go.")
 def prune(out: Out, *, lake: str, dry_run: bool, **days: int) -> int:
-    """Delete days that are past their keep."""
+    """Drop days that are past their keep. 'vacuum' deletes their files."""
     from windlass.pipeline.compact import Retention, expired
     from windlass.pipeline.compact import prune as drop_old
-    from windlass.pipeline.files import open_files
     from windlass.pipeline.lake import Lake
 
     retention = Retention(**days)
     today = datetime.fromtimestamp(SYSTEM_CLOCK.now_ms() / 1000, UTC).date()
-    opened = Lake(open_files(lake))
+    opened = Lake(lake).open()
     if dry_run:
-        opened.load()
-        gone = expired(opened, retention, today)
+        gone = [entry for entries in expired(opened, retention, today).values() for entry in entries]
     else:
-        opened.load()  # a lake that is not there is an error, not a new lake
-        opened.open_writer()
         gone = drop_old(opened, retention, today)
     rows = sum(entry.rows for entry in gone)
     verb = "would go" if dry_run else "gone"
     out.done(f"{len(gone):,} files with {rows:,} rows {verb}.", {"files": len(gone), "rows": rows})
+    return 0
+
+
+@pipeline_command(
+    "vacuum",
+    examples="""
+windlass pipeline vacuum --lake lake                     files that no version of the last 7 days needs
+windlass pipeline vacuum --lake lake --hours 0           all old versions, while no run goes on
+""",
+)
+@lake_option
+@click.option(
+    "--hours",
+    type=click.IntRange(0),
+    default=7 * 24,
+    show_default=True,
+    help="Keep what was replaced within this time. Below the length of a batch, stop all runs first.",
+)
+def vacuum(out: Out, *, lake: str, hours: int) -> int:
+    """Delete files of old versions, and those that killed tasks left."""
+    from windlass.pipeline.compact import vacuum as sweep
+    from windlass.pipeline.lake import Lake
+
+    gone = sweep(Lake(lake).open(), hours)
+    out.done(f"{gone:,} files deleted.", {"files": gone})
+    return 0
+
+
+@pipeline_command(
+    "erase",
+    examples="""
+windlass pipeline erase --lake lake --where "job_id like 'customer-42-%'" --dry-run
+windlass pipeline erase --lake lake --where "list_contains(tags, 'customer-42')"
+windlass pipeline vacuum --lake lake --hours 0           and from older versions of the tables
+""",
+)
+@lake_option
+@click.option("--where", required=True, metavar="SQL", help="A condition on the columns of 'jobs'.")
+@click.option("--dry-run", is_flag=True, help="Only say how many jobs would go.")
+def erase(out: Out, *, lake: str, where: str, dry_run: bool) -> int:
+    """Remove jobs and their attempts from every table, for good. Counts in gold stay."""
+    from windlass.pipeline.erase import erase as remove_rows
+    from windlass.pipeline.erase import select_jobs
+    from windlass.pipeline.lake import Lake
+
+    opened = Lake(lake).open()
+    if dry_run:
+        count = select_jobs(opened.level(), where).num_rows
+        out.done(f"{count:,} jobs would go.", {"jobs": count})
+        return 0
+    gone = remove_rows(opened, where)
+    out.done(f"{gone.jobs:,} jobs with {gone.attempts:,} attempts are gone.", vars(gone))
+    out.note("older versions of the tables hold them until 'windlass pipeline vacuum'")
+    return 0
+
+
+@pipeline_command(
+    "migrate",
+    examples="windlass pipeline migrate --from lake --lake s3://bucket/lake",
+)
+@click.option(
+    "--from", "old", metavar="DIR", required=True, help="A lake of the first format. It is only read."
+)
+@lake_option
+@master_option
+@conf_option
+def migrate(out: Out, *, old: str, lake: str, master: str | None, conf: tuple[str, ...]) -> int:
+    """Carry a lake of the first format over to Delta tables, in a new place."""
+    from windlass.pipeline.lake import Lake
+    from windlass.pipeline.migrate import OldLake, steps
+    from windlass.pipeline.migrate import migrate as carry_over
+    from windlass.pipeline.session import session
+
+    found = OldLake.load(old)
+    with out.progress("carrying over", steps()) as advance:
+        rows = carry_over(
+            found, Lake(lake), lambda: session(_session_options(master, conf)), lambda table: advance(1)
+        )
+    out.done(f"{rows:,} rows are in {lake}; point 'run' at it from now on.", {"rows": rows})
     return 0
 
 
@@ -261,7 +333,9 @@ def report(out: Out, *, lake: str, last: float | None, html: Path | None) -> int
     if html is not None:
         html.write_text(to_html(built), encoding="utf-8")
     if out.as_json:
-        out.document({"total": built.total, "tasks": built.by_task, "errors": built.errors})
+        out.document(
+            {"total": built.total, "erased": built.erased, "tasks": built.by_task, "errors": built.errors}
+        )
         return 0
     if built.is_empty:
         out.text("No attempts in this period.")
@@ -273,6 +347,8 @@ def report(out: Out, *, lake: str, last: float | None, html: Path | None) -> int
             columns = [Column(name, right=name in NUMBERS) for name in head]
             out.text(title, "bold")
             out.table(columns, rows)
+    if built.erased:
+        out.note(f"{built.erased:,} of these attempts were erased: counted above, and in no other table")
     if html is not None:
         out.note(f"{html} has the charts")
     return 0
@@ -295,7 +371,7 @@ windlass pipeline sql --lake lake --engine spark "select count(*) from attempts"
 def sql(
     out: Out, *, lake: str, master: str | None, conf: tuple[str, ...], query: str, engine: str, limit: int
 ) -> int:
-    """Ask the lake: attempts, jobs, minute, hour, day, errors, workers, backlog, gaps."""
+    """Ask the lake: attempts, jobs, minute, hour, day, errors, workers, backlog, gaps, erased."""
     from windlass.pipeline import sqlquery
 
     if engine == "duckdb":
@@ -376,12 +452,13 @@ def _session_options(master: str | None, conf: tuple[str, ...]) -> SessionOption
 
 
 def _open_lake(lake: str, spark: Any) -> Any:
-    from windlass.pipeline.files import open_files
+    """A lake that is there, with every batch in all tables."""
+    from windlass.pipeline.batch import finish_batches
     from windlass.pipeline.lake import Lake
 
-    opened = Lake(open_files(lake, spark))
-    opened.load()  # a lake that is not there is an error, not a new lake
-    opened.open_writer()
+    opened = Lake(lake).open()
+    opened.create()
+    finish_batches(spark, opened)
     return opened
 
 

@@ -95,7 +95,7 @@ def create_app(  # noqa: PLR0913 - each is named, and most give few
     ``read_only`` refuses every change. ``mask`` names fields whose values are not shown (``*`` and ``?``
     match; ``["*"]`` hides all values). ``queues`` are the names of the queues that this dashboard is about
     (all). ``prefix`` is the path under which it is reached, when neither the server nor a mount tells.
-    ``lake`` is the folder of a pipeline's lake, for figures over years. ``allowed_hosts`` are further
+    ``lake`` is the folder or URL of a pipeline's lake, for figures over years. ``allowed_hosts`` are further
     names of this machine; ``trusted_origins`` other sites that may send changes. ``audit_file`` collects the
     audit entries of all processes.
     """

@@ -1,6 +1,7 @@
 """Upkeep of a lake: few large files instead of many small ones, and an end to old data.
 
-Both work on committed files only and are one change each per date, so they may be interrupted anywhere.
+Delta does the work. Each table is a commit of its own, so upkeep may be interrupted anywhere, and a run
+that goes on meanwhile is not disturbed.
 """
 
 from __future__ import annotations
@@ -10,20 +11,16 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import date, timedelta
 
-from pyspark.sql import SparkSession
-
 from windlass.pipeline import schemas
-from windlass.pipeline.lake import FileEntry, Lake
-from windlass.pipeline.tables import Staged, Workbench, files_for
+from windlass.pipeline.files import FileEntry
+from windlass.pipeline.lake import TRIES, Conflict, Lake, LakeTakenError
 
 #: A date is compacted when a table has more files for it than it needs, by this many.
 SLACK = 3
-_SORTED_BY = {
-    schemas.BRONZE_ATTEMPTS.path: "finished_ms",
-    schemas.SILVER_ATTEMPTS.path: "finished_ms",
-    schemas.SILVER_JOBS.path: "enqueued_ms",
-    schemas.BRONZE_GAPS.path: "seen_ms",
-}
+#: Bytes that a file should have.
+FILE_BYTES = 100 << 20
+#: How long files that no version of the table needs any more are kept for readers of older ones.
+KEEP_HOURS = 7 * 24
 
 
 @dataclass(frozen=True)
@@ -34,62 +31,91 @@ class Retention:
     silver_days: int | None = 400
     gold_days: int | None = 5 * 366
 
-    def days_for(self, table: str) -> int | None:
+    def days_for(self, table: schemas.Table) -> int | None:
         return {"bronze": self.bronze_days, "silver": self.silver_days, "gold": self.gold_days}[
-            table.partition("/")[0]
+            table.path.partition("/")[0]
         ]
 
 
-def small_groups(lake: Lake, slack: int = SLACK) -> Iterator[tuple[schemas.Table, str, list[FileEntry]]]:
-    """Tables and dates with more files than they need."""
-    groups: defaultdict[tuple[str, str], list[FileEntry]] = defaultdict(list)
-    for entry in lake.state.files.values():
-        groups[entry.table, entry.date].append(entry)
-    for (path, day), entries in sorted(groups.items()):
-        if len(entries) >= files_for(sum(entry.rows for entry in entries)) + slack:
-            yield schemas.TABLES[path], day, entries
+def small_groups(lake: Lake, slack: int = SLACK) -> Iterator[tuple[schemas.Table, list[str]]]:
+    """Tables, with those dates that have more files than they need."""
+    for table in schemas.TABLES.values():
+        groups: defaultdict[str, list[int]] = defaultdict(list)
+        for entry in lake.entries(table):
+            groups[entry.date].append(entry.bytes)
+        days = sorted(
+            day for day, sizes in groups.items() if len(sizes) >= max(-(-sum(sizes) // FILE_BYTES), 1) + slack
+        )
+        if days:
+            yield table, days
 
 
 def compact(
-    spark: SparkSession,
     lake: Lake,
-    progress: Callable[[str, str, int], None] = lambda table, day, files: None,
+    progress: Callable[[str], None] = lambda table: None,
     slack: int = SLACK,
 ) -> int:
-    """Join small files, table by table and date by date; returns how many files are gone."""
+    """Join small files, table by table; returns how many files are gone."""
+    from deltalake.exceptions import CommitFailedError
+
     gone = 0
-    for table, day, entries in list(small_groups(lake, slack)):
-        bench = Workbench(spark, lake)
-        rows = bench.read(table, entries)
-        files = files_for(sum(entry.rows for entry in entries))
-        order = _SORTED_BY.get(table.path)
-        if order is not None and files > 1:
-            rows = rows.repartitionByRange(files, order).sortWithinPartitions(order)
-        elif order is not None:
-            rows = rows.coalesce(1).sortWithinPartitions(order)
-        folder = bench.stage(rows, "compact", files=None if files > 1 else 1)
-        bench.take([Staged(table, folder, entries)])
-        lake.commit(bench.txn, "compact", {}, bench.ledger.summary())
-        gone += len(entries) - len(bench.txn.add)
-        progress(table.path, day, len(entries))
+    for table, days in list(small_groups(lake, slack)):
+        before = len(lake.entries(table))
+        try:
+            lake.delta(table).optimize.compact([(schemas.PARTITION, "in", days)], target_size=FILE_BYTES)
+        except CommitFailedError as exc:
+            raise LakeTakenError(f"a run changed {table.path} meanwhile; start compact again") from exc
+        lake.refresh(table)
+        gone += before - len(lake.entries(table))
+        progress(table.path)
     return gone
 
 
-def expired(lake: Lake, retention: Retention, today: date) -> list[FileEntry]:
-    """Files of dates past their keep."""
-    found = []
-    for entry in lake.state.files.values():
-        days = retention.days_for(entry.table)
-        if days is not None and entry.date < str(today - timedelta(days=days)):
-            found.append(entry)
+def expired(lake: Lake, retention: Retention, today: date) -> dict[str, list[FileEntry]]:
+    """Files of dates past their keep, by table."""
+    found = {}
+    for table in schemas.TABLES.values():
+        days = retention.days_for(table)
+        if days is not None:
+            last = str(today - timedelta(days=days))
+            old = [entry for entry in lake.entries(table) if entry.date < last]
+            if old:
+                found[table.path] = old
     return found
 
 
 def prune(lake: Lake, retention: Retention, today: date) -> list[FileEntry]:
-    """Drop dates that are past their keep, in one change; returns the files that went."""
-    old = expired(lake, retention, today)
-    if old:
-        txn = lake.begin()
-        txn.drop(old)
-        lake.commit(txn, "prune", {}, {"files": len(old), "rows": sum(entry.rows for entry in old)})
-    return old
+    """Drop dates that are past their keep; returns the files that went."""
+    gone = []
+    for path in expired(lake, retention, today):
+        gone += _drop_expired(lake, schemas.TABLES[path], retention, today)
+    return gone
+
+
+def _drop_expired(lake: Lake, table: schemas.Table, retention: Retention, today: date) -> list[FileEntry]:
+    """From the newest version, however often a run is quicker."""
+    for _ in range(TRIES):
+        old = expired(lake, retention, today).get(table.path, [])
+        try:
+            lake.commit(table, [], old, note=carried(lake, table))
+            return old
+        except Conflict:
+            lake.refresh(table)
+    raise LakeTakenError(f"a run changed {table.path} all the while; start again")
+
+
+def carried(lake: Lake, table: schemas.Table) -> dict[str, object] | None:
+    """The offsets once more: logs are cut after a while, and the newest note must not be lost."""
+    return (lake.note() or None) if table is schemas.BRONZE_ATTEMPTS else None
+
+
+def vacuum(lake: Lake, keep_hours: int = KEEP_HOURS) -> int:
+    """Delete files that no version younger than ``keep_hours`` needs; returns how many."""
+    gone = 0
+    for table in schemas.TABLES.values():
+        swept = lake.delta(table).vacuum(
+            keep_hours, dry_run=False, enforce_retention_duration=False, full=True
+        )
+        gone += len(swept)
+        lake.refresh(table)
+    return gone

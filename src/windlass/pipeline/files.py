@@ -1,164 +1,129 @@
-"""The few file operations a lake needs, on local paths and on anything that Hadoop can reach.
+"""Where a lake lies, and the Parquet files of its tables, written and read wherever the rows are.
 
-``LocalFiles`` needs no JVM: exclusive creation is a hard link to a finished, synced file, so that a reader
-never sees half of one. ``HadoopFiles`` speaks to Spark's file system API; it relies on the store's own
-exclusive create and on atomic rename of a file (true of HDFS). Paths are relative to the lake's root.
+A lake is a folder or a URL that ``deltalake`` knows, such as ``s3://bucket/lake``. Python workers of Spark
+reach it through the same library, so that no Hadoop file system has to be set up. Credentials come from the
+environment of the driver, as every tool of the store reads them, and go along with the tasks; they are in
+no text that is shown.
 """
 
 from __future__ import annotations
 
-import io
+import json
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from windlass.backend.urls import hide_secrets
+import msgspec
+
 from windlass.core.ids import new_id
+from windlass.errors import ConfigError
+from windlass.pipeline.schemas import PARTITION, TABLES, Table
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    import pyarrow as pa
+
+#: Rows of one file at most, and of one row group.
+ROWS_PER_FILE = 1_000_000
+_ROWS_PER_GROUP = 128_000
+#: Bytes that are written to a store at once.
+_CHUNK_BYTES = 4 << 20
+#: Files that one task writes side by side.
+_OPEN_FILES = 32
+#: Which variables of the environment belong to which kind of store.
+_VARIABLES = {
+    "s3": "AWS_",
+    "s3a": "AWS_",
+    "az": "AZURE_",
+    "abfs": "AZURE_",
+    "abfss": "AZURE_",
+    "gs": "GOOGLE_",
+}
 
 
-class Files(Protocol):
-    """Files below one root."""
+@dataclass(frozen=True)
+class Place:
+    """Where a lake lies, and how to get there."""
 
-    @property
-    def root(self) -> str:
-        """The root as Spark should be told."""
-        ...
-
-    def exists(self, path: str) -> bool: ...
-
-    def read(self, path: str) -> bytes:
-        """The whole file, or ``FileNotFoundError``."""
-        ...
-
-    def create(self, path: str, data: bytes) -> bool:
-        """Create the file with all its content; False (and nothing done) when it is there."""
-        ...
-
-    def replace(self, path: str, data: bytes) -> None:
-        """Write a file whether it is there or not. Only for hints: need not be atomic."""
-        ...
-
-    def move(self, source: str, target: str) -> None:
-        """Rename a file, making the folders on the way."""
-        ...
-
-    def delete(self, path: str) -> None:
-        """Delete a file or a whole folder; fine when there is none."""
-        ...
-
-    def names(self, path: str) -> list[str]:
-        """The names in a folder, sorted; none when there is no such folder."""
-        ...
-
-    def walk(self, path: str) -> Iterator[str]:
-        """Every file below a folder, as paths from the root."""
-        ...
-
-    def open(self, path: str) -> Any:
-        """A seekable binary file to read from."""
-        ...
-
-    def size(self, path: str) -> int: ...
-
-    def sync(self, path: str) -> None:
-        """Make the content survive a power cut, where the store does not do so by itself."""
-        ...
-
-
-def open_files(root: str, spark: SparkSession | None = None) -> Files:
-    """The files below ``root``: a plain path, or a URL that Hadoop understands (needs ``spark``)."""
-    parts = urlsplit(root)
-    if parts.scheme in ("", "file"):
-        return LocalFiles(parts.path if parts.scheme else root)
-    if spark is None:
-        raise ValueError(f"{hide_secrets(root)} can only be read through Spark")
-    return HadoopFiles(root, spark)
-
-
-class LocalFiles:
-    """A folder of this machine (or one mounted on all machines at the same place)."""
-
-    def __init__(self, root: str | os.PathLike[str]) -> None:
-        self._root = Path(root).absolute()
+    url: str
+    #: The store's settings, secrets among them.
+    options: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     @property
-    def root(self) -> str:
-        return str(self._root)
+    def is_folder(self) -> bool:
+        return "://" not in self.url
 
-    def exists(self, path: str) -> bool:
-        return (self._root / path).exists()
+    def table(self, table: Table) -> str:
+        """The URL of a table."""
+        return f"{self.url}/{table.path}"
 
-    def read(self, path: str) -> bytes:
-        return (self._root / path).read_bytes()
+    def files(self, table: Table) -> Any:
+        """The files of a table as pyarrow sees them; paths are those of its log."""
+        from pyarrow import fs
 
-    def create(self, path: str, data: bytes) -> bool:
-        target = self._root / path
-        if target.exists():
-            return False
-        target.parent.mkdir(parents=True, exist_ok=True)
-        draft = target.with_name(f".{target.name}.{new_id()}")
-        try:
-            with draft.open("xb") as file:
-                file.write(data)
-                file.flush()
-                os.fsync(file.fileno())
-            os.link(draft, target)
-        except FileExistsError:
-            return False
-        finally:
-            draft.unlink(missing_ok=True)
-        _sync_folder(target.parent)
-        return True
+        if self.is_folder:
+            return fs.SubTreeFileSystem(self.table(table), fs.LocalFileSystem())
+        from deltalake.fs import DeltaStorageHandler
 
-    def replace(self, path: str, data: bytes) -> None:
-        target = self._root / path
-        target.parent.mkdir(parents=True, exist_ok=True)
-        draft = target.with_name(f".{target.name}.{new_id()}")
-        draft.write_bytes(data)
-        draft.replace(target)
+        return fs.PyFileSystem(DeltaStorageHandler(self.table(table), dict(self.options)))
 
-    def move(self, source: str, target: str) -> None:
-        path = self._root / target
-        path.parent.mkdir(parents=True, exist_ok=True)
-        (self._root / source).rename(path)
+    def copy(self, entry: FileEntry, table: Table) -> FileEntry:
+        """A file once more, in another table that has the same columns: its bytes, or a link to them."""
+        target = f"{entry.path.rpartition('/')[0]}/part-{new_id()}.parquet"
+        if self.is_folder:
+            _link(Path(self.url) / entry.table / entry.path, Path(self.url) / table.path / target)
+        else:  # by hand: copy_file of deltalake 1.6 fails whatever it is given
+            source = self.files(TABLES[entry.table]).open_input_file(entry.path)
+            with source, open_output(self.files(table), target) as stream:
+                shutil.copyfileobj(source, stream, _CHUNK_BYTES)
+        return msgspec.structs.replace(entry, path=target, table=table.path)
 
-    def delete(self, path: str) -> None:
-        target = self._root / path
-        if target.is_dir():
-            shutil.rmtree(target, ignore_errors=True)
-        else:
-            target.unlink(missing_ok=True)
-
-    def names(self, path: str) -> list[str]:
-        try:
-            return sorted(name for name in os.listdir(self._root / path) if not name.startswith("."))
-        except FileNotFoundError:
-            return []
-
-    def walk(self, path: str) -> Iterator[str]:
-        for folder, _, names in os.walk(self._root / path):
-            inside = Path(folder).relative_to(self._root)
-            for name in sorted(names):
-                yield str(inside / name)
-
-    def open(self, path: str) -> Any:
-        return (self._root / path).open("rb")
-
-    def size(self, path: str) -> int:
-        return (self._root / path).stat().st_size
-
-    def sync(self, path: str) -> None:
-        with (self._root / path).open("rb") as file:
-            os.fsync(file.fileno())
+    def sync(self, paths: Iterable[str]) -> None:
+        """See to it that files outlive a power cut. Object stores do by themselves; folders are asked."""
+        if self.is_folder:
+            for path in paths:
+                _sync(path)
 
 
-def _sync_folder(path: Path) -> None:
+def open_output(files: Any, path: str) -> Any:
+    """A new file. Its buffer hands on bytes, which is all that the streams of deltalake take."""
+    import pyarrow as pa
+
+    files.create_dir(path.rpartition("/")[0], recursive=True)
+    return pa.BufferedOutputStream(files.open_output_stream(path), 2 * _CHUNK_BYTES)
+
+
+def place(text: str | os.PathLike[str]) -> Place:
+    """A folder or a URL as given by people. ``ConfigError`` for one with a password in it."""
+    text = os.fspath(text).rstrip("/") or "/"
+    parts = urlsplit(text)
+    if "://" not in text:
+        return Place(str(Path(text).absolute()))
+    if parts.username or parts.password:
+        raise ConfigError("lake", "a URL without a name or password: give them by the environment")
+    if parts.scheme == "file":
+        return Place(parts.path)
+    prefix = _VARIABLES.get(parts.scheme)
+    options = {
+        name: value for name, value in os.environ.items() if prefix is not None and name.startswith(prefix)
+    }
+    if prefix == "AWS_":  # a second writer of one version must be refused
+        options.setdefault("aws_conditional_put", "etag")
+    return Place(text, options)
+
+
+def _link(source: Path, target: Path) -> None:
+    target.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        os.link(source, target)
+    except OSError:  # a file system without links
+        shutil.copyfile(source, target)
+
+
+def _sync(path: str) -> None:
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -166,118 +131,224 @@ def _sync_folder(path: Path) -> None:
         os.close(handle)
 
 
-class HadoopFiles:
-    """A folder that Spark's Hadoop file system API reaches, such as ``hdfs://`` or ``s3a://``."""
+class FileEntry(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A data file. ``path`` is from its table's folder; ``ranges``: least and largest value of columns."""
 
-    def __init__(self, root: str, spark: SparkSession) -> None:
-        # py4j's objects have no types: everything behind _jvm is Any.
-        self._jvm: Any = spark._jvm
-        self._root = root.rstrip("/")
-        base = self._path("")
-        self._fs: Any = base.getFileSystem(spark._jsc.hadoopConfiguration())
+    path: str
+    table: str
+    date: str
+    rows: int
+    bytes: int
+    ranges: dict[str, tuple[Any, Any]] = {}
+
+    def overlaps(self, column: str, low: Any, high: Any) -> bool:
+        """Whether the file may hold a value from ``low`` to ``high``; unknown counts as yes."""
+        found = self.ranges.get(column)
+        return found is None or (found[0] <= high and found[1] >= low)
 
     @property
-    def root(self) -> str:
-        return self._root
-
-    def _path(self, path: str) -> Any:
-        return self._jvm.org.apache.hadoop.fs.Path(f"{self._root}/{path}".rstrip("/"))
-
-    def exists(self, path: str) -> bool:
-        return bool(self._fs.exists(self._path(path)))
-
-    def read(self, path: str) -> bytes:
-        if not self.exists(path):
-            raise FileNotFoundError(f"{self._root}/{path}")
-        with self.open(path) as file:
-            return bytes(file.read())
-
-    def create(self, path: str, data: bytes) -> bool:
-        from py4j.protocol import Py4JJavaError
-
-        try:
-            stream = self._fs.create(self._path(path), False)
-        except Py4JJavaError as exc:
-            if "FileAlreadyExists" in exc.java_exception.getClass().getName():
-                return False
-            raise
-        self._write(stream, data)
-        return True
-
-    def replace(self, path: str, data: bytes) -> None:
-        self._write(self._fs.create(self._path(path), True), data)
-
-    def _write(self, stream: Any, data: bytes) -> None:
-        try:
-            stream.write(bytearray(data))
-        finally:
-            stream.close()
-
-    def move(self, source: str, target: str) -> None:
-        wanted = self._path(target)
-        self._fs.mkdirs(wanted.getParent())
-        if not self._fs.rename(self._path(source), wanted):
-            raise OSError(f"could not move {source} to {target}")
-
-    def delete(self, path: str) -> None:
-        self._fs.delete(self._path(path), True)
-
-    def names(self, path: str) -> list[str]:
-        if not self.exists(path):
-            return []
-        found = (status.getPath().getName() for status in self._fs.listStatus(self._path(path)))
-        return sorted(name for name in found if not name.startswith("."))
-
-    def walk(self, path: str) -> Iterator[str]:
-        if not self.exists(path):
-            return
-        found = self._fs.listFiles(self._path(path), True)
-        prefix = len(self._fs.makeQualified(self._path("")).toString()) + 1
-        while found.hasNext():
-            yield found.next().getPath().toString()[prefix:]
-
-    def open(self, path: str) -> Any:
-        return io.BufferedReader(_HadoopInput(self._fs.open(self._path(path)), self.size(path)))
-
-    def size(self, path: str) -> int:
-        return int(self._fs.getFileStatus(self._path(path)).getLen())
-
-    def sync(self, path: str) -> None:
-        """Distributed stores acknowledge a closed file only when it is safe."""
+    def statistics(self) -> str:
+        """As Delta's log holds them."""
+        low = {name: span[0] for name, span in self.ranges.items()}
+        high = {name: span[1] for name, span in self.ranges.items()}
+        return json.dumps({"numRecords": self.rows, "minValues": low, "maxValues": high, "nullCount": {}})
 
 
-class _HadoopInput(io.RawIOBase):
-    """A Hadoop input stream as a Python file: enough for reading Parquet footers and JSON."""
+# --- writing ----------------------------------------------------------------------------------------------
 
-    def __init__(self, stream: Any, size: int) -> None:
-        self._stream = stream
-        self._size = size
-        self._at = 0
 
-    def readable(self) -> bool:
-        return True
+class TableWriter:
+    """Rows as new files of a table, by date. No reader sees them until they are committed."""
 
-    def seekable(self) -> bool:
-        return True
+    def __init__(self, where: Place, table: Table) -> None:
+        import pyarrow as pa
 
-    def tell(self) -> int:
-        return self._at
+        self.table = table
+        self._files = where.files(table)
+        self._schema = pa.schema([table.arrow.field(name) for name in table.stored])
+        self._open: dict[Any, _File] = {}
+        self._done: list[FileEntry] = []
 
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        self._at = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._size}[whence]
-        return self._at
+    def write(self, rows: pa.Table) -> None:
+        """Rows with all columns of the table, ``date`` among them; others are left out."""
 
-    def readinto(self, buffer: Any) -> int:
-        length = min(len(buffer), self._size - self._at)
-        if length <= 0:
-            return 0
-        self._stream.seek(self._at)
-        data = bytes(self._stream.readNBytes(length))
-        buffer[: len(data)] = data
-        self._at += len(data)
-        return len(data)
+        kept = rows.select(self.table.stored).cast(self._schema)
+        for key, part in _split(kept, self._places(rows)):
+            file = self._file(key)
+            file.add(part)
+            if file.rows >= ROWS_PER_FILE:
+                self._close(key)
 
-    def close(self) -> None:
-        if not self.closed:
-            self._stream.close()
-        super().close()
+    def _places(self, rows: pa.Table) -> list[Any]:
+        """For each row the day, and the part of it if the table is cut, to which its file belongs."""
+        import pyarrow.compute as pc
+
+        days = rows.column(PARTITION)
+        if self.table.chunk_ms is None:
+            return [days]
+        return [days, pc.divide(rows.column(self.table.ranged[0]), self.table.chunk_ms)]
+
+    def close(self) -> list[FileEntry]:
+        """Finish; returns what was written."""
+        for key in list(self._open):
+            self._close(key)
+        return self._done
+
+    def _file(self, key: tuple[Any, ...]) -> _File:
+        if key not in self._open:
+            if len(self._open) >= _OPEN_FILES:
+                self._close(next(iter(self._open)))
+            path = f"{PARTITION}={key[0]}/part-{new_id()}.parquet"
+            self._open[key] = _File(self._files, path, self._schema)
+        return self._open[key]
+
+    def _close(self, key: tuple[Any, ...]) -> None:
+        file = self._open.pop(key)
+        size, footer = file.close()
+        ranges = footer_ranges(footer, self.table.ranged)
+        self._done.append(FileEntry(file.path, self.table.path, str(key[0]), footer.num_rows, size, ranges))
+
+
+def _split(rows: pa.Table, places: Sequence[Any]) -> Iterator[tuple[tuple[Any, ...], pa.Table]]:
+    """Rows by the values of ``places``; most often they are all the same."""
+    import pyarrow.compute as pc
+
+    first, *others = places
+    found = pc.unique(first).to_pylist()
+    for value in found:
+        chosen = None if len(found) == 1 else pc.equal(first, value)
+        part = rows if chosen is None else rows.filter(chosen)
+        if not others:
+            yield (value,), part
+            continue
+        inner = others if chosen is None else [other.filter(chosen) for other in others]
+        for rest, smaller in _split(part, inner):
+            yield (value, *rest), smaller
+
+
+class _File:
+    """One Parquet file being written, in row groups of a good size."""
+
+    def __init__(self, files: Any, path: str, schema: pa.Schema) -> None:
+        import pyarrow.parquet as pq
+
+        self.path = path
+        self.rows = 0
+        self._waiting: list[pa.Table] = []
+        self._waits = 0
+        self._footers: list[Any] = []
+        self._stream = open_output(files, path)
+        self._writer = pq.ParquetWriter(
+            self._stream, schema, compression="zstd", metadata_collector=self._footers
+        )
+
+    def add(self, rows: pa.Table) -> None:
+        self._waiting.append(rows)
+        self._waits += rows.num_rows
+        self.rows += rows.num_rows
+        if self._waits >= _ROWS_PER_GROUP:
+            self._flush()
+
+    def _flush(self) -> None:
+        import pyarrow as pa
+
+        if self._waits:
+            self._writer.write_table(pa.concat_tables(self._waiting))
+        self._waiting, self._waits = [], 0
+
+    def close(self) -> tuple[int, Any]:
+        """Its size and its footer."""
+        self._flush()
+        self._writer.close()
+        size = self._stream.tell()
+        self._stream.close()
+        return size, self._footers[0]
+
+
+def footer_ranges(footer: Any, names: Sequence[str]) -> dict[str, tuple[Any, Any]]:
+    """Smallest and largest value of some columns, from a file's footer."""
+    ranges = {}
+    for at in range(footer.num_columns):
+        name = footer.schema.column(at).path
+        if name in names:
+            parts = [footer.row_group(group).column(at).statistics for group in range(footer.num_row_groups)]
+            if parts and all(part is not None and part.has_min_max for part in parts):
+                ranges[name] = (min(part.min for part in parts), max(part.max for part in parts))
+    return ranges
+
+
+def write_rows(
+    where: Place, tables: Mapping[str, Table], batches: Iterable[pa.RecordBatch]
+) -> list[FileEntry]:
+    """Rows of a task. With several tables, the column ``grain`` names that of each row."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    writers = {name: TableWriter(where, table) for name, table in tables.items()}
+    for batch in batches:
+        rows = pa.Table.from_batches([batch])
+        for name, writer in writers.items():
+            own = rows if len(writers) == 1 else rows.filter(pc.equal(rows.column("grain"), name))
+            if own.num_rows:
+                writer.write(own)
+    return [entry for writer in writers.values() for entry in writer.close()]
+
+
+#: File entries as rows that a task hands to the driver.
+ENTRY_COLUMNS = "entry binary"
+
+
+def pack_entries(entries: Iterable[FileEntry]) -> pa.RecordBatch:
+    import pyarrow as pa
+
+    packed = [msgspec.msgpack.encode(entry) for entry in entries]
+    return pa.RecordBatch.from_arrays([pa.array(packed, pa.binary())], ["entry"])
+
+
+def unpack_entries(rows: Iterable[Any]) -> list[FileEntry]:
+    return [msgspec.msgpack.decode(bytes(row["entry"]), type=FileEntry) for row in rows]
+
+
+# --- reading ----------------------------------------------------------------------------------------------
+
+
+def read_entries(
+    where: Place, entries: Iterable[FileEntry], columns: Sequence[str]
+) -> Iterator[pa.RecordBatch]:
+    """The rows of some files of one table, with these columns; those that a file lacks are null.
+
+    ``date`` comes from the file's place in the table, ``file`` is the last part of its path.
+    """
+    for entry in entries:
+        for batch in _batches(where, entry, columns):
+            yield _completed(batch, entry, columns)
+
+
+def _batches(where: Place, entry: FileEntry, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    import pyarrow.parquet as pq
+
+    with where.files(TABLES[entry.table]).open_input_file(entry.path) as source:
+        file = pq.ParquetFile(source)
+        there = [name for name in columns if name in file.schema_arrow.names]
+        yield from file.iter_batches(batch_size=10_000, columns=there)
+
+
+def _completed(batch: pa.RecordBatch, entry: FileEntry, columns: Sequence[str]) -> pa.RecordBatch:
+    from datetime import date
+
+    import pyarrow as pa
+
+    arrays, fields = [], []
+    for name in columns:
+        if name == "file":
+            kind, array = pa.string(), pa.repeat(entry.path.rpartition("/")[2], batch.num_rows)
+        elif name == PARTITION:
+            kind = pa.date32()
+            array = pa.repeat(pa.scalar(date.fromisoformat(entry.date), kind), batch.num_rows)
+        else:
+            kind = TABLES[entry.table].arrow.field(name).type
+            found = name in batch.schema.names
+            array = batch.column(name).cast(kind) if found else pa.nulls(batch.num_rows, kind)
+        arrays.append(array)
+        fields.append(pa.field(name, kind))
+    return pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields))

@@ -1,30 +1,27 @@
 """Gold without a JVM: what the dashboard and reports read, through Arrow.
 
-Only files whose windows overlap the question are opened. A run that replaces files meanwhile is no problem:
-the newest commit is read again and the question asked once more.
+Only files whose windows overlap the question are opened. All tables are seen as of the newest batch that
+every one of them holds. Files that a run replaces stay until ``vacuum`` sweeps them, so reading goes on
+meanwhile.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any, TypeVar
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 from windlass.pipeline import schemas
-from windlass.pipeline.files import open_files
 from windlass.pipeline.histogram import PERCENTILES, merge, percentile
-from windlass.pipeline.lake import FileEntry, Lake
+from windlass.pipeline.lake import Lake
 
-_RETRIES = 5
-R = TypeVar("R")
 Row = dict[str, Any]
 
 
 class Gold:
-    """The gold tables of a lake on this machine."""
+    """The gold tables of a lake."""
 
     def __init__(self, root: str) -> None:
-        self._lake = Lake(open_files(root))
-        self._lake.load()
+        self._lake = Lake(root).open().level()
 
     @property
     def lake(self) -> Lake:
@@ -32,7 +29,7 @@ class Gold:
 
     def refresh(self) -> None:
         """See what was committed since."""
-        self._lake.refresh()
+        self._lake.level()
 
     def rows(
         self, table: schemas.Table, since_ms: int | None = None, until_ms: int | None = None, **equal: str
@@ -42,16 +39,19 @@ class Gold:
         low = since_ms if since_ms is not None else -(2**62)
         high = (until_ms if until_ms is not None else 2**62) - 1
 
-        def read() -> list[Row]:
-            entries = [entry for entry in self._lake.state.of(table) if entry.overlaps(column, low, high)]
-            return _read(self._lake, table, entries)
+        import pyarrow.dataset as ds
 
-        found = [
-            row
-            for row in self._steadily(read)
-            if low <= row[column] <= high and all(row[name] == value for name, value in equal.items())
-        ]
+        wanted = (ds.field(column) >= low) & (ds.field(column) <= high)
+        for name, value in equal.items():
+            wanted &= ds.field(name) == value
+        found: list[Row] = self._lake.delta(table).to_pyarrow_dataset().to_table(filter=wanted).to_pylist()
+        for row in found:
+            row["date"] = str(row["date"])
         return sorted(found, key=lambda row: [row[name] for name in (column, *table.keys)])
+
+    def erased(self, since_ms: int, until_ms: int) -> int:
+        """How many of the attempts that roll-ups count in ``[since_ms, until_ms)`` were erased."""
+        return len(self.rows(schemas.SILVER_ERASED, since_ms, until_ms))
 
     def rollups(
         self, grain: str, since_ms: int | None = None, until_ms: int | None = None, **equal: str
@@ -66,17 +66,8 @@ class Gold:
         since_ms: int | None = None,
         until_ms: int | None = None,
     ) -> list[Row]:
-        """Roll-ups added up by some of ``window_start``, ``queue``, ``task``, percentiles and all."""
+        """Roll-ups added up by some of their keys, percentiles and all."""
         return add_up(self.rollups(grain, since_ms, until_ms), by)
-
-    def _steadily(self, read: Callable[[], R]) -> R:
-        """Read; again from the newest commit when a file went away under us."""
-        for _ in range(_RETRIES):
-            try:
-                return read()
-            except FileNotFoundError:
-                self._lake.refresh()
-        return read()
 
 
 def add_up(rows: Iterable[Row], by: Sequence[str]) -> list[Row]:
@@ -102,16 +93,3 @@ def _sum(rows: Sequence[Row]) -> Row:
             value = percentile(histogram, per_mille)
             total[f"{m}_{name}_ms"] = None if value is None or most is None else min(value, float(most))
     return total
-
-
-def _read(lake: Lake, table: schemas.Table, entries: Iterable[FileEntry]) -> list[Row]:
-    import pyarrow.parquet as pq
-
-    found: list[Row] = []
-    for entry in entries:
-        with lake.files.open(entry.path) as file:
-            rows: list[Row] = pq.ParquetFile(file).read().to_pylist()
-        for row in rows:
-            row["date"] = entry.date
-            found.append({name: row.get(name) for name in table.names})
-    return found

@@ -1,385 +1,339 @@
-"""A lake: Parquet files, and a log of commits that says which of them count.
+"""A lake: Delta tables in one place, and which batches each of them holds.
 
-Everything about the lake itself is in ``_windlass/``:
+A batch of a source changes every table, one after the other. Each of these commits carries the application
+transaction ``(source, batch)``, and that of bronze also how far the source has been read. So a run that
+dies in between goes on where the tables say it stopped, and no batch is in a table twice: we look for the
+transaction before each commit, and Delta refuses a commit of the same transaction that another run makes
+meanwhile.
 
-* ``lake.json``: its id and format;
-* ``commits/N.json``: what the N-th change added and removed, and the source offsets after it. Created
-  exclusively; the only truth for our readers;
-* ``snapshots/N.json``: all files after the N-th commit, so that opening a lake does not replay its life;
-* ``intents/N.json``, ``staging/``, ``trash/``: a change under way.
+Delta checks commits against each other for added files. It does not for a file that one commit replaces and
+another compacts: so a commit that removes files is made for exactly the version that it was worked out from.
 
-A change writes its new files to ``staging/<txn>/``, then an intent (all it will move in and out), then
-moves, then the commit. Files that it replaces leave the tree before the commit, so that ``**/*.parquet`` is
-exact at rest.
+Since tables change one after the other, readers that look at several take each at the version that holds the
+newest batch which all of them hold: ``Lake.level``.
 
-Whoever opens a lake for writing first finishes an intent that has no commit, then takes the next number for
-an empty ``open`` commit: from then on any earlier writer that still lives finds its number taken
-(``LakeTakenError``), and what lies in ``staging`` belongs to nobody.
-
-Test points: ``lake.staged``, ``lake.intent``, ``lake.moved`` (each file), ``lake.placed``,
-``lake.committed``.
+Test points: ``lake.commit`` and ``lake.committed``, before and after each commit.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Any
-
-import msgspec
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from windlass.core.clock import SYSTEM_CLOCK
 from windlass.core.ids import new_id
 from windlass.core.probe import reach
+from windlass.core.text import printable
 from windlass.errors import ConfigError, StorageError
-from windlass.pipeline.files import Files
-from windlass.pipeline.schemas import TABLES, Table
+from windlass.pipeline.files import FileEntry, Place, place
+from windlass.pipeline.schemas import BATCHED, BRONZE_ATTEMPTS, PARTITION, TABLES, Table
 
-FORMAT = 1
-META = "_windlass"
-#: A snapshot is written every so many commits, and commits older than this are forgotten.
-SNAPSHOT_EVERY = 50
-COMMITS_KEPT = 1_000
+if TYPE_CHECKING:
+    from deltalake import CommitProperties, DeltaTable
 
+#: Positions by source and queue: everything up to there is in the lake.
 Offsets = dict[str, dict[str, int]]
+#: The key of our own facts in a commit.
+NOTE = "windlass"
+#: The note of a lake into which another is being carried.
+MIGRATING = "migrating"
+_ID = "windlass.lakeId"
+_COLOURS = re.compile(r"\x1b\[[0-9;]*m")
+#: How many commits are looked at for a note before all are.
+_RECENT = 64
+#: How often a commit is tried again when only other work came between.
+TRIES = 10
 
 
 class LakeError(StorageError):
-    """The lake is damaged, or a file that its commits name is gone."""
+    """The lake is damaged."""
 
     code = "lake"
 
 
 class LakeTakenError(LakeError):
-    """Another run opened this lake for writing; this one stops and has changed nothing more."""
+    """Another run writes to this lake; this one stops and has changed nothing more."""
 
     code = "lake_taken"
 
 
-class FileEntry(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One data file. ``ranges``: smallest and largest value of a column."""
-
-    path: str
-    table: str
-    date: str
-    rows: int
-    bytes: int
-    ranges: dict[str, tuple[int, int]] = {}
-
-    def overlaps(self, column: str, low: int, high: int) -> bool:
-        """Whether the file may hold a value from ``low`` to ``high``; unknown counts as yes."""
-        found = self.ranges.get(column)
-        return found is None or (found[0] <= high and found[1] >= low)
-
-
-class Commit(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One change of the lake. ``offsets``: by source and queue, everything up to there is in the lake."""
-
-    version: int
-    kind: str
-    txn: str
-    at_ms: int
-    offsets: Offsets = {}
-    add: list[FileEntry] = []
-    remove: list[str] = []
-    #: Where each added file was staged, in the order of ``add``.
-    staged: list[str] = []
-    info: dict[str, Any] = {}
-
-
-class State(msgspec.Struct):
-    """What the lake holds after commit ``version``."""
-
-    version: int = 0
-    offsets: Offsets = {}
-    files: dict[str, FileEntry] = {}
-
-    def apply(self, commit: Commit) -> None:
-        for path in commit.remove:
-            self.files.pop(path, None)
-        for entry in commit.add:
-            self.files[entry.path] = entry
-        self.offsets = merge_offsets(self.offsets, commit.offsets)
-        self.version = commit.version
-
-    def of(self, table: Table, dates: Iterable[str] | None = None) -> list[FileEntry]:
-        """The files of a table, of these dates only if given."""
-        wanted = None if dates is None else set(dates)
-        return [
-            entry
-            for entry in self.files.values()
-            if entry.table == table.path and (wanted is None or entry.date in wanted)
-        ]
-
-
-class _Identity(msgspec.Struct):
-    lake_id: str
-    format: int = FORMAT
-
-
-def merge_offsets(old: Offsets, new: Offsets) -> Offsets:
-    """``old`` moved forward by ``new``; what ``new`` does not name stays."""
-    merged = {source: dict(queues) for source, queues in old.items()}
-    for source, queues in new.items():
-        merged.setdefault(source, {}).update(queues)
-    return merged
+class Conflict(Exception):
+    """A commit was refused, because the table changed since it was read."""
 
 
 class Lake:
-    """One lake, for reading; ``open_writer`` before changing it."""
+    """The tables of a lake. Opened for reading, or made and brought up to date for writing."""
 
-    def __init__(self, files: Files) -> None:
-        self.files = files
-        self.state = State()
-        self.lake_id = ""
-        self._writing = False
+    def __init__(self, where: Place | str) -> None:
+        try:
+            import deltalake  # noqa: F401 - only whether it is there
+        except ImportError as exc:
+            raise ConfigError("lake", "readable: pip install 'windlass[spark]' first") from exc
+        self.place = where if isinstance(where, Place) else place(where)
+        self._tables: dict[str, DeltaTable] = {}
+        self._entries: dict[str, tuple[int, Any]] = {}
 
     @property
-    def root(self) -> str:
-        return self.files.root
+    def url(self) -> str:
+        return self.place.url
 
-    # --- reading ----------------------------------------------------------------------------------------
+    @property
+    def lake_id(self) -> str:
+        """Drawn when the lake was made; the store knows it by this name."""
+        return str(self.delta(BRONZE_ATTEMPTS).metadata().configuration[_ID])
 
-    def load(self) -> State:
-        """Read the newest committed state. ``ConfigError`` when there is no lake."""
-        try:
-            identity = msgspec.json.decode(self.files.read(f"{META}/lake.json"), type=_Identity)
-        except FileNotFoundError:
-            raise ConfigError("lake", "a folder that 'windlass pipeline run' has filled", self.root) from None
-        if identity.format > FORMAT:
-            raise ConfigError("lake", f"of format {FORMAT} or older (upgrade windlass)", identity.format)
-        self.lake_id = identity.lake_id
-        self.state = self._snapshot()
-        self.refresh()
-        return self.state
+    # --- opening ----------------------------------------------------------------------------------------
 
-    def refresh(self) -> State:
-        """Apply commits that appeared since the last look."""
-        while (commit := self._read_commit(self.state.version + 1)) is not None:
-            self.state.apply(commit)
-        return self.state
+    def open(self) -> Lake:
+        """Open a lake that is there. ``ConfigError`` when there is none."""
+        from deltalake.exceptions import TableNotFoundError
 
-    def _snapshot(self) -> State:
-        for version in self._snapshot_versions():
+        self._refuse_old()
+        for table in TABLES.values():
             try:
-                return msgspec.json.decode(self.files.read(_snapshot(version)), type=State)
-            except (FileNotFoundError, msgspec.DecodeError):
-                continue  # forgotten meanwhile: an older or newer one will do
-        return State()
+                self._tables[table.path] = self._load(table)
+            except TableNotFoundError:
+                expected = "a folder or URL that 'windlass pipeline run' has filled"
+                raise ConfigError("lake", expected, self.url) from None
+        return self
 
-    def _snapshot_versions(self) -> Iterable[int]:
+    def create(self, lake_id: str | None = None) -> Lake:
+        """Open a lake for writing: make what is missing, and add columns that this release knows."""
+        from deltalake import DeltaTable
+        from deltalake.exceptions import CommitFailedError
+
+        self._refuse_old()
+        for table in TABLES.values():
+            settings = {"delta.dataSkippingStatsColumns": ",".join(table.ranged)}
+            if table is BRONZE_ATTEMPTS:
+                settings[_ID] = lake_id or new_id()
+            with self._reached(), suppress(CommitFailedError):  # another run made it at the same time
+                DeltaTable.create(
+                    self.place.table(table),
+                    table.arrow,
+                    mode="ignore",
+                    partition_by=[PARTITION],
+                    configuration=settings,
+                    storage_options=dict(self.place.options),
+                    raise_if_key_not_exists=False,
+                )
+        self.open()
+        for table in TABLES.values():
+            self._add_columns(table)
+        return self
+
+    def _load(self, table: Table) -> DeltaTable:
+        from deltalake import DeltaTable
+
+        with self._reached():
+            return DeltaTable(self.place.table(table), storage_options=dict(self.place.options))
+
+    @contextmanager
+    def _reached(self) -> Iterator[None]:
+        """Errors of the store as ours, in one line. Their text names addresses, and no secret."""
         try:
-            yield int(self.files.read(f"{META}/latest"))
-        except (FileNotFoundError, ValueError):
-            pass
-        yield from sorted((_number(name) for name in self.files.names(f"{META}/snapshots")), reverse=True)
+            yield
+        except OSError as exc:
+            told = " ".join(_COLOURS.sub("", str(exc)).replace("\u21b3", " ").split())
+            raise LakeError(f"{self.url} cannot be reached: {printable(told)}") from exc
 
-    def _read_commit(self, version: int) -> Commit | None:
-        try:
-            return msgspec.json.decode(self.files.read(_commit(version)), type=Commit)
-        except FileNotFoundError:
-            return None
+    def _refuse_old(self) -> None:
+        if self.place.is_folder and (Path(self.url) / "_windlass" / "lake.json").exists():
+            advice = f"of Delta tables: 'windlass pipeline migrate --from {self.url} --lake NEW' makes them"
+            raise ConfigError("lake", advice, self.url)
 
-    def paths(self, entries: Iterable[FileEntry]) -> list[str]:
-        """Entries as Spark or DuckDB should be told."""
-        return [f"{self.root}/{entry.path}" for entry in entries]
+    def _add_columns(self, table: Table) -> None:
+        from deltalake import Field, Schema
 
-    # --- writing ------------------------------------------------------------------------------------------
+        delta = self.delta(table)
+        known = {item.name for item in delta.schema().fields}
+        wanted: list[Field] = Schema.from_arrow(table.arrow).fields
+        missing = [item for item in wanted if item.name not in known]
+        if missing:
+            delta.alter.add_columns([Field(item.name, item.type, nullable=True) for item in missing])
+            delta.update_incremental()
 
-    def open_writer(self) -> State:
-        """Create the lake if need be, finish what was under way, and shut earlier writers out."""
-        if not self.files.exists(f"{META}/lake.json"):
-            self.files.create(f"{META}/lake.json", msgspec.json.encode(_Identity(new_id())))
-        self.load()
-        while True:
-            self._finish_intent()
-            mark = Commit(self.state.version + 1, "open", new_id(), SYSTEM_CLOCK.now_ms())
-            if self._take(mark):
-                break
-        self._carry_out(mark)
-        self._writing = True
-        for folder in ("staging", "trash"):
-            self.files.delete(f"{META}/{folder}")
-        for name in self.files.names(f"{META}/intents"):
-            if _number(name) <= self.state.version:
-                self.files.delete(f"{META}/intents/{name}")
-        return self.state
+    # --- looking ----------------------------------------------------------------------------------------
 
-    def begin(self) -> Transaction:
-        """A new change. Only after ``open_writer``."""
-        if not self._writing:
-            raise LakeError("this lake was opened for reading only")
-        return Transaction(self)
+    def delta(self, table: Table) -> DeltaTable:
+        """A table at the version that was last looked at."""
+        return self._tables[table.path]
 
-    def commit(self, txn: Transaction, kind: str, offsets: Offsets, info: dict[str, Any]) -> Commit:
-        """Make a staged change true."""
-        for path in txn.staged:
-            self.files.sync(path)
-        commit = Commit(
-            self.state.version + 1,
-            kind,
-            txn.id,
-            SYSTEM_CLOCK.now_ms(),
-            offsets,
-            txn.add,
-            txn.remove,
-            txn.staged,
-            info,
-        )
-        reach("lake.staged")
-        if not self._take(commit):
-            raise LakeTakenError(f"another run writes to {self.root}; this one ends here")
-        reach("lake.intent")
-        self._carry_out(commit)
-        return commit
+    def refresh(self, *tables: Table) -> None:
+        """See what was committed since; to all tables without an argument."""
+        with self._reached():
+            for table in tables or TABLES.values():
+                self.delta(table).update_incremental()
 
-    def _take(self, commit: Commit) -> bool:
-        """Claim the number of ``commit`` by its intent; False when somebody else has it."""
-        if not self.files.create(_intent(commit.version), msgspec.json.encode(commit)):
-            return False
-        if self.files.exists(_commit(commit.version)):  # done and tidied up before we came
-            self.files.delete(_intent(commit.version))
-            return False
-        return True
-
-    def _finish_intent(self) -> None:
-        """Roll forward an intent that has no commit."""
+    def level(self) -> Lake:
+        """See every table as of the newest batch that all of them hold."""
         self.refresh()
-        try:
-            raw = self.files.read(_intent(self.state.version + 1))
-        except FileNotFoundError:
-            return
-        self._carry_out(msgspec.json.decode(raw, type=Commit))
+        sources = list(self.offsets())
+        while ahead := self._ahead(sources):
+            for table in ahead:
+                self.delta(table).load_as_version(self.delta(table).version() - 1)
+        return self
 
-    def _carry_out(self, commit: Commit) -> None:
-        """Move files, write the commit, tidy up. May be repeated, also by two at once."""
-        for staged, entry in zip(commit.staged, commit.add, strict=True):
-            if self.files.exists(staged):
-                self._move(staged, entry.path, commit.version)
-            elif not self.files.exists(entry.path):
-                self._check_done(commit.version, entry.path)
-        for path in commit.remove:
-            if self.files.exists(path):
-                self._move(path, f"{META}/trash/{commit.txn}/{path}", commit.version)
-        reach("lake.placed")
-        self.files.create(_commit(commit.version), msgspec.json.encode(commit))
-        reach("lake.committed")
-        self.files.delete(f"{META}/trash/{commit.txn}")
-        self.files.delete(f"{META}/staging/{commit.txn}")
-        self.files.delete(_intent(commit.version))
-        if self.state.version < commit.version:
-            self.state.apply(commit)
-        if commit.version % SNAPSHOT_EVERY == 0:
-            self._write_snapshot()
+    def _ahead(self, sources: Sequence[str]) -> list[Table]:
+        """Tables that hold a batch which another one lacks."""
+        least = {source: min(self.done(table, source) for table in BATCHED) for source in sources}
+        return [
+            table for table in BATCHED if any(self.done(table, source) > least[source] for source in sources)
+        ]
 
-    def _move(self, source: str, target: str, version: int) -> None:
-        try:
-            self.files.move(source, target)
-        except FileNotFoundError:
-            if not self.files.exists(target):
-                self._check_done(version, target)
-        reach("lake.moved")
+    def versions(self) -> dict[str, int]:
+        """The versions of the tables that this lake shows, for a reader of another kind."""
+        return {path: delta.version() for path, delta in self._tables.items()}
 
-    def _check_done(self, version: int, path: str) -> None:
-        """A file may be missing only when another writer finished this change already."""
-        if not self.files.exists(_commit(version)):
-            raise LakeError(f"{path} is neither staged nor in place: the lake was changed by hand")
+    def done(self, table: Table, source: str) -> int:
+        """The number of the newest batch of a source in a table; 0 before the first."""
+        return self.delta(table).transaction_version(source) or 0
 
-    def _write_snapshot(self) -> None:
-        version = self.state.version
-        self.files.create(_snapshot(version), msgspec.json.encode(self.state))
-        self.files.replace(f"{META}/latest", str(version).encode())
-        self.files.delete(_snapshot(version - 2 * SNAPSHOT_EVERY))
-        last = version - COMMITS_KEPT
-        for old in range(max(last - SNAPSHOT_EVERY, 0), max(last, 0)):
-            self.files.delete(_commit(old + 1))
+    def note(self, source: str | None = None, number: int | None = None) -> dict[str, Any]:
+        """What the newest batch, or a certain one, wrote into bronze's log; empty before the first."""
+        delta = self.delta(BRONZE_ATTEMPTS)
+        for limit in (1, _RECENT, None):
+            for commit in delta.history(limit):
+                found: dict[str, Any] = json.loads(commit.get(NOTE, "{}"))
+                if found and (
+                    source is None or (found.get("source"), found.get("batch")) == (source, number)
+                ):
+                    return found
+        if delta.history()[-1]["version"] > 0:
+            raise LakeError(f"{self.url}: the log of bronze/attempts does not say any more how far it goes")
+        return {}
 
-
-class Transaction:
-    """Files to add and to remove, all at once or not at all."""
-
-    def __init__(self, lake: Lake) -> None:
-        self.lake = lake
-        self.id = new_id()
-        self.add: list[FileEntry] = []
-        self.staged: list[str] = []
-        self.remove: list[str] = []
+    def offsets(self) -> Offsets:
+        """How far every source has been read."""
+        note = self.note()
+        if MIGRATING in note:
+            raise LakeError(f"{self.url}: a migration into it was interrupted; start it again")
+        found: Offsets = note.get("offsets", {})
+        return found
 
     @property
-    def version(self) -> int:
-        """The number that this change will have."""
-        return self.lake.state.version + 1
+    def is_migrating(self) -> bool:
+        """Whether a migration into this lake began and did not end."""
+        return MIGRATING in self.note()
 
-    def folder(self, name: str) -> str:
-        """Where to write new files, from the lake's root."""
-        return f"{META}/staging/{self.id}/{name}"
+    def require_level(self) -> None:
+        """``LakeError`` unless all tables hold the same batches."""
+        if self._ahead(list(self.offsets())):
+            raise LakeError(
+                f"{self.url}: a batch is not in every table; let 'windlass pipeline run' finish it first"
+            )
 
-    def target(self, name: str) -> str:
-        """``folder`` as Spark should be told."""
-        return f"{self.lake.root}/{self.folder(name)}"
+    def entries(self, table: Table, dates: Iterable[str] | None = None) -> list[FileEntry]:
+        """The files of a table, of these dates only if given."""
+        import pyarrow.compute as pc
 
-    def take(self, table: Table, folder: str, label: str = "part") -> list[FileEntry]:
-        """Add every Parquet file below ``folder`` (with ``date=`` folders) to ``table``."""
-        taken = []
-        for staged in sorted(self.lake.files.walk(folder)):
-            if not staged.endswith(".parquet"):
-                continue
-            date = _date_in(staged)
-            name = f"{label}-{self.version:010d}-{len(self.add):04d}-{self.id[-12:]}.parquet"
-            path = f"{table.path}/date={date}/{name}"
-            entry = describe(self.lake.files, staged, table, path, date)
-            if entry.rows:
-                taken.append(entry)
-                self.add.append(entry)
-                self.staged.append(staged)
-        return taken
+        rows = self._actions(table)
+        if dates is not None:
+            import pyarrow as pa
 
-    def drop(self, entries: Sequence[FileEntry]) -> None:
-        """Remove files that this change replaces."""
-        self.remove.extend(entry.path for entry in entries)
+            wanted = pa.array(sorted(set(dates)), pa.string())
+            rows = rows.filter(pc.is_in(rows.column("date"), wanted))
+        return [_entry(table, row) for row in rows.to_pylist()]
+
+    def _actions(self, table: Table) -> Any:
+        import pyarrow as pa
+
+        delta = self.delta(table)
+        version = delta.version()
+        held = self._entries.get(table.path)
+        if held is None or held[0] != version:
+            rows = pa.table(delta.get_add_actions(flatten=True))
+            day = rows.column(f"partition.{PARTITION}").cast(pa.string())
+            held = version, rows.append_column("date", day)
+            self._entries[table.path] = held
+        return held[1]
+
+    def uris(self, entries: Iterable[FileEntry]) -> list[str]:
+        """Where files are, as Spark should be told."""
+        return [f"{self.url}/{entry.table}/{entry.path}" for entry in entries]
+
+    # --- changing ---------------------------------------------------------------------------------------
+
+    def commit(
+        self,
+        table: Table,
+        add: Sequence[FileEntry],
+        remove: Sequence[FileEntry] = (),
+        *,
+        batches: Mapping[str, int] | None = None,
+        note: Mapping[str, Any] | None = None,
+    ) -> None:
+        """One commit of one table. ``Conflict`` when it changed in a way that this commit does not know of.
+
+        ``batches``: the number of the newest batch by source. Another commit that names one of these sources
+        meanwhile is such a change; any other is when files are removed, or when a note is left that holds
+        more than this commit's own.
+        """
+        from deltalake.exceptions import CommitFailedError
+
+        delta = self.delta(table)
+        before = delta.version()
+        self.place.sync(self.uris(add))
+        reach("lake.commit", table=table.path)
+        actions = [*map(_add_action, add), *map(_remove_action, remove)]
+        properties = _properties(batches, note, strict=bool(remove) or note is not None)
+        try:
+            with self._reached():
+                delta.create_write_transaction(
+                    actions, "append", delta.schema(), [PARTITION], commit_properties=properties
+                )
+        except CommitFailedError as exc:
+            raise Conflict(table.path) from exc
+        reach("lake.committed", table=table.path)
+        self.refresh(table)
+        self.place.sync(self._log_since(table, before))
+
+    def _log_since(self, table: Table, version: int) -> list[str]:
+        """The commits after a version, and the folder that names them."""
+        folder = f"{self.place.table(table)}/_delta_log"
+        numbers = range(version + 1, self.delta(table).version() + 1)
+        return [*(f"{folder}/{number:020d}.json" for number in numbers), folder]
+
+    def sources(self) -> dict[str, int]:
+        """The newest batch of every source, in bronze."""
+        return {source: self.done(BRONZE_ATTEMPTS, source) for source in self.offsets()}
 
 
-def describe(files: Files, staged: str, table: Table, path: str, date: str) -> FileEntry:
-    """A file's rows, size and ranges, from its footer."""
-    import pyarrow.parquet as pq
+def _properties(
+    batches: Mapping[str, int] | None, note: Mapping[str, Any] | None, *, strict: bool
+) -> CommitProperties:
+    from deltalake import CommitProperties, Transaction
 
-    with files.open(staged) as file:
-        footer = pq.ParquetFile(file).metadata
-    ranges: dict[str, tuple[int, int]] = {}
-    for at in range(footer.num_columns):
-        name = footer.schema.column(at).path
-        if name in table.ranged and footer.num_row_groups:
-            parts = [footer.row_group(group).column(at).statistics for group in range(footer.num_row_groups)]
-            if all(part is not None and part.has_min_max for part in parts):
-                ranges[name] = (min(part.min for part in parts), max(part.max for part in parts))
-    return FileEntry(path, table.path, date, footer.num_rows, files.size(staged), ranges)
+    return CommitProperties(
+        custom_metadata=None if note is None else {NOTE: json.dumps(note)},
+        max_commit_retries=0 if strict else None,
+        app_transactions=[Transaction(source, number) for source, number in (batches or {}).items()],
+    )
 
 
-def _date_in(path: str) -> str:
-    for part in path.split("/"):
-        if part.startswith("date="):
-            return part.removeprefix("date=")
-    raise LakeError(f"{path} is in no date= folder")
+def _add_action(entry: FileEntry) -> Any:
+    from deltalake.transaction import AddAction
+
+    days = {PARTITION: entry.date}
+    now_ms = SYSTEM_CLOCK.now_ms()
+    return AddAction(entry.path, entry.bytes, days, now_ms, data_change=True, stats=entry.statistics)
 
 
-def _commit(version: int) -> str:
-    return f"{META}/commits/{version:010d}.json"
+def _remove_action(entry: FileEntry) -> Any:
+    from deltalake.transaction import RemoveAction
+
+    days: dict[str, str | None] = {PARTITION: entry.date}
+    return RemoveAction(entry.path, True, SYSTEM_CLOCK.now_ms(), entry.bytes, days)
 
 
-def _intent(version: int) -> str:
-    return f"{META}/intents/{version:010d}.json"
-
-
-def _snapshot(version: int) -> str:
-    return f"{META}/snapshots/{version:010d}.json"
-
-
-def _number(name: str) -> int:
-    stem = name.partition(".")[0]
-    return int(stem) if stem.isdecimal() else -1
-
-
-def stray_files(lake: Lake) -> tuple[list[str], list[str]]:
-    """Data files that no commit names, and named ones that are not there: both empty in a sound lake."""
-    found = {path for top in {name.split("/")[0] for name in TABLES} for path in lake.files.walk(top)}
-    present = {path for path in found if path.endswith(".parquet")}
-    return sorted(present - set(lake.state.files)), sorted(set(lake.state.files) - present)
+def _entry(table: Table, row: Mapping[str, Any]) -> FileEntry:
+    ranges = {
+        name: (row[f"min.{name}"], row[f"max.{name}"])
+        for name in table.ranged
+        if row.get(f"min.{name}") is not None and row.get(f"max.{name}") is not None
+    }
+    return FileEntry(row["path"], table.path, row["date"], row["num_records"], row["size_bytes"], ranges)

@@ -39,6 +39,8 @@ class Report:
     workers: list[Row]
     backlog: dict[str, list[tuple[int, int]]] = field(default_factory=dict)
     gaps: int = 0
+    #: Attempts among the counted whose rows were erased.
+    erased: int = 0
 
     @property
     def is_empty(self) -> bool:
@@ -62,7 +64,7 @@ def build_report(gold: Gold, since_ms: int | None, until_ms: int | None) -> Repo
     totals = add_up(rows, ())
     by_queue = {queue["queue"]: queue for queue in add_up(rows, ("queue",))}
     return Report(
-        lake=gold.lake.root,
+        lake=gold.lake.url,
         since_ms=since,
         until_ms=until,
         grain=grain,
@@ -77,7 +79,8 @@ def build_report(gold: Gold, since_ms: int | None, until_ms: int | None) -> Repo
         errors=_errors(gold.rows(schemas.GOLD_ERRORS, since, until)),
         workers=_workers(gold.rows(schemas.GOLD_WORKERS, since - since % GRAIN_MS["hour"], until)),
         backlog=_backlog(gold.rows(schemas.GOLD_BACKLOG, None, until), windows),
-        gaps=sum(entry.rows for entry in gold.lake.state.of(schemas.BRONZE_GAPS)),
+        gaps=sum(entry.rows for entry in gold.lake.entries(schemas.BRONZE_GAPS)),
+        erased=gold.erased(since, until),
     )
 
 
@@ -257,6 +260,8 @@ def _tiles(report: Report) -> str:
     ]
     if report.gaps:
         tiles.append(("gaps in the log", str(report.gaps)))
+    if report.erased:
+        tiles.append(("of these erased", f"{report.erased:,}"))
     cells = "".join(f"<div><b>{escape(value)}</b><span>{escape(name)}</span></div>" for name, value in tiles)
     return f'<section class="tiles">{cells}</section>'
 

@@ -16,9 +16,9 @@ from pyspark.sql import SparkSession
 from windlass.backend import requests as rq
 from windlass.core.probe import reach
 from windlass.errors import ConfigError
-from windlass.pipeline.batch import Batch, BatchResult, OnGap, plan_batch
-from windlass.pipeline.files import open_files
+from windlass.pipeline.batch import BatchResult, OnGap, finish_batches, plan_batch, run_batch
 from windlass.pipeline.lake import Lake
+from windlass.pipeline.source import Positions
 from windlass.pipeline.store import settled_url, visit
 
 _SOURCE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_]{0,63}\Z")
@@ -57,11 +57,12 @@ class Pipeline:
         self.spark = spark
         self.options = options
         self.url = settled_url(options.url)
-        self.lake = Lake(open_files(options.lake, spark))
+        self.lake = Lake(options.lake)
 
     def open(self) -> None:
-        """Finish what an earlier run left, shut it out, and tell the store that its log is being copied."""
-        self.lake.open_writer()
+        """Finish what an earlier run left, and tell the store that its log is being copied."""
+        self.lake.create()
+        finish_batches(self.spark, self.lake)
         self._archive()
 
     @property
@@ -69,13 +70,17 @@ class Pipeline:
         """The name under which the store knows this lake."""
         return f"lake-{self.lake.lake_id}"
 
+    @property
+    def done(self) -> Positions:
+        """How far the lake has read this source."""
+        return self.lake.offsets().get(self.options.source, {})
+
     def run_batch(self) -> BatchResult | None:
         """The next batch; None when there is nothing new."""
-        done = self.lake.state.offsets.get(self.options.source, {})
-        plan = plan_batch(self.url, done, self.options.max_records, self.options.on_gap)
+        plan = plan_batch(self.url, self.done, self.options.max_records, self.options.on_gap)
         if not plan.records and not plan.gaps:
             return None
-        result = Batch(self.spark, self.lake, self.url, self.options.source).run(plan)
+        result = run_batch(self.spark, self.lake, self.url, self.options.source, plan)
         reach("pipeline.committed")
         self._archive()
         return result
@@ -102,5 +107,5 @@ class Pipeline:
                 stop.wait(self.options.interval)
 
     def _archive(self) -> None:
-        cursors = self.lake.state.offsets.get(self.options.source, {})
+        cursors = self.done
         visit(self.url, lambda backend: backend.execute(rq.Archive(name=self.archiver, cursors=cursors)))

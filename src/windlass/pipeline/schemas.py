@@ -1,7 +1,8 @@
 """Every table of the pipeline: the only place where columns are named and typed.
 
-A column is a name and one of a few type words; from them come the Spark and the Arrow schema. Columns are
-only ever appended, and ``SCHEMA_VERSION`` grows with them: files written before have null there.
+A column is a name and one of a few type words; from them come the Spark and the Arrow schema, and Delta's
+from Arrow's. Columns are only ever appended, and ``SCHEMA_VERSION`` grows with them: files written before
+have null there.
 """
 
 from __future__ import annotations
@@ -18,7 +19,9 @@ if TYPE_CHECKING:
     from pyspark.sql.types import DataType, StructType
 
 #: Grows when a table gets a column.
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
+#: What every table is partitioned by: a UTC day.
+PARTITION = "date"
 #: How attempts end, as columns of roll-ups: outcome -> column.
 OUTCOME_COLUMNS = {
     "completed": "completed",
@@ -35,6 +38,7 @@ FINAL_OUTCOMES = ("completed", "failed", "cancelled", "expired")
 #: What has a histogram in roll-ups.
 MEASURES = ("wait", "duration")
 GRAINS = ("minute", "hour", "day")
+_HOUR_MS = 3_600_000
 
 
 class ColumnSpec(NamedTuple):
@@ -52,12 +56,21 @@ class Table:
     path: str
     columns: tuple[ColumnSpec, ...]
     keys: tuple[str, ...] = ()
-    #: Columns whose smallest and largest value every commit keeps per file.
+    #: Columns whose smallest and largest value every commit keeps per file: times, and what names a batch.
+    #: Never one that could name a person, since the log outlives the file.
     ranged: tuple[str, ...] = ()
+    #: Rows of one file lie within so many milliseconds of the first ranged column, so that a batch which adds
+    #: to the last hour of a day leaves the others alone.
+    chunk_ms: int | None = None
 
     @property
     def names(self) -> list[str]:
         return [column.name for column in self.columns]
+
+    @property
+    def stored(self) -> list[str]:
+        """The columns that are in files: all but the one that partitions the table."""
+        return [column.name for column in self.columns if column.name != PARTITION]
 
     @cached_property
     def spark(self) -> StructType:
@@ -153,7 +166,7 @@ JOBS = Table(
 BRONZE_ATTEMPTS = Table(
     "bronze/attempts",
     _columns(_ATTEMPT + "source:text! batch:long! date:date!"),
-    ranged=("finished_ms", "enqueued_ms"),
+    ranged=("finished_ms", "enqueued_ms", "source", "batch"),
 )
 
 #: Records that a log lost before they were read, when a run was told to go on without them.
@@ -165,13 +178,24 @@ BRONZE_GAPS = Table(
         date:date!
         """
     ),
+    ranged=("seen_ms",),
 )
 
+#: ``batch`` is that of bronze which brought the attempt; 0 in rows of a migrated lake.
 SILVER_ATTEMPTS = Table(
     "silver/attempts",
-    _columns(_ATTEMPT + "source:text! date:date!"),
-    ("run_id",),
-    ranged=("finished_ms", "enqueued_ms", "ready_ms"),
+    _columns(_ATTEMPT + "source:text! batch:long date:date!"),
+    ("source", "run_id"),
+    ranged=("finished_ms", "enqueued_ms", "ready_ms", "source", "batch"),
+)
+
+#: Attempts that were erased: what roll-ups count, and nothing that names a job. ``run_id`` is a hash, by
+#: which a record that comes again is known.
+SILVER_ERASED = Table(
+    "silver/erased",
+    _columns(_ATTEMPT + "source:text! batch:long erased_ms:long! date:date!"),
+    ("source", "run_id"),
+    ranged=("finished_ms", "enqueued_ms", "ready_ms", "source"),
 )
 
 #: One row per job that left at least one record; ``date`` is the day on which it was added.
@@ -191,9 +215,11 @@ SILVER_JOBS = Table(
 
 
 def _rollup(grain: str) -> Table:
-    text = f"window_start:long! queue:text! task:text! {_COUNTS} {_MEASURE_COLUMNS}"
+    text = f"source:text! window_start:long! queue:text! task:text! {_COUNTS} {_MEASURE_COLUMNS}"
     columns = _columns(f"{text} schema_version:int! date:date!")
-    return Table(f"gold/{grain}", columns, ("window_start", "queue", "task"), ranged=("window_start",))
+    keys = ("source", "window_start", "queue", "task")
+    chunk_ms = _HOUR_MS if grain == "minute" else None
+    return Table(f"gold/{grain}", columns, keys, ranged=("window_start",), chunk_ms=chunk_ms)
 
 
 #: Attempts by the minute, hour and day in which they ended; ``window_start`` in milliseconds UTC.
@@ -204,11 +230,12 @@ GOLD_ERRORS = Table(
     "gold/errors",
     _columns(
         """
-        queue:text! task:text! error_fingerprint:text! error_class:text occurrences:long! failed:long!
-        first_ms:long! last_ms:long! last_job_id:text! last_run_id:text! schema_version:int! date:date!
+        source:text! queue:text! task:text! error_fingerprint:text! error_class:text occurrences:long!
+        failed:long! first_ms:long! last_ms:long! last_job_id:text! last_run_id:text! schema_version:int!
+        date:date!
         """
     ),
-    ("date", "queue", "task", "error_fingerprint"),
+    ("date", "source", "queue", "task", "error_fingerprint"),
     ranged=("last_ms",),
 )
 
@@ -217,11 +244,11 @@ GOLD_WORKERS = Table(
     "gold/workers",
     _columns(
         """
-        window_start:long! worker:text! queue:text! attempts:long! completed:long! failed:long! stalled:long!
-        busy_ms:long! first_ms:long! last_ms:long! schema_version:int! date:date!
+        source:text! window_start:long! worker:text! queue:text! attempts:long! completed:long! failed:long!
+        stalled:long! busy_ms:long! first_ms:long! last_ms:long! schema_version:int! date:date!
         """
     ),
-    ("window_start", "worker", "queue"),
+    ("source", "window_start", "worker", "queue"),
     ranged=("window_start",),
 )
 
@@ -231,15 +258,18 @@ GOLD_BACKLOG = Table(
     "gold/backlog",
     _columns(
         """
-        window_start:long! queue:text! ready:long! departed:long! wait_sum_ms:long! wait_max_ms:long
-        schema_version:int! date:date!
+        source:text! window_start:long! queue:text! ready:long! departed:long! wait_sum_ms:long!
+        wait_max_ms:long schema_version:int! date:date!
         """
     ),
-    ("window_start", "queue"),
+    ("source", "window_start", "queue"),
     ranged=("window_start",),
+    chunk_ms=_HOUR_MS,
 )
 
 ROLLUPS = {"minute": GOLD_MINUTE, "hour": GOLD_HOUR, "day": GOLD_DAY}
 GOLD = (GOLD_MINUTE, GOLD_HOUR, GOLD_DAY, GOLD_ERRORS, GOLD_WORKERS, GOLD_BACKLOG)
+#: The tables that every batch commits to, bronze first.
+BATCHED = (BRONZE_ATTEMPTS, BRONZE_GAPS, SILVER_ATTEMPTS, SILVER_JOBS, *GOLD)
 #: Every table of a lake, by path.
-TABLES = {table.path: table for table in (BRONZE_ATTEMPTS, BRONZE_GAPS, SILVER_ATTEMPTS, SILVER_JOBS, *GOLD)}
+TABLES = {table.path: table for table in (*BATCHED, SILVER_ERASED)}

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+from windlass.core.text import printable
 from windlass.errors import ConfigError, WindlassError
 
 if TYPE_CHECKING:
@@ -64,6 +65,12 @@ class JavaMissingError(WindlassError):
     """Spark needs Java 17 or later, and there is none."""
 
     code = "java_missing"
+
+
+class SparkJobError(WindlassError):
+    """A job of Spark failed, more often than its tasks may."""
+
+    code = "spark_job"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,8 +122,20 @@ def session(options: SessionOptions | None = None) -> Iterator[SparkSession]:
     spark = build_session(options)
     try:
         yield spark
+    except Exception as exc:
+        _tell_errors_of_java(exc)
+        raise
     finally:
         stop_session(spark)
+
+
+def _tell_errors_of_java(error: Exception) -> None:
+    """Raise an error of the JVM as ours, in one line, while there is a JVM to ask for its text."""
+    from py4j.protocol import Py4JJavaError
+
+    if isinstance(error, Py4JJavaError):
+        text = str(error.java_exception.getMessage()).strip().partition("\n")[0]
+        raise SparkJobError(f"Spark gave up: {printable(text)}") from error
 
 
 def _running_session() -> SparkSession | None:
@@ -172,7 +191,8 @@ def _is_local(master: str | None) -> bool:
 
 
 def _java_flags(quick: bool) -> str:
-    flags = ["-XX:TieredStopAtLevel=1"] if quick else []
+    # With one compiler only, Java makes room for less code than a whole run of tests brings.
+    flags = ["-XX:TieredStopAtLevel=1", "-XX:ReservedCodeCacheSize=192m"] if quick else []
     archive = class_archive()
     if archive is not None and archive.exists():
         flags += [f"-XX:SharedArchiveFile={archive}", "-Xlog:cds=off", "-Xlog:cds+dynamic=off"]
@@ -185,6 +205,7 @@ def _java_flags(quick: bool) -> str:
 def require_packages() -> None:
     """``ConfigError`` unless the packages of ``windlass[spark]`` are there."""
     try:
+        import deltalake  # noqa: F401 - only whether it is there
         import pyarrow  # noqa: F401 - only whether it is there
         import pyspark  # noqa: F401 - only whether it is there
     except ImportError as exc:

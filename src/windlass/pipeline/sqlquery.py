@@ -1,20 +1,23 @@
 """SQL over a lake: its tables as views, in DuckDB (no JVM, starts at once) or in Spark.
 
 Views: ``attempts``, ``jobs``, ``minute``, ``hour``, ``day``, ``errors``, ``workers``, ``backlog`` (with the
-running ``waiting``), ``bronze_attempts``, ``gaps``. Each shows the files of the newest commit, no others.
+running ``waiting``), ``bronze_attempts``, ``gaps``, ``erased``. All show the newest batch that every table
+holds.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from windlass.errors import ConfigError
 from windlass.pipeline import schemas
-from windlass.pipeline.files import open_files
 from windlass.pipeline.histogram import register_duckdb
 from windlass.pipeline.lake import Lake
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from duckdb import DuckDBPyConnection
     from pyspark.sql import SparkSession
 
@@ -29,10 +32,11 @@ VIEWS = {
     "backlog_changes": schemas.GOLD_BACKLOG,
     "bronze_attempts": schemas.BRONZE_ATTEMPTS,
     "gaps": schemas.BRONZE_GAPS,
+    "erased": schemas.SILVER_ERASED,
 }
 #: The backlog is a running sum, so it is a view of a view.
 _BACKLOG = """
-SELECT *, sum(ready - departed) OVER (PARTITION BY queue ORDER BY window_start) AS waiting
+SELECT *, sum(ready - departed) OVER (PARTITION BY source, queue ORDER BY window_start) AS waiting
 FROM backlog_changes
 """
 
@@ -46,18 +50,30 @@ class Answer(NamedTuple):
 
 def query(root: str, sql: str, limit: int = 10_000) -> Answer:
     """Run one query in DuckDB; at most ``limit`` rows."""
-    import duckdb
-
-    with connect(root) as connection:
-        try:
-            result = connection.execute(sql)
-        except duckdb.Error as exc:
-            raise ConfigError("sql", f"a query over {', '.join([*VIEWS, 'backlog'])} ({exc})") from exc
+    with connect(root) as connection, _told():
+        result = connection.execute(sql)
         columns = [column[0] for column in result.description or []]
         return Answer(columns, result.fetchmany(limit))
 
 
-def connect(root: str) -> DuckDBPyConnection:
+def query_arrow(lake: Lake, sql: str) -> pa.Table:
+    """All rows of one query in DuckDB, over the lake as it is seen."""
+    with connect(lake) as connection, _told():
+        return connection.sql(sql).to_arrow_table()
+
+
+@contextmanager
+def _told() -> Iterator[None]:
+    """What is wrong with a query, and what there is to ask for."""
+    import duckdb
+
+    try:
+        yield
+    except duckdb.Error as exc:
+        raise ConfigError("sql", f"a query over {', '.join([*VIEWS, 'backlog'])} ({exc})") from exc
+
+
+def connect(root: str | Lake) -> DuckDBPyConnection:
     """A DuckDB connection with the lake's tables as views. Needs the ``duckdb`` package."""
     try:
         import duckdb
@@ -65,21 +81,14 @@ def connect(root: str) -> DuckDBPyConnection:
         raise ConfigError(
             "sql", "run with duckdb installed: pip install duckdb, or use --engine spark"
         ) from exc
-    lake = Lake(open_files(root))
-    lake.load()
+    lake = root if isinstance(root, Lake) else Lake(root).open().level()
     connection = duckdb.connect()
     connection.execute("SET TimeZone = 'UTC'")
     register_duckdb(connection)
     for name, table in VIEWS.items():
-        paths = lake.paths(lake.state.of(table))
-        if paths:
-            listed = ", ".join(_quoted(path) for path in paths)
-            source = f"read_parquet([{listed}], hive_partitioning = true, union_by_name = true)"
-        else:
-            connection.register(f"empty_{name}", table.arrow.empty_table())
-            source = f"empty_{name}"
-        connection.execute(f"CREATE VIEW {name} AS SELECT * FROM {source}")
-    connection.execute(f"CREATE VIEW backlog AS {_BACKLOG}")
+        # As an Arrow dataset: it knows the files of this version, their days and ranges, wherever they are.
+        connection.register(name, lake.delta(table).to_pyarrow_dataset())
+    connection.execute(f"CREATE TEMP VIEW backlog AS {_BACKLOG}")
     return connection
 
 
@@ -88,22 +97,12 @@ def register_views(spark: SparkSession, lake: Lake) -> None:
     from windlass.pipeline.tables import read_files
 
     for name, table in VIEWS.items():
-        paths = lake.paths(lake.state.of(table))
-        frame = (
-            read_files(spark, table, lake.root, paths) if paths else spark.createDataFrame([], table.spark)
-        )
-        frame.createOrReplaceTempView(name)
+        read_files(spark, lake, table, lake.entries(table)).createOrReplaceTempView(name)
     spark.sql(_BACKLOG).createOrReplaceTempView("backlog")
 
 
 def query_spark(spark: SparkSession, root: str, sql: str, limit: int = 10_000) -> Answer:
     """Run one query in Spark; at most ``limit`` rows."""
-    lake = Lake(open_files(root, spark))
-    lake.load()
-    register_views(spark, lake)
+    register_views(spark, Lake(root).open().level())
     frame = spark.sql(sql).limit(limit)
     return Answer(frame.columns, [tuple(row) for row in frame.collect()])
-
-
-def _quoted(text: str) -> str:
-    return "'" + text.replace("'", "''") + "'"

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from windlass.pipeline import schemas
 from windlass.pipeline.transforms.grains import GRAIN_MS
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 Transform = Callable[[DataFrame], DataFrame]
 
@@ -18,24 +22,35 @@ def day_of(ms: Column) -> Column:
     return F.date_from_unix_date(F.floor(ms / F.lit(GRAIN_MS["day"])).cast("int"))
 
 
-def as_bronze(*, source: str, batch: int) -> Transform:
-    """Add where a record came from and the day on which it ended. One row per row."""
+def days_of(ms: Any) -> Any:
+    """``day_of`` in Arrow."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
 
-    def apply(history: DataFrame) -> DataFrame:
-        rows = history.withColumns(
-            {
-                "source": F.lit(source),
-                "batch": F.lit(batch).cast("long"),
-                "date": day_of(F.col("finished_ms")),
-            }
-        )
-        return rows.select(*schemas.BRONZE_ATTEMPTS.names)
+    # Whole days towards the past, also before 1970; division alone would go towards zero.
+    days = pc.floor(pc.divide(pc.cast(ms, pa.float64()), float(GRAIN_MS["day"])))
+    return pc.cast(pc.cast(days, pa.int32()), pa.date32())
 
-    return apply
+
+def as_bronze(batch: pa.RecordBatch, source: str, number: int) -> pa.Table:
+    """Records with where they came from and the day on which each ended. One row per row, in Arrow."""
+    import pyarrow as pa
+
+    rows = pa.Table.from_batches([batch])
+    return (
+        rows.append_column("source", pa.repeat(source, rows.num_rows))
+        .append_column("batch", pa.repeat(pa.scalar(number, pa.int64()), rows.num_rows))
+        .append_column("date", days_of(rows.column("finished_ms")))
+    )
+
+
+def hashed(run_id: Column) -> Column:
+    """What an erased attempt is remembered by."""
+    return F.sha2(run_id, 256)
 
 
 def as_silver(bronze: DataFrame) -> DataFrame:
-    """Leave the columns of one batch behind. One row per row."""
+    """The columns of silver. One row per row."""
     return bronze.select(*schemas.SILVER_ATTEMPTS.names)
 
 
@@ -54,12 +69,13 @@ def repeated(keys: Sequence[str]) -> Transform:
 
 
 def unique_attempts(known: DataFrame | None) -> Transform:
-    """One row per ``run_id`` (that which ended first), without those in ``known``."""
+    """One row per source and ``run_id`` (that which ended first), without those in ``known``."""
+    keys = list(schemas.SILVER_ATTEMPTS.keys)
 
     def apply(attempts: DataFrame) -> DataFrame:
         names = attempts.columns
-        first = F.min_by(F.struct(*names), F.struct("finished_ms", "delivery")).alias("row")
-        unique = attempts.groupBy("run_id").agg(first).select("row.*")
-        return unique if known is None else unique.join(known.select("run_id"), "run_id", "left_anti")
+        order = F.struct("finished_ms", "delivery", "batch")
+        unique = attempts.groupBy(*keys).agg(F.min_by(F.struct(*names), order).alias("row")).select("row.*")
+        return unique if known is None else unique.join(known.select(*keys), keys, "left_anti").select(*names)
 
     return apply

@@ -15,6 +15,7 @@ def error_parts(attempts: DataFrame) -> DataFrame:
     key = F.coalesce(F.nullif("error_fingerprint", F.lit("")), "error_class")
     failed = attempts.where(key.isNotNull())
     return failed.select(
+        "source",
         "queue",
         "task",
         key.alias("error_fingerprint"),
@@ -30,7 +31,7 @@ def error_parts(attempts: DataFrame) -> DataFrame:
 
 
 def merge_errors(rows: DataFrame) -> DataFrame:
-    """One row per day, queue, task and fingerprint, with the newest example."""
+    """One row per day, source, queue, task and fingerprint, with the newest example."""
     newest = F.struct("last_ms", "last_run_id")
     merged = rows.groupBy(*schemas.GOLD_ERRORS.keys).agg(
         F.max_by("error_class", newest).alias("error_class"),
@@ -50,6 +51,7 @@ def worker_parts(attempts: DataFrame) -> DataFrame:
     ran = attempts.where(F.col("worker").isNotNull())
     flags = {name: F.col("outcome") == name for name in ("completed", "failed", "stalled")}
     return ran.select(
+        "source",
         start.alias("window_start"),
         "worker",
         "queue",
@@ -63,7 +65,7 @@ def worker_parts(attempts: DataFrame) -> DataFrame:
 
 
 def merge_workers(rows: DataFrame) -> DataFrame:
-    """One row per hour, worker and queue."""
+    """One row per hour, source, worker and queue."""
     merged = rows.groupBy("date", *schemas.GOLD_WORKERS.keys).agg(
         *(F.sum(name).alias(name) for name in ("attempts", "completed", "failed", "stalled", "busy_ms")),
         F.min("first_ms").alias("first_ms"),
@@ -87,8 +89,9 @@ def backlog_parts(attempts: DataFrame) -> DataFrame:
         F.lit(1).cast("long").alias("departed"),
         F.greatest(left_ms - F.col("ready_ms"), F.lit(0)).cast("long").alias("wait_ms"),
     )
-    rows = attempts.select("queue", F.explode(F.array(ready, departed)).alias("r"))
+    rows = attempts.select("source", "queue", F.explode(F.array(ready, departed)).alias("r"))
     return rows.select(
+        "source",
         "r.window_start",
         "queue",
         "r.ready",
@@ -100,7 +103,7 @@ def backlog_parts(attempts: DataFrame) -> DataFrame:
 
 
 def merge_backlog(rows: DataFrame) -> DataFrame:
-    """One row per minute and queue."""
+    """One row per minute, source and queue."""
     merged = rows.groupBy("date", *schemas.GOLD_BACKLOG.keys).agg(
         F.sum("ready").alias("ready"),
         F.sum("departed").alias("departed"),

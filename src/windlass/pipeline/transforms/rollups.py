@@ -1,8 +1,9 @@
 """Attempts by minute, hour and day, with histograms that add up.
 
-A roll-up is taken apart into *totals* (one row per window, queue and task) and *cells* (one row per window,
-queue, task and bucket of a measure), both of integers that add up. Attempts and stored roll-ups turn into the
-same parts, so old and new data meet in one grouping. Cells are many and therefore slim.
+A roll-up is taken apart into *totals* (one row per window, source, queue and task) and *cells* (one row per
+window, source, queue, task and bucket of a measure), both of integers that add up. Attempts and stored
+roll-ups turn into the same parts, so old and new data meet in one grouping. Cells are many and therefore
+slim.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ from windlass.pipeline.transforms.attempts import day_of
 from windlass.pipeline.transforms.grains import GRAIN_MS
 
 #: ``grain`` is the length of the window in milliseconds: integers group faster than names.
-_KEYS = ["grain", "window_start", "queue", "task"]
+_NAMES = ["window_start", "source", "queue", "task"]
+_KEYS = ["grain", *_NAMES]
 _OUTCOMES = list(schemas.OUTCOME_COLUMNS.values())
 _SUMS = ["attempts", *_OUTCOMES, *(f"{m}_{part}" for m in schemas.MEASURES for part in ("count", "sum_ms"))]
 _MAXES = [f"{m}_max_ms" for m in schemas.MEASURES]
@@ -45,7 +47,7 @@ def window_of(ms: Column, grain: str) -> Column:
 def attempt_parts(attempts: DataFrame) -> Parts:
     """Attempts by the minute in which each ended."""
     rows = attempts.withColumn("window_start", window_of(F.col("finished_ms"), "minute"))
-    totals = rows.groupBy("window_start", "queue", "task").agg(
+    totals = rows.groupBy(*_NAMES).agg(
         F.count(F.lit(1)).alias("attempts"),
         *(F.count_if(F.col("outcome") == word).alias(name) for word, name in schemas.OUTCOME_COLUMNS.items()),
         *(F.count(f"{m}_ms").alias(f"{m}_count") for m in schemas.MEASURES),
@@ -54,9 +56,9 @@ def attempt_parts(attempts: DataFrame) -> Parts:
     )
     codes = F.explode(F.array(*(_code(n, m) for n, m in enumerate(schemas.MEASURES))))
     cells = (
-        rows.select("window_start", "queue", "task", codes.alias("code"))
+        rows.select(*_NAMES, codes.alias("code"))
         .where("code is not null")
-        .groupBy("window_start", "queue", "task", "code")
+        .groupBy(*_NAMES, "code")
         .agg(F.count(F.lit(1)).alias("count"))
     )
     minute = F.lit(GRAIN_MS["minute"]).cast("long")
@@ -93,7 +95,7 @@ def _lengths() -> Column:
 
 
 def rollups_of(parts: Parts) -> DataFrame:
-    """One row per window, queue and task, with averages and percentiles; ``grain`` by its name.
+    """One row per window, source, queue and task, with averages and percentiles; ``grain`` by its name.
 
     Rows of one grain and date come from one task, in order: they are written to one file, always the same.
     """

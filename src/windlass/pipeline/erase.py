@@ -1,0 +1,163 @@
+"""Removing a person's rows from every table of a lake.
+
+Chosen are jobs, by SQL over the ``jobs`` view; their rows leave bronze and silver, and examples in
+``gold/errors`` lose their ids. What roll-ups counted stays counted: ``silver/erased`` keeps of each attempt
+what they need, and a hash of its ``run_id`` by which it is known should it ever come again. Nothing there
+names a job.
+
+``silver/jobs`` is last, so that an interrupted ``erase`` finds the same jobs when it is started again.
+Older versions of the tables hold the rows until ``vacuum`` sweeps them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from windlass.core.clock import SYSTEM_CLOCK
+from windlass.pipeline import schemas
+from windlass.pipeline.compact import carried
+from windlass.pipeline.files import FileEntry, TableWriter, read_entries
+from windlass.pipeline.lake import Conflict, Lake, LakeTakenError
+from windlass.pipeline.sqlquery import query_arrow
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from duckdb import DuckDBPyConnection
+
+_KEYS = list(schemas.SILVER_JOBS.keys)
+
+
+@dataclass(frozen=True)
+class Erased:
+    """How much went, by what it was."""
+
+    jobs: int
+    attempts: int
+
+
+def select_jobs(lake: Lake, where: str) -> pa.Table:
+    """The keys of the jobs that ``where`` chooses."""
+    return query_arrow(lake, f"SELECT {', '.join(_KEYS)} FROM jobs WHERE ({where})")
+
+
+def erase(lake: Lake, where: str) -> Erased:
+    """Remove the jobs that ``where`` chooses, and all that is known of them."""
+    import duckdb
+
+    lake.require_level()
+    jobs = select_jobs(lake, where)
+    if not jobs.num_rows:
+        return Erased(0, 0)
+    with duckdb.connect() as connection:
+        connection.register("chosen", jobs)
+        work = _Erasure(lake, connection, jobs)
+        attempts = work.remember()
+        work.forget_examples()
+        for table in (schemas.BRONZE_ATTEMPTS, schemas.SILVER_ATTEMPTS, schemas.SILVER_JOBS):
+            work.remove(table)
+    return Erased(jobs.num_rows, attempts)
+
+
+class _Erasure:
+    def __init__(self, lake: Lake, connection: DuckDBPyConnection, jobs: pa.Table) -> None:
+        import pyarrow.compute as pc
+
+        self.lake = lake
+        self.connection = connection
+        span = pc.min_max(jobs.column("enqueued_ms")).as_py()
+        self.low, self.high = span["min"], span["max"]
+        # Named in every commit, so that a batch which comes between is noticed by both.
+        self.batches = lake.sources()
+
+    def remember(self) -> int:
+        """Add the attempts to ``silver/erased``; returns how many."""
+        table = schemas.SILVER_ERASED
+        known = self._hashes()
+        writer, count = TableWriter(self.lake.place, table), 0
+        for entry in self._candidates(schemas.SILVER_ATTEMPTS):
+            rows = self._ask(
+                self._read(entry), f"SELECT * FROM rows SEMI JOIN chosen USING ({', '.join(_KEYS)})"
+            )
+            hidden = [
+                row for row in map(_hidden, rows.to_pylist()) if (row["source"], row["run_id"]) not in known
+            ]
+            count += len(hidden)
+            if hidden:
+                import pyarrow as pa
+
+                writer.write(pa.Table.from_pylist(hidden, schema=table.arrow))
+        self._commit(table, writer.close(), [])
+        return count
+
+    def _hashes(self) -> set[tuple[str, str]]:
+        rows = (
+            self.lake.delta(schemas.SILVER_ERASED).to_pyarrow_dataset().to_table(columns=["source", "run_id"])
+        )
+        return {(row["source"], row["run_id"]) for row in rows.to_pylist()}
+
+    def forget_examples(self) -> None:
+        """Examples of errors keep their count, and lose the job that they show."""
+        changed = (
+            "SELECT r.* REPLACE (CASE WHEN c.job_id IS NULL THEN r.last_job_id ELSE '' END AS last_job_id, "
+            "CASE WHEN c.job_id IS NULL THEN r.last_run_id ELSE '' END AS last_run_id) FROM rows r "
+            "LEFT JOIN (SELECT DISTINCT source, queue, job_id FROM chosen) c "
+            "ON c.source = r.source AND c.queue = r.queue AND c.job_id = r.last_job_id"
+        )
+        self._rewrite(schemas.GOLD_ERRORS, self.lake.entries(schemas.GOLD_ERRORS), changed)
+
+    def remove(self, table: schemas.Table) -> None:
+        """Drop the rows of the chosen jobs from a table."""
+        kept = f"SELECT * FROM rows ANTI JOIN chosen USING ({', '.join(_KEYS)})"
+        self._rewrite(table, self._candidates(table), kept)
+
+    def _candidates(self, table: schemas.Table) -> list[FileEntry]:
+        entries = self.lake.entries(table)
+        return [entry for entry in entries if entry.overlaps("enqueued_ms", self.low, self.high)]
+
+    def _rewrite(self, table: schemas.Table, entries: list[FileEntry], sql: str) -> None:
+        """Write those files anew that come out differently."""
+        writer, old = TableWriter(self.lake.place, table), []
+        for entry in entries:
+            before = self._read(entry)
+            after = self._ask(before, sql).select(table.names).cast(before.schema)
+            if after.num_rows != before.num_rows or _differ(before, after):
+                old.append(entry)
+                if after.num_rows:
+                    writer.write(after)
+        self._commit(table, writer.close(), old)
+
+    def _read(self, entry: FileEntry) -> pa.Table:
+        import pyarrow as pa
+
+        names = schemas.TABLES[entry.table].names
+        batches = list(read_entries(self.lake.place, [entry], names))
+        return pa.Table.from_batches(batches)
+
+    def _ask(self, rows: pa.Table, sql: str) -> pa.Table:
+        self.connection.register("rows", rows)
+        return self.connection.sql(sql).to_arrow_table()
+
+    def _commit(self, table: schemas.Table, new: list[FileEntry], old: list[FileEntry]) -> None:
+        if not new and not old:
+            return
+        try:
+            self.lake.commit(table, new, old, batches=self.batches, note=carried(self.lake, table))
+        except Conflict as exc:
+            raise LakeTakenError(f"a run changed {table.path} meanwhile; start erase again") from exc
+
+
+def _differ(before: pa.Table, after: pa.Table) -> bool:
+    """Whether an example went. Rows may come in another order."""
+    name = "last_job_id"
+    if name not in before.column_names:
+        return False
+    return sorted(before.column(name).to_pylist()) != sorted(after.column(name).to_pylist())
+
+
+def _hidden(row: dict[str, Any]) -> dict[str, Any]:
+    """An attempt without what names its job. The hash is that of ``transforms.attempts.hashed``."""
+    digest = hashlib.sha256(row["run_id"].encode()).hexdigest()
+    now_ms = SYSTEM_CLOCK.now_ms()
+    return {**row, "run_id": digest, "job_id": "", "group": None, "tags": None, "erased_ms": now_ms}
