@@ -32,7 +32,7 @@ _FREE = "windlass.speedups"
 #: Names that begin with an underscore and are documented all the same.
 _DOCUMENTED = {"os._exit", "sys._current_frames", "sys._getframe", "sys._xoptions"}
 #: What every named tuple has.
-_OF_TUPLES = {"_asdict", "_fields", "_make", "_replace"}
+_OF_TUPLES = {"_asdict", "_field_defaults", "_fields", "_make", "_replace"}
 _UNUSUAL = {"sys.getrefcount": "decides by a reference count"}
 
 #: Uses that have no public way, by module and name.
