@@ -13,7 +13,7 @@ from pathlib import Path
 
 from benchmarks._common import ROOT
 from benchmarks._stamps import VARIABLE, StampFile
-from windlass import Windlass
+from windlass.api.interfaces import App
 
 #: Names the tree whose package the processes run: this one, unless ``scripts/bench against`` says another.
 TREE = "BENCH_TREE"
@@ -76,7 +76,7 @@ def _process(arguments: list[str], stamps: StampFile, **variables: str) -> Itera
             process.wait()
 
 
-async def wait_for_worker(app: Windlass, timeout: float = 30) -> None:
+async def wait_for_worker(app: App, timeout: float = 30) -> None:
     """Until a worker has told the store that it is there."""
     async with asyncio.timeout(timeout):
         while not await app.workers():  # noqa: ASYNC110 - the store is what we wait for

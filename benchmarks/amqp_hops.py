@@ -27,11 +27,11 @@ from benchmarks._common import console, scratch
 from benchmarks._processes import TREE, search_path, wait_for_worker
 from tools.services.rabbitmq import rabbitmq_binary, running
 from windlass import Job, Windlass, Worker
-from windlass.backends.amqp.client import Client
+from windlass.backends.amqp.client import AmqpClient
+from windlass.backends.amqp.consumer import Consumer
 from windlass.backends.amqp.coordinator import Coordinator
-from windlass.backends.amqp.desk import Desk
 from windlass.backends.amqp.intake import Intake
-from windlass.backends.amqp.session import Session
+from windlass.backends.amqp.session import AmqpSession
 
 ROOT = Path(__file__).resolve().parents[1]
 QUEUE = "hops"
@@ -57,15 +57,18 @@ def watch(stamps: Stamps, owner: type, name: str, label: Callable[..., str]) -> 
 
 def watch_all(stamps: Stamps, role: str) -> None:
     """Note the hops of this process."""
-    watch(stamps, Session, "_confirm", lambda *_: f"{role}: the broker confirms")
+    watch(stamps, AmqpSession, "_confirm", lambda *_: f"{role}: the broker confirms")
     watch(
-        stamps, Client, "_hear", lambda _, properties, __: f"{role}: hears {properties.type or 'an answer'}"
+        stamps,
+        AmqpClient,
+        "_hear",
+        lambda _, properties, __: f"{role}: hears {properties.type or 'an answer'}",
     )
-    watch(stamps, Client, "ask", lambda _, request: f"{role}: asks {type(request).__name__}")
+    watch(stamps, AmqpClient, "ask", lambda _, request: f"{role}: asks {type(request).__name__}")
     if role == "worker":
         watch(stamps, Intake, "_rang", lambda *_: "worker: the job's message comes")
-        watch(stamps, Desk, "claim", lambda *_: "worker: claims")
-        watch(stamps, Desk, "_complete", lambda *_: "worker: tells the end")
+        watch(stamps, Consumer, "claim", lambda *_: "worker: claims")
+        watch(stamps, Consumer, "_complete", lambda *_: "worker: tells the end")
     watch(stamps, Coordinator, "_read", lambda *args: f"coordinator: reads {_entry(args[-1])}")
 
 

@@ -24,13 +24,13 @@ from rich.table import Table
 from benchmarks._common import Report, console, percentile, scratch
 from tools.services.valkey import Server, valkey_binary
 from windlass import Windlass
+from windlass.api.metrics import roll_up
 from windlass.backend import requests as rq
 from windlass.core.ids import new_id, new_ids
 from windlass.core.job import ErrorInfo, NewJob
 from windlass.core.options import Keep, StoredOptions
 from windlass.core.outcome import Outcome, Settlement
 from windlass.dashboard import ServerLimits, create_app
-from windlass.metrics import roll_up
 
 CHUNK = 1_000
 TASKS = 5

@@ -22,7 +22,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from benchmarks._common import scratch
 from windlass.backend import open_backend
 from windlass.backend import requests as rq
-from windlass.backends.sqlite.session import Session
+from windlass.backends.sqlite.session import SqliteSession
 from windlass.core.ids import new_id
 from windlass.core.job import NewJob
 
@@ -75,16 +75,16 @@ def _other(path: Path) -> subprocess.Popen[str]:
 
 async def upgrade(path: Path) -> None:
     steps: list[float] = []
-    real = Session.sweep
+    real = SqliteSession.sweep
 
-    def timed(session: Session) -> bool:
+    def timed(session: SqliteSession) -> bool:
         began = time.perf_counter()
         try:
             return real(session)
         finally:
             steps.append(time.perf_counter() - began)
 
-    Session.sweep = timed  # type: ignore[method-assign, assignment]
+    SqliteSession.sweep = timed  # type: ignore[method-assign, assignment]
     size = os.stat(path).st_size
     store = open_backend(f"sqlite:///{path}")
     began = time.perf_counter()

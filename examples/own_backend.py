@@ -25,7 +25,13 @@ from typing import Any, BinaryIO, TypeVar
 import msgspec
 
 from windlass import Windlass, Worker
-from windlass.backend import flows, limits, metrics, schedules, streams
+from windlass.backend import (
+    flow_requests,
+    limit_requests,
+    metric_requests,
+    schedule_requests,
+    stream_requests,
+)
 from windlass.backend import requests as rq
 from windlass.backend.capabilities import Capabilities
 from windlass.backend.hub import Hub, HubListener
@@ -39,7 +45,7 @@ R = TypeVar("R")
 #: Every request by its name, to read the diary; those that only look are not written down.
 VERBS = {
     kind.__name__: kind
-    for module in (rq, flows, limits, metrics, schedules, streams)
+    for module in (rq, flow_requests, limit_requests, metric_requests, schedule_requests, stream_requests)
     for kind in vars(module).values()
     if isinstance(kind, type) and issubclass(kind, rq.Request)
 }

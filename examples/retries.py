@@ -14,7 +14,8 @@ from __future__ import annotations
 import asyncio
 import os
 
-from windlass import MaxRetriesError, Snooze, UnrecoverableError, Windlass, Worker, current_job
+from windlass import Snooze, UnrecoverableError, Windlass, Worker, current_job
+from windlass.errors import MaxRetriesError
 
 app = Windlass(
     os.environ.get("WINDLASS_URL") or "memory://",

@@ -69,8 +69,8 @@ def main(*, check: bool, left_out: bool, report: Path) -> None:
 
 
 def _print_left_out() -> None:
-    from windlass.testing.conformance import contract_tests
-    from windlass.testing.conformance.variants import VARIANTS, Runs
+    from windlass_conformance import contract_tests
+    from windlass_conformance.variants import VARIANTS, Runs
 
     for title, runs in (
         ("memory, sqlite, file", Runs({})),

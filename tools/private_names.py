@@ -26,7 +26,7 @@ from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-_OURS = "windlass"
+_OURS = ("windlass", "windlass_conformance")
 _FREE = "windlass.speedups"
 
 #: Names that begin with an underscore and are documented all the same.
@@ -103,7 +103,7 @@ def _imports(tree: ast.AST, module: str) -> Iterator[tuple[int, str, str]]:
             parts = name.split(".")
             if parts[0] == "ctypes":
                 yield node.lineno, "ctypes", "calls C by hand: that belongs to windlass.speedups"
-            elif parts[0] != _OURS and not _is_sibling(parts[0], module) and any(map(_is_private, parts)):
+            elif parts[0] not in _OURS and not _is_sibling(parts[0], module) and any(map(_is_private, parts)):
                 yield node.lineno, name, "is private to another package"
 
 
@@ -155,7 +155,7 @@ def _given_near(module: str) -> frozenset[str]:
 def _imported(tree: ast.AST) -> Iterator[str]:
     """The modules of ours that a module imports."""
     for node in ast.walk(tree):
-        if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == _OURS:
+        if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] in _OURS:
             yield node.module or ""
             yield from (f"{node.module}.{alias.name}" for alias in node.names)
 
@@ -233,7 +233,7 @@ def _parents(node: ast.ClassDef, module: str) -> tuple[list[type], list[type]]:
         return [], []  # inside a function, or for type checkers only
     machinery = ("abc", "builtins", "enum", "typing", "collections", "msgspec")
     above = found.__mro__[1:]
-    ours = [one for one in above if one.__module__.split(".")[0] == _OURS]
+    ours = [one for one in above if one.__module__.split(".")[0] in _OURS]
     foreign = [one for one in above if one not in ours and one.__module__.split(".")[0] not in machinery]
     return foreign, ours
 

@@ -25,11 +25,11 @@ from pathlib import Path
 from statistics import median
 
 from tools.services.valkey import free_port
+from tools.storm import Settings, StormStore
+from tools.storm.cast import ProcessMember
 from tools.storm.servers import STORES
+from tools.storm.weather import Company
 from windlass import Windlass
-from windlass.testing.storm import Settings, StormStore
-from windlass.testing.storm.cast import ProcessMember
-from windlass.testing.storm.weather import Company
 
 _COLOURS = ("#2563eb", "#dc2626", "#059669", "#d97706", "#7c3aed")
 _HISTORY = "history log"

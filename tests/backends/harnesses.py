@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from windlass.testing.conformance import Harness, UrlHarness
+from windlass_conformance import Harness, UrlHarness
 
 if TYPE_CHECKING:
     from pathlib import Path

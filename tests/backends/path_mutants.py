@@ -79,16 +79,16 @@ def _sqlite_add_rows() -> None:
     "sqlite.adds_together", "callers get each other's answers", _LOCAL, "sqlite and together and repeated"
 )
 def _sqlite_adds_together() -> None:
-    from windlass.backends.sqlite.session import Session
+    from windlass.backends.sqlite.session import SqliteSession
 
-    whole = Session._run_group
+    whole = SqliteSession._run_group
 
     def swap(self: Any, tx: Any, calls: list[Any]) -> Any:
         answers = whole(self, tx, calls)
         values = [value for _, value, _ in answers[-1:] + answers[:-1]]
         return [(call, value, error) for (call, _, error), value in zip(answers, values, strict=True)]
 
-    _put(Session, "_run_group", swap)
+    _put(SqliteSession, "_run_group", swap)
 
 
 @_mutant("sqlite.complete", "results are not kept", _LOCAL, "sqlite-own-plain] and (result or complete)")
@@ -104,9 +104,9 @@ def _sqlite_complete() -> None:
 
 @_mutant("sqlite.lease_first", "the id is taken for the task", _LOCAL, "sqlite-own-plain] and claimed")
 def _sqlite_lease_first() -> None:
-    from windlass.backends.sqlite.lines import Line
+    from windlass.backends.sqlite.ordered import StoredWaitingJobs
 
-    whole = Line._job
+    whole = StoredWaitingJobs._job
 
     def confused(self: Any, row: Any, models: Any) -> Any:
         job = whole(self, row, models)
@@ -114,7 +114,7 @@ def _sqlite_lease_first() -> None:
             job.task = job.id
         return job
 
-    _put(Line, "_job", confused)
+    _put(StoredWaitingJobs, "_job", confused)
 
 
 # --- file -----------------------------------------------------------------------------------------------
@@ -122,16 +122,16 @@ def _sqlite_lease_first() -> None:
 
 @_mutant("file.adds_together", "callers get each other's answers", _LOCAL, "file and together and repeated")
 def _file_adds_together() -> None:
-    from windlass.backends.file.session import Session
+    from windlass.backends.file.session import FileSession
 
-    whole = Session._decide_group
+    whole = FileSession._decide_group
 
     def swap(self: Any, calls: list[Any], now_ms: int) -> Any:
         answers, topics = whole(self, calls, now_ms)
         values = [value for _, value, _ in answers[-1:] + answers[:-1]]
         return [(call, value, error) for (call, _, error), value in zip(answers, values, strict=True)], topics
 
-    _put(Session, "_decide_group", swap)
+    _put(FileSession, "_decide_group", swap)
 
 
 # --- amqp -----------------------------------------------------------------------------------------------
@@ -153,17 +153,17 @@ def _amqp_bell() -> None:
 
 @_mutant("amqp.claim_in_settle", "the starts are not told", _AMQP_WHOLE, "busy_worker_with_one_slot")
 def _amqp_claim_in_settle() -> None:
-    from windlass.backends.amqp.desk import Desk
+    from windlass.backends.amqp.consumer import Consumer
 
-    whole = Desk._complete
-    _put(Desk, "_complete", lambda self, request, began: whole(self, request, []))
+    whole = Consumer._complete
+    _put(Consumer, "_complete", lambda self, request, began: whole(self, request, []))
 
 
 @_mutant("amqp.complete", "a lease that ran out still counts", _AMQP, "lost or late or lease")
 def _amqp_complete() -> None:
-    from windlass.backends.amqp.desk import Desk
+    from windlass.backends.amqp.consumer import Consumer
 
-    _put(Desk, "_surely_holds", lambda self, end, now_ms: self._holding(end) is not None)
+    _put(Consumer, "_surely_holds", lambda self, end, now_ms: self._holding(end) is not None)
 
 
 @_mutant("amqp.offered", "a job that is shown never begins", _AMQP_WHOLE, _IDLE)
@@ -189,11 +189,11 @@ def _amqp_tap() -> None:
 
 @_mutant("amqp.told", "results that are told are empty", _AMQP_WHOLE, "closed_app_that_is_entered_again")
 def _amqp_told() -> None:
-    from windlass.backends.amqp import telling
+    from windlass.backends.amqp import direct_replies
 
-    whole = telling.messages
+    whole = direct_replies.messages
     _put(
-        telling,
+        direct_replies,
         "messages",
         lambda told: whole((to, queue, end._replace(result=b"null")) for to, queue, end in told),
     )
@@ -286,9 +286,9 @@ _SEATED = f"valkey] and ({_IDLE})"
 
 @_mutant("valkey.seat_begun", "the job is begun and claimed", _VALKEY_WHOLE, _SEATED)
 def _valkey_seat_begun() -> None:
-    from windlass.backends.valkey.seats import Given, Place
+    from windlass.backends.valkey.handoff import Given, WorkerHandoff
 
-    whole = Place.accept
+    whole = WorkerHandoff.accept
 
     def twice(self: Any, news: bytes) -> bool:
         begin = self.begin
@@ -301,18 +301,18 @@ def _valkey_seat_begun() -> None:
         finally:
             self.begin = begin
 
-    _put(Place, "accept", twice)
+    _put(WorkerHandoff, "accept", twice)
 
 
 @_mutant("valkey.seat_claimed", "what came with a message is lost", _VALKEY_WHOLE, _SEATED)
 def _valkey_seat_claimed() -> None:
-    from windlass.backends.valkey.seats import Place
+    from windlass.backends.valkey.handoff import WorkerHandoff
 
     def lose(self: Any) -> Any:
         self.given = []
         return [], 0
 
-    _put(Place, "take", lose)
+    _put(WorkerHandoff, "take", lose)
 
 
 @_mutant("valkey.seat_given", "the lease of a given job is not written", _VALKEY_WHOLE, _SEATED)
@@ -325,15 +325,15 @@ def _valkey_seat_given() -> None:
 # client knows of one, which leaves out what a seat brings twice; the rest is cleared with the others.
 @_mutant("valkey.seat_taken", "the client forgets that it has a seat", _VALKEY_WHOLE, _SEATED)
 def _valkey_seat_taken() -> None:
-    from windlass.backends.valkey.seats import Offer
+    from windlass.backends.valkey.handoff import HandoffOffer
 
-    whole = Offer.answered
+    whole = HandoffOffer.answered
 
     def forget(self: Any, turn: Any) -> None:
         whole(self, turn)
         self._place.seats.clear()
 
-    _put(Offer, "answered", forget)
+    _put(HandoffOffer, "answered", forget)
 
 
 # --- worker ---------------------------------------------------------------------------------------------

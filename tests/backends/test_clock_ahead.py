@@ -14,15 +14,15 @@ import pytest
 
 from tests.backends.harnesses import HARNESSES, make_harness
 from windlass.backend import Backend, open_backend
-from windlass.backend import limits as lrq
+from windlass.backend import limit_requests as lrq
 from windlass.backend import requests as rq
 from windlass.core.clock import HOLD_MS, SystemClock
 from windlass.core.job import NewJob, WorkerInfo
-from windlass.core.limits import Bucket, GroupLimits, Rate
+from windlass.core.limit_rules import Bucket, GroupLimits, Rate
 from windlass.core.options import StoredOptions, StoredUnique, UniqueMode
 from windlass.core.outcome import AddOutcome, Outcome
 from windlass.core.states import JobState
-from windlass.testing.conformance.harness import QUEUE, Harness
+from windlass_conformance.harness import QUEUE, Harness
 
 HOUR_MS = 3_600_000
 START_MS = 1_800_000_000_000

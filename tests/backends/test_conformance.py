@@ -1,4 +1,4 @@
-"""The conformance suite of ``windlass.testing.conformance``, on every backend of ``harnesses``."""
+"""The conformance suite of ``windlass_conformance``, on every backend of ``harnesses``."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.backends.harnesses import HARNESSES, make_harness
-from windlass.testing.conformance import Harness, all_tests
+from windlass_conformance import Harness, all_tests
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.backends.harnesses import make_harness
-from windlass.core.limits import GroupLimits, Rate
-from windlass.testing.conformance.fairness import check_fairness
+from windlass.core.limit_rules import GroupLimits, Rate
+from windlass_conformance.fairness import check_fairness
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -8,13 +8,20 @@ from typing import Any
 import pytest
 
 from windlass import Windlass, Worker
-from windlass.backend import flows, limits, metrics, requests, schedules, streams
+from windlass.backend import (
+    flow_requests,
+    limit_requests,
+    metric_requests,
+    requests,
+    schedule_requests,
+    stream_requests,
+)
 from windlass.backends.memory.backend import MemoryBackend
 from windlass.core.ids import new_id
 
 backend_name = "memory"
 
-_MODULES = (requests, flows, limits, metrics, schedules, streams)
+_MODULES = (requests, flow_requests, limit_requests, metric_requests, schedule_requests, stream_requests)
 #: What the end of a process takes away, by nature.
 _NOT_IN_MEMORY = {"durable", "shared", "transactions"}
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from windlass.backend.urls import register_scheme
-from windlass.testing.conformance import Harness, UrlHarness, contract_tests
+from windlass_conformance import Harness, UrlHarness, contract_tests
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

@@ -13,8 +13,8 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
 
 from tests.backends.harnesses import HARNESSES, make_harness
-from windlass.testing.machine import machine_for
-from windlass.testing.own_clock import own_machine_for
+from windlass_conformance.machine import machine_for
+from windlass_conformance.own_clock import own_machine_for
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -1,4 +1,4 @@
-"""The contract tests on the paths that production takes: see ``windlass.testing.conformance.variants``."""
+"""The contract tests on the paths that production takes: see ``windlass_conformance.variants``."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.backends.harnesses import make_harness
-from windlass.testing.conformance import Harness
-from windlass.testing.conformance.variants import VARIANTS, Runs
+from windlass_conformance import Harness
+from windlass_conformance.variants import VARIANTS, Runs
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable

@@ -11,12 +11,12 @@ import random
 from typing import Any
 
 from windlass import Windlass
+from windlass.api.metrics import roll_up
 from windlass.backend import requests as rq
 from windlass.core.ids import new_id
 from windlass.core.job import ErrorInfo, JobRecord, NewJob, fingerprint
 from windlass.core.options import StoredOptions
 from windlass.core.outcome import Outcome, Settlement
-from windlass.metrics import roll_up
 
 DAY_MS = 86_400_000
 MINUTE_MS = 60_000

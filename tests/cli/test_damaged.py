@@ -8,7 +8,7 @@ import pytest
 
 from tests.cli.support import Cli
 from windlass import Windlass
-from windlass.testing.damage import damage
+from windlass_conformance.damage import damage
 
 if TYPE_CHECKING:
     from pathlib import Path

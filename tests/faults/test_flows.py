@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.faults.kit import Child, Stage, staged, until
-from windlass import FlowProducer, JobNode, JobState, StreamChunk
+from windlass import FlowProducer, JobState
+from windlass.flows import JobNode
+from windlass.jobs import StreamChunk
 
 if TYPE_CHECKING:
     from pathlib import Path

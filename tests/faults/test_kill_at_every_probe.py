@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.faults.kit import Stage, check_books, staged, until
-from windlass import AddOutcome, JobState
+from windlass import JobState
+from windlass.jobs import AddOutcome
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.faults.kit import check_books, store_url, until
-from windlass import AddOutcome, Job, StorageError, Windlass, Worker
+from windlass import Job, StorageError, Windlass, Worker
 from windlass.backend import requests as rq
+from windlass.jobs import AddOutcome
 from windlass.testing import FaultyBackend
 from windlass.testing.faults import lose_reply, probing
 

@@ -73,9 +73,7 @@ class TestFiftyQueues:
     backend_name = "sqlite"
 
     @pytest.mark.feature("J12", "J16")
-    async def test_b_003_3_an_arrival_in_any_of_fifty_queues_starts_on_an_idle_worker(
-        self, tmp_path: Path
-    ) -> None:
+    async def test_an_arrival_in_any_of_fifty_queues_starts_on_an_idle_worker(self, tmp_path: Path) -> None:
         """No queue is looked at in turn: one wait covers them all, in another process too."""
         async with staged(tmp_path) as stage:
             worker = stage.worker(queues=FIFTY, poll=2)
@@ -135,7 +133,7 @@ async def test_shares_are_met_in_every_stretch_and_not_only_in_the_long_run(app:
 
 
 @pytest.mark.feature("J16")
-async def test_b_003_2_later_queues_do_not_starve_behind_the_first(app: Windlass) -> None:
+async def test_later_queues_do_not_starve_behind_the_first(app: Windlass) -> None:
     names = [f"q{n}" for n in range(10)]
     await fill(app, **dict.fromkeys(names, 100))
     watch = Watch()
@@ -174,7 +172,7 @@ async def test_strict_order_takes_earlier_queues_first(app: Windlass) -> None:
 
 @pytest.mark.feature("J12", "J16")
 @pytest.mark.parametrize("order", ["weighted", "strict"])
-async def test_b_003_10_a_cap_is_never_exceeded_and_leaves_slots_to_others(app: Windlass, order: str) -> None:
+async def test_a_cap_is_never_exceeded_and_leaves_slots_to_others(app: Windlass, order: str) -> None:
     await fill(app, slow=30, quick=300)
     watch = Watch(held=True)
     watch.let_go("quick")
@@ -204,7 +202,7 @@ async def test_a_cap_is_never_exceeded_under_load(app: Windlass) -> None:
 
 @pytest.mark.feature("J12", "J16")
 @pytest.mark.parametrize("order", ["weighted", "strict"])
-async def test_b_003_10_reserved_slots_stay_free_for_their_queue(app: Windlass, order: str) -> None:
+async def test_reserved_slots_stay_free_for_their_queue(app: Windlass, order: str) -> None:
     await fill(app, slow=50)
     watch = Watch(held=True)
     queues = {"slow": QueueSpec(), "urgent": QueueSpec(reserve=2)}

@@ -12,7 +12,8 @@ from tools.fuzz.engine import Target, campaign, damaged
 from tools.fuzz.poison import STORES, poison, store_url
 from tools.fuzz.server import api_target, server_targets
 from tools.fuzz.targets import pure_targets
-from windlass import ConfigError, ResultError, Windlass, Worker
+from windlass import ConfigError, Windlass, Worker
+from windlass.errors import ResultError
 from windlass.serde import encode_payload, get_codec
 
 INPUTS = 1_500

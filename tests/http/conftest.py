@@ -15,8 +15,8 @@ from tests.backends.harnesses import HARNESSES
 from tests.backends.harnesses import make_harness as make_local
 from tests.backends.valkey.servers import make_harness as make_valkey
 from tests.http.support import Shop, api
-from windlass.testing.conformance import Harness
-from windlass.testing.conformance.stage import Stage
+from windlass_conformance import Harness
+from windlass_conformance.stage import Stage
 
 #: By name: how to make a store for one test, and the service that it needs.
 STORES: dict[str, tuple[Callable[[Path], Harness], str | None]] = {

@@ -10,7 +10,7 @@ import httpx
 
 from windlass import Windlass
 from windlass.dashboard import ServerLimits, create_app
-from windlass.testing.conformance.stage import Stage
+from windlass_conformance.stage import Stage
 
 OPERATOR = "operator-token-of-the-tests"
 READER = "reader-token-of-the-tests"

@@ -27,7 +27,7 @@ from windlass.dashboard.guard import Guard
 from windlass.dashboard.routes import server
 from windlass.dashboard.settings import Settings
 from windlass.errors import ConfigError
-from windlass.flows import FlowProducer
+from windlass.flows.producer import FlowProducer
 
 backend_name = "memory"
 

@@ -19,9 +19,9 @@ from tests.http.support import CSRF, OPERATOR, READER, api, get, send
 from windlass import Windlass
 from windlass.dashboard import Rule, ServerLimits, audit, create_app
 from windlass.dashboard.audit import AuditLog
+from windlass.dashboard.audit_trail import AuditTrail
 from windlass.dashboard.openapi import document
 from windlass.dashboard.shapes.server import AuditEntry
-from windlass.dashboard.trail import Trail
 
 backend_name = "memory"
 TOKENS: dict[str, Any] = {"operator_tokens": OPERATOR, "reader_tokens": READER}
@@ -135,7 +135,7 @@ async def test_a_change_is_written_down_when_the_server_gives_the_request_up(app
     with pytest.raises(asyncio.CancelledError):
         await guard(scope, receive, send_nothing)
     assert await app.queue("mail").get_job("one") is not None
-    assert [item.facts["id"] for item in guard.desk.audit.page(0, 10).items] == ["one"]
+    assert [item.facts["id"] for item in guard.store_view.audit.page(0, 10).items] == ["one"]
 
 
 def check_files(folder: Path) -> None:
@@ -185,7 +185,7 @@ async def test_a_path_cannot_write_lines_of_the_log(
 def test_a_trail_turns_its_files_over_and_keeps_a_bounded_number(tmp_path: Path) -> None:
     file = tmp_path / "audit.jsonl"
     line = len(json.dumps({name: getattr(entry("000"), name) for name in entry("0").__struct_fields__}))
-    one, two = (Trail(file, kept=1_000, file_bytes=line * 10, files=3) for _ in range(2))
+    one, two = (AuditTrail(file, kept=1_000, file_bytes=line * 10, files=3) for _ in range(2))
     for number in range(100):
         (one if number % 2 else two).add(entry(f"{number:03}"))
     assert sorted(path.name for path in tmp_path.iterdir()) == [
@@ -202,7 +202,7 @@ def test_a_trail_turns_its_files_over_and_keeps_a_bounded_number(tmp_path: Path)
 
 def test_a_trail_does_not_wait_for_a_process_that_turns_its_file_over(tmp_path: Path) -> None:
     file = tmp_path / "audit.jsonl"
-    trail = Trail(file, kept=10, file_bytes=300, files=2)
+    trail = AuditTrail(file, kept=10, file_bytes=300, files=2)
     trail.add(entry("a"))
     with file.open("rb") as other:
         fcntl.flock(other, fcntl.LOCK_EX)
@@ -214,7 +214,7 @@ def test_a_trail_does_not_wait_for_a_process_that_turns_its_file_over(tmp_path: 
 
 def test_a_trail_reads_past_lines_that_are_no_entries(tmp_path: Path) -> None:
     file = tmp_path / "audit.jsonl"
-    trail = Trail(file, kept=10, file_bytes=1_000_000, files=2)
+    trail = AuditTrail(file, kept=10, file_bytes=1_000_000, files=2)
     trail.add(entry("a"))
     file.write_bytes(file.read_bytes() + b"not json\n" + b"x" * 600_000 + b"\n")
     trail.add(entry("b"))
@@ -224,7 +224,7 @@ def test_a_trail_reads_past_lines_that_are_no_entries(tmp_path: Path) -> None:
 def test_a_trail_that_cannot_be_written_is_told_about(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    broken = Trail(tmp_path / "nowhere" / "audit.jsonl", kept=10, file_bytes=1_000, files=2)
+    broken = AuditTrail(tmp_path / "nowhere" / "audit.jsonl", kept=10, file_bytes=1_000, files=2)
     broken.add(entry("c"))
     assert "cannot be written" in caplog.text
     assert broken.newest(0, 10) == []

@@ -10,7 +10,8 @@ from pathlib import Path
 import httpx
 import pytest
 
-from windlass.cli.dashboard import Options, is_loopback, make
+from windlass.cli.dashboard import is_loopback, make
+from windlass.cli.dashboard_options import Options
 from windlass.errors import ConfigError
 
 backend_name = "sqlite"
@@ -22,10 +23,10 @@ TOKEN = "a-token-for-the-command"
 def test_other_addresses_need_a_sign_in(host: str) -> None:
     with pytest.raises(ConfigError, match="sign-in"):
         make(Options(url="memory://command", host=host))
-    assert make(Options(url="memory://command", host=host, operator_token=TOKEN)).desk.settings.methods == [
-        "token"
-    ]
-    assert make(Options(url="memory://command", host="127.0.0.1")).desk.settings.methods == []
+    assert make(
+        Options(url="memory://command", host=host, operator_token=TOKEN)
+    ).store_view.settings.methods == ["token"]
+    assert make(Options(url="memory://command", host="127.0.0.1")).store_view.settings.methods == []
 
 
 def test_loopback_is_recognised() -> None:
@@ -39,7 +40,7 @@ def test_passwords_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setenv("WINDLASS_PASSWORD_ADA", "correct horse")
     settings = make(
         Options(url="memory://command", users=("ada",), readers=("bob:battery staple",))
-    ).desk.settings
+    ).store_view.settings
     assert (settings.users, settings.reader_users) == ({"ada": "correct horse"}, {"bob": "battery staple"})
 
 

@@ -11,7 +11,8 @@ from click.testing import CliRunner
 
 from tests.http.support import CSRF
 from windlass.cli import dashboard
-from windlass.cli.dashboard import Options, make
+from windlass.cli.dashboard import make
+from windlass.cli.dashboard_options import Options
 from windlass.dashboard import OpenID, Roles, Rule, TrustedProxy
 from windlass.dashboard.guard import Guard
 from windlass.dashboard.settings import Settings
@@ -34,7 +35,7 @@ def served(*arguments: str) -> Guard:
 
 
 def settings(*arguments: str) -> Settings:
-    return served(*arguments).desk.settings
+    return served(*arguments).store_view.settings
 
 
 def test_a_provider_by_options(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -103,7 +104,7 @@ async def test_the_users_of_a_proxy_come_in_and_meet_the_rules(
             answer = await client.post(f"/api/job-queues/{queue}/pause", headers=headers)
         return answer.status_code
 
-    async with guard.desk.app as app:
+    async with guard.store_view.app as app:
         await app.queue("mail").add("send")
         await app.queue("shop").add("send")
         assert await pause("10.0.0.5", "ada", "mail") == 204

@@ -9,7 +9,7 @@ import pytest
 
 from tests.http.support import Shop, get, send
 from windlass import JobState
-from windlass.testing.conformance.stage import QUEUE, Stage
+from windlass_conformance.stage import QUEUE, Stage
 
 JOB = {
     "jid",

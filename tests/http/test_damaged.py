@@ -9,7 +9,7 @@ import pytest
 
 from tests.http.support import api, get, send
 from windlass import Windlass
-from windlass.testing.damage import damage, kinds
+from windlass_conformance.damage import damage, kinds
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -12,7 +12,7 @@ import pytest
 from tests.http.support import Shop, get, send
 from windlass import JobState
 from windlass.backend import requests as rq
-from windlass.testing.conformance.stage import QUEUE, Stage
+from windlass_conformance.stage import QUEUE, Stage
 
 
 @pytest.mark.feature("P10")

@@ -12,10 +12,11 @@ from windlass.dashboard.paging import Position, decode_cursor, encode_cursor
 from windlass.dashboard.params import unescape
 from windlass.dashboard.problems import ApiError
 from windlass.dashboard.sessions import COOKIE, LIFETIME_MS, Sessions
-from windlass.dashboard.settings import DEFAULT_MASK, Identity, to_tokens
+from windlass.dashboard.settings import DEFAULT_MASK, to_tokens
 from windlass.dashboard.shapes.server import AuditEntry
 from windlass.dashboard.static import Static
 from windlass.dashboard.throttle import Buckets
+from windlass.dashboard.users import Identity
 
 backend_name = "memory"
 

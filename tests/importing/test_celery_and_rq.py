@@ -19,7 +19,7 @@ from rq.serializers import JSONSerializer
 from tests.cli.support import Cli
 from tests.importing.support import MANY
 from windlass import JobState, Windlass, Worker
-from windlass.importing.client import Client
+from windlass.importing.client import SourceClient
 
 pytestmark = pytest.mark.service("redis")
 
@@ -185,7 +185,7 @@ def test_an_interrupted_run_is_finished_by_the_next(
         raise SystemError("killed here")
 
     with monkeypatch.context() as patch:
-        patch.setattr(Client, "let_go", die)  # after they were added, before they are let go
+        patch.setattr(SourceClient, "let_go", die)  # after they were added, before they are let go
         cli("import", "celery", peer_url, "--confirm", code=1)
     with monkeypatch.context() as patch:
         patch.setattr("windlass.importing.mover.Mover._add", die)  # after they were taken
@@ -205,13 +205,13 @@ def test_a_message_that_a_worker_of_the_old_system_took_meanwhile_is_not_added(
 ) -> None:
     for number in range(3):
         celery.send_task("add", args=[number], queue="sums")
-    take = Client.take
+    take = SourceClient.take
 
-    async def late(self: Client, *args: Any) -> list[bool]:
+    async def late(self: SourceClient, *args: Any) -> list[bool]:
         peer.rpop("sums")  # the oldest
         return await take(self, *args)
 
-    monkeypatch.setattr(Client, "take", late)
+    monkeypatch.setattr(SourceClient, "take", late)
     answer = cli.json("import", "celery", peer_url, "--confirm")
     assert total(answer, "added", "gone") == [2, 1]
     jobs = cli.app(lambda app: app.queue("sums").get_jobs())

@@ -13,7 +13,7 @@ from windlass.core.job import AttemptRecord
 from windlass.core.outcome import Outcome
 from windlass.errors import ConfigError, HistoryTrimmedError, StorageError, UnsupportedByBackendError
 from windlass.pipeline import schemas, source
-from windlass.pipeline.batch import Gap, Plan, plan_batch
+from windlass.pipeline.batch import BatchPlan, Gap, plan_batch
 from windlass.pipeline.source import HistoryRange, HistoryStreamReader, LogBounds, ReadOptions, advance
 from windlass.pipeline.store import settled_url
 
@@ -239,7 +239,7 @@ def test_urls_are_made_absolute_and_memory_is_refused(
 
 def test_what_was_trimmed_before_the_first_run_is_no_gap_and_afterwards_it_is_one(bench: Bench) -> None:
     trimmed(bench)
-    assert plan_batch(bench.url, {}, 100) == Plan({"mail": 5}, {"mail": 6})
+    assert plan_batch(bench.url, {}, 100) == BatchPlan({"mail": 5}, {"mail": 6})
     with pytest.raises(HistoryTrimmedError):
         plan_batch(bench.url, {"pdf": 0}, 100)  # a queue that appeared since the last run
     plan = plan_batch(bench.url, {"pdf": 0}, 100, "skip")

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Generator
 
 PROPERTY = "windlass_paths"
-_SUITE = "windlass.testing.conformance."
+_SUITE = "windlass_conformance."
 _before_key = pytest.StashKey[dict[str, int]]()
 _store_key = pytest.StashKey[str]()
 

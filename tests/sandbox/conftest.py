@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from windlass.core.job import JobRecord
-from windlass.payload import pack_call
+from windlass.jobs.payload import pack_call
 from windlass.sandbox import JobRequest, ProcessPool, SandboxCall, target_of
 from windlass.serde import get_codec
 

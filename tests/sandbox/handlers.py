@@ -17,8 +17,8 @@ from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from windlass.context import current_job
 from windlass.errors import Cancel, LeaseLostError, RateLimitError, Retry, Snooze, UnrecoverableError
+from windlass.jobs.context import current_job
 
 if TYPE_CHECKING:
     from decimal import Decimal

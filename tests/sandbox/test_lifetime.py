@@ -26,7 +26,7 @@ ROOT = Path(__file__).resolve().parents[2]
 _HELPERS = """
 import asyncio, sys
 from windlass.core.job import JobRecord
-from windlass.payload import pack_call
+from windlass.jobs.payload import pack_call
 from windlass.sandbox import ProcessPool, SandboxCall, target_of
 from windlass.serde import get_codec
 

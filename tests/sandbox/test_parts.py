@@ -26,16 +26,16 @@ from windlass.errors import (
     UnrecoverableError,
     WorkerCrashError,
 )
+from windlass.handlers.signature import ArgumentError
 from windlass.sandbox import protocol, target_of
 from windlass.sandbox.limits import MB, check_memory_mode, rss_bytes, show_limit
 from windlass.sandbox.remote import rebuild, report, signal_message
-from windlass.signature import ArgumentError
 
 # --- frames --------------------------------------------------------------------------------------------
 
 
 def test_messages_survive_their_frame() -> None:
-    message = protocol.Request(3, 7, "log", b'"line"')
+    message = protocol.VerbRequest(3, 7, "log", b'"line"')
     data = protocol.pack(message)
     length = protocol.frame_length(data[:4])
     assert length == len(data) - 4
@@ -60,7 +60,7 @@ def test_messages_of_the_other_side_are_refused() -> None:
 
 def test_frames_over_the_cap_are_neither_sent_nor_read() -> None:
     with pytest.raises(protocol.FrameTooLargeError):
-        protocol.pack(protocol.Done(1, b"x" * 100), 50)
+        protocol.pack(protocol.JobDone(1, b"x" * 100), 50)
     with pytest.raises(WorkerCrashError):
         protocol.frame_length(b"\x00\x00\x00\x33", 50)
 

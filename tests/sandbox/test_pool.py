@@ -29,9 +29,9 @@ from windlass.errors import (
     UnrecoverableError,
     WorkerCrashError,
 )
+from windlass.handlers.signature import ArgumentError
 from windlass.sandbox import JobRequest, ProcessPool, RemoteError, SandboxCall, requests_to, target_of
 from windlass.sandbox.limits import MB
-from windlass.signature import ArgumentError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -134,7 +134,7 @@ async def test_a_child_is_replaced_after_its_share_of_jobs() -> None:
     assert pids[0] == pids[1] != pids[2] == pids[3]
 
 
-def test_b_py_3_children_are_spawned_not_forked(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_children_are_spawned_not_forked(monkeypatch: pytest.MonkeyPatch) -> None:
     """A fork would copy this process's memory, and its threads' locks without the threads."""
     monkeypatch.setattr(handlers, "STATE", "changed")
 
@@ -207,9 +207,7 @@ async def test_every_kind_of_error_comes_back(pool: ProcessPool, kind: str, base
 
 
 @pytest.mark.parametrize("fn", [handlers.raises, handlers.raises_later])
-async def test_b_py_2_a_handlers_own_cancelled_error_is_a_failure(
-    pool: ProcessPool, fn: Callable[..., Any]
-) -> None:
+async def test_a_handlers_own_cancelled_error_is_a_failure(pool: ProcessPool, fn: Callable[..., Any]) -> None:
     """It must not look like the cancellation of the worker's task."""
     with pytest.raises(RemoteError) as caught:
         await pool.run(call_to(fn, "CancelledError"))
@@ -352,9 +350,7 @@ def test_limits_that_cannot_work_are_refused(limit: Any) -> None:
 
 @pytest.mark.feature("T2")
 @pytest.mark.parametrize("fn", [handlers.spin, handlers.spin_stubborn])
-async def test_b_py_2_an_endless_loop_is_killed_at_its_timeout(
-    pool: ProcessPool, fn: Callable[..., Any]
-) -> None:
+async def test_an_endless_loop_is_killed_at_its_timeout(pool: ProcessPool, fn: Callable[..., Any]) -> None:
     """Only a process can be killed: not even one that blocks SIGTERM outlives the grace."""
     started = Recorder()
     await pool.start()

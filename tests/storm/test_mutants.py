@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from tools.storm import INVARIANTS, MUTANTS, MemoryStorm, Report, Settings, SqliteStorm, run_storm
+from tools.storm.mutants import install
 from windlass.errors import ConfigError
-from windlass.testing.storm import INVARIANTS, MUTANTS, MemoryStorm, Report, Settings, SqliteStorm, run_storm
-from windlass.testing.storm.mutants import install
 
 pytestmark = [
     pytest.mark.slow,

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from tools.storm import BY_NAME, EMBEDDED, FAULTS, Settings, SqliteStorm
+from tools.storm.journal import FILE_BYTES, Journal, read_journals
+from tools.storm.plan import Can, digest, faults_of, steps_of
+from tools.storm.runner import choose_faults
 from windlass.errors import ConfigError
-from windlass.testing.storm import BY_NAME, EMBEDDED, FAULTS, Settings, SqliteStorm
-from windlass.testing.storm.journal import FILE_BYTES, Journal, read_journals
-from windlass.testing.storm.plan import Can, digest, faults_of, steps_of
-from windlass.testing.storm.runner import choose_faults
 
 ALL = Can(groups=True, limits=True, flows=True, schedules=True)
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import msgspec
 
+from tools.storm import Report
+from tools.storm.invariants import Violation
 from tools.storm.results import DOCS, merged, read, tables, written
-from windlass.testing.storm import Report
-from windlass.testing.storm.invariants import Violation
 
 
 def test_the_docs_show_the_reports_that_are_kept() -> None:

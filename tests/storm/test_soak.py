@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tools.soak import Curve, chart, rss_mb, soak
-from windlass.testing.storm import SqliteStorm
+from tools.storm import SqliteStorm
 
 
 def test_growth_is_told_from_the_second_third_to_the_last() -> None:

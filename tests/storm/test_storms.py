@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from tools.storm import Settings, run_storm
 from tools.storm.servers import STORES
-from windlass.testing.storm import Settings, run_storm
 
 pytestmark = [
     pytest.mark.slow,

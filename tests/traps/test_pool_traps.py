@@ -18,7 +18,7 @@ async def _ok(job: Job[Any]) -> str:
 
 
 @pytest.mark.feature("J12", "J14")
-async def test_b_003_1_the_pool_polls_the_queues_it_was_given_and_those_added_later(app: Windlass) -> None:
+async def test_the_pool_polls_the_queues_it_was_given_and_those_added_later(app: Windlass) -> None:
     async with working(app, ["one", "two"], _ok) as worker:
         jobs = [await app.queue(name).add("work") for name in ("one", "two")]
         assert [await job.result() for job in jobs] == ["ok", "ok"]
@@ -28,7 +28,7 @@ async def test_b_003_1_the_pool_polls_the_queues_it_was_given_and_those_added_la
 
 
 @pytest.mark.feature("G4", "J16")
-async def test_b_003_2_later_queues_do_not_starve_behind_the_first(app: Windlass) -> None:
+async def test_later_queues_do_not_starve_behind_the_first(app: Windlass) -> None:
     order: list[str] = []
 
     async def handler(job: Job[Any]) -> None:
@@ -42,7 +42,7 @@ async def test_b_003_2_later_queues_do_not_starve_behind_the_first(app: Windlass
 
 
 @pytest.mark.feature("J16")
-async def test_b_003_3_one_wait_covers_all_queues_and_no_time_passes_before_the_start(
+async def test_one_wait_covers_all_queues_and_no_time_passes_before_the_start(
     timed_app: Windlass, clock: DrivenClock
 ) -> None:
     names = [f"q{number:02}" for number in range(50)]
@@ -57,7 +57,7 @@ async def test_b_003_3_one_wait_covers_all_queues_and_no_time_passes_before_the_
 
 
 @pytest.mark.feature("J16")
-async def test_b_003_4_a_claim_over_many_queues_is_one_request(app: Windlass) -> None:
+async def test_a_claim_over_many_queues_is_one_request(app: Windlass) -> None:
     """On Valkey Cluster this becomes one request per slot touched; that remains for that backend."""
     names = [f"q{number}" for number in range(10)]
     for name in names:
@@ -72,7 +72,7 @@ async def test_b_003_4_a_claim_over_many_queues_is_one_request(app: Windlass) ->
 
 
 @pytest.mark.feature("A4", "J9", "A40")
-async def test_b_003_5_add_is_awaited_and_works_without_registration(url: str) -> None:
+async def test_add_is_awaited_and_works_without_registration(url: str) -> None:
     async with Windlass(url) as producer:
         job = await producer.queue("nobody-registered-this").add("some.task", {"a": 1})
         assert await job.get_state() is JobState.WAITING
@@ -89,7 +89,7 @@ async def test_b_003_5_add_is_awaited_and_works_without_registration(url: str) -
 
 
 @pytest.mark.feature("C1", "J3")
-async def test_b_003_6_an_error_in_a_handler_ends_the_attempt_and_the_job_goes_on(
+async def test_an_error_in_a_handler_ends_the_attempt_and_the_job_goes_on(
     app: Windlass, queue: Queue
 ) -> None:
     async def handler(job: Job[Any]) -> str:
@@ -108,9 +108,7 @@ async def test_b_003_6_an_error_in_a_handler_ends_the_attempt_and_the_job_goes_o
 
 
 @pytest.mark.feature("Z14")
-async def test_b_003_7_a_crash_inside_the_pump_does_not_cost_the_pool_a_worker(
-    app: Windlass, queue: Queue
-) -> None:
+async def test_a_crash_inside_the_pump_does_not_cost_the_pool_a_slot(app: Windlass, queue: Queue) -> None:
     backend = watched(app)
     crashes: list[str] = []
 
@@ -130,7 +128,7 @@ async def test_b_003_7_a_crash_inside_the_pump_does_not_cost_the_pool_a_worker(
 
 
 @pytest.mark.feature("V2", "V4")
-async def test_b_003_8_shutdown_lets_jobs_in_flight_finish(app: Windlass, queue: Queue) -> None:
+async def test_shutdown_lets_jobs_in_flight_finish(app: Windlass, queue: Queue) -> None:
     started, go = asyncio.Event(), asyncio.Event()
 
     async def handler(job: Job[Any]) -> str:
@@ -151,7 +149,7 @@ async def test_b_003_8_shutdown_lets_jobs_in_flight_finish(app: Windlass, queue:
 
 
 @pytest.mark.feature("J14")
-async def test_b_003_9_a_handler_registered_after_the_start_is_used(app: Windlass) -> None:
+async def test_a_handler_registered_after_the_start_is_used(app: Windlass) -> None:
     async with working(app) as worker:
         app.register("late.one", lambda job: 1)
         worker.register("late.two", lambda job: 2)
@@ -166,7 +164,7 @@ async def test_b_003_9_a_handler_registered_after_the_start_is_used(app: Windlas
 
 
 @pytest.mark.feature("J12")
-async def test_b_003_10_a_slow_queue_cannot_take_every_slot(app: Windlass) -> None:
+async def test_a_slow_queue_cannot_take_every_slot(app: Windlass) -> None:
     go, slow = asyncio.Event(), Tally()
 
     async def handler(job: Job[Any]) -> None:
@@ -185,7 +183,7 @@ async def test_b_003_10_a_slow_queue_cannot_take_every_slot(app: Windlass) -> No
 
 
 @pytest.mark.feature("J13")
-async def test_b_003_11_names_with_colons_never_collide(app: Windlass) -> None:
+async def test_names_with_colons_never_collide(app: Windlass) -> None:
     app.register("b:c", lambda job: "queue a, task b:c", queue="a")
     app.register("c", lambda job: "queue a.b, task c", queue="a.b")
     one, two = await app.queue("a").add("b:c"), await app.queue("a.b").add("c")

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 
 @pytest.mark.feature("J3", "J18", "J21")
-async def test_b_py_1_a_handler_that_blocks_the_loop_past_its_lease_keeps_its_job(
+async def test_a_handler_that_blocks_the_loop_past_its_lease_keeps_its_job(
     url: str, app: Windlass, queue: Queue
 ) -> None:
     """Leases are renewed by a thread of their own. A rival in another thread looks for silent workers."""
@@ -75,7 +75,7 @@ async def test_b_py_1_a_handler_that_blocks_the_loop_past_its_lease_keeps_its_jo
 
 
 @pytest.mark.feature("A12", "F3")
-async def test_b_py_2_a_handler_that_swallows_its_cancellation_cannot_swallow_the_outcome(
+async def test_a_handler_that_swallows_its_cancellation_cannot_swallow_the_outcome(
     timed_app: Windlass, clock: DrivenClock
 ) -> None:
     async def stubborn(job: Job[Any]) -> str:
@@ -94,7 +94,7 @@ async def test_b_py_2_a_handler_that_swallows_its_cancellation_cannot_swallow_th
 
 
 @pytest.mark.feature("F3")
-async def test_b_py_2_a_handler_that_swallows_its_cancellation_does_not_stop_the_shutdown(
+async def test_a_handler_that_swallows_its_cancellation_does_not_stop_the_shutdown(
     timed_app: Windlass, clock: DrivenClock
 ) -> None:
     async def deaf(job: Job[Any]) -> None:
@@ -124,7 +124,7 @@ async def test_b_py_2_a_handler_that_swallows_its_cancellation_does_not_stop_the
 
 
 @pytest.mark.feature("F3")
-async def test_b_py_2_a_thread_keeps_its_slot_and_lease_until_it_returns(app: Windlass, queue: Queue) -> None:
+async def test_a_thread_keeps_its_slot_and_lease_until_it_returns(app: Windlass, queue: Queue) -> None:
     started, go = threading.Event(), threading.Event()
 
     def handler(job: Job[Any]) -> None:
@@ -146,7 +146,7 @@ async def test_b_py_2_a_thread_keeps_its_slot_and_lease_until_it_returns(app: Wi
         assert await behind.wait_until_finished() is JobState.COMPLETED
 
 
-def test_b_py_3_a_fork_does_not_inherit_connections_ids_or_the_portal(tmp_path: Path) -> None:
+def test_a_fork_does_not_inherit_connections_ids_or_the_portal(tmp_path: Path) -> None:
     """Runs in a process of its own: the child of a fork refuses the parent's database and opens its own."""
     script = textwrap.dedent(
         """
@@ -196,9 +196,7 @@ def test_b_py_3_a_fork_does_not_inherit_connections_ids_or_the_portal(tmp_path: 
 
 
 @pytest.mark.feature("Z6", "C17")
-async def test_b_py_4_pickled_data_in_the_store_is_never_run(
-    app: Windlass, queue: Queue, tmp_path: Path
-) -> None:
+async def test_pickled_data_in_the_store_is_never_run(app: Windlass, queue: Queue, tmp_path: Path) -> None:
     mark = tmp_path / "was-run"
 
     class Bomb:
@@ -219,7 +217,7 @@ async def test_b_py_4_pickled_data_in_the_store_is_never_run(
 
 
 @pytest.mark.feature("A8")
-async def test_b_py_5_a_naive_datetime_is_refused_and_zones_are_kept_exactly(
+async def test_a_naive_datetime_is_refused_and_zones_are_kept_exactly(
     timed_app: Windlass, clock: DrivenClock
 ) -> None:
     """Instants are stored as UTC milliseconds. Cron across the change of the hour remains for schedules."""
@@ -249,7 +247,7 @@ async def test_b_py_5_a_naive_datetime_is_refused_and_zones_are_kept_exactly(
     ],
     ids=["empty", "integers", "kinds"],
 )
-async def test_b_py_6_payloads_are_opaque_to_the_store(app: Windlass, queue: Queue, data: Any) -> None:
+async def test_payloads_are_opaque_to_the_store(app: Windlass, queue: Queue, data: Any) -> None:
     """Empty lists stay lists, large integers stay exact. The Valkey functions must keep this promise too."""
     job = await queue.add("work", data)
     raw = job.record.payload
@@ -263,7 +261,7 @@ async def test_b_py_6_payloads_are_opaque_to_the_store(app: Windlass, queue: Que
 
 
 @pytest.mark.feature("W2")
-async def test_b_py_6_bytes_of_any_value_survive(url: str) -> None:
+async def test_bytes_of_any_value_survive(url: str) -> None:
     async with Windlass(url, codec="msgpack") as app:
         queue = app.queue("default")
         blob = bytes(range(256))
@@ -273,7 +271,7 @@ async def test_b_py_6_bytes_of_any_value_survive(url: str) -> None:
         assert msgspec.msgpack.decode(job.record.payload)["kwargs"]["blob"] == blob
 
 
-async def test_b_py_7_writers_of_one_file_wait_for_each_other_without_lock_errors(tmp_path: Path) -> None:
+async def test_writers_of_one_file_wait_for_each_other_without_lock_errors(tmp_path: Path) -> None:
     """Each client has a writer of its own; every write begins with BEGIN IMMEDIATE."""
     url = store_url("sqlite", tmp_path)
     async with (
@@ -294,7 +292,7 @@ async def test_b_py_7_writers_of_one_file_wait_for_each_other_without_lock_error
     assert counts[JobState.ACTIVE] == 0
 
 
-async def test_b_py_8_a_call_to_a_store_that_does_not_answer_ends_in_time(tmp_path: Path) -> None:
+async def test_a_call_to_a_store_that_does_not_answer_ends_in_time(tmp_path: Path) -> None:
     """No call waits for ever. Half-open connections of a network client remain for the Valkey backend."""
     url = f"{store_url('sqlite', tmp_path)}?timeout=0.2"
     async with Windlass(url) as app:
@@ -315,7 +313,7 @@ async def test_b_py_8_a_call_to_a_store_that_does_not_answer_ends_in_time(tmp_pa
 
 
 @pytest.mark.feature("E1")
-async def test_b_py_8_waiting_for_an_answer_ends_in_time(queue: Queue) -> None:
+async def test_waiting_for_an_answer_ends_in_time(queue: Queue) -> None:
     async with asyncio.timeout(20):
         with pytest.raises(WaitTimeoutError):
             await queue.add_and_wait("work", timeout=0.05)

@@ -20,21 +20,12 @@ from tests.unit.app.support import (
     work_off,
     working,
 )
-from windlass import (
-    ConfigError,
-    IllegalTransitionError,
-    Job,
-    JobState,
-    LeaseLostError,
-    Queue,
-    StorageError,
-    Windlass,
-    Worker,
-)
+from windlass import ConfigError, Job, JobState, LeaseLostError, Queue, StorageError, Windlass, Worker
 from windlass.backend import requests as rq
 from windlass.core.clock import SYSTEM_CLOCK
 from windlass.core.outcome import Outcome, Settlement
 from windlass.core.states import MOVES
+from windlass.errors import IllegalTransitionError
 from windlass.testing import faults
 
 if TYPE_CHECKING:
@@ -55,7 +46,7 @@ def _claim(claim_id: str, limit: int = 1, lease_ms: int = 30_000, queue: str = "
 
 
 @pytest.mark.feature("J6")
-async def test_b_004_1_a_worker_of_one_queue_never_runs_anothers_jobs(app: Windlass) -> None:
+async def test_a_worker_of_one_queue_never_runs_anothers_jobs(app: Windlass) -> None:
     ran: list[str] = []
 
     async def handler(job: Job[Any]) -> None:
@@ -73,9 +64,7 @@ async def test_b_004_1_a_worker_of_one_queue_never_runs_anothers_jobs(app: Windl
 
 @pytest.mark.parametrize("named_by", ["the one that waits", "the other"])
 @pytest.mark.feature("I5", "I7")
-async def test_b_004_2_an_edge_has_one_direction_and_is_kept(
-    app: Windlass, queue: Queue, named_by: str
-) -> None:
+async def test_an_edge_has_one_direction_and_is_kept(app: Windlass, queue: Queue, named_by: str) -> None:
     """A job waits for what it depends on, whichever side names the edge; nothing else waits."""
     if named_by == "the other":
         second = await queue.add("second")
@@ -95,7 +84,7 @@ async def test_b_004_2_an_edge_has_one_direction_and_is_kept(
 
 
 @pytest.mark.feature("A5")
-async def test_b_004_3_nobody_sees_half_of_what_was_added_together(app: Windlass, queue: Queue) -> None:
+async def test_no_reader_sees_half_of_what_was_added_together(app: Windlass, queue: Queue) -> None:
     """A graph will be added in one step; the step is atomic today. Readers see nothing, or everything."""
     seen: set[int] = set()
 
@@ -111,7 +100,7 @@ async def test_b_004_3_nobody_sees_half_of_what_was_added_together(app: Windlass
 
 
 @pytest.mark.feature("A8")
-async def test_b_004_4_a_delay_is_an_instant_once_stored_on_add_and_on_retry(
+async def test_a_delay_is_an_instant_once_stored_on_add_and_on_retry(
     timed_app: Windlass, clock: DrivenClock
 ) -> None:
     queue = timed_app.queue("default")
@@ -130,7 +119,7 @@ async def test_b_004_4_a_delay_is_an_instant_once_stored_on_add_and_on_retry(
 
 
 @pytest.mark.feature("A19")
-async def test_b_004_5_all_times_are_milliseconds_of_one_clock(app: Windlass, queue: Queue) -> None:
+async def test_all_times_are_milliseconds_of_one_clock(app: Windlass, queue: Queue) -> None:
     before = SYSTEM_CLOCK.now_ms()
     job = await queue.add("work")
     later = await queue.add("work", delay=100)
@@ -144,7 +133,7 @@ async def test_b_004_5_all_times_are_milliseconds_of_one_clock(app: Windlass, qu
 
 
 @pytest.mark.feature("J3", "J7", "J8")
-async def test_b_004_6_a_dead_workers_job_is_taken_back_after_its_lease(
+async def test_a_dead_workers_job_is_taken_back_after_its_lease(
     timed_app: Windlass, clock: DrivenClock
 ) -> None:
     queue = timed_app.queue("default")
@@ -159,9 +148,7 @@ async def test_b_004_6_a_dead_workers_job_is_taken_back_after_its_lease(
 
 
 @pytest.mark.feature("J6", "J17")
-async def test_b_004_7_two_clients_never_claim_the_same_job(
-    backend_name: str, url: str, tmp_path: Path
-) -> None:
+async def test_two_clients_never_claim_the_same_job(backend_name: str, url: str, tmp_path: Path) -> None:
     # Different settings: on sqlite each client has a writer and connections of its own.
     other_url = f"{url}?timeout=10" if backend_name == "sqlite" else url
     async with Windlass(url) as one, Windlass(other_url) as two:
@@ -185,7 +172,7 @@ async def test_b_004_7_two_clients_never_claim_the_same_job(
 
 
 @pytest.mark.feature("A5")
-async def test_b_004_8_a_bulk_that_fails_leaves_nothing_behind(
+async def test_a_bulk_that_fails_leaves_nothing_behind(
     backend_name: str, app: Windlass, queue: Queue
 ) -> None:
     with pytest.raises(ConfigError):
@@ -202,7 +189,7 @@ async def test_b_004_8_a_bulk_that_fails_leaves_nothing_behind(
 
 
 @pytest.mark.feature("J2", "J16")
-async def test_b_004_9_all_slots_are_filled_and_no_poll_stands_between_jobs(
+async def test_all_slots_are_filled_and_no_poll_stands_between_jobs(
     timed_app: Windlass, clock: DrivenClock
 ) -> None:
     queue = timed_app.queue("default")
@@ -222,9 +209,7 @@ async def test_b_004_9_all_slots_are_filled_and_no_poll_stands_between_jobs(
 
 @pytest.mark.feature("A10")
 @pytest.mark.parametrize("budget", [1, 2, 3, 5])
-async def test_b_004_10_max_attempts_is_the_exact_number_of_runs(
-    app: Windlass, queue: Queue, budget: int
-) -> None:
+async def test_max_attempts_is_the_exact_number_of_runs(app: Windlass, queue: Queue, budget: int) -> None:
     runs: list[int] = []
 
     async def handler(job: Job[Any]) -> None:
@@ -240,7 +225,7 @@ async def test_b_004_10_max_attempts_is_the_exact_number_of_runs(
 
 
 @pytest.mark.feature("A25")
-async def test_b_004_11_retry_by_hand_gives_a_fresh_budget(app: Windlass, queue: Queue) -> None:
+async def test_retry_by_hand_gives_a_fresh_budget(app: Windlass, queue: Queue) -> None:
     job = await queue.add("work", max_attempts=2, backoff=0)
     await work_off(app, "default", _fail)
     await job.retry()
@@ -254,7 +239,7 @@ async def test_b_004_11_retry_by_hand_gives_a_fresh_budget(app: Windlass, queue:
 
 
 @pytest.mark.feature("A13", "A31")
-async def test_b_004_12_clean_and_retention_really_delete_and_keep_to_their_limits(
+async def test_clean_and_retention_really_delete_and_keep_to_their_limits(
     timed_app: Windlass, clock: DrivenClock
 ) -> None:
     queue = timed_app.queue("default")
@@ -272,7 +257,7 @@ async def test_b_004_12_clean_and_retention_really_delete_and_keep_to_their_limi
 
 
 @pytest.mark.feature("A24")
-async def test_b_004_13_nothing_refers_to_a_job_that_was_removed(app: Windlass, queue: Queue) -> None:
+async def test_nothing_refers_to_a_job_that_was_removed(app: Windlass, queue: Queue) -> None:
     async def handler(job: Job[Any]) -> None:
         await job.log("line")
 
@@ -287,7 +272,7 @@ async def test_b_004_13_nothing_refers_to_a_job_that_was_removed(app: Windlass, 
 
 
 @pytest.mark.feature("J1", "A6")
-async def test_b_004_14_a_worker_stands_on_its_own_and_custom_ids_count(url: str) -> None:
+async def test_a_worker_stands_on_its_own_and_custom_ids_count(url: str) -> None:
     async with Queue("default", url) as queue:
         job = await queue.add("work", job_id="order-1")
         told: list[str] = []
@@ -301,9 +286,7 @@ async def test_b_004_14_a_worker_stands_on_its_own_and_custom_ids_count(url: str
 
 
 @pytest.mark.feature("A22")
-async def test_b_004_15_progress_changes_nothing_else_and_needs_the_lease(
-    app: Windlass, queue: Queue
-) -> None:
+async def test_progress_changes_nothing_else_and_needs_the_lease(app: Windlass, queue: Queue) -> None:
     started, told, go = asyncio.Event(), asyncio.Event(), asyncio.Event()
 
     async def handler(job: Job[Any]) -> None:
@@ -339,7 +322,7 @@ async def test_b_004_15_progress_changes_nothing_else_and_needs_the_lease(
 
 
 @pytest.mark.feature("A28")
-async def test_b_004_16_a_page_holds_exactly_what_was_asked_for(queue: Queue) -> None:
+async def test_a_page_holds_exactly_what_was_asked_for(queue: Queue) -> None:
     await queue.add_bulk([{"name": "n"} for _ in range(7)])
     page = await queue.get_jobs(limit=3)
     assert len(page) == 3
@@ -349,7 +332,7 @@ async def test_b_004_16_a_page_holds_exactly_what_was_asked_for(queue: Queue) ->
 
 
 @pytest.mark.feature("J24", "C1", "K3")
-async def test_b_004_17_completion_is_fenced_and_failed_is_told_once(
+async def test_completion_is_fenced_and_one_failed_event_is_sent(
     timed_app: Windlass, clock: DrivenClock
 ) -> None:
     queue = timed_app.queue("default")
@@ -372,7 +355,7 @@ async def test_b_004_17_completion_is_fenced_and_failed_is_told_once(
     assert outcomes == ["retrying", "retrying", "failed"]
 
 
-async def test_b_004_18_states_are_checked_by_the_program_and_not_by_the_table(tmp_path: Path) -> None:
+async def test_states_are_checked_by_the_program_and_not_by_the_table(tmp_path: Path) -> None:
     assert {state for state in MOVES if state is not None} == set(JobState)
     url = store_url("sqlite", tmp_path)
     async with Windlass(url) as app:
@@ -386,7 +369,7 @@ async def test_b_004_18_states_are_checked_by_the_program_and_not_by_the_table(t
     assert [name for name in tables if "migration" in name or "schema" in name or "meta" in name]
 
 
-async def test_b_004_18_an_unknown_state_is_refused_by_name(queue: Queue) -> None:
+async def test_an_unknown_state_is_refused_by_name(queue: Queue) -> None:
     with pytest.raises(ConfigError, match="did you mean 'completed'"):
         await queue.get_jobs("complete")
     assert watched(queue.app).requests == []

@@ -14,12 +14,9 @@ from windlass import (
     Batch,
     Depends,
     FlowProducer,
-    Group,
     Job,
-    JobNode,
     JobState,
     Queue,
-    Step,
     Windlass,
     Worker,
     as_completed,
@@ -28,14 +25,15 @@ from windlass import (
     gather,
     group,
 )
-from windlass.bulk import Cleaned
+from windlass.api.bulk import Cleaned
+from windlass.api.queue import Page
+from windlass.api.sync import SyncJob
 from windlass.contrib.django import enqueue_on_commit
 from windlass.contrib.fastapi import queue as fastapi_queue
 from windlass.contrib.starlette import get_windlass, lifespan
 from windlass.core.job import Event
 from windlass.core.outcome import AddOutcome, CancelResult
-from windlass.queue import Page
-from windlass.sync import SyncJob
+from windlass.flows import FlowGroup, JobNode, Step
 
 app = Windlass("memory://")
 
@@ -145,7 +143,7 @@ async def flows() -> None:
     part = add.s(1, 2)
     assert_type(part, Step)
     assert_type(add.options(delay=5).s(1, b=2), Step)
-    assert_type(group(part, send.s("ada")), Group)
+    assert_type(group(part, send.s("ada")), FlowGroup)
     assert_type(chord(group(part, part), send.s("ada")), Step)
     assert_type(chain(part, send.s("ada")), Step)
     assert_type(await FlowProducer(app).add(part), JobNode)

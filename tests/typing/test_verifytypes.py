@@ -27,10 +27,10 @@ INSIDE = (
     "windlass.sandbox.",
     "windlass.speedups.",
     "windlass.telemetry.",
-    "windlass.testing.conformance.",
-    "windlass.testing.machine.",
-    "windlass.testing.own_clock.",
-    "windlass.testing.storm.",
+    "windlass_conformance.",
+    "windlass_conformance.machine.",
+    "windlass_conformance.own_clock.",
+    "tools.storm.",
 )
 
 

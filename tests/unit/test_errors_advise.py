@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from windlass import errors
-from windlass.context import current_job
 from windlass.errors import WindlassError
+from windlass.jobs.context import current_job
 from windlass.serde import encode_value, get_codec
 
 #: Error -> arguments, and words of its advice.

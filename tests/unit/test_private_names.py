@@ -33,7 +33,7 @@ from tools import private_names
     ],
 )
 def test_a_private_name_of_another_package_is_found(source: str, name: str) -> None:
-    assert [found for _, found, _ in private_names.findings(source, "windlass.app")] == [name]
+    assert [found for _, found, _ in private_names.findings(source, "windlass.api.app")] == [name]
 
 
 @pytest.mark.parametrize(
@@ -48,7 +48,7 @@ def test_a_private_name_of_another_package_is_found(source: str, name: str) -> N
     ],
 )
 def test_what_is_ours_or_documented_is_left_alone(source: str) -> None:
-    assert list(private_names.findings(source, "windlass.app")) == []
+    assert list(private_names.findings(source, "windlass.api.app")) == []
 
 
 _SUBCLASS = """

@@ -22,8 +22,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from windlass.errors import ConfigError, ResultError, UnrecoverableError
+from windlass.handlers.signature import ArgumentError, Signature
 from windlass.serde import encode_value, get_codec, to_plain
-from windlass.signature import ArgumentError, Signature
 
 pytestmark = pytest.mark.feature("W4")
 

@@ -7,12 +7,12 @@ from typing import Any
 import msgspec
 
 from windlass.backend import Backend
-from windlass.backend import flows as fl
-from windlass.backend import limits as lrq
-from windlass.backend import metrics as mt
+from windlass.backend import flow_requests as fl
+from windlass.backend import limit_requests as lrq
+from windlass.backend import metric_requests as mt
 from windlass.backend import requests as rq
-from windlass.backend import schedules as sc
-from windlass.backend import streams as sm
+from windlass.backend import schedule_requests as sc
+from windlass.backend import stream_requests as sm
 from windlass.core.job import JobRef
 
 

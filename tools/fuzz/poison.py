@@ -37,7 +37,7 @@ from windlass import (
     Worker,
 )
 from windlass.core.states import FINISHED
-from windlass.testing.damage import damage, kinds
+from windlass_conformance.damage import damage, kinds
 
 STORES = ("memory", "sqlite", "file", "valkey", "redis", "cluster", "amqp")
 #: Jobs of one round. Each hostile job is about three inputs: two reports, and an end.

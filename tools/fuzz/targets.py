@@ -17,11 +17,12 @@ import msgspec
 
 from tools.fuzz.engine import Target, damaged, damaged_text, each_damaged, odd_value
 from tools.fuzz.wire import wire_targets
+from windlass.api.queue import _cursor
 from windlass.backend import Backend, open_backend
-from windlass.backend import limits as lrq
-from windlass.backend import metrics as mq
+from windlass.backend import limit_requests as lrq
+from windlass.backend import metric_requests as mq
 from windlass.backend import requests as rq
-from windlass.backend import schedules as sq
+from windlass.backend import schedule_requests as sq
 from windlass.backends.amqp import messages
 from windlass.backends.file import effects, frames
 from windlass.backends.file.store import FileStore
@@ -31,14 +32,13 @@ from windlass.cli.values import parse_duration, parse_json, parse_pairs
 from windlass.core.edges import to_dependency
 from windlass.core.ids import check_job_id, check_queue_name, check_task_name
 from windlass.core.job import AttemptOutcome, AttemptRecord, EventType, JobRef, NewJob
-from windlass.core.limits import to_group_limits, to_rate
+from windlass.core.limit_rules import to_group_limits, to_rate
 from windlass.core.options import DEFAULT_OPTIONS, OPTION_NAMES, JobOptions, instant_to_ms
 from windlass.core.outcome import Outcome, Settlement
 from windlass.core.patterns import matches
-from windlass.core.schedules import to_schedule
+from windlass.core.schedule_rules import to_schedule
 from windlass.errors import ConfigError, StorageError, UnsupportedByBackendError
-from windlass.payload import unpack
-from windlass.queue import _cursor
+from windlass.jobs.payload import unpack
 from windlass.serde import encode_payload, get_codec
 from windlass.serde.encrypted import EncryptedCodec, new_key
 from windlass.serde.signed import SignedCodec
@@ -216,7 +216,9 @@ def _valkey_attempts() -> Target:
 
 def _file_frames() -> Target:
     """Frames of the file log: what was changed is never taken for a whole frame."""
-    known = {frames.make(kind, n, body) for kind in frames.Kind for n, body in ((0, b""), (7, b"x" * 40))}
+    known = {
+        frames.make(kind, n, body) for kind in frames.FrameKind for n, body in ((0, b""), (7, b"x" * 40))
+    }
 
     def read(data: bytes) -> None:
         view, at = memoryview(data), 0

@@ -15,13 +15,13 @@ from windlass.backend import requests as rq
 from windlass.backends.amqp import verbs, wire
 from windlass.backends.valkey import flows, metrics, records, schedules
 from windlass.core.job import JobRecord, JobRef, NewJob
-from windlass.core.metrics import MetricsRow
 from windlass.core.outcome import AddOutcome
-from windlass.core.schedules import Rule, ScheduleRecord
+from windlass.core.rollups import MetricsRow
+from windlass.core.schedule_rules import Rule, ScheduleRecord
 from windlass.dashboard.paging import Position, decode_cursor, encode_cursor
 from windlass.dashboard.problems import ApiError
 from windlass.dashboard.sessions import COOKIE, Sessions
-from windlass.dashboard.settings import Identity
+from windlass.dashboard.users import Identity
 from windlass.errors import StorageError, WindlassError, WorkerCrashError
 from windlass.importing import bullmq, celery
 from windlass.importing import rq as foreign_rq
@@ -36,9 +36,9 @@ _JOB = JobRecord(queue="q", id="job1", task="t", payload=b"{}", codec="json")
 def _from_parent() -> Target:
     said = [
         protocol.Boot(argv=["a"], main_path="m.py"),
-        protocol.Run(1, "m:f", _JOB, True),
-        protocol.Answer(3, protocol.ErrorReport(error_class="E", module="m", message="no"), b"1"),
-        protocol.Stop("timeout"),
+        protocol.RunJob(1, "m:f", _JOB, True),
+        protocol.VerbAnswer(3, protocol.ErrorReport(error_class="E", module="m", message="no"), b"1"),
+        protocol.StopJob("timeout"),
         protocol.Shutdown(),
     ]
     return Target(
@@ -49,8 +49,8 @@ def _from_parent() -> Target:
 def _from_child() -> Target:
     said = [
         protocol.Ready(7),
-        protocol.Request(1, 2, "log", b"[]"),
-        protocol.Done(1, b"null"),
+        protocol.VerbRequest(1, 2, "log", b"[]"),
+        protocol.JobDone(1, b"null"),
         protocol.Failed(1, protocol.ErrorReport(error_class="E", module="m", message="no")),
         protocol.Signalled(1, "snooze", 5, "later"),
     ]

@@ -14,9 +14,9 @@ from pathlib import Path
 
 import msgspec
 
+from tools.storm import BY_NAME, FAULTS, MUTANTS, Report, Settings, run_storm
 from tools.storm.servers import STORES
 from windlass.errors import ConfigError
-from windlass.testing.storm import BY_NAME, FAULTS, MUTANTS, Report, Settings, run_storm
 
 _FAULTS_HELP = f"all, none, or some of {','.join(FAULTS)}; only by name also {','.join(BY_NAME)}"
 

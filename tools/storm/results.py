@@ -13,8 +13,8 @@ from pathlib import Path
 
 import msgspec
 
+from tools.storm import FAULTS, Report
 from tools.storm.servers import STORES
-from windlass.testing.storm import FAULTS, Report
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 _HEADS = (

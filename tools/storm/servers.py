@@ -7,7 +7,7 @@ from pathlib import Path
 
 from tools.services import rabbitmq
 from tools.services.valkey import ClusterServers, Server, redis_binary, valkey_binary, wait_for
-from windlass.testing.storm.stores import EMBEDDED, OF_CONNECTIONS, OF_PROCESSES, StormStore
+from tools.storm.stores import EMBEDDED, OF_CONNECTIONS, OF_PROCESSES, StormStore
 
 #: Nothing acknowledged may be lost when the server is killed.
 _SAFE = ("--appendonly", "yes", "--appendfsync", "always")

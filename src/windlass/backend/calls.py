@@ -82,7 +82,7 @@ class Pending(Generic[R]):
         return True
 
 
-class Call(Pending[R]):
+class StoreCall(Pending[R]):
     """A request to a database thread."""
 
     __slots__ = ("request",)
@@ -122,7 +122,7 @@ class Deadline:
             call.expire(begun=True)
 
 
-Answer = tuple[Call[Any], Any, BaseException | None]
+Answer = tuple[StoreCall[Any], Any, BaseException | None]
 _Outcome = tuple[Pending[Any], Any, BaseException | None]
 
 

@@ -25,9 +25,9 @@ class Capabilities:
     groups: bool = False
     #: Limits of whole queues: concurrency, rate, holds.
     limits: bool = False
-    #: Recurring schedules (``backend.schedules``).
+    #: Recurring schedules (``backend.schedule_requests``).
     schedules: bool = False
-    #: Roll-ups of the history by minute and hour (``backend.metrics``).
+    #: Roll-ups of the history by minute and hour (``backend.metric_requests``).
     metrics: bool = False
     #: Orders to workers, delivered with their heartbeat (``CommandWorker``).
     commands: bool = False

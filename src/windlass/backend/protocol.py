@@ -7,8 +7,9 @@ clocks, telemetry, time limits and injected faults are each written once, around
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any, Literal, Protocol, TypeVar, runtime_checkable
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar, runtime_checkable
 
+from windlass._renamed import old_names
 from windlass.backend.capabilities import Capabilities
 from windlass.backend.requests import Added, Request
 from windlass.core.clock import SYSTEM_CLOCK, Clock
@@ -119,9 +120,13 @@ class OverlappingBackend(Protocol):
 
 
 @runtime_checkable
-class TellingBackend(Protocol):
+class CompletionHintsBackend(Protocol):
     """A backend whose hints may bring along what happened, so that nobody needs to ask."""
 
     def listen_completed(self, queue: str, told: Callable[[list[Completed]], None]) -> Listener:
         """As ``listen(["done:<queue>"])``, but calls ``told`` instead where the hint says it all."""
         ...
+
+
+if not TYPE_CHECKING:
+    __getattr__ = old_names(__name__)

@@ -68,7 +68,7 @@ class Add(Request[list[Added]], kw_only=True):
     the new job (``queued``). An id under ``keep_id`` always answers ``duplicate``, even without a record
     (then with ``record`` and ``state`` None).
 
-    Then the unique key is looked at (``core.unique``): while it is held the answer is ``duplicate`` or
+    Then the unique key is looked at (``core.unique_rules``): while it is held the answer is ``duplicate`` or
     ``replaced``, with the holder's record (None when only the key is left). A holder that is replaced takes
     all that the new job says, but what it has used already because it ran; ``not_taken`` names that. A group
     that is ordered answers ``out_of_order`` for a job with a priority or ``lifo``, one that has its
@@ -368,7 +368,7 @@ class Purge(Request[Purged], kw_only=True):
     """Remove up to ``limit`` jobs of a queue in the given states, oldest first.
 
     Only those that entered the state before now - ``grace_ms`` (finished ones by finish time, others by add
-    time). Serves ``clean``, ``drain`` and ``obliterate``. Active jobs go only with ``force``.
+    time). Serves ``clean``, ``clear`` and ``obliterate``. Active jobs go only with ``force``.
     """
 
     queue: str

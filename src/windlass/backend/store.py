@@ -14,8 +14,8 @@ from typing import Any, TypeVar
 from windlass.backend import requests as rq
 from windlass.backend.capabilities import Capabilities
 from windlass.backend.closing import Closing
-from windlass.backend.protocol import Backend, Listener, TellingBackend
-from windlass.backend.schedules import PutSchedule
+from windlass.backend.protocol import Backend, CompletionHintsBackend, Listener
+from windlass.backend.schedule_requests import PutSchedule
 from windlass.core.clock import Clock
 from windlass.core.job import Completed, JobRecord, JobRef, NewJob
 from windlass.core.options import UniqueMode
@@ -165,7 +165,7 @@ class Store:
 
     async def listen_completed(self, queue: str, told: Callable[[list[Completed]], None]) -> Listener:
         """Hints about jobs of ``queue`` that finish; those that the hint itself describes go to ``told``."""
-        if not isinstance(self.backend, TellingBackend):
+        if not isinstance(self.backend, CompletionHintsBackend):
             return await self.listen([f"done:{queue}"])
         if not self._opened or self._pid != _pid:
             await self.open()

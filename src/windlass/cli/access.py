@@ -19,7 +19,7 @@ from windlass.dashboard import OpenID, Roles, Rule, TrustedProxy
 from windlass.errors import ConfigError
 
 if TYPE_CHECKING:
-    from windlass.cli.dashboard import Options
+    from windlass.cli.dashboard_options import Options
 
 T = TypeVar("T")
 Table = dict[str, Any]
@@ -35,7 +35,7 @@ _NEEDED = {
 }
 
 
-class WaysIn(TypedDict):
+class SignInOptions(TypedDict):
     """As ``create_app`` takes them."""
 
     openid: OpenID | None
@@ -43,7 +43,7 @@ class WaysIn(TypedDict):
     rules: list[Rule] | None
 
 
-def ways_in(options: Options) -> WaysIn:
+def sign_in_options(options: Options) -> SignInOptions:
     """The provider, the proxy and the rules that the options and their file mean."""
     file = _read(options.access)
     openid = {**file.get("openid", {}), **_given(options, "issuer", "client_id", "public_url")}

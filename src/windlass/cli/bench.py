@@ -21,8 +21,8 @@ from windlass.core.ids import new_id
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from windlass.app import Windlass
-    from windlass.queue import Queue
+    from windlass.api.app import Windlass
+    from windlass.api.queue import Queue
 
 _DATA = {"text": "x" * 80}
 _TASK = "bench"
@@ -72,7 +72,7 @@ async def run(options: Options, out: Out) -> int:
 @asynccontextmanager
 async def _fresh_app(options: Options, out: Out) -> AsyncIterator[Windlass]:
     """A namespace of its own; on sqlite a file of its own beside the database, on the same disk."""
-    from windlass.app import Windlass
+    from windlass.api.app import Windlass
     from windlass.backend.urls import DEFAULT_URL
 
     url = options.url or DEFAULT_URL

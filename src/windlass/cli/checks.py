@@ -15,12 +15,12 @@ from windlass.backend.health import Finding, fact, problem, warning
 from windlass.backend.urls import parse_url
 from windlass.cli.store import shown_url, sqlite_path
 from windlass.cli.values import show_age, show_bytes
-from windlass.core import damage
+from windlass.core import bad_records
 from windlass.core.states import FINISHED, JobState
 from windlass.core.text import printable
 
 if TYPE_CHECKING:
-    from windlass.app import Windlass
+    from windlass.api.app import Windlass
     from windlass.core.job import JobRecord, QueueInfo, WorkerInfo
 
 #: Living workers take back a lease at most this long after it ran out.
@@ -31,7 +31,7 @@ _BIG_LOG = 64 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
-class Patient:
+class CheckContext:
     """What the checks look at. ``deep``: they may take long."""
 
     app: Windlass
@@ -59,17 +59,17 @@ def many(count: int, word: str) -> str:
     return f"{count:,} {word}{'s' * (count != 1)}"
 
 
-async def check_store(patient: Patient) -> AsyncIterator[Finding]:
+async def check_store(context: CheckContext) -> AsyncIterator[Finding]:
     """It opens: say what it is."""
-    kept = sum(sum(info.counts.values()) for info in patient.queues)
-    size = f"{many(len(patient.queues), 'queue')}, {many(kept, 'job')} kept"
-    yield fact(f"{shown_url(patient.app.url)} answers: {size}")
-    yield fact(f"windlass {__version__} on {patient.app.store.name}")
+    kept = sum(sum(info.counts.values()) for info in context.queues)
+    size = f"{many(len(context.queues), 'queue')}, {many(kept, 'job')} kept"
+    yield fact(f"{shown_url(context.app.url)} answers: {size}")
+    yield fact(f"windlass {__version__} on {context.app.store.name}")
 
 
-async def check_sqlite(patient: Patient) -> AsyncIterator[Finding]:
+async def check_sqlite(context: CheckContext) -> AsyncIterator[Finding]:
     """The database file: journal, size, and with ``deep`` its integrity."""
-    path = sqlite_path(patient.app.url)
+    path = sqlite_path(context.app.url)
     if path is None:
         return
     verdict = ""
@@ -77,11 +77,11 @@ async def check_sqlite(patient: Patient) -> AsyncIterator[Finding]:
         (mode,) = conn.execute("PRAGMA journal_mode").fetchone()
         (free,) = conn.execute("PRAGMA freelist_count").fetchone()
         (page,) = conn.execute("PRAGMA page_size").fetchone()
-        if patient.deep:
+        if context.deep:
             (verdict,) = conn.execute("PRAGMA quick_check(1)").fetchone()
     log = path.with_name(path.name + "-wal")
     log_size = log.stat().st_size if log.exists() else 0
-    synchronous = parse_url(patient.app.url).options.get("synchronous", "full")
+    synchronous = parse_url(context.app.url).options.get("synchronous", "full")
     yield fact(f"sqlite {sqlite3.sqlite_version}: journal {mode}, synchronous {synchronous}")
     size, spare = show_bytes(path.stat().st_size), show_bytes(free * page)
     yield fact(f"the file has {size} ({spare} free inside), its log {show_bytes(log_size)}")
@@ -100,9 +100,9 @@ async def check_sqlite(patient: Patient) -> AsyncIterator[Finding]:
         yield warning(f"the log has grown to {show_bytes(log_size)}", advice)
 
 
-async def check_workers(patient: Patient) -> AsyncIterator[Finding]:
+async def check_workers(context: CheckContext) -> AsyncIterator[Finding]:
     """Is anybody there, and of one version?"""
-    workers = patient.workers
+    workers = context.workers
     if not workers:
         yield fact("no worker is alive")  # whether that matters, check_unserved tells
         return
@@ -117,14 +117,14 @@ async def check_workers(patient: Patient) -> AsyncIterator[Finding]:
         yield warning(text, "use the same version in both places")
 
 
-async def check_unserved(patient: Patient) -> AsyncIterator[Finding]:
+async def check_unserved(context: CheckContext) -> AsyncIterator[Finding]:
     """Jobs that wait for a worker which is not there, or not quick enough."""
-    for info in patient.queues:
+    for info in context.queues:
         waiting = info.counts.get("waiting", 0) + info.counts.get("retrying", 0)
         if not waiting or info.paused:
             continue
-        age_ms = 0 if info.oldest_ready_ms is None else patient.now - info.oldest_ready_ms
-        if not patient.served(info.name):
+        age_ms = 0 if info.oldest_ready_ms is None else context.now - info.oldest_ready_ms
+        if not context.served(info.name):
             advice = f"start one: windlass worker MODULE:APP --queues {info.name}"
             yield problem(
                 f"{info.name}: {many(waiting, 'job')} to run and no worker serves the queue", advice
@@ -136,26 +136,26 @@ async def check_unserved(patient: Patient) -> AsyncIterator[Finding]:
             )
 
 
-async def check_paused(patient: Patient) -> AsyncIterator[Finding]:
+async def check_paused(context: CheckContext) -> AsyncIterator[Finding]:
     """Queues that somebody paused, with jobs in them."""
-    for info in patient.queues:
+    for info in context.queues:
         waiting = info.counts.get("waiting", 0)
         if info.paused and waiting:
             text = f"{info.name}: paused with {many(waiting, 'job')} waiting"
             yield warning(text, f"windlass resume {info.name}")
 
 
-async def check_leases(patient: Patient) -> AsyncIterator[Finding]:
+async def check_leases(context: CheckContext) -> AsyncIterator[Finding]:
     """Active jobs whose worker fell silent."""
-    overdue = patient.now - (_RECOVER_MS if patient.workers else 0)
-    for info in patient.queues:
+    overdue = context.now - (_RECOVER_MS if context.workers else 0)
+    for info in context.queues:
         if not info.counts.get("active"):
             continue
-        active = await patient.jobs(info.name, JobState.ACTIVE)
+        active = await context.jobs(info.name, JobState.ACTIVE)
         ends = [job.lease_until_ms for job in active if job.lease_until_ms and job.lease_until_ms < overdue]
         if ends:
-            since = show_age(patient.now - min(ends))
-            who = "nobody took them back" if patient.workers else "no worker is alive to take them back"
+            since = show_age(context.now - min(ends))
+            who = "nobody took them back" if context.workers else "no worker is alive to take them back"
             text = f"{info.name}: {many(len(ends), 'running job')} lost the worker {since} ago and {who}"
             yield problem(text, "start any worker on this store: it recovers them within seconds")
         stalled = sum(job.stalls > 0 for job in active)
@@ -164,11 +164,11 @@ async def check_leases(patient: Patient) -> AsyncIterator[Finding]:
             yield warning(f"{info.name}: {many(stalled, 'running job')} had to be recovered before", advice)
 
 
-async def check_records(patient: Patient) -> AsyncIterator[Finding]:
+async def check_records(context: CheckContext) -> AsyncIterator[Finding]:
     """Jobs whose stored record cannot be read."""
-    for info in patient.queues:
+    for info in context.queues:
         for state in [JobState(name) for name, count in info.counts.items() if count]:
-            bad = [job async for job in patient.every_job(info.name, state) if damage.is_bad(job)]
+            bad = [job async for job in context.every_job(info.name, state) if bad_records.is_bad(job)]
             if not bad:
                 continue
             names = ", ".join(printable(job.id) for job in bad[:5]) + (", ..." if len(bad) > 5 else "")
@@ -187,11 +187,11 @@ async def set_aside(app: Windlass) -> AsyncIterator[Finding]:
         for state in [JobState(name) for name, count in info.counts.items() if count]:
             if state in FINISHED:
                 continue
-            bad = [job async for job in every_job(app, info.name, state) if damage.is_bad(job)]
+            bad = [job async for job in every_job(app, info.name, state) if bad_records.is_bad(job)]
             for job in bad:  # whatever would change such a job ends it
-                await app.store.execute(rq.CancelJobs(refs=[job.ref], reason=damage.BAD_RECORD))
+                await app.store.execute(rq.CancelJobs(refs=[job.ref], reason=bad_records.BAD_RECORD))
                 yield fact(
-                    f"{info.name}: job {printable(job.id)} was set aside as failed: {damage.BAD_RECORD}"
+                    f"{info.name}: job {printable(job.id)} was set aside as failed: {bad_records.BAD_RECORD}"
                 )
 
 
@@ -211,13 +211,13 @@ async def every_job(
         request = rq.ListJobs(queue=queue, states=[state], limit=1_000, cursor=page.cursor)
 
 
-async def check_failed(patient: Patient) -> AsyncIterator[Finding]:
+async def check_failed(context: CheckContext) -> AsyncIterator[Finding]:
     """The dead set, by what killed it."""
-    for info in patient.queues:
+    for info in context.queues:
         count = info.counts.get("failed", 0)
         if not count:
             continue
-        failed = await patient.jobs(info.name, JobState.FAILED)
+        failed = await context.jobs(info.name, JobState.FAILED)
         classes = Counter(job.errors[-1].error_class if job.errors else job.reason for job in failed)
         detail = ", ".join(f"{name} {number:,}" for name, number in classes.most_common(3))
         sampled = "" if len(failed) >= count else f" among the newest {len(failed):,}"
@@ -228,7 +228,7 @@ async def check_failed(patient: Patient) -> AsyncIterator[Finding]:
             yield warning(f"{info.name}: jobs failed because their worker died again and again", advice)
 
 
-CHECKS: tuple[Callable[[Patient], AsyncIterator[Finding]], ...] = (
+CHECKS: tuple[Callable[[CheckContext], AsyncIterator[Finding]], ...] = (
     check_store,
     check_sqlite,
     check_workers,

@@ -5,44 +5,17 @@ from __future__ import annotations
 import ipaddress
 import logging
 import os
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from windlass.cli.dashboard_options import Options
 from windlass.cli.output import Out
-from windlass.cli.store import StoreOptions, shown_url, store_command
+from windlass.cli.store import shown_url, store_command
 from windlass.errors import ConfigError
 
 if TYPE_CHECKING:
     from windlass.dashboard.guard import Guard
-
-
-@dataclass(frozen=True, kw_only=True)
-class Options(StoreOptions):
-    """Where to listen, who may come in, what is shown."""
-
-    host: str = "127.0.0.1"
-    port: int = 8080
-    operator_token: str | None = None
-    reader_token: str | None = None
-    users: tuple[str, ...] = ()
-    readers: tuple[str, ...] = ()
-    access: str | None = None
-    operator_roles: tuple[str, ...] = ()
-    reader_roles: tuple[str, ...] = ()
-    openid_issuer: str | None = None
-    openid_client_id: str | None = None
-    public_url: str | None = None
-    trusted_proxies: tuple[str, ...] = ()
-    proxy_user_header: str | None = None
-    proxy_groups_header: str | None = None
-    read_only: bool = False
-    mask: tuple[str, ...] = ()
-    queues: tuple[str, ...] = ()
-    prefix: str = ""
-    lake: str | None = None
-    audit_file: str | None = None
 
 
 def is_loopback(host: str) -> bool:
@@ -55,10 +28,10 @@ def is_loopback(host: str) -> bool:
 
 def make(options: Options) -> Guard:
     """The application that the options mean; refused when it would be open to others without a sign-in."""
-    from windlass.cli.access import ways_in
+    from windlass.cli.access import sign_in_options
     from windlass.dashboard import DEFAULT_MASK, create_app
 
-    ways = ways_in(options)
+    ways = sign_in_options(options)
     app = create_app(
         options.app(create=True),
         operator_tokens=options.operator_token,
@@ -73,7 +46,7 @@ def make(options: Options) -> Guard:
         audit_file=options.audit_file,
         **ways,
     )
-    if not is_loopback(options.host) and not app.desk.settings.methods:
+    if not is_loopback(options.host) and not app.store_view.settings.methods:
         raise ConfigError(
             "host",
             "127.0.0.1 unless there is a sign-in: give --operator-token (or $WINDLASS_OPERATOR_TOKEN), "
@@ -101,7 +74,7 @@ async def run(options: Options, out: Out) -> int:
     app = make(options)
     from windlass.dashboard.serve import DashboardServer  # after ``make`` has told what is not installed
 
-    windlass = app.desk.app
+    windlass = app.store_view.app
     store = shown_url(windlass.url)
 
     def tell(port: int) -> None:

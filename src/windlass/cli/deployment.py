@@ -10,8 +10,8 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from windlass.backend import requests as rq
 from windlass.backend.health import Finding, fact, problem, warning
 from windlass.backend.protocol import ServedBackend
-from windlass.backend.schedules import DueSchedules, ListSchedules
-from windlass.cli.checks import Patient, many
+from windlass.backend.schedule_requests import DueSchedules, ListSchedules
+from windlass.cli.checks import CheckContext, many
 from windlass.cli.values import show_age, show_bytes, show_time
 from windlass.core.clock import SYSTEM_CLOCK
 from windlass.core.job import HISTORY_HELD, JobRecord
@@ -31,9 +31,9 @@ _LATE_ARCHIVER_MS = 24 * 3_600_000
 _MANY_KEPT = 1_000_000
 
 
-async def check_clock(patient: Patient) -> AsyncIterator[Finding]:
+async def check_clock(context: CheckContext) -> AsyncIterator[Finding]:
     """The store's clock decides when jobs are due; people read those of their machines."""
-    store = patient.app.store
+    store = context.app.store
     if not store.capabilities.schedules:
         return
     before = SYSTEM_CLOCK.now_ms()
@@ -49,12 +49,12 @@ async def check_clock(patient: Patient) -> AsyncIterator[Finding]:
     yield problem(text, advice) if skew_ms > _BAD_SKEW_MS else warning(text, advice)
 
 
-async def check_due_times(patient: Patient) -> AsyncIterator[Finding]:
+async def check_due_times(context: CheckContext) -> AsyncIterator[Finding]:
     """Due times that a clock ahead has written: the store never changes a due time by itself."""
-    now_ms = max(patient.now, await _server_ms(patient)) + _AHEAD_MS
-    for info in patient.queues:
+    now_ms = max(context.now, await _server_ms(context)) + _AHEAD_MS
+    for info in context.queues:
         for state in sorted(DUE_LATER):
-            jobs = await patient.jobs(info.name, state) if info.counts.get(state) else []
+            jobs = await context.jobs(info.name, state) if info.counts.get(state) else []
             wrong = [job for job in jobs if _written_ms(job) > now_ms]
             if wrong:
                 shown = ", ".join(f"{job.id} due {show_time(job.due_ms)}" for job in wrong[:_SHOWN])
@@ -63,21 +63,21 @@ async def check_due_times(patient: Patient) -> AsyncIterator[Finding]:
                 yield warning(f"{info.name}: {what} got a due time from a clock ahead: {shown}", advice)
 
 
-async def check_schedule_times(patient: Patient) -> AsyncIterator[Finding]:
+async def check_schedule_times(context: CheckContext) -> AsyncIterator[Finding]:
     """Schedules that fired by a clock ahead go on when that time is reached."""
-    if not patient.app.store.capabilities.schedules:
+    if not context.app.store.capabilities.schedules:
         return
-    now_ms = max(patient.now, await _server_ms(patient)) + _AHEAD_MS
-    for record in (await patient.app.store.execute(ListSchedules(limit=1_000))).schedules:
+    now_ms = max(context.now, await _server_ms(context)) + _AHEAD_MS
+    for record in (await context.app.store.execute(ListSchedules(limit=1_000))).schedules:
         if (record.last_ms or 0) > now_ms:
             due = show_time(record.next_ms)
             text = f"{record.queue}: schedule {record.name} fired by a clock ahead and is next due {due}"
             yield warning(text, "remove it and put it again to begin anew from now")
 
 
-async def _server_ms(patient: Patient) -> int:
+async def _server_ms(context: CheckContext) -> int:
     """The time of a server, which may rightly differ from ours; 0 where the machine's clock counts."""
-    store = patient.app.store
+    store = context.app.store
     if not isinstance(store.backend, ServedBackend) or not store.capabilities.schedules:
         return 0
     return (await store.execute(DueSchedules())).now_ms
@@ -88,9 +88,9 @@ def _written_ms(job: JobRecord) -> int:
     return max(job.enqueued_ms, job.started_ms or 0, job.errors[-1].at_ms if job.errors else 0)
 
 
-async def check_servers(patient: Patient) -> AsyncIterator[Finding]:
+async def check_servers(context: CheckContext) -> AsyncIterator[Finding]:
     """The settings of the server: what a restart loses, what a full memory throws away."""
-    backend = patient.app.store.backend
+    backend = context.app.store.backend
     if isinstance(backend, ServedBackend):
         for settings in await backend.server_settings():
             for finding in judge_server(settings):
@@ -144,21 +144,21 @@ def _version(settings: Mapping[str, str]) -> str:
     return f"Redis {settings.get('redis_version', 'of unknown version')}"
 
 
-async def check_duties(patient: Patient) -> AsyncIterator[Finding]:
+async def check_duties(context: CheckContext) -> AsyncIterator[Finding]:
     """One worker prunes, rolls up and relays for all."""
-    settled = [worker for worker in patient.workers if patient.now - worker.started_ms > _SETTLED_MS]
-    if settled and not any(worker.leader for worker in patient.workers):
+    settled = [worker for worker in context.workers if context.now - worker.started_ms > _SETTLED_MS]
+    if settled and not any(worker.leader for worker in context.workers):
         advice = "look at the workers' logs; those with duties=False never take part"
         yield warning("no worker does the duties of the leader: nothing is pruned", advice)
 
 
-async def check_long_runs(patient: Patient) -> AsyncIterator[Finding]:
+async def check_long_runs(context: CheckContext) -> AsyncIterator[Finding]:
     """Jobs whose worker is alive and that never end."""
-    for info in patient.queues:
+    for info in context.queues:
         if not info.counts.get("active"):
             continue
-        active = await patient.jobs(info.name, JobState.ACTIVE)
-        ages = [patient.now - job.started_ms for job in active if job.started_ms]
+        active = await context.jobs(info.name, JobState.ACTIVE)
+        ages = [context.now - job.started_ms for job in active if job.started_ms]
         old = [age for age in ages if age > _LONG_RUN_MS]
         if old:
             text = (
@@ -167,9 +167,9 @@ async def check_long_runs(patient: Patient) -> AsyncIterator[Finding]:
             yield warning(text, f"give the task a timeout; see windlass jobs {info.name} --state active")
 
 
-async def check_retention(patient: Patient) -> AsyncIterator[Finding]:
+async def check_retention(context: CheckContext) -> AsyncIterator[Finding]:
     """Finished jobs that nothing will ever remove."""
-    for info in patient.queues:
+    for info in context.queues:
         finished = sum(info.counts.get(state, 0) for state in ("completed", "failed", "cancelled"))
         advice = f"bound it in code (keep_completed, keep_failed); now: windlass clean {info.name}"
         if finished > _MANY_KEPT:
@@ -177,7 +177,7 @@ async def check_retention(patient: Patient) -> AsyncIterator[Finding]:
         for state in (JobState.COMPLETED, JobState.FAILED):
             if not info.counts.get(state.value):
                 continue
-            newest = await patient.jobs(info.name, state)
+            newest = await context.jobs(info.name, state)
             keeps = [job.options.keep_for(state.value) for job in newest]
             endless = sum(keep.age_ms is None and keep.count is None for keep in keeps)
             if endless:
@@ -185,10 +185,10 @@ async def check_retention(patient: Patient) -> AsyncIterator[Finding]:
                 yield warning(text, advice)
 
 
-async def check_archivers(patient: Patient) -> AsyncIterator[Finding]:
+async def check_archivers(context: CheckContext) -> AsyncIterator[Finding]:
     """Archivers hold the history log: one that is gone lets it grow."""
-    for archiver in await patient.app.store.execute(rq.ListArchivers()):
-        late_ms = patient.now - archiver.seen_ms
+    for archiver in await context.app.store.execute(rq.ListArchivers()):
+        late_ms = context.now - archiver.seen_ms
         if late_ms > _LATE_ARCHIVER_MS:
             text = f"archiver {archiver.name} was last seen {show_age(late_ms)} ago and holds the history"
             advice = (
@@ -197,7 +197,7 @@ async def check_archivers(patient: Patient) -> AsyncIterator[Finding]:
             yield warning(text, advice)
 
 
-DEPLOYMENT_CHECKS: tuple[Callable[[Patient], AsyncIterator[Finding]], ...] = (
+DEPLOYMENT_CHECKS: tuple[Callable[[CheckContext], AsyncIterator[Finding]], ...] = (
     check_clock,
     check_due_times,
     check_schedule_times,

@@ -9,7 +9,7 @@ import click
 
 from windlass.backend import health
 from windlass.backend.health import Finding, problem
-from windlass.cli.checks import CHECKS, Patient, many, set_aside
+from windlass.cli.checks import CHECKS, CheckContext, many, set_aside
 from windlass.cli.deployment import DEPLOYMENT_CHECKS
 from windlass.cli.output import Out, styled
 from windlass.cli.store import StoreOptions, store_command
@@ -56,9 +56,9 @@ async def examine(options: Options) -> list[Finding]:
         async with closed as app:
             if options.repair:
                 findings += [finding async for finding in set_aside(app)]
-            patient = Patient(app, options.deep, now_ms(), await app.queues(), await app.workers())
+            context = CheckContext(app, options.deep, now_ms(), await app.queues(), await app.workers())
             for check in (*CHECKS, *DEPLOYMENT_CHECKS):
-                findings += [finding async for finding in check(patient)]
+                findings += [finding async for finding in check(context)]
     except WindlassError as exc:
         findings.append(problem(f"the store cannot be used: {exc}"))
     return findings

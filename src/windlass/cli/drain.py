@@ -1,43 +1,13 @@
-"""``windlass drain``: throw away what is waiting."""
+"""``windlass drain``: another word for ``windlass clear``, which says better what it does."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import click
 
-from windlass.cli.output import Out
-from windlass.cli.store import StoreOptions, store_command
-from windlass.core.states import TIMED, JobState
-
-
-@dataclass(frozen=True, kw_only=True)
-class Options(StoreOptions):
-    """Which queue. ``delayed``: also jobs that are due later."""
-
-    queue: str
-    delayed: bool = False
-
-
-async def run(options: Options, out: Out) -> int:
-    """Drain a queue."""
-    async with options.app() as app:
-        queue = app.queue(options.queue)
-        counts = await queue.get_job_counts()
-        states = [
-            JobState.WAITING,
-            JobState.BLOCKED,
-            JobState.PARKED,
-            *(TIMED if options.delayed else ()),
-        ]
-        there = sum(counts[state] for state in states)
-        if there and not out.confirm(f"Delete {there:,} jobs of {options.queue} that have not run?"):
-            return 1
-        with out.waiting("Deleting"):
-            removed = await queue.drain(delayed=options.delayed) if there else 0
-    out.done(f"Deleted {removed:,} waiting jobs of {options.queue}.", {"removed": removed})
-    return 0
+from windlass.cli.clear import Options, run
+from windlass.cli.store import store_command
 
 
 @store_command(
@@ -47,11 +17,11 @@ async def run(options: Options, out: Out) -> int:
     examples="""
 windlass drain mail
 windlass drain mail --delayed --yes                 scheduled and retrying ones too
-windlass jobs mail --state waiting --export > saved.jsonl && windlass drain mail --yes
+windlass clear mail                                 the same
 """,
 )
 @click.argument("queue")
 @click.option("--delayed", is_flag=True, help="Also jobs that are scheduled or wait for a retry.")
 def command(**values: Any) -> Options:
-    """Delete all waiting jobs of QUEUE. Running and finished ones stay."""
+    """Delete all waiting jobs of QUEUE, as ``windlass clear`` does. Running and finished ones stay."""
     return Options(**values)

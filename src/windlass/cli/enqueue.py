@@ -23,8 +23,8 @@ from windlass.core.states import JobState
 from windlass.errors import ConfigError, JobCancelledError, JobFailedError
 
 if TYPE_CHECKING:
-    from windlass.job import Job
-    from windlass.queue import Queue
+    from windlass.api.queue import Queue
+    from windlass.jobs.job import Job
 
 _CHUNK = 1_000
 

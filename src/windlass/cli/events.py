@@ -16,8 +16,8 @@ from windlass.cli.values import show_time
 from windlass.core.job import EventType
 
 if TYPE_CHECKING:
+    from windlass.api.queue import Queue
     from windlass.core.job import Event
-    from windlass.queue import Queue
 
 #: Where details stand when they need a line of their own.
 _INDENT = 33

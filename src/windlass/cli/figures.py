@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+from windlass.api.metrics import TaskStats, stats_of
 from windlass.cli.output import Column, Out
 from windlass.cli.values import show_count, show_span, sparkline
 from windlass.core.clock import SYSTEM_CLOCK
-from windlass.core.metrics import Step, total
-from windlass.metrics import TaskStats, stats_of
+from windlass.core.rollups import Step, total
 
 if TYPE_CHECKING:
-    from windlass.app import Windlass
+    from windlass.api.app import Windlass
 
 TASK_COLUMNS = [
     Column("queue", cut=True),

@@ -14,7 +14,7 @@ from windlass.core.edges import EdgeStatus
 if TYPE_CHECKING:
     from rich.tree import Tree
 
-    from windlass.flowtree import JobNode
+    from windlass.flows.tree import JobNode
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,8 +14,8 @@ from windlass.cli.values import show_span, show_time
 from windlass.errors import HistoryTrimmedError
 
 if TYPE_CHECKING:
+    from windlass.api.queue import Queue
     from windlass.core.job import AttemptRecord
-    from windlass.queue import Queue
 
 COLUMNS = [
     Column("finished"),

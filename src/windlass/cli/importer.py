@@ -11,8 +11,8 @@ from windlass.cli.output import Column, Out
 from windlass.cli.store import StoreOptions, store_command
 
 if TYPE_CHECKING:
-    from windlass.app import Windlass
-    from windlass.importing import Report
+    from windlass.api.app import Windlass
+    from windlass.importing import ImportReport
 
 _SOURCES = ("celery", "rq", "bullmq")
 _COLUMNS = (
@@ -47,9 +47,9 @@ class Options(StoreOptions):
 async def run(options: Options, out: Out) -> int:
     """Look, or copy, or move; then tell what was found."""
     from windlass.importing import Mode, Mover, open_reader
-    from windlass.importing.client import Client
+    from windlass.importing.client import SourceClient
 
-    client = Client(options.source_url)
+    client = SourceClient(options.source_url)
     try:
         async with options.target() as app:
             mover = Mover(
@@ -73,7 +73,7 @@ async def run(options: Options, out: Out) -> int:
     return 0
 
 
-def _document(report: Report) -> dict[str, Any]:
+def _document(report: ImportReport) -> dict[str, Any]:
     return {
         "mode": report.mode.value,
         "source": report.source,
@@ -91,7 +91,7 @@ def _document(report: Report) -> dict[str, Any]:
     }
 
 
-def _draw(report: Report, out: Out) -> None:
+def _draw(report: ImportReport, out: Out) -> None:
     rows = [
         [row.queue, row.target, *(f"{getattr(row, column.title):,}" for column in _COLUMNS[2:])]
         for row in report.queues.values()

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from rich.text import Text
 
     from windlass.core.job import ErrorInfo
-    from windlass.job import Job
+    from windlass.jobs.job import Job
 
 #: Values that are shorter stay on one line.
 _ONE_LINE = 70

@@ -15,9 +15,9 @@ from windlass.cli.views import job_export, job_view, now_ms, runs, when_text
 from windlass.core.states import JobState
 
 if TYPE_CHECKING:
-    from windlass.app import Windlass
-    from windlass.job import Job
-    from windlass.queue import Page
+    from windlass.api.app import Windlass
+    from windlass.api.queue import Page
+    from windlass.jobs.job import Job
 
 STATES = click.Choice([state.value for state in JobState])
 _PAGE = 1_000

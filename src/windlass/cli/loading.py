@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import click
 
 if TYPE_CHECKING:
-    from windlass.app import Windlass
+    from windlass.api.app import Windlass
 
 
 class LoadError(click.ClickException):
@@ -86,7 +86,7 @@ def _what_failed(name: str, exc: BaseException) -> str:
 
 
 def _attribute(module: ModuleType, path: str) -> Windlass:
-    from windlass.app import Windlass
+    from windlass.api.app import Windlass
 
     found: object = module
     for part in path.split("."):
@@ -120,6 +120,6 @@ def _only_app(module: ModuleType) -> Windlass:
 
 
 def _apps(module: ModuleType) -> dict[str, Windlass]:
-    from windlass.app import Windlass
+    from windlass.api.app import Windlass
 
     return {name: value for name, value in vars(module).items() if isinstance(value, Windlass)}

@@ -11,7 +11,7 @@ import click
 from windlass._version import __version__
 
 
-class Entry(NamedTuple):
+class CommandEntry(NamedTuple):
     """A command in the list of commands; its code is the module of the same name, or ``module``."""
 
     section: str
@@ -20,33 +20,34 @@ class Entry(NamedTuple):
 
 
 COMMANDS = {
-    "worker": Entry("Run", "Run the tasks of an app until told to stop."),
-    "dashboard": Entry("Run", "Serve the HTTP API and the web pages."),
-    "server": Entry("Run", "Coordinate an AMQP broker, and nothing else."),
-    "enqueue": Entry("Run", "Add a job, or a file full of jobs."),
-    "new": Entry("Run", "Write a small project with tests and deployment files."),
-    "import": Entry("Run", "Move waiting jobs of Celery, RQ or BullMQ over.", "importer"),
-    "queues": Entry("Look", "List the queues and how many jobs are in each state."),
-    "jobs": Entry("Look", "List, search or export jobs."),
-    "job": Entry("Look", "Show one job: timeline, arguments, errors, logs."),
-    "flow": Entry("Look", "Show a job with all that it waits for; cancel or remove it all."),
-    "stats": Entry("Look", "Totals and rates, live with --watch."),
-    "workers": Entry("Look", "List the workers that are alive, or tell one to go quiet or stop."),
-    "schedules": Entry("Look", "List recurring schedules; pause, run or remove one."),
-    "events": Entry("Look", "Show what happened in a queue, or follow it."),
-    "history": Entry("Look", "Show finished attempts with wait and run times."),
-    "pipeline": Entry("Look", "Copy history into a lake; report on it, query it, replay from it."),
-    "retry": Entry("Change", "Run failed or finished jobs again."),
-    "promote": Entry("Change", "Run jobs now that are due later."),
-    "cancel": Entry("Change", "Cancel jobs, running ones too."),
-    "remove": Entry("Change", "Delete jobs for good."),
-    "pause": Entry("Change", "Stop handing out the jobs of a queue."),
-    "resume": Entry("Change", "Hand out the jobs of a paused queue again."),
-    "clean": Entry("Change", "Delete old finished jobs."),
-    "drain": Entry("Change", "Delete all waiting jobs of a queue."),
-    "doctor": Entry("Check", "Look for problems and say what to do about them."),
-    "bench": Entry("Check", "Measure how fast a store is on this machine."),
-    "completion": Entry("Check", "Print what your shell needs to complete commands."),
+    "worker": CommandEntry("Run", "Run the tasks of an app until told to stop."),
+    "dashboard": CommandEntry("Run", "Serve the HTTP API and the web pages."),
+    "server": CommandEntry("Run", "Coordinate an AMQP broker, and nothing else."),
+    "enqueue": CommandEntry("Run", "Add a job, or a file full of jobs."),
+    "new": CommandEntry("Run", "Write a small project with tests and deployment files."),
+    "import": CommandEntry("Run", "Move waiting jobs of Celery, RQ or BullMQ over.", "importer"),
+    "queues": CommandEntry("Look", "List the queues and how many jobs are in each state."),
+    "jobs": CommandEntry("Look", "List, search or export jobs."),
+    "job": CommandEntry("Look", "Show one job: timeline, arguments, errors, logs."),
+    "flow": CommandEntry("Look", "Show a job with all that it waits for; cancel or remove it all."),
+    "stats": CommandEntry("Look", "Totals and rates, live with --watch."),
+    "workers": CommandEntry("Look", "List the workers that are alive, or tell one to go quiet or stop."),
+    "schedules": CommandEntry("Look", "List recurring schedules; pause, run or remove one."),
+    "events": CommandEntry("Look", "Show what happened in a queue, or follow it."),
+    "history": CommandEntry("Look", "Show finished attempts with wait and run times."),
+    "pipeline": CommandEntry("Look", "Copy history into a lake; report on it, query it, replay from it."),
+    "retry": CommandEntry("Change", "Run failed or finished jobs again."),
+    "promote": CommandEntry("Change", "Run jobs now that are due later."),
+    "cancel": CommandEntry("Change", "Cancel jobs, running ones too."),
+    "remove": CommandEntry("Change", "Delete jobs for good."),
+    "pause": CommandEntry("Change", "Stop handing out the jobs of a queue."),
+    "resume": CommandEntry("Change", "Hand out the jobs of a paused queue again."),
+    "clean": CommandEntry("Change", "Delete old finished jobs."),
+    "clear": CommandEntry("Change", "Delete all waiting jobs of a queue."),
+    "drain": CommandEntry("Change", "Another word for clear: it deletes."),
+    "doctor": CommandEntry("Check", "Look for problems and say what to do about them."),
+    "bench": CommandEntry("Check", "Measure how fast a store is on this machine."),
+    "completion": CommandEntry("Check", "Print what your shell needs to complete commands."),
 }
 
 

@@ -11,7 +11,7 @@ from windlass.cli.store import store_command
 from windlass.core.states import JobState
 
 if TYPE_CHECKING:
-    from windlass.queue import Queue
+    from windlass.api.queue import Queue
 
 _STEP = 1_000
 

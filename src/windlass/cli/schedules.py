@@ -17,8 +17,8 @@ from windlass.cli.views import now_ms
 from windlass.errors import ScheduleNotFoundError
 
 if TYPE_CHECKING:
-    from windlass.queue import Queue
-    from windlass.schedules import ScheduleInfo
+    from windlass.api.queue import Queue
+    from windlass.schedules.verbs import ScheduleInfo
 
 COLUMNS = [
     Column("queue", cut=True),

@@ -8,9 +8,9 @@ from typing import Any, TypeVar
 
 import click
 
+from windlass.api.search import SearchOptions
 from windlass.cli.store import StoreOptions
 from windlass.cli.values import parse_pairs
-from windlass.search import SearchOptions
 
 CommandT = TypeVar("CommandT", bound=Callable[..., Any])
 

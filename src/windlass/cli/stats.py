@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from rich.console import RenderableType
 
-    from windlass.app import Windlass
+    from windlass.api.app import Windlass
     from windlass.core.job import QueueInfo
 
 #: Samples that the little bars show.

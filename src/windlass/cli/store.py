@@ -22,7 +22,7 @@ from windlass.core.text import printable, printable_lines
 from windlass.errors import StorageError, WindlassError
 
 if TYPE_CHECKING:
-    from windlass.app import Windlass
+    from windlass.api.app import Windlass
 
 INTERRUPTED = 130
 
@@ -43,7 +43,7 @@ class StoreOptions:
 
     def app(self, *, create: bool = False) -> Windlass:
         """An app on the store. Unless ``create``, a database file that is not there is an error."""
-        from windlass.app import Windlass
+        from windlass.api.app import Windlass
 
         app = Windlass(self.url) if self.app_name is None else load_app(self.app_name, self.url)
         path = sqlite_path(app.url) or directory_path(app.url)

@@ -30,7 +30,7 @@ _LOOK_EVERY = 1.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class Plan:
+class ProcessPlan:
     """What to keep running. ``command(number, lifeline)`` is a child's argument list."""
 
     command: Callable[[int, int], list[str]]
@@ -40,10 +40,10 @@ class Plan:
     watch: str | None = None
 
 
-class Supervisor:
+class ProcessSupervisor:
     """Starts, replaces and stops the processes of a plan."""
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: ProcessPlan) -> None:
         self._plan = plan
         self._children: dict[int, Process] = {}
         self._reloading: set[int] = set()

@@ -14,7 +14,7 @@ from windlass.errors import ConfigError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from windlass.job import Job
+    from windlass.jobs.job import Job
 
 
 def now_ms() -> int:

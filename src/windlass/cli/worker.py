@@ -20,13 +20,13 @@ from windlass.cli.loading import LoadError, load_app, put_here_first
 from windlass.cli.output import Out
 from windlass.cli.signals import Stopper
 from windlass.cli.store import carry_out, examples_epilog, loop_factory, url_option
-from windlass.cli.supervisor import INTERRUPTED, Plan, Supervisor
+from windlass.cli.supervisor import INTERRUPTED, ProcessPlan, ProcessSupervisor
 from windlass.cli.values import DURATION
 from windlass.errors import ClosedError
 from windlass.telemetry import logs
 
 if TYPE_CHECKING:
-    from windlass.app import Windlass
+    from windlass.api.app import Windlass
     from windlass.worker import QueueSpec, Worker
 
 log = logging.getLogger("windlass.cli")
@@ -90,13 +90,13 @@ def launch(options: Options, out: Out) -> int:
     logs.set_up(options.log_level, as_json=options.log_json)
     if options.processes > 1 or options.reload:
         put_here_first()
-        plan = Plan(
+        plan = ProcessPlan(
             command=options.child_command,
             processes=options.processes,
             burst=options.burst,
             watch=options.app.partition(":")[0] if options.reload else None,
         )
-        return asyncio.run(Supervisor(plan).run())
+        return asyncio.run(ProcessSupervisor(plan).run())
     if os.environ.get("WINDLASS_PROBES"):
         importlib.import_module("windlass.testing.faults").install_from_environment()
     try:

@@ -16,7 +16,7 @@ from windlass.cli.views import now_ms
 from windlass.core.job import Action
 
 if TYPE_CHECKING:
-    from windlass.app import Windlass
+    from windlass.api.app import Windlass
     from windlass.core.job import WorkerInfo
 
 COLUMNS = [

@@ -22,10 +22,10 @@ from typing import Annotated, TypeAlias
 from fastapi import Depends
 from fastapi.requests import HTTPConnection
 
-from windlass.app import Windlass
+from windlass.api.app import Windlass
+from windlass.api.queue import Queue
 from windlass.contrib.starlette import dashboard_user, get_windlass, lifespan, make_worker
 from windlass.core.ids import check_queue_name
-from windlass.queue import Queue
 
 #: A parameter of this type is the Windlass app.
 Jobs: TypeAlias = Annotated[Windlass, Depends(get_windlass)]

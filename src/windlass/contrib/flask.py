@@ -25,11 +25,10 @@ from typing import TYPE_CHECKING, Any
 import click
 from flask import Flask, current_app
 
-from windlass.app import Windlass
+from windlass.api.app import SyncApp, Windlass
 from windlass.cli.main import tree
 from windlass.errors import ConfigError
-from windlass.job import Job
-from windlass.sync import SyncApp
+from windlass.jobs.job import Job
 
 if TYPE_CHECKING:
     from windlass.dashboard import Identity, Roles

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 from starlette.authentication import AuthCredentials, BaseUser
 from starlette.requests import HTTPConnection
 
-from windlass.app import Windlass
+from windlass.api.app import Windlass
 from windlass.errors import ConfigError
 from windlass.worker import Worker
 

@@ -23,13 +23,13 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
-from windlass.app import Windlass
+from windlass.api.app import Windlass
+from windlass.api.queue import Queue
+from windlass.api.sync import PORTAL
 from windlass.cli.loading import load_app
 from windlass.core.ids import new_id
 from windlass.errors import ConfigError
-from windlass.job import Job
-from windlass.queue import Queue
-from windlass.sync import PORTAL
+from windlass.jobs.job import Job
 from windlass.testing import kit
 from windlass.testing.clock import ManualClock
 

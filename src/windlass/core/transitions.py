@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from windlass.core.damage import BAD_RECORD
+from windlass.core.bad_records import BAD_RECORD
 from windlass.core.job import (
     ERRORS_KEPT,
     SIGNALS_KEPT,
@@ -46,7 +46,7 @@ _ENQUEUED, _STARTED, _DONE = EventType.ENQUEUED, EventType.STARTED, EventType.CO
 _OK, _COMPLETE = Settled.OK, AttemptOutcome.COMPLETED
 
 
-class Note(msgspec.Struct, gc=False):
+class PendingEvent(msgspec.Struct, gc=False):
     """An event before it has its id: of one job, or of several jobs of a task one after the other."""
 
     queue: str
@@ -57,18 +57,18 @@ class Note(msgspec.Struct, gc=False):
     data: EventData = NO_DATA
 
 
-class Scribe:
+class ChangeRecorder:
     """The moment of a change, and what the change writes besides the job itself."""
 
-    __slots__ = ("fresh_place", "history", "notes", "now_ms")
+    __slots__ = ("fresh_place", "history", "now_ms", "pending_events")
 
     def __init__(self, now_ms: int, fresh_place: Callable[[], int]) -> None:
         self.now_ms: int = now_ms
         self.fresh_place: Callable[[], int] = fresh_place
-        self.notes: list[Note] = []
+        self.pending_events: list[PendingEvent] = []
         self.history: list[AttemptRecord] = []
 
-    def note(self, job: JobRecord, event: EventType, **data: str | int | None) -> None:
+    def record_event(self, job: JobRecord, event: EventType, **data: str | int | None) -> None:
         """Take down that ``event`` happened to ``job``."""
         self.note_of(job.queue, event, job.id, job.task, data)
 
@@ -76,22 +76,22 @@ class Scribe:
         self, queue: str, event: EventType, job_id: str = "", task: str = "", data: EventData = NO_DATA
     ) -> None:
         """``note`` without a record, or about no job. The same of one job after the other is one note."""
-        notes = self.notes
+        notes = self.pending_events
         if notes:
             last = notes[-1]
             if last.type is event and last.task == task and last.queue == queue and last.data == data:
                 last.job_ids.append(job_id)
                 return
-        notes.append(Note(queue, event, [job_id], task, data))
+        notes.append(PendingEvent(queue, event, [job_id], task, data))
 
 
-def create(new: NewJob, scribe: Scribe, *, after_ms: int = 0) -> JobRecord:
+def create(new: NewJob, recorder: ChangeRecorder, *, after_ms: int = 0) -> JobRecord:
     """The record of a job that is added now. ``after_ms``: add time of the job it replaces, if any.
 
     With ``depends_on`` it is born blocked: the store then links its edges and reviews them.
     """
-    now_ms = max(scribe.now_ms, after_ms + 1) if after_ms else scribe.now_ms
-    options, seq = new.options, scribe.fresh_place()
+    now_ms = max(recorder.now_ms, after_ms + 1) if after_ms else recorder.now_ms
+    options, seq = new.options, recorder.fresh_place()
     job = JobRecord(queue=new.queue, id=new.id, task=new.task, payload=new.payload)
     # The rest one by one: that takes half the time of as many names in the call.
     job.codec = new.codec
@@ -113,11 +113,11 @@ def create(new: NewJob, scribe: Scribe, *, after_ms: int = 0) -> JobRecord:
             job.due_ms = job.ready_ms = due_ms
     if new.depends_on:
         job.state = JobState.BLOCKED
-        scribe.note(job, EventType.BLOCKED)
+        recorder.record_event(job, EventType.BLOCKED)
     elif job.due_ms is not None:
-        scribe.note(job, EventType.SCHEDULED, run_at_ms=job.due_ms)
+        recorder.record_event(job, EventType.SCHEDULED, run_at_ms=job.due_ms)
     else:
-        scribe.note_of(job.queue, _ENQUEUED, job.id, job.task)
+        recorder.note_of(job.queue, _ENQUEUED, job.id, job.task)
     return job
 
 
@@ -158,9 +158,9 @@ def blocks_id(job: JobRecord, now_ms: int) -> bool:
     return job.state not in FINISHED or kept_until(job) > now_ms
 
 
-def new_place(job: JobRecord, scribe: Scribe) -> int:
+def new_place(job: JobRecord, recorder: ChangeRecorder) -> int:
     """A place at the back of the line of its priority; for a ``lifo`` job at the very front."""
-    place = scribe.fresh_place()
+    place = recorder.fresh_place()
     return -place if job.options.lifo else place
 
 
@@ -176,42 +176,42 @@ def answer_known(old: JobRecord, new: NewJob, now_ms: int) -> AddOutcome | None:
     return AddOutcome.CACHED if answers_cached(old, now_ms) else None
 
 
-def promote(job: JobRecord, scribe: Scribe) -> None:
+def promote(job: JobRecord, recorder: ChangeRecorder) -> None:
     """A due (or hurried) job becomes waiting, at the back of its priority."""
     job.state = JobState.WAITING
-    job.ready_ms = min(job.due_ms, scribe.now_ms) if job.due_ms is not None else scribe.now_ms
+    job.ready_ms = min(job.due_ms, recorder.now_ms) if job.due_ms is not None else recorder.now_ms
     job.due_ms = None
-    _join_line(job, scribe)
-    scribe.note(job, EventType.PROMOTED)
+    _join_line(job, recorder)
+    recorder.record_event(job, EventType.PROMOTED)
 
 
-def _join_line(job: JobRecord, scribe: Scribe) -> None:
+def _join_line(job: JobRecord, recorder: ChangeRecorder) -> None:
     """A new place in line, and with it a new turn."""
-    job.place = new_place(job, scribe)
+    job.place = new_place(job, recorder)
     job.turn = NO_TURN
 
 
-def park(job: JobRecord, scribe: Scribe) -> None:
+def park(job: JobRecord, recorder: ChangeRecorder) -> None:
     """A waiting job whose group has no room goes to the group's own line, at its place."""
     job.state = JobState.PARKED
-    scribe.note(job, EventType.PARKED)
+    recorder.record_event(job, EventType.PARKED)
 
 
-def let_in(job: JobRecord, scribe: Scribe) -> None:
+def let_in(job: JobRecord, recorder: ChangeRecorder) -> None:
     """The group of a parked job has room: it waits for its turn."""
     job.state = JobState.WAITING
     job.turn = NO_TURN
-    scribe.note(job, EventType.PROMOTED)
+    recorder.record_event(job, EventType.PROMOTED)
 
 
-def refuse_cost(job: JobRecord, scribe: Scribe) -> None:
+def refuse_cost(job: JobRecord, recorder: ChangeRecorder) -> None:
     """End a job that costs more than its group's bucket can ever hold."""
     message = f"its cost of {job.options.cost} is more than the bucket of group '{job.options.group}' holds"
-    error = ErrorInfo(scribe.now_ms, 0, COST_CLASS, message, "", COST_CLASS)
+    error = ErrorInfo(recorder.now_ms, 0, COST_CLASS, message, "", COST_CLASS)
     job.errors = [*job.errors, error][-ERRORS_KEPT:]
-    scribe.history.append(attempt_record(job, AttemptOutcome.FAILED, scribe.now_ms, error=error))
-    finish(job, JobState.FAILED, scribe, reason="cost_exceeds_capacity")
-    scribe.note(
+    recorder.history.append(attempt_record(job, AttemptOutcome.FAILED, recorder.now_ms, error=error))
+    finish(job, JobState.FAILED, recorder, reason="cost_exceeds_capacity")
+    recorder.record_event(
         job, EventType.FAILED, reason="cost_exceeds_capacity", error_class=COST_CLASS, message=message
     )
 
@@ -233,7 +233,7 @@ def not_taken(job: JobRecord, new: NewJob, *, full: bool) -> tuple[str, ...]:
     return tuple(found)
 
 
-def replace(job: JobRecord, new: NewJob, scribe: Scribe, left: tuple[str, ...]) -> None:
+def replace(job: JobRecord, new: NewJob, recorder: ChangeRecorder, left: tuple[str, ...]) -> None:
     """A pending job takes all that a later add says, but what is ``left`` (see ``not_taken``).
 
     It keeps its place in line, unless priority, ``lifo`` or group are others now. One that is suspended goes
@@ -246,23 +246,23 @@ def replace(job: JobRecord, new: NewJob, scribe: Scribe, left: tuple[str, ...]) 
     joins = moves or (new.priority, options.lifo) != (job.priority, before.lifo)
     job.task, job.payload, job.codec = new.task, new.payload, new.codec
     job.options, job.priority = options, new.priority
-    scribe.note(job, EventType.CHANGED, what="replaced")
+    recorder.record_event(job, EventType.CHANGED, what="replaced")
     if moves and job.state is JobState.PARKED:
-        let_in(job, scribe)  # the new group decides
+        let_in(job, recorder)  # the new group decides
     if joins:
-        _join_line(job, scribe)
-    _replace_times(job, new, scribe)
+        _join_line(job, recorder)
+    _replace_times(job, new, recorder)
 
 
-def _replace_times(job: JobRecord, new: NewJob, scribe: Scribe) -> None:
-    now_ms, ran = scribe.now_ms, job.deliveries > 0
+def _replace_times(job: JobRecord, new: NewJob, recorder: ChangeRecorder) -> None:
+    now_ms, ran = recorder.now_ms, job.deliveries > 0
     job.expires_ms = first_deadline(msgspec.structs.replace(new, expires_in_ms=None) if ran else new, now_ms)
     debounced = _is_debounced(new)
     if job.state is JobState.SUSPENDED or (ran and not debounced):
         return
     due_ms = _first_due(new, now_ms)
     if debounced or job.due_ms != (due_ms if due_ms > now_ms else None):
-        _change_delay(job, due_ms - now_ms, scribe)
+        _change_delay(job, due_ms - now_ms, recorder)
 
 
 def is_expired(job: JobRecord, now_ms: int) -> bool:
@@ -275,40 +275,40 @@ def is_expired(job: JobRecord, now_ms: int) -> bool:
     return job.deliveries == 0 or job.options.expires_total_ms is not None
 
 
-def expire(job: JobRecord, scribe: Scribe) -> None:
+def expire(job: JobRecord, recorder: ChangeRecorder) -> None:
     """End a job that was not started (again) in time."""
     passed = "not started before its expires_in passed" if not job.deliveries else "its expires_total passed"
-    error = ErrorInfo(scribe.now_ms, 0, EXPIRED_CLASS, passed)
-    scribe.history.append(attempt_record(job, AttemptOutcome.EXPIRED, scribe.now_ms, error=error))
-    finish(job, JobState.FAILED, scribe, reason="expired")
-    scribe.note(job, EventType.FAILED, reason="expired", error_class=EXPIRED_CLASS)
+    error = ErrorInfo(recorder.now_ms, 0, EXPIRED_CLASS, passed)
+    recorder.history.append(attempt_record(job, AttemptOutcome.EXPIRED, recorder.now_ms, error=error))
+    finish(job, JobState.FAILED, recorder, reason="expired")
+    recorder.record_event(job, EventType.FAILED, reason="expired", error_class=EXPIRED_CLASS)
 
 
-def set_aside(job: JobRecord, scribe: Scribe) -> None:
-    """End a job whose record cannot be read (see ``core.damage``); what is left of it is its payload."""
-    error = msgspec.structs.replace(job.errors[-1], at_ms=scribe.now_ms)
+def set_aside(job: JobRecord, recorder: ChangeRecorder) -> None:
+    """End a job whose record cannot be read (see ``core.bad_records``); what is left of it is its payload."""
+    error = msgspec.structs.replace(job.errors[-1], at_ms=recorder.now_ms)
     job.errors = [error]
-    scribe.history.append(attempt_record(job, AttemptOutcome.FAILED, scribe.now_ms, error=error))
+    recorder.history.append(attempt_record(job, AttemptOutcome.FAILED, recorder.now_ms, error=error))
     _drop_lease(job, settled=False)  # nobody settled anything: a late settlement is lost
-    finish(job, JobState.FAILED, scribe, reason=BAD_RECORD)
-    scribe.note(
+    finish(job, JobState.FAILED, recorder, reason=BAD_RECORD)
+    recorder.record_event(
         job, EventType.FAILED, reason=BAD_RECORD, error_class=error.error_class, message=error.message
     )
 
 
-def lease(job: JobRecord, scribe: Scribe, *, token: str, worker: str, lease_ms: int) -> None:
+def lease(job: JobRecord, recorder: ChangeRecorder, *, token: str, worker: str, lease_ms: int) -> None:
     """A waiting job starts: it belongs to ``worker`` until the lease runs out."""
     job.state = _ACTIVE
     job.token = token
     job.worker = worker
-    job.started_ms = scribe.now_ms
+    job.started_ms = recorder.now_ms
     if job.expires_ms is not None:
         job.expires_ms = later_deadline(job)
     job.deliveries += 1
     job.progress = None
-    job.lease_until_ms = scribe.now_ms + (job.options.lease_ms or lease_ms)
+    job.lease_until_ms = recorder.now_ms + (job.options.lease_ms or lease_ms)
     data: EventData = {"attempt": job.attempts + 1, "worker": worker}
-    scribe.note_of(job.queue, _STARTED, job.id, job.task, data)
+    recorder.note_of(job.queue, _STARTED, job.id, job.task, data)
 
 
 def later_deadline(job: JobRecord) -> int | None:
@@ -333,48 +333,52 @@ def check_token(job: JobRecord | None, token: str) -> Settled:
     return Settled.ALREADY if job.settled_token == token else Settled.LOST
 
 
-def settle(job: JobRecord, end: Settlement, scribe: Scribe) -> None:
+def settle(job: JobRecord, end: Settlement, recorder: ChangeRecorder) -> None:
     """End the attempt of an active job. The caller checked the token."""
     outcome = end.outcome
     if end.filled is not None:
         job.options = end.filled.over(job.options)
     if job.cancel_reason is not None and outcome not in (Outcome.COMPLETE, Outcome.FAIL):
         outcome = Outcome.CANCEL
-    _ENDS[outcome](job, end, scribe)
+    _ENDS[outcome](job, end, recorder)
 
 
 def _record(
-    job: JobRecord, outcome: AttemptOutcome, end: Settlement, scribe: Scribe, error: ErrorInfo | None = None
+    job: JobRecord,
+    outcome: AttemptOutcome,
+    end: Settlement,
+    recorder: ChangeRecorder,
+    error: ErrorInfo | None = None,
 ) -> None:
-    scribe.history.append(
-        attempt_record(job, outcome, scribe.now_ms, duration_ms=end.duration_ms, error=error)
+    recorder.history.append(
+        attempt_record(job, outcome, recorder.now_ms, duration_ms=end.duration_ms, error=error)
     )
 
 
-def _complete(job: JobRecord, end: Settlement, scribe: Scribe) -> None:
-    scribe.history.append(attempt_record(job, _COMPLETE, scribe.now_ms, duration_ms=end.duration_ms))
+def _complete(job: JobRecord, end: Settlement, recorder: ChangeRecorder) -> None:
+    recorder.history.append(attempt_record(job, _COMPLETE, recorder.now_ms, duration_ms=end.duration_ms))
     job.result = end.result
-    job.result_until_ms = result_until(job.options, scribe.now_ms)
-    finish(job, _COMPLETED, scribe)
-    scribe.note_of(job.queue, _DONE, job.id, job.task)
+    job.result_until_ms = result_until(job.options, recorder.now_ms)
+    finish(job, _COMPLETED, recorder)
+    recorder.note_of(job.queue, _DONE, job.id, job.task)
 
 
-def _fail(job: JobRecord, end: Settlement, scribe: Scribe) -> None:
-    error = _keep_error(job, end, scribe)
-    _record(job, AttemptOutcome.FAILED, end, scribe, error)
+def _fail(job: JobRecord, end: Settlement, recorder: ChangeRecorder) -> None:
+    error = _keep_error(job, end, recorder)
+    _record(job, AttemptOutcome.FAILED, end, recorder, error)
     job.attempts += end.uses_attempt
-    finish(job, JobState.FAILED, scribe, reason=end.reason)
-    scribe.note(
+    finish(job, JobState.FAILED, recorder, reason=end.reason)
+    recorder.record_event(
         job, EventType.FAILED, reason=end.reason, error_class=error.error_class, message=error.message[:500]
     )
 
 
-def _retry(job: JobRecord, end: Settlement, scribe: Scribe) -> None:
-    error = _keep_error(job, end, scribe)
-    _record(job, AttemptOutcome.RETRYING, end, scribe, error)
+def _retry(job: JobRecord, end: Settlement, recorder: ChangeRecorder) -> None:
+    error = _keep_error(job, end, recorder)
+    _record(job, AttemptOutcome.RETRYING, end, recorder, error)
     job.attempts += 1
-    _put_back(job, JobState.RETRYING, end.delay_ms, scribe)
-    scribe.note(
+    _put_back(job, JobState.RETRYING, end.delay_ms, recorder)
+    recorder.record_event(
         job,
         EventType.RETRYING,
         attempt=job.attempts,
@@ -384,54 +388,54 @@ def _retry(job: JobRecord, end: Settlement, scribe: Scribe) -> None:
     )
 
 
-def _snooze(job: JobRecord, end: Settlement, scribe: Scribe) -> None:
-    _record(job, AttemptOutcome.SNOOZED, end, scribe)
-    _put_back(job, JobState.SCHEDULED, end.delay_ms, scribe)
+def _snooze(job: JobRecord, end: Settlement, recorder: ChangeRecorder) -> None:
+    _record(job, AttemptOutcome.SNOOZED, end, recorder)
+    _put_back(job, JobState.SCHEDULED, end.delay_ms, recorder)
     if job.due_ms is None:
-        scribe.note(job, EventType.RELEASED, reason=end.reason or "snoozed")
+        recorder.record_event(job, EventType.RELEASED, reason=end.reason or "snoozed")
     else:
-        scribe.note(job, EventType.SCHEDULED, reason=end.reason or "snoozed", run_at_ms=job.due_ms)
+        recorder.record_event(job, EventType.SCHEDULED, reason=end.reason or "snoozed", run_at_ms=job.due_ms)
 
 
-def _release(job: JobRecord, end: Settlement, scribe: Scribe) -> None:
-    _record(job, AttemptOutcome.RELEASED, end, scribe)
+def _release(job: JobRecord, end: Settlement, recorder: ChangeRecorder) -> None:
+    _record(job, AttemptOutcome.RELEASED, end, recorder)
     job.misses += end.miss
     place, turn, ready_ms = job.place, job.turn, job.ready_ms
-    _put_back(job, JobState.SCHEDULED, end.delay_ms, scribe)
+    _put_back(job, JobState.SCHEDULED, end.delay_ms, recorder)
     if job.due_ms is None:
         job.place, job.turn, job.ready_ms = place, turn, ready_ms
-    scribe.note(job, EventType.RELEASED, reason=end.reason, run_at_ms=job.due_ms)
+    recorder.record_event(job, EventType.RELEASED, reason=end.reason, run_at_ms=job.due_ms)
 
 
-def _cancel(job: JobRecord, end: Settlement, scribe: Scribe) -> None:
+def _cancel(job: JobRecord, end: Settlement, recorder: ChangeRecorder) -> None:
     reason = end.reason if job.cancel_reason is None else job.cancel_reason
-    _record(job, AttemptOutcome.CANCELLED, end, scribe)
-    finish(job, JobState.CANCELLED, scribe, reason=reason)
-    scribe.note(job, EventType.CANCELLED, reason=reason)
+    _record(job, AttemptOutcome.CANCELLED, end, recorder)
+    finish(job, JobState.CANCELLED, recorder, reason=reason)
+    recorder.record_event(job, EventType.CANCELLED, reason=reason)
 
 
-def _wait(job: JobRecord, end: Settlement, scribe: Scribe) -> None:
-    """Blocked for now; the store reviews its edges at once (``core.flows.review``)."""
-    _record(job, AttemptOutcome.SNOOZED, end, scribe)
+def _wait(job: JobRecord, end: Settlement, recorder: ChangeRecorder) -> None:
+    """Blocked for now; the store reviews its edges at once (``core.flow_rules.review``)."""
+    _record(job, AttemptOutcome.SNOOZED, end, recorder)
     _drop_lease(job)
     job.state = JobState.BLOCKED
-    scribe.note(job, EventType.BLOCKED)
+    recorder.record_event(job, EventType.BLOCKED)
 
 
-def _suspend(job: JobRecord, end: Settlement, scribe: Scribe) -> None:
-    _record(job, AttemptOutcome.SNOOZED, end, scribe)
+def _suspend(job: JobRecord, end: Settlement, recorder: ChangeRecorder) -> None:
+    _record(job, AttemptOutcome.SNOOZED, end, recorder)
     job.awaits = end.signal
     if end.signal in job.signals:
-        _put_back(job, JobState.WAITING, 0, scribe)
-        scribe.note(job, EventType.RELEASED, reason="signalled")
+        _put_back(job, JobState.WAITING, 0, recorder)
+        recorder.record_event(job, EventType.RELEASED, reason="signalled")
         return
     _drop_lease(job)
     job.state = JobState.SUSPENDED
-    job.due_ms = scribe.now_ms + end.delay_ms if end.delay_ms > 0 else None
-    scribe.note(job, EventType.SUSPENDED, reason=end.signal, run_at_ms=job.due_ms)
+    job.due_ms = recorder.now_ms + end.delay_ms if end.delay_ms > 0 else None
+    recorder.record_event(job, EventType.SUSPENDED, reason=end.signal, run_at_ms=job.due_ms)
 
 
-_ENDS: dict[Outcome, Callable[[JobRecord, Settlement, Scribe], None]] = {
+_ENDS: dict[Outcome, Callable[[JobRecord, Settlement, ChangeRecorder], None]] = {
     Outcome.COMPLETE: _complete,
     Outcome.FAIL: _fail,
     Outcome.RETRY: _retry,
@@ -443,10 +447,10 @@ _ENDS: dict[Outcome, Callable[[JobRecord, Settlement, Scribe], None]] = {
 }
 
 
-def _keep_error(job: JobRecord, end: Settlement, scribe: Scribe) -> ErrorInfo:
+def _keep_error(job: JobRecord, end: Settlement, recorder: ChangeRecorder) -> ErrorInfo:
     given = end.error or ErrorInfo()
     error = ErrorInfo(
-        scribe.now_ms,
+        recorder.now_ms,
         job.attempts + 1,
         given.error_class,
         given.message,
@@ -464,25 +468,25 @@ def _drop_lease(job: JobRecord, *, settled: bool = True) -> None:
     job.lease_until_ms = None
 
 
-def finish(job: JobRecord, state: JobState, scribe: Scribe, reason: str = "") -> None:
+def finish(job: JobRecord, state: JobState, recorder: ChangeRecorder, reason: str = "") -> None:
     """The part that every end has. Whoever calls it writes the event and the history."""
     if job.token is not None:
         _drop_lease(job)
     job.state = state
     job.due_ms = job.expires_ms = None
-    job.finished_ms = scribe.now_ms
+    job.finished_ms = recorder.now_ms
     job.reason = reason
 
 
-def _put_back(job: JobRecord, state: JobState, delay_ms: int, scribe: Scribe) -> None:
+def _put_back(job: JobRecord, state: JobState, delay_ms: int, recorder: ChangeRecorder) -> None:
     _drop_lease(job)
     if delay_ms > 0:
         job.state = state
-        job.due_ms = job.ready_ms = scribe.now_ms + delay_ms
+        job.due_ms = job.ready_ms = recorder.now_ms + delay_ms
     else:
         job.state = JobState.WAITING
-        job.ready_ms = scribe.now_ms
-        _join_line(job, scribe)
+        job.ready_ms = recorder.now_ms
+        _join_line(job, recorder)
 
 
 def extend(job: JobRecord | None, token: str, lease_ms: int, now_ms: int) -> Extended:
@@ -493,7 +497,7 @@ def extend(job: JobRecord | None, token: str, lease_ms: int, now_ms: int) -> Ext
     return Extended.OK if job.cancel_reason is None else Extended.CANCELLING
 
 
-def give_back(job: JobRecord, scribe: Scribe) -> None:
+def give_back(job: JobRecord, recorder: ChangeRecorder) -> None:
     """Release a lease that its worker never heard of: old place, nothing counted but the delivery.
 
     Nobody settled anything: a late settlement under that token is lost.
@@ -502,11 +506,11 @@ def give_back(job: JobRecord, scribe: Scribe) -> None:
     release = Settlement(
         queue=job.queue, id=job.id, token=job.token or "", outcome=Outcome.RELEASE, reason="reconciled"
     )
-    settle(job, release, scribe)
+    settle(job, release, recorder)
     job.settled_token = settled_before
 
 
-def recover(job: JobRecord, scribe: Scribe) -> bool:
+def recover(job: JobRecord, recorder: ChangeRecorder) -> bool:
     """Take back an expired lease; False when the job has now failed because that happened too often.
 
     It keeps its place in line, unless it has to rest first (option ``stall_delay``).
@@ -514,37 +518,37 @@ def recover(job: JobRecord, scribe: Scribe) -> bool:
     worker = job.worker
     job.stalls += 1
     if job.cancel_reason is not None:
-        scribe.history.append(attempt_record(job, AttemptOutcome.CANCELLED, scribe.now_ms))
+        recorder.history.append(attempt_record(job, AttemptOutcome.CANCELLED, recorder.now_ms))
         _drop_lease(job, settled=False)
-        finish(job, JobState.CANCELLED, scribe, reason=job.cancel_reason)
-        scribe.note(job, EventType.CANCELLED, reason=job.reason)
+        finish(job, JobState.CANCELLED, recorder, reason=job.cancel_reason)
+        recorder.record_event(job, EventType.CANCELLED, reason=job.reason)
         return True
     if job.stalls > job.options.max_stalls:
-        return _fail_stalled(job, scribe, worker)
-    scribe.history.append(attempt_record(job, AttemptOutcome.STALLED, scribe.now_ms))
+        return _fail_stalled(job, recorder, worker)
+    recorder.history.append(attempt_record(job, AttemptOutcome.STALLED, recorder.now_ms))
     _drop_lease(job, settled=False)
     job.state = JobState.WAITING
     if job.options.stall_delay_ms > 0:
         job.state = JobState.RETRYING
-        job.due_ms = job.ready_ms = scribe.now_ms + job.options.stall_delay_ms
-    scribe.note(job, EventType.STALLED, worker=worker, stalls=job.stalls, run_at_ms=job.due_ms)
+        job.due_ms = job.ready_ms = recorder.now_ms + job.options.stall_delay_ms
+    recorder.record_event(job, EventType.STALLED, worker=worker, stalls=job.stalls, run_at_ms=job.due_ms)
     return True
 
 
-def _fail_stalled(job: JobRecord, scribe: Scribe, worker: str | None) -> bool:
+def _fail_stalled(job: JobRecord, recorder: ChangeRecorder, worker: str | None) -> bool:
     message = f"the worker went silent {job.stalls} times, last {worker}"
-    error = ErrorInfo(scribe.now_ms, job.attempts + 1, STALLED_CLASS, message, "", STALLED_CLASS)
+    error = ErrorInfo(recorder.now_ms, job.attempts + 1, STALLED_CLASS, message, "", STALLED_CLASS)
     job.errors = [*job.errors, error][-ERRORS_KEPT:]
-    scribe.history.append(attempt_record(job, AttemptOutcome.FAILED, scribe.now_ms, error=error))
+    recorder.history.append(attempt_record(job, AttemptOutcome.FAILED, recorder.now_ms, error=error))
     _drop_lease(job, settled=False)  # the silent worker settled nothing: its late answer is lost
-    finish(job, JobState.FAILED, scribe, reason="stalled")
-    scribe.note(job, EventType.FAILED, reason="stalled", error_class=STALLED_CLASS, message=message)
+    finish(job, JobState.FAILED, recorder, reason="stalled")
+    recorder.record_event(job, EventType.FAILED, reason="stalled", error_class=STALLED_CLASS, message=message)
     return False
 
 
-def hear_of(
+def apply_report(
     job: JobRecord,
-    scribe: Scribe,
+    recorder: ChangeRecorder,
     *,
     state: JobState,
     at_ms: int,
@@ -560,22 +564,26 @@ def hear_of(
     if error is not None:
         job.errors = [*job.errors, error][-ERRORS_KEPT:]
     if state is JobState.COMPLETED:
-        finish(job, state, scribe)
-        scribe.note(job, EventType.COMPLETED)
+        finish(job, state, recorder)
+        recorder.record_event(job, EventType.COMPLETED)
     elif state is JobState.FAILED:
-        finish(job, state, scribe, reason="attempts")
+        finish(job, state, recorder, reason="attempts")
         job.finished_ms = at_ms
-        scribe.note(job, EventType.FAILED, reason="attempts", error_class=error.error_class if error else "")
+        recorder.record_event(
+            job, EventType.FAILED, reason="attempts", error_class=error.error_class if error else ""
+        )
     else:
         job.state = state
         job.due_ms = job.ready_ms = at_ms
         if state is JobState.RETRYING:
-            scribe.note(job, EventType.RETRYING, attempt=job.attempts, run_at_ms=at_ms)
+            recorder.record_event(job, EventType.RETRYING, attempt=job.attempts, run_at_ms=at_ms)
         else:
-            scribe.note(job, EventType.SCHEDULED, run_at_ms=at_ms)
+            recorder.record_event(job, EventType.SCHEDULED, run_at_ms=at_ms)
 
 
-def cancel(job: JobRecord | None, reason: str, scribe: Scribe, *, dead: bool = False) -> CancelResult:
+def cancel(
+    job: JobRecord | None, reason: str, recorder: ChangeRecorder, *, dead: bool = False
+) -> CancelResult:
     """Cancel a pending job now, ask the worker of an active one. ``dead``: a retrying one has failed."""
     if job is None:
         return CancelResult.NOT_FOUND
@@ -584,25 +592,25 @@ def cancel(job: JobRecord | None, reason: str, scribe: Scribe, *, dead: bool = F
     if job.state is JobState.ACTIVE:
         if job.cancel_reason is None:
             job.cancel_reason = reason
-            scribe.note(job, EventType.CANCELLING, reason=reason)
+            recorder.record_event(job, EventType.CANCELLING, reason=reason)
         return CancelResult.CANCELLING
     if dead and job.state is JobState.RETRYING:
-        error = ErrorInfo(scribe.now_ms, 0, KILLED_CLASS)
-        scribe.history.append(attempt_record(job, AttemptOutcome.FAILED, scribe.now_ms, error=error))
-        finish(job, JobState.FAILED, scribe, reason=reason)
-        scribe.note(job, EventType.FAILED, reason=reason, error_class=KILLED_CLASS)
+        error = ErrorInfo(recorder.now_ms, 0, KILLED_CLASS)
+        recorder.history.append(attempt_record(job, AttemptOutcome.FAILED, recorder.now_ms, error=error))
+        finish(job, JobState.FAILED, recorder, reason=reason)
+        recorder.record_event(job, EventType.FAILED, reason=reason, error_class=KILLED_CLASS)
         return CancelResult.CANCELLED
-    scribe.history.append(attempt_record(job, AttemptOutcome.CANCELLED, scribe.now_ms))
-    finish(job, JobState.CANCELLED, scribe, reason=reason)
-    scribe.note(job, EventType.CANCELLED, reason=reason)
+    recorder.history.append(attempt_record(job, AttemptOutcome.CANCELLED, recorder.now_ms))
+    finish(job, JobState.CANCELLED, recorder, reason=reason)
+    recorder.record_event(job, EventType.CANCELLED, reason=reason)
     return CancelResult.CANCELLED
 
 
-def remove(job: JobRecord, scribe: Scribe) -> None:
+def remove(job: JobRecord, recorder: ChangeRecorder) -> None:
     """Take down that a record goes; one that had not finished leaves its end in history."""
     if job.state not in FINISHED:
-        scribe.history.append(attempt_record(job, AttemptOutcome.CANCELLED, scribe.now_ms))
-    scribe.note(job, EventType.REMOVED, state=job.state.value)
+        recorder.history.append(attempt_record(job, AttemptOutcome.CANCELLED, recorder.now_ms))
+    recorder.record_event(job, EventType.REMOVED, state=job.state.value)
 
 
 def may_run_again(job: JobRecord) -> bool:
@@ -610,10 +618,10 @@ def may_run_again(job: JobRecord) -> bool:
     return job.state in FINISHED and job.reason != BAD_RECORD
 
 
-def retry(job: JobRecord, scribe: Scribe, *, blocked: bool = False) -> Changed:
+def retry(job: JobRecord, recorder: ChangeRecorder, *, blocked: bool = False) -> Changed:
     """Put a finished job back with a fresh budget; hurry a retrying one. ``blocked``: it has open edges."""
     if job.state is JobState.RETRYING:
-        promote(job, scribe)
+        promote(job, recorder)
         return Changed.OK
     if not may_run_again(job):
         return Changed.ILLEGAL
@@ -622,18 +630,18 @@ def retry(job: JobRecord, scribe: Scribe, *, blocked: bool = False) -> Changed:
     job.manual_retries += 1
     job.finished_ms = job.cancel_reason = None
     total_ms = job.options.expires_total_ms
-    job.expires_ms = None if total_ms is None else scribe.now_ms + total_ms
+    job.expires_ms = None if total_ms is None else recorder.now_ms + total_ms
     job.result = job.result_until_ms = None
     job.reason = ""
-    job.ready_ms = scribe.now_ms
-    _join_line(job, scribe)
-    scribe.note(job, EventType.BLOCKED if blocked else EventType.ENQUEUED, reason="retried")
+    job.ready_ms = recorder.now_ms
+    _join_line(job, recorder)
+    recorder.record_event(job, EventType.BLOCKED if blocked else EventType.ENQUEUED, reason="retried")
     return Changed.OK
 
 
 def change(
     job: JobRecord,
-    scribe: Scribe,
+    recorder: ChangeRecorder,
     *,
     token: str | None,
     priority: int | None,
@@ -656,41 +664,41 @@ def change(
         return Changed.ORDERED
     if payload is not None:
         job.payload = payload
-        scribe.note(job, EventType.CHANGED, what="data")
+        recorder.record_event(job, EventType.CHANGED, what="data")
     if priority is not None and priority != job.priority:
         job.priority = priority
-        _join_line(job, scribe)
-        scribe.note(job, EventType.CHANGED, what="priority", priority=priority)
-    return Changed.OK if delay_ms is None else _change_delay(job, delay_ms, scribe)
+        _join_line(job, recorder)
+        recorder.record_event(job, EventType.CHANGED, what="priority", priority=priority)
+    return Changed.OK if delay_ms is None else _change_delay(job, delay_ms, recorder)
 
 
-def _change_delay(job: JobRecord, delay_ms: int, scribe: Scribe) -> Changed:
+def _change_delay(job: JobRecord, delay_ms: int, recorder: ChangeRecorder) -> Changed:
     if job.state is JobState.BLOCKED:  # counts once nothing else holds it
-        job.due_ms = scribe.now_ms + delay_ms if delay_ms > 0 else None
-        scribe.note(job, EventType.CHANGED, what="delay")
+        job.due_ms = recorder.now_ms + delay_ms if delay_ms > 0 else None
+        recorder.record_event(job, EventType.CHANGED, what="delay")
         return Changed.OK
     if delay_ms <= 0:
         if job.state in DUE_LATER:
-            promote(job, scribe)
+            promote(job, recorder)
         return Changed.OK
     if job.state in (JobState.WAITING, JobState.PARKED):
         job.state = JobState.SCHEDULED
-    job.due_ms = job.ready_ms = scribe.now_ms + delay_ms
-    scribe.note(job, EventType.SCHEDULED, run_at_ms=job.due_ms)
+    job.due_ms = job.ready_ms = recorder.now_ms + delay_ms
+    recorder.record_event(job, EventType.SCHEDULED, run_at_ms=job.due_ms)
     return Changed.OK
 
 
-def signal(job: JobRecord, name: str, data: bytes, codec: str, scribe: Scribe) -> Changed:
+def signal(job: JobRecord, name: str, data: bytes, codec: str, recorder: ChangeRecorder) -> Changed:
     """Keep a signal with the job; one that is suspended on it becomes waiting. The newest of a name stays."""
     if job.state in FINISHED:
         return Changed.ILLEGAL
     if name not in job.signals and len(job.signals) >= SIGNALS_KEPT:
         raise ConfigError("signal", f"one of at most {SIGNALS_KEPT} names per job", name)
-    job.signals = {**job.signals, name: SignalValue(data, codec, scribe.now_ms)}
+    job.signals = {**job.signals, name: SignalValue(data, codec, recorder.now_ms)}
     if job.state is JobState.SUSPENDED and job.awaits == name:
-        promote(job, scribe)
+        promote(job, recorder)
     else:
-        scribe.note(job, EventType.CHANGED, what="signal")
+        recorder.record_event(job, EventType.CHANGED, what="signal")
     return Changed.OK
 
 
@@ -707,10 +715,10 @@ def progress_text(job: JobRecord) -> str:
     return data.decode() if job.result_codec == "json" and len(data) <= 1_000 else f"{len(data)} bytes"
 
 
-def set_result_ttl(job: JobRecord, ttl_ms: int, scribe: Scribe) -> Changed:
+def set_result_ttl(job: JobRecord, ttl_ms: int, recorder: ChangeRecorder) -> Changed:
     """Keep a completed job's result (and its record) until ``ttl_ms`` from now."""
     if job.state is not JobState.COMPLETED or job.finished_ms is None:
         return Changed.ILLEGAL
-    job.result_until_ms = scribe.now_ms + ttl_ms
+    job.result_until_ms = recorder.now_ms + ttl_ms
     job.options = msgspec.structs.replace(job.options, result_ttl_ms=job.result_until_ms - job.finished_ms)
     return Changed.OK

@@ -10,8 +10,9 @@ except ImportError as exc:
     raise ConfigError("dashboard", "installed: pip install 'windlass[dashboard]'") from exc
 
 from windlass.dashboard.application import create_app
-from windlass.dashboard.settings import DEFAULT_MASK, Identity, Rule, ServerLimits
+from windlass.dashboard.settings import DEFAULT_MASK, Rule, ServerLimits
 from windlass.dashboard.signin import OpenID, Roles, TrustedProxy
+from windlass.dashboard.users import Identity
 
 __all__ = [
     "DEFAULT_MASK",

@@ -20,7 +20,8 @@ from windlass.dashboard.allowance import Allowance
 from windlass.dashboard.headers import CSRF_HEADER, Headers, headers_of
 from windlass.dashboard.problems import ApiError, not_found
 from windlass.dashboard.scope import LET_IN, SAFE, client_of, identity_of
-from windlass.dashboard.settings import Action, Identity, Settings
+from windlass.dashboard.settings import Action, Settings
+from windlass.dashboard.users import Identity
 from windlass.errors import ConfigError
 
 _LOOKING: frozenset[str] = frozenset({"read", "audit"})
@@ -68,7 +69,7 @@ def of_queue(action: Action = "read") -> Access:
 
 
 def of_queues(action: Action = "read", *others: Action) -> Access:
-    """Something of queues that query, body or answer name: the desk lets no other one through."""
+    """Something of queues that query, body or answer name: the store_view lets no other one through."""
     return Access("queues", action, (action, *others) if others else ())
 
 

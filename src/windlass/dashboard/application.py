@@ -12,15 +12,15 @@ from litestar.exceptions import HTTPException, MethodNotAllowedException, NotFou
 from litestar.openapi.config import OpenAPIConfig
 from litestar.types import Scope
 
-from windlass.app import Windlass, as_app
+from windlass.api.app import Windlass, as_app
 from windlass.dashboard import problems
 from windlass.dashboard.access import check_declared, grant_of, unauthenticated
-from windlass.dashboard.desk import Desk
 from windlass.dashboard.figures import Figures
 from windlass.dashboard.guard import Guard
 from windlass.dashboard.headers import headers_of
 from windlass.dashboard.lake import LakeFigures
 from windlass.dashboard.live import Tickers
+from windlass.dashboard.openapi import describe_with
 from windlass.dashboard.problems import ApiError
 from windlass.dashboard.routes import (
     bulk,
@@ -41,6 +41,7 @@ from windlass.dashboard.scope import client_of, identity_of
 from windlass.dashboard.settings import DEFAULT_MASK, AuthHook, Rule, ServerLimits, Settings, to_tokens
 from windlass.dashboard.signin import OpenID, TrustedProxy
 from windlass.dashboard.static import Static
+from windlass.dashboard.store_view import StoreView
 from windlass.dashboard.strict import StrictRequest
 from windlass.errors import WindlassError
 
@@ -119,7 +120,7 @@ def create_app(  # noqa: PLR0913 - each is named, and most give few
         audit_file=None if audit_file is None else Path(audit_file),
     )
     app = as_app(url_or_app)
-    guard = Guard(Desk(app, settings))
+    guard = Guard(StoreView(app, settings))
     inner = make_litestar(guard)
     check_declared(inner)
     guard.inner = inner
@@ -131,26 +132,26 @@ def create_app(  # noqa: PLR0913 - each is named, and most give few
 
 def make_litestar(guard: Guard, openapi: OpenAPIConfig | None = None) -> Litestar:
     """The routes."""
-    desk = guard.desk
-    lake = None if desk.settings.lake is None else LakeFigures(desk.settings.lake)
+    store_view = guard.store_view
+    lake = None if store_view.settings.lake is None else LakeFigures(store_view.settings.lake)
     shared: dict[str, Any] = {
         "guard": guard,
-        "figures": Figures(desk),
+        "figures": Figures(store_view),
         "lake": lake,
         "tickers": Tickers(),
         "static": Static(),
     }
     fixed = {name: _provide(value) for name, value in shared.items()}
 
-    def desk_of(scope: Scope) -> Desk:
-        return desk.granted(grant_of(scope))
+    def store_view_of(scope: Scope) -> StoreView:
+        return store_view.granted(grant_of(scope))
 
     def on_unmatched(request: Request[Any, Any, Any], error: HTTPException) -> Response[bytes]:
         """Strangers do not learn what is not there. It counts like any request: no route did that."""
         try:
             guard.allowance.request(client_of(request.scope))
             if identity_of(request.scope) is None:
-                raise unauthenticated(desk.settings, headers_of(request.scope))
+                raise unauthenticated(store_view.settings, headers_of(request.scope))
         except ApiError as refusal:
             return problems.on_refusal(request, refusal)
         return problems.on_http(request, error)
@@ -166,7 +167,7 @@ def make_litestar(guard: Guard, openapi: OpenAPIConfig | None = None) -> Litesta
 
     app = Litestar(
         route_handlers=[handler for module in _MODULES for handler in module.HANDLERS],
-        dependencies={"desk": Provide(desk_of, sync_to_thread=False), **fixed},
+        dependencies={"store_view": Provide(store_view_of, sync_to_thread=False), **fixed},
         guards=[guard.authority],
         exception_handlers={
             ApiError: problems.on_refusal,
@@ -178,7 +179,7 @@ def make_litestar(guard: Guard, openapi: OpenAPIConfig | None = None) -> Litesta
         },
         openapi_config=openapi,
         request_class=StrictRequest,
-        request_max_body_size=desk.settings.limits.body_bytes,
+        request_max_body_size=store_view.settings.limits.body_bytes,
         logging_config=None,
         before_request=answer_options,
     )
@@ -189,3 +190,6 @@ def make_litestar(guard: Guard, openapi: OpenAPIConfig | None = None) -> Litesta
 
 def _provide(value: Any) -> Provide:
     return Provide(lambda: value, sync_to_thread=False, use_cache=True)
+
+
+describe_with(lambda config: make_litestar(create_app("memory://openapi"), config))

@@ -21,10 +21,10 @@ from litestar import Request
 
 from windlass.core.job import JobRef
 from windlass.core.text import clean_text, printable
+from windlass.dashboard.audit_trail import AuditTrail
 from windlass.dashboard.scope import SAFE, address_of, identity_of
 from windlass.dashboard.shapes.server import Audit, AuditEntry
 from windlass.dashboard.throttle import Buckets
-from windlass.dashboard.trail import Trail
 
 log = logging.getLogger("windlass.audit")
 
@@ -100,8 +100,8 @@ class AuditLog:
 
     def __init__(self, file: Path | None, now_ms: Callable[[], float]) -> None:
         self._now_ms = now_ms
-        self._changes = Trail(file, kept=KEPT, file_bytes=FILE_BYTES, files=FILES)
-        self._refused = Trail(
+        self._changes = AuditTrail(file, kept=KEPT, file_bytes=FILE_BYTES, files=FILES)
+        self._refused = AuditTrail(
             None if file is None else file.with_name(f"{file.name}.refused"),
             kept=REFUSED_KEPT,
             file_bytes=REFUSED_FILE_BYTES,

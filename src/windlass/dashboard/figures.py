@@ -11,13 +11,13 @@ from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-from windlass.backend import metrics as mq
-from windlass.core.metrics import STEP_MS, MetricsRow, Step, merged, total
+from windlass.api.metrics import roll_up, stats_of
+from windlass.backend import metric_requests as mq
+from windlass.core.rollups import STEP_MS, MetricsRow, Step, merged, total
 from windlass.dashboard.shapes.figures import Day, Point
-from windlass.metrics import roll_up, stats_of
 
 if TYPE_CHECKING:
-    from windlass.dashboard.desk import Desk
+    from windlass.dashboard.store_view import StoreView
 
 DAY_MS = 86_400_000
 MINUTE_MS = 60_000
@@ -35,10 +35,10 @@ Rows = dict[str, list[MetricsRow]]
 
 
 class Figures:
-    """The figures of the queues that a desk shows."""
+    """The figures of the queues that a store_view shows."""
 
-    def __init__(self, desk: Desk) -> None:
-        self._desk = desk
+    def __init__(self, store_view: StoreView) -> None:
+        self._desk = store_view
         self._lock = asyncio.Lock()
         self._rolled_ms = -_ROLL_EVERY_MS
         self._long: dict[tuple[object, ...], tuple[float, Rows]] = {}

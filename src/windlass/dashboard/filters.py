@@ -6,27 +6,27 @@ from collections.abc import Sequence
 
 import msgspec
 
+from windlass.api.search import Search
 from windlass.core.job import JobRecord, QueueInfo
 from windlass.dashboard import views
-from windlass.dashboard.desk import Desk
 from windlass.dashboard.lists import holding
 from windlass.dashboard.paging import Keep, Listing
 from windlass.dashboard.problems import ApiError
 from windlass.dashboard.shapes.changes import Filter
-from windlass.search import Search
+from windlass.dashboard.store_view import StoreView
 
 
-def names_of(desk: Desk, wanted: Filter, infos: Sequence[QueueInfo]) -> list[str]:
+def names_of(store_view: StoreView, wanted: Filter, infos: Sequence[QueueInfo]) -> list[str]:
     """The queues that hold something of what is wanted."""
     for name in wanted.queue:
-        desk.queue(name)
+        store_view.queue(name)
     among = [info for info in infos if not wanted.queue or info.name in wanted.queue]
     return holding(among, wanted.state)
 
 
-def listing_of(desk: Desk, wanted: Filter, *, newest_first: bool = True) -> Listing:
+def listing_of(store_view: StoreView, wanted: Filter, *, newest_first: bool = True) -> Listing:
     """How to list what is wanted."""
-    if wanted.args and desk.mask.hides(wanted.args):
+    if wanted.args and store_view.mask.hides(wanted.args):
         raise ApiError(
             403, "masked", "jobs cannot be searched by a field that is masked", "Its values are not shown."
         )
@@ -38,16 +38,16 @@ def listing_of(desk: Desk, wanted: Filter, *, newest_first: bool = True) -> List
         data=wanted.args or None,
     )
     return Listing(
-        store=desk.store,
-        codecs=desk.app.codecs,
+        store=store_view.store,
+        codecs=store_view.app.codecs,
         search=search,
         newest_first=newest_first,
-        keep=_keeps(desk, wanted),
+        keep=_keeps(store_view, wanted),
         past=_passes(wanted, newest_first),
     )
 
 
-def _keeps(desk: Desk, wanted: Filter) -> Keep | None:
+def _keeps(store_view: StoreView, wanted: Filter) -> Keep | None:
     """The part of a filter that no store answers."""
     text = (wanted.q or "").strip().lower()
     low, high = wanted.from_ms, wanted.to_ms
@@ -59,20 +59,20 @@ def _keeps(desk: Desk, wanted: Filter) -> Keep | None:
             high is not None and record.enqueued_ms >= high
         ):
             return False
-        return not text or _holds(desk, record, text)
+        return not text or _holds(store_view, record, text)
 
     return keep
 
 
-def _holds(desk: Desk, record: JobRecord, text: str) -> bool:
+def _holds(store_view: StoreView, record: JobRecord, text: str) -> bool:
     """Whether a job holds a text, in what is shown of it."""
     last = record.errors[-1] if record.errors else None
     words = [record.id, record.task, record.reason, record.options.group or "", *record.options.tags]
     if last is not None:
-        words += [last.error_class, desk.mask.text(last.message)]
+        words += [last.error_class, store_view.mask.text(last.message)]
     if any(text in word.lower() for word in words):
         return True
-    shown = msgspec.json.encode(views.data_of(record, desk.mask), enc_hook=str)
+    shown = msgspec.json.encode(views.data_of(record, store_view.mask), enc_hook=str)
     return text in shown.decode().lower()
 
 

@@ -14,11 +14,11 @@ from windlass.dashboard import problems
 from windlass.dashboard.access import Authority
 from windlass.dashboard.allowance import Allowance
 from windlass.dashboard.audit import entry_of, is_told
-from windlass.dashboard.desk import Desk
 from windlass.dashboard.headers import Headers, check_path, inside, read_head
-from windlass.dashboard.identity import Reception
+from windlass.dashboard.identity import Authenticator
 from windlass.dashboard.problems import ApiError
 from windlass.dashboard.scope import BASE, IDENTITY, LET_IN, ASGIApp, Receive, Scope, Send
+from windlass.dashboard.store_view import StoreView
 
 log = logging.getLogger("windlass.dashboard")
 
@@ -40,15 +40,20 @@ _HEADERS = (
 class Guard:
     """The ASGI application that servers and other applications see."""
 
-    def __init__(self, desk: Desk) -> None:
-        self.desk = desk
+    def __init__(self, store_view: StoreView) -> None:
+        self.store_view = store_view
         self.inner: ASGIApp | None = None
         self.on_startup: Callable[[], Awaitable[None]] | None = None
         self.on_shutdown: Callable[[], Awaitable[None]] | None = None
-        self._settings = desk.settings
-        self.allowance = Allowance(desk.settings.limits, desk.app.clock.monotonic_ms)
-        self.reception = Reception(desk, self.allowance)
-        self.authority = Authority(desk.settings, self.allowance)
+        self._settings = store_view.settings
+        self.allowance = Allowance(store_view.settings.limits, store_view.app.clock.monotonic_ms)
+        self.reception = Authenticator(store_view, self.allowance)
+        self.authority = Authority(store_view.settings, self.allowance)
+
+    @property
+    def desk(self) -> StoreView:
+        """The old name of ``store_view``."""
+        return self.store_view
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
@@ -82,8 +87,8 @@ class Guard:
             await self._answer(found, receive, watched)
         finally:  # also when the server gives the request up: what it changed is changed
             if is_told(found, watched.status):
-                entry = entry_of(found, watched.status, self.desk.now_ms())
-                self.desk.audit.add(entry, let_in=found.get(LET_IN, False))
+                entry = entry_of(found, watched.status, self.store_view.now_ms())
+                self.store_view.audit.add(entry, let_in=found.get(LET_IN, False))
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         assert self.inner is not None

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from windlass.dashboard.allowance import Allowance
-from windlass.dashboard.desk import Desk
 from windlass.dashboard.headers import FORWARDING, PROXIED, Headers, headers_of
 from windlass.dashboard.problems import ApiError, not_found
 from windlass.dashboard.scope import BASE, IDENTITY, Scope, address_of, client_of, identity_of
 from windlass.dashboard.sessions import ATTEMPT, Sessions, key_in, set_cookie
-from windlass.dashboard.settings import ROLES, Identity
+from windlass.dashboard.store_view import StoreView
+from windlass.dashboard.users import ROLES, Identity
 from windlass.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -27,12 +27,12 @@ _ANYONE = Identity("local", "operator")
 _BY_SESSION = "windlass.by_session"
 
 
-class Reception:
+class Authenticator:
     """Finds out who asks, and begins and ends their sessions."""
 
-    def __init__(self, desk: Desk, allowance: Allowance) -> None:
-        self._desk = desk
-        self._settings = desk.settings
+    def __init__(self, store_view: StoreView, allowance: Allowance) -> None:
+        self._desk = store_view
+        self._settings = store_view.settings
         self._allowance = allowance
         self._sessions = Sessions()
         self.provider: Provider | None = None
@@ -41,7 +41,7 @@ class Reception:
                 from windlass.dashboard.openid import Provider
             except ImportError as exc:
                 raise ConfigError("openid", "installed: pip install 'windlass[oidc]'") from exc
-            self.provider = Provider(self._settings.openid, desk.now_ms)
+            self.provider = Provider(self._settings.openid, store_view.now_ms)
 
     async def identify(self, scope: Scope, headers: Headers) -> Identity | None:
         """Who asks; None for a stranger."""

@@ -7,11 +7,11 @@ from typing import TypeVar
 
 from litestar import Response
 
+from windlass.api.search import Search
 from windlass.core.job import JobRecord, QueueInfo
 from windlass.core.states import JobState
-from windlass.dashboard.desk import Desk
 from windlass.dashboard.paging import Found, Listing
-from windlass.search import Search
+from windlass.dashboard.store_view import StoreView
 
 T = TypeVar("T")
 
@@ -29,14 +29,14 @@ def counted(infos: Sequence[QueueInfo], states: Sequence[JobState]) -> int:
 
 
 async def page_of_state(
-    desk: Desk, state: JobState, queue: str | None, cursor: str | None, limit: int, offset: int
+    store_view: StoreView, state: JobState, queue: str | None, cursor: str | None, limit: int, offset: int
 ) -> tuple[list[JobRecord], dict[str, str]]:
     """Jobs of all queues (or one) in a state, newest first, and the headers of the answer."""
-    infos = await desk.queues()
+    infos = await store_view.queues()
     if queue is not None:
-        desk.queue(queue)
+        store_view.queue(queue)
         infos = [info for info in infos if info.name == queue]
-    listing = Listing(store=desk.store, codecs=desk.app.codecs, search=Search(state=state))
+    listing = Listing(store=store_view.store, codecs=store_view.app.codecs, search=Search(state=state))
     found = await listing.page(holding(infos, [state]), cursor, limit, offset)
     return found.records, page_headers(found, counted(infos, [state]))
 

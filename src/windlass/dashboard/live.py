@@ -13,8 +13,8 @@ from contextlib import suppress
 from windlass.core.states import JobState
 from windlass.core.text import printable
 from windlass.dashboard import views
-from windlass.dashboard.desk import Desk
 from windlass.dashboard.shapes.server import Tick
+from windlass.dashboard.store_view import StoreView
 from windlass.dashboard.totals import Totals, queue_totals
 from windlass.errors import StorageError
 
@@ -26,8 +26,8 @@ TICK_MS = 1_000
 class Ticker:
     """Makes ticks while there are listeners."""
 
-    def __init__(self, desk: Desk) -> None:
-        self._desk = desk
+    def __init__(self, store_view: StoreView) -> None:
+        self._desk = store_view
         self._listeners: set[asyncio.Queue[Tick | None]] = set()
         self._task: asyncio.Task[None] | None = None
         self._before: tuple[float, Totals] | None = None
@@ -52,10 +52,10 @@ class Ticker:
 
     async def tick(self) -> Tick:
         """The figures of this moment, with rates since the tick before."""
-        desk = self._desk
-        infos, workers = await desk.queues(), await desk.workers()
-        totals = await queue_totals(desk)
-        now_ms = desk.now_ms()
+        store_view = self._desk
+        infos, workers = await store_view.queues(), await store_view.workers()
+        totals = await queue_totals(store_view)
+        now_ms = store_view.now_ms()
         rates = self._rates(totals)
         processed, failed = totals.runs()
         return Tick(
@@ -110,10 +110,10 @@ class Tickers:
     def __init__(self) -> None:
         self._tickers: dict[tuple[tuple[str, ...], ...], Ticker] = {}
 
-    def of(self, desk: Desk) -> Ticker:
-        """The ticker of what this desk shows."""
-        sight = desk.grant.sight()
+    def of(self, store_view: StoreView) -> Ticker:
+        """The ticker of what this store_view shows."""
+        sight = store_view.grant.sight()
         if sight not in self._tickers:
             self._tickers = {key: one for key, one in self._tickers.items() if not one.idle}
-            self._tickers[sight] = Ticker(desk)
+            self._tickers[sight] = Ticker(store_view)
         return self._tickers[sight]

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from fnmatch import translate
 from typing import Any
 
-from windlass.core.flows import DEPENDENCY_MESSAGE
+from windlass.core.flow_rules import DEPENDENCY_MESSAGE
 from windlass.serde import JSON
 from windlass.serde.codecs import Codecs
 

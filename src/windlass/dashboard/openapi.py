@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import copy
 import sys
+from collections.abc import Callable
 from functools import cache
 from typing import Any
 
 import msgspec
+from litestar import Litestar
 from litestar.openapi.config import OpenAPIConfig
 
 from windlass._version import __version__
-from windlass.dashboard.application import create_app, make_litestar
 from windlass.dashboard.problems import MEDIA_TYPE
 from windlass.dashboard.shapes.server import Tick
 from windlass.dashboard.shapes.session import Problem
@@ -34,10 +35,18 @@ _PROBLEMS = {
 _METHODS = ("get", "put", "post", "delete", "patch")
 
 
+_makers: list[Callable[[OpenAPIConfig], Litestar]] = []
+
+
+def describe_with(make: Callable[[OpenAPIConfig], Litestar]) -> None:
+    """What makes the application to describe. Called once, by the module of the application."""
+    _makers[:] = [make]
+
+
 @cache
 def _document() -> dict[str, Any]:
     config = OpenAPIConfig(title="Windlass", version=__version__, use_handler_docstrings=True)
-    app = make_litestar(create_app("memory://openapi"), config)
+    app = _makers[0](config)
     found: dict[str, Any] = msgspec.to_builtins(app.openapi_schema.to_schema())
     _tidy(found)
     _add_problems(found)
@@ -114,4 +123,6 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    from windlass.dashboard import openapi
+
+    openapi.main()  # the module that the application knows: not this copy of it

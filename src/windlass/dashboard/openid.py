@@ -20,8 +20,8 @@ from joserfc.jwk import KeySet
 
 from windlass.core.text import printable
 from windlass.dashboard.problems import ApiError
-from windlass.dashboard.settings import Identity
 from windlass.dashboard.signin import OpenID
+from windlass.dashboard.users import Identity
 
 log = logging.getLogger("windlass.dashboard")
 

@@ -15,11 +15,11 @@ from dataclasses import dataclass
 
 import msgspec
 
+from windlass.api.search import Search
 from windlass.backend import requests as rq
 from windlass.backend.store import Store
 from windlass.core.job import JobRecord
 from windlass.dashboard.problems import ApiError
-from windlass.search import Search
 from windlass.serde.codecs import Codecs
 
 #: Queues that are merged at once.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from windlass.core.states import JobState
-from windlass.dashboard.desk import Desk
+from windlass.dashboard.store_view import StoreView
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -27,11 +27,15 @@ def _escape(text: str) -> str:
     return text.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
 
 
-async def render(desk: Desk) -> bytes:
+async def render(store_view: StoreView) -> bytes:
     """All that the store tells of the queues that are shown."""
     text = _Text()
-    infos, workers, counters = await desk.queues(), await desk.workers(), await desk.counters()
-    now_ms = desk.now_ms()
+    infos, workers, counters = (
+        await store_view.queues(),
+        await store_view.workers(),
+        await store_view.counters(),
+    )
+    now_ms = store_view.now_ms()
     text.family("windlass_queue_jobs", "gauge", "Jobs of a queue in a state")
     for info in infos:
         for state in JobState:

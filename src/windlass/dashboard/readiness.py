@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from windlass.app import Windlass
+from windlass.api.app import Windlass
 from windlass.backend import requests as rq
 from windlass.errors import StorageError
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from typing import Any
 
-from windlass.dashboard.settings import Identity
 from windlass.dashboard.throttle import network_of
+from windlass.dashboard.users import Identity
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Any]]

@@ -24,7 +24,7 @@ class DashboardServer(uvicorn.Server):
     """Tells its port once it listens. Connections are bounded by ``ServerLimits``, see ``connections``."""
 
     def __init__(self, app: Guard, host: str, port: int, on_up: Callable[[int], None]) -> None:
-        limits = app.desk.settings.limits
+        limits = app.store_view.settings.limits
         self.open_connections = Connections(limits)
         super().__init__(
             uvicorn.Config(

@@ -10,23 +10,23 @@ import secrets
 from collections import OrderedDict
 from dataclasses import dataclass
 
-from windlass.dashboard.settings import Identity
+from windlass.dashboard.users import Identity
 
 COOKIE = "windlass_session"
 LIFETIME_MS = 12 * 3_600_000
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class CookieKind:
     """A cookie of ours: its name and how long a browser keeps it."""
 
     name: str
     seconds: int
 
 
-SESSION = Kind(COOKIE, LIFETIME_MS // 1000)
+SESSION = CookieKind(COOKIE, LIFETIME_MS // 1000)
 #: Taken along to a sign-in provider and back.
-ATTEMPT = Kind("windlass_signin", 600)
+ATTEMPT = CookieKind("windlass_signin", 600)
 #: Sessions that are kept: in all, and of one user. The oldest ends first.
 KEPT = 10_000
 KEPT_PER_USER = 50
@@ -34,7 +34,7 @@ _KEY_BYTES = 32
 
 
 @dataclass(frozen=True, slots=True)
-class _Session:
+class _BrowserSession:
     identity: Identity
     until_ms: int
 
@@ -45,7 +45,7 @@ class Sessions:
     def __init__(self, kept: int = KEPT, per_user: int = KEPT_PER_USER) -> None:
         self._kept = kept
         self._per_user = per_user
-        self._sessions: OrderedDict[bytes, _Session] = OrderedDict()
+        self._sessions: OrderedDict[bytes, _BrowserSession] = OrderedDict()
 
     def __len__(self) -> int:
         return len(self._sessions)
@@ -59,7 +59,7 @@ class Sessions:
         while len(self._sessions) >= self._kept:
             self._sessions.popitem(last=False)
         key = secrets.token_urlsafe(_KEY_BYTES)
-        self._sessions[_digest(key)] = _Session(identity, now_ms + LIFETIME_MS)
+        self._sessions[_digest(key)] = _BrowserSession(identity, now_ms + LIFETIME_MS)
         return key
 
     def find(self, cookies: str, now_ms: int) -> Identity | None:
@@ -99,7 +99,7 @@ def _digest(key: str) -> bytes:
 
 
 def set_cookie(
-    value: str | None, path: str, secure: bool, kind: Kind = SESSION, same_site: str = "Strict"
+    value: str | None, path: str, secure: bool, kind: CookieKind = SESSION, same_site: str = "Strict"
 ) -> str:
     """A Set-Cookie header; None takes the cookie away."""
     age = kind.seconds if value is not None else 0

@@ -10,10 +10,9 @@ from typing import Any, Literal, get_args
 
 from windlass.core.patterns import matches
 from windlass.dashboard.signin import OpenID, TrustedProxy
+from windlass.dashboard.users import Identity, Role
 from windlass.errors import ConfigError
 
-Role = Literal["operator", "reader"]
-ROLES: tuple[Role, ...] = ("operator", "reader")
 #: What 128 random bits take: a token is looked up without counting, so it must be too long to guess.
 _TOKEN_CHARACTERS = 22
 _PASSWORD_CHARACTERS = 8
@@ -71,15 +70,6 @@ Action = Literal[
     "audit",
 ]
 ACTIONS: frozenset[str] = frozenset(get_args(Action))
-
-
-@dataclass(frozen=True, slots=True)
-class Identity:
-    """Who asks. ``operator`` may change things, ``reader`` may look; rules may allow less."""
-
-    name: str
-    role: Role
-    groups: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from windlass.core.patterns import matches
+from windlass.dashboard.users import Identity
 from windlass.errors import ConfigError
 
 if TYPE_CHECKING:
-    from windlass.dashboard.settings import Identity, Role
+    from windlass.dashboard.users import Role
 
 _SECRET_CHARACTERS = 16
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
@@ -35,8 +36,6 @@ class Roles:
 
     def identity(self, name: str, groups: Iterable[str] = ()) -> Identity | None:
         """The user, with the highest role of theirs; None when they have none."""
-        from windlass.dashboard.settings import Identity
-
         mine = tuple(groups)
         role: Role
         for role, users, allowed in (

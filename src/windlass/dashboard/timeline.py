@@ -29,7 +29,7 @@ _MOMENTS = 16
 E = TypeVar("E")
 
 
-class Entry(NamedTuple, Generic[E]):
+class TimelineEntry(NamedTuple, Generic[E]):
     """One entry of a log."""
 
     position: int
@@ -38,10 +38,10 @@ class Entry(NamedTuple, Generic[E]):
     item: E
 
 
-Read = Callable[[int, int], Awaitable[list[Entry[E]]]]
+Read = Callable[[int, int], Awaitable[list[TimelineEntry[E]]]]
 
 
-class Log(Generic[E]):
+class TimelineLog(Generic[E]):
     """A log that is read by position: ``read(after, limit)``."""
 
     def __init__(self, read: Read[E], oldest: int, newest: int) -> None:
@@ -74,7 +74,7 @@ class Log(Generic[E]):
             found |= {entry.position: entry.item for entry in entries if entry.job_id == record.id}
         return [found[position] for position in sorted(found)], False
 
-    async def _among(self, after: int, limit: int, job_id: str) -> list[Entry[E]]:
+    async def _among(self, after: int, limit: int, job_id: str) -> list[TimelineEntry[E]]:
         if limit <= 0:
             return []
         return [entry for entry in await self._read(after, limit) if entry.job_id == job_id]
@@ -133,14 +133,14 @@ async def read_timeline(store: Store, record: JobRecord, mask: Mask) -> Timeline
     )
 
 
-async def _event_log(store: Store, queue: str) -> Log[Event]:
+async def _event_log(store: Store, queue: str) -> TimelineLog[Event]:
     head = await store.execute(rq.ReadEvents(queue=queue, limit=1))
 
-    async def read(after: int, limit: int) -> list[Entry[Event]]:
+    async def read(after: int, limit: int) -> list[TimelineEntry[Event]]:
         page = await store.execute(rq.ReadEvents(queue=queue, after=max(after, 0), limit=limit))
-        return [Entry(event.id, event.at_ms, event.job_id, event) for event in page.events]
+        return [TimelineEntry(event.id, event.at_ms, event.job_id, event) for event in page.events]
 
-    return Log(read, max(head.oldest_id, 1), head.last_id)
+    return TimelineLog(read, max(head.oldest_id, 1), head.last_id)
 
 
 async def _attempts(store: Store, record: JobRecord) -> tuple[list[AttemptRecord], bool]:
@@ -149,17 +149,19 @@ async def _attempts(store: Store, record: JobRecord) -> tuple[list[AttemptRecord
     async def page_after(after: int, limit: int) -> rq.HistoryPage:
         return await store.execute(rq.ReadHistory(queue=queue, after=after, limit=limit))
 
-    async def read(after: int, limit: int) -> list[Entry[AttemptRecord]]:
+    async def read(after: int, limit: int) -> list[TimelineEntry[AttemptRecord]]:
         page = await page_after(max(after, 0), limit)
         first = page.last - len(page.records) + 1
-        return [Entry(first + n, one.finished_ms, one.job_id, one) for n, one in enumerate(page.records)]
+        return [
+            TimelineEntry(first + n, one.finished_ms, one.job_id, one) for n, one in enumerate(page.records)
+        ]
 
     try:
         head = await page_after(0, 1)
     except HistoryTrimmedError as exc:
         head = await page_after(exc.oldest - 1, 1)
     try:
-        return await Log(read, max(head.oldest, 1), head.newest).of_job(record, _ends(record))
+        return await TimelineLog(read, max(head.oldest, 1), head.newest).of_job(record, _ends(record))
     except HistoryTrimmedError:
         return [], False  # trimmed while we looked
 

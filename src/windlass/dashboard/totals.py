@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from windlass.core.metrics import RAN
-from windlass.dashboard.desk import Desk
+from windlass.core.rollups import RAN
+from windlass.dashboard.store_view import StoreView
 
 _RAN = {outcome.value for outcome in RAN}
 _FAILED = {"failed", "retrying"}
@@ -40,10 +40,10 @@ def _sum(outcomes: dict[str, int], names: set[str]) -> int:
     return sum(count for outcome, count in outcomes.items() if outcome in names)
 
 
-async def queue_totals(desk: Desk, queue: str | None = None) -> Totals:
+async def queue_totals(store_view: StoreView, queue: str | None = None) -> Totals:
     """The totals of all queues that are shown, or of one."""
     totals = Totals()
-    for row in await desk.counters(queue):
+    for row in await store_view.counters(queue):
         outcomes = totals.queues.setdefault(row.queue, {})
         outcomes[row.outcome] = outcomes.get(row.outcome, 0) + row.total
     return totals

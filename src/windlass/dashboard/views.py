@@ -14,7 +14,7 @@ from windlass.dashboard.masking import Mask
 from windlass.dashboard.shapes import jobs as shapes
 from windlass.dashboard.wire import DeadJob, Process, Queue, RetryJob, RunningJob, ScheduledJob, WireJob
 from windlass.errors import ConfigError
-from windlass.payload import Call, read_call
+from windlass.jobs.payload import Call, read_call
 from windlass.serde.codecs import Codecs
 
 _PREVIEW = 200

@@ -13,19 +13,19 @@ from windlass.core import transitions
 from windlass.core.ids import ref_of
 from windlass.core.job import EventType, JobRecord, JobRef, NewJob
 from windlass.core.outcome import AddOutcome
-from windlass.engine import flows, keys
+from windlass.engine import flows, unique_keys
 from windlass.engine.effects import Entry, Kind, Table
-from windlass.engine.filing import drop, file, file_new, prepare, refuses
 from windlass.engine.reads import Reads, Verb
+from windlass.engine.saving import drop, file_new, prepare, refuses, save
+from windlass.engine.unit_of_work import QueueView, UnitOfWork
 from windlass.engine.views import view
-from windlass.engine.work import Queue, Work
 
 #: What the counter of added jobs tells apart.
 _counted = attrgetter("queue", "task")
 _QUEUED, _MADE = AddOutcome.QUEUED, Kind.MADE
 
 
-def add(work: Work, request: rq.Add) -> Verb[list[rq.Added]]:
+def add(work: UnitOfWork, request: rq.Add) -> Verb[list[rq.Added]]:
     """Reads: 1 for plain jobs with new ids, 3 at most; flows 2 more, and what follows from ends."""
     jobs = request.jobs
     reads = _reads(jobs)
@@ -39,7 +39,7 @@ def add(work: Work, request: rq.Add) -> Verb[list[rq.Added]]:
     return [add_one(work, new) for new in jobs]
 
 
-def load(work: Work, jobs: list[NewJob], *, besides: Iterable[JobRef] = ()) -> Verb[None]:
+def load(work: UnitOfWork, jobs: list[NewJob], *, besides: Iterable[JobRef] = ()) -> Verb[None]:
     """Load what adding these jobs may need, edges apart, and the jobs ``besides``.
 
     Reads: 1 for plain jobs, 3 at most.
@@ -65,26 +65,26 @@ def _reads(jobs: list[NewJob]) -> Reads:
     return Reads(ids=refs, groups=groups, rows=rows)
 
 
-def _load_more(work: Work, jobs: list[NewJob], reads: Reads) -> Iterable[Reads]:
+def _load_more(work: UnitOfWork, jobs: list[NewJob], reads: Reads) -> Iterable[Reads]:
     """What follows from what was read first. Nothing does for plain jobs with new ids."""
     return () if _is_all_plain(work, reads) else _load_known(work, jobs, reads)
 
 
-def _is_all_plain(work: Work, reads: Reads) -> bool:
+def _is_all_plain(work: UnitOfWork, reads: Reads) -> bool:
     """Whether no group, no key and no record that is there concerns jobs that are to be added."""
     if reads.groups or reads.rows or any(work.jobs.values()):
         return False
     return not any(queue.row.grouped for queue in work.queues.values())
 
 
-def _are_new(work: Work, jobs: list[NewJob], reads: Reads) -> bool:
+def _are_new(work: UnitOfWork, jobs: list[NewJob], reads: Reads) -> bool:
     """Whether these jobs, which are no flow, are plain and nothing answers for any of them."""
     if work.stubs or work.kept or len(work.jobs) != len(jobs):
         return False
     return _is_all_plain(work, reads)
 
 
-def _add_new(work: Work, jobs: list[NewJob]) -> list[rq.Added]:
+def _add_new(work: UnitOfWork, jobs: list[NewJob]) -> list[rq.Added]:
     """``add_one`` for jobs that ``_are_new``."""
     made = [transitions.create(new, work) for new in jobs]
     for (queue, task), alike in groupby(made, _counted):
@@ -95,8 +95,8 @@ def _add_new(work: Work, jobs: list[NewJob]) -> list[rq.Added]:
     return [rq.Added(_QUEUED, job.state, job.enqueued_ms, job.due_ms) for job in made]
 
 
-def _load_known(work: Work, jobs: list[NewJob], reads: Reads) -> Verb[None]:
-    holders = [ref for new in jobs if (ref := keys.holder_ref(work, new))] if reads.rows else []
+def _load_known(work: UnitOfWork, jobs: list[NewJob], reads: Reads) -> Verb[None]:
+    holders = [ref for new in jobs if (ref := unique_keys.holder_ref(work, new))] if reads.rows else []
     missing = [ref for ref in holders if ref not in work.jobs]
     if missing:
         yield Reads(jobs=missing)
@@ -104,7 +104,7 @@ def _load_known(work: Work, jobs: list[NewJob], reads: Reads) -> Verb[None]:
     yield from prepare(work, chain(known, jobs))
 
 
-def add_one(work: Work, new: NewJob) -> rq.Added:
+def add_one(work: UnitOfWork, new: NewJob) -> rq.Added:
     """Add one job, whose flow is looked at elsewhere."""
     ref = (new.queue, new.id)
     old = work.jobs[ref]
@@ -118,7 +118,7 @@ def add_one(work: Work, new: NewJob) -> rq.Added:
         return rq.Added(AddOutcome.DUPLICATE, None)
     options = new.options
     if options.unique is not None:
-        held = keys.answer(work, new)
+        held = unique_keys.answer(work, new)
         if held is not None:
             return held
     refusal = refuses(work, new) if options.group is not None else None
@@ -127,7 +127,7 @@ def add_one(work: Work, new: NewJob) -> rq.Added:
     if old is not None:
         transitions.remove(old, work)
         drop(work, old)
-    before = keys.runs_before(work, new) if options.unique is not None else None
+    before = unique_keys.runs_before(work, new) if options.unique is not None else None
     if before is not None:
         new = msgspec.structs.replace(new, depends_on=[*new.depends_on, before])
     job = transitions.create(new, work, after_ms=known.enqueued_ms if known is not None else 0)
@@ -140,34 +140,34 @@ def add_one(work: Work, new: NewJob) -> rq.Added:
     return rq.Added(_QUEUED, job.state, job.enqueued_ms, job.due_ms)
 
 
-def take_in(work: Work, job: JobRecord) -> None:
+def take_in(work: UnitOfWork, job: JobRecord) -> None:
     """Keep a new record: its queue is known from now on, its key is its own."""
     work.jobs[job.queue, job.id] = job
     _keep_queue(work, work.queues[job.queue])
     if job.options.unique is not None:
-        keys.take(work, job, job.options.unique)
-    file(work, job, None, _MADE)
+        unique_keys.take(work, job, job.options.unique)
+    save(work, job, None, _MADE)
 
 
-def _keep_queue(work: Work, queue: Queue) -> None:
+def _keep_queue(work: UnitOfWork, queue: QueueView) -> None:
     """A queue that has jobs is known."""
     if not (queue.exists and queue.row.known):
         queue.row.known = True
         work.put_queue(queue)
 
 
-def _answer_known(work: Work, old: JobRecord, new: NewJob) -> rq.Added | None:
+def _answer_known(work: UnitOfWork, old: JobRecord, new: NewJob) -> rq.Added | None:
     """The answer that an existing record gives; None when it makes way for the new job."""
     outcome = transitions.answer_known(old, new, work.now_ms)
     if outcome is None:
         return None
     if outcome is AddOutcome.QUEUED:
         return rq.Added(outcome, old.state, old.enqueued_ms, old.due_ms)
-    work.note(old, EventType.DEDUPLICATED)
+    work.record_event(old, EventType.DEDUPLICATED)
     return rq.Added(outcome, old.state, old.enqueued_ms, old.due_ms, view(old, work.now_ms))
 
 
-def _add_flow(work: Work, jobs: list[NewJob]) -> Verb[list[rq.Added]]:
+def _add_flow(work: UnitOfWork, jobs: list[NewJob]) -> Verb[list[rq.Added]]:
     """All jobs first, then all edges; a flow that cannot be is refused before anything is changed."""
     fresh, known = flows.sort(work, jobs)
     yield from flows.load(work, fresh, known)

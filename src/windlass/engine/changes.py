@@ -5,22 +5,22 @@ from __future__ import annotations
 from collections.abc import Callable
 from copy import copy
 
-from windlass.backend import flows as fl
+from windlass.backend import flow_requests as fl
 from windlass.backend import requests as rq
-from windlass.backend import streams as sm
+from windlass.backend import stream_requests as sm
 from windlass.core import transitions
 from windlass.core.job import EventType, JobRecord, JobRef
 from windlass.core.outcome import CancelResult, Changed
 from windlass.core.states import JobState
-from windlass.core.streams import StreamHead, accept
-from windlass.engine import flows, keys
+from windlass.core.stream_rules import StreamHead, accept
+from windlass.engine import flows, unique_keys
 from windlass.engine.effects import Kind, QueueRow, Table
-from windlass.engine.filing import drop, file, is_ordered, prepare
 from windlass.engine.reads import MoreReads, PurgeReads, Reads, Verb
-from windlass.engine.work import Work
+from windlass.engine.saving import drop, is_ordered, prepare, save
+from windlass.engine.unit_of_work import UnitOfWork
 
 
-def _load(work: Work, refs: list[JobRef]) -> Verb[list[JobRecord]]:
+def _load(work: UnitOfWork, refs: list[JobRef]) -> Verb[list[JobRecord]]:
     """Load jobs, and what filing them may need; those that are there. Reads: 1, with groups or keys 2."""
     yield Reads(jobs=refs)
     found = [job for ref in refs if (job := work.jobs[ref]) is not None]
@@ -28,41 +28,41 @@ def _load(work: Work, refs: list[JobRef]) -> Verb[list[JobRecord]]:
     return found
 
 
-def cancel(work: Work, request: rq.CancelJobs) -> Verb[list[CancelResult]]:
+def cancel(work: UnitOfWork, request: rq.CancelJobs) -> Verb[list[CancelResult]]:
     """Reads: 1, with groups or keys 2."""
     yield from _load(work, request.refs)
     return [_cancel_one(work, work.jobs[ref], request) for ref in request.refs]
 
 
-def _cancel_one(work: Work, job: JobRecord | None, request: rq.CancelJobs) -> CancelResult:
+def _cancel_one(work: UnitOfWork, job: JobRecord | None, request: rq.CancelJobs) -> CancelResult:
     before = job.state if job else None
     outcome = transitions.cancel(job, request.reason, work, dead=request.dead)
     if job is not None and outcome is CancelResult.CANCELLED:
-        file(work, job, before)
+        save(work, job, before)
     if job is not None and outcome is CancelResult.CANCELLING:
         work.put(job, before)
-        work.tell(f"worker:{job.worker}")
+        work.notify(f"worker:{job.worker}")
     return outcome
 
 
-def remove(work: Work, request: rq.RemoveJobs) -> Verb[list[rq.ChangeResult]]:
+def remove(work: UnitOfWork, request: rq.RemoveJobs) -> Verb[list[rq.ChangeResult]]:
     """Reads: 1, with groups or keys 2."""
     yield from _load(work, request.refs)
     return [_remove_one(work, work.jobs[ref], request.force) for ref in request.refs]
 
 
-def _remove_one(work: Work, job: JobRecord | None, force: bool) -> rq.ChangeResult:
+def _remove_one(work: UnitOfWork, job: JobRecord | None, force: bool) -> rq.ChangeResult:
     if job is None:
         return rq.ChangeResult(Changed.NOT_FOUND)
     if job.state is JobState.ACTIVE and not force:
         return rq.ChangeResult(Changed.ILLEGAL, job.state)
     transitions.remove(job, work)
     drop(work, job)
-    work.tell(f"done:{job.queue}")
+    work.notify(f"done:{job.queue}")
     return rq.ChangeResult(Changed.OK, job.state)
 
 
-def retry(work: Work, request: rq.RetryJobs) -> Verb[list[rq.ChangeResult]]:
+def retry(work: UnitOfWork, request: rq.RetryJobs) -> Verb[list[rq.ChangeResult]]:
     """Retry jobs, whatever their order: one that waits for another of them sees that it runs again.
 
     Reads: 1; with groups or keys 2, with edges 4.
@@ -78,7 +78,7 @@ def retry(work: Work, request: rq.RetryJobs) -> Verb[list[rq.ChangeResult]]:
     return [_change_one(work, ref, lambda job: _retry_one(work, job, again)) for ref in request.refs]
 
 
-def _retry_one(work: Work, job: JobRecord, again: set[JobRef]) -> Changed:
+def _retry_one(work: UnitOfWork, job: JobRecord, again: set[JobRef]) -> Changed:
     finished = transitions.may_run_again(job)
     blocked = False
     if job.linked:
@@ -87,11 +87,11 @@ def _retry_one(work: Work, job: JobRecord, again: set[JobRef]) -> Changed:
         blocked = work.waits[job.ref].open > 0
     status = transitions.retry(job, work, blocked=blocked)
     if finished:
-        keys.take_again(work, job)
+        unique_keys.take_again(work, job)
     return status
 
 
-def change(work: Work, request: rq.ChangeJob) -> Verb[rq.ChangeResult]:
+def change(work: UnitOfWork, request: rq.ChangeJob) -> Verb[rq.ChangeResult]:
     """Reads: 1, with groups or keys 2."""
     yield from _load(work, [request.ref])
     return _change_one(
@@ -109,13 +109,13 @@ def change(work: Work, request: rq.ChangeJob) -> Verb[rq.ChangeResult]:
     )
 
 
-def set_result_ttl(work: Work, request: rq.SetResultTtl) -> Verb[rq.ChangeResult]:
+def set_result_ttl(work: UnitOfWork, request: rq.SetResultTtl) -> Verb[rq.ChangeResult]:
     """Reads: 1, with groups or keys 2."""
     yield from _load(work, [request.ref])
     return _change_one(work, request.ref, lambda job: transitions.set_result_ttl(job, request.ttl_ms, work))
 
 
-def signal(work: Work, request: fl.Signal) -> Verb[rq.ChangeResult]:
+def signal(work: UnitOfWork, request: fl.Signal) -> Verb[rq.ChangeResult]:
     """Reads: 1, with groups or keys 2."""
     yield from _load(work, [request.ref])
     return _change_one(
@@ -125,7 +125,7 @@ def signal(work: Work, request: fl.Signal) -> Verb[rq.ChangeResult]:
     )
 
 
-def _change_one(work: Work, ref: JobRef, step: Callable[[JobRecord], Changed]) -> rq.ChangeResult:
+def _change_one(work: UnitOfWork, ref: JobRef, step: Callable[[JobRecord], Changed]) -> rq.ChangeResult:
     job = work.jobs[ref]
     if job is None:
         return rq.ChangeResult(Changed.NOT_FOUND)
@@ -133,11 +133,11 @@ def _change_one(work: Work, ref: JobRef, step: Callable[[JobRecord], Changed]) -
     status = step(job)
     if status is Changed.OK:
         is_new = job.payload is not payload or job.options is not options
-        file(work, job, before, Kind.REPLACED if is_new else Kind.MOVED)
+        save(work, job, before, Kind.REPLACED if is_new else Kind.MOVED)
     return rq.ChangeResult(status, job.state)
 
 
-def report(work: Work, request: rq.Report) -> Verb[rq.ChangeResult]:
+def report(work: UnitOfWork, request: rq.Report) -> Verb[rq.ChangeResult]:
     """Reads: 1."""
     yield Reads(jobs=[request.ref])
     job = work.jobs[request.ref]
@@ -148,13 +148,13 @@ def report(work: Work, request: rq.Report) -> Verb[rq.ChangeResult]:
             return rq.ChangeResult(refused, job.state)
         job.progress = request.progress
         work.put(job, job.state)
-        work.note(job, EventType.PROGRESS, progress=transitions.progress_text(job))
+        work.record_event(job, EventType.PROGRESS, progress=transitions.progress_text(job))
     if request.logs:
         work.effects.logs.append((job, request.logs))
     return rq.ChangeResult(Changed.OK, job.state)
 
 
-def append_stream(work: Work, request: sm.AppendStream) -> Verb[rq.ChangeResult]:
+def append_stream(work: UnitOfWork, request: sm.AppendStream) -> Verb[rq.ChangeResult]:
     """Reads: 1."""
     yield MoreReads(jobs=[request.ref], streams=[request.ref])
     job = work.jobs[request.ref]
@@ -165,14 +165,14 @@ def append_stream(work: Work, request: sm.AppendStream) -> Verb[rq.ChangeResult]
     head = copy(work.streams[request.ref]) or StreamHead()
     new = accept(head, job.deliveries, request.first, request.chunks)
     work.effects.chunks.append((job, head, new))
-    work.tell(f"stream:{job.queue}")
+    work.notify(f"stream:{job.queue}")
     return rq.ChangeResult(Changed.OK, job.state)
 
 
 # --- whole queues ---------------------------------------------------------------------------------
 
 
-def pause(work: Work, request: rq.PauseQueue) -> Verb[bool]:
+def pause(work: UnitOfWork, request: rq.PauseQueue) -> Verb[bool]:
     """Reads: 1."""
     yield Reads(queues=[request.queue])
     queue = work.queues[request.queue]
@@ -185,7 +185,7 @@ def pause(work: Work, request: rq.PauseQueue) -> Verb[bool]:
     return True
 
 
-def purge(work: Work, request: rq.Purge) -> Verb[rq.Purged]:
+def purge(work: UnitOfWork, request: rq.Purge) -> Verb[rq.Purged]:
     """Reads: 1, with groups or keys 2; 1 more to forget the queue."""
     states = frozenset(state for state in request.states if request.force or state is not JobState.ACTIVE)
     before_ms = work.now_ms - request.grace_ms
@@ -198,13 +198,13 @@ def purge(work: Work, request: rq.Purge) -> Verb[rq.Purged]:
         transitions.remove(job, work)
         drop(work, job)
     if work.found:
-        work.tell(f"done:{queue.name}")
+        work.notify(f"done:{queue.name}")
     if request.forget and queue.jobs == len(work.found):
         yield from _forget_queue(work, request.queue)
     return rq.Purged(len(work.found), [job.id for job in work.found])
 
 
-def _forget_queue(work: Work, name: str) -> Verb[None]:
+def _forget_queue(work: UnitOfWork, name: str) -> Verb[None]:
     """Forget all settings of an empty queue that is obliterated. Reads: 1."""
     yield MoreReads(settings_of=name)
     queue = work.queues[name]

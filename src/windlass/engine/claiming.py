@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from windlass.backend import requests as rq
-from windlass.core import limits as lm
+from windlass.core import limit_rules as lm
 from windlass.core import transitions
 from windlass.core.job import EventType, JobRecord
 from windlass.core.states import JobState
 from windlass.engine import leases, timing
 from windlass.engine.effects import Kind
-from windlass.engine.filing import file, is_prepared, limits_of, opens_at, prepare
 from windlass.engine.reads import STEP, Reads, Verb
+from windlass.engine.saving import is_prepared, limits_of, opens_at, prepare, save
+from windlass.engine.unit_of_work import QueueView, UnitOfWork
 from windlass.engine.views import view
-from windlass.engine.work import Queue, Work
 
 #: How often one claim may look further ahead: for jobs with unique keys, and when many that it met were
 #: parked or had expired.
@@ -23,7 +23,7 @@ FURTHER = 3
 _WAITING, _LEASED = JobState.WAITING, Kind.LEASED
 
 
-def claim(work: Work, request: rq.Claim) -> Verb[rq.Claimed]:
+def claim(work: UnitOfWork, request: rq.Claim) -> Verb[rq.Claimed]:
     """Reads: 1, with groups 2; at most ``FURTHER`` more."""
     yield reads(request)
     return (yield from pick(work, request))
@@ -36,7 +36,7 @@ def reads(request: rq.Claim) -> Reads:
     return Reads(queues=names, lines=dict.fromkeys(names, request.limit + 1), due=timed, timed=timed)
 
 
-def pick(work: Work, request: rq.Claim) -> Verb[rq.Claimed]:
+def pick(work: UnitOfWork, request: rq.Claim) -> Verb[rq.Claimed]:
     """Lease jobs, once ``reads`` are loaded."""
     work.claiming = True
     claim = _Claim(work, request)
@@ -59,7 +59,7 @@ class _Claim:
 
     __slots__ = ("_request", "_work", "cut", "further", "jobs", "passed", "queues", "taken")
 
-    def __init__(self, work: Work, request: rq.Claim) -> None:
+    def __init__(self, work: UnitOfWork, request: rq.Claim) -> None:
         self._work = work
         self._request = request
         self.queues = [(queue, item) for item in request.queues if (queue := work.queues[item.name]).exists]
@@ -87,7 +87,7 @@ class _Claim:
         ahead = [job for line in grouped for job in line.ahead(self._request.limit)]
         return timing.bring_in(work, due, timed, names, STEP, ahead=ahead)
 
-    def take(self, queue: Queue, bound: int) -> bool:
+    def take(self, queue: QueueView, bound: int) -> bool:
         """Lease up to ``bound`` jobs of a queue; False when it has to look further ahead first."""
         work, line = self._work, self._work.lines[queue.name]
         room = min(bound - self.taken.get(queue.name, 0), self._request.limit - len(self.jobs))
@@ -111,14 +111,14 @@ class _Claim:
                 self.passed += 1
         return True
 
-    def _start(self, queue: Queue, job: JobRecord) -> bool:
+    def _start(self, queue: QueueView, job: JobRecord) -> bool:
         """Lease a job, unless it has expired or its group may not start one more."""
         work, request = self._work, self._request
         if job.expires_ms is not None and transitions.is_expired(job, work.now_ms):
             leases.end_late(work, job)
             return False
         if job.options.group is not None and not may_start(work, job):
-            file(work, job, _WAITING)
+            save(work, job, _WAITING)
             return False
         token = f"{request.claim_id}.{job.seq}"
         start(work, queue, job, token=token, worker=request.worker, lease_ms=request.lease_ms)
@@ -127,14 +127,16 @@ class _Claim:
         return True
 
 
-def start(work: Work, queue: Queue, job: JobRecord, *, token: str, worker: str, lease_ms: int) -> None:
+def start(
+    work: UnitOfWork, queue: QueueView, job: JobRecord, *, token: str, worker: str, lease_ms: int
+) -> None:
     """Lease a waiting job that may start now."""
     transitions.lease(job, work, token=token, worker=worker, lease_ms=lease_ms)
     _note_start(work, queue, job)
-    file(work, job, _WAITING, _LEASED)
+    save(work, job, _WAITING, _LEASED)
 
 
-def note_drained(work: Work, names: Iterable[str]) -> None:
+def note_drained(work: UnitOfWork, names: Iterable[str]) -> None:
     """Record which of these queues have no job left that waits or is parked. Their lines are loaded."""
     for name in names:
         line = work.lines[name]
@@ -142,13 +144,13 @@ def note_drained(work: Work, names: Iterable[str]) -> None:
             work.note_of(name, EventType.DRAINED)
 
 
-def queue_room(work: Work, queue: Queue) -> tuple[int, int | None]:
-    """How many jobs may start now by the queue's own limits; see ``core.limits.queue_room``."""
+def queue_room(work: UnitOfWork, queue: QueueView) -> tuple[int, int | None]:
+    """How many jobs may start now by the queue's own limits; see ``core.limit_rules.queue_room``."""
     row = queue.row
     return lm.queue_room(row.limits, queue.starts, queue.active, row.hold_until_ms, work.now_ms)
 
 
-def may_start(work: Work, job: JobRecord) -> bool:
+def may_start(work: UnitOfWork, job: JobRecord) -> bool:
     """Whether a waiting job may start now by its group; if not, it is parked (or ended) here."""
     if job.options.group is None:
         return True
@@ -164,7 +166,7 @@ def may_start(work: Work, job: JobRecord) -> bool:
     return True
 
 
-def _note_start(work: Work, queue: Queue, job: JobRecord) -> None:
+def _note_start(work: UnitOfWork, queue: QueueView, job: JobRecord) -> None:
     """Record a start, where rates and buckets count it."""
     if queue.row.limits.rate is not None:
         lm.note_start(queue.row.limits.rate, queue.starts, work.now_ms)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
-from windlass.engine.flows import tell
+from windlass.engine.flows import notify_dependents
 
 if TYPE_CHECKING:
     from windlass.engine.effects import Effects
     from windlass.engine.reads import Reads, Verb
-    from windlass.engine.work import Work
+    from windlass.engine.unit_of_work import UnitOfWork
 
 R = TypeVar("R")
 
@@ -17,27 +17,27 @@ R = TypeVar("R")
 class Port(Protocol):
     """What a store brings, inside its transaction."""
 
-    def load(self, reads: Reads, work: Work) -> None:
+    def load(self, reads: Reads, work: UnitOfWork) -> None:
         """Put all that is asked for into ``work``."""
 
     def write(self, effects: Effects) -> None:
         """Make it so."""
 
 
-def run(verb: Verb[R], port: Port, work: Work) -> R:
+def run(verb: Verb[R], port: Port, work: UnitOfWork) -> R:
     """The answer of ``verb``, with its effects written, and told what waits for the jobs that it ended.
 
     A store that awaits has the same lines with await.
     """
     answer = _read_and_decide(verb, port, work)
     if work.ended:
-        _read_and_decide(tell(work), port, work)
+        _read_and_decide(notify_dependents(work), port, work)
     work.close()
     port.write(work.effects)
     return answer
 
 
-def _read_and_decide(verb: Verb[R], port: Port, work: Work) -> R:
+def _read_and_decide(verb: Verb[R], port: Port, work: UnitOfWork) -> R:
     while True:
         try:
             reads = verb.send(None)

@@ -15,11 +15,11 @@ import msgspec
 
 from windlass.core.edges import ChildEnd, Edge
 from windlass.core.job import AttemptRecord, JobRecord, JobRef
-from windlass.core.limits import GroupLimits, QueueLimits
-from windlass.core.metrics import Mark
+from windlass.core.limit_rules import GroupLimits, QueueLimits
+from windlass.core.rollups import Mark
 from windlass.core.states import JobState
-from windlass.core.streams import Chunk, StreamHead
-from windlass.core.transitions import Note
+from windlass.core.stream_rules import Chunk, StreamHead
+from windlass.core.transitions import PendingEvent
 
 P = TypeVar("P")
 
@@ -72,7 +72,7 @@ class GroupRow(msgspec.Struct, array_like=True):
     own: GroupLimits | None = None
     paused: bool = False
     hold_until_ms: int = 0
-    #: What is in its bucket: see ``core.limits.Usage``.
+    #: What is in its bucket: see ``core.limit_rules.Usage``.
     level: int | None = None
     level_ms: int = 0
     #: When time alone may let in the head of its line.
@@ -142,7 +142,18 @@ class Effects:
     """See the module. They are written in this order: what is gone, jobs, rows, the rest."""
 
     __slots__ = (
-        *("__dict__", "counts", "gone", "history", "jobs", "notes", "now_ms", "plain", "rows", "told"),
+        *(
+            "__dict__",
+            "counts",
+            "gone",
+            "history",
+            "jobs",
+            "pending_events",
+            "now_ms",
+            "plain",
+            "rows",
+            "told",
+        ),
         "topics",
     )
 
@@ -159,7 +170,7 @@ class Effects:
     trims = Part[dict[str, int]](dict)
     marks = Part[list[Mark]](list)
 
-    def __init__(self, now_ms: int, notes: list[Note], history: list[AttemptRecord]) -> None:
+    def __init__(self, now_ms: int, notes: list[PendingEvent], history: list[AttemptRecord]) -> None:
         self.plain = True
         self.now_ms = now_ms
         #: Records that go, with their edges, log lines and output.
@@ -168,7 +179,7 @@ class Effects:
         #: Entries of tables as they are now; None: they go.
         self.rows: dict[Entry, Any] = {}
         #: Events, which the store numbers, one for each job of a note.
-        self.notes = notes
+        self.pending_events = notes
         self.history = history
         #: By how much lifetime counters grow; every record of the history is counted here too.
         self.counts: dict[tuple[str, str, str], int] = {}
@@ -183,6 +194,14 @@ class Effects:
 
     def __bool__(self) -> bool:
         """Whether anything is to be written. Topics alone are not."""
-        if self.jobs or self.gone or self.rows or self.notes or self.history or self.counts or self.told:
+        if (
+            self.jobs
+            or self.gone
+            or self.rows
+            or self.pending_events
+            or self.history
+            or self.counts
+            or self.told
+        ):
             return True
         return not self.plain and any(vars(self).values())

@@ -1,4 +1,4 @@
-"""Flows: the edges between jobs, checked, made, settled and told (``core.flows`` decides what they do).
+"""Flows: the edges between jobs, checked, made, settled and told (``core.flow_rules`` decides what they do).
 
 What a request ends is told to those who wait for it in the same step: up to ``RELAY_STEP`` edges, and as deep
 as ``ROUNDS``; the rest is left in the outbox for ``Relay``. (A cluster, where one step cannot reach
@@ -12,8 +12,8 @@ from copy import copy
 
 import msgspec
 
-from windlass.backend import flows as fl
-from windlass.core import flows as rules
+from windlass.backend import flow_requests as fl
+from windlass.core import flow_rules as rules
 from windlass.core.edges import (
     RELAY_STEP,
     ChildEnd,
@@ -30,10 +30,10 @@ from windlass.core.job import JobRecord, JobRef, NewJob
 from windlass.core.outcome import AddOutcome, Settlement
 from windlass.core.states import FINISHED, JobState
 from windlass.core.transitions import answer_known
-from windlass.engine import keys
-from windlass.engine.filing import file, prepare, refuses
-from windlass.engine.reads import MoreReads, Reads, Untold, Verb, Waits
-from windlass.engine.work import Work
+from windlass.engine import unique_keys
+from windlass.engine.reads import MoreReads, Reads, UnsentEnds, Verb, Waits
+from windlass.engine.saving import prepare, refuses, save
+from windlass.engine.unit_of_work import UnitOfWork
 
 #: How deep ends are followed in one request: ends that follow from ends.
 ROUNDS = 16
@@ -46,7 +46,7 @@ Fresh = dict[JobRef, NewJob]
 # --- add ------------------------------------------------------------------------------------------
 
 
-def sort(work: Work, jobs: list[NewJob]) -> tuple[Fresh, list[NewJob]]:
+def sort(work: UnitOfWork, jobs: list[NewJob]) -> tuple[Fresh, list[NewJob]]:
     """Those of a flow that will be created, and those that a record answers, under its id.
 
     An id may be mentioned twice: the first mention that is not kept out makes the job, with its edges.
@@ -77,8 +77,8 @@ def sort(work: Work, jobs: list[NewJob]) -> tuple[Fresh, list[NewJob]]:
     return fresh, known
 
 
-def _admits(work: Work, doors: rules.Doors, new: NewJob) -> bool:
-    stored = None if new.options.unique is None else keys.answered_by(work, new)
+def _admits(work: UnitOfWork, doors: rules.Doors, new: NewJob) -> bool:
+    stored = None if new.options.unique is None else unique_keys.answered_by(work, new)
     return doors.admit(
         new,
         held=stored is not None,
@@ -87,7 +87,7 @@ def _admits(work: Work, doors: rules.Doors, new: NewJob) -> bool:
     )
 
 
-def load(work: Work, fresh: Fresh, known: list[NewJob]) -> Verb[None]:
+def load(work: UnitOfWork, fresh: Fresh, known: list[NewJob]) -> Verb[None]:
     """Load the stored jobs that a flow names, and the edges that it could make a circle with. Reads: 2."""
     parents = [new.parent.ref for new in (*fresh.values(), *known) if new.parent is not None]
     named = [dependency.ref for new in fresh.values() for dependency in new.depends_on]
@@ -109,7 +109,7 @@ def load(work: Work, fresh: Fresh, known: list[NewJob]) -> Verb[None]:
     yield from prepare(work, stored)
 
 
-def check(work: Work, fresh: Fresh, known: list[NewJob]) -> None:
+def check(work: UnitOfWork, fresh: Fresh, known: list[NewJob]) -> None:
     """Refuse a flow that cannot be."""
     graph: dict[JobRef, list[JobRef]] = {}
     for ref, new in fresh.items():
@@ -131,7 +131,7 @@ def check(work: Work, fresh: Fresh, known: list[NewJob]) -> None:
         check_cycle(graph)
 
 
-def _check_parent(work: Work, child: JobRef, parent: Dependency) -> None:
+def _check_parent(work: UnitOfWork, child: JobRef, parent: Dependency) -> None:
     if work.edges[parent.ref, child] is not None:
         return
     job = work.jobs[parent.ref]
@@ -142,7 +142,7 @@ def _check_parent(work: Work, child: JobRef, parent: Dependency) -> None:
     check_size(0, work.waits[parent.ref].count + 1)
 
 
-def link(work: Work, fresh: Fresh, known: list[NewJob]) -> None:
+def link(work: UnitOfWork, fresh: Fresh, known: list[NewJob]) -> None:
     """Make the edges, once all jobs are there: dependents are looked at in the order of their adding."""
     for ref, new in fresh.items():
         job = work.jobs[ref]
@@ -157,13 +157,13 @@ def link(work: Work, fresh: Fresh, known: list[NewJob]) -> None:
         _adopt(work, new)
 
 
-def follow(work: Work, job: JobRecord, before: Dependency) -> None:
+def follow(work: UnitOfWork, job: JobRecord, before: Dependency) -> None:
     """Make the edge of a job that was born blocked behind one that runs."""
     work.waits.setdefault(job.ref, Waits())
     _make(work, job, before)
 
 
-def _make(work: Work, dependent: JobRecord, wanted: Dependency) -> Edge:
+def _make(work: UnitOfWork, dependent: JobRecord, wanted: Dependency) -> Edge:
     """The edge from ``dependent`` to the job it waits for, settled at once when that has ended."""
     child = work.known(wanted.ref)
     assert child is not None, "checked before"
@@ -181,18 +181,18 @@ def _make(work: Work, dependent: JobRecord, wanted: Dependency) -> Edge:
     return edge
 
 
-def _link(work: Work, job: JobRecord) -> None:
+def _link(work: UnitOfWork, job: JobRecord) -> None:
     if not job.linked and work.jobs[job.ref] is not None:  # nothing more is written of a stub
         job.linked = True
         work.put(job, job.state)
 
 
-def _put(work: Work, edge: Edge) -> None:
+def _put(work: UnitOfWork, edge: Edge) -> None:
     work.edges[edge.dependent, edge.child] = edge
     work.effects.edges[edge.dependent, edge.child] = edge
 
 
-def _adopt(work: Work, new: NewJob) -> None:
+def _adopt(work: UnitOfWork, new: NewJob) -> None:
     """Make the parent that was named with ``new`` wait for it, unless it does already or has ended."""
     if new.parent is None:
         return
@@ -206,23 +206,23 @@ def _adopt(work: Work, new: NewJob) -> None:
     changed = (is_open or edge.broken) and rules.block(parent, work)
     if not is_open:
         has_open = work.waits[parent.ref].open > 0
-        changed = rules.after_edge(parent, edge, has_open=has_open, scribe=work) or changed
+        changed = rules.after_edge(parent, edge, has_open=has_open, recorder=work) or changed
     if changed:
-        file(work, parent, before)
+        save(work, parent, before)
 
 
 # --- ends -----------------------------------------------------------------------------------------
 
 
-def weigh(work: Work, job: JobRecord, end: Settlement) -> Settlement:
-    """A ``wait`` that ends an attempt as it counts: see ``core.flows.wait_for_none``."""
+def weigh(work: UnitOfWork, job: JobRecord, end: Settlement) -> Settlement:
+    """A ``wait`` that ends an attempt as it counts: see ``core.flow_rules.wait_for_none``."""
     waits = work.waits[job.ref]
     if waits.open or any(edge.broken for edge in work.unmet[job.ref]):
         return end
     return rules.wait_for_none(job, end, waits.count)
 
 
-def load_missed(work: Work, dependents: list[JobRef]) -> Verb[None]:
+def load_missed(work: UnitOfWork, dependents: list[JobRef]) -> Verb[None]:
     """Load the children of these jobs that did not complete. Reads: 1."""
     children = {edge.child for ref in dependents for edge in work.unmet[ref] if edge.missed}
     absent = [ref for ref in children if ref not in work.jobs]
@@ -230,7 +230,7 @@ def load_missed(work: Work, dependents: list[JobRef]) -> Verb[None]:
         yield Reads(jobs=absent)
 
 
-def look_again(work: Work, dependent: JobRef, again: set[JobRef]) -> None:
+def look_again(work: UnitOfWork, dependent: JobRef, again: set[JobRef]) -> None:
     """A person retries a job: what it missed counts if it has completed since, and blocks if it is open.
 
     What failed, or is gone, is forgiven. ``again``: what the same request retries, which is as good as open.
@@ -245,16 +245,16 @@ def look_again(work: Work, dependent: JobRef, again: set[JobRef]) -> None:
                 _link(work, child)
 
 
-def review(work: Work, job: JobRecord) -> None:
+def review(work: UnitOfWork, job: JobRecord) -> None:
     """Decide about a job that was blocked just now."""
     waits = work.waits[job.ref]
     stored = next((edge for edge in work.unmet.get(job.ref, ()) if edge.broken), None)
-    rules.review(job, broken=stored or waits.broken, has_open=waits.open > 0, scribe=work)
+    rules.review(job, broken=stored or waits.broken, has_open=waits.open > 0, recorder=work)
     if job.state is not JobState.BLOCKED:
-        file(work, job, JobState.BLOCKED)
+        save(work, job, JobState.BLOCKED)
 
 
-def tell(work: Work, limit: int = RELAY_STEP) -> Verb[int]:
+def notify_dependents(work: UnitOfWork, limit: int = RELAY_STEP) -> Verb[int]:
     """Tell up to ``limit`` dependents of what has ended, in the order of the ends; returns how many.
 
     What earlier requests left goes first; what is left now goes behind it.
@@ -270,7 +270,7 @@ def tell(work: Work, limit: int = RELAY_STEP) -> Verb[int]:
         if not ends or count >= limit:
             work.ended = [*fresh, *work.ended]
             break
-        yield MoreReads(untold=Untold(ends, limit - count + 1))
+        yield MoreReads(untold=UnsentEnds(ends, limit - count + 1))
         edges = _untold(work, ends)
         told = edges[: limit - count]
         yield from _load_told(work, told)
@@ -287,7 +287,7 @@ def tell(work: Work, limit: int = RELAY_STEP) -> Verb[int]:
     return count
 
 
-def _untold(work: Work, ends: list[ChildEnd]) -> list[tuple[Edge, ChildEnd]]:
+def _untold(work: UnitOfWork, ends: list[ChildEnd]) -> list[tuple[Edge, ChildEnd]]:
     """Open edges to children that ended, as stored and as this request made them, by the order of ends."""
     changed = work.effects.edges
     edges = [edge for edge in work.untold if (edge.dependent, edge.child) not in changed]
@@ -298,7 +298,7 @@ def _untold(work: Work, ends: list[ChildEnd]) -> list[tuple[Edge, ChildEnd]]:
     return [(edge, end) for end in ends for edge in by_child.get(end.child, ()) if edge.child_seq == end.seq]
 
 
-def _load_told(work: Work, told: list[tuple[Edge, ChildEnd]]) -> Verb[None]:
+def _load_told(work: UnitOfWork, told: list[tuple[Edge, ChildEnd]]) -> Verb[None]:
     refs = dict.fromkeys(edge.dependent for edge, _ in told)
     jobs = [ref for ref in refs if ref not in work.jobs]
     waits = [ref for ref in refs if ref not in work.waits]
@@ -307,11 +307,11 @@ def _load_told(work: Work, told: list[tuple[Edge, ChildEnd]]) -> Verb[None]:
     yield from prepare(work, _there(work, refs))
 
 
-def _there(work: Work, refs: Iterable[JobRef]) -> list[JobRecord]:
+def _there(work: UnitOfWork, refs: Iterable[JobRef]) -> list[JobRecord]:
     return [job for ref in refs if (job := work.jobs[ref]) is not None]
 
 
-def _tell_one(work: Work, stored: Edge, end: ChildEnd) -> None:
+def _tell_one(work: UnitOfWork, stored: Edge, end: ChildEnd) -> None:
     job = work.jobs[stored.dependent]
     if job is None:
         return  # it went in this very request, with its edges
@@ -321,11 +321,11 @@ def _tell_one(work: Work, stored: Edge, end: ChildEnd) -> None:
     waits = work.waits[edge.dependent]
     waits.open -= 1
     before = job.state
-    if rules.after_edge(job, edge, has_open=waits.open > 0, scribe=work):
-        file(work, job, before)
+    if rules.after_edge(job, edge, has_open=waits.open > 0, recorder=work):
+        save(work, job, before)
 
 
-def relay(work: Work, request: fl.Relay) -> Verb[fl.Relayed]:
+def relay(work: UnitOfWork, request: fl.Relay) -> Verb[fl.Relayed]:
     """Reads: as ``tell``."""
-    count = yield from tell(work, request.limit)
+    count = yield from notify_dependents(work, request.limit)
     return fl.Relayed(count, work.left)

@@ -4,22 +4,22 @@ from __future__ import annotations
 
 import msgspec
 
-from windlass.backend import limits as lrq
-from windlass.core import limits as lm
-from windlass.core.limits import EVERY_GROUP, GroupLimits
-from windlass.engine.filing import advance, limits_of, wait_until
+from windlass.backend import limit_requests as lrq
+from windlass.core import limit_rules as lm
+from windlass.core.limit_rules import EVERY_GROUP, GroupLimits
 from windlass.engine.reads import MoreReads, Reads, Verb
-from windlass.engine.work import Group, Queue, Work
+from windlass.engine.saving import advance, limits_of, wait_until
+from windlass.engine.unit_of_work import GroupView, QueueView, UnitOfWork
 
 
-def _known(work: Work, name: str) -> Queue:
+def _known(work: UnitOfWork, name: str) -> QueueView:
     queue = work.queues[name]
     queue.row.known = True
     work.put_queue(queue)
     return queue
 
 
-def set_queue_limits(work: Work, request: lrq.SetQueueLimits) -> Verb[None]:
+def set_queue_limits(work: UnitOfWork, request: lrq.SetQueueLimits) -> Verb[None]:
     """Reads: 1."""
     yield Reads(queues=[request.queue])
     queue = _known(work, request.queue)
@@ -31,7 +31,7 @@ def set_queue_limits(work: Work, request: lrq.SetQueueLimits) -> Verb[None]:
     work.wake(queue.name)
 
 
-def set_group_limits(work: Work, request: lrq.SetGroupLimits) -> Verb[None]:
+def set_group_limits(work: UnitOfWork, request: lrq.SetGroupLimits) -> Verb[None]:
     """Reads: 1."""
     if request.group == EVERY_GROUP:
         yield MoreReads(queues=[request.queue], groups_of=request.queue)
@@ -56,13 +56,13 @@ def set_group_limits(work: Work, request: lrq.SetGroupLimits) -> Verb[None]:
     work.wake(request.queue)
 
 
-def _check_switch(work: Work, groups: list[Group], after: GroupLimits) -> None:
+def _check_switch(work: UnitOfWork, groups: list[GroupView], after: GroupLimits) -> None:
     for group in groups:
         ranked = group.usage.ranked > 0
         lm.check_switch(group.queue, group.name, limits_of(work, group), after, ranked)
 
 
-def _refit(work: Work, group: Group) -> None:
+def _refit(work: UnitOfWork, group: GroupView) -> None:
     """Forget what no longer counts; the head of the line is looked at anew."""
     lm.fit(limits_of(work, group), group.usage)
     work.cut_starts(group.queue, group.name, group.usage.starts)
@@ -71,7 +71,7 @@ def _refit(work: Work, group: Group) -> None:
         wait_until(work, group, work.now_ms)
 
 
-def pause_group(work: Work, request: lrq.PauseGroup) -> Verb[bool]:
+def pause_group(work: UnitOfWork, request: lrq.PauseGroup) -> Verb[bool]:
     """Reads: 1."""
     yield Reads(queues=[request.queue], groups=[(request.queue, request.group)])
     _known(work, request.queue)
@@ -85,7 +85,7 @@ def pause_group(work: Work, request: lrq.PauseGroup) -> Verb[bool]:
     return True
 
 
-def hold(work: Work, request: lrq.Hold) -> Verb[int]:
+def hold(work: UnitOfWork, request: lrq.Hold) -> Verb[int]:
     """Reads: 1."""
     groups = [] if request.group is None else [(request.queue, request.group)]
     yield Reads(queues=[request.queue], groups=groups)
@@ -98,7 +98,7 @@ def hold(work: Work, request: lrq.Hold) -> Verb[int]:
     return queue.row.hold_until_ms
 
 
-def hold_group(work: Work, group: Group, ms: int) -> int:
+def hold_group(work: UnitOfWork, group: GroupView, ms: int) -> int:
     """Start nothing of a group for ``ms`` (0: go on)."""
     usage = group.usage
     usage.hold_until_ms = max(usage.hold_until_ms, work.now_ms + ms) if ms else 0

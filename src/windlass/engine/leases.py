@@ -8,14 +8,14 @@ from windlass.core.job import JobRecord, JobRef
 from windlass.core.outcome import Extended
 from windlass.core.states import JobState
 from windlass.engine.effects import Kind
-from windlass.engine.filing import file, prepare
 from windlass.engine.reads import MoreReads, Reads, Verb
-from windlass.engine.work import Work
+from windlass.engine.saving import prepare, save
+from windlass.engine.unit_of_work import UnitOfWork
 
 _ACTIVE = JobState.ACTIVE
 
 
-def extend(work: Work, request: rq.Extend) -> Verb[list[Extended]]:
+def extend(work: UnitOfWork, request: rq.Extend) -> Verb[list[Extended]]:
     """Reads: 1."""
     yield Reads(jobs=[JobRef(lease.queue, lease.id) for lease in request.leases])
     answers = []
@@ -28,7 +28,7 @@ def extend(work: Work, request: rq.Extend) -> Verb[list[Extended]]:
     return answers
 
 
-def reconcile(work: Work, request: rq.Reconcile) -> Verb[int]:
+def reconcile(work: UnitOfWork, request: rq.Reconcile) -> Verb[int]:
     """Reads: 1, with groups or unique keys 2."""
     yield MoreReads(leased_by=request.worker)
     held = set(request.held)
@@ -36,11 +36,11 @@ def reconcile(work: Work, request: rq.Reconcile) -> Verb[int]:
     yield from prepare(work, lost)
     for job in lost:
         transitions.give_back(job, work)
-        file(work, job, _ACTIVE)
+        save(work, job, _ACTIVE)
     return len(lost)
 
 
-def recover(work: Work, request: rq.Recover) -> Verb[rq.Recovered]:
+def recover(work: UnitOfWork, request: rq.Recover) -> Verb[rq.Recovered]:
     """Reads: 1, with groups or unique keys 2."""
     yield MoreReads(expired=request.limit, overdue=request.limit)
     yield from prepare(work, [*work.found, *work.overdue])
@@ -51,21 +51,21 @@ def recover(work: Work, request: rq.Recover) -> Verb[rq.Recovered]:
     return result
 
 
-def take_back(work: Work, job: JobRecord) -> bool:
+def take_back(work: UnitOfWork, job: JobRecord) -> bool:
     """Recover an active job; False when it has now failed. What that may need is loaded."""
     alive = transitions.recover(job, work)
-    file(work, job, _ACTIVE)
+    save(work, job, _ACTIVE)
     return alive
 
 
-def end_late(work: Work, job: JobRecord) -> None:
+def end_late(work: UnitOfWork, job: JobRecord) -> None:
     """End a job that is pending past its time."""
     before = job.state
     transitions.expire(job, work)
-    file(work, job, before)
+    save(work, job, before)
 
 
-def _end_overdue(work: Work, limit: int) -> list[JobRecord]:
+def _end_overdue(work: UnitOfWork, limit: int) -> list[JobRecord]:
     """End what is pending past its time, the earliest first; also what was taken back just now."""
     late = sorted([*work.overdue, *work.found], key=lambda job: (job.expires_ms or 0, job.seq))
     ended: list[JobRecord] = []

@@ -1,19 +1,19 @@
-"""Roll-ups of the history (``core.metrics`` says what a row is)."""
+"""Roll-ups of the history (``core.rollups`` says what a row is)."""
 
 from __future__ import annotations
 
 from copy import deepcopy
 
-from windlass.backend import metrics as mq
-from windlass.core.metrics import Mark, MetricsRow, Step, merged
+from windlass.backend import metric_requests as mq
+from windlass.core.rollups import Mark, MetricsRow, Step, merged
 from windlass.engine.effects import Cursor, Entry, Table
 from windlass.engine.reads import MoreReads, Reads, Verb
-from windlass.engine.work import Work
+from windlass.engine.unit_of_work import UnitOfWork
 
 STEPS: tuple[Step, ...] = ("minute", "hour")
 
 
-def add(work: Work, request: mq.AddMetrics) -> Verb[bool]:
+def add(work: UnitOfWork, request: mq.AddMetrics) -> Verb[bool]:
     """Reads: 1."""
     queue = request.queue
     cursor: Entry = (Table.CURSOR, (queue,))
@@ -36,7 +36,7 @@ def add(work: Work, request: mq.AddMetrics) -> Verb[bool]:
     return True
 
 
-def add_mark(work: Work, request: mq.AddMark) -> Verb[Mark]:
+def add_mark(work: UnitOfWork, request: mq.AddMark) -> Verb[Mark]:
     """Reads: 1."""
     yield MoreReads(mark=request.id)
     if work.mark is not None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from windlass.backend import requests as rq
-from windlass.core import limits as lm
+from windlass.core import limit_rules as lm
 from windlass.core.job import (
     ARCHIVER_KEPT_MS,
     HISTORY_HELD,
@@ -12,12 +12,12 @@ from windlass.core.job import (
     ArchiverInfo,
 )
 from windlass.engine.effects import Cursor, Table
-from windlass.engine.filing import drop, limits_of, prepare
 from windlass.engine.reads import STEP, LogSpan, MoreReads, Verb
-from windlass.engine.work import Work
+from windlass.engine.saving import drop, limits_of, prepare
+from windlass.engine.unit_of_work import UnitOfWork
 
 
-def prune(work: Work, request: rq.Prune) -> Verb[rq.Pruned]:
+def prune(work: UnitOfWork, request: rq.Prune) -> Verb[rq.Pruned]:
     """Reads: 1, with unique keys 2."""
     yield MoreReads(
         past_keep=request.limit + 1,
@@ -54,7 +54,7 @@ def prune(work: Work, request: rq.Prune) -> Verb[rq.Pruned]:
     )
 
 
-def _trim_all(work: Work) -> int:
+def _trim_all(work: UnitOfWork) -> int:
     """Cut the history of all queues; returns how many records go."""
     since_ms = work.now_ms - ARCHIVER_KEPT_MS
     archivers: list[ArchiverInfo] = [

@@ -69,7 +69,7 @@ class MoreReads(Reads, kw_only=True, gc=False):
     #: Children on open edges of these jobs, of those children, and so on: ``work.graph``.
     reachable: Iterable[JobRef] = ()
     #: Open edges to children that ended: ``work.untold``.
-    untold: Untold | None = None
+    untold: UnsentEnds | None = None
     #: The oldest ends that are yet to be told, at most so many: ``work.outbox``.
     outbox: int = 0
     #: Where the output of a job stands: ``work.streams``.
@@ -92,7 +92,7 @@ class MoreReads(Reads, kw_only=True, gc=False):
     time_back: int | None = None
 
 
-class Untold(NamedTuple):
+class UnsentEnds(NamedTuple):
     """Ends in the order of their telling, and how many open edges to load in all."""
 
     ends: list[ChildEnd]

@@ -1,29 +1,29 @@
-"""Recurring schedules: compare and set (``core.schedules`` decides)."""
+"""Recurring schedules: compare and set (``core.schedule_rules`` decides)."""
 
 from __future__ import annotations
 
 from copy import copy
 
-from windlass.backend import schedules as sq
-from windlass.core import schedules as rules
+from windlass.backend import schedule_requests as sq
+from windlass.core import schedule_rules as rules
 from windlass.core.job import JobRef
-from windlass.core.schedules import ScheduleRecord
+from windlass.core.schedule_rules import ScheduleRecord
 from windlass.core.states import FINISHED
 from windlass.engine import adding
 from windlass.engine.effects import Entry, Table
 from windlass.engine.reads import Reads, Verb
-from windlass.engine.work import Work
+from windlass.engine.unit_of_work import UnitOfWork
 
 
 def _entry(queue: str, name: str) -> Entry:
     return Table.SCHEDULE, (queue, name)
 
 
-def _put(work: Work, record: ScheduleRecord) -> None:
+def _put(work: UnitOfWork, record: ScheduleRecord) -> None:
     work.put_row(Table.SCHEDULE, (record.queue, record.name), record)
 
 
-def put(work: Work, request: sq.PutSchedule) -> Verb[ScheduleRecord]:
+def put(work: UnitOfWork, request: sq.PutSchedule) -> Verb[ScheduleRecord]:
     """Reads: 1."""
     new = request.schedule
     yield Reads(queues=[new.queue], rows=[_entry(new.queue, new.name)])
@@ -33,11 +33,11 @@ def put(work: Work, request: sq.PutSchedule) -> Verb[ScheduleRecord]:
     if not (queue.exists and queue.row.known):
         queue.row.known = True
         work.put_queue(queue)
-    work.tell("schedules")
+    work.notify("schedules")
     return copy(record)
 
 
-def remove(work: Work, request: sq.RemoveSchedule) -> Verb[bool]:
+def remove(work: UnitOfWork, request: sq.RemoveSchedule) -> Verb[bool]:
     """Reads: 1."""
     entry = _entry(request.queue, request.name)
     yield Reads(rows=[entry])
@@ -48,7 +48,7 @@ def remove(work: Work, request: sq.RemoveSchedule) -> Verb[bool]:
     return True
 
 
-def pause(work: Work, request: sq.PauseSchedule) -> Verb[bool]:
+def pause(work: UnitOfWork, request: sq.PauseSchedule) -> Verb[bool]:
     """Reads: 1."""
     entry = _entry(request.queue, request.name)
     yield Reads(rows=[entry])
@@ -57,11 +57,11 @@ def pause(work: Work, request: sq.PauseSchedule) -> Verb[bool]:
     record: ScheduleRecord = copy(work.rows[entry])
     rules.pause(record, request.paused, request.next_ms)
     _put(work, record)
-    work.tell("schedules")
+    work.notify("schedules")
     return True
 
 
-def fire(work: Work, request: sq.FireSchedule) -> Verb[sq.Fired]:
+def fire(work: UnitOfWork, request: sq.FireSchedule) -> Verb[sq.Fired]:
     """Reads: 2 for plain jobs, 4 at most."""
     entry = _entry(request.queue, request.name)
     yield Reads(rows=[entry])

@@ -15,17 +15,17 @@ from windlass.core.states import JobState
 from windlass.core.stubs import stub_of
 from windlass.engine import claiming, flows
 from windlass.engine.effects import Kind, Table
-from windlass.engine.filing import drop, file, prepare
 from windlass.engine.groups import hold_group
 from windlass.engine.reads import MoreReads, Reads, Verb
-from windlass.engine.work import Work
+from windlass.engine.saving import drop, prepare, save
+from windlass.engine.unit_of_work import UnitOfWork
 
 _OK, _WAIT = Settled.OK, Outcome.WAIT
 _ACTIVE, _COMPLETED, _BLOCKED = JobState.ACTIVE, JobState.COMPLETED, JobState.BLOCKED
 _DONE, _MOVED = Kind.COMPLETED, Kind.MOVED
 
 
-def settle(work: Work, request: rq.Settle) -> Verb[rq.SettleResult]:
+def settle(work: UnitOfWork, request: rq.Settle) -> Verb[rq.SettleResult]:
     """Reads: 1 for plain jobs, the claim included; with groups, keys or waits 3, then ``tell``."""
     reads = claiming.reads(request.claim) if request.claim else Reads()
     reads.jobs = [ref_of((end.queue, end.id)) for end in request.items]
@@ -33,13 +33,13 @@ def settle(work: Work, request: rq.Settle) -> Verb[rq.SettleResult]:
     yield from _prepare(work, request.items)
     items = [settle_one(work, end) for end in request.items]
     if work.ended:
-        yield from flows.tell(work)  # so that what is unblocked here can be claimed here
+        yield from flows.notify_dependents(work)  # so that what is unblocked here can be claimed here
     left = work.left
     claimed = (yield from claiming.pick(work, request.claim)) if request.claim else None
     return rq.SettleResult(items, claimed, relay=left)
 
 
-def _prepare(work: Work, items: list[Settlement]) -> Iterable[Reads]:
+def _prepare(work: UnitOfWork, items: list[Settlement]) -> Iterable[Reads]:
     """Load what these settlements may need. Use it with ``yield from``."""
     held: list[JobRecord] = []
     waits: list[JobRef] = []
@@ -52,7 +52,7 @@ def _prepare(work: Work, items: list[Settlement]) -> Iterable[Reads]:
     return chain([MoreReads(waits=waits, unmet=waits)], prepare(work, held)) if waits else prepare(work, held)
 
 
-def settle_one(work: Work, end: Settlement) -> Settled:
+def settle_one(work: UnitOfWork, end: Settlement) -> Settled:
     """End one attempt, if it is the newest of its job. What that may need is loaded."""
     ref = (end.queue, end.id)
     job = work.jobs[ref] or work.stubs.get(ref)
@@ -61,7 +61,7 @@ def settle_one(work: Work, end: Settlement) -> Settled:
         return status
     transitions.settle(job, flows.weigh(work, job, end) if end.outcome is _WAIT else end, work)
     kind = _DONE if job.state is _COMPLETED else _MOVED
-    file(work, job, _ACTIVE, kind if end.filled is None else Kind.REPLACED)
+    save(work, job, _ACTIVE, kind if end.filled is None else Kind.REPLACED)
     if end.outcome is _WAIT and job.state is _BLOCKED:
         flows.review(work, job)
     if end.hold_ms and job.options.group is not None:
@@ -71,7 +71,7 @@ def settle_one(work: Work, end: Settlement) -> Settled:
     return status
 
 
-def _let_go(work: Work, job: JobRecord) -> None:
+def _let_go(work: UnitOfWork, job: JobRecord) -> None:
     """Take out the record of a job that ended, of which nothing is to be kept; a stub stays."""
     drop(work, job)
     stub = work.stubs[job.ref] = stub_of(job)

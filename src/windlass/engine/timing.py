@@ -7,17 +7,17 @@ from collections.abc import Iterable
 from copy import copy
 
 from windlass.backend import requests as rq
-from windlass.core import limits as lm
+from windlass.core import limit_rules as lm
 from windlass.core import transitions
 from windlass.core.job import JobRecord
-from windlass.core.unique import KeyEntry
+from windlass.core.unique_rules import KeyEntry
 from windlass.engine.effects import Kind, Table
-from windlass.engine.filing import advance, file, prepare, wait_until
 from windlass.engine.reads import STEP, MoreReads, Reads, Verb
-from windlass.engine.work import Queue, Work
+from windlass.engine.saving import advance, prepare, save, wait_until
+from windlass.engine.unit_of_work import QueueView, UnitOfWork
 
 
-def promote(work: Work, request: rq.Promote) -> Verb[rq.Promoted]:
+def promote(work: UnitOfWork, request: rq.Promote) -> Verb[rq.Promoted]:
     """Reads: 2, with groups or unique keys 3."""
     yield MoreReads(every_queue=True)
     names = sorted(name for name, queue in work.queues.items() if queue.exists)
@@ -29,7 +29,7 @@ def promote(work: Work, request: rq.Promote) -> Verb[rq.Promoted]:
 
 
 def bring_in(
-    work: Work,
+    work: UnitOfWork,
     due: list[JobRecord],
     groups: list[tuple[str, str]],
     names: list[str],
@@ -46,14 +46,14 @@ def bring_in(
     for job in due:
         before = job.state
         transitions.promote(job, work)
-        file(work, job, before)
+        save(work, job, before)
     count = len(due)
     for name in names:
         count += _advance_timed(work, name, limit - count)
     return count
 
 
-def due_by_queue(work: Work, names: list[str], limit: int) -> list[JobRecord]:
+def due_by_queue(work: UnitOfWork, names: list[str], limit: int) -> list[JobRecord]:
     """The jobs whose time has come, at most ``limit``, queue by queue."""
     found: list[JobRecord] = []
     for name in names:
@@ -63,7 +63,7 @@ def due_by_queue(work: Work, names: list[str], limit: int) -> list[JobRecord]:
     return found
 
 
-def _due_now(work: Work, names: list[str], limit: int) -> list[JobRecord]:
+def _due_now(work: UnitOfWork, names: list[str], limit: int) -> list[JobRecord]:
     """The jobs whose time has come, the earliest first; those of one queue in the order of their adding."""
     heads = [(job.due_ms or 0, job.seq, name) for name in names if (job := _due_head(work, name))]
     heapq.heapify(heads)
@@ -80,12 +80,12 @@ def _due_now(work: Work, names: list[str], limit: int) -> list[JobRecord]:
     return found
 
 
-def _due_head(work: Work, queue: str) -> JobRecord | None:
+def _due_head(work: UnitOfWork, queue: str) -> JobRecord | None:
     job = work.due[queue].head()
     return None if job is None or job.due_ms is None or job.due_ms > work.now_ms else job
 
 
-def timed_now(work: Work, names: list[str]) -> list[tuple[str, str]]:
+def timed_now(work: UnitOfWork, names: list[str]) -> list[tuple[str, str]]:
     """The groups of these queues that time lets in now."""
     found: list[tuple[str, str]] = []
     for queue in names:
@@ -95,7 +95,7 @@ def timed_now(work: Work, names: list[str]) -> list[tuple[str, str]]:
     return found
 
 
-def _advance_timed(work: Work, queue: str, budget: int) -> int:
+def _advance_timed(work: UnitOfWork, queue: str, budget: int) -> int:
     """Let in what time allows now, in all groups of a queue; returns how many jobs it moved."""
     moved = 0
     timed = work.timed[queue]
@@ -107,7 +107,7 @@ def _advance_timed(work: Work, queue: str, budget: int) -> int:
     return moved
 
 
-def next_due_in(work: Work, queues: Iterable[Queue]) -> int | None:
+def next_due_in(work: UnitOfWork, queues: Iterable[QueueView]) -> int | None:
     """How long until time alone makes something of these queues ready, lets it in or lets it start."""
     first: list[int] = []
     for queue in queues:
@@ -131,7 +131,7 @@ def next_due_in(work: Work, queues: Iterable[Queue]) -> int | None:
 # --- a clock that was ahead -----------------------------------------------------------------------
 
 
-def set_back(work: Work, from_ms: int) -> Verb[None]:
+def set_back(work: UnitOfWork, from_ms: int) -> Verb[None]:
     """The store's time goes back: what ends by itself keeps the time that it had left. Due times stay.
 
     Reads: 1.
@@ -161,7 +161,7 @@ def set_back(work: Work, from_ms: int) -> Verb[None]:
         work.put_group(group)
 
 
-def _set_queue_back(work: Work, queue: Queue, from_ms: int) -> None:
+def _set_queue_back(work: UnitOfWork, queue: QueueView, from_ms: int) -> None:
     if queue.row.hold_until_ms > from_ms:
         queue.row.hold_until_ms -= from_ms - work.now_ms
         work.put_queue(queue)

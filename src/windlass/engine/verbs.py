@@ -4,29 +4,29 @@ from __future__ import annotations
 
 from typing import Any
 
-from windlass.backend import flows as fl
-from windlass.backend import limits as lrq
-from windlass.backend import metrics as mq
+from windlass.backend import flow_requests as fl
+from windlass.backend import limit_requests as lrq
+from windlass.backend import metric_requests as mq
 from windlass.backend import requests as rq
-from windlass.backend import schedules as sq
-from windlass.backend import streams as sm
+from windlass.backend import schedule_requests as sq
+from windlass.backend import stream_requests as sm
 from windlass.engine import (
     adding,
     changes,
     claiming,
     flows,
     groups,
-    keys,
     leases,
     metrics,
     pruning,
     schedules,
     settling,
     timing,
+    unique_keys,
     workers,
 )
 from windlass.engine.reads import Verb, Verbs
-from windlass.engine.work import Work
+from windlass.engine.unit_of_work import UnitOfWork
 
 VERBS: Verbs = {
     rq.Add: adding.add,
@@ -57,7 +57,7 @@ VERBS: Verbs = {
     lrq.SetGroupLimits: groups.set_group_limits,
     lrq.PauseGroup: groups.pause_group,
     lrq.Hold: groups.hold,
-    lrq.FreeUniqueKey: keys.free,
+    lrq.FreeUniqueKey: unique_keys.free,
     sq.PutSchedule: schedules.put,
     sq.RemoveSchedule: schedules.remove,
     sq.PauseSchedule: schedules.pause,
@@ -67,6 +67,6 @@ VERBS: Verbs = {
 }
 
 
-def decide(work: Work, request: Any, verbs: Verbs = VERBS) -> Verb[Any]:
+def decide(work: UnitOfWork, request: Any, verbs: Verbs = VERBS) -> Verb[Any]:
     """The verb of a request, to be run (``drive.run``)."""
     return verbs[type(request)](work, request)

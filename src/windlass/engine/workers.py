@@ -8,13 +8,13 @@ from windlass.backend import requests as rq
 from windlass.core.job import ArchiverInfo, Command, WorkerInfo
 from windlass.engine.effects import Entry, Table
 from windlass.engine.reads import Reads, Verb
-from windlass.engine.work import Work
+from windlass.engine.unit_of_work import UnitOfWork
 
 #: Workers that were silent for so long are forgotten.
 WORKER_KEPT_MS = 300_000
 
 
-def elect(work: Work, request: rq.Elect) -> Verb[bool]:
+def elect(work: UnitOfWork, request: rq.Elect) -> Verb[bool]:
     """Reads: 1."""
     holder, until_ms = yield from _leader(work, request.role)
     if holder != request.holder and until_ms > work.now_ms:
@@ -23,7 +23,7 @@ def elect(work: Work, request: rq.Elect) -> Verb[bool]:
     return True
 
 
-def resign(work: Work, request: rq.Resign) -> Verb[bool]:
+def resign(work: UnitOfWork, request: rq.Resign) -> Verb[bool]:
     """Reads: 1."""
     holder, until_ms = yield from _leader(work, request.role)
     if holder != request.holder or until_ms <= work.now_ms:
@@ -32,14 +32,14 @@ def resign(work: Work, request: rq.Resign) -> Verb[bool]:
     return True
 
 
-def _leader(work: Work, role: str) -> Verb[tuple[str, int]]:
+def _leader(work: UnitOfWork, role: str) -> Verb[tuple[str, int]]:
     entry: Entry = (Table.LEADER, (role,))
     yield Reads(rows=[entry])
     found: tuple[str, int] | None = work.rows[entry]
     return found or ("", 0)
 
 
-def beat(work: Work, request: rq.Beat) -> Verb[Command | None]:
+def beat(work: UnitOfWork, request: rq.Beat) -> Verb[Command | None]:
     """Reads: 1."""
     entry: Entry = (Table.WORKER, (request.worker.id,))
     yield Reads(rows=[entry])
@@ -55,7 +55,7 @@ def beat(work: Work, request: rq.Beat) -> Verb[Command | None]:
     return worker.command
 
 
-def command(work: Work, request: rq.CommandWorker) -> Verb[bool]:
+def command(work: UnitOfWork, request: rq.CommandWorker) -> Verb[bool]:
     """Reads: 1."""
     entry: Entry = (Table.WORKER, (request.worker,))
     yield Reads(rows=[entry])
@@ -64,11 +64,11 @@ def command(work: Work, request: rq.CommandWorker) -> Verb[bool]:
     worker: WorkerInfo = copy(work.rows[entry])
     worker.command = Command(action=request.action, id=request.id)
     work.put_row(*entry, worker)
-    work.tell(f"worker:{worker.id}")
+    work.notify(f"worker:{worker.id}")
     return True
 
 
-def archive(work: Work, request: rq.Archive) -> Verb[None]:
+def archive(work: UnitOfWork, request: rq.Archive) -> Verb[None]:
     """Reads: 1."""
     entry: Entry = (Table.ARCHIVER, (request.name,))
     yield Reads(rows=[entry])

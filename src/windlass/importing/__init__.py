@@ -10,17 +10,17 @@ crash at any point loses nothing, and the next run goes on; ids are derived, so 
 """
 
 from windlass.importing.model import ForeignJob, Found, Refusal, Shelf
-from windlass.importing.mover import Mode, Mover, Report, ShelfReport
+from windlass.importing.mover import ImportReport, Mode, Mover, ShelfReport
 from windlass.importing.readers import READERS, open_reader
 
 __all__ = [
     "READERS",
     "ForeignJob",
     "Found",
+    "ImportReport",
     "Mode",
     "Mover",
     "Refusal",
-    "Report",
     "Shelf",
     "ShelfReport",
     "open_reader",

@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from windlass.importing.client import Client
+from windlass.importing.client import SourceClient
 from windlass.importing.model import NOT_A_JOB, ForeignJob, Found, Refusal, Shelf, Unreadable
 
 #: The score of a delayed job is its time in milliseconds times this, plus a counter.
@@ -22,7 +22,7 @@ class BullReader:
 
     source = "bullmq"
 
-    def __init__(self, client: Client, prefix: str = "") -> None:
+    def __init__(self, client: SourceClient, prefix: str = "") -> None:
         self._client = client
         self._prefix = prefix or "bull"
 

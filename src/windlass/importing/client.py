@@ -28,7 +28,7 @@ return taken
 """
 
 
-class Client:
+class SourceClient:
     """A connection to the server of the other system."""
 
     def __init__(self, url: str) -> None:

@@ -74,7 +74,7 @@ class Unreadable(ValueError):
     """A message that a reader cannot understand; the text says why."""
 
 
-class Reader(Protocol):
+class SourceReader(Protocol):
     """Knows how one system keeps its jobs."""
 
     source: str

@@ -10,17 +10,17 @@ from typing import Any
 
 import msgspec
 
-from windlass.app import Windlass
+from windlass.api.app import Windlass
 from windlass.core.clock import SYSTEM_CLOCK
 from windlass.core.ids import check_task_name, new_id
 from windlass.core.job import NewJob
 from windlass.core.options import check_known
 from windlass.core.outcome import AddOutcome
 from windlass.errors import ConfigError
-from windlass.importing.client import Client
-from windlass.importing.model import ForeignJob, Found, Reader, Refusal, Shelf
-from windlass.payload import pack_call, pack_data
-from windlass.plan import Plan
+from windlass.importing.client import SourceClient
+from windlass.importing.model import ForeignJob, Found, Refusal, Shelf, SourceReader
+from windlass.jobs.payload import pack_call, pack_data
+from windlass.jobs.prepare import PreparedOptions
 
 #: Entries per step.
 WINDOW = 500
@@ -52,7 +52,7 @@ class ShelfReport:
 
 
 @dataclass
-class Report:
+class ImportReport:
     """The outcome of a run."""
 
     mode: Mode
@@ -77,8 +77,8 @@ class Mover:
     def __init__(
         self,
         app: Windlass,
-        client: Client,
-        reader: Reader,
+        client: SourceClient,
+        reader: SourceReader,
         *,
         queues: Iterable[str] = (),
         queue_names: Mapping[str, str] | None = None,
@@ -96,9 +96,9 @@ class Mover:
         """How many entries there are to look at."""
         return sum([await self._client.size(shelf.key, shelf.kind) for shelf in await self._shelves()])
 
-    async def run(self, mode: Mode, advance: Callable[[float], None] = lambda step: None) -> Report:
+    async def run(self, mode: Mode, advance: Callable[[float], None] = lambda step: None) -> ImportReport:
         """Walk all shelves; ``advance`` hears how many entries were dealt with."""
-        report = Report(mode, self._reader.source, left=await self._reader.left())
+        report = ImportReport(mode, self._reader.source, left=await self._reader.left())
         if mode is Mode.MOVE:
             report.resumed = await self._finish_held()
         else:
@@ -118,7 +118,12 @@ class Mover:
         return [shelf for shelf in shelves if not self._only or shelf.queue in self._only]
 
     async def _walk(
-        self, shelf: Shelf, mode: Mode, report: Report, row: ShelfReport, advance: Callable[[float], None]
+        self,
+        shelf: Shelf,
+        mode: Mode,
+        report: ImportReport,
+        row: ShelfReport,
+        advance: Callable[[float], None],
     ) -> None:
         skip = 0
         while entries := await self._client.window(shelf, skip, WINDOW):
@@ -210,4 +215,4 @@ class Mover:
         task = self._app.tasks.get(name)
         base = task.job_options if task is not None else queue.defaults
         packed = pack_data(job.data) if job.plain else pack_call(job.args, job.kwargs)
-        return Plan(base.merged(options)).new_job(queue, name, packed, new_id())
+        return PreparedOptions(base.merged(options)).new_job(queue, name, packed, new_id())

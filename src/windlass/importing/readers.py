@@ -6,17 +6,17 @@ from collections.abc import Callable
 
 from windlass.importing.bullmq import BullReader
 from windlass.importing.celery import CeleryReader
-from windlass.importing.client import Client
-from windlass.importing.model import Reader
+from windlass.importing.client import SourceClient
+from windlass.importing.model import SourceReader
 from windlass.importing.rq import RqReader
 
-READERS: dict[str, Callable[[Client, str], Reader]] = {
+READERS: dict[str, Callable[[SourceClient, str], SourceReader]] = {
     "celery": CeleryReader,
     "rq": RqReader,
     "bullmq": BullReader,
 }
 
 
-def open_reader(source: str, client: Client, prefix: str = "") -> Reader:
+def open_reader(source: str, client: SourceClient, prefix: str = "") -> SourceReader:
     """The reader of that system."""
     return READERS[source](client, prefix)

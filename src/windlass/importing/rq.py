@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from windlass.importing.client import Client
+from windlass.importing.client import SourceClient
 from windlass.importing.model import NOT_A_JOB, ForeignJob, Found, Refusal, Shelf, Unreadable
 from windlass.importing.plain import load_plain
 from windlass.serde import inflate
@@ -24,7 +24,7 @@ class RqReader:
 
     source = "rq"
 
-    def __init__(self, client: Client, prefix: str = "") -> None:
+    def __init__(self, client: SourceClient, prefix: str = "") -> None:
         self._client = client
         self._prefix = prefix or "rq:"
 

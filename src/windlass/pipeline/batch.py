@@ -68,7 +68,7 @@ class Gap:
 
 
 @dataclass(frozen=True)
-class Plan:
+class BatchPlan:
     """What a batch will read. ``behind``: records that are left for later batches."""
 
     start: Positions
@@ -94,7 +94,7 @@ class BatchResult:
     traffic: dict[str, Any] = field(default_factory=dict)
 
 
-def plan_batch(url: str, done: Positions, most: int, on_gap: OnGap = "fail") -> Plan:
+def plan_batch(url: str, done: Positions, most: int, on_gap: OnGap = "fail") -> BatchPlan:
     """How far the next batch goes. ``HistoryTrimmedError`` for a gap unless ``on_gap`` is ``skip``."""
     with ask_many(url) as ask:
         bounds = log_bounds(ask, done)
@@ -113,21 +113,21 @@ def plan_batch(url: str, done: Positions, most: int, on_gap: OnGap = "fail") -> 
     newest = {queue: bound.newest for queue, bound in bounds.items()}
     end = advance(start, newest, most)
     behind = sum(max(newest[queue] - end[queue], 0) for queue in newest)
-    return Plan(start, end, tuple(gaps), behind)
+    return BatchPlan(start, end, tuple(gaps), behind)
 
 
 #: What a step of a batch brings to a table: new files, and those that they replace.
 Change = tuple[list[FileEntry], Sequence[FileEntry]]
 
 
-def run_batch(spark: SparkSession, lake: Lake, url: str, source: str, plan: Plan) -> BatchResult:
+def run_batch(spark: SparkSession, lake: Lake, url: str, source: str, plan: BatchPlan) -> BatchResult:
     """Read a batch into bronze, then bring every other table up to it."""
     number = lake.done(schemas.BRONZE_ATTEMPTS, source) + 1
     bench = Workbench(spark, lake)
     files = copy_records(bench, url, source, number, plan) if plan.records else []
     _commit_bronze(lake, files, source, number, plan)
     reach("pipeline.bronze")
-    fresh = Batch(bench, source, number).derive()
+    fresh = LakeBatch(bench, source, number).derive()
     return BatchResult(source, number, plan.records, fresh, plan.behind, bench.ledger.summary())
 
 
@@ -136,12 +136,12 @@ def finish_batches(spark: SparkSession, lake: Lake) -> list[tuple[str, int]]:
     finished = []
     for source, number in lake.sources().items():
         if min(lake.done(table, source) for table in schemas.BATCHED) < number:
-            Batch(Workbench(spark, lake), source, number).derive()
+            LakeBatch(Workbench(spark, lake), source, number).derive()
             finished.append((source, number))
     return finished
 
 
-def _commit_bronze(lake: Lake, files: list[FileEntry], source: str, number: int, plan: Plan) -> None:
+def _commit_bronze(lake: Lake, files: list[FileEntry], source: str, number: int, plan: BatchPlan) -> None:
     for _ in range(TRIES):
         note = {
             "source": source,
@@ -164,7 +164,7 @@ def _commit_bronze(lake: Lake, files: list[FileEntry], source: str, number: int,
 # --- bronze -----------------------------------------------------------------------------------------------
 
 
-def copy_records(bench: Workbench, url: str, source: str, number: int, plan: Plan) -> list[FileEntry]:
+def copy_records(bench: Workbench, url: str, source: str, number: int, plan: BatchPlan) -> list[FileEntry]:
     """Tasks that read ranges of the log and write them down at once; nothing passes through the JVM."""
     cores = bench.spark.sparkContext.defaultParallelism
     size = max(-(-plan.records // cores), _LEAST_PER_TASK)
@@ -217,7 +217,7 @@ def _job_copier(
 # --- what follows from bronze -----------------------------------------------------------------------------
 
 
-class Batch:
+class LakeBatch:
     """A batch that bronze has, on its way into the other tables."""
 
     def __init__(self, bench: Workbench, source: str, number: int) -> None:

@@ -41,19 +41,19 @@ FROM backlog_changes
 """
 
 
-class Answer(NamedTuple):
+class QueryAnswer(NamedTuple):
     """Column names and rows."""
 
     columns: list[str]
     rows: list[tuple[Any, ...]]
 
 
-def query(root: str, sql: str, limit: int = 10_000) -> Answer:
+def query(root: str, sql: str, limit: int = 10_000) -> QueryAnswer:
     """Run one query in DuckDB; at most ``limit`` rows."""
     with connect(root) as connection, _told():
         result = connection.execute(sql)
         columns = [column[0] for column in result.description or []]
-        return Answer(columns, result.fetchmany(limit))
+        return QueryAnswer(columns, result.fetchmany(limit))
 
 
 def query_arrow(lake: Lake, sql: str) -> pa.Table:
@@ -101,8 +101,8 @@ def register_views(spark: SparkSession, lake: Lake) -> None:
     spark.sql(_BACKLOG).createOrReplaceTempView("backlog")
 
 
-def query_spark(spark: SparkSession, root: str, sql: str, limit: int = 10_000) -> Answer:
+def query_spark(spark: SparkSession, root: str, sql: str, limit: int = 10_000) -> QueryAnswer:
     """Run one query in Spark; at most ``limit`` rows."""
     register_views(spark, Lake(root).open().level())
     frame = spark.sql(sql).limit(limit)
-    return Answer(frame.columns, [tuple(row) for row in frame.collect()])
+    return QueryAnswer(frame.columns, [tuple(row) for row in frame.collect()])

@@ -24,24 +24,24 @@ from concurrent.futures import Future
 from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, cast
 
-from windlass.abort import StopReason
 from windlass.core.text import clean_text
 from windlass.errors import JobSignal, ResultError, WorkerCrashError
-from windlass.inject import Needs
+from windlass.handlers.inject import InjectedParameters
+from windlass.handlers.signature import ArgumentError, Signature
+from windlass.jobs.abort import StopReason
 from windlass.sandbox import _tree, protocol
 from windlass.sandbox.job import SandboxJob
 from windlass.sandbox.limits import limit_memory
 from windlass.sandbox.remote import rebuild, report, signal_message
 from windlass.sandbox.target import carrier_of, prepare_main, resolve
 from windlass.serde import encode_value, get_codec
-from windlass.signature import ArgumentError, Signature
 
 if TYPE_CHECKING:
     import socket
     from collections.abc import Awaitable, Callable
 
-    from windlass.carry import Carrier
-    from windlass.job import Job
+    from windlass.handlers.propagation import ContextPropagator
+    from windlass.jobs.job import Job
 
 #: The exit code of a child that a SIGTERM ended, as shells count.
 TERMINATED = 128 + signal.SIGTERM
@@ -126,7 +126,7 @@ class _Requests:
             number = next(self._ids)
             future = self._open[number] = Future()
             try:
-                self._link.send(protocol.Request(run, number, verb, value))
+                self._link.send(protocol.VerbRequest(run, number, verb, value))
             except protocol.FrameTooLargeError:
                 del self._open[number]
                 raise
@@ -134,7 +134,7 @@ class _Requests:
 
         return send
 
-    def answer(self, message: protocol.Answer) -> None:
+    def answer(self, message: protocol.VerbAnswer) -> None:
         future = self._open.pop(message.id, None)
         if future is None or future.cancelled():
             return
@@ -149,8 +149,8 @@ class _Handler(NamedTuple):
 
     fn: Callable[..., Any]
     signature: Signature
-    needs: Needs | None
-    carrier: Carrier | None
+    needs: InjectedParameters | None
+    carrier: ContextPropagator | None
 
 
 class Child:
@@ -159,7 +159,7 @@ class Child:
     def __init__(self, link: _Link, boot: protocol.Boot) -> None:
         self._link = link
         self._boot = boot
-        self._inbox: queue.SimpleQueue[protocol.Run | None] = queue.SimpleQueue()
+        self._inbox: queue.SimpleQueue[protocol.RunJob | None] = queue.SimpleQueue()
         self._requests = _Requests(link)
         self._handlers: dict[str, _Handler] = {}
         self._lift = limit_memory(boot.memory_limit) if boot.memory_limit is not None else None
@@ -202,11 +202,11 @@ class Child:
 
     def _dispatch(self, message: protocol.FromParent) -> None:
         match message:
-            case protocol.Run():
+            case protocol.RunJob():
                 self._inbox.put(message)
-            case protocol.Answer():
+            case protocol.VerbAnswer():
                 self._requests.answer(message)
-            case protocol.Stop():
+            case protocol.StopJob():
                 job = self._job
                 if job is not None:
                     job.abort_signal.abort(StopReason(message.reason))
@@ -223,10 +223,10 @@ class Child:
 
     # --- one job -----------------------------------------------------------------------------------
 
-    def _run(self, message: protocol.Run) -> protocol.Ending:
+    def _run(self, message: protocol.RunJob) -> protocol.Ending:
         """Run the job; the message that ends it."""
         try:
-            done = protocol.Done(message.run, self._result_of(message))
+            done = protocol.JobDone(message.run, self._result_of(message))
             if len(done.result) + 1_000 > self._link.max_bytes:
                 raise ResultError(f"the result is {len(done.result)} bytes, too large to leave its process")
         except JobSignal as exc:
@@ -239,7 +239,7 @@ class Child:
             _flush()
         return done
 
-    def _result_of(self, message: protocol.Run) -> bytes:
+    def _result_of(self, message: protocol.RunJob) -> bytes:
         record = message.record
         job = self._job = SandboxJob(record, self._requests.sender(message.run))
         handler = self._handler(message)
@@ -257,7 +257,7 @@ class Child:
     def _call_with_needs(
         self,
         fn: Callable[..., Any],
-        needs: Needs,
+        needs: InjectedParameters,
         args: list[Any],
         kwargs: dict[str, Any],
         context: contextvars.Context,
@@ -285,7 +285,7 @@ class Child:
                 value = self._drive(value, context)
         return value
 
-    def _handler(self, message: protocol.Run) -> _Handler:
+    def _handler(self, message: protocol.RunJob) -> _Handler:
         record = message.record
         key = f"{message.target} {record.queue} {record.task}"
         found = self._handlers.get(key)
@@ -293,7 +293,7 @@ class Child:
             if message.target.startswith("__main__:"):
                 prepare_main(self._boot.main_module, self._boot.main_path)
             fn = resolve(message.target, record)
-            needs = Needs.of(fn)
+            needs = InjectedParameters.of(fn)
             without = needs.names if needs else frozenset[str]()
             signature = Signature.of(fn, name=record.task, without=without)
             carrier = carrier_of(message.target)
@@ -352,7 +352,7 @@ def _arguments(job: SandboxJob, signature: Signature) -> tuple[list[Any], dict[s
 
 
 def _set_current(job: SandboxJob) -> None:
-    from windlass.context import set_current_job
+    from windlass.jobs.context import set_current_job
 
     set_current_job(lambda: cast("Job[Any]", job))
 

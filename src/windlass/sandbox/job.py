@@ -12,21 +12,21 @@ from collections.abc import Callable, Generator
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, NoReturn, cast
 
-from windlass.abort import AbortSignal
 from windlass.core.job import LOG_LINE_CHARS
 from windlass.core.text import clean_text
 from windlass.errors import ConfigError, Suspend
-from windlass.fields import JobFields
-from windlass.payload import Call, pack_data, unpack
+from windlass.jobs.abort import AbortSignal
+from windlass.jobs.fields import JobFields
+from windlass.jobs.payload import Call, pack_data, unpack
 from windlass.serde import encode_value, get_codec
 from windlass.serde.codecs import AnyCodec, Codecs
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
 
-    from windlass.context import JobLogger
     from windlass.core.job import JobRecord
-    from windlass.job import Job
+    from windlass.jobs.job import Job
+    from windlass.jobs.logger import JobLogger
     from windlass.sandbox.protocol import Verb
 
 #: Sends a verb and its encoded argument; the future ends when the worker has answered.
@@ -98,7 +98,7 @@ class SandboxJob(JobFields):
     def logger(self) -> JobLogger:
         """A standard logger that names this job on every line."""
         if self._logger is None:
-            from windlass.context import JobLogger
+            from windlass.jobs.logger import JobLogger
 
             self._logger = JobLogger(cast("Job[Any]", self))
         return self._logger

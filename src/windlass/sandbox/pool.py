@@ -11,8 +11,8 @@ import contextlib
 from typing import TYPE_CHECKING, Any, Protocol
 from weakref import WeakSet
 
-from windlass.abort import StopReason
 from windlass.errors import ConfigError, JobTimeoutError, ResultError, WorkerCrashError
+from windlass.jobs.abort import StopReason
 from windlass.sandbox import protocol
 from windlass.sandbox.limits import MemoryMode, check_memory_limit, check_memory_mode, rss_bytes, show_limit
 from windlass.sandbox.process import ChildProcess, Ending, OnRequest, SandboxCall
@@ -321,7 +321,7 @@ class ProcessPool:
 
 def _result(ending: Ending, child: ChildProcess, task: str) -> bytes:
     """The encoded result, or the exception that stands for the ending."""
-    if isinstance(ending, protocol.Done):
+    if isinstance(ending, protocol.JobDone):
         return ending.result
     if isinstance(ending, protocol.Signalled):
         raise rebuild_signal(ending)
@@ -333,12 +333,12 @@ def _result(ending: Ending, child: ChildProcess, task: str) -> bytes:
     raise rebuild(ending.error)
 
 
-def _returned(running: asyncio.Future[Ending]) -> protocol.Done | None:
+def _returned(running: asyncio.Future[Ending]) -> protocol.JobDone | None:
     """What the handler returned, if it did."""
     if not running.done() or running.cancelled() or running.exception() is not None:
         return None
     ending = running.result()
-    return ending if isinstance(ending, protocol.Done) else None
+    return ending if isinstance(ending, protocol.JobDone) else None
 
 
 def _forget(running: asyncio.Future[Ending]) -> None:

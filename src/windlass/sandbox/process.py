@@ -25,9 +25,9 @@ from typing import Any
 
 import msgspec
 
-from windlass.abort import StopReason
 from windlass.core.job import JobRecord
 from windlass.errors import PayloadTooLargeError, WorkerCrashError
+from windlass.jobs.abort import StopReason
 from windlass.sandbox import _bootstrap, protocol
 from windlass.sandbox.interpreter import interpreter_options
 from windlass.sandbox.limits import show_limit
@@ -130,7 +130,9 @@ class ChildProcess:
         self.jobs += 1
         run = self.jobs
         try:
-            data = protocol.pack(protocol.Run(run, call.target, call.record, call.takes_job), self._max_bytes)
+            data = protocol.pack(
+                protocol.RunJob(run, call.target, call.record, call.takes_job), self._max_bytes
+            )
         except protocol.FrameTooLargeError as exc:
             raise PayloadTooLargeError(exc.size, exc.limit) from None
         self.spent = True
@@ -149,7 +151,7 @@ class ChildProcess:
     async def _conversation(self, run: int, codec: str, on_request: OnRequest | None) -> Ending:
         while True:
             message = await self._receive()
-            if isinstance(message, protocol.Request):
+            if isinstance(message, protocol.VerbRequest):
                 current = on_request if message.run == run else None
                 await self._perform(message, codec, current)
             elif isinstance(message, protocol.Ready):
@@ -157,17 +159,17 @@ class ChildProcess:
             elif message.run == run:
                 return message
 
-    async def _perform(self, message: protocol.Request, codec: str, on_request: OnRequest | None) -> None:
+    async def _perform(self, message: protocol.VerbRequest, codec: str, on_request: OnRequest | None) -> None:
         try:
             if on_request is None:
                 raise RuntimeError(f"nobody performs {message.verb}() for this job now")
             value = get_codec(codec).decode(message.value) if message.value else None
             found = await on_request(JobRequest(message.verb, value))
-            answer = protocol.Answer(
+            answer = protocol.VerbAnswer(
                 message.id, value=b"" if found is None else encode_value(get_codec(codec), found)
             )
         except Exception as exc:
-            answer = protocol.Answer(message.id, report(exc, skip_module=__name__))
+            answer = protocol.VerbAnswer(message.id, report(exc, skip_module=__name__))
         self._send(answer)
 
     # --- the end -----------------------------------------------------------------------------------
@@ -185,7 +187,7 @@ class ChildProcess:
         self.spent = True
         self._stopped = self._stopped or reason
         if grace > 0 and not self.exited.is_set():
-            self._send(protocol.Stop(reason.value))
+            self._send(protocol.StopJob(reason.value))
             self._signal(_bootstrap.STOP)
             await self._ends_within(grace)
         self.kill()

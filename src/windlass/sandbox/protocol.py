@@ -63,7 +63,7 @@ class Boot(msgspec.Struct, tag="boot", frozen=True, kw_only=True):
     max_bytes: int = MAX_FRAME_BYTES
 
 
-class Run(msgspec.Struct, tag="run", frozen=True):
+class RunJob(msgspec.Struct, tag="run", frozen=True):
     """Run one job. The result comes back in the record's codec."""
 
     run: int
@@ -72,7 +72,7 @@ class Run(msgspec.Struct, tag="run", frozen=True):
     takes_job: bool = False
 
 
-class Answer(msgspec.Struct, tag="answer", frozen=True):
+class VerbAnswer(msgspec.Struct, tag="answer", frozen=True):
     """A request was performed, or raised. ``value`` is in the record's codec (empty: None)."""
 
     id: int
@@ -80,7 +80,7 @@ class Answer(msgspec.Struct, tag="answer", frozen=True):
     value: bytes = b""
 
 
-class Stop(msgspec.Struct, tag="stop", frozen=True):
+class StopJob(msgspec.Struct, tag="stop", frozen=True):
     """The running handler is about to be ended; ``reason`` is a ``StopReason``."""
 
     reason: str
@@ -99,7 +99,7 @@ class Ready(msgspec.Struct, tag="ready", frozen=True):
     pid: int
 
 
-class Request(msgspec.Struct, tag="request", frozen=True):
+class VerbRequest(msgspec.Struct, tag="request", frozen=True):
     """The handler asks for a verb of its job. ``value`` is in the record's codec."""
 
     run: int
@@ -108,7 +108,7 @@ class Request(msgspec.Struct, tag="request", frozen=True):
     value: bytes = b""
 
 
-class Done(msgspec.Struct, tag="done", frozen=True):
+class JobDone(msgspec.Struct, tag="done", frozen=True):
     """The handler returned; ``result`` is in the record's codec."""
 
     run: int
@@ -132,9 +132,9 @@ class Signalled(msgspec.Struct, tag="signalled", frozen=True):
     reason: str = ""
 
 
-FromParent = Boot | Run | Answer | Stop | Shutdown
-Ending = Done | Failed | Signalled
-FromChild = Ready | Request | Ending
+FromParent = Boot | RunJob | VerbAnswer | StopJob | Shutdown
+Ending = JobDone | Failed | Signalled
+FromChild = Ready | VerbRequest | Ending
 
 
 class JobRequest(NamedTuple):

@@ -16,7 +16,7 @@ from windlass import errors
 from windlass.core.backoff import MAX_DELAY_MS
 from windlass.core.job import ERROR_CLASS_CHARS, ERROR_MESSAGE_CHARS, TRACEBACK_CHARS
 from windlass.core.text import clean_text
-from windlass.core.trace import format_error, name_of
+from windlass.core.tracebacks import format_error, name_of
 from windlass.errors import (
     Cancel,
     JobSignal,

@@ -26,8 +26,8 @@ from windlass.errors import ConfigError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from windlass.carry import Carrier
     from windlass.core.job import JobRecord
+    from windlass.handlers.propagation import ContextPropagator
 
 MAIN = "__windlass_main__"
 #: The function of a file that is named without one.
@@ -98,10 +98,10 @@ def resolve(target: str, record: JobRecord) -> Callable[..., Any]:
     return function
 
 
-def carrier_of(target: str) -> Carrier | None:
+def carrier_of(target: str) -> ContextPropagator | None:
     """The context variables that the app of ``target`` carries; None when it names no task and no app."""
     found = _find(target)
-    carrier: Carrier | None = getattr(getattr(found, "app", found), "carrier", None)
+    carrier: ContextPropagator | None = getattr(getattr(found, "app", found), "carrier", None)
     return carrier or None
 
 

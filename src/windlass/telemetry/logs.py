@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from windlass.context import current_job
 from windlass.core.job import ERROR_MESSAGE_CHARS, TRACEBACK_CHARS
 from windlass.core.text import clean_text, printable, printable_json, printable_lines
-from windlass.core.trace import format_error, name_of
-from windlass.hooks import AttemptEnd
+from windlass.core.tracebacks import format_error, name_of
+from windlass.handlers.hooks import AttemptEnd
+from windlass.jobs.context import current_job
 
 if TYPE_CHECKING:
-    from windlass.job import Job
+    from windlass.jobs.job import Job
 
 #: What every LogRecord has; anything else on it was given as ``extra``.
 _STANDARD = frozenset(

@@ -12,13 +12,13 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from windlass._version import __version__
-from windlass.abort import StopReason
 from windlass.core.job import TRACEBACK_CHARS
 from windlass.core.outcome import AddOutcome
 from windlass.core.text import clean_text
-from windlass.core.trace import format_error, name_of
+from windlass.core.tracebacks import format_error, name_of
 from windlass.errors import ConfigError, JobSignal
-from windlass.hooks import AttemptEnd, Outgoing
+from windlass.handlers.hooks import AttemptEnd, Outgoing
+from windlass.jobs.abort import StopReason
 
 try:
     from opentelemetry import metrics, propagate, trace
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from opentelemetry.propagators.textmap import TextMapPropagator
     from opentelemetry.trace import Span, TracerProvider
 
-    from windlass.job import Job
+    from windlass.jobs.job import Job
 
 _SYSTEM = "windlass"
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from windlass.core.outcome import AddOutcome
 from windlass.core.states import JobState
 from windlass.errors import ConfigError
-from windlass.hooks import AttemptEnd, Outgoing
+from windlass.handlers.hooks import AttemptEnd, Outgoing
 
 try:
     from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
@@ -17,8 +17,8 @@ except ImportError as exc:
     raise ConfigError("telemetry", "installed: pip install 'windlass[prometheus]'") from exc
 
 if TYPE_CHECKING:
-    from windlass.app import Windlass
-    from windlass.job import Job
+    from windlass.api.app import Windlass
+    from windlass.jobs.job import Job
 
 #: Seconds: from a millisecond to an hour.
 _BUCKETS = (0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1, 5, 10, 30, 60, 300, 1_800, 3_600)

@@ -1,6 +1,6 @@
 """For tests: clocks you drive, what was enqueued, running it now, faults you place.
 
-``windlass.testing.conformance`` (needs pytest) and ``windlass.testing.machine`` (needs Hypothesis)
+``windlass_conformance`` (needs pytest) and ``windlass_conformance.machine`` (needs Hypothesis)
 are for authors of backends and are imported by themselves.
 """
 

@@ -14,11 +14,11 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from windlass import ConfigError, Job, JobNotFoundError, JobState, Queue, Task, Windlass, Worker
+from windlass.api.task import BoundTask
 from windlass.backend import requests as rq
 from windlass.core.clock import SYSTEM_CLOCK
 from windlass.core.options import check_known
 from windlass.core.states import FINISHED
-from windlass.task import BoundTask
 from windlass.testing.clock import ManualClock
 
 if TYPE_CHECKING:

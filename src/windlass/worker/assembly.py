@@ -10,13 +10,13 @@ from typing import Final
 
 from windlass._version import __version__
 from windlass.core.job import Action, WorkerInfo
-from windlass.worker import preparing
+from windlass.worker import startup
 from windlass.worker.driver import Driver
 from windlass.worker.heartbeat import dump_stacks, rss_kb
 from windlass.worker.lifecycle import Lifecycle, Parts, Stop
+from windlass.worker.parts import WorkerParts
 from windlass.worker.running import Running
 from windlass.worker.services import Services
-from windlass.worker.shared import Shared
 
 log: Final = logging.getLogger("windlass.worker")
 
@@ -24,7 +24,7 @@ log: Final = logging.getLogger("windlass.worker")
 class Assembly:
     """Made with the worker; ``start`` opens it, ``lifecycle`` closes it."""
 
-    def __init__(self, shared: Shared, *, owns_app: bool) -> None:
+    def __init__(self, shared: WorkerParts, *, owns_app: bool) -> None:
         self._shared = shared
         self._owns_app = owns_app
         self.running: Running = Running(shared, wake=lambda: self.driver.wake())
@@ -41,7 +41,7 @@ class Assembly:
     async def start(self) -> None:
         """Open all parts. Idempotent."""
         if not self.lifecycle.is_closing:
-            preparing.check_strategies(self._shared)
+            startup.check_strategies(self._shared)
         await self.lifecycle.start()
 
     async def see_out(self) -> None:
@@ -52,9 +52,9 @@ class Assembly:
         """Open one part after the other; ``parts`` undoes it."""
         shared = self._shared
         await shared.app.store.open()
-        await preparing.set_limits(shared)
-        await preparing.enter_lifespan(parts, shared)
-        deployed = self._owns_app or await preparing.deploy_schedules(shared.app)
+        await startup.set_limits(shared)
+        await startup.enter_lifespan(parts, shared)
+        deployed = self._owns_app or await startup.deploy_schedules(shared.app)
         await self.running.open(parts)
         await self.driver.open(parts)
         self.services.open(parts, deployed=deployed)

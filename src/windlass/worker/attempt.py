@@ -24,8 +24,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, Protocol
 
-from windlass.abort import AbortSignal, StopReason
-from windlass.context import set_current_job
+from windlass.api.queue import Queue
 from windlass.core.backoff import Strategy
 from windlass.core.clock import Clock, Timer
 from windlass.core.job import JobRecord
@@ -40,11 +39,12 @@ from windlass.errors import (
     UnsupportedByBackendError,
     WaitForChildren,
 )
-from windlass.hooks import Hooks
-from windlass.job import Job
-from windlass.payload import Call, read_call
-from windlass.queue import Queue
-from windlass.registry import Handler
+from windlass.handlers.hooks import Hooks
+from windlass.handlers.registry import Handler
+from windlass.jobs.abort import AbortSignal, StopReason
+from windlass.jobs.context import set_current_job
+from windlass.jobs.job import Job
+from windlass.jobs.payload import Call, read_call
 from windlass.serde import JSON
 from windlass.worker import classify
 from windlass.worker.batches import Batches, run_in_thread

@@ -16,13 +16,13 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Protocol
 
-from windlass.abort import AbortSignal
-from windlass.batch import Batch
 from windlass.core.clock import Clock
 from windlass.core.job import JobRecord
 from windlass.errors import BatchError, ResultError
-from windlass.job import Job
-from windlass.registry import Handler
+from windlass.handlers.batch import Batch
+from windlass.handlers.registry import Handler
+from windlass.jobs.abort import AbortSignal
+from windlass.jobs.job import Job
 
 
 class Joining(Protocol):

@@ -13,12 +13,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 
-import windlass
 from windlass.core.backoff import MAX_DELAY_MS, Strategy, backoff_ms, default_ms
 from windlass.core.job import ErrorInfo, JobRecord, error_info
 from windlass.core.outcome import Outcome, Settlement
 from windlass.core.text import clean_text, printable
-from windlass.core.trace import format_error, name_of
+from windlass.core.tracebacks import format_error, name_of
 from windlass.errors import (
     Cancel,
     JobFailedError,
@@ -38,8 +37,9 @@ from windlass.errors import (
 #: rolling deploy sends new task names to old workers.
 UNKNOWN_TASK_DELAYS_MS = (5_000, 30_000, 120_000, 600_000)
 #: Files whose frames lead to a handler: ours, and what runs our tasks and threads.
-_MACHINERY = tuple(
-    str(Path(str(module.__file__)).resolve().parent) for module in (windlass, asyncio, concurrent.futures)
+_MACHINERY = (
+    str(Path(__file__).resolve().parents[1]),
+    *(str(Path(str(module.__file__)).resolve().parent) for module in (asyncio, concurrent.futures)),
 )
 
 

@@ -23,11 +23,11 @@ from windlass.core.states import JobState
 from windlass.core.text import printable
 from windlass.errors import StorageError
 from windlass.worker.lifecycle import PARTS_MS, Parts, Stop
-from windlass.worker.pump import Check, Exchange, Reconcile, Wait
+from windlass.worker.parts import WorkerParts
+from windlass.worker.pump import Check, Exchange, ReconcileStep, Wait
 from windlass.worker.running import Running
 from windlass.worker.services import Relayer
 from windlass.worker.settling import settle_apart
-from windlass.worker.shared import Shared
 
 log: Final = logging.getLogger("windlass.worker")
 
@@ -40,7 +40,9 @@ class Driver:
 
     _store: Store
 
-    def __init__(self, shared: Shared, running: Running, *, attend: Callable[[], Awaitable[None]]) -> None:
+    def __init__(
+        self, shared: WorkerParts, running: Running, *, attend: Callable[[], Awaitable[None]]
+    ) -> None:
         self._shared = shared
         self._clock = shared.app.clock
         self._pump = shared.pump
@@ -154,7 +156,7 @@ class Driver:
                 return True
             case Wait():
                 await self._wait(step.until_ms - now_ms)
-            case Reconcile():
+            case ReconcileStep():
                 await self._reconcile(step)
             case Check():
                 self._pump.checked(empty=await self._is_empty())
@@ -271,7 +273,7 @@ class Driver:
             self._emitter.emit("drained")
         return True
 
-    async def _reconcile(self, step: Reconcile) -> None:
+    async def _reconcile(self, step: ReconcileStep) -> None:
         """After a lost reply: give back leases that we do not hold, so that nothing waits for a stall."""
         held = [*self._running.attempts, *step.ends]
         released = await self._call(rq.Reconcile(worker=self._shared.worker_id, held=held))

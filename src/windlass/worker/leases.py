@@ -25,7 +25,7 @@ from windlass.core.outcome import Extended
 from windlass.core.probe import reach
 from windlass.core.text import printable
 from windlass.errors import StorageError
-from windlass.worker.supervisor import Supervisor
+from windlass.worker.supervisor import TaskSupervisor
 
 log: Final = logging.getLogger("windlass.worker")
 
@@ -75,7 +75,7 @@ class LeaseKeeper:
     def __init__(
         self,
         store: Store,
-        supervisor: Supervisor,
+        supervisor: TaskSupervisor,
         *,
         on_lost: Callable[[str], None],
         on_cancel: Callable[[str], None],

@@ -46,7 +46,7 @@ class Exchange:
 
 
 @dataclass(slots=True, frozen=True)
-class Reconcile:
+class ReconcileStep:
     """Give back leases that are not held here: ``ends`` wait to be settled, their tokens are held."""
 
     ends: list[str]
@@ -67,13 +67,13 @@ class Check:
 
 
 @dataclass(slots=True, frozen=True)
-class Done:
+class AllDone:
     """All is done."""
 
 
 CHECK: Final = Check()
-DONE: Final = Done()
-Step = Exchange | Reconcile | Wait | Check | Done
+DONE: Final = AllDone()
+Step = Exchange | ReconcileStep | Wait | Check | AllDone
 
 
 class Pump:
@@ -185,7 +185,7 @@ class Pump:
         if now_ms < self._rest_until_ms:
             return Wait(self._rest_until_ms, deaf=True)
         if self._lost_reply:
-            return Reconcile([end.token for end in self.ends])
+            return ReconcileStep([end.token for end in self.ends])
         queues, limit = self._plan(now_ms)
         if self.ends or (queues and self._look):
             return self._send(queues, limit)

@@ -11,22 +11,22 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
 
-from windlass.abort import StopReason
+from windlass.api.queue import Queue
 from windlass.backend import requests as rq
 from windlass.core.job import JobRecord
 from windlass.core.outcome import Outcome, Settlement
 from windlass.core.text import printable
-from windlass.job import Job
-from windlass.queue import Queue
-from windlass.registry import Handler
+from windlass.handlers.registry import Handler
+from windlass.jobs.abort import StopReason
+from windlass.jobs.job import Job
 from windlass.worker import classify
 from windlass.worker.attempt import Attempt, Tools
 from windlass.worker.batches import Batches
 from windlass.worker.leases import LeaseKeeper
 from windlass.worker.lifecycle import Parts, Stop
+from windlass.worker.parts import WorkerParts
 from windlass.worker.processes import SandboxRunner
-from windlass.worker.shared import Shared
-from windlass.worker.teller import Teller, log_attempt
+from windlass.worker.reporter import OutcomeReporter, log_attempt
 
 log: Final = logging.getLogger("windlass.worker")
 
@@ -40,7 +40,7 @@ class Running:
     _threads: ThreadPoolExecutor
     _tools: Tools
 
-    def __init__(self, shared: Shared, *, wake: Callable[[], None]) -> None:
+    def __init__(self, shared: WorkerParts, *, wake: Callable[[], None]) -> None:
         self._shared = shared
         self._app = shared.app
         self._pump = shared.pump
@@ -48,7 +48,7 @@ class Running:
         #: Wakes the pump.
         self._wake = wake
         self._queues: dict[str, Queue] = {}
-        self.teller: Teller = Teller(shared.emitter, shared.app.hooks)
+        self.teller: OutcomeReporter = OutcomeReporter(shared.emitter, shared.app.hooks)
         #: By the token of the lease.
         self.attempts: dict[str, Attempt] = {}
         self._idle = asyncio.Event()

@@ -11,14 +11,14 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Final
 
-from windlass.backend import schedules as sq
+from windlass.backend import schedule_requests as sq
 from windlass.backend.store import Store
 from windlass.core.job import NewJob
 from windlass.core.probe import reach
-from windlass.core.schedules import Firing, ScheduleRecord, Strategy, plan_firing, slot_job
+from windlass.core.schedule_rules import Firing, ScheduleRecord, Strategy, plan_firing, slot_job
 from windlass.core.text import printable
 from windlass.errors import ConfigError, StorageError
-from windlass.hooks import Hooks
+from windlass.handlers.hooks import Hooks
 from windlass.worker.duty import Done
 
 log: Final = logging.getLogger("windlass.duties")

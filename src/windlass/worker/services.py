@@ -13,20 +13,20 @@ import random
 from collections.abc import Awaitable, Callable
 from typing import Final
 
-from windlass.backend import flows as fl
+from windlass.api.metrics import roll_up
+from windlass.backend import flow_requests as fl
 from windlass.backend import requests as rq
 from windlass.backend.store import Store
 from windlass.core.job import Action, WorkerInfo
-from windlass.core.metrics import RECORDS_PER_STEP
 from windlass.core.probe import reach
+from windlass.core.rollups import RECORDS_PER_STEP
 from windlass.errors import WindlassError
-from windlass.metrics import roll_up
 from windlass.worker.duty import Done, Duty, all_steps
 from windlass.worker.heartbeat import Heartbeat
 from windlass.worker.lifecycle import Parts
+from windlass.worker.parts import WorkerParts
 from windlass.worker.scheduler import Scheduler
-from windlass.worker.shared import Shared
-from windlass.worker.supervisor import Service, Supervisor
+from windlass.worker.supervisor import Service, TaskSupervisor
 
 log: Final = logging.getLogger("windlass.duties")
 
@@ -210,7 +210,7 @@ class Duties:
     """Runs duties when they are due, those of the leader only while leading; the election is one of them."""
 
     def __init__(
-        self, supervisor: Supervisor, leadership: Leadership, duties: list[Duty], rng: random.Random
+        self, supervisor: TaskSupervisor, leadership: Leadership, duties: list[Duty], rng: random.Random
     ) -> None:
         self._supervisor = supervisor
         self._leadership = leadership
@@ -246,7 +246,7 @@ class Services:
     _duties: Duties
 
     def __init__(
-        self, shared: Shared, info: Callable[[], WorkerInfo], obey: Callable[[Action], None]
+        self, shared: WorkerParts, info: Callable[[], WorkerInfo], obey: Callable[[Action], None]
     ) -> None:
         self._shared = shared
         self._info = info

@@ -17,7 +17,7 @@ from windlass.core.job import error_info
 from windlass.core.outcome import Outcome, Settled, Settlement
 from windlass.core.probe import reach
 from windlass.core.text import clean_text, printable
-from windlass.core.trace import name_of
+from windlass.core.tracebacks import name_of
 from windlass.errors import StorageError
 
 log: Final = logging.getLogger("windlass.worker")

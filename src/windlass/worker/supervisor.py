@@ -50,7 +50,7 @@ class Service:
         """Called once after the last step."""
 
 
-class Supervisor:
+class TaskSupervisor:
     """The tasks of one worker. A task called ``name`` shows up as ``windlass-name``."""
 
     def __init__(self, clock: Clock) -> None:

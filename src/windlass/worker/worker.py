@@ -15,23 +15,23 @@ from typing import Any
 
 import msgspec
 
-from windlass.app import Windlass, as_app
-from windlass.batch import Batch
+from windlass.api.app import Windlass, as_app
 from windlass.core.backoff import Strategy
 from windlass.core.ids import new_id
 from windlass.core.job import WorkerInfo
 from windlass.core.options import check_known, seconds_to_ms
 from windlass.errors import ConfigError, RateLimitError
-from windlass.job import Job
-from windlass.registry import Registry, job_handler
+from windlass.handlers.batch import Batch
+from windlass.handlers.registry import Registry, job_handler
+from windlass.jobs.job import Job
 from windlass.worker.assembly import Assembly
 from windlass.worker.emitter import Emitter
 from windlass.worker.lifecycle import Stop
 from windlass.worker.options import Queues, QueueSpec, WorkerOptions, to_specs
+from windlass.worker.parts import WorkerParts
 from windlass.worker.pump import Pump
-from windlass.worker.shared import Shared
 from windlass.worker.shares import SharePlanner
-from windlass.worker.supervisor import Supervisor
+from windlass.worker.supervisor import TaskSupervisor
 
 _OPTION_NAMES = frozenset(WorkerOptions.__struct_fields__)
 
@@ -230,11 +230,11 @@ class Worker:
         return self._parts.info()
 
 
-def _share(worker: Worker, specs: Mapping[str, QueueSpec]) -> Shared:
+def _share(worker: Worker, specs: Mapping[str, QueueSpec]) -> WorkerParts:
     """What the parts of ``worker`` have in common."""
     app, options, rng = worker.app, worker.options, random.Random()
     shares = SharePlanner(specs, options.order)
-    return Shared(
+    return WorkerParts(
         worker_id=worker.id,
         app=app,
         options=options,
@@ -250,7 +250,7 @@ def _share(worker: Worker, specs: Mapping[str, QueueSpec]) -> Shared:
             jitter=lambda: rng.uniform(0.5, 1),
         ),
         emitter=Emitter(),
-        supervisor=Supervisor(app.clock),
+        supervisor=TaskSupervisor(app.clock),
         stop=Stop(app.clock, grace_ms=options.ms("grace"), cancel_wait_ms=options.ms("cancel_wait")),
         rng=rng,
     )

@@ -14,7 +14,7 @@ from tools.services.rabbitmq import Server, rabbitmq_binary
 from windlass.backends.amqp import AmqpBackend
 from windlass.core.ids import new_id
 from windlass.errors import StorageError
-from windlass.testing.conformance import UrlHarness
+from windlass_conformance import UrlHarness
 
 if TYPE_CHECKING:
     from types import TracebackType

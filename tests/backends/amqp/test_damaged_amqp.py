@@ -12,8 +12,8 @@ from windlass import JobState, Windlass
 from windlass.backend import requests as rq
 from windlass.backend.store import Store
 from windlass.core.clock import SYSTEM_CLOCK
-from windlass.testing.conformance.harness import Harness
-from windlass.testing.damage import Damaged
+from windlass_conformance.damage import Damaged
+from windlass_conformance.harness import Harness
 
 backend_name = "amqp"
 pytestmark = pytest.mark.service("rabbitmq")

@@ -33,7 +33,7 @@ def test_what_becomes_of_a_job_is_left_to_the_engine() -> None:
         filed = {
             node.module
             for node in ast.walk(tree)
-            if isinstance(node, ast.ImportFrom) and node.module == "windlass.engine.filing"
+            if isinstance(node, ast.ImportFrom) and node.module == "windlass.engine.saving"
         }
         assert (used - _CLIENTS, filed) == (set(), set()), path.name
 

@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.backends.amqp.servers import fresh_url
-from windlass import Job, Windlass, Worker, waiting
-from windlass.backends.amqp import telling
-from windlass.backends.amqp.client import Client
+from windlass import Job, Windlass, Worker
+from windlass.backends.amqp import direct_replies
+from windlass.backends.amqp.client import AmqpClient
 from windlass.backends.amqp.coordinator import Coordinator
+from windlass.jobs import results
 
 if TYPE_CHECKING:
     from windlass.backend import requests as rq
@@ -22,13 +23,13 @@ pytestmark = pytest.mark.service("rabbitmq")
 def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Which requests were put to the coordinator, in their order."""
     names: list[str] = []
-    ask = Client.ask
+    ask = AmqpClient.ask
 
-    async def noted(self: Client, request: rq.Request[Any]) -> Any:
+    async def noted(self: AmqpClient, request: rq.Request[Any]) -> Any:
         names.append(type(request).__name__)
         return await ask(self, request)
 
-    monkeypatch.setattr(Client, "ask", noted)
+    monkeypatch.setattr(AmqpClient, "ask", noted)
     return names
 
 
@@ -41,7 +42,7 @@ async def test_a_caller_is_told_its_result_without_asking_the_coordinator(
 ) -> None:
     """With a coordinator that tells no waiter anything."""
     monkeypatch.setattr(Coordinator, "_news", lambda *_: None)
-    monkeypatch.setattr(waiting, "FIRST_RECHECK_MS", 60_000)
+    monkeypatch.setattr(results, "FIRST_RECHECK_MS", 60_000)
     async with Windlass(fresh_url()) as app:
         queue = app.queue("q")
         async with Worker("q", _double, url_or_app=app):
@@ -54,7 +55,7 @@ async def test_a_caller_is_told_its_result_without_asking_the_coordinator(
 async def test_a_result_that_is_too_large_to_be_told_is_read(
     asked: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(telling, "MOST_RESULT", 10)
+    monkeypatch.setattr(direct_replies, "MOST_RESULT", 10)
     async with Windlass(fresh_url()) as app:
         queue = app.queue("q")
         async with Worker("q", _double, url_or_app=app):
@@ -65,7 +66,7 @@ async def test_a_result_that_is_too_large_to_be_told_is_read(
 
 async def test_a_result_that_never_reaches_its_waiter_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is told may be lost: the coordinator's news bring the waiter to look."""
-    monkeypatch.setattr(telling, "messages", lambda _: [])
+    monkeypatch.setattr(direct_replies, "messages", lambda _: [])
     async with Windlass(fresh_url()) as app:
         queue = app.queue("q")
         async with Worker("q", _double, url_or_app=app):

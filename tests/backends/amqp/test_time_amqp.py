@@ -16,7 +16,7 @@ from windlass.backend import requests as rq
 from windlass.backends.amqp.names import Names
 from windlass.core.ids import new_id
 from windlass.core.outcome import Outcome
-from windlass.testing.conformance.harness import settlement
+from windlass_conformance.harness import settlement
 
 pytestmark = pytest.mark.service("rabbitmq")
 backend_name = "amqp"

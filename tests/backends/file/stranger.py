@@ -30,14 +30,14 @@ def differ() -> None:
         self.last_place += 10
         return self.last_place
 
-    def other_create(new: Any, scribe: Any, **more: Any) -> JobRecord:
-        job = create(new, scribe, **more)
-        scribe.note(job, EventType.CHANGED, what="noticed by another version")
+    def other_create(new: Any, recorder: Any, **more: Any) -> JobRecord:
+        job = create(new, recorder, **more)
+        recorder.note(job, EventType.CHANGED, what="noticed by another version")
         return job
 
-    def other_retry(job: JobRecord, scribe: Any, **more: Any) -> Any:
+    def other_retry(job: JobRecord, recorder: Any, **more: Any) -> Any:
         attempts = job.attempts
-        answer = retry(job, scribe, **more)
+        answer = retry(job, recorder, **more)
         job.attempts = attempts
         return answer
 

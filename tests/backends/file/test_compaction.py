@@ -23,7 +23,7 @@ from windlass.core import probe
 from windlass.core.job import JobRef
 from windlass.core.options import StoredOptions
 from windlass.core.states import JobState
-from windlass.testing.machine import machine_for
+from windlass_conformance.machine import machine_for
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -112,7 +112,7 @@ async def test_a_snapshot_with_the_steps_since_it_began_is_the_store(tmp_path: P
 def _small_pieces(store: FileStore) -> Any:
     size, snapshot.PIECE = snapshot.PIECE, 2
     try:
-        yield from snapshot.Snapshot(store).pieces()
+        yield from snapshot.FileSnapshot(store).pieces()
     finally:
         snapshot.PIECE = size
 

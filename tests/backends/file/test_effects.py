@@ -9,8 +9,8 @@ from hypothesis.stateful import run_state_machine_as_test
 
 from tests.backends.file.twins import TwinBackend
 from tests.backends.test_state_machine import SETTINGS
-from windlass.testing.conformance import Harness, contract_tests
-from windlass.testing.machine import machine_for
+from windlass_conformance import Harness, contract_tests
+from windlass_conformance.machine import machine_for
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

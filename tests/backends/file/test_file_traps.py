@@ -16,7 +16,7 @@ import pytest
 
 from tests.backends.file.support import add, claim, ended, jobs_of, log_of, new, opened, settle
 from windlass.backend import requests as rq
-from windlass.backend.local.wake import directory
+from windlass.backend.local.notify import directory
 from windlass.core.options import StoredOptions
 from windlass.core.outcome import AddOutcome
 from windlass.core.states import JobState
@@ -25,7 +25,7 @@ backend_name = "file"
 pytestmark = [pytest.mark.feature("L9")]
 
 
-async def test_b_002_15_of_producers_that_add_one_id_at_once_only_one_does(tmp_path: Path) -> None:
+async def test_of_producers_that_add_one_id_at_once_only_one_does(tmp_path: Path) -> None:
     """Two nodes of this process share nothing but the directory, as two processes do."""
     path = tmp_path / "store"
     async with opened(path, timeout=20) as one, opened(path, timeout=21) as other:
@@ -36,7 +36,7 @@ async def test_b_002_15_of_producers_that_add_one_id_at_once_only_one_does(tmp_p
         assert list(await jobs_of(other)) == [f"job{turn}" for turn in range(10)]
 
 
-async def test_b_002_16_a_crash_leaves_a_job_whole_or_not_at_all(tmp_path: Path) -> None:
+async def test_a_crash_leaves_a_job_whole_or_not_at_all(tmp_path: Path) -> None:
     """Whatever part of an add reached the disk: either it can be claimed, or it can be added again."""
     path = tmp_path / "store"
     async with opened(path, synchronous="off"):
@@ -53,7 +53,7 @@ async def test_b_002_16_a_crash_leaves_a_job_whole_or_not_at_all(tmp_path: Path)
             assert [job.id for job in await claim(store)] == ["a"]
 
 
-async def test_b_002_17_no_name_of_a_job_becomes_a_path(tmp_path: Path) -> None:
+async def test_no_name_of_a_job_becomes_a_path(tmp_path: Path) -> None:
     path = tmp_path / "store"
     ids = ["..", ".", "-", "con", "x" * 256, "A", "a", "current", "00000001.log"]
     async with opened(path) as store:
@@ -63,7 +63,7 @@ async def test_b_002_17_no_name_of_a_job_becomes_a_path(tmp_path: Path) -> None:
         assert list(os.walk(tmp_path)) == before
 
 
-async def test_b_002_18_a_claim_looks_at_no_directory_and_costs_the_same_behind_many_jobs(
+async def test_a_claim_looks_at_no_directory_and_costs_the_same_behind_many_jobs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with opened(tmp_path / "store", synchronous="off") as store:
@@ -86,7 +86,7 @@ async def test_b_002_18_a_claim_looks_at_no_directory_and_costs_the_same_behind_
         assert grown < 600, "one claim writes one job, however many wait"
 
 
-def test_b_002_19_a_lock_dies_with_its_process(tmp_path: Path) -> None:
+def test_a_lock_dies_with_its_process(tmp_path: Path) -> None:
     """A process that is killed while it holds the lock is in nobody's way, and no file has to be removed."""
     script = textwrap.dedent(
         """
@@ -118,7 +118,7 @@ def test_b_002_19_a_lock_dies_with_its_process(tmp_path: Path) -> None:
     assert asyncio.run(go_on()) == ["first", "third"]
 
 
-async def test_b_002_19_expiry_is_in_the_record_and_not_in_the_time_of_a_file(tmp_path: Path) -> None:
+async def test_expiry_is_in_the_record_and_not_in_the_time_of_a_file(tmp_path: Path) -> None:
     path = tmp_path / "store"
     async with opened(path) as store:
         await add(store, new(id="a", options=StoredOptions(result_ttl_ms=1_000)))
@@ -137,7 +137,7 @@ async def test_b_002_19_expiry_is_in_the_record_and_not_in_the_time_of_a_file(tm
         assert (await store.execute(late)).jobs[0].result is None
 
 
-async def test_b_002_20_jobs_of_a_worker_that_is_gone_come_back(tmp_path: Path) -> None:
+async def test_jobs_of_a_worker_that_is_gone_come_back(tmp_path: Path) -> None:
     """Recovery goes by leases: it needs no record of the worker at all."""
     async with opened(tmp_path / "store") as store:
         await add(store, new(id="a"))

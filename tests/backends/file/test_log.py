@@ -20,7 +20,7 @@ from windlass.backend import open_backend
 from windlass.backend import requests as rq
 from windlass.backends.file import effects, frames
 from windlass.backends.file.errors import DamagedLogError
-from windlass.backends.file.frames import Kind
+from windlass.backends.file.frames import FrameKind
 from windlass.core.job import JobRef
 from windlass.core.outcome import Settled
 from windlass.core.states import JobState
@@ -83,7 +83,7 @@ async def test_of_adds_at_one_time_those_that_cannot_be_written_fail_alone(tmp_p
         refused = [at for at, answer in enumerate(answers) if isinstance(answer, ConfigError)]
         assert refused == [1, 3]
         assert set(await states_of(store)) == {"j0", "j2", "j4"}
-        steps = [frame for frame in frames_of(log_of(tmp_path / "store")) if frame.kind == Kind.STEP]
+        steps = [frame for frame in frames_of(log_of(tmp_path / "store")) if frame.kind == FrameKind.STEP]
         assert len(steps) == 1  # they did share a step
 
 
@@ -204,7 +204,7 @@ async def test_a_step_of_a_newer_format_is_refused_with_advice(tmp_path: Path) -
         whole = log.read_bytes()
         number = frames_of(log)[-1].number + 1
         body = effects.encode(effects.Written(0, 0, []))
-        log.write_bytes(whole + of_format(frames.make(Kind.STEP, number, body), frames.FORMAT + 1))
+        log.write_bytes(whole + of_format(frames.make(FrameKind.STEP, number, body), frames.FORMAT + 1))
         changed = log.read_bytes()
         for request in a_write_and_a_read():
             with pytest.raises(StorageError, match=r"format 3 .* up to 2: .* Upgrade this process"):
@@ -220,7 +220,7 @@ async def test_damage_before_a_step_of_a_newer_format_is_named_and_never_cut_off
     log = log_of(path)
     whole, last = log.read_bytes(), frames_of(log)[-1]
     body = effects.encode(effects.Written(0, 0, []))
-    newer = of_format(frames.make(Kind.STEP, last.number + 1, body), frames.FORMAT + 1)
+    newer = of_format(frames.make(FrameKind.STEP, last.number + 1, body), frames.FORMAT + 1)
     log.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]) + newer)
     changed = log.read_bytes()
     with pytest.raises(DamagedLogError, match=f"whole steps follow at byte {len(whole)}"):

@@ -14,7 +14,7 @@ from tests.backends.file.stranger import digest, work
 from tests.backends.file.support import add, jobs_of, new, opened
 from tests.faults.kit import Stage, check_books, raises_within, staged, until
 from windlass import StorageError
-from windlass.backend.local import wake
+from windlass.backend.local import notify
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -100,7 +100,7 @@ async def test_a_process_of_another_version_and_ours_see_the_same_store(
 async def test_a_job_of_another_process_wakes_a_listener_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(wake, "CHECK_S", 60.0)  # so that only the datagram can do it
+    monkeypatch.setattr(notify, "CHECK_S", 60.0)  # so that only the datagram can do it
     async with staged(tmp_path, url(tmp_path)) as stage:
         listener = await stage.app.store.listen(["ready:q"])
         producer = stage.spawn("tests.faults.produce", "1")
@@ -110,7 +110,7 @@ async def test_a_job_of_another_process_wakes_a_listener_at_once(
 
 
 async def test_without_sockets_the_slow_check_wakes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(wake, "_socket", lambda: None)
+    monkeypatch.setattr(notify, "_socket", lambda: None)
     async with staged(tmp_path, url(tmp_path)) as stage:
         listener = await stage.app.store.listen(["ready:q"])
         producer = stage.spawn("tests.faults.produce", "1")

@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING
 import pytest
 
 from windlass import Windlass, Worker
-from windlass.backend import metrics as mq
+from windlass.backend import metric_requests as mq
 from windlass.backend import requests as rq
-from windlass.backend import schedules as sq
+from windlass.backend import schedule_requests as sq
 from windlass.backend.urls import parse_url
 from windlass.backends.sqlite import examine, repair
 from windlass.core.clock import SYSTEM_CLOCK
 from windlass.core.job import WorkerInfo
-from windlass.core.metrics import MetricsRow
-from windlass.testing.damage import loose
+from windlass.core.rollups import MetricsRow
+from windlass_conformance.damage import loose
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -11,7 +11,7 @@ import pytest
 from tests.backends.sqlite.support import add, claim, ended, new, opened, settle
 from windlass.backend import requests as rq
 from windlass.backends.memory import MemoryBackend
-from windlass.backends.sqlite import SqliteBackend, finding, logs, show, tx
+from windlass.backends.sqlite import SqliteBackend, inspection, loading_more, logs, tx
 from windlass.core.ids import new_id
 from windlass.core.job import EVENTS_KEPT, AttemptRecord, ErrorInfo, EventType, JobRef, NewJob
 from windlass.core.outcome import Outcome, Settlement
@@ -182,8 +182,8 @@ async def _history(backend: MemoryBackend | SqliteBackend) -> tuple[list[str], i
 async def test_long_lists_are_walked_in_bounded_steps(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(show, "SORTABLE", 5)
-    monkeypatch.setattr(show, "SCAN", 7)
+    monkeypatch.setattr(inspection, "SORTABLE", 5)
+    monkeypatch.setattr(inspection, "SCAN", 7)
     async with opened(tmp_path / "jobs.db") as store:
         for number in range(60):
             await add(store, new("q" if number % 3 else "other", id=f"job{number}", task=f"t{number % 2}"))
@@ -208,7 +208,7 @@ async def test_long_lists_are_walked_in_bounded_steps(
 async def test_a_walk_passes_over_what_no_filter_wants(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(show, "SORTABLE", 0)
+    monkeypatch.setattr(inspection, "SORTABLE", 0)
     async with opened(tmp_path / "jobs.db") as store:
         await add(store, *[new(id=f"job{number}", task=f"t[{number % 2}]") for number in range(6)])
         jobs = await claim(store, limit=4)
@@ -245,7 +245,7 @@ def test_a_part_of_a_chunk_is_that_part_of_the_whole() -> None:
 async def test_the_oldest_ready_job_is_found_among_many(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(show, "HEAD", 3)
+    monkeypatch.setattr(inspection, "HEAD", 3)
     async with opened(tmp_path / "jobs.db") as store:
         await add(store, new(id="low", priority=-9), now_ms=NOW)
         await add(store, *[new(priority=5) for _ in range(6)], now_ms=NOW + 10)
@@ -256,7 +256,7 @@ async def test_the_oldest_ready_job_is_found_among_many(
 async def test_very_many_waiting_jobs_are_purged_without_sorting(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(finding, "SORTABLE", 10)
+    monkeypatch.setattr(loading_more, "SORTABLE", 10)
     async with opened(tmp_path / "jobs.db") as store:
         await add(store, *[new(id=f"job{number}") for number in range(30)])
         await add(store, *[new(id=f"late{number}", delay_ms=9_000) for number in range(30)])

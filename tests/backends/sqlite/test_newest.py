@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from windlass import Windlass, Worker
-from windlass.testing.damage import damage, kinds
+from windlass_conformance.damage import damage, kinds
 
 
 @pytest.mark.feature("J24")

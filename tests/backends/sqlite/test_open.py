@@ -16,7 +16,7 @@ from windlass.backend import open_backend
 from windlass.backend import requests as rq
 from windlass.backends.sqlite import migrations
 from windlass.backends.sqlite.database import Database
-from windlass.backends.sqlite.session import Session
+from windlass.backends.sqlite.session import SqliteSession
 from windlass.backends.sqlite.statements import load, read
 from windlass.core.job import WorkerInfo
 from windlass.core.states import JobState
@@ -202,11 +202,11 @@ async def test_an_open_that_was_given_up_and_fails_later_says_nothing_more(
 ) -> None:
     held = threading.Event()
 
-    def hangs(session: Session) -> None:
+    def hangs(session: SqliteSession) -> None:
         held.wait(30)
         raise StorageError("database is locked")
 
-    monkeypatch.setattr(Session, "open", hangs)
+    monkeypatch.setattr(SqliteSession, "open", hangs)
     monkeypatch.setattr(Database, "open_s", 0.05)
     store = client(tmp_path / "jobs.db", timeout=0.05)
     with pytest.raises(StorageError, match="could not be opened within"):

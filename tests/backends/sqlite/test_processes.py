@@ -16,8 +16,8 @@ import pytest
 
 from tests.backends.sqlite.support import add, claim, client, new, opened
 from windlass.backend import requests as rq
-from windlass.backend.local import wake
-from windlass.backends.sqlite.wake import directory
+from windlass.backend.local import notify
+from windlass.backends.sqlite.notify import directory
 from windlass.core.job import JobRef
 from windlass.core.states import JobState
 from windlass.errors import StorageError
@@ -90,7 +90,7 @@ def test_processes_that_open_a_new_file_at_once_agree(tmp_path: Path, children: 
 async def test_a_job_of_another_process_wakes_a_listener_at_once(
     tmp_path: Path, children: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(wake, "CHECK_S", 60.0)  # so that only the datagram can do it
+    monkeypatch.setattr(notify, "CHECK_S", 60.0)  # so that only the datagram can do it
     async with opened(tmp_path / "jobs.db") as store:
         listener = store.listen([f"ready:{number}" for number in range(50)])
         child = children("add", tmp_path / "jobs.db", "7")
@@ -105,7 +105,7 @@ async def test_a_job_of_another_process_wakes_a_listener_at_once(
 async def test_without_sockets_the_slow_check_wakes(
     tmp_path: Path, children: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(wake, "_socket", lambda: None)
+    monkeypatch.setattr(notify, "_socket", lambda: None)
     async with opened(tmp_path / "jobs.db") as store:
         listener = store.listen(["ready:q"])
         child = children("add", tmp_path / "jobs.db", "q")
@@ -118,10 +118,10 @@ async def test_without_sockets_the_slow_check_wakes(
 
 async def test_a_dead_listener_is_forgotten(tmp_path: Path, children: Any) -> None:
     path = tmp_path / "jobs.db"
-    boxes = wake.Mailboxes(f"{path}-wake", "default", str(path))
+    boxes = notify.Mailboxes(f"{path}-wake", "default", str(path))
     async with opened(path) as store:
         left = Path(directory(str(path))) / f"{boxes._prefix}r.999999-dead"
-        dead = wake._socket()
+        dead = notify._socket()
         assert dead is not None
         dead.bind(str(left))
         dead.close()
@@ -225,9 +225,7 @@ async def test_a_process_killed_inside_a_transaction_leaves_all_or_nothing(
 
 
 @pytest.mark.feature("J17")
-async def test_b_004_7_processes_that_claim_at_once_never_get_the_same_job(
-    tmp_path: Path, children: Any
-) -> None:
+async def test_processes_that_claim_at_once_never_get_the_same_job(tmp_path: Path, children: Any) -> None:
     path = tmp_path / "jobs.db"
     async with opened(path) as store:
         jobs = [new(id=f"job{number}") for number in range(120)]

@@ -18,20 +18,20 @@ import pytest
 
 from tests.backends.sqlite.support import add, claim, client, ended, new, opened, settle
 from windlass import Unique, Windlass, Worker
-from windlass.backend import metrics as mq
+from windlass.backend import metric_requests as mq
 from windlass.backend import requests as rq
 from windlass.backend.urls import parse_url
 from windlass.backends.sqlite import SqliteBackend, examine, migrations, repair, sweep
 from windlass.backends.sqlite.connection import connect
+from windlass.core.bad_records import BAD_RECORD
 from windlass.core.clock import SYSTEM_CLOCK
-from windlass.core.damage import BAD_RECORD
 from windlass.core.job import JobRef, WorkerInfo
-from windlass.core.metrics import MetricsRow
 from windlass.core.outcome import Outcome
+from windlass.core.rollups import MetricsRow
 from windlass.core.states import JobState
 from windlass.errors import StorageError
-from windlass.testing.damage import loose
 from windlass.testing.faults import probing
+from windlass_conformance.damage import loose
 
 backend_name = "sqlite"
 #: A file of the release before, as SQL.
@@ -493,7 +493,7 @@ async def test_a_row_that_no_statement_can_write_is_found_and_set_aside(tmp_path
 async def test_a_job_in_no_state_that_there_is_ends_at_a_scan(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, patrol: int
 ) -> None:
-    monkeypatch.setattr("windlass.backends.sqlite.finding.PATROL", patrol)
+    monkeypatch.setattr("windlass.backends.sqlite.loading_more.PATROL", patrol)
     path = tmp_path / "jobs.db"
     async with opened(path) as store:
         await add(store, *[new(id=f"j{n}") for n in range(5)])

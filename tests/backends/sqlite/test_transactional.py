@@ -11,7 +11,7 @@ import pytest
 
 from tests.backends.sqlite.support import add, claim, new, opened
 from windlass.backend import requests as rq
-from windlass.backend.local import wake
+from windlass.backend.local import notify
 from windlass.backends.sqlite import add_in_transaction
 from windlass.core.job import JobRef
 from windlass.core.outcome import AddOutcome
@@ -213,4 +213,4 @@ async def test_the_clock_and_the_namespace_are_the_stores(
 
 
 def test_the_slow_check_is_short() -> None:
-    assert wake.CHECK_S <= 0.25
+    assert notify.CHECK_S <= 0.25

@@ -22,7 +22,7 @@ from windlass.errors import WindlassError
 NOW = 1_700_000_000_000
 
 
-async def test_b_004_1_queues_do_not_share_rows(tmp_path: Path) -> None:
+async def test_queues_do_not_share_rows(tmp_path: Path) -> None:
     async with opened(tmp_path / "jobs.db") as store:
         await add(store, new("a", id="same"), new("b", id="same"))
         assert [(job.queue, job.id) for job in await claim(store, "a")] == [("a", "same")]
@@ -31,7 +31,7 @@ async def test_b_004_1_queues_do_not_share_rows(tmp_path: Path) -> None:
         assert (await store.execute(rq.CountJobs(queue="b")))[JobState.WAITING] == 1
 
 
-async def test_b_004_4_a_delayed_job_is_due_at_its_time_when_new_and_when_retried(tmp_path: Path) -> None:
+async def test_a_delayed_job_is_due_at_its_time_when_new_and_when_retried(tmp_path: Path) -> None:
     async with opened(tmp_path / "jobs.db") as store:
         await add(store, new(id="a", delay_ms=5_000), now_ms=NOW)
         assert await claim(store, now_ms=NOW + 4_999) == []
@@ -42,7 +42,7 @@ async def test_b_004_4_a_delayed_job_is_due_at_its_time_when_new_and_when_retrie
         assert again.attempts == 1
 
 
-async def test_b_004_5_every_time_is_milliseconds(tmp_path: Path) -> None:
+async def test_every_time_is_milliseconds(tmp_path: Path) -> None:
     path = tmp_path / "jobs.db"
     async with opened(path) as store:
         await add(store, new(id="a", expires_in_ms=60_000), new(id="b", delay_ms=60_000))
@@ -61,7 +61,7 @@ async def test_b_004_5_every_time_is_milliseconds(tmp_path: Path) -> None:
         conn.close()
 
 
-async def test_b_004_6_jobs_of_a_dead_worker_come_back(tmp_path: Path) -> None:
+async def test_jobs_of_a_dead_worker_come_back(tmp_path: Path) -> None:
     async with opened(tmp_path / "jobs.db") as store:
         await add(store, new(id="a"), new(id="b"), now_ms=NOW)
         (job,) = await claim(store, limit=1, now_ms=NOW, lease_ms=1_000)
@@ -74,7 +74,7 @@ async def test_b_004_6_jobs_of_a_dead_worker_come_back(tmp_path: Path) -> None:
 
 
 @pytest.mark.feature("A5")
-async def test_b_004_8_a_batch_is_added_whole_or_not_at_all(tmp_path: Path) -> None:
+async def test_a_batch_is_added_whole_or_not_at_all(tmp_path: Path) -> None:
     async with opened(tmp_path / "jobs.db") as store:
         jobs = [new(id=f"job{number}") for number in range(20)]
         jobs[13].priority = 2**80
@@ -86,14 +86,14 @@ async def test_b_004_8_a_batch_is_added_whole_or_not_at_all(tmp_path: Path) -> N
         assert {answer.outcome for answer in answers} == {AddOutcome.QUEUED}
 
 
-async def test_b_004_9_one_claim_fills_all_free_slots(tmp_path: Path) -> None:
+async def test_one_claim_fills_all_free_slots(tmp_path: Path) -> None:
     async with opened(tmp_path / "jobs.db") as store:
         await add(store, *[new() for _ in range(100)])
         assert len(await claim(store, limit=64)) == 64
         assert len(await claim(store, limit=64)) == 36
 
 
-async def test_b_004_10_attempts_count_failures_and_nothing_else(tmp_path: Path) -> None:
+async def test_attempts_count_failures_and_nothing_else(tmp_path: Path) -> None:
     async with opened(tmp_path / "jobs.db") as store:
         await add(store, new(id="a"))
         seen = []
@@ -107,7 +107,7 @@ async def test_b_004_10_attempts_count_failures_and_nothing_else(tmp_path: Path)
         assert (final.attempts, final.deliveries) == (3, 5)
 
 
-async def test_b_004_11_retry_by_hand_gives_a_fresh_budget(tmp_path: Path) -> None:
+async def test_retry_by_hand_gives_a_fresh_budget(tmp_path: Path) -> None:
     async with opened(tmp_path / "jobs.db") as store:
         await add(store, new(id="a"), new(id="b"))
         (job, _) = await claim(store)
@@ -118,7 +118,7 @@ async def test_b_004_11_retry_by_hand_gives_a_fresh_budget(tmp_path: Path) -> No
         assert (again.attempts, again.manual_retries, len(again.errors)) == (0, 1, 1)
 
 
-async def test_b_004_12_removed_jobs_leave_the_file_and_the_file_shrinks(tmp_path: Path) -> None:
+async def test_removed_jobs_leave_the_file_and_the_file_shrinks(tmp_path: Path) -> None:
     path = tmp_path / "jobs.db"
     async with opened(path) as store:
         for _ in range(3):
@@ -139,7 +139,7 @@ async def test_b_004_12_removed_jobs_leave_the_file_and_the_file_shrinks(tmp_pat
     assert os.stat(path).st_size < before * 4096 / 2
 
 
-async def test_b_004_13_nothing_is_left_of_a_removed_job(tmp_path: Path) -> None:
+async def test_nothing_is_left_of_a_removed_job(tmp_path: Path) -> None:
     path = tmp_path / "jobs.db"
     async with opened(path) as store:
         await add(store, new(id="a", payload=b"x" * 10_000))
@@ -153,7 +153,7 @@ async def test_b_004_13_nothing_is_left_of_a_removed_job(tmp_path: Path) -> None
         assert (await store.execute(rq.GetLogs(ref=JobRef("q", "a")))).count == 0
 
 
-async def test_b_004_14_an_id_of_ones_own_is_kept(tmp_path: Path) -> None:
+async def test_an_id_that_the_caller_chose_is_kept(tmp_path: Path) -> None:
     async with opened(tmp_path / "jobs.db") as store:
         await add(store, new(id="order-17", request_id="r1"))
         (twice,) = await add(store, new(id="order-17", request_id="r2"))
@@ -162,7 +162,7 @@ async def test_b_004_14_an_id_of_ones_own_is_kept(tmp_path: Path) -> None:
         assert job.id == "order-17"
 
 
-async def test_b_004_15_progress_overwrites_nothing_else(tmp_path: Path) -> None:
+async def test_progress_overwrites_nothing_else(tmp_path: Path) -> None:
     async with opened(tmp_path / "jobs.db") as store:
         await add(store, new(id="a"))
         (job,) = await claim(store)
@@ -176,7 +176,7 @@ async def test_b_004_15_progress_overwrites_nothing_else(tmp_path: Path) -> None
         assert (await store.execute(report)).status is Changed.LOST
 
 
-async def test_b_004_16_pages_neither_lose_nor_repeat(tmp_path: Path) -> None:
+async def test_pages_neither_lose_nor_repeat(tmp_path: Path) -> None:
     async with opened(tmp_path / "jobs.db") as store:
         await add(store, *[new(id=f"job{number}") for number in range(25)])
         seen: list[str] = []
@@ -191,7 +191,7 @@ async def test_b_004_16_pages_neither_lose_nor_repeat(tmp_path: Path) -> None:
 
 
 @pytest.mark.feature("J24")
-async def test_b_004_17_only_the_newest_lease_completes_and_failed_is_told_once(
+async def test_only_the_newest_lease_completes_and_one_failed_event_is_sent(
     tmp_path: Path,
 ) -> None:
     async with opened(tmp_path / "jobs.db") as store:
@@ -211,7 +211,7 @@ async def test_b_004_17_only_the_newest_lease_completes_and_failed_is_told_once(
 
 
 @pytest.mark.feature("L11")
-async def test_b_004_18_new_states_need_no_rebuilt_table(tmp_path: Path) -> None:
+async def test_new_states_need_no_rebuilt_table(tmp_path: Path) -> None:
     assert "CHECK" not in read("001_schema.sql")
     path = tmp_path / "jobs.db"
     async with opened(path) as store:
@@ -225,7 +225,7 @@ async def test_b_004_18_new_states_need_no_rebuilt_table(tmp_path: Path) -> None
         assert job.state is JobState.PARKED
 
 
-async def test_b_py_7_transactions_are_begun_by_our_own_statements(tmp_path: Path) -> None:
+async def test_transactions_are_begun_by_our_own_statements(tmp_path: Path) -> None:
     async with opened(tmp_path / "jobs.db") as store:
         conn = store._database.session.conn  # type: ignore[union-attr]
         assert conn.isolation_level is None

@@ -11,7 +11,7 @@ from functools import cache
 from pathlib import Path
 
 from tools.services.valkey import ClusterServers, Server, redis_binary, valkey_binary
-from windlass.testing.conformance import Harness, UrlHarness
+from windlass_conformance import Harness, UrlHarness
 
 #: By name: Valkey 9 alone, Redis 7 alone, a cluster of three primaries and three replicas.
 DEPLOYMENTS = ("valkey", "redis", "cluster")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.backends.valkey.servers import DEPLOYMENTS, make_harness
-from windlass.testing.conformance import Harness, all_tests
+from windlass_conformance import Harness, all_tests
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable

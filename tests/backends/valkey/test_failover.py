@@ -154,7 +154,7 @@ async def test_a_killed_primary_loses_only_what_was_not_replicated_and_workers_g
 
 
 @pytest.mark.feature("M3", "M7")
-async def test_b_000_17_a_shard_that_is_added_gets_the_library_and_a_moving_queue_loses_nothing(
+async def test_a_shard_that_is_added_gets_the_library_and_a_moving_queue_loses_nothing(
     shards: ClusterServers,
 ) -> None:
     async with opened(shards.url, "moving", timeout=60) as store:

@@ -15,7 +15,7 @@ from tests.backends.valkey.servers import DEPLOYMENTS, cluster_servers, url_of
 from tests.backends.valkey.support import add, claim, complete, new, opened
 from tests.faults.kit import staged
 from tests.faults.test_flows import CHILDREN, QUEUES, add_flow, check_one_failure, child_of, storm
-from windlass.backend import flows as fl
+from windlass.backend import flow_requests as fl
 from windlass.backend import requests as rq
 from windlass.backends.valkey import ValkeyBackend
 from windlass.backends.valkey.functions import Functions
@@ -54,7 +54,7 @@ async def _state(store: ValkeyBackend, job: NewJob) -> JobState:
 
 
 @pytest.mark.feature("I1", "I5", "M5")
-async def test_b_000_10_a_flow_over_the_slots_of_a_cluster_survives_clients_that_die(
+async def test_a_flow_over_the_slots_of_a_cluster_survives_clients_that_die(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The client that ends a child dies before, in the middle of and after telling; others tell again."""
@@ -87,7 +87,7 @@ async def _dies(*_: object) -> None:
 
 
 @pytest.mark.feature("I5", "I8")
-async def test_b_000_11_a_child_that_ends_while_its_flow_is_being_added_is_not_overlooked(
+async def test_a_child_that_ends_while_its_flow_is_being_added_is_not_overlooked(
     url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with opened(url, timeout=30) as store:
@@ -116,7 +116,7 @@ async def test_b_000_11_a_child_that_ends_while_its_flow_is_being_added_is_not_o
 
 @pytest.mark.feature("I1", "I5")
 @pytest.mark.parametrize("step", ["flow_add", "flow_link", "flow_linked"])
-async def test_b_000_11_a_client_that_dies_while_it_adds_a_flow_leaves_nobody_blocked_for_ever(
+async def test_a_client_that_dies_while_it_adds_a_flow_leaves_no_job_blocked_for_ever(
     step: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with opened(cluster_servers().url, timeout=30) as store:
@@ -150,7 +150,7 @@ async def test_b_000_11_a_client_that_dies_while_it_adds_a_flow_leaves_nobody_bl
 
 
 @pytest.mark.feature("I1", "Z14")
-async def test_b_000_11_a_flow_that_is_added_again_after_its_client_died_is_complete(
+async def test_a_flow_that_is_added_again_after_its_client_died_is_complete(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async with opened(cluster_servers().url, timeout=30) as store:
@@ -189,7 +189,7 @@ async def test_what_is_left_in_the_outboxes_of_several_queues_is_told(url: str) 
 
 
 @pytest.mark.feature("I3")
-async def test_b_000_20_the_values_of_children_outlive_their_records(url: str) -> None:
+async def test_the_values_of_children_outlive_their_records(url: str) -> None:
     gone = StoredOptions(keep_completed=Keep(0, 0), result_ttl_ms=0)
     async with opened(url, timeout=30) as store:
         children = [new(f"q{n}", options=gone) for n in range(4)]

@@ -10,11 +10,12 @@ import pytest
 from tests.backends.valkey.servers import own_server
 from tests.backends.valkey.support import add, claim, complete, new
 from tools.services.valkey import Server
-from windlass import JobState, StoreFullError, Windlass, Worker
+from windlass import JobState, Windlass, Worker
 from windlass.backend import requests as rq
 from windlass.backends.valkey import ValkeyBackend
 from windlass.core.job import JobRef, WorkerInfo
 from windlass.core.outcome import CancelResult, Extended, Settled
+from windlass.errors import StoreFullError
 
 backend_name = "valkey"
 pytestmark = pytest.mark.service("valkey")

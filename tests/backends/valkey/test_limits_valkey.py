@@ -16,18 +16,18 @@ from tests.backends.valkey.support import add, claim, complete, new, opened
 from tests.backends.valkey.test_valkey_traps import DAY_MS, _kinds, _prune
 from tests.unit.app.support import work_off
 from windlass import Job, Windlass
-from windlass.backend import limits as lrq
+from windlass.backend import limit_requests as lrq
 from windlass.backend import requests as rq
 from windlass.backends.valkey import ValkeyBackend
 from windlass.core.ids import new_id
 from windlass.core.job import JobRecord, JobRef, NewJob
-from windlass.core.limits import Bucket, GroupLimits, Rate
+from windlass.core.limit_rules import Bucket, GroupLimits, Rate
 from windlass.core.options import Keep, StoredOptions, StoredUnique, UniqueMode
 from windlass.core.outcome import AddOutcome, CancelResult, Outcome, Settlement
 from windlass.core.states import DUE_LATER, FINISHED, JobState
 from windlass.errors import OrderedGroupError
-from windlass.testing.conformance.fairness import check_fairness
-from windlass.testing.conformance.harness import Harness
+from windlass_conformance.fairness import check_fairness
+from windlass_conformance.harness import Harness
 
 backend_name = "valkey"
 pytestmark = pytest.mark.service("valkey")
@@ -55,7 +55,7 @@ async def _limit(store: ValkeyBackend, group: str = "*", **limits: Any) -> None:
 
 
 @pytest.mark.feature("H5")
-async def test_b_000_12_no_gap_stops_an_ordered_group(url: str) -> None:
+async def test_no_gap_stops_an_ordered_group(url: str) -> None:
     """Whatever becomes of the jobs in between, the others of the key run one by one and in order."""
     chance, now_ms = random.Random(12), START_MS
     async with opened(url, timeout=30) as store:
@@ -90,7 +90,7 @@ async def test_b_000_12_no_gap_stops_an_ordered_group(url: str) -> None:
 
 @pytest.mark.feature("H2", "H6")
 @pytest.mark.parametrize("what", ["queue", "group"])
-async def test_b_000_15_many_clients_that_claim_at_once_never_overshoot(url: str, what: str) -> None:
+async def test_many_clients_that_claim_at_once_never_overshoot(url: str, what: str) -> None:
     """Room is looked for and taken in one step, and what a settlement frees is given out once."""
     async with contextlib.AsyncExitStack() as stack:
         namespace = new_id()
@@ -114,7 +114,7 @@ async def test_b_000_15_many_clients_that_claim_at_once_never_overshoot(url: str
 
 
 @pytest.mark.feature("D5")
-async def test_b_000_24_a_debounced_job_always_runs_with_the_newest_data(url: str) -> None:
+async def test_a_debounced_job_always_runs_with_the_newest_data(url: str) -> None:
     """Scheduled, waiting or parked: the data is replaced in place. Active: one more job brings it."""
     debounced = StoredUnique(key="k", mode=UniqueMode.DEBOUNCE, ttl_ms=100)
     options = StoredOptions(unique=debounced, group="g")
@@ -145,7 +145,7 @@ async def test_b_000_24_a_debounced_job_always_runs_with_the_newest_data(url: st
 @pytest.mark.parametrize(
     "limits", [{"rate": Rate(5, 20)}, {"bucket": Bucket(5, 250)}], ids=["window", "bucket"]
 )
-async def test_b_000_26_a_short_window_is_used_up_and_wakes_no_more_than_it_has_room_for(
+async def test_a_short_window_is_used_up_and_wakes_no_more_than_it_has_room_for(
     url: str, limits: dict[str, Any]
 ) -> None:
     """Whoever asks again when the store says so gets every unit, and nobody is let in for nothing."""
@@ -170,7 +170,7 @@ async def test_b_000_26_a_short_window_is_used_up_and_wakes_no_more_than_it_has_
 
 
 @pytest.mark.feature("H6")
-async def test_b_000_14_what_a_group_counts_is_what_its_sets_hold() -> None:
+async def test_what_a_group_counts_is_what_its_sets_hold() -> None:
     """The numbers of a group are a cache: whatever happened, they are those of its jobs."""
     chance, now_ms = random.Random(14), START_MS
     async with opened(valkey_server().url, namespace := new_id(), timeout=30) as store:
@@ -239,7 +239,7 @@ async def _check_counts(store: ValkeyBackend, namespace: str, now_ms: int) -> No
 
 
 @pytest.mark.feature("A13", "D7")
-async def test_b_000_13_groups_limits_and_keys_leave_nothing_behind(deployment: str) -> None:
+async def test_groups_limits_and_keys_leave_nothing_behind(deployment: str) -> None:
     now_ms = START_MS
     some = Keep(DAY_MS // 2, None)
     async with opened(url_of(deployment), namespace := new_id(), timeout=30) as store:
@@ -308,7 +308,7 @@ async def test_a_new_limit_reaches_very_many_groups_in_bounded_steps() -> None:
 
 
 @pytest.mark.feature("H7")
-async def test_b_000_13_very_many_idle_groups_are_forgotten_in_bounded_steps() -> None:
+async def test_very_many_idle_groups_are_forgotten_in_bounded_steps() -> None:
     async with opened(valkey_server().url, namespace := new_id(), timeout=30) as store:
         await _limit(store, rate=Rate(1, 1_000))
         for part in range(3):

@@ -11,7 +11,8 @@ import pytest
 
 from tests.backends.valkey.servers import own_server
 from tools.services.valkey import Server
-from windlass import Event, EventType, QueueEvents, Windlass
+from windlass import Event, QueueEvents, Windlass
+from windlass.jobs import EventType
 
 backend_name = "valkey"
 pytestmark = pytest.mark.service("valkey")

@@ -11,8 +11,8 @@ from hypothesis.stateful import run_state_machine_as_test
 
 from tests.backends.valkey.servers import DEPLOYMENTS, make_harness
 from windlass.core.paths import counts
-from windlass.testing.machine import machine_for
-from windlass.testing.own_clock import own_machine_for
+from windlass_conformance.machine import machine_for
+from windlass_conformance.own_clock import own_machine_for
 
 if TYPE_CHECKING:
     from windlass.backend import Backend

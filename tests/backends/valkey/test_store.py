@@ -65,7 +65,7 @@ async def test_a_job_that_is_added_alone_is_stored_like_one_of_many(url: str) ->
 
 
 @pytest.mark.feature("G1", "G2")
-async def test_b_000_1_fifty_priorities_with_delays_come_out_in_exact_order(url: str) -> None:
+async def test_fifty_priorities_with_delays_come_out_in_exact_order(url: str) -> None:
     rng = random.Random(5)
     jobs = [
         new(
@@ -85,13 +85,13 @@ async def test_b_000_1_fifty_priorities_with_delays_come_out_in_exact_order(url:
     assert taken == [f"j{n}" for n in wanted]
 
 
-async def test_b_000_2_equal_priorities_are_not_ordered_by_the_text_of_their_ids(url: str) -> None:
+async def test_equal_priorities_are_not_ordered_by_the_text_of_their_ids(url: str) -> None:
     async with opened(url) as store:
         await add(store, *(new(job_id=str(n), priority=7) for n in range(8, 13)))
         assert [job.id for job in await claim(store)] == ["8", "9", "10", "11", "12"]
 
 
-async def test_b_000_3_a_renewed_lease_is_never_recovered_however_long_the_job_runs(url: str) -> None:
+async def test_a_renewed_lease_is_never_recovered_however_long_the_job_runs(url: str) -> None:
     async with opened(url) as store:
         await add(store, new(job_id="a"), now_ms=START_MS)
         (job,) = await claim(store, lease_ms=1_000, now_ms=START_MS)
@@ -101,7 +101,7 @@ async def test_b_000_3_a_renewed_lease_is_never_recovered_however_long_the_job_r
             assert (await store.execute(rq.Recover(now_ms=START_MS + step * 900))).recovered == []
 
 
-async def test_b_000_4_a_recovered_job_cannot_be_completed_by_its_late_worker(url: str) -> None:
+async def test_a_recovered_job_cannot_be_completed_by_its_late_worker(url: str) -> None:
     async with opened(url) as store:
         await add(store, new(job_id="a"), now_ms=START_MS)
         late = await claim(store, now_ms=START_MS)
@@ -109,7 +109,7 @@ async def test_b_000_4_a_recovered_job_cannot_be_completed_by_its_late_worker(ur
         assert await complete(store, *late, now_ms=START_MS + DAY_MS) == [Settled.LOST]
 
 
-async def test_b_000_5_a_recovered_job_is_back_in_line_in_the_same_step(url: str) -> None:
+async def test_a_recovered_job_is_back_in_line_in_the_same_step(url: str) -> None:
     async with opened(url) as store:
         await add(store, new(job_id="a"), new(job_id="b"), now_ms=START_MS)
         await claim(store, limit=1, now_ms=START_MS)
@@ -118,7 +118,7 @@ async def test_b_000_5_a_recovered_job_is_back_in_line_in_the_same_step(url: str
 
 
 @pytest.mark.feature("L10")
-async def test_b_000_8_a_finished_job_is_nowhere_in_the_line() -> None:
+async def test_a_finished_job_is_nowhere_in_the_line() -> None:
     async with opened(valkey_server().url, namespace := new_id()) as store:
         await add(store, *(new() for _ in range(10)))
         await complete(store, *await claim(store))
@@ -129,7 +129,7 @@ async def test_b_000_8_a_finished_job_is_nowhere_in_the_line() -> None:
         assert (await store.execute(rq.CountJobs(queue="q")))[JobState.WAITING] == 0
 
 
-async def test_b_000_14_counts_are_those_of_the_sets_whatever_happened(url: str) -> None:
+async def test_counts_are_those_of_the_sets_whatever_happened(url: str) -> None:
     rng = random.Random(3)
     async with opened(url) as store:
         now_ms = START_MS
@@ -150,7 +150,7 @@ async def test_b_000_14_counts_are_those_of_the_sets_whatever_happened(url: str)
         assert counts == {state: listed.count(state) for state in JobState}
 
 
-async def test_b_000_18_no_step_does_more_than_a_thousand_things(url: str) -> None:
+async def test_no_step_does_more_than_a_thousand_things(url: str) -> None:
     async with opened(url, timeout=20) as store:
         for _ in range(3):
             await add(store, *(new(delay_ms=1) for _ in range(1_000)), now_ms=START_MS)
@@ -158,7 +158,7 @@ async def test_b_000_18_no_step_does_more_than_a_thousand_things(url: str) -> No
         assert (promoted.count, promoted.next_due_in_ms) == (1_000, 0)
 
 
-async def test_b_000_22_the_servers_clock_decides_when_the_request_carries_no_time() -> None:
+async def test_the_servers_clock_decides_when_the_request_carries_no_time() -> None:
     async with opened(valkey_server().url) as store:
         (added,) = await add(store, new())
         with valkey_server().client() as admin:
@@ -166,13 +166,13 @@ async def test_b_000_22_the_servers_clock_decides_when_the_request_carries_no_ti
         assert abs(added.enqueued_ms - seconds * 1_000) < 5_000
 
 
-async def test_b_000_25_numeric_ids_meet_no_counter(url: str) -> None:
+async def test_numeric_ids_meet_no_counter(url: str) -> None:
     async with opened(url) as store:
         answers = await add(store, *(new(job_id=str(n)) for n in range(5)), new())
         assert {answer.outcome for answer in answers} == {AddOutcome.QUEUED}
 
 
-async def test_b_000_27_a_job_that_failed_as_stalled_can_be_retried_by_hand(url: str) -> None:
+async def test_a_job_that_failed_as_stalled_can_be_retried_by_hand(url: str) -> None:
     async with opened(url) as store:
         await add(store, new(job_id="a", options=StoredOptions(max_stalls=0)), now_ms=START_MS)
         await claim(store, now_ms=START_MS)
@@ -183,7 +183,7 @@ async def test_b_000_27_a_job_that_failed_as_stalled_can_be_retried_by_hand(url:
 
 
 @pytest.mark.feature("M1", "L15")
-async def test_b_002_21_every_key_of_a_queue_shares_its_hash_tag() -> None:
+async def test_every_key_of_a_queue_shares_its_hash_tag() -> None:
     async with opened(valkey_server().url, namespace := new_id()) as store:
         await _live(store)
         with valkey_server().client() as admin:
@@ -221,7 +221,7 @@ async def _live(store: ValkeyBackend, now_ms: int = START_MS) -> None:
 
 @pytest.mark.feature("A13")
 @pytest.mark.parametrize("server", [valkey_server, redis_server])
-async def test_b_000_13_once_all_is_pruned_only_a_queues_numbers_are_left(
+async def test_once_all_is_pruned_only_a_queues_numbers_are_left(
     server: Callable[[], Server],
 ) -> None:
     started = server()

@@ -22,23 +22,23 @@ from tests.backends.valkey.servers import (
 from tests.backends.valkey.support import add, claim, complete, new, opened
 from tests.unit.app.support import Tally, work_off, working
 from windlass import Job, JobState, Queue, Windlass
-from windlass.backend import flows as fl
-from windlass.backend import metrics as mq
+from windlass.backend import flow_requests as fl
+from windlass.backend import metric_requests as mq
 from windlass.backend import requests as rq
-from windlass.backend import schedules as sq
-from windlass.backend import streams as sm
+from windlass.backend import schedule_requests as sq
+from windlass.backend import stream_requests as sm
 from windlass.backend.store import Store
 from windlass.backends.valkey import ValkeyBackend, loader
-from windlass.backends.valkey.client import Client
+from windlass.backends.valkey.client import ValkeyClient
 from windlass.backends.valkey.duties import WORKER_KEPT_MS
 from windlass.backends.valkey.functions import Functions
 from windlass.core.edges import Dependency, OnFailure
 from windlass.core.ids import new_id
 from windlass.core.job import JobRecord, JobRef, NewJob, WorkerInfo
-from windlass.core.metrics import KEPT_MS, MARKS_KEPT, MetricsRow
 from windlass.core.options import Keep, StoredOptions
 from windlass.core.outcome import Outcome, Settlement
-from windlass.core.schedules import Schedule, ScheduleRecord
+from windlass.core.rollups import KEPT_MS, MARKS_KEPT, MetricsRow
+from windlass.core.schedule_rules import Schedule, ScheduleRecord
 from windlass.testing.clock import ManualClock
 from windlass.worker.duty import all_steps
 from windlass.worker.scheduler import Scheduler
@@ -77,9 +77,7 @@ async def _ok(job: Job[Any]) -> str:
     return "ok"
 
 
-async def test_b_000_6_a_worker_holds_no_lease_for_which_it_has_no_free_slot(
-    app: Windlass, queue: Queue
-) -> None:
+async def test_a_worker_holds_no_lease_for_which_it_has_no_free_slot(app: Windlass, queue: Queue) -> None:
     go, running = asyncio.Event(), Tally()
 
     async def handler(job: Job[Any]) -> None:
@@ -104,7 +102,7 @@ async def _until_running(tally: Tally, number: int) -> None:
         await asyncio.sleep(0.01)
 
 
-async def test_b_000_7_workers_come_and_go_without_leaving_consumers() -> None:
+async def test_workers_come_and_go_without_leaving_consumers() -> None:
     server = valkey_server()
     async with opened(server.url, namespace := new_id()) as store:
         await add(store, *(new() for _ in range(30)), now_ms=START_MS)
@@ -121,7 +119,7 @@ async def test_b_000_7_workers_come_and_go_without_leaving_consumers() -> None:
             assert not admin.exists(f"windlass:{{{namespace}}}:beats", f"windlass:{{{namespace}}}:workers")
 
 
-async def test_b_000_9_the_most_urgent_job_is_picked_at_claim_time_whatever_was_promoted_before(
+async def test_the_most_urgent_job_is_picked_at_claim_time_whatever_was_promoted_before(
     url: str,
 ) -> None:
     async with opened(url, timeout=30) as store:
@@ -138,7 +136,7 @@ async def test_b_000_9_the_most_urgent_job_is_picked_at_claim_time_whatever_was_
         assert [job.id for job in await claim(store, limit=1, now_ms=START_MS + 16)] == ["later"]
 
 
-async def test_b_000_19_a_reader_of_events_that_keeps_its_place_misses_nothing(url: str) -> None:
+async def test_a_reader_of_events_that_keeps_its_place_misses_nothing(url: str) -> None:
     seen: list[int] = []
     async with opened(url, timeout=30) as store:
         for step in range(30):
@@ -159,7 +157,7 @@ async def test_b_000_19_a_reader_of_events_that_keeps_its_place_misses_nothing(u
 
 
 @pytest.mark.feature("D5")
-async def test_b_000_20_a_result_outlives_the_wish_to_keep_no_records(app: Windlass, queue: Queue) -> None:
+async def test_a_result_outlives_the_wish_to_keep_no_records(app: Windlass, queue: Queue) -> None:
     """The results of children are in ``test_flows_valkey.py``."""
     job = await queue.add("n", keep_completed=0, result_ttl=600)
     await work_off(app, "default", _ok)
@@ -169,7 +167,7 @@ async def test_b_000_20_a_result_outlives_the_wish_to_keep_no_records(app: Windl
     assert await queue.get_result(job.id) == "ok"
 
 
-async def test_b_000_23_a_worker_that_waits_already_takes_nothing_from_a_paused_queue(
+async def test_a_worker_that_waits_already_takes_nothing_from_a_paused_queue(
     app: Windlass, queue: Queue
 ) -> None:
     async with working(app, ["default", "other"], _ok) as worker:
@@ -184,7 +182,7 @@ async def test_b_000_23_a_worker_that_waits_already_takes_nothing_from_a_paused_
 
 
 @pytest.mark.feature("B8", "B12")
-async def test_b_000_21_every_worker_runs_the_scheduler_and_each_slot_makes_one_job_without_drift(
+async def test_every_worker_runs_the_scheduler_and_each_slot_makes_one_job_without_drift(
     url: str,
 ) -> None:
     clock, namespace = ManualClock(START_MS / 1_000), new_id()
@@ -206,7 +204,7 @@ async def test_b_000_21_every_worker_runs_the_scheduler_and_each_slot_makes_one_
 
 
 @pytest.mark.feature("A13")
-async def test_b_000_13_a_day_after_the_last_job_nothing_of_any_job_is_left(deployment: str) -> None:
+async def test_a_day_after_the_last_job_nothing_of_any_job_is_left(deployment: str) -> None:
     some = Keep(DAY_MS // 2, None)
     options = StoredOptions(keep_completed=some, keep_failed=some, keep_id_ms=DAY_MS, tags=("red",))
     now_ms = START_MS
@@ -239,7 +237,7 @@ async def test_b_000_13_a_day_after_the_last_job_nothing_of_any_job_is_left(depl
 
 
 @pytest.mark.feature("Q3", "B9")
-async def test_b_000_13_roll_ups_marks_and_schedules_leave_nothing_when_their_time_is_over(
+async def test_roll_ups_marks_and_schedules_leave_nothing_when_their_time_is_over(
     deployment: str,
 ) -> None:
     minute_ms = START_MS - START_MS % 60_000
@@ -271,14 +269,14 @@ def _ticking(name: str, queue: str = "q") -> ScheduleRecord:
 
 
 @pytest.mark.feature("Q3")
-async def test_b_000_13_roll_ups_of_one_queue_are_bounded_in_number(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_roll_ups_of_one_queue_are_bounded_in_number(monkeypatch: pytest.MonkeyPatch) -> None:
     source = loader.library_source(_SMALLER).replace("METRICS_KEPT = 500000", "METRICS_KEPT = 5")
     assert source != loader.library_source(_SMALLER)
     monkeypatch.setattr(loader, "library_source", lambda version: source)
     async with opened(valkey_server().url) as store:
         session = store._here().session
         await session.client.close()
-        session.client = Client(session.client.settings, version=_SMALLER)
+        session.client = ValkeyClient(session.client.settings, version=_SMALLER)
         session.functions = Functions(session.client)
         minute_ms = START_MS - START_MS % 60_000
         rows = [MetricsRow(start_ms=minute_ms + n * 60_000, task="t") for n in range(9)]

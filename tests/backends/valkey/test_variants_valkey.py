@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.backends.valkey.servers import make_harness
-from windlass.testing.conformance import Harness
-from windlass.testing.conformance.variants import VARIANTS, Runs
+from windlass_conformance import Harness
+from windlass_conformance.variants import VARIANTS, Runs
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable

@@ -15,7 +15,7 @@ from redis.exceptions import ConnectionError as LostError
 from redis.exceptions import RedisError
 
 from windlass.backend.urls import parse_url
-from windlass.backends.valkey.client import Client
+from windlass.backends.valkey.client import ValkeyClient
 from windlass.backends.valkey.settings import parse
 from windlass.errors import StorageError
 from windlass.speedups import valkey
@@ -176,7 +176,7 @@ async def _deaf(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
 @pytest.mark.usefixtures("way")
 async def test_a_request_that_the_server_does_not_take_has_an_unknown_outcome_in_time() -> None:
     async with a_server(_deaf) as port:
-        client = Client(parse(parse_url(f"valkey://127.0.0.1:{port}?timeout=0.3")))
+        client = ValkeyClient(parse(parse_url(f"valkey://127.0.0.1:{port}?timeout=0.3")))
         with pytest.raises(StorageError, match="outcome unknown, repeat with the same id"):
             await client.call("add_plain", ["root"], "", b"x" * 30_000_000)
         await client.close()

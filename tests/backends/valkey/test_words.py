@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from windlass.backends.valkey import check, codes, keys, layouts, loader, records, words
-from windlass.core import damage, flows, job, limits, metrics, options, transitions
+from windlass.core import bad_records, flow_rules, job, limit_rules, options, rollups, transitions
 from windlass.core.states import JobState
 
 backend_name = "valkey"
@@ -81,11 +81,11 @@ def test_a_number_that_is_changed_in_python_is_changed_in_lua(
         (transitions, "EXPIRED_CLASS", "EXPIRED"),
         (transitions, "KILLED_CLASS", "KILLED"),
         (transitions, "COST_CLASS", "COST"),
-        (flows, "DEPENDENCY_CLASS", "DEPENDENCY"),
-        (damage, "BAD_RECORD_CLASS", "BAD_RECORD"),
-        (flows, "CHILDLESS_CLASS", "CHILDLESS"),
-        (flows, "CHILDLESS_MESSAGE", "CHILDLESS_MESSAGE"),
-        (flows, "WAITED", "WAITED"),
+        (flow_rules, "DEPENDENCY_CLASS", "DEPENDENCY"),
+        (bad_records, "BAD_RECORD_CLASS", "BAD_RECORD"),
+        (flow_rules, "CHILDLESS_CLASS", "CHILDLESS"),
+        (flow_rules, "CHILDLESS_MESSAGE", "CHILDLESS_MESSAGE"),
+        (flow_rules, "WAITED", "WAITED"),
     ],
 )
 def test_a_text_that_is_changed_in_python_is_changed_in_lua(
@@ -97,7 +97,7 @@ def test_a_text_that_is_changed_in_python_is_changed_in_lua(
 
 @pytest.mark.parametrize(
     ("where", "constant", "local"),
-    [(job, "STEP", "STEP"), (limits, "MICRO", "MICRO")],
+    [(job, "STEP", "STEP"), (limit_rules, "MICRO", "MICRO")],
 )
 def test_a_bound_that_is_changed_in_python_is_changed_in_lua(
     monkeypatch: pytest.MonkeyPatch, where: Any, constant: str, local: str
@@ -150,7 +150,7 @@ def test_an_option_that_all_jobs_do_not_have_is_told_when_it_is_not_the_usual_on
 
 
 def test_roll_ups_are_kept_as_long_as_core_says(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(metrics, "KEPT_MS", {"minute": 12, "hour": 34})
+    monkeypatch.setattr(rollups, "KEPT_MS", {"minute": 12, "hour": 34})
     assert (_value("KEPT", "MINUTES_MS"), _value("KEPT", "HOURS_MS")) == ("12", "34")
 
 
@@ -228,7 +228,7 @@ def test_no_lua_file_types_a_text_that_python_names() -> None:
         for name in ("SAID", "SEAT")
         for value in words.tables()[name].values()
         if isinstance(value, str)
-    } | {damage.BAD_RECORD}
+    } | {bad_records.BAD_RECORD}
     found = {name: owned & set(_TEXT.findall(_COMMENT.sub("", text))) for name, text in _files().items()}
     assert {name: texts for name, texts in found.items() if texts} == {}
 

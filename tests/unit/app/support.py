@@ -8,6 +8,7 @@ from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from windlass import Job, JobState, Queue, Windlass, Worker
+from windlass.api.interfaces import App
 from windlass.backend import requests as rq
 from windlass.core.ids import new_id
 from windlass.core.job import AttemptRecord, Event
@@ -179,7 +180,7 @@ class WatchedBackend(BackendWrapper):
         return nullcontext() if self._clock is None else self._clock.working()
 
 
-def watched(app: Windlass) -> WatchedBackend:
+def watched(app: App) -> WatchedBackend:
     """Put a watcher around the app's backend."""
     clock = app.clock if isinstance(app.clock, DrivenClock) else None
     app.store.backend = wrapper = WatchedBackend(app.store.backend, clock)

@@ -9,7 +9,6 @@ import pytest
 
 from tests.unit.app.support import DrivenClock, event_names, states_of, watched, work_off
 from windlass import (
-    AddOutcome,
     ClosedError,
     ConfigError,
     Job,
@@ -21,6 +20,7 @@ from windlass import (
     Worker,
 )
 from windlass.backend import requests as rq
+from windlass.jobs import AddOutcome
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -405,7 +405,7 @@ async def test_a_job_added_in_the_applications_transaction_lives_and_dies_with_i
 
 @pytest.mark.feature("A2", "A6")
 async def test_an_id_by_content_makes_equal_data_one_job(queue: Queue) -> None:
-    from windlass import content_id
+    from windlass.jobs import content_id
 
     one = await queue.add("work", {"a": 1, "b": [2]}, job_id=content_id({"a": 1, "b": [2]}))
     two = await queue.add("work", {"b": [2], "a": 1}, job_id=content_id({"b": [2], "a": 1}))

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from tests.unit.app.support import event_names, history_of, work_off, working
-from windlass import CancelResult, Job, JobCancelledError, JobState, Queue, Windlass
+from windlass import Job, JobCancelledError, JobState, Queue, Windlass
+from windlass.jobs import CancelResult
 
 
 @pytest.mark.feature("F1", "F2", "F5")

@@ -8,16 +8,8 @@ from typing import Any
 import pytest
 
 from tests.unit.app.support import DrivenClock, event_names, reaches, states_of, work_off, working
-from windlass import (
-    ConfigError,
-    IllegalTransitionError,
-    Job,
-    JobNotFoundError,
-    JobState,
-    LeaseLostError,
-    Queue,
-    Windlass,
-)
+from windlass import ConfigError, Job, JobNotFoundError, JobState, LeaseLostError, Queue, Windlass
+from windlass.errors import IllegalTransitionError
 
 
 async def _fail(job: Job[Any]) -> None:

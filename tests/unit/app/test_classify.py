@@ -7,20 +7,11 @@ from typing import Any
 
 import pytest
 
-from windlass import (
-    Backoff,
-    Cancel,
-    JobTimeoutError,
-    RateLimitError,
-    ResultError,
-    Retry,
-    Snooze,
-    UnrecoverableError,
-    WorkerCrashError,
-)
+from windlass import Backoff, Cancel, JobTimeoutError, RateLimitError, Retry, Snooze, UnrecoverableError
 from windlass.core.job import JobRecord
 from windlass.core.options import StoredOptions
 from windlass.core.outcome import Outcome, Settlement
+from windlass.errors import ResultError, WorkerCrashError
 from windlass.worker import classify
 from windlass.worker.classify import UNKNOWN_TASK_DELAYS_MS, bad_payload, describe, unknown_task
 

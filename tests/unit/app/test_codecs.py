@@ -9,8 +9,8 @@ import msgspec
 import pytest
 
 from tests.unit.app.support import work_off, working
-from windlass import ConfigError, Job, JobState, Windlass, register_codec
-from windlass.serde import ZlibCodec, get_codec
+from windlass import ConfigError, Job, JobState, Windlass
+from windlass.serde import ZlibCodec, get_codec, register_codec
 
 
 async def _echo(job: Job[Any]) -> Any:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from windlass import Event, EventType
+from windlass import Event
+from windlass.api.event_feed import EventCursor
 from windlass.backend import requests as rq
 from windlass.core.clock import SYSTEM_CLOCK
-from windlass.feed import EventCursor
+from windlass.jobs import EventType
 
 
 class Log:

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from tests.unit.app.support import DrivenClock, event_names, events_of, work_off, working
-from windlass import ConfigError, Event, EventType, Job, JobState, Queue, QueueEvents, Snooze, Windlass
-from windlass.feed import ALIASES
+from windlass import ConfigError, Event, Job, JobState, Queue, QueueEvents, Snooze, Windlass
+from windlass.api.event_feed import ALIASES
+from windlass.jobs import EventType
 from windlass.worker.emitter import WORKER_EVENTS
 
 

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.unit.app.support import work_off
-from windlass import ConfigError, Depends, Job, JobState, Outgoing, Queue, Windlass, Worker, current_job
+from windlass import ConfigError, Depends, Job, JobState, Queue, Windlass, Worker, current_job
+from windlass.handlers import Outgoing
 from windlass.testing import ManualClock
 
 if TYPE_CHECKING:

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from tests.unit.app.support import DrivenClock, states_of, work_off, working
-from windlass import ConfigError, Job, JobNotFoundError, JobState, Queue, ResultExpiredError, Windlass
+from windlass import ConfigError, Job, JobNotFoundError, JobState, Queue, Windlass
+from windlass.errors import ResultExpiredError
 
 
 @pytest.mark.feature("A19")

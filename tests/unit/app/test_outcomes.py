@@ -14,12 +14,10 @@ from tests.unit.app.support import DrivenClock, event_names, history_of, reaches
 from windlass import (
     Cancel,
     ConfigError,
-    IllegalTransitionError,
     Job,
     JobCancelledError,
     JobFailedError,
     JobState,
-    MaxRetriesError,
     Queue,
     RateLimitError,
     Retry,
@@ -28,6 +26,7 @@ from windlass import (
     Windlass,
     Worker,
 )
+from windlass.errors import IllegalTransitionError, MaxRetriesError
 
 
 @pytest.mark.feature("E7")

@@ -10,9 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.unit.app.support import work_off
-from windlass import ConfigError, Job, JobState, PayloadTooLargeError, Windlass
+from windlass import ConfigError, Job, JobState, Windlass
 from windlass.core.job import NewJob
-from windlass.payload import Call, pack_call, pack_data, read_call, unpack
+from windlass.errors import PayloadTooLargeError
+from windlass.jobs.payload import Call, pack_call, pack_data, read_call, unpack
 from windlass.serde import JSON
 from windlass.serde.codecs import Codecs
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from windlass import ConfigError
-from windlass.registry import Handler, Registry
+from windlass.handlers.registry import Handler, Registry
 
 
 def _handler(tag: str) -> Handler:

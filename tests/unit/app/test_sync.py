@@ -10,8 +10,10 @@ import pytest
 
 from tests.unit.app.support import work_off
 from windlass import ConfigError, Job, JobState, Queue, WaitTimeoutError, Windlass
+from windlass.api.app import SyncApp
+from windlass.api.sync import PORTAL, SyncJob, SyncQueue
+from windlass.api.task import SyncTask
 from windlass.core.outcome import CancelResult
-from windlass.sync import PORTAL, SyncApp, SyncJob, SyncQueue, SyncTask
 
 pytestmark = pytest.mark.keeps_threads(
     "windlass-sync", "windlass-sqlite-*", reason="the portal's thread lives as long as the process"

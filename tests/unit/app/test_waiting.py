@@ -21,7 +21,7 @@ from windlass import (
 )
 from windlass.backend import requests as rq
 from windlass.core.job import JobRecord
-from windlass.waiting import FIRST_RECHECK_MS
+from windlass.jobs.results import FIRST_RECHECK_MS
 
 
 async def _double(job: Job[Any]) -> int:

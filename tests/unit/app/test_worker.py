@@ -24,7 +24,7 @@ from tests.unit.app.support import (
 )
 from windlass import Job, JobState, Queue, QueueSpec, StorageError, Windlass, Worker, current_job
 from windlass.backend import requests as rq
-from windlass.registry import from_callback
+from windlass.handlers.registry import from_callback
 from windlass.worker.attempt import Attempt
 
 

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from windlass import ConfigError, Job, Unique, Windlass, Worker
-from windlass.batch import Batch
 from windlass.core.backoff import MAX_DELAY_MS, Backoff, backoff_ms
 from windlass.core.job import error_info, fingerprint
+from windlass.handlers.batch import Batch
 
 
 @pytest.fixture

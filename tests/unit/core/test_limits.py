@@ -6,8 +6,8 @@ import random
 
 import pytest
 
-from windlass.core import limits as lm
-from windlass.core.limits import Bucket, GroupLimits, QueueLimits, Rate, Usage
+from windlass.core import limit_rules as lm
+from windlass.core.limit_rules import Bucket, GroupLimits, QueueLimits, Rate, Usage
 from windlass.errors import ConfigError
 
 T = 1_000_000

@@ -7,7 +7,7 @@ import random
 import pytest
 
 from windlass.core.job import AttemptOutcome, AttemptRecord
-from windlass.core.metrics import Measure, merged, rows_of, total
+from windlass.core.rollups import Measure, merged, rows_of, total
 
 pytestmark = pytest.mark.feature("Q3", "Q9")
 

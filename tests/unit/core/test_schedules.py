@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from windlass.core.job import NewJob
-from windlass.core.schedules import (
+from windlass.core.schedule_rules import (
     SLOTS_PER_STEP,
     Rule,
     Schedule,

@@ -10,13 +10,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from windlass.core import flows, transitions
+from windlass.core import flow_rules, transitions
 from windlass.core.edges import Edge, EdgeStatus
 from windlass.core.job import ERRORS_KEPT, EventType, JobRecord, JobRef, NewJob
 from windlass.core.options import StoredOptions
 from windlass.core.outcome import CancelResult, Changed, Extended, Outcome, Settled, Settlement
 from windlass.core.states import DUE_LATER, FINISHED, MOVES, PENDING, TIMED, JobState, may_move
-from windlass.core.transitions import Scribe
+from windlass.core.transitions import ChangeRecorder
 
 NOW = 1_000_000
 
@@ -91,51 +91,51 @@ class Life:
             delay_ms=delay_ms,
             options=StoredOptions(max_stalls=max_stalls),
         )
-        self.job = transitions.create(new, self.scribe())
+        self.job = transitions.create(new, self.recorder())
 
-    def scribe(self) -> Scribe:
+    def recorder(self) -> ChangeRecorder:
         self.now_ms += 1
-        self.last = Scribe(self.now_ms, lambda: next(self.places))
+        self.last = ChangeRecorder(self.now_ms, lambda: next(self.places))
         return self.last
 
     def take(self, verb: str, argument: Any) -> None:
         """Apply ``verb`` where a store would: when the job's state calls for it."""
-        job, scribe = self.job, self.scribe()
+        job, recorder = self.job, self.recorder()
         active = job.state is JobState.ACTIVE
         if verb == "claim" and job.state is JobState.WAITING:
             token = f"t{next(self.tokens)}"
-            transitions.lease(job, scribe, token=token, worker="w", lease_ms=100)
+            transitions.lease(job, recorder, token=token, worker="w", lease_ms=100)
         elif verb == "settle" and active:
-            transitions.settle(job, argument, scribe)
+            transitions.settle(job, argument, recorder)
         elif verb == "promote" and job.state in TIMED and job.due_ms is not None:
-            transitions.promote(job, scribe)
+            transitions.promote(job, recorder)
         elif verb == "recover" and active:
-            transitions.recover(job, scribe)
+            transitions.recover(job, recorder)
         elif verb == "give_back" and active:
-            transitions.give_back(job, scribe)
+            transitions.give_back(job, recorder)
         elif verb == "expire" and job.state is JobState.WAITING and job.deliveries == 0:
-            transitions.expire(job, scribe)
+            transitions.expire(job, recorder)
         elif verb == "cancel":
-            transitions.cancel(job, argument, scribe)
+            transitions.cancel(job, argument, recorder)
         elif verb == "retry":
-            transitions.retry(job, scribe)
+            transitions.retry(job, recorder)
         elif verb == "change":
             fields = {"priority": None, "delay_ms": None, "payload": None, **argument}
-            transitions.change(job, scribe, token=None, **fields)
+            transitions.change(job, recorder, token=None, **fields)
         else:
-            self._take_flow(verb, argument, scribe)
+            self._take_flow(verb, argument, recorder)
 
-    def _take_flow(self, verb: str, argument: Any, scribe: Scribe) -> None:
+    def _take_flow(self, verb: str, argument: Any, recorder: ChangeRecorder) -> None:
         job = self.job
         if verb == "signal":
-            transitions.signal(job, argument, b"1", "json", scribe)
+            transitions.signal(job, argument, b"1", "json", recorder)
         elif verb == "block":
-            flows.block(job, scribe)
+            flow_rules.block(job, recorder)
         elif verb == "unblock" and job.state is JobState.BLOCKED:
-            flows.unblock(job, scribe)
+            flow_rules.unblock(job, recorder)
         elif verb == "fail_dependency" and job.state is JobState.BLOCKED:
             edge = Edge(dependent=job.ref, child=JobRef("q", "b"), status=EdgeStatus.FAILED)
-            flows.review(job, broken=edge, has_open=True, scribe=scribe)
+            flow_rules.review(job, broken=edge, has_open=True, recorder=recorder)
 
 
 def check_record(job: JobRecord) -> None:
@@ -202,7 +202,7 @@ def test_every_change_of_state_has_exactly_one_event_and_every_end_one_row(
     for verb, argument in steps:
         before, deliveries = life.job.state, life.job.deliveries
         life.take(verb, argument)
-        moving = [note for note in life.last.notes if note.type in _MOVING for _ in note.job_ids]
+        moving = [note for note in life.last.pending_events if note.type in _MOVING for _ in note.job_ids]
         if before is not life.job.state:
             assert len(moving) == 1
         ended = before is JobState.ACTIVE and life.job.state is not JobState.ACTIVE
@@ -254,17 +254,17 @@ def test_extending_needs_the_newest_token() -> None:
 
 @pytest.mark.feature("F1")
 def test_cancelling_nothing_says_so() -> None:
-    scribe = Scribe(NOW, lambda: 1)
-    assert transitions.cancel(None, "", scribe) is CancelResult.NOT_FOUND
-    assert scribe.notes == []
+    recorder = ChangeRecorder(NOW, lambda: 1)
+    assert transitions.cancel(None, "", recorder) is CancelResult.NOT_FOUND
+    assert recorder.pending_events == []
 
 
 @pytest.mark.feature("A23")
 def test_an_empty_change_of_a_pending_job_is_fine_and_does_nothing() -> None:
-    scribe = Scribe(NOW, lambda: 9)
+    recorder = ChangeRecorder(NOW, lambda: 9)
     job = active(state=JobState.WAITING, token=None, lease_until_ms=None)
-    status = transitions.change(job, scribe, token=None, priority=None, delay_ms=None, payload=None)
-    assert (status, scribe.notes, job.place) == (Changed.OK, [], 5)
+    status = transitions.change(job, recorder, token=None, priority=None, delay_ms=None, payload=None)
+    assert (status, recorder.pending_events, job.place) == (Changed.OK, [], 5)
 
 
 @pytest.mark.feature("A22")

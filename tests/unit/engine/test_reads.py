@@ -7,18 +7,18 @@ from typing import Any
 
 import pytest
 
-from windlass.backend import flows as fl
-from windlass.backend import limits as lrq
+from windlass.backend import flow_requests as fl
+from windlass.backend import limit_requests as lrq
 from windlass.backend import requests as rq
 from windlass.backends.memory.store import MemoryStore
 from windlass.core.edges import Dependency
 from windlass.core.job import JobRef, NewJob
-from windlass.core.limits import GroupLimits
+from windlass.core.limit_rules import GroupLimits
 from windlass.core.options import StoredOptions, StoredUnique, UniqueMode
 from windlass.core.outcome import Outcome, Settlement
 from windlass.core.states import JobState
 from windlass.engine.reads import Reads
-from windlass.engine.work import NotLoadedError, Work
+from windlass.engine.unit_of_work import NotLoadedError, UnitOfWork
 
 NOW_MS = 1_760_000_000_000
 Make = Callable[[int], NewJob]
@@ -29,7 +29,7 @@ class Counting(MemoryStore):
 
     reads = 0
 
-    def load(self, reads: Reads, work: Work) -> None:
+    def load(self, reads: Reads, work: UnitOfWork) -> None:
         self.reads += 1
         super().load(reads, work)
 
@@ -151,7 +151,7 @@ def test_a_chain_of_failures_is_left_to_relay_after_a_bounded_number_of_reads() 
 
 
 def test_what_a_verb_did_not_read_cannot_be_asked_for() -> None:
-    work = Work(NOW_MS, lambda: 1)
+    work = UnitOfWork(NOW_MS, lambda: 1)
     with pytest.raises(NotLoadedError):
         work.jobs[JobRef("q", "j0")]
     with pytest.raises(NotLoadedError):

@@ -7,15 +7,15 @@ from typing import Any
 import msgspec
 import pytest
 
-from windlass.backend import flows as fl
-from windlass.backend import limits as lrq
+from windlass.backend import flow_requests as fl
+from windlass.backend import limit_requests as lrq
 from windlass.backend import requests as rq
-from windlass.backend import streams as sm
+from windlass.backend import stream_requests as sm
 from windlass.backends.file.snapshot import dump
 from windlass.backends.file.store import FileStore
 from windlass.core.edges import Dependency
 from windlass.core.job import SIGNALS_KEPT, JobRef, NewJob
-from windlass.core.limits import GroupLimits
+from windlass.core.limit_rules import GroupLimits
 from windlass.core.options import StoredOptions
 
 NOW_MS = 1_760_000_000_000

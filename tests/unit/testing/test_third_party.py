@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-import windlass.testing.conformance as conformance
+import windlass_conformance as conformance
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -16,7 +16,7 @@ from windlass.backend.requests import Claimed
 from windlass.core.job import JobRecord
 from windlass.core.outcome import Outcome, Settlement
 from windlass.worker.options import to_specs
-from windlass.worker.pump import CHECK, DONE, Check, Done, Exchange, Pump, Reconcile, Wait
+from windlass.worker.pump import CHECK, DONE, AllDone, Check, Exchange, Pump, ReconcileStep, Wait
 from windlass.worker.shares import SharePlanner
 
 POLL_MS = 2_000
@@ -52,7 +52,7 @@ def shown(step: object) -> object:
         return [one.token for one in step.ends], step.limit
     if isinstance(step, Wait):
         return ("rest until" if step.deaf else "wait until"), step.until_ms
-    if isinstance(step, Reconcile):
+    if isinstance(step, ReconcileStep):
         return "reconcile", step.ends
     return step
 
@@ -433,7 +433,7 @@ class Model(RuleBasedStateMachine):
         elif isinstance(step, Wait):
             assert step.until_ms > self.now, "a wait that has passed is no wait"
             assert step.until_ms <= self.now + max(POLL_MS, 5_000)
-        elif isinstance(step, Done):
+        elif isinstance(step, AllDone):
             self.done = True
             assert not self.running.total() or pump._hurried or pump.until_empty
 
@@ -442,7 +442,7 @@ class Model(RuleBasedStateMachine):
     def next(self) -> None:
         step = self.pump.next(self.now)
         self.note(step)
-        if isinstance(step, Reconcile):
+        if isinstance(step, ReconcileStep):
             assert {*step.ends} == self.owed - self.sent(), "what is held here must not be given back"
             if not self.under_way:
                 self.pump.reconciled()
@@ -566,7 +566,7 @@ class Model(RuleBasedStateMachine):
                 self.under_way.remove(step)
                 self.pump.answered(step, None, self.now)
                 self.owed -= {one.token for one in step.ends}
-            elif isinstance(step, Reconcile):
+            elif isinstance(step, ReconcileStep):
                 self.pump.reconciled()
             elif isinstance(step, Wait):
                 self.now = step.until_ms

@@ -11,7 +11,7 @@ import pytest
 from windlass import Job, Windlass, Worker
 from windlass.errors import StorageError
 from windlass.testing import ManualClock
-from windlass.worker.supervisor import Service, Supervisor
+from windlass.worker.supervisor import Service, TaskSupervisor
 
 
 class Ticker(Service):
@@ -41,7 +41,7 @@ class Stage:
 
     def __init__(self) -> None:
         self.clock = ManualClock()
-        self.supervisor = Supervisor(self.clock)
+        self.supervisor = TaskSupervisor(self.clock)
         self.ticker = Ticker()
 
     def start(self) -> None:
@@ -162,7 +162,7 @@ async def test_a_service_that_rests_after_a_cancel_cleans_up_when_it_is_stopped(
 
 async def test_a_task_that_keeps_ending_rests_longer_and_longer() -> None:
     clock, begun = ManualClock(), list[float]()
-    supervisor = Supervisor(clock)
+    supervisor = TaskSupervisor(clock)
 
     async def main() -> None:
         begun.append(clock.monotonic_ms())
@@ -179,7 +179,7 @@ async def test_a_task_that_keeps_ending_rests_longer_and_longer() -> None:
 
 async def test_a_task_that_lived_long_rests_briefly_again() -> None:
     clock, begun = ManualClock(), list[float]()
-    supervisor = Supervisor(clock)
+    supervisor = TaskSupervisor(clock)
 
     async def main() -> None:
         begun.append(clock.monotonic_ms())
@@ -197,7 +197,7 @@ async def test_a_task_that_lived_long_rests_briefly_again() -> None:
 
 
 async def test_a_task_that_returns_is_over_and_may_be_started_again() -> None:
-    supervisor, ran = Supervisor(ManualClock()), list[str]()
+    supervisor, ran = TaskSupervisor(ManualClock()), list[str]()
 
     async def main() -> None:
         ran.append("once")
@@ -210,7 +210,7 @@ async def test_a_task_that_returns_is_over_and_may_be_started_again() -> None:
 
 async def test_hurrying_a_task_that_rests_starts_it_at_once() -> None:
     clock, begun = ManualClock(), list[float]()
-    supervisor = Supervisor(clock)
+    supervisor = TaskSupervisor(clock)
 
     async def main() -> None:
         begun.append(clock.monotonic_ms())
@@ -227,7 +227,7 @@ async def test_hurrying_a_task_that_rests_starts_it_at_once() -> None:
 
 
 async def test_cancelling_a_stop_cancels_the_step_that_it_waits_for() -> None:
-    supervisor, cancelled = Supervisor(ManualClock()), list[str]()
+    supervisor, cancelled = TaskSupervisor(ManualClock()), list[str]()
 
     class Stuck(Service):
         async def step(self) -> float:

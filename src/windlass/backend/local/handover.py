@@ -13,19 +13,19 @@ from typing import TYPE_CHECKING, Any
 from windlass.backend.calls import Deadline
 
 if TYPE_CHECKING:
-    from windlass.backend.calls import Call
-    from windlass.backend.local.lane import Lane
+    from windlass.backend.calls import StoreCall
+    from windlass.backend.local.serving_thread import ServingThread
 
 
 class Handover:
     """The calls of one event loop that the thread has not got yet; used on that loop only."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, writer: Lane) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, writer: ServingThread) -> None:
         self.loop = loop
         self._writer = writer
-        self._calls: list[Call[Any]] = []
+        self._calls: list[StoreCall[Any]] = []
 
-    def add(self, call: Call[Any]) -> None:
+    def add(self, call: StoreCall[Any]) -> None:
         """Give ``call`` to the thread at the end of this turn of the loop."""
         if not self._calls:
             self.loop.call_soon(self.flush)

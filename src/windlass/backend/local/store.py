@@ -9,14 +9,14 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, ClassVar, Generic, Protocol, TypeVar
 
-from windlass.backend.calls import UNKNOWN, Call, Deadline
+from windlass.backend.calls import UNKNOWN, Deadline, StoreCall
 from windlass.backend.local.handover import Handover
 from windlass.errors import StorageError
 
 if TYPE_CHECKING:
     from windlass.backend.hub import Hub, HubListener
-    from windlass.backend.local.lane import Lane, WritingLane
-    from windlass.backend.local.wake import Wake
+    from windlass.backend.local.notify import Notifier
+    from windlass.backend.local.serving_thread import ServingThread, WriterThread
     from windlass.backend.requests import Request
 
 _LAST_MOMENT_S = 0.1
@@ -50,7 +50,7 @@ class LocalStore(ABC, Generic[SettingsT, SessionT]):
     waited: ClassVar[Mapping[str, str]]
 
     def __init__(
-        self, settings: SettingsT, hub: Hub, wake: Wake, session: SessionT, writer: WritingLane
+        self, settings: SettingsT, hub: Hub, wake: Notifier, session: SessionT, writer: WriterThread
     ) -> None:
         self.settings = settings
         self.pid = os.getpid()
@@ -59,7 +59,7 @@ class LocalStore(ABC, Generic[SettingsT, SessionT]):
         self.wake = wake
         self.session = session
         self._writer = writer
-        self._reader: Lane | None = None
+        self._reader: ServingThread | None = None
         self._handovers: dict[int, Handover] = {}
         self._reader_lock = threading.Lock()
         self._writer.start()
@@ -69,18 +69,18 @@ class LocalStore(ABC, Generic[SettingsT, SessionT]):
         """Whether the reader answers ``request``, not the writer."""
 
     @abstractmethod
-    def make_reader(self) -> Lane:
+    def make_reader(self) -> ServingThread:
         """The lane for requests that change nothing, not yet started."""
 
     async def opened(self) -> None:
         """Wait until the store is ready; raises ``StorageError`` when it cannot be."""
-        patience = max(self.settings.timeout, self.open_s)
+        wait_s = max(self.settings.timeout, self.open_s)
         opening = asyncio.wrap_future(self._writer.opened)
         opening.add_done_callback(lambda ended: ended.cancelled() or ended.exception())  # also when given up
-        await asyncio.wait([opening], timeout=patience)
+        await asyncio.wait([opening], timeout=wait_s)
         if not opening.done():
             raise StorageError(
-                f"{self.settings.shown} could not be opened within {patience:g} s: "
+                f"{self.settings.shown} could not be opened within {wait_s:g} s: "
                 f"{self.waited['lock']}; find that process, or raise ?timeout="
             )
         opening.result()
@@ -90,10 +90,10 @@ class LocalStore(ABC, Generic[SettingsT, SessionT]):
         read = self.is_read(request)
         if self._writer.over:
             raise StorageError(f"{self.settings.shown} is closed")
-        lane: Lane = self._reading() if read else self._writer
+        lane: ServingThread = self._reading() if read else self._writer
         if lane.over:  # the reader may have ended by itself
             raise StorageError(f"{self.settings.shown} is closed")
-        call = Call(request, self.settings.timeout, self._explain)
+        call = StoreCall(request, self.settings.timeout, self._explain)
         if read:
             Deadline([call])
             lane.put([call])
@@ -108,14 +108,14 @@ class LocalStore(ABC, Generic[SettingsT, SessionT]):
 
     async def stop(self) -> None:
         """End the threads after the calls that are under way."""
-        lanes: list[Lane] = [self._writer] + ([self._reader] if self._reader else [])
+        lanes: list[ServingThread] = [self._writer] + ([self._reader] if self._reader else [])
         self._handover(asyncio.get_running_loop()).flush()
         for lane in lanes:
             lane.stop()
         for lane in lanes:
             # One that could not even open hangs at a lock: it is left to end by itself.
-            patience = self.settings.timeout if lane.opened.done() else _LAST_MOMENT_S
-            await asyncio.wait([asyncio.wrap_future(lane.ended)], timeout=patience)
+            wait_s = self.settings.timeout if lane.opened.done() else _LAST_MOMENT_S
+            await asyncio.wait([asyncio.wrap_future(lane.ended)], timeout=wait_s)
             if lane.ended.done():
                 lane.thread.join()
         self.wake.stop()
@@ -123,7 +123,7 @@ class LocalStore(ABC, Generic[SettingsT, SessionT]):
     def forked(self) -> None:
         """Called in a forked child, which leaves this store to its parent."""
 
-    def _reading(self) -> Lane:
+    def _reading(self) -> ServingThread:
         if self._reader is None:
             with self._reader_lock:
                 if self._reader is None:
@@ -157,7 +157,7 @@ class LocalStore(ABC, Generic[SettingsT, SessionT]):
 StoreT = TypeVar("StoreT", bound=LocalStore)  # type: ignore[type-arg]
 
 
-class Shared(Generic[SettingsT, StoreT]):
+class OpenStores(Generic[SettingsT, StoreT]):
     """The stores of this process, one for equal settings, with as many clients as there are."""
 
     def __init__(self, make: Callable[[SettingsT], StoreT]) -> None:

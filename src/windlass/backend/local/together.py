@@ -10,12 +10,12 @@ from windlass.backend import requests as rq
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from windlass.backend.calls import Answer, Call
+    from windlass.backend.calls import Answer, StoreCall
 
 
-def groups(calls: list[Call[Any]]) -> Iterator[list[Call[Any]]]:
+def groups(calls: list[StoreCall[Any]]) -> Iterator[list[StoreCall[Any]]]:
     """The calls in their order; adds that follow each other and hold no flows come together."""
-    group: list[Call[Any]] = []
+    group: list[StoreCall[Any]] = []
     for call in calls:
         plain = _is_plain_add(call.request)
         if group and not (plain and call.request.now_ms == group[0].request.now_ms):
@@ -33,13 +33,13 @@ def _is_plain_add(request: rq.Request[Any]) -> bool:
     return type(request) is rq.Add and not any(new.depends_on or new.parent for new in request.jobs)
 
 
-def joined(calls: list[Call[Any]]) -> rq.Add:
+def joined(calls: list[StoreCall[Any]]) -> rq.Add:
     """The adds of a group as one."""
     jobs = [job for call in calls for job in cast("rq.Add", call.request).jobs]
     return rq.Add(jobs=jobs, now_ms=calls[0].request.now_ms)
 
 
-def apart(calls: list[Call[Any]], added: list[rq.Added]) -> list[Answer]:
+def apart(calls: list[StoreCall[Any]], added: list[rq.Added]) -> list[Answer]:
     """What each caller of ``joined`` is answered."""
     each = iter(added)
     return [(call, list(islice(each, len(cast("rq.Add", call.request).jobs))), None) for call in calls]

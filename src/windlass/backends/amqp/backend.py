@@ -17,15 +17,16 @@ from windlass.backend.capabilities import Capabilities
 from windlass.backend.hub import Hub, HubListener
 from windlass.backend.urls import BackendUrl
 from windlass.backends.amqp import verbs
-from windlass.backends.amqp.client import Client
-from windlass.backends.amqp.desk import Desk
+from windlass.backends.amqp.client import AmqpClient
+from windlass.backends.amqp.consumer import Consumer
+from windlass.backends.amqp.coordinator import Coordinator
+from windlass.backends.amqp.direct_replies import ReplyListener, ReplyListeners, Told
+from windlass.backends.amqp.io_future import IoFuture
 from windlass.backends.amqp.link import Link
 from windlass.backends.amqp.messages import to_message
 from windlass.backends.amqp.names import Names
 from windlass.backends.amqp.offers import Offers, WorkerListener
-from windlass.backends.amqp.promise import Promise
 from windlass.backends.amqp.report import heartbeat_message
-from windlass.backends.amqp.telling import Tellers, Told, ToldListener
 from windlass.core import transitions
 from windlass.core.clock import SteadyClock, moment
 from windlass.core.job import NewJob
@@ -50,7 +51,7 @@ _CAPABILITIES = Capabilities(
 _FRESH_ID = re.compile(r"[0-9a-f]{12}7[0-9a-f]{3}[89ab][0-9a-f]{15}\Z")
 
 
-class _Shared:
+class _SharedConnection:
     """What a backend and its clones have in common: the connection, the listeners."""
 
     def __init__(self, url: BackendUrl) -> None:
@@ -60,14 +61,14 @@ class _Shared:
         self.timeout_s = _seconds(url, "timeout", 30)
         self.shown = url.shown
         self.hub = Hub()
-        self.tellers = Tellers()
+        self.tellers = ReplyListeners()
         self.offers = Offers()
         self.clock = SteadyClock()
         self.link = Link(_parameters(url), self._session)
 
-    def _session(self, link: Link, connection: Any) -> Client:
-        client = Client(connection, self.names, self.hub, self.tellers, self.clock)
-        client.desk = Desk(client, self.offers)
+    def _session(self, link: Link, connection: Any) -> AmqpClient:
+        client = AmqpClient(connection, self.names, self.hub, self.tellers, self.clock, Coordinator)
+        client.consumer = Consumer(client, self.offers)
         return client
 
 
@@ -77,7 +78,7 @@ class AmqpBackend:
     name = "amqp"
     capabilities = _CAPABILITIES
 
-    def __init__(self, shared: _Shared) -> None:
+    def __init__(self, shared: _SharedConnection) -> None:
         self._shared = shared
         self._opened = False
 
@@ -132,7 +133,7 @@ class AmqpBackend:
     def listen(self, topics: Iterable[str]) -> HubListener | WorkerListener:
         return self._shared.offers.listen(self._shared.hub, topics)
 
-    def listen_completed(self, queue: str, told: Told) -> ToldListener:
+    def listen_completed(self, queue: str, told: Told) -> ReplyListener:
         return self._shared.tellers.listen(self._shared.hub, queue, told)
 
     def clone(self) -> AmqpBackend:
@@ -147,7 +148,7 @@ class AmqpBackend:
         await self._run(_remove_all)
 
 
-def _hand_over(call: Pending[Any], outcome: Promise[Any]) -> None:
+def _hand_over(call: Pending[Any], outcome: IoFuture[Any]) -> None:
     """Bring an outcome from the connection's thread to the task that waits for it; errors come out typed."""
     value: Any = None
     error: BaseException | None = None
@@ -161,11 +162,11 @@ def _hand_over(call: Pending[Any], outcome: Promise[Any]) -> None:
     deliver([(call, value, error)])
 
 
-async def _connected(client: Client) -> None:
+async def _connected(client: AmqpClient) -> None:
     """Nothing to do but to be there."""
 
 
-async def _ask(client: Client, request: rq.Request[Any]) -> Any:
+async def _ask(client: AmqpClient, request: rq.Request[Any]) -> Any:
     return await client.ask(request)
 
 
@@ -183,7 +184,7 @@ def _is_plain(new: NewJob, now_ms: int) -> bool:
     )
 
 
-async def _add(client: Client, request: rq.Add) -> list[rq.Added]:
+async def _add(client: AmqpClient, request: rq.Add) -> list[rq.Added]:
     now_ms = moment(request.now_ms, client.clock.now_ms)
     if not all(_is_plain(new, now_ms) for new in request.jobs):
         answers: list[rq.Added] = await client.ask(request)
@@ -191,11 +192,11 @@ async def _add(client: Client, request: rq.Add) -> list[rq.Added]:
     took("amqp.add_plain")
     for name in {new.queue for new in request.jobs}:
         await client.need_queue(name)
-    scribe = transitions.Scribe(now_ms, lambda: 0)
+    recorder = transitions.ChangeRecorder(now_ms, lambda: 0)
     out = [client.entry(verbs.Born(add=request, now_ms=request.now_ms))]
     for new in request.jobs:
         reply = client.inbox if client.tellers.wants(new.queue) else ""
-        body, properties = to_message(transitions.create(new, scribe), 0, reply)
+        body, properties = to_message(transitions.create(new, recorder), 0, reply)
         out.append(Outgoing(client.names.direct, new.queue, body, properties))
     await client.publish(out)
     return [rq.Added(AddOutcome.QUEUED, JobState.WAITING, now_ms) for _ in request.jobs]
@@ -204,37 +205,37 @@ async def _add(client: Client, request: rq.Add) -> list[rq.Added]:
 # --- what the desk does ----------------------------------------------------------------------------------
 
 
-async def _claim(client: Client, request: rq.Claim) -> rq.Claimed:
-    return await client.desk.claim(request)
+async def _claim(client: AmqpClient, request: rq.Claim) -> rq.Claimed:
+    return await client.consumer.claim(request)
 
 
-async def _end(client: Client, request: rq.Settle) -> rq.SettleResult:
-    return await client.desk.settle(request)
+async def _end(client: AmqpClient, request: rq.Settle) -> rq.SettleResult:
+    return await client.consumer.settle(request)
 
 
-async def _extend(client: Client, request: rq.Extend) -> Any:
-    return await client.desk.extend(request)
+async def _extend(client: AmqpClient, request: rq.Extend) -> Any:
+    return await client.consumer.extend(request)
 
 
-async def _reconcile(client: Client, request: rq.Reconcile) -> int:
-    return await client.desk.reconcile(request)
+async def _reconcile(client: AmqpClient, request: rq.Reconcile) -> int:
+    return await client.consumer.reconcile(request)
 
 
-async def _beat(client: Client, request: rq.Beat) -> Any:
+async def _beat(client: AmqpClient, request: rq.Beat) -> Any:
     if not request.gone:
         now_ms = moment(request.now_ms, client.clock.now_ms)
         client.publish([heartbeat_message(client.names, request.worker, now_ms)])
     return await client.ask(request)
 
 
-async def _count(client: Client, request: rq.CountJobs) -> dict[JobState, int]:
+async def _count(client: AmqpClient, request: rq.CountJobs) -> dict[JobState, int]:
     """Jobs that others published are waiting too, though nobody told the coordinator."""
     counts: dict[JobState, int] = await client.ask(request)
     counts[JobState.WAITING] = max(counts[JobState.WAITING], await client.depth(request.queue))
     return counts
 
 
-async def _remove_all(client: Client) -> None:
+async def _remove_all(client: AmqpClient) -> None:
     if client.coordinator is not None:
         await client.taking_over
         await client.coordinator.retire()
@@ -286,4 +287,4 @@ def _seconds(url: BackendUrl, name: str, otherwise: float) -> float:
 
 def from_url(url: BackendUrl) -> AmqpBackend:
     """A client of the broker that ``url`` names."""
-    return AmqpBackend(_Shared(url))
+    return AmqpBackend(_SharedConnection(url))

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import itertools
 import logging
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any, Protocol
 
 import msgspec
 from pika import BasicProperties, spec
@@ -13,21 +14,17 @@ from pika.exceptions import ChannelClosedByBroker
 from windlass.backend import requests as rq
 from windlass.backend.calls import UNKNOWN
 from windlass.backend.hub import Hub
-from windlass.backends.amqp import telling, verbs, wire
-from windlass.backends.amqp.coordinator import Coordinator
+from windlass.backends.amqp import direct_replies, verbs, wire
+from windlass.backends.amqp.direct_replies import ReplyListeners
+from windlass.backends.amqp.io_future import IoFuture, resolved, spawn
 from windlass.backends.amqp.names import Names
-from windlass.backends.amqp.promise import Promise, kept, spawn
-from windlass.backends.amqp.session import Session, delivery_of
-from windlass.backends.amqp.telling import Tellers
-from windlass.core import damage
+from windlass.backends.amqp.session import AmqpSession, delivery_of
+from windlass.core import bad_records
 from windlass.core.clock import SteadyClock
 from windlass.core.probe import reach
 from windlass.errors import StorageError
 from windlass.speedups.amqp import Outgoing
 from windlass.speedups.amqp_frames import Delivery
-
-if TYPE_CHECKING:
-    from windlass.backends.amqp.desk import Desk
 
 log = logging.getLogger("windlass.amqp")
 
@@ -38,11 +35,55 @@ _LOCKED = 405
 _read_news = msgspec.msgpack.Decoder(verbs.News).decode
 
 
-class Client(Session):
+class HoldsJobs(Protocol):
+    """The consumer of this connection: the jobs that it holds."""
+
+    def lose(self, tokens: list[str]) -> None:
+        """The coordinator took these attempts away."""
+
+    def listens(self, queue: str) -> bool:
+        """Whether the broker itself wakes us for this queue."""
+
+    async def claim(self, request: rq.Claim) -> rq.Claimed:
+        """Take jobs."""
+
+    async def settle(self, request: rq.Settle) -> rq.SettleResult:
+        """Hand in ends."""
+
+    async def extend(self, request: rq.Extend) -> list[Any]:
+        """Renew leases."""
+
+    async def reconcile(self, request: rq.Reconcile) -> int:
+        """Give back what is not held."""
+
+
+class Coordinates(Protocol):
+    """The coordinator, when this connection holds its seat."""
+
+    async def take_over(self) -> None:
+        """Read the log, then decide."""
+
+    async def leave(self) -> None:
+        """Stop in good order."""
+
+    async def retire(self) -> None:
+        """Stop, and let another take the seat."""
+
+
+class AmqpClient(AmqpSession):
     """One connection of a backend."""
 
-    def __init__(self, connection: Any, names: Names, hub: Hub, tellers: Tellers, clock: SteadyClock) -> None:
+    def __init__(
+        self,
+        connection: Any,
+        names: Names,
+        hub: Hub,
+        tellers: ReplyListeners,
+        clock: SteadyClock,
+        coordinator: Callable[[AmqpClient], Coordinates],
+    ) -> None:
         super().__init__(connection, names)
+        self._make_coordinator = coordinator
         self.hub = hub
         self.tellers = tellers
         self.clock = clock
@@ -51,16 +92,16 @@ class Client(Session):
         #: When the first job of a queue is due.
         self.due: dict[str, int | None] = {}
         self.on_paused: Any = lambda queue: None
-        self._calls: dict[str, Promise[Any]] = {}
+        self._calls: dict[str, IoFuture[Any]] = {}
         self._numbers = itertools.count(1)
-        self._rules: Promise[None] | None = None
-        self._seat_tried: Promise[None] | None = None
-        self.coordinator: Coordinator | None = None
+        self._rules: IoFuture[None] | None = None
+        self._seat_tried: IoFuture[None] | None = None
+        self.coordinator: Coordinates | None = None
         #: Kept when our coordinator has read all that there was.
-        self.taking_over: Promise[None] = kept(None)
+        self.taking_over: IoFuture[None] = resolved(None)
         self.on_news = self._hear
         #: Where jobs are taken and handed in; set by the backend.
-        self.desk: Desk
+        self.consumer: HoldsJobs
 
     # --- time on the connection's thread -----------------------------------------------------------------
 
@@ -83,7 +124,7 @@ class Client(Session):
             self._seat_tried = spawn(self._try_seat())
         await self._seat_tried
         number = f"{next(self._numbers)}"
-        answer: Promise[Any] = Promise()
+        answer: IoFuture[Any] = IoFuture()
         self._calls[number] = answer
         name = type(request).__name__
         entry = wire.log_entry(
@@ -104,7 +145,7 @@ class Client(Session):
         """The entry of the log that tells ``fact``."""
         return wire.log_entry(self.names.log, fact, self.clock.now_ms())
 
-    def tell(self, fact: rq.Request[Any]) -> Promise[None]:
+    def append_fact(self, fact: rq.Request[Any]) -> IoFuture[None]:
         """Put a fact into the log."""
         return self.publish([self.entry(fact)])
 
@@ -113,14 +154,14 @@ class Client(Session):
         if call is not None:
             call.set(body)
             return
-        if properties.type == telling.TYPE:
-            ends = damage.read_or_none(body, telling.read_ends, "the end of a job")
+        if properties.type == direct_replies.TYPE:
+            ends = bad_records.read_or_none(body, direct_replies.read_ends, "the end of a job")
             if ends is not None:
                 self.tellers.hear(ends)
             return
         if properties.type != "news":
             return  # an answer that came too late
-        news = damage.read_or_none(body, _read_news, "a piece of news")
+        news = bad_records.read_or_none(body, _read_news, "a piece of news")
         if news is None:
             return
         for queue in news.paused:
@@ -129,10 +170,10 @@ class Client(Session):
         self.paused.difference_update(news.resumed)
         self.void.update(news.void)
         self.due.update(news.due)
-        self.desk.lose(news.lost)
+        self.consumer.lose(news.lost)
         known = {f"done:{queue}" for queue, ids in news.told.items() if self.tellers.knows(queue, ids)}
         topics = [topic for topic in news.topics if topic not in known]
-        topics += [f"ready:{queue}" for queue in news.arrived if not self.desk.listens(queue)]
+        topics += [f"ready:{queue}" for queue in news.arrived if not self.consumer.listens(queue)]
         if topics:
             self.hub.publish(topics)
 
@@ -157,7 +198,7 @@ class Client(Session):
 
     async def _try_seat(self) -> None:
         """Take the coordinator's seat if it is free; else try again from time to time."""
-        refused: Promise[Any] = Promise()
+        refused: IoFuture[Any] = IoFuture()
         channel = await self.open_channel(refused.set)
         channel.queue_declare(self.names.seat, exclusive=True, callback=refused.set)
         answer = await self.expect(refused)
@@ -166,7 +207,7 @@ class Client(Session):
             return
         if isinstance(answer, Exception):
             raise answer
-        self.coordinator = Coordinator(self)
+        self.coordinator = self._make_coordinator(self)
         taken = self.taking_over = spawn(self.coordinator.take_over())
         taken.then(lambda: self._seated(taken))
 
@@ -174,7 +215,7 @@ class Client(Session):
         if not self.closed and self.connection.is_open:
             spawn(self._try_seat())
 
-    def _seated(self, taken: Promise[None]) -> None:
+    def _seated(self, taken: IoFuture[None]) -> None:
         try:
             taken.result()
         except Exception as exc:
@@ -196,7 +237,7 @@ class Client(Session):
 
     async def get_one(self, channel: Any, queue: str) -> Delivery | None:
         """One message of a queue, unacknowledged, on a channel of its own; None when there is none."""
-        found: Promise[Delivery | None] = Promise()
+        found: IoFuture[Delivery | None] = IoFuture()
         channel.add_callback(lambda _: found.set(None), [spec.Basic.GetEmpty])
         channel.basic_get(
             queue,

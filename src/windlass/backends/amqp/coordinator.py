@@ -21,11 +21,11 @@ from pika import BasicProperties
 
 from windlass.backend import requests as rq
 from windlass.backends.amqp import inbox, verbs, wire
-from windlass.backends.amqp.ledger import Counts, Ledger, Plan
+from windlass.backends.amqp.io_future import IoFuture, spawn
+from windlass.backends.amqp.ledger import BrokerPlan, Counts, Ledger
 from windlass.backends.amqp.messages import entry_message, queue_of, to_message
-from windlass.backends.amqp.promise import Promise, spawn
-from windlass.backends.amqp.timing import OwnTime, ToldTime
-from windlass.core import damage
+from windlass.backends.amqp.timing import EntryTime, OwnTime
+from windlass.core import bad_records
 from windlass.core.job import JobRef
 from windlass.core.probe import reach
 from windlass.core.states import JobState
@@ -34,7 +34,7 @@ from windlass.speedups import amqp_frames as frames
 from windlass.speedups.amqp import Outgoing
 
 if TYPE_CHECKING:
-    from windlass.backends.amqp.client import Client
+    from windlass.backends.amqp.client import AmqpClient
 
 log = logging.getLogger("windlass.amqp")
 
@@ -61,13 +61,13 @@ class _Work:
 class Coordinator:
     """Holds the seat on one session."""
 
-    def __init__(self, session: Client) -> None:
+    def __init__(self, session: AmqpClient) -> None:
         self._session = session
         self._names = session.names
         self.ledger = Ledger()
-        self._time: OwnTime | ToldTime = OwnTime()
+        self._time: OwnTime | EntryTime = OwnTime()
         #: Whether all of the log that was there at the take-over is read.
-        self.live: Promise[None] = Promise()
+        self.live: IoFuture[None] = IoFuture()
         #: When the first job of a queue is due, as everybody was told.
         self._due_told: dict[str, int | None] = {}
         self._retired = False
@@ -76,7 +76,7 @@ class Coordinator:
         #: A mark should be written as soon as nothing is under way.
         self._mark_overdue = False
         #: Set when we leave; kept when nothing is under way any more.
-        self._at_rest: Promise[None] | None = None
+        self._at_rest: IoFuture[None] | None = None
         self._counted = True
         self._work: deque[_Work] = deque()
         self._log_channel: Any = None
@@ -87,7 +87,7 @@ class Coordinator:
         self._last_offset = -1
         self._timer: Any = None
         self._mark_timer: Any = None
-        self._streams = inbox.Streams(session, self)
+        self._streams = inbox.ForeignStreams(session, self)
 
     # --- taking over -------------------------------------------------------------------------------------
 
@@ -107,7 +107,7 @@ class Coordinator:
     async def _read_mark(self) -> None:
         channel = await self._session.open_channel()
         answer = await self._session.get_one(channel, self._names.mark)
-        mark = None if answer is None else damage.read_or_none(answer.body, _read_counts, "the mark")
+        mark = None if answer is None else bad_records.read_or_none(answer.body, _read_counts, "the mark")
         if mark is not None:  # without one, the whole log is carried out again
             self._mark = mark
             self._counted = False
@@ -119,7 +119,7 @@ class Coordinator:
         channel = self._kept_channel = await session.open_channel(self._kept_lost)
         answer = await session.call(channel.queue_declare, self._names.kept, passive=True)
         count = answer.method.message_count
-        loaded: Promise[None] = Promise()
+        loaded: IoFuture[None] = IoFuture()
         seen = 0
 
         def on_kept(_channel: Any, method: Any, _properties: Any, body: bytes) -> None:
@@ -127,7 +127,7 @@ class Coordinator:
             seen += 1
             try:
                 record = wire.read_kept(body)
-            except damage.UNREADABLE as exc:
+            except bad_records.UNREADABLE as exc:
                 spawn(self._bury_kept(channel, method.delivery_tag, body, exc))
             else:
                 if self.live.done:
@@ -141,7 +141,7 @@ class Coordinator:
         if count:
             await session.expect(loaded)
 
-    def _set_aside(self, where: str, body: bytes, why: Exception) -> Promise[None] | None:
+    def _set_aside(self, where: str, body: bytes, why: Exception) -> IoFuture[None] | None:
         """Let the log tell of an entry that cannot be read: it goes to the dead jobs with its bytes."""
         problem = f"an entry of {where}: {why}"
         return self.append(verbs.Poison(queue=queue_of(body), body=body, problem=problem))
@@ -213,7 +213,7 @@ class Coordinator:
         try:
             entry = wire.read_entry(body)
             request = verbs.decode_request(entry.name, entry.request)
-        except damage.UNREADABLE as exc:
+        except bad_records.UNREADABLE as exc:
             if offset > self._mark.offset:
                 self._set_aside(self._names.log, body, exc)
             return
@@ -245,7 +245,7 @@ class Coordinator:
     def _now_ms(self, request: rq.Request[Any], entry: wire.LogEntry) -> int:
         """When an entry counts. One that carries a time also says what time it is."""
         if request.now_ms is not None:
-            self._time = ToldTime(request.now_ms)
+            self._time = EntryTime(request.now_ms)
         return self._time.of(entry.at_ms, live=self.live.done)
 
     def _taken_over(self, holder: str, now_ms: int) -> None:
@@ -254,7 +254,7 @@ class Coordinator:
         if holder == self._session.inbox and not self.live.done:
             self._go_live()
 
-    def _news(self, request: rq.Request[Any], plan: Plan, topics: set[str]) -> verbs.News | None:
+    def _news(self, request: rq.Request[Any], plan: BrokerPlan, topics: set[str]) -> verbs.News | None:
         arrived = {job.queue for job, _ in plan.publish}
         if isinstance(request, verbs.Born):
             arrived.update(new.queue for new in request.add.jobs)
@@ -282,7 +282,7 @@ class Coordinator:
         self._due_told.update(changed)
         return changed
 
-    async def _carry_out(self, plan: Plan, news: verbs.News | None, back: Outgoing | None) -> None:
+    async def _carry_out(self, plan: BrokerPlan, news: verbs.News | None, back: Outgoing | None) -> None:
         """Make the broker hold what ``plan`` says; then let go of what has served, and answer."""
         session, names = self._session, self._names
         out: list[Outgoing] = []
@@ -324,7 +324,7 @@ class Coordinator:
         if properties.reply_to:
             self._session.publish([back])
 
-    def _carried_out(self, work: _Work, carried: Promise[None]) -> None:
+    def _carried_out(self, work: _Work, carried: IoFuture[None]) -> None:
         try:
             carried.result()
         except Exception as exc:
@@ -350,7 +350,7 @@ class Coordinator:
         self._retired = True
         for channel in (self._log_channel, self._kept_channel, self._streams.channel):
             if channel is not None and channel.is_open:
-                closed: Promise[Any] = Promise()
+                closed: IoFuture[Any] = IoFuture()
                 channel.add_on_close_callback(lambda _, reason, closed=closed: closed.set(reason))
                 channel.close()
                 await self._session.expect(closed)
@@ -359,14 +359,14 @@ class Coordinator:
         """Read no further and end what is under way, so that who comes next does nothing twice."""
         if not self.live.done or self._retired or self._at_rest is not None:
             return
-        self._at_rest = Promise()
+        self._at_rest = IoFuture()
         if self._work:
             await self._session.expect(self._at_rest)
         written = self._write_mark() if self._mark_timer is not None or self._mark_overdue else None
         if written is not None:
             await written
 
-    def _write_mark(self) -> Promise[None] | None:
+    def _write_mark(self) -> IoFuture[None] | None:
         """Note how far everything is carried out. Only at rest: what is counted must be what was done."""
         self._mark_timer = None
         if self._retired or not self._session.usable:
@@ -395,7 +395,7 @@ class Coordinator:
         self._timer = None
         self.append(rq.Promote(limit=_DUE_STEP))
 
-    def append(self, request: rq.Request[Any]) -> Promise[None] | None:
+    def append(self, request: rq.Request[Any]) -> IoFuture[None] | None:
         """Put an entry of our own into the log; it is carried out when we read it."""
         if not self._session.usable:
             return None

@@ -6,28 +6,43 @@ within moments. Copies that we wrote ourselves, for others to read, are skipped.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
 from windlass.backend import requests as rq
 from windlass.backends.amqp import verbs, wire
-from windlass.core import damage
+from windlass.core import bad_records
 from windlass.core.job import WorkerInfo
 
 if TYPE_CHECKING:
-    from windlass.backends.amqp.client import Client
-    from windlass.backends.amqp.coordinator import Coordinator
+    from windlass.backends.amqp.client import AmqpClient
+    from windlass.backends.amqp.ledger import Ledger
 
 _WINDOW = 200
 #: Who did not beat for so long is gone.
 _SILENT_MS = 60_000
 
 
-class Streams:
+class StreamReader(Protocol):
+    """The coordinator that the streams are read for."""
+
+    ledger: Ledger
+
+    def now_ms(self) -> int:
+        """The coordinator's time."""
+
+    def append(self, request: rq.Request[Any]) -> object:
+        """Put an entry into the log."""
+
+    def beat(self, request: rq.Beat) -> None:
+        """A worker in another language is alive."""
+
+
+class ForeignStreams:
     """Reads the five public streams (scheduled, retries, dead, heartbeats, metrics) for the coordinator."""
 
-    def __init__(self, session: Client, coordinator: Coordinator) -> None:
+    def __init__(self, session: AmqpClient, coordinator: StreamReader) -> None:
         self._session = session
         self._coordinator = coordinator
         self.channel: Any = None
@@ -81,7 +96,7 @@ class Streams:
                 rss_kb=int(told.get("rss_kb", 0)),
                 version=str(told.get("version", "")),
             )
-        except damage.UNREADABLE as exc:
-            damage.tell("a heartbeat", str(exc))
+        except bad_records.UNREADABLE as exc:
+            bad_records.log_once("a heartbeat", str(exc))
             return
         self._coordinator.beat(rq.Beat(worker=worker))

@@ -14,8 +14,8 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Callable
 
-from windlass.backends.amqp.client import Client
-from windlass.backends.amqp.promise import Promise
+from windlass.backends.amqp.client import AmqpClient
+from windlass.backends.amqp.io_future import IoFuture
 from windlass.backends.amqp.session import delivery_of
 from windlass.core.paths import took
 from windlass.speedups.amqp_frames import Delivery
@@ -41,16 +41,16 @@ class _Tap:
         #: Whether something came, or was taken, since we last looked.
         self.fresh = True
         #: Kept when the messages are there that a claim waits for.
-        self.filled: tuple[int, Promise[None]] | None = None
+        self.filled: tuple[int, IoFuture[None]] | None = None
         #: Set when it is closed; kept when nothing more can come.
-        self.ended: Promise[None] | None = None
+        self.ended: IoFuture[None] | None = None
         self.stopped = False
 
 
 class Intake:
     """Bells and taps of one connection."""
 
-    def __init__(self, client: Client) -> None:
+    def __init__(self, client: AmqpClient) -> None:
         self._client = client
         client.on_paused = self.stop
         #: Claims under way, by queue; and messages that a worker is shown just now.
@@ -60,7 +60,7 @@ class Intake:
         self.show: Callable[[str, Delivery], bool] = lambda queue, delivery: False
         self._bells: dict[str, str] = {}
         #: Bells that were cancelled; kept when nothing more can come of them.
-        self._hushed: dict[str, Promise[None]] = {}
+        self._hushed: dict[str, IoFuture[None]] = {}
         self._taps: dict[str, _Tap] = {}
         self._waiting: dict[str, deque[Delivery]] = {}
         self._full_ms: dict[str, int] = {}
@@ -135,7 +135,7 @@ class Intake:
         """Cancel the bell of a queue; what it brought until then can be taken."""
         client, tag = self._client, self._bells.pop(queue, None)
         if tag is not None and client.usable:
-            ended = self._hushed[queue] = Promise()
+            ended = self._hushed[queue] = IoFuture()
             client.end_consumer(tag, ended)
         ending = self._hushed.get(queue)
         if ending is None:
@@ -229,7 +229,7 @@ class Intake:
         tap = self._taps[queue]
         waiting = self._waiting.setdefault(queue, deque())
         if len(waiting) < count <= tap.size and tap.filled is None:
-            filled: Promise[None] = Promise()
+            filled: IoFuture[None] = IoFuture()
             tap.filled = (count, filled)
             timer = self._client.later(_LULL_S, lambda: filled.set(None))
             await self._client.expect(filled)
@@ -246,11 +246,11 @@ class Intake:
                 self._client.later(PATIENCE_S, lambda left=delivery: self._give_back(queue, left))
         return found
 
-    def _end(self, tap: _Tap) -> Promise[None]:
+    def _end(self, tap: _Tap) -> IoFuture[None]:
         """Close a tap; kept when all that was under way has come."""
         ended = tap.ended
         if ended is None:
-            ended = tap.ended = Promise()
+            ended = tap.ended = IoFuture()
             if tap.filled is not None:
                 tap.filled[1].set(None)
             if self._client.usable:

@@ -19,19 +19,19 @@ import msgspec
 
 from windlass.backend import requests as rq
 from windlass.backends.amqp import verbs
-from windlass.backends.amqp.elsewhere import Elsewhere, Placed
+from windlass.backends.amqp.foreign_jobs import ForeignJobs, Placed
 from windlass.backends.amqp.messages import Incoming, MessageError, poison, read_message
 from windlass.core import transitions
 from windlass.core.job import ArchiverInfo, CounterRow, JobRecord, JobRef
 from windlass.core.outcome import Outcome, Settled, Settlement
-from windlass.core.schedules import ScheduleRecord
+from windlass.core.schedule_rules import ScheduleRecord
 from windlass.core.states import JobState
-from windlass.engine import adding, claiming, leases, told
+from windlass.engine import adding, claiming, leases, reports
 from windlass.engine.effects import Effects
 from windlass.engine.reads import MoreReads, Reads, Verb
 from windlass.engine.settling import settle_one
+from windlass.engine.unit_of_work import UnitOfWork
 from windlass.engine.views import view
-from windlass.engine.work import Work
 
 #: What is granted to leases of unknown length when a new coordinator begins.
 _LEASE_MS = 30_000
@@ -39,7 +39,7 @@ _BEGUN_KEPT = 100_000
 KEPT = frozenset({JobState.SCHEDULED, JobState.RETRYING, JobState.FAILED})
 
 
-class Plan(msgspec.Struct):
+class BrokerPlan(msgspec.Struct):
     """What the broker must be made to hold after an entry of the log."""
 
     #: Jobs to publish to their queues, with their generations.
@@ -73,7 +73,7 @@ class Counts(msgspec.Struct):
     taken_ids: list[tuple[str, str, int]] = []
 
 
-class Ledger(Elsewhere):
+class Ledger(ForeignJobs):
     """All that is known of the jobs of one namespace."""
 
     def __init__(self) -> None:
@@ -112,9 +112,9 @@ class Ledger(Elsewhere):
         self._touched.update((job.ref, None) for job in effects.gone)
         self._touched.update((change.job.ref, change.job) for change in effects.jobs.values())
 
-    def plan(self) -> Plan:
+    def plan(self) -> BrokerPlan:
         """What the changes since the last plan ask of the broker."""
-        plan, self._doubled = Plan(void=self._doubled), []
+        plan, self._doubled = BrokerPlan(void=self._doubled), []
         touched, self._touched = self._touched, {}
         published, self._published = self._published, {}
         for ref, job in touched.items():
@@ -123,7 +123,7 @@ class Ledger(Elsewhere):
         self._closed.clear()
         return plan
 
-    def _note_token(self, ref: JobRef, job: JobRecord | None, plan: Plan) -> None:
+    def _note_token(self, ref: JobRef, job: JobRecord | None, plan: BrokerPlan) -> None:
         """Remember who runs a job; whoever ran it before without ending it has lost it."""
         before = self._running.pop(ref, None)
         if job is not None and job.state is JobState.ACTIVE:
@@ -133,7 +133,7 @@ class Ledger(Elsewhere):
         if before is not None and before not in self._closed:
             plan.lost.append(before)
 
-    def _plan_one(self, ref: JobRef, job: JobRecord | None, published: int | None, plan: Plan) -> None:
+    def _plan_one(self, ref: JobRef, job: JobRecord | None, published: int | None, plan: BrokerPlan) -> None:
         before = self.placed.get(ref)
         if job is not None and job.state is JobState.ACTIVE:
             if before is None or before.where != "queue":
@@ -161,7 +161,7 @@ class Ledger(Elsewhere):
         else:
             self.placed.pop(ref, None)
 
-    def _leave(self, ref: JobRef, before: Placed | None, plan: Plan) -> None:
+    def _leave(self, ref: JobRef, before: Placed | None, plan: BrokerPlan) -> None:
         """A job's message is where it no longer belongs."""
         if before is None:
             return
@@ -174,7 +174,7 @@ class Ledger(Elsewhere):
 
     # --- facts -------------------------------------------------------------------------------------------
 
-    def _born(self, work: Work, request: verbs.Born) -> Verb[None]:
+    def _born(self, work: UnitOfWork, request: verbs.Born) -> Verb[None]:
         yield from adding.load(work, request.add.jobs)
         for new in request.add.jobs:
             ref = JobRef(new.queue, new.id)
@@ -186,17 +186,17 @@ class Ledger(Elsewhere):
                 self.void[new.queue, new.id, 0] = None
                 self._doubled.append((new.queue, new.id, 0))
 
-    def _started(self, work: Work, request: verbs.Started) -> Verb[None]:
+    def _started(self, work: UnitOfWork, request: verbs.Started) -> Verb[None]:
         yield from self._begin(work, request.starts)
 
-    def _begin(self, work: Work, starts: list[verbs.Start]) -> Verb[None]:
+    def _begin(self, work: UnitOfWork, starts: list[verbs.Start]) -> Verb[None]:
         names = list(dict.fromkeys(start.queue for start in starts))
         yield Reads(jobs=_refs(work, starts), lines=dict.fromkeys(names, len(starts) + 1))
         for start in starts:
             self._start(work, start)
         claiming.note_drained(work, names)
 
-    def _start(self, work: Work, start: verbs.Start) -> JobRecord | None:
+    def _start(self, work: UnitOfWork, start: verbs.Start) -> JobRecord | None:
         """The job of a start, active under its token; None when that start counts no more."""
         ref = JobRef(start.queue, start.id)
         job = work.jobs[ref] or self._learn(work, start)
@@ -223,7 +223,7 @@ class Ledger(Elsewhere):
             self._begun.popitem(last=False)
         return job
 
-    def _take_back(self, work: Work, job: JobRecord, start: verbs.Start) -> None:
+    def _take_back(self, work: UnitOfWork, job: JobRecord, start: verbs.Start) -> None:
         """The worker that has the message has the job: its earlier holder has lost it."""
         if job.state is JobState.ACTIVE and job.token != start.token:
             leases.take_back(work, job)
@@ -231,7 +231,7 @@ class Ledger(Elsewhere):
     def _is_newest(self, placed: Placed | None, gen: int) -> bool:
         return placed is None or placed.where != "queue" or placed.gen <= gen
 
-    def _learn(self, work: Work, start: verbs.Start) -> JobRecord | None:
+    def _learn(self, work: UnitOfWork, start: verbs.Start) -> JobRecord | None:
         """Take in a job that another program added, from its message."""
         if start.body is None:
             return None
@@ -240,16 +240,16 @@ class Ledger(Elsewhere):
         except MessageError:
             return None
         job = found.job
-        told.learn(work, job, added=found.foreign)
+        reports.learn(work, job, added=found.foreign)
         self.placed[job.ref] = Placed("queue", start.gen, job.state, _mark(job))
         self._published[job.ref] = start.gen
         return job
 
-    def _ended(self, work: Work, request: verbs.Ended) -> Verb[None]:
+    def _ended(self, work: UnitOfWork, request: verbs.Ended) -> Verb[None]:
         yield from self._close(work, verbs.Close(items=request.items, starts=request.starts))
         yield from self._begin(work, request.began)
 
-    def _close(self, work: Work, request: verbs.Close) -> Verb[verbs.Closing]:
+    def _close(self, work: UnitOfWork, request: verbs.Close) -> Verb[verbs.Closing]:
         known = {start.token: start for start in request.starts}
         refs = dict.fromkeys(JobRef(end.queue, end.id) for end in request.items)
         waits = [JobRef(end.queue, end.id) for end in request.items if end.outcome is Outcome.WAIT]
@@ -262,7 +262,9 @@ class Ledger(Elsewhere):
             requeue.append(back)
         return verbs.Closing(items, requeue)
 
-    def _close_one(self, work: Work, end: Settlement, start: verbs.Start | None) -> tuple[Settled, bool]:
+    def _close_one(
+        self, work: UnitOfWork, end: Settlement, start: verbs.Start | None
+    ) -> tuple[Settled, bool]:
         """What a settlement is answered, and whether its message goes back to its queue."""
         ref = JobRef(end.queue, end.id)
         mark = _mark(work.jobs[ref])
@@ -285,11 +287,11 @@ class Ledger(Elsewhere):
         placed = self.placed.get(job.ref)
         return placed is not None and placed.where == "queue" and placed.gen == gen
 
-    def _doubt(self, work: Work, request: verbs.Doubt) -> Verb[list[JobRecord | None]]:
+    def _doubt(self, work: UnitOfWork, request: verbs.Doubt) -> Verb[list[JobRecord | None]]:
         yield Reads(jobs=_refs(work, request.starts))
         return [self._doubt_one(work, start) for start in request.starts]
 
-    def _doubt_one(self, work: Work, start: verbs.Start) -> JobRecord | None:
+    def _doubt_one(self, work: UnitOfWork, start: verbs.Start) -> JobRecord | None:
         ref = JobRef(start.queue, start.id)
         void = (start.queue, start.id, start.gen)
         if void in self.void:
@@ -303,7 +305,7 @@ class Ledger(Elsewhere):
             return None
         return view(job, work.now_ms)
 
-    def _expire(self, work: Work, request: verbs.Expire) -> Verb[None]:
+    def _expire(self, work: UnitOfWork, request: verbs.Expire) -> Verb[None]:
         yield Reads(jobs=_refs(work, request.starts))
         for start in request.starts:
             job = work.jobs[JobRef(start.queue, start.id)] or self._learn(work, start)
@@ -318,7 +320,7 @@ class Ledger(Elsewhere):
         paused = [queue.name for queue in self.queues.values() if queue.row.paused]
         return verbs.Rules(paused, list(self.void), {name: self.due_ms(name) for name in self.queues})
 
-    def _promote_for(self, work: Work, request: verbs.PromoteFor) -> Verb[int | None]:
+    def _promote_for(self, work: UnitOfWork, request: verbs.PromoteFor) -> Verb[int | None]:
         queues = [rq.ClaimQueue(name, 0, 0) for name in request.queues]
         claim = rq.Claim(worker="", queues=queues, limit=0, claim_id="")
         return (yield from claiming.claim(work, claim)).next_due_in_ms
@@ -333,7 +335,7 @@ class Ledger(Elsewhere):
         due = [job.due_ms or 0 for queue in self.queues.values() if (job := queue.next_due())]
         return max(min(due) - now_ms, 0) if due else None
 
-    def _recover_lost(self, work: Work, request: rq.Recover) -> Verb[rq.Recovered]:
+    def _recover_lost(self, work: UnitOfWork, request: rq.Recover) -> Verb[rq.Recovered]:
         """Take back what a silent worker still holds: a new message takes the place of the one it has."""
         result = yield from leases.recover(work, request)
         for ref in result.recovered:
@@ -351,7 +353,7 @@ class Ledger(Elsewhere):
             held.append(rq.LeaseRef(job.queue, job.id, job.token or "", lease_ms))
         self.apply(rq.Extend(leases=held), now_ms)
 
-    def _poison(self, work: Work, request: verbs.Poison) -> Verb[None]:
+    def _poison(self, work: UnitOfWork, request: verbs.Poison) -> Verb[None]:
         yield from self.bury(work, poison(request.queue, request.body, request.problem, work.now_ms))
 
     # --- taking over -------------------------------------------------------------------------------------
@@ -423,7 +425,7 @@ class Ledger(Elsewhere):
             self.archivers = {one.name: one for one in counts.archivers}
 
 
-def _refs(work: Work, starts: list[verbs.Start]) -> list[JobRef]:
+def _refs(work: UnitOfWork, starts: list[verbs.Start]) -> list[JobRef]:
     """The jobs of starts that are not loaded yet."""
     refs = dict.fromkeys(JobRef(start.queue, start.id) for start in starts)
     return [ref for ref in refs if ref not in work.jobs]

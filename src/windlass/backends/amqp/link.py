@@ -14,8 +14,8 @@ from typing import Any, TypeVar
 import pika
 from pika.adapters.select_connection import IOLoop
 
-from windlass.backends.amqp.promise import Promise, spawn
-from windlass.backends.amqp.session import Session
+from windlass.backends.amqp.io_future import IoFuture, spawn
+from windlass.backends.amqp.session import AmqpSession
 from windlass.errors import StorageError
 from windlass.speedups.amqp import Connection, PlainConnection
 
@@ -31,7 +31,7 @@ _LEAVE_S = 2.0
 class Link:
     """A thread with a connection. Shared by a backend and its clones; ``start`` and ``stop`` are counted."""
 
-    def __init__(self, parameters: pika.URLParameters, make: Callable[[Link, Any], Session]) -> None:
+    def __init__(self, parameters: pika.URLParameters, make: Callable[[Link, Any], AmqpSession]) -> None:
         self._parameters = parameters
         self._make = make
         self._lock = threading.Lock()
@@ -39,8 +39,8 @@ class Link:
         self._thread: threading.Thread | None = None
         self.loop: IOLoop
         self._connection: PlainConnection | None = None
-        self._session: Session | None = None
-        self._waiting: Promise[Session] = Promise()
+        self._session: AmqpSession | None = None
+        self._waiting: IoFuture[AmqpSession] = IoFuture()
         self._delay_s = _FIRST_DELAY_S
         self._closing = False
         self._last_error = "no answer yet"
@@ -55,7 +55,7 @@ class Link:
                 return
             self._closing = False
             self.loop = IOLoop()
-            self._waiting = Promise()
+            self._waiting = IoFuture()
             self._thread = threading.Thread(target=self._main, name="windlass-amqp", daemon=True)
             self._thread.start()
 
@@ -73,9 +73,9 @@ class Link:
 
     def run(
         self,
-        make: Callable[[Session], Coroutine[Promise[Any], None, T]],
+        make: Callable[[AmqpSession], Coroutine[IoFuture[Any], None, T]],
         begin: Callable[[], bool],
-        done: Callable[[Promise[T]], None],
+        done: Callable[[IoFuture[T]], None],
     ) -> None:
         """Run ``make(session)`` on the connection's thread once there is a session and ``begin`` says that
         the call still stands; ``done`` hears there how it ended."""
@@ -90,9 +90,9 @@ class Link:
 
     def _begin(
         self,
-        make: Callable[[Session], Coroutine[Promise[Any], None, T]],
+        make: Callable[[AmqpSession], Coroutine[IoFuture[Any], None, T]],
         begin: Callable[[], bool],
-        done: Callable[[Promise[T]], None],
+        done: Callable[[IoFuture[T]], None],
     ) -> None:
         async def go() -> T:
             session = await self._waiting
@@ -120,7 +120,7 @@ class Link:
                 if session is not None:
                     session.fail(StorageError(f"the connection broke down ({exc}); repeat the call"))
                 if self._waiting.done:
-                    self._waiting = Promise()
+                    self._waiting = IoFuture()
                 with self._lock:
                     if self._users == 0:
                         break
@@ -163,7 +163,7 @@ class Link:
             self._last_error = f"{type(reason).__name__}: {reason}"
         session, self._session = self._session, None
         if self._waiting.done:
-            self._waiting = Promise()
+            self._waiting = IoFuture()
         if session is not None:
             session.fail(StorageError(f"the connection to the broker was lost ({reason}); repeat the call"))
         if self._closing:

@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from windlass.core import damage
+from windlass.core import bad_records
 from windlass.core.backoff import Backoff
 from windlass.core.ids import check_job_id, check_queue_name, check_task_name
 from windlass.core.job import ErrorInfo, JobRecord, fingerprint
@@ -70,7 +70,7 @@ class Carried(msgspec.Struct, omit_defaults=True, kw_only=True):
     misses: int = 0
     settled_token: str | None = None
     errors: list[ErrorInfo] = []
-    #: How the arguments were given (see ``windlass.payload``).
+    #: How the arguments were given (see ``windlass.jobs.payload``).
     form: str = ""
     #: The payload itself, where the body cannot give it back byte by byte.
     payload: bytes | None = None
@@ -136,7 +136,7 @@ def _parts(job: JobRecord) -> dict[str, msgspec.Raw] | None:
 
 
 def _join(args: bytes | None, kwargs: bytes | None, extra: bytes | None, form: str) -> bytes:
-    """A payload from its parts, in the order in which ``windlass.payload`` writes them."""
+    """A payload from its parts, in the order in which ``windlass.jobs.payload`` writes them."""
     parts = []
     if args is not None and (args != b"[]" or form == "list"):
         parts.append(b'"args":' + args)
@@ -189,7 +189,7 @@ def to_message(job: JobRecord, gen: int, reply: str = "") -> tuple[bytes, bytes]
 
 
 def _form(payload: bytes) -> str:
-    """How the arguments were given, as ``windlass.payload.pack_data`` notes it at the end."""
+    """How the arguments were given, as ``windlass.jobs.payload.pack_data`` notes it at the end."""
     at = payload.rfind(b'"form":"')
     return payload[at + 8 : -2].decode("ascii", "replace") if at >= 0 else ""
 
@@ -224,7 +224,7 @@ def read_message(queue: str, body: bytes, header: bytes | None, priority: int, n
     if header is not None:
         try:
             return _own(queue, _read_body(body), _decode_carried(header))
-        except damage.UNREADABLE:
+        except bad_records.UNREADABLE:
             pass  # somebody else's header of our name: the body decides
     try:
         fields = _from_json(body)
@@ -232,7 +232,7 @@ def read_message(queue: str, body: bytes, header: bytes | None, priority: int, n
         raise MessageError(f"not JSON: {exc}") from exc
     try:
         return Incoming(read_job(queue, fields, now_ms, priority=priority), 0, True)
-    except damage.UNREADABLE as exc:
+    except bad_records.UNREADABLE as exc:
         raise MessageError(str(exc)) from exc
 
 
@@ -345,7 +345,7 @@ def _tags(fields: dict[str, Any]) -> tuple[str, ...]:
     return tuple(tags[:32])
 
 
-class Entry(msgspec.Struct):
+class StreamEntry(msgspec.Struct):
     """A message of ``scheduled_jobs``, ``retries`` or ``dead_jobs``."""
 
     job: JobRecord
@@ -362,7 +362,7 @@ _STATE = {
 }
 
 
-def read_entry(body: bytes, kind: str, now_ms: int) -> Entry:
+def read_entry(body: bytes, kind: str, now_ms: int) -> StreamEntry:
     """What somebody put into a stream of type ``kind``; ``MessageError`` when it is not that."""
     try:
         fields = _from_json(body)
@@ -376,7 +376,7 @@ def read_entry(body: bytes, kind: str, now_ms: int) -> Entry:
     job = read_job(inner.get("queue") or "default", inner, now_ms, jid=fields.get("jid") or "")
     if kind != "dead_job" and fields.get(_AT[kind]) is None:
         raise MessageError(f"{_AT[kind]} is missing")
-    entry = Entry(job, _STATE[kind], _ms(fields.get(_AT[kind]), now_ms, _AT[kind]))
+    entry = StreamEntry(job, _STATE[kind], _ms(fields.get(_AT[kind]), now_ms, _AT[kind]))
     if kind != "scheduled_job":
         job.attempts = _count(fields.get("retry_count"), "retry_count")
         name, message = str(fields.get("error_class") or ""), str(fields.get("error_message") or "")
@@ -409,14 +409,14 @@ def entry_message(job: JobRecord) -> tuple[str, bytes] | None:
         }
     else:
         return None
-    if job.reason in (damage.BAD_RECORD, _BAD_MESSAGE):
+    if job.reason in (bad_records.BAD_RECORD, _BAD_MESSAGE):
         rest["raw"] = base64.b64encode(job.payload[:MOST_BODY]).decode()
     return kind, _to_json({"type": kind, "jid": job.id, **rest, "job": inner})
 
 
 def poison(queue: str, body: bytes, problem: str, now_ms: int) -> JobRecord:
     """The record of a message that is no job: failed, with its bytes."""
-    return damage.stand_in(
+    return bad_records.stand_in(
         queue,
         f"bad-{hashlib.sha256(body).hexdigest()[:32]}",
         body,
@@ -433,5 +433,5 @@ def queue_of(body: bytes) -> str:
     try:
         fields = _from_json(body)
         return check_queue_name(fields.get("job", fields).get("queue"))
-    except damage.UNREADABLE:
+    except bad_records.UNREADABLE:
         return "default"

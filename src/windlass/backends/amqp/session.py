@@ -14,8 +14,8 @@ from typing import Any
 from pika import BasicProperties, spec
 from pika.exceptions import ChannelClosedByBroker, ChannelClosedByClient
 
+from windlass.backends.amqp.io_future import IoFuture, resolved
 from windlass.backends.amqp.names import Names
-from windlass.backends.amqp.promise import Promise, kept
 from windlass.errors import StorageError
 from windlass.speedups.amqp import Outgoing
 from windlass.speedups.amqp_frames import Delivery, of_properties
@@ -34,7 +34,7 @@ class _Batch:
     def __init__(self, count: int) -> None:
         self.left = count
         self.refused = ""
-        self.promise: Promise[None] = Promise()
+        self.promise: IoFuture[None] = IoFuture()
 
 
 class _Get:
@@ -47,10 +47,10 @@ class _Get:
         self.left = count
         self.asked = 0
         self.found: list[Delivery] = []
-        self.promise: Promise[list[Delivery]] = Promise()
+        self.promise: IoFuture[list[Delivery]] = IoFuture()
 
 
-class Session:
+class AmqpSession:
     """One connection in use."""
 
     def __init__(self, connection: Any, names: Names) -> None:
@@ -60,15 +60,15 @@ class Session:
         self.channel: Any = None
         self.inbox = ""
         self._setup: Any = None
-        self._setup_answer: Promise[Any] = Promise()
-        self._setup_turn: Promise[None] = kept(None)
-        self._declared: dict[str, Promise[None]] = {}
-        self._pending: set[Promise[Any]] = set()
+        self._setup_answer: IoFuture[Any] = IoFuture()
+        self._setup_turn: IoFuture[None] = resolved(None)
+        self._declared: dict[str, IoFuture[None]] = {}
+        self._pending: set[IoFuture[Any]] = set()
         self._last_tag = 0
         self._unconfirmed: dict[int, _Batch] = {}
         self._unacked: dict[int, None] = {}
         self._gets: deque[_Get] = deque()
-        self._ending: dict[str, Promise[None]] = {}
+        self._ending: dict[str, IoFuture[None]] = {}
         self.on_news: Callable[[BasicProperties, bytes], None] = lambda properties, body: None
 
     # --- beginning and end -------------------------------------------------------------------------------
@@ -102,7 +102,7 @@ class Session:
         for promise in pending:
             promise.fail(error)
 
-    def expect(self, promise: Promise[Any]) -> Promise[Any]:
+    def expect(self, promise: IoFuture[Any]) -> IoFuture[Any]:
         """Fail ``promise`` if the connection goes before it is kept."""
         if self.closed:
             promise.fail(StorageError("the connection to the broker was lost; repeat the call"))
@@ -143,7 +143,7 @@ class Session:
         self.connection.take(channel, tag, self.guarded(taker))
         return tag
 
-    def end_consumer(self, tag: str, ended: Promise[None]) -> None:
+    def end_consumer(self, tag: str, ended: IoFuture[None]) -> None:
         """Cancel a consumer of our channel; what is on its way still comes, or goes back to its queue."""
         self._ending[tag] = ended
         self.channel.basic_cancel(tag, callback=_ignore)
@@ -157,13 +157,13 @@ class Session:
 
     async def call(self, method: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """A method of a channel that takes a ``callback``, awaited."""
-        promise: Promise[Any] = Promise()
+        promise: IoFuture[Any] = IoFuture()
         method(*args, callback=promise.set, **kwargs)
         return await self.expect(promise)
 
     async def open_channel(self, on_close: Callable[[Any], None] | None = None) -> Any:
         """A new channel. When the broker closes it, ``on_close`` is told why; without it, all ends."""
-        promise: Promise[Any] = Promise()
+        promise: IoFuture[Any] = IoFuture()
         channel = self.connection.channel(on_open_callback=promise.set)
         channel.add_on_close_callback(
             lambda _, reason: on_close(reason) if on_close else self._channel_lost(reason)
@@ -172,7 +172,7 @@ class Session:
 
     async def confirming(self, channel: Any) -> None:
         """Let the broker confirm what is published on ``channel``."""
-        promise: Promise[Any] = Promise()
+        promise: IoFuture[Any] = IoFuture()
         channel.confirm_delivery(self._on_confirm, callback=promise.set)
         await self.expect(promise)
         self.connection.on_confirm(channel, self.guarded(self._confirm))
@@ -192,7 +192,7 @@ class Session:
         names = self.names
         queues: dict[str, dict[str, Any]] = {**names.streams(), names.kept: {}}
         queues[names.mark] = {"x-max-length": 1}
-        done = self._setup_answer = Promise[Any]()
+        done = self._setup_answer = IoFuture[Any]()
         channel = self._setup
         for exchange, kind in ((names.direct, "direct"), (names.dead, "fanout"), (names.news, "fanout")):
             channel.exchange_declare(exchange, kind, durable=True)
@@ -212,7 +212,7 @@ class Session:
 
     async def declare(self, name: str, arguments: dict[str, Any]) -> None:
         """Declare a durable queue; one that somebody declared in another way is taken as it is."""
-        before, turn = self._setup_turn, Promise[None]()
+        before, turn = self._setup_turn, IoFuture[None]()
         self._setup_turn = turn
         await before
         try:
@@ -230,7 +230,7 @@ class Session:
 
     async def _ask_setup(self, name: str, **arguments: Any) -> Any:
         """The answer to a declaration, or the error with which the broker closed the channel."""
-        answer = self._setup_answer = Promise[Any]()
+        answer = self._setup_answer = IoFuture[Any]()
         self._setup.queue_declare(name, callback=answer.set, **arguments)
         return await self.expect(answer)
 
@@ -238,7 +238,7 @@ class Session:
         """Declare the queue of jobs ``name`` and its binding, once per connection."""
         known = self._declared.get(name)
         if known is None:
-            known = self._declared[name] = Promise()
+            known = self._declared[name] = IoFuture()
             self.names.used.add(name)
             try:
                 await self.declare(self.names.queue(name), {"x-max-priority": 10})
@@ -256,7 +256,7 @@ class Session:
 
     # --- publish -----------------------------------------------------------------------------------------
 
-    def publish(self, messages: Iterable[Outgoing]) -> Promise[None]:
+    def publish(self, messages: Iterable[Outgoing]) -> IoFuture[None]:
         """Publish; the promise is kept when the broker confirmed all, and fails when it took one not."""
         out = list(messages)
         batch = _Batch(len(out))
@@ -306,7 +306,7 @@ class Session:
 
     # --- take and acknowledge ----------------------------------------------------------------------------
 
-    def pull(self, queue: str, count: int) -> Promise[list[Delivery]]:
+    def pull(self, queue: str, count: int) -> IoFuture[list[Delivery]]:
         """Up to ``count`` messages that are ready now."""
         get = _Get(queue, count)
         self.expect(get.promise)

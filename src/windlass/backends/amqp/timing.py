@@ -40,7 +40,7 @@ class OwnTime:
         return None if due_in_ms is None else min(due_in_ms, _LONGEST_MS) / 1000
 
 
-class ToldTime:
+class EntryTime:
     """What an entry said."""
 
     def __init__(self, now_ms: int) -> None:

@@ -10,9 +10,9 @@ from typing import Any
 
 import msgspec
 
-from windlass.backend import metrics as mq
+from windlass.backend import metric_requests as mq
 from windlass.backend import requests as rq
-from windlass.backend import schedules as sq
+from windlass.backend import schedule_requests as sq
 from windlass.core.job import JobRecord
 from windlass.core.outcome import Settled, Settlement
 

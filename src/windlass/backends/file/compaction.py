@@ -9,18 +9,17 @@ from __future__ import annotations
 
 import contextlib
 import os
-from typing import TYPE_CHECKING
+import threading
+from typing import Protocol
 
 from windlass.backend.local.modes import mode_of, open_file
 from windlass.backends.file import directory as dr
 from windlass.backends.file import effects, frames
-from windlass.backends.file.frames import Kind
+from windlass.backends.file.frames import FrameKind
 from windlass.backends.file.log import Log
-from windlass.backends.file.snapshot import Snapshot
+from windlass.backends.file.snapshot import FileSnapshot
+from windlass.backends.file.store import FileStore
 from windlass.core.probe import reach
-
-if TYPE_CHECKING:
-    from windlass.backends.file.session import Session
 
 try:
     import fcntl
@@ -31,7 +30,7 @@ except ImportError:  # not a POSIX system: the backend refuses to open there
 SHORT_LOG = 16 << 20
 FACTOR = 2
 #: When it got this many times longer than that, the process that compacts is taken for frozen.
-PATIENCE = 8
+FROZEN_FACTOR = 8
 #: So few bytes may be copied under the lock.
 _LAST_BYTES = 256 << 10
 _COPY = 1 << 20
@@ -46,10 +45,31 @@ def limit(log: Log) -> int:
     return max(SHORT_LOG, FACTOR * log.current.base)
 
 
+class LogOwner(Protocol):
+    """The session whose log is made shorter."""
+
+    mutex: threading.Lock
+    log: Log
+    store: FileStore
+
+    @property
+    def directory(self) -> str:
+        """Where the store is."""
+
+    def acquire(self) -> None:
+        """Take the lock of all processes."""
+
+    def release(self) -> None:
+        """Give it back."""
+
+    def catch_up(self) -> None:
+        """Read to the end of the log."""
+
+
 class Compaction:
     """One new generation in the making. Used by the thread that writes."""
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: LogOwner) -> None:
         self._session = session
         lock = os.path.join(session.directory, "store-compact")
         self._lock_fd = open_file(lock, os.O_RDWR, mode_of(session.directory))
@@ -75,7 +95,7 @@ class Compaction:
             return self._finish()
         if piece:
             self._number += 1
-            self._write(frames.make(Kind.PIECE, self._number, body))
+            self._write(frames.make(FrameKind.PIECE, self._number, body))
         return False
 
     def _begin(self) -> bool:
@@ -86,12 +106,12 @@ class Compaction:
         with session.mutex:
             self._log = log = session.log
             self._from, self._first = log.offset, log.number
-            self._pieces = Snapshot(session.store).pieces()
+            self._pieces = FileSnapshot(session.store).pieces()
             place = session.store.last_place
         self._path = os.path.join(session.directory, f"{log.current.generation + 1}-{os.getpid()}.tmp")
         self._fd = open_file(self._path, os.O_RDWR | os.O_TRUNC, mode_of(session.directory))
-        self._write(frames.make(Kind.HEAD, log.current.generation + 1, dr.head_body()))
-        self._write(frames.make(Kind.PIECE, 0, effects.encode(effects.Written(0, place, []))))
+        self._write(frames.make(FrameKind.HEAD, log.current.generation + 1, dr.head_body()))
+        self._write(frames.make(FrameKind.PIECE, 0, effects.encode(effects.Written(0, place, []))))
         self._begun = True
         return False
 
@@ -100,7 +120,7 @@ class Compaction:
         try:
             fcntl.flock(self._lock_fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            return self._session.log.step_bytes > PATIENCE * limit(self._session.log)
+            return self._session.log.step_bytes > FROZEN_FACTOR * limit(self._session.log)
         with self._session.mutex:
             dr.sweep(self._session.directory, self._session.log.current)
         return True
@@ -118,7 +138,7 @@ class Compaction:
 
     def _finish(self) -> bool:
         session = self._session
-        self._write(frames.make(Kind.BASE, self._first, b""))
+        self._write(frames.make(FrameKind.BASE, self._first, b""))
         base = self._written
         while session.log is self._log and session.log.offset - self._from > _LAST_BYTES:
             self._copy(session.log.offset)

@@ -21,7 +21,7 @@ import msgspec
 from windlass._version import __version__
 from windlass.backend.local.modes import make_folder, mode_of, open_file
 from windlass.backends.file import errors, frames
-from windlass.backends.file.frames import FORMAT, Kind
+from windlass.backends.file.frames import FORMAT, FrameKind
 from windlass.core.ids import new_id
 from windlass.errors import StorageError
 
@@ -102,7 +102,7 @@ def write_current(directory: str, current: Current) -> None:
 
 def create(directory: str) -> Current:
     """The first generation, empty. The lock must be held."""
-    data = frames.make(Kind.HEAD, 1, head_body()) + frames.make(Kind.BASE, 0, b"")
+    data = frames.make(FrameKind.HEAD, 1, head_body()) + frames.make(FrameKind.BASE, 0, b"")
     publish(os.path.join(directory, log_name(1)), data)
     current = Current(store=new_id(), generation=1, base=len(data), number=0)
     write_current(directory, current)

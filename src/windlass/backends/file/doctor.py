@@ -15,9 +15,9 @@ from windlass.backend.local.modes import mode_of
 from windlass.backend.urls import BackendUrl
 from windlass.backends.file import directory as dr
 from windlass.backends.file import effects, errors, frames
-from windlass.backends.file.frames import Kind
+from windlass.backends.file.frames import FrameKind
 from windlass.backends.file.settings import Settings, parse
-from windlass.backends.file.snapshot import Snapshot
+from windlass.backends.file.snapshot import FileSnapshot
 from windlass.backends.file.store import FileStore
 from windlass.core.ids import new_id
 from windlass.core.text import printable
@@ -77,11 +77,11 @@ def survey(path: str, *, load: bool) -> Survey:
 
 def _take(found: Survey, frame: frames.Frame) -> None:
     """Count a frame, and apply it."""
-    if frame.kind in (Kind.PIECE, Kind.STEP) and found.store is not None:
+    if frame.kind in (FrameKind.PIECE, FrameKind.STEP) and found.store is not None:
         step = effects.decode(frame.body)
         found.unread += [(frame.start, effect) for effect in effects.unread(step)]
         found.store.follow(step)
-    if frame.kind == Kind.STEP:
+    if frame.kind == FrameKind.STEP:
         expected = found.last + 1
         if frame.number != expected and not found.damage:
             found.damage.append((frame.start, frame.start))
@@ -89,7 +89,7 @@ def _take(found: Survey, frame: frames.Frame) -> None:
         found.last = frame.number
     else:
         found.snapshot = frame.end
-        if frame.kind == Kind.BASE:
+        if frame.kind == FrameKind.BASE:
             found.has_base, found.first, found.last = True, frame.number, frame.number
 
 
@@ -231,11 +231,11 @@ def _newest(directory: str) -> tuple[int, str]:
 
 def _write_generation(directory: str, generation: int, store_id: str, found: Survey) -> None:
     assert found.store is not None
-    data = bytearray(frames.make(Kind.HEAD, generation, dr.head_body()))
-    for number, piece in enumerate(Snapshot(found.store).pieces(), 1):
+    data = bytearray(frames.make(FrameKind.HEAD, generation, dr.head_body()))
+    for number, piece in enumerate(FileSnapshot(found.store).pieces(), 1):
         step = effects.Written(found.store.now_ms, found.store.last_place, piece)
-        data += frames.make(Kind.PIECE, number, effects.encode(step))
-    data += frames.make(Kind.BASE, found.last, b"")
+        data += frames.make(FrameKind.PIECE, number, effects.encode(step))
+    data += frames.make(FrameKind.BASE, found.last, b"")
     dr.publish(os.path.join(directory, dr.log_name(generation)), bytes(data))
     # A store id of its own: processes that have the old state in memory must read everything anew.
     current = dr.Current(store=new_id(), generation=generation, base=len(data), number=found.last)

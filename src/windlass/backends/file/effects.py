@@ -15,11 +15,11 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from windlass.core import damage
+from windlass.core import bad_records
 from windlass.core.edges import ChildEnd, Edge
 from windlass.core.job import AttemptRecord, Event, JobRecord, JobRef
-from windlass.core.metrics import Mark
-from windlass.core.streams import Chunk, StreamHead
+from windlass.core.rollups import Mark
+from windlass.core.stream_rules import Chunk, StreamHead
 from windlass.speedups.recast import recast_to
 
 
@@ -229,14 +229,14 @@ class Unread(NamedTuple):
             if kind == 1:
                 fields, at = fields[0], _SEQ
             names = (fields[0], fields[1], fields[at] if at < len(fields) else None)
-        except damage.UNREADABLE:
+        except bad_records.UNREADABLE:
             return None
         if kind not in (1, 2) or not isinstance(names[0], str) or not isinstance(names[1], str):
             return None
         return names[0], names[1], names[2] if isinstance(names[2], int) else None
 
 
-class Step(msgspec.Struct, array_like=True):
+class LogStep(msgspec.Struct, array_like=True):
     """All effects of one step, the store's time, and the last place in line that was given away."""
 
     now_ms: int
@@ -261,7 +261,7 @@ class Written(NamedTuple):
 
 
 _encoder = msgspec.msgpack.Encoder()
-_decoder = msgspec.msgpack.Decoder(Step)
+_decoder = msgspec.msgpack.Decoder(LogStep)
 _decode_parts = msgspec.msgpack.Decoder(_Parts).decode
 _decode_effect = msgspec.msgpack.Decoder(Effect).decode
 _decode_any = msgspec.msgpack.Decoder().decode
@@ -272,20 +272,20 @@ def encode(step: Written) -> bytes:
     return _encoder.encode(step)
 
 
-def decode(data: bytes | memoryview) -> Step:
+def decode(data: bytes | memoryview) -> LogStep:
     """The step that was written; what cannot be read of it is ``Unread``."""
     try:
         return _decoder.decode(data)
-    except damage.UNREADABLE as exc:
+    except bad_records.UNREADABLE as exc:
         why = str(exc)
     try:
         parts = _decode_parts(data)
-    except damage.UNREADABLE:
-        return Step(0, 0, [Unread(bytes(data), why)])  # type: ignore[list-item] # only ever made here
-    return Step(parts.now_ms, parts.last_place, [_effect(bytes(part)) for part in parts.effects])
+    except bad_records.UNREADABLE:
+        return LogStep(0, 0, [Unread(bytes(data), why)])  # type: ignore[list-item] # only ever made here
+    return LogStep(parts.now_ms, parts.last_place, [_effect(bytes(part)) for part in parts.effects])
 
 
-def unread(step: Step) -> list[Unread]:
+def unread(step: LogStep) -> list[Unread]:
     """What could not be read of a step."""
     effects: list[Any] = step.effects
     return [effect for effect in effects if isinstance(effect, Unread)]
@@ -294,7 +294,7 @@ def unread(step: Step) -> list[Unread]:
 def _effect(data: bytes) -> Any:
     try:
         return _decode_effect(data)
-    except damage.UNREADABLE as exc:
+    except bad_records.UNREADABLE as exc:
         return Unread(data, str(exc))
 
 

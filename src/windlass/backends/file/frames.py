@@ -23,7 +23,7 @@ HEADER_SIZE = _HEADER.size
 LONGEST = 1 << 30
 
 
-class Kind(IntEnum):
+class FrameKind(IntEnum):
     """What a frame holds. A file has one HEAD, PIECEs, one BASE, then STEPs."""
 
     HEAD = 0
@@ -52,7 +52,7 @@ class Newer(Exception):
         super().__init__(format)
 
 
-def make(kind: Kind, number: int, body: bytes) -> bytes:
+def make(kind: FrameKind, number: int, body: bytes) -> bytes:
     """The bytes of a frame."""
     return _HEADER.pack(MAGIC, FORMAT, kind, len(body), _sum(FORMAT, kind, number, body), number) + body
 

@@ -2,16 +2,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from copy import copy
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from windlass.backends.file import effects as fx
 from windlass.engine.effects import Table
 
 if TYPE_CHECKING:
-    from windlass.backends.file.store import FileStore
+    from windlass.backends.memory.state import StoredQueue
     from windlass.core.job import AttemptRecord, Event, JobRecord, JobRef
     from windlass.engine.effects import Effects, Starter
+
+
+class Journaled(Protocol):
+    """The store whose changes are written down."""
+
+    @property
+    def queues(self) -> Mapping[str, StoredQueue]:
+        """Queues by name."""
+
+    def row(self, table: Table, key: tuple[Any, ...]) -> Any:
+        """An entry of a table; None when it is gone."""
+
+    def start_times(self, queue: str, group: str | None) -> list[int]:
+        """The start times that count."""
 
 
 class Journal:
@@ -39,7 +54,7 @@ class Journal:
 
     # --- what requests changed ----------------------------------------------------------------------
 
-    def add(self, store: FileStore, effects: Effects, events: dict[str, list[Event]]) -> None:
+    def add(self, store: Journaled, effects: Effects, events: dict[str, list[Event]]) -> None:
         """Take in the effects of a request, which the store has taken in; and its events, numbered."""
         if not effects:
             return
@@ -81,7 +96,7 @@ class Journal:
             self.ends += len(effects.ends)
         self._parts += [(19, mark) for mark in effects.marks]
 
-    def _add_logs(self, store: FileStore, effects: Effects, events: dict[str, list[Event]]) -> None:
+    def _add_logs(self, store: Journaled, effects: Effects, events: dict[str, list[Event]]) -> None:
         if not effects.plain:
             for name in effects.forgotten:
                 self._events.pop(name, None)
@@ -98,7 +113,7 @@ class Journal:
 
     # --- what is written down ------------------------------------------------------------------------
 
-    def take(self, store: FileStore) -> list[Any]:
+    def take(self, store: Journaled) -> list[Any]:
         """The effects of what was collected, by how things are now; then it is forgotten."""
         found: list[Any] = self._gone
         for job, whole in self._jobs.values():
@@ -118,7 +133,7 @@ class Journal:
         self._clear()
         return found
 
-    def starts_effect(self, store: FileStore, queue: str, group: str | None, new: int | None) -> Any:
+    def starts_effect(self, store: Journaled, queue: str, group: str | None, new: int | None) -> Any:
         """The newest ``new`` start times; None: all that count."""
         times, number = store.start_times(queue, group), self.starts.get((queue, group), 0)
         if new is None or new >= len(times):

@@ -17,7 +17,7 @@ from windlass.backend.local import flush
 from windlass.backend.local.modes import mode_of, open_file
 from windlass.backends.file import directory as dr
 from windlass.backends.file import effects, errors, frames
-from windlass.backends.file.frames import Kind
+from windlass.backends.file.frames import FrameKind
 from windlass.core.probe import reach
 
 if TYPE_CHECKING:
@@ -110,12 +110,12 @@ class Log:
     def _load(self, store: FileStore) -> None:
         seen_base = False
         for frame in self._frames():
-            if frame.kind == Kind.PIECE:
+            if frame.kind == FrameKind.PIECE:
                 store.follow(effects.decode(frame.body))
-            elif frame.kind == Kind.BASE:
+            elif frame.kind == FrameKind.BASE:
                 self.number = frame.number
                 seen_base = True
-            elif frame.kind == Kind.STEP:
+            elif frame.kind == FrameKind.STEP:
                 self._follow(frame, store)
             self.offset = frame.end
         if not seen_base:
@@ -140,7 +140,7 @@ class Log:
             raise errors.DamagedLogError(self.path, self.offset, f"step {number} is missing")
 
     def _follow(self, frame: frames.Frame, store: FileStore) -> None:
-        if frame.kind != Kind.STEP or frame.number != self.number + 1:
+        if frame.kind != FrameKind.STEP or frame.number != self.number + 1:
             found = f"a frame of kind {frame.kind} with number {frame.number}"
             what = f"step {self.number + 1} was expected, {found} is there"
             raise errors.DamagedLogError(self.path, frame.start, what)
@@ -183,7 +183,7 @@ class Log:
 
     def append(self, body: bytes) -> None:
         """Add one step. When that fails, the file is as it was before."""
-        data = frames.make(Kind.STEP, self.number + 1, body)
+        data = frames.make(FrameKind.STEP, self.number + 1, body)
         reach("file.appending", fd=self.fd, data=data, offset=self.offset)
         try:
             dr.write_all(self.fd, data, self.offset)

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from typing import TypeVar
 
-from windlass.backend import flows as fl
-from windlass.backend import limits as lrq
-from windlass.backend import metrics as mq
+from windlass.backend import flow_requests as fl
+from windlass.backend import limit_requests as lrq
+from windlass.backend import metric_requests as mq
 from windlass.backend import requests as rq
-from windlass.backend import schedules as sq
-from windlass.backend import streams as sm
+from windlass.backend import schedule_requests as sq
+from windlass.backend import stream_requests as sm
 from windlass.backend.hub import Hub
-from windlass.backend.local.store import LocalStore, Shared
-from windlass.backends.file.lanes import Reader, Writer
-from windlass.backends.file.session import Session
+from windlass.backend.local.store import LocalStore, OpenStores
+from windlass.backends.file.notify import FileNotifier
+from windlass.backends.file.session import FileSession
 from windlass.backends.file.settings import Settings
-from windlass.backends.file.wake import Wake
+from windlass.backends.file.threads import FileReader, FileWriter
 
 R = TypeVar("R")
 
@@ -30,7 +30,7 @@ READS = frozenset(
 )
 
 
-class Node(LocalStore[Settings, Session]):
+class Node(LocalStore[Settings, FileSession]):
     """Threads and memory for one (directory, namespace, settings) in this process."""
 
     what = "store"
@@ -45,18 +45,18 @@ class Node(LocalStore[Settings, Session]):
 
     def __init__(self, settings: Settings) -> None:
         hub = Hub()
-        wake = Wake(settings, hub)
-        session = Session(settings, wake)
-        super().__init__(settings, hub, wake, session, Writer(session, wake))
+        wake = FileNotifier(settings, hub)
+        session = FileSession(settings, wake)
+        super().__init__(settings, hub, wake, session, FileWriter(session, wake))
 
     def is_read(self, request: rq.Request[R]) -> bool:
         return type(request) in READS
 
-    def make_reader(self) -> Reader:
-        return Reader(self.session)
+    def make_reader(self) -> FileReader:
+        return FileReader(self.session)
 
     def forked(self) -> None:
         self.session.close_lock()  # else a lock that the parent holds would outlive it
 
 
-nodes = Shared(Node)
+nodes = OpenStores(Node)

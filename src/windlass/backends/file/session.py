@@ -25,9 +25,9 @@ from windlass.core.probe import reach
 from windlass.errors import StorageError, StoreReplacedError
 
 if TYPE_CHECKING:
-    from windlass.backend.calls import Answer, Call
+    from windlass.backend.calls import Answer, StoreCall
+    from windlass.backends.file.notify import FileNotifier
     from windlass.backends.file.settings import Settings
-    from windlass.backends.file.wake import Wake
 
 #: Between two compactions; after one that failed, ten times as long.
 PAUSE_S = 1.0
@@ -37,14 +37,14 @@ _PER_ITEM = 600
 _BESIDES = 8_192
 
 
-class Session:
+class FileSession:
     """``acquire`` takes the lock of all processes; ``mutex`` is our own, around ``store`` and ``log``."""
 
     _lock: FairLock
     log: Log
     store: FileStore
 
-    def __init__(self, settings: Settings, wake: Wake) -> None:
+    def __init__(self, settings: Settings, wake: FileNotifier) -> None:
         self.mutex = threading.Lock()
         # The kernel takes all threads of a process for one holder of the lock: they queue here before.
         self._turn = threading.Lock()
@@ -170,7 +170,7 @@ class Session:
         self._lock.release()
         self._turn.release()
 
-    def run(self, calls: list[Call[Any]]) -> tuple[list[Answer], set[str], Log | None]:
+    def run(self, calls: list[StoreCall[Any]]) -> tuple[list[Answer], set[str], Log | None]:
         """Decide calls and append what they change; the lock must be held.
 
         Returns answers, topics, and the log to ``sync`` before anybody is answered (None: no need).
@@ -186,7 +186,7 @@ class Session:
             except Exception as exc:
                 return [self.failed(call, exc) for call in calls], set(), None
 
-    def _decide(self, calls: list[Call[Any]]) -> tuple[list[Answer], set[str], Log | None]:
+    def _decide(self, calls: list[StoreCall[Any]]) -> tuple[list[Answer], set[str], Log | None]:
         store, journal = self.store, self.store.journal
         last_ms, now_ms = store.now_ms, self._clock.now_ms(store.now_ms)
         store.now_ms = now_ms
@@ -214,7 +214,7 @@ class Session:
         reach("file.appended")
         return answers, topics, self.log
 
-    def _decide_group(self, calls: list[Call[Any]], now_ms: int) -> tuple[list[Answer], set[str]]:
+    def _decide_group(self, calls: list[StoreCall[Any]], now_ms: int) -> tuple[list[Answer], set[str]]:
         """Several adds are decided as one; if that cannot be, each by itself."""
         if len(calls) == 1:
             return self._decide_one(calls[0], now_ms)
@@ -229,7 +229,7 @@ class Session:
             return [one for its, _ in each_apart for one in its], set().union(*(t for _, t in each_apart))
         return together.apart(calls, added), touched
 
-    def _decide_one(self, call: Call[Any], now_ms: int) -> tuple[list[Answer], set[str]]:
+    def _decide_one(self, call: StoreCall[Any], now_ms: int) -> tuple[list[Answer], set[str]]:
         changes = self.store.journal.changes
         try:
             value, touched = self._apply(call.request, now_ms)
@@ -245,7 +245,7 @@ class Session:
             self._check_room(size + _PER_ITEM * size_of(request) + _BESIDES)
         return self.store.apply(request, moment(request.now_ms, lambda: now_ms))
 
-    def _decide_apart(self, calls: list[Call[Any]]) -> tuple[list[Answer], set[str], Log | None]:
+    def _decide_apart(self, calls: list[StoreCall[Any]]) -> tuple[list[Answer], set[str], Log | None]:
         """One of these calls spoils the step of all: each gets a step of its own."""
         answers: list[Answer] = []
         topics: set[str] = set()
@@ -295,7 +295,7 @@ class Session:
         if not log.counts:
             raise StoreReplacedError(self._settings.shown, log.path)
 
-    def failed(self, call: Call[Any], exc: Exception) -> Answer:
+    def failed(self, call: StoreCall[Any], exc: Exception) -> Answer:
         return call, None, to_error(exc, self._settings.shown)
 
     # --- upkeep -------------------------------------------------------------------------------------

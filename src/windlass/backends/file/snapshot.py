@@ -22,7 +22,7 @@ T = TypeVar("T")
 PIECE = 2_000
 
 
-class Snapshot:
+class FileSnapshot:
     """One pass over a store. Each piece is true at the moment when it is asked for."""
 
     def __init__(self, store: FileStore) -> None:
@@ -121,4 +121,4 @@ def _portions(items: list[T]) -> Iterator[list[T]]:
 
 def dump(store: FileStore) -> list[Any]:
     """The whole state at once, for tests and repairs."""
-    return [effect for piece in Snapshot(store).pieces() for effect in piece]
+    return [effect for piece in FileSnapshot(store).pieces() for effect in piece]

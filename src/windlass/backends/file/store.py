@@ -12,15 +12,15 @@ from windlass.backends.file import effects as fx
 from windlass.backends.file.journal import Journal
 from windlass.backends.memory.state import StoredQueue
 from windlass.backends.memory.store import MemoryStore
-from windlass.core import damage, flows
+from windlass.core import bad_records, flow_rules
 from windlass.core.job import LOGS_KEPT, ArchiverInfo, JobRecord, JobRef, WorkerInfo
-from windlass.core.metrics import MetricsRow
-from windlass.core.schedules import ScheduleRecord
+from windlass.core.rollups import MetricsRow
+from windlass.core.schedule_rules import ScheduleRecord
 from windlass.core.states import FINISHED, JobState
-from windlass.core.unique import KeyEntry
+from windlass.core.unique_rules import KeyEntry
 from windlass.engine.effects import Cursor, Effects, GroupRow, QueueRow, Table
 from windlass.engine.reads import Verb
-from windlass.engine.work import Work
+from windlass.engine.unit_of_work import UnitOfWork
 
 #: What the values of each table are.
 ROWS: dict[Table, Any] = {
@@ -78,7 +78,7 @@ class FileStore(MemoryStore):
 
     # --- out ------------------------------------------------------------------------------------------
 
-    def _run(self, verb: Verb[Any], work: Work) -> Any:
+    def _run(self, verb: Verb[Any], work: UnitOfWork) -> Any:
         try:
             return super()._run(verb, work)
         except Exception:
@@ -104,7 +104,7 @@ class FileStore(MemoryStore):
 
     # --- in -------------------------------------------------------------------------------------------
 
-    def follow(self, step: fx.Step) -> None:
+    def follow(self, step: fx.LogStep) -> None:
         """Apply the effects of a step that was decided elsewhere."""
         self.now_ms = step.now_ms or self.now_ms
         self.last_place = max(self.last_place, step.last_place)
@@ -127,7 +127,7 @@ class FileStore(MemoryStore):
     def _move_job(self, effect: fx.MoveJob) -> None:
         queue = self.queue(effect.queue)
         job = queue.jobs.get(effect.id)
-        if job is None or job.seq != effect.seq or damage.is_bad(job):
+        if job is None or job.seq != effect.seq or bad_records.is_bad(job):
             return
         fx.move(job, effect.moving)
         self.enter(job)
@@ -136,7 +136,7 @@ class FileStore(MemoryStore):
         """A record that cannot be read: its job has failed, with those bytes. Every process decides alike."""
         names = effect.names()
         if names is None:
-            damage.tell(f"an entry of {len(effect.raw)} bytes of the log", effect.why)
+            bad_records.log_once(f"an entry of {len(effect.raw)} bytes of the log", effect.why)
             return
         name, job_id, seq = names
         queue = self.queue(name)
@@ -149,14 +149,16 @@ class FileStore(MemoryStore):
             old = None
         seq = self.last_place if seq is None else seq
         known = {} if old is None else {field: getattr(old, field) for field in _KEPT}
-        job = damage.stand_in(name, job_id, effect.raw, effect.why, **({"seq": seq, "place": seq} | known))
+        job = bad_records.stand_in(
+            name, job_id, effect.raw, effect.why, **({"seq": seq, "place": seq} | known)
+        )
         job.state, job.finished_ms = JobState.FAILED, self.now_ms
         self.enter(job)
         if job.options.group is not None:  # it may have made room: the next claim looks
             row = queue.groups.get(job.options.group).row
             queue.groups.put(job.options.group, msgspec.structs.replace(row, next_ms=self.now_ms))
         if job.linked and old is not None and old.state not in FINISHED:  # a relay tells who waits for it
-            self.edges.left_ends.append(flows.end_of(job))
+            self.edges.left_ends.append(flow_rules.end_of(job))
             self.journal.ends += 1
 
     def _drop_job(self, effect: fx.DropJob) -> None:
@@ -173,7 +175,9 @@ class FileStore(MemoryStore):
 
     def _put_row(self, effect: fx.PutRow) -> None:
         what = f"an entry of the table {effect.table} ({', '.join(map(str, effect.key))})"
-        value = damage.read_or_none(effect, lambda put: _decoders[Table(put.table)].decode(put.value), what)
+        value = bad_records.read_or_none(
+            effect, lambda put: _decoders[Table(put.table)].decode(put.value), what
+        )
         if value is not None:
             self.put_row(effect.table, effect.key, value)
 

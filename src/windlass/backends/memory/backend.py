@@ -34,7 +34,7 @@ _CAPABILITIES = Capabilities(
 )
 
 
-class _Shared:
+class _SharedStore:
     """One store with its lock, clock and listeners; several backends may speak to it."""
 
     def __init__(self) -> None:
@@ -53,7 +53,7 @@ class _Shared:
         return now_ms
 
 
-_stores: dict[tuple[str, str], _Shared] = {}
+_stores: dict[tuple[str, str], _SharedStore] = {}
 _stores_lock = threading.Lock()
 
 
@@ -74,12 +74,14 @@ class MemoryBackend:
     name = "memory"
     capabilities = _CAPABILITIES
 
-    def __init__(self, shared: _Shared | None = None, *, find: Callable[[], _Shared] | None = None) -> None:
+    def __init__(
+        self, shared: _SharedStore | None = None, *, find: Callable[[], _SharedStore] | None = None
+    ) -> None:
         self._given = shared
-        self._find = find or _Shared
+        self._find = find or _SharedStore
 
     @cached_property
-    def _shared(self) -> _Shared:
+    def _shared(self) -> _SharedStore:
         """Found on first use: a child that was forked before has a store of its own."""
         return self._given or self._find()
 
@@ -110,8 +112,8 @@ def from_url(url: BackendUrl) -> MemoryBackend:
     url.check_options(set())
     name = check_queue_name(url.host, "store name") if url.host else ""
 
-    def find() -> _Shared:
+    def find() -> _SharedStore:
         with _stores_lock:
-            return _stores.setdefault((name, url.namespace), _Shared())
+            return _stores.setdefault((name, url.namespace), _SharedStore())
 
     return MemoryBackend(find=find)

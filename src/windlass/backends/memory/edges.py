@@ -7,10 +7,10 @@ from collections.abc import Iterable, Iterator
 from copy import copy
 from itertools import islice
 
-from windlass.backend.flows import Dependencies
+from windlass.backend.flow_requests import Dependencies
 from windlass.core.edges import ChildEnd, Edge, EdgeStatus
 from windlass.core.job import JobRef
-from windlass.engine.reads import Untold, Waits
+from windlass.engine.reads import UnsentEnds, Waits
 
 
 class Edges:
@@ -78,7 +78,7 @@ class Edges:
                 ahead += children
         return found
 
-    def untold(self, asked: Untold) -> list[Edge]:
+    def untold(self, asked: UnsentEnds) -> list[Edge]:
         """Open edges to children that ended, in the order of ends and of their making."""
         found = (
             edge

@@ -6,14 +6,14 @@ from collections.abc import Iterator
 from copy import copy
 
 from windlass.backends.memory.order import Order
-from windlass.core import limits as lm
+from windlass.core import limit_rules as lm
 from windlass.core.job import JobRecord
-from windlass.core.limits import GroupLimits, Role, Usage
+from windlass.core.limit_rules import GroupLimits, Role, Usage
 from windlass.engine.effects import GroupRow
-from windlass.engine.work import HOLDING
+from windlass.engine.unit_of_work import HOLDING
 
 
-class Group:
+class StoredGroup:
     """One group."""
 
     def __init__(self, name: str) -> None:
@@ -53,7 +53,7 @@ class Group:
             self.parked.remove(job_id)
 
     def opens_at(self, limits: GroupLimits, job: JobRecord, now_ms: int) -> int | None:
-        """``core.limits.opens_at`` for ``job``. It is for listings, which leave the group as it is."""
+        """``core.limit_rules.opens_at`` for ``job``. It is for listings, which leave the group as it is."""
         usage = copy(self.usage)
         if limits.ordered:
             firsts = (self.places[role].head() for role in lm.holds_up(limits))
@@ -72,25 +72,25 @@ class Group:
         usage.level, usage.level_ms = row.level, row.level_ms
 
 
-class Groups:
+class StoredGroups:
     """All groups of one queue."""
 
     def __init__(self) -> None:
-        self._groups: dict[str, Group] = {}
+        self._groups: dict[str, StoredGroup] = {}
         #: Those that time lets in, with when.
         self.timed: Order[tuple[int, str]] = Order()
 
-    def __iter__(self) -> Iterator[Group]:
+    def __iter__(self) -> Iterator[StoredGroup]:
         return iter([self._groups[name] for name in sorted(self._groups)])
 
-    def get(self, name: str) -> Group:
+    def get(self, name: str) -> StoredGroup:
         """The group of that name, made when it is not there."""
         found = self._groups.get(name)
         if found is None:
-            found = self._groups[name] = Group(name)
+            found = self._groups[name] = StoredGroup(name)
         return found
 
-    def find(self, name: str) -> Group | None:
+    def find(self, name: str) -> StoredGroup | None:
         return self._groups.get(name)
 
     def put(self, name: str, row: GroupRow | None) -> None:

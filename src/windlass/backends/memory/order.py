@@ -8,7 +8,8 @@ from operator import itemgetter
 from typing import Any, Generic, TypeVar
 
 T = TypeVar("T")
-#: A key, by which things are sorted, the name of the thing, the thing: as ``engine.work.Ordered`` takes it.
+#: A key, by which things are sorted, the name of the thing, the thing: as ``engine.unit_of_work.Ordered``
+#: takes it.
 Entry = tuple[Any, str, T]
 
 _key_of = itemgetter(0)

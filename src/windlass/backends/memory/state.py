@@ -10,11 +10,11 @@ from typing import Any
 
 from windlass.backends.memory.edges import Edges
 from windlass.backends.memory.finished import Finished
-from windlass.backends.memory.groups import Groups
-from windlass.backends.memory.line import Line
+from windlass.backends.memory.groups import StoredGroups
 from windlass.backends.memory.order import Order
-from windlass.backends.memory.streams import Streams
+from windlass.backends.memory.streams import StoredStreams
 from windlass.backends.memory.stubs import Stubs
+from windlass.backends.memory.waiting_jobs import WaitingJobs
 from windlass.core.job import (
     EVENTS_KEPT,
     LOGS_KEPT,
@@ -25,10 +25,10 @@ from windlass.core.job import (
     JobRef,
     WorkerInfo,
 )
-from windlass.core.metrics import MARKS_KEPT, Mark, MetricsRow, Step
-from windlass.core.schedules import ScheduleRecord
+from windlass.core.rollups import MARKS_KEPT, Mark, MetricsRow, Step
+from windlass.core.schedule_rules import ScheduleRecord
 from windlass.core.states import FINISHED, PENDING, TIMED, JobState
-from windlass.core.unique import KeyEntry
+from windlass.core.unique_rules import KeyEntry
 from windlass.engine.effects import Cursor, Effects, GroupRow, QueueRow, Starts, Table
 
 _WAITING, _ACTIVE = JobState.WAITING, JobState.ACTIVE
@@ -45,13 +45,13 @@ class StoredQueue:
         self._states: dict[str, JobState] = {}
         self.counts: dict[JobState, int] = dict.fromkeys(JobState, 0)
         self.finished = Finished()
-        self.line = Line()
+        self.line = WaitingJobs()
         #: Timed jobs by (due_ms, seq), and those that end when their time passes by (expires_ms, seq).
         self.due: Order[JobRecord] = Order()
         self.expiring: Order[JobRecord] = Order()
         #: Start times within the queue's own rate, oldest first.
         self.starts: list[int] = []
-        self.groups = Groups()
+        self.groups = StoredGroups()
         #: The groups of jobs that hold a key: a later add may move them to another.
         self._groups_of: dict[str, str] = {}
         self.keys: dict[str, KeyEntry] = {}
@@ -137,7 +137,7 @@ class State:
         self.rollups: dict[tuple[str, Step], dict[tuple[int, str], MetricsRow]] = {}
         self.marks: list[tuple[int, str, Mark]] = []
         self.edges = Edges()
-        self.streams = Streams()
+        self.streams = StoredStreams()
         self.stubs = Stubs()
         self._put: dict[Table, Callable[[Any, Any], None]] = {
             Table.QUEUE: self._put_queue,
@@ -208,7 +208,7 @@ class State:
         at_ms = effects.now_ms
         noted: dict[str, list[Event]] = {}
         queue: StoredQueue | None = None
-        for note in effects.notes:
+        for note in effects.pending_events:
             queue = self.queue(note.queue)
             first, kind, task, data = queue.last_event + 1, note.type, note.task, note.data
             events = [

@@ -14,20 +14,20 @@ from itertools import islice, takewhile
 from typing import Any, TypeVar, cast
 
 from windlass.backend import requests as rq
+from windlass.backends.memory.inspection import SHOWS, Shows
 from windlass.backends.memory.order import Entry, Order
-from windlass.backends.memory.show import SHOWS, Shows
 from windlass.backends.memory.state import State, StoredQueue
 from windlass.core import transitions
 from windlass.core.job import JobRecord, JobRef
-from windlass.core.limits import Role, Usage
-from windlass.core.metrics import KEPT_MS
+from windlass.core.limit_rules import Role, Usage
+from windlass.core.rollups import KEPT_MS
 from windlass.core.states import JobState
 from windlass.engine import timing
 from windlass.engine.drive import run
 from windlass.engine.effects import Effects, GroupRow, Table, copy_row
 from windlass.engine.reads import LogSpan, MoreReads, PurgeReads, Reads, Verb, Verbs, state_since
+from windlass.engine.unit_of_work import HOLDING, GroupView, Ordered, QueueView, UnitOfWork
 from windlass.engine.verbs import VERBS
-from windlass.engine.work import HOLDING, Group, Ordered, Queue, Work
 from windlass.engine.workers import WORKER_KEPT_MS
 
 R = TypeVar("R")
@@ -49,16 +49,16 @@ class MemoryStore(State):
         show = self.shows.get(type(request))
         if show is not None:
             return cast("R", show(self, request, now_ms)), set()
-        work = Work(now_ms, self.fresh_place)
+        work = UnitOfWork(now_ms, self.fresh_place)
         answer: R = self._run(self.verbs[type(request)](work, request), work)
         return answer, work.effects.topics
 
-    def _run(self, verb: Verb[Any], work: Work) -> Any:
+    def _run(self, verb: Verb[Any], work: UnitOfWork) -> Any:
         return run(verb, self, work)
 
     def set_back(self, from_ms: int, now_ms: int) -> None:
         """The store's time goes back: see ``engine.timing.set_back``."""
-        work = Work(now_ms, self.fresh_place)
+        work = UnitOfWork(now_ms, self.fresh_place)
         self._run(timing.set_back(work, from_ms), work)
 
     def fresh_place(self) -> int:
@@ -72,7 +72,7 @@ class MemoryStore(State):
 
     # --- loading ----------------------------------------------------------------------------------
 
-    def load(self, reads: Reads, work: Work) -> None:
+    def load(self, reads: Reads, work: UnitOfWork) -> None:
         """See ``engine.reads.Reads`` for what each part is."""
         if reads.ids:
             self._load_jobs(reads.ids, work)
@@ -98,7 +98,7 @@ class MemoryStore(State):
             self._load_found(reads, work)
             self._load_upkeep(reads, work)
 
-    def _load_jobs(self, refs: Iterable[JobRef], work: Work) -> None:
+    def _load_jobs(self, refs: Iterable[JobRef], work: UnitOfWork) -> None:
         found, any_stubs = work.jobs, bool(self.stubs)
         name: str | None = None
         jobs: dict[str, JobRecord] = {}
@@ -112,18 +112,18 @@ class MemoryStore(State):
             if any_stubs and (stub := self.stubs.find(ref, work.now_ms)) is not None:
                 work.stubs[ref] = stub
 
-    def _load_queue(self, name: str, work: Work) -> None:
+    def _load_queue(self, name: str, work: UnitOfWork) -> None:
         if name in work.queues:
             return
         stored = self.queues.get(name)
         if stored is None:
-            work.queues[name] = Queue(name)
+            work.queues[name] = QueueView(name)
             return
         counts = stored.counts
         row, starts = copy_row(stored.row), stored.starts[:]  # by position: names cost in a call of a class
-        work.queues[name] = Queue(name, row, starts, len(stored.jobs), counts[_ACTIVE], counts[_PARKED])
+        work.queues[name] = QueueView(name, row, starts, len(stored.jobs), counts[_ACTIVE], counts[_PARKED])
 
-    def _load_group(self, queue: str, name: str, work: Work) -> None:
+    def _load_group(self, queue: str, name: str, work: UnitOfWork) -> None:
         if (queue, name) in work.groups:
             return
         self._load_queue(queue, work)
@@ -132,15 +132,15 @@ class MemoryStore(State):
         stored = self.look(queue).groups.find(name)
         if stored is None:
             nowhere: dict[Role, Ordered[int]] = {role: Ordered() for role in HOLDING}
-            work.groups[queue, name] = Group(queue, name, GroupRow(), Usage(), Ordered(), nowhere)
+            work.groups[queue, name] = GroupView(queue, name, GroupRow(), Usage(), Ordered(), nowhere)
             return
         usage = copy(stored.usage)
         usage.starts = list(usage.starts)
         places = {role: Ordered(order) for role, order in stored.places.items()}
         parked = Ordered(self._with_keys(stored.parked, work))
-        work.groups[queue, name] = Group(queue, name, stored.row, usage, parked, places)
+        work.groups[queue, name] = GroupView(queue, name, stored.row, usage, parked, places)
 
-    def _with_keys(self, parked: Order[JobRecord], work: Work) -> Iterator[Entry[JobRecord]]:
+    def _with_keys(self, parked: Order[JobRecord], work: UnitOfWork) -> Iterator[Entry[JobRecord]]:
         """Parked jobs; the key of each is loaded when the line comes to it."""
         for entry in parked:
             job = entry[2]
@@ -150,7 +150,7 @@ class MemoryStore(State):
                     work.rows[key] = self.row(*key)
             yield entry
 
-    def _load_flows(self, reads: MoreReads, work: Work) -> None:
+    def _load_flows(self, reads: MoreReads, work: UnitOfWork) -> None:
         edges = self.edges
         for ref in reads.streams:
             work.streams[ref] = self.streams.heads.get(ref)
@@ -167,7 +167,7 @@ class MemoryStore(State):
         if reads.outbox:
             work.outbox = list(islice(edges.left_ends, reads.outbox))
 
-    def _load_found(self, reads: MoreReads, work: Work) -> None:
+    def _load_found(self, reads: MoreReads, work: UnitOfWork) -> None:
         if reads.leased_by is not None:
             self._find_all(work, (job for job in self.active.values() if job.worker == reads.leased_by))
         if reads.expired:
@@ -183,7 +183,7 @@ class MemoryStore(State):
         if reads.past_keep:
             self._find_all(work, self._past_keep(work.now_ms, reads.past_keep))
 
-    def _find_all(self, work: Work, jobs: Iterable[JobRecord]) -> None:
+    def _find_all(self, work: UnitOfWork, jobs: Iterable[JobRecord]) -> None:
         work.found = list(jobs)
         for job in work.found:
             self._load_queue(job.queue, work)
@@ -204,7 +204,7 @@ class MemoryStore(State):
             old += [queue.jobs[job_id] for job_id in ids]
         return old
 
-    def _load_upkeep(self, reads: MoreReads, work: Work) -> None:
+    def _load_upkeep(self, reads: MoreReads, work: UnitOfWork) -> None:
         if reads.every_queue:
             for name in self.queues:
                 self._load_queue(name, work)
@@ -225,7 +225,7 @@ class MemoryStore(State):
         if reads.mark is not None:
             work.mark = next((mark for _, mark_id, mark in self.marks if mark_id == reads.mark), None)
 
-    def _load_ending(self, work: Work) -> None:
+    def _load_ending(self, work: UnitOfWork) -> None:
         """Everything that ends by itself."""
         self._find_all(work, self.active.values())
         for name in self.queues:
@@ -233,7 +233,7 @@ class MemoryStore(State):
         work.rows.update(((Table.LEADER, (role,)), row) for role, row in self.leaders.items())
         work.rows.update(((Table.WORKER, (id,)), row) for id, row in self.workers.items())
 
-    def _load_settings(self, work: Work, name: str) -> None:
+    def _load_settings(self, work: UnitOfWork, name: str) -> None:
         self._load_queue(name, work)
         queue = self.look(name)
         for group in queue.groups:
@@ -243,7 +243,7 @@ class MemoryStore(State):
         mine = ((key, row) for key, row in self.schedules.items() if key[0] == name)
         work.rows.update(((Table.SCHEDULE, key), row) for key, row in mine)
 
-    def _load_past(self, work: Work, limit: int) -> None:
+    def _load_past(self, work: UnitOfWork, limit: int) -> None:
         now_ms, past = work.now_ms, work.past
         past.kept_ids = [ref for ref, until_ms in self.kept_ids.items() if until_ms <= now_ms][:limit]
         past.stubs = self.stubs.past(now_ms, limit)
@@ -258,7 +258,7 @@ class MemoryStore(State):
         for (name, step), rows in self.rollups.items():
             past.rollups += [(name, step, *key) for key in rows if key[0] < now_ms - KEPT_MS[step]]
 
-    def _load_history(self, work: Work, since_ms: int) -> None:
+    def _load_history(self, work: UnitOfWork, since_ms: int) -> None:
         for name, queue in self.queues.items():
             young = (number for number, record in queue.history if record.finished_ms > since_ms)
             newest = queue.last_history

@@ -6,10 +6,10 @@ from collections import deque
 from itertools import islice
 
 from windlass.core.job import JobRef
-from windlass.core.streams import Chunk, StreamHead, too_much
+from windlass.core.stream_rules import Chunk, StreamHead, too_much
 
 
-class Streams:
+class StoredStreams:
     """What running jobs have put out so far."""
 
     def __init__(self) -> None:

@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, TypeVar
 
 from windlass.backend.hub import Hub
-from windlass.backend.local.store import LocalStore, Shared
-from windlass.backends.sqlite.reader import Reader
-from windlass.backends.sqlite.session import Session
+from windlass.backend.local.store import LocalStore, OpenStores
+from windlass.backends.sqlite.inspection import READS
+from windlass.backends.sqlite.notify import SqliteNotifier
+from windlass.backends.sqlite.reader import SqliteReader
+from windlass.backends.sqlite.session import SqliteSession
 from windlass.backends.sqlite.settings import Settings
-from windlass.backends.sqlite.show import READS
-from windlass.backends.sqlite.wake import Wake
-from windlass.backends.sqlite.writer import Writer
+from windlass.backends.sqlite.writer import SqliteWriter
 from windlass.engine.verbs import VERBS
 from windlass.errors import UnsupportedByBackendError
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 R = TypeVar("R")
 
 
-class Database(LocalStore[Settings, Session]):
+class Database(LocalStore[Settings, SqliteSession]):
     """Threads and connections for one (file, namespace, settings) in this process."""
 
     what = "database"
@@ -36,9 +36,9 @@ class Database(LocalStore[Settings, Session]):
 
     def __init__(self, settings: Settings) -> None:
         hub = Hub()
-        wake = Wake(settings, hub)
-        session = Session(settings, wake)
-        super().__init__(settings, hub, wake, session, Writer(session, wake))
+        wake = SqliteNotifier(settings, hub)
+        session = SqliteSession(settings, wake)
+        super().__init__(settings, hub, wake, session, SqliteWriter(session, wake))
 
     def is_read(self, request: Request[R]) -> bool:
         if type(request) in VERBS:
@@ -47,8 +47,8 @@ class Database(LocalStore[Settings, Session]):
             raise UnsupportedByBackendError("sqlite", type(request).__name__)
         return True
 
-    def make_reader(self) -> Reader:
-        return Reader(self.settings, self.session)
+    def make_reader(self) -> SqliteReader:
+        return SqliteReader(self.settings, self.session)
 
 
-databases = Shared(Database)
+databases = OpenStores(Database)

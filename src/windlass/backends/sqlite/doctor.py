@@ -1,7 +1,8 @@
 """A look at the rows of a database from outside, and setting aside what cannot be read: ``windlass doctor``.
 
 Jobs are not looked at here, but for those whose state is none: everything else about a job can be told, and
-set right, through the store (see ``core.damage``). Tables of earlier releases become STRICT while the store
+set right, through the store (see ``core.bad_records``). Tables of earlier releases become STRICT while the
+store
 is in use (see ``sweep``): how far that is, and what did not fit, is told here.
 """
 
@@ -19,11 +20,11 @@ from windlass.backend.health import Finding, fact, warning
 from windlass.backend.urls import BackendUrl
 from windlass.backends.sqlite import edges, logs, migrations, rows, sweep, tables
 from windlass.backends.sqlite.connection import read_any_text, to_error
-from windlass.backends.sqlite.port import Step
+from windlass.backends.sqlite.port import RequestPort
 from windlass.backends.sqlite.settings import Settings, parse
 from windlass.backends.sqlite.statements import in_namespace
 from windlass.backends.sqlite.transactional import inside
-from windlass.core import damage
+from windlass.core import bad_records
 from windlass.core.text import printable
 
 #: What is written down of a row, as JSON.
@@ -162,7 +163,7 @@ def _find(conn: sqlite3.Connection, namespace: str) -> Iterator[_Bad]:
                 continue
             try:
                 column.read(data)
-            except damage.UNREADABLE as exc:
+            except bad_records.UNREADABLE as exc:
                 yield _Bad(column, tuple(key), data, f"{type(exc).__name__}: {exc}")
 
 
@@ -179,11 +180,11 @@ def _fail_stateless(conn: sqlite3.Connection, namespace: str) -> Iterator[Findin
         return
     for job_id, state in _stateless(conn, namespace):
         shown = f"job {printable(str(job_id))}, which was in the state {printable(repr(state))}"
-        yield fact(f"{shown}, has failed: {damage.BAD_RECORD}")
+        yield fact(f"{shown}, has failed: {bad_records.BAD_RECORD}")
     inside(conn, namespace, None, _lose_stateless)
 
 
-def _lose_stateless(step: Step) -> None:
+def _lose_stateless(step: RequestPort) -> None:
     step.jobs(step.all("job_stateless", 0, rows.LAST_SEQ))
     step.lose(step.lost)
 

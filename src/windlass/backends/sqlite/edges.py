@@ -8,21 +8,21 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from windlass.backends.sqlite.rows import Row, pack
-from windlass.core import damage
+from windlass.core import bad_records
 from windlass.core.edges import ChildEnd, Edge, EdgeStatus, OnFailure
 from windlass.core.job import JobRef
 from windlass.engine.reads import Waits
 
 if TYPE_CHECKING:
-    from windlass.backends.sqlite.port import Step
+    from windlass.backends.sqlite.request import RequestState
     from windlass.engine.effects import Effects
     from windlass.engine.reads import MoreReads
-    from windlass.engine.work import Work
+    from windlass.engine.unit_of_work import UnitOfWork
 
 unpack_end = msgspec.msgpack.Decoder(ChildEnd).decode
 
 
-def load(step: Step, reads: MoreReads, work: Work) -> None:
+def load(step: RequestState, reads: MoreReads, work: UnitOfWork) -> None:
     """What verbs ask for of edges."""
     if reads.pairs:
         pairs = [*reads.pairs]
@@ -50,24 +50,24 @@ def load(step: Step, reads: MoreReads, work: Work) -> None:
         work.outbox = _outbox(step, reads.outbox)
 
 
-def _key(step: Step, ref: JobRef) -> tuple[int, str]:
+def _key(step: RequestState, ref: JobRef) -> tuple[int, str]:
     num = step.queues.num(ref.queue)
     return 0 if num is None else num, ref.id
 
 
-def _keys(step: Step, refs: Iterable[JobRef]) -> list[tuple[int, str]]:
+def _keys(step: RequestState, refs: Iterable[JobRef]) -> list[tuple[int, str]]:
     return [_key(step, ref) for ref in refs]
 
 
-def _edges(step: Step, name: str, keys: list[Any], *params: Any) -> list[Edge]:
+def _edges(step: RequestState, name: str, keys: list[Any], *params: Any) -> list[Edge]:
     return read_edges(step.listed(name, keys, *params), step.queues.name)
 
 
-def _outbox(step: Step, limit: int) -> list[ChildEnd]:
+def _outbox(step: RequestState, limit: int) -> list[ChildEnd]:
     """The oldest ends that are yet to be told. Those that cannot be read go with the next write."""
     ends = []
     for num, packed in step.all("outbox", limit):
-        end = damage.read_or_none(packed, unpack_end, f"entry {num} of the outbox")
+        end = bad_records.read_or_none(packed, unpack_end, f"entry {num} of the outbox")
         if end is None:
             step.upkeep.unread.append(num)
         else:
@@ -76,7 +76,7 @@ def _outbox(step: Step, limit: int) -> list[ChildEnd]:
     return ends
 
 
-def write(step: Step, effects: Effects) -> None:
+def write(step: RequestState, effects: Effects) -> None:
     """Edges as they are from now on, and what becomes of the outbox."""
     step.many(
         "edge_save",
@@ -93,7 +93,7 @@ def write(step: Step, effects: Effects) -> None:
     step.many("outbox_insert", [(pack(end),) for end in effects.ends])
 
 
-def write_outbox(step: Step, told: int) -> None:
+def write_outbox(step: RequestState, told: int) -> None:
     """The oldest ``told`` ends of the outbox, as loaded, are dealt with."""
     gone = [*step.upkeep.outbox[:told], *step.upkeep.unread]
     if gone:
@@ -103,7 +103,7 @@ def write_outbox(step: Step, told: int) -> None:
 def read_edges(rows: list[Row], queue_name: Callable[[int], str]) -> list[Edge]:
     """The edges of rows."""
     what = "an edge of job {1}".format
-    return list(damage.readable(rows, lambda row: to_edge(row, queue_name), lambda row: what(*row)))
+    return list(bad_records.readable(rows, lambda row: to_edge(row, queue_name), lambda row: what(*row)))
 
 
 def to_edge(row: Row, queue_name: Callable[[int], str]) -> Edge:

@@ -7,8 +7,8 @@ from collections.abc import Callable
 import msgspec
 
 from windlass.backends.sqlite.rows import Row, encode_json, pack
-from windlass.core import damage
-from windlass.core.limits import GroupLimits, QueueLimits, Usage
+from windlass.core import bad_records
+from windlass.core.limit_rules import GroupLimits, QueueLimits, Usage
 from windlass.engine.effects import GroupRow, QueueRow
 
 Select = Callable[..., list[Row]]
@@ -28,13 +28,13 @@ def read_limits(row: QueueRow, starts: list[int], stored: Row | None, name: str)
         return
     own, every, row.hold_until_ms, times = stored
     what = f"the limits of queue {name}"
-    row.limits = damage.read_or_none(own, _queue_limits, what) or _NO_QUEUE_LIMITS
-    row.every_group = damage.read_or_none(every, _group_limits, what) or _NO_GROUP_LIMITS
+    row.limits = bad_records.read_or_none(own, _queue_limits, what) or _NO_QUEUE_LIMITS
+    row.every_group = bad_records.read_or_none(every, _group_limits, what) or _NO_GROUP_LIMITS
     starts += read_starts(times, what)
 
 
 def read_starts(times: bytes | None, what: str) -> list[int]:
-    return [] if times is None else damage.read_or_none(times, _starts, what) or []
+    return [] if times is None else bad_records.read_or_none(times, _starts, what) or []
 
 
 def pack_starts(starts: list[int]) -> bytes | None:
@@ -57,7 +57,7 @@ def group_of(stored: Row | None, name: str) -> tuple[GroupRow, Usage]:
         return GroupRow(), Usage()
     own, paused, hold_ms, times, level, level_ms, next_ms = stored
     what = f"the limits of group {name}"
-    limits = None if own is None else damage.read_or_none(own, _group_limits, what)
+    limits = None if own is None else bad_records.read_or_none(own, _group_limits, what)
     row = GroupRow(limits, bool(paused), hold_ms, level, level_ms, next_ms)
     usage = Usage(
         paused=row.paused,

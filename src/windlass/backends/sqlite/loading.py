@@ -6,20 +6,20 @@ from collections.abc import Iterable
 from operator import itemgetter
 from typing import TYPE_CHECKING
 
-from windlass.backends.sqlite import finding, lines, stubs, tables
+from windlass.backends.sqlite import ordered, stubs, tables
 from windlass.backends.sqlite.limits import GROUPED, group_of
 from windlass.core.job import JobRef
-from windlass.core.limits import GroupLimits, Usage
+from windlass.core.limit_rules import GroupLimits, Usage
 from windlass.core.states import FINISHED, JobState
 from windlass.engine.effects import copy_row
 from windlass.engine.reads import MoreReads
-from windlass.engine.work import Group, Ordered, Queue
+from windlass.engine.unit_of_work import GroupView, Ordered, QueueView
 
 if TYPE_CHECKING:
-    from windlass.backends.sqlite.port import Step
+    from windlass.backends.sqlite.request import RequestState
     from windlass.backends.sqlite.rows import Row
     from windlass.engine.reads import Reads
-    from windlass.engine.work import Work
+    from windlass.engine.unit_of_work import UnitOfWork
 
 #: How far jobs of a group are counted beyond what a limit asks for: more than one request takes away.
 MARGIN = 10_000
@@ -29,18 +29,7 @@ _queue = itemgetter(0)
 _COUNTED = [state.value for state in JobState if state not in FINISHED]
 
 
-class Upkeep:
-    """What was found while loading and goes with the writing, whatever the verb decides."""
-
-    def __init__(self) -> None:
-        #: Entries of the outbox that were loaded, in their order; and those that cannot be read.
-        self.outbox: list[int] = []
-        self.unread: list[int] = []
-        #: Jobs with a time to end that means nothing any more: they ran under an earlier release.
-        self.stays: list[int] = []
-
-
-def load(step: Step, reads: Reads, work: Work) -> None:
+def load(step: RequestState, reads: Reads, work: UnitOfWork) -> None:
     """Put all that is asked for into ``work``."""
     if isinstance(reads, MoreReads) and reads.purge is not None:
         load_queue(step, reads.purge.queue, work, counted=True)
@@ -58,37 +47,35 @@ def load(step: Step, reads: Reads, work: Work) -> None:
         _load_line(step, name, work, count)
     for name, count in reads.due.items():
         num = step.queues.num(name)
-        known = Ordered[object]() if num is None else lines.due(step, name, num, count, work.now_ms)
+        known = Ordered[object]() if num is None else ordered.due(step, name, num, count, work.now_ms)
         work.load_due(name, known)  # type: ignore[arg-type]
     for name, count in reads.timed.items():
         queue = step.queues.find(name)
         if queue is None or not queue.special:
             work.timed[name] = Ordered()
         else:
-            work.timed[name] = lines.timed(step, queue.num, count, work.now_ms)
-    if isinstance(reads, MoreReads):
-        finding.load(step, reads, work)
+            work.timed[name] = ordered.timed(step, queue.num, count, work.now_ms)
 
 
 # --- queues and jobs ------------------------------------------------------------------------------
 
 
-def load_queue(step: Step, name: str, work: Work, *, counted: bool = False) -> None:
+def load_queue(step: RequestState, name: str, work: UnitOfWork, *, counted: bool = False) -> None:
     """A queue; its jobs are ``counted`` where limits or groups ask for it in any case."""
     if name in work.queues:
         return
     stored = step.queues.find(name)
     if stored is None:
-        work.queues[name] = Queue(name)
+        work.queues[name] = QueueView(name)
         return
-    queue = work.queues[name] = Queue(name, copy_row(stored.row), stored.starts.copy())
+    queue = work.queues[name] = QueueView(name, copy_row(stored.row), stored.starts.copy())
     if counted or stored.special:
         totals = step.totals(name)
         queue.jobs = sum(totals.values())
         queue.active, queue.parked = totals[JobState.ACTIVE], totals[JobState.PARKED]
 
 
-def _load_ids(step: Step, reads: Reads, work: Work) -> None:
+def _load_ids(step: RequestState, reads: Reads, work: UnitOfWork) -> None:
     """Jobs that are to be added. Most ids are new: where nothing else depends on it they are taken for new,
     and the insert tells."""
     refs = [ref for ref in reads.ids if ref not in work.jobs] if work.jobs else list(reads.ids)
@@ -109,7 +96,7 @@ def _load_ids(step: Step, reads: Reads, work: Work) -> None:
                 work.kept[queue, job_id] = until_ms
 
 
-def load_jobs(step: Step, refs: Iterable[JobRef], work: Work) -> None:
+def load_jobs(step: RequestState, refs: Iterable[JobRef], work: UnitOfWork) -> None:
     """Records by queue and id, with their queues, and what is left of those that are gone."""
     leased, unknown = step.queues.leased, []
     for ref in refs:
@@ -143,7 +130,7 @@ def by_queue(refs: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
     return found
 
 
-def _rows(step: Step, queue: str, ids: list[str]) -> list[Row]:
+def _rows(step: RequestState, queue: str, ids: list[str]) -> list[Row]:
     num = step.queues.num(queue)
     if num is None:
         return []
@@ -152,18 +139,20 @@ def _rows(step: Step, queue: str, ids: list[str]) -> list[Row]:
     return step.listed("job_by_ids", ids, num)
 
 
-def _load_line(step: Step, name: str, work: Work, count: int = 0) -> None:
+def _load_line(step: RequestState, name: str, work: UnitOfWork, count: int = 0) -> None:
     if name in work.lines:
         return
     stored = step.queues.find(name)
     num, grouped = (0, False) if stored is None else (stored.num, bool(stored.special & GROUPED))
-    work.load_line(name, lines.Line(step, name, num, count if num else 0, grouped=grouped))
+    work.load_line(name, ordered.StoredWaitingJobs(step, name, num, count if num else 0, grouped=grouped))
 
 
 # --- groups ---------------------------------------------------------------------------------------
 
 
-def load_groups(step: Step, keys: Iterable[tuple[str, str]], work: Work, *, ranks: bool = False) -> None:
+def load_groups(
+    step: RequestState, keys: Iterable[tuple[str, str]], work: UnitOfWork, *, ranks: bool = False
+) -> None:
     """Groups with what they use, and the lines of their queues. ``ranks``: also ``Usage.ranked``."""
     for queue, names in by_queue(key for key in keys if key not in work.groups).items():
         load_queue(step, queue, work)
@@ -179,11 +168,11 @@ def load_groups(step: Step, keys: Iterable[tuple[str, str]], work: Work, *, rank
                 ((usage.waiting_cost,),) = step.all("group_cost", num, name)
             if ranks:
                 usage.ranked = len(step.listed("group_ranked", _COUNTED, num, name))
-            parked, places = lines.parked(step, work, queue, num, name), lines.places(step, num, name)
-            work.groups[queue, name] = Group(queue, name, row, usage, parked, places)
+            parked, places = ordered.parked(step, work, queue, num, name), ordered.places(step, num, name)
+            work.groups[queue, name] = GroupView(queue, name, row, usage, parked, places)
 
 
-def _count(step: Step, num: int, usages: dict[str, Usage], limits: dict[str, GroupLimits]) -> None:
+def _count(step: RequestState, num: int, usages: dict[str, Usage], limits: dict[str, GroupLimits]) -> None:
     """Count the jobs of groups, as far as a limit may ask. Above that it makes no difference how many there
     are: one request does not take so many away."""
     admitted, others = MARGIN, SOME

@@ -15,7 +15,7 @@ import msgspec
 
 from windlass.backends.sqlite.rows import pack
 from windlass.core.job import HISTORY_SCHEMA_VERSION, AttemptOutcome, AttemptRecord, Event, EventType
-from windlass.core.transitions import EventData, Note
+from windlass.core.transitions import EventData, PendingEvent
 
 #: Most records in one chunk of a log: bounds what a reader has to unpack for one of them.
 CHUNK = 1_000
@@ -90,7 +90,7 @@ def _run(common: tuple[Any, ...], attempts: list[Attempt]) -> AttemptRun:
     return AttemptRun(*common[:-1], attempts, common[-1])  # type: ignore[call-arg]
 
 
-def runs_of_events(now_ms: int, notes: list[Note]) -> list[EventRun]:
+def runs_of_events(now_ms: int, notes: list[PendingEvent]) -> list[EventRun]:
     """What was noted about one queue, in its order: each note is a run."""
     return [
         (now_ms, note.type, ids[0] if len(ids := note.job_ids) == 1 else ids, note.task, note.data)

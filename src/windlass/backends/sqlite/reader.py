@@ -5,26 +5,27 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from windlass.backend import requests as rq
-from windlass.backend.calls import Answer, Call, deliver
+from windlass.backend.calls import Answer, StoreCall, deliver
 from windlass.backend.local.flush import not_flushed
-from windlass.backend.local.lane import Lane
+from windlass.backend.local.serving_thread import ServingThread
 from windlass.backends.sqlite import statements
 from windlass.backends.sqlite.connection import connect, is_odd_text, read_any_text, to_error
-from windlass.backends.sqlite.show import READS, Snapshot
+from windlass.backends.sqlite.inspection import READS
+from windlass.backends.sqlite.snapshot import ReadSnapshot
 from windlass.backends.sqlite.tx import Queues, read_meta
 from windlass.core.clock import SteadyClock, moment
 
 if TYPE_CHECKING:
     import sqlite3
 
-    from windlass.backends.sqlite.session import Session
+    from windlass.backends.sqlite.session import SqliteSession
     from windlass.backends.sqlite.settings import Settings
 
 
-class Reader(Lane):
+class SqliteReader(ServingThread):
     """Opened on the first read."""
 
-    def __init__(self, settings: Settings, session: Session) -> None:
+    def __init__(self, settings: Settings, session: SqliteSession) -> None:
         super().__init__("windlass-sqlite-reader")
         self._settings = settings
         self._session = session
@@ -43,7 +44,7 @@ class Reader(Lane):
         while not self._stopping:
             deliver([self._serve(call) for call in self._take(block=True) if call.begin()])
 
-    def _serve(self, call: Call[Any]) -> Answer:
+    def _serve(self, call: StoreCall[Any]) -> Answer:
         conn = self._conn
         assert conn is not None
         try:
@@ -55,7 +56,7 @@ class Reader(Lane):
                 now_ms = moment(
                     call.request.now_ms, lambda: self._clock.now_ms(read_meta(conn, self._sql).clock_ms)
                 )
-                snap = Snapshot(conn, self._sql, self._queues, now_ms)
+                snap = ReadSnapshot(conn, self._sql, self._queues, now_ms)
                 value = READS[type(call.request)](snap, call.request)
             finally:
                 conn.execute("ROLLBACK")

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from windlass.core import damage
+from windlass.core import bad_records
 from windlass.core.job import ErrorInfo, JobRecord, SignalValue, WorkerInfo
 from windlass.core.options import ALL_UNSAID, StoredOptions
 from windlass.core.retention import keep_until, spare_until
@@ -78,7 +78,7 @@ def decode_options(text: str) -> StoredOptions:
 
 def readable_options(text: str) -> StoredOptions:
     """As ``decode_options``; the usual ones where they cannot be read."""
-    found = damage.read_or_none(text, decode_options, "the options of a job")
+    found = bad_records.read_or_none(text, decode_options, "the options of a job")
     return _PLAIN if found is None else found
 
 
@@ -177,7 +177,7 @@ def _check_types(row: Row) -> None:
         return
     for name, value, wanted in zip(_COLUMNS, row, _COLUMNS.values(), strict=True):
         if type(value) not in wanted:
-            raise damage.BadRecordError(f"its column {name} holds a {type(value).__name__}")
+            raise bad_records.BadRecordError(f"its column {name} holds a {type(value).__name__}")
     _right.add(types)
 
 
@@ -185,7 +185,7 @@ def record(row: Row, queue: str) -> JobRecord:
     """The job that ``row`` (its columns as in ``JOB_COLUMNS``) describes, or what stands in for it."""
     try:
         return _record(row, queue)
-    except damage.UNREADABLE as exc:
+    except bad_records.UNREADABLE as exc:
         return stand_in_for(row, queue, exc)
 
 
@@ -196,7 +196,7 @@ def stand_in_for(row: Row, queue: str, why: Exception) -> JobRecord:
     job_id = columns["id"]
     if type(job_id) is not str:
         job_id = job_id.decode("utf-8", "backslashreplace") if type(job_id) is bytes else str(job_id)
-    job = damage.stand_in(
+    job = bad_records.stand_in(
         queue,
         job_id,
         msgspec.msgpack.encode(columns),

@@ -29,7 +29,7 @@ from windlass.backends.sqlite.connection import (
 )
 from windlass.backends.sqlite.disk import Disk, LogLostError
 from windlass.backends.sqlite.place import Place
-from windlass.backends.sqlite.port import Step
+from windlass.backends.sqlite.port import RequestPort
 from windlass.backends.sqlite.tx import Meta, Queues, Tx, read_meta
 from windlass.core.clock import SYSTEM_CLOCK, SteadyClock
 from windlass.core.paths import took
@@ -38,19 +38,19 @@ from windlass.engine import timing
 
 if TYPE_CHECKING:
     from windlass.backend import requests as rq
-    from windlass.backend.calls import Answer, Call
+    from windlass.backend.calls import Answer, StoreCall
+    from windlass.backends.sqlite.notify import SqliteNotifier
     from windlass.backends.sqlite.settings import Settings
-    from windlass.backends.sqlite.wake import Wake
 
 log = logging.getLogger("windlass.sqlite")
 
 
-class Session:
+class SqliteSession:
     """Belongs to the thread that writes."""
 
     place: Place
 
-    def __init__(self, settings: Settings, wake: Wake) -> None:
+    def __init__(self, settings: Settings, wake: SqliteNotifier) -> None:
         self._settings = settings
         self._wake = wake
         self._sql = statements.load(settings.namespace)
@@ -152,7 +152,7 @@ class Session:
                 self._disk.take_back()
             raise
 
-    def run(self, calls: list[Call[Any]]) -> tuple[list[Answer], set[str]]:
+    def run(self, calls: list[StoreCall[Any]]) -> tuple[list[Answer], set[str]]:
         """Carry out calls inside the open transaction and end that; returns answers and topics.
 
         What was answered is not on the disk yet: see ``secure``.
@@ -206,7 +206,7 @@ class Session:
             return [self.failed(call, error) for call, _, _ in answers]
         return answers
 
-    def failed(self, call: Call[Any], exc: Exception) -> Answer:
+    def failed(self, call: StoreCall[Any], exc: Exception) -> Answer:
         misfit = sweep.misfit_in(exc, self._settings.namespace)
         if misfit is not None:
             self._misfit, self.sweep_due = misfit, True
@@ -225,17 +225,17 @@ class Session:
 
     def _set_back(self, tx: Tx, from_ms: int) -> None:
         """The store's time goes back, before anything else happens in the transaction."""
-        step = Step(tx, None)
+        step = RequestPort(tx, None)
         step.carry_out(lambda work: timing.set_back(work, from_ms))
         tx.absorb(step)
         self._queues.kept_longer.clear()
 
-    def _run_calls(self, tx: Tx, calls: list[Call[Any]]) -> list[Answer]:
+    def _run_calls(self, tx: Tx, calls: list[StoreCall[Any]]) -> list[Answer]:
         if len(calls) == 1:
             return [(calls[0], self._run_request(tx, calls[0].request), None)]
         return [answer for group in together.groups(calls) for answer in self._run_group(tx, group)]
 
-    def _run_group(self, tx: Tx, calls: list[Call[Any]]) -> list[Answer]:
+    def _run_group(self, tx: Tx, calls: list[StoreCall[Any]]) -> list[Answer]:
         """Several adds are decided as one; if that cannot be, each by itself."""
         if len(calls) > 1:
             took("sqlite.adds_together")
@@ -244,7 +244,7 @@ class Session:
                 return together.apart(calls, added)
         return [self._run_alone(tx, call, call.request) for call in calls]
 
-    def _run_alone(self, tx: Tx, call: Call[Any], request: rq.Request[Any]) -> Answer:
+    def _run_alone(self, tx: Tx, call: StoreCall[Any], request: rq.Request[Any]) -> Answer:
         """A request in a savepoint of its own: one that fails takes back only itself."""
         self._cursor.execute("SAVEPOINT one")
         try:
@@ -258,7 +258,7 @@ class Session:
         return answer
 
     def _run_request(self, tx: Tx, request: rq.Request[Any]) -> Any:
-        step = Step(tx, request.now_ms)
+        step = RequestPort(tx, request.now_ms)
         try:
             value = step.answer(request)
         except BaseException:
@@ -298,7 +298,7 @@ class Session:
             )
             if self._misfit is not None:
                 sweep.again(self._one, self._settings.namespace, self._misfit)
-            step = Step(tx, None)
+            step = RequestPort(tx, None)
             more = sweep.batch(step, self._settings.namespace)
             tx.absorb(step)
             self._meta = tx.flush()

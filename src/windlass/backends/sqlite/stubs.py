@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from windlass.core import damage
+from windlass.core import bad_records
 from windlass.core.job import JobRecord
 from windlass.core.stubs import is_over
 
 if TYPE_CHECKING:
-    from windlass.backends.sqlite.port import Step
+    from windlass.backends.sqlite.request import RequestState
     from windlass.backends.sqlite.rows import Row
     from windlass.core.job import JobRef
-    from windlass.engine.work import Work
+    from windlass.engine.unit_of_work import UnitOfWork
 
 _unpack = msgspec.msgpack.Decoder(JobRecord).decode
 
@@ -26,7 +26,7 @@ def find(select: Callable[..., list[Row]], num: int | None, ref: JobRef, now_ms:
     return _read(rows[0][0], ref.id, now_ms) if rows else None
 
 
-def load(step: Step, refs: Iterable[tuple[str, str]], work: Work) -> None:
+def load(step: RequestState, refs: Iterable[tuple[str, str]], work: UnitOfWork) -> None:
     """The stubs of jobs that have no record."""
     queues = step.queues
     if queues.no_stubs is None:
@@ -44,5 +44,5 @@ def load(step: Step, refs: Iterable[tuple[str, str]], work: Work) -> None:
 
 
 def _read(packed: bytes, job_id: str, now_ms: int) -> JobRecord | None:
-    found = damage.read_or_none(packed, _unpack, f"the stub of job {job_id}")
+    found = bad_records.read_or_none(packed, _unpack, f"the stub of job {job_id}")
     return None if found is None or is_over(found, now_ms) else found

@@ -5,7 +5,7 @@ not copied. Its rows are looked at in batches, each in a short transaction of it
 came; what does not fit is set aside; with the last batch the definition is changed. Any process may end at
 any moment: the next batch, of any process, goes on from the note.
 
-* A job whose row does not fit ends as ``failed: bad_record``, with its bytes (see ``core.damage``).
+* A job whose row does not fit ends as ``failed: bad_record``, with its bytes (see ``core.bad_records``).
 * Any other such row is kept in the table ``aside``. Where a column has a harmless value, the row goes on with
   that; else it is taken out.
 
@@ -26,13 +26,13 @@ import msgspec
 from windlass.backends.sqlite.connection import is_misfit
 from windlass.backends.sqlite.rows import pack, record, stand_in_for
 from windlass.backends.sqlite.statements import in_namespace, table
-from windlass.core import damage
+from windlass.core import bad_records
 from windlass.core.probe import reach
 from windlass.core.states import FINISHED
 
 if TYPE_CHECKING:
     from windlass.backends.sqlite.connection import Executor
-    from windlass.backends.sqlite.port import Step
+    from windlass.backends.sqlite.port import RequestPort
     from windlass.backends.sqlite.rows import Row
 
 log = logging.getLogger("windlass.sqlite")
@@ -147,7 +147,7 @@ def misfit_in(exc: Exception, namespace: str) -> str | None:
     return next((name for name in TABLES if f" {_bare(namespace, name)}." in str(exc)), None)
 
 
-def batch(step: Step, namespace: str) -> bool:
+def batch(step: RequestPort, namespace: str) -> bool:
     """Look at the next rows; whether there may be more to do."""
     found = step.conn.execute(in_namespace("SELECT name, upto FROM [sweep] ORDER BY num LIMIT 1", namespace))
     row = found.fetchone()
@@ -165,7 +165,7 @@ def batch(step: Step, namespace: str) -> bool:
     return True
 
 
-def _look(step: Step, namespace: str, shape: _Shape, after: Row | None) -> Row | None:
+def _look(step: RequestPort, namespace: str, shape: _Shape, after: Row | None) -> Row | None:
     """Set aside what does not fit among the next rows; the key of the last of them, None at the end."""
     keys, marks = ", ".join(shape.keys), ", ".join("?" * len(shape.keys))
     start = "1" if after is None else f"({keys}) > ({marks})"
@@ -184,12 +184,12 @@ def _look(step: Step, namespace: str, shape: _Shape, after: Row | None) -> Row |
 # --- rows that do not fit -----------------------------------------------------------------------------
 
 
-def _set_aside(step: Step, namespace: str, shape: _Shape, key: Row) -> None:
+def _set_aside(step: RequestPort, namespace: str, shape: _Shape, key: Row) -> None:
     odd = shape.misfits(step.conn, key)
     if not odd:
         return  # the end of another job wrote this one
     why = f"its column {' and '.join(odd)} holds a value of a wrong type"
-    damage.tell(f"row {key} of table {shape.name}", why)
+    bad_records.log_once(f"row {key} of table {shape.name}", why)
     harmless = _HARMLESS.get(shape.name, {})
     special = _SPECIAL.get(shape.name)
     if all(name in harmless for name in odd):
@@ -201,7 +201,7 @@ def _set_aside(step: Step, namespace: str, shape: _Shape, key: Row) -> None:
         step.conn.execute(f"DELETE FROM {shape.full} WHERE {shape.where}", key)
 
 
-def _keep(step: Step, namespace: str, shape: _Shape, key: Row, why: str) -> None:
+def _keep(step: RequestPort, namespace: str, shape: _Shape, key: Row, why: str) -> None:
     """Copy a row into the table ``aside``, whose oldest rows make room."""
     run = partial(_execute, step.conn, namespace)
     cursor = step.conn.execute(f"SELECT * FROM {shape.full} WHERE {shape.where}", key)
@@ -216,34 +216,34 @@ def _execute(conn: Executor, namespace: str, text: str, *parameters: Any) -> lis
     return rows
 
 
-def _job(step: Step, shape: _Shape, key: Row, why: str) -> bool:
+def _job(step: RequestPort, shape: _Shape, key: Row, why: str) -> bool:
     """End a job whose row does not fit; False when it belongs to no queue."""
     for row in step.all("job_by_seqs_span", key[0], key[0]):
         if not isinstance(row[1], int) or not step.all("queue_name", row[1]):
             return False
-        step.lose([stand_in_for(row, step.queues.name(row[1]), damage.BadRecordError(why))])
+        step.lose([stand_in_for(row, step.queues.name(row[1]), bad_records.BadRecordError(why))])
     return True
 
 
-def _payload(step: Step, shape: _Shape, key: Row, why: str) -> bool:
+def _payload(step: RequestPort, shape: _Shape, key: Row, why: str) -> bool:
     """End the job, whose own row may fit, with what is here; False when there is no such job."""
     return bool(step.all("job_by_seqs_span", key[0], key[0])) and _job(step, shape, key, why)
 
 
-def _edge(step: Step, shape: _Shape, key: Row, why: str) -> bool:
+def _edge(step: RequestPort, shape: _Shape, key: Row, why: str) -> bool:
     """End the job that waits: what it waits for cannot be told. The edge is kept like any other row."""
     text = f"SELECT dependent FROM {shape.full} WHERE {shape.where} AND typeof(dependent) = 'integer'"
     for (seq,) in step.conn.execute(text, key).fetchall():
         for row in step.all("job_by_seqs_span", seq, seq):
             job = record(row, step.queues.name(row[1]))
             if job.state not in FINISHED:
-                job.errors = [damage.error_of(f"an edge of it: {why}")]
+                job.errors = [bad_records.error_of(f"an edge of it: {why}")]
                 step.lose([job])
     return False
 
 
 #: By table: what ends with a row. False: the row itself has to go, too.
-_SPECIAL: dict[str, Callable[[Step, _Shape, Row, str], bool]] = {
+_SPECIAL: dict[str, Callable[[RequestPort, _Shape, Row, str], bool]] = {
     "job": _job,
     "payload": _payload,
     "edge": _edge,

@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 
 from windlass.backends.sqlite.rows import Row, decode_cursors, encode_json, pack, unpack_worker
-from windlass.core import damage
+from windlass.core import bad_records
 from windlass.core.job import ArchiverInfo
-from windlass.core.metrics import STEP_MS, MetricsRow
-from windlass.core.schedules import ScheduleRecord
+from windlass.core.rollups import STEP_MS, MetricsRow
+from windlass.core.schedule_rules import ScheduleRecord
 from windlass.core.stubs import STUBS_KEPT
-from windlass.core.unique import KeyEntry
+from windlass.core.unique_rules import KeyEntry
 from windlass.engine.effects import Cursor, Entry, Table
 
 if TYPE_CHECKING:
-    from windlass.backends.sqlite.port import Step
-    from windlass.engine.work import Work
+    from windlass.backends.sqlite.request import RequestState
+    from windlass.engine.unit_of_work import UnitOfWork
 
 unpack_schedule = msgspec.msgpack.Decoder(ScheduleRecord).decode
 unpack_metrics = msgspec.msgpack.Decoder(MetricsRow).decode
@@ -109,7 +109,7 @@ _TABLES: dict[Table, _Rows] = {
 }
 
 
-def load(step: Step, entries: Iterable[Entry], work: Work) -> None:
+def load(step: RequestState, entries: Iterable[Entry], work: UnitOfWork) -> None:
     """Entries by table and key; None where there is none, or where it cannot be read."""
     wanted: dict[tuple[Table, str], list[Row]] = {}
     for table, key in entries:
@@ -130,19 +130,19 @@ def load(step: Step, entries: Iterable[Entry], work: Work) -> None:
         put(work, table, queue, rows)
 
 
-def put(work: Work, table: Table, queue: str, rows: Iterable[Row]) -> None:
+def put(work: UnitOfWork, table: Table, queue: str, rows: Iterable[Row]) -> None:
     """Rows of a table, each with its key (but for the queue) first."""
     how = _TABLES[table]
     for row in rows:
         key, stored = how.key(row[: how.width]), row[how.width :]
         whole = (queue, *key) if how.of_queue else key
         what = f"entry {whole} of table {table.name.lower()}"
-        value = damage.read_or_none(stored, lambda found: how.read(*found), what)
+        value = bad_records.read_or_none(stored, lambda found: how.read(*found), what)
         if value is not None:
             work.rows[table, whole] = value
 
 
-def write(step: Step, entries: dict[Entry, Any]) -> None:
+def write(step: RequestState, entries: dict[Entry, Any]) -> None:
     """Entries as they are from now on; None: they go."""
     saved: dict[Table, list[Row]] = {}
     dropped: dict[Table, list[Row]] = {}
@@ -164,7 +164,7 @@ def write(step: Step, entries: dict[Entry, Any]) -> None:
     _remember(step, {*saved}, {*dropped})
 
 
-def _remember(step: Step, saved: set[Table], dropped: set[Table]) -> None:
+def _remember(step: RequestState, saved: set[Table], dropped: set[Table]) -> None:
     """What this connection knows of tables that most stores have nothing in."""
     if Table.STUB in saved:
         step.queues.no_stubs = False

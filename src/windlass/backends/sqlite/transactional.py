@@ -23,7 +23,7 @@ from windlass.backend import requests as rq
 from windlass.backend.urls import DEFAULT_NAMESPACE
 from windlass.backends.sqlite import migrations, statements
 from windlass.backends.sqlite.connection import to_error
-from windlass.backends.sqlite.port import Step
+from windlass.backends.sqlite.port import RequestPort
 from windlass.backends.sqlite.tx import Queues, Tx, read_meta
 from windlass.core.clock import SYSTEM_CLOCK
 from windlass.errors import ConfigError, StorageError
@@ -63,7 +63,7 @@ def settle_in_transaction(
 
 
 def inside(
-    connection: sqlite3.Connection, namespace: str, now_ms: int | None, verb: Callable[[Step], T]
+    connection: sqlite3.Connection, namespace: str, now_ms: int | None, verb: Callable[[RequestPort], T]
 ) -> T:
     """What ``verb`` does, inside the transaction of ``connection``."""
     if not isinstance(connection, sqlite3.Connection):
@@ -81,14 +81,14 @@ def inside(
         plain.done()
 
 
-def _run(plain: _Plain, namespace: str, now_ms: int | None, verb: Callable[[Step], T]) -> T:
+def _run(plain: _Plain, namespace: str, now_ms: int | None, verb: Callable[[RequestPort], T]) -> T:
     _check_schema(plain, namespace)
     sql = statements.load(namespace)
     plain.execute("SAVEPOINT windlass_step")
     try:
         meta = read_meta(plain, sql)
         tx = Tx(plain, sql, Queues(plain, sql), meta, max(SYSTEM_CLOCK.now_ms(), meta.clock_ms))
-        step = Step(tx, now_ms)
+        step = RequestPort(tx, now_ms)
         answer = verb(step)
         tx.absorb(step)
         tx.flush()

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from windlass.backends.sqlite.limits import GROUPED, LIMITED, read_limits
 from windlass.backends.sqlite.logs import EventRun, event_chunks, history_chunks, runs_of_events
 from windlass.backends.sqlite.rows import LOG_KEY, Deltas, Row, pack, unpack_deltas
-from windlass.core import damage
+from windlass.core import bad_records
 from windlass.core.job import EVENTS_KEPT
 from windlass.core.states import JobState
 from windlass.engine.effects import QueueRow
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from windlass.backends.sqlite.connection import Executor
     from windlass.backends.sqlite.statements import Statements
     from windlass.core.job import AttemptRecord, JobRecord
-    from windlass.core.transitions import Note
+    from windlass.core.transitions import PendingEvent
 
 #: Chunks, and events in them, whose counts may stand outside the totals.
 FOLD_CHUNKS = 64
@@ -61,7 +61,7 @@ def read_meta(conn: Executor, sql: Statements) -> Meta:
     return Meta(*conn.execute(sql["meta"]).fetchone())
 
 
-class Queue:
+class QueueState:
     """What is known of one queue: its row, where its logs end and how far its counts are folded."""
 
     __slots__ = (
@@ -91,7 +91,7 @@ class Queues:
         self._sql = sql
         self._nums: dict[str, int] = {}
         self._names: dict[int, str] = {}
-        self._queues: dict[str, Queue] = {}
+        self._queues: dict[str, QueueState] = {}
         #: Whether no id is kept without its record; None: not known.
         self.no_kept_ids: bool | None = None
         #: The same of stubs.
@@ -126,7 +126,7 @@ class Queues:
         (num,) = self._conn.execute(self._sql["queue_insert"], (name,)).fetchone()
         return self._learn(num, name)
 
-    def get(self, name: str) -> Queue:
+    def get(self, name: str) -> QueueState:
         """A queue that exists. What the caller changes in it must become true with this transaction."""
         found = self._queues.get(name)
         if found is None:
@@ -134,13 +134,13 @@ class Queues:
             assert num is not None
             first, last = num * LOG_KEY, num * LOG_KEY + LOG_KEY - 1
             row = self._conn.execute(self._sql["queue"], (first, last, num)).fetchone()
-            found = self._queues[name] = Queue(num, row)
+            found = self._queues[name] = QueueState(num, row)
             if found.special & LIMITED:
                 limits = self._conn.execute(self._sql["limits"], (num,)).fetchone()
                 read_limits(found.row, found.starts, limits, name)
         return found
 
-    def find(self, name: str) -> Queue | None:
+    def find(self, name: str) -> QueueState | None:
         """A queue; None when it does not exist."""
         found = self._queues.get(name)
         if found is None and self.num(name) is not None:
@@ -179,7 +179,7 @@ class Share:
     def __init__(self, tx: Tx, now_ms: int) -> None:
         self.now_ms = now_ms
         self.last_place = tx.last_place
-        self.notes: list[Note] = []
+        self.pending_events: list[PendingEvent] = []
         self.history: list[AttemptRecord] = []
         self.counts: dict[Counter, int] = {}
         self.tallies: dict[Tally, int] = {}
@@ -200,7 +200,7 @@ class Tx:
         self.now_ms = now_ms
         self.last_place = meta.last_place
         #: Not written yet: notes with their times, attempt records, counts.
-        self.notes: list[tuple[int, list[Note]]] = []
+        self.pending_events: list[tuple[int, list[PendingEvent]]] = []
         self.history: list[AttemptRecord] = []
         self.counts: dict[Counter, int] = {}
         self.tallies: dict[Tally, int] = {}
@@ -214,8 +214,8 @@ class Tx:
         """Keep what a successful request did."""
         self.last_place = share.last_place
         self._plain = self._plain and share.plain and share.now_ms == self.now_ms
-        if share.notes:
-            self.notes.append((share.now_ms, share.notes))
+        if share.pending_events:
+            self.pending_events.append((share.now_ms, share.pending_events))
         if not self._absorbed:
             self._absorbed = True
             self.history, self.counts, self.tallies = share.history, share.counts, share.tallies
@@ -234,16 +234,18 @@ class Tx:
 
     def held_notes(self, queue: str) -> int:
         """How many notes about a queue are not written yet."""
-        return sum(len(note.job_ids) for _, notes in self.notes for note in notes if note.queue == queue)
+        return sum(
+            len(note.job_ids) for _, notes in self.pending_events for note in notes if note.queue == queue
+        )
 
     # --- writing it down ----------------------------------------------------------------------------
 
     def flush(self) -> Meta:
         """Write everything that was gathered; returns the store's row as it is now."""
         pens: dict[str, _Pen] = {}
-        for now_ms, notes in self.notes:
+        for now_ms, notes in self.pending_events:
             for name, its in _by_queue(notes, _queue):
-                (pens.get(name) or self._pen(pens, name)).note(now_ms, its)
+                (pens.get(name) or self._pen(pens, name)).record_event(now_ms, its)
         for name, records in _by_queue(self.history, _queue):
             (pens.get(name) or self._pen(pens, name)).history += records
         for (name, task, outcome), by in self.counts.items():
@@ -277,7 +279,7 @@ class _Pen:
 
     __slots__ = ("at_ms", "counts", "events", "history", "noted", "queue", "tallies")
 
-    def __init__(self, queue: Queue) -> None:
+    def __init__(self, queue: QueueState) -> None:
         self.queue = queue
         #: Events as runs, how many they are, and the newest one's time.
         self.events: list[EventRun] = []
@@ -287,7 +289,7 @@ class _Pen:
         self.counts: list[tuple[str, str, int]] = []
         self.tallies: list[tuple[JobState, int]] = []
 
-    def note(self, now_ms: int, notes: list[Note]) -> None:
+    def record_event(self, now_ms: int, notes: list[PendingEvent]) -> None:
         """Take over events."""
         self.noted += sum([len(note.job_ids) for note in notes])
         self.at_ms = max(self.at_ms, now_ms)
@@ -320,7 +322,7 @@ class _Pen:
             fold(conn, sql, queue)
 
 
-def fold(conn: Executor, sql: Statements, queue: Queue, more: Iterable[bytes] = ()) -> None:
+def fold(conn: Executor, sql: Statements, queue: QueueState, more: Iterable[bytes] = ()) -> None:
     """Add the counts of chunks to the totals, and delete events that are past their bound."""
     base = queue.num * LOG_KEY
     rows = conn.execute(sql["event_deltas"], (base + queue.folded, base + queue.last_event)).fetchall()
@@ -340,7 +342,9 @@ def add_up(deltas: Iterable[bytes]) -> tuple[dict[JobState, int], dict[tuple[str
     tallies: dict[JobState, int] = {}
     counts: dict[tuple[str, str], int] = {}
     for packed, times in collections.Counter(deltas).items():  # many transactions did the same
-        found: Deltas | None = damage.read_or_none(packed, unpack_deltas, "the counts of a chunk of events")
+        found: Deltas | None = bad_records.read_or_none(
+            packed, unpack_deltas, "the counts of a chunk of events"
+        )
         if found is None:
             continue
         for state, by in found[0]:

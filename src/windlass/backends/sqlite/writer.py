@@ -11,13 +11,13 @@ from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from windlass.backend import requests as rq
-from windlass.backend.calls import Call, deliver
-from windlass.backend.local.lane import WritingLane
+from windlass.backend.calls import StoreCall, deliver
+from windlass.backend.local.serving_thread import WriterThread
 from windlass.errors import StorageError
 
 if TYPE_CHECKING:
-    from windlass.backends.sqlite.session import Session
-    from windlass.backends.sqlite.wake import Wake
+    from windlass.backends.sqlite.notify import SqliteNotifier
+    from windlass.backends.sqlite.session import SqliteSession
 
 log = logging.getLogger("windlass.sqlite")
 
@@ -28,15 +28,15 @@ GROUP_ITEMS = 5_000
 BUSY_PAUSES_S = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02)
 
 
-class Writer(WritingLane):
+class SqliteWriter(WriterThread):
     """See the module."""
 
-    def __init__(self, session: Session, wake: Wake) -> None:
+    def __init__(self, session: SqliteSession, wake: SqliteNotifier) -> None:
         super().__init__("windlass-sqlite-writer")
         self._session = session
         self._wake = wake
-        self._urgent: deque[Call[Any]] = deque()
-        self._line: deque[Call[Any]] = deque()
+        self._urgent: deque[StoreCall[Any]] = deque()
+        self._line: deque[StoreCall[Any]] = deque()
 
     # --- life -------------------------------------------------------------------------------------
 
@@ -73,7 +73,7 @@ class Writer(WritingLane):
 
     # --- the line -----------------------------------------------------------------------------------
 
-    def _queue_up(self, calls: list[Call[Any]]) -> None:
+    def _queue_up(self, calls: list[StoreCall[Any]]) -> None:
         for call in calls:
             (self._urgent if type(call.request) is rq.Extend else self._line).append(call)
 
@@ -81,9 +81,9 @@ class Writer(WritingLane):
         self._urgent = deque(call for call in self._urgent if call.waiting)
         self._line = deque(call for call in self._line if call.waiting)
 
-    def _next_group(self) -> list[Call[Any]]:
+    def _next_group(self) -> list[StoreCall[Any]]:
         """The calls that share the next transaction, renewals first."""
-        group: list[Call[Any]] = []
+        group: list[StoreCall[Any]] = []
         items = 0
         for line in (self._urgent, self._line):
             while line and len(group) < GROUP_CALLS and (not group or items + _size(line[0]) <= GROUP_ITEMS):
@@ -155,7 +155,7 @@ class Writer(WritingLane):
         return False
 
 
-def _size(call: Call[Any]) -> int:
+def _size(call: StoreCall[Any]) -> int:
     """How many jobs a request is about."""
     request = call.request
     if type(request) is rq.Add:

@@ -22,18 +22,18 @@ from windlass.backends.sqlite.rows import (
 )
 from windlass.backends.sqlite.tx import fold
 from windlass.core.job import LOGS_KEPT
-from windlass.core.metrics import MARKS_KEPT
 from windlass.core.paths import took
 from windlass.core.retention import spare_until
+from windlass.core.rollups import MARKS_KEPT
 from windlass.core.states import JobState
-from windlass.core.streams import too_much
+from windlass.core.stream_rules import too_much
 from windlass.engine.effects import Kind, Table, copy_row
 from windlass.errors import StorageError
 
 if TYPE_CHECKING:
-    from windlass.backends.sqlite.port import Step
+    from windlass.backends.sqlite.request import RequestState
     from windlass.core.job import JobRecord
-    from windlass.core.streams import Chunk, StreamHead
+    from windlass.core.stream_rules import Chunk, StreamHead
     from windlass.engine.effects import Effects, QueueRow, Starts
 
 #: Most records of leased jobs that are remembered.
@@ -47,7 +47,7 @@ class TakenError(Exception):
     """An id that was taken for new is not; no job was changed."""
 
 
-def write(step: Step, effects: Effects) -> None:
+def write(step: RequestState, effects: Effects) -> None:
     """Make it so; events, history and counts are gathered by the transaction."""
     if step.assumed and (effects.gone or not _are_made(step, effects)):
         raise TakenError
@@ -69,13 +69,13 @@ def write(step: Step, effects: Effects) -> None:
     step.gather(effects)
 
 
-def _are_made(step: Step, effects: Effects) -> bool:
+def _are_made(step: RequestState, effects: Effects) -> bool:
     """Whether all jobs that were taken for new are made here: then the insert tells whether they are."""
     jobs = effects.jobs
     return all(ref in jobs and jobs[ref].kind is _MADE for ref in step.assumed)
 
 
-def _is_plain(step: Step, effects: Effects, kinds: set[Kind]) -> bool:
+def _is_plain(step: RequestState, effects: Effects, kinds: set[Kind]) -> bool:
     """Whether the new jobs tell all that the store's row would (see ``tx.Meta``)."""
     if not effects.jobs or effects.gone or not effects.plain:
         return not effects and not effects.topics
@@ -86,7 +86,7 @@ def _is_plain(step: Step, effects: Effects, kinds: set[Kind]) -> bool:
 # --- jobs -----------------------------------------------------------------------------------------
 
 
-def _delete(step: Step, gone: list[JobRecord]) -> None:
+def _delete(step: RequestState, gone: list[JobRecord]) -> None:
     """Records with all that is their own. What is not stored, since it was made here, is not counted."""
     seqs = [*{job.seq for job in gone}]
     for num, state in step.among("job_delete", seqs).fetchall():
@@ -98,7 +98,7 @@ def _delete(step: Step, gone: list[JobRecord]) -> None:
         step.queues.leased.pop((job.queue, job.id), None)
 
 
-def _write_jobs(step: Step, effects: Effects) -> set[Kind]:
+def _write_jobs(step: RequestState, effects: Effects) -> set[Kind]:
     """All changed jobs; returns what became of them."""
     moves: dict[tuple[Kind, str, JobState | None, JobState], list[JobRecord]] = {}
     for change in effects.jobs.values():
@@ -138,7 +138,7 @@ def _remember(leased: dict[tuple[str, str], JobRecord], effects: Effects) -> Non
         leased.clear()
 
 
-def _insert(step: Step, jobs: list[JobRecord]) -> None:
+def _insert(step: RequestState, jobs: list[JobRecord]) -> None:
     """New jobs: most need few columns."""
     plain: list[Row] = []
     whole: list[Row] = []
@@ -169,7 +169,7 @@ def _insert(step: Step, jobs: list[JobRecord]) -> None:
         _write_payloads(step, [job for job in jobs if len(job.payload) > INLINE_PAYLOAD])
 
 
-def _insert_rows(step: Step, plain: list[Row], whole: list[Row]) -> int:
+def _insert_rows(step: RequestState, plain: list[Row], whole: list[Row]) -> int:
     done = 0
     for name, rows in (("job_insert_plain", plain), ("job_insert", whole)):
         if rows:
@@ -177,12 +177,12 @@ def _insert_rows(step: Step, plain: list[Row], whole: list[Row]) -> int:
     return done
 
 
-def _write_payloads(step: Step, jobs: list[JobRecord]) -> None:
+def _write_payloads(step: RequestState, jobs: list[JobRecord]) -> None:
     if jobs:
         step.many("payload_insert", [(job.seq, job.payload) for job in jobs])
 
 
-def _rewrite(step: Step, jobs: list[JobRecord]) -> None:
+def _rewrite(step: RequestState, jobs: list[JobRecord]) -> None:
     """Every column at once: a STRICT table takes no row that still has a value of a wrong type."""
     step.many(
         "job_rewrite", [whole_row(job, step.queue(job.queue), grouped=_grouped(step, job)) for job in jobs]
@@ -191,15 +191,15 @@ def _rewrite(step: Step, jobs: list[JobRecord]) -> None:
     _write_payloads(step, [job for job in jobs if len(job.payload) > INLINE_PAYLOAD])
 
 
-def _grouped(step: Step, job: JobRecord) -> bool:
+def _grouped(step: RequestState, job: JobRecord) -> bool:
     return step.queues.get(job.queue).row.grouped
 
 
-def _save(step: Step, jobs: list[JobRecord]) -> None:
+def _save(step: RequestState, jobs: list[JobRecord]) -> None:
     step.many("job_save", [changed_row(job, grouped=_grouped(step, job)) for job in jobs])
 
 
-def _lease(step: Step, jobs: list[JobRecord]) -> None:
+def _lease(step: RequestState, jobs: list[JobRecord]) -> None:
     """Jobs that started together are written together: their tokens end with their numbers."""
     alike: dict[Row, list[int]] = {}
     for job in jobs:
@@ -214,7 +214,7 @@ def _lease(step: Step, jobs: list[JobRecord]) -> None:
         step.among("job_lease", seqs, *params)
 
 
-def _complete(step: Step, jobs: list[JobRecord]) -> None:
+def _complete(step: RequestState, jobs: list[JobRecord]) -> None:
     """Jobs with the same options and result are written together, or one by one if few are alike."""
     alike: dict[tuple[int, bytes | None], list[JobRecord]] = {}
     for job in jobs:
@@ -249,11 +249,11 @@ def _complete(step: Step, jobs: list[JobRecord]) -> None:
         )
 
 
-def _extend(step: Step, jobs: list[JobRecord]) -> None:
+def _extend(step: RequestState, jobs: list[JobRecord]) -> None:
     step.many("job_extend", [(job.lease_until_ms, job.seq) for job in jobs])
 
 
-_WRITERS: dict[Kind, Callable[[Step, list[JobRecord]], None]] = {
+_WRITERS: dict[Kind, Callable[[RequestState, list[JobRecord]], None]] = {
     Kind.MADE: _insert,
     Kind.REPLACED: _rewrite,
     Kind.LEASED: _lease,
@@ -266,7 +266,7 @@ _WRITERS: dict[Kind, Callable[[Step, list[JobRecord]], None]] = {
 # --- rows -----------------------------------------------------------------------------------------
 
 
-def _write_queue(step: Step, name: str, row: QueueRow) -> None:
+def _write_queue(step: RequestState, name: str, row: QueueRow) -> None:
     num = step.queue(name)
     stored = step.queues.get(name)
     stored.row = copy_row(row)
@@ -278,7 +278,7 @@ def _write_queue(step: Step, name: str, row: QueueRow) -> None:
         step.run("limits_forget", num)
 
 
-def _write_rows(step: Step, effects: Effects) -> None:
+def _write_rows(step: RequestState, effects: Effects) -> None:
     for (table, key), row in effects.rows.items():
         if table is Table.GROUP and row is None:
             step.run("grp_delete", step.queue(key[0]), key[1])
@@ -290,7 +290,7 @@ def _write_rows(step: Step, effects: Effects) -> None:
 # --- what few requests have -----------------------------------------------------------------------
 
 
-def _write_parts(step: Step, effects: Effects) -> None:
+def _write_parts(step: RequestState, effects: Effects) -> None:
     for (queue, group), starts in effects.starts.items():
         _write_starts(step, queue, group, starts)
     if effects.edges or effects.ends:
@@ -310,7 +310,7 @@ def _write_parts(step: Step, effects: Effects) -> None:
         step.run("history_trim", log.num * LOG_KEY, log.num * LOG_KEY + oldest - 1)
 
 
-def _write_starts(step: Step, queue: str, group: str | None, starts: Starts) -> None:
+def _write_starts(step: RequestState, queue: str, group: str | None, starts: Starts) -> None:
     num, packed = step.queue(queue), pack_starts(starts.times)
     if group is None:
         step.queues.get(queue).starts = starts.times
@@ -321,7 +321,7 @@ def _write_starts(step: Step, queue: str, group: str | None, starts: Starts) -> 
         step.run("grp_no_starts", num, group)
 
 
-def _write_log(step: Step, job: JobRecord, lines: list[str]) -> None:
+def _write_log(step: RequestState, job: JobRecord, lines: list[str]) -> None:
     ((last,),) = step.all("log_last", job.seq)
     last = (last or 0) + len(lines)
     numbered = list(enumerate(lines, last - len(lines) + 1))[-LOGS_KEPT:]
@@ -329,7 +329,7 @@ def _write_log(step: Step, job: JobRecord, lines: list[str]) -> None:
     step.run("log_trim", job.seq, last - LOGS_KEPT)
 
 
-def _write_stream(step: Step, job: JobRecord, head: StreamHead, chunks: list[Chunk]) -> None:
+def _write_stream(step: RequestState, job: JobRecord, head: StreamHead, chunks: list[Chunk]) -> None:
     """What is new; the oldest chunks go until the stream is within its bounds."""
     step.many("chunk_insert", [(job.seq, chunk.index, chunk.delivery, chunk.data) for chunk in chunks])
     if too_much(head):
@@ -342,7 +342,7 @@ def _write_stream(step: Step, job: JobRecord, head: StreamHead, chunks: list[Chu
     step.run("stream_save", job.seq, head.last, head.oldest, head.size, head.delivery, head.base)
 
 
-def _forget_events(step: Step, name: str) -> None:
+def _forget_events(step: RequestState, name: str) -> None:
     """Drop a queue's events so far. What this request itself notes comes after, and stays."""
     queue = step.queues.get(name)
     fold(step.conn, step.sql, queue)

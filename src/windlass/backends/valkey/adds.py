@@ -14,9 +14,9 @@ from typing import Any
 from windlass.backend import requests as rq
 from windlass.backend.calls import Deadline, Pending
 from windlass.backends.valkey import records
-from windlass.backends.valkey.client import Client
+from windlass.backends.valkey.client import ValkeyClient
 from windlass.backends.valkey.codes import ADD_OUTCOMES, ALONE, GIVEN_AWAY, NEW_QUEUE, STATES
-from windlass.backends.valkey.session import Group, Session, together
+from windlass.backends.valkey.session import SlotGroup, ValkeySession, together
 from windlass.core.job import NewJob
 from windlass.core.outcome import AddOutcome
 from windlass.core.paths import took
@@ -33,7 +33,7 @@ class Waiting(Pending[list[rq.Added]]):
 
     __slots__ = ("jobs", "now")
 
-    def __init__(self, jobs: list[NewJob], now: str, client: Client) -> None:
+    def __init__(self, jobs: list[NewJob], now: str, client: ValkeyClient) -> None:
         super().__init__(client.settings.timeout_s, client.explain)
         self.jobs, self.now = jobs, now
 
@@ -41,7 +41,7 @@ class Waiting(Pending[list[rq.Added]]):
 class Adder:
     """Gathers and sends; belongs to one event loop."""
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: ValkeySession) -> None:
         self._session = session
         self._busy = False
         self._waiting: list[Waiting] = []
@@ -142,7 +142,7 @@ class Adder:
             if plain is not None:
                 return await self._send_plain(queue, jobs, plain, now)
             root = self._session.keys.queue(queue)
-            return await self._send_group(Group([root], [], [1] * len(jobs), [queue]), jobs, now)
+            return await self._send_group(SlotGroup([root], [], [1] * len(jobs), [queue]), jobs, now)
         await self._session.list_queues(job.queue for job in jobs)
         groups = self._session.grouped(job.queue for job in jobs)
         if len(groups) == 1:
@@ -172,7 +172,7 @@ class Adder:
             answers[special[at] - 1] = added(special[at + 1], now_ms, queue)
         return answers
 
-    async def _send_group(self, group: Group, jobs: list[NewJob], now: str) -> list[rq.Added]:
+    async def _send_group(self, group: SlotGroup, jobs: list[NewJob], now: str) -> list[rq.Added]:
         some = 0 < len(group.positions) < len(jobs)
         mine = [jobs[at] for at in group.positions] if some else jobs
         heads = [records.new_job(index, job) for index, job in zip(group.indexes, mine, strict=True)]

@@ -9,40 +9,40 @@ from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Literal, TypeVar, cast
 
-from windlass.backend import flows as fl
-from windlass.backend import limits as lrq
-from windlass.backend import metrics as mq
+from windlass.backend import flow_requests as fl
+from windlass.backend import limit_requests as lrq
+from windlass.backend import metric_requests as mq
 from windlass.backend import requests as rq
-from windlass.backend import schedules as sq
-from windlass.backend import streams as sm
+from windlass.backend import schedule_requests as sq
+from windlass.backend import stream_requests as sm
 from windlass.backend.capabilities import Capabilities
 from windlass.backend.urls import BackendUrl
 from windlass.backends.valkey import (
     changes,
     duties,
     flows,
+    handoff,
+    inspection,
     limits,
-    looks,
     metrics,
     output,
     relay,
     schedules,
-    seats,
     server,
     unique,
     work,
 )
 from windlass.backends.valkey.adds import Adder
-from windlass.backends.valkey.gate import Gate
 from windlass.backends.valkey.keys import Keys
-from windlass.backends.valkey.session import Session
+from windlass.backends.valkey.session import ValkeySession
 from windlass.backends.valkey.settings import Settings, parse
-from windlass.backends.valkey.wake import WakeListener, Waker
+from windlass.backends.valkey.subscribe_barrier import SubscribeBarrier
+from windlass.backends.valkey.subscriptions import Subscriber, SubscriptionListener
 from windlass.core.job import Completed
 from windlass.core.probe import reach
 
 R = TypeVar("R")
-Verb = Callable[[Session, Any, str], Awaitable[Any]]
+Verb = Callable[[ValkeySession, Any, str], Awaitable[Any]]
 
 _CAPABILITIES = Capabilities(
     durable=True,
@@ -82,14 +82,14 @@ _VERBS: dict[type[Any], Verb] = {
     rq.PauseQueue: changes.pause,
     rq.Purge: changes.purge,
     rq.SetResultTtl: changes.set_result_ttl,
-    rq.GetJobs: looks.get,
-    rq.ListJobs: looks.list_jobs,
-    rq.CountJobs: looks.count,
-    rq.ListQueues: looks.list_queues,
-    rq.GetLogs: looks.get_logs,
-    rq.ReadEvents: looks.read_events,
-    rq.ReadHistory: looks.read_history,
-    rq.ReadCounters: looks.read_counters,
+    rq.GetJobs: inspection.get,
+    rq.ListJobs: inspection.list_jobs,
+    rq.CountJobs: inspection.count,
+    rq.ListQueues: inspection.list_queues,
+    rq.GetLogs: inspection.get_logs,
+    rq.ReadEvents: inspection.read_events,
+    rq.ReadHistory: inspection.read_history,
+    rq.ReadCounters: inspection.read_counters,
     lrq.SetQueueLimits: limits.set_queue,
     lrq.SetGroupLimits: limits.set_group,
     lrq.PauseGroup: limits.pause_group,
@@ -123,9 +123,9 @@ class _PerLoop:
     """What belongs to one event loop."""
 
     loop: asyncio.AbstractEventLoop
-    session: Session
+    session: ValkeySession
     adder: Adder
-    waker: Waker
+    waker: Subscriber
 
     async def close(self) -> None:
         await self.waker.close()
@@ -140,11 +140,11 @@ class ValkeyBackend:
     capabilities = _CAPABILITIES
     overlaps: Literal[True] = True
 
-    def __init__(self, settings: Settings, gate: Gate | None = None) -> None:
+    def __init__(self, settings: Settings, gate: SubscribeBarrier | None = None) -> None:
         self.name = settings.name
         self._settings = settings
         self._keys = Keys(settings.namespace)
-        self._gate = gate or Gate(settings.timeout_s)
+        self._gate = gate or SubscribeBarrier(settings.timeout_s)
         self._lock = threading.Lock()
         self._loops: dict[int, _PerLoop] = {}
         #: Those of loops that are gone, to be closed by the next that comes by.
@@ -175,15 +175,15 @@ class ValkeyBackend:
         reach("valkey.execute", request=request)
         if request.now_ms is None:  # asked here and nowhere else: '' lets the server read its clock
             return cast("R", await _answer(here, request, ""))
-        seats.stay_out(request)
+        handoff.stay_out(request)
         answer = await _answer(here, request, str(request.now_ms))
         await here.waker.sync()  # a test drives time: what this changed is heard before time goes on
         return cast("R", answer)
 
-    def listen(self, topics: Iterable[str]) -> WakeListener:
+    def listen(self, topics: Iterable[str]) -> SubscriptionListener:
         return self._here().waker.listen(topics)
 
-    def listen_completed(self, queue: str, told: Callable[[list[Completed]], None]) -> WakeListener:
+    def listen_completed(self, queue: str, told: Callable[[list[Completed]], None]) -> SubscriptionListener:
         return self._here().waker.listen([f"done:{queue}"], told)
 
     async def server_settings(self) -> list[dict[str, str]]:
@@ -197,8 +197,8 @@ class ValkeyBackend:
         loop = asyncio.get_running_loop()
         found = self._loops.get(id(loop))
         if found is None or found.loop is not loop:
-            session = Session(self._settings, self._keys)
-            found = _PerLoop(loop, session, Adder(session), Waker(session, self._gate))
+            session = ValkeySession(self._settings, self._keys)
+            found = _PerLoop(loop, session, Adder(session), Subscriber(session, self._gate))
             with self._lock:
                 stale = self._loops.get(id(loop))
                 self._loops[id(loop)] = found

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from windlass.backend import flows as fl
+from windlass.backend import flow_requests as fl
 from windlass.backend import requests as rq
 from windlass.backends.valkey import relay
 from windlass.backends.valkey.codes import CANCELLED, CHANGED, STATE_NUMBERS, STATES
 from windlass.backends.valkey.layouts import Fate
 from windlass.backends.valkey.records import text
-from windlass.backends.valkey.session import Group, Session, together
-from windlass.core import damage
+from windlass.backends.valkey.session import SlotGroup, ValkeySession, together
+from windlass.core import bad_records
 from windlass.core.job import LOGS_KEPT, SIGNALS_KEPT, JobRef
 from windlass.core.outcome import CancelResult, Changed
 from windlass.errors import ConfigError
@@ -20,7 +20,7 @@ from windlass.errors import ConfigError
 Items = list[tuple[int, str]]
 #: Given as a token, but no lease ever has it.
 _NO_TOKEN = "-"
-_BAD_RECORD = damage.BAD_RECORD.encode()
+_BAD_RECORD = bad_records.BAD_RECORD.encode()
 
 
 def _token(token: str | None) -> str:
@@ -28,11 +28,11 @@ def _token(token: str | None) -> str:
     return "" if token is None else token or _NO_TOKEN
 
 
-async def cancel(session: Session, request: rq.CancelJobs, now: str) -> list[CancelResult]:
+async def cancel(session: ValkeySession, request: rq.CancelJobs, now: str) -> list[CancelResult]:
     answers = [CancelResult.NOT_FOUND] * len(request.refs)
     left: set[str] = set()
 
-    async def one(group: Group, items: Items) -> None:
+    async def one(group: SlotGroup, items: Items) -> None:
         statuses, names, *workers = await session.functions.cancel(
             group.roots, now, text(request.reason), items, dead=request.dead
         )
@@ -48,10 +48,10 @@ async def cancel(session: Session, request: rq.CancelJobs, now: str) -> list[Can
     return answers
 
 
-async def remove(session: Session, request: rq.RemoveJobs, now: str) -> list[rq.ChangeResult]:
+async def remove(session: ValkeySession, request: rq.RemoveJobs, now: str) -> list[rq.ChangeResult]:
     left: set[str] = set()
 
-    async def one(group: Group, items: Items) -> list[int]:
+    async def one(group: SlotGroup, items: Items) -> list[int]:
         names, *found = await session.functions.remove(group.roots, now, request.force, items)
         left.update(name.decode() for name in names)
         return found
@@ -61,7 +61,7 @@ async def remove(session: Session, request: rq.RemoveJobs, now: str) -> list[rq.
     return answers
 
 
-async def retry(session: Session, request: rq.RetryJobs, now: str) -> list[rq.ChangeResult]:
+async def retry(session: ValkeySession, request: rq.RetryJobs, now: str) -> list[rq.ChangeResult]:
     """Retry jobs. On a cluster their children may be in other slots: those are asked first what became of
     them, and once more afterwards, because they may have ended in between or run again now."""
     is_cluster = session.client.settings.kind == "cluster"
@@ -73,7 +73,7 @@ async def retry(session: Session, request: rq.RetryJobs, now: str) -> list[rq.Ch
         if child not in refs or fate is relay.GONE or fate.reason == _BAD_RECORD
     }
 
-    async def one(group: Group, items: Items) -> list[int]:
+    async def one(group: SlotGroup, items: Items) -> list[int]:
         values: list[bytes] = []
         known = _known_of(far, ended, values)
         told = [
@@ -84,7 +84,7 @@ async def retry(session: Session, request: rq.RetryJobs, now: str) -> list[rq.Ch
     answers = await _change_many(session, request.refs, one)
     again = [pair for pair in far if pair not in ended]
     if again:
-        await relay.tell(session, await relay.link(session, again, now), now)
+        await relay.notify(session, await relay.link(session, again, now), now)
         await relay.linked(session, [dependent.ref for dependent, _ in again])
     return answers
 
@@ -108,11 +108,11 @@ def _known_of(
 
 
 async def _change_many(
-    session: Session, refs: list[JobRef], call: Callable[[Group, Items], Awaitable[list[int]]]
+    session: ValkeySession, refs: list[JobRef], call: Callable[[SlotGroup, Items], Awaitable[list[int]]]
 ) -> list[rq.ChangeResult]:
     answers = [rq.ChangeResult(Changed.NOT_FOUND)] * len(refs)
 
-    async def one(group: Group, items: Items) -> None:
+    async def one(group: SlotGroup, items: Items) -> None:
         found = await call(group, items)
         for number, at in enumerate(group.positions):
             answers[at] = _changed(found[2 * number : 2 * number + 2])
@@ -125,7 +125,7 @@ def _changed(answer: list[int]) -> rq.ChangeResult:
     return rq.ChangeResult(CHANGED[answer[0]], STATES.get(answer[1]))
 
 
-async def change(session: Session, request: rq.ChangeJob, now: str) -> rq.ChangeResult:
+async def change(session: ValkeySession, request: rq.ChangeJob, now: str) -> rq.ChangeResult:
     what = (
         request.ref.id,
         _token(request.token),
@@ -138,14 +138,14 @@ async def change(session: Session, request: rq.ChangeJob, now: str) -> rq.Change
     return _changed(await session.functions.change(root, now, what, request.payload or b""))
 
 
-async def report(session: Session, request: rq.Report, now: str) -> rq.ChangeResult:
+async def report(session: ValkeySession, request: rq.Report, now: str) -> rq.ChangeResult:
     what = (request.ref.id, _token(request.token), int(request.progress is not None), LOGS_KEPT)
     root = session.keys.queue(request.ref.queue)
     logs = [text(line) for line in request.logs]
     return _changed(await session.functions.report(root, now, what, request.progress or b"", logs))
 
 
-async def pause(session: Session, request: rq.PauseQueue, now: str) -> bool:
+async def pause(session: ValkeySession, request: rq.PauseQueue, now: str) -> bool:
     await session.list_queues([request.queue])
     changed, known = await session.functions.pause(session.keys.queue(request.queue), now, request.paused)
     if known:
@@ -153,7 +153,7 @@ async def pause(session: Session, request: rq.PauseQueue, now: str) -> bool:
     return bool(changed)
 
 
-async def purge(session: Session, request: rq.Purge, now: str) -> rq.Purged:
+async def purge(session: ValkeySession, request: rq.Purge, now: str) -> rq.Purged:
     states = sorted({STATE_NUMBERS[state] for state in request.states})
     what = (states, request.grace_ms, request.limit, int(request.force), int(request.forget))
     names, *found = await session.functions.purge(session.keys.queue(request.queue), now, what)
@@ -161,12 +161,12 @@ async def purge(session: Session, request: rq.Purge, now: str) -> rq.Purged:
     return rq.Purged(len(found), [job_id.decode() for job_id in found])
 
 
-async def set_result_ttl(session: Session, request: rq.SetResultTtl, now: str) -> rq.ChangeResult:
+async def set_result_ttl(session: ValkeySession, request: rq.SetResultTtl, now: str) -> rq.ChangeResult:
     root = session.keys.queue(request.ref.queue)
     return _changed(await session.functions.result_ttl(root, now, request.ref.id, request.ttl_ms))
 
 
-async def signal(session: Session, request: fl.Signal, now: str) -> rq.ChangeResult:
+async def signal(session: ValkeySession, request: fl.Signal, now: str) -> rq.ChangeResult:
     root = session.keys.queue(request.ref.queue)
     what = (request.ref.id, request.name, SIGNALS_KEPT, request.codec)
     answer = await session.functions.signal(root, now, what, request.data)

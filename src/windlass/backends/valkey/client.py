@@ -24,10 +24,10 @@ from windlass.backends.valkey.errors import (
     storage_error,
 )
 from windlass.backends.valkey.keys import DAMAGED, KINDS
-from windlass.backends.valkey.node import ASKING, Node
+from windlass.backends.valkey.node import ASKING, ServerNode
 from windlass.backends.valkey.settings import Settings
 from windlass.backends.valkey.topology import make_topology
-from windlass.core import damage
+from windlass.core import bad_records
 from windlass.speedups.valkey import pack_command
 
 _FIRST_PAUSE_S, _LAST_PAUSE_S = 0.02, 0.5
@@ -35,7 +35,7 @@ _FIRST_PAUSE_S, _LAST_PAUSE_S = 0.02, 0.5
 _READS = frozenset(function.name for function in loader.function_files() if "no-writes" in function.flags)
 
 
-class Client:
+class ValkeyClient:
     """Talks to the servers from one event loop."""
 
     def __init__(self, settings: Settings, version: int = loader.VERSION) -> None:
@@ -75,7 +75,7 @@ class Client:
         try:
             async with asyncio.timeout(self.settings.timeout_s):
                 pause_s = _FIRST_PAUSE_S
-                asked: Node | None = None
+                asked: ServerNode | None = None
                 while True:
                     try:
                         if sent is None or node is None:
@@ -99,8 +99,8 @@ class Client:
             raise storage_error(exc, (node or self.topology).where) from exc
 
     async def _mend(
-        self, error: BaseException, node: Node | None, roots: Sequence[str], *, repeat: bool
-    ) -> Node | None:
+        self, error: BaseException, node: ServerNode | None, roots: Sequence[str], *, repeat: bool
+    ) -> ServerNode | None:
         """Do what makes a second try worth while, or raise ``error``. Returns whom to ask this once."""
         if node is not None and is_function_missing(error):
             await self._load(node)
@@ -117,7 +117,7 @@ class Client:
         await self.topology.learn(error)
         return None
 
-    async def _move_aside(self, node: Node, roots: Sequence[str]) -> bool:
+    async def _move_aside(self, node: ServerNode, roots: Sequence[str]) -> bool:
         """Move keys of these queues aside that hold what they should not; whether there were any.
 
         The call that met one may have done its part for other queues: unless it only looked, the caller hears
@@ -130,11 +130,13 @@ class Client:
                 found = await node.request(pack_command("TYPE", key))
                 if found.decode() not in (kind, "none"):
                     await node.request(pack_command("RENAME", key, key + DAMAGED))
-                    damage.tell(f"key {key}", f"it holds a {found.decode()}, and was moved to {key}{DAMAGED}")
+                    bad_records.log_once(
+                        f"key {key}", f"it holds a {found.decode()}, and was moved to {key}{DAMAGED}"
+                    )
                     moved = True
         return moved
 
-    async def _load(self, node: Node) -> None:
+    async def _load(self, node: ServerNode) -> None:
         name = loader.library_name(self._version)
         listed = await node.request(pack_command("FUNCTION", "LIST", "LIBRARYNAME", name))
         if listed:

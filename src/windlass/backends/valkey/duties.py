@@ -8,8 +8,8 @@ import msgspec
 
 from windlass.backend import requests as rq
 from windlass.backends.valkey import relay
-from windlass.backends.valkey.session import Group, Session
-from windlass.core import damage
+from windlass.backends.valkey.session import SlotGroup, ValkeySession
+from windlass.core import bad_records
 from windlass.core.job import ARCHIVER_KEPT_MS, ArchiverInfo, Command, JobRef, WorkerInfo
 
 WORKER_KEPT_MS = 300_000
@@ -19,7 +19,7 @@ _decode_worker = msgspec.json.Decoder(WorkerInfo).decode
 _decode_command = msgspec.json.Decoder(Command).decode
 
 
-async def _shares(session: Session, now: str, index: str, limit: int) -> list[tuple[Group, int]]:
+async def _shares(session: ValkeySession, now: str, index: str, limit: int) -> list[tuple[SlotGroup, int]]:
     """How much of ``limit`` goes to which group, earliest first over all of them."""
     groups = await session.all_groups()
     if len(groups) <= 1:
@@ -36,7 +36,7 @@ async def _shares(session: Session, now: str, index: str, limit: int) -> list[tu
     return list(zip(groups, counts, strict=True))
 
 
-async def promote(session: Session, request: rq.Promote, now: str) -> rq.Promoted:
+async def promote(session: ValkeySession, request: rq.Promote, now: str) -> rq.Promoted:
     total = 0
     next_due: int | None = None
     shares = await _shares(session, now, "d", request.limit)
@@ -50,11 +50,11 @@ async def promote(session: Session, request: rq.Promote, now: str) -> rq.Promote
     return rq.Promoted(total, next_due)
 
 
-async def recover(session: Session, request: rq.Recover, now: str) -> rq.Recovered:
+async def recover(session: ValkeySession, request: rq.Recover, now: str) -> rq.Recovered:
     rows: list[tuple[int, int, JobRef, int]] = []
     left: list[str] = []
 
-    async def take(group: Group, leases: int, expired: int) -> None:
+    async def take(group: SlotGroup, leases: int, expired: int) -> None:
         if leases == expired == 0:
             return
         names, *found = await session.functions.recover(group.roots, now, leases, expired)
@@ -78,7 +78,7 @@ async def recover(session: Session, request: rq.Recover, now: str) -> rq.Recover
     return result
 
 
-async def prune(session: Session, request: rq.Prune, now: str) -> rq.Pruned:
+async def prune(session: ValkeySession, request: rq.Prune, now: str) -> rq.Pruned:
     result = rq.Pruned()
     archivers = await list_archivers(session, rq.ListArchivers(), now)
     for group in await session.all_groups():
@@ -96,15 +96,15 @@ async def prune(session: Session, request: rq.Prune, now: str) -> rq.Pruned:
     return result
 
 
-async def archive(session: Session, request: rq.Archive, now: str) -> None:
+async def archive(session: ValkeySession, request: rq.Archive, now: str) -> None:
     cursors = [part for cursor in request.cursors.items() for part in cursor]
     await session.functions.archive(session.keys.root, now, request.name, cursors)
 
 
-async def list_archivers(session: Session, request: rq.ListArchivers, now: str) -> list[ArchiverInfo]:
+async def list_archivers(session: ValkeySession, request: rq.ListArchivers, now: str) -> list[ArchiverInfo]:
     found = await session.functions.archivers(session.keys.root, now, ARCHIVER_KEPT_MS)
     rows = zip(found[::2], found[1::2], strict=True)
-    infos = damage.readable(rows, _archiver, lambda row: f"the row of archiver {row[0]!r}")
+    infos = bad_records.readable(rows, _archiver, lambda row: f"the row of archiver {row[0]!r}")
     return sorted(infos, key=lambda info: info.name)
 
 
@@ -114,30 +114,30 @@ def _archiver(row: tuple[bytes, bytes]) -> ArchiverInfo:
     return ArchiverInfo(name=row[0].decode(), cursors=by_queue, seen_ms=seen_ms)
 
 
-async def elect(session: Session, request: rq.Elect, now: str) -> bool:
+async def elect(session: ValkeySession, request: rq.Elect, now: str) -> bool:
     return await session.functions.elect(session.keys.root, now, request.role, request.holder, request.ttl_ms)
 
 
-async def resign(session: Session, request: rq.Resign, now: str) -> bool:
+async def resign(session: ValkeySession, request: rq.Resign, now: str) -> bool:
     return await session.functions.elect(session.keys.root, now, request.role, request.holder, -1)
 
 
-async def beat(session: Session, request: rq.Beat, now: str) -> Command | None:
+async def beat(session: ValkeySession, request: rq.Beat, now: str) -> Command | None:
     worker = request.worker
     described = _encode(msgspec.structs.replace(worker, command=None))
     told = await session.functions.beat(session.keys.root, now, worker.id, request.gone, described)
     return None if told is None else _decode_command(told)
 
 
-async def command_worker(session: Session, request: rq.CommandWorker, now: str) -> bool:
+async def command_worker(session: ValkeySession, request: rq.CommandWorker, now: str) -> bool:
     command = _encode(Command(action=request.action, id=request.id))
     return await session.functions.command(session.keys.root, request.worker, command)
 
 
-async def list_workers(session: Session, request: rq.ListWorkers, now: str) -> list[WorkerInfo]:
+async def list_workers(session: ValkeySession, request: rq.ListWorkers, now: str) -> list[WorkerInfo]:
     found = await session.functions.workers(session.keys.root, now, request.stale_ms)
     rows = zip(found[::3], found[1::3], found[2::3], strict=True)
-    workers = damage.readable(rows, _worker, lambda row: f"the row of a worker ({row[1]!r:.80})")
+    workers = bad_records.readable(rows, _worker, lambda row: f"the row of a worker ({row[1]!r:.80})")
     return sorted(workers, key=lambda worker: worker.id)
 
 

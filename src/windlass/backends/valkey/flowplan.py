@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from windlass.backends.valkey import records, relay
 from windlass.backends.valkey.codes import ADD_OUTCOMES, ON_FAILURE, STATES, WOULD_BE_NEW
-from windlass.backends.valkey.session import Session
+from windlass.backends.valkey.session import ValkeySession
 from windlass.core.edges import (
     Dependency,
     bad_parent,
@@ -15,9 +15,9 @@ from windlass.core.edges import (
     check_size,
     unknown_dependency,
 )
-from windlass.core.flows import Doors, check_kept_out
+from windlass.core.flow_rules import Doors, check_kept_out
 from windlass.core.job import JobRef, NewJob
-from windlass.core.limits import wants_rank
+from windlass.core.limit_rules import wants_rank
 from windlass.core.outcome import AddOutcome
 from windlass.core.states import FINISHED
 
@@ -83,7 +83,7 @@ class FlowPlan:
 
     # --- what is stored --------------------------------------------------------------------------
 
-    async def look(self, session: Session, now: str) -> None:
+    async def look(self, session: ValkeySession, now: str) -> None:
         """Read what is known of all jobs that are named."""
         mentioned = {one.ref for new in self.jobs for one in new.depends_on} - set(self._refs)
         pairs = [
@@ -118,7 +118,7 @@ class FlowPlan:
         check_kept_out({self._refs[at] for at in self._out} - self._fresh.keys(), self.jobs)
         await self._stand_in(session, now)
 
-    async def _stand_in(self, session: Session, now: str) -> None:
+    async def _stand_in(self, session: ValkeySession, now: str) -> None:
         """Look at those that stand for jobs which will not be made."""
         pairs = []
         for at, holder in self._out.items():
@@ -133,7 +133,7 @@ class FlowPlan:
         """The job that a parent of this one waits for."""
         return self._out.get(at) or self._refs[at]
 
-    async def check(self, session: Session) -> None:
+    async def check(self, session: ValkeySession) -> None:
         """Refuse edges that cannot be."""
         graph: dict[JobRef, list[JobRef]] = {}
         for ref, at in self._fresh.items():
@@ -163,7 +163,7 @@ class FlowPlan:
         check_size(0, seen.edges + 1)
 
     async def _with_stored(
-        self, session: Session, graph: dict[JobRef, list[JobRef]]
+        self, session: ValkeySession, graph: dict[JobRef, list[JobRef]]
     ) -> dict[JobRef, list[JobRef]]:
         """The graph with the stored edges that can close a circle: where a stored job gets a new child."""
         if graph.keys() <= self._fresh.keys():
@@ -258,7 +258,7 @@ def _pair(parent: JobRef, child: JobRef) -> _Asked:
     return parent, "", f"{child.queue}:{child.id}", 0, 0, 0
 
 
-async def _look(session: Session, asked: list[_Asked], now: str) -> list[_Seen]:
+async def _look(session: ValkeySession, asked: list[_Asked], now: str) -> list[_Seen]:
     found = [_NOTHING] * len(asked)
     for first in range(0, len(asked), 1_000):
         part = asked[first : first + 1_000]

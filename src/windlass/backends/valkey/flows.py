@@ -12,15 +12,15 @@ from typing import Any
 
 import msgspec
 
-from windlass.backend import flows as fl
+from windlass.backend import flow_requests as fl
 from windlass.backend import requests as rq
 from windlass.backends.valkey import records, relay
 from windlass.backends.valkey.adds import added
 from windlass.backends.valkey.codes import EDGE_STATUS, ON_FAILURE, STATES
 from windlass.backends.valkey.flowplan import FlowPlan
 from windlass.backends.valkey.layouts import EdgeRow, Fate, Wanted
-from windlass.backends.valkey.relay import Dependent, Tell
-from windlass.backends.valkey.session import Group, Session, together
+from windlass.backends.valkey.relay import Dependent, Notification
+from windlass.backends.valkey.session import SlotGroup, ValkeySession, together
 from windlass.core.edges import Dependency, Edge
 from windlass.core.job import JobRef
 from windlass.core.outcome import AddOutcome
@@ -39,7 +39,7 @@ def has_edges(request: rq.Add) -> bool:
     return False
 
 
-async def add(session: Session, request: rq.Add, now: str) -> list[rq.Added]:
+async def add(session: ValkeySession, request: rq.Add, now: str) -> list[rq.Added]:
     """Add a flow, or raise before anything is written."""
     await session.list_queues(new.queue for new in request.jobs)
     plan = FlowPlan(request.jobs)
@@ -51,7 +51,7 @@ async def add(session: Session, request: rq.Add, now: str) -> list[rq.Added]:
 class _Adding:
     """The writes of one request."""
 
-    def __init__(self, session: Session, plan: FlowPlan, now: str) -> None:
+    def __init__(self, session: ValkeySession, plan: FlowPlan, now: str) -> None:
         self._session = session
         self._plan = plan
         self._now = now
@@ -60,7 +60,7 @@ class _Adding:
         #: Child -> dependents that it does not know yet.
         self._unlinked: dict[JobRef, list[Dependent]] = {}
         self._late: dict[JobRef, None] = {}
-        self._tells: list[Tell] = []
+        self._tells: list[Notification] = []
         self._left: list[str] = []
 
     async def run(self) -> list[rq.Added]:
@@ -86,7 +86,7 @@ class _Adding:
         await self._send_parts(last, [])
         links = [(dependent, child) for child, found in self._unlinked.items() for dependent in found]
         self._tells += await relay.link(self._session, links, self._now)
-        _, left = await relay.tell(self._session, self._tells, self._now)
+        _, left = await relay.notify(self._session, self._tells, self._now)
         self._left += left
         await relay.linked(self._session, list(self._late))
         if self._tells:
@@ -116,7 +116,7 @@ class _Adding:
         await together(*(self._send(group, positions, edges, parents, parent_of) for group in groups))
 
     async def _send(
-        self, group: Group, positions: list[int], edges: Any, parents: Any, parent_of: Any
+        self, group: SlotGroup, positions: list[int], edges: Any, parents: Any, parent_of: Any
     ) -> None:
         heads, tails, mine, asked = [], [], [], []
         for index, item in zip(group.indexes, group.positions, strict=True):
@@ -170,7 +170,7 @@ class _Adding:
         for dependent, fate in zip(self._unlinked.pop(ref, ()) if fates else (), fates, strict=True):
             if fate != 1:
                 self._tells.append(
-                    Tell(dependent, ref, Fate(*fate) if isinstance(fate, list) else relay.GONE)
+                    Notification(dependent, ref, Fate(*fate) if isinstance(fate, list) else relay.GONE)
                 )
 
     def _note_parent(self, parent: JobRef, child: JobRef, answer: list[int]) -> None:
@@ -200,7 +200,9 @@ class _Adding:
 # --- look -----------------------------------------------------------------------------------------------
 
 
-async def get_dependencies(session: Session, request: fl.GetDependencies, now: str) -> list[fl.Dependencies]:
+async def get_dependencies(
+    session: ValkeySession, request: fl.GetDependencies, now: str
+) -> list[fl.Dependencies]:
     """The edges of jobs, both ways."""
     waits = await _edges(session, request.refs, request.values)
     found = []
@@ -212,7 +214,7 @@ async def get_dependencies(session: Session, request: fl.GetDependencies, now: s
     return found
 
 
-async def _edges(session: Session, refs: list[JobRef], values: bool) -> list[list[Edge]]:
+async def _edges(session: ValkeySession, refs: list[JobRef], values: bool) -> list[list[Edge]]:
     rows: list[dict[str, bytes]] = [{} for _ in refs]
     ahead = dict.fromkeys(range(len(refs)), 0)
     while ahead:
@@ -257,7 +259,7 @@ def _edge(dependent: JobRef, child: JobRef, stored: bytes, values: bool) -> tupl
     )
 
 
-async def _dependents(session: Session, ref: JobRef, values: bool, limit: int) -> list[Edge]:
+async def _dependents(session: ValkeySession, ref: JobRef, values: bool, limit: int) -> list[Edge]:
     """Up to ``limit`` + 1 edges of those that wait for a job; links of jobs that are gone are passed over."""
     found: list[Edge] = []
     after = 0
@@ -275,7 +277,9 @@ async def _dependents(session: Session, ref: JobRef, values: bool, limit: int) -
     return found[: limit + 1]
 
 
-async def _edges_to(session: Session, child: JobRef, dependents: list[Dependent], values: bool) -> list[Edge]:
+async def _edges_to(
+    session: ValkeySession, child: JobRef, dependents: list[Dependent], values: bool
+) -> list[Edge]:
     rows: list[Edge | None] = [None] * len(dependents)
     for group in session.grouped(one.ref.queue for one in dependents):
         items = [

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable
 from typing import Any, NamedTuple
 
-from windlass.backends.valkey.client import Client
+from windlass.backends.valkey.client import ValkeyClient
 from windlass.backends.valkey.layouts import ScheduleState
 from windlass.backends.valkey.records import pack
 
@@ -28,7 +28,7 @@ class Turn(NamedTuple):
 class Functions:
     """The library as seen from Python. All roots of one call share a slot."""
 
-    def __init__(self, client: Client) -> None:
+    def __init__(self, client: ValkeyClient) -> None:
         self._call = client.call
 
     async def version(self, root: str) -> int:

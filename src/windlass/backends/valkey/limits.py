@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import msgspec
 
-from windlass.backend import limits as lrq
+from windlass.backend import limit_requests as lrq
 from windlass.backends.valkey.layouts import GroupLimit
-from windlass.backends.valkey.session import Session
-from windlass.core.limits import (
+from windlass.backends.valkey.session import ValkeySession
+from windlass.core.limit_rules import (
     EVERY_GROUP,
     NO_GROUP_LIMITS,
     GroupInfo,
@@ -25,12 +25,12 @@ _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder(GroupLimits).decode
 
 
-async def _listed(session: Session, queue: str, became_known: int) -> None:
+async def _listed(session: ValkeySession, queue: str, became_known: int) -> None:
     if became_known:
         await session.list_again([queue])
 
 
-async def set_queue(session: Session, request: lrq.SetQueueLimits, now: str) -> None:
+async def set_queue(session: ValkeySession, request: lrq.SetQueueLimits, now: str) -> None:
     await session.list_queues([request.queue])
     most, rate, per_ms = _AS_IT_IS, _AS_IT_IS, 0
     if "concurrency" in request.fields:
@@ -59,7 +59,7 @@ def _for_server(limits: GroupLimits | None) -> GroupLimit | int:
     )
 
 
-async def set_group(session: Session, request: lrq.SetGroupLimits, now: str) -> None:
+async def set_group(session: ValkeySession, request: lrq.SetGroupLimits, now: str) -> None:
     await session.list_queues([request.queue])
     what = (request.group, int(request.group == EVERY_GROUP), _for_server(request.limits))
     root = session.keys.queue(request.queue)
@@ -69,7 +69,7 @@ async def set_group(session: Session, request: lrq.SetGroupLimits, now: str) -> 
     await _listed(session, request.queue, known)
 
 
-async def pause_group(session: Session, request: lrq.PauseGroup, now: str) -> bool:
+async def pause_group(session: ValkeySession, request: lrq.PauseGroup, now: str) -> bool:
     await session.list_queues([request.queue])
     root = session.keys.queue(request.queue)
     changed, known = await session.functions.group_pause(root, now, request.group, request.paused)
@@ -77,7 +77,7 @@ async def pause_group(session: Session, request: lrq.PauseGroup, now: str) -> bo
     return bool(changed)
 
 
-async def hold(session: Session, request: lrq.Hold, now: str) -> int:
+async def hold(session: ValkeySession, request: lrq.Hold, now: str) -> int:
     await session.list_queues([request.queue])
     root = session.keys.queue(request.queue)
     until_ms, known = await session.functions.hold(root, now, request.ms, request.group)
@@ -85,7 +85,7 @@ async def hold(session: Session, request: lrq.Hold, now: str) -> int:
     return until_ms
 
 
-async def get(session: Session, request: lrq.GetLimits, now: str) -> lrq.Limits:
+async def get(session: ValkeySession, request: lrq.GetLimits, now: str) -> lrq.Limits:
     root = session.keys.queue(request.queue)
     most, rate, per_ms, held, every, *found = await session.functions.limits_get(root, now, request.groups)
     groups = {}
@@ -101,7 +101,7 @@ async def get(session: Session, request: lrq.GetLimits, now: str) -> lrq.Limits:
     )
 
 
-async def list_groups(session: Session, request: lrq.ListGroups, now: str) -> lrq.GroupPage:
+async def list_groups(session: ValkeySession, request: lrq.ListGroups, now: str) -> lrq.GroupPage:
     root = session.keys.queue(request.queue)
     more, last, *found = await session.functions.groups_list(root, now, request.limit, request.cursor or "")
     groups = []

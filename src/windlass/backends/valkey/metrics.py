@@ -1,6 +1,6 @@
 """Roll-ups of the history, and marks.
 
-Rows are merged here, by the rules of ``core.metrics``: the server only compares the cursor and writes. Rows
+Rows are merged here, by the rules of ``core.rollups``: the server only compares the cursor and writes. Rows
 never change unless the cursor moves with them, so what was read at a cursor is true as long as it stands.
 """
 
@@ -10,11 +10,11 @@ from functools import partial
 
 import msgspec
 
-from windlass.backend import metrics as mq
+from windlass.backend import metric_requests as mq
 from windlass.backends.valkey import records
-from windlass.backends.valkey.session import Session, together
-from windlass.core import damage
-from windlass.core.metrics import MARKS_KEPT, Mark, Measure, MetricsCursor, MetricsRow, merged
+from windlass.backends.valkey.session import ValkeySession, together
+from windlass.core import bad_records
+from windlass.core.rollups import MARKS_KEPT, Mark, Measure, MetricsCursor, MetricsRow, merged
 
 #: Keys hold the start of a window in six bytes.
 _LAST_MS = 2**48 - 1
@@ -68,7 +68,7 @@ def _read(key: bytes, stored: bytes) -> MetricsRow:
     )
 
 
-async def progress(session: Session, request: mq.MetricsProgress, now: str) -> list[MetricsCursor]:
+async def progress(session: ValkeySession, request: mq.MetricsProgress, now: str) -> list[MetricsCursor]:
     names = await session.queue_names() if request.queue is None else [request.queue]
     groups = session.bounded_groups(names)
     answers = await together(*(session.functions.metrics_progress(group.roots) for group in groups))
@@ -83,7 +83,7 @@ async def progress(session: Session, request: mq.MetricsProgress, now: str) -> l
     return sorted(found, key=lambda cursor: cursor.queue)
 
 
-async def add(session: Session, request: mq.AddMetrics, now: str) -> bool:
+async def add(session: ValkeySession, request: mq.AddMetrics, now: str) -> bool:
     root = session.keys.queue(request.queue)
     minutes, hours = merged(request.rows, "minute"), merged(request.rows, "hour")
     rows = [*minutes, *hours]
@@ -93,7 +93,7 @@ async def add(session: Session, request: mq.AddMetrics, now: str) -> bool:
         return False
     for row, key, stored in zip(rows, keys, known, strict=True):
         if stored is not None:
-            old = damage.read_or_none(stored, partial(_read, key), f"a roll-up of task {row.task}")
+            old = bad_records.read_or_none(stored, partial(_read, key), f"a roll-up of task {row.task}")
             if old is not None:
                 row.merge(old)
     await session.list_queues([request.queue])  # or nobody would ever prune them
@@ -101,7 +101,7 @@ async def add(session: Session, request: mq.AddMetrics, now: str) -> bool:
     return await session.functions.metrics_add(root, now, request.after, request.upto, len(minutes), written)
 
 
-async def read(session: Session, request: mq.ReadMetrics, now: str) -> mq.MetricsPage:
+async def read(session: ValkeySession, request: mq.ReadMetrics, now: str) -> mq.MetricsPage:
     first = b"[" + _start(request.since_ms) if request.cursor is None else b"(" + _place(request.cursor)
     last, *found = await session.functions.metrics_read(
         session.keys.queue(request.queue),
@@ -112,7 +112,7 @@ async def read(session: Session, request: mq.ReadMetrics, now: str) -> mq.Metric
         request.task,
     )
     pairs = zip(found[::2], found[1::2], strict=True)
-    rows = damage.readable(pairs, lambda pair: _read(*pair), lambda pair: f"the roll-up {pair[0]!r}")
+    rows = bad_records.readable(pairs, lambda pair: _read(*pair), lambda pair: f"the roll-up {pair[0]!r}")
     return mq.MetricsPage(
         list(rows), f"{int.from_bytes(last[:6], 'big')} {last[6:].decode()}" if last else None
     )
@@ -128,14 +128,14 @@ def _place(cursor: str) -> bytes:
     return _start(start_ms) + task.encode()
 
 
-async def add_mark(session: Session, request: mq.AddMark, now: str) -> Mark:
+async def add_mark(session: ValkeySession, request: mq.AddMark, now: str) -> Mark:
     at_ms, label = await session.functions.mark_add(
         session.keys.root, now, request.id, request.label, MARKS_KEPT
     )
     return Mark(id=request.id, at_ms=at_ms, label=label.decode())
 
 
-async def list_marks(session: Session, request: mq.ListMarks, now: str) -> list[Mark]:
+async def list_marks(session: ValkeySession, request: mq.ListMarks, now: str) -> list[Mark]:
     found = await session.functions.marks(session.keys.root, request.since_ms)
     return [
         Mark(id=mark.decode(), at_ms=int(at_ms), label=label.decode())

@@ -33,7 +33,7 @@ _PING = pack_command("PING")
 ASKING = pack_command("ASKING")
 
 
-class Node:
+class ServerNode:
     """A server at one address, or at the address that ``resolve`` finds (Sentinel)."""
 
     def __init__(

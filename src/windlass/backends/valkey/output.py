@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from windlass.backend import requests as rq
-from windlass.backend import streams as sm
+from windlass.backend import stream_requests as sm
 from windlass.backends.valkey.codes import CHANGED, STATES
-from windlass.backends.valkey.session import Session
-from windlass.core.streams import STREAM_BYTES, STREAM_CHUNKS, Chunk
+from windlass.backends.valkey.session import ValkeySession
+from windlass.core.stream_rules import STREAM_BYTES, STREAM_CHUNKS, Chunk
 
 
-async def append(session: Session, request: sm.AppendStream, now: str) -> rq.ChangeResult:
+async def append(session: ValkeySession, request: sm.AppendStream, now: str) -> rq.ChangeResult:
     root = session.keys.queue(request.ref.queue)
     what = (request.ref.id, request.token, request.first, STREAM_CHUNKS, STREAM_BYTES)
     status, state = await session.functions.stream_append(root, now, what, request.chunks)
@@ -18,7 +18,7 @@ async def append(session: Session, request: sm.AppendStream, now: str) -> rq.Cha
     return rq.ChangeResult(CHANGED[status], STATES.get(state))
 
 
-async def read(session: Session, request: sm.ReadStream, now: str) -> sm.StreamPage:
+async def read(session: ValkeySession, request: sm.ReadStream, now: str) -> sm.StreamPage:
     root = session.keys.queue(request.ref.queue)
     state, codec, last, oldest, *found = await session.functions.stream_read(
         root, request.ref.id, max(request.after, 0), request.limit

@@ -35,7 +35,7 @@ from windlass.backends.valkey.layouts import (
     Unique,
     Wanted,
 )
-from windlass.core import damage
+from windlass.core import bad_records
 from windlass.core.job import Completed, ErrorInfo, JobRecord, NewJob, SignalValue
 from windlass.core.options import DEFAULT_RESULT_TTL_MS, Keep, StoredOptions, StoredUnique
 from windlass.core.outcome import Filled, Outcome, Settlement
@@ -50,7 +50,7 @@ _WAITING, _ACTIVE, _COMPLETED = (
     STATE_NUMBERS[state] for state in (JobState.WAITING, JobState.ACTIVE, JobState.COMPLETED)
 )
 #: Why a job failed whose record cannot be read; the second is what earlier versions called it.
-_BAD_RECORD = frozenset({damage.BAD_RECORD, "damaged record"})
+_BAD_RECORD = frozenset({bad_records.BAD_RECORD, "damaged record"})
 
 _encode = msgspec.msgpack.Encoder().encode
 pack = _encode
@@ -64,7 +64,7 @@ class Meta(msgspec.Struct, array_like=True):
     options: StoredOptions
 
 
-_UNREADABLE = Meta(1, damage.RAW_CODEC, StoredOptions())
+_UNREADABLE = Meta(1, bad_records.RAW_CODEC, StoredOptions())
 _decode_head = msgspec.msgpack.Decoder(Head).decode
 _decode_meta = msgspec.msgpack.Decoder(Meta).decode
 decode = msgspec.msgpack.Decoder().decode
@@ -300,7 +300,7 @@ def whole(read: Callable[P, T]) -> Callable[P, T]:
     def reading(*args: P.args, **kwargs: P.kwargs) -> T:
         try:
             return read(*args, **kwargs)
-        except damage.UNREADABLE as exc:
+        except bad_records.UNREADABLE as exc:
             raise StorageError(f"what the server holds is damaged, or no record of ours: {exc}") from exc
 
     return reading
@@ -314,7 +314,7 @@ def job_record(
     ``StorageError`` when a part that only clients read cannot be read. What the server could not read has a
     head that says so.
     """
-    known = damage.read_or_none(errors, _read_errors, f"the errors of job {job_id}") if errors else None
+    known = bad_records.read_or_none(errors, _read_errors, f"the errors of job {job_id}") if errors else None
     return _job_record(queue, job_id, stored, packed_head, known or [])
 
 
@@ -370,7 +370,7 @@ def _job_record(
         worker=head.worker or None,
         cancel_reason=head.cancel[1:] if head.cancel else None,
         result_until_ms=head.result_until_ms or None,
-        reason=damage.BAD_RECORD if head.reason in _BAD_RECORD else head.reason,
+        reason=bad_records.BAD_RECORD if head.reason in _BAD_RECORD else head.reason,
         linked=bool(head.linked),
         awaits=head.awaits or None,
         errors=errors,
@@ -517,11 +517,11 @@ def _shown(queue: str, job_id: str, stored: bytes, packed: bytes, errors: bytes 
     try:
         return job_record(queue, job_id, stored, packed, errors)
     except StorageError as exc:
-        head = damage.read_or_none(packed, _read_head, f"the head of job {job_id}") if packed else None
-        head = head or damage.read_or_none(stored, _fresh_head, f"the record of job {job_id}")
+        head = bad_records.read_or_none(packed, _read_head, f"the head of job {job_id}") if packed else None
+        head = head or bad_records.read_or_none(stored, _fresh_head, f"the record of job {job_id}")
         if head is None or head.state not in STATES:
-            return damage.stand_in(queue, job_id, stored, exc, state=JobState.FAILED)
-        return damage.stand_in(
+            return bad_records.stand_in(queue, job_id, stored, exc, state=JobState.FAILED)
+        return bad_records.stand_in(
             queue,
             job_id,
             stored,

@@ -14,9 +14,9 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from windlass.backend import flows as fl
+from windlass.backend import flow_requests as fl
 from windlass.backends.valkey.layouts import Fate
-from windlass.backends.valkey.session import Group, Session, together
+from windlass.backends.valkey.session import SlotGroup, ValkeySession, together
 from windlass.core.edges import RELAY_STEP
 from windlass.core.job import JobRef
 from windlass.errors import StorageError
@@ -43,7 +43,7 @@ class Dependent(NamedTuple):
         return cls(JobRef(queue, job_id), int(seq))
 
 
-class Tell(NamedTuple):
+class Notification(NamedTuple):
     """Something that a dependent is to hear."""
 
     dependent: Dependent
@@ -51,7 +51,7 @@ class Tell(NamedTuple):
     fate: Fate
 
 
-class Entry(NamedTuple):
+class OutboxEntry(NamedTuple):
     """An end in the outbox of a queue, with some of those that are to hear of it."""
 
     queue: str
@@ -63,7 +63,7 @@ class Entry(NamedTuple):
     dependents: list[Dependent]
 
 
-async def relay(session: Session, request: fl.Relay, now: str) -> fl.Relayed:
+async def relay(session: ValkeySession, request: fl.Relay, now: str) -> fl.Relayed:
     """The duty: all outboxes, and flows whose adding was cut off."""
     names: list[str] = []
     for group in await session.all_groups():
@@ -74,7 +74,7 @@ async def relay(session: Session, request: fl.Relay, now: str) -> fl.Relayed:
     return await carry(session, names, now, request.limit)
 
 
-async def after(session: Session, names: Iterable[str], now: str) -> bool:
+async def after(session: ValkeySession, names: Iterable[str], now: str) -> bool:
     """Tell at once what a request left in these outboxes, one step of it; whether something is left.
 
     On one server the request itself has made that step. A slot that cannot be reached now is left to the
@@ -90,7 +90,7 @@ async def after(session: Session, names: Iterable[str], now: str) -> bool:
         return True
 
 
-async def carry(session: Session, names: Iterable[str], now: str, limit: int) -> fl.Relayed:
+async def carry(session: ValkeySession, names: Iterable[str], now: str, limit: int) -> fl.Relayed:
     """Tell about ``limit`` dependents what these outboxes, and those that follow from it, hold for them."""
     pending = dict.fromkeys(names)
     count, room = 0, limit
@@ -101,8 +101,8 @@ async def carry(session: Session, names: Iterable[str], now: str, limit: int) ->
         used = sum(max(len(entry.dependents), 1) for entry in entries)
         if used < room:  # else there was no look at the others
             pending = dict.fromkeys(entry.queue for entry in entries)
-        tells = [Tell(one, entry.child, entry.fate) for entry in entries for one in entry.dependents]
-        told, left = await tell(session, tells, now, room)
+        tells = [Notification(one, entry.child, entry.fate) for entry in entries for one in entry.dependents]
+        told, left = await notify(session, tells, now, room)
         await _take_out(session, entries)
         count += told
         room -= max(told, used)
@@ -110,9 +110,9 @@ async def carry(session: Session, names: Iterable[str], now: str, limit: int) ->
     return fl.Relayed(count)
 
 
-async def _next_entries(session: Session, names: list[str], now: str, room: int) -> list[Entry]:
+async def _next_entries(session: ValkeySession, names: list[str], now: str, room: int) -> list[OutboxEntry]:
     """What comes next in these outboxes, for ``room`` dependents."""
-    entries: list[Entry] = []
+    entries: list[OutboxEntry] = []
     for group in session.grouped(names):
         found, _ = await _outbox(session, group, now, room)
         entries += found
@@ -122,14 +122,18 @@ async def _next_entries(session: Session, names: list[str], now: str, room: int)
     return entries
 
 
-async def _outbox(session: Session, group: Group, now: str, room: int) -> tuple[list[Entry], list[JobRef]]:
+async def _outbox(
+    session: ValkeySession, group: SlotGroup, now: str, room: int
+) -> tuple[list[OutboxEntry], list[JobRef]]:
     ends, late = await session.functions.flow_outbox(group.roots, now, max(room, 0), LINKING_MS)
     entries = []
     for index, number, job_id, packed, value, told, done, links in ends:
         name = group.names[index - 1]
         fate = Fate(*[*_decode(packed), value])
         dependents = [Dependent.read(link) for link in links]
-        entries.append(Entry(name, number, JobRef(name, job_id.decode()), fate, int(told), done, dependents))
+        entries.append(
+            OutboxEntry(name, number, JobRef(name, job_id.decode()), fate, int(told), done, dependents)
+        )
     refs = [
         JobRef(group.names[index - 1], job_id.decode())
         for index, job_id in zip(late[::2], late[1::2], strict=True)
@@ -137,8 +141,8 @@ async def _outbox(session: Session, group: Group, now: str, room: int) -> tuple[
     return entries, refs
 
 
-async def tell(
-    session: Session, tells: list[Tell], now: str, limit: int = RELAY_STEP
+async def notify(
+    session: ValkeySession, tells: list[Notification], now: str, limit: int = RELAY_STEP
 ) -> tuple[int, list[str]]:
     """Tell dependents; returns how many edges that settled, and the queues with something to relay."""
     count = 0
@@ -153,7 +157,7 @@ async def tell(
 
 
 async def _tell_slot(
-    session: Session, group: Group, tells: list[Tell], now: str, limit: int
+    session: ValkeySession, group: SlotGroup, tells: list[Notification], now: str, limit: int
 ) -> tuple[int, list[bytes]]:
     ends: dict[tuple[JobRef, int], int] = {}
     packed: list[Any] = []
@@ -184,7 +188,7 @@ def _text(value: str | bytes) -> str:
     return value.decode() if isinstance(value, bytes) else value
 
 
-async def _take_out(session: Session, entries: list[Entry]) -> None:
+async def _take_out(session: ValkeySession, entries: list[OutboxEntry]) -> None:
     for group in session.grouped(entry.queue for entry in entries):
         items = []
         for index, at in zip(group.indexes, group.positions, strict=True):
@@ -196,11 +200,11 @@ async def _take_out(session: Session, entries: list[Entry]) -> None:
 # --- children that were not linked ----------------------------------------------------------------------
 
 
-async def link(session: Session, links: list[tuple[Dependent, JobRef]], now: str) -> list[Tell]:
+async def link(session: ValkeySession, links: list[tuple[Dependent, JobRef]], now: str) -> list[Notification]:
     """Let children tell dependents of other slots; what those that ended already, or are gone, tell."""
-    tells: list[Tell] = []
+    tells: list[Notification] = []
 
-    async def one(group: Group, part: list[tuple[Dependent, JobRef]]) -> None:
+    async def one(group: SlotGroup, part: list[tuple[Dependent, JobRef]]) -> None:
         items = []
         for index, at in zip(group.indexes, group.positions, strict=True):
             dependent, child = part[at]
@@ -208,7 +212,7 @@ async def link(session: Session, links: list[tuple[Dependent, JobRef]], now: str
         answers = await session.functions.flow_link(group.roots, now, items)
         for at, answer in zip(group.positions, answers, strict=True):
             if answer != 1:
-                tells.append(Tell(*part[at], Fate(*answer) if isinstance(answer, list) else GONE))
+                tells.append(Notification(*part[at], Fate(*answer) if isinstance(answer, list) else GONE))
 
     for first in range(0, len(links), RELAY_STEP):
         part = links[first : first + RELAY_STEP]
@@ -216,14 +220,14 @@ async def link(session: Session, links: list[tuple[Dependent, JobRef]], now: str
     return tells
 
 
-async def linked(session: Session, refs: list[JobRef]) -> None:
+async def linked(session: ValkeySession, refs: list[JobRef]) -> None:
     """All children of these dependents are linked."""
     for group, items in session.grouped_refs(refs):
         await session.functions.flow_linked(group.roots, items)
 
 
 async def open_edges(
-    session: Session, refs: list[JobRef], *, missed: bool = False
+    session: ValkeySession, refs: list[JobRef], *, missed: bool = False
 ) -> dict[JobRef, tuple[int, list[JobRef]]]:
     """The sequence of each job, and what it waits for; ``missed``: what did not complete instead."""
     found: dict[JobRef, tuple[int, list[JobRef]]] = {}
@@ -236,7 +240,7 @@ async def open_edges(
     return found
 
 
-async def missed_children(session: Session, refs: list[JobRef]) -> list[tuple[Dependent, JobRef]]:
+async def missed_children(session: ValkeySession, refs: list[JobRef]) -> list[tuple[Dependent, JobRef]]:
     """Children of these jobs that did not complete."""
     return [
         (Dependent(ref, seq), child)
@@ -245,13 +249,13 @@ async def missed_children(session: Session, refs: list[JobRef]) -> list[tuple[De
     ]
 
 
-async def _link_late(session: Session, refs: list[JobRef], now: str) -> list[str]:
+async def _link_late(session: ValkeySession, refs: list[JobRef], now: str) -> list[str]:
     """Finish what a client that died left: a child that was never added has failed."""
     links = [
         (Dependent(ref, seq), child)
         for ref, (seq, children) in (await open_edges(session, refs)).items()
         for child in children
     ]
-    _, left = await tell(session, await link(session, links, now), now)
+    _, left = await notify(session, await link(session, links, now), now)
     await linked(session, refs)
     return left

@@ -10,12 +10,12 @@ from typing import Any
 
 import msgspec
 
-from windlass.backend import schedules as sq
+from windlass.backend import schedule_requests as sq
 from windlass.backends.valkey import records
 from windlass.backends.valkey.layouts import ScheduleState
-from windlass.backends.valkey.session import Group, Session, together
-from windlass.core import damage
-from windlass.core.schedules import ScheduleRecord
+from windlass.backends.valkey.session import SlotGroup, ValkeySession, together
+from windlass.core import bad_records
+from windlass.core.schedule_rules import ScheduleRecord
 from windlass.errors import ConfigError
 
 #: Queues that one part of a listing looks at.
@@ -70,15 +70,15 @@ def _read(stored: bytes) -> ScheduleRecord:
 
 
 def _readable(stored: Iterable[bytes]) -> list[ScheduleRecord]:
-    return list(damage.readable(stored, _read, lambda text: f"a schedule of {len(text)} bytes"))
+    return list(bad_records.readable(stored, _read, lambda text: f"a schedule of {len(text)} bytes"))
 
 
-async def _tell(session: Session) -> None:
+async def _tell(session: ValkeySession) -> None:
     channel = session.keys.channel(_TOPIC)
     await session.client.command(channel, "SPUBLISH", channel, "")
 
 
-async def put(session: Session, request: sq.PutSchedule, now: str) -> ScheduleRecord:
+async def put(session: ValkeySession, request: sq.PutSchedule, now: str) -> ScheduleRecord:
     new = request.schedule
     keys = session.keys
     packed = _encode(new)
@@ -95,12 +95,12 @@ async def put(session: Session, request: sq.PutSchedule, now: str) -> ScheduleRe
     return _joined(_decode(packed), state)
 
 
-async def remove(session: Session, request: sq.RemoveSchedule, now: str) -> bool:
+async def remove(session: ValkeySession, request: sq.RemoveSchedule, now: str) -> bool:
     root = session.keys.queue(request.queue)
     return await session.functions.schedule_remove(root, request.name, request.source)
 
 
-async def pause(session: Session, request: sq.PauseSchedule, now: str) -> bool:
+async def pause(session: ValkeySession, request: sq.PauseSchedule, now: str) -> bool:
     root = session.keys.queue(request.queue)
     done = await session.functions.schedule_pause(
         root, request.name, request.paused, _or_none(request.next_ms)
@@ -110,7 +110,7 @@ async def pause(session: Session, request: sq.PauseSchedule, now: str) -> bool:
     return done > 0
 
 
-async def fire(session: Session, request: sq.FireSchedule, now: str) -> sq.Fired:
+async def fire(session: ValkeySession, request: sq.FireSchedule, now: str) -> sq.Fired:
     if any(job.queue != request.queue for job in request.jobs):
         raise ConfigError("schedule", "one whose jobs go to its own queue", request.name)
     what = (
@@ -130,13 +130,13 @@ async def fire(session: Session, request: sq.FireSchedule, now: str) -> sq.Fired
 # --- over all queues ----------------------------------------------------------------------------------
 
 
-async def _queues(session: Session) -> list[str]:
+async def _queues(session: ValkeySession) -> list[str]:
     """Every queue that ever had a schedule, by name."""
     found = await session.client.command(session.keys.scheduled, "SMEMBERS", session.keys.scheduled)
     return sorted(name.decode() for name in found)
 
 
-async def due(session: Session, request: sq.DueSchedules, now: str) -> sq.Due:
+async def due(session: ValkeySession, request: sq.DueSchedules, now: str) -> sq.Due:
     groups = session.bounded_groups(await _queues(session))
     answers: list[Any] = await together(
         *(session.functions.schedules_due(group.roots, now, request.limit) for group in groups)
@@ -152,7 +152,7 @@ async def due(session: Session, request: sq.DueSchedules, now: str) -> sq.Due:
     return sq.Due(found[: request.limit], now_ms, next_in_ms)
 
 
-async def list_schedules(session: Session, request: sq.ListSchedules, now: str) -> sq.SchedulePage:
+async def list_schedules(session: ValkeySession, request: sq.ListSchedules, now: str) -> sq.SchedulePage:
     start = ("", "") if request.cursor is None else _cursor(request.cursor)
     names = await _queues(session) if request.queue is None else [request.queue]
     names = [name for name in names if name >= start[0]]
@@ -171,13 +171,13 @@ async def list_schedules(session: Session, request: sq.ListSchedules, now: str) 
 
 
 async def _list_part(
-    session: Session, request: sq.ListSchedules, now: str, names: list[str], start: tuple[str, str]
+    session: ValkeySession, request: sq.ListSchedules, now: str, names: list[str], start: tuple[str, str]
 ) -> tuple[list[ScheduleRecord], tuple[str, str] | None]:
     """Schedules of some queues, and the place up to which that is all of them (None: it is the end)."""
     most = request.limit + 1  # one more tells that there are more
     what = (most, request.name or "", int(request.source is not None), request.source or "")
 
-    async def one(group: Group) -> list[Any]:
+    async def one(group: SlotGroup) -> list[Any]:
         after = start[1] if group.names[0] == start[0] else ""
         return await session.functions.schedules_list(group.roots, now, what, after)
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from redis.exceptions import RedisError
 
 from windlass.backends.valkey.errors import NotSentError, storage_error
-from windlass.backends.valkey.node import Node
-from windlass.backends.valkey.session import Session
+from windlass.backends.valkey.node import ServerNode
+from windlass.backends.valkey.session import ValkeySession
 from windlass.speedups.valkey import pack_command
 
 #: Settings that INFO does not tell; managed servers may refuse to.
@@ -24,14 +24,14 @@ _FACTS = (
 )
 
 
-async def server_settings(session: Session) -> list[dict[str, str]]:
+async def server_settings(session: ValkeySession) -> list[dict[str, str]]:
     """One entry for each server that holds jobs."""
     topology = session.client.topology
     await topology.node(0)  # a cluster learns of its nodes
     return [await _ask(node) for node in topology.nodes()]
 
 
-async def _ask(node: Node) -> dict[str, str]:
+async def _ask(node: ServerNode) -> dict[str, str]:
     found = {"server": node.where}
     try:
         answer = await node.request(pack_command("INFO"))

@@ -6,10 +6,10 @@ import asyncio
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from windlass.backends.valkey.client import Client
+from windlass.backends.valkey.client import ValkeyClient
 from windlass.backends.valkey.functions import Functions
+from windlass.backends.valkey.handoff import Handoffs
 from windlass.backends.valkey.keys import Keys
-from windlass.backends.valkey.seats import Seats
 from windlass.backends.valkey.settings import Settings
 from windlass.core.job import JobRef
 
@@ -17,7 +17,7 @@ from windlass.core.job import JobRef
 _PART = 100
 
 
-class Group(NamedTuple):
+class SlotGroup(NamedTuple):
     """Items whose queues share a slot: their roots, and the items with the position of their root."""
 
     roots: list[str]
@@ -28,24 +28,24 @@ class Group(NamedTuple):
     names: list[str]
 
 
-class Session:
+class ValkeySession:
     """What the verbs work with."""
 
     def __init__(self, settings: Settings, keys: Keys) -> None:
         self.keys = keys
-        self.client = Client(settings)
+        self.client = ValkeyClient(settings)
         self.functions = Functions(self.client)
         self.listed: set[str] = set()
-        self.seats = Seats(self.functions, keys)
+        self.seats = Handoffs(self.functions, keys)
 
-    def grouped(self, queues: Iterable[str]) -> list[Group]:
+    def grouped(self, queues: Iterable[str]) -> list[SlotGroup]:
         """Put items (named by their queues) together by slot; on one server that is one group."""
         queues = list(queues)
         if queues and queues.count(queues[0]) == len(queues):  # the usual case
             amount = len(queues)
-            return [Group([self.keys.queue(queues[0])], list(range(amount)), [1] * amount, queues[:1])]
-        groups: dict[int, Group] = {}
-        indexes: dict[str, tuple[Group, int]] = {}
+            return [SlotGroup([self.keys.queue(queues[0])], list(range(amount)), [1] * amount, queues[:1])]
+        groups: dict[int, SlotGroup] = {}
+        indexes: dict[str, tuple[SlotGroup, int]] = {}
         for position, name in enumerate(queues):
             known = indexes.get(name)
             if known is None:
@@ -53,7 +53,7 @@ class Session:
                 slot = self.client.topology.slot(root)
                 group = groups.get(slot)
                 if group is None:
-                    group = groups[slot] = Group([], [], [], [])
+                    group = groups[slot] = SlotGroup([], [], [], [])
                 group.roots.append(root)
                 group.names.append(name)
                 known = indexes[name] = (group, len(group.roots))
@@ -61,7 +61,7 @@ class Session:
             known[0].indexes.append(known[1])
         return list(groups.values())
 
-    def grouped_refs(self, refs: list[JobRef]) -> list[tuple[Group, list[tuple[int, str]]]]:
+    def grouped_refs(self, refs: list[JobRef]) -> list[tuple[SlotGroup, list[tuple[int, str]]]]:
         """The same for references to jobs, with what the functions want to see of each."""
         return [
             (group, [(index, refs[at].id) for index, at in zip(group.indexes, group.positions, strict=True)])
@@ -85,15 +85,15 @@ class Session:
         found = await self.client.command(self.keys.queues, "SMEMBERS", self.keys.queues)
         return sorted(name.decode() for name in found)
 
-    async def all_groups(self) -> list[Group]:
+    async def all_groups(self) -> list[SlotGroup]:
         """Every queue, in groups of bounded size."""
         return self.bounded_groups(await self.queue_names())
 
-    def bounded_groups(self, names: list[str]) -> list[Group]:
+    def bounded_groups(self, names: list[str]) -> list[SlotGroup]:
         """Queues by slot, in groups of bounded size."""
         groups = self.grouped(names)
         return [
-            Group(group.roots[at : at + _PART], [], [], group.names[at : at + _PART])
+            SlotGroup(group.roots[at : at + _PART], [], [], group.names[at : at + _PART])
             for group in groups
             for at in range(0, len(group.roots), _PART)
         ]

@@ -10,7 +10,7 @@ from redis.crc import key_slot
 from redis.exceptions import AuthenticationError, MovedError, RedisError, ResponseError
 
 from windlass.backends.valkey.errors import NotSentError, TlsError
-from windlass.backends.valkey.node import Node, open_connection
+from windlass.backends.valkey.node import ServerNode, open_connection
 from windlass.backends.valkey.settings import Settings
 from windlass.speedups.valkey import ask, pack_command
 
@@ -29,15 +29,15 @@ class Topology(Protocol):
         """Roots of equal slot may share one call."""
         ...
 
-    def known(self, slot: int) -> Node | None:
+    def known(self, slot: int) -> ServerNode | None:
         """The primary that serves ``slot``, if that is known without asking."""
         ...
 
-    async def node(self, slot: int) -> Node:
+    async def node(self, slot: int) -> ServerNode:
         """The primary that serves ``slot``."""
         ...
 
-    def at(self, host: str, port: int) -> Node:
+    def at(self, host: str, port: int) -> ServerNode:
         """The server at an address that another one named."""
         ...
 
@@ -45,11 +45,11 @@ class Topology(Protocol):
         """Look again where things are, after ``error``."""
         ...
 
-    async def suspect(self, node: Node) -> None:
+    async def suspect(self, node: ServerNode) -> None:
         """``node`` did not answer in time: do not trust its connections, nor that it is still in charge."""
         ...
 
-    def nodes(self) -> list[Node]:
+    def nodes(self) -> list[ServerNode]:
         """All servers that were ever spoken to."""
         ...
 
@@ -59,9 +59,9 @@ class Single:
 
     def __init__(self, settings: Settings) -> None:
         if settings.kind == "sentinel":
-            self._node = Node(settings, resolve=lambda: _ask_sentinels(settings))
+            self._node = ServerNode(settings, resolve=lambda: _ask_sentinels(settings))
         else:
-            self._node = Node(settings, *settings.addresses[0])
+            self._node = ServerNode(settings, *settings.addresses[0])
 
     @property
     def where(self) -> str:
@@ -70,22 +70,22 @@ class Single:
     def slot(self, root: str) -> int:
         return 0
 
-    def known(self, slot: int) -> Node | None:
+    def known(self, slot: int) -> ServerNode | None:
         return self._node
 
-    async def node(self, slot: int) -> Node:
+    async def node(self, slot: int) -> ServerNode:
         return self._node
 
-    def at(self, host: str, port: int) -> Node:
+    def at(self, host: str, port: int) -> ServerNode:
         return self._node
 
     async def learn(self, error: BaseException) -> None:
         await self._node.hang_up()
 
-    async def suspect(self, node: Node) -> None:
+    async def suspect(self, node: ServerNode) -> None:
         await node.hang_up()
 
-    def nodes(self) -> list[Node]:
+    def nodes(self) -> list[ServerNode]:
         return [self._node]
 
 
@@ -120,8 +120,8 @@ class Cluster:
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
-        self._nodes: dict[Address, Node] = {}
-        self._slots: dict[int, Node] = {}
+        self._nodes: dict[Address, ServerNode] = {}
+        self._slots: dict[int, ServerNode] = {}
         #: Every server of the cluster, as far as we know, in the order to ask them in.
         self._members: list[Address] = list(settings.addresses)
         self._lock = asyncio.Lock()
@@ -138,10 +138,10 @@ class Cluster:
             found = self._roots[root] = key_slot(root.encode())
         return found
 
-    def known(self, slot: int) -> Node | None:
+    def known(self, slot: int) -> ServerNode | None:
         return self._slots.get(slot)
 
-    async def node(self, slot: int) -> Node:
+    async def node(self, slot: int) -> ServerNode:
         if not self._slots:
             await self._look()
         found = self._slots.get(slot)
@@ -149,10 +149,10 @@ class Cluster:
             raise NotSentError(OSError(f"no server of the cluster serves slot {slot}"))
         return found
 
-    def at(self, host: str, port: int) -> Node:
+    def at(self, host: str, port: int) -> ServerNode:
         node = self._nodes.get((host, port))
         if node is None:
-            node = self._nodes[host, port] = Node(self._settings, host, port)
+            node = self._nodes[host, port] = ServerNode(self._settings, host, port)
         return node
 
     async def learn(self, error: BaseException) -> None:
@@ -163,7 +163,7 @@ class Cluster:
         with contextlib.suppress(NotSentError):
             await self._look()
 
-    async def suspect(self, node: Node) -> None:
+    async def suspect(self, node: ServerNode) -> None:
         await node.hang_up()
         address = next((at for at, known in self._nodes.items() if known is node), None)
         if address in self._members:
@@ -171,7 +171,7 @@ class Cluster:
             self._members.append(address)
         self._slots = {}
 
-    def nodes(self) -> list[Node]:
+    def nodes(self) -> list[ServerNode]:
         return list(self._nodes.values())
 
     def _ask_first(self, address: Address) -> None:
@@ -200,7 +200,7 @@ class Cluster:
             raise last if isinstance(last, NotSentError) else NotSentError(last)
 
     def _remember(self, rows: list[Any], asked: Address) -> None:
-        slots: dict[int, Node] = {}
+        slots: dict[int, ServerNode] = {}
         primaries: dict[Address, None] = {}
         replicas: dict[Address, None] = {}
         for first, last, *servers in rows:

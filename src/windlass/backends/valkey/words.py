@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 
 from windlass.backends.valkey import codes, layouts, records
-from windlass.core import damage, flows, job, limits, metrics, options, stubs, transitions
+from windlass.core import bad_records, flow_rules, job, limit_rules, options, rollups, stubs, transitions
 
 Value = int | str
 Words = Mapping[str, Value]
@@ -63,11 +63,11 @@ def tables() -> dict[str, Words]:
             "EXPIRED": transitions.EXPIRED_CLASS,
             "KILLED": transitions.KILLED_CLASS,
             "COST": transitions.COST_CLASS,
-            "DEPENDENCY": flows.DEPENDENCY_CLASS,
-            "BAD_RECORD": damage.BAD_RECORD_CLASS,
-            "CHILDLESS": flows.CHILDLESS_CLASS,
-            "CHILDLESS_MESSAGE": flows.CHILDLESS_MESSAGE,
-            "WAITED": flows.WAITED,
+            "DEPENDENCY": flow_rules.DEPENDENCY_CLASS,
+            "BAD_RECORD": bad_records.BAD_RECORD_CLASS,
+            "CHILDLESS": flow_rules.CHILDLESS_CLASS,
+            "CHILDLESS_MESSAGE": flow_rules.CHILDLESS_MESSAGE,
+            "WAITED": flow_rules.WAITED,
         },
     }
 
@@ -85,8 +85,8 @@ def source() -> str:
     """The words as Lua."""
     lines = [
         f"local STEP = {job.STEP}",
-        f"local MICRO = {limits.MICRO}",
-        f"local BAD_RECORD = {_lua(damage.BAD_RECORD)}",
+        f"local MICRO = {limit_rules.MICRO}",
+        f"local BAD_RECORD = {_lua(bad_records.BAD_RECORD)}",
     ]
     for name, words in tables().items():
         fields = ", ".join(f"{word} = {_lua(value)}" for word, value in words.items())
@@ -109,8 +109,8 @@ def _bounds() -> Words:
         "STUB_MS": stubs.STUB_MS,
         "RESULT_MS": options.DEFAULT_RESULT_TTL_MS,
         "ROLL_UP_MS": job.ARCHIVER_KEPT_MS,
-        "MINUTES_MS": metrics.KEPT_MS["minute"],
-        "HOURS_MS": metrics.KEPT_MS["hour"],
+        "MINUTES_MS": rollups.KEPT_MS["minute"],
+        "HOURS_MS": rollups.KEPT_MS["hour"],
     }
 
 

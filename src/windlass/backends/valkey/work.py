@@ -16,15 +16,15 @@ from windlass.backend import requests as rq
 from windlass.backends.valkey import records, relay
 from windlass.backends.valkey.codes import EXTENDED, SETTLED
 from windlass.backends.valkey.functions import Turn
-from windlass.backends.valkey.session import Group, Session, together
-from windlass.core import damage
+from windlass.backends.valkey.session import SlotGroup, ValkeySession, together
+from windlass.core import bad_records
 from windlass.core.job import JobRecord
 from windlass.core.outcome import Extended, Outcome, Settled, Settlement
 from windlass.core.paths import took
 from windlass.errors import StorageError
 
 
-async def settle(session: Session, request: rq.Settle, now: str) -> rq.SettleResult:
+async def settle(session: ValkeySession, request: rq.Settle, now: str) -> rq.SettleResult:
     """Ends and, in the same step, the next jobs."""
     claim = request.claim
     if not request.items and claim is None:
@@ -37,7 +37,7 @@ async def settle(session: Session, request: rq.Settle, now: str) -> rq.SettleRes
     return await _many_slots(session, groups, request, now)
 
 
-async def claim(session: Session, request: rq.Claim, now: str) -> rq.Claimed:
+async def claim(session: ValkeySession, request: rq.Claim, now: str) -> rq.Claimed:
     """The next jobs."""
     if not request.queues:
         return rq.Claimed([], await session.now_ms(now), None)
@@ -48,12 +48,12 @@ async def claim(session: Session, request: rq.Claim, now: str) -> rq.Claimed:
     return result.claimed
 
 
-async def extend(session: Session, request: rq.Extend, now: str) -> list[Extended]:
+async def extend(session: ValkeySession, request: rq.Extend, now: str) -> list[Extended]:
     """Later deadlines."""
     groups = session.grouped(lease.queue for lease in request.leases)
     answers: list[Extended] = [Extended.LOST] * len(request.leases)
 
-    async def one(group: Group) -> None:
+    async def one(group: SlotGroup) -> None:
         items = []
         for index, at in zip(group.indexes, group.positions, strict=True):
             lease = request.leases[at]
@@ -69,7 +69,9 @@ async def extend(session: Session, request: rq.Extend, now: str) -> list[Extende
 # --- one slot -----------------------------------------------------------------------------------------
 
 
-async def _one_slot(session: Session, group: Group, request: rq.Settle, now: str) -> rq.SettleResult:
+async def _one_slot(
+    session: ValkeySession, group: SlotGroup, request: rq.Settle, now: str
+) -> rq.SettleResult:
     count, claim = len(request.items), request.claim
     ends = _ends(request.items, group.indexes[:count])
     asked: Any = 0
@@ -133,7 +135,7 @@ def _due(next_due_in_ms: int) -> int | None:
 
 
 async def _read(
-    session: Session, turn: Turn, group: Group, claim: rq.Claim, claim_id: str, now: str
+    session: ValkeySession, turn: Turn, group: SlotGroup, claim: rq.Claim, claim_id: str, now: str
 ) -> list[JobRecord]:
     """The leased jobs. One that nobody can read is set aside: the others must not suffer for it."""
     try:
@@ -165,11 +167,11 @@ def _apart(leased: list[Any]) -> Iterator[list[Any]]:
 
 
 async def _set_aside(
-    session: Session, root: str, job_id: bytes, token: str, why: StorageError, now: str
+    session: ValkeySession, root: str, job_id: bytes, token: str, why: StorageError, now: str
 ) -> None:
     """Fail a job that no worker could read, with the reason; its bytes stay where they are."""
     name = job_id.decode("utf-8", "backslashreplace")
-    bad = damage.stand_in(root, name, b"", why)
+    bad = bad_records.stand_in(root, name, b"", why)
     end = Settlement(
         queue="", id=name, token=token, outcome=Outcome.FAIL, reason=bad.reason, error=bad.errors[0]
     )
@@ -177,7 +179,7 @@ async def _set_aside(
 
 
 @records.whole
-def _leased(turn: Turn, group: Group, claim: rq.Claim, claim_id: str, first: int = 0) -> list[JobRecord]:
+def _leased(turn: Turn, group: SlotGroup, claim: rq.Claim, claim_id: str, first: int = 0) -> list[JobRecord]:
     jobs: list[JobRecord] = []
     found, size, at = turn.leased, len(turn.leased), 0
     now_ms = turn.now_ms
@@ -206,14 +208,16 @@ def _leased(turn: Turn, group: Group, claim: rq.Claim, claim_id: str, first: int
 # --- several slots of a cluster -------------------------------------------------------------------------
 
 
-async def _many_slots(session: Session, groups: list[Group], request: rq.Settle, now: str) -> rq.SettleResult:
+async def _many_slots(
+    session: ValkeySession, groups: list[SlotGroup], request: rq.Settle, now: str
+) -> rq.SettleResult:
     count = len(request.items)
     items: list[Settled] = [Settled.GONE] * count
     lines = request.claim.queues if request.claim else []
     allowed = _cut_shares(lines, request.claim.limit if request.claim else 0)
     round_one = _Round(session, request.claim, lines, now)
 
-    async def one(number: int, group: Group) -> None:
+    async def one(number: int, group: SlotGroup) -> None:
         mine = [(at, index) for at, index in zip(group.positions, group.indexes, strict=True) if at < count]
         asked = {
             at - count: index for at, index in zip(group.positions, group.indexes, strict=True) if at >= count
@@ -245,7 +249,7 @@ class _Round:
     """Claims over several slots: who gave what, and who holds more."""
 
     def __init__(
-        self, session: Session, claim: rq.Claim | None, lines: list[rq.ClaimQueue], now: str
+        self, session: ValkeySession, claim: rq.Claim | None, lines: list[rq.ClaimQueue], now: str
     ) -> None:
         self._session = session
         self._claim = claim
@@ -262,7 +266,7 @@ class _Round:
 
     async def ask(
         self,
-        group: Group,
+        group: SlotGroup,
         part: str,
         asked: dict[int, int],
         bounds: dict[int, int],
@@ -282,7 +286,7 @@ class _Round:
             self._note(turn, group, asked, jobs)
         return turn
 
-    def _note(self, turn: Turn, group: Group, asked: dict[int, int], jobs: list[JobRecord]) -> None:
+    def _note(self, turn: Turn, group: SlotGroup, asked: dict[int, int], jobs: list[JobRecord]) -> None:
         self._now_ms = max(self._now_ms, turn.now_ms)
         self._due[group.roots[0]] = turn.next_due_in_ms
         by_name = {group.names[index - 1]: line for line, index in asked.items()}
@@ -296,7 +300,7 @@ class _Round:
         """Ask all queues again when there is room."""
         self._more.update(range(len(self._lines)))
 
-    async def fill(self, groups: list[Group], first: int, limit: int) -> None:
+    async def fill(self, groups: list[SlotGroup], first: int, limit: int) -> None:
         """What the first calls left free: to the shares that were cut, then up to the caps, in order."""
         for bound in ("share", "cap"):
             for line, asked in enumerate(self._lines):
@@ -312,7 +316,7 @@ class _Round:
         return rq.Claimed(self._jobs, self._now_ms, min(due, default=None))
 
 
-async def reconcile(session: Session, request: rq.Reconcile, now: str) -> int:
+async def reconcile(session: ValkeySession, request: rq.Reconcile, now: str) -> int:
     """Give back leases that nobody holds, queue by queue."""
     session.seats.forget(request.worker)
     given = 0

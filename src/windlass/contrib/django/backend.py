@@ -17,7 +17,8 @@ from django.db import close_old_connections, transaction
 from django.utils import timezone
 from django.utils.module_loading import import_string
 
-from windlass.app import Windlass
+from windlass.api.app import Windlass
+from windlass.api.sync import PORTAL
 from windlass.contrib.django import _tasks as dt
 from windlass.contrib.django.conf import get_app
 from windlass.contrib.django.results import to_result
@@ -25,11 +26,10 @@ from windlass.core.ids import check_queue_name, new_id
 from windlass.core.job import NewJob
 from windlass.core.options import DEFAULT_OPTIONS, JobOptions, check_known
 from windlass.errors import Cancel, ConfigError, JobSignal, UnrecoverableError, WindlassError
-from windlass.job import Job
-from windlass.payload import pack_call
-from windlass.plan import Plan
-from windlass.registry import job_handler
-from windlass.sync import PORTAL
+from windlass.handlers.registry import job_handler
+from windlass.jobs.job import Job
+from windlass.jobs.payload import pack_call
+from windlass.jobs.prepare import PreparedOptions
 
 _OPTIONS = ("enqueue_on_commit", "job_options", "url")
 
@@ -132,7 +132,7 @@ class TaskBackend(dt.BaseTaskBackend):
             errors=[],
             worker_ids=[],
         )  # it turns the arguments into plain JSON, or refuses them
-        plan = Plan(self._job_options.merged(options), self.jobs.backoff_strategies)
+        plan = PreparedOptions(self._job_options.merged(options), self.jobs.backoff_strategies)
         return plan.new_job(queue, task.module_path, pack_call(result.args, result.kwargs), result.id), result
 
     # --- results ---------------------------------------------------------------------------------------

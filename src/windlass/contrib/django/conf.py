@@ -9,7 +9,7 @@ from django.conf import settings
 from django.core.signals import setting_changed
 from django.utils.module_loading import import_string
 
-from windlass.app import Windlass
+from windlass.api.app import Windlass
 from windlass.core.options import check_known
 from windlass.errors import ConfigError
 

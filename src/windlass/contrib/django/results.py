@@ -13,7 +13,7 @@ from django.utils import timezone
 from windlass.contrib.django._tasks import TaskError, TaskResult, TaskResultStatus
 from windlass.core.job import ErrorInfo
 from windlass.core.states import JobState
-from windlass.job import Job
+from windlass.jobs.job import Job
 
 _STATUS = {
     JobState.ACTIVE: TaskResultStatus.RUNNING,

@@ -10,7 +10,7 @@ import django
 from django.apps import apps
 from django.utils.module_loading import autodiscover_modules
 
-from windlass.app import Windlass
+from windlass.api.app import Windlass
 from windlass.contrib.django.conf import get_app
 
 if not apps.ready:

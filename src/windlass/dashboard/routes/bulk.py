@@ -18,11 +18,11 @@ from windlass.core.job import JobRef
 from windlass.core.outcome import CancelResult, Changed, to_reason
 from windlass.dashboard.access import of_queues
 from windlass.dashboard.audit import named, note
-from windlass.dashboard.desk import Desk
 from windlass.dashboard.filters import listing_of, names_of
-from windlass.dashboard.given import TheDesk
+from windlass.dashboard.injected import TheStoreView
 from windlass.dashboard.lists import counted
 from windlass.dashboard.shapes.changes import BulkAnswer, BulkBody, Filter
+from windlass.dashboard.store_view import StoreView
 from windlass.errors import ConfigError
 
 _AT_ONCE = 100
@@ -31,76 +31,84 @@ _AT_ONCE = 100
 @post(
     "/api/jobs/bulk", status_code=200, tags=["jobs"], access=of_queues("retry", "delete", "cancel", "trigger")
 )
-async def change_many(desk: TheDesk, request: Request[Any, Any, Any], data: JSONBody[BulkBody]) -> BulkAnswer:
+async def change_many(
+    store_view: TheStoreView, request: Request[Any, Any, Any], data: JSONBody[BulkBody]
+) -> BulkAnswer:
     """Retry, delete, cancel, kill or trigger many jobs: those named, or all of a filter, oldest first."""
     if (data.refs is None) == (data.filter is None):
         raise ConfigError("filter", "given, or refs, but not both")
-    desk = desk.doing("cancel" if data.action == "kill" else data.action)
+    store_view = store_view.doing("cancel" if data.action == "kill" else data.action)
     if data.refs is not None:
         refs, cursor = [JobRef(ref.queue, ref.id) for ref in data.refs], None
         for ref in refs:
-            desk.queue(ref.queue)
+            store_view.queue(ref.queue)
     else:
-        refs, cursor = await _meant(desk, data.filter or Filter(), data.cursor, data.limit)
-    note(request, action=data.action, reason=data.reason, filter=_told(desk, data.filter), jobs=named(refs))
-    done = await _change(desk, data.action, refs, data.reason) if refs else 0
+        refs, cursor = await _meant(store_view, data.filter or Filter(), data.cursor, data.limit)
+    note(
+        request,
+        action=data.action,
+        reason=data.reason,
+        filter=_told(store_view, data.filter),
+        jobs=named(refs),
+    )
+    done = await _change(store_view, data.action, refs, data.reason) if refs else 0
     note(request, done=done, failed=len(refs) - done, more=cursor is not None)
-    remaining = 0 if cursor is None else await _remaining(desk, data.filter or Filter())
+    remaining = 0 if cursor is None else await _remaining(store_view, data.filter or Filter())
     return BulkAnswer(done=done, failed=len(refs) - done, next_cursor=cursor, remaining=remaining)
 
 
-def _told(desk: Desk, wanted: Filter | None) -> str | None:
+def _told(store_view: StoreView, wanted: Filter | None) -> str | None:
     """A filter as the audit log tells it."""
     if wanted is None:
         return None
     said = {name: value for name, value in msgspec.to_builtins(wanted).items() if value not in (None, [])}
     if "args" in said:
-        said["args"] = desk.mask.hide(said["args"])
+        said["args"] = store_view.mask.hide(said["args"])
     return msgspec.json.encode(said).decode()
 
 
 async def _meant(
-    desk: Desk, wanted: Filter, cursor: str | None, limit: int
+    store_view: StoreView, wanted: Filter, cursor: str | None, limit: int
 ) -> tuple[list[JobRef], str | None]:
     if not wanted.state:
         raise ConfigError("filter.state", "one or more states")
-    listing = listing_of(desk, wanted, newest_first=False)
+    listing = listing_of(store_view, wanted, newest_first=False)
     for name in wanted.queue:
-        desk.queue(name)
-    names = wanted.queue or [info.name for info in await desk.queues() if desk.may(info.name)]
+        store_view.queue(name)
+    names = wanted.queue or [info.name for info in await store_view.queues() if store_view.may(info.name)]
     found = await listing.page(names, cursor, limit)
     return [record.ref for record in found.records], found.cursor
 
 
-async def _remaining(desk: Desk, wanted: Filter) -> int | None:
+async def _remaining(store_view: StoreView, wanted: Filter) -> int | None:
     """How many are left, when the counters can tell."""
     if any((wanted.task, wanted.tag, wanted.error, wanted.args, wanted.q, wanted.from_ms, wanted.to_ms)):
         return None
-    infos = [info for info in await desk.queues() if desk.may(info.name)]
-    names = names_of(desk, wanted, infos)
+    infos = [info for info in await store_view.queues() if store_view.may(info.name)]
+    names = names_of(store_view, wanted, infos)
     return counted([info for info in infos if info.name in names], wanted.state)
 
 
-async def _change(desk: Desk, action: str, refs: list[JobRef], reason: str) -> int:
+async def _change(store_view: StoreView, action: str, refs: list[JobRef], reason: str) -> int:
     """Change jobs; returns how many were."""
-    store = desk.store
+    store = store_view.store
     if action in ("cancel", "kill"):
         dead = action == "kill"
         request = rq.CancelJobs(refs=refs, reason=to_reason(reason) or ("killed" if dead else ""), dead=dead)
         told = await store.execute(request)
         return sum(one in (CancelResult.CANCELLED, CancelResult.CANCELLING) for one in told)
     if action == "trigger":
-        return await _trigger(desk, refs)
+        return await _trigger(store_view, refs)
     change = rq.RetryJobs(refs=refs) if action == "retry" else rq.RemoveJobs(refs=refs)
     return sum(answer.status is Changed.OK for answer in await store.execute(change))
 
 
-async def _trigger(desk: Desk, refs: list[JobRef]) -> int:
+async def _trigger(store_view: StoreView, refs: list[JobRef]) -> int:
     done = 0
     for start in range(0, len(refs), _AT_ONCE):
         part = refs[start : start + _AT_ONCE]
         answers = await asyncio.gather(
-            *(desk.store.execute(rq.ChangeJob(ref=ref, delay_ms=0)) for ref in part)
+            *(store_view.store.execute(rq.ChangeJob(ref=ref, delay_ms=0)) for ref in part)
         )
         done += sum(answer.status is Changed.OK for answer in answers)
     return done

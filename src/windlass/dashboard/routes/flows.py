@@ -7,20 +7,20 @@ from typing import Any
 from litestar import Request, delete, get, post
 from litestar.params import JSONBody
 
-from windlass.backend import flows as fl
+from windlass.backend import flow_requests as fl
 from windlass.core.job import JobRef
 from windlass.core.states import JobState
 from windlass.dashboard import views
 from windlass.dashboard.access import of_queue, of_queues
 from windlass.dashboard.audit import named, note
-from windlass.dashboard.desk import Desk
-from windlass.dashboard.given import TheDesk
+from windlass.dashboard.injected import TheStoreView
 from windlass.dashboard.params import JobId, QueueName
 from windlass.dashboard.problems import not_found
 from windlass.dashboard.shapes.changes import Added, Changed, ReasonBody
 from windlass.dashboard.shapes.flows import Flow, FlowBody, FlowEdge, FlowNode
-from windlass.flows import FlowProducer
-from windlass.flowtree import JobNode, own_jobs
+from windlass.dashboard.store_view import StoreView
+from windlass.flows.producer import FlowProducer
+from windlass.flows.tree import JobNode, own_jobs
 
 #: Nodes that are drawn at most, and steps up to the end of a flow.
 _NODES = 1_000
@@ -29,49 +29,49 @@ Anyone = Request[Any, Any, Any]
 
 
 @post("/api/flows", status_code=201, tags=["flows"], access=of_queues("add"))
-async def add_flow(desk: TheDesk, request: Anyone, data: JSONBody[FlowBody]) -> Added:
+async def add_flow(store_view: TheStoreView, request: Anyone, data: JSONBody[FlowBody]) -> Added:
     """Add a tree of jobs in one atomic step; answers with its top, which runs last."""
-    desk.store.capabilities.require(desk.store.name, "flows")
-    node = await FlowProducer(desk.app).add(_tree(desk, data))
+    store_view.store.capabilities.require(store_view.store.name, "flows")
+    node = await FlowProducer(store_view.app).add(_tree(store_view, data))
     nodes = list(node.walk())
     note(request, queue=node.queue_name, id=node.id, count=len(nodes), jobs=named(one.ref for one in nodes))
     return Added(queue=node.queue_name, id=node.id, outcome="queued", state=node.state)
 
 
-def _tree(desk: Desk, body: FlowBody) -> dict[str, Any]:
-    desk.queue(body.queue)
+def _tree(store_view: StoreView, body: FlowBody) -> dict[str, Any]:
+    store_view.queue(body.queue)
     return {
         "name": body.task,
         "queue": body.queue,
         "data": body.data,
         "options": body.options,
         "on_failure": body.on_failure,
-        "children": [_tree(desk, child) for child in body.children],
+        "children": [_tree(store_view, child) for child in body.children],
     }
 
 
 @get("/api/flows/{queue:str}/{jid:str}", tags=["flows"], access=of_queue())
-async def get_flow(desk: TheDesk, queue: QueueName, jid: JobId) -> Flow:
+async def get_flow(store_view: TheStoreView, queue: QueueName, jid: JobId) -> Flow:
     """The whole flow that a job belongs to: from the job at its end down to all that it waits for."""
-    desk.store.capabilities.require(desk.store.name, "flows")
-    await desk.job(queue, jid)
+    store_view.store.capabilities.require(store_view.store.name, "flows")
+    await store_view.job(queue, jid)
     asked = JobRef(queue, jid)
-    end = await _end_of(desk, asked)
-    top = await desk.queue(end.queue).get_flow(end.id, limit=_NODES)
-    return _graph(desk, top, asked)
+    end = await _end_of(store_view, asked)
+    top = await store_view.queue(end.queue).get_flow(end.id, limit=_NODES)
+    return _graph(store_view, top, asked)
 
 
-async def _end_of(desk: Desk, ref: JobRef) -> JobRef:
+async def _end_of(store_view: StoreView, ref: JobRef) -> JobRef:
     """Up to the job that nobody waits for, always by the first that does."""
     seen = {ref}
     for _ in range(_STEPS_UP):
-        found = (await desk.store.execute(fl.GetDependencies(refs=[ref], values=False, limit=10)))[0]
+        found = (await store_view.store.execute(fl.GetDependencies(refs=[ref], values=False, limit=10)))[0]
         above = [
             edge.dependent
             for edge in found.dependents
-            if desk.shows(edge.dependent.queue) and edge.dependent not in seen
+            if store_view.shows(edge.dependent.queue) and edge.dependent not in seen
         ]
-        above = [one for one in above if await desk.store.get(one) is not None]
+        above = [one for one in above if await store_view.store.get(one) is not None]
         if not above:
             break
         ref = above[0]
@@ -79,15 +79,15 @@ async def _end_of(desk: Desk, ref: JobRef) -> JobRef:
     return ref
 
 
-def _graph(desk: Desk, top: JobNode, asked: JobRef) -> Flow:
+def _graph(store_view: StoreView, top: JobNode, asked: JobRef) -> Flow:
     numbers: dict[JobRef, int] = {}
     nodes: list[FlowNode] = []
     edges: dict[tuple[int, int], FlowEdge] = {}
-    shown = [node for node in top.walk() if desk.shows(node.queue_name)]
+    shown = [node for node in top.walk() if store_view.shows(node.queue_name)]
     for node in shown:
         if node.ref not in numbers:
             numbers[node.ref] = len(nodes)
-            nodes.append(_node(desk, node))
+            nodes.append(_node(store_view, node))
         elif node.truncated:
             nodes[numbers[node.ref]].truncated = True
     for node in shown:
@@ -109,14 +109,14 @@ def _graph(desk: Desk, top: JobNode, asked: JobRef) -> Flow:
     )
 
 
-def _node(desk: Desk, node: JobNode) -> FlowNode:
+def _node(store_view: StoreView, node: JobNode) -> FlowNode:
     record = node.job.record
     return FlowNode(
         queue=node.queue_name,
         id=node.id,
         task=record.task,
         state=JobState(node.state),
-        progress=views.progress_of(record, desk.mask),
+        progress=views.progress_of(record, store_view.mask),
         started_ms=record.started_ms,
         finished_ms=record.finished_ms,
         duration_ms=views.duration_of(record),
@@ -127,39 +127,43 @@ def _node(desk: Desk, node: JobNode) -> FlowNode:
 
 @post("/api/flows/{queue:str}/{jid:str}/cancel", status_code=200, tags=["flows"], access=of_queue("cancel"))
 async def cancel_flow(
-    desk: TheDesk, request: Anyone, queue: QueueName, jid: JobId, data: JSONBody[ReasonBody | None] = None
+    store_view: TheStoreView,
+    request: Anyone,
+    queue: QueueName,
+    jid: JobId,
+    data: JSONBody[ReasonBody | None] = None,
 ) -> Changed:
     """Cancel a job and all that it waits for. Jobs that somebody else waits for are left alone."""
-    desk.store.capabilities.require(desk.store.name, "flows")
-    await _all_shown(desk, queue, jid)
+    store_view.store.capabilities.require(store_view.store.name, "flows")
+    await _all_shown(store_view, queue, jid)
     reason = data.reason if data is not None else ""
     note(request, reason=reason)
-    count = await desk.queue(queue).cancel_flow(jid, reason)
+    count = await store_view.queue(queue).cancel_flow(jid, reason)
     note(request, count=count)
     return Changed(count=count)
 
 
 @delete("/api/flows/{queue:str}/{jid:str}", status_code=200, tags=["flows"], access=of_queue("delete"))
-async def delete_flow(desk: TheDesk, request: Anyone, queue: QueueName, jid: JobId) -> Changed:
+async def delete_flow(store_view: TheStoreView, request: Anyone, queue: QueueName, jid: JobId) -> Changed:
     """Delete a job and all that it waits for. Refused while one of them runs."""
-    desk.store.capabilities.require(desk.store.name, "flows")
-    await _all_shown(desk, queue, jid)
-    count = await desk.queue(queue).remove_flow(jid)
+    store_view.store.capabilities.require(store_view.store.name, "flows")
+    await _all_shown(store_view, queue, jid)
+    count = await store_view.queue(queue).remove_flow(jid)
     note(request, count=count)
     return Changed(count=count)
 
 
-async def _all_shown(desk: Desk, queue: str, jid: str) -> None:
+async def _all_shown(store_view: StoreView, queue: str, jid: str) -> None:
     """Refuse a change that would reach into a queue which is not shown here, or where it is not allowed.
 
     It looks at exactly those jobs that the change will look at, however deep the flow is.
     """
-    levels = await own_jobs(desk.queue(queue), JobRef(queue, jid))
+    levels = await own_jobs(store_view.queue(queue), JobRef(queue, jid))
     reached = {ref.queue for level in levels for ref in level}
-    if not all(desk.shows(name) for name in reached):
+    if not all(store_view.shows(name) for name in reached):
         raise not_found("the flow reaches into queues that are not shown here", "Change its jobs one by one.")
     for name in reached:
-        desk.queue(name)
+        store_view.queue(name)
 
 
 HANDLERS = [add_flow, get_flow, cancel_flow, delete_flow]

@@ -8,7 +8,7 @@ import msgspec
 from litestar import Request, delete, get, patch, post
 from litestar.params import JSONBody, QueryParameter
 
-from windlass.backend import flows as fl
+from windlass.backend import flow_requests as fl
 from windlass.backend import requests as rq
 from windlass.core.edges import Edge
 from windlass.core.job import JobRecord, JobRef
@@ -17,9 +17,8 @@ from windlass.core.states import FINISHED, JobState
 from windlass.dashboard import views
 from windlass.dashboard.access import of_queue, of_queues
 from windlass.dashboard.audit import note
-from windlass.dashboard.desk import Desk
 from windlass.dashboard.filters import listing_of, names_of
-from windlass.dashboard.given import TheDesk
+from windlass.dashboard.injected import TheStoreView
 from windlass.dashboard.lists import counted
 from windlass.dashboard.params import Cursor, Instant, JobId, Limit, Offset, QueueName, Queues, States, Text
 from windlass.dashboard.problems import ApiError, not_found
@@ -33,9 +32,10 @@ from windlass.dashboard.shapes.changes import (
     SignalBody,
 )
 from windlass.dashboard.shapes.jobs import Detail, EdgeEntry, Items, LogLine, Logs, Timeline
+from windlass.dashboard.store_view import StoreView
 from windlass.dashboard.timeline import read_timeline
 from windlass.errors import ConfigError
-from windlass.job import Job
+from windlass.jobs.job import Job
 
 Anyone = Request[Any, Any, Any]
 Order = Annotated[Literal["newest", "oldest"], QueryParameter(description="By the time of adding.")]
@@ -47,7 +47,7 @@ Arguments = Annotated[
 
 @get("/api/jobs", tags=["jobs"], access=of_queues())
 async def search_jobs(  # noqa: PLR0913 - each is one filter of the search page
-    desk: TheDesk,
+    store_view: TheStoreView,
     queue: Queues = None,
     states: States = None,
     task: Text = None,
@@ -74,14 +74,14 @@ async def search_jobs(  # noqa: PLR0913 - each is one filter of the search page
         from_ms=from_ms,
         to_ms=to_ms,
     )
-    infos = await desk.queues()
-    names = names_of(desk, wanted, infos)
-    listing = listing_of(desk, wanted, newest_first=order == "newest")
+    infos = await store_view.queues()
+    names = names_of(store_view, wanted, infos)
+    listing = listing_of(store_view, wanted, newest_first=order == "newest")
     found = await listing.page(names, cursor, limit, offset)
     simple = not any((task, tag, error, args, q, from_ms is not None, to_ms is not None))
     among = [info for info in infos if info.name in names]
     return Items(
-        items=[views.item(record, desk.mask) for record in found.records],
+        items=[views.item(record, store_view.mask) for record in found.records],
         next_cursor=found.cursor,
         total=counted(among, wanted.state) if simple else None,
     )
@@ -99,23 +99,23 @@ def _arguments(text: str | None) -> dict[str, Any] | None:
 
 
 @get("/api/jobs/{queue:str}/{jid:str}", tags=["jobs"], access=of_queue())
-async def get_job(desk: TheDesk, queue: QueueName, jid: JobId) -> Detail:
+async def get_job(store_view: TheStoreView, queue: QueueName, jid: JobId) -> Detail:
     """Everything about one job."""
-    job = await desk.job(queue, jid)
-    children, parents = await _edges(desk, job.record)
+    job = await store_view.job(queue, jid)
+    children, parents = await _edges(store_view, job.record)
     _, count = await job.queue.get_job_logs(jid, 0, 1)
-    return views.detail(job.record, desk.mask, children=children, parents=parents, log_lines=count)
+    return views.detail(job.record, store_view.mask, children=children, parents=parents, log_lines=count)
 
 
-async def _edges(desk: Desk, record: JobRecord) -> tuple[list[EdgeEntry], list[EdgeEntry]]:
+async def _edges(store_view: StoreView, record: JobRecord) -> tuple[list[EdgeEntry], list[EdgeEntry]]:
     """What a job waits for, and who waits for it; those of hidden queues are left out."""
-    if not record.linked or not desk.store.capabilities.flows:
+    if not record.linked or not store_view.store.capabilities.flows:
         return [], []
-    found = (await desk.store.execute(fl.GetDependencies(refs=[record.ref], values=False)))[0]
-    below = [edge for edge in found.depends_on if desk.shows(edge.child.queue)][:1_000]
-    above = [edge for edge in found.dependents if desk.shows(edge.dependent.queue)]
+    found = (await store_view.store.execute(fl.GetDependencies(refs=[record.ref], values=False)))[0]
+    below = [edge for edge in found.depends_on if store_view.shows(edge.child.queue)][:1_000]
+    above = [edge for edge in found.dependents if store_view.shows(edge.dependent.queue)]
     refs = [*(edge.child for edge in below), *(edge.dependent for edge in above)]
-    answers = await desk.store.execute(rq.GetJobs(refs=refs)) if refs else []
+    answers = await store_view.store.execute(rq.GetJobs(refs=refs)) if refs else []
     records = dict(zip(refs, answers, strict=True))
     return (
         [_edge_entry(edge, edge.child, records) for edge in below],
@@ -137,49 +137,55 @@ def _edge_entry(edge: Edge, ref: JobRef, records: dict[JobRef, JobRecord | None]
 
 @get("/api/jobs/{queue:str}/{jid:str}/logs", tags=["jobs"], access=of_queue())
 async def get_logs(
-    desk: TheDesk,
+    store_view: TheStoreView,
     queue: QueueName,
     jid: JobId,
     start: Annotated[int, QueryParameter(ge=0, le=1_000_000)] = 0,
     limit: Limit = 1_000,
 ) -> Logs:
     """Log lines of a job."""
-    job = await desk.job(queue, jid)
+    job = await store_view.job(queue, jid)
     lines, total = await job.queue.get_job_logs(jid, start, limit)
-    shown = [LogLine(number=number, text=desk.mask.text(text)) for number, text in enumerate(lines, start)]
+    shown = [
+        LogLine(number=number, text=store_view.mask.text(text)) for number, text in enumerate(lines, start)
+    ]
     return Logs(lines=shown, next=start + len(lines), total=total)
 
 
 @get("/api/jobs/{queue:str}/{jid:str}/timeline", tags=["jobs"], access=of_queue())
-async def get_timeline(desk: TheDesk, queue: QueueName, jid: JobId) -> Timeline:
+async def get_timeline(store_view: TheStoreView, queue: QueueName, jid: JobId) -> Timeline:
     """Attempts and events of a job, as far as the store's logs reach."""
-    return await read_timeline(desk.store, (await desk.job(queue, jid)).record, desk.mask)
+    return await read_timeline(store_view.store, (await store_view.job(queue, jid)).record, store_view.mask)
 
 
 # --- change ------------------------------------------------------------------------------------
 
 
 @post("/api/jobs/{queue:str}/{jid:str}/retry", status_code=204, tags=["jobs"], access=of_queue("retry"))
-async def retry_job(desk: TheDesk, queue: QueueName, jid: JobId) -> None:
+async def retry_job(store_view: TheStoreView, queue: QueueName, jid: JobId) -> None:
     """Run a finished job again with a fresh budget; make a retrying one ready now."""
-    await desk.queue(queue).retry(jid)
+    await store_view.queue(queue).retry(jid)
 
 
 @post("/api/jobs/{queue:str}/{jid:str}/again", status_code=201, tags=["jobs"], access=of_queue("add"))
 async def add_again(
-    desk: TheDesk, request: Anyone, queue: QueueName, jid: JobId, data: JSONBody[AgainBody | None] = None
+    store_view: TheStoreView,
+    request: Anyone,
+    queue: QueueName,
+    jid: JobId,
+    data: JSONBody[AgainBody | None] = None,
 ) -> Added:
     """Add a new job like this one, with the same options; ``data`` may be edited.
 
     Values that the mask hides keep what they were when they come back as they were shown.
     """
-    old = (await desk.job(queue, jid)).record
-    call = views.call_of(old, desk.app.codecs)
+    old = (await store_view.job(queue, jid)).record
+    call = views.call_of(old, store_view.app.codecs)
     if call is None:
         raise ApiError(422, "unreadable", "the job's arguments cannot be read", "Add a new job.")
     given = data.data if data is not None else msgspec.UNSET
-    payload = call.data if given is msgspec.UNSET else desk.mask.restore(given, call.data)
-    home = desk.queue(queue)
+    payload = call.data if given is msgspec.UNSET else store_view.mask.restore(given, call.data)
+    home = store_view.queue(queue)
     new = home.prepare(old.task, payload, unique=None)
     new.options = msgspec.structs.replace(old.options, unique=None, schedule=None, slot_ms=None)
     new.priority = old.priority
@@ -189,19 +195,23 @@ async def add_again(
 
 
 @post("/api/jobs/{queue:str}/{jid:str}/trigger", status_code=204, tags=["jobs"], access=of_queue("trigger"))
-async def trigger_job(desk: TheDesk, queue: QueueName, jid: JobId) -> None:
+async def trigger_job(store_view: TheStoreView, queue: QueueName, jid: JobId) -> None:
     """Make a scheduled or retrying job ready now."""
-    await (await desk.job(queue, jid)).promote()
+    await (await store_view.job(queue, jid)).promote()
 
 
 @post("/api/jobs/{queue:str}/{jid:str}/cancel", status_code=200, tags=["jobs"], access=of_queue("cancel"))
 async def cancel_job(
-    desk: TheDesk, request: Anyone, queue: QueueName, jid: JobId, data: JSONBody[ReasonBody | None] = None
+    store_view: TheStoreView,
+    request: Anyone,
+    queue: QueueName,
+    jid: JobId,
+    data: JSONBody[ReasonBody | None] = None,
 ) -> CancelAnswer:
     """Cancel it: at once while pending, by telling its worker while it runs."""
     reason = data.reason if data is not None else ""
     note(request, reason=reason)
-    result = await desk.queue(queue).cancel(jid, reason)
+    result = await store_view.queue(queue).cancel(jid, reason)
     if result is CancelResult.NOT_FOUND:
         raise not_found(f"queue {queue!r} has no job {jid!r}")
     note(request, result=result.value)
@@ -209,23 +219,23 @@ async def cancel_job(
 
 
 @delete("/api/jobs/{queue:str}/{jid:str}", status_code=204, tags=["jobs"], access=of_queue("delete"))
-async def delete_job(desk: TheDesk, queue: QueueName, jid: JobId) -> None:
+async def delete_job(store_view: TheStoreView, queue: QueueName, jid: JobId) -> None:
     """Delete its record. A running job is refused: cancel it."""
-    await desk.queue(queue).remove(jid)
+    await store_view.queue(queue).remove(jid)
 
 
 @patch("/api/jobs/{queue:str}/{jid:str}", status_code=204, tags=["jobs"], access=of_queue("change"))
 async def change_job(
-    desk: TheDesk, request: Anyone, queue: QueueName, jid: JobId, data: JSONBody[ChangeBody]
+    store_view: TheStoreView, request: Anyone, queue: QueueName, jid: JobId, data: JSONBody[ChangeBody]
 ) -> None:
     """Change priority, due time or data of a pending job."""
-    job = await desk.job(queue, jid)
+    job = await store_view.job(queue, jid)
     if job.state in FINISHED or job.state is JobState.ACTIVE:
         raise ApiError(409, "illegal_transition", f"job {jid!r} is {job.state}", "Only pending jobs change.")
     if data == ChangeBody():
         raise ConfigError("body", "one of priority, delay and data")
     if not isinstance(data.data, msgspec.UnsetType):
-        await job.update_data(_edited(desk, job, data.data))
+        await job.update_data(_edited(store_view, job, data.data))
         note(request, data="changed")
     if not isinstance(data.priority, msgspec.UnsetType):
         await job.change_priority(data.priority)
@@ -235,17 +245,17 @@ async def change_job(
         note(request, delay=data.delay)
 
 
-def _edited(desk: Desk, job: Job[Any], given: Any) -> Any:
-    call = views.call_of(job.record, desk.app.codecs)
-    return given if call is None else desk.mask.restore(given, call.data)
+def _edited(store_view: StoreView, job: Job[Any], given: Any) -> Any:
+    call = views.call_of(job.record, store_view.app.codecs)
+    return given if call is None else store_view.mask.restore(given, call.data)
 
 
 @post("/api/jobs/{queue:str}/{jid:str}/signal", status_code=204, tags=["jobs"], access=of_queue("signal"))
 async def signal_job(
-    desk: TheDesk, request: Anyone, queue: QueueName, jid: JobId, data: JSONBody[SignalBody]
+    store_view: TheStoreView, request: Anyone, queue: QueueName, jid: JobId, data: JSONBody[SignalBody]
 ) -> None:
     """Send a signal: a job that is suspended on it runs again."""
-    await desk.queue(queue).signal(jid, data.name, data.data)
+    await store_view.queue(queue).signal(jid, data.name, data.data)
     note(request, signal=data.name)
 
 

@@ -7,11 +7,11 @@ from typing import Annotated, Any
 from litestar import Request, delete, get, post, put
 from litestar.params import JSONBody, QueryParameter
 
-from windlass.backend import limits as lrq
-from windlass.core import limits as core
+from windlass.backend import limit_requests as lrq
+from windlass.core import limit_rules as core
 from windlass.dashboard.access import of_queue
 from windlass.dashboard.audit import note
-from windlass.dashboard.given import TheDesk
+from windlass.dashboard.injected import TheStoreView
 from windlass.dashboard.params import Limit, PathText, QueueName, unescape
 from windlass.dashboard.shapes.limits import (
     BucketValue,
@@ -57,10 +57,10 @@ def _group_limits(limits: core.GroupLimits) -> GroupLimits:
 
 
 @get("/api/job-queues/{queue:str}/limits", tags=["limits"], access=of_queue())
-async def get_limits(desk: TheDesk, queue: QueueName) -> Limits:
+async def get_limits(store_view: TheStoreView, queue: QueueName) -> Limits:
     """Limits of a queue, and of every group that has none of its own."""
-    desk.queue(queue)
-    found = await desk.store.execute(lrq.GetLimits(queue=queue))
+    store_view.queue(queue)
+    found = await store_view.store.execute(lrq.GetLimits(queue=queue))
     return Limits(
         queue=queue,
         concurrency=found.queue.concurrency,
@@ -72,11 +72,11 @@ async def get_limits(desk: TheDesk, queue: QueueName) -> Limits:
 
 @put("/api/job-queues/{queue:str}/limits", status_code=204, tags=["limits"], access=of_queue("limits"))
 async def set_limits(
-    desk: TheDesk, request: Anyone, queue: QueueName, data: JSONBody[QueueLimitsBody]
+    store_view: TheStoreView, request: Anyone, queue: QueueName, data: JSONBody[QueueLimitsBody]
 ) -> None:
     """Set the limits of a queue, over all workers; what is left out is no limit."""
-    desk.queue(queue)
-    await desk.store.execute(
+    store_view.queue(queue)
+    await store_view.store.execute(
         lrq.SetQueueLimits(
             queue=queue,
             fields=["concurrency", "rate"],
@@ -88,26 +88,28 @@ async def set_limits(
 
 
 @delete("/api/job-queues/{queue:str}/limits", status_code=204, tags=["limits"], access=of_queue("limits"))
-async def remove_limits(desk: TheDesk, queue: QueueName) -> None:
+async def remove_limits(store_view: TheStoreView, queue: QueueName) -> None:
     """Remove the limits of a queue."""
-    desk.queue(queue)
-    await desk.store.execute(lrq.SetQueueLimits(queue=queue, fields=["concurrency", "rate"]))
+    store_view.queue(queue)
+    await store_view.store.execute(lrq.SetQueueLimits(queue=queue, fields=["concurrency", "rate"]))
 
 
 @post("/api/job-queues/{queue:str}/hold", status_code=204, tags=["limits"], access=of_queue("limits"))
-async def hold_queue(desk: TheDesk, request: Anyone, queue: QueueName, data: JSONBody[HoldBody]) -> None:
+async def hold_queue(
+    store_view: TheStoreView, request: Anyone, queue: QueueName, data: JSONBody[HoldBody]
+) -> None:
     """Start nothing of a queue for so long; 0 ends it."""
-    await desk.queue(queue).rate_limit(data.seconds)
+    await store_view.queue(queue).rate_limit(data.seconds)
     note(request, seconds=data.seconds)
 
 
 @get("/api/job-queues/{queue:str}/groups", tags=["limits"], access=of_queue())
 async def list_groups(
-    desk: TheDesk, queue: QueueName, cursor: GroupCursor = None, limit: Limit = 100
+    store_view: TheStoreView, queue: QueueName, cursor: GroupCursor = None, limit: Limit = 100
 ) -> Groups:
     """Groups with unfinished jobs or settings of their own, by name."""
-    desk.queue(queue)
-    page = await desk.store.execute(lrq.ListGroups(queue=queue, cursor=cursor or None, limit=limit))
+    store_view.queue(queue)
+    page = await store_view.store.execute(lrq.ListGroups(queue=queue, cursor=cursor or None, limit=limit))
     items = [
         Group(
             name=info.name,
@@ -124,9 +126,9 @@ async def list_groups(
 
 
 @get("/api/job-queues/{queue:str}/groups/{group:str}/limits", tags=["limits"], access=of_queue())
-async def get_group_limits(desk: TheDesk, queue: QueueName, group: PathText) -> GroupLimits:
+async def get_group_limits(store_view: TheStoreView, queue: QueueName, group: PathText) -> GroupLimits:
     """The limits that hold for a group; ``*``: for every group that has none of its own."""
-    return _group_limits(await desk.queue(queue).get_group_limits(_named(group)))
+    return _group_limits(await store_view.queue(queue).get_group_limits(_named(group)))
 
 
 @put(
@@ -136,11 +138,15 @@ async def get_group_limits(desk: TheDesk, queue: QueueName, group: PathText) -> 
     access=of_queue("limits"),
 )
 async def set_group_limits(
-    desk: TheDesk, request: Anyone, queue: QueueName, group: PathText, data: JSONBody[GroupLimitsBody]
+    store_view: TheStoreView,
+    request: Anyone,
+    queue: QueueName,
+    group: PathText,
+    data: JSONBody[GroupLimitsBody],
 ) -> None:
     """Set the limits of a group; ``*``: of every group that has none of its own."""
     bucket = data.bucket
-    await desk.queue(queue).set_group_limits(
+    await store_view.queue(queue).set_group_limits(
         _named(group),
         concurrency=data.concurrency,
         rate=_given_rate(data.rate),
@@ -166,9 +172,9 @@ async def set_group_limits(
     tags=["limits"],
     access=of_queue("limits"),
 )
-async def remove_group_limits(desk: TheDesk, queue: QueueName, group: PathText) -> None:
+async def remove_group_limits(store_view: TheStoreView, queue: QueueName, group: PathText) -> None:
     """Remove the limits of a group; ``*``: those of every group."""
-    await desk.queue(queue).remove_group_limits(_named(group))
+    await store_view.queue(queue).remove_group_limits(_named(group))
 
 
 @post(
@@ -177,9 +183,9 @@ async def remove_group_limits(desk: TheDesk, queue: QueueName, group: PathText) 
     tags=["limits"],
     access=of_queue("pause"),
 )
-async def pause_group(desk: TheDesk, queue: QueueName, group: PathText) -> None:
+async def pause_group(store_view: TheStoreView, queue: QueueName, group: PathText) -> None:
     """Start no more jobs of a group."""
-    await desk.queue(queue).pause_group(unescape(group))
+    await store_view.queue(queue).pause_group(unescape(group))
 
 
 @post(
@@ -188,9 +194,9 @@ async def pause_group(desk: TheDesk, queue: QueueName, group: PathText) -> None:
     tags=["limits"],
     access=of_queue("pause"),
 )
-async def resume_group(desk: TheDesk, queue: QueueName, group: PathText) -> None:
+async def resume_group(store_view: TheStoreView, queue: QueueName, group: PathText) -> None:
     """Undo pause."""
-    await desk.queue(queue).resume_group(unescape(group))
+    await store_view.queue(queue).resume_group(unescape(group))
 
 
 def _named(group: str) -> str | None:

@@ -12,18 +12,18 @@ from litestar.openapi.datastructures import ResponseSpec
 from litestar.params import HeaderParameter, QueryParameter
 from litestar.response import Stream
 
+from windlass.api.event_feed import EventCursor
 from windlass.backend import requests as rq
 from windlass.core.job import LOGS_KEPT, EventType, JobRecord
 from windlass.core.states import FINISHED
 from windlass.dashboard import views
 from windlass.dashboard.access import of_queue, of_queues
-from windlass.dashboard.desk import Desk
-from windlass.dashboard.given import TheDesk, TheGuard, TheTickers
 from windlass.dashboard.guard import Guard
+from windlass.dashboard.injected import TheGuard, TheStoreView, TheTickers
 from windlass.dashboard.params import JobId, QueueName, StreamSeconds
 from windlass.dashboard.scope import address_of
+from windlass.dashboard.store_view import StoreView
 from windlass.dashboard.timeline import event_entry
-from windlass.feed import EventCursor
 
 Anyone = Request[Any, Any, Any]
 #: A comment is sent this often when nothing happens, so that proxies keep the stream open.
@@ -54,8 +54,8 @@ def frame(event: str, data: Any, event_id: int | None = None) -> bytes:
 class Until:
     """When a stream ends: after ``seconds``, by the server's own clock."""
 
-    def __init__(self, desk: Desk, seconds: float) -> None:
-        self._clock = desk.app.clock
+    def __init__(self, store_view: StoreView, seconds: float) -> None:
+        self._clock = store_view.app.clock
         self._end_ms = self._clock.monotonic_ms() + seconds * 1000
 
     def left_ms(self, most_ms: float) -> float:
@@ -85,14 +85,18 @@ def _stream(guard: Guard, request: Anyone, make: Callable[[], AsyncGenerator[byt
 
 @get("/api/live", tags=["live"], responses=_SPEC, access=of_queues())
 async def live_figures(
-    desk: TheDesk, tickers: TheTickers, guard: TheGuard, request: Anyone, seconds: StreamSeconds = 3_600
+    store_view: TheStoreView,
+    tickers: TheTickers,
+    guard: TheGuard,
+    request: Anyone,
+    seconds: StreamSeconds = 3_600,
 ) -> Stream:
     """Counts, rates and workers about once a second: event ``tick``, each complete in itself.
 
     Event ``store_unreachable`` when the store does not answer; ticks go on when it does.
     """
-    until = Until(desk, seconds)
-    ticker = tickers.of(desk)
+    until = Until(store_view, seconds)
+    ticker = tickers.of(store_view)
 
     async def frames() -> AsyncGenerator[bytes, None]:
         yield frame("tick", await ticker.tick())
@@ -114,7 +118,7 @@ async def live_figures(
 
 @get("/api/job-queues/{queue:str}/events", tags=["live"], responses=_SPEC, access=of_queue())
 async def queue_events(
-    desk: TheDesk,
+    store_view: TheStoreView,
     guard: TheGuard,
     request: Anyone,
     queue: QueueName,
@@ -127,26 +131,30 @@ async def queue_events(
     Event ``gap`` tells that events before its ``oldest`` are not kept any more, or, when its ``reason`` is
     ``lost``, that the store lost its data: what follows is all that is there.
     """
-    desk.queue(queue)
-    until = Until(desk, seconds)
+    store_view.queue(queue)
+    until = Until(store_view, seconds)
     start = last_event_id if last_event_id is not None else after
 
     async def frames() -> AsyncGenerator[bytes, None]:
-        listener = await desk.store.listen([f"event:{queue}"])
+        listener = await store_view.store.listen([f"event:{queue}"])
         try:
             at = start
             if at is None:
-                at = (await desk.store.execute(rq.ReadEvents(queue=queue, limit=1))).last_id
-            cursor = EventCursor(desk.store, queue, at)
+                at = (await store_view.store.execute(rq.ReadEvents(queue=queue, limit=1))).last_id
+            cursor = EventCursor(store_view.store, queue, at)
             while True:
                 events = await cursor.read()
                 for event in events:
-                    told = event.data if event.type is EventType.GAP else event_entry(event, queue, desk.mask)
+                    told = (
+                        event.data
+                        if event.type is EventType.GAP
+                        else event_entry(event, queue, store_view.mask)
+                    )
                     yield frame(event.type.value, told, event.id)
                 wait_ms = until.left_ms(_KEEPALIVE_MS)
                 if not wait_ms:
                     return
-                if not events and not await listener.wait(min(wait_ms, _LOOK_MS), desk.app.clock):
+                if not events and not await listener.wait(min(wait_ms, _LOOK_MS), store_view.app.clock):
                     yield b": still here\n\n"
         finally:
             listener.close()
@@ -156,7 +164,7 @@ async def queue_events(
 
 @get("/api/jobs/{queue:str}/{jid:str}/events", tags=["live"], responses=_SPEC, access=of_queue())
 async def job_events(
-    desk: TheDesk,
+    store_view: TheStoreView,
     guard: TheGuard,
     request: Anyone,
     queue: QueueName,
@@ -165,12 +173,12 @@ async def job_events(
 ) -> Stream:
     """One job as it goes: ``job`` (as in lists) whenever it changed, ``log`` with new lines, ``end`` when it
     has finished (the stream ends), ``gone`` when its record was removed. It begins with all that is there."""
-    job = await desk.job(queue, jid)
-    until = Until(desk, seconds)
+    job = await store_view.job(queue, jid)
+    until = Until(store_view, seconds)
 
     async def frames() -> AsyncGenerator[bytes, None]:
-        listener = await desk.store.listen([f"event:{queue}"])
-        follower = JobFollower(desk, job.record)
+        listener = await store_view.store.listen([f"event:{queue}"])
+        follower = JobFollower(store_view, job.record)
         try:
             while True:
                 for piece in await follower.look():
@@ -178,7 +186,7 @@ async def job_events(
                 wait_ms = until.left_ms(_LOOK_MS)
                 if follower.ended or not wait_ms:
                     return
-                await listener.wait(wait_ms, desk.app.clock)
+                await listener.wait(wait_ms, store_view.app.clock)
         finally:
             listener.close()
 
@@ -188,8 +196,8 @@ async def job_events(
 class JobFollower:
     """Tells what is new about one job."""
 
-    def __init__(self, desk: Desk, record: JobRecord) -> None:
-        self._desk = desk
+    def __init__(self, store_view: StoreView, record: JobRecord) -> None:
+        self._desk = store_view
         self._ref = record.ref
         self._shown: bytes | None = None
         self._lines: list[str] = []

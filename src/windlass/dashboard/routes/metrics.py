@@ -8,12 +8,12 @@ import msgspec
 from litestar import Request, get, post
 from litestar.params import JSONBody, QueryParameter
 
-from windlass.core.metrics import STEP_MS, Step
+from windlass.api.metrics import stats_of
+from windlass.core.rollups import STEP_MS, Step
 from windlass.core.states import JobState
 from windlass.dashboard import views
 from windlass.dashboard.access import of_queues, of_store
 from windlass.dashboard.audit import note
-from windlass.dashboard.desk import Desk
 from windlass.dashboard.figures import (
     DAY_MS,
     MINUTE_MS,
@@ -25,7 +25,7 @@ from windlass.dashboard.figures import (
     points,
     together,
 )
-from windlass.dashboard.given import TheDesk, TheFigures, TheLake
+from windlass.dashboard.injected import TheFigures, TheLake, TheStoreView
 from windlass.dashboard.params import Instant, OptionalQueue, Queues, Text
 from windlass.dashboard.problems import ApiError
 from windlass.dashboard.shapes.figures import (
@@ -40,9 +40,9 @@ from windlass.dashboard.shapes.figures import (
     TaskSeries,
     Usage,
 )
+from windlass.dashboard.store_view import StoreView
 from windlass.dashboard.totals import queue_totals
 from windlass.dashboard.wire import JobMetric, JobQueues
-from windlass.metrics import stats_of
 
 Period = Annotated[
     float,
@@ -55,12 +55,12 @@ _POINTS = 2_000
 _TASKS = 200
 
 
-async def stats(desk: Desk, figures: Figures) -> JobQueues:
+async def stats(store_view: StoreView, figures: Figures) -> JobQueues:
     """The dashboard's figures."""
-    infos, workers = await desk.queues(), await desk.workers()
-    totals = await queue_totals(desk)
-    now_ms = desk.now_ms()
-    today = await _today(desk, figures, [info.name for info in infos])
+    infos, workers = await store_view.queues(), await store_view.workers()
+    totals = await queue_totals(store_view)
+    now_ms = store_view.now_ms()
+    today = await _today(store_view, figures, [info.name for info in infos])
     counts = _counts([info.counts for info in infos])
     return JobQueues(
         processed_today=today.processed,
@@ -74,7 +74,7 @@ async def stats(desk: Desk, figures: Figures) -> JobQueues:
     )
 
 
-async def _today(desk: Desk, figures: Figures, names: list[str]) -> Day:
+async def _today(store_view: StoreView, figures: Figures, names: list[str]) -> Day:
     if not figures.kept:
         return Day(date="", processed=0, failed=0)
     return (await figures.days(names, 1))[-1]
@@ -85,12 +85,12 @@ def _counts(found: list[dict[str, int]]) -> dict[str, int]:
 
 
 @get("/api/overview", tags=["figures"], access=of_queues())
-async def get_overview(desk: TheDesk, figures: TheFigures) -> Overview:
+async def get_overview(store_view: TheStoreView, figures: TheFigures) -> Overview:
     """Counts, the last hour by minutes, the last 30 days."""
-    infos, workers = await desk.queues(), await desk.workers()
+    infos, workers = await store_view.queues(), await store_view.workers()
     names = [info.name for info in infos]
-    totals = await queue_totals(desk)
-    now_ms = desk.now_ms()
+    totals = await queue_totals(store_view)
+    now_ms = store_view.now_ms()
     since_ms = now_ms - 59 * MINUTE_MS
     days: list[Day] = []
     minutes: list[Point] = []
@@ -129,15 +129,15 @@ async def get_overview(desk: TheDesk, figures: TheFigures) -> Overview:
     )
 
 
-async def _names(desk: Desk, queues: list[str] | None) -> list[str]:
+async def _names(store_view: StoreView, queues: list[str] | None) -> list[str]:
     for name in queues or []:
-        desk.queue(name)
-    return queues if queues else [info.name for info in await desk.queues()]
+        store_view.queue(name)
+    return queues if queues else [info.name for info in await store_view.queues()]
 
 
 @get("/api/job-metrics", tags=["figures"], access=of_queues())
 async def list_metrics(
-    desk: TheDesk,
+    store_view: TheStoreView,
     figures: TheFigures,
     queue: Queues = None,
     job_class: Text = None,
@@ -150,11 +150,11 @@ async def list_metrics(
     ``period`` counts back from now; ``from_ms`` and ``to_ms`` name a span instead. Up to a day it is by whole
     minutes, beyond by whole hours.
     """
-    now_ms = desk.now_ms()
+    now_ms = store_view.now_ms()
     until_ms = now_ms + 1 if to_ms is None else to_ms
     since_ms = max(until_ms - round(period * 1000), 0) if from_ms is None else from_ms
     step: Step = "minute" if until_ms - since_ms <= DAY_MS else "hour"
-    rows = await figures.rows(await _names(desk, queue), step, since_ms, until_ms, job_class or None)
+    rows = await figures.rows(await _names(store_view, queue), step, since_ms, until_ms, job_class or None)
     found = []
     for name in sorted(rows):
         for task, mine in sorted(by_task(rows[name]).items()):
@@ -184,8 +184,8 @@ async def list_metrics(
     return found
 
 
-def _span(desk: Desk, step: str, from_ms: int | None, to_ms: int | None) -> tuple[int, int]:
-    until_ms = desk.now_ms() + 1 if to_ms is None else to_ms
+def _span(store_view: StoreView, step: str, from_ms: int | None, to_ms: int | None) -> tuple[int, int]:
+    until_ms = store_view.now_ms() + 1 if to_ms is None else to_ms
     width_ms = _STEPS[step]
     since_ms = max(until_ms - 60 * width_ms, 0) if from_ms is None else from_ms
     if since_ms > until_ms or (until_ms - since_ms) // width_ms >= _POINTS:
@@ -200,7 +200,7 @@ def _span(desk: Desk, step: str, from_ms: int | None, to_ms: int | None) -> tupl
 
 @get("/api/job-metrics/series", tags=["figures"], access=of_queues())
 async def get_series(
-    desk: TheDesk,
+    store_view: TheStoreView,
     figures: TheFigures,
     lake: TheLake,
     queue: Queues = None,
@@ -210,8 +210,8 @@ async def get_series(
     to_ms: Instant = None,
 ) -> Series:
     """Figures over time: of all queues and tasks, or of those named. From the lake, when there is one."""
-    since_ms, until_ms = _span(desk, step, from_ms, to_ms)
-    names = await _names(desk, queue)
+    since_ms, until_ms = _span(store_view, step, from_ms, to_ms)
+    names = await _names(store_view, queue)
     if lake is not None:
         found = await lake.points(step, names, job_class or None, since_ms, until_ms)
         return Series(step=step, source="lake", points=found)
@@ -224,7 +224,7 @@ async def get_series(
 
 @get("/api/job-metrics/tasks", tags=["figures"], access=of_queues())
 async def get_task_series(
-    desk: TheDesk,
+    store_view: TheStoreView,
     figures: TheFigures,
     queue: Queues = None,
     step: StepName = "minute",
@@ -232,11 +232,11 @@ async def get_task_series(
     to_ms: Instant = None,
 ) -> list[TaskSeries]:
     """Each task over time, for small charts; 200 tasks at most, the busiest."""
-    since_ms, until_ms = _span(desk, step, from_ms, to_ms)
+    since_ms, until_ms = _span(store_view, step, from_ms, to_ms)
     if (until_ms - since_ms) // _STEPS[step] > 200:
         raise ApiError(422, "config", "at most 200 windows for all tasks", "Take a wider step.")
     fine: Step = "minute" if step == "minute" else "hour"
-    rows = await figures.rows(await _names(desk, queue), fine, since_ms, until_ms)
+    rows = await figures.rows(await _names(store_view, queue), fine, since_ms, until_ms)
     tasks = [(name, task, mine) for name in rows for task, mine in by_task(rows[name]).items()]
     tasks.sort(key=lambda entry: -sum(row.runs for row in entry[2]))
     return [
@@ -246,35 +246,37 @@ async def get_task_series(
 
 
 @get("/api/tasks", tags=["figures"], access=of_queues())
-async def list_tasks(desk: TheDesk, queue: OptionalQueue = None) -> list[TaskEntry]:
+async def list_tasks(store_view: TheStoreView, queue: OptionalQueue = None) -> list[TaskEntry]:
     """Tasks that the queues have seen, with their lifetime totals."""
     if queue is not None:
-        desk.queue(queue)
+        store_view.queue(queue)
     found: dict[tuple[str, str], TaskEntry] = {}
-    for row in await desk.counters(queue):
+    for row in await store_view.counters(queue):
         entry = found.setdefault((row.queue, row.task), TaskEntry(queue=row.queue, task=row.task, totals={}))
         entry.totals[row.outcome] = entry.totals.get(row.outcome, 0) + row.total
     return [found[key] for key in sorted(found)]
 
 
 @get("/api/usage", tags=["figures"], access=of_queues())
-async def get_usage(desk: TheDesk) -> Usage:
+async def get_usage(store_view: TheStoreView) -> Usage:
     """Lifetime totals by queue and outcome."""
-    totals = await queue_totals(desk)
+    totals = await queue_totals(store_view)
     return Usage(totals=totals.all(), queues=totals.queues)
 
 
 @get("/api/marks", tags=["figures"], access=of_queues())
-async def list_marks(desk: TheDesk, from_ms: Instant = None) -> list[Mark]:
+async def list_marks(store_view: TheStoreView, from_ms: Instant = None) -> list[Mark]:
     """Marks on the time line, oldest first."""
-    marks = await desk.app.marks((from_ms or 0) / 1000)
+    marks = await store_view.app.marks((from_ms or 0) / 1000)
     return [Mark(id=mark.id, at_ms=mark.at_ms, label=mark.label) for mark in marks]
 
 
 @post("/api/marks", status_code=201, tags=["figures"], access=of_store("marks"))
-async def add_mark(desk: TheDesk, request: Request[Any, Any, Any], data: JSONBody[MarkBody]) -> Mark:
+async def add_mark(
+    store_view: TheStoreView, request: Request[Any, Any, Any], data: JSONBody[MarkBody]
+) -> Mark:
     """Put a mark now: a deploy, say."""
-    mark = await desk.app.mark(data.label)
+    mark = await store_view.app.mark(data.label)
     note(request, id=mark.id, label=mark.label)
     return Mark(id=mark.id, at_ms=mark.at_ms, label=mark.label)
 

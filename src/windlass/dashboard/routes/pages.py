@@ -12,7 +12,7 @@ from litestar.params import FromPath
 from windlass.core.states import JobState
 from windlass.dashboard import views
 from windlass.dashboard.access import as_page, page, page_or
-from windlass.dashboard.given import TheDesk, TheFigures, TheStatic
+from windlass.dashboard.injected import TheFigures, TheStatic, TheStoreView
 from windlass.dashboard.lists import page_of_state
 from windlass.dashboard.params import QueueName
 from windlass.dashboard.problems import not_found
@@ -63,67 +63,67 @@ async def view(request: Anyone, static: TheStatic) -> Response[bytes]:
 
 @get("/job-queues", tags=["pages"], responses=_spec(JobQueues), access=page_or("queues"))
 async def job_queues(
-    desk: TheDesk, figures: TheFigures, static: TheStatic, request: Anyone
+    store_view: TheStoreView, figures: TheFigures, static: TheStatic, request: Anyone
 ) -> Response[bytes]:
     """The dashboard: its figures, or its page."""
     if as_page(request.scope):
         return _page(request, static)
-    return _json(await stats(desk, figures))
+    return _json(await stats(store_view, figures))
 
 
 @get("/job-queues/{queue:str}", tags=["pages"], responses=_spec(QueueEntry), access=page_or("queue"))
 async def one_queue(
-    desk: TheDesk, figures: TheFigures, static: TheStatic, request: Anyone, queue: QueueName
+    store_view: TheStoreView, figures: TheFigures, static: TheStatic, request: Anyone, queue: QueueName
 ) -> Response[bytes]:
     """One queue."""
     if as_page(request.scope):
         return _page(request, static)
-    return _json(await get_queue.fn(desk=desk, figures=figures, queue=queue))
+    return _json(await get_queue.fn(store_view=store_view, figures=figures, queue=queue))
 
 
 @get("/scheduled-jobs", tags=["pages"], responses=_spec(list[ScheduledJob]), access=page_or("queues"))
-async def scheduled_jobs(desk: TheDesk, static: TheStatic, request: Anyone) -> Response[bytes]:
+async def scheduled_jobs(store_view: TheStoreView, static: TheStatic, request: Anyone) -> Response[bytes]:
     """Jobs that are due later."""
     if as_page(request.scope):
         return _page(request, static)
-    records, _ = await page_of_state(desk, JobState.SCHEDULED, None, None, _ROWS, 0)
-    return _json([views.scheduled_job(record, desk.mask) for record in records])
+    records, _ = await page_of_state(store_view, JobState.SCHEDULED, None, None, _ROWS, 0)
+    return _json([views.scheduled_job(record, store_view.mask) for record in records])
 
 
 @get("/retries", tags=["pages"], responses=_spec(list[RetryJob]), access=page_or("queues"))
-async def retries(desk: TheDesk, static: TheStatic, request: Anyone) -> Response[bytes]:
+async def retries(store_view: TheStoreView, static: TheStatic, request: Anyone) -> Response[bytes]:
     """Jobs that failed and are due again."""
     if as_page(request.scope):
         return _page(request, static)
-    records, _ = await page_of_state(desk, JobState.RETRYING, None, None, _ROWS, 0)
-    return _json([views.retry_job(record, desk.mask) for record in records])
+    records, _ = await page_of_state(store_view, JobState.RETRYING, None, None, _ROWS, 0)
+    return _json([views.retry_job(record, store_view.mask) for record in records])
 
 
 @get("/dead-jobs", tags=["pages"], responses=_spec(list[DeadJob]), access=page_or("queues"))
-async def dead_jobs(desk: TheDesk, static: TheStatic, request: Anyone) -> Response[bytes]:
+async def dead_jobs(store_view: TheStoreView, static: TheStatic, request: Anyone) -> Response[bytes]:
     """Jobs that failed for good."""
     if as_page(request.scope):
         return _page(request, static)
-    records, _ = await page_of_state(desk, JobState.FAILED, None, None, _ROWS, 0)
-    return _json([views.dead_job(record, desk.mask) for record in records])
+    records, _ = await page_of_state(store_view, JobState.FAILED, None, None, _ROWS, 0)
+    return _json([views.dead_job(record, store_view.mask) for record in records])
 
 
 @get("/job-metrics", tags=["pages"], responses=_spec(list[JobMetric]), access=page_or("queues"))
 async def job_metrics(
-    desk: TheDesk, figures: TheFigures, static: TheStatic, request: Anyone
+    store_view: TheStoreView, figures: TheFigures, static: TheStatic, request: Anyone
 ) -> Response[bytes]:
     """Tasks of the last hour."""
     if as_page(request.scope):
         return _page(request, static)
-    return _json(await list_metrics.fn(desk=desk, figures=figures))
+    return _json(await list_metrics.fn(store_view=store_view, figures=figures))
 
 
 @get("/worker-processes", tags=["pages"], responses=_spec(list[Process]), access=page_or("queues"))
-async def worker_processes(desk: TheDesk, static: TheStatic, request: Anyone) -> Response[bytes]:
+async def worker_processes(store_view: TheStoreView, static: TheStatic, request: Anyone) -> Response[bytes]:
     """Live workers."""
     if as_page(request.scope):
         return _page(request, static)
-    return _json(await list_processes.fn(desk=desk))
+    return _json(await list_processes.fn(store_view=store_view))
 
 
 def _file(request: Anyone, asset: Asset | None, caching: str) -> Response[bytes]:

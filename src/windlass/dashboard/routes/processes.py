@@ -7,17 +7,17 @@ from typing import Annotated, Literal
 from litestar import get, post
 from litestar.params import PathParameter
 
+from windlass.api.search import Search
 from windlass.core.states import JobState
 from windlass.dashboard import views
 from windlass.dashboard.access import of_queues, of_store
-from windlass.dashboard.desk import Desk
-from windlass.dashboard.given import TheDesk
+from windlass.dashboard.injected import TheStoreView
 from windlass.dashboard.lists import holding
 from windlass.dashboard.paging import Listing
 from windlass.dashboard.params import PathText, unescape
 from windlass.dashboard.problems import not_found
+from windlass.dashboard.store_view import StoreView
 from windlass.dashboard.wire import Process, RunningJob
-from windlass.search import Search
 
 #: Active jobs that are looked at, and those that are shown for one process.
 _LOOKED = 1_000
@@ -27,33 +27,35 @@ ActionName = Annotated[
 ]
 
 
-async def _running(desk: Desk) -> dict[str, list[RunningJob]]:
+async def _running(store_view: StoreView) -> dict[str, list[RunningJob]]:
     """What runs now, by worker."""
-    names = holding(await desk.queues(), [JobState.ACTIVE])
-    listing = Listing(store=desk.store, codecs=desk.app.codecs, search=Search(state=JobState.ACTIVE))
+    names = holding(await store_view.queues(), [JobState.ACTIVE])
+    listing = Listing(
+        store=store_view.store, codecs=store_view.app.codecs, search=Search(state=JobState.ACTIVE)
+    )
     running: dict[str, list[RunningJob]] = {}
     for record in (await listing.page(names, None, _LOOKED)).records:
         if record.worker is not None:
             mine = running.setdefault(record.worker, [])
             if len(mine) < _SHOWN:
-                mine.append(views.running_job(record, desk.mask))
+                mine.append(views.running_job(record, store_view.mask))
     return running
 
 
 @get("/api/processes", tags=["processes"], access=of_queues())
-async def list_processes(desk: TheDesk) -> list[Process]:
+async def list_processes(store_view: TheStoreView) -> list[Process]:
     """Workers that were alive in the last 45 seconds, with what they run."""
-    running = await _running(desk)
-    return [views.process_view(info, running.get(info.id, [])) for info in await desk.workers()]
+    running = await _running(store_view)
+    return [views.process_view(info, running.get(info.id, [])) for info in await store_view.workers()]
 
 
 @get("/api/processes/{identity:str}", tags=["processes"], access=of_queues())
-async def get_process(desk: TheDesk, identity: PathText) -> Process:
+async def get_process(store_view: TheStoreView, identity: PathText) -> Process:
     """One worker."""
     name = unescape(identity)
-    for info in await desk.workers():
+    for info in await store_view.workers():
         if info.id == name:
-            return views.process_view(info, (await _running(desk)).get(name, []))
+            return views.process_view(info, (await _running(store_view)).get(name, []))
     raise not_found(f"there is no worker {name!r}", "It ended, or was silent for 45 seconds.")
 
 
@@ -63,15 +65,15 @@ async def get_process(desk: TheDesk, identity: PathText) -> Process:
     tags=["processes"],
     access=of_store("workers"),
 )
-async def tell_process(desk: TheDesk, identity: PathText, action: ActionName) -> None:
+async def tell_process(store_view: TheStoreView, identity: PathText, action: ActionName) -> None:
     """Take no new jobs (quiet), go on (resume), finish and exit (stop), or log all stacks (dump).
 
     It hears of it at once or with its next heartbeat.
     """
     name = unescape(identity)
-    desk.store.capabilities.require(desk.store.name, "commands")
-    known = any(info.id == name for info in await desk.workers())
-    if not known or not await desk.app.command_worker(name, action):
+    store_view.store.capabilities.require(store_view.store.name, "commands")
+    known = any(info.id == name for info in await store_view.workers())
+    if not known or not await store_view.app.command_worker(name, action):
         raise not_found(f"there is no worker {name!r}", "It ended, or was silent for 45 seconds.")
 
 

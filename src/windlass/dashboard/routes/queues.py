@@ -9,6 +9,7 @@ from litestar import Request, Response, get, post
 from litestar.openapi.datastructures import ResponseSpec
 from litestar.params import Body, JSONBody
 
+from windlass.api.search import Search
 from windlass.backend import requests as rq
 from windlass.core.outcome import AddOutcome
 from windlass.core.states import FINISHED, JobState
@@ -16,7 +17,7 @@ from windlass.dashboard import views
 from windlass.dashboard.access import of_queue, of_queues
 from windlass.dashboard.audit import named, note
 from windlass.dashboard.figures import MINUTE_MS, per_minute
-from windlass.dashboard.given import TheDesk, TheFigures
+from windlass.dashboard.injected import TheFigures, TheStoreView
 from windlass.dashboard.lists import answer, counted, page_headers
 from windlass.dashboard.paging import Listing
 from windlass.dashboard.params import Cursor, Limit, Offset, QueueName, States
@@ -35,8 +36,7 @@ from windlass.dashboard.shapes.figures import QueueEntry
 from windlass.dashboard.totals import queue_totals
 from windlass.dashboard.wire import Queue, WireJob
 from windlass.errors import ConfigError, GroupFullError, OrderedGroupError, WaitTimeoutError
-from windlass.job import Job
-from windlass.search import Search
+from windlass.jobs.job import Job
 
 #: Jobs that one request adds at most: one atomic step.
 MANY = 1_000
@@ -45,19 +45,19 @@ Anyone = Request[Any, Any, Any]
 
 
 @get("/api/job-queues", tags=["queues"], access=of_queues())
-async def list_queues(desk: TheDesk) -> list[Queue]:
+async def list_queues(store_view: TheStoreView) -> list[Queue]:
     """All queues with their sizes."""
-    totals = await queue_totals(desk)
-    now_ms = desk.now_ms()
-    return [views.queue_view(info, now_ms, *totals.of(info.name)) for info in await desk.queues()]
+    totals = await queue_totals(store_view)
+    now_ms = store_view.now_ms()
+    return [views.queue_view(info, now_ms, *totals.of(info.name)) for info in await store_view.queues()]
 
 
 @get("/api/job-queues/{queue:str}", tags=["queues"], access=of_queue())
-async def get_queue(desk: TheDesk, figures: TheFigures, queue: QueueName) -> QueueEntry:
+async def get_queue(store_view: TheStoreView, figures: TheFigures, queue: QueueName) -> QueueEntry:
     """One queue with its last hour."""
-    info = await desk.info(queue)
-    totals = await queue_totals(desk, queue)
-    now_ms = desk.now_ms()
+    info = await store_view.info(queue)
+    totals = await queue_totals(store_view, queue)
+    now_ms = store_view.now_ms()
     minutes: list[int] = []
     if figures.kept:
         since_ms = now_ms - 59 * MINUTE_MS
@@ -68,15 +68,15 @@ async def get_queue(desk: TheDesk, figures: TheFigures, queue: QueueName) -> Que
 
 
 @get("/api/job-queues/{queue:str}/counts", tags=["queues"], access=of_queue())
-async def get_counts(desk: TheDesk, queue: QueueName) -> dict[str, int]:
+async def get_counts(store_view: TheStoreView, queue: QueueName) -> dict[str, int]:
     """How many jobs are in each state."""
-    counts = await desk.queue(queue).get_job_counts()
+    counts = await store_view.queue(queue).get_job_counts()
     return {state.value: count for state, count in counts.items()}
 
 
 @get("/api/job-queues/{queue:str}/jobs", tags=["queues"], access=of_queue())
 async def list_queue_jobs(
-    desk: TheDesk,
+    store_view: TheStoreView,
     queue: QueueName,
     states: States = None,
     cursor: Cursor = None,
@@ -84,14 +84,14 @@ async def list_queue_jobs(
     offset: Offset = 0,
 ) -> Response[list[WireJob]]:
     """Jobs of a queue as on the wire: those that wait, unless ``state`` says otherwise; oldest first."""
-    desk.queue(queue)
+    store_view.queue(queue)
     wanted = states or [JobState.WAITING]
-    infos = [info for info in await desk.queues() if info.name == queue]
+    infos = [info for info in await store_view.queues() if info.name == queue]
     listing = Listing(
-        store=desk.store, codecs=desk.app.codecs, search=Search(state=wanted), newest_first=False
+        store=store_view.store, codecs=store_view.app.codecs, search=Search(state=wanted), newest_first=False
     )
     found = await listing.page([info.name for info in infos], cursor, limit, offset)
-    jobs = [views.wire_job(record, desk.mask) for record in found.records]
+    jobs = [views.wire_job(record, store_view.mask) for record in found.records]
     return answer(jobs, page_headers(found, counted(infos, wanted)))
 
 
@@ -127,17 +127,19 @@ def _added(job: Job[Any]) -> Added:
 
 
 @post("/api/job-queues/{queue:str}/jobs", status_code=201, tags=["queues"], access=of_queue("add"))
-async def add_job(desk: TheDesk, request: Anyone, queue: QueueName, data: JSONBody[NewJobBody]) -> Added:
+async def add_job(
+    store_view: TheStoreView, request: Anyone, queue: QueueName, data: JSONBody[NewJobBody]
+) -> Added:
     """Add one job."""
     task, payload = _call_of(data)
-    added = _added(await desk.queue(queue).add(task, payload, **_options(data.options)))
+    added = _added(await store_view.queue(queue).add(task, payload, **_options(data.options)))
     note(request, task=task, id=added.id, outcome=added.outcome)
     return added
 
 
 @post("/api/job-queues/{queue:str}/jobs/bulk", status_code=201, tags=["queues"], access=of_queue("add"))
 async def add_jobs(
-    desk: TheDesk,
+    store_view: TheStoreView,
     request: Anyone,
     queue: QueueName,
     data: Annotated[list[NewJobBody], Body(min_items=1, max_items=MANY)],
@@ -149,7 +151,7 @@ async def add_jobs(
         items.append({**_options(body.options), "name": task, "data": payload})
     refused: list[str] = []
     try:
-        jobs = await desk.queue(queue).add_bulk(items)
+        jobs = await store_view.queue(queue).add_bulk(items)
     except (GroupFullError, OrderedGroupError) as exc:
         jobs, refused = exc.added, exc.refused
     note(request, added=len(jobs), refused=len(refused), jobs=named(job.ref for job in jobs))
@@ -168,13 +170,13 @@ async def add_jobs(
     access=of_queue("add"),
 )
 async def add_and_wait(
-    desk: TheDesk, request: Anyone, queue: QueueName, data: JSONBody[WaitBody]
+    store_view: TheStoreView, request: Anyone, queue: QueueName, data: JSONBody[WaitBody]
 ) -> Response[WaitAnswer]:
     """Add a job and wait for its end: request and response. 202: it was not finished in time, and goes on."""
     task, payload = _call_of(data)
     options = _options(data.options)
     options.setdefault("result_ttl", max(data.timeout, 60))
-    job = await desk.queue(queue).add(task, payload, **options)
+    job = await store_view.queue(queue).add(task, payload, **options)
     note(request, task=task, id=job.id)
     try:
         await job.wait_until_finished(data.timeout)
@@ -182,13 +184,13 @@ async def add_and_wait(
         await job.refresh()
     record = job.record
     finished = record.state in FINISHED
-    last = views.last_error(record, desk.mask)
+    last = views.last_error(record, store_view.mask)
     content = WaitAnswer(
         queue=queue,
         id=job.id,
         state=record.state,
         finished=finished,
-        result=desk.mask.hide(views.result_of(record, desk.mask)),
+        result=store_view.mask.hide(views.result_of(record, store_view.mask)),
         result_expired=record.result_expired,
         error_class=last.error_class if last is not None else "",
         error_message=last.message if last is not None else record.reason,
@@ -208,29 +210,29 @@ def _options(given: dict[str, Any]) -> dict[str, Any]:
 
 
 @post("/api/job-queues/{queue:str}/pause", status_code=204, tags=["queues"], access=of_queue("pause"))
-async def pause_queue(desk: TheDesk, queue: QueueName) -> None:
+async def pause_queue(store_view: TheStoreView, queue: QueueName) -> None:
     """Give out no more jobs of this queue, on any worker."""
-    await desk.queue((await desk.info(queue)).name).pause()
+    await store_view.queue((await store_view.info(queue)).name).pause()
 
 
 @post("/api/job-queues/{queue:str}/resume", status_code=204, tags=["queues"], access=of_queue("pause"))
-async def resume_queue(desk: TheDesk, queue: QueueName) -> None:
+async def resume_queue(store_view: TheStoreView, queue: QueueName) -> None:
     """Undo pause."""
-    await desk.queue((await desk.info(queue)).name).resume()
+    await store_view.queue((await store_view.info(queue)).name).resume()
 
 
 @post("/api/job-queues/{queue:str}/drain", status_code=200, tags=["queues"], access=of_queue("clear"))
 async def drain_queue(
-    desk: TheDesk, request: Anyone, queue: QueueName, data: JSONBody[DrainBody | None] = None
+    store_view: TheStoreView, request: Anyone, queue: QueueName, data: JSONBody[DrainBody | None] = None
 ) -> Changed:
     """Delete jobs that wait, 10,000 at most; with ``delayed`` also those that are due later."""
-    info = await desk.info(queue)
+    info = await store_view.info(queue)
     states = [JobState.WAITING, JobState.BLOCKED, JobState.PARKED]
     if data is not None and data.delayed:
         states += [JobState.SCHEDULED, JobState.RETRYING, JobState.SUSPENDED]
     removed, more = 0, True
     for _ in range(_DRAIN_STEPS):
-        purged = await desk.store.execute(rq.Purge(queue=info.name, states=states, limit=MANY))
+        purged = await store_view.store.execute(rq.Purge(queue=info.name, states=states, limit=MANY))
         removed += purged.count
         more = purged.count >= MANY
         if not more:
@@ -240,12 +242,14 @@ async def drain_queue(
 
 
 @post("/api/job-queues/{queue:str}/clean", status_code=200, tags=["queues"], access=of_queue("clear"))
-async def clean_queue(desk: TheDesk, request: Anyone, queue: QueueName, data: JSONBody[CleanBody]) -> Changed:
+async def clean_queue(
+    store_view: TheStoreView, request: Anyone, queue: QueueName, data: JSONBody[CleanBody]
+) -> Changed:
     """Delete old jobs in some states, at most 1,000 in one call."""
-    info = await desk.info(queue)
+    info = await store_view.info(queue)
     if JobState.ACTIVE in data.states:
         raise ApiError(422, "config", "active jobs cannot be cleaned", "Cancel them.")
-    cleaned = await desk.queue(info.name).clean(data.grace, data.limit, data.states)
+    cleaned = await store_view.queue(info.name).clean(data.grace, data.limit, data.states)
     states = ", ".join(state.value for state in data.states)
     note(request, states=states, grace=data.grace, limit=data.limit, removed=cleaned.count)
     return Changed(count=cleaned.count, more=cleaned.count >= data.limit)

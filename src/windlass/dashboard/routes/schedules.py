@@ -7,24 +7,24 @@ from typing import Any
 from litestar import Request, delete, get, post, put
 from litestar.params import JSONBody
 
-from windlass.core.schedules import next_slot
+from windlass.core.schedule_rules import next_slot
 from windlass.dashboard import views
 from windlass.dashboard.access import of_queue, of_queues
 from windlass.dashboard.audit import note
-from windlass.dashboard.desk import Desk
-from windlass.dashboard.given import TheDesk
+from windlass.dashboard.injected import TheStoreView
 from windlass.dashboard.params import OptionalQueue, PathText, QueueName, unescape
 from windlass.dashboard.problems import not_found
 from windlass.dashboard.shapes.changes import Added
 from windlass.dashboard.shapes.schedules import ScheduleBody, ScheduleEntry
+from windlass.dashboard.store_view import StoreView
 from windlass.errors import ConfigError
-from windlass.schedules import ScheduleInfo, list_schedules
+from windlass.schedules.verbs import ScheduleInfo, list_schedules
 
 _UPCOMING = 5
 Anyone = Request[Any, Any, Any]
 
 
-def _entry(desk: Desk, info: ScheduleInfo) -> ScheduleEntry:
+def _entry(store_view: StoreView, info: ScheduleInfo) -> ScheduleEntry:
     record = info.record
     rule = record.rule
     words = rule.cron or (
@@ -34,7 +34,7 @@ def _entry(desk: Desk, info: ScheduleInfo) -> ScheduleEntry:
     try:
         data = views.plain(info.data)
     except (ValueError, ConfigError):
-        data = views.raw(template.codec, template.payload, desk.mask)
+        data = views.raw(template.codec, template.payload, store_view.mask)
     return ScheduleEntry(
         queue=info.queue,
         name=info.name,
@@ -56,17 +56,17 @@ def _entry(desk: Desk, info: ScheduleInfo) -> ScheduleEntry:
         end_ms=record.end_ms,
         missed=record.missed,
         overlap=record.overlap,
-        upcoming=_upcoming(desk, info),
-        data=desk.mask.hide(data),
+        upcoming=_upcoming(store_view, info),
+        data=store_view.mask.hide(data),
     )
 
 
-def _upcoming(desk: Desk, info: ScheduleInfo) -> list[int]:
+def _upcoming(store_view: StoreView, info: ScheduleInfo) -> list[int]:
     """The next slots, as far as the rule can be computed here."""
     record = info.record
     slot = record.next_ms
     found: list[int] = []
-    strategies = desk.app.schedule_strategies
+    strategies = store_view.app.schedule_strategies
     while slot is not None and len(found) < _UPCOMING and (record.end_ms is None or slot <= record.end_ms):
         found.append(slot)
         if record.rule.strategy is not None and record.rule.strategy not in strategies:
@@ -76,30 +76,30 @@ def _upcoming(desk: Desk, info: ScheduleInfo) -> list[int]:
 
 
 @get("/api/schedules", tags=["schedules"], access=of_queues())
-async def list_all(desk: TheDesk, queue: OptionalQueue = None) -> list[ScheduleEntry]:
+async def list_all(store_view: TheStoreView, queue: OptionalQueue = None) -> list[ScheduleEntry]:
     """All schedules, by queue and name."""
     if queue is not None:
-        desk.queue(queue)
-    found = await list_schedules(desk.app, queue=queue)
-    return [_entry(desk, info) for info in found if desk.shows(info.queue)]
+        store_view.queue(queue)
+    found = await list_schedules(store_view.app, queue=queue)
+    return [_entry(store_view, info) for info in found if store_view.shows(info.queue)]
 
 
-async def _get(desk: Desk, queue: str, name: str) -> ScheduleInfo:
-    info = await desk.queue(queue).get_job_scheduler(name)
+async def _get(store_view: StoreView, queue: str, name: str) -> ScheduleInfo:
+    info = await store_view.queue(queue).get_job_scheduler(name)
     if info is None:
         raise not_found(f"queue {queue!r} has no schedule {name!r}", "Look at /api/schedules.")
     return info
 
 
 @get("/api/schedules/{queue:str}/{name:str}", tags=["schedules"], access=of_queue())
-async def get_one(desk: TheDesk, queue: QueueName, name: PathText) -> ScheduleEntry:
+async def get_one(store_view: TheStoreView, queue: QueueName, name: PathText) -> ScheduleEntry:
     """One schedule."""
-    return _entry(desk, await _get(desk, queue, unescape(name)))
+    return _entry(store_view, await _get(store_view, queue, unescape(name)))
 
 
 @put("/api/schedules/{queue:str}/{name:str}", tags=["schedules"], access=of_queue("schedules"))
 async def put_one(
-    desk: TheDesk, request: Anyone, queue: QueueName, name: PathText, data: JSONBody[ScheduleBody]
+    store_view: TheStoreView, request: Anyone, queue: QueueName, name: PathText, data: JSONBody[ScheduleBody]
 ) -> ScheduleEntry:
     """Make or change a schedule. One whose rule stays the same keeps its next slot."""
     real = unescape(name)
@@ -118,18 +118,18 @@ async def put_one(
         if value is not None
     }
     template = {"name": data.task or real, "data": data.data, "opts": data.options}
-    info = await desk.queue(queue).upsert_job_scheduler(real, rule, template)
+    info = await store_view.queue(queue).upsert_job_scheduler(real, rule, template)
     note(request, task=info.task, cron=data.cron, every=data.every)
-    return _entry(desk, info)
+    return _entry(store_view, info)
 
 
 @delete(
     "/api/schedules/{queue:str}/{name:str}", status_code=204, tags=["schedules"], access=of_queue("schedules")
 )
-async def remove_one(desk: TheDesk, queue: QueueName, name: PathText) -> None:
+async def remove_one(store_view: TheStoreView, queue: QueueName, name: PathText) -> None:
     """Forget a schedule; jobs that it made stay."""
     real = unescape(name)
-    if not await desk.queue(queue).remove_job_scheduler(real):
+    if not await store_view.queue(queue).remove_job_scheduler(real):
         raise not_found(f"queue {queue!r} has no schedule {real!r}", "Look at /api/schedules.")
 
 
@@ -139,9 +139,9 @@ async def remove_one(desk: TheDesk, queue: QueueName, name: PathText) -> None:
     tags=["schedules"],
     access=of_queue("schedules"),
 )
-async def pause_one(desk: TheDesk, queue: QueueName, name: PathText) -> None:
+async def pause_one(store_view: TheStoreView, queue: QueueName, name: PathText) -> None:
     """Let its slots pass without a job."""
-    await desk.queue(queue).pause_job_scheduler(unescape(name))
+    await store_view.queue(queue).pause_job_scheduler(unescape(name))
 
 
 @post(
@@ -150,9 +150,9 @@ async def pause_one(desk: TheDesk, queue: QueueName, name: PathText) -> None:
     tags=["schedules"],
     access=of_queue("schedules"),
 )
-async def resume_one(desk: TheDesk, queue: QueueName, name: PathText) -> None:
+async def resume_one(store_view: TheStoreView, queue: QueueName, name: PathText) -> None:
     """Go on with the first slot from now on."""
-    await desk.queue(queue).resume_job_scheduler(unescape(name))
+    await store_view.queue(queue).resume_job_scheduler(unescape(name))
 
 
 @post(
@@ -161,9 +161,9 @@ async def resume_one(desk: TheDesk, queue: QueueName, name: PathText) -> None:
     tags=["schedules"],
     access=of_queue("schedules"),
 )
-async def run_one(desk: TheDesk, request: Anyone, queue: QueueName, name: PathText) -> Added:
+async def run_one(store_view: TheStoreView, request: Anyone, queue: QueueName, name: PathText) -> Added:
     """Add its job now, besides its slots."""
-    job = await desk.queue(queue).run_job_scheduler(unescape(name))
+    job = await store_view.queue(queue).run_job_scheduler(unescape(name))
     note(request, id=job.id)
     return Added(queue=queue, id=job.id, outcome="queued", state=job.state)
 

@@ -13,14 +13,15 @@ from litestar.params import JSONBody, QueryParameter
 from windlass._version import __version__
 from windlass.dashboard.access import of_queues, of_store, public, signing_in
 from windlass.dashboard.audit import note
-from windlass.dashboard.desk import Desk
-from windlass.dashboard.given import TheDesk, TheGuard
+from windlass.dashboard.injected import TheGuard, TheStoreView
+from windlass.dashboard.openapi import document
 from windlass.dashboard.params import Limit
 from windlass.dashboard.prometheus import CONTENT_TYPE, render
 from windlass.dashboard.scope import identity_of
-from windlass.dashboard.settings import Identity
 from windlass.dashboard.shapes.server import Audit, Health
 from windlass.dashboard.shapes.session import Session, SignIn
+from windlass.dashboard.store_view import StoreView
+from windlass.dashboard.users import Identity
 
 Anyone = Request[Any, Any, Any]
 Skip = Annotated[str | None, QueryParameter(pattern=r"^[0-9]{1,6}$", description="From the page before.")]
@@ -32,30 +33,30 @@ Everywhere = Annotated[bool, QueryParameter(description="All sessions of the use
 _SIGN_IN_BYTES = 16_384
 
 
-def _session(desk: Desk, identity: Identity | None) -> Session:
-    methods = desk.settings.methods
-    capabilities = asdict(desk.store.capabilities)
-    namespace = parse_qs(urlsplit(desk.app.url).query).get("namespace", [""])[0]
+def _session(store_view: StoreView, identity: Identity | None) -> Session:
+    methods = store_view.settings.methods
+    capabilities = asdict(store_view.store.capabilities)
+    namespace = parse_qs(urlsplit(store_view.app.url).query).get("namespace", [""])[0]
     known = identity is not None
     return Session(
         authenticated=known,
         user=identity.name if identity is not None else "",
         role=identity.role if identity is not None else "none",
-        read_only=desk.settings.read_only or (identity is not None and identity.role != "operator"),
+        read_only=store_view.settings.read_only or (identity is not None and identity.role != "operator"),
         auth=methods,
         version=__version__ if known else "",
-        backend=desk.store.name if known else "",
+        backend=store_view.store.name if known else "",
         namespace=namespace if known else "",
         capabilities=sorted(name for name, has in capabilities.items() if has) if known else [],
-        lake=known and desk.settings.lake is not None,
-        now_ms=desk.now_ms(),
+        lake=known and store_view.settings.lake is not None,
+        now_ms=store_view.now_ms(),
     )
 
 
 @get("/api/session", tags=["server"], access=public())
-async def get_session(desk: TheDesk, request: Anyone) -> Session:
+async def get_session(store_view: TheStoreView, request: Anyone) -> Session:
     """Who asks, and what they may do. Answers everybody; strangers learn only how to sign in."""
-    return _session(desk, identity_of(request.scope))
+    return _session(store_view, identity_of(request.scope))
 
 
 @post(
@@ -66,14 +67,14 @@ async def get_session(desk: TheDesk, request: Anyone) -> Session:
     request_max_body_size=_SIGN_IN_BYTES,
 )
 async def sign_in(
-    desk: TheDesk, guard: TheGuard, request: Anyone, data: JSONBody[SignIn]
+    store_view: TheStoreView, guard: TheGuard, request: Anyone, data: JSONBody[SignIn]
 ) -> Response[Session]:
     """Sign in with a token or a password; answers with a session cookie."""
     reception = guard.reception
     identity = reception.sign_in(request.scope, data.token, data.username, data.password)
     headers = {"Set-Cookie": reception.begin_session(request.scope, identity)}
     note(request, session="begun")
-    return Response(_session(desk, identity), headers=headers)
+    return Response(_session(store_view, identity), headers=headers)
 
 
 @delete("/api/session", status_code=204, tags=["server"], access=public())
@@ -86,24 +87,22 @@ async def sign_out(guard: TheGuard, request: Anyone, everywhere: Everywhere = Fa
 
 @get("/api/audit", tags=["server"], access=of_store("audit"))
 async def get_audit(
-    desk: TheDesk, cursor: Skip = None, limit: Limit = 100, refused: Refused = False
+    store_view: TheStoreView, cursor: Skip = None, limit: Limit = 100, refused: Refused = False
 ) -> Audit:
     """Changes that were made or tried through this API, newest first; or a sample of what was refused."""
-    return desk.audit.page(int(cursor or 0), limit, refused=refused)
+    return store_view.audit.page(int(cursor or 0), limit, refused=refused)
 
 
 @get("/api/openapi.json", tags=["server"], access=of_queues())
 async def get_openapi(request: Anyone) -> dict[str, Any]:
     """This document: OpenAPI 3.1."""
-    from windlass.dashboard.openapi import document
-
     return document()
 
 
 @get("/live", tags=["probes"], access=public())
-async def get_live(desk: TheDesk, request: Anyone) -> Health:
+async def get_live(store_view: TheStoreView, request: Anyone) -> Health:
     """The server answers."""
-    return _health(desk, request, "")
+    return _health(store_view, request, "")
 
 
 @get(
@@ -112,17 +111,17 @@ async def get_live(desk: TheDesk, request: Anyone) -> Health:
     responses={503: ResponseSpec(Health, description="The store does not answer", generate_examples=False)},
     access=public(),
 )
-async def get_ready(desk: TheDesk, request: Anyone) -> Response[Health]:
+async def get_ready(store_view: TheStoreView, request: Anyone) -> Response[Health]:
     """The store answers; else 503, with the reason for those who signed in. Looks once a second at most."""
-    health = _health(desk, request, await desk.readiness.reason())
+    health = _health(store_view, request, await store_view.readiness.reason())
     return Response(health, status_code=200 if health.ready else 503)
 
 
-def _health(desk: Desk, request: Anyone, reason: str) -> Health:
+def _health(store_view: StoreView, request: Anyone, reason: str) -> Health:
     """Strangers learn neither which store it is nor where."""
     known = identity_of(request.scope) is not None
     told = reason if known or not reason else "the store does not answer"
-    return Health(live=True, ready=not reason, reason=told, backend=desk.store.name if known else "")
+    return Health(live=True, ready=not reason, reason=told, backend=store_view.store.name if known else "")
 
 
 @get(
@@ -136,9 +135,9 @@ def _health(desk: Desk, request: Anyone, reason: str) -> Health:
     },
     access=of_queues(),
 )
-async def get_prometheus(desk: TheDesk) -> Response[bytes]:
+async def get_prometheus(store_view: TheStoreView) -> Response[bytes]:
     """Jobs by queue and state, lifetime totals by task and outcome, workers: for Prometheus."""
-    return Response(await render(desk), media_type=CONTENT_TYPE)
+    return Response(await render(store_view), media_type=CONTENT_TYPE)
 
 
 HANDLERS = [get_session, sign_in, sign_out, get_audit, get_openapi, get_live, get_ready, get_prometheus]

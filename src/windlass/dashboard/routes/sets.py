@@ -11,35 +11,37 @@ from windlass.core.states import JobState
 from windlass.dashboard import views
 from windlass.dashboard.access import of_queues
 from windlass.dashboard.audit import note
-from windlass.dashboard.desk import Desk
-from windlass.dashboard.given import TheDesk
+from windlass.dashboard.injected import TheStoreView
 from windlass.dashboard.lists import answer, page_of_state
 from windlass.dashboard.params import Cursor, JobId, Limit, Offset, OptionalQueue
 from windlass.dashboard.problems import ApiError
+from windlass.dashboard.store_view import StoreView
 from windlass.dashboard.wire import DeadJob, RetryJob, ScheduledJob
-from windlass.job import Job
+from windlass.jobs.job import Job
 
 Anyone = Request[Any, Any, Any]
 
 
-async def _found(desk: Desk, request: Anyone, jid: str, state: JobState, queue: str | None) -> Job[Any]:
+async def _found(
+    store_view: StoreView, request: Anyone, jid: str, state: JobState, queue: str | None
+) -> Job[Any]:
     """The job of that id, which the audit log names."""
-    job = await desk.find(jid, [state], queue)
+    job = await store_view.find(jid, [state], queue)
     note(request, queue=job.queue_name, task=job.name)
     return job
 
 
 @get("/api/scheduled-jobs", tags=["scheduled jobs"], access=of_queues())
 async def list_scheduled(
-    desk: TheDesk,
+    store_view: TheStoreView,
     queue: OptionalQueue = None,
     cursor: Cursor = None,
     limit: Limit = 100,
     offset: Offset = 0,
 ) -> Response[list[ScheduledJob]]:
     """Jobs that are due later, for their first run."""
-    records, headers = await page_of_state(desk, JobState.SCHEDULED, queue, cursor, limit, offset)
-    return answer([views.scheduled_job(record, desk.mask) for record in records], headers)
+    records, headers = await page_of_state(store_view, JobState.SCHEDULED, queue, cursor, limit, offset)
+    return answer([views.scheduled_job(record, store_view.mask) for record in records], headers)
 
 
 @post(
@@ -48,73 +50,87 @@ async def list_scheduled(
     tags=["scheduled jobs"],
     access=of_queues("trigger"),
 )
-async def trigger_scheduled(desk: TheDesk, request: Anyone, jid: JobId, queue: OptionalQueue = None) -> None:
+async def trigger_scheduled(
+    store_view: TheStoreView, request: Anyone, jid: JobId, queue: OptionalQueue = None
+) -> None:
     """Run it now. It is not left in the list: it runs once."""
-    await (await _found(desk, request, jid, JobState.SCHEDULED, queue)).promote()
+    await (await _found(store_view, request, jid, JobState.SCHEDULED, queue)).promote()
 
 
 @delete("/api/scheduled-jobs/{jid:str}", status_code=204, tags=["scheduled jobs"], access=of_queues("delete"))
-async def delete_scheduled(desk: TheDesk, request: Anyone, jid: JobId, queue: OptionalQueue = None) -> None:
+async def delete_scheduled(
+    store_view: TheStoreView, request: Anyone, jid: JobId, queue: OptionalQueue = None
+) -> None:
     """Delete it."""
-    await (await _found(desk, request, jid, JobState.SCHEDULED, queue)).remove()
+    await (await _found(store_view, request, jid, JobState.SCHEDULED, queue)).remove()
 
 
 @get("/api/retries", tags=["retries"], access=of_queues())
 async def list_retries(
-    desk: TheDesk,
+    store_view: TheStoreView,
     queue: OptionalQueue = None,
     cursor: Cursor = None,
     limit: Limit = 100,
     offset: Offset = 0,
 ) -> Response[list[RetryJob]]:
     """Jobs that failed and are due again."""
-    records, headers = await page_of_state(desk, JobState.RETRYING, queue, cursor, limit, offset)
-    return answer([views.retry_job(record, desk.mask) for record in records], headers)
+    records, headers = await page_of_state(store_view, JobState.RETRYING, queue, cursor, limit, offset)
+    return answer([views.retry_job(record, store_view.mask) for record in records], headers)
 
 
 @post("/api/retries/{jid:str}/retry", status_code=204, tags=["retries"], access=of_queues("retry"))
-async def retry_now(desk: TheDesk, request: Anyone, jid: JobId, queue: OptionalQueue = None) -> None:
+async def retry_now(
+    store_view: TheStoreView, request: Anyone, jid: JobId, queue: OptionalQueue = None
+) -> None:
     """Run it now instead of at its time."""
-    await (await _found(desk, request, jid, JobState.RETRYING, queue)).retry()
+    await (await _found(store_view, request, jid, JobState.RETRYING, queue)).retry()
 
 
 @post("/api/retries/{jid:str}/kill", status_code=204, tags=["retries"], access=of_queues("cancel"))
-async def kill_retry(desk: TheDesk, request: Anyone, jid: JobId, queue: OptionalQueue = None) -> None:
+async def kill_retry(
+    store_view: TheStoreView, request: Anyone, jid: JobId, queue: OptionalQueue = None
+) -> None:
     """Give it no further attempt: it joins the dead jobs, reason ``killed``, and can be retried by hand."""
-    job = await _found(desk, request, jid, JobState.RETRYING, queue)
+    job = await _found(store_view, request, jid, JobState.RETRYING, queue)
     if await job.queue.kill(jid) is not CancelResult.CANCELLED:
         raise ApiError(409, "moved_on", f"job {jid!r} is no longer waiting for a retry", "Look at the job.")
 
 
 @delete("/api/retries/{jid:str}", status_code=204, tags=["retries"], access=of_queues("delete"))
-async def delete_retry(desk: TheDesk, request: Anyone, jid: JobId, queue: OptionalQueue = None) -> None:
+async def delete_retry(
+    store_view: TheStoreView, request: Anyone, jid: JobId, queue: OptionalQueue = None
+) -> None:
     """Delete it."""
-    await (await _found(desk, request, jid, JobState.RETRYING, queue)).remove()
+    await (await _found(store_view, request, jid, JobState.RETRYING, queue)).remove()
 
 
 @get("/api/dead-jobs", tags=["dead jobs"], access=of_queues())
 async def list_dead(
-    desk: TheDesk,
+    store_view: TheStoreView,
     queue: OptionalQueue = None,
     cursor: Cursor = None,
     limit: Limit = 100,
     offset: Offset = 0,
 ) -> Response[list[DeadJob]]:
     """Jobs that failed for good."""
-    records, headers = await page_of_state(desk, JobState.FAILED, queue, cursor, limit, offset)
-    return answer([views.dead_job(record, desk.mask) for record in records], headers)
+    records, headers = await page_of_state(store_view, JobState.FAILED, queue, cursor, limit, offset)
+    return answer([views.dead_job(record, store_view.mask) for record in records], headers)
 
 
 @post("/api/dead-jobs/{jid:str}/retry", status_code=204, tags=["dead jobs"], access=of_queues("retry"))
-async def retry_dead(desk: TheDesk, request: Anyone, jid: JobId, queue: OptionalQueue = None) -> None:
+async def retry_dead(
+    store_view: TheStoreView, request: Anyone, jid: JobId, queue: OptionalQueue = None
+) -> None:
     """Run it again with all its attempts (retry_count 0). Its error history stays."""
-    await (await _found(desk, request, jid, JobState.FAILED, queue)).retry()
+    await (await _found(store_view, request, jid, JobState.FAILED, queue)).retry()
 
 
 @delete("/api/dead-jobs/{jid:str}", status_code=204, tags=["dead jobs"], access=of_queues("delete"))
-async def delete_dead(desk: TheDesk, request: Anyone, jid: JobId, queue: OptionalQueue = None) -> None:
+async def delete_dead(
+    store_view: TheStoreView, request: Anyone, jid: JobId, queue: OptionalQueue = None
+) -> None:
     """Delete it."""
-    await (await _found(desk, request, jid, JobState.FAILED, queue)).remove()
+    await (await _found(store_view, request, jid, JobState.FAILED, queue)).remove()
 
 
 HANDLERS = [

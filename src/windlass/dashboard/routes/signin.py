@@ -9,7 +9,7 @@ from litestar.params import QueryParameter
 
 from windlass.dashboard.access import public
 from windlass.dashboard.audit import note
-from windlass.dashboard.given import TheGuard
+from windlass.dashboard.injected import TheGuard
 from windlass.dashboard.problems import ApiError
 from windlass.dashboard.scope import BASE
 

@@ -1,4 +1,4 @@
--- Unique keys: who holds them. The same rules as `windlass.core.unique`, in `57_unique.lua`.
+-- Unique keys: who holds them. The same rules as `windlass.core.unique_rules`, in `57_unique.lua`.
 --
 --   :K      hash    key -> packed {id of its holder, until or -1, request id of the last add that replaced its data}
 --   :Y      zset    all keys, of score 0: listings are in order of keys

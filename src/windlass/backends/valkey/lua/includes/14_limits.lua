@@ -1,4 +1,4 @@
--- Limits of queues and groups, and fair turns: their keys and records. The same rules as `windlass.core.limits`.
+-- Limits of queues and groups, and fair turns: their keys and records. The same rules as `windlass.core.limit_rules`.
 --
 -- In the root: `limits` (of the whole queue) and `every` (of every group without limits of its own), packed as below;
 -- `groups` once there was a group; `turns` once a job of a group waited, from when on turns are counted; `refit` and

@@ -1,6 +1,6 @@
 -- Records that cannot be read. One harms nothing else: whoever reads heads meets a stand-in that tells where the job stands,
 -- found by its indexes. Calls that may write end such a job at once, as failed; its bytes in :j stay as they are. The same
--- rules as `windlass.core.damage`.
+-- rules as `windlass.core.bad_records`.
 
 function damaged.is_whole(head)
   if type(head) ~= 'table' then

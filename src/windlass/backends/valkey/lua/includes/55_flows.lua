@@ -1,4 +1,4 @@
--- Edges: what a child's end does to those that wait for it. The same rules as `windlass.core.flows`.
+-- Edges: what a child's end does to those that wait for it. The same rules as `windlass.core.flow_rules`.
 --
 -- An edge is the length (2 bytes) of its packed `EdgeRow`, that, and the value. How a child ended is a `Fate`. Both are told
 -- in `layouts.py`.

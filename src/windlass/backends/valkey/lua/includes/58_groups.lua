@@ -1,4 +1,4 @@
--- Groups: who is parked, who is let in, who may start. The same rules as `windlass.core.limits` and, for the order of
+-- Groups: who is parked, who is let in, who may start. The same rules as `windlass.core.limit_rules` and, for the order of
 -- things, the reference store.
 
 function groups.get(q, name)

@@ -1,4 +1,4 @@
--- Live output of running jobs. The same rules as `windlass.core.streams`.
+-- Live output of running jobs. The same rules as `windlass.core.stream_rules`.
 
 local OUT = { LAST = 1, OLDEST = 2, SIZE = 3, DELIVERY = 4, BASE = 5 }
 

@@ -1,0 +1,1 @@
+"""What applications use first: the app, its queues, its tasks, events, search, the same without asyncio."""

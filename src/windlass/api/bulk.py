@@ -1,0 +1,167 @@
+"""Changing many jobs of a queue at once: by search, by age, or all of them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterable
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import TYPE_CHECKING, Unpack
+
+from windlass.api.search import Search, SearchOptions, States, find_chunks, to_states
+from windlass.backend import requests as rq
+from windlass.core.job import JobRef
+from windlass.core.options import check_int, check_known, seconds_to_ms
+from windlass.core.outcome import CancelResult, Changed, to_reason
+from windlass.core.states import JobState
+from windlass.errors import ConfigError, IllegalTransitionError
+
+if TYPE_CHECKING:
+    from windlass.api.interfaces import App
+    from windlass.backend.store import Store
+
+#: Jobs per step of a bulk change.
+_CHUNK = 1_000
+#: Changes of single jobs that are under way at once.
+_AT_ONCE = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Cleaned:
+    """What ``clean`` removed."""
+
+    count: int
+    ids: list[str]
+
+
+class BulkVerbs:
+    """The part of ``Queue`` that changes many jobs."""
+
+    if TYPE_CHECKING:
+        name: str
+        app: App
+
+        @property
+        def store(self) -> Store: ...
+
+        async def get_job_counts(self) -> dict[JobState, int]: ...
+
+    async def retry_jobs(
+        self, /, *, state: States = JobState.FAILED, count: int | None = None, **search: Unpack[SearchOptions]
+    ) -> int:
+        """Retry jobs in ``state`` (failed by default), oldest first; returns how many.
+
+        ``search`` says which of them: ``name``, ``tag``, ``error``, ``data``, as in ``search_jobs``.
+        """
+        done = 0
+        async for refs in self._chunks(state, search, count):
+            answers = await self.store.execute(rq.RetryJobs(refs=refs))
+            done += sum(answer.status is Changed.OK for answer in answers)
+        return done
+
+    async def remove_jobs(
+        self, /, *, state: States, count: int | None = None, **search: Unpack[SearchOptions]
+    ) -> int:
+        """Delete jobs in ``state``, oldest first; returns how many. Active ones are left alone.
+
+        ``search`` says which of them, as in ``search_jobs``.
+        """
+        done = 0
+        async for refs in self._chunks(state, search, count):
+            answers = await self.store.execute(rq.RemoveJobs(refs=refs))
+            done += sum(answer.status is Changed.OK for answer in answers)
+        return done
+
+    async def promote_jobs(
+        self,
+        /,
+        *,
+        state: States = (JobState.SCHEDULED, JobState.RETRYING),
+        count: int | None = None,
+        **search: Unpack[SearchOptions],
+    ) -> int:
+        """Make jobs that are due later ready now, oldest first; returns how many.
+
+        ``search`` says which of them, as in ``search_jobs``.
+        """
+        done = 0
+        async for refs in self._chunks(state, search, count):
+            for part in (refs[at : at + _AT_ONCE] for at in range(0, len(refs), _AT_ONCE)):
+                changes = [self.store.execute(rq.ChangeJob(ref=ref, delay_ms=0)) for ref in part]
+                done += sum(answer.status is Changed.OK for answer in await asyncio.gather(*changes))
+        return done
+
+    async def cancel_jobs(
+        self, /, *, state: States, reason: str = "", count: int | None = None, **search: Unpack[SearchOptions]
+    ) -> int:
+        """Cancel jobs in ``state``, oldest first; returns how many were cancelled or told to stop.
+
+        ``search`` says which of them, as in ``search_jobs``.
+        """
+        done, reason = 0, to_reason(reason)
+        async for refs in self._chunks(state, search, count):
+            answers = await self.store.execute(rq.CancelJobs(refs=refs, reason=reason))
+            done += sum(answer in (CancelResult.CANCELLED, CancelResult.CANCELLING) for answer in answers)
+        return done
+
+    def _chunks(self, state: States, search: SearchOptions, count: int | None) -> AsyncIterator[list[JobRef]]:
+        check_known(search, SearchOptions.__annotations__, "search option")
+        if not to_states(state):
+            raise ConfigError("state", "one or more states", state)
+        if count is not None and (isinstance(count, bool) or not isinstance(count, int) or count < 0):
+            raise ConfigError("count", "a whole number, or None for all", count)
+        return find_chunks(self.store, self.name, Search(state=state, **search), self.app.codecs, count)
+
+    async def clean(
+        self,
+        grace: float | timedelta = 0,
+        limit: int = 1_000,
+        state: Iterable[JobState | str] | JobState | str = JobState.COMPLETED,
+    ) -> Cleaned:
+        """Remove up to ``limit`` jobs that are in ``state`` for longer than ``grace``, oldest first."""
+        states = to_states(state)
+        if not states or JobState.ACTIVE in states:
+            raise ConfigError("state", "one or more states other than active", state)
+        grace_ms = seconds_to_ms(grace, "grace")
+        check_int("limit", limit, 0, 10**12)
+        removed: list[str] = []
+        while len(removed) < limit:
+            step = min(_CHUNK, limit - len(removed))
+            request = rq.Purge(queue=self.name, states=states, grace_ms=grace_ms, limit=step)
+            purged = await self.store.execute(request)
+            removed += purged.ids
+            if purged.count < step:
+                break
+        return Cleaned(len(removed), removed)
+
+    async def drain(self, delayed: bool = False) -> int:
+        """Another word for ``clear``: it deletes. (``Worker.drain`` runs what waits.)"""
+        return await self.clear(delayed)
+
+    async def clear(self, delayed: bool = False) -> int:
+        """Remove all waiting jobs, with ``delayed`` also those due later; returns how many."""
+        states = [JobState.WAITING, JobState.BLOCKED, JobState.PARKED]
+        if delayed:
+            states += [JobState.SCHEDULED, JobState.RETRYING, JobState.SUSPENDED]
+        return await self._purge_all(states)
+
+    async def obliterate(self, force: bool = False) -> int:
+        """Remove every job and the queue itself. Refused while jobs run, unless ``force``."""
+        counts = await self.get_job_counts()
+        if counts[JobState.ACTIVE] and not force:
+            raise IllegalTransitionError(
+                self.name,
+                "busy",
+                "obliterate the queue of",
+                f"{counts[JobState.ACTIVE]} jobs run; pass force=True",
+            )
+        return await self._purge_all(list(JobState), force=force, forget=True)
+
+    async def _purge_all(self, states: list[JobState], *, force: bool = False, forget: bool = False) -> int:
+        total = 0
+        while True:
+            request = rq.Purge(queue=self.name, states=states, force=force, forget=forget, limit=_CHUNK)
+            purged = await self.store.execute(request)
+            total += purged.count
+            if purged.count < _CHUNK:
+                return total

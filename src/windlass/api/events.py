@@ -1,0 +1,37 @@
+"""``QueueEvents``: listen to a queue from anywhere."""
+
+from __future__ import annotations
+
+from windlass.api.app import Windlass, as_app
+from windlass.api.event_feed import EventFeed
+from windlass.core.ids import check_queue_name
+
+
+class QueueEvents(EventFeed):
+    """The events of one queue: ``on(name, callback)`` or ``async for event in events``.
+
+    ``after`` an event id replays from there; 0 replays everything that is kept.
+    """
+
+    def __init__(
+        self, name: str, url_or_app: str | Windlass | None = None, *, after: int | None = None
+    ) -> None:
+        self._app = as_app(url_or_app)
+        self._owns_app = self._app is not url_or_app
+        super().__init__(self._app.store, check_queue_name(name), after)
+
+    async def __aenter__(self) -> QueueEvents:
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Stop listening, and disconnect if it was made from a URL. Idempotent.
+
+        Loops over the events that are under way, and later ones, raise ``ClosedError``.
+        """
+        self._closing.close()
+        await self.stop()
+        if self._owns_app:
+            await self._app.close()

@@ -1,0 +1,33 @@
+"""What queues and tasks need of their app: ``Windlass``, seen from below, so that imports point one way."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any, Protocol
+
+from windlass.core.job import QueueInfo, WorkerInfo
+from windlass.core.options import JobOptions
+from windlass.core.schedule_rules import Strategy as ScheduleStrategy
+from windlass.flows.interfaces import FlowApp
+from windlass.handlers.hooks import Hooks
+from windlass.jobs.job import Job
+
+
+class App(FlowApp, Protocol):
+    """The app of a queue."""
+
+    url: str
+    hooks: Hooks
+    defaults: JobOptions
+    schedule_strategies: dict[str, ScheduleStrategy]
+    #: Called with the jobs of every add.
+    after_add: Callable[[list[Job[Any]]], Awaitable[None]] | None
+
+    async def open(self) -> None:
+        """Connect now instead of at the first call."""
+
+    async def queues(self) -> list[QueueInfo]:
+        """Every queue the store knows, with its counts."""
+
+    async def workers(self) -> list[WorkerInfo]:
+        """Workers that were alive in the last 45 seconds."""

@@ -1,0 +1,141 @@
+"""Which jobs are meant: by task name, state, tag, last error and arguments; for looking and for bulk changes.
+
+The store filters by all but the arguments, which only their codec can read; those are compared here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypedDict
+
+from windlass.backend import requests as rq
+from windlass.core.ids import is_text
+from windlass.core.job import JobRecord, JobRef
+from windlass.core.options import check_known
+from windlass.core.states import JobState
+from windlass.errors import ConfigError
+from windlass.jobs.payload import read_call
+
+if TYPE_CHECKING:
+    from windlass.backend.store import Store
+    from windlass.serde.codecs import Codecs
+
+#: Jobs per step of a bulk change.
+CHUNK = 1_000
+#: Most characters of a text that is searched for: no name, tag or class is longer, and a store compiles it.
+_TEXT_CHARS = 1_000
+
+States = Iterable[JobState | str] | JobState | str
+
+
+class SearchOptions(TypedDict, total=False):
+    """Which jobs in a state are meant; see ``Search``."""
+
+    name: str | None
+    tag: str | None
+    error: str | None
+    data: Mapping[str, Any] | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Search:
+    """What a job must be like. Nothing said: anything."""
+
+    #: The task's name; ``*`` and ``?`` match.
+    name: str | None = None
+    state: States = ()
+    #: One of its tags.
+    tag: str | None = None
+    #: The class of its last error.
+    error: str | None = None
+    #: Keyword arguments with these values.
+    data: Mapping[str, Any] | None = None
+
+    def __post_init__(self) -> None:
+        to_states(self.state)
+        for option in ("name", "tag", "error"):
+            value = getattr(self, option)
+            if value is not None and (not is_text(value) or len(value) > _TEXT_CHARS):
+                raise ConfigError(option, f"a text of at most {_TEXT_CHARS:,} characters", value)
+        if self.data is not None and not isinstance(self.data, Mapping):
+            raise ConfigError("data", "keyword arguments, such as {'user': 7}", self.data)
+
+    def request(self, queue: str, *, cursor: str | None, limit: int, newest_first: bool) -> rq.ListJobs:
+        """The part of it that the store can answer."""
+        return rq.ListJobs(
+            queue=queue,
+            states=to_states(self.state),
+            task=self.name,
+            tag=self.tag,
+            error_class=self.error,
+            newest_first=newest_first,
+            cursor=cursor,
+            limit=limit,
+        )
+
+    def has(self, record: JobRecord, codecs: Codecs) -> bool:
+        """Whether the arguments are those that are meant."""
+        if not self.data:
+            return True
+        try:
+            kwargs = read_call(codecs, record).kwargs
+        except (ValueError, ConfigError):
+            return False  # bytes that are not arguments match nothing
+        missing = object()
+        return all(kwargs.get(key, missing) == value for key, value in self.data.items())
+
+
+async def find_page(
+    store: Store, queue: str, search: Search, codecs: Codecs, *, cursor: str | None, limit: int, scan: int
+) -> rq.Page:
+    """Jobs that are meant, newest first; about ``scan`` records are looked at, at most."""
+    if isinstance(scan, bool) or not isinstance(scan, int) or scan < 1:
+        raise ConfigError("scan", "a whole number above 0", scan)
+    found: list[JobRecord] = []
+    looked = 0
+    while looked < scan and len(found) < limit:
+        step = min(limit - len(found), CHUNK) if not search.data else CHUNK
+        page = await store.execute(search.request(queue, cursor=cursor, limit=step, newest_first=True))
+        looked += max(len(page.jobs), 1)
+        cursor = page.cursor
+        for record in page.jobs:
+            if search.has(record, codecs):
+                found.append(record)
+                if len(found) == limit and record is not page.jobs[-1]:
+                    cursor = str(record.seq)
+                    break
+        if cursor is None:
+            break
+    return rq.Page(found, cursor)
+
+
+async def find_chunks(
+    store: Store, queue: str, search: Search, codecs: Codecs, count: int | None
+) -> AsyncIterator[list[JobRef]]:
+    """All jobs that are meant, oldest first, in chunks for bulk changes; ``count``: no more than these.
+
+    A job is handed out once, also when what is done about it moves it in the list.
+    """
+    left = count
+    cursor: str | None = None
+    while left is None or left > 0:
+        step = CHUNK if left is None or search.data else min(CHUNK, left)
+        page = await store.execute(search.request(queue, cursor=cursor, limit=step, newest_first=False))
+        refs = [record.ref for record in page.jobs if search.has(record, codecs)][:left]
+        if refs:
+            yield refs
+        if left is not None:
+            left -= len(refs)
+        cursor = page.cursor
+        if cursor is None:
+            return
+
+
+def to_states(value: States) -> list[JobState]:
+    """Any accepted spelling of some states."""
+    given = [value] if isinstance(value, str) else list(value) if isinstance(value, Iterable) else [value]
+    if not all(isinstance(state, str) for state in given):
+        raise ConfigError("state", "one or more job states", value)
+    check_known(given, [state.value for state in JobState], "job state")
+    return [JobState(state) for state in given]

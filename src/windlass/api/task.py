@@ -1,0 +1,278 @@
+"""``Task``: a function that can be enqueued, typed by its own signature."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Coroutine, Iterable
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, Generic, ParamSpec, Protocol, TypeVar, overload
+
+from windlass.api.interfaces import App
+from windlass.api.queue import Queue
+from windlass.api.sync import PORTAL, SyncJob
+from windlass.core.ids import check_queue_name, check_task_name, new_id
+from windlass.core.job import NewJob
+from windlass.core.options import Isolation, JobOptions, check_known, to_unique
+from windlass.errors import ConfigError
+from windlass.flows.builder import Step
+from windlass.handlers.batch import Batch, item_signature
+from windlass.handlers.inject import InjectedParameters
+from windlass.handlers.signature import Signature
+from windlass.handlers.task_defaults import TaskDefaults
+from windlass.jobs.job import Job
+from windlass.jobs.payload import pack_call
+from windlass.jobs.prepare import PreparedOptions, call_options
+
+P = ParamSpec("P")
+R = TypeVar("R")
+T = TypeVar("T")
+
+_ISOLATIONS = ("auto", "thread", "process")
+
+
+class TaskApp(App, Protocol):
+    """The app of a task."""
+
+    def queue(self, name: str) -> Queue:
+        """The queue of that name."""
+
+
+class Task(Generic[P, R]):
+    """A registered function. Calling it runs it here and now; ``enqueue`` runs it in a worker."""
+
+    def __init__(
+        self,
+        app: TaskApp,
+        fn: Callable[P, Any],
+        *,
+        name: str | None,
+        queue: str,
+        isolation: Isolation,
+        memory_limit: int | None,
+        options: JobOptions,
+        batch: Batch | None = None,
+    ) -> None:
+        if isolation not in _ISOLATIONS:
+            raise ConfigError("isolation", f"one of {', '.join(_ISOLATIONS)}", isolation)
+        self.app: TaskApp = app
+        self.fn = fn
+        self.name: str = check_task_name(name if name is not None else default_name(fn))
+        self.queue_name: str = check_queue_name(queue)
+        self.isolation: Isolation = isolation
+        self.memory_limit = memory_limit
+        self.batch = batch
+        #: What the worker passes to the function besides the job's arguments.
+        self.needs: InjectedParameters | None = InjectedParameters.of(fn)
+        self.signature: Signature = (
+            Signature.of(fn, name=self.name, without=self.needs.names if self.needs else frozenset())
+            if batch is None
+            else item_signature(fn, self.name)
+        )
+        self._bound: BoundTask[P, R] = BoundTask(self, options)
+        #: For jobs that were added by name and leave options to the task.
+        self.filling: TaskDefaults = TaskDefaults(options)
+        self.__doc__ = fn.__doc__
+        self.__name__: str = getattr(fn, "__name__", self.name)
+        self.__module__ = getattr(fn, "__module__", __name__)
+        self.__wrapped__ = fn
+
+    def __repr__(self) -> str:
+        return f"<Task {self.name} on queue {self.queue_name}>"
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Any:
+        """Run the function itself (a coroutine for ``async def``)."""
+        return self.fn(*args, **kwargs)
+
+    def options(self, **options: Any) -> BoundTask[P, R]:
+        """The same task with other job options: ``task.options(delay=60).enqueue(...)``."""
+        return BoundTask(self, self._bound.job_options.merged(options))
+
+    async def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Job[R]:
+        """Add a job that calls this task with these arguments."""
+        return await self._bound.enqueue(*args, **kwargs)
+
+    async def map(self, *columns: Iterable[Any]) -> list[Job[R]]:
+        """Add a job for each value, or for each row of values: ``send.map(addresses, subjects)``.
+
+        They are added in atomic steps of 1,000. ``gather`` waits for their results.
+        """
+        return await self._bound.map(*columns)
+
+    async def call(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        """Add a job, wait up to 30 s for it, return its result: request and response."""
+        return await self._bound.call(*args, **kwargs)
+
+    def s(self, *args: P.args, **kwargs: P.kwargs) -> Step:
+        """This call as a step of a flow: for ``chain``, ``group``, ``chord``, ``after`` and ``then``."""
+        return self._bound.s(*args, **kwargs)
+
+    @property
+    def job_options(self) -> JobOptions:
+        return self._bound.job_options
+
+    @property
+    def queue(self) -> Queue:
+        return self.app.queue(self.queue_name)
+
+    @property
+    def sync(self) -> SyncTask[P, R]:
+        """The same verbs for code without an event loop."""
+        return self._bound.sync
+
+
+class BoundTask(Generic[P, R]):
+    """A task with its job options fixed."""
+
+    __slots__ = ("_call_plan", "_plan", "job_options", "task")
+
+    def __init__(self, task: Task[P, R], options: JobOptions) -> None:
+        self.task: Task[P, R] = task
+        self.job_options: JobOptions = options
+        check_unique(task.signature, options)
+        self._plan = PreparedOptions(options, task.app.backoff_strategies, by_name=False)
+        self._call_plan: PreparedOptions | None = None
+
+    async def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Job[R]:
+        """Add a job that calls the task with these arguments."""
+        task = self.task
+        task.signature.check(task.name, args, kwargs)
+        queue = task.queue
+        job: Job[R] = await queue.add_planned(task.name, pack_call(args, kwargs), self._plan)
+        job.decode_with(task.signature.decode_result)
+        return job
+
+    def prepare(self, *args: P.args, **kwargs: P.kwargs) -> NewJob:
+        """A checked and encoded job that is not added yet."""
+        task = self.task
+        task.signature.check(task.name, args, kwargs)
+        queue = task.queue
+        return self._plan.new_job(queue, task.name, pack_call(args, kwargs), new_id())
+
+    async def map(self, *columns: Iterable[Any]) -> list[Job[R]]:
+        """Add a job for each value, or for each row of values, in atomic steps of 1,000."""
+        values = [list(column) for column in columns]
+        if not values or len({len(column) for column in values}) != 1:
+            raise ConfigError(
+                "map", "one or more iterables of the same length", [len(column) for column in values]
+            )
+        prepare: Callable[..., NewJob] = self.prepare
+        news = [prepare(*row) for row in zip(*values, strict=True)]
+        jobs: list[Job[R]] = await self.task.queue.add_new(news)
+        for job in jobs:
+            job.decode_with(self.task.signature.decode_result)
+        return jobs
+
+    def s(self, *args: P.args, **kwargs: P.kwargs) -> Step:
+        """This call as a step of a flow."""
+        task = self.task
+        task.signature.check(task.name, args, kwargs)
+        packed = pack_call(args, kwargs)
+        return Step(task.name, task.queue_name, packed, {}, base=self.job_options, app=task.app)
+
+    async def call(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        """Add a job, wait up to 30 s for it, return its result."""
+        return await self.call_within(30, *args, **kwargs)
+
+    async def call_within(self, timeout: float | timedelta | None, *args: P.args, **kwargs: P.kwargs) -> R:
+        """``call`` with a time limit of its own (None: wait for ever)."""
+        task = self.task
+        task.signature.check(task.name, args, kwargs)
+        if self._call_plan is None:
+            options = self.job_options
+            kept = call_options(options, None, chosen=options.result_ttl is not None)
+            self._call_plan = PreparedOptions(kept, self.task.app.backoff_strategies, by_name=False)
+        queue = task.queue
+        value = await queue.call_planned(task.name, pack_call(args, kwargs), self._call_plan, timeout)
+        result: R = task.signature.decode_result(value)
+        return result
+
+    def options(self, **options: Any) -> BoundTask[P, R]:
+        """The same with further options."""
+        return BoundTask(self.task, self.job_options.merged(options))
+
+    @property
+    def sync(self) -> SyncTask[P, R]:
+        """The same verbs for code without an event loop."""
+        # sync sits above tasks
+
+        return SyncTask(self)
+
+
+def check_unique(signature: Signature, options: JobOptions) -> None:
+    """Refuse a unique key of arguments that the task does not have."""
+    unique = to_unique(options.unique)
+    if unique is not None and unique.fields and not signature.takes_any_name:
+        check_known(unique.fields, signature.parameters, f"parameter of task {signature.name!r}")
+
+
+class TaskDecorator(Protocol):
+    """What ``@app.task(...)`` returns: takes an async or a plain function."""
+
+    @overload
+    def __call__(self, fn: Callable[P, Coroutine[Any, Any, R]], /) -> Task[P, R]: ...
+    @overload
+    def __call__(self, fn: Callable[P, R], /) -> Task[P, R]: ...
+    def __call__(self, fn: Any, /) -> Any: ...
+
+
+class BatchDecorator(Protocol):
+    """What ``@app.task(batch=...)`` returns: takes a function of a list, enqueues one item at a time."""
+
+    @overload
+    def __call__(self, fn: Callable[[list[T]], Coroutine[Any, Any, list[R]]], /) -> Task[[T], R]: ...
+    @overload
+    def __call__(self, fn: Callable[[list[T]], Coroutine[Any, Any, None]], /) -> Task[[T], None]: ...
+    @overload
+    def __call__(self, fn: Callable[[list[T]], list[R]], /) -> Task[[T], R]: ...
+    @overload
+    def __call__(self, fn: Callable[[list[T]], None], /) -> Task[[T], None]: ...
+    def __call__(self, fn: Any, /) -> Any: ...
+
+
+def default_name(fn: Callable[..., Any]) -> str:
+    """``module.function``. A script's functions are named as if the script was imported.
+
+    ``python mail.py`` and a worker that imports ``mail`` thus mean the same task.
+    """
+    qualname = getattr(fn, "__qualname__", "") or type(fn).__qualname__
+    module = _importable(getattr(fn, "__module__", "") or "", getattr(fn, "__globals__", {}))
+    return f"{module}.{qualname}" if module else qualname
+
+
+def caller_module(depth: int) -> str:
+    """The module whose code is running ``depth`` calls up, named as its importers name it."""
+    scope = sys._getframe(depth).f_globals
+    return _importable(scope.get("__name__", ""), scope) or "app"
+
+
+def _importable(module: str, scope: dict[str, Any]) -> str:
+    if module not in ("__main__", "__windlass_main__"):
+        return module
+    spec, file = scope.get("__spec__"), scope.get("__file__")
+    if spec is not None:  # python -m shop.mail
+        return str(spec.name).removesuffix(".__main__")
+    return Path(file).stem if file else ""  # python mail.py; nothing at a prompt
+
+
+class SyncTask(Generic[P, R]):
+    """A task's verbs for code without an event loop."""
+
+    def __init__(self, bound: BoundTask[P, R]) -> None:
+        self._bound = bound
+
+    def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> SyncJob[R]:
+        """Add a job that calls the task with these arguments."""
+        return SyncJob(PORTAL.run(self._bound.enqueue(*args, **kwargs)))
+
+    def call(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        """Add a job, wait up to 30 s for it, return its result."""
+        return PORTAL.run(self._bound.call(*args, **kwargs))
+
+    def map(self, *columns: Iterable[Any]) -> list[SyncJob[R]]:
+        """Add a job for each value, or for each row of values; see ``Task.map``."""
+        return [SyncJob(job) for job in PORTAL.run(self._bound.map(*columns))]
+
+    def options(self, **options: Any) -> SyncTask[P, R]:
+        """The same with further job options."""
+        return SyncTask(self._bound.options(**options))

@@ -1,0 +1,517 @@
+"""Where jobs are taken from the broker and their ends handed in: claim, settle, extend, reconcile.
+
+A claim takes exactly as many messages as it may start, from what the broker pushed (see ``intake``) or by
+pulling them: the broker's order is kept. A message that was delivered before, or that counts no more, is
+asked about before its job starts.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, OrderedDict
+from typing import Any
+
+import msgspec
+
+from windlass.backend import requests as rq
+from windlass.backends.amqp import direct_replies, verbs
+from windlass.backends.amqp.client import AmqpClient
+from windlass.backends.amqp.intake import PATIENCE_S, Intake
+from windlass.backends.amqp.io_future import IoFuture, spawn
+from windlass.backends.amqp.messages import Incoming, MessageError, read_message
+from windlass.backends.amqp.offers import Offers
+from windlass.backends.amqp.report import metrics_message
+from windlass.core import transitions
+from windlass.core.clock import moment
+from windlass.core.ids import new_id
+from windlass.core.job import Completed, JobRecord
+from windlass.core.outcome import Extended, Outcome, Settled, Settlement
+from windlass.core.paths import took
+from windlass.core.probe import reach
+from windlass.errors import StorageError
+from windlass.speedups.amqp_frames import Delivery
+
+#: Starts and ends that are remembered to recognise repeats.
+_REMEMBERED = 20_000
+#: Most messages of a queue that one round of a claim passes over, and how many at a time at most.
+_STEP = 1_000
+_LOOK = 200
+
+
+class Held(msgspec.Struct):
+    """A job that runs here: its message, and how it began."""
+
+    tag: int
+    start: verbs.Start
+    body: bytes
+    header: bytes | None
+    priority: int
+    #: Until then no other worker can have the job.
+    until_ms: int
+    #: The inbox of the client that waits for the result, if one does.
+    reply: str = ""
+    #: The coordinator has taken it from us.
+    lost: bool = False
+
+    def whole_start(self) -> verbs.Start:
+        """The start with all that is needed to know the job by it."""
+        return msgspec.structs.replace(self.start, body=self.body, header=self.header, priority=self.priority)
+
+
+class Consumer:
+    """The jobs that one connection holds."""
+
+    def __init__(self, client: AmqpClient, offers: Offers) -> None:
+        self._client = client
+        self._offers = offers
+        self._held: dict[str, Held] = {}
+        self._settled: OrderedDict[str, None] = OrderedDict()
+        self._seen: OrderedDict[tuple[str, str, int], None] = OrderedDict()
+        #: Where a claim that is through at once leaves its starts, to be told with the ends before it.
+        self._beginning: list[verbs.Start] | None = None
+        self.intake = Intake(client)
+        self.intake.show = self._offer
+
+    # --- claim -------------------------------------------------------------------------------------------
+
+    async def claim(self, request: rq.Claim) -> rq.Claimed:
+        client = self._client
+        await client.know_rules()
+        names = [item.name for item in request.queues]
+        self.intake.claiming.update(names)
+        try:
+            return await self._claim(request, names)
+        finally:
+            self.intake.claiming.subtract(names)
+
+    async def _claim(self, request: rq.Claim, names: list[str]) -> rq.Claimed:
+        client = self._client
+        for name in names:
+            await client.need_queue(name)
+        next_due_in_ms = await self._promote(request, names)
+        picker = _Picker(self, request)
+        try:
+            await picker.run()
+        except BaseException:
+            picker.give_up()
+            raise
+        if self._beginning is not None:
+            took("amqp.claim_in_settle")
+            self._beginning += picker.starts
+        elif picker.starts:
+            client.append_fact(verbs.Started(starts=picker.starts, now_ms=request.now_ms))
+        self._offers.claimed(request, len(picker.jobs))
+        if len(picker.jobs) < request.limit:
+            for name in names:
+                self.intake.ring(name)
+        for name, count in picker.taken.items():
+            if name not in picker.empty:
+                self.intake.was_full(name, count)
+        return rq.Claimed(picker.jobs, picker.now_ms, next_due_in_ms)
+
+    def _offer(self, queue: str, delivery: Delivery) -> bool:
+        """Show an idle worker the job of a message that came; False when nothing is to be shown."""
+        worker = self._offers.find(queue)
+        if worker is None or queue in self._client.paused:
+            return False
+        claim = rq.Claim(
+            worker=worker.worker, queues=[], limit=1, claim_id=new_id(), lease_ms=worker.lease_ms
+        )
+        picker = _Picker(self, claim)
+        due_ms = self._client.due.get(queue)
+        if due_ms is not None and due_ms <= picker.now_ms:
+            return False
+        try:
+            incoming = read_message(queue, delivery.body, delivery.header, delivery.priority, picker.now_ms)
+        except MessageError:
+            return False
+        key = (queue, incoming.job.id, incoming.gen)
+        if self.is_suspect(delivery, key) or transitions.is_expired(incoming.job, picker.now_ms):
+            return False
+        held = picker.lease(delivery, incoming)
+
+        def answered(began: bool) -> None:
+            self._client.soon(lambda: self._offered(delivery, held, key, began=began))
+
+        offer = worker.offer(incoming.job, answered)
+        self._client.later(PATIENCE_S, lambda: answered(False) if offer.take() else None)
+        return True
+
+    def _offered(self, delivery: Delivery, held: Held, key: tuple[str, str, int], *, began: bool) -> None:
+        """A worker was shown a job: if it began, the log is told."""
+        if began and self._client.usable:
+            took("amqp.offered")
+            self.hold(held, key)
+            self._client.append_fact(verbs.Started(starts=[held.start]))
+        queue = held.start.queue
+        self.intake.shown(queue, delivery, began=began, more=self._offers.find(queue) is not None)
+
+    async def _promote(self, request: rq.Claim, names: list[str]) -> int | None:
+        """Have what is due promoted; answers how long until the next job is due.
+
+        As a rule the coordinator did it when it was time, and need not be asked.
+        """
+        client = self._client
+        first_ms = min((ms for name in names if (ms := client.due.get(name)) is not None), default=None)
+        if first_ms is None:
+            return None
+        due_in_ms = first_ms - self.now_ms(request)
+        if due_in_ms > 0:
+            return due_in_ms
+        answer: int | None = await client.ask(verbs.PromoteFor(queues=names, now_ms=request.now_ms))
+        return answer
+
+    def now_ms(self, request: rq.Request[Any]) -> int:
+        """When ``request`` counts."""
+        return moment(request.now_ms, self._client.clock.now_ms)
+
+    def listens(self, queue: str) -> bool:
+        """Whether a message of ``queue`` is noticed here without news of it."""
+        return self.intake.listens(queue)
+
+    def is_suspect(self, delivery: Delivery, key: tuple[str, str, int]) -> bool:
+        """Whether the coordinator must be asked before this starts."""
+        return delivery.redelivered or key in self._client.void or key in self._seen
+
+    def hold(self, held: Held, key: tuple[str, str, int]) -> None:
+        self._held[held.start.token] = held
+        _remember(self._seen, key)
+
+    @property
+    def client(self) -> AmqpClient:
+        return self._client
+
+    # --- settle ------------------------------------------------------------------------------------------
+
+    async def settle(self, request: rq.Settle) -> rq.SettleResult:
+        items, claim, now_ms = request.items, request.claim, self.now_ms(request)
+        if claim is not None:
+            claim.now_ms = request.now_ms
+        if not all(end.outcome is Outcome.COMPLETE and self._surely_holds(end, now_ms) for end in items):
+            answers = await self._close(request)
+            return rq.SettleResult(answers, None if claim is None else await self.claim(claim))
+        # The slots are free already: the next jobs may come while the broker takes down the last ones.
+        began: list[verbs.Start] = []
+        self._beginning = began if items else None
+        try:
+            coming = None if claim is None else spawn(self.claim(claim))
+        finally:
+            self._beginning = None
+        answers = await self._complete(request, began) if items else []
+        return rq.SettleResult(answers, None if coming is None else await coming)
+
+    async def _complete(self, request: rq.Settle, began: list[verbs.Start]) -> list[Settled]:
+        """The quick way for what everybody hopes for: tell the log, then acknowledge."""
+        took("amqp.complete")
+        items, client = request.items, self._client
+        held = [self._held[end.token] for end in items]
+        starts = [one.start for one in held]
+        told = client.append_fact(verbs.Ended(items=items, starts=starts, began=began, now_ms=request.now_ms))
+        client.publish([metrics_message(client.names, items, starts, self.now_ms(request))])
+        await told
+        reach("amqp.ended", count=len(items))
+        self._tell_waiters(request, held)
+        client.ack(one.tag for one in held)
+        for end in items:
+            self._let_go(end.token)
+        return [Settled.OK] * len(items)
+
+    def _tell_waiters(self, request: rq.Settle, held: list[Held]) -> None:
+        """The ends are safe: tell them to the clients that wait."""
+        now_ms, told = self.now_ms(request), list[tuple[str, str, Completed]]()
+        for end, one in zip(request.items, held, strict=True):
+            if one.reply and len(end.result or b"") <= direct_replies.MOST_RESULT:
+                start = one.start
+                ended = Completed(end.id, end.result, start.at_ms, now_ms, start.worker)
+                told.append((one.reply, end.queue, ended))
+        if told:
+            took("amqp.told")
+            self._client.publish(direct_replies.messages(told))
+
+    async def _close(self, request: rq.Settle) -> list[Settled]:
+        """Any other end: what follows is safe before the message is acknowledged."""
+        items, client = request.items, self._client
+        held = [self._holding(end) for end in items]
+        starts = [one.whole_start() for one in held if one is not None]
+        closing = await client.ask(verbs.Close(items=items, starts=starts, now_ms=request.now_ms))
+        reach("amqp.closed", count=len(items))
+        done: list[int] = []
+        back: list[int] = []
+        told: list[tuple[Settlement, verbs.Start]] = []
+        for end, one, again, status in zip(items, held, closing.requeue, closing.items, strict=True):
+            if one is None or self._held.get(end.token) is not one:
+                continue
+            (back if again else done).append(one.tag)
+            self._let_go(end.token)
+            if status is Settled.OK:
+                told.append((end, one.start))
+        client.ack(done)
+        client.requeue(back)
+        if told:
+            ends, begun = [end for end, _ in told], [start for _, start in told]
+            client.publish([metrics_message(client.names, ends, begun, self.now_ms(request))])
+        return list(closing.items)
+
+    def _holding(self, end: Settlement) -> Held | None:
+        """The message of the attempt that ``end`` ends, if it is here."""
+        held = self._held.get(end.token)
+        return held if held is not None and (held.start.queue, held.start.id) == (end.queue, end.id) else None
+
+    def _surely_holds(self, end: Settlement, now_ms: int) -> bool:
+        """Whether no other worker can have the job of the attempt that ``end`` ends."""
+        held = self._holding(end)
+        return held is not None and not held.lost and now_ms < held.until_ms
+
+    def lose(self, tokens: list[str]) -> None:
+        """The coordinator took these attempts from their workers: it must hear how they end."""
+        for token in tokens:
+            held = self._held.get(token)
+            if held is not None:
+                held.lost = True
+
+    def _let_go(self, token: str) -> None:
+        held = self._held.pop(token, None)
+        if held is not None:
+            self._seen.pop((held.start.queue, held.start.id, held.start.gen), None)
+        _remember(self._settled, token)
+
+    # --- leases ------------------------------------------------------------------------------------------
+
+    async def extend(self, request: rq.Extend) -> list[Extended]:
+        """The connection is the lease: what is held here is ours until the coordinator has taken it from us.
+
+        It also knows who was cancelled; but it may have forgotten a job, or not be there just now.
+        """
+        now_ms = self.now_ms(request)
+        try:
+            answers = await self._client.ask(request)
+        except StorageError:
+            if self._client.closed:
+                raise
+            return [Extended.LOST if self._has_lost(lease) else Extended.OK for lease in request.leases]
+        return [
+            self._extended(lease, answer, now_ms)
+            for lease, answer in zip(request.leases, answers, strict=True)
+        ]
+
+    def _has_lost(self, lease: rq.LeaseRef) -> bool:
+        held = self._held.get(lease.token)
+        return held is not None and held.lost
+
+    def _extended(self, lease: rq.LeaseRef, answer: Extended, now_ms: int) -> Extended:
+        held = self._held.get(lease.token)
+        if held is None or held.lost:
+            return answer
+        if answer is Extended.LOST:
+            return Extended.OK
+        held.until_ms = now_ms + lease.lease_ms
+        return answer
+
+    async def reconcile(self, request: rq.Reconcile) -> int:
+        """Give back what we hold for a worker that does not know of it."""
+        known = set(request.held)
+        lost = [
+            held
+            for token, held in self._held.items()
+            if held.start.worker == request.worker and token not in known
+        ]
+        count = await self._client.ask(request)
+        for held in lost:
+            if self._held.pop(held.start.token, None) is not None:
+                self._seen.pop((held.start.queue, held.start.id, held.start.gen), None)
+                self._client.requeue([held.tag])
+        return int(count)
+
+
+class _Picker:
+    """One claim under way."""
+
+    def __init__(self, desk: Consumer, request: rq.Claim) -> None:
+        self._desk = desk
+        self._client = desk.client
+        self._request = request
+        self.now_ms = desk.now_ms(request)
+        self.jobs: list[JobRecord] = []
+        self.starts: list[verbs.Start] = []
+        self.taken: Counter[str] = Counter()
+        #: Queues that had fewer messages than were wanted.
+        self.empty: set[str] = set()
+        #: Tags of messages that were fetched and are neither started nor dropped yet.
+        self._in_hand: dict[int, None] = {}
+        self._failed = False
+
+    async def run(self) -> None:
+        """First the shares of all queues, then up to their caps: an empty one must not keep others back."""
+        await self._ask_all("share", set())
+        asked: set[str] = set()
+        while await self._ask_all("cap", asked):
+            pass
+
+    async def _ask_all(self, bound: str, asked: set[str]) -> bool:
+        """Ask queues that were not ``asked`` yet for as much as there is room; False when that is none."""
+        fetching = []
+        room = self._request.limit - len(self.jobs)
+        for item in self._request.queues:
+            if item.name in self._client.paused or item.name in self.empty or item.name in asked:
+                continue
+            wanted = min(getattr(item, bound) - self.taken[item.name], room)
+            if wanted <= 0:
+                continue
+            room -= wanted
+            asked.add(item.name)
+            fetching.append((item.name, wanted, spawn(self._fetch(item.name, wanted))))
+        for queue, wanted, fetched in fetching:
+            await self._begin(queue, wanted, fetched)
+        return bool(fetching)
+
+    async def _fetch(self, queue: str, wanted: int) -> list[Delivery]:
+        """Up to ``wanted`` messages; fewer when the queue has no more, which is noted."""
+        intake, client = self._desk.intake, self._client
+        await intake.hush(queue)
+        if intake.has_tap(queue):
+            found = await intake.draw(queue, wanted)
+        else:
+            found = intake.take(queue, wanted)
+        while len(found) < wanted and queue not in client.paused:
+            step = intake.step(queue, wanted - len(found))
+            more = await client.pull(client.names.queue(queue), step)
+            found = found + more
+            intake.met_end(queue, len(more) < step)
+            if len(more) < step:
+                break
+        if len(found) < wanted:
+            self.empty.add(queue)
+        self._in_hand.update(dict.fromkeys(delivery.tag for delivery in found))
+        if self._failed:  # another queue's part of this claim failed meanwhile
+            self.give_up()
+        return found
+
+    def give_up(self) -> None:
+        """The claim failed: what was fetched for it goes back, so that it does not wait for our end."""
+        self._failed = True
+        if self._client.usable:
+            self._client.requeue(self._in_hand)
+        self._in_hand.clear()
+
+    async def _begin(self, queue: str, wanted: int, fetched: IoFuture[list[Delivery]]) -> None:
+        passed = 0
+        while True:
+            found = await fetched
+            started = await self._sort(queue, found, wanted)
+            wanted -= started
+            passed += len(found) - started
+            if wanted <= 0 or queue in self.empty or passed >= _STEP:
+                return
+            # Some were no jobs, or count no more: look further, in larger steps; what is too much goes back.
+            asked = min(_STEP - passed, max(wanted, min(passed, _LOOK)))
+            fetched = spawn(self._fetch(queue, asked))
+
+    async def _sort(self, queue: str, found: list[Delivery], room: int) -> int:
+        """Start what can be started, up to ``room``; returns how many that were."""
+        good: list[tuple[Delivery, Incoming]] = []
+        for delivery in found:
+            try:
+                incoming = read_message(queue, delivery.body, delivery.header, delivery.priority, self.now_ms)
+            except MessageError as exc:
+                await self._bury(queue, delivery, str(exc))
+            else:
+                good.append((delivery, incoming))
+        good = await self._resolve(queue, good)
+        late = [(d, i) for d, i in good if transitions.is_expired(i.job, self.now_ms)]
+        if late:
+            starts = [self._start(d, i) for d, i in late]
+            await self._client.ask(verbs.Expire(starts=starts, now_ms=self._request.now_ms))
+            self._ack(*(delivery.tag for delivery, _ in late))
+            good = [pair for pair in good if pair not in late]
+        if queue in self._client.paused:  # since these were fetched
+            room = 0
+        self.now_ms = self._desk.now_ms(self._request)  # they start now, not when the claim began
+        for delivery, incoming in good[:room]:
+            self._lease(queue, delivery, incoming)
+        if good[room:]:
+            self.empty.discard(queue)
+            for delivery, _ in good[room:]:
+                self._in_hand.pop(delivery.tag, None)
+            self._client.requeue(delivery.tag for delivery, _ in good[room:])
+        return min(len(good), room)
+
+    async def _bury(self, queue: str, delivery: Delivery, problem: str) -> None:
+        """What is no job goes to the dead set; only then is it acknowledged."""
+        request = verbs.Poison(queue=queue, body=delivery.body, problem=problem, now_ms=self._request.now_ms)
+        await self._client.ask(request)
+        self._ack(delivery.tag)
+
+    async def _resolve(
+        self, queue: str, good: list[tuple[Delivery, Incoming]]
+    ) -> list[tuple[Delivery, Incoming]]:
+        """Ask about messages that may be repeats or void; drop those that are."""
+        desk, client = self._desk, self._client
+        suspects = [n for n, (d, i) in enumerate(good) if desk.is_suspect(d, (queue, i.job.id, i.gen))]
+        if not suspects:
+            return good
+        starts = [self._start(*good[n]) for n in suspects]
+        answers = await client.ask(verbs.Doubt(starts=starts, now_ms=self._request.now_ms))
+        dropped = set()
+        for n, job in zip(suspects, answers, strict=True):
+            delivery, incoming = good[n]
+            if job is None:
+                dropped.add(n)
+                self._ack(delivery.tag)
+                client.void.discard((queue, incoming.job.id, incoming.gen))
+            else:
+                incoming.job = job
+        return [pair for n, pair in enumerate(good) if n not in dropped]
+
+    def _ack(self, *tags: int) -> None:
+        for tag in tags:
+            self._in_hand.pop(tag, None)
+        self._client.ack(tags)
+
+    def _start(self, delivery: Delivery, incoming: Incoming) -> verbs.Start:
+        return verbs.Start(
+            queue=incoming.job.queue,
+            id=incoming.job.id,
+            token=f"{self._request.claim_id}.{len(self.jobs)}",
+            worker=self._request.worker,
+            lease_ms=incoming.job.options.lease_ms or self._request.lease_ms,
+            at_ms=self.now_ms,
+            task=incoming.job.task,
+            gen=incoming.gen,
+            body=delivery.body,
+            header=delivery.header,
+            priority=delivery.priority,
+        )
+
+    def _lease(self, queue: str, delivery: Delivery, incoming: Incoming) -> None:
+        """Start a job."""
+        held, job = self.lease(delivery, incoming), incoming.job
+        self._desk.hold(held, (queue, job.id, incoming.gen))
+        self._in_hand.pop(delivery.tag, None)
+        self.starts.append(held.start)
+        self.jobs.append(job)
+        self.taken[queue] += 1
+
+    def lease(self, delivery: Delivery, incoming: Incoming) -> Held:
+        """The job of a message belongs to the worker from now on."""
+        job = incoming.job
+        start = self._start(delivery, incoming)
+        until_ms = self.now_ms + start.lease_ms
+        held = Held(delivery.tag, start, delivery.body, start.header, start.priority, until_ms)
+        if not job.deliveries:  # what is told says nothing of earlier starts
+            held.reply = incoming.reply
+        start.told = bool(held.reply)
+        if not incoming.foreign:
+            start.body = start.header = None
+        recorder = transitions.ChangeRecorder(self.now_ms, _no_place)
+        transitions.lease(job, recorder, token=start.token, worker=start.worker, lease_ms=start.lease_ms)
+        return held
+
+
+def _no_place() -> int:
+    """A job that starts needs no place; the coordinator records the rest when it folds the log."""
+    return 0
+
+
+def _remember(memory: OrderedDict[Any, None], key: Any) -> None:
+    memory[key] = None
+    if len(memory) > _REMEMBERED:
+        memory.popitem(last=False)

@@ -1,0 +1,123 @@
+"""Results that go straight to the client that waits for them, once the broker has confirmed the settlement.
+
+A client with waiters for a queue says so in the messages that it publishes there (``Carried.reply``: its
+inbox). The worker that completes such a job at its first start tells it to that inbox, and to the log for
+those who ask later. What is told may be lost, so nothing rests on it: waiters also hear the coordinator's
+news, and look again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Iterable
+
+import msgspec
+
+from windlass.backend.hub import Hub, HubListener
+from windlass.core.clock import SYSTEM_CLOCK, Clock
+from windlass.core.job import Completed
+from windlass.speedups import amqp_frames as frames
+from windlass.speedups.amqp import Outgoing
+
+TYPE = "done"
+#: A larger result is left to the log: its waiter hears of it by the coordinator's news, and asks.
+MOST_RESULT = 65_536
+_REMEMBERED = 10_000
+_PROPERTIES = frames.properties(type=TYPE)
+
+Told = Callable[[list[Completed]], None]
+
+
+class Ends(msgspec.Struct, array_like=True):
+    """What a worker tells: how jobs of a queue completed."""
+
+    queue: str
+    items: list[Completed]
+
+
+_encode = msgspec.msgpack.Encoder().encode
+read_ends = msgspec.msgpack.Decoder(Ends).decode
+
+
+def messages(told: Iterable[tuple[str, str, Completed]]) -> list[Outgoing]:
+    """Messages for some ends, each with the inbox that it is for and its queue."""
+    ends: dict[tuple[str, str], list[Completed]] = {}
+    for inbox, queue, end in told:
+        ends.setdefault((inbox, queue), []).append(end)
+    return [
+        Outgoing("", inbox, _encode(Ends(queue, items)), _PROPERTIES, mandatory=False)
+        for (inbox, queue), items in ends.items()
+    ]
+
+
+class ReplyListeners:
+    """The waiters of this process, by queue. Usable from any thread."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._listeners: dict[str, set[ReplyListener]] = {}
+        #: Jobs that we were told of, the newest: news of the same ends say nothing more.
+        self._heard: OrderedDict[tuple[str, str], None] = OrderedDict()
+
+    def listen(self, hub: Hub, queue: str, told: Told) -> ReplyListener:
+        """A listener for jobs of ``queue`` that finish, owned by the running event loop."""
+        listener = ReplyListener(self, hub.listen([f"done:{queue}"]), queue, told)
+        with self._lock:
+            self._listeners.setdefault(queue, set()).add(listener)
+        return listener
+
+    def forget(self, listener: ReplyListener) -> None:
+        with self._lock:
+            listeners = self._listeners.get(listener.queue, set())
+            listeners.discard(listener)
+            if not listeners:
+                self._listeners.pop(listener.queue, None)
+
+    def wants(self, queue: str) -> bool:
+        """Whether a caller here waits for jobs of ``queue``."""
+        return queue in self._listeners
+
+    def hear(self, ends: Ends) -> None:
+        """A worker told us."""
+        with self._lock:
+            listeners = list(self._listeners.get(ends.queue, ()))
+        for end in ends.items:
+            self._heard[ends.queue, end.id] = None
+            if len(self._heard) > _REMEMBERED:
+                self._heard.popitem(last=False)
+        for listener in listeners:
+            listener.tell(ends.items)
+
+    def knows(self, queue: str, job_ids: list[str]) -> bool:
+        """Whether we were told of all these ends."""
+        return all((queue, job_id) in self._heard for job_id in job_ids)
+
+
+class ReplyListener:
+    """See ``backend.protocol.TellingBackend``."""
+
+    def __init__(self, tellers: ReplyListeners, inner: HubListener, queue: str, told: Told) -> None:
+        self._tellers = tellers
+        self._inner = inner
+        self.queue = queue
+        self._told = told
+        self._loop = asyncio.get_running_loop()
+
+    def tell(self, items: list[Completed]) -> None:
+        """Hand on what was told, from any thread."""
+        try:
+            self._loop.call_soon_threadsafe(self._told, items)
+        except RuntimeError:  # the loop was closed without closing its listener
+            self.close()
+
+    async def wait(self, timeout_ms: float | None = None, clock: Clock = SYSTEM_CLOCK) -> frozenset[str]:
+        return await self._inner.wait(timeout_ms, clock)
+
+    def wake(self) -> None:
+        self._inner.wake()
+
+    def close(self) -> None:
+        self._tellers.forget(self)
+        self._inner.close()

@@ -1,0 +1,112 @@
+"""Jobs that run, fail, die or are scheduled elsewhere: what other programs tell by the streams."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from windlass.backends.amqp import verbs
+from windlass.backends.amqp.messages import poison, queue_of, read_entry
+from windlass.backends.memory.store import MemoryStore
+from windlass.core import bad_records
+from windlass.core.job import AttemptOutcome, AttemptRecord, JobRecord, JobRef
+from windlass.core.states import JobState
+from windlass.engine import reports
+from windlass.engine.reads import Reads, Verb
+from windlass.engine.unit_of_work import UnitOfWork
+
+
+class Placed:
+    """Where the message of a job is."""
+
+    __slots__ = ("gen", "mark", "state", "where")
+
+    def __init__(self, where: str, gen: int, state: JobState, mark: Any) -> None:
+        self.where = where
+        self.gen = gen
+        self.state = state
+        self.mark = mark
+
+
+class ForeignJobs(MemoryStore):
+    """The reference store, with the entries of others."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.placed: dict[JobRef, Placed] = {}
+        #: How far each stream of others is read.
+        self.cursors_of_streams: dict[str, int] = {}
+        self.verbs = self.verbs | {
+            verbs.Foreign: self._foreign,
+            verbs.ForeignMetric: self._foreign_metric,
+        }
+
+    def _is_news(self, kind: str, offset: int) -> bool:
+        """Whether no coordinator before us took an entry of a stream; it is taken now."""
+        if offset <= self.cursors_of_streams.get(kind, -1):
+            return False
+        self.cursors_of_streams[kind] = offset
+        return True
+
+    def bury(self, work: UnitOfWork, job: JobRecord) -> Verb[None]:
+        """Take in a record that is dead from the start, and count it."""
+        yield Reads(jobs=[job.ref])
+        if work.jobs[job.ref] is None:
+            reports.bury(work, job)
+
+    def _foreign(self, work: UnitOfWork, request: verbs.Foreign) -> Verb[None]:
+        if not self._is_news(request.kind, request.offset):
+            return
+        try:
+            entry = read_entry(request.body, request.kind, work.now_ms)
+        except bad_records.UNREADABLE as exc:
+            problem = f"an entry of type {request.kind}: {exc}"
+            yield from self.bury(work, poison(queue_of(request.body), request.body, problem, work.now_ms))
+            return
+        yield Reads(jobs=[entry.job.ref])
+        known = work.jobs[entry.job.ref]
+        if known is not None and known.state not in (JobState.WAITING, JobState.ACTIVE):
+            return  # told before
+        job = known or entry.job
+        self.has_left(job)
+        reports.apply_report(
+            work, job, state=entry.state, at_ms=entry.at_ms, attempts=entry.job.attempts, error=entry.error
+        )
+
+    def has_left(self, job: JobRecord) -> None:
+        """A worker has the message of ``job`` in its hands, and acknowledges it."""
+        placed = self.placed.get(job.ref)
+        if placed is not None:
+            placed.state = JobState.ACTIVE
+
+    def _foreign_metric(self, work: UnitOfWork, request: verbs.ForeignMetric) -> Verb[None]:
+        if not self._is_news("job_metric", request.offset):
+            return
+        try:
+            report = msgspec.json.decode(request.body)
+            metrics = report["data"] if isinstance(report.get("data"), list) else [report]
+            rows = [_metric_row(metric, request.offset, n) for n, metric in enumerate(metrics)]
+        except bad_records.UNREADABLE as exc:
+            bad_records.log_once(f"entry {request.offset} of job_metrics", str(exc))
+            return
+        yield Reads(jobs=[JobRef(row.queue, row.job_id) for row in rows])
+        for row in rows:
+            job = work.jobs[JobRef(row.queue, row.job_id)]
+            done = row.outcome is AttemptOutcome.COMPLETED
+            if job is not None and done and job.state in (JobState.WAITING, JobState.ACTIVE):
+                self.has_left(job)
+                reports.apply_report(work, job, state=JobState.COMPLETED, at_ms=work.now_ms)
+        work.history += rows
+
+
+def _metric_row(metric: Any, offset: int, n: int) -> AttemptRecord:
+    at_ms = round(float(metric["timestamp"]) * 1000)
+    duration_ms = round(float(metric["duration_ms"]))
+    done = metric["status"] == "success"
+    return AttemptRecord(
+        f"metric.{offset}.{n}", str(metric.get("jid") or ""), 1, 1, str(metric["queue"]),
+        str(metric["job_class"]), None, (), str(metric.get("worker_identity") or ""),
+        at_ms - duration_ms, at_ms - duration_ms, at_ms - duration_ms, at_ms, 0, duration_ms,
+        AttemptOutcome.COMPLETED if done else AttemptOutcome.FAILED, None, None,
+    )  # fmt: skip

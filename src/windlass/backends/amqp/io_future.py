@@ -1,0 +1,86 @@
+"""Coroutines on pika's I/O loop: a value that comes later, and what runs a coroutine that awaits such values.
+
+Everything here happens on the one thread of the connection, so nothing is locked. Whoever waits on another
+thread has a future of its event loop (see ``backend.AmqpBackend``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine, Generator
+from typing import Any, Generic, TypeVar
+
+T = TypeVar("T")
+
+
+class IoFuture(Generic[T]):
+    """A value that comes later. Set once; what is set after that is ignored."""
+
+    __slots__ = ("_callbacks", "_error", "_value", "done")
+
+    def __init__(self) -> None:
+        self.done = False
+        self._value: T | None = None
+        self._error: BaseException | None = None
+        self._callbacks: list[Callable[[], None]] = []
+
+    def set(self, value: T) -> None:
+        if not self.done:
+            self.done, self._value = True, value
+            self._call()
+
+    def fail(self, error: BaseException) -> None:
+        if not self.done:
+            self.done, self._error = True, error
+            self._call()
+
+    def result(self) -> T:
+        """The value, or the error raised. Only when ``done``."""
+        if self._error is not None:
+            raise self._error
+        return self._value  # type: ignore[return-value]  # it was set
+
+    def then(self, callback: Callable[[], None]) -> None:
+        """Call back once this is done; at once when it is already."""
+        if self.done:
+            callback()
+        else:
+            self._callbacks.append(callback)
+
+    def _call(self) -> None:
+        callbacks, self._callbacks = self._callbacks, []
+        for callback in callbacks:
+            callback()
+
+    def __await__(self) -> Generator[IoFuture[T], None, T]:
+        if not self.done:
+            yield self
+        return self.result()
+
+
+def resolved(value: T) -> IoFuture[T]:
+    """A promise that is done already."""
+    promise: IoFuture[T] = IoFuture()
+    promise.set(value)
+    return promise
+
+
+def spawn(coroutine: Coroutine[IoFuture[Any], None, T]) -> IoFuture[T]:
+    """Run ``coroutine``, which awaits promises only; its first steps happen in this call."""
+    outcome: IoFuture[T] = IoFuture()
+
+    def step() -> None:
+        while True:
+            try:
+                awaited = coroutine.send(None)
+            except StopIteration as end:
+                outcome.set(end.value)
+                return
+            except BaseException as exc:
+                outcome.fail(exc)
+                return
+            if not awaited.done:
+                awaited.then(step)
+                return
+
+    step()
+    return outcome

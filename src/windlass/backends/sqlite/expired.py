@@ -1,0 +1,145 @@
+"""What is past its keep or its time, for a prune: found through indexes, in bounded steps."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from windlass.backends.sqlite import loading, tables
+from windlass.backends.sqlite.logs import unpack_history
+from windlass.backends.sqlite.rows import LOG_KEY, STATES, Row, readable_options
+from windlass.core import bad_records
+from windlass.core.job import JobRecord, JobRef
+from windlass.core.options import GRACE_MS, StoredOptions
+from windlass.core.rollups import KEPT_MS, STEP_MS
+from windlass.core.states import FINISHED, JobState
+from windlass.core.stubs import STUB_MS
+from windlass.engine.effects import Table
+from windlass.engine.reads import LogSpan
+from windlass.engine.workers import WORKER_KEPT_MS
+
+if TYPE_CHECKING:
+    from windlass.backends.sqlite.request import RequestState
+    from windlass.engine.unit_of_work import UnitOfWork
+
+#: Most chunks of a log that one prune looks at.
+SCAN = 10_000
+
+_DEFAULTS = StoredOptions()
+
+
+# --- jobs -----------------------------------------------------------------------------------------
+
+
+def past_keep(step: RequestState, work: UnitOfWork, limit: int) -> list[JobRecord]:
+    """Finished jobs that are past their keep, in the order in which they go, with what a removal needs.
+
+    By age through one index, or from the oldest of each queue and state, where those by count are found, too.
+    Only so many candidates are looked at, so when very many are too old at once, the order among them is
+    approximate.
+    """
+    now_ms, candidates = work.now_ms, max(2 * limit, 1_000)
+    found = set(step.all("prune_old", now_ms, candidates))
+    for num, name in step.all("prune_queues", LOG_KEY):
+        totals = step.totals(name)
+        for state in FINISHED:
+            if totals[state]:
+                plain, cut = _plain_old(step, num, state, now_ms, candidates)
+                work.past.cut = work.past.cut or cut
+                found.update(plain)
+                found.update(_surplus(step, num, state, totals[state], now_ms, limit))
+    seqs = [seq for _, _, seq in sorted(found)[:limit]]
+    rows = {row[0]: row for row in step.among("job_ends", seqs)} if seqs else {}
+    return [_ended(step, rows[seq]) for seq in seqs]
+
+
+def _ended(step: RequestState, row: Row) -> JobRecord:
+    seq, num, job_id, state, options, enqueued_ms, linked = row
+    return JobRecord(
+        queue=step.queues.name(num),
+        id=job_id,
+        task="",
+        payload=b"",
+        seq=seq,
+        state=STATES[state],
+        options=readable_options(options),
+        enqueued_ms=enqueued_ms,
+        linked=linked is not None,
+    )
+
+
+def _plain_old(
+    step: RequestState, num: int, state: JobState, now_ms: int, limit: int
+) -> tuple[list[Row], bool]:
+    """Plain jobs that are past the default age, and whether there may be more.
+
+    Others that are kept longer may stand in between, as many as there are: those that were seen are not
+    looked at again by this connection. None can appear among them while the store's clock does not go back.
+    """
+    age_ms = _DEFAULTS.keep_for(state).age_ms
+    assert age_ms is not None
+    seen = step.queues.kept_longer
+    rows = step.all("prune_plain", num, state, *seen.get((num, state), (0, 0)), now_ms - age_ms, limit)
+    first = next((at for at, row in enumerate(rows) if row[3]), len(rows))
+    if first:
+        seen[num, state] = (rows[first - 1][1], rows[first - 1][2])
+    return [row[:3] for row in rows[first:] if row[3]], len(rows) == limit
+
+
+def _surplus(step: RequestState, num: int, state: JobState, total: int, now_ms: int, limit: int) -> list[Row]:
+    newest = step.all("prune_newest", num, state)
+    keep = readable_options(newest[0][0]).keep_for(state).count if newest else None
+    if keep is None or total <= keep:
+        return []
+    return step.all("prune_surplus", num, state, now_ms, GRACE_MS, total - keep, limit)
+
+
+# --- entries of tables ----------------------------------------------------------------------------
+
+
+def load_entries(step: RequestState, work: UnitOfWork, limit: int) -> None:
+    """Entries whose time has passed, and groups that may be forgotten."""
+    now_ms, past, name = work.now_ms, work.past, step.queues.name
+    past.kept_ids = [JobRef(name(num), key) for num, key in step.all("kept_id_past", now_ms, limit)]
+    past.keys = [(name(num), key) for num, key in step.all("unique_key_past", now_ms, limit)]
+    past.workers = [(key,) for (key,) in step.all("worker_past", now_ms - WORKER_KEPT_MS, limit)]
+    past.stubs = [JobRef(name(num), key) for num, key in step.all("stub_past", limit, now_ms - STUB_MS)]
+    for window, step_ms in STEP_MS.items():
+        rows = step.all("metrics_past", step_ms, now_ms - KEPT_MS[window], limit)
+        past.rollups += [(name(num), window, start_ms, task) for num, start_ms, task in rows]
+    past.groups = [(name(num), group) for num, group in step.all("grp_idle", limit)]
+    loading.load_groups(step, past.groups, work)
+
+
+# --- history --------------------------------------------------------------------------------------
+
+
+def load_history(step: RequestState, work: UnitOfWork, since_ms: int) -> None:
+    """The logs of all queues, and who has copied them."""
+    for num, name in step.all("prune_queues", LOG_KEY):
+        ((floor,),) = step.all("queue_floor", num)
+        last = step.queues.get(name).last_history
+        work.logs[name] = LogSpan(floor + 1, last, _young(step, num, floor, last, since_ms))
+    tables.put(work, Table.ARCHIVER, "", step.all("archivers_all"))
+    for num, *cursor in step.all("metrics_cursors_all"):
+        tables.put(work, Table.CURSOR, step.queues.name(num), [tuple(cursor)])
+
+
+def _young(step: RequestState, num: int, floor: int, last: int, since_ms: int) -> int:
+    """The first record that is younger than ``since_ms``, as far as this step looks."""
+    base = num * LOG_KEY
+    for key, _, at_ms in step.all("history_ages", base + floor, base + last, SCAN):
+        if at_ms > since_ms:
+            return _first_young(step, key, floor, since_ms)
+        floor = key - base
+    return floor + 1
+
+
+def _first_young(step: RequestState, key: int, floor: int, since_ms: int) -> int:
+    """The same when it is in the chunk at ``key``."""
+    ((packed,),) = step.all("history_chunk", key)
+    records = bad_records.read_or_none(packed, unpack_history, f"chunk {key} of the history")
+    if records is None:
+        return floor + 1
+    first = key % LOG_KEY - len(records) + 1
+    young = (at for at, ended in enumerate(records, first) if at > floor and ended.finished_ms > since_ms)
+    return next(young, floor + 1)

@@ -1,0 +1,291 @@
+"""Inspection: every answer comes from one snapshot and changes nothing."""
+
+from __future__ import annotations
+
+import json
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from windlass.backend import requests as rq
+from windlass.backends.sqlite import inspection_more, stubs
+from windlass.backends.sqlite.logs import unpack_events, unpack_history
+from windlass.backends.sqlite.rows import IDLE, LOG_KEY, Row, decode_cursors, record, unpack_worker
+from windlass.backends.sqlite.snapshot import ReadSnapshot
+from windlass.backends.sqlite.tx import unfolded_counts
+from windlass.core import bad_records
+from windlass.core.job import (
+    ARCHIVER_KEPT_MS,
+    EVENTS_KEPT,
+    ArchiverInfo,
+    AttemptRecord,
+    CounterRow,
+    Event,
+    JobRecord,
+    QueueInfo,
+    WorkerInfo,
+)
+from windlass.core.patterns import to_glob
+from windlass.core.states import DUE_LATER, FINISHED, JobState
+from windlass.engine.views import is_wanted, view
+from windlass.errors import ConfigError, HistoryTrimmedError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+
+#: Rows that one listing looks at before it answers with what it found and a cursor.
+SCAN = 10_000
+#: Lists of jobs up to this long are found by an index and sorted; longer ones by walking over the jobs.
+SORTABLE = 20_000
+#: Waiting jobs per priority that are looked at for the oldest one.
+HEAD = 5_000
+
+_STATES = tuple(JobState)
+_END = 2**63 - 1
+_PART = 200
+_PRIORITIES = 32
+
+
+def get(snap: ReadSnapshot, request: rq.GetJobs) -> list[JobRecord | None]:
+    answers: list[JobRecord | None] = []
+    for ref in request.refs:
+        num = snap.queues.num(ref.queue)
+        rows = [] if num is None else snap.all("job_by_id", num, ref.id)
+        job = record(rows[0], ref.queue) if rows else stubs.find(snap.all, num, ref, snap.now_ms)
+        answers.append(None if job is None else view(job, snap.now_ms, late=request.late))
+    return answers
+
+
+# --- listing --------------------------------------------------------------------------------------
+
+
+def list_jobs(snap: ReadSnapshot, request: rq.ListJobs) -> rq.Page:
+    num = snap.queues.num(request.queue)
+    if num is None or request.limit <= 0:
+        return rq.Page([])
+    start = _start(request)
+    edge: int | None = None
+    seqs = _short_list(snap, num, request, start)
+    if seqs is None:
+        edge = _edge(snap, request, start)
+        rows = _walk(snap, num, request, start, edge)
+    else:
+        rows = _rows(snap, seqs)
+    page: list[JobRecord] = []
+    for row in rows:
+        job = record(row, request.queue)
+        if not is_wanted(job, request):
+            continue
+        if len(page) == request.limit:
+            return rq.Page(page, str(page[-1].seq))
+        page.append(view(job, snap.now_ms))
+    return rq.Page(page, None if edge is None else str(edge))
+
+
+def _start(request: rq.ListJobs) -> int:
+    if request.cursor is None:
+        return _END if request.newest_first else 0
+    try:
+        return int(request.cursor)
+    except ValueError:
+        raise ConfigError("cursor", "one that came with a page", request.cursor) from None
+
+
+def _short_list(snap: ReadSnapshot, num: int, request: rq.ListJobs, start: int) -> list[int] | None:
+    """The numbers of all jobs in these states, in order, when there are few enough; else None."""
+    tally = snap.tally(num)
+    states = set(request.states) or set(_STATES)
+    if sum(tally[state] for state in states) > SORTABLE:
+        return None
+    found: set[int] = set()
+    for state in states:
+        if tally[state]:
+            found.update(seq for (seq,) in _of_state(snap, num, state))
+    down = request.newest_first
+    return sorted((seq for seq in found if (seq < start if down else seq > start)), reverse=down)
+
+
+def _of_state(snap: ReadSnapshot, num: int, state: JobState) -> list[Row]:
+    if state in FINISHED:
+        return snap.all("list_seqs_finished", num, state)
+    if state is JobState.ACTIVE:
+        return snap.all("list_seqs_active", num)
+    if state is JobState.WAITING:
+        return snap.all("list_seqs_waiting", num)
+    if state in DUE_LATER:
+        return snap.all("list_seqs_due", num)
+    return snap.all("list_seqs_idle", num, IDLE[state])
+
+
+def _rows(snap: ReadSnapshot, seqs: list[int]) -> Iterator[Row]:
+    """The rows of these jobs, in this order; read in parts, as far as the caller goes."""
+    for first in range(0, len(seqs), _PART):
+        part = seqs[first : first + _PART]
+        rows = {row[0]: row for row in snap.all("job_by_seqs", str(part))}
+        yield from (rows[seq] for seq in part)
+
+
+def _edge(snap: ReadSnapshot, request: rq.ListJobs, start: int) -> int | None:
+    """The last job that a walk over all jobs may look at; None when it may go to the end."""
+    found = snap.all("list_edge_down" if request.newest_first else "list_edge_up", start, SCAN)
+    return found[0][0] if found else None
+
+
+def _walk(snap: ReadSnapshot, num: int, request: rq.ListJobs, start: int, edge: int | None) -> Iterator[Row]:
+    """The rows up to ``edge`` that may match. SQLite passes over most others much faster than we can."""
+    down = request.newest_first
+    end = edge if edge is not None else 0 if down else _END
+    states = json.dumps([state.value for state in request.states or _STATES])
+    task = None if request.task is None else to_glob(request.task)
+    failed = request.error_class is not None
+    name = "list_walk_down" if down else "list_walk_up"
+    return snap.conn.execute(snap.sql[name], (start, end, num, states, task, failed))
+
+
+# --- queues, logs, counters, workers ------------------------------------------------------------------
+
+
+def count(snap: ReadSnapshot, request: rq.CountJobs) -> dict[JobState, int]:
+    num = snap.queues.num(request.queue)
+    return dict.fromkeys(JobState, 0) if num is None else snap.tally(num)
+
+
+def list_queues(snap: ReadSnapshot, request: rq.ListQueues) -> list[QueueInfo]:
+    infos = []
+    for num, name, paused in snap.all("queue_list"):
+        tally = snap.tally(num)
+        infos.append(
+            QueueInfo(
+                name=name,
+                paused=bool(paused),
+                counts={state.value: total for state, total in tally.items()},
+                oldest_ready_ms=_oldest_ready(snap, num, tally[JobState.WAITING]),
+            )
+        )
+    return infos
+
+
+def _oldest_ready(snap: ReadSnapshot, num: int, waiting: int) -> int | None:
+    """When the oldest waiting job became ready.
+
+    Exact up to ``HEAD`` waiting jobs; above that the heads of each priority's line are looked at: places
+    are given out in the order of becoming ready, but for a few jobs that came back (and for ``lifo`` jobs,
+    whose oldest stand behind the newest: there the figure may be too young).
+    """
+    if not waiting:
+        return None
+    oldest: list[int] = [at for (at,) in snap.all("oldest_ready", num, HEAD) if at is not None]
+    if waiting > HEAD:
+        priority = _END
+        for _ in range(_PRIORITIES):
+            found = snap.all("next_priority", num, priority)
+            if not found:
+                break
+            ((priority,),) = found
+            oldest += [at for (at,) in snap.all("oldest_ready_in", num, priority, _PART) if at is not None]
+    return min(oldest, default=None)
+
+
+def get_logs(snap: ReadSnapshot, request: rq.GetLogs) -> rq.LogPage:
+    num = snap.queues.num(request.ref.queue)
+    found = [] if num is None else snap.all("job_seq", num, request.ref.id)
+    if not found:
+        return rq.LogPage([], 0)
+    ((seq,),) = found
+    lines = [line for (line,) in snap.all("log_read", seq, request.limit, request.start)]
+    return rq.LogPage(lines, snap.all("log_count", seq)[0][0])
+
+
+def read_events(snap: ReadSnapshot, request: rq.ReadEvents) -> rq.EventPage:
+    num = snap.queues.num(request.queue)
+    if num is None:
+        return rq.EventPage([], 0, 1)
+    last, _, floor, _ = snap.logs(num)
+    floor = max(floor, last - EVENTS_KEPT)
+    after = max(request.after, floor)
+    events: list[Event] = []
+    chunks = snap.conn.execute(snap.sql["event_read"], _log_range(num, after))
+    for _, first_id, records in chunks:
+        if len(events) >= request.limit:
+            break
+        skip = max(after + 1 - first_id, 0)
+        most = request.limit - len(events)
+        read = partial(unpack_events, first_id, start=skip, count=most)
+        events += (
+            bad_records.read_or_none(records, read, f"events of queue {request.queue} from {first_id} on")
+            or []
+        )
+    return rq.EventPage(events, last, floor + 1)
+
+
+def read_history(snap: ReadSnapshot, request: rq.ReadHistory) -> rq.HistoryPage:
+    num = snap.queues.num(request.queue)
+    if num is None:
+        return rq.HistoryPage([], request.after, 0, 1)
+    _, newest, _, floor = snap.logs(num)
+    if request.after < floor:
+        raise HistoryTrimmedError("history", request.queue, request.after, floor + 1)
+    found: list[AttemptRecord] = []
+    chunks = snap.conn.execute(snap.sql["history_read"], _log_range(num, request.after))
+    upto = request.after
+    for key, first_id, records in chunks:
+        if len(found) >= request.limit:
+            break
+        skip, most = max(request.after + 1 - first_id, 0), request.limit - len(found)
+        read = partial(unpack_history, start=skip, count=most)
+        part = bad_records.read_or_none(records, read, f"history of queue {request.queue} from {first_id} on")
+        if part is None:
+            upto = key % LOG_KEY  # it is passed over
+        else:
+            found += part
+            upto = first_id + skip + len(part) - 1
+    return rq.HistoryPage(found, upto, newest, floor + 1)
+
+
+def _log_range(num: int, after: int) -> tuple[int, int]:
+    return num * LOG_KEY + max(after, 0), num * LOG_KEY + LOG_KEY - 1
+
+
+def read_counters(snap: ReadSnapshot, request: rq.ReadCounters) -> list[CounterRow]:
+    rows = []
+    for num, name in snap.all("queue_nums"):
+        if request.queue in (None, name):
+            totals = {(task, outcome): total for task, outcome, total in snap.all("counter_list", num)}
+            for key, by in unfolded_counts(snap.conn, snap.sql, num).items():
+                totals[key] = totals.get(key, 0) + by
+            rows += [CounterRow(name, task, outcome, total) for (task, outcome), total in totals.items()]
+    return sorted(rows)
+
+
+def list_workers(snap: ReadSnapshot, request: rq.ListWorkers) -> list[WorkerInfo]:
+    rows = snap.all("worker_list", snap.now_ms - request.stale_ms)
+    return list(
+        bad_records.readable(
+            rows, lambda row: unpack_worker(row[1]), lambda row: f"the row of worker {row[0]}"
+        )
+    )
+
+
+def archivers(snap: ReadSnapshot, request: rq.ListArchivers) -> list[ArchiverInfo]:
+    rows = snap.all("archiver_list", snap.now_ms - ARCHIVER_KEPT_MS)
+    return list(bad_records.readable(rows, _archiver, lambda row: f"the row of archiver {row[0]}"))
+
+
+def _archiver(row: Row) -> ArchiverInfo:
+    name, cursors, seen_ms = row
+    return ArchiverInfo(name=name, cursors=decode_cursors(cursors), seen_ms=seen_ms)
+
+
+READS: dict[type[Any], Callable[[ReadSnapshot, Any], Any]] = {
+    rq.GetJobs: get,
+    rq.ListJobs: list_jobs,
+    rq.CountJobs: count,
+    rq.ListQueues: list_queues,
+    rq.GetLogs: get_logs,
+    rq.ReadEvents: read_events,
+    rq.ReadHistory: read_history,
+    rq.ReadCounters: read_counters,
+    rq.ListWorkers: list_workers,
+    rq.ListArchivers: archivers,
+    **inspection_more.READS,
+}

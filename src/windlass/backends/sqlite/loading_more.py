@@ -1,0 +1,156 @@
+"""What few verbs ask for (``engine.reads.MoreReads``): jobs by what is wrong with them, and whole tables."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from windlass.backends.sqlite import edges, expired, loading, tables
+from windlass.backends.sqlite.rows import IDLE, LAST_SEQ, Row
+from windlass.core import transitions
+from windlass.core.job import JobRecord
+from windlass.core.rollups import Mark
+from windlass.core.states import DUE_LATER, FINISHED, JobState
+from windlass.core.stream_rules import StreamHead
+from windlass.engine.effects import Table
+from windlass.engine.reads import state_since
+
+if TYPE_CHECKING:
+    from windlass.backends.sqlite.request import RequestState
+    from windlass.engine.reads import MoreReads, PurgeReads
+    from windlass.engine.unit_of_work import UnitOfWork
+
+#: Jobs whose state one recover looks at.
+PATROL = 5_000
+#: Up to this many jobs of a state are sorted to find the oldest.
+SORTABLE = 10_000
+
+
+def load(step: RequestState, reads: MoreReads, work: UnitOfWork) -> None:
+    """All parts that are asked for."""
+    edges.load(step, reads, work)
+    for ref in reads.streams:
+        rows = step.all("stream_of", step.queues.num(ref.queue) or 0, ref.id)
+        work.streams[ref] = StreamHead(*rows[0]) if rows else None
+    _load_found(step, reads, work)
+    if reads.every_queue:
+        for _, name in step.all("queue_nums"):
+            loading.load_queue(step, name, work)
+    if reads.groups_of is not None:
+        names = [name for (name,) in step.all("group_names", step.queues.num(reads.groups_of) or 0)]
+        keys = [(reads.groups_of, name) for name in names]
+        loading.load_groups(step, keys, work, ranks=True)
+    if reads.ranked is not None:
+        loading.load_groups(step, [reads.ranked], work, ranks=True)
+    if reads.settings_of is not None:
+        _load_settings(step, reads.settings_of, work)
+    if reads.mark is not None:
+        rows = step.all("mark", reads.mark)
+        work.mark = Mark(id=reads.mark, at_ms=rows[0][0], label=rows[0][1]) if rows else None
+    if reads.past_time:
+        expired.load_entries(step, work, reads.past_time)
+    if reads.history is not None:
+        expired.load_history(step, work, reads.history)
+    if reads.time_back is not None:
+        _load_time_back(step, work, reads.time_back)
+
+
+def _load_found(step: RequestState, reads: MoreReads, work: UnitOfWork) -> None:
+    if reads.leased_by is not None:
+        _find(step, work, step.all("job_leased_by", reads.leased_by))
+    if reads.expired:
+        rows = step.all("job_lease_over", work.now_ms, reads.expired)
+        _find(step, work, [*rows, *step.all("job_timeless", reads.expired), *_stateless(step)])
+    if reads.overdue:
+        work.overdue = _overdue(step, work.now_ms, reads.overdue)
+        _load_queues(step, work.overdue, work)
+    if reads.purge is not None:
+        work.found = _purged(step, reads.purge)
+    if reads.past_keep:
+        work.found = expired.past_keep(step, work, reads.past_keep)
+        _load_queues(step, work.found, work)
+
+
+def _find(step: RequestState, work: UnitOfWork, rows: Iterable[Row]) -> None:
+    """Active jobs; what else such rows hold is damaged, and set aside before the verb goes on."""
+    work.found = [job for job in step.jobs(rows) if job.state is JobState.ACTIVE]
+    _load_queues(step, work.found, work)
+
+
+def _load_queues(step: RequestState, jobs: Iterable[JobRecord], work: UnitOfWork) -> None:
+    for job in jobs:
+        loading.load_queue(step, job.queue, work)
+
+
+def _stateless(step: RequestState) -> list[Row]:
+    """Jobs that are in no state that there is, among the next ``PATROL``: no other statement finds them."""
+    start = step.queues.patrolled
+    edge = step.all("list_edge_up", start, PATROL - 1)
+    step.queues.patrolled = edge[0][0] if edge else 0
+    return step.all("job_stateless", start, edge[0][0] if edge else LAST_SEQ)
+
+
+def _overdue(step: RequestState, now_ms: int, limit: int) -> list[JobRecord]:
+    found = []
+    for job in step.jobs(step.all("job_expired", now_ms, limit)):
+        if transitions.is_expired(job, now_ms):
+            found.append(job)
+        else:  # it ran or ended under an earlier release
+            step.upkeep.stays.append(job.seq)
+    return found
+
+
+# --- purge ----------------------------------------------------------------------------------------
+
+
+def _purged(step: RequestState, asked: PurgeReads) -> list[JobRecord]:
+    """Jobs that go, oldest first. Among very many of a state that has no such order, those first in line."""
+    num = step.queues.num(asked.queue)
+    if num is None:
+        return []
+    totals = step.totals(asked.queue)
+    rows: list[Row] = []
+    for state in asked.states:
+        if totals[state]:
+            statement, params = _purge_statement(state, num, totals[state])
+            rows += step.all(statement, *params, asked.before_ms, asked.limit)
+    return sorted(step.jobs(rows), key=lambda job: (state_since(job), job.seq))[: asked.limit]
+
+
+def _purge_statement(state: JobState, num: int, total: int) -> tuple[str, tuple[int | JobState, ...]]:
+    many = "_many" if total > SORTABLE else ""
+    if state in FINISHED:
+        return "purge_finished", (num, state)
+    if state is JobState.ACTIVE:
+        return "purge_active", (num,)
+    if state is JobState.WAITING:
+        return f"purge_waiting{many}", (num,)
+    if state in DUE_LATER:
+        return f"purge_due{many}", (num, state)
+    return "purge_idle", (num, IDLE[state])
+
+
+# --- whole tables ---------------------------------------------------------------------------------
+
+
+def _load_settings(step: RequestState, name: str, work: UnitOfWork) -> None:
+    num = step.queues.num(name) or 0
+    loading.load_groups(step, [(name, group) for (group,) in step.all("grp_names", num)], work)
+    for table, statement in (
+        (Table.KEY, "unique_key_names"),
+        (Table.SCHEDULE, "schedule_names"),
+        (Table.STUB, "stub_names"),
+    ):
+        for (key,) in step.all(statement, num):
+            work.rows[table, (name, key)] = None
+
+
+def _load_time_back(step: RequestState, work: UnitOfWork, from_ms: int) -> None:
+    _find(step, work, step.all("job_lease_after", from_ms))
+    for num, name in step.all("queue_nums"):
+        loading.load_queue(step, name, work)
+        tables.put(work, Table.KEY, name, step.all("unique_keys_after", num, from_ms))
+        groups = [(name, group) for (group,) in step.all("grp_names", num)]
+        loading.load_groups(step, groups, work)
+    tables.put(work, Table.LEADER, "", step.all("leaders_after", from_ms))
+    tables.put(work, Table.WORKER, "", step.all("workers_after", work.now_ms))

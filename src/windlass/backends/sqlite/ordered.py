@@ -1,0 +1,259 @@
+"""Jobs and groups in an order, read page by page as far as a verb goes: what waits, is due, is parked."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from heapq import merge
+from itertools import chain
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from windlass.backends.sqlite import tables
+from windlass.backends.sqlite.limits import Select
+from windlass.backends.sqlite.rows import PLAIN_OPTIONS, UNSAID_OPTIONS, Row, decode_options
+from windlass.core import bad_records
+from windlass.core.job import JobRecord
+from windlass.core.limit_rules import Role
+from windlass.core.paths import took
+from windlass.engine.effects import Table
+from windlass.engine.unit_of_work import Ordered
+
+if TYPE_CHECKING:
+    from windlass.backends.sqlite.request import RequestState
+    from windlass.engine.unit_of_work import UnitOfWork
+
+#: A job in the line of its queue: (-priority, turn, place), id, record.
+Placed = tuple[tuple[int, int, int], str, JobRecord]
+
+#: Rows of the first page, where nothing says how many are wanted, and of those after the first.
+FIRST = 20
+PAGE = 1_000
+#: Columns of a job: see ``rows.JOB_COLUMNS``.
+_DUE = 13
+
+
+def pages(read: Callable[[int, int], list[Row]], first: int) -> Iterator[Row]:
+    """Rows of a statement that takes a limit and an offset."""
+    return chain.from_iterable(_pages(read, first))
+
+
+def _pages(read: Callable[[int, int], list[Row]], first: int) -> Iterator[list[Row]]:
+    offset, limit = 0, first
+    while True:
+        rows = read(limit, offset)
+        yield rows
+        if len(rows) < limit:
+            return
+        offset, limit = offset + limit, min(8 * limit, PAGE)
+
+
+class StoredWaitingJobs:
+    """The waiting jobs of a queue: see ``engine.unit_of_work.StoredLine``."""
+
+    def __init__(self, step: RequestState, name: str, num: int, count: int, *, grouped: bool) -> None:
+        self._step = step
+        self._name = name
+        self._num = num
+        self._grouped = grouped
+        self._turns: dict[tuple[int, str | None], Iterator[tuple[int, str]]] = {}
+        self._heads: dict[tuple[int, str | None], tuple[int, str] | None] = {}
+        self._first = self._read(count, 0) if count else None
+        self._count = count or FIRST
+
+    def front(self) -> Iterable[Placed]:
+        """Jobs in their order."""
+        return self._front() if self._first is None or self._first else ()
+
+    def _front(self) -> Iterator[Placed]:
+        offset, limit, found = 0, self._count, self._first
+        while True:
+            if found is None:
+                found = self._read(limit, offset)
+            yield from found
+            if len(found) < limit:
+                return
+            offset, limit, found = offset + limit, PAGE, None
+
+    def served(self, priority: int, gone: set[str]) -> int | None:
+        """The first turn at a priority."""
+        return self._turn((priority, None), gone)
+
+    def last(self, priority: int, group: str, gone: set[str]) -> int | None:
+        """The last turn of a group at a priority."""
+        return self._turn((priority, group), gone)
+
+    def _turn(self, key: tuple[int, str | None], gone: set[str]) -> int | None:
+        """The first entry that is not gone. What is gone never comes back: so no entry is read twice."""
+        if key not in self._turns:
+            self._turns[key] = self._read_turns(*key)
+            self._heads[key] = next(self._turns[key], None)
+        head = self._heads[key]
+        while head is not None and head[1] in gone:
+            head = self._heads[key] = next(self._turns[key], None)
+        return None if head is None else head[0]
+
+    def _read_turns(self, priority: int, group: str | None) -> Iterator[Row]:
+        step, num = self._step, self._num
+        if group is None:
+            yield from pages(lambda *page: step.all("turns_first", num, priority, *page), FIRST)
+            return
+        yield from pages(lambda *page: step.all("turns_last", num, group, priority, *page), FIRST)
+        if not group:  # those of before the queue saw groups
+            yield from pages(lambda *page: step.all("turns_plain", num, priority, *page), FIRST)
+
+    def _read(self, limit: int, offset: int) -> list[Placed]:
+        return self._whole(limit, offset) if self._grouped else self._short(limit, offset)
+
+    def _whole(self, limit: int, offset: int) -> list[Placed]:
+        step = self._step
+        jobs = [step.record(row, self._name) for row in step.all("job_line", self._num, limit, offset)]
+        step.check_lost()
+        return [((-job.priority, job.turn, job.place), job.id, job) for job in jobs]
+
+    def _short(self, limit: int, offset: int) -> list[Placed]:
+        """As ``_whole`` for a queue that saw no groups, with few columns of most jobs."""
+        step = self._step
+        rows = step.all("job_ready", self._num, limit, offset)
+        records, models = step.records, dict[str, JobRecord]()
+        rest = [row[0] for row in rows if row[0] not in records and self._job(row, models) is None]
+        if rest:
+            step.jobs(step.among("job_by_seqs", rest).fetchall())
+            step.check_lost()
+        jobs = [records[row[0]] for row in rows]
+        return [((-job.priority, 0, job.place), job.id, job) for job in jobs]
+
+    def _job(self, row: Row, models: dict[str, JobRecord]) -> JobRecord | None:
+        """The job of a row of ``job_ready``; None when all of its columns have to be looked at."""
+        seq, job_id, task, payload, enqueued_ms, packed = row
+        rest = None if packed in _SHORT else _read_rest(packed)
+        if type(payload) is not bytes or type(task) is not str or type(enqueued_ms) is not int:
+            return None
+        text = _SHORT[packed] if rest is None else rest.options
+        model = models.get(text)
+        if model is None:
+            if rest is not None and (rest.again or _unreadable(text)):
+                return None
+            took("sqlite.lease_first")
+            options = decode_options(text)
+            model = models[text] = JobRecord(queue=self._name, id="", task="", payload=b"", options=options)
+        elif rest is not None and rest.again:
+            return None
+        job: JobRecord = model.__copy__()  # type: ignore[attr-defined]  # in half the time of a new one
+        job.seq, job.id, job.task, job.payload, job.enqueued_ms = seq, job_id, task, payload, enqueued_ms
+        job.errors = []
+        if rest is None:
+            job.place, job.ready_ms, job.request_id = seq, enqueued_ms, job_id
+        else:
+            rest.fill(job)
+        self._step.records[seq] = job
+        return job
+
+
+class _Rest(msgspec.Struct, array_like=True):
+    """The last column of ``job_ready``: what is not as in most jobs."""
+
+    options: str
+    place: int
+    ready_ms: int
+    priority: int
+    codec: str
+    request_id: str | None
+    expires_ms: int | None
+    again: int
+
+    def fill(self, job: JobRecord) -> None:
+        job.place, job.ready_ms, job.priority = self.place, self.ready_ms, self.priority
+        job.codec, job.expires_ms = self.codec, self.expires_ms
+        job.request_id = job.id if self.request_id is None else self.request_id
+
+
+#: What stands for all of it, by the options.
+_SHORT = {None: PLAIN_OPTIONS, 1: UNSAID_OPTIONS}
+_unpack_rest = msgspec.json.Decoder(_Rest).decode
+#: Of a row that cannot be read: all of its columns have to be looked at.
+_UNREAD = _Rest("", 0, 0, 0, "", None, None, 1)
+
+
+def _read_rest(packed: str) -> _Rest:
+    try:
+        return _unpack_rest(packed)
+    except bad_records.UNREADABLE:
+        return _UNREAD
+
+
+def _unreadable(options_text: str) -> bool:
+    try:
+        decode_options(options_text)
+    except bad_records.UNREADABLE:
+        return True
+    return False
+
+
+# --- by time --------------------------------------------------------------------------------------
+
+
+def due(step: RequestState, name: str, num: int, count: int, now_ms: int) -> Ordered[JobRecord]:
+    """Timed jobs of a queue, the earliest first; when none is due yet, the first of them alone."""
+    rows = step.all("job_due", num, 1)
+    asked = 1
+    if rows and rows[0][_DUE] <= now_ms:
+        asked = count + 1
+        rows = step.all("job_due", num, asked)
+    jobs = [step.record(row, name) for row in rows]
+    entries = [((job.due_ms, job.seq), job.id, job) for job in jobs]
+    return Ordered(entries, whole=len(rows) < asked)
+
+
+def timed(step: RequestState, num: int, count: int, now_ms: int) -> Ordered[tuple[int, str]]:
+    """Groups of a queue that time lets in, the earliest first; as ``due``."""
+    rows = step.all("grp_next", num, 1)
+    asked = 1
+    if rows and rows[0][0] <= now_ms:
+        asked = count + 1
+        rows = step.all("grp_next", num, asked)
+    return Ordered([(entry, entry[1], entry) for entry in rows], whole=len(rows) < asked)
+
+
+# --- of groups ------------------------------------------------------------------------------------
+
+
+def parked(step: RequestState, work: UnitOfWork, queue: str, num: int, group: str) -> Ordered[JobRecord]:
+    """The parked jobs of a group; with each the entry of its unique key."""
+
+    def read() -> Iterator[tuple[tuple[int, int], str, JobRecord]]:
+        for rows in _pages(lambda *page: step.all("group_parked", num, group, *page), 2):
+            jobs = [step.record(row, queue) for row in rows]
+            step.check_lost()
+            keys = [job.options.unique.key for job in jobs if job.options.unique is not None]
+            tables.load(step, [(Table.KEY, (queue, key)) for key in keys], work)
+            for row, job in zip(rows, jobs, strict=True):
+                yield (-row[5], row[6]), job.id, job
+
+    return Ordered(read())
+
+
+def places(step: RequestState, num: int, group: str) -> dict[Role, Ordered[int]]:
+    """The places of those that an ordered group may have to wait for, first to last."""
+    return {role: Ordered(_places(step.all, num, group, role)) for role in _PLACES}
+
+
+def first_place(select: Select, num: int, group: str, role: Role) -> int | None:
+    """The first of ``places``."""
+    return next((place for _, _, place in _places(select, num, group, role)), None)
+
+
+#: Statements, and what they take besides a group.
+_PLACES: dict[Role, list[tuple[Any, ...]]] = {
+    Role.PARKED: [("group_places", "parked")],
+    Role.KEPT: [("group_places", "retrying"), ("group_again",)],
+    Role.DELAYED: [("group_delayed",)],
+}
+
+
+def _places(select: Select, num: int, group: str, role: Role) -> Iterator[tuple[tuple[int], str, int]]:
+    def read(name: str, *params: Any) -> Iterator[Row]:
+        return pages(lambda *page: select(name, num, group, *params, *page), 2)
+
+    for place, job_id in merge(*(read(*found) for found in _PLACES[role])):
+        yield (place,), job_id, place

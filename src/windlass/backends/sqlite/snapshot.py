@@ -1,0 +1,39 @@
+"""A read transaction: every inspection is answered from one."""
+
+from __future__ import annotations
+
+import sqlite3
+from typing import Any
+
+from windlass.backends.sqlite.rows import LOG_KEY, Row
+from windlass.backends.sqlite.statements import Statements
+from windlass.backends.sqlite.tx import Queues, tally_of
+from windlass.core.states import JobState
+
+
+class ReadSnapshot:
+    """A read transaction, and the time at which it is looked at."""
+
+    def __init__(self, conn: sqlite3.Connection, sql: Statements, queues: Queues, now_ms: int) -> None:
+        self.conn = conn
+        self.sql = sql
+        self.queues = queues
+        self.now_ms = now_ms
+
+    def all(self, name: str, *params: Any) -> list[Row]:
+        return self.conn.execute(self.sql[name], params).fetchall()
+
+    def tally(self, num: int) -> dict[JobState, int]:
+        return tally_of(self.conn, self.sql, num)
+
+    def logs(self, num: int) -> tuple[int, int, int, int]:
+        """Last event, last attempt record, and up to where either log is gone."""
+        last_event, last_history, event_floor, history_floor, event_key, history_key = self.all(
+            "queue_logs", num * LOG_KEY, num * LOG_KEY + LOG_KEY - 1, num
+        )[0]
+        return (
+            max(last_event, (event_key or 0) % LOG_KEY),
+            max(last_history, (history_key or 0) % LOG_KEY),
+            event_floor,
+            history_floor,
+        )

@@ -1,0 +1,57 @@
+"""``windlass clear``: throw away what is waiting."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import click
+
+from windlass.cli.output import Out
+from windlass.cli.store import StoreOptions, store_command
+from windlass.core.states import TIMED, JobState
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options(StoreOptions):
+    """Which queue. ``delayed``: also jobs that are due later."""
+
+    queue: str
+    delayed: bool = False
+
+
+async def run(options: Options, out: Out) -> int:
+    """Clear a queue."""
+    async with options.app() as app:
+        queue = app.queue(options.queue)
+        counts = await queue.get_job_counts()
+        states = [
+            JobState.WAITING,
+            JobState.BLOCKED,
+            JobState.PARKED,
+            *(TIMED if options.delayed else ()),
+        ]
+        there = sum(counts[state] for state in states)
+        if there and not out.confirm(f"Delete {there:,} jobs of {options.queue} that have not run?"):
+            return 1
+        with out.waiting("Deleting"):
+            removed = await queue.clear(delayed=options.delayed) if there else 0
+    out.done(f"Deleted {removed:,} waiting jobs of {options.queue}.", {"removed": removed})
+    return 0
+
+
+@store_command(
+    "clear",
+    run,
+    asks=True,
+    examples="""
+windlass clear mail
+windlass clear mail --delayed --yes                 scheduled and retrying ones too
+windlass jobs mail --state waiting --export > saved.jsonl && windlass clear mail --yes
+""",
+)
+@click.argument("queue")
+@click.option("--delayed", is_flag=True, help="Also jobs that are scheduled or wait for a retry.")
+def command(**values: Any) -> Options:
+    """Delete all waiting jobs of QUEUE. Running and finished ones stay."""
+    return Options(**values)

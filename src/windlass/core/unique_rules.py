@@ -1,0 +1,98 @@
+"""Who holds a unique key, and what an add under it is answered.
+
+A key is freed in the very step that ends, removes or (``until_start``) starts its holder; one with a ``ttl``
+also goes when that has passed. ``decide`` is the same for every store; stores keep the index from
+(queue, key) to ``KeyEntry``. What the modes mean is told in ``options.UniqueMode``.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+import msgspec
+
+from windlass.core.bad_records import is_bad
+from windlass.core.job import JobRecord
+from windlass.core.options import StoredUnique, UniqueMode
+from windlass.core.states import FINISHED, JobState
+
+#: Modes whose key a job holds from its adding to its end.
+_TO_THE_END = frozenset({UniqueMode.UNTIL_DONE, UniqueMode.KEEP_LAST})
+
+
+class KeyEntry(msgspec.Struct):
+    """Who holds a key. ``request_id`` is that of the last add that replaced the holder's data."""
+
+    job_id: str
+    until_ms: int | None = None
+    request_id: str = ""
+    #: What the holder did not take of that add.
+    not_taken: tuple[str, ...] = ()
+
+    def is_live(self, now_ms: int) -> bool:
+        return self.until_ms is None or self.until_ms > now_ms
+
+
+class UniqueHolder(msgspec.Struct):
+    """A key in use, as listings show it."""
+
+    key: str
+    job_id: str
+    until_ms: int | None = None
+
+
+class Verdict(StrEnum):
+    """What becomes of an add whose key is held."""
+
+    #: Nobody is in the way: a new job, which takes the key.
+    NEW = "new"
+    DUPLICATE = "duplicate"
+    #: The holder takes the new data.
+    REPLACE = "replace"
+    #: This very request replaced the holder's data before: answer so, change nothing.
+    REPLACED = "replaced"
+    #: A new job that waits until the holder has finished, and takes the key.
+    FOLLOW = "follow"
+
+
+def decide(
+    unique: StoredUnique, entry: KeyEntry | None, holder: JobRecord | None, request_id: str, now_ms: int
+) -> Verdict:
+    """What becomes of an add under ``unique``, given who holds its key. The new job's mode decides."""
+    if entry is None or not entry.is_live(now_ms):
+        return Verdict.NEW
+    if entry.until_ms is None and holder is not None and is_bad(holder):
+        return (
+            Verdict.NEW
+        )  # it never runs, and a record that cannot be read does not tell that it held this key
+    if unique.mode not in (UniqueMode.DEBOUNCE, UniqueMode.KEEP_LAST):
+        return Verdict.DUPLICATE
+    if holder is None or holder.state in FINISHED:
+        return Verdict.NEW
+    if request_id and request_id == entry.request_id:
+        return Verdict.REPLACED
+    if holder.state is not JobState.ACTIVE:
+        return Verdict.REPLACE
+    return Verdict.FOLLOW if unique.mode is UniqueMode.KEEP_LAST else Verdict.NEW
+
+
+def entry_for(job: JobRecord, unique: StoredUnique, now_ms: int) -> KeyEntry:
+    """The entry of a job that takes its key now."""
+    if unique.ttl_ms is None or unique.mode is UniqueMode.DEBOUNCE:
+        return KeyEntry(job.id)
+    return KeyEntry(job.id, now_ms + unique.ttl_ms)
+
+
+def frees_key(job: JobRecord, *, removed: bool = False) -> bool:
+    """Whether ``job``, as it is now (or as it goes), no longer holds its key."""
+    unique = job.options.unique
+    if unique is None or unique.mode is UniqueMode.THROTTLE:
+        return False
+    if removed or job.state in FINISHED:
+        return True
+    return unique.mode is UniqueMode.UNTIL_START and job.deliveries > 0
+
+
+def takes_key_again(job: JobRecord) -> bool:
+    """Whether a finished job that is retried by hand wants its key back, if nobody has it."""
+    return job.options.unique is not None and job.options.unique.mode in _TO_THE_END

@@ -1,0 +1,131 @@
+"""What all routes share: the app, what it may show, and how jobs are found."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Collection
+from dataclasses import replace
+from typing import Any
+
+from windlass.api.app import Windlass
+from windlass.api.queue import Queue
+from windlass.backend import requests as rq
+from windlass.backend.store import Store
+from windlass.core.job import CounterRow, JobRecord, JobRef, QueueInfo, WorkerInfo
+from windlass.core.states import JobState
+from windlass.dashboard.access import Grant, check_queue
+from windlass.dashboard.audit import AuditLog
+from windlass.dashboard.masking import Mask
+from windlass.dashboard.problems import ApiError, not_found
+from windlass.dashboard.readiness import Readiness
+from windlass.dashboard.settings import Action, Settings
+from windlass.jobs.job import Job
+
+_BATCH = 500
+
+
+class StoreView:
+    """One dashboard on one store, as one request may use it: other queues do not exist for it.
+
+    Without a request (``granted``) there is no queue at all.
+    """
+
+    def __init__(self, app: Windlass, settings: Settings) -> None:
+        self.app = app
+        self.settings = settings
+        self.mask = Mask(settings.mask, app.codecs)
+        self.audit = AuditLog(settings.audit_file, app.clock.monotonic_ms)
+        self.readiness = Readiness(app)
+        self.grant = Grant(settings)
+
+    def granted(self, grant: Grant) -> StoreView:
+        """This store_view, for what a request may do."""
+        mine = copy.copy(self)
+        mine.grant = grant
+        mine.mask = self.mask.seeing(mine.shows)
+        return mine
+
+    def doing(self, action: Action) -> StoreView:
+        """This store_view, for a change that the body of the request names."""
+        return self.granted(replace(self.grant, action=action))
+
+    def shows(self, queue: str) -> bool:
+        """Whether the caller may see a queue."""
+        return self.grant.may(queue, "read")
+
+    def may(self, queue: str) -> bool:
+        """Whether the caller may see a queue and do to it what the request is about."""
+        return self.shows(queue) and self.grant.may(queue, self.grant.action)
+
+    @property
+    def store(self) -> Store:
+        return self.app.store
+
+    def now_ms(self) -> int:
+        return self.app.clock.now_ms()
+
+    def queue(self, name: str) -> Queue:
+        """The queue of that name; 404 when the caller may not see it, 403 when they may not do this to it."""
+        check_queue(self.grant, name)
+        return self.app.queue(name)
+
+    async def queues(self) -> list[QueueInfo]:
+        """The queues that are shown, by name, with their counts."""
+        return [info for info in await self.app.queues() if self.shows(info.name)]
+
+    async def info(self, name: str) -> QueueInfo:
+        """One queue with its counts; 404 when the store does not know it."""
+        self.queue(name)
+        for info in await self.app.queues():
+            if info.name == name:
+                return info
+        raise not_found(f"there is no queue {name!r} yet", "It is there once a job was added.")
+
+    async def counters(self, queue: str | None = None) -> list[CounterRow]:
+        """Lifetime counters of the queues that are shown."""
+        rows = await self.store.execute(rq.ReadCounters(queue=queue))
+        return [row for row in rows if self.shows(row.queue)]
+
+    async def workers(self) -> list[WorkerInfo]:
+        """Live workers that serve a queue which is shown; of their queues, only those."""
+        found = []
+        for info in await self.app.workers():
+            shown = tuple(name for name in info.queues if self.shows(name))
+            if shown or not info.queues:
+                info.queues = shown
+                found.append(info)
+        return found
+
+    async def job(self, queue: str, job_id: str) -> Job[Any]:
+        """A job; 404 when there is none."""
+        found = await self.queue(queue).get_job(job_id)
+        if found is None:
+            raise not_found(
+                f"queue {queue!r} has no job {job_id!r}", "It was never added, or pruned, or removed."
+            )
+        return found
+
+    async def find(self, job_id: str, states: Collection[JobState], queue: str | None) -> Job[Any]:
+        """The job of that id in one of ``states``, whatever its queue; 404 when there is none.
+
+        Ids are unique within a queue only: when several queues have one, the caller must name it (409).
+        """
+        if queue is not None:
+            self.queue(queue)
+        names = [queue] if queue is not None else [info.name for info in await self.queues()]
+        found: list[JobRecord] = []
+        for start in range(0, len(names), _BATCH):
+            refs = [JobRef(name, job_id) for name in names[start : start + _BATCH]]
+            found += [record for record in await self.store.execute(rq.GetJobs(refs=refs)) if record]
+        fitting = [record for record in found if record.state in states]
+        if len(fitting) > 1:
+            where = ", ".join(record.queue for record in fitting)
+            raise ApiError(
+                409, "ambiguous", f"several queues have a job {job_id!r}: {where}", "Add ?queue=NAME."
+            )
+        if not fitting:
+            words = " or ".join(state.value for state in states)
+            raise not_found(
+                f"there is no {words} job {job_id!r}", "It may have moved on: look at /api/jobs?q=ID."
+            )
+        return Job(self.queue(fitting[0].queue), fitting[0])

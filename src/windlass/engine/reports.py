@@ -1,0 +1,56 @@
+"""What other programs did with a job, as they tell it: the record follows, nothing is decided.
+
+Only a store whose jobs others can take and hand in beside it (``backends.amqp``) gets such reports.
+"""
+
+from __future__ import annotations
+
+from windlass.core import transitions
+from windlass.core.job import ErrorInfo, EventType, JobRecord
+from windlass.core.states import JobState
+from windlass.engine.adding import take_in
+from windlass.engine.saving import save
+from windlass.engine.unit_of_work import UnitOfWork
+
+
+def learn(work: UnitOfWork, job: JobRecord, *, added: bool) -> None:
+    """Take in a job that is known by its message alone. ``added``: by others, so it counts as an add here."""
+    if added or not job.seq:
+        _place(work, job)
+    if added:
+        work.effects.count(job.queue, job.task, "enqueued")
+        work.record_event(job, EventType.ENQUEUED)
+    take_in(work, job)
+
+
+def apply_report(
+    work: UnitOfWork,
+    job: JobRecord,
+    *,
+    state: JobState,
+    at_ms: int,
+    attempts: int | None = None,
+    error: ErrorInfo | None = None,
+) -> None:
+    """A job is in ``state`` now (see ``transitions.hear_of``); one that is not known is taken in."""
+    known, before = work.jobs[job.ref] is not None, job.state
+    if not known:
+        _place(work, job)
+        if state is JobState.SCHEDULED:
+            work.effects.count(job.queue, job.task, "enqueued")
+    transitions.apply_report(job, work, state=state, at_ms=at_ms, attempts=attempts, error=error)
+    if known:
+        save(work, job, before)
+    else:
+        take_in(work, job)
+
+
+def bury(work: UnitOfWork, job: JobRecord) -> None:
+    """Take in what stands for something unreadable (``core.bad_records``): dead from the start."""
+    _place(work, job)
+    transitions.set_aside(job, work)
+    take_in(work, job)
+
+
+def _place(work: UnitOfWork, job: JobRecord) -> None:
+    job.seq = job.place = work.fresh_place()

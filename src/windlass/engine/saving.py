@@ -1,0 +1,337 @@
+"""What follows when a job has changed: its group parks it or has room now, its key is freed, others are told.
+
+Every verb changes jobs by ``core.transitions`` and then calls ``file`` (or ``drop``), after ``prepare`` has
+loaded what that may need. A job of a group that is waiting or active is *admitted*; others that are ready are
+parked in the group's own line (see ``core.limit_rules``).
+
+Turns make groups share a queue: a job that joins the line gets the turn after the last one of its group that
+waits at its priority, but none before the turn that is being served. So the second job of a busy group comes
+after the first of every other. Jobs without a group form one group. As long as a queue never saw a group all
+turns are 0, and the order is that of places alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from operator import attrgetter
+from typing import Protocol
+
+from windlass.core import limit_rules as lm
+from windlass.core import transitions, unique_rules
+from windlass.core.flow_rules import end_of
+from windlass.core.job import JobRecord, NewJob
+from windlass.core.limit_rules import GroupLimits, Role
+from windlass.core.options import StoredOptions
+from windlass.core.outcome import AddOutcome
+from windlass.core.states import FINISHED, TIMED, JobState
+from windlass.core.transitions import NO_TURN
+from windlass.engine.effects import Entry, Kind, Table
+from windlass.engine.reads import STEP, Reads, Verb
+from windlass.engine.unit_of_work import Counted, GroupView, UnitOfWork
+
+_place_of = attrgetter("queue", "state")
+_WAITING, _ACTIVE, _PARKED = JobState.WAITING, JobState.ACTIVE, JobState.PARKED
+
+
+class SavedJob(Protocol):
+    """A job that is there, or one to be."""
+
+    queue: str
+    options: StoredOptions
+
+
+def prepare(
+    work: UnitOfWork, jobs: Iterable[SavedJob], *, groups: Iterable[tuple[str, str]] = ()
+) -> Iterable[Reads]:
+    """Load what filing these jobs, which are not changed yet, may need: groups, keys, turns.
+
+    Reads: 1, none for plain jobs. Use it with ``yield from``.
+    """
+    kinds: dict[tuple[str, int], SavedJob] = {}
+    grouped: list[JobRecord] = []
+    queue, options = "", None
+    for job in jobs:
+        if job.options is not options or job.queue != queue:
+            queue, options = job.queue, job.options
+            if options.group is not None or options.unique is not None or work.queues[queue].row.grouped:
+                kinds[queue, id(options)] = job
+        if options.group is not None and isinstance(job, JobRecord):
+            grouped.append(job)
+    return _prepare(work, kinds.values(), grouped, groups) if kinds or groups else ()
+
+
+def _prepare(
+    work: UnitOfWork, kinds: Iterable[SavedJob], grouped: list[JobRecord], groups: Iterable[tuple[str, str]]
+) -> Verb[None]:
+    """``prepare`` with one job of each queue and options that need it, and all records with groups."""
+    wanted = dict.fromkeys(key for key in groups if key not in work.groups)
+    keys: dict[Entry, None] = {}
+    lines: dict[str, int] = {}
+    for job in kinds:
+        queue, options = job.queue, job.options
+        if options.group is not None:
+            if (queue, options.group) not in work.groups:
+                wanted[queue, options.group] = None
+        elif work.queues[queue].row.grouped and queue not in work.lines:
+            lines[queue] = 0
+        if options.unique is not None:
+            key: Entry = (Table.KEY, (queue, options.unique.key))
+            if key not in work.rows:
+                keys[key] = None
+    if wanted or keys or lines:
+        yield Reads(groups=wanted, rows=keys, lines=lines)
+    for one in grouped:
+        work.groups[one.queue, one.options.group].counted.setdefault(one.id, _count_of(one))
+
+
+def is_prepared(work: UnitOfWork, job: JobRecord) -> bool:
+    """Whether a job, which is not changed yet, may be changed and filed with what is loaded."""
+    options = job.options
+    if options.unique is not None and (Table.KEY, (job.queue, options.unique.key)) not in work.rows:
+        return False
+    if options.group is None:
+        return True
+    if (job.queue, options.group) not in work.groups:
+        return False
+    work.groups[job.queue, options.group].counted.setdefault(job.id, _count_of(job))
+    return True
+
+
+def save(work: UnitOfWork, job: JobRecord, before: JobState | None, kind: Kind = Kind.MOVED) -> None:
+    """Write a changed job; ``before`` is the state that it had (None: it is new)."""
+    if job.options.group is None:
+        _book(work, job, before, kind)
+        return
+    group = work.groups[job.queue, job.options.group]
+    _leave(group, job.id)
+    _check(work, group, job)
+    _enter(work, group, job, before, kind)
+    advance(work, group)
+
+
+def file_new(work: UnitOfWork, jobs: list[JobRecord]) -> None:
+    """``file`` for new jobs without groups and keys, of queues that saw no groups."""
+    for job in jobs:
+        _take_turn(work, job)
+    work.put_new(jobs)
+    for queue, state in dict.fromkeys(map(_place_of, jobs)):
+        _tell(work, queue, None, state)
+
+
+def save_regrouped(work: UnitOfWork, job: JobRecord, before: JobState, group: str | None, kind: Kind) -> None:
+    """``file`` for a job that was of ``group`` and may be of another one now."""
+    left = None
+    if group is not None and group != job.options.group:
+        left = work.groups[job.queue, group]
+        _leave(left, job.id)
+    save(work, job, before, kind)
+    if left is not None:
+        advance(work, left)
+
+
+def drop(work: UnitOfWork, job: JobRecord) -> None:
+    """Remove a record; an id that was promised to be kept stays known."""
+    work.drop(job)
+    finished = job.state in FINISHED
+    if job.linked and not finished:
+        work.ended.append(end_of(job))
+    if job.state is _ACTIVE:
+        _has_room(work, job.queue)
+    if job.options.unique is not None:
+        free_key(work, job, removed=True)
+    until_ms = transitions.kept_until(job)
+    if until_ms > work.now_ms:
+        work.put_row(Table.KEPT_ID, (job.queue, job.id), until_ms)
+    if job.options.group is not None and not finished:
+        group = work.groups[job.queue, job.options.group]
+        _leave(group, job.id)
+        advance(work, group)
+
+
+def _book(work: UnitOfWork, job: JobRecord, before: JobState | None, kind: Kind) -> None:
+    """Write a job as what it is, and say who may care."""
+    state = job.state
+    if job.turn < 0:
+        _take_turn(work, job)
+    work.put(job, before, kind)
+    if job.options.unique is not None:
+        free_key(work, job)
+    if state is _ACTIVE:
+        return
+    move = (job.queue, before, state)
+    if move != work.moved:  # most jobs of a request make the same move
+        work.moved = move
+        _tell(work, *move)
+    if job.linked and state in FINISHED:
+        work.ended.append(end_of(job))
+
+
+def _take_turn(work: UnitOfWork, job: JobRecord) -> None:
+    """A job that waits and has no turn yet gets one: see the module."""
+    if job.state is _WAITING and job.turn < 0:
+        job.turn = _fresh_turn(work, job) if work.queues[job.queue].row.grouped else 0
+
+
+def _tell(work: UnitOfWork, queue: str, before: JobState | None, state: JobState) -> None:
+    """Say who may care that a job of a queue is in another state."""
+    if before is _ACTIVE:
+        _has_room(work, queue)
+    if state is _WAITING or state in TIMED:
+        work.wake(queue)
+    elif state in FINISHED:
+        work.notify(f"done:{queue}")
+
+
+def _has_room(work: UnitOfWork, queue: str) -> None:
+    """An active job of a queue ended: where that is limited, one more may start."""
+    if work.queues[queue].row.limits.concurrency is not None:
+        work.wake(queue)
+
+
+def free_key(work: UnitOfWork, job: JobRecord, *, removed: bool = False) -> None:
+    """Free the key of a job that no longer holds it."""
+    wanted = job.options.unique
+    if wanted is None or not unique_rules.frees_key(job, removed=removed):
+        return
+    key = (job.queue, wanted.key)
+    entry = work.rows[Table.KEY, key]
+    if entry is not None and entry.job_id == job.id:
+        work.put_row(Table.KEY, key, None)
+
+
+def _fresh_turn(work: UnitOfWork, job: JobRecord) -> int:
+    """The turn of a job that joins the line: see the module."""
+    group, line = job.options.group or "", work.lines[job.queue]
+    line.remove(job.id)
+    last, served = line.last(job.priority, group), line.served(job.priority)
+    return max(0 if last is None else last + 1, served or 0)
+
+
+# --- groups ---------------------------------------------------------------------------------------
+
+
+def limits_of(work: UnitOfWork, group: GroupView) -> GroupLimits:
+    """The limits that hold for a group."""
+    return group.own if group.own is not None else work.queues[group.queue].row.every_group
+
+
+def is_ordered(work: UnitOfWork, job: JobRecord | NewJob) -> bool:
+    """Whether a job is of a group that is ordered."""
+    name = job.options.group
+    return name is not None and limits_of(work, work.groups[job.queue, name]).ordered
+
+
+def refuses(work: UnitOfWork, new: NewJob, coming: int = 0) -> AddOutcome | None:
+    """Why the group of a new job does not take it, after ``coming`` others; None when it does."""
+    if new.options.group is None:
+        return None
+    group = work.groups[new.queue, new.options.group]
+    return lm.refuses(limits_of(work, group), new, group.usage.size + coming)
+
+
+def opens_at(
+    limits: GroupLimits, group: GroupView, job: JobRecord, now_ms: int, *, starting: bool = False
+) -> int | None:
+    """``core.limit_rules.opens_at`` for ``job``."""
+    if limits.ordered:
+        firsts = (group.places[role].head() for role in lm.holds_up(limits))
+        group.usage.first = min((place for place in firsts if place is not None), default=None)
+    return lm.opens_at(limits, group.usage, job.options.cost, now_ms, place=job.place, starting=starting)
+
+
+def _count_of(job: JobRecord) -> Counted | None:
+    role = lm.role_of(job)
+    return None if role is None else (role, job.options.cost, lm.is_ranked(job))
+
+
+def _leave(group: GroupView, job_id: str) -> None:
+    """Count a job no more."""
+    before = group.counted.pop(job_id, None)
+    if before is not None:
+        group.usage.count(*before, -1)
+    group.parked.remove(job_id)
+    for places in group.places.values():
+        places.remove(job_id)
+
+
+def _enter(work: UnitOfWork, group: GroupView, job: JobRecord, before: JobState | None, kind: Kind) -> None:
+    """Count a job, which is not counted now, as what it is; and write it."""
+    queue = work.queues[job.queue]
+    if not queue.row.grouped:  # also while the job is parked or due later: a claim asks whether any is parked
+        queue.row.grouped = True
+        work.put_queue(queue)
+    _book(work, job, before, kind)
+    counted = group.counted[job.id] = _count_of(job)
+    if counted is None:
+        return
+    group.usage.count(*counted, 1)
+    if counted[0] is Role.PARKED:
+        group.parked.put((-job.priority, job.place), job.id, job)
+    if counted[0] in group.places:
+        group.places[counted[0]].put((job.place,), job.id, job.place)
+
+
+def _check(work: UnitOfWork, group: GroupView, job: JobRecord) -> None:
+    """Park a job that has become ready while its group has no room; end one that can never start.
+
+    A job that keeps its place (released, recovered) keeps its admission.
+    """
+    limits = limits_of(work, group)
+    lm.take_place(limits, job)
+    if job.state is not _WAITING or job.turn != NO_TURN:
+        return
+    if not limits.takes(job.options.cost):
+        transitions.refuse_cost(job, work)
+    elif not _takes_one(work, group, limits, job):
+        transitions.park(job, work)
+
+
+def _takes_one(work: UnitOfWork, group: GroupView, limits: GroupLimits, job: JobRecord) -> bool:
+    first = group.parked.head()
+    if first is not None and (-first.priority, first.place) < (-job.priority, job.place):
+        return False
+    at_ms = opens_at(limits, group, job, work.now_ms)
+    return at_ms is not None and at_ms <= work.now_ms
+
+
+def advance(work: UnitOfWork, group: GroupView, budget: int = STEP) -> int:
+    """Let in parked jobs from the head of the line, as many as have room; returns how many it moved.
+
+    When the request has moved its share, the rest is due at once: the next claim goes on.
+    """
+    limits, moved = limits_of(work, group), 0
+    budget = min(budget, work.moves)
+    at_ms: int | None = None
+    while (job := group.parked.head()) is not None:
+        takes = limits.takes(job.options.cost)
+        at_ms = opens_at(limits, group, job, work.now_ms)
+        if takes and (at_ms is None or at_ms > work.now_ms):
+            break
+        if moved >= budget:
+            at_ms = work.now_ms
+            break
+        group.counted.setdefault(job.id, _count_of(job))
+        _leave(group, job.id)
+        if transitions.is_expired(job, work.now_ms):
+            transitions.expire(job, work)
+        elif not takes:
+            transitions.refuse_cost(job, work)
+        else:
+            transitions.let_in(job, work)
+        _enter(work, group, job, _PARKED, Kind.MOVED)
+        moved += 1
+        work.moves -= 1
+    else:
+        at_ms = work.now_ms if group.parked.is_cut and group.usage.parked else None
+    wait_until(work, group, at_ms)
+    return moved
+
+
+def wait_until(work: UnitOfWork, group: GroupView, at_ms: int | None) -> None:
+    """Look at the group's line again at ``at_ms`` (None: not by time)."""
+    if at_ms == group.next_ms:
+        return
+    group.next_ms = at_ms
+    work.put_group(group)
+    if at_ms is not None and not work.claiming:  # idle workers must know how long to sleep
+        work.wake(group.queue)

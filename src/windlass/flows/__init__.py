@@ -1,0 +1,24 @@
+"""Flows: jobs that wait for other jobs. How they are written, added and read.
+
+``builder`` has ``chain``, ``group`` and ``chord``; ``producer`` adds whole trees; ``tree`` reads a flow.
+"""
+
+from windlass.core.edges import Dependency, Edge, EdgeStatus, OnFailure
+from windlass.flows.builder import FlowGroup, Step, chain, chord, group, step
+from windlass.flows.producer import FlowProducer
+from windlass.flows.tree import JobNode
+
+__all__ = [
+    "Dependency",
+    "Edge",
+    "EdgeStatus",
+    "FlowGroup",
+    "FlowProducer",
+    "JobNode",
+    "OnFailure",
+    "Step",
+    "chain",
+    "chord",
+    "group",
+    "step",
+]

@@ -1,0 +1,266 @@
+"""Flows before they are added: steps that come after other steps.
+
+A ``Step`` is one job to be. ``send.s("ada")`` makes one from a task, ``step("send", queue="mail")`` one by
+name. ``chain``, ``group`` and ``chord`` put them together, ``after`` and ``then`` draw single edges; the same
+step below several others is one job. Nothing is stored until ``enqueue`` or ``FlowProducer.add``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from windlass._renamed import old_names
+from windlass.core.edges import (
+    FLOW_LIMIT,
+    Dependency,
+    OnFailure,
+    check_cycle,
+    check_size,
+    to_on_failure,
+)
+from windlass.core.ids import check_queue_name, check_task_name, new_ids
+from windlass.core.job import JobRef, NewJob
+from windlass.core.options import OPTION_NAMES, JobOptions, check_known
+from windlass.errors import ConfigError
+from windlass.flows.tree import JobNode
+from windlass.jobs.payload import pack_data
+from windlass.jobs.prepare import PreparedOptions
+
+if TYPE_CHECKING:
+    from windlass.flows.interfaces import FlowApp
+    from windlass.jobs.job import Job
+
+_NODE_KEYS = frozenset(
+    {"name", "queue", "queue_name", "data", "options", "opts", "on_failure", "children", "then"}
+)
+
+
+class Step:
+    """One job to be, and the steps that it comes after."""
+
+    __slots__ = ("app", "base", "following", "follows", "name", "options", "packed", "queue")
+
+    def __init__(
+        self,
+        name: str,
+        queue: str,
+        packed: dict[str, Any],
+        options: Mapping[str, Any],
+        *,
+        base: JobOptions | None = None,
+        app: FlowApp | None = None,
+    ) -> None:
+        check_known(options, OPTION_NAMES, "job option")
+        self.name: str = check_task_name(name)
+        self.queue: str = check_queue_name(queue)
+        self.packed: dict[str, Any] = packed
+        self.options: dict[str, Any] = dict(options)
+        self.base: JobOptions | None = base
+        self.app: FlowApp | None = app
+        #: What it waits for, and what that one's failure means.
+        self.follows: dict[Step, OnFailure] = {}
+        #: Who waits for it.
+        self.following: list[Step] = []
+
+    def __repr__(self) -> str:
+        return f"<Step {self.name} of {self.queue}>"
+
+    def after(self, *steps: Step | FlowGroup, on_failure: str = "fail") -> Step:
+        """Run only when ``steps`` have ended; returns itself."""
+        for one in _flat(steps):
+            if self not in one.following:
+                one.following.append(self)
+            self.follows[one] = to_on_failure(on_failure)
+        return self
+
+    def then(self, *steps: Step | FlowGroup, on_failure: str = "fail") -> Step:
+        """Run ``steps`` when this one has ended; returns itself."""
+        for one in _flat(steps):
+            one.after(self, on_failure=on_failure)
+        return self
+
+    async def enqueue(self) -> Job[Any]:
+        """Add this step and all that hang together with it, in one atomic step; returns this one's job."""
+        return (await add_steps(_app_of(self), [self]))[self].job
+
+
+class FlowGroup:
+    """Steps that run side by side."""
+
+    __slots__ = ("steps",)
+
+    def __init__(self, steps: Iterable[Step]) -> None:
+        self.steps: list[Step] = list(steps)
+        if not self.steps:
+            raise ConfigError("group", "one step at least")
+
+    def __iter__(self) -> Iterator[Step]:
+        return iter(self.steps)
+
+    async def enqueue(self) -> list[Job[Any]]:
+        """Add all of them in one atomic step."""
+        nodes = await add_steps(_app_of(self.steps[0]), self.steps)
+        return [nodes[one].job for one in self.steps]
+
+
+Part = Step | FlowGroup | Mapping[str, Any]
+
+
+def step(name: str, data: Any = None, *, queue: str = "default", **options: Any) -> Step:
+    """A step by the name of its task, for tasks that this process does not know."""
+    return Step(name, queue, pack_data(data), options)
+
+
+def group(*parts: Part) -> FlowGroup:
+    """Steps that run side by side."""
+    return FlowGroup(_flat(parts))
+
+
+def chain(*parts: Part, on_failure: str = "fail") -> Step:
+    """Each part after the one before; returns the last step (the last part must not be a group).
+
+    A group in the middle runs side by side, and what comes after it waits for all of it. The handler of a
+    step finds the values of the steps before in ``job.get_children_values()``.
+    """
+    done: list[Step] = []
+    for part in parts:
+        ends = list(_flat([part]))
+        if done:
+            for start in {first: None for end in ends for first in _firsts(end)}:
+                start.after(*done, on_failure=on_failure)
+        done = ends
+    if len(done) != 1:
+        raise ConfigError("chain", "ended by one step (use chord for what comes after a group)")
+    return done[0]
+
+
+def chord(header: FlowGroup | Iterable[Part], body: Part, *, on_failure: str = "fail") -> Step:
+    """``body`` after all of ``header``; returns it. Their values are in its ``job.get_children_values()``."""
+    (last,) = _flat([body])
+    return last.after(*_flat(header), on_failure=on_failure)
+
+
+def step_of(node: Part) -> Step:
+    """A step from a tree of mappings: ``{"name", "queue", "data", "options", "children": [...]}``.
+
+    ``children`` run before it, ``then`` after it; ``on_failure`` of a child says what its failure means to
+    its parent. Options may also stand in the node itself; ``opts`` and ``queue_name`` are other spellings.
+    """
+    if isinstance(node, Step):
+        return node
+    if not isinstance(node, Mapping) or "name" not in node:
+        raise ConfigError(
+            "flow", 'steps, or objects like {"name": ..., "queue": ..., "children": [...]}', node
+        )
+    options = {key: value for key, value in node.items() if key not in _NODE_KEYS}
+    options |= {**node.get("opts", {}), **node.get("options", {})}
+    queue = node.get("queue", node.get("queue_name", "default"))
+    made = Step(node["name"], queue, pack_data(node.get("data")), options)
+    for child in node.get("children", ()):
+        made.after(step_of(child), on_failure=_on_failure_of(child))
+    for later in node.get("then", ()):
+        step_of(later).after(made, on_failure=_on_failure_of(later))
+    return made
+
+
+def _on_failure_of(node: Part) -> str:
+    return node.get("on_failure", "fail") if isinstance(node, Mapping) else "fail"
+
+
+def _flat(parts: Iterable[Part]) -> Iterator[Step]:
+    for part in parts:
+        if isinstance(part, FlowGroup):
+            yield from part
+        else:
+            yield step_of(part)
+
+
+def _firsts(end: Step) -> Iterator[Step]:
+    """The steps of ``end``'s flow that come after nothing."""
+    seen: dict[Step, None] = {end: None}
+    ahead = [end]
+    while ahead:
+        one = ahead.pop()
+        if not one.follows:
+            yield one
+        for before in one.follows:
+            if before not in seen:
+                seen[before] = None
+                ahead.append(before)
+
+
+def _app_of(one: Step) -> FlowApp:
+    for each in _whole([one]):
+        if each.app is not None:
+            return each.app
+    raise ConfigError("flow", "enqueued through FlowProducer.add, or made of at least one task (task.s(...))")
+
+
+def _whole(steps: Iterable[Step]) -> list[Step]:
+    """All that hangs together with ``steps``: dependents before what they wait for, as far as that goes."""
+    seen: dict[Step, None] = {}
+    ahead = list(reversed(list(steps)))
+    while ahead:
+        one = ahead.pop()
+        if one not in seen:
+            seen[one] = None
+            ahead += reversed([*one.following, *one.follows])
+    return list(seen)
+
+
+async def add_steps(app: FlowApp, steps: Iterable[Step]) -> dict[Step, JobNode]:
+    """Add the flows of ``steps`` in one atomic step; their nodes, by step."""
+    whole = _whole(steps)
+    check_size(len(whole), 0)
+    news = _plan(app, whole)
+    jobs = await app.queue(whole[0].queue).add_new(list(news.values()), chunk=FLOW_LIMIT)
+    nodes = {one: JobNode(job.ref, job) for one, job in zip(news, jobs, strict=True)}
+    for one, node in nodes.items():
+        node.children = [nodes[before] for before in one.follows]
+    return nodes
+
+
+def _plan(app: FlowApp, whole: list[Step]) -> dict[Step, NewJob]:
+    """The jobs to add, checked: dependents first, so that a store that adds them in parts never lets one
+    start before what it waits for is there."""
+    ids = new_ids(len(whole))
+    news: dict[Step, NewJob] = {}
+    for one, fresh_id in zip(whole, ids, strict=True):
+        queue = app.queue(one.queue)
+        options = (one.base or queue.defaults).merged(one.options)
+        news[one] = PreparedOptions(options, queue.app.backoff_strategies).new_job(
+            queue, one.name, one.packed, fresh_id
+        )
+    for one, new in news.items():
+        for before, on_failure in one.follows.items():
+            child = news[before]
+            new.depends_on = [*new.depends_on, Dependency(child.queue, child.id, on_failure)]
+    graph = {
+        JobRef(new.queue, new.id): [dependency.ref for dependency in new.depends_on] for new in news.values()
+    }
+    if len(graph) < len(news):
+        raise ConfigError("job_id", "different for each job of a flow")
+    check_cycle(graph)
+    order = _levels(graph)
+    return dict(sorted(news.items(), key=lambda item: -order[JobRef(item[1].queue, item[1].id)]))
+
+
+def _levels(graph: dict[JobRef, list[JobRef]]) -> dict[JobRef, int]:
+    """How far each job is from one that waits for nothing in the flow."""
+    levels: dict[JobRef, int] = {}
+    for start in graph:
+        stack = [start]
+        while stack:
+            ref = stack[-1]
+            open_children = [c for c in graph.get(ref, ()) if c in graph and c not in levels]
+            if open_children:
+                stack += open_children
+                continue
+            stack.pop()
+            levels[ref] = 1 + max((levels[c] for c in graph.get(ref, ()) if c in levels), default=0)
+    return levels
+
+
+if not TYPE_CHECKING:
+    __getattr__ = old_names(__name__)

@@ -1,0 +1,204 @@
+"""A flow as it stands: a job, what it waits for, and what those wait for.
+
+Reading goes level by level: one request for the edges and one for the records of each. What is read is no
+snapshot of one moment; each record is as it was when its level was read.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, cast
+
+from windlass.backend import flow_requests as fl
+from windlass.backend import requests as rq
+from windlass.core.edges import FLOW_LIMIT, Edge, EdgeStatus
+from windlass.core.job import JobRecord, JobRef
+from windlass.core.outcome import CancelResult, Changed, to_reason
+from windlass.core.states import JobState
+from windlass.errors import IllegalTransitionError, JobNotFoundError
+from windlass.jobs.job import Job
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from windlass.jobs.interfaces import JobQueue
+
+_BATCH = 500
+
+
+@dataclass(slots=True)
+class JobNode:
+    """One job of a flow. ``children`` are the jobs that it waits for."""
+
+    ref: JobRef
+    #: The job; of a record that is gone it knows only the name.
+    job: Job[Any]
+    children: list[JobNode] = field(default_factory=list)
+    #: The edge that leads to it, as its dependent sees it; None for the top.
+    edge: Edge | None = None
+    #: True: it waits for more jobs than were read.
+    truncated: bool = False
+    #: True: the record was pruned or removed.
+    gone: bool = False
+
+    @property
+    def id(self) -> str:
+        return self.ref.id
+
+    @property
+    def queue_name(self) -> str:
+        return self.ref.queue
+
+    @property
+    def state(self) -> JobState:
+        """The state when it was read; of a record that is gone, how it ended for its dependent."""
+        if not self.gone:
+            return self.job.state
+        done = self.edge is not None and self.edge.status is EdgeStatus.DONE
+        return JobState.COMPLETED if done else JobState.FAILED
+
+    def walk(self) -> Iterator[JobNode]:
+        """This node and all below it, from the top down."""
+        ahead = [self]
+        while ahead:
+            node = ahead.pop()
+            yield node
+            ahead += reversed(node.children)
+
+
+async def read_flow(queue: JobQueue, root: JobRef, depth: int, limit: int) -> JobNode:
+    """The tree below ``root``."""
+    records = await _records(queue, [root])
+    if records[root] is None:
+        raise JobNotFoundError(root.queue, root.id)
+    top = _node(queue, root, records[root], None)
+    level, count = [top], 1
+    for _ in range(depth):
+        edges = await _edges(queue, [node.ref for node in level])
+        wanted = {edge.child for node in level for edge in edges[node.ref].depends_on}
+        records = await _records(queue, list(wanted))
+        below: list[JobNode] = []
+        for node in level:
+            for edge in edges[node.ref].depends_on:
+                if count >= limit:
+                    node.truncated = True
+                    break
+                node.children.append(_node(queue, edge.child, records[edge.child], edge))
+                below.append(node.children[-1])
+                count += 1
+        if not below:
+            return top
+        level = below
+    edges = await _edges(queue, [node.ref for node in level])
+    for node in level:
+        node.truncated = bool(edges[node.ref].depends_on)
+    return top
+
+
+def _node(queue: JobQueue, ref: JobRef, record: JobRecord | None, edge: Edge | None) -> JobNode:
+    home = queue if ref.queue == queue.name else queue.app.queue(ref.queue)
+    known = record or JobRecord(queue=ref.queue, id=ref.id, task="", payload=b"{}", state=JobState.COMPLETED)
+    return JobNode(ref, Job(home, known), edge=edge, gone=record is None)
+
+
+async def _edges(queue: JobQueue, refs: list[JobRef]) -> dict[JobRef, fl.Dependencies]:
+    found: dict[JobRef, fl.Dependencies] = {}
+    unique = list(dict.fromkeys(refs))
+    for start in range(0, len(unique), _BATCH):
+        part = unique[start : start + _BATCH]
+        answers = await queue.store.execute(fl.GetDependencies(refs=part, values=False))
+        found.update(zip(part, answers, strict=True))
+    return found
+
+
+async def _records(queue: JobQueue, refs: list[JobRef]) -> dict[JobRef, JobRecord | None]:
+    found: dict[JobRef, JobRecord | None] = {}
+    for start in range(0, len(refs), _BATCH):
+        part = refs[start : start + _BATCH]
+        answers = await queue.store.execute(rq.GetJobs(refs=part))
+        found.update(zip(part, answers, strict=True))
+    return found
+
+
+async def own_jobs(queue: JobQueue, root: JobRef) -> list[list[JobRef]]:
+    """What ending a flow reaches: its jobs by level, from the top down, without those of other flows too."""
+    if (await queue.store.get(root)) is None:
+        raise JobNotFoundError(root.queue, root.id)
+    seen: dict[JobRef, None] = {root: None}
+    levels, level = [[root]], [root]
+    while level:
+        edges = await _edges(queue, level)
+        below = list(dict.fromkeys(edge.child for ref in level for edge in edges[ref].depends_on))
+        below = [ref for ref in below if ref not in seen]
+        claims = await _edges(queue, below)
+        level = [ref for ref in below if not _wanted_elsewhere(claims[ref], seen, below)]
+        seen.update(dict.fromkeys(level))
+        levels.append(level)
+    return levels
+
+
+def _wanted_elsewhere(found: fl.Dependencies, seen: dict[JobRef, None], level: list[JobRef]) -> bool:
+    return found.more or any(
+        edge.status is EdgeStatus.OPEN and edge.dependent not in seen and edge.dependent not in level
+        for edge in found.dependents
+    )
+
+
+async def cancel_flow(queue: JobQueue, root: JobRef, reason: str) -> int:
+    """From the top down, so that nobody fails for the sake of a child that is cancelled along with it."""
+    count, reason = 0, to_reason(reason)
+    for level in await own_jobs(queue, root):
+        for start in range(0, len(level), _BATCH):
+            request = rq.CancelJobs(refs=level[start : start + _BATCH], reason=reason)
+            answers = await queue.store.execute(request)
+            count += sum(answer in (CancelResult.CANCELLED, CancelResult.CANCELLING) for answer in answers)
+    return count
+
+
+async def remove_flow(queue: JobQueue, root: JobRef, force: bool) -> int:
+    """From the top down, after a look whether one of them runs."""
+    levels = await own_jobs(queue, root)
+    if not force:
+        for level in levels:
+            for record in (await _records(queue, level)).values():
+                if record is not None and record.state is JobState.ACTIVE:
+                    raise IllegalTransitionError(
+                        record.id, record.state, "remove", "cancel the flow, or force"
+                    )
+    count = 0
+    for level in levels:
+        for start in range(0, len(level), _BATCH):
+            request = rq.RemoveJobs(refs=level[start : start + _BATCH], force=force)
+            count += sum(item.status is Changed.OK for item in await queue.store.execute(request))
+    return count
+
+
+class FlowVerbs:
+    """The part of ``Queue`` that looks at flows and ends them."""
+
+    if TYPE_CHECKING:
+
+        def _ref(self, job_id: str) -> JobRef: ...
+
+    async def get_flow(self, job_id: str, *, depth: int = 100, limit: int = FLOW_LIMIT) -> JobNode:
+        """The job with all that it waits for, as a tree with states; see ``JobNode``.
+
+        A job that several others wait for stands below each of them. At most ``depth`` levels and ``limit``
+        nodes are read; ``node.truncated`` tells where there is more. ``JobNotFoundError`` when it is gone.
+        """
+        return await read_flow(cast("JobQueue", self), self._ref(job_id), depth, limit)
+
+    async def cancel_flow(self, job_id: str, reason: str = "") -> int:
+        """Cancel a job and all that it waits for, from the top down; returns how many were cancelled or told.
+
+        Jobs that somebody outside of the flow waits for are left alone.
+        """
+        return await cancel_flow(cast("JobQueue", self), self._ref(job_id), reason)
+
+    async def remove_flow(self, job_id: str, *, force: bool = False) -> int:
+        """Delete a job and all that it waits for, from the top down; returns how many.
+
+        Refused while one of them runs, unless ``force``. Jobs that somebody outside of the flow waits for are
+        left alone.
+        """
+        return await remove_flow(cast("JobQueue", self), self._ref(job_id), force)

@@ -1,0 +1,8 @@
+"""The code that runs a job: which function, with which arguments, what is put around it."""
+
+from windlass.handlers.batch import Batch
+from windlass.handlers.hooks import AttemptEnd, Outgoing
+from windlass.handlers.inject import Depends
+from windlass.handlers.registry import from_callback
+
+__all__ = ["AttemptEnd", "Batch", "Depends", "Outgoing", "from_callback"]

@@ -1,0 +1,80 @@
+"""Batches: one call of a handler for many jobs. What a batch task says, and how its jobs are typed."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from datetime import timedelta
+from typing import Any, get_args, get_origin
+
+import msgspec
+
+from windlass.core.options import Duration, check_known, seconds_to_ms
+from windlass.errors import ConfigError
+from windlass.handlers.signature import Signature, type_hints
+from windlass.jobs.job import Job
+
+
+class Batch(msgspec.Struct, frozen=True):
+    """How jobs are gathered: at most ``size`` of them, for at most ``timeout`` after the first one came.
+
+    With ``timeout=0`` a batch is what was claimed together. A batch never waits for more jobs than the
+    worker has slots.
+    """
+
+    size: int = 100
+    timeout: Duration = 0
+
+    def __post_init__(self) -> None:
+        if isinstance(self.size, bool) or not isinstance(self.size, int) or not 1 <= self.size <= 10_000:
+            raise ConfigError("batch.size", "a whole number from 1 to 10000", self.size)
+        seconds_to_ms(self.timeout, "batch.timeout")
+
+    @property
+    def timeout_ms(self) -> int:
+        return seconds_to_ms(self.timeout, "batch.timeout")
+
+
+def to_batch(value: Batch | Mapping[str, Any] | int | None) -> Batch | None:
+    """Any accepted spelling: a ``Batch``, a size, or ``{"size": ..., "timeout": ...}``."""
+    if value is None or isinstance(value, Batch):
+        return value
+    if isinstance(value, Mapping):
+        check_known(value, {"size", "timeout"}, "batch setting")
+        return Batch(**value)
+    if isinstance(value, (float, timedelta)):
+        raise ConfigError("batch", 'a size, or {"size": ..., "timeout": ...}', value)
+    return Batch(value)
+
+
+def takes_jobs(fn: Callable[..., Any]) -> bool:
+    """Whether a batch function wants the jobs themselves: its list is of ``Job``, or of nothing said."""
+    kind = _item_type(fn)
+    return kind is Any or kind is Job or get_origin(kind) is Job
+
+
+def item_signature(fn: Callable[..., Any], name: str) -> Signature:
+    """How one job of a batch task is enqueued: with one item of the function's list."""
+    if takes_jobs(fn):
+
+        def anything(*args: Any, **kwargs: Any) -> Any: ...
+
+        return Signature.of(anything, name=name)
+
+    def one(item: Any, /) -> Any: ...
+
+    one.__annotations__ = {"item": _item_type(fn), "return": _result_type(fn)}
+    return Signature.of(one, name=name)
+
+
+def _item_type(fn: Callable[..., Any]) -> Any:
+    hints = type_hints(fn)
+    first = next(iter(inspect.signature(fn).parameters), "")
+    inner = get_args(hints.get(first, Any))
+    return inner[0] if inner else Any
+
+
+def _result_type(fn: Callable[..., Any]) -> Any:
+    kind = type_hints(fn).get("return", Any)
+    inner = get_args(kind)
+    return inner[0] if get_origin(kind) in (list, tuple) and inner else Any

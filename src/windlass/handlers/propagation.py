@@ -1,0 +1,68 @@
+"""Context variables that travel with a job: set where it was enqueued, set again where it runs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from windlass.errors import ConfigError
+from windlass.handlers.hooks import Outgoing
+
+if TYPE_CHECKING:
+    from windlass.jobs.job import Job
+
+_MISSING: Any = object()
+
+
+class ContextPropagator:
+    """Carries variables as JSON in the job's ``trace``. A middleware of the app that has any."""
+
+    PREFIX = "ctx."
+
+    def __init__(self) -> None:
+        self._variables: dict[str, ContextVar[Any]] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._variables)
+
+    def add(self, variable: ContextVar[Any], name: str) -> None:
+        """Carry ``variable`` under ``name``."""
+        known = self._variables.setdefault(self.PREFIX + name, variable)
+        if known is not variable:
+            raise ConfigError("name", "unique: another context variable is carried under it", name)
+
+    def values(self) -> dict[str, str]:
+        """What is set here and now, as text."""
+        found = {}
+        for key, variable in self._variables.items():
+            value = variable.get(_MISSING)
+            if value is not _MISSING:
+                try:
+                    found[key] = msgspec.json.encode(value).decode()
+                except (TypeError, ValueError) as exc:
+                    raise ConfigError(
+                        f"context variable {variable.name!r}", f"a value that JSON can hold ({exc})", value
+                    ) from exc
+        return found
+
+    def restore(self, trace: dict[str, str]) -> None:
+        """Set the variables that ``trace`` carries, in the calling context."""
+        for key, variable in self._variables.items():
+            text = trace.get(key)
+            if text is not None:
+                variable.set(msgspec.json.decode(text))
+
+    def enqueue(self, outgoing: Outgoing) -> Iterator[None]:
+        """Around an enqueue: take along what is set."""
+        values = self.values()
+        if values:
+            outgoing.carry(values)
+        yield
+
+    def execute(self, job: Job[Any]) -> Iterator[None]:
+        """Around a run: set again what came along. The run's context ends with it."""
+        self.restore(job.trace)
+        yield

@@ -1,0 +1,31 @@
+"""What a task says of options that a job left unsaid: filled in by the worker that runs it."""
+
+from __future__ import annotations
+
+import msgspec
+
+from windlass.core.options import ALL_UNSAID, FILLABLE, JobOptions, StoredOptions
+from windlass.core.outcome import Filled
+
+#: The fields of ``StoredOptions`` behind ``FILLABLE``, in its order.
+_STORED = ("max_attempts", "backoff", "timeout_ms", "result_ttl_ms", "keep_completed", "keep_failed")
+assert len(_STORED) == len(FILLABLE)
+
+
+class TaskDefaults:
+    """The options that a task says, ready to be put in for those that a job does not."""
+
+    __slots__ = ("_said", "_stored")
+
+    def __init__(self, options: JobOptions) -> None:
+        self._stored: StoredOptions = options.stored()
+        self._said: int = ALL_UNSAID & ~self._stored.unsaid
+
+    def fill(self, options: StoredOptions) -> tuple[StoredOptions, Filled | None]:
+        """The options that hold for a job, and what its store is to be told of them at the end."""
+        bits = options.unsaid & self._said
+        if not bits:
+            return options, None
+        values = {name: getattr(self._stored, name) for at, name in enumerate(_STORED) if bits >> at & 1}
+        told = {name: values[name] for name in Filled.__struct_fields__ if name in values}
+        return msgspec.structs.replace(options, **values), Filled(**told) if told else None

@@ -1,0 +1,27 @@
+"""What a running handler can see: its job, the shared context, a logger that names the job."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from windlass.jobs.job import Job
+
+_current: ContextVar[Callable[[], Job[Any]] | None] = ContextVar("windlass_current_job", default=None)
+
+
+def current_job() -> Job[Any]:
+    """The job that the calling handler runs for; ``RuntimeError`` outside of one."""
+    get = _current.get()
+    if get is None:
+        raise RuntimeError(
+            "current_job() works only inside a running task: a task that is called as a function has no job "
+            "(windlass.testing.inline runs it as one)"
+        )
+    return get()
+
+
+#: Makes what its argument returns the current job of this task or thread (its context dies with it).
+set_current_job: Callable[[Callable[[], Job[Any]]], object] = _current.set

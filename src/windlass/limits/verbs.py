@@ -1,0 +1,159 @@
+"""What a ``Queue`` can be told about limits, groups and unique keys. See ``docs/limits.md``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+from windlass.backend import limit_requests as lrq
+from windlass.core.ids import check_group
+from windlass.core.limit_rules import (
+    EVERY_GROUP,
+    MAX_COUNT,
+    GroupInfo,
+    GroupLimits,
+    Rate,
+    check_count,
+    to_group_limits,
+    to_rate,
+)
+from windlass.core.options import seconds_to_ms
+from windlass.core.unique_rules import UniqueHolder
+from windlass.errors import ConfigError
+
+if TYPE_CHECKING:
+    from windlass.backend.store import Store
+    from windlass.jobs.job import Job
+
+
+class LimitVerbs:
+    """The part of ``Queue`` that sets and shows limits. They hold over all workers, from now on."""
+
+    if TYPE_CHECKING:
+        name: str
+
+        @property
+        def store(self) -> Store: ...
+
+    # --- the whole queue -----------------------------------------------------------------------------
+
+    async def set_global_concurrency(self, limit: int | None) -> None:
+        """Run at most ``limit`` jobs of this queue at once, over all workers; None: no such limit."""
+        if limit is not None:
+            check_count("concurrency", limit, MAX_COUNT)
+        await self.store.execute(
+            lrq.SetQueueLimits(queue=self.name, fields=["concurrency"], concurrency=limit)
+        )
+
+    async def get_global_concurrency(self) -> int | None:
+        """The limit that ``set_global_concurrency`` set."""
+        return (await self._limits()).queue.concurrency
+
+    async def set_global_rate_limit(
+        self, limit: Rate | Mapping[str, Any] | tuple[int, float | timedelta]
+    ) -> None:
+        """Start at most so many jobs in any window of time, over all workers: an exact sliding window.
+
+        ``limit``: a ``Rate``, ``(max, seconds)`` or ``{"max": ..., "duration": seconds}``.
+        """
+        rate = to_rate(limit, "limit")
+        if rate is None:
+            raise ConfigError("limit", "a rate (remove_global_rate_limit removes it)", limit)
+        await self.store.execute(lrq.SetQueueLimits(queue=self.name, fields=["rate"], rate=rate))
+
+    async def get_global_rate_limit(self) -> Rate | None:
+        """The rate that ``set_global_rate_limit`` set."""
+        return (await self._limits()).queue.rate
+
+    async def remove_global_rate_limit(self) -> None:
+        """Undo ``set_global_rate_limit``."""
+        await self.store.execute(lrq.SetQueueLimits(queue=self.name, fields=["rate"]))
+
+    async def rate_limit(self, seconds: float | timedelta) -> None:
+        """Start nothing of this queue for so long, on any worker; 0 ends it."""
+        await self.store.execute(lrq.Hold(queue=self.name, ms=seconds_to_ms(seconds, "seconds")))
+
+    async def _limits(self, *groups: str) -> lrq.Limits:
+        return await self.store.execute(lrq.GetLimits(queue=self.name, groups=groups))
+
+    # --- groups ----------------------------------------------------------------------------------------
+
+    async def set_group_limits(self, group: str | None = None, /, **limits: Any) -> None:
+        """Set the limits of one group; without a name, of every group that has none of its own.
+
+        ``concurrency`` (jobs at once), ``rate`` (a ``Rate`` or ``(max, seconds)``), ``bucket`` (a ``Bucket``
+        or ``(capacity, refill_per_s)``; each start takes the job's ``cost``), ``ordered`` (one at a
+        time, in the order of adding; with ``skip_delayed`` a job that is not due yet may be overtaken),
+        ``max_size`` (unfinished jobs; more are refused). What is not named has no limit.
+        ``OrderedGroupError`` when a group is to become ordered while jobs of it have a priority or ``lifo``.
+        """
+        checked = to_group_limits(**limits)
+        request = lrq.SetGroupLimits(queue=self.name, group=_group(group), limits=checked)
+        await self.store.execute(request)
+
+    async def remove_group_limits(self, group: str | None = None, /) -> None:
+        """Remove the group's own limits; without a name, those of every group."""
+        await self.store.execute(lrq.SetGroupLimits(queue=self.name, group=_group(group)))
+
+    async def get_group_limits(self, group: str | None = None, /) -> GroupLimits:
+        """The limits that hold for a group; without a name, for every group that has none of its own."""
+        if group is None:
+            return (await self._limits()).every_group
+        found = await self._limits(check_group(group))
+        own = found.groups[group].limits
+        return found.every_group if own is None else own
+
+    async def list_groups(self) -> list[GroupInfo]:
+        """Groups with unfinished jobs or settings of their own, by name, with their counts."""
+        groups: list[GroupInfo] = []
+        cursor: str | None = None
+        while True:
+            page = await self.store.execute(lrq.ListGroups(queue=self.name, cursor=cursor, limit=1_000))
+            groups += page.groups
+            cursor = page.cursor
+            if cursor is None:
+                return groups
+
+    async def pause_group(self, group: str) -> None:
+        """Start no more jobs of this group, on any worker."""
+        await self.store.execute(lrq.PauseGroup(queue=self.name, group=check_group(group), paused=True))
+
+    async def resume_group(self, group: str) -> None:
+        """Undo ``pause_group``."""
+        await self.store.execute(lrq.PauseGroup(queue=self.name, group=check_group(group), paused=False))
+
+    async def rate_limit_group(self, group: str, seconds: float | timedelta) -> None:
+        """Start nothing of this group for so long, on any worker; 0 ends it."""
+        ms = seconds_to_ms(seconds, "seconds")
+        await self.store.execute(lrq.Hold(queue=self.name, group=check_group(group), ms=ms))
+
+
+class KeyVerbs:
+    """The part of ``Queue`` that shows and frees unique keys."""
+
+    if TYPE_CHECKING:
+        name: str
+
+        @property
+        def store(self) -> Store: ...
+
+        async def get_job(self, job_id: str) -> Job[Any] | None: ...
+
+    async def get_unique_holder(self, key: str) -> Job[Any] | None:
+        """The job that holds a unique key now, or None. (A throttle's job may be gone already.)"""
+        holder = await self.store.execute(lrq.GetUniqueKey(queue=self.name, key=key))
+        return None if holder is None else await self.get_job(holder.job_id)
+
+    async def free_unique_key(self, key: str) -> bool:
+        """Let the next job have the key, whoever holds it now; False when nobody does."""
+        return await self.store.execute(lrq.FreeUniqueKey(queue=self.name, key=key))
+
+    async def list_unique_keys(self, cursor: str | None = None, limit: int = 1_000) -> list[UniqueHolder]:
+        """Keys that are held, by key, from after ``cursor`` (a key) on."""
+        request = lrq.ListUniqueKeys(queue=self.name, cursor=cursor, limit=limit)
+        return (await self.store.execute(request)).keys
+
+
+def _group(name: str | None) -> str:
+    return EVERY_GROUP if name is None else check_group(name)

@@ -1,0 +1,338 @@
+"""Schedules as users see them: put, look at, pause, run now, remove; and those that the code declares.
+
+A schedule belongs to a queue and has a name there. Whoever changes one asks the store for its time first,
+so that clocks of producers do not matter.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Final
+
+from windlass.backend import schedule_requests as sq
+from windlass.core.ids import check_task_name, is_text, new_id
+from windlass.core.job import NewJob
+from windlass.core.options import check_known
+from windlass.core.schedule_rules import (
+    Rule,
+    Schedule,
+    ScheduleRecord,
+    Strategy,
+    first_slot,
+    slot_after,
+    slot_job,
+    to_schedule,
+)
+from windlass.errors import ConfigError, JobNotFoundError, ScheduleNotFoundError
+from windlass.jobs.payload import unpack
+
+if TYPE_CHECKING:
+    from windlass.jobs.job import Job
+    from windlass.schedules.interfaces import ScheduleApp, ScheduleQueue
+    from windlass.serde.codecs import Codecs
+
+
+log: Final = logging.getLogger("windlass.schedules")
+
+#: Longer than any name that can be given: what is there by another way can still be removed.
+_LONGEST_NAME: Final = 1_024
+
+
+class ScheduleInfo:
+    """A schedule as it is in the store."""
+
+    def __init__(self, record: ScheduleRecord, codecs: Codecs) -> None:
+        self.record = record
+        self._codecs = codecs
+
+    def __repr__(self) -> str:
+        when = "no next run" if self.next_run is None else f"next at {self.next_run.isoformat()}"
+        return f"<Schedule {self.name} of queue {self.queue}: {'paused' if self.paused else when}>"
+
+    @property
+    def queue(self) -> str:
+        return self.record.queue
+
+    @property
+    def name(self) -> str:
+        return self.record.name
+
+    @property
+    def task(self) -> str:
+        """The name of the task that its jobs run."""
+        return self.record.template.task
+
+    @property
+    def data(self) -> Any:
+        """What its jobs get."""
+        template, codecs = self.record.template, self._codecs
+        return unpack(codecs.template(codecs.payload(template.codec), template, self.name)).data
+
+    @property
+    def cron(self) -> str | None:
+        return self.record.rule.cron
+
+    @property
+    def every(self) -> float | None:
+        """Seconds between two slots."""
+        every_ms = self.record.rule.every_ms
+        return None if every_ms is None else every_ms / 1000
+
+    @property
+    def timezone(self) -> str:
+        return self.record.rule.timezone
+
+    @property
+    def paused(self) -> bool:
+        return self.record.paused
+
+    @property
+    def source(self) -> str:
+        """The application whose code declares it; empty when it was made by hand."""
+        return self.record.source
+
+    @property
+    def next_run(self) -> datetime | None:
+        """Its next slot; None when there is none any more."""
+        return _instant(self.record.next_ms)
+
+    @property
+    def last_run(self) -> datetime | None:
+        """The slot that made its last job, or when it was run by hand."""
+        return _instant(self.record.last_ms)
+
+    @property
+    def last_job_id(self) -> str | None:
+        return self.record.last_job_id
+
+    @property
+    def fired(self) -> int:
+        """Jobs that its slots made."""
+        return self.record.fired
+
+    @property
+    def skipped(self) -> int:
+        """Slots without a job, because the job before was unfinished."""
+        return self.record.skipped
+
+
+def _instant(ms: int | None) -> datetime | None:
+    return None if ms is None else datetime.fromtimestamp(ms / 1000, UTC)
+
+
+class Schedules:
+    """The schedules of one queue."""
+
+    def __init__(self, queue: ScheduleQueue, strategies: Mapping[str, Strategy]) -> None:
+        self._queue = queue
+        self._strategies = strategies
+
+    async def put(
+        self, name: str, schedule: Schedule | Mapping[str, Any], template: Mapping[str, Any] | None = None
+    ) -> ScheduleInfo:
+        """Make or change the schedule ``name``; see ``Queue.upsert_job_scheduler``."""
+        record = self.record(name, schedule, template)
+        (now_ms, _) = await self._find(name)
+        if has_ended(record, now_ms):
+            raise ConfigError(
+                "end", "in the future: this schedule would never run", str(_instant(record.end_ms))
+            )
+        record.next_ms = first_slot(record, now_ms, self._strategies)
+        return self._info(await self._queue.store.execute(sq.PutSchedule(schedule=record)))
+
+    def record(
+        self, name: str, schedule: Schedule | Mapping[str, Any], template: Mapping[str, Any] | None = None
+    ) -> ScheduleRecord:
+        """The checked record of a schedule that is not stored yet."""
+        return make_record(self._queue.app, name, to_schedule(schedule), self._template(name, template or {}))
+
+    def _template(self, name: str, given: Mapping[str, Any]) -> NewJob:
+        if not isinstance(given, Mapping):
+            raise ConfigError("template", 'an object like {"name": ..., "data": ..., "opts": {...}}', given)
+        options = {key: value for key, value in given.items() if key not in ("name", "data", "opts")}
+        options |= given.get("opts") or {}
+        return self._queue.prepare(given.get("name", name), given.get("data"), **options)
+
+    async def get(self, name: str) -> ScheduleInfo | None:
+        _, record = await self._find(name)
+        return None if record is None else self._info(record)
+
+    async def list(self) -> list[ScheduleInfo]:
+        return await list_schedules(self._queue.app, queue=self._queue.name)
+
+    def _info(self, record: ScheduleRecord) -> ScheduleInfo:
+        return ScheduleInfo(record, self._queue.app.codecs)
+
+    async def remove(self, name: str) -> bool:
+        request = sq.RemoveSchedule(queue=self._queue.name, name=_text(name))
+        return await self._queue.store.execute(request)
+
+    async def pause(self, name: str) -> None:
+        request = sq.PauseSchedule(queue=self._queue.name, name=_text(name), paused=True)
+        if not await self._queue.store.execute(request):
+            raise ScheduleNotFoundError(self._queue.name, name)
+
+    async def resume(self, name: str) -> None:
+        """Go on with the first slot from now on: those that passed meanwhile are not made up for."""
+        now_ms, record = await self._get(name)
+        next_ms = slot_after(record, now_ms, self._strategies)
+        request = sq.PauseSchedule(queue=self._queue.name, name=name, paused=False, next_ms=next_ms)
+        await self._queue.store.execute(request)
+
+    async def run(self, name: str) -> str:
+        """Add its job now, besides its slots; returns the job's id."""
+        _, record = await self._get(name)
+        job = slot_job(record, new_id())
+        queue = self._queue
+
+        async def fire(jobs: list[NewJob]) -> sq.Fired:
+            request = sq.FireSchedule(queue=queue.name, name=name, slot_ms=None, jobs=jobs)
+            return await queue.store.execute(request)
+
+        if not (await queue.app.hooks.enqueue_through([job], fire)).ok:
+            raise ScheduleNotFoundError(queue.name, name)
+        return job.id
+
+    async def _get(self, name: str) -> tuple[int, ScheduleRecord]:
+        now_ms, record = await self._find(name)
+        if record is None:
+            raise ScheduleNotFoundError(self._queue.name, name)
+        return now_ms, record
+
+    async def _find(self, name: str) -> tuple[int, ScheduleRecord | None]:
+        """The store's time, and the schedule of that name."""
+        check_task_name(name)
+        page = await self._queue.store.execute(sq.ListSchedules(queue=self._queue.name, name=name))
+        return page.now_ms, page.schedules[0] if page.schedules else None
+
+
+def _text(name: object) -> str:
+    """The name of a schedule that may be there: any text."""
+    if not isinstance(name, str) or not is_text(name) or len(name) > _LONGEST_NAME:
+        raise ConfigError("name", f"a schedule's name, a text of at most {_LONGEST_NAME} characters", name)
+    return name
+
+
+def has_ended(record: ScheduleRecord, now_ms: int) -> bool:
+    """Whether the end of the schedule has passed."""
+    return record.end_ms is not None and record.end_ms <= now_ms
+
+
+def make_record(app: ScheduleApp, name: str, schedule: Schedule, template: NewJob) -> ScheduleRecord:
+    """The record of a schedule, checked, without its first slot."""
+    check_task_name(name)
+    if template.id != template.request_id:
+        raise ConfigError("job_id", "left out: the schedule names its jobs", template.id)
+    if template.run_at_ms is not None:
+        raise ConfigError("run_at", "left out: the schedule says when its jobs run")
+    labels = app.codecs.labels(template)
+    template.id = template.request_id = ""
+    app.codecs.bind_to_schedule(template, labels, name)
+    return schedule.record(template.queue, name, template)
+
+
+async def list_schedules(
+    app: ScheduleApp, *, queue: str | None = None, source: str | None = None
+) -> list[ScheduleInfo]:
+    """Schedules of one queue or of all, by queue and name."""
+    found: list[ScheduleInfo] = []
+    cursor: str | None = None
+    while True:
+        page = await app.store.execute(sq.ListSchedules(queue=queue, source=source, cursor=cursor))
+        found += [ScheduleInfo(record, app.codecs) for record in page.schedules]
+        cursor = page.cursor
+        if cursor is None:
+            return found
+
+
+class DeclaredSchedules:
+    """Schedules that an application's code declares, and how they get into its store."""
+
+    def __init__(self, strategies: Mapping[str, Strategy]) -> None:
+        self._strategies = strategies
+        self._declared: dict[tuple[str, str], ScheduleRecord] = {}
+
+    def declare(self, record: ScheduleRecord) -> None:
+        """Add one; the same name twice in a queue is an error."""
+        _check_strategy(record.rule, self._strategies)
+        key = (record.queue, record.name)
+        if key in self._declared and self._declared[key].template.task != record.template.task:
+            raise ConfigError("name", f"unique among the schedules of queue {record.queue!r}", record.name)
+        self._declared[key] = record
+
+    def __len__(self) -> int:
+        return len(self._declared)
+
+    async def deploy(self, app: ScheduleApp, source: str) -> tuple[int, list[ScheduleInfo]]:
+        """Make the store's schedules of ``source`` those of the code; returns how many, and those removed."""
+        store = app.store
+        before = await list_schedules(app, source=source)
+        now_ms = (await store.execute(sq.ListSchedules(limit=1))).now_ms
+        for key, record in self._declared.items():
+            record.source = source
+            if has_ended(record, now_ms):  # code that was right when it was written goes on starting
+                log.warning("schedule %s of queue %s has ended: remove it from the code", *key)
+            record.next_ms = first_slot(record, now_ms, self._strategies)
+            await store.execute(sq.PutSchedule(schedule=record))
+        gone = [info for info in before if (info.queue, info.name) not in self._declared]
+        for info in gone:
+            await store.execute(sq.RemoveSchedule(queue=info.queue, name=info.name, source=source))
+        return len(self._declared), gone
+
+
+def _check_strategy(rule: Rule, strategies: Mapping[str, Strategy]) -> None:
+    if rule.strategy is not None:
+        check_known([rule.strategy], strategies, "schedule strategy")
+
+
+class ScheduleVerbs:
+    """The part of ``Queue`` that keeps its schedules."""
+
+    if TYPE_CHECKING:
+        name: str
+        _schedules: Schedules
+
+        async def get_job(self, job_id: str) -> Job[Any] | None: ...
+
+    async def upsert_job_scheduler(
+        self,
+        name: str,
+        schedule: Schedule | Mapping[str, Any],
+        template: Mapping[str, Any] | None = None,
+    ) -> ScheduleInfo:
+        """Make or change a schedule: ``{"cron": "*/5 * * * *", "timezone": ...}`` or ``{"every": 60}``.
+
+        ``template`` is ``{"name": task, "data": ..., "opts": {...}}``; the task's name is the schedule's
+        unless it says otherwise. A schedule whose rule stays the same keeps its next slot.
+        """
+        return await self._schedules.put(name, schedule, template)
+
+    async def get_job_scheduler(self, name: str) -> ScheduleInfo | None:
+        """The schedule of that name, or None."""
+        return await self._schedules.get(name)
+
+    async def get_job_schedulers(self) -> list[ScheduleInfo]:
+        """The queue's schedules, by name."""
+        return await self._schedules.list()
+
+    async def remove_job_scheduler(self, name: str) -> bool:
+        """Forget a schedule; False when there is none. Jobs that it made stay."""
+        return await self._schedules.remove(name)
+
+    async def pause_job_scheduler(self, name: str) -> None:
+        """Let its slots pass without a job, until it is resumed."""
+        await self._schedules.pause(name)
+
+    async def resume_job_scheduler(self, name: str) -> None:
+        """Undo ``pause_job_scheduler``. Slots that passed meanwhile are not made up for."""
+        await self._schedules.resume(name)
+
+    async def run_job_scheduler(self, name: str) -> Job[Any]:
+        """Add a schedule's job now, besides its slots."""
+        job_id = await self._schedules.run(name)
+        job = await self.get_job(job_id)
+        if job is None:
+            raise JobNotFoundError(self.name, job_id)
+        return job

@@ -1,0 +1,60 @@
+"""What a worker sees to before it begins."""
+
+from __future__ import annotations
+
+import logging
+from contextlib import AbstractAsyncContextManager
+from typing import Any, Final
+
+from windlass.api.app import Windlass
+from windlass.backend.limit_requests import SetQueueLimits
+from windlass.core.limit_rules import to_rate
+from windlass.core.options import check_registered, to_backoff
+from windlass.core.text import printable
+from windlass.errors import StorageError
+from windlass.worker.lifecycle import Parts
+from windlass.worker.parts import WorkerParts
+
+log: Final = logging.getLogger("windlass.worker")
+
+
+def check_strategies(shared: WorkerParts) -> None:
+    """Refuse to run tasks by a backoff strategy that was not given to us: its name may be misspelt."""
+    app = shared.app
+    for task in app.tasks.values() if shared.registry is app.registry else ():
+        if task.queue_name in shared.shares.names:
+            check_registered(to_backoff(task.job_options.backoff), shared.strategies, task.name)
+
+
+async def set_limits(shared: WorkerParts) -> None:
+    """Make the worker's ``limiter`` and ``global_concurrency`` those of its queues."""
+    concurrency, rate = shared.options.global_concurrency, to_rate(shared.options.limiter, "limiter")
+    given = {"concurrency": concurrency, "rate": rate}
+    fields = [name for name, value in given.items() if value is not None]
+    for queue in shared.shares.names if fields else ():
+        request = SetQueueLimits(queue=queue, fields=fields, concurrency=concurrency, rate=rate)
+        await shared.app.store.execute(request)
+
+
+async def enter_lifespan(parts: Parts, shared: WorkerParts) -> None:
+    """Open the app's own resources; a worker whose resources fail does not start."""
+    lifespan = shared.app.open_lifespan()
+    value = await lifespan.__aenter__()
+    # Code of the application: it may use all the time that is left.
+    parts.opened("the app's lifespan", lambda: _leave(lifespan), most_ms=float("inf"))
+    if shared.context is None:
+        shared.context = value
+
+
+async def deploy_schedules(app: Windlass) -> bool:
+    """Bring the store the schedules of this code; False when it is out of reach now."""
+    try:
+        await app.deploy_schedules()
+    except StorageError as exc:
+        log.warning("the schedules of the code are not in the store yet: %s", printable(str(exc)))
+        return False
+    return True
+
+
+async def _leave(context: AbstractAsyncContextManager[Any]) -> None:
+    await context.__aexit__(None, None, None)

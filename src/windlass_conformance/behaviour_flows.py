@@ -1,0 +1,539 @@
+"""Flows as users see them: trees, chains, groups, chords, graphs, dynamic children."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import Counter
+from typing import Any
+
+import pytest
+
+from windlass import (
+    ConfigError,
+    FlowProducer,
+    Job,
+    JobFailedError,
+    JobState,
+    UnrecoverableError,
+    WaitForChildren,
+    chain,
+    chord,
+    group,
+    step,
+)
+from windlass.errors import CycleError, DependencyError
+from windlass.flows import EdgeStatus
+from windlass.testing.kit import drain
+from windlass_conformance.harness import Harness
+from windlass_conformance.stage import QUEUE, Stage
+
+NEEDS = "flows"
+
+
+class Runs:
+    """A handler that remembers what ran and returns the job's data; data "bad" fails for good."""
+
+    def __init__(self) -> None:
+        self.order: list[str] = []
+        self.values: dict[str, dict[str, Any]] = {}
+        self.failed: dict[str, dict[str, str]] = {}
+
+    async def __call__(self, job: Job[Any]) -> Any:
+        self.order.append(job.name)
+        self.values[job.name] = await job.get_children_values()
+        self.failed[job.name] = await job.get_failed_children()
+        if job.data == "bad":
+            raise UnrecoverableError("it is bad")
+        return job.data
+
+
+async def run_all(stage: Stage, runs: Any, *queues: str) -> None:
+    worker = await stage.work(runs, list(queues or (QUEUE,)))
+    await drain(worker)
+
+
+@pytest.mark.feature("I1", "I2", "I3", "A16")
+async def test_a_tree_runs_from_its_leaves_to_its_root(harness: Harness) -> None:
+    async with Stage(harness) as stage:
+        flow = FlowProducer(stage.app)
+        tree = {
+            "name": "album",
+            "queue": QUEUE,
+            "children": [
+                {"name": "resize", "queue_name": "images", "data": "cat", "opts": {"priority": 1}},
+                {
+                    "name": "page",
+                    "queue": QUEUE,
+                    "data": "p1",
+                    "children": [{"name": "resize2", "queue": "images", "data": "dog"}],
+                },
+            ],
+        }
+        node = await flow.add(tree)
+        assert node.state is JobState.BLOCKED
+        assert [child.job.name for child in node.children] == ["resize", "page"]
+        runs = Runs()
+        await run_all(stage, runs, QUEUE, "images")
+        assert await node.job.get_state() is JobState.COMPLETED
+        assert runs.order.index("resize2") < runs.order.index("page") < runs.order.index("album")
+        page, cat = node.children[1], node.children[0]
+        assert runs.values["album"] == {f"images:{cat.id}": "cat", f"{QUEUE}:{page.id}": "p1"}
+        assert await node.job.get_children_values() == runs.values["album"]
+
+
+@pytest.mark.feature("I1", "A16")
+async def test_add_takes_children_and_followers_along(harness: Harness) -> None:
+    async with Stage(harness) as stage:
+        job = await stage.queue.add(
+            "middle",
+            2,
+            children=[{"name": "first", "queue": QUEUE, "data": 1}],
+            then=[step("last", 3, queue=QUEUE)],
+        )
+        assert job.state is JobState.BLOCKED
+        runs = Runs()
+        await run_all(stage, runs)
+        assert runs.order == ["first", "middle", "last"]
+
+
+@pytest.mark.feature("I1")
+async def test_several_flows_are_added_in_one_step(harness: Harness) -> None:
+    async with Stage(harness) as stage:
+        flow = FlowProducer(stage.app)
+        trees = [
+            {"name": f"top{n}", "queue": QUEUE, "children": [{"name": "c", "queue": QUEUE}]} for n in range(3)
+        ]
+        nodes = await flow.add_bulk(trees)
+        assert [node.job.name for node in nodes] == ["top0", "top1", "top2"]
+        assert await stage.queue.count() == 6
+        assert await flow.add_bulk([]) == []
+        bad = [*trees, {"name": "x", "queue": QUEUE, "children": [{"queue": QUEUE}]}]
+        with pytest.raises(ConfigError):
+            await flow.add_bulk(bad)
+        assert await stage.queue.count() == 6
+
+
+@pytest.mark.feature("I5", "I7")
+async def test_depends_on_takes_jobs_pairs_and_ids(harness: Harness) -> None:
+    async with Stage(harness) as stage:
+        first = await stage.queue.add("first", 1)
+        other = await stage.app.queue("images").add("other", 2)
+        third = await stage.queue.add("third", 3, job_id="third")
+        last = await stage.queue.add("last", depends_on=[first, other.ref, third.id])
+        assert (last.state, await last.is_blocked()) == (JobState.BLOCKED, True)
+        assert await stage.queue.count() == 3
+        runs = Runs()
+        await run_all(stage, runs, QUEUE, "images")
+        assert runs.order[-1] == "last"
+        assert sorted(runs.values["last"].values()) == [1, 2, 3]
+        assert [edge.status for edge in await last.get_dependencies()] == [EdgeStatus.DONE] * 3
+        assert [edge.dependent for edge in await first.get_dependents()] == [last.ref]
+
+
+@pytest.mark.feature("I5", "I8")
+async def test_what_cannot_be_waited_for_is_refused(harness: Harness) -> None:
+    async with Stage(harness) as stage:
+        with pytest.raises(DependencyError):
+            await stage.queue.add("n", depends_on=["ghost"])
+        with pytest.raises(ConfigError, match="on_failure"):
+            await stage.queue.add("n", depends_on=["x"], on_failure="explode")
+        with pytest.raises(ConfigError, match="depends_on"):
+            await stage.queue.add("n", depends_on=[3])
+        assert await stage.queue.count() == 0
+
+
+@pytest.mark.feature("I4")
+async def test_a_chain_of_tasks_hands_its_values_on(harness: Harness) -> None:
+    async with Stage(harness) as stage:
+        app = stage.app
+
+        @app.task(name="start", queue=QUEUE)
+        async def start(number: int) -> int:
+            return number
+
+        @app.task(name="double", queue="images")
+        async def double() -> int:
+            from windlass import current_job
+
+            (value,) = (await current_job().get_children_values()).values()
+            return int(value) * 2
+
+        last = await chain(start.s(3), double.s(), double.options(priority=2).s()).enqueue()
+        await drain(await stage.work(queues=[QUEUE, "images"]))
+        assert await last.result() == 12
+
+
+@pytest.mark.feature("I4")
+async def test_a_group_runs_side_by_side(harness: Harness) -> None:
+    async with Stage(harness) as stage:
+        app = stage.app
+
+        @app.task(name="square", queue=QUEUE)
+        async def square(number: int) -> int:
+            return number * number
+
+        jobs = await group(*(square.s(n) for n in range(4))).enqueue()
+        assert {job.state for job in jobs} == {JobState.WAITING}
+        await drain(await stage.work())
+        assert [await job.result() for job in jobs] == [0, 1, 4, 9]
+
+
+@pytest.mark.feature("I4")
+async def test_a_chord_runs_its_body_after_its_header(harness: Harness) -> None:
+    async with Stage(harness) as stage:
+        app = stage.app
+
+        @app.task(name="square", queue="images")
+        def square(number: int) -> int:
+            return number * number
+
+        @app.task(name="total", queue=QUEUE)
+        def total() -> int:
+            from windlass import current_job
+
+            return sum(current_job().sync.get_children_values().values())
+
+        last = await chord([square.s(n) for n in range(4)], total.s()).enqueue()
+        await drain(await stage.work(queues=[QUEUE, "images"]))
+        assert await last.result() == 14
+
+
+@pytest.mark.feature("I4", "I6")
+async def test_chains_and_groups_can_be_nested(harness: Harness) -> None:
+    async with Stage(harness) as stage:
+        parts = {name: step(name, name, queue=QUEUE) for name in "abcdef"}
+        inner = chain(parts["c"], parts["d"])
+        last = chain(parts["a"], group(parts["b"], inner), parts["e"])
+        last.then(parts["f"])
+        await FlowProducer(stage.app).add(last)
+        runs = Runs()
+        await run_all(stage, runs)
+        place = {name: at for at, name in enumerate(runs.order)}
+        assert place["a"] < place["b"] < place["e"] < place["f"]
+        assert place["a"] < place["c"] < place["d"] < place["e"]
+        assert sorted(runs.values["e"].values()) == ["b", "d"]
+
+
+@pytest.mark.feature("I8")
+async def test_a_graph_with_several_parents(harness: Harness) -> None:
+    async with Stage(harness) as stage:
+        tip = step("tip", queue=QUEUE)
+        left, right = step("left", queue=QUEUE).after(tip), step("right", queue=QUEUE).after(tip)
+        end = step("end", queue=QUEUE).after(left, right)
+        node = await FlowProducer(stage.app).add(end)
+        assert await stage.queue.count() == 4
+        assert node.children[0].children[0] is node.children[1].children[0]
+        runs = Runs()
+        await run_all(stage, runs)
+        assert runs.order == ["tip", "left", "right", "end"]
+
+
+@pytest.mark.feature("I8")
+async def test_steps_in_a_circle_are_refused(harness: Harness) -> None:
+    async with Stage(harness) as stage:
+        one, two = step("one", queue=QUEUE), step("two", queue=QUEUE)
+        one.after(two.after(one))
+        with pytest.raises(CycleError):
+            await FlowProducer(stage.app).add(one)
+        assert await stage.queue.count() == 0
+
+
+@pytest.mark.feature("I6")
+async def test_jobs_that_wait_for_their_parent(harness: Harness) -> None:
+    async with Stage(harness) as stage:
+        first = await stage.queue.add("analyse", "film")
+        await stage.queue.add_bulk([{"name": f"cut{n}", "depends_on": [first]} for n in range(3)])
+        runs = Runs()
+        await run_all(stage, runs)
+        assert runs.order == ["analyse", "cut0", "cut1", "cut2"]
+        assert list(runs.values["cut1"].values()) == ["film"]
+
+
+@pytest.mark.feature("I9")
+@pytest.mark.parametrize(
+    ("on_failure", "ran", "state"),
+    [
+        ("fail", False, JobState.FAILED),
+        ("ignore", True, JobState.COMPLETED),
+        ("continue", True, JobState.COMPLETED),
+    ],
+)
+async def test_what_a_failed_child_does_is_a_choice(
+    harness: Harness, on_failure: str, ran: bool, state: JobState
+) -> None:
+    async with Stage(harness) as stage:
+        bad = {"name": "bad", "queue": QUEUE, "data": "bad", "on_failure": on_failure}
+        good = {"name": "good", "queue": QUEUE, "data": "fine", "delay": 60}
+        node = await FlowProducer(stage.app).add({"name": "top", "queue": QUEUE, "children": [bad, good]})
+        runs = Runs()
+        worker = await stage.work(runs)
+        await drain(worker)
+        before_good = "top" in runs.order
+        await stage.advance(61)
+        await drain(worker)
+        assert before_good is (on_failure == "continue")
+        assert ("top" in runs.order, await node.job.get_state()) == (ran, state)
+        key = f"{QUEUE}:{node.children[0].id}"
+        assert await node.job.get_failed_children() == {key: "unrecoverable: UnrecoverableError: it is bad"}
+        if state is JobState.FAILED:
+            with pytest.raises(JobFailedError, match="dependency_failed"):
+                await node.job.result()
+        if on_failure == "ignore":
+            assert list(runs.values["top"].values()) == ["fine"]
+
+
+class Splitter:
+    """A handler that makes its children while it runs, and adds their values up."""
+
+    def __init__(self, queue: str = "images") -> None:
+        self.runs: Counter[str] = Counter()
+        self._queue = queue
+
+    async def __call__(self, job: Job[Any]) -> int:
+        self.runs[job.name] += 1
+        if job.name == "part":
+            return int(job.data)
+        values = await job.get_children_values()
+        if not values:
+            for n in range(1, 4):
+                await job.add_child("part", n, queue=self._queue, job_id=f"{job.id}-{n}")
+            raise WaitForChildren
+        return int(sum(values.values()))
+
+
+@pytest.mark.feature("I10", "A15")
+async def test_a_running_parent_makes_children_and_waits_for_them(harness: Harness) -> None:
+    async with Stage(harness) as stage:
+        job = await stage.queue.add("sum")
+        runs = Splitter()
+        await run_all(stage, runs, QUEUE, "images")
+        assert await job.result() == 6
+        assert (runs.runs, job.attempts, job.deliveries) == ({"sum": 2, "part": 3}, 0, 2)
+
+
+@pytest.mark.feature("I10")
+async def test_a_handler_that_waits_for_children_it_does_not_have_fails_in_the_end(harness: Harness) -> None:
+    async with Stage(harness) as stage:
+        runs = 0
+
+        async def handler(job: Job[Any]) -> None:
+            nonlocal runs
+            runs += 1
+            raise WaitForChildren
+
+        job = await stage.queue.add(
+            "sum", max_attempts=3, backoff={"type": "fixed", "delay": 10, "jitter": 0}
+        )
+        await stage.work(handler)
+        await stage.settle()
+        assert (await job.get_state(), runs) == (JobState.RETRYING, 2)
+        await stage.advance(25)
+        assert (await job.get_state(), job.attempts, runs) == (JobState.FAILED, 3, 4)
+        assert job.failed_reason == "waits for children, but has none that are open"
+
+
+@pytest.mark.feature("I10")
+async def test_a_parent_that_is_killed_before_it_waits_makes_no_child_twice(harness: Harness) -> None:
+    async with Stage(harness) as stage:
+        job = await stage.queue.add("sum")
+        record = await harness.take(QUEUE)
+        crashed: Job[Any] = Job(stage.queue, record, held=True)
+        with pytest.raises(WaitForChildren):
+            await Splitter()(crashed)
+        await harness.backend.execute(_release(record))
+        runs = Splitter()
+        await run_all(stage, runs, QUEUE, "images")
+        assert await job.result() == 6
+        assert runs.runs["part"] == 3
+
+
+def _release(record: Any) -> Any:
+    from windlass.backend import requests as rq
+    from windlass.core.outcome import Outcome
+    from windlass_conformance.harness import settlement
+
+    return rq.Settle(items=[settlement(record, Outcome.RELEASE)])
+
+
+@pytest.mark.feature("I12")
+async def test_a_flow_is_read_as_a_tree(harness: Harness) -> None:
+    async with Stage(harness) as stage:
+        leaf = {"name": "leaf", "queue": "images", "data": "x", "on_failure": "ignore"}
+        middle = {"name": "middle", "queue": QUEUE, "children": [leaf]}
+        node = await FlowProducer(stage.app).add({"name": "top", "queue": QUEUE, "children": [middle]})
+        flow = await stage.queue.get_flow(node.id)
+        assert [(one.job.name, one.state) for one in flow.walk()] == [
+            ("top", JobState.BLOCKED),
+            ("middle", JobState.BLOCKED),
+            ("leaf", JobState.WAITING),
+        ]
+        edge = flow.children[0].children[0].edge
+        assert edge is not None and edge.on_failure == "ignore"
+        shallow = await stage.queue.get_flow(node.id, depth=1)
+        assert [one.truncated for one in shallow.walk()] == [False, True]
+        await run_all(stage, Runs(), QUEUE, "images")
+        await flow.children[0].job.remove()
+        after = await stage.queue.get_flow(node.id)
+        assert [(one.gone, one.state) for one in after.walk()][:2] == [
+            (False, JobState.COMPLETED),
+            (True, JobState.COMPLETED),
+        ]
+
+
+@pytest.mark.feature("I12", "F1")
+async def test_a_whole_flow_is_cancelled(harness: Harness) -> None:
+    async with Stage(harness) as stage:
+        leaves = [{"name": f"leaf{n}", "queue": "images"} for n in range(3)]
+        middle = {"name": "middle", "queue": QUEUE, "children": leaves}
+        node = await FlowProducer(stage.app).add({"name": "top", "queue": QUEUE, "children": [middle]})
+        assert await stage.queue.cancel_flow(node.id, "enough") == 5
+        flow = await stage.queue.get_flow(node.id)
+        assert {(one.state, one.job.reason) for one in flow.walk()} == {(JobState.CANCELLED, "enough")}
+
+
+@pytest.mark.feature("I12", "I8")
+async def test_a_job_that_others_wait_for_outlives_a_cancelled_flow(harness: Harness) -> None:
+    async with Stage(harness) as stage:
+        shared = await stage.queue.add("shared")
+        own = await stage.queue.add("own")
+        top = await stage.queue.add("top", depends_on=[shared, own])
+        other = await stage.queue.add("other", depends_on=[shared])
+        assert await stage.queue.cancel_flow(top.id) == 2
+        assert await shared.get_state() is JobState.WAITING
+        assert await other.get_state() is JobState.BLOCKED
+        assert await own.get_state() is JobState.CANCELLED
+
+
+@pytest.mark.feature("I12")
+async def test_a_whole_flow_is_removed(harness: Harness) -> None:
+    async with Stage(harness) as stage:
+        leaves = [{"name": f"leaf{n}", "queue": "images"} for n in range(2)]
+        node = await FlowProducer(stage.app).add({"name": "top", "queue": QUEUE, "children": leaves})
+        running = await harness.take("images")
+        with pytest.raises(Exception, match="active"):
+            await stage.queue.remove_flow(node.id)
+        assert await stage.queue.remove_flow(node.id, force=True) == 3
+        assert await harness.find(running.id, "images") is None
+        assert await stage.queue.count() == 0
+
+
+# --- a big one, with workers that die -------------------------------------------------------------
+
+_QUEUES = [f"q{n}" for n in range(10)]
+
+
+class Storm:
+    """Counts the runs that ended and notes which parent saw what; the child "bad" fails for good."""
+
+    def __init__(self) -> None:
+        self.parents: list[tuple[str, dict[str, Any], dict[str, str]]] = []
+        self.done: set[str] = set()
+
+    async def __call__(self, job: Job[Any]) -> Any:
+        if job.name == "parent":
+            values = await job.get_children_values()
+            failed = await job.get_failed_children()
+            self.parents.append((job.id, values, failed))
+            return len(values)
+        await asyncio.sleep(0)
+        if job.data == "bad":
+            raise UnrecoverableError("bad")
+        self.done.add(job.id)
+        return job.data
+
+
+class Doomed:
+    """The handler of a worker that dies: some of its jobs hang until it does."""
+
+    def __init__(self, runs: Storm, dice: random.Random) -> None:
+        self._runs = runs
+        self._dice = dice
+        self.hangs = asyncio.Event()
+
+    async def __call__(self, job: Job[Any]) -> Any:
+        if self._dice.random() < 0.1:
+            self.hangs.set()
+            await asyncio.Event().wait()
+        return await self._runs(job)
+
+
+async def _storm(stage: Stage, runs: Storm) -> None:
+    """Workers that are torn down in the middle of their jobs, one after the other; then one that lives."""
+    dice = random.Random(7)
+    queues = [*_QUEUES, QUEUE]
+    for _ in range(8):
+        doomed = Doomed(runs, dice)
+        victim = await stage.work(doomed, queues, concurrency=8)
+        await doomed.hangs.wait()
+        await victim.close(force=True)
+    await drain(await stage.work(runs, queues, concurrency=8))
+
+
+@pytest.mark.feature("I1", "I2", "I3", "Z14")
+async def test_a_thousand_children_in_ten_queues_while_workers_die(harness: Harness) -> None:
+    async with Stage(harness) as stage:
+        runs = Storm()
+        children = [{"name": "child", "queue": _QUEUES[n % 10], "data": n} for n in range(1_000)]
+        node = await FlowProducer(stage.app).add({"name": "parent", "queue": QUEUE, "children": children})
+        await _storm(stage, runs)
+        assert await node.job.result() == 1_000
+        ((_, values, failed),) = runs.parents
+        assert (sorted(values.values()), failed) == (list(range(1_000)), {})
+        assert len(runs.done) == 1_000
+        assert node.job.deliveries == 1
+
+
+@pytest.mark.feature("I9", "Z14")
+@pytest.mark.parametrize("on_failure", ["fail", "ignore", "continue"])
+async def test_one_of_many_children_fails_while_workers_die(harness: Harness, on_failure: str) -> None:
+    async with Stage(harness) as stage:
+        runs = Storm()
+        children = [
+            {
+                "name": "child",
+                "queue": _QUEUES[n % 10],
+                "data": "bad" if n == 50 else n,
+                "on_failure": on_failure,
+            }
+            for n in range(200)
+        ]
+        node = await FlowProducer(stage.app).add({"name": "parent", "queue": QUEUE, "children": children})
+        await _storm(stage, runs)
+        bad = f"{node.children[50].queue_name}:{node.children[50].id}"
+        assert set(await node.job.get_failed_children()) == {bad}
+        if on_failure == "fail":
+            assert (await node.job.get_state(), runs.parents) == (JobState.FAILED, [])
+            return
+        assert await node.job.get_state() is JobState.COMPLETED
+        ((_, values, failed),) = runs.parents
+        assert set(failed) == {bad}
+        expected = 199 if on_failure == "ignore" else len(values)
+        assert len(values) == expected
+        assert len(await node.job.get_children_values()) == 199
+
+
+@pytest.mark.feature("I9", "I3")
+async def test_a_retried_parent_gets_the_value_of_its_retried_child(harness: Harness) -> None:
+    async with Stage(harness) as stage:
+        child = await stage.queue.add("child", "part", max_attempts=1)
+        parent = await stage.queue.add("parent", "whole", depends_on=[child])
+        seen: dict[str, Any] = {}
+
+        async def handler(job: Job[Any]) -> Any:
+            seen[job.name] = await job.get_children_values()
+            if job.name == "child" and job.deliveries == 1:
+                raise ConnectionError("not now")
+            return job.data
+
+        await stage.work(handler)
+        await stage.settle()
+        assert (await child.get_state(), await parent.get_state()) == (JobState.FAILED, JobState.FAILED)
+        await child.retry()
+        await stage.settle()
+        assert (await child.get_state(), await parent.get_state()) == (JobState.COMPLETED, JobState.FAILED)
+        await parent.retry()
+        await stage.settle()
+        assert await parent.get_state() is JobState.COMPLETED
+        assert seen["parent"] == {f"{QUEUE}:{child.id}": "part"}
+        assert await parent.get_failed_children() == {}

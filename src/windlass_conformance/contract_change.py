@@ -1,0 +1,620 @@
+"""Changes by people and programs: priority, delay, payload, retry, remove, purge, pause, progress, logs."""
+
+from __future__ import annotations
+
+import pytest
+
+from windlass.backend import requests as rq
+from windlass.core.job import LOGS_KEPT, AttemptOutcome, ErrorInfo, EventType, JobRef
+from windlass.core.options import Keep, StoredOptions
+from windlass.core.outcome import Changed, Outcome
+from windlass.core.states import JobState
+from windlass_conformance.harness import LEASE_MS, QUEUE, START_MS, Harness
+
+A = JobRef(QUEUE, "a")
+NOBODY = JobRef(QUEUE, "nobody")
+OK_WAITING = rq.ChangeResult(Changed.OK, JobState.WAITING)
+
+
+# --- priority, delay, payload ---------------------------------------------------------------------
+
+
+@pytest.mark.feature("A23")
+async def test_a_changed_priority_joins_the_back_of_its_new_priority(harness: Harness) -> None:
+    await harness.add("a", priority=9)
+    await harness.add_many("b", "c", priority=1)
+    await harness.add("d")
+    assert await harness.do(rq.ChangeJob(ref=A, priority=1)) == OK_WAITING
+    assert (await harness.get("a")).priority == 1
+    assert await harness.order() == ["b", "c", "a", "d"]
+
+
+@pytest.mark.feature("A23")
+async def test_the_same_priority_again_changes_nothing(harness: Harness) -> None:
+    await harness.add_many("a", "b")
+    mark = await harness.mark()
+    assert (await harness.do(rq.ChangeJob(ref=A, priority=0))).status is Changed.OK
+    assert await harness.mark() == mark
+    assert await harness.order() == ["a", "b"]
+
+
+@pytest.mark.feature("A23")
+async def test_a_scheduled_job_takes_its_new_priority_along(harness: Harness) -> None:
+    await harness.add("a", delay_ms=10)
+    await harness.add("b")
+    await harness.do(rq.ChangeJob(ref=A, priority=5))
+    harness.pass_ms(10)
+    assert await harness.order() == ["a", "b"]
+
+
+@pytest.mark.feature("A23", "B6")
+async def test_delay_zero_makes_a_scheduled_job_ready_now_at_the_back(harness: Harness) -> None:
+    await harness.add("a", delay_ms=500)
+    await harness.add("b")
+    mark = await harness.mark()
+    harness.pass_ms(5)
+    assert await harness.do(rq.ChangeJob(ref=A, delay_ms=0)) == OK_WAITING
+    job = await harness.get("a")
+    assert (job.due_ms, job.ready_ms) == (None, START_MS + 5)
+    assert [event.type for event in await harness.events(after=mark)] == [EventType.PROMOTED]
+    assert await harness.order() == ["b", "a"]
+
+
+@pytest.mark.feature("A23", "C11")
+async def test_delay_zero_makes_a_retrying_job_ready_now(harness: Harness) -> None:
+    job = await harness.start("a")
+    await harness.settle(job, Outcome.RETRY, delay_ms=60_000)
+    assert await harness.do(rq.ChangeJob(ref=A, delay_ms=0)) == OK_WAITING
+    assert (await harness.get("a")).attempts == 1
+
+
+@pytest.mark.feature("A23")
+async def test_delay_zero_leaves_a_waiting_job_where_it_is(harness: Harness) -> None:
+    await harness.add_many("a", "b")
+    before, mark = await harness.get("a"), await harness.mark()
+    assert await harness.do(rq.ChangeJob(ref=A, delay_ms=0)) == OK_WAITING
+    assert (await harness.get("a"), await harness.mark()) == (before, mark)
+
+
+@pytest.mark.feature("A23")
+async def test_a_delay_puts_a_waiting_job_off(harness: Harness) -> None:
+    await harness.add("a")
+    harness.pass_ms(5)
+    changed = await harness.do(rq.ChangeJob(ref=A, delay_ms=100))
+    assert changed == rq.ChangeResult(Changed.OK, JobState.SCHEDULED)
+    job = await harness.get("a")
+    assert job.due_ms == job.ready_ms == START_MS + 105
+    assert await harness.claim() == []
+    harness.pass_ms(100)
+    assert (await harness.take()).id == "a"
+
+
+@pytest.mark.feature("A23")
+async def test_a_delay_counts_from_now_and_moves_a_due_time_both_ways(harness: Harness) -> None:
+    await harness.add("a", delay_ms=500)
+    harness.pass_ms(100)
+    await harness.do(rq.ChangeJob(ref=A, delay_ms=50))
+    assert (await harness.get("a")).due_ms == START_MS + 150
+    await harness.do(rq.ChangeJob(ref=A, delay_ms=900))
+    harness.pass_ms(899)
+    assert await harness.claim() == []
+    harness.pass_ms(1)
+    assert (await harness.take()).id == "a"
+
+
+@pytest.mark.feature("A23")
+async def test_a_retrying_job_stays_retrying_when_its_delay_is_moved(harness: Harness) -> None:
+    job = await harness.start("a")
+    await harness.settle(job, Outcome.RETRY, delay_ms=500)
+    changed = await harness.do(rq.ChangeJob(ref=A, delay_ms=900))
+    assert changed == rq.ChangeResult(Changed.OK, JobState.RETRYING)
+    assert (await harness.get("a")).due_ms == START_MS + 900
+
+
+@pytest.mark.feature("A21")
+async def test_the_payload_of_a_pending_job_can_be_replaced(harness: Harness) -> None:
+    await harness.add("a", payload=b"old")
+    before, mark = await harness.get("a"), await harness.mark()
+    assert await harness.do(rq.ChangeJob(ref=A, payload=b"new")) == OK_WAITING
+    before.payload = b"new"
+    assert await harness.get("a") == before
+    (event,) = await harness.events(after=mark)
+    assert (event.type, event.data) == (EventType.CHANGED, {"what": "data"})
+
+
+@pytest.mark.feature("A21")
+async def test_the_payload_of_an_active_job_can_be_replaced_with_its_token(harness: Harness) -> None:
+    job = await harness.start("a", payload=b"old")
+    changed = await harness.do(rq.ChangeJob(ref=A, token=job.token, payload=b"new"))
+    assert changed == rq.ChangeResult(Changed.OK, JobState.ACTIVE)
+    await harness.settle(job, Outcome.RETRY)
+    assert (await harness.take()).payload == b"new"
+
+
+@pytest.mark.feature("A21", "J24")
+async def test_a_stale_token_cannot_replace_the_payload(harness: Harness) -> None:
+    late = await harness.start("a")
+    harness.pass_ms(LEASE_MS)
+    await harness.do(rq.Recover())
+    await harness.take()
+    before = await harness.get("a")
+    changed = await harness.do(rq.ChangeJob(ref=A, token=late.token, payload=b"new"))
+    assert changed == rq.ChangeResult(Changed.LOST, JobState.ACTIVE)
+    assert await harness.get("a") == before
+
+
+@pytest.mark.feature("A21", "A23")
+@pytest.mark.parametrize("change", [{"priority": 5}, {"delay_ms": 5}, {"delay_ms": 0}, {"payload": b"new"}])
+async def test_without_a_token_nothing_of_an_active_job_can_be_changed(
+    harness: Harness, change: dict[str, int | bytes]
+) -> None:
+    job = await harness.start("a")
+    mark = await harness.mark()
+    changed = await harness.do(rq.ChangeJob(ref=A, **change))  # type: ignore[arg-type] # one field each
+    assert changed == rq.ChangeResult(Changed.ILLEGAL, JobState.ACTIVE)
+    assert (await harness.get("a"), await harness.mark()) == (job, mark)
+
+
+@pytest.mark.feature("A23")
+@pytest.mark.parametrize("change", [{"priority": 5}, {"delay_ms": 5}])
+async def test_a_token_gives_no_right_to_move_an_active_job(harness: Harness, change: dict[str, int]) -> None:
+    job = await harness.start("a")
+    request = rq.ChangeJob(ref=A, token=job.token, payload=b"new", **change)
+    assert await harness.do(request) == rq.ChangeResult(Changed.ILLEGAL, JobState.ACTIVE)
+    assert await harness.get("a") == job
+
+
+@pytest.mark.feature("A23")
+@pytest.mark.parametrize("outcome", [Outcome.COMPLETE, Outcome.FAIL, Outcome.CANCEL])
+async def test_a_finished_job_cannot_be_changed(harness: Harness, outcome: Outcome) -> None:
+    before = await harness.finish("a", outcome)
+    changed = await harness.do(rq.ChangeJob(ref=A, priority=1, delay_ms=60_000, payload=b"x"))
+    assert changed == rq.ChangeResult(Changed.ILLEGAL, before.state)
+    assert await harness.get("a") == before
+
+
+@pytest.mark.feature("A23")
+async def test_changing_an_unknown_job_answers_not_found(harness: Harness) -> None:
+    assert await harness.do(rq.ChangeJob(ref=NOBODY, priority=1)) == rq.ChangeResult(Changed.NOT_FOUND)
+
+
+@pytest.mark.feature("A21", "A23")
+async def test_everything_about_a_pending_job_can_be_changed_in_one_step(harness: Harness) -> None:
+    await harness.add("a")
+    await harness.do(rq.ChangeJob(ref=A, priority=3, delay_ms=10, payload=b"new"))
+    job = await harness.get("a")
+    assert (job.priority, job.due_ms, job.payload, job.state) == (
+        3,
+        START_MS + 10,
+        b"new",
+        JobState.SCHEDULED,
+    )
+
+
+# --- retry by hand --------------------------------------------------------------------------------
+
+
+@pytest.mark.feature("A25", "C14")
+async def test_a_failed_job_retried_by_hand_gets_a_fresh_budget_and_keeps_its_errors(
+    harness: Harness,
+) -> None:
+    job = await harness.start("a")
+    await harness.settle(job, Outcome.RETRY, error=ErrorInfo(error_class="One"))
+    job = await harness.take()
+    await harness.settle(job, Outcome.FAIL, error=ErrorInfo(error_class="Two"), reason="attempts")
+    harness.pass_ms(5)
+    assert await harness.do(rq.RetryJobs(refs=[A])) == [OK_WAITING]
+    again = await harness.get("a")
+    assert (again.attempts, again.manual_retries, again.deliveries) == (0, 1, 2)
+    assert (again.finished_ms, again.reason, again.ready_ms) == (None, "", START_MS + 5)
+    assert [error.error_class for error in again.errors] == ["One", "Two"]
+    assert again.enqueued_ms == START_MS
+
+
+@pytest.mark.feature("A25")
+async def test_a_job_retried_by_hand_joins_the_back_of_its_priority(harness: Harness) -> None:
+    await harness.finish("a", Outcome.FAIL)
+    await harness.add("b")
+    await harness.do(rq.RetryJobs(refs=[A]))
+    assert await harness.order() == ["b", "a"]
+
+
+@pytest.mark.feature("A25")
+async def test_a_completed_job_retried_by_hand_forgets_its_result(harness: Harness) -> None:
+    job = await harness.start("a")
+    await harness.settle(job, Outcome.COMPLETE, result=b"1")
+    await harness.do(rq.RetryJobs(refs=[A]))
+    again = await harness.get("a")
+    assert (again.state, again.result, again.result_until_ms) == (JobState.WAITING, None, None)
+
+
+@pytest.mark.feature("C11")
+async def test_retrying_by_hand_only_hurries_a_retrying_job(harness: Harness) -> None:
+    job = await harness.start("a")
+    await harness.settle(job, Outcome.RETRY, delay_ms=60_000)
+    assert await harness.do(rq.RetryJobs(refs=[A])) == [OK_WAITING]
+    hurried = await harness.get("a")
+    assert (hurried.attempts, hurried.manual_retries) == (1, 0)
+
+
+@pytest.mark.feature("A25")
+async def test_jobs_that_wait_or_run_cannot_be_retried(harness: Harness) -> None:
+    await harness.start("active")
+    await harness.add("waiting")
+    await harness.add("scheduled", delay_ms=60_000)
+    ids = ["active", "waiting", "scheduled"]
+    before = [await harness.get(job_id) for job_id in ids]
+    answers = await harness.do(rq.RetryJobs(refs=[JobRef(QUEUE, job_id) for job_id in ids]))
+    assert [(answer.status, answer.state) for answer in answers] == [
+        (Changed.ILLEGAL, JobState.ACTIVE),
+        (Changed.ILLEGAL, JobState.WAITING),
+        (Changed.ILLEGAL, JobState.SCHEDULED),
+    ]
+    assert [await harness.get(job_id) for job_id in ids] == before
+
+
+@pytest.mark.feature("C10")
+async def test_retries_by_hand_are_answered_per_item_in_order(harness: Harness) -> None:
+    await harness.finish("a", Outcome.FAIL)
+    await harness.add("b")
+    answers = await harness.do(rq.RetryJobs(refs=[NOBODY, A, JobRef(QUEUE, "b"), A]))
+    assert [answer.status for answer in answers] == [
+        Changed.NOT_FOUND,
+        Changed.OK,
+        Changed.ILLEGAL,
+        Changed.ILLEGAL,
+    ]
+
+
+@pytest.mark.feature("A25")
+async def test_each_retry_by_hand_is_counted(harness: Harness) -> None:
+    await harness.add("a")
+    for count in (1, 2):
+        await harness.settle(await harness.take(), Outcome.FAIL)
+        await harness.do(rq.RetryJobs(refs=[A]))
+        assert (await harness.get("a")).manual_retries == count
+
+
+# --- remove ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.feature("A24", "B7")
+async def test_a_removed_job_is_gone_everywhere(harness: Harness) -> None:
+    await harness.add("a")
+    await harness.add("b", delay_ms=10)
+    await harness.do(rq.Report(ref=A, logs=["line"]))
+    answers = await harness.do(rq.RemoveJobs(refs=[A, JobRef(QUEUE, "b")]))
+    assert answers == [OK_WAITING, rq.ChangeResult(Changed.OK, JobState.SCHEDULED)]
+    harness.pass_ms(10)
+    assert await harness.find("a") is None
+    assert await harness.claim(5) == []
+    assert await harness.counts() == {}
+    assert await harness.do(rq.GetLogs(ref=A)) == rq.LogPage([], 0)
+    assert (await harness.do(rq.ListJobs(queue=QUEUE))).jobs == []
+
+
+@pytest.mark.feature("A24")
+async def test_an_active_job_is_removed_only_by_force(harness: Harness) -> None:
+    job = await harness.start("a")
+    assert await harness.do(rq.RemoveJobs(refs=[A])) == [rq.ChangeResult(Changed.ILLEGAL, JobState.ACTIVE)]
+    assert await harness.get("a") == job
+    assert (await harness.do(rq.RemoveJobs(refs=[A], force=True)))[0].status is Changed.OK
+    assert await harness.find("a") is None
+
+
+@pytest.mark.feature("A24")
+async def test_a_job_removed_by_force_is_not_recovered_later(harness: Harness) -> None:
+    await harness.start("a")
+    await harness.do(rq.RemoveJobs(refs=[A], force=True))
+    harness.pass_ms(LEASE_MS)
+    assert await harness.do(rq.Recover()) == rq.Recovered([], [])
+
+
+@pytest.mark.feature("A24")
+async def test_removals_are_answered_per_item_in_order(harness: Harness) -> None:
+    await harness.add("a")
+    answers = await harness.do(rq.RemoveJobs(refs=[NOBODY, A, A]))
+    assert [answer.status for answer in answers] == [Changed.NOT_FOUND, Changed.OK, Changed.NOT_FOUND]
+
+
+@pytest.mark.feature("A24", "Q2")
+async def test_removing_an_unfinished_job_leaves_its_end_in_history(harness: Harness) -> None:
+    await harness.start("runs")
+    await harness.add("waits")
+    refs = [JobRef(QUEUE, "runs"), JobRef(QUEUE, "waits")]
+    await harness.do(rq.RemoveJobs(refs=refs, force=True))
+    rows = [(row.job_id, row.attempt, row.outcome) for row in await harness.history()]
+    assert rows == [("runs", 1, AttemptOutcome.CANCELLED), ("waits", 0, AttemptOutcome.CANCELLED)]
+
+
+@pytest.mark.feature("A24", "Q2")
+async def test_removing_a_finished_job_adds_nothing_to_history(harness: Harness) -> None:
+    await harness.finish("a")
+    before = await harness.history()
+    await harness.do(rq.RemoveJobs(refs=[A]))
+    assert await harness.history() == before
+
+
+# --- purge ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.feature("A32")
+async def test_purge_removes_the_named_states_only(harness: Harness) -> None:
+    await harness.finish("done")
+    await harness.add_many("w1", "w2")
+    await harness.add("s", delay_ms=60_000)
+    purged = await harness.do(rq.Purge(queue=QUEUE, states=[JobState.WAITING]))
+    assert purged == rq.Purged(2, ["w1", "w2"])
+    assert await harness.counts() == {JobState.SCHEDULED: 1, JobState.COMPLETED: 1}
+
+
+@pytest.mark.feature("A32")
+async def test_purge_leaves_other_queues_alone(harness: Harness) -> None:
+    await harness.add("a")
+    await harness.add("a", "other")
+    await harness.do(rq.Purge(queue=QUEUE, states=list(JobState)))
+    assert await harness.counts("other") == {JobState.WAITING: 1}
+
+
+@pytest.mark.feature("A31")
+async def test_purge_spares_what_finished_within_the_grace(harness: Harness) -> None:
+    await harness.finish("old")
+    harness.pass_ms(100)
+    await harness.finish("young")
+    harness.pass_ms(100)
+    purge = rq.Purge(queue=QUEUE, states=[JobState.COMPLETED], grace_ms=150)
+    assert await harness.do(purge) == rq.Purged(1, ["old"])
+
+
+@pytest.mark.feature("A31")
+async def test_the_grace_ends_exactly(harness: Harness) -> None:
+    await harness.finish("a")
+    harness.pass_ms(99)
+    states = [JobState.COMPLETED]
+    assert (await harness.do(rq.Purge(queue=QUEUE, states=states, grace_ms=100))).count == 0
+    harness.pass_ms(1)
+    assert (await harness.do(rq.Purge(queue=QUEUE, states=states, grace_ms=100))).count == 1
+
+
+@pytest.mark.feature("A31", "A32")
+async def test_the_grace_of_a_waiting_job_counts_from_its_add(harness: Harness) -> None:
+    await harness.add("old")
+    harness.pass_ms(100)
+    await harness.add("young")
+    purged = await harness.do(rq.Purge(queue=QUEUE, states=[JobState.WAITING], grace_ms=50))
+    assert purged.ids == ["old"]
+
+
+@pytest.mark.feature("A31")
+async def test_purge_takes_the_oldest_first_up_to_its_limit(harness: Harness) -> None:
+    await harness.add_many("a", "b", "c")
+    for job in reversed(await harness.claim(3)):
+        await harness.settle(job, Outcome.COMPLETE)
+        harness.pass_ms(1)
+    states = [JobState.COMPLETED]
+    assert await harness.do(rq.Purge(queue=QUEUE, states=states, limit=2)) == rq.Purged(2, ["c", "b"])
+    assert await harness.do(rq.Purge(queue=QUEUE, states=states, limit=2)) == rq.Purged(1, ["a"])
+
+
+@pytest.mark.feature("A32")
+async def test_purge_spares_active_jobs_unless_forced(harness: Harness) -> None:
+    await harness.start("a")
+    assert (await harness.do(rq.Purge(queue=QUEUE, states=list(JobState)))).count == 0
+    forced = rq.Purge(queue=QUEUE, states=list(JobState), force=True)
+    assert await harness.do(forced) == rq.Purged(1, ["a"])
+    assert await harness.counts() == {}
+
+
+@pytest.mark.feature("A32")
+async def test_purged_jobs_leave_an_event_each_and_their_end_in_history(harness: Harness) -> None:
+    await harness.add_many("a", "b")
+    mark = await harness.mark()
+    await harness.do(rq.Purge(queue=QUEUE, states=[JobState.WAITING]))
+    events = await harness.events(after=mark)
+    assert [(event.type, event.job_id) for event in events] == [
+        (EventType.REMOVED, "a"),
+        (EventType.REMOVED, "b"),
+    ]
+    assert [(row.job_id, row.attempt) for row in await harness.history()] == [("a", 0), ("b", 0)]
+
+
+@pytest.mark.feature("A32")
+async def test_a_forgotten_queue_is_no_longer_listed_nor_paused(harness: Harness) -> None:
+    await harness.add("a")
+    await harness.do(rq.PauseQueue(queue=QUEUE, paused=True))
+    await harness.do(rq.Purge(queue=QUEUE, states=list(JobState), force=True, forget=True))
+    assert await harness.do(rq.ListQueues()) == []
+    await harness.add("b")
+    assert (await harness.take()).id == "b"
+
+
+@pytest.mark.feature("A32")
+async def test_a_queue_that_still_has_jobs_is_not_forgotten(harness: Harness) -> None:
+    await harness.start("a")
+    await harness.do(rq.PauseQueue(queue=QUEUE, paused=True))
+    await harness.do(rq.Purge(queue=QUEUE, states=list(JobState), forget=True))
+    (info,) = await harness.do(rq.ListQueues())
+    assert (info.name, info.paused) == (QUEUE, True)
+
+
+@pytest.mark.feature("A32")
+async def test_a_forgotten_queue_that_is_paused_again_is_listed_again(harness: Harness) -> None:
+    await harness.add("a")
+    await harness.do(rq.Purge(queue=QUEUE, states=list(JobState), forget=True))
+    await harness.do(rq.PauseQueue(queue=QUEUE, paused=True))
+    assert [(info.name, info.paused) for info in await harness.do(rq.ListQueues())] == [(QUEUE, True)]
+
+
+@pytest.mark.feature("A32", "K7")
+async def test_the_events_of_a_forgotten_queue_are_gone_but_their_ids_never_return(harness: Harness) -> None:
+    await harness.add("a")
+    await harness.do(rq.Purge(queue=QUEUE, states=list(JobState)))
+    last = await harness.mark()
+    await harness.do(rq.Purge(queue=QUEUE, states=[], forget=True))
+    assert await harness.events() == []
+    await harness.add("b")
+    assert [event.id for event in await harness.events()] == [last + 1]
+
+
+@pytest.mark.feature("A32")
+async def test_purging_an_unknown_queue_does_not_make_it_known(harness: Harness) -> None:
+    assert await harness.do(rq.Purge(queue="nowhere", states=list(JobState))) == rq.Purged(0, [])
+    assert await harness.do(rq.ListQueues()) == []
+
+
+# --- pause ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.feature("H10")
+async def test_pause_and_resume_say_whether_they_changed_something(harness: Harness) -> None:
+    answers = [
+        await harness.do(rq.PauseQueue(queue=QUEUE, paused=paused)) for paused in (False, True, True, False)
+    ]
+    assert answers == [False, True, False, True]
+
+
+@pytest.mark.feature("H10", "K1")
+async def test_pause_and_resume_write_one_event_per_change(harness: Harness) -> None:
+    await harness.add("a")
+    mark = await harness.mark()
+    for paused in (True, True, False, False):
+        await harness.do(rq.PauseQueue(queue=QUEUE, paused=paused))
+    types = [event.type for event in await harness.events(after=mark)]
+    assert types == [EventType.PAUSED, EventType.RESUMED]
+
+
+# --- progress and logs ----------------------------------------------------------------------------
+
+
+@pytest.mark.feature("A22", "K1")
+async def test_progress_is_stored_and_told(harness: Harness) -> None:
+    job = await harness.start("a")
+    mark = await harness.mark()
+    report = rq.Report(ref=A, token=job.token, progress=b'{"current":1,"total":9}')
+    assert await harness.do(report) == rq.ChangeResult(Changed.OK, JobState.ACTIVE)
+    job.progress = b'{"current":1,"total":9}'
+    assert await harness.get("a") == job
+    (event,) = await harness.events(after=mark)
+    assert (event.type, event.data) == (EventType.PROGRESS, {"progress": '{"current":1,"total":9}'})
+
+
+@pytest.mark.feature("A22", "J24")
+@pytest.mark.parametrize(
+    ("token", "status"), [(None, Changed.ILLEGAL), ("", Changed.LOST), ("never.0", Changed.LOST)]
+)
+async def test_progress_needs_the_newest_token_and_otherwise_nothing_is_written(
+    harness: Harness, token: str | None, status: Changed
+) -> None:
+    job = await harness.start("a")
+    mark = await harness.mark()
+    report = rq.Report(ref=A, token=token, progress=b"1", logs=["line"])
+    assert await harness.do(report) == rq.ChangeResult(status, JobState.ACTIVE)
+    assert (await harness.get("a"), await harness.mark()) == (job, mark)
+    assert (await harness.do(rq.GetLogs(ref=A))).count == 0
+
+
+@pytest.mark.feature("A22", "J24")
+async def test_a_settled_attempt_cannot_report_progress(harness: Harness) -> None:
+    job = await harness.start("a")
+    await harness.settle(job, Outcome.COMPLETE)
+    report = rq.Report(ref=A, token=job.token, progress=b"1")
+    assert await harness.do(report) == rq.ChangeResult(Changed.LOST, JobState.COMPLETED)
+
+
+@pytest.mark.feature("A22", "J24")
+async def test_an_empty_token_is_not_that_of_a_job_without_a_lease(harness: Harness) -> None:
+    await harness.add("a")
+    report = rq.Report(ref=A, token="", progress=b"1")
+    assert await harness.do(report) == rq.ChangeResult(Changed.LOST, JobState.WAITING)
+    assert (await harness.get("a")).progress is None
+
+
+@pytest.mark.feature("A22")
+async def test_the_last_progress_stays_with_a_finished_job(harness: Harness) -> None:
+    job = await harness.start("a")
+    await harness.do(rq.Report(ref=A, token=job.token, progress=b"70"))
+    await harness.settle(job, Outcome.FAIL)
+    assert (await harness.get("a")).progress == b"70"
+
+
+@pytest.mark.feature("A33")
+@pytest.mark.parametrize("outcome", [None, Outcome.COMPLETE, Outcome.RETRY])
+async def test_log_lines_need_no_token_in_any_state(harness: Harness, outcome: Outcome | None) -> None:
+    job = await harness.start("a")
+    if outcome is not None:
+        await harness.settle(job, outcome)
+    assert (await harness.do(rq.Report(ref=A, logs=["one", "two"]))).status is Changed.OK
+    await harness.do(rq.Report(ref=A, logs=["three"]))
+    assert await harness.do(rq.GetLogs(ref=A)) == rq.LogPage(["one", "two", "three"], 3)
+
+
+@pytest.mark.feature("A33")
+async def test_logs_are_read_from_a_position_up_to_a_limit(harness: Harness) -> None:
+    await harness.add("a")
+    await harness.do(rq.Report(ref=A, logs=[f"l{n}" for n in range(10)]))
+    assert await harness.do(rq.GetLogs(ref=A, start=3, limit=2)) == rq.LogPage(["l3", "l4"], 10)
+    assert await harness.do(rq.GetLogs(ref=A, start=9, limit=5)) == rq.LogPage(["l9"], 10)
+    assert await harness.do(rq.GetLogs(ref=A, start=10)) == rq.LogPage([], 10)
+
+
+@pytest.mark.feature("A33")
+async def test_only_the_newest_log_lines_are_kept(harness: Harness) -> None:
+    await harness.add("a")
+    for first in range(0, LOGS_KEPT + 200, 200):
+        await harness.do(rq.Report(ref=A, logs=[f"l{n}" for n in range(first, first + 200)]))
+    page = await harness.do(rq.GetLogs(ref=A))
+    assert (page.count, len(page.lines)) == (LOGS_KEPT, LOGS_KEPT)
+    assert (page.lines[0], page.lines[-1]) == ("l200", f"l{LOGS_KEPT + 199}")
+
+
+@pytest.mark.feature("A33")
+async def test_a_report_on_an_unknown_job_answers_not_found(harness: Harness) -> None:
+    assert await harness.do(rq.Report(ref=NOBODY, logs=["x"])) == rq.ChangeResult(Changed.NOT_FOUND)
+    assert await harness.do(rq.GetLogs(ref=NOBODY)) == rq.LogPage([], 0)
+
+
+@pytest.mark.feature("A33")
+async def test_a_job_that_replaces_another_begins_with_empty_logs(harness: Harness) -> None:
+    await harness.finish("a", Outcome.FAIL)
+    await harness.do(rq.Report(ref=A, logs=["old"]))
+    await harness.add("a")
+    assert await harness.do(rq.GetLogs(ref=A)) == rq.LogPage([], 0)
+
+
+# --- result ttl -----------------------------------------------------------------------------------
+
+
+@pytest.mark.feature("E8")
+async def test_the_life_of_a_result_can_be_changed_from_now(harness: Harness) -> None:
+    job = await harness.start("a")
+    await harness.settle(job, Outcome.COMPLETE, result=b"1")
+    harness.pass_ms(1_000)
+    changed = await harness.do(rq.SetResultTtl(ref=A, ttl_ms=500))
+    assert changed == rq.ChangeResult(Changed.OK, JobState.COMPLETED)
+    harness.pass_ms(499)
+    assert (await harness.get("a")).result == b"1"
+    harness.pass_ms(1)
+    assert (await harness.get("a")).result is None
+
+
+@pytest.mark.feature("E8", "A13")
+async def test_a_longer_result_ttl_keeps_the_record_from_being_pruned(harness: Harness) -> None:
+    await harness.finish("a", options=StoredOptions(keep_completed=Keep(0, 0)))
+    await harness.do(rq.SetResultTtl(ref=A, ttl_ms=200_000))
+    harness.pass_ms(199_999)
+    await harness.do(rq.Prune())
+    assert await harness.find("a") is not None
+    harness.pass_ms(1)
+    await harness.do(rq.Prune())
+    assert await harness.find("a") is None
+
+
+@pytest.mark.feature("E8")
+async def test_only_a_completed_job_has_a_result_to_keep(harness: Harness) -> None:
+    await harness.finish("a", Outcome.FAIL)
+    before = await harness.get("a")
+    assert await harness.do(rq.SetResultTtl(ref=A, ttl_ms=1)) == rq.ChangeResult(
+        Changed.ILLEGAL, JobState.FAILED
+    )
+    assert await harness.get("a") == before
+    assert (await harness.do(rq.SetResultTtl(ref=NOBODY, ttl_ms=1))).status is Changed.NOT_FOUND

@@ -1,0 +1,274 @@
+"""Looking at jobs and queues: by id, by page, by count."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from windlass.backend import requests as rq
+from windlass.core.job import ErrorInfo, JobRef
+from windlass.core.options import StoredOptions
+from windlass.core.outcome import Outcome
+from windlass.core.states import JobState
+from windlass_conformance.harness import QUEUE, START_MS, Harness
+
+
+async def listed(harness: Harness, **fields: Any) -> list[str]:
+    """The ids of every page, in order."""
+    ids: list[str] = []
+    cursor: str | None = None
+    for _ in range(100):
+        page = await harness.do(rq.ListJobs(queue=QUEUE, cursor=cursor, **fields))
+        ids += [job.id for job in page.jobs]
+        cursor = page.cursor
+        if cursor is None:
+            return ids
+    raise AssertionError("the listing never ends")
+
+
+@pytest.mark.feature("A28", "L3")
+async def test_records_are_found_by_reference_in_order_with_gaps(harness: Harness) -> None:
+    await harness.add_many("a", "b")
+    refs = [JobRef(QUEUE, "b"), JobRef(QUEUE, "nobody"), JobRef(QUEUE, "a"), JobRef("nowhere", "a")]
+    found = await harness.do(rq.GetJobs(refs=refs))
+    assert [job.id if job else None for job in found] == ["b", None, "a", None]
+
+
+@pytest.mark.feature("A28", "L3")
+async def test_asking_for_no_record_answers_nothing(harness: Harness) -> None:
+    assert await harness.do(rq.GetJobs(refs=[])) == []
+
+
+@pytest.mark.feature("A28")
+async def test_what_a_caller_does_with_a_record_does_not_reach_the_store(harness: Harness) -> None:
+    job = await harness.start("a")
+    job.state = JobState.FAILED
+    job.errors.append(ErrorInfo())
+    found = await harness.get("a")
+    assert (found.state, found.errors) == (JobState.ACTIVE, [])
+
+
+@pytest.mark.feature("A28")
+async def test_jobs_are_listed_newest_first_unless_told_otherwise(harness: Harness) -> None:
+    await harness.add_many("a", "b", "c")
+    assert await listed(harness) == ["c", "b", "a"]
+    assert await listed(harness, newest_first=False) == ["a", "b", "c"]
+
+
+@pytest.mark.feature("A28")
+async def test_the_order_of_a_listing_is_that_of_adding_whatever_happened_since(harness: Harness) -> None:
+    await harness.add("a", priority=-5, delay_ms=1)
+    await harness.add("b", priority=5)
+    await harness.add("c")
+    await harness.settle(await harness.take(), Outcome.RETRY)
+    harness.pass_ms(1)
+    await harness.do(rq.Promote())
+    assert await listed(harness, newest_first=False) == ["a", "b", "c"]
+
+
+@pytest.mark.feature("A28")
+@pytest.mark.parametrize("newest_first", [True, False])
+@pytest.mark.parametrize("limit", [1, 3, 7, 25])
+async def test_pages_join_to_the_whole_without_gaps_or_repeats(
+    harness: Harness, newest_first: bool, limit: int
+) -> None:
+    ids = [f"j{n}" for n in range(25)]
+    await harness.add_many(*ids)
+    wanted = ids[::-1] if newest_first else ids
+    assert await listed(harness, limit=limit, newest_first=newest_first) == wanted
+
+
+@pytest.mark.feature("A28")
+async def test_no_page_is_longer_than_its_limit(harness: Harness) -> None:
+    await harness.add_many(*(f"j{n}" for n in range(10)))
+    page = await harness.do(rq.ListJobs(queue=QUEUE, limit=4))
+    assert len(page.jobs) <= 4 and page.cursor is not None
+
+
+@pytest.mark.feature("A28")
+async def test_pages_stay_right_while_jobs_come_and_go(harness: Harness) -> None:
+    await harness.add_many("a", "b", "c", "d")
+    first = await harness.do(rq.ListJobs(queue=QUEUE, limit=2))
+    assert [job.id for job in first.jobs] == ["d", "c"]
+    await harness.add("e")
+    await harness.do(rq.RemoveJobs(refs=[JobRef(QUEUE, "c"), JobRef(QUEUE, "d")]))
+    second = await harness.do(rq.ListJobs(queue=QUEUE, limit=2, cursor=first.cursor))
+    assert [job.id for job in second.jobs] == ["b", "a"]
+
+
+@pytest.mark.feature("A28")
+@pytest.mark.parametrize("states", [[], [JobState.WAITING]], ids=["all", "waiting"])
+async def test_a_cursor_beyond_either_end_of_a_queue_is_a_place_like_any(
+    harness: Harness, states: list[JobState]
+) -> None:
+    await harness.add_many("a", "b")
+    for cursor, newest_first, expected in [
+        ("0", True, []),
+        ("0", False, ["a", "b"]),
+        (str(2**63 - 1), True, ["b", "a"]),
+        (str(2**63 - 1), False, []),
+    ]:
+        request = rq.ListJobs(queue=QUEUE, states=states, cursor=cursor, newest_first=newest_first)
+        page = await harness.do(request)
+        assert [job.id for job in page.jobs] == expected, (cursor, newest_first)
+
+
+@pytest.mark.feature("A28", "C6", "B7")
+async def test_a_listing_can_be_limited_to_states(harness: Harness) -> None:
+    job = await harness.start("retrying")
+    await harness.settle(job, Outcome.RETRY, delay_ms=60_000)
+    await harness.finish("failed", Outcome.FAIL)
+    await harness.finish("completed")
+    await harness.start("active")
+    await harness.add("scheduled", delay_ms=60_000)
+    await harness.add("waiting")
+    for state in ("retrying", "failed", "completed", "active", "scheduled", "waiting"):
+        assert await listed(harness, states=[JobState(state)]) == [state]
+    both = [JobState.FAILED, JobState.ACTIVE]
+    assert await listed(harness, states=both) == ["active", "failed"]
+    assert await listed(harness, states=[JobState.BLOCKED]) == []
+
+
+@pytest.mark.feature("A30")
+@pytest.mark.parametrize(
+    ("pattern", "wanted"),
+    [
+        ("send", ["send"]),
+        ("send*", ["send", "send.mail", "sender"]),
+        ("*mail", ["send.mail"]),
+        ("s?nd", ["send"]),
+        ("*", ["send", "send.mail", "sender", "SEND", "100%"]),
+        ("100%", ["100%"]),
+        ("%", []),
+        ("send_", []),
+        ("nothing", []),
+    ],
+)
+async def test_a_listing_can_be_limited_to_tasks_by_a_pattern(
+    harness: Harness, pattern: str, wanted: list[str]
+) -> None:
+    for n, task in enumerate(["send", "send.mail", "sender", "SEND", "100%"]):
+        await harness.add(f"j{n}", task=task)
+    jobs = (await harness.do(rq.ListJobs(queue=QUEUE, task=pattern, newest_first=False))).jobs
+    assert [job.task for job in jobs] == wanted
+
+
+@pytest.mark.feature("A30")
+async def test_only_star_and_question_mark_are_special_in_a_pattern(harness: Harness) -> None:
+    await harness.add("a", task="run[fast]")
+    await harness.add("b", task="runf")
+    assert await listed(harness, task="run[fast]") == ["a"]
+
+
+@pytest.mark.feature("A18", "A30")
+async def test_a_listing_can_be_limited_to_a_tag(harness: Harness) -> None:
+    await harness.add("a", options=StoredOptions(tags=("red", "blue")))
+    await harness.add("b", options=StoredOptions(tags=("blue",)))
+    await harness.add("c")
+    assert await listed(harness, tag="blue") == ["b", "a"]
+    assert await listed(harness, tag="red") == ["a"]
+    assert await listed(harness, tag="re") == []
+
+
+@pytest.mark.feature("A30", "C12")
+async def test_a_listing_can_be_limited_to_the_class_of_the_last_error(harness: Harness) -> None:
+    await harness.add("a")
+    for name in ("First", "Last"):
+        await harness.settle(await harness.take(), Outcome.RETRY, error=ErrorInfo(error_class=name))
+    await harness.add("b")
+    assert await listed(harness, error_class="Last") == ["a"]
+    assert await listed(harness, error_class="First") == []
+
+
+@pytest.mark.feature("A30")
+async def test_filters_work_together_and_across_pages(harness: Harness) -> None:
+    tags = StoredOptions(tags=("odd",))
+    for n in range(20):
+        await harness.add(f"j{n}", task=f"t{n % 2}", options=tags if n % 2 else StoredOptions())
+    await harness.claim(10)
+    wanted = [f"j{n}" for n in range(19, 9, -1) if n % 2]
+    assert await listed(harness, states=[JobState.WAITING], task="t*", tag="odd", limit=2) == wanted
+
+
+@pytest.mark.feature("A28")
+async def test_an_unknown_queue_lists_nothing(harness: Harness) -> None:
+    assert await harness.do(rq.ListJobs(queue="nowhere")) == rq.Page([], None)
+
+
+@pytest.mark.feature("A28", "E5", "L4")
+async def test_a_listing_does_not_show_results_past_their_time(harness: Harness) -> None:
+    job = await harness.start("a", options=StoredOptions(result_ttl_ms=10))
+    await harness.settle(job, Outcome.COMPLETE, result=b"1")
+    assert (await harness.do(rq.ListJobs(queue=QUEUE))).jobs[0].result == b"1"
+    harness.pass_ms(10)
+    assert (await harness.do(rq.ListJobs(queue=QUEUE))).jobs[0].result is None
+
+
+@pytest.mark.feature("A28")
+async def test_counts_name_every_state(harness: Harness) -> None:
+    await harness.start("active")
+    await harness.add_many("w1", "w2")
+    await harness.add("s", delay_ms=60_000)
+    counts = await harness.do(rq.CountJobs(queue=QUEUE))
+    wanted = dict.fromkeys(JobState, 0)
+    wanted |= {JobState.ACTIVE: 1, JobState.WAITING: 2, JobState.SCHEDULED: 1}
+    assert counts == wanted
+
+
+@pytest.mark.feature("A28")
+async def test_an_unknown_queue_counts_nothing(harness: Harness) -> None:
+    assert await harness.do(rq.CountJobs(queue="nowhere")) == dict.fromkeys(JobState, 0)
+
+
+@pytest.mark.feature("A28", "J12")
+async def test_queues_are_listed_by_name_with_their_counts(harness: Harness) -> None:
+    await harness.add_many("a", "b", queue="zebra")
+    await harness.start("c", "ant")
+    await harness.do(rq.PauseQueue(queue="zebra", paused=True))
+    infos = await harness.do(rq.ListQueues())
+    assert [(info.name, info.paused) for info in infos] == [("ant", False), ("zebra", True)]
+    assert {state: n for state, n in infos[1].counts.items() if n} == {"waiting": 2}
+    assert set(infos[0].counts) == {state.value for state in JobState}
+
+
+@pytest.mark.feature("Q7")
+async def test_a_queue_tells_since_when_its_oldest_job_is_ready(harness: Harness) -> None:
+    await harness.add("first", delay_ms=10)
+    harness.pass_ms(20)
+    await harness.add("second", priority=5)
+    (info,) = await harness.do(rq.ListQueues())
+    assert info.oldest_ready_ms == START_MS + 20
+    await harness.do(rq.Promote())
+    (info,) = await harness.do(rq.ListQueues())
+    assert info.oldest_ready_ms == START_MS + 10
+    await harness.claim(2)
+    (info,) = await harness.do(rq.ListQueues())
+    assert info.oldest_ready_ms is None
+
+
+@pytest.mark.feature("A28")
+async def test_a_queue_whose_jobs_are_all_gone_stays_known(harness: Harness) -> None:
+    await harness.add("a")
+    await harness.do(rq.RemoveJobs(refs=[JobRef(QUEUE, "a")]))
+    assert [info.name for info in await harness.do(rq.ListQueues())] == [QUEUE]
+
+
+@pytest.mark.feature("A28")
+async def test_looking_changes_nothing(harness: Harness) -> None:
+    await harness.start("a")
+    await harness.add("b", delay_ms=1)
+    before = [await harness.get("a"), await harness.get("b")]
+    mark = await harness.mark()
+    harness.pass_ms(100_000)
+    await listed(harness)
+    looks: list[rq.AnyRequest] = [
+        rq.CountJobs(queue=QUEUE),
+        rq.ListQueues(),
+        rq.ReadCounters(),
+        rq.ListWorkers(),
+    ]
+    for look in looks:
+        await harness.do(look)
+    assert [await harness.get("a"), await harness.get("b")] == before
+    assert await harness.mark() == mark

@@ -1,0 +1,333 @@
+"""Who lives in a storm: workers with their handlers, producers, a meddler who pauses queues.
+
+Each is a coroutine on an app of its own. Whether it has a process of its own is up to the store: see
+``process`` and ``cast``. Everything that somebody was promised is written to the actor's journal, and what
+is about to be asked for as well, so that the checker can tell "lost" from "never acknowledged".
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from tools.storm import plan
+from tools.storm.journal import Journal
+from tools.storm.skew import store_ms
+from tools.storm.witness import Switches, Witness
+from windlass import FlowProducer, Job, Snooze, StorageError, Windlass, Worker, current_job
+from windlass.core.outcome import AddOutcome
+
+_PATIENCE_S = 20.0
+#: A loop that comes late by this much lives on a machine that is too busy to judge by.
+LAG_S = 0.25
+
+
+class Role(msgspec.Struct, kw_only=True):
+    """What one actor is told."""
+
+    kind: str
+    number: int
+    incarnation: int
+    url: str
+    directory: str
+    settings: plan.Settings
+    can: plan.Can
+    clock: str = "node"
+    freeze_point: str = "worker.claimed"
+
+    @property
+    def name(self) -> str:
+        return f"{self.kind}-{self.number}.{self.incarnation}"
+
+
+class StormError(RuntimeError):
+    """What handlers raise when they are to fail."""
+
+
+class Actor:
+    """One member of the cast, with its journal and its way to the store."""
+
+    def __init__(self, role: Role) -> None:
+        self.role = role
+        self.journal = Journal(Path(role.directory), role.name)
+        self.switches = Switches()
+        self.stopping = asyncio.Event()
+        self.app = Windlass(role.url, name="storm")
+        self.app.store.backend = Witness(self.app.store.backend, self.journal, self.switches, role.clock)
+        self.worker: Worker | None = None
+
+    async def run(self) -> None:
+        """Until told to stop."""
+        self.journal.write("up")
+        try:
+            await _KINDS[self.role.kind](self)
+        finally:
+            with contextlib.suppress(StorageError):
+                await self.app.close()
+            self.journal.close()
+
+    def stop(self) -> None:
+        """End well: finish what was begun."""
+        self.stopping.set()
+
+    async def pause(self, ms: float) -> bool:
+        """Wait; False when it is time to stop."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(ms / 1_000):
+                await self.stopping.wait()
+        return not self.stopping.is_set()
+
+
+# --- workers --------------------------------------------------------------------------------------
+
+
+async def _work(actor: Actor) -> None:
+    settings = actor.role.settings
+    register_tasks(actor.app, actor.journal)
+    worker = actor.worker = Worker(
+        list(plan.QUEUES),
+        url_or_app=actor.app,
+        concurrency=settings.concurrency,
+        lease=settings.lease,
+        recover_every=0.3,
+        poll=0.3,
+        heartbeat=1,
+        prune_every=2,
+        grace=1,
+        cancel_wait=0.5,
+        id=actor.role.name,
+    )
+    watch = asyncio.create_task(_watch(actor))
+    await _begin(worker, actor)
+    await actor.stopping.wait()
+    watch.cancel()
+    with contextlib.suppress(StorageError):
+        await worker.close(force=actor.switches.dead)
+
+
+async def _watch(actor: Actor) -> None:
+    """Note when this process got no time to run: its leases may run out then, and nobody is to blame."""
+    loop = asyncio.get_running_loop()
+    while True:
+        before, from_ms = loop.time(), store_ms(actor.role.clock)
+        await asyncio.sleep(0.1)
+        if loop.time() - before > 0.1 + LAG_S:
+            actor.journal.write("late", start=from_ms, end=store_ms(actor.role.clock))
+
+
+async def _begin(worker: Worker, actor: Actor) -> None:
+    """Start, however long the store is out of reach at first."""
+    while not actor.stopping.is_set():
+        try:
+            await worker.start()
+            return
+        except StorageError:
+            await actor.pause(100)
+
+
+def register_tasks(app: Windlass, journal: Journal) -> None:
+    """The handlers of a storm. Each notes its start and its end under the token of its run."""
+
+    def begin() -> tuple[Job[Any], dict[str, Any]]:
+        job = current_job()
+        journal.write("start", id=job.id, queue=job.queue_name, token=job.run_id, attempt=job.attempt)
+        return job, job.kwargs
+
+    def end(job: Job[Any], facts: dict[str, Any]) -> str:
+        if facts.get("snooze") and job.deliveries == 1:
+            raise Snooze(0.1)
+        if job.attempt <= facts.get("fails", 0):
+            raise StormError(f"attempt {job.attempt} of {job.id} is to fail")
+        journal.write("end", id=job.id, token=job.run_id)
+        return job.id
+
+    @app.task(name="work", queue=plan.PLAIN)
+    async def work(**facts: Any) -> str:
+        job, _ = begin()
+        await asyncio.sleep(facts["ms"] / 1_000)
+        return end(job, facts)
+
+    @app.task(name="grind", queue=plan.PLAIN)
+    def grind(**facts: Any) -> str:
+        job, _ = begin()
+        time.sleep(facts["ms"] / 1_000)
+        return end(job, facts)
+
+    @app.task(name="gather", queue=plan.FLOWS)
+    async def gather(**facts: Any) -> str:
+        job, _ = begin()
+        values = await job.get_children_values()
+        journal.write("gathered", id=job.id, found=sorted(values.values()))
+        return end(job, facts)
+
+    @app.task(name="tick", queue=plan.TICKS)
+    async def tick() -> str:
+        job, facts = begin()
+        journal.write("tick", id=job.id, slot=job.slot_ms)
+        return end(job, facts)
+
+
+# --- producers ------------------------------------------------------------------------------------
+
+
+class _Producer:
+    """Adds what the plan says, and keeps asking until the store has answered."""
+
+    def __init__(self, actor: Actor) -> None:
+        self.actor = actor
+        self.app = actor.app
+        self.journal = actor.journal
+        self._flows = FlowProducer(actor.app)
+        self._count = 0
+
+    async def run(self) -> None:
+        role = self.actor.role
+        for step in plan.steps_of(role.settings, role.number, role.incarnation, role.can):
+            await self._step(step)
+            if not await self.actor.pause(step.pause_ms):
+                return
+
+    async def _step(self, step: plan.ProducerStep) -> None:
+        named = [self._name(job) for job in step.jobs]
+        if step.kind == "flow":
+            await self._add_flow(named[0])
+            return
+        await self._add(named)
+        if step.again:
+            await self._add(named[:1], op="again")
+        if step.cancel:
+            await self._cancel(named[0])
+
+    def _name(self, job: plan.NewWork) -> _Named:
+        """A job with its id: the producer, its incarnation, and a number that grows."""
+        self._count += 1
+        number = f"{self.actor.role.incarnation:03}-{self._count:06}"
+        children = [self._name(child) for child in job.children]
+        job_id = f"p{self.actor.role.number}-{number}"
+        return _Named(job, job_id, children, keep=self.actor.role.settings.keep)
+
+    async def _add(self, named: list[_Named], op: str = "ack") -> None:
+        """Add until it is acknowledged; the same ids again are the same jobs."""
+        self.journal.write("try", jobs=[one.facts() for one in named])
+        items = [one.item() for one in named]
+        queue = self.app.queue(named[0].work.queue)
+        answered = await self._insist(lambda: queue.add_bulk(items))
+        if answered is not None:
+            outcomes = [[job.id, str(job.outcome)] for job in answered]
+            self.journal.write(op, outcomes=outcomes, at=store_ms(self.actor.role.clock))
+
+    async def _add_flow(self, top: _Named) -> None:
+        """Add once: a flow whose answer is lost may be there or not, and nobody was promised anything."""
+        self.journal.write("try", jobs=[one.facts() for one in (top, *top.children)], parent=top.id)
+        try:
+            node = await self._flows.add(top.tree())
+        except StorageError:
+            return
+        outcomes = [[each.id, str(each.job.outcome or AddOutcome.QUEUED)] for each in node.walk()]
+        self.journal.write("ack", outcomes=outcomes, at=store_ms(self.actor.role.clock))
+
+    async def _cancel(self, one: _Named) -> None:
+        self.journal.write("cancelling", id=one.id)
+        queue = self.app.queue(one.work.queue)
+        answer = await self._insist(lambda: queue.cancel(one.id))
+        if answer is not None:
+            self.journal.write("cancel", id=one.id, answer=str(answer), at=store_ms(self.actor.role.clock))
+
+    async def _insist(self, call: Any) -> Any:
+        """The answer; None when the store stays out of reach for long, or it is time to stop."""
+        give_up = time.monotonic() + _PATIENCE_S
+        while time.monotonic() < give_up:
+            try:
+                return await call()
+            except StorageError:
+                if not await self.actor.pause(50):
+                    return None
+        return None
+
+
+class _Named:
+    """A job of the plan that has its id."""
+
+    def __init__(self, work: plan.NewWork, id: str, children: list[_Named], keep: int) -> None:
+        self.keep = plan.KEEP_COUNT if work.queue == plan.KEPT else keep
+        self.work = work
+        self.id = id
+        self.children = children
+
+    def facts(self) -> dict[str, Any]:
+        """What the checker has to know."""
+        work = self.work
+        facts: dict[str, Any] = {"id": self.id, "queue": work.queue, "group": work.group, "cost": work.cost}
+        if self.children:
+            facts["children"] = [[child.work.queue, child.id] for child in self.children]
+        return facts
+
+    def options(self) -> dict[str, Any]:
+        work = self.work
+        options: dict[str, Any] = {
+            "job_id": self.id,
+            "max_attempts": 4,
+            "backoff": {"type": "fixed", "delay": 0.1},
+            "priority": work.priority,
+            "max_stalls": 8,
+        }
+        if work.delay_ms:
+            options["delay"] = work.delay_ms / 1_000
+        if work.group is not None:
+            options |= {"group": work.group, "cost": work.cost}
+        if self.keep:
+            options["keep_completed"] = self.keep
+        return options
+
+    @property
+    def data(self) -> dict[str, Any]:
+        return {"ms": self.work.ms, "fails": self.work.fails, "snooze": self.work.snooze}
+
+    def item(self) -> dict[str, Any]:
+        return {"name": self.work.task, "data": self.data, **self.options()}
+
+    def tree(self) -> dict[str, Any]:
+        return {
+            "name": self.work.task,
+            "queue": self.work.queue,
+            "data": self.data,
+            "options": self.options(),
+            "children": [child.tree() for child in self.children],
+        }
+
+
+async def _produce(actor: Actor) -> None:
+    await _Producer(actor).run()
+
+
+# --- the meddler ----------------------------------------------------------------------------------
+
+
+async def _meddle(actor: Actor) -> None:
+    """Pauses queues for a moment. A pause that was acknowledged holds until the resume was sent."""
+    clock = actor.role.clock
+    for name, wait_ms, hold_ms in plan.pauses_of(actor.role.settings, actor.role.incarnation):
+        if not await actor.pause(wait_ms):
+            return
+        queue = actor.app.queue(name)
+        try:
+            await queue.pause()
+            actor.journal.write("paused", queue=name, at=store_ms(clock))
+        except StorageError:
+            pass
+        await actor.pause(hold_ms)
+        actor.journal.write("resuming", queue=name, at=store_ms(clock))
+        while not actor.switches.dead:
+            try:
+                await queue.resume()
+                break
+            except StorageError:
+                await asyncio.sleep(0.05)
+
+
+_KINDS = {"worker": _work, "producer": _produce, "meddler": _meddle}

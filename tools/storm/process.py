@@ -1,0 +1,76 @@
+"""One actor in a process of its own: ``python -m tools.storm.process ROLE.json``.
+
+SIGTERM ends it well. SIGUSR1 arms a freeze: it stops itself (SIGSTOP) at the next point at which it holds no
+transaction of the store open. SIGUSR2 loses the next replies. It ends by itself when whoever started it is
+gone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+import sys
+from pathlib import Path
+
+import msgspec
+
+from tools.storm import mutants
+from tools.storm.actors import Actor, Role
+from tools.storm.skew import Skew, own_skew
+from tools.storm.witness import LOST_REPLIES
+from windlass.core.probe import Probe, install
+from windlass.testing.faults import stop
+
+
+def _freeze_soon(point: str) -> None:
+    probe = Probe()
+
+    def freeze(point: str, facts: dict[str, object]) -> None:
+        install(None)
+        stop(point, facts)
+
+    probe.arm(point, freeze)
+    install(probe)
+
+
+async def _serve(role: Role) -> None:
+    actor = Actor(role)
+    loop = asyncio.get_running_loop()
+    loop.add_signal_handler(signal.SIGTERM, actor.stop)
+    loop.add_signal_handler(signal.SIGUSR1, _freeze_soon, role.freeze_point)
+    loop.add_signal_handler(signal.SIGUSR2, _lose, actor)
+    watch = asyncio.create_task(_die_with(os.getppid()))
+    try:
+        await actor.run()
+    finally:
+        watch.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await watch
+
+
+def _lose(actor: Actor) -> None:
+    actor.switches.lose += LOST_REPLIES
+
+
+async def _die_with(parent: int) -> None:
+    while True:
+        await asyncio.sleep(1)
+        if os.getppid() != parent:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+def main() -> None:
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)  # a full disk is an error, not the end
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    role = msgspec.json.decode(Path(sys.argv[1]).read_bytes(), type=Role)
+    directory = Path(role.directory)
+    Skew(directory / "skew").install(own_skew(directory, role.name))
+    mutants.install(role.settings.mutant)
+    asyncio.run(_serve(role))
+
+
+if __name__ == "__main__":
+    main()
