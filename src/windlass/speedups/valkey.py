@@ -35,6 +35,8 @@ from redis.exceptions import RedisError
 from windlass.speedups import enabled
 
 _NOTHING = object()
+#: Seconds that closing waits for the other side: a frozen server must not hold up a close.
+_GOODBYE_S = 1.0
 
 
 def pack_command(*parts: str | bytes | int) -> bytes:
@@ -129,8 +131,10 @@ class PlainConnection:
             return False
 
     async def close(self) -> None:
-        with contextlib.suppress(RuntimeError):
-            await self._inner.disconnect(nowait=True)
+        """Wait for the socket: a loop that ends now would report it as left open. TLS needs an answer."""
+        with contextlib.suppress(RuntimeError, TimeoutError):
+            async with asyncio.timeout(_GOODBYE_S):
+                await self._inner.disconnect()
 
 
 class QuickConnection(asyncio.Protocol):
