@@ -7,13 +7,14 @@ Pure, like ``core.transitions``, on which it is built. A store finds the edges a
 * ``review`` when a job has just been blocked, for edges may have been settled before;
 * ``wait_for_none`` when an attempt ends that waits for children, and none of them is open;
 * ``end_of`` to know what to tell the dependents of a job that ended;
-* ``check_kept_out`` before it adds a flow some of whose jobs are not taken.
+* ``Doors`` to know which new jobs of a flow will not be made, and ``check_kept_out`` before it adds the rest.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Container
+from collections import Counter
+from collections.abc import Callable, Container
 
 import msgspec
 
@@ -150,6 +151,39 @@ def end_of(job: JobRecord) -> ChildEnd:
         case _:
             reason = "removed"
     return ChildEnd(child=job.ref, seq=job.seq, completed=False, reason=reason, error=error)
+
+
+class Doors:
+    """Says which new jobs of a flow will not be made: a unique key is held, or a group refuses."""
+
+    def __init__(self) -> None:
+        self._taken: dict[tuple[str, str], JobRef] = {}
+        self._sizes: Counter[tuple[str, str]] = Counter()
+        #: The job that stands for the one that was kept out last, if there is one.
+        self.holder: JobRef | None = None
+
+    def admit(
+        self, new: NewJob, *, held: bool, holder: JobRef | None, refuses: Callable[[int], bool]
+    ) -> bool:
+        """Whether the job will be made; if so, its key and its place in the group are taken.
+
+        ``held``: a stored job holds its key, ``holder`` if that can be named. ``refuses``: whether its group
+        refuses it after so many others of the flow.
+        """
+        unique, group = new.options.unique, new.options.group
+        if unique is not None:
+            key = (new.queue, unique.key)
+            if key in self._taken or held:
+                self.holder = self._taken.get(key, holder)
+                return False
+        if group is not None and refuses(self._sizes[new.queue, group]):
+            self.holder = None
+            return False
+        if unique is not None:
+            self._taken[new.queue, unique.key] = JobRef(new.queue, new.id)
+        if group is not None:
+            self._sizes[new.queue, group] += 1
+        return True
 
 
 def check_kept_out(held: Container[JobRef], jobs: list[NewJob]) -> None:

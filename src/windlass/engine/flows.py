@@ -7,7 +7,6 @@ everything, goes the same way in several steps: see ``docs/flows.md``.)
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable
 from copy import copy
 
@@ -56,7 +55,7 @@ def sort(work: Work, jobs: list[NewJob]) -> tuple[Fresh, list[NewJob]]:
     fresh: Fresh = {}
     known: list[NewJob] = []
     out: list[tuple[NewJob, JobRef | None]] = []
-    doors = _Doors(work)
+    doors = rules.Doors()
     for new in jobs:
         ref = JobRef(new.queue, new.id)
         if ref in fresh:
@@ -67,7 +66,7 @@ def sort(work: Work, jobs: list[NewJob]) -> tuple[Fresh, list[NewJob]]:
             if outcome is not AddOutcome.QUEUED:
                 known.append(new)
         elif old is not None or work.kept.get(ref, 0) <= work.now_ms:
-            if doors.admit(ref, new):
+            if _admits(work, doors, new):
                 fresh[ref] = new
             else:
                 out.append((new, doors.holder))
@@ -78,33 +77,14 @@ def sort(work: Work, jobs: list[NewJob]) -> tuple[Fresh, list[NewJob]]:
     return fresh, known
 
 
-class _Doors:
-    """Says which new jobs of a flow will not be made: a unique key is held, or a group refuses."""
-
-    def __init__(self, work: Work) -> None:
-        self._work = work
-        self._taken: dict[tuple[str, str], JobRef] = {}
-        self._sizes: Counter[tuple[str, str]] = Counter()
-        #: Who answers instead of the job that was kept out last; None when its group refused it.
-        self.holder: JobRef | None = None
-
-    def admit(self, ref: JobRef, new: NewJob) -> bool:
-        """Whether the job will be made; if so, its key and its place in the group are taken."""
-        unique, group = new.options.unique, new.options.group
-        if unique is not None:
-            key = (new.queue, unique.key)
-            stored = keys.answered_by(self._work, new)
-            if key in self._taken or stored is not None:
-                self.holder = self._taken.get(key) or JobRef(new.queue, stored or "")
-                return False
-        if group is not None and refuses(self._work, new, self._sizes[new.queue, group]) is not None:
-            self.holder = None
-            return False
-        if unique is not None:
-            self._taken[new.queue, unique.key] = ref
-        if group is not None:
-            self._sizes[new.queue, group] += 1
-        return True
+def _admits(work: Work, doors: rules.Doors, new: NewJob) -> bool:
+    stored = None if new.options.unique is None else keys.answered_by(work, new)
+    return doors.admit(
+        new,
+        held=stored is not None,
+        holder=JobRef(new.queue, stored or ""),
+        refuses=lambda coming: refuses(work, new, coming) is not None,
+    )
 
 
 def load(work: Work, fresh: Fresh, known: list[NewJob]) -> Verb[None]:

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from operator import methodcaller
 
+from windlass.backend import requests as rq
 from windlass.core.job import JobRecord
+from windlass.core.patterns import matches
 
 #: ``copy.copy`` without the search for a way to copy.
 _copy: Callable[[JobRecord], JobRecord] = methodcaller("__copy__")
@@ -20,3 +22,16 @@ def view(job: JobRecord, now_ms: int, *, late: bool = False) -> JobRecord:
     if not late and shown.result_until_ms is not None and shown.result_until_ms <= now_ms:
         shown.result = None
     return shown
+
+
+def is_wanted(job: JobRecord, request: rq.ListJobs) -> bool:
+    """Whether a listing asks for this job; where it begins is left to the store."""
+    return (
+        (not request.states or job.state in request.states)
+        and (request.task is None or matches(job.task, request.task))
+        and (request.tag is None or request.tag in job.options.tags)
+        and (
+            request.error_class is None
+            or (bool(job.errors) and job.errors[-1].error_class == request.error_class)
+        )
+    )

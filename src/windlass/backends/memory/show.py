@@ -26,10 +26,9 @@ from windlass.core.job import (
 )
 from windlass.core.limits import GroupInfo, GroupSettings
 from windlass.core.metrics import Mark, MetricsCursor
-from windlass.core.patterns import matches
 from windlass.core.states import JobState
 from windlass.core.unique import UniqueHolder
-from windlass.engine.views import view
+from windlass.engine.views import is_wanted, view
 from windlass.errors import HistoryTrimmedError
 
 
@@ -44,7 +43,7 @@ def list_jobs(state: State, request: rq.ListJobs, now_ms: int) -> rq.Page:
         jobs.reverse()
     page: list[JobRecord] = []
     for job in jobs:
-        if not _after_cursor(job, request) or not _matches(job, request):
+        if not _after_cursor(job, request) or not is_wanted(job, request):
             continue
         if len(page) == request.limit:
             return rq.Page(page, str(page[-1].seq))
@@ -57,18 +56,6 @@ def _after_cursor(job: JobRecord, request: rq.ListJobs) -> bool:
         return True
     last = int(request.cursor)
     return job.seq < last if request.newest_first else job.seq > last
-
-
-def _matches(job: JobRecord, request: rq.ListJobs) -> bool:
-    return (
-        (not request.states or job.state in request.states)
-        and (request.task is None or matches(job.task, request.task))
-        and (request.tag is None or request.tag in job.options.tags)
-        and (
-            request.error_class is None
-            or (bool(job.errors) and job.errors[-1].error_class == request.error_class)
-        )
-    )
 
 
 def count_jobs(state: State, request: rq.CountJobs, now_ms: int) -> dict[JobState, int]:

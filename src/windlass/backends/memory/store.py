@@ -8,10 +8,9 @@ a request means is decided by the engine; this store loads what it asks for and 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from copy import copy
 from itertools import islice, takewhile
-from operator import methodcaller
 from typing import Any, TypeVar, cast
 
 from windlass.backend import requests as rq
@@ -25,7 +24,7 @@ from windlass.core.metrics import KEPT_MS
 from windlass.core.states import JobState
 from windlass.engine import timing
 from windlass.engine.drive import run
-from windlass.engine.effects import Effects, GroupRow, QueueRow, Table
+from windlass.engine.effects import Effects, GroupRow, Table, copy_row
 from windlass.engine.reads import LogSpan, MoreReads, PurgeReads, Reads, Verb, Verbs, state_since
 from windlass.engine.verbs import VERBS
 from windlass.engine.work import HOLDING, Group, Ordered, Queue, Work
@@ -34,7 +33,6 @@ from windlass.engine.workers import WORKER_KEPT_MS
 R = TypeVar("R")
 
 _ACTIVE, _PARKED = JobState.ACTIVE, JobState.PARKED
-_copy_row: Callable[[QueueRow], QueueRow] = methodcaller("__copy__")
 
 
 class MemoryStore(State):
@@ -122,7 +120,7 @@ class MemoryStore(State):
             work.queues[name] = Queue(name)
             return
         counts = stored.counts
-        row, starts = _copy_row(stored.row), stored.starts[:]  # by position: names cost in a call of a class
+        row, starts = copy_row(stored.row), stored.starts[:]  # by position: names cost in a call of a class
         work.queues[name] = Queue(name, row, starts, len(stored.jobs), counts[_ACTIVE], counts[_PARKED])
 
     def _load_group(self, queue: str, name: str, work: Work) -> None:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from operator import itemgetter, methodcaller
+from collections.abc import Iterable
+from operator import itemgetter
 from typing import TYPE_CHECKING
 
 from windlass.backends.sqlite import finding, lines, stubs, tables
@@ -11,13 +11,13 @@ from windlass.backends.sqlite.limits import GROUPED, group_of
 from windlass.core.job import JobRef
 from windlass.core.limits import GroupLimits, Usage
 from windlass.core.states import FINISHED, JobState
+from windlass.engine.effects import copy_row
 from windlass.engine.reads import MoreReads
 from windlass.engine.work import Group, Ordered, Queue
 
 if TYPE_CHECKING:
     from windlass.backends.sqlite.port import Step
     from windlass.backends.sqlite.rows import Row
-    from windlass.engine.effects import QueueRow
     from windlass.engine.reads import Reads
     from windlass.engine.work import Work
 
@@ -27,8 +27,6 @@ MARGIN = 10_000
 SOME = 1_000
 _queue = itemgetter(0)
 _COUNTED = [state.value for state in JobState if state not in FINISHED]
-#: ``copy.copy`` without the search for a way to copy.
-copy_row: Callable[[QueueRow], QueueRow] = methodcaller("__copy__")
 
 
 class Upkeep:

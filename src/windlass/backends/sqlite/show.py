@@ -23,9 +23,9 @@ from windlass.core.job import (
     QueueInfo,
     WorkerInfo,
 )
-from windlass.core.patterns import matches, to_glob
+from windlass.core.patterns import to_glob
 from windlass.core.states import DUE_LATER, FINISHED, JobState
-from windlass.engine.views import view
+from windlass.engine.views import is_wanted, view
 from windlass.errors import ConfigError, HistoryTrimmedError
 
 if TYPE_CHECKING:
@@ -104,7 +104,7 @@ def list_jobs(snap: Snapshot, request: rq.ListJobs) -> rq.Page:
     page: list[JobRecord] = []
     for row in rows:
         job = record(row, request.queue)
-        if not _matches(job, request):
+        if not is_wanted(job, request):
             continue
         if len(page) == request.limit:
             return rq.Page(page, str(page[-1].seq))
@@ -170,18 +170,6 @@ def _walk(snap: Snapshot, num: int, request: rq.ListJobs, start: int, edge: int 
     failed = request.error_class is not None
     name = "list_walk_down" if down else "list_walk_up"
     return snap.conn.execute(snap.sql[name], (start, end, num, states, task, failed))
-
-
-def _matches(job: JobRecord, request: rq.ListJobs) -> bool:
-    return (
-        (not request.states or job.state in request.states)
-        and (request.task is None or matches(job.task, request.task))
-        and (request.tag is None or request.tag in job.options.tags)
-        and (
-            request.error_class is None
-            or (bool(job.errors) and job.errors[-1].error_class == request.error_class)
-        )
-    )
 
 
 # --- queues, logs, counters, workers ------------------------------------------------------------------

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from copy import copy
 from typing import TYPE_CHECKING
 
 from windlass.backends.sqlite import edges, tables
@@ -28,7 +27,7 @@ from windlass.core.paths import took
 from windlass.core.retention import spare_until
 from windlass.core.states import JobState
 from windlass.core.streams import too_much
-from windlass.engine.effects import Kind, Table
+from windlass.engine.effects import Kind, Table, copy_row
 from windlass.errors import StorageError
 
 if TYPE_CHECKING:
@@ -270,7 +269,7 @@ _WRITERS: dict[Kind, Callable[[Step, list[JobRecord]], None]] = {
 def _write_queue(step: Step, name: str, row: QueueRow) -> None:
     num = step.queue(name)
     stored = step.queues.get(name)
-    stored.row = copy(row)
+    stored.row = copy_row(row)
     stored.special = GROUPED * row.grouped | LIMITED * is_limited(row)
     step.run("queue_save", row.paused, row.known, stored.special, num)
     if stored.special & LIMITED:

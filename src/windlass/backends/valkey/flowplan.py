@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -16,7 +15,7 @@ from windlass.core.edges import (
     check_size,
     unknown_dependency,
 )
-from windlass.core.flows import check_kept_out
+from windlass.core.flows import Doors, check_kept_out
 from windlass.core.job import JobRef, NewJob
 from windlass.core.limits import wants_rank
 from windlass.core.outcome import AddOutcome
@@ -51,32 +50,13 @@ _NOTHING = _Seen(0, _FRESH, 0, 0)
 _Asked = tuple[JobRef, str, str, Any, Any, int]
 
 
-class _Doors:
-    """Says which new jobs of a flow will not be made: a unique key is held, or a group refuses."""
-
-    def __init__(self) -> None:
-        self._taken: dict[tuple[str, str], JobRef] = {}
-        self._sizes: Counter[tuple[str, str]] = Counter()
-        #: The job that stands for the one that was kept out last, if there is one.
-        self.holder: JobRef | None = None
-
-    def admit(self, ref: JobRef, new: NewJob, seen: _Seen) -> bool:
-        """Whether the job will be made; if so, its key and its place in the group are taken."""
-        unique, group = new.options.unique, new.options.group
-        if unique is not None:
-            key = (ref.queue, unique.key)
-            if key in self._taken or seen.holder:
-                stored = JobRef(ref.queue, seen.holder.decode()) if seen.holder_state else None
-                self.holder = self._taken.get(key, stored)
-                return False
-        if group is not None and 0 <= seen.room <= self._sizes[ref.queue, group]:
-            self.holder = None
-            return False
-        if unique is not None:
-            self._taken[ref.queue, unique.key] = ref
-        if group is not None:
-            self._sizes[ref.queue, group] += 1
-        return True
+def _admits(doors: Doors, new: NewJob, seen: _Seen) -> bool:
+    return doors.admit(
+        new,
+        held=bool(seen.holder),
+        holder=JobRef(new.queue, seen.holder.decode()) if seen.holder_state else None,
+        refuses=lambda coming: 0 <= seen.room <= coming,
+    )
 
 
 class FlowPlan:
@@ -121,13 +101,13 @@ class FlowPlan:
         rows = found[: len(self.jobs)]
         self._seen = dict(zip(mentioned, found[len(rows) :], strict=False))
         self._pairs = dict(zip(pairs, found[len(rows) + len(mentioned) :], strict=True))
-        doors = _Doors()
+        doors = Doors()
         for at, (ref, seen) in enumerate(zip(self._refs, rows, strict=True)):
             self._seen[ref] = seen
             if ref in self._fresh:
                 continue
             if seen.outcome == _FRESH:
-                if doors.admit(ref, self.jobs[at], seen):
+                if _admits(doors, self.jobs[at], seen):
                     self._fresh[ref] = at
                 else:
                     self._out[at] = doors.holder

@@ -1,8 +1,8 @@
-"""Everything that a storm decides, from its seed.
+"""Everything that a storm decides, from one random number.
 
 What producers add, what their handlers do, which faults come when and whom they hit is all drawn from
-generators seeded by the storm's seed and the role of whoever draws. The same seed and settings therefore make
-the same decisions; how the machine interleaves them is its own.
+random generators that start from the number `--seed` and the role of the process that draws. The same number
+and settings therefore make the same decisions; how the machine interleaves them is its own.
 """
 
 from __future__ import annotations
@@ -51,9 +51,9 @@ FAULTS = {
     "failover": 2,  # a primary dies, its replica takes over
     "clock": 2,  # the wall clock jumps
     "full-disk": 2,
-    "torn": 1,  # everybody dies at once, and the last write was cut
+    "torn": 1,  # every process dies at once, and the last write was cut
 }
-#: Faults that come only when they are asked for by name, so that older seeds decide as they did.
+#: Faults that come only when they are asked for by name, so that a recorded seed still decides as it did.
 BY_NAME = {
     "damaged-record": 1,  # one stored record becomes something that cannot be read
     "clock-ahead": 1,  # the wall clock of one process is far ahead for a moment
@@ -61,7 +61,7 @@ BY_NAME = {
 
 
 class Settings(msgspec.Struct, kw_only=True, frozen=True):
-    """What somebody asked for."""
+    """What the caller asked for."""
 
     seed: int
     seconds: float
