@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 from windlass.backend import requests as rq
 from windlass.backend.capabilities import Capabilities
 from windlass.backend.closing import Closing
-from windlass.backend.protocol import Backend, CompletionHintsBackend, Listener
+from windlass.backend.protocol import Backend, CompletionHintsBackend, Listener, PreparedBackend
 from windlass.backend.schedule_requests import PutSchedule
 from windlass.core.clock import Clock
 from windlass.core.job import Completed, JobRecord, JobRef, NewJob
@@ -156,6 +156,12 @@ class Store:
             capabilities.require(self.name, "unique", "a job_id of your own works everywhere")
         if not capabilities.flows and any(_keeps_last(new) for new in jobs):
             capabilities.require(self.name, "flows", "unique keys with keep_last need them")
+
+    async def prepare(self, queues: Iterable[str]) -> None:
+        """Let other programs add to ``queues`` from now on, where the store must do something for it."""
+        if isinstance(self.backend, PreparedBackend):
+            await self.open()
+            await self.backend.prepare(queues)
 
     async def listen(self, topics: Iterable[str]) -> Listener:
         """Hints about ``topics`` for the running event loop."""
