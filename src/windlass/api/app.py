@@ -26,6 +26,7 @@ from windlass.core.backoff import Strategy
 from windlass.core.clock import SYSTEM_CLOCK, Clock
 from windlass.core.ids import check_task_name, is_text, new_id
 from windlass.core.job import Action, QueueInfo, WorkerInfo
+from windlass.core.limit_rules import Rate, to_rate
 from windlass.core.options import (
     DEFAULT_OPTIONS,
     Isolation,
@@ -278,9 +279,10 @@ class Windlass:
         cron: str | None = None,
         timezone: str = "UTC",
         schedule: Schedule | Mapping[str, Any] | None = None,
+        rate: Rate | Mapping[str, Any] | tuple[int, float] | None = None,
         **options: Any,
     ) -> TaskDecorator: ...
-    def task(
+    def task(  # noqa: PLR0913 - each is named, and most tasks give none
         self,
         fn: Any = None,
         /,
@@ -293,6 +295,7 @@ class Windlass:
         cron: str | None = None,
         timezone: str = "UTC",
         schedule: Schedule | Mapping[str, Any] | None = None,
+        rate: Rate | Mapping[str, Any] | tuple[int, float] | None = None,
         **options: Any,
     ) -> Any:
         """Register a function as a task: ``@app.task`` or ``@app.task(queue="mail", max_attempts=5)``.
@@ -304,6 +307,9 @@ class Windlass:
 
         ``cron="*/5 * * * *"`` (in ``timezone``) runs it again and again, without arguments; ``schedule`` is
         the long form of that. The schedule is called as the task is.
+
+        ``rate=(5, 1)`` starts at most 5 of its jobs in any second, over all workers: they are in a group of
+        the task's name, whose rate workers set when they start. Jobs added by name need that ``group``.
         """
         if cron is not None:
             if schedule is not None:
@@ -318,6 +324,7 @@ class Windlass:
             options=self.defaults.merged(options),
             batch=to_batch(batch),
             schedule=None if schedule is None else to_schedule(schedule),
+            rate=to_rate(rate),
         )
         return register if fn is None else register(fn)
 
@@ -332,6 +339,7 @@ class Windlass:
         options: JobOptions,
         batch: Batch | None,
         schedule: Schedule | None,
+        rate: Rate | None,
     ) -> Task[Any, Any]:
         if not callable(fn):
             raise ConfigError("task", "a function", fn)
@@ -348,6 +356,7 @@ class Windlass:
             memory_limit=memory_limit,
             options=options,
             batch=batch,
+            rate=rate,
         )
         known = self._tasks.get(task.name)
         if known is not None and known.fn.__code__ is not getattr(fn, "__code__", None):

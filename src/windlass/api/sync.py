@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, Final, Generic, ParamSpec, T
 from windlass._renamed import old_names
 from windlass.api.queue import Page, Queue
 from windlass.core.job import JobRecord
+from windlass.core.options import WAIT_S
 from windlass.jobs.fields import JobFields
 from windlass.jobs.job import Job
 from windlass.jobs.payload import Call
@@ -196,7 +197,7 @@ class SyncJob(JobFields, Generic[R]):
         PORTAL.run(self.job.refresh())
         return self
 
-    def result(self, timeout: float | timedelta | None = 30) -> R:
+    def result(self, timeout: float | timedelta | None = WAIT_S) -> R:
         """Wait for the result; raises like ``Job.result``."""
         return PORTAL.run(self.job.result(timeout))
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import re
 from enum import StrEnum
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import msgspec
 
@@ -31,6 +31,8 @@ LOGS_KEPT = 1_000
 SIGNALS_KEPT = 64
 #: Events kept per queue, and attempt records kept per queue while no archiver is registered.
 EVENTS_KEPT = 10_000
+#: Most bytes of the data of an event of the application's own.
+EVENT_DATA_BYTES = 10_000
 HISTORY_KEPT = 100_000
 HISTORY_KEPT_MS = 86_400_000
 #: With archivers: records they have not read yet are held, up to this many per queue ...
@@ -204,6 +206,8 @@ class EventType(StrEnum):
     PAUSED = "paused"
     RESUMED = "resumed"
     DRAINED = "drained"
+    #: The application's own: ``name`` and ``data`` (JSON) tell what.
+    CUSTOM = "custom"
     GAP = "gap"
 
 
@@ -215,7 +219,8 @@ class Event(msgspec.Struct, frozen=True, array_like=True, gc=False):
     type: EventType
     job_id: str = ""
     task: str = ""
-    data: dict[str, str | int | None] = {}
+    #: In the log texts, numbers and None; readers are also shown values (``api.event_values``).
+    data: dict[str, Any] = {}
 
 
 class AttemptOutcome(StrEnum):

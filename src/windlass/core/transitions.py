@@ -24,7 +24,7 @@ from windlass.core.job import (
     SignalValue,
     attempt_record,
 )
-from windlass.core.options import UniqueMode
+from windlass.core.options import Keep, UniqueMode
 from windlass.core.outcome import AddOutcome, CancelResult, Changed, Extended, Outcome, Settled, Settlement
 from windlass.core.retention import result_until
 from windlass.core.states import DUE_LATER, FINISHED, PENDING, JobState
@@ -703,9 +703,9 @@ def signal(job: JobRecord, name: str, data: bytes, codec: str, recorder: ChangeR
 
 
 def refuses_report(job: JobRecord, token: str | None) -> Changed | None:
-    """Why progress may not be reported under ``token``; without one, no running attempt asks."""
+    """Why progress may not be reported under ``token``; without one, of a job that has ended."""
     if token is None:
-        return Changed.ILLEGAL
+        return Changed.ILLEGAL if job.state in FINISHED else None
     return None if holds(job, token) else Changed.LOST
 
 
@@ -716,9 +716,18 @@ def progress_text(job: JobRecord) -> str:
 
 
 def set_result_ttl(job: JobRecord, ttl_ms: int, recorder: ChangeRecorder) -> Changed:
-    """Keep a completed job's result (and its record) until ``ttl_ms`` from now."""
-    if job.state is not JobState.COMPLETED or job.finished_ms is None:
+    """Keep a completed job's result (and its record), or a failed job's errors, until ``ttl_ms`` from now.
+
+    Errors are the record itself: it is not kept longer than that, and for ``GRACE_MS`` at least.
+    """
+    if job.state not in (JobState.COMPLETED, JobState.FAILED) or job.finished_ms is None:
         return Changed.ILLEGAL
-    job.result_until_ms = recorder.now_ms + ttl_ms
-    job.options = msgspec.structs.replace(job.options, result_ttl_ms=job.result_until_ms - job.finished_ms)
+    until_ms = recorder.now_ms + ttl_ms
+    kept_ms = until_ms - job.finished_ms
+    options = msgspec.structs.replace(job.options, result_ttl_ms=kept_ms)
+    if job.state is JobState.COMPLETED:
+        job.result_until_ms = until_ms
+    else:
+        options = msgspec.structs.replace(options, keep_failed=Keep(kept_ms, options.keep_failed.count))
+    job.options = options
     return Changed.OK

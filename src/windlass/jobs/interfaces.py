@@ -15,7 +15,7 @@ from windlass.core.backoff import Strategy
 from windlass.core.clock import Clock
 from windlass.core.ids import JobRef
 from windlass.core.job import JobRecord, NewJob
-from windlass.core.options import JobOptions
+from windlass.core.options import WAIT_S, JobOptions
 from windlass.core.outcome import CancelResult
 from windlass.serde.codecs import Codecs
 
@@ -76,7 +76,7 @@ class JobQueue(Protocol):
     async def retry(self, job_id: str) -> None:
         """Run a finished job again."""
 
-    async def wait_for(self, ref: JobRef, timeout: float | timedelta | None = 30) -> JobRecord:
+    async def wait_for(self, ref: JobRef, timeout: float | timedelta | None = WAIT_S) -> JobRecord:
         """The record of a job once it finished."""
 
     def result_of(self, record: JobRecord) -> Any:

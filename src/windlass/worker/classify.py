@@ -12,6 +12,7 @@ import random
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
 from windlass.core.backoff import MAX_DELAY_MS, Strategy, backoff_ms, default_ms
 from windlass.core.job import ErrorInfo, JobRecord, error_info
@@ -22,6 +23,7 @@ from windlass.errors import (
     Cancel,
     JobFailedError,
     JobSignal,
+    MaxRetriesError,
     RateLimitError,
     RemoteError,
     ResultError,
@@ -32,6 +34,7 @@ from windlass.errors import (
     UnsupportedByBackendError,
     WaitForChildren,
 )
+from windlass.jobs.job import Job
 
 #: A job whose task nobody here knows is given back so often, at these distances, before it fails: a
 #: rolling deploy sends new task names to old workers.
@@ -193,6 +196,15 @@ def as_error(settlement: Settlement) -> JobFailedError:
     """The error behind a settlement that no handler raised, for those who are told of failures."""
     info = settlement.error or ErrorInfo()
     return JobFailedError(settlement.id, settlement.reason, info.error_class, info.message)
+
+
+def exhausted(job: Job[Any], settlement: Settlement, error: BaseException) -> MaxRetriesError:
+    """What callbacks get of a job whose attempts are spent: ``error``, its last one, is the cause."""
+    info = settlement.error or ErrorInfo()
+    facts = (info.error_class, info.message, info.traceback)
+    spent = MaxRetriesError(job.id, job.attempts + 1, *facts, payload=job.payload)
+    spent.__cause__ = error
+    return spent
 
 
 def describe(error: BaseException, lines: int) -> ErrorInfo:

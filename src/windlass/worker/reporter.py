@@ -6,14 +6,13 @@ What the store refused is told as ``lease_lost``: another worker has the job, or
 from __future__ import annotations
 
 import logging
-from functools import partial
 from typing import Any, Final
 
 from windlass.core.job import JobRecord
 from windlass.core.outcome import Outcome, Settled, Settlement
 from windlass.core.probe import reach
 from windlass.core.text import printable
-from windlass.handlers.hooks import ErrorHook, Hooks, attempt_end
+from windlass.handlers.hooks import Hooks, attempt_end
 from windlass.jobs.job import Job
 from windlass.worker import classify
 from windlass.worker.attempt import Attempt
@@ -47,15 +46,6 @@ class OutcomeReporter:
         self._emitter = emitter
         self._hooks = hooks
         self._untold: dict[str, _Unreported] = {}
-        #: How many of the error hooks listen already.
-        self._reported = 0
-
-    def report_errors(self) -> None:
-        """Call the app's error hooks for failed attempts. Idempotent."""
-        hooks, self._reported = self._hooks.errors[self._reported :], len(self._hooks.errors)
-        for hook in hooks:
-            self._emitter.on("failed", partial(_report, hook, final=True))
-            self._emitter.on("retrying", partial(_report, hook, final=False))
 
     def ended(self, attempt: Attempt, settlement: Settlement) -> None:
         """An attempt is over; it is told when the store has taken ``settlement``."""
@@ -106,10 +96,15 @@ class OutcomeReporter:
                 if error is None or settlement.reason == REFUSED:
                     error = classify.as_error(settlement)
                 log_attempt(logging.ERROR, "failed", untold, error, settlement.duration_ms)
-                self._emitter.emit("failed", job, error)
+                self._emitter.call(self._hooks.errors, job, error, True)
+                spent = settlement.reason == "attempts"
+                self._emitter.emit(
+                    "failed", job, classify.exhausted(job, settlement, error) if spent else error
+                )
             case Outcome.RETRY:
                 error = error or classify.as_error(settlement)
                 log_attempt(logging.INFO, "will be retried", untold, error, settlement.duration_ms)
+                self._emitter.call(self._hooks.errors, job, error, False)
                 self._emitter.emit("retrying", job, error)
             case Outcome.CANCEL:
                 self._emitter.emit("cancelled", job)
@@ -138,7 +133,3 @@ def log_attempt(
         facts["elapsed_ms"] = elapsed_ms
     tail = f": {printable(classify.message_of(error))}" if error is not None else ""
     log.log(level, "job %s (%s) %s%s", record.id, record.task, what, tail, extra=facts)
-
-
-def _report(hook: ErrorHook, job: Job[Any], error: BaseException, *, final: bool) -> Any:
-    return hook(job, error, final)

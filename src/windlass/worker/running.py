@@ -66,7 +66,6 @@ class Running:
         parts.opened("threads", lambda: self._threads.shutdown(wait=False, cancel_futures=True))
         processes = SandboxRunner(shared.options)
         parts.opened("child processes", processes.close)
-        self.teller.report_errors()
         self._tools = Tools(
             clock=app.clock,
             threads=self._threads,
@@ -181,11 +180,11 @@ class Running:
         if attempt is not None:
             attempt.stop(StopReason.CANCEL)
 
-    def abort(self, job_id: str) -> bool:
-        """Stop a job as if it was cancelled; False when it does not run here."""
+    def abort(self, job_id: str, reason: str) -> bool:
+        """Stop a job as if it was cancelled for ``reason``; False when it does not run here."""
         found = [attempt for attempt in self.attempts.values() if attempt.record.id == job_id]
         for attempt in found:
-            attempt.stop(StopReason.CANCEL)
+            attempt.stop(StopReason.CANCEL, reason)
         return bool(found)
 
     def leases(self, lease_ms: int) -> list[rq.LeaseRef]:
@@ -194,6 +193,10 @@ class Running:
             rq.LeaseRef(a.record.queue, a.record.id, token, a.record.options.lease_ms or lease_ms)
             for token, a in self.attempts.items()
         ]
+
+    async def wait_idle(self) -> None:
+        """Return when nothing runs."""
+        await self._idle.wait()
 
     async def finish(self, stop: Stop) -> list[str]:
         """Let jobs end by themselves, then by force, then give them back; the names of what does not end."""

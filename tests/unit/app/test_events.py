@@ -165,7 +165,7 @@ async def test_queue_on_is_a_short_way_to_listen(app: Windlass, queue: Queue) ->
         if not told.done():
             told.set_result(event)
 
-    queue.on("added", tell)
+    queue.on("waiting", tell)
     async with asyncio.timeout(10):
         while not told.done():  # it listens from "now" on, whenever that comes
             await queue.add("work")
@@ -277,7 +277,7 @@ async def test_a_worker_tells_what_happens_in_it(app: Windlass, queue: Queue) ->
     assert "drained" in names
     by_name = dict(seen)
     assert (by_name["completed"][0].id, by_name["completed"][1]) == (good.id, "fine")
-    assert (by_name["failed"][0].id, str(by_name["failed"][1])) == (bad.id, "broken")
+    assert (by_name["failed"][0].id, str(by_name["failed"][1].__cause__)) == (bad.id, "broken")
     assert by_name["retrying"][0].id == bad.id
     assert by_name["progress"][1] == 10
 

@@ -57,7 +57,7 @@ pack = _encode
 
 
 class Meta(msgspec.Struct, array_like=True):
-    """The rest of a job, of which the server only reads the request id (1: the same as the id)."""
+    """The rest of a job. The server reads the request id (1: the job's), and whether its key extends."""
 
     request_id: int | str
     codec: str
