@@ -16,12 +16,13 @@ from windlass.core.outcome import AddOutcome
 from windlass.engine import flows, unique_keys
 from windlass.engine.effects import Entry, Kind, Table
 from windlass.engine.reads import Reads, Verb
-from windlass.engine.saving import drop, file_new, prepare, refuses, save
+from windlass.engine.saving import drop, prepare, refuses, save, save_alike
 from windlass.engine.unit_of_work import QueueView, UnitOfWork
 from windlass.engine.views import view
 
 #: What the counter of added jobs tells apart.
 _counted = attrgetter("queue", "task")
+_placed = attrgetter("queue", "state")
 _QUEUED, _MADE = AddOutcome.QUEUED, Kind.MADE
 
 
@@ -89,9 +90,9 @@ def _add_new(work: UnitOfWork, jobs: list[NewJob]) -> list[rq.Added]:
     made = [transitions.create(new, work) for new in jobs]
     for (queue, task), alike in groupby(made, _counted):
         work.effects.count(queue, task, "enqueued", len(list(alike)))
+    for (queue, state), alike in groupby(made, _placed):
         _keep_queue(work, work.queues[queue])
-    work.jobs.update({(job.queue, job.id): job for job in made})
-    file_new(work, made)
+        save_alike(work, queue, list(alike), None, state, _MADE)
     return [rq.Added(_QUEUED, job.state, job.enqueued_ms, job.due_ms) for job in made]
 
 
