@@ -46,19 +46,23 @@ class RequestState(Share):
         self.queues = tx.queues
         #: Jobs that were set aside, by number.
         self._aside: dict[int, JobRef] = {}
-        self._begin(careful=False)
+        self.begin()
 
-    def _begin(self, *, careful: bool) -> None:
-        """Nothing is loaded yet. ``careful``: no id is taken for new without a look."""
-        self.careful = careful
+    def begin(self) -> None:
+        """Nothing is loaded yet."""
         #: Every job that was loaded, by its number: one record for one job, however it was found.
         self.records: dict[int, JobRecord] = {}
         self.lost: list[JobRecord] = []
-        #: Ids that were taken for new.
-        self.assumed: list[JobRef] = []
-        self.upkeep = Upkeep()
+        #: What was found while loading, if anything was.
+        self.upkeep: Upkeep | None = None
         #: The last place that was given out before this verb.
         self.first_place = self.last_place
+
+    def for_upkeep(self) -> Upkeep:
+        """Where to put what is found while loading."""
+        if self.upkeep is None:
+            self.upkeep = Upkeep()
+        return self.upkeep
 
     # --- records ----------------------------------------------------------------------------------
 

@@ -147,6 +147,14 @@ class Queues:
             found = self.get(name)
         return found
 
+    def nothing_kept(self) -> bool:
+        """Whether no id is known without its record: neither kept, nor in a stub."""
+        if self.no_stubs is None:
+            self.no_stubs = not self._conn.execute(self._sql["stub_any"]).fetchall()
+        if self.no_kept_ids is None:
+            self.no_kept_ids = not self._conn.execute(self._sql["kept_id_any"]).fetchall()
+        return self.no_stubs and self.no_kept_ids
+
     def forget(self) -> None:
         """Another connection has written, or what this one wrote was rolled back."""
         self._queues.clear()
@@ -208,7 +216,7 @@ class Tx:
         self.made: list[str] = []
         self._plain = True
         self._absorbed = False
-        self._changes_before = conn.total_changes
+        self._changes = -conn.total_changes
 
     def absorb(self, share: Share) -> None:
         """Keep what a successful request did."""
@@ -229,8 +237,8 @@ class Tx:
 
     @property
     def pages(self) -> float:
-        """About how many pages of the database this transaction changed."""
-        return 4 + 0.4 * (self.conn.total_changes - self._changes_before)
+        """About how many pages of the database this transaction changed. It is flushed."""
+        return 4 + 0.4 * self._changes
 
     def held_notes(self, queue: str) -> int:
         """How many notes about a queue are not written yet."""
@@ -265,7 +273,8 @@ class Tx:
         return pen
 
     def _flush_meta(self) -> Meta:
-        if self.conn.total_changes == self._changes_before:
+        self._changes += self.conn.total_changes
+        if not self._changes:
             return self.meta  # nothing was written, so there is nothing to stamp
         if self._plain:
             return Meta(self.last_place, self.now_ms, self.meta.serial)
@@ -307,15 +316,17 @@ class _Pen:
             for count, records in history_chunks(self.history):
                 last = queue.last_history
                 queue.last_history = last + count
-                conn.execute(sql["history_insert"], (base + last + count, last + 1, at_ms, records))
+                row = (base + last + count, last + 1, at_ms, bytearray(records))  # see ``rows.plain_row``
+                conn.execute(sql["history_insert"], row)
         if not self.events:
             fold(conn, sql, queue, [deltas])
             return
-        mine: bytes | None = deltas
+        mine: bytearray | None = bytearray(deltas)
         for count, records in event_chunks(self.events, self.noted):
             last = queue.last_event
             queue.last_event = last + count
-            conn.execute(sql["event_insert"], (base + last + count, last + 1, self.at_ms, mine, records))
+            row = (base + last + count, last + 1, self.at_ms, mine, bytearray(records))
+            conn.execute(sql["event_insert"], row)
             mine = None  # once is enough
             queue.unfolded += 1
         if queue.unfolded >= FOLD_CHUNKS or queue.last_event - queue.folded >= FOLD_EVENTS:
@@ -378,7 +389,7 @@ def _by_queue(records: list[Any], queue_of: Any) -> Iterable[tuple[str, list[Any
     """Notes or attempt records, by queue and otherwise in their order."""
     if not records:
         return ()
-    if len(set(map(queue_of, records))) == 1:
+    if len(records) == 1 or len(set(map(queue_of, records))) == 1:
         return ((queue_of(records[0]), records),)
     parts: dict[str, list[Any]] = {}
     for item in records:
