@@ -9,8 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from copy import copy
-from functools import partial
-from typing import TYPE_CHECKING, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from windlass.backend import requests as rq
 from windlass.backends.sqlite import loading, loading_more, writing
@@ -22,7 +21,7 @@ from windlass.engine.adding import add_new, are_plain
 from windlass.engine.drive import run
 from windlass.engine.reads import MoreReads
 from windlass.engine.unit_of_work import QueueView, UnitOfWork
-from windlass.engine.verbs import decide
+from windlass.engine.verbs import VERBS
 from windlass.errors import StorageError
 
 if TYPE_CHECKING:
@@ -46,7 +45,7 @@ class RequestPort(RequestState):
         """Carry out a request."""
         if type(request) is rq.Add and (added := self._add_plain(request.jobs)) is not None:
             return cast("R", added)
-        found: R = self.carry_out(lambda work: decide(work, request))
+        found: R = self.carry_out(VERBS[type(request)], request)
         if type(request) is rq.Prune:
             self._shrink()
         return found
@@ -74,22 +73,22 @@ class RequestPort(RequestState):
         took("sqlite.add_rows")
         return added
 
-    def carry_out(self, verb: Callable[[UnitOfWork], Verb[R]]) -> R:
+    def carry_out(self, verb: Callable[..., Verb[R]], *asked: Any) -> R:
         """Decide a verb and write its effects, once all jobs in its way can be read."""
         while True:
             try:
-                return self._decide(verb)
+                return self._decide(verb, *asked)
             except DamagedError as found:
                 self.lose(found.jobs)
 
-    def _decide(self, verb: Callable[[UnitOfWork], Verb[R]]) -> R:
+    def _decide(self, verb: Callable[..., Verb[R]], *asked: Any) -> R:
         work = UnitOfWork(self.now_ms, self.fresh_place)
         if self._aside:
             work.aside = list(self._aside.values())
         if self.records or self.upkeep or self.last_place != self.first_place:
             self.begin()  # another verb was decided before
         try:
-            return run(verb(work), self, work)
+            return run(verb(work, *asked), self, work)
         except DamagedError:
             self.last_place = self.first_place
             self.begin()
@@ -103,7 +102,7 @@ class RequestPort(RequestState):
         shaken = self._set_aside(jobs)
         while shaken:
             try:
-                self._decide(partial(unreadable.let_in, groups=shaken))
+                self._decide(unreadable.let_in, shaken)
                 break
             except DamagedError as found:
                 shaken |= self._set_aside(found.jobs)
@@ -116,7 +115,7 @@ class RequestPort(RequestState):
             lost = [self._renamed(copy(job)) for job in ahead[-1]]
             theirs = {(job.queue, group) for job in lost for (group,) in self.all("job_grp", job.seq)}
             try:
-                self._decide(partial(unreadable.set_aside, lost=lost))
+                self._decide(unreadable.set_aside, lost)
             except DamagedError as found:  # among those that wait for them
                 ahead.append(found.jobs)
                 continue

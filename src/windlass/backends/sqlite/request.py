@@ -8,7 +8,7 @@ from typing import Any
 
 from windlass.backends.sqlite.rows import Row, encode_json, record, storable
 from windlass.backends.sqlite.statements import SPAN
-from windlass.backends.sqlite.tx import Share, Tx, tally_of
+from windlass.backends.sqlite.tx import Share, Tx, add_to, tally_of
 from windlass.core import bad_records
 from windlass.core.clock import moment
 from windlass.core.job import JobRecord, JobRef
@@ -103,14 +103,19 @@ class RequestState(Share):
         """Keep what the transaction writes once for all of its requests."""
         self.pending_events += effects.pending_events
         self.history += effects.history
-        for key, by in effects.counts.items():
-            self.counts[key] = self.counts.get(key, 0) + by
+        if self.counts:
+            add_to(self.counts, effects.counts)
+        else:
+            self.counts = effects.counts
         self.topics |= effects.topics
 
-    def tally(self, queue: str, state: JobState, by: int) -> None:
-        """Change how many jobs of a queue are in a state."""
-        key = (queue, state)
-        self.tallies[key] = self.tallies.get(key, 0) + by
+    def tally(self, queue: str, before: JobState | None, state: JobState | None, by: int) -> None:
+        """So many jobs of a queue are no longer in one state, but in another (None: in none)."""
+        tallies = self.tallies
+        if state is not None:
+            tallies[queue, state] = tallies.get((queue, state), 0) + by
+        if before is not None:
+            tallies[queue, before] = tallies.get((queue, before), 0) - by
 
     def queue(self, name: str) -> int:
         """The number of a queue, which is made when it is new."""

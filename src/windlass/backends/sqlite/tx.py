@@ -13,7 +13,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from windlass.backends.sqlite.limits import GROUPED, LIMITED, read_limits
-from windlass.backends.sqlite.logs import EventRun, event_chunks, history_chunks, runs_of_events
+from windlass.backends.sqlite.logs import EventRun, event_chunks, history_chunks
 from windlass.backends.sqlite.rows import LOG_KEY, Deltas, Row, pack, unpack_deltas
 from windlass.core import bad_records
 from windlass.core.job import EVENTS_KEPT
@@ -230,8 +230,8 @@ class Tx:
             self.topics, self.made = share.topics, share.made
             return
         self.history += share.history
-        _add_to(self.counts, share.counts)
-        _add_to(self.tallies, share.tallies)
+        add_to(self.counts, share.counts)
+        add_to(self.tallies, share.tallies)
         self.topics |= share.topics
         self.made += share.made
 
@@ -299,10 +299,14 @@ class _Pen:
         self.tallies: list[tuple[JobState, int]] = []
 
     def record_event(self, now_ms: int, notes: list[PendingEvent]) -> None:
-        """Take over events."""
-        self.noted += sum([len(note.job_ids) for note in notes])
-        self.at_ms = max(self.at_ms, now_ms)
-        self.events += runs_of_events(now_ms, notes)
+        """Take over events: each note is a run."""
+        for note in notes:
+            ids = note.job_ids
+            count = len(ids)
+            self.noted += count
+            self.events.append((now_ms, note.type, ids[0] if count == 1 else ids, note.task, note.data))
+        if now_ms > self.at_ms:
+            self.at_ms = now_ms
 
     def write(self, conn: Executor, sql: Statements) -> None:
         queue = self.queue
@@ -316,8 +320,8 @@ class _Pen:
             for count, records in history_chunks(self.history):
                 last = queue.last_history
                 queue.last_history = last + count
-                row = (base + last + count, last + 1, at_ms, bytearray(records))  # see ``rows.plain_row``
-                conn.execute(sql["history_insert"], row)
+                chunk = bytearray(records)  # see ``rows.plain_row``
+                conn.execute(sql["history_insert"], (base + last + count, last + 1, at_ms, chunk))
         if not self.events:
             fold(conn, sql, queue, [deltas])
             return
@@ -325,8 +329,8 @@ class _Pen:
         for count, records in event_chunks(self.events, self.noted):
             last = queue.last_event
             queue.last_event = last + count
-            row = (base + last + count, last + 1, self.at_ms, mine, bytearray(records))
-            conn.execute(sql["event_insert"], row)
+            chunk = bytearray(records)
+            conn.execute(sql["event_insert"], (base + last + count, last + 1, self.at_ms, mine, chunk))
             mine = None  # once is enough
             queue.unfolded += 1
         if queue.unfolded >= FOLD_CHUNKS or queue.last_event - queue.folded >= FOLD_EVENTS:
@@ -397,6 +401,6 @@ def _by_queue(records: list[Any], queue_of: Any) -> Iterable[tuple[str, list[Any
     return parts.items()
 
 
-def _add_to(totals: dict[Any, int], more: dict[Any, int]) -> None:
+def add_to(totals: dict[Any, int], more: dict[Any, int]) -> None:
     for key, by in more.items():
         totals[key] = totals.get(key, 0) + by

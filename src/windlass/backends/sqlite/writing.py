@@ -74,7 +74,7 @@ def _write_upkeep(step: RequestState, effects: Effects, upkeep: Upkeep) -> None:
 def _is_plain(step: RequestState, effects: Effects, kinds: set[Kind]) -> bool:
     """Whether the new jobs tell all that the store's row would (see ``tx.Meta``)."""
     if effects.gone or not effects.plain or kinds != {_MADE}:
-        return not effects and not effects.topics
+        return not (kinds or effects or effects.topics)
     last = effects.moves[-1].jobs[-1] if effects.moves else next(reversed(effects.jobs.values())).job
     return last.seq == step.last_place and last.enqueued_ms == step.now_ms
 
@@ -86,7 +86,7 @@ def _delete(step: RequestState, gone: list[JobRecord]) -> None:
     """Records with all that is their own. What is not stored, since it was made here, is not counted."""
     seqs = [*{job.seq for job in gone}]
     for num, state in step.among("job_delete", seqs).fetchall():
-        step.tally(step.queues.name(num), STATES[state], -1)
+        step.tally(step.queues.name(num), STATES[state], None, 1)
     step.among("payload_delete", seqs)
     for statement in ("log_delete", "edge_delete", "stream_delete", "chunk_delete"):
         step.run(statement, str(seqs))
@@ -108,9 +108,7 @@ def _write_jobs(step: RequestState, effects: Effects) -> set[Kind]:
     leased = step.queues.leased
     for move in moves:
         if move.before is not move.state:
-            step.tally(move.queue, move.state, len(move.jobs))
-            if move.before is not None:
-                step.tally(move.queue, move.before, -len(move.jobs))
+            step.tally(move.queue, move.before, move.state, len(move.jobs))
         if move.state is _ACTIVE:
             _remember(leased, move)
         elif move.before is _ACTIVE and leased:
