@@ -14,7 +14,7 @@ from operator import attrgetter
 from typing import Any, Generic, Protocol, TypeVar
 
 from windlass.core.edges import ChildEnd, Edge
-from windlass.core.job import JobRecord, JobRef
+from windlass.core.job import AttemptOutcome, JobRecord, JobRef
 from windlass.core.limit_rules import GroupLimits, Role, Usage
 from windlass.core.options import StoredOptions
 from windlass.core.rollups import Mark
@@ -27,7 +27,8 @@ from windlass.engine.reads import STEP, LogSpan, Waits
 T = TypeVar("T")
 V = TypeVar("V")
 
-#: What lifetime counters tell apart.
+#: What lifetime counters tell apart, and how they call outcomes: asking a member for it takes longer.
+_NAMES = {outcome: outcome.value for outcome in AttemptOutcome}
 _counted = attrgetter("queue", "task", "outcome")
 _WAITING, _PARKED, _ACTIVE = JobState.WAITING, JobState.PARKED, JobState.ACTIVE
 #: Stand for what an order does not have. They are never changed.
@@ -400,6 +401,8 @@ class UnitOfWork(ChangeRecorder):
         """The line of a queue, under what this request changed so far."""
         line = self.lines[queue] = WaitingView(stored, whole)
         effects = self.effects
+        if not (effects.gone or effects.jobs or effects.moves):
+            return
         for job in effects.gone:
             if job.queue == queue:
                 line.remove(job.id)
@@ -518,6 +521,6 @@ class UnitOfWork(ChangeRecorder):
         """The verb is done: what follows from its logs."""
         effects = self.effects
         for (queue, task, outcome), alike in groupby(self.history, _counted):
-            effects.count(queue, task, outcome.value, len(list(alike)))
+            effects.count(queue, task, _NAMES[outcome], len(list(alike)))
         for note in self.pending_events:
             effects.topics.add(f"event:{note.queue}")
