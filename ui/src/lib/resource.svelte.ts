@@ -8,8 +8,8 @@ type Load<T> = (signal: AbortSignal) => Promise<T>
 interface Options {
   /** Read again when the server reports that something changed. */
   live?: boolean | (() => boolean)
-  /** Read again this often, in milliseconds, while the page is seen. */
-  every?: number
+  /** Milliseconds between two reads because of such changes, at least. */
+  pause?: number
 }
 
 export class Resource<T> {
@@ -63,7 +63,7 @@ export class Resource<T> {
   }
 }
 
-/** Milliseconds between two reads because of live changes. */
+/** Nothing is read while nothing changes: an idle page sends no request beside its stream. */
 const LIVE_PAUSE = 1000
 
 /**
@@ -77,8 +77,6 @@ export function read<T>(make: () => Load<T>, options: Options = {}): Resource<T>
     resource.ask(load, true)
   })
   $effect(() => {
-    const timers: ReturnType<typeof setInterval>[] = []
-    if (options.every) timers.push(setInterval(() => document.hidden || void resource.refresh(), options.every))
     let due: ReturnType<typeof setTimeout> | null = null
     const off = options.live
       ? live.onChange(() => {
@@ -86,13 +84,12 @@ export function read<T>(make: () => Load<T>, options: Options = {}): Resource<T>
           due = setTimeout(() => {
             due = null
             void resource.refresh()
-          }, LIVE_PAUSE)
+          }, options.pause ?? LIVE_PAUSE)
         })
       : () => {}
     const shown = () => document.hidden || void resource.refresh()
     document.addEventListener('visibilitychange', shown)
     return () => {
-      timers.forEach(clearInterval)
       if (due) clearTimeout(due)
       off()
       document.removeEventListener('visibilitychange', shown)
