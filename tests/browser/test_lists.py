@@ -46,7 +46,7 @@ def test_a_scheduled_job_is_deleted_after_a_question(look: Look, lane: Lane) -> 
     job = lane.add("ok", delay=LATER)
     page = look.at(f"/scheduled-jobs?queue={lane.name}")
     page.get_by_role("button", name=f"Delete {job}").click()
-    page.get_by_role("dialog").get_by_role("button", name="Cancel").click()
+    page.get_by_role("dialog").get_by_role("button", name="Go back").click()
     assert lane.state(job) is not None
     page.get_by_role("button", name=f"Delete {job}").click()
     confirm(page, "Delete")
@@ -143,7 +143,7 @@ def test_a_queue_shows_its_jobs_and_is_paused_and_resumed(look: Look, lane: Lane
     page.get_by_role("button", name="Resume").click()
     expect(page.get_by_role("status")).to_contain_text("goes on")
     lane.result(first)
-    page.get_by_role("button", name="Pause").click()
+    page.get_by_role("button", name="Pause", exact=True).click()
     expect(page.get_by_text("Paused: jobs are accepted and none is started.")).to_be_visible()
     second = lane.add("ok", {"number": 2})
     expect(page.locator(f"tr[data-job='{second}']")).to_be_visible()
@@ -208,7 +208,7 @@ def test_a_search_is_in_its_address(look: Look, still: Lane) -> None:
 def test_errors_are_found_by_their_class_and_text(look: Look, lane: Lane) -> None:
     job = lane.add("broken", {"customer": 90210}, max_attempts=1)
     page = look.at(f"/search?queue={lane.name}&error=PaymentRefused")
-    expect(page.locator(f"tr[data-job='{job}']")).to_contain_text("dead")
+    expect(page.locator(f"tr[data-job='{job}']")).to_contain_text("failed")
     page.locator("body").press("/")
     page.keyboard.type("customer 90210")
     page.keyboard.press("Enter")

@@ -155,6 +155,7 @@ export interface components {
             group: string | null;
             schedule: string | null;
             args_preview: string;
+            can: string[];
             args: unknown[];
             kwargs: {
                 [key: string]: unknown;
@@ -184,7 +185,6 @@ export interface components {
             children: components["schemas"]["EdgeEntry"][];
             parents: components["schemas"]["EdgeEntry"][];
             log_lines: number;
-            can: string[];
             masked: boolean;
         };
         /** DrainBody */
@@ -349,6 +349,7 @@ export interface components {
             group: string | null;
             schedule: string | null;
             args_preview: string;
+            can: string[];
         };
         /** Items */
         Items: {

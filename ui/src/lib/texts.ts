@@ -1,0 +1,113 @@
+/**
+ * The words of the pages, in one place, so that other languages can follow.
+ *
+ * One word for one thing, as in the API: a job is *failed* when it gets no further attempt; the page of such jobs is
+ * called Dead jobs. What is inserted comes as a finished text ("3 jobs").
+ */
+
+export const text = {
+  back: 'Go back',
+  close: 'Close',
+  copy: 'Copy',
+  undo: 'Undo',
+  /** Behind a change that is held back: the seconds that are left. */
+  heldFor: (seconds: number): string => `in ${seconds} s`,
+
+  action: {
+    retry: {
+      label: 'Retry now',
+      bulk: 'Retry',
+      verb: 'retried',
+      done: 'The job runs again.',
+      many: '',
+      ask: { title: 'Retry this job?', text: '', action: 'Retry' },
+      held: (what: string): string => `${what} will be retried`,
+    },
+    trigger: {
+      label: 'Run now',
+      bulk: 'Run now',
+      verb: 'made ready',
+      done: 'The job is ready to run.',
+      many: '',
+      ask: { title: 'Run this job now?', text: '', action: 'Run now' },
+      held: (what: string): string => `${what} will be made ready`,
+    },
+    kill: {
+      label: 'Kill',
+      bulk: 'Kill',
+      verb: 'killed',
+      done: 'The job is killed.',
+      many: 'They fail for good, and can still be retried by hand.',
+      ask: { title: 'Kill this job?', text: 'It gets no further attempt: it fails for good, and can still be retried by hand.', action: 'Kill' },
+      held: (what: string): string => `${what} will be killed`,
+    },
+    cancel: {
+      label: 'Cancel',
+      bulk: 'Cancel',
+      verb: 'cancelled',
+      done: 'The job is cancelled.',
+      many: 'Those that wait will not run; handlers that run now are asked to stop.',
+      ask: { title: 'Cancel this job?', text: 'It will not run. You can undo this for 5 seconds.', action: 'Cancel the job' },
+      held: (what: string): string => `${what} will be cancelled`,
+    },
+    delete: {
+      label: 'Delete',
+      bulk: 'Delete',
+      verb: 'deleted',
+      done: 'The job is deleted.',
+      many: 'Their records, errors and logs go.',
+      ask: { title: 'Delete this job?', text: 'Its record, errors and logs go. You can undo this for 5 seconds.', action: 'Delete' },
+      held: (what: string): string => `${what} will be deleted`,
+    },
+  },
+  cancelRunning: {
+    title: 'Cancel this running job?',
+    text: 'It runs now. Its worker asks the handler to stop; what it has done so far stays done. This cannot be undone.',
+    action: 'Cancel the job',
+    done: 'Its worker was asked to stop it.',
+  },
+  bulk: {
+    allMatching: 'all jobs that match',
+    rest: (what: string): string => `${what} cannot be and stay as they are`,
+    undoable: 'You can undo this for 5 seconds.',
+    final: 'This cannot be undone.',
+    steps: 'They go step by step; you can stop in between and look at other views meanwhile.',
+    failed: (what: string): string => `${what} could not be: they changed meanwhile.`,
+    done: (what: string, verb: string, stopped: boolean): string => `${what} ${verb}${stopped ? ', then stopped' : ''}.`,
+    before: (what: string, verb: string): string => `${what} ${verb} before.`,
+  },
+
+  list: {
+    fresh: (many: string): string => `${many} new`,
+    freshTitle: 'Show the list as it is now',
+    refresh: 'Refresh',
+    moved: (what: string): string => `${what} moved on`,
+    noTask: '(no task)',
+    gone: 'moved on',
+    goneTitle: 'It is no longer in this list',
+    pause: 'Pause list',
+    resume: 'Go on',
+    paused: 'Paused: the list stays as it is',
+    notLive: 'not live',
+    onPage: (what: string): string => `${what} on this page`,
+    selected: 'selected',
+    all: (many: string): string => `All ${many}`,
+    thatMatch: 'that match',
+    selectAll: (many: string): string => `Select all ${many}`,
+    clear: 'Clear the selection',
+    selectPage: 'Select this page',
+    region: 'Selected jobs',
+    first: 'First',
+    previous: 'Previous',
+    next: 'Next',
+    nothing: 'Nothing matches these filters',
+    takeAway: 'Take one away, or',
+    clearAll: 'clear them all',
+    nothingHere: 'Nothing on this page matches.',
+    goesOn: 'The search goes on with the next one.',
+    columns: { task: 'Task', state: 'State', queue: 'Queue', error: 'Last error', both: 'Error and arguments', args: 'Arguments', attempt: 'Attempt', actions: 'Actions' },
+    times: { scheduled: 'Due', retrying: 'Next try', failed: 'Failed', completed: 'Finished', cancelled: 'Ended', active: 'Started', waiting: 'Waits since' } as Record<string, string>,
+    when: 'When',
+    keys: { next: 'Next job', before: 'Job before', open: 'Open it', select: 'Select it', selectPage: 'Select the page', nextPage: 'Next page', pageBefore: 'Page before', pause: 'Pause the list', fresh: 'Show what is new', undo: 'Undo what is held back', group: 'In a list' },
+  },
+}
