@@ -464,6 +464,8 @@ class RemoteError(WindlassError):
         self.message = message
         self.remote_traceback = remote_traceback
         Exception.__init__(self, message)
+        if remote_traceback:
+            self.add_note(remote_traceback)  # so that every log and every traceback shows it
 
     def __str__(self) -> str:
         return self.message

@@ -238,7 +238,7 @@ async def test_options_come_from_app_queue_task_and_call_in_this_order(harness: 
 async def test_a_misspelt_option_is_refused_with_the_nearest_name(harness: Harness) -> None:
     async with Stage(harness) as stage:
         with pytest.raises(ConfigError, match="priority"):
-            await stage.queue.add("n", prioritty=1)
+            await stage.queue.add("n", prioritty=1)  # type: ignore[call-arg]
         assert await stage.queue.count() == 0
 
 

@@ -137,7 +137,7 @@ async def test_what_cannot_be_waited_for_is_refused(harness: Harness) -> None:
         with pytest.raises(DependencyError):
             await stage.queue.add("n", depends_on=["ghost"])
         with pytest.raises(ConfigError, match="on_failure"):
-            await stage.queue.add("n", depends_on=["x"], on_failure="explode")
+            await stage.queue.add("n", depends_on=["x"], on_failure="explode")  # type: ignore[arg-type]
         with pytest.raises(ConfigError, match="depends_on"):
             await stage.queue.add("n", depends_on=[3])
         assert await stage.queue.count() == 0

@@ -79,7 +79,7 @@ async def test_a_task_is_mapped_over_many_values_and_their_results_gathered(harn
         with pytest.raises(ConfigError, match="same length"):
             await divide.map([1, 2], [1])
         with pytest.raises(ConfigError, match="missing a required argument"):
-            await divide.map([1, 2])
+            await divide.map([1, 2])  # type: ignore[call-overload]
 
 
 @pytest.mark.feature("E9")

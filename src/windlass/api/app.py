@@ -13,11 +13,19 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcon
 from contextvars import ContextVar
 from datetime import datetime
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar, get_args, overload
+from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar, Unpack, get_args, overload
 
 from windlass.api.queue import Queue
 from windlass.api.sync import PORTAL, SyncQueue
-from windlass.api.task import BatchDecorator, BoundTask, Task, TaskDecorator, caller_module
+from windlass.api.task import (
+    AsyncTask,
+    BatchDecorator,
+    BoundTask,
+    PlainTask,
+    Task,
+    TaskDecorator,
+    caller_module,
+)
 from windlass.backend import metric_requests as mq
 from windlass.backend import requests as rq
 from windlass.backend.store import Store
@@ -26,6 +34,7 @@ from windlass.core.backoff import Strategy
 from windlass.core.clock import SYSTEM_CLOCK, Clock
 from windlass.core.ids import check_task_name, is_text, new_id
 from windlass.core.job import Action, QueueInfo, WorkerInfo
+from windlass.core.option_types import JobOptionsDict
 from windlass.core.options import (
     DEFAULT_OPTIONS,
     Isolation,
@@ -252,9 +261,11 @@ class Windlass:
         return dict(self._tasks)
 
     @overload
-    def task(self, fn: Callable[P, Coroutine[Any, Any, R]], /) -> Task[P, R]: ...
+    def task(  # type: ignore[overload-overlap] # the first that fits counts, so plain functions come after
+        self, fn: Callable[P, Coroutine[Any, Any, R]], /
+    ) -> AsyncTask[P, R]: ...
     @overload
-    def task(self, fn: Callable[P, R], /) -> Task[P, R]: ...
+    def task(self, fn: Callable[P, R], /) -> PlainTask[P, R]: ...
     @overload
     def task(
         self,
@@ -264,7 +275,7 @@ class Windlass:
         name: str | None = None,
         queue: str = "default",
         isolation: Isolation = "auto",
-        **options: Any,
+        **options: Unpack[JobOptionsDict],
     ) -> BatchDecorator: ...
     @overload
     def task(
@@ -278,7 +289,7 @@ class Windlass:
         cron: str | None = None,
         timezone: str = "UTC",
         schedule: Schedule | Mapping[str, Any] | None = None,
-        **options: Any,
+        **options: Unpack[JobOptionsDict],
     ) -> TaskDecorator: ...
     def task(
         self,
@@ -293,7 +304,7 @@ class Windlass:
         cron: str | None = None,
         timezone: str = "UTC",
         schedule: Schedule | Mapping[str, Any] | None = None,
-        **options: Any,
+        **options: Unpack[JobOptionsDict],
     ) -> Any:
         """Register a function as a task: ``@app.task`` or ``@app.task(queue="mail", max_attempts=5)``.
 
@@ -335,11 +346,15 @@ class Windlass:
     ) -> Task[Any, Any]:
         if not callable(fn):
             raise ConfigError("task", "a function", fn)
+        if inspect.isasyncgenfunction(fn) or inspect.isgeneratorfunction(fn):
+            advice = "return a value, and report parts of it with job.stream(...) or one job each"
+            raise ConfigError("task", f"a function without yield ({advice})", fn)
         if batch is not None and isolation == "process":
             raise ConfigError("isolation", "auto or thread for a task with batch", isolation)
         if memory_limit is not None and isolation != "process":
             raise ConfigError("memory_limit", 'given with isolation="process"', memory_limit)
-        task: Task[Any, Any] = Task(
+        kind = AsyncTask if inspect.iscoroutinefunction(fn) else PlainTask
+        task: Task[Any, Any] = kind(
             self,
             fn,
             name=name,
@@ -366,6 +381,11 @@ class Windlass:
         if schedule is not None:
             self.schedule(task.name, schedule, task)
         return task
+
+    def typed_result(self, task: str, value: Any) -> Any:
+        """A stored result as the annotation of its task says; as it came when no such task is known here."""
+        known = self._tasks.get(task)
+        return value if known is None else known.signature.decode_result(value)
 
     def arguments(self, task: str, payload: bytes) -> dict[str, Any]:
         """The arguments of a packed call by name, as far as the task's signature tells names."""

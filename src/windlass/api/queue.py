@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Unpack, cast
 from weakref import WeakKeyDictionary
 
 from windlass.api.bulk import BulkVerbs
@@ -30,6 +30,7 @@ from windlass.core.job import (
     NewJob,
     WorkerInfo,
 )
+from windlass.core.option_types import AddOptionsDict, CallOptionsDict, JobOptionsDict
 from windlass.core.options import JobOptions, check_int, seconds_to_ms
 from windlass.core.outcome import AddOutcome, CancelResult, to_reason
 from windlass.core.states import FINISHED, JobState
@@ -150,14 +151,14 @@ class Queue(BulkVerbs, FlowVerbs, KeyVerbs, LimitVerbs, MetricsVerbs, ScheduleVe
 
     # --- add -----------------------------------------------------------------------------------------
 
-    async def add(self, /, name: str, data: Any = None, **options: Any) -> Job[Any]:
+    async def add(self, /, name: str, data: Any = None, **options: Unpack[AddOptionsDict]) -> Job[Any]:
         """Add one job. ``job.outcome`` tells whether it was queued or answered by an existing one.
 
         ``depends_on`` names jobs that must end first; ``children`` and ``then`` add jobs along with it,
         before and after (as in ``FlowProducer.add``), all in one step.
         """
         if "children" in options or "then" in options:
-            return await self._add_tree(name, data, options)
+            return await self._add_tree(name, data, {**options})
         check_task_name(name)
         plan = (
             PreparedOptions(self.defaults.merged(options), self.app.backoff_strategies)
@@ -188,7 +189,12 @@ class Queue(BulkVerbs, FlowVerbs, KeyVerbs, LimitVerbs, MetricsVerbs, ScheduleVe
         return await self.add_new(news)
 
     async def add_and_wait(
-        self, /, name: str, data: Any = None, timeout: float | timedelta | None = 30, **options: Any
+        self,
+        /,
+        name: str,
+        data: Any = None,
+        timeout: float | timedelta | None = 30,
+        **options: Unpack[CallOptionsDict],
     ) -> Any:
         """Add a job and wait for its result: request and response.
 
@@ -293,7 +299,7 @@ class Queue(BulkVerbs, FlowVerbs, KeyVerbs, LimitVerbs, MetricsVerbs, ScheduleVe
             await SYSTEM_CLOCK.wait(asyncio.Event(), pause_ms)
         return await self.store.execute(rq.Add(jobs=chunk))
 
-    def prepare(self, name: str, data: Any = None, **options: Any) -> NewJob:
+    def prepare(self, name: str, data: Any = None, **options: Unpack[JobOptionsDict]) -> NewJob:
         """A checked and encoded job that is not added yet."""
         check_task_name(name)
         plan = (
@@ -303,7 +309,9 @@ class Queue(BulkVerbs, FlowVerbs, KeyVerbs, LimitVerbs, MetricsVerbs, ScheduleVe
         )
         return plan.new_job(self, name, pack_data(data), new_id())
 
-    def add_in_transaction(self, connection: Any, /, name: str, data: Any = None, **options: Any) -> Job[Any]:
+    def add_in_transaction(
+        self, connection: Any, /, name: str, data: Any = None, **options: Unpack[JobOptionsDict]
+    ) -> Job[Any]:
         """Add a job inside the application's own open transaction on the same database.
 
         It is there when the transaction commits and was never there when it rolls back. Only for stores
@@ -585,7 +593,7 @@ class Queue(BulkVerbs, FlowVerbs, KeyVerbs, LimitVerbs, MetricsVerbs, ScheduleVe
         if record.state is JobState.COMPLETED:
             if record.result is None:
                 raise ResultExpiredError(record.queue, record.id)
-            return self.app.codecs.read_result(record)
+            return self.app.typed_result(record.task, self.app.codecs.read_result(record))
         if record.state is JobState.CANCELLED:
             raise JobCancelledError(record.id, record.reason)
         last = record.errors[-1] if record.errors else None

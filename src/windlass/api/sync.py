@@ -12,11 +12,12 @@ import os
 import threading
 from collections.abc import Callable, Coroutine
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Concatenate, Final, Generic, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, Final, Generic, ParamSpec, TypeVar, Unpack
 
 from windlass._renamed import old_names
 from windlass.api.queue import Page, Queue
 from windlass.core.job import JobRecord
+from windlass.core.option_types import JobOptionsDict
 from windlass.jobs.fields import JobFields
 from windlass.jobs.job import Job
 from windlass.jobs.payload import Call
@@ -276,7 +277,7 @@ class SyncQueue:
     remove_flow: Final = _plain(Queue.remove_flow)
 
     def add_in_transaction(
-        self, connection: Any, /, name: str, data: Any = None, **options: Any
+        self, connection: Any, /, name: str, data: Any = None, **options: Unpack[JobOptionsDict]
     ) -> SyncJob[Any]:
         """Add a job inside the application's own open transaction; see ``Queue.add_in_transaction``."""
         return SyncJob(self.queue.add_in_transaction(connection, name, data, **options))

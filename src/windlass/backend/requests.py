@@ -29,6 +29,7 @@ from windlass.core.job import (
     QueueInfo,
     WorkerInfo,
 )
+from windlass.core.order import Sort, states_of
 from windlass.core.outcome import AddOutcome, CancelResult, Changed, Extended, Settled, Settlement
 from windlass.core.states import JobState
 
@@ -402,17 +403,24 @@ class GetJobs(Request[list["JobRecord | None"]], kw_only=True):
 
 
 class Page(msgspec.Struct):
-    """Some records and where to go on (None: that was all)."""
+    """Some records and where to go on (None: that was all).
+
+    ``looked``: about how many records the store went through to find them.
+    """
 
     jobs: list[JobRecord]
     cursor: str | None = None
+    looked: int = 0
 
 
 class ListJobs(Request[Page], kw_only=True):
-    """Records of a queue by state, task, tag or last error; in order of their adding.
+    """Records of a queue by state, task, tag or last error; in order of their adding, or by another ``sort``.
 
-    ``cursor`` is opaque and comes from the page before. A page may hold fewer than ``limit`` jobs and still
-    have a cursor: filters are applied to a bounded number of rows per call.
+    ``sort`` by due time or by end needs ``states`` that have one (none named: all of those), and leaves out
+    jobs without that time. ``newest_first`` means the latest time first.
+
+    ``cursor`` comes from the page before, or from ``core.order.cursor_of`` a record. A page may hold fewer
+    than ``limit`` jobs and still have a cursor: filters are applied to a bounded number of rows per call.
     """
 
     queue: str
@@ -420,9 +428,14 @@ class ListJobs(Request[Page], kw_only=True):
     task: str | None = None  # glob: * and ?
     tag: str | None = None
     error_class: str | None = None
+    sort: Sort = Sort.ADDED
     newest_first: bool = True
     cursor: str | None = None
     limit: int = 100
+
+    def __post_init__(self) -> None:
+        if self.sort is not Sort.ADDED:
+            self.states = states_of(self.states, self.sort)
 
 
 class CountJobs(Request[dict[JobState, int]], kw_only=True):

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import timedelta
-from typing import Any, Protocol, TypeVar, cast
+from typing import Any, Protocol, TypeVar, Unpack, cast
 
 from windlass.backend.store import Store
 from windlass.core.backoff import Strategy
 from windlass.core.clock import Clock
 from windlass.core.ids import JobRef
 from windlass.core.job import JobRecord, NewJob
+from windlass.core.option_types import AddOptionsDict, JobOptionsDict
 from windlass.core.options import JobOptions
 from windlass.core.outcome import CancelResult
 from windlass.serde.codecs import Codecs
@@ -36,6 +37,9 @@ class JobApp(Protocol):
     def arguments(self, task: str, payload: bytes) -> dict[str, Any]:
         """The arguments of a packed call by name, as far as the task's signature tells names."""
 
+    def typed_result(self, task: str, value: Any) -> Any:
+        """A stored result as the annotation of its task says, if the task is known here."""
+
     async def close(self) -> None:
         """Disconnect."""
 
@@ -55,10 +59,10 @@ class JobQueue(Protocol):
         """The app's store; ``ClosedError`` after ``close``."""
 
     # What it returns is a ``Job``, which is made of this.
-    async def add(self, /, name: str, data: Any = None, **options: Any) -> Any:
+    async def add(self, /, name: str, data: Any = None, **options: Unpack[AddOptionsDict]) -> Any:
         """Add one job."""
 
-    def prepare(self, name: str, data: Any = None, **options: Any) -> NewJob:
+    def prepare(self, name: str, data: Any = None, **options: Unpack[JobOptionsDict]) -> NewJob:
         """A checked and encoded job that is not added yet."""
 
     async def cancel(self, job_id: str, reason: str = "") -> CancelResult:

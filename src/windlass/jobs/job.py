@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar, Unpack, cast
 
 from windlass.backend import flow_requests as fl
 from windlass.backend import requests as rq
@@ -18,6 +18,7 @@ from windlass.backend.store import check_changed
 from windlass.core.clock import SYSTEM_CLOCK
 from windlass.core.edges import Dependency, Edge, EdgeStatus, to_on_failure
 from windlass.core.job import LOG_LINE_CHARS, JobRecord, error_info
+from windlass.core.option_types import ChildOptionsDict
 from windlass.core.options import seconds_to_ms
 from windlass.core.outcome import AddOutcome, CancelResult, Outcome, Settled, Settlement, to_reason
 from windlass.core.states import DUE_LATER, FINISHED, JobState
@@ -52,7 +53,6 @@ class Job(JobFields, Generic[ResultT]):
     """A job of a queue. Fields show the record as it was last read; ``refresh`` reads it again."""
 
     __slots__ = (
-        "_decode",
         "_held",
         "_logger",
         "_on_progress",
@@ -84,7 +84,6 @@ class Job(JobFields, Generic[ResultT]):
         self._held = held
         self._logger: JobLogger | None = None
         self._on_progress = on_progress
-        self._decode: Callable[[Any], ResultT] | None = None
         self._streamed = 0
         self._streaming: asyncio.Future[None] | None = None
         #: What the ``add`` that returned this job did: queued, duplicate, replaced or cached.
@@ -130,9 +129,11 @@ class Job(JobFields, Generic[ResultT]):
             self._logger = JobLogger(self)
         return self._logger
 
-    def decode_with(self, decode: Callable[[Any], ResultT]) -> None:
-        """Turn results into their own type: a task's annotation."""
-        self._decode = decode
+    @property
+    def return_value(self) -> Any:
+        """What ``result`` gives of a completed job, None before; ``ResultExpiredError`` past its time."""
+        value = super().return_value
+        return value if self._record.result is None else self._queue.app.typed_result(self.name, value)
 
     # --- inside a handler ----------------------------------------------------------------------------
 
@@ -202,7 +203,7 @@ class Job(JobFields, Generic[ResultT]):
         *,
         queue: str | None = None,
         on_failure: str = "fail",
-        **options: Any,
+        **options: Unpack[ChildOptionsDict],
     ) -> Job[Any]:
         """Add a job that this one is to wait for, to its own queue or another.
 
@@ -423,7 +424,7 @@ class Job(JobFields, Generic[ResultT]):
             raise ConfigError("result", "awaited outside of the job's own handler")
         await self.wait_until_finished(timeout)
         value: ResultT = self._queue.result_of(self._record)
-        return value if self._decode is None else self._decode(value)
+        return value
 
 
 class HeldJob:
@@ -448,7 +449,7 @@ class HeldJob:
         """Put out live."""
         self._run(self._job.stream(*chunks))
 
-    def add_child(self, name: str, data: Any = None, **options: Any) -> Job[Any]:
+    def add_child(self, name: str, data: Any = None, **options: Unpack[ChildOptionsDict]) -> Job[Any]:
         """Add a job that this one is to wait for; see ``Job.add_child``."""
         return self._run(self._job.add_child(name, data, **options))
 

@@ -206,7 +206,7 @@ def describe(error: BaseException, lines: int) -> ErrorInfo:
             assert isinstance(error, RemoteError)
             name, trace = str(error.error_class), str(error.remote_traceback)
         if lines and not trace:
-            trace = format_error(error, _skip_our_frames(error.__traceback__))
+            trace = format_error(error, users_frames(error))
     except BaseException as fault:
         trace = f"(the traceback cannot be read: {name_of(fault)})"
     return error_info(name, error, "\n".join(trace.splitlines()[-lines:]) if lines else "")
@@ -217,8 +217,9 @@ def message_of(error: BaseException) -> str:
     return printable(clean_text(error))
 
 
-def _skip_our_frames(trace: TracebackType | None) -> TracebackType | None:
-    """Begin the traceback where the user's code begins."""
+def users_frames(error: BaseException) -> TracebackType | None:
+    """The traceback of ``error`` from where the application's code begins."""
+    trace = error.__traceback__
     frame = trace
     while frame is not None and frame.tb_frame.f_code.co_filename.startswith(_MACHINERY):
         frame = frame.tb_next

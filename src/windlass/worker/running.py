@@ -21,12 +21,13 @@ from windlass.jobs.abort import StopReason
 from windlass.jobs.job import Job
 from windlass.worker import classify
 from windlass.worker.attempt import Attempt, Tools
+from windlass.worker.attempt_log import log_attempt
 from windlass.worker.batches import Batches
 from windlass.worker.leases import LeaseKeeper
 from windlass.worker.lifecycle import Parts, Stop
 from windlass.worker.parts import WorkerParts
 from windlass.worker.processes import SandboxRunner
-from windlass.worker.reporter import OutcomeReporter, log_attempt
+from windlass.worker.reporter import OutcomeReporter
 
 log: Final = logging.getLogger("windlass.worker")
 
@@ -104,9 +105,7 @@ class Running:
                 begun.append(attempt)
         for attempt in begun:
             attempt.task = asyncio.create_task(attempt.run())
-        if self._emitter.wants("active"):
-            for attempt in begun:
-                self._emitter.emit("active", attempt.job)
+        self.teller.started(begun)
 
     def _admit(self, record: JobRecord, lease_ms: int, since_ms: float, ways: _Ways) -> Attempt | None:
         """Give a claimed job its slot; None when it cannot run. ``ways``: of others of its claim."""
@@ -172,7 +171,7 @@ class Running:
     def _lost(self, token: str) -> None:
         attempt = self.attempts.get(token)
         if attempt is not None:
-            log_attempt(logging.WARNING, "lost its lease and is stopped", attempt)
+            log_attempt(logging.WARNING, "lost its lease and is stopped", attempt.record)
             attempt.stop(StopReason.LOST)
 
     def cancel(self, token: str) -> None:

@@ -11,7 +11,7 @@ import os
 import random
 import socket
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Unpack
 
 import msgspec
 
@@ -27,7 +27,7 @@ from windlass.jobs.job import Job
 from windlass.worker.assembly import Assembly
 from windlass.worker.emitter import Emitter
 from windlass.worker.lifecycle import Stop
-from windlass.worker.options import Queues, QueueSpec, WorkerOptions, to_specs
+from windlass.worker.options import Queues, QueueSpec, WorkerOptions, WorkerOptionsDict, to_specs
 from windlass.worker.parts import WorkerParts
 from windlass.worker.pump import Pump
 from windlass.worker.shares import SharePlanner
@@ -55,7 +55,7 @@ class Worker:
         context: Any = None,
         backoff_strategies: Mapping[str, Strategy] | None = None,
         batch: Batch | Mapping[str, Any] | int | None = None,
-        **options: Any,
+        **options: Unpack[WorkerOptionsDict],
     ) -> None:
         check_known(options, _OPTION_NAMES, "worker option")
         self.options: WorkerOptions = WorkerOptions(**options)

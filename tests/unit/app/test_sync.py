@@ -119,7 +119,7 @@ def test_a_script_pages_cleans_and_empties_a_queue(sync_app: Windlass) -> None:
 
 def test_errors_come_through_as_they_are(sync_app: Windlass) -> None:
     with pytest.raises(ConfigError, match="did you mean 'priority'"):
-        sync_app.sync.queue("default").add("work", priorty=1)
+        sync_app.sync.queue("default").add("work", priorty=1)  # type: ignore[call-arg]
     with pytest.raises(WaitTimeoutError):
         sync_app.sync.queue("default").add_and_wait("work", timeout=0.01)
 
