@@ -772,6 +772,8 @@ export interface components {
             active_processes: number;
             busy_workers: number;
             slots: number;
+            /** @default null */
+            names: string[] | null;
         };
     };
     responses: never;

@@ -61,4 +61,6 @@ export interface Tick {
   active_processes: number
   busy_workers: number
   slots: number
+  /** The names of all queues, when one came or went. */
+  names: string[] | null
 }
