@@ -322,6 +322,32 @@ async def test_whoever_waits_learns_of_the_end_without_time_passing(harness: Har
         assert stage.clock.now_ms() == before
 
 
+@pytest.mark.feature("E3")
+async def test_a_waiter_reads_its_job_once_at_first_and_at_most_once_when_it_has_ended(
+    harness: Harness,
+) -> None:
+    async with Stage(harness) as stage:
+        gate = Gate()
+
+        async def handler(job: Job[Any]) -> int:
+            await gate.pass_through()
+            return int(job.data)
+
+        await stage.work(handler, concurrency=20)
+        jobs = [await stage.queue.add("n", n) for n in range(20)]
+        before = stage.faults.sent["GetJobs"]
+        waiting = [asyncio.create_task(job.result()) for job in jobs]
+        await eventually(lambda: stage.faults.sent["GetJobs"] - before == 20)
+        gate.open()
+        assert await asyncio.gather(*waiting) == list(range(20))
+        # One for each waiter, one for all each time that some of the jobs ended: the notice has no results,
+        # or it has them and nothing is read at all.
+        assert stage.faults.sent["GetJobs"] - before <= 40
+        before = stage.faults.sent["GetJobs"]
+        assert await stage.queue.get_result(jobs[3].id) == 3
+        assert stage.faults.sent["GetJobs"] - before == 1
+
+
 @pytest.mark.feature("E5")
 async def test_a_result_past_its_time_is_an_error_wherever_it_is_read_and_none_a_returned_none(
     harness: Harness,

@@ -441,6 +441,16 @@ class Windlass:
         self.hooks.on_error(hook)
         return hook
 
+    def on_death(self, hook: H) -> H:
+        """Call ``hook(job, error)`` when a run failed its job for good; also a decorator.
+
+        ``error`` is a ``MaxRetriesError`` when attempts are spent, with the raised error as its cause. It is
+        called in the worker of that run; jobs that fail without one (expired, lost too often, a child that
+        failed) have the event ``failed``.
+        """
+        self.hooks.on_death(hook)
+        return hook
+
     def carry(self, variable: ContextVar[Any], name: str | None = None) -> None:
         """Let a context variable (a locale, a tenant, a request id) travel from the producer to the handler.
 

@@ -208,6 +208,15 @@ class EventFeed:
         """Call ``callback`` no more, for whatever it was registered."""
         self._callbacks = [entry for entry in self._callbacks if entry.callback is not callback]
 
+    async def _calls(self, event: Event) -> list[tuple[Callback, Any]]:
+        """Each callback that wants ``event``, with what it gets; nothing is called if that cannot be read."""
+        wanting = [entry for entry in self._callbacks if entry.wants(event)]
+        try:
+            return [(e.callback, event if e.hand is None else await e.hand(event)) for e in wanting]
+        except StorageError:
+            self.last_id = event.id - 1  # it comes once more
+            raise
+
     async def _fill_for_callbacks(self, events: list[Event]) -> list[Event]:
         """``events`` with their values, if a callback wants any."""
         wanted = any(entry.wants_values() for entry in self._callbacks)
@@ -259,9 +268,8 @@ class EventFeed:
                     self.last_id = (await self._store.execute(request)).last_id
                 self._ready.set()
                 async for event in self._read(self._fill_for_callbacks):
-                    for entry in [entry for entry in self._callbacks if entry.wants(event)]:
-                        subject = event if entry.hand is None else await entry.hand(event)
-                        await _call(entry.callback, subject, event.type)
+                    for callback, subject in await self._calls(event):
+                        await _call(callback, subject, event.type)
             except ClosedError as exc:
                 log.info("the callbacks for events of queue %s end: %s", self._queue, exc)
                 return

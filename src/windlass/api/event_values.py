@@ -15,7 +15,6 @@ from windlass.backend import requests as rq
 from windlass.backend.store import Store
 from windlass.core.job import Event, EventType, JobRecord, JobRef
 from windlass.core.states import JobState
-from windlass.errors import WindlassError
 from windlass.serde.codecs import Codecs
 
 #: Records that are read at once.
@@ -66,7 +65,7 @@ class EventValues:
             if record.result is None or not _is_end_of(event, record):
                 return event
             return _with(event, return_value=self._codecs.read_result(record))
-        except (ValueError, WindlassError):  # written by a codec that this app does not read
+        except Exception:  # written by a codec that this app does not read, or one that raises
             return event
 
 

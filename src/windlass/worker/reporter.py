@@ -107,8 +107,9 @@ class OutcomeReporter:
                 assert error is not None
                 self._emitter.call(self._hooks.errors, attempt.job, error, True)
                 spent = settlement.reason == "attempts"
-                if spent and self._emitter.wants("failed"):
+                if spent:
                     error = classify.exhausted(attempt.job, settlement, error)
+                self._emitter.call(self._hooks.deaths, attempt.job, error)
                 self._emitter.emit("failed", attempt.job, error)
             case Outcome.RETRY:
                 self._emitter.call(self._hooks.errors, attempt.job, error, False)

@@ -174,6 +174,31 @@ async def test_queue_on_is_a_short_way_to_listen(app: Windlass, queue: Queue) ->
     await queue.close()
 
 
+@pytest.mark.feature("K5", "Z14")
+async def test_a_job_that_cannot_be_read_at_first_is_handed_once_it_can(
+    timed_app: Windlass, clock: DrivenClock
+) -> None:
+    from windlass import StorageError
+
+    added: list[str] = []
+    queue, get, failures = timed_app.queue("default"), timed_app.store.get, 2
+
+    async def away(ref: Any) -> Any:
+        nonlocal failures
+        failures -= 1
+        if failures >= 0:
+            raise StorageError("away")
+        return await get(ref)
+
+    queue.on("added", lambda job: added.append(job.id))
+    await clock.settle()
+    timed_app.store.get = away  # type: ignore[method-assign]
+    jobs = [await queue.add("work"), await queue.add("work")]
+    await clock.advance(5)
+    assert added == [job.id for job in jobs]
+    await queue.close()
+
+
 @pytest.mark.feature("K7", "Z14")
 async def test_a_reader_outlives_a_store_that_is_away_and_misses_nothing(
     timed_app: Windlass, clock: DrivenClock
