@@ -31,6 +31,7 @@ VIEWS = {
     "/worker-processes": "Processes",
     "/schedules": "Schedules",
     "/search": "Search",
+    "/errors": "Errors",
     "/limits": "Limits",
     "/audit": "Audit",
 }
