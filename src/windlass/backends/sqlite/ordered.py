@@ -196,9 +196,9 @@ def _unreadable(options_text: str) -> bool:
 
 def due(step: RequestState, name: str, num: int, count: int, now_ms: int) -> Ordered[JobRecord]:
     """Timed jobs of a queue, the earliest first; when none is due yet, the first of them alone."""
-    rows = step.all("job_due", num, 1)
-    if not rows:
+    if not step.all("job_any_due", num):
         return Ordered()
+    rows = step.all("job_due", num, 1)
     asked = 1
     if rows[0][_DUE] <= now_ms:
         asked = count + 1
