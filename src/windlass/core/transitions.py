@@ -35,6 +35,8 @@ NO_DATA: EventData = {}
 
 STALLED_CLASS = "JobStalled"
 EXPIRED_CLASS = "JobExpired"
+EXPIRES_IN_MESSAGE = "not started before its expires_in passed"
+EXPIRES_TOTAL_MESSAGE = "its expires_total passed"
 KILLED_CLASS = "JobKilled"
 COST_CLASS = "CostExceedsCapacity"
 #: The turn of a job that has a new place in line: its store gives it one when it lets it wait.
@@ -277,7 +279,7 @@ def is_expired(job: JobRecord, now_ms: int) -> bool:
 
 def expire(job: JobRecord, recorder: ChangeRecorder) -> None:
     """End a job that was not started (again) in time."""
-    passed = "not started before its expires_in passed" if not job.deliveries else "its expires_total passed"
+    passed = EXPIRES_TOTAL_MESSAGE if job.deliveries else EXPIRES_IN_MESSAGE
     error = ErrorInfo(recorder.now_ms, 0, EXPIRED_CLASS, passed)
     recorder.history.append(attempt_record(job, AttemptOutcome.EXPIRED, recorder.now_ms, error=error))
     finish(job, JobState.FAILED, recorder, reason="expired")
@@ -351,12 +353,16 @@ def _record(
     error: ErrorInfo | None = None,
 ) -> None:
     recorder.history.append(
-        attempt_record(job, outcome, recorder.now_ms, duration_ms=end.duration_ms, error=error)
+        attempt_record(
+            job, outcome, recorder.now_ms, duration_ms=end.duration_ms, error=error, facts=end.facts
+        )
     )
 
 
 def _complete(job: JobRecord, end: Settlement, recorder: ChangeRecorder) -> None:
-    recorder.history.append(attempt_record(job, _COMPLETE, recorder.now_ms, duration_ms=end.duration_ms))
+    recorder.history.append(
+        attempt_record(job, _COMPLETE, recorder.now_ms, duration_ms=end.duration_ms, facts=end.facts)
+    )
     job.result = end.result
     job.result_until_ms = result_until(job.options, recorder.now_ms)
     finish(job, _COMPLETED, recorder)
@@ -365,7 +371,7 @@ def _complete(job: JobRecord, end: Settlement, recorder: ChangeRecorder) -> None
 
 def _fail(job: JobRecord, end: Settlement, recorder: ChangeRecorder) -> None:
     error = _keep_error(job, end, recorder)
-    _record(job, AttemptOutcome.FAILED, end, recorder, error)
+    _record(job, AttemptOutcome.FAILED, end, recorder, end.error or error)
     job.attempts += end.uses_attempt
     finish(job, JobState.FAILED, recorder, reason=end.reason)
     recorder.record_event(
@@ -375,7 +381,7 @@ def _fail(job: JobRecord, end: Settlement, recorder: ChangeRecorder) -> None:
 
 def _retry(job: JobRecord, end: Settlement, recorder: ChangeRecorder) -> None:
     error = _keep_error(job, end, recorder)
-    _record(job, AttemptOutcome.RETRYING, end, recorder, error)
+    _record(job, AttemptOutcome.RETRYING, end, recorder, end.error or error)
     job.attempts += 1
     _put_back(job, JobState.RETRYING, end.delay_ms, recorder)
     recorder.record_event(
