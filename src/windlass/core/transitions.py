@@ -36,6 +36,8 @@ NO_DATA: EventData = {}
 
 STALLED_CLASS = "JobStalled"
 EXPIRED_CLASS = "JobExpired"
+EXPIRES_IN_MESSAGE = "not started before its expires_in passed"
+EXPIRES_TOTAL_MESSAGE = "its expires_total passed"
 KILLED_CLASS = "JobKilled"
 COST_CLASS = "CostExceedsCapacity"
 #: The turn of a job that has a new place in line: its store gives it one when it lets it wait.
@@ -311,7 +313,7 @@ def is_expired(job: JobRecord, now_ms: int) -> bool:
 
 def expire(job: JobRecord, recorder: ChangeRecorder) -> None:
     """End a job that was not started (again) in time."""
-    passed = "not started before its expires_in passed" if not job.deliveries else "its expires_total passed"
+    passed = EXPIRES_TOTAL_MESSAGE if job.deliveries else EXPIRES_IN_MESSAGE
     error = ErrorInfo(recorder.now_ms, 0, EXPIRED_CLASS, passed)
     recorder.history.append(attempt_record(job, AttemptOutcome.EXPIRED, recorder.now_ms, error=error))
     finish(job, JobState.FAILED, recorder, reason="expired")
@@ -398,7 +400,9 @@ def _record(
     error: ErrorInfo | None = None,
 ) -> None:
     recorder.history.append(
-        attempt_record(job, outcome, recorder.now_ms, duration_ms=end.duration_ms, error=error)
+        attempt_record(
+            job, outcome, recorder.now_ms, duration_ms=end.duration_ms, error=error, facts=end.facts
+        )
     )
 
 
@@ -412,7 +416,7 @@ def complete_all(ended: Iterable[tuple[JobRecord, Settlement]], recorder: Change
     queue, task, options, until_ms = None, None, None, 0
     ids: list[str] = []
     for job, end in ended:
-        history.append(attempt_record(job, _COMPLETE, now_ms, duration_ms=end.duration_ms))
+        history.append(attempt_record(job, _COMPLETE, now_ms, duration_ms=end.duration_ms, facts=end.facts))
         if job.options is not options:
             options = job.options
             until_ms = result_until(options, now_ms)
@@ -426,7 +430,7 @@ def complete_all(ended: Iterable[tuple[JobRecord, Settlement]], recorder: Change
 
 def _fail(job: JobRecord, end: Settlement, recorder: ChangeRecorder) -> None:
     error = _keep_error(job, end, recorder)
-    _record(job, AttemptOutcome.FAILED, end, recorder, error)
+    _record(job, AttemptOutcome.FAILED, end, recorder, end.error or error)
     job.attempts += end.uses_attempt
     finish(job, JobState.FAILED, recorder, reason=end.reason)
     recorder.record_event(
@@ -436,7 +440,7 @@ def _fail(job: JobRecord, end: Settlement, recorder: ChangeRecorder) -> None:
 
 def _retry(job: JobRecord, end: Settlement, recorder: ChangeRecorder) -> None:
     error = _keep_error(job, end, recorder)
-    _record(job, AttemptOutcome.RETRYING, end, recorder, error)
+    _record(job, AttemptOutcome.RETRYING, end, recorder, end.error or error)
     job.attempts += 1
     _put_back(job, JobState.RETRYING, end.delay_ms, recorder)
     recorder.record_event(
