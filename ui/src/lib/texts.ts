@@ -132,6 +132,15 @@ export const text = {
     example: 'task:charge_card error:Payment* tag:vip args.customer.id:42 finished:<1h',
     offers: 'Suggestions',
   },
+  chart: {
+    open: '(not over yet)',
+    backlog: 'Backlog',
+    backlogLabel: 'Backlog over five minutes',
+    waiting: 'Waiting',
+    active: 'Active',
+    retrying: 'Retrying',
+    oldest: 'Oldest wait, s',
+  },
   health: {
     region: 'Health',
     more: (many: number): string => `${many} more`,

@@ -59,6 +59,7 @@ class Tick(Shape):
     failed_total: int
     active_processes: int
     busy_workers: int
+    quiet_workers: int
     slots: int
     #: With ``changes``: the names of all queues, when one came or went.
     names: list[str] | None = None
