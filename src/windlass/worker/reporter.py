@@ -1,6 +1,6 @@
 """Tells callbacks, hooks and the log how attempts ended: once, after the store has taken the settlement.
 
-What the store refused is told as ``lease_lost``: another worker has the job, or it was removed.
+What the store refused is reported as ``lease_lost``: another worker has the job, or it was removed.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class OutcomeReporter:
             self._emitter.on("retrying", partial(_report, hook, final=False))
 
     def ended(self, attempt: Attempt, settlement: Settlement) -> None:
-        """An attempt is over; it is told when the store has taken ``settlement``."""
+        """An attempt is over; it is reported when the store has taken ``settlement``."""
         emitter = self._emitter
         if (
             settlement.outcome is not _COMPLETE
@@ -69,7 +69,7 @@ class OutcomeReporter:
             self._untold[settlement.token] = _Unreported(attempt.job, attempt.record, attempt)
 
     def refused(self, attempt: Attempt, settlement: Settlement) -> None:
-        """A job that no handler could be called for; it is told when the store has taken ``settlement``."""
+        """A job without a handler to call; it is reported when the store has taken ``settlement``."""
         self._untold[settlement.token] = _Unreported(attempt.job, attempt.record)
 
     def settled(self, settlement: Settlement, answer: Settled) -> None:
@@ -89,7 +89,7 @@ class OutcomeReporter:
         self._emitter.emit("lease_lost", attempt.job)
 
     def abandon(self) -> int:
-        """Nothing more is settled: what is untold loses its lease. Returns how many those are."""
+        """Nothing more is settled: what is not reported loses its lease. Returns how many those are."""
         left, self._untold = list(self._untold.values()), {}
         for untold in left:
             self._emitter.emit("lease_lost", untold.job)
