@@ -1,8 +1,8 @@
 """Every change that a job can go through, as a function on its record.
 
-Pure and deterministic: time and fresh places come in with the ``Scribe``, which also takes down the event
-of each change and the history of each attempt. The memory backend runs all of it; other stores run it for
-all but their hottest verbs, and the conformance suite holds those to the same results.
+Pure and deterministic: time and fresh places come in with the ``ChangeRecorder``, which also records the
+event of each change and the history of each attempt. The engine runs it for all stores but Valkey, whose Lua
+is the second writing of these rules: ``docs/internals/decisions.md``.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from windlass.core.job import (
     SignalValue,
     attempt_record,
 )
-from windlass.core.options import UniqueMode
+from windlass.core.options import Keep, UniqueMode
 from windlass.core.outcome import AddOutcome, CancelResult, Changed, Extended, Outcome, Settled, Settlement
 from windlass.core.retention import result_until
 from windlass.core.states import DUE_LATER, FINISHED, PENDING, JobState
@@ -36,6 +36,8 @@ NO_DATA: EventData = {}
 
 STALLED_CLASS = "JobStalled"
 EXPIRED_CLASS = "JobExpired"
+EXPIRES_IN_MESSAGE = "not started before its expires_in passed"
+EXPIRES_TOTAL_MESSAGE = "its expires_total passed"
 KILLED_CLASS = "JobKilled"
 COST_CLASS = "CostExceedsCapacity"
 #: The turn of a job that has a new place in line: its store gives it one when it lets it wait.
@@ -73,7 +75,7 @@ class ChangeRecorder:
         self.history: list[AttemptRecord] = []
 
     def record_event(self, job: JobRecord, event: EventType, **data: str | int | None) -> None:
-        """Take down that ``event`` happened to ``job``."""
+        """Record that ``event`` happened to ``job``."""
         self.note_of(job.queue, event, job.id, job.task, data)
 
     def note_of(
@@ -311,7 +313,7 @@ def is_expired(job: JobRecord, now_ms: int) -> bool:
 
 def expire(job: JobRecord, recorder: ChangeRecorder) -> None:
     """End a job that was not started (again) in time."""
-    passed = "not started before its expires_in passed" if not job.deliveries else "its expires_total passed"
+    passed = EXPIRES_TOTAL_MESSAGE if job.deliveries else EXPIRES_IN_MESSAGE
     error = ErrorInfo(recorder.now_ms, 0, EXPIRED_CLASS, passed)
     recorder.history.append(attempt_record(job, AttemptOutcome.EXPIRED, recorder.now_ms, error=error))
     finish(job, JobState.FAILED, recorder, reason="expired")
@@ -323,7 +325,7 @@ def set_aside(job: JobRecord, recorder: ChangeRecorder) -> None:
     error = msgspec.structs.replace(job.errors[-1], at_ms=recorder.now_ms)
     job.errors = [error]
     recorder.history.append(attempt_record(job, AttemptOutcome.FAILED, recorder.now_ms, error=error))
-    _drop_lease(job, settled=False)  # nobody settled anything: a late settlement is lost
+    _drop_lease(job, settled=False)  # no worker settled anything: a late settlement is lost
     finish(job, JobState.FAILED, recorder, reason=BAD_RECORD)
     recorder.record_event(
         job, EventType.FAILED, reason=BAD_RECORD, error_class=error.error_class, message=error.message
@@ -398,7 +400,9 @@ def _record(
     error: ErrorInfo | None = None,
 ) -> None:
     recorder.history.append(
-        attempt_record(job, outcome, recorder.now_ms, duration_ms=end.duration_ms, error=error)
+        attempt_record(
+            job, outcome, recorder.now_ms, duration_ms=end.duration_ms, error=error, facts=end.facts
+        )
     )
 
 
@@ -412,7 +416,7 @@ def complete_all(ended: Iterable[tuple[JobRecord, Settlement]], recorder: Change
     queue, task, options, until_ms = None, None, None, 0
     ids: list[str] = []
     for job, end in ended:
-        history.append(attempt_record(job, _COMPLETE, now_ms, duration_ms=end.duration_ms))
+        history.append(attempt_record(job, _COMPLETE, now_ms, duration_ms=end.duration_ms, facts=end.facts))
         if job.options is not options:
             options = job.options
             until_ms = result_until(options, now_ms)
@@ -426,7 +430,7 @@ def complete_all(ended: Iterable[tuple[JobRecord, Settlement]], recorder: Change
 
 def _fail(job: JobRecord, end: Settlement, recorder: ChangeRecorder) -> None:
     error = _keep_error(job, end, recorder)
-    _record(job, AttemptOutcome.FAILED, end, recorder, error)
+    _record(job, AttemptOutcome.FAILED, end, recorder, end.error or error)
     job.attempts += end.uses_attempt
     finish(job, JobState.FAILED, recorder, reason=end.reason)
     recorder.record_event(
@@ -436,7 +440,7 @@ def _fail(job: JobRecord, end: Settlement, recorder: ChangeRecorder) -> None:
 
 def _retry(job: JobRecord, end: Settlement, recorder: ChangeRecorder) -> None:
     error = _keep_error(job, end, recorder)
-    _record(job, AttemptOutcome.RETRYING, end, recorder, error)
+    _record(job, AttemptOutcome.RETRYING, end, recorder, end.error or error)
     job.attempts += 1
     _put_back(job, JobState.RETRYING, end.delay_ms, recorder)
     recorder.record_event(
@@ -530,7 +534,7 @@ def _drop_lease(job: JobRecord, *, settled: bool = True) -> None:
 
 
 def finish(job: JobRecord, state: JobState, recorder: ChangeRecorder, reason: str = "") -> None:
-    """The part that every end has. Whoever calls it writes the event and the history."""
+    """The part that every end has. The caller writes the event and the history."""
     if job.token is not None:
         _drop_lease(job)
     job.state = state
@@ -559,9 +563,9 @@ def extend(job: JobRecord | None, token: str, lease_ms: int, now_ms: int) -> Ext
 
 
 def give_back(job: JobRecord, recorder: ChangeRecorder) -> None:
-    """Release a lease that its worker never heard of: old place, nothing counted but the delivery.
+    """Release a lease that its worker does not know of: old place, nothing counted but the delivery.
 
-    Nobody settled anything: a late settlement under that token is lost.
+    No worker settled anything: a late settlement under that token is lost.
     """
     settled_before = job.settled_token
     release = Settlement(
@@ -668,7 +672,7 @@ def cancel(
 
 
 def remove(job: JobRecord, recorder: ChangeRecorder) -> None:
-    """Take down that a record goes; one that had not finished leaves its end in history."""
+    """Record that a record goes; one that had not finished leaves its end in history."""
     if job.state not in FINISHED:
         recorder.history.append(attempt_record(job, AttemptOutcome.CANCELLED, recorder.now_ms))
     recorder.record_event(job, EventType.REMOVED, state=job.state.value)
@@ -764,9 +768,9 @@ def signal(job: JobRecord, name: str, data: bytes, codec: str, recorder: ChangeR
 
 
 def refuses_report(job: JobRecord, token: str | None) -> Changed | None:
-    """Why progress may not be reported under ``token``; without one, no running attempt asks."""
+    """Why progress may not be reported under ``token``; without one, of a job that has ended."""
     if token is None:
-        return Changed.ILLEGAL
+        return Changed.ILLEGAL if job.state in FINISHED else None
     return None if holds(job, token) else Changed.LOST
 
 
@@ -777,9 +781,18 @@ def progress_text(job: JobRecord) -> str:
 
 
 def set_result_ttl(job: JobRecord, ttl_ms: int, recorder: ChangeRecorder) -> Changed:
-    """Keep a completed job's result (and its record) until ``ttl_ms`` from now."""
-    if job.state is not JobState.COMPLETED or job.finished_ms is None:
+    """Keep a completed job's result (and its record), or a failed job's errors, until ``ttl_ms`` from now.
+
+    Errors are the record itself: it is not kept longer than that, and for ``GRACE_MS`` at least.
+    """
+    if job.state not in (JobState.COMPLETED, JobState.FAILED) or job.finished_ms is None:
         return Changed.ILLEGAL
-    job.result_until_ms = recorder.now_ms + ttl_ms
-    job.options = msgspec.structs.replace(job.options, result_ttl_ms=job.result_until_ms - job.finished_ms)
+    until_ms = recorder.now_ms + ttl_ms
+    kept_ms = until_ms - job.finished_ms
+    options = msgspec.structs.replace(job.options, result_ttl_ms=kept_ms)
+    if job.state is JobState.COMPLETED:
+        job.result_until_ms = until_ms
+    else:
+        options = msgspec.structs.replace(options, keep_failed=Keep(kept_ms, options.keep_failed.count))
+    job.options = options
     return Changed.OK

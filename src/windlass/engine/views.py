@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from windlass.backend import requests as rq
 from windlass.core.job import JobRecord
+from windlass.core.order import Sort, place_of
 from windlass.core.patterns import matches
 from windlass.core.transitions import copy
 
@@ -23,6 +24,7 @@ def is_wanted(job: JobRecord, request: rq.ListJobs) -> bool:
     """Whether a listing asks for this job; where it begins is left to the store."""
     return (
         (not request.states or job.state in request.states)
+        and (request.sort is Sort.ADDED or place_of(job, request.sort) is not None)
         and (request.task is None or matches(job.task, request.task))
         and (request.tag is None or request.tag in job.options.tags)
         and (
