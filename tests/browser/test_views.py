@@ -31,6 +31,7 @@ VIEWS = {
     "/worker-processes": "Processes",
     "/schedules": "Schedules",
     "/search": "Search",
+    "/errors": "Errors",
     "/limits": "Limits",
     "/audit": "Audit",
 }
@@ -47,7 +48,15 @@ def test_the_overview_counts_as_things_happen(look: Look, lane: Lane) -> None:
     lane.add("ok")
     page = look.at("/")
     settled(page)
-    for name in ("Processed today", "Failed today", "Scheduled", "Retries", "Dead", "Processes", "Busy"):
+    for name in (
+        "Processed today",
+        "Failed runs today",
+        "Scheduled",
+        "Retries",
+        "Failed",
+        "Processes",
+        "Busy",
+    ):
         expect(page.locator(f"[data-stat='{name}']")).to_be_visible()
     expect(page.locator("[data-stat=Processes]")).to_have_text("1")
     expect(page.get_by_role("img", name="Runs per day over the last 30 days")).to_be_visible()
@@ -167,7 +176,7 @@ def test_limits_and_groups_are_shown(look: Look, still: Lane) -> None:
 def test_what_was_changed_is_in_the_audit(look: Look, lane: Lane) -> None:
     lane.add("ok")
     page = look.at(f"/job-queues/{lane.name}")
-    page.get_by_role("button", name="Pause").click()
+    page.get_by_role("button", name="Pause", exact=True).click()
     expect(page.get_by_role("button", name="Resume")).to_be_visible()
     look.at("/audit")
     row = page.locator("tr", has_text=f"/api/job-queues/{lane.name}/pause")

@@ -10,7 +10,7 @@ import hashlib
 import re
 from enum import StrEnum
 from functools import lru_cache
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import msgspec
 
@@ -32,12 +32,16 @@ LOGS_KEPT = 1_000
 SIGNALS_KEPT = 64
 #: Events kept per queue, and attempt records kept per queue while no archiver is registered.
 EVENTS_KEPT = 10_000
+#: Most bytes of the data of an event of the application's own.
+EVENT_DATA_BYTES = 10_000
 HISTORY_KEPT = 100_000
 HISTORY_KEPT_MS = 86_400_000
 #: With archivers: records they have not read yet are held, up to this many per queue ...
 HISTORY_HELD = 1_000_000
 #: ... for archivers that were seen within this time.
 ARCHIVER_KEPT_MS = 7 * 86_400_000
+#: Workers that were silent for so long are forgotten: until then people can see which fell silent.
+WORKER_KEPT_MS = 86_400_000
 HISTORY_SCHEMA_VERSION = 2
 #: Most characters of an error's message that a record of history keeps.
 BRIEF_CHARS = 500
@@ -224,6 +228,8 @@ class EventType(StrEnum):
     PAUSED = "paused"
     RESUMED = "resumed"
     DRAINED = "drained"
+    #: The application's own: ``name`` and ``data`` (JSON) tell what.
+    CUSTOM = "custom"
     GAP = "gap"
 
 
@@ -235,7 +241,8 @@ class Event(msgspec.Struct, frozen=True, array_like=True, gc=False):
     type: EventType
     job_id: str = ""
     task: str = ""
-    data: dict[str, str | int | None] = {}
+    #: In the log texts, numbers and None; readers are also shown values (``api.event_values``).
+    data: dict[str, Any] = {}
 
 
 class AttemptOutcome(StrEnum):

@@ -131,6 +131,14 @@ class CancelResult(StrEnum):
     FINISHED = "finished"
     NOT_FOUND = "not_found"
 
+    @property
+    def code(self) -> str:
+        """In words of other systems: ``cancelled``, ``processing``, ``completed``, ``not_found``."""
+        return _CANCEL_CODES.get(self.value, self.value)
+
+
+_CANCEL_CODES = {"cancelling": "processing", "finished": "completed"}
+
 
 class Changed(StrEnum):
     """The answer to a change of one job."""

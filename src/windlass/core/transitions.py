@@ -7,7 +7,7 @@ all but their hottest verbs, and the conformance suite holds those to the same r
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import msgspec
 
@@ -24,7 +24,7 @@ from windlass.core.job import (
     SignalValue,
     attempt_record,
 )
-from windlass.core.options import UniqueMode
+from windlass.core.options import Keep, UniqueMode
 from windlass.core.outcome import AddOutcome, CancelResult, Changed, Extended, Outcome, Settled, Settlement
 from windlass.core.retention import result_until
 from windlass.core.states import DUE_LATER, FINISHED, PENDING, JobState
@@ -77,14 +77,19 @@ class ChangeRecorder:
     def note_of(
         self, queue: str, event: EventType, job_id: str = "", task: str = "", data: EventData = NO_DATA
     ) -> None:
-        """``note`` without a record, or about no job. The same of one job after the other is one note."""
+        """``record_event`` without a record, or about no job."""
+        self.run_of(queue, event, task, data).append(job_id)
+
+    def run_of(self, queue: str, event: EventType, task: str, data: EventData = NO_DATA) -> list[str]:
+        """Where to add the ids of jobs to which this happens: the same of one after the other is one note."""
         notes = self.pending_events
         if notes:
             last = notes[-1]
             if last.type is event and last.task == task and last.queue == queue and last.data == data:
-                last.job_ids.append(job_id)
-                return
-        notes.append(PendingEvent(queue, event, [job_id], task, data))
+                return last.job_ids
+        ids: list[str] = []
+        notes.append(PendingEvent(queue, event, ids, task, data))
+        return ids
 
 
 def create(new: NewJob, recorder: ChangeRecorder, *, after_ms: int = 0) -> JobRecord:
@@ -300,17 +305,30 @@ def set_aside(job: JobRecord, recorder: ChangeRecorder) -> None:
 
 def lease(job: JobRecord, recorder: ChangeRecorder, *, token: str, worker: str, lease_ms: int) -> None:
     """A waiting job starts: it belongs to ``worker`` until the lease runs out."""
-    job.state = _ACTIVE
-    job.token = token
-    job.worker = worker
-    job.started_ms = recorder.now_ms
-    if job.expires_ms is not None:
-        job.expires_ms = later_deadline(job)
-    job.deliveries += 1
-    job.progress = None
-    job.lease_until_ms = recorder.now_ms + (job.options.lease_ms or lease_ms)
-    data: EventData = {"attempt": job.attempts + 1, "worker": worker}
-    recorder.note_of(job.queue, _STARTED, job.id, job.task, data)
+    lease_all([job], [token], recorder, worker=worker, lease_ms=lease_ms)
+
+
+def lease_all(
+    jobs: list[JobRecord], tokens: Iterable[str], recorder: ChangeRecorder, *, worker: str, lease_ms: int
+) -> None:
+    """``lease`` for jobs of one queue, in this order."""
+    now_ms, task, attempts = recorder.now_ms, None, 0
+    ids: list[str] = []
+    for job, token in zip(jobs, tokens, strict=True):
+        job.state = _ACTIVE
+        job.token = token
+        job.worker = worker
+        job.started_ms = now_ms
+        if job.expires_ms is not None:
+            job.expires_ms = later_deadline(job)
+        job.deliveries += 1
+        job.progress = None
+        job.lease_until_ms = now_ms + (job.options.lease_ms or lease_ms)
+        if job.task != task or job.attempts != attempts:
+            task, attempts = job.task, job.attempts
+            data: EventData = {"attempt": attempts + 1, "worker": worker}
+            ids = recorder.run_of(job.queue, _STARTED, task, data)
+        ids.append(job.id)
 
 
 def later_deadline(job: JobRecord) -> int | None:
@@ -360,13 +378,25 @@ def _record(
 
 
 def _complete(job: JobRecord, end: Settlement, recorder: ChangeRecorder) -> None:
-    recorder.history.append(
-        attempt_record(job, _COMPLETE, recorder.now_ms, duration_ms=end.duration_ms, facts=end.facts)
-    )
-    job.result = end.result
-    job.result_until_ms = result_until(job.options, recorder.now_ms)
-    finish(job, _COMPLETED, recorder)
-    recorder.note_of(job.queue, _DONE, job.id, job.task)
+    complete_all([(job, end)], recorder)
+
+
+def complete_all(ended: Iterable[tuple[JobRecord, Settlement]], recorder: ChangeRecorder) -> None:
+    """Jobs complete, each by its settlement, in this order. The caller checked the tokens."""
+    now_ms, history = recorder.now_ms, recorder.history
+    queue, task, options, until_ms = None, None, None, 0
+    ids: list[str] = []
+    for job, end in ended:
+        history.append(attempt_record(job, _COMPLETE, now_ms, duration_ms=end.duration_ms, facts=end.facts))
+        if job.options is not options:
+            options = job.options
+            until_ms = result_until(options, now_ms)
+        job.result, job.result_until_ms = end.result, until_ms
+        finish(job, _COMPLETED, recorder)
+        if job.task != task or job.queue != queue:
+            queue, task = job.queue, job.task
+            ids = recorder.run_of(queue, _DONE, task)
+        ids.append(job.id)
 
 
 def _fail(job: JobRecord, end: Settlement, recorder: ChangeRecorder) -> None:
@@ -709,9 +739,9 @@ def signal(job: JobRecord, name: str, data: bytes, codec: str, recorder: ChangeR
 
 
 def refuses_report(job: JobRecord, token: str | None) -> Changed | None:
-    """Why progress may not be reported under ``token``; without one, no running attempt asks."""
+    """Why progress may not be reported under ``token``; without one, of a job that has ended."""
     if token is None:
-        return Changed.ILLEGAL
+        return Changed.ILLEGAL if job.state in FINISHED else None
     return None if holds(job, token) else Changed.LOST
 
 
@@ -722,9 +752,18 @@ def progress_text(job: JobRecord) -> str:
 
 
 def set_result_ttl(job: JobRecord, ttl_ms: int, recorder: ChangeRecorder) -> Changed:
-    """Keep a completed job's result (and its record) until ``ttl_ms`` from now."""
-    if job.state is not JobState.COMPLETED or job.finished_ms is None:
+    """Keep a completed job's result (and its record), or a failed job's errors, until ``ttl_ms`` from now.
+
+    Errors are the record itself: it is not kept longer than that, and for ``GRACE_MS`` at least.
+    """
+    if job.state not in (JobState.COMPLETED, JobState.FAILED) or job.finished_ms is None:
         return Changed.ILLEGAL
-    job.result_until_ms = recorder.now_ms + ttl_ms
-    job.options = msgspec.structs.replace(job.options, result_ttl_ms=job.result_until_ms - job.finished_ms)
+    until_ms = recorder.now_ms + ttl_ms
+    kept_ms = until_ms - job.finished_ms
+    options = msgspec.structs.replace(job.options, result_ttl_ms=kept_ms)
+    if job.state is JobState.COMPLETED:
+        job.result_until_ms = until_ms
+    else:
+        options = msgspec.structs.replace(options, keep_failed=Keep(kept_ms, options.keep_failed.count))
+    job.options = options
     return Changed.OK

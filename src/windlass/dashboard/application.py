@@ -25,6 +25,7 @@ from windlass.dashboard.problems import ApiError
 from windlass.dashboard.routes import (
     bulk,
     flows,
+    health,
     jobs,
     limits,
     live,
@@ -59,6 +60,7 @@ _MODULES = (
     schedules,
     processes,
     metrics,
+    health,
 )
 Secrets = str | Sequence[str] | Mapping[str, str]
 

@@ -7,6 +7,7 @@ from operator import methodcaller
 
 from windlass.backend import requests as rq
 from windlass.core.job import JobRecord
+from windlass.core.order import Sort, place_of
 from windlass.core.patterns import matches
 
 #: ``copy.copy`` without the search for a way to copy.
@@ -28,6 +29,7 @@ def is_wanted(job: JobRecord, request: rq.ListJobs) -> bool:
     """Whether a listing asks for this job; where it begins is left to the store."""
     return (
         (not request.states or job.state in request.states)
+        and (request.sort is Sort.ADDED or place_of(job, request.sort) is not None)
         and (request.task is None or matches(job.task, request.task))
         and (request.tag is None or request.tag in job.options.tags)
         and (

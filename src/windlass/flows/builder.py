@@ -8,7 +8,7 @@ step below several others is one job. Nothing is stored until ``enqueue`` or ``F
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 from windlass._renamed import old_names
 from windlass.core.edges import (
@@ -21,6 +21,7 @@ from windlass.core.edges import (
 )
 from windlass.core.ids import check_queue_name, check_task_name, new_ids
 from windlass.core.job import JobRef, NewJob
+from windlass.core.option_types import JobOptionsDict
 from windlass.core.options import OPTION_NAMES, JobOptions, StoredOptions, check_known, placed
 from windlass.errors import ConfigError
 from windlass.flows.tree import JobNode
@@ -107,7 +108,7 @@ class FlowGroup:
 Part = Step | FlowGroup | Mapping[str, Any]
 
 
-def step(name: str, data: Any = None, *, queue: str = "default", **options: Any) -> Step:
+def step(name: str, data: Any = None, *, queue: str = "default", **options: Unpack[JobOptionsDict]) -> Step:
     """A step by the name of its task, for tasks that this process does not know."""
     return Step(name, queue, pack_data(data), options)
 

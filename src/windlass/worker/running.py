@@ -24,12 +24,13 @@ from windlass.jobs.abort import StopReason
 from windlass.jobs.job import Job
 from windlass.worker import classify
 from windlass.worker.attempt import Attempt, Tools
+from windlass.worker.attempt_log import log_attempt
 from windlass.worker.batches import Batches
 from windlass.worker.leases import LeaseKeeper
 from windlass.worker.lifecycle import Parts, Stop
 from windlass.worker.parts import WorkerParts
 from windlass.worker.processes import SandboxRunner
-from windlass.worker.reporter import OutcomeReporter, log_attempt
+from windlass.worker.reporter import OutcomeReporter
 
 log: Final = logging.getLogger("windlass.worker")
 
@@ -70,7 +71,6 @@ class Running:
         parts.opened("threads", lambda: self._threads.shutdown(wait=False, cancel_futures=True))
         processes = SandboxRunner(shared.options)
         parts.opened("child processes", processes.close)
-        self.teller.report_errors()
         self._tools = Tools(
             clock=app.clock,
             threads=self._threads,
@@ -108,9 +108,7 @@ class Running:
                 begun.append(attempt)
         for attempt in begun:
             attempt.task = asyncio.create_task(attempt.run())
-        if self._emitter.wants("active"):
-            for attempt in begun:
-                self._emitter.emit("active", attempt.job)
+        self.teller.started(begun)
 
     def _admit(self, record: JobRecord, lease_ms: int, since_ms: float, ways: _Ways) -> Attempt | None:
         """Give a claimed job its slot; None when it cannot run. ``ways``: of others of its claim."""
@@ -181,7 +179,7 @@ class Running:
     def _lost(self, token: str) -> None:
         attempt = self.attempts.get(token)
         if attempt is not None:
-            log_attempt(logging.WARNING, "lost its lease and is stopped", attempt)
+            log_attempt(logging.WARNING, "lost its lease and is stopped", attempt.record)
             attempt.stop(StopReason.LOST)
 
     def cancel(self, token: str) -> None:
@@ -190,11 +188,11 @@ class Running:
         if attempt is not None:
             attempt.stop(StopReason.CANCEL)
 
-    def abort(self, job_id: str) -> bool:
-        """Stop a job as if it was cancelled; False when it does not run here."""
+    def abort(self, job_id: str, reason: str) -> bool:
+        """Stop a job as if it was cancelled for ``reason``; False when it does not run here."""
         found = [attempt for attempt in self.attempts.values() if attempt.record.id == job_id]
         for attempt in found:
-            attempt.stop(StopReason.CANCEL)
+            attempt.stop(StopReason.CANCEL, reason)
         return bool(found)
 
     def leases(self, lease_ms: int) -> list[rq.LeaseRef]:
@@ -203,6 +201,10 @@ class Running:
             rq.LeaseRef(a.record.queue, a.record.id, token, a.record.options.lease_ms or lease_ms)
             for token, a in self.attempts.items()
         ]
+
+    async def wait_idle(self) -> None:
+        """Return when nothing runs."""
+        await self._idle.wait()
 
     async def finish(self, stop: Stop) -> list[str]:
         """Let jobs end by themselves, then by force, then give them back; the names of what does not end."""

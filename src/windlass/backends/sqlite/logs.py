@@ -15,7 +15,7 @@ import msgspec
 
 from windlass.backends.sqlite.rows import pack
 from windlass.core.job import AttemptOutcome, AttemptRecord, Event, EventType
-from windlass.core.transitions import EventData, PendingEvent
+from windlass.core.transitions import EventData
 
 #: Most records in one chunk of a log: bounds what a reader has to unpack for one of them.
 CHUNK = 1_000
@@ -115,14 +115,6 @@ def _run(common: tuple[Any, ...], attempts: list[Attempt]) -> AttemptRun:
     return AttemptRun(*common[:_BEFORE], attempts, *common[_BEFORE:])  # type: ignore[call-arg]
 
 
-def runs_of_events(now_ms: int, notes: list[PendingEvent]) -> list[EventRun]:
-    """What was noted about one queue, in its order: each note is a run."""
-    return [
-        (now_ms, note.type, ids[0] if len(ids := note.job_ids) == 1 else ids, note.task, note.data)
-        for note in notes
-    ]
-
-
 def event_chunks(runs: list[EventRun], count: int) -> list[tuple[int, bytes]]:
     """``count`` events as chunks: how many events each has, and its bytes."""
     if count <= CHUNK:
@@ -141,6 +133,8 @@ def history_chunks(ended: list[AttemptRecord]) -> list[tuple[int, bytes]]:
 
 
 def _parts(records: list[Any]) -> list[list[Any]]:
+    if len(records) <= CHUNK:
+        return [records]
     return [records[first : first + CHUNK] for first in range(0, len(records), CHUNK)]
 
 

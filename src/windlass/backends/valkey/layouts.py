@@ -58,7 +58,7 @@ HEAD_SIZE = Head.__struct_fields__.index("reason") + 1
 class Options(NamedTuple):
     """Options that the server must know; -1 stands for "none".
 
-    A number that ``StoredOptions`` has under the same name is told without a further line of code.
+    A number that ``StoredOptions`` has under the same name is sent without a further line of code.
 
     Those from ``group`` on are there for jobs of which one is not as its default here: they overrule what the
     record says. Earlier releases did not write the last ones.

@@ -65,7 +65,7 @@ pack = _encode
 
 
 class Meta(msgspec.Struct, array_like=True):
-    """The rest of a job, of which the server only reads the request id (1: the same as the id)."""
+    """The rest of a job. The server reads the request id (1: the job's), and whether its key extends."""
 
     request_id: int | str
     codec: str
@@ -291,7 +291,7 @@ def _or_none(value: int | None) -> int:
     return -1 if value is None else value
 
 
-#: Options that the server is told as they are, by the name that ``StoredOptions`` has for them.
+#: Options that are sent to the server as they are, by the name that ``StoredOptions`` has for them.
 _NUMBERS = tuple(
     field.name
     for field in msgspec.structs.fields(StoredOptions)

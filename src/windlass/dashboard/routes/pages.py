@@ -33,6 +33,7 @@ VIEWS = [
     "/schedules",
     "/search",
     "/limits",
+    "/errors",
     "/audit",
     "/jobs/{queue:str}/{jid:str}",
     "/flows/{queue:str}/{jid:str}",

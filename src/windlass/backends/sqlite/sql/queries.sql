@@ -243,6 +243,24 @@ WHERE seq < ?1 AND seq >= ?2 AND +queue = ?3 AND +state IN (SELECT value FROM js
     AND (?5 IS NULL OR task GLOB ?5) AND (?6 = 0 OR errors IS NOT NULL)
 ORDER BY seq DESC
 
+-- name: list_due_up
+SELECT /*job*/ FROM [job] INDEXED BY [job_due]
+WHERE queue = ?1 AND due_ms IS NOT NULL AND (due_ms, seq) > (?2, ?3) ORDER BY due_ms, seq
+
+-- name: list_due_down
+SELECT /*job*/ FROM [job] INDEXED BY [job_due]
+WHERE queue = ?1 AND due_ms IS NOT NULL AND (due_ms, seq) < (?2, ?3) ORDER BY due_ms DESC, seq DESC
+
+-- name: list_finished_up
+SELECT /*job*/ FROM [job] INDEXED BY [job_finished]
+WHERE queue = ?1 AND state = ?2 AND finished_ms IS NOT NULL AND (finished_ms, seq) > (?3, ?4)
+ORDER BY finished_ms, seq
+
+-- name: list_finished_down
+SELECT /*job*/ FROM [job] INDEXED BY [job_finished]
+WHERE queue = ?1 AND state = ?2 AND finished_ms IS NOT NULL AND (finished_ms, seq) < (?3, ?4)
+ORDER BY finished_ms DESC, seq DESC
+
 -- name: event_insert
 INSERT INTO [event] (key, first_id, at_ms, deltas, records) VALUES (?, ?, ?, ?, ?)
 
