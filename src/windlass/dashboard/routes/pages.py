@@ -47,6 +47,12 @@ def _page(request: Anyone, static: Static) -> Response[bytes]:
     return Response(content, media_type=_HTML)
 
 
+def unknown(request: Anyone, static: Static) -> Response[bytes]:
+    """The page for an address that has none: the application says so."""
+    content = static.page(str(request.scope.get(BASE, "")))
+    return Response(NOT_BUILT.encode() if content is None else content, status_code=404, media_type=_HTML)
+
+
 def _json(content: Any) -> Response[bytes]:
     return Response(msgspec.json.encode(content), media_type="application/json", headers={"Vary": "Accept"})
 

@@ -59,3 +59,10 @@ class Tick(Shape):
     active_processes: int
     busy_workers: int
     slots: int
+
+
+class Version(Shape):
+    """The release that answers, and the version of the API under which it does."""
+
+    version: str
+    api: str
