@@ -95,9 +95,10 @@ async def find_page(
     cursor: str | None,
     limit: int,
     scan: int,
+    newest_first: bool = True,
     keep: Callable[[JobRecord], bool] | None = None,
 ) -> rq.Page:
-    """Jobs that are meant, newest first; about ``scan`` records are looked at, at most.
+    """Jobs that are meant, by order of their adding; about ``scan`` records are looked at, at most.
 
     ``keep`` says what else they must be like.
     """
@@ -107,7 +108,9 @@ async def find_page(
     looked = 0
     while looked < scan and len(found) < limit:
         step = min(limit - len(found), CHUNK) if not search.data and keep is None else CHUNK
-        page = await store.execute(search.request(queue, cursor=cursor, limit=step, newest_first=True))
+        page = await store.execute(
+            search.request(queue, cursor=cursor, limit=step, newest_first=newest_first)
+        )
         looked += max(len(page.jobs), 1)
         cursor = page.cursor
         for record in page.jobs:

@@ -155,16 +155,14 @@ def make_litestar(guard: Guard, openapi: OpenAPIConfig | None = None) -> Litesta
 
     def on_unmatched(request: Request[Any, Any, Any], error: HTTPException) -> Response[bytes]:
         """Strangers do not learn what is not there. It counts like any request: no route did that."""
-        headers = headers_of(request.scope)
-        stranger = identity_of(request.scope) is None
         try:
             guard.allowance.request(client_of(request.scope))
-            if headers.wants_page and not stranger and _is_address(request):
-                return pages.unknown(request, shared["static"])
-            if stranger:
-                raise unauthenticated(store_view.settings, headers)
+            if identity_of(request.scope) is None:
+                raise unauthenticated(store_view.settings, headers_of(request.scope))
         except ApiError as refusal:
             return problems.on_refusal(request, refusal)
+        if _is_view(request, error):
+            return pages.unknown(request, shared["static"])
         return problems.on_http(request, error)
 
     methods: dict[str, set[str]] = {}
@@ -211,10 +209,10 @@ def make_litestar(guard: Guard, openapi: OpenAPIConfig | None = None) -> Litesta
     return app
 
 
-def _is_address(request: Request[Any, Any, Any]) -> bool:
-    """Whether a person may have typed it: not a path of the API, and not a file."""
-    path = str(request.scope["path"])
-    return request.method == "GET" and not path.startswith(("/api/", "/assets/"))
+def _is_view(request: Request[Any, Any, Any], error: HTTPException) -> bool:
+    """Whether a browser asked for a view that there is not."""
+    api = "/api/" in f"{request.scope['path']}/"
+    return isinstance(error, NotFoundException) and not api and headers_of(request.scope).wants_page
 
 
 def _provide(value: Any) -> Provide:

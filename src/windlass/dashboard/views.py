@@ -117,6 +117,7 @@ def item_fields(record: JobRecord, mask: Mask) -> dict[str, Any]:
         "group": record.options.group,
         "schedule": record.options.schedule,
         "args_preview": preview(data_of(record, mask)),
+        "can": actions_of(record),
     }
 
 
@@ -195,7 +196,6 @@ def detail(
         children=children,
         parents=parents,
         log_lines=log_lines,
-        can=actions_of(record),
         masked=(shown_args, shown_kwargs, shown_result) != (args, kwargs, result),
     )
 

@@ -33,6 +33,7 @@ VIEWS = [
     "/schedules",
     "/search",
     "/limits",
+    "/errors",
     "/audit",
     "/jobs/{queue:str}/{jid:str}",
     "/flows/{queue:str}/{jid:str}",
@@ -48,9 +49,9 @@ def _page(request: Anyone, static: Static) -> Response[bytes]:
 
 
 def unknown(request: Anyone, static: Static) -> Response[bytes]:
-    """The page for an address that has none: the application says so."""
-    content = static.page(str(request.scope.get(BASE, "")))
-    return Response(NOT_BUILT.encode() if content is None else content, status_code=404, media_type=_HTML)
+    """The page that says that there is no such view."""
+    answer = _page(request, static)
+    return Response(answer.content, status_code=404, media_type=_HTML)
 
 
 def _json(content: Any) -> Response[bytes]:

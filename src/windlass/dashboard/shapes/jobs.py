@@ -46,6 +46,8 @@ class Item(Shape):
     schedule: str | None
     #: A short text of the masked arguments.
     args_preview: str
+    #: What can be done with it in its state: ``retry``, ``cancel``, ``delete``...
+    can: list[str]
 
 
 class Items(Shape):
@@ -117,8 +119,6 @@ class Detail(Item):
     children: list[EdgeEntry]
     parents: list[EdgeEntry]
     log_lines: int
-    #: What can be done with it in its state.
-    can: list[str]
     #: Some values are hidden by the server's mask.
     masked: bool
 
