@@ -29,6 +29,7 @@ COMMANDS = {
     "queues": CommandEntry("Look", "List the queues and how many jobs are in each state."),
     "jobs": CommandEntry("Look", "List, search or export jobs."),
     "job": CommandEntry("Look", "Show one job: timeline, arguments, errors, logs."),
+    "why": CommandEntry("Look", "Say why a job is not running, and what to do about it."),
     "flow": CommandEntry("Look", "Show a job with all that it waits for; cancel or remove it all."),
     "stats": CommandEntry("Look", "Totals and rates, live with --watch."),
     "workers": CommandEntry("Look", "List the workers that are alive, or tell one to go quiet or stop."),
