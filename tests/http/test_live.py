@@ -19,6 +19,8 @@ from windlass.core.ids import new_id
 from windlass.dashboard import ServerLimits, create_app
 from windlass.dashboard.guard import Guard
 from windlass.dashboard.routes.live import new_lines
+from windlass_conformance import Harness
+from windlass_conformance.stage import live
 
 backend_name = "memory"
 HEADERS = {"Authorization": f"Bearer {OPERATOR}"}
@@ -250,3 +252,25 @@ async def test_open_streams_are_bounded_and_given_back(app: Windlass, client: ht
 )
 def test_new_log_lines_are_told_once(before: list[str], now: list[str], new: list[str]) -> None:
     assert new_lines(before, now) == new
+
+
+@pytest.mark.feature("O17")
+async def test_events_of_a_queue_and_of_a_job_come_from_every_store(harness: Harness) -> None:
+    async with live(harness) as app, serving(create_app(app, operator_tokens=OPERATOR)) as client:
+        queue = app.queue("mail")
+        job = await queue.add("send")
+        async with (
+            stream(client, "/api/job-queues/mail/events?after=0") as events,
+            stream(client, f"/api/jobs/mail/{job.id}/events") as about,
+        ):
+            assert (await events.next("enqueued"))[1]["task"] == "send"
+            assert (await about.next("job"))[1]["state"] == "waiting"
+            async with Worker("mail", lambda job: "sent", url_or_app=app):
+                _, done, number = await events.next("completed")
+                assert (done["job_id"], number is not None) == (job.id, True)
+                assert (await about.next("end"))[1]["state"] == "completed"
+            await queue.pause()
+            assert (await events.next("paused"))[0] == "paused"
+        again = {"Last-Event-ID": str(int(number or 0) - 1)}
+        async with stream(client, "/api/job-queues/mail/events", **again) as events:
+            assert (await events.next())[::2] == ("completed", number)

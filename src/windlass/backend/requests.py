@@ -340,17 +340,29 @@ class ChangeJob(Request[ChangeResult], kw_only=True):
 
 
 class Report(Request[ChangeResult], kw_only=True):
-    """A running attempt's progress (needs the token) and log lines (need only the job).
+    """Progress (of a running attempt under its token, or told from outside without one) and log lines.
 
-    Progress without a token is ``illegal``; under one that is not the job's newest lease, also under an empty
-    one, it is ``lost``.
-    The one verb whose repetition shows: log lines that were sent twice are kept twice.
+    Progress of a job that has ended, without a token, is ``illegal``; under one that is not the job's newest
+    lease, also under an empty one, it is ``lost``. Log lines need only the job.
+    Repeating it shows: log lines that were sent twice are kept twice.
     """
 
     ref: JobRef
     token: str | None = None
     progress: bytes | None = None
     logs: list[str] = []
+
+
+class PublishEvent(Request[None], kw_only=True):
+    """Put an event of the application's own into the log of a queue, which is known from then on.
+
+    ``data`` is JSON. Like log lines, an event that was sent twice is there twice.
+    """
+
+    queue: str
+    name: str
+    data: str = "null"
+    job_id: str = ""
 
 
 class PauseQueue(Request[bool], kw_only=True):
@@ -382,7 +394,7 @@ class Purge(Request[Purged], kw_only=True):
 
 
 class SetResultTtl(Request[ChangeResult], kw_only=True):
-    """Keep a completed job's result until now + ``ttl_ms``."""
+    """Keep a completed job's result, or a failed job with its errors, until now + ``ttl_ms``."""
 
     ref: JobRef
     ttl_ms: int

@@ -233,6 +233,7 @@ def get_limits(state: State, request: lrq.GetLimits, now_ms: int) -> lrq.Limits:
         hold_until_ms=lm.hold_left(queue.row.hold_until_ms, now_ms),
         every_group=queue.row.every_group,
         groups=settings,
+        opens_in_ms=lm.opens_in(queue.row.limits, queue.starts, queue.row.hold_until_ms, now_ms),
     )
 
 
