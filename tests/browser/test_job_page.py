@@ -64,7 +64,12 @@ def test_every_attempt_and_error_is_there(look: Look, lane: Lane) -> None:
     page = look.job(lane, job)
     expect(page.locator(".identity")).to_contain_text("failed")
     expect(page.get_by_text("3 failed attempts")).to_be_visible()
-    expect(page.locator("details[open] pre")).to_contain_text("Traceback (most recent call last)")
+    shown = page.locator("details[open] pre")
+    expect(shown).to_have_text(
+        re.compile(r"^\S*PaymentRefused: card of customer 31 was refused\s+File .*in broken")
+    )
+    page.get_by_role("button", name="Deepest frame first").click()
+    expect(shown).to_contain_text("Traceback (most recent call last)")
     expect(page.locator("details")).to_have_count(3)
     for text in ("Attempt 1: failed, will be tried again", "Attempt 3: failed for good", "#vip"):
         expect(page.get_by_text(text)).to_be_visible()

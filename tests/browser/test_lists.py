@@ -212,5 +212,5 @@ def test_errors_are_found_by_their_class_and_text(look: Look, lane: Lane) -> Non
     page.locator("body").press("/")
     page.keyboard.type("customer 90210")
     page.keyboard.press("Enter")
-    expect(page).to_have_url(re.compile(r"/search\?q=customer%2090210"))
+    expect(page).to_have_url(re.compile(r"/search\?search=customer%2090210"))
     expect(page.locator(f"tr[data-job='{job}']")).to_be_visible()

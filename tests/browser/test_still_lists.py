@@ -15,7 +15,7 @@ pytestmark = [
     pytest.mark.keeps_threads("windlass-*", reason="of the module's own look at the store"),
 ]
 
-LATER = 3_600
+LATER, SOONER = 3_600, 1_800
 
 
 def rows(page: Page) -> Locator:
@@ -33,8 +33,9 @@ def selection(page: Page) -> Locator:
     return page.get_by_role("region", name="Selected jobs")
 
 
-def delayed(lane: Lane, many: int) -> None:
-    lane.add_bulk([{"name": "ok", "data": {"number": n}, "delay": LATER} for n in range(many)])
+def delayed(lane: Lane, many: int, delay: int = LATER) -> None:
+    """Jobs that are due later: the next one comes first in the list."""
+    lane.add_bulk([{"name": "ok", "data": {"number": n}, "delay": delay} for n in range(many)])
 
 
 @pytest.mark.feature("P3", "P17")
@@ -44,7 +45,7 @@ def test_new_rows_wait_until_they_are_asked_for(look: Look, still: Lane) -> None
     expect(rows(page)).to_have_count(50)
     before = ids(page)
     rows(page).nth(3).hover()
-    delayed(still, 5)
+    delayed(still, 5, SOONER)
     fresh = page.get_by_role("button", name="5 new")
     expect(fresh).to_be_visible()
     assert ids(page) == before, "no row moved"
@@ -62,7 +63,7 @@ def test_a_selection_is_kept_while_the_list_changes(look: Look, still: Lane) -> 
     expect(selection(page)).to_contain_text("50 selected")
     chosen = ids(page)
     for many in (5, 5, 5):
-        delayed(still, many)
+        delayed(still, many, SOONER)
     expect(page.get_by_role("button", name="15 new")).to_be_visible()
     expect(selection(page)).to_contain_text("50 selected")
     assert ids(page) == chosen

@@ -8,7 +8,7 @@ from __future__ import annotations
 import inspect
 import logging
 import os
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from contextvars import ContextVar
 from datetime import datetime
@@ -35,6 +35,7 @@ from windlass.core.clock import SYSTEM_CLOCK, Clock
 from windlass.core.ids import check_task_name, is_text, new_id
 from windlass.core.job import Action, QueueInfo, WorkerInfo
 from windlass.core.limit_rules import Rate, to_rate
+from windlass.core.masks import DEFAULT_MASK, MessageMask
 from windlass.core.option_types import JobOptionsDict
 from windlass.core.options import (
     DEFAULT_OPTIONS,
@@ -97,6 +98,8 @@ class Windlass:
         context: Any = None,
         clock: Clock = SYSTEM_CLOCK,
         name: str | None = None,
+        mask: Sequence[str] = DEFAULT_MASK,
+        error_messages: bool = True,
     ) -> None:
         #: Whose code this is: schedules that it no longer declares go when a worker starts. The module that
         #: makes the app, unless it is named.
@@ -111,6 +114,8 @@ class Windlass:
             accept=accept,
         )
         self.max_payload_bytes = max_payload_bytes
+        #: What history keeps of error messages: without the values of the names in ``mask``, or nothing.
+        self.messages: MessageMask = MessageMask(mask, keep=error_messages)
         self.defaults: JobOptions = (
             defaults if isinstance(defaults, JobOptions) else DEFAULT_OPTIONS.merged(defaults or {})
         )

@@ -424,6 +424,7 @@ class Queue(BulkVerbs, FlowVerbs, KeyVerbs, LimitVerbs, MetricsVerbs, ScheduleVe
         cursor: str | None = None,
         limit: int = 100,
         scan: int = 10_000,
+        newest_first: bool = True,
     ) -> Page:
         """Jobs by task name (``*`` and ``?`` match), state, tag, last error's class, and payload keys.
 
@@ -440,6 +441,7 @@ class Queue(BulkVerbs, FlowVerbs, KeyVerbs, LimitVerbs, MetricsVerbs, ScheduleVe
                 cursor=_cursor(cursor),
                 limit=_limit(limit),
                 scan=scan,
+                newest_first=newest_first,
             )
         )
 

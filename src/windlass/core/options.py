@@ -138,6 +138,9 @@ class StoredOptions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     #: The schedule that made the job, and for which of its slots (None: run by hand).
     schedule: str | None = None
     slot_ms: int | None = None
+    #: The job that waits for this one, and the top of the flow, as ``queue/id``: what history says of it.
+    parent: str | None = None
+    root: str | None = None
     #: What the runs after the first one are to do instead: the n-th retry gets the n-th, later ones the last.
     fallbacks: tuple[Any, ...] = ()
     #: Which of ``FILLABLE`` nobody said: what stands here holds unless the worker's task says otherwise. Jobs
@@ -153,6 +156,12 @@ class StoredOptions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     def keep_for(self, state: str) -> Keep:
         """The retention that applies to a job that ended in ``state``."""
         return self.keep_failed if state == "failed" else self.keep_completed
+
+
+def placed(options: StoredOptions, parent: JobRef | None, root: JobRef) -> StoredOptions:
+    """The options of a job of a flow: whom it is a child of, and the top of all."""
+    above = None if parent is None else "/".join(parent)
+    return msgspec.structs.replace(options, parent=above, root="/".join(root))
 
 
 def seconds_to_ms(value: object, option: str, *, minimum: float = 0) -> int:

@@ -15,6 +15,7 @@ from windlass.core.backoff import Strategy
 from windlass.core.clock import Clock
 from windlass.core.ids import JobRef
 from windlass.core.job import JobRecord, NewJob
+from windlass.core.masks import MessageMask
 from windlass.core.option_types import AddOptionsDict, JobOptionsDict
 from windlass.core.options import WAIT_S, JobOptions
 from windlass.core.outcome import CancelResult
@@ -29,6 +30,7 @@ class JobApp(Protocol):
     clock: Clock
     codecs: Codecs
     max_payload_bytes: int
+    messages: MessageMask
     backoff_strategies: dict[str, Strategy]
 
     def queue(self, name: str) -> JobQueue:

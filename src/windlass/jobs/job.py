@@ -11,6 +11,8 @@ from collections.abc import Callable, Coroutine
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar, Unpack, cast
 
+import msgspec
+
 from windlass.backend import flow_requests as fl
 from windlass.backend import requests as rq
 from windlass.backend import stream_requests as sm
@@ -255,12 +257,14 @@ class Job(JobFields, Generic[ResultT]):
             raise IllegalTransitionError(
                 self.id, self.state, "fail", "only its running attempt may; use cancel"
             )
+        failure = error_info(type(error).__name__ if isinstance(error, BaseException) else "Failed", error)
+        brief = self._queue.app.messages.brief(failure.message)
         end = Settlement(
             queue=self.queue_name,
             id=self.id,
             token=token,
             outcome=Outcome.FAIL,
-            error=error_info(type(error).__name__ if isinstance(error, BaseException) else "Failed", error),
+            error=msgspec.structs.replace(failure, brief=brief),
             reason=to_reason(reason),
         )
         result = await self._queue.store.execute(rq.Settle(items=[end]))

@@ -2,7 +2,7 @@
 
 import { api } from './api/client'
 import { ApiError } from './api/http'
-import type { BulkAction, Item, Ref } from './api/types'
+import type { BulkAction, Filter, Item, Ref } from './api/types'
 import { dialogs } from './dialogs.svelte'
 import { plural } from './format'
 import { text } from './texts'
@@ -109,4 +109,20 @@ export async function askForMany({ action, jobs, rest, all }: Chosen): Promise<b
   const yes = await dialogs.confirm({ title: `${words.bulk} ${what}?`, text: sentences.join(' '), action: words.bulk, danger: action.danger })
   if (!yes) return false
   return !undone || undo.hold(words.held(what), jobs.map(keyOf))
+}
+
+/** Jobs that a dry run counts at most, in steps of a thousand. */
+const COUNTED = 20
+
+/** How many jobs of a filter an action would change; null when they are too many to count here. */
+export async function dryRun(action: BulkAction, filter: Filter): Promise<number | null> {
+  let cursor: string | null = null
+  let many = 0
+  for (let step = 0; step < COUNTED; step++) {
+    const answer = await api.bulk({ action, filter, cursor, limit: 1000, dry_run: true })
+    many += answer.done
+    cursor = answer.next_cursor
+    if (cursor === null) return many
+  }
+  return null
 }

@@ -79,12 +79,12 @@ export function read<T>(make: () => Load<T>, options: Options = {}): Resource<T>
   $effect(() => {
     let due: ReturnType<typeof setTimeout> | null = null
     const off = options.live
-      ? live.onChange(() => {
+      ? live.onChange((first) => {
           if (due || document.hidden || (typeof options.live === 'function' && !options.live())) return
           due = setTimeout(() => {
             due = null
             void resource.refresh()
-          }, options.pause ?? LIVE_PAUSE)
+          }, first ? LIVE_PAUSE : (options.pause ?? LIVE_PAUSE))
         })
       : () => {}
     const shown = () => document.hidden || void resource.refresh()

@@ -266,10 +266,12 @@ class Tx:
         return self._flush_meta()
 
     def _pen(self, pens: dict[str, _Pen], name: str) -> _Pen:
-        if self.queues.num(name) is None:
+        queue = self.queues.find(name)
+        if queue is None:
             self.queues.make(name)
             self.made.append(name)
-        pens[name] = pen = _Pen(self.queues.get(name))
+            queue = self.queues.get(name)
+        pens[name] = pen = _Pen(queue)
         return pen
 
     def _flush_meta(self) -> Meta:

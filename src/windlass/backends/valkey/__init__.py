@@ -6,5 +6,6 @@ Every change is one server function; see ``lua/``.
 """
 
 from windlass.backends.valkey.backend import ValkeyBackend, from_url
+from windlass.backends.valkey.existing_client import url_of
 
-__all__ = ["ValkeyBackend", "from_url"]
+__all__ = ["ValkeyBackend", "from_url", "url_of"]

@@ -18,7 +18,7 @@ from typing import Any
 
 from redis.exceptions import RedisError
 
-from windlass.backend.hub import Hub
+from windlass.backend.hub import Hub, worker_and_queue
 from windlass.backends.valkey.errors import NotSentError, TlsError
 from windlass.backends.valkey.handoff import Begin
 from windlass.backends.valkey.node import ServerNode
@@ -45,7 +45,7 @@ class SubscriptionListener:
         self.topics = self._inner.topics
         self._told = told
         #: The worker that listens and the only queue that it serves, if this is such a listener.
-        self.place = _place(self.topics)
+        self.place = worker_and_queue(self.topics)
 
     def receive(self, topic: str, news: bytes) -> None:
         """Tell what the hint says, or just that there was one."""
@@ -84,17 +84,6 @@ class SubscriptionListener:
             return list(self.topics)
         worker, queue = self.place
         return [*self.topics, f"to:{queue}:{worker}"]
-
-
-def _place(topics: Iterable[str]) -> tuple[str, str] | None:
-    names: dict[str, list[str]] = {"worker": [], "ready": []}
-    for topic in topics:
-        kind, _, name = topic.partition(":")
-        if kind in names:
-            names[kind].append(name)
-    if len(names["worker"]) != 1 or len(names["ready"]) != 1:
-        return None
-    return names["worker"][0], names["ready"][0]
 
 
 class _SubscriberConnection:

@@ -232,7 +232,9 @@ async def add_again(
     payload = call.data if given is msgspec.UNSET else store_view.mask.restore(given, call.data)
     home = store_view.queue(queue)
     new = home.prepare(old.task, payload, unique=None)
-    new.options = msgspec.structs.replace(old.options, unique=None, schedule=None, slot_ms=None)
+    new.options = msgspec.structs.replace(
+        old.options, unique=None, schedule=None, slot_ms=None, parent=None, root=None
+    )
     new.priority = old.priority
     job = (await home.add_new([new]))[0]
     note(request, new_id=job.id, edited=given is not msgspec.UNSET)
