@@ -156,18 +156,18 @@ async def test_context_variables_travel_from_the_producer_to_every_kind_of_handl
 
         @stage.app.task(queue=QUEUE)
         async def on_loop() -> str:
-            return tenant.get("nobody")
+            return tenant.get("no tenant")
 
         @stage.app.task(queue=QUEUE)
         def in_thread() -> str:
-            return tenant.get("nobody")
+            return tenant.get("no tenant")
 
         await stage.work()
         token = tenant.set("acme")
         jobs = [await on_loop.enqueue(), await in_thread.enqueue()]
         tenant.reset(token)
         assert [await job.result() for job in jobs] == ["acme", "acme"]
-        assert await (await on_loop.enqueue()).result() == "nobody"
+        assert await (await on_loop.enqueue()).result() == "no tenant"
         assert jobs[0].trace == {"ctx.tenant": '"acme"'}
 
 

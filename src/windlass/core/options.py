@@ -28,7 +28,7 @@ PRIORITY_MIN, PRIORITY_MAX = -(2**20), 2**20 - 1
 DEFAULT_RESULT_TTL_MS = 3_600_000
 #: How long a call waits for a job that names no other time, in seconds.
 WAIT_S = 30
-#: No finished record is pruned younger than this, so that whoever waits for it can still read it.
+#: No finished record is pruned younger than this, so that callers that wait for it can still read it.
 GRACE_MS = 60_000
 _MAX_SECONDS = MAX_DELAY_MS // 1000
 
@@ -143,8 +143,8 @@ class StoredOptions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     root: str | None = None
     #: What the runs after the first one are to do instead: the n-th retry gets the n-th, later ones the last.
     fallbacks: tuple[Any, ...] = ()
-    #: Which of ``FILLABLE`` nobody said: what stands here holds unless the worker's task says otherwise. Jobs
-    #: of earlier releases said all.
+    #: Which of ``FILLABLE`` the caller left out: what stands here holds unless the worker's task says
+    #: otherwise. Jobs of earlier releases said all.
     unsaid: int = 0
 
     def fallback(self, attempts: int) -> Any:
@@ -585,5 +585,5 @@ def _check_fallbacks(fallbacks: object) -> None:
 
 Isolation = Literal["auto", "thread", "process"]
 
-#: What applies when nobody says anything.
+#: What applies when no option is given.
 DEFAULT_OPTIONS = JobOptions()

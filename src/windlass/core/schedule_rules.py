@@ -10,7 +10,7 @@ How wall clocks that jump are treated:
   jump, one that comes twice fires the first time only;
 * a rule that runs in every hour (``*/5 * * * *``) follows real time and notices nothing.
 
-What is late and what is missed: a slot that nobody fired within a minute is *missed*, and the schedule's
+What is late and what is missed: a slot that no worker fired within a minute is *missed*, and the schedule's
 ``missed`` rule says what becomes of it. Before that it is late, and is simply fired.
 """
 
@@ -30,7 +30,7 @@ from windlass.core.job import NewJob
 from windlass.core.options import Duration, check_known, instant_to_ms, seconds_to_ms
 from windlass.errors import ConfigError
 
-#: A slot that nobody fired this long after its time counts as missed.
+#: A slot that no worker fired this long after its time counts as missed.
 LATE_MS = 60_000
 #: Most slots of one schedule that are fired in one step.
 SLOTS_PER_STEP = 100
@@ -40,7 +40,7 @@ _MIN_EVERY_MS = 100
 
 Missed = Literal["skip", "once", "all"]
 Overlap = Literal["allow", "skip"]
-#: A rule of one's own: the first slot after an instant (given in the schedule's time zone), or None.
+#: A custom rule: the first slot after an instant (given in the schedule's time zone), or None.
 Strategy = Callable[[datetime], datetime | None]
 
 _ALIASES = {
@@ -110,7 +110,7 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True):
     end: datetime | float | None = None
     #: Most jobs in all.
     limit: int | None = None
-    #: Slots that nobody fired within a minute: ``skip`` them, make up for them ``once``, or run ``all``.
+    #: Slots that no worker fired within a minute: ``skip`` them, make up for them ``once``, or run ``all``.
     missed: Missed = "skip"
     #: ``skip``: no new job while the one before is unfinished.
     overlap: Overlap = "allow"
@@ -380,7 +380,7 @@ def pause(schedule: ScheduleRecord, paused: bool, next_ms: int | None) -> bool:
 
 
 def may_fire(schedule: ScheduleRecord, slot_ms: int) -> bool:
-    """Whether the slot that somebody wants to fire is still the one to be fired."""
+    """Whether the slot that a worker wants to fire is still the one to be fired."""
     return not schedule.paused and schedule.next_ms == slot_ms
 
 
