@@ -11,7 +11,7 @@ from windlass import ConfigError, Job, JobNotFoundError, JobState, Queue, curren
 from windlass.errors import PayloadTooLargeError
 from windlass.jobs import AddOutcome
 from windlass_conformance.harness import Harness
-from windlass_conformance.stage import QUEUE, Stage, eventually
+from windlass_conformance.stage import QUEUE, Gate, Stage, eventually
 
 
 async def echo(job: Job[Any]) -> Any:
@@ -238,7 +238,7 @@ async def test_options_come_from_app_queue_task_and_call_in_this_order(harness: 
 async def test_a_misspelt_option_is_refused_with_the_nearest_name(harness: Harness) -> None:
     async with Stage(harness) as stage:
         with pytest.raises(ConfigError, match="priority"):
-            await stage.queue.add("n", prioritty=1)
+            await stage.queue.add("n", prioritty=1)  # type: ignore[call-arg]
         assert await stage.queue.count() == 0
 
 
@@ -249,6 +249,33 @@ async def test_a_payload_over_the_cap_is_refused(harness: Harness) -> None:
             await stage.queue.add("n", "x" * 1_000)
         assert caught.value.limit == 1_000
         assert await stage.queue.count() == 0
+
+
+@pytest.mark.feature("A2", "F1")
+async def test_answers_are_told_in_the_words_of_other_systems(harness: Harness) -> None:
+    async with Stage(harness) as stage:
+        gate = Gate()
+
+        async def handler(job: Job[Any]) -> int:
+            await gate.pass_through()
+            return 7
+
+        queued = await stage.queue.add("n", job_id="one")
+        assert queued.enqueue_result == {"status": "queued"}
+        again = await stage.queue.add("n", job_id="one")
+        assert again.enqueue_result == {"status": "duplicate", "existing_state": JobState.WAITING}
+        await stage.work(handler)
+        await gate.reached.wait()
+        gate.open()
+        await queued.result()
+        cached = await stage.queue.add("n", job_id="one")
+        assert cached.enqueue_result == {"status": "completed", "result": 7}
+        assert (await stage.queue.cancel("one")).code == "completed"
+        assert (await stage.queue.cancel("nothing")).code == "not_found"
+        later = await stage.queue.add("n", delay=60)
+        assert (await later.cancel()).code == "cancelled"
+        with pytest.raises(ConfigError, match="that an add returned"):
+            _ = (await stage.queue.get_jobs())[0].enqueue_result
 
 
 @pytest.mark.feature("A19", "A20")

@@ -622,6 +622,7 @@ async def test_options_that_no_store_could_keep_are_refused_and_add_nothing(harn
 
 async def test_a_worker_with_an_odd_label_is_refused_and_workers_can_be_listed(harness: Harness) -> None:
     async with Live(harness) as live:
+        wrong: Any
         for wrong in (5, None, SURROGATE, "x" * 257):
             with pytest.raises(ConfigError, match="tag"):
                 Worker("mail", raiser(lambda: ValueError("x")), url_or_app=live.app, tag=wrong)

@@ -41,9 +41,6 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption(
         "--feature-report-append", action="store_true", help="add to the report instead of replacing it"
     )
-    group.addoption(
-        "--second-try", action="store_true", help="these tests failed before: what passes now proves nothing"
-    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -137,24 +134,20 @@ def _folder_of(item: pytest.Item) -> str | None:
     return None
 
 
-def take_report(run: RunReport, report: pytest.TestReport, *, second_try: bool = False) -> None:
-    """Add what one phase of one test says to the evidence of the run.
-
-    In a second try a test that passes says nothing any more, neither for its rows nor against them.
-    """
+def take_report(run: RunReport, report: pytest.TestReport) -> None:
+    """Add what one phase of one test says to the evidence of the run."""
     if report.when == "call" and not report.skipped:
         run.tests += 1
     note = dict(report.user_properties).get(PROPERTY)
     if not isinstance(note, dict) or report.skipped:
         return
     if report.when == "call" or report.failed:
-        silent = second_try and report.passed
         run.add(
             Evidence(
                 test=report.nodeid,
                 backend=note["backend"],
-                rows=() if silent else tuple(note["rows"]),
-                missing=() if silent else tuple(note["missing"]),
+                rows=tuple(note["rows"]),
+                missing=tuple(note["missing"]),
                 passed=report.passed,
             )
         )
@@ -168,7 +161,7 @@ class _Recorder:
         self._run = RunReport()
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        take_report(self._run, report, second_try=self._config.getoption("--second-try"))
+        take_report(self._run, report)
 
     def pytest_sessionfinish(self) -> None:
         target = self._config.getoption("--feature-report")

@@ -14,7 +14,7 @@ import windlass
 PUBLIC = {
     "Windlass", "Queue", "Job", "Worker", "Task", "QueueEvents", "current_job", "gather",
     "as_completed", "graceful_shutdown", "JobOptions", "Unique", "Keep", "Backoff", "Priority",
-    "Batch", "Schedule", "QueueSpec", "Depends", "Rate", "GroupLimits", "Limiter", "FlowProducer",
+    "Batch", "Schedule", "QueueSpec", "Depends", "INJECTED", "Rate", "GroupLimits", "Limiter", "FlowProducer",
     "chain", "group", "chord", "step", "JobState", "Event", "Snooze", "Retry", "Cancel",
     "RateLimitError", "Suspend", "WaitForChildren", "UnrecoverableError", "BatchError",
     "WindlassError", "ConfigError", "JobNotFoundError", "JobFailedError", "JobCancelledError",

@@ -87,16 +87,26 @@ class Search:
 
 
 async def find_page(
-    store: Store, queue: str, search: Search, codecs: Codecs, *, cursor: str | None, limit: int, scan: int
+    store: Store,
+    queue: str,
+    search: Search,
+    codecs: Codecs,
+    *,
+    cursor: str | None,
+    limit: int,
+    scan: int,
+    newest_first: bool = True,
 ) -> rq.Page:
-    """Jobs that are meant, newest first; about ``scan`` records are looked at, at most."""
+    """Jobs that are meant, by order of their adding; about ``scan`` records are looked at, at most."""
     if isinstance(scan, bool) or not isinstance(scan, int) or scan < 1:
         raise ConfigError("scan", "a whole number above 0", scan)
     found: list[JobRecord] = []
     looked = 0
     while looked < scan and len(found) < limit:
         step = min(limit - len(found), CHUNK) if not search.data else CHUNK
-        page = await store.execute(search.request(queue, cursor=cursor, limit=step, newest_first=True))
+        page = await store.execute(
+            search.request(queue, cursor=cursor, limit=step, newest_first=newest_first)
+        )
         looked += max(len(page.jobs), 1)
         cursor = page.cursor
         for record in page.jobs:

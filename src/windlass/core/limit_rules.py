@@ -387,6 +387,12 @@ def queue_room(
     return max(min(room, free), 0), None
 
 
+def opens_in(limits: QueueLimits, starts: list[int], hold_until_ms: int, now_ms: int) -> int:
+    """How long the rate and the hold of a queue let nothing more start, whatever runs."""
+    _, at_ms = queue_room(QueueLimits(rate=limits.rate), starts, 0, hold_until_ms, now_ms)
+    return 0 if at_ms is None else max(at_ms - now_ms, 0)
+
+
 # --- what users may write ---------------------------------------------------------------------------
 
 

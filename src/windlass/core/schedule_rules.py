@@ -64,6 +64,8 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     timezone: str = "UTC"
     #: No slot before this instant; the grid of ``every_ms`` begins here.
     start_ms: int | None = None
+    #: The first slot is the instant at which it gets into a store (or ``start_ms``), whatever the others are.
+    at_start: bool = False
 
 
 class ScheduleRecord(msgspec.Struct, kw_only=True):
@@ -112,6 +114,8 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True):
     missed: Missed = "skip"
     #: ``skip``: no new job while the one before is unfinished.
     overlap: Overlap = "allow"
+    #: Also run at once when it is made, or gets another rule: not only at its first slot.
+    at_start: bool = False
 
     def __post_init__(self) -> None:
         if sum(given is not None for given in (self.cron, self.every, self.strategy)) != 1:
@@ -129,6 +133,8 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True):
             raise ConfigError("missed", "skip, once or all", self.missed)
         if self.overlap not in ("allow", "skip"):
             raise ConfigError("overlap", "allow or skip", self.overlap)
+        if not isinstance(self.at_start, bool):
+            raise ConfigError("at_start", "True or False", self.at_start)
         start_ms, end_ms = self.rule.start_ms, self.end_ms
         if start_ms is not None and end_ms is not None and end_ms < start_ms:
             raise ConfigError("end", "not before start", self.end)
@@ -142,6 +148,7 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True):
             strategy=self.strategy,
             timezone=self.timezone,
             start_ms=None if self.start is None else instant_to_ms(self.start, "start"),
+            at_start=self.at_start,
         )
 
     @property
@@ -171,6 +178,7 @@ _OTHER_NAMES = {
     "startDate": "start",
     "end_date": "end",
     "endDate": "end",
+    "immediately": "at_start",
 }
 SCHEDULE_OPTIONS = frozenset(Schedule.__struct_fields__)
 
@@ -219,7 +227,8 @@ def next_slot(
     from ``after_ms``). Raises ``ConfigError`` for a strategy that is not among ``strategies``.
     """
     if rule.every_ms is not None:
-        grid_ms = rule.start_ms if grid_ms is None else grid_ms
+        if grid_ms is None or (rule.at_start and rule.start_ms is not None):
+            grid_ms = rule.start_ms
         if grid_ms is None:
             return after_ms + rule.every_ms
         return grid_ms + max((after_ms - grid_ms) // rule.every_ms + 1, 0) * rule.every_ms
@@ -281,6 +290,8 @@ def first_slot(
 ) -> int | None:
     """The first slot of a schedule that is put into a store now."""
     start_ms = schedule.rule.start_ms
+    if schedule.rule.at_start:
+        return _within(schedule, now_ms if start_ms is None else max(now_ms, start_ms))
     after_ms = now_ms - 1 if start_ms is not None and start_ms >= now_ms else now_ms
     return _within(schedule, next_slot(schedule.rule, after_ms, strategies=strategies))
 

@@ -83,6 +83,13 @@ def entry_for(job: JobRecord, unique: StoredUnique, now_ms: int) -> KeyEntry:
     return KeyEntry(job.id, now_ms + unique.ttl_ms)
 
 
+def extended(entry: KeyEntry, unique: StoredUnique, now_ms: int) -> KeyEntry | None:
+    """The entry after a duplicate add under ``unique`` that prolongs it; None when it stays as it is."""
+    if not unique.extend or unique.ttl_ms is None or entry.until_ms is None:
+        return None
+    return KeyEntry(entry.job_id, now_ms + unique.ttl_ms, entry.request_id, entry.not_taken)
+
+
 def frees_key(job: JobRecord, *, removed: bool = False) -> bool:
     """Whether ``job``, as it is now (or as it goes), no longer holds its key."""
     unique = job.options.unique

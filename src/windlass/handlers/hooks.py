@@ -36,6 +36,7 @@ R = TypeVar("R")
 Proceed = Callable[[], Awaitable[Any]]
 Around = Callable[[Any, Proceed], Awaitable[Any]]
 ErrorHook = Callable[["Job[Any]", BaseException, bool], Any]
+DeathHook = Callable[["Job[Any]", BaseException], Any]
 
 _OUTCOMES = {
     Outcome.COMPLETE: AttemptOutcome.COMPLETED,
@@ -116,6 +117,8 @@ class Hooks:
         self.ended: tuple[Callable[[Job[Any], AttemptEnd], Any], ...] = ()
         #: Called with ``(job, error, final)`` when a run failed.
         self.errors: tuple[ErrorHook, ...] = ()
+        #: Called with ``(job, error)`` when a run was the last: the job has failed.
+        self.deaths: tuple[DeathHook, ...] = ()
         #: The middlewares in use, outermost first.
         self.used: tuple[Any, ...] = ()
         self._enqueue: list[Callable[..., Any]] = []
@@ -151,6 +154,12 @@ class Hooks:
         if not callable(hook):
             raise ConfigError("on_error", "a function of (job, error, final)", hook)
         self.errors = (*self.errors, hook)
+
+    def on_death(self, hook: DeathHook) -> None:
+        """Call ``hook(job, error)`` after a run that failed its job for good."""
+        if not callable(hook):
+            raise ConfigError("on_death", "a function of (job, error)", hook)
+        self.deaths = (*self.deaths, hook)
 
     def outgoing(self, jobs: Sequence[NewJob]) -> Outgoing:
         """``jobs`` as hooks see them."""

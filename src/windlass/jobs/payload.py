@@ -47,7 +47,7 @@ def pack_call(args: tuple[Any, ...] | list[Any], kwargs: dict[str, Any]) -> dict
     """The stored form of a task's call."""
     packed: dict[str, Any] = {}
     if args:
-        packed["args"] = args
+        packed["args"] = list(args)
     if kwargs:
         packed["kwargs"] = kwargs
     return packed
@@ -63,7 +63,7 @@ def pack_data(data: Any) -> dict[str, Any]:
                 raise ConfigError("data", "an object whose keys are texts", key)
         return {"kwargs": data, "form": "object"}
     if isinstance(data, (list, tuple)):
-        return {"args": data, "form": "list"}
+        return {"args": list(data), "form": "list"}
     return {"args": [data], "form": "value"}
 
 

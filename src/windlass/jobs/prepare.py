@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from windlass.core.job import NewJob
-from windlass.core.options import GRACE_MS, JobOptions, StoredOptions, check_spelling, to_unique
+from windlass.core.options import GRACE_MS, JobOptions, StoredOptions, check_spelling, placed, to_unique
+from windlass.jobs.context import root_of
 
 if TYPE_CHECKING:
     from windlass.jobs.interfaces import JobQueue
@@ -73,6 +74,8 @@ class PreparedOptions:
         )
         if self.linked is not None:
             new.depends_on, new.parent = self.linked.dependencies(queue.name)
+            if new.parent is not None:
+                new.options = placed(stored, new.parent.ref, root_of(new.parent.ref))
         codecs.seal_new(new, app.max_payload_bytes)
         return new
 

@@ -74,6 +74,10 @@ class LimitVerbs:
         """Start nothing of this queue for so long, on any worker; 0 ends it."""
         await self.store.execute(lrq.Hold(queue=self.name, ms=seconds_to_ms(seconds, "seconds")))
 
+    async def get_rate_limit_ttl(self) -> float:
+        """For how many seconds the queue's rate, or ``rate_limit``, lets nothing start; 0: it may."""
+        return (await self._limits()).opens_in_ms / 1000
+
     async def _limits(self, *groups: str) -> lrq.Limits:
         return await self.store.execute(lrq.GetLimits(queue=self.name, groups=groups))
 

@@ -77,6 +77,11 @@ class Codecs:
         """What ``pack`` was given, as it will be read."""
         return _bare(self.own).decode(data)
 
+    def as_read(self, value: Any) -> Any:
+        """``value`` as a worker reads it; raises what the codec does when it cannot be stored."""
+        codec = _bare(self.own)
+        return codec.decode(encode_value(codec, value))
+
     def bind_to_schedule(self, template: NewJob, labels: Sequence[bytes], schedule: str) -> None:
         """Bind the payload of a job that was prepared (under one of ``labels``) to a schedule instead."""
         if self._seals:

@@ -223,11 +223,11 @@ class Attempt:
         if timeout_ms is not None:
             self._timer = self.tools.clock.call_later(timeout_ms, partial(self.stop, StopReason.TIMEOUT))
 
-    def stop(self, reason: StopReason) -> None:
+    def stop(self, reason: StopReason, detail: str = "") -> None:
         """Ask it to stop. The first reason stays. A thread cannot be interrupted: it sees the signal."""
         if self.signal.aborted:
             return
-        self.signal.abort(reason)
+        self.signal.abort(reason, detail)
         # Before its first step there is nothing to interrupt: run() looks at the signal.
         if self.started_ms is not None and self.task is not None:
             if self.handler.mode != "thread":
@@ -289,7 +289,9 @@ class Attempt:
             case StopReason.LOST:
                 return None
             case StopReason.CANCEL:
-                return classify.end(self.record, Outcome.CANCEL, reason=self.record.cancel_reason or "")
+                return classify.end(
+                    self.record, Outcome.CANCEL, reason=self.signal.detail or self.record.cancel_reason or ""
+                )
             case StopReason.SHUTDOWN if not issubclass(kind, _STEERS):
                 return self.release("shutdown")
             case StopReason.TIMEOUT:

@@ -106,7 +106,7 @@ class WorkerListener:
         return self.room > 0 and self._begin is not None
 
     def offer(self, job: JobRecord, answered: Callable[[bool], None]) -> Offer:
-        """Show a job to the worker; ``answered`` hears on the worker's loop whether it began."""
+        """Show a job to the worker; ``answered`` is called on the worker's loop with whether it began."""
         self.room -= 1
         offer = Offer(job, answered)
         try:

@@ -8,5 +8,6 @@ What stands where: ``docs/internals/stores.md``.
 """
 
 from windlass.backends.valkey.backend import ValkeyBackend, from_url
+from windlass.backends.valkey.existing_client import url_of
 
-__all__ = ["ValkeyBackend", "from_url"]
+__all__ = ["ValkeyBackend", "from_url", "url_of"]

@@ -79,6 +79,7 @@ _VERBS: dict[type[Any], Verb] = {
     rq.RetryJobs: changes.retry,
     rq.ChangeJob: changes.change,
     rq.Report: changes.report,
+    rq.PublishEvent: changes.publish,
     rq.PauseQueue: changes.pause,
     rq.Purge: changes.purge,
     rq.SetResultTtl: changes.set_result_ttl,

@@ -145,6 +145,13 @@ async def report(session: ValkeySession, request: rq.Report, now: str) -> rq.Cha
     return _changed(await session.functions.report(root, now, what, request.progress or b"", logs))
 
 
+async def publish(session: ValkeySession, request: rq.PublishEvent, now: str) -> None:
+    await session.list_queues([request.queue])
+    what = (request.job_id, request.name, request.data)
+    if await session.functions.publish(session.keys.queue(request.queue), now, what):
+        await session.list_again([request.queue])
+
+
 async def pause(session: ValkeySession, request: rq.PauseQueue, now: str) -> bool:
     await session.list_queues([request.queue])
     changed, known = await session.functions.pause(session.keys.queue(request.queue), now, request.paused)

@@ -99,6 +99,10 @@ class Functions:
         found: list[int] = await self._call("report", [root], now, pack(what), progress, *logs)
         return found
 
+    async def publish(self, root: str, now: str, what: tuple[Any, ...]) -> int:
+        known: int = await self._call("publish", [root], now, pack(what))
+        return known
+
     async def pause(self, root: str, now: str, paused: bool) -> tuple[int, int]:
         changed, known = await self._call("pause", [root], now, pack((int(paused),)))
         return changed, known

@@ -109,8 +109,8 @@ def _ends(items: list[Settlement], indexes: list[int]) -> list[Any]:
     ends: list[Any] = []
     at, size = 0, len(items)
     while at < size:
-        index, first = indexes[at], at
-        while at < size and indexes[at] == index and _is_plain(items[at]):
+        index, first, facts = indexes[at], at, items[at].facts
+        while at < size and indexes[at] == index and items[at].facts == facts and _is_plain(items[at]):
             at += 1
         if at > first:
             took("valkey.complete_run")
