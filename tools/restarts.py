@@ -34,7 +34,7 @@ KINDS: dict[str, tuple[str, dict[str, Any], JobState]] = {
     "waits": ("still", {}, JobState.WAITING),
 }
 #: A restart counts as a stall of what runs; here that alone must not end a job.
-_STALLS = {"max_stalls": 1_000}
+_STALLS: dict[str, Any] = {"max_stalls": 1_000}
 
 
 @dataclass

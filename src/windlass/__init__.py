@@ -45,7 +45,7 @@ from windlass.errors import (
     WindlassError,
 )
 from windlass.flows import FlowProducer, chain, chord, group, step
-from windlass.handlers import Batch, Depends
+from windlass.handlers import INJECTED, Batch, Depends
 from windlass.jobs import (
     Backoff,
     Event,
@@ -89,6 +89,7 @@ __all__ = [  # noqa: RUF022 - grouped by topic
     "Schedule",
     "QueueSpec",
     "Depends",
+    "INJECTED",
     "Rate",
     "GroupLimits",
     "Limiter",

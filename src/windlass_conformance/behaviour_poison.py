@@ -127,7 +127,7 @@ def raiser(error: Callable[[], BaseException]) -> Callable[[Job[Any]], Any]:
     return run
 
 
-# --- errors that cannot be told as they are -----------------------------------------------------------
+# --- errors that cannot be stored as they are ---------------------------------------------------------
 
 
 class NoText(Exception):
@@ -510,7 +510,7 @@ async def test_a_batch_that_the_store_refuses_is_settled_one_by_one(harness: Har
 
 
 class Relays(BackendWrapper):
-    """Says after every settlement that others are to be told, and fails to tell them."""
+    """Says after every settlement that others are to be notified, and fails to notify them."""
 
     async def execute(self, request: rq.Request[Any]) -> Any:
         if isinstance(request, fl.Relay):
@@ -622,6 +622,7 @@ async def test_options_that_no_store_could_keep_are_refused_and_add_nothing(harn
 
 async def test_a_worker_with_an_odd_label_is_refused_and_workers_can_be_listed(harness: Harness) -> None:
     async with Live(harness) as live:
+        wrong: Any
         for wrong in (5, None, SURROGATE, "x" * 257):
             with pytest.raises(ConfigError, match="tag"):
                 Worker("mail", raiser(lambda: ValueError("x")), url_or_app=live.app, tag=wrong)

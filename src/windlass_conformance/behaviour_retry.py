@@ -27,7 +27,7 @@ EXACT = {"type": "fixed", "delay": 10, "jitter": 0}
 
 
 class Script:
-    """A handler that does what it was told, one instruction per run."""
+    """A handler that follows its instructions, one per run."""
 
     def __init__(self, *steps: Any) -> None:
         self.steps = list(steps)
@@ -311,7 +311,7 @@ async def test_the_reason_says_why_a_job_ended_and_failed_reason_what_its_last_e
                 raise ValueError(f"{job.data} {job.attempt}")
 
         add = stage.queue.add
-        later = {"max_attempts": 2, "backoff": {"type": "fixed", "delay": 600, "jitter": 0}}
+        later: Any = {"max_attempts": 2, "backoff": {"type": "fixed", "delay": 600, "jitter": 0}}
         jobs = {
             "spent": (await add("n", "spent", max_attempts=2, backoff=0), JobState.FAILED),
             "retrying": (await add("n", "retrying", **later), JobState.RETRYING),

@@ -174,7 +174,7 @@ async def test_unique_options_that_cannot_work_are_refused(harness: Harness) -> 
         with pytest.raises(ConfigError):
             await stage.queue.add("t", unique=Unique("k", "debounce", ttl=1), delay=5)
         with pytest.raises(ConfigError):
-            await stage.queue.add("t", unique=5)
+            await stage.queue.add("t", unique=5)  # type: ignore[arg-type]
         assert await stage.queue.count() == 0
 
 

@@ -97,7 +97,8 @@ async def test_what_an_add_or_its_queue_says_overrules_the_task(harness: Harness
 
         app = stranger(stage, defaults={"max_attempts": 9})
         queue = Queue(QUEUE, app, defaults={"timeout": 20})
-        for job_id, options in {"a": {}, "b": {"max_attempts": 3}, "c": {"timeout": 10}}.items():
+        said: dict[str, Any] = {"a": {}, "b": {"max_attempts": 3}, "c": {"timeout": 10}}
+        for job_id, options in said.items():
             await queue.add("task", job_id=job_id, **options)
         await app.queue(QUEUE).add("task", job_id="d")
         await task.options(max_attempts=2).enqueue()

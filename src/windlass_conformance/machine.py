@@ -766,7 +766,7 @@ class Machine(Histories):
 
 def machine_for(make_subject: Callable[[], Backend], *, apart: bool = False) -> type[Machine]:
     """A state machine that compares the memory store with what ``make_subject`` gives: a backend that is
-    not yet opened, on a store that nobody else uses. It is called once per example.
+    not yet opened, on a store that no other test uses. It is called once per example.
 
     ``apart``: the store keeps queues in different places, so that what crosses between them takes several
     steps. Then jobs depend on jobs of their own queue only: all else has the same end, but not the same

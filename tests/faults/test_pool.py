@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
 
+    from windlass.worker.options import Order
+
 
 @pytest.fixture(params=["memory", "sqlite", "file"])
 def backend_name(request: pytest.FixtureRequest) -> str:
@@ -172,7 +174,7 @@ async def test_strict_order_takes_earlier_queues_first(app: Windlass) -> None:
 
 @pytest.mark.feature("J12", "J16")
 @pytest.mark.parametrize("order", ["weighted", "strict"])
-async def test_a_cap_is_never_exceeded_and_leaves_slots_to_others(app: Windlass, order: str) -> None:
+async def test_a_cap_is_never_exceeded_and_leaves_slots_to_others(app: Windlass, order: Order) -> None:
     await fill(app, slow=30, quick=300)
     watch = Watch(held=True)
     watch.let_go("quick")
@@ -202,7 +204,7 @@ async def test_a_cap_is_never_exceeded_under_load(app: Windlass) -> None:
 
 @pytest.mark.feature("J12", "J16")
 @pytest.mark.parametrize("order", ["weighted", "strict"])
-async def test_reserved_slots_stay_free_for_their_queue(app: Windlass, order: str) -> None:
+async def test_reserved_slots_stay_free_for_their_queue(app: Windlass, order: Order) -> None:
     await fill(app, slow=50)
     watch = Watch(held=True)
     queues = {"slow": QueueSpec(), "urgent": QueueSpec(reserve=2)}
@@ -223,7 +225,7 @@ async def test_reserved_slots_stay_free_for_their_queue(app: Windlass, order: st
 
 @pytest.mark.feature("J12", "J16")
 @pytest.mark.parametrize("order", ["weighted", "strict"])
-async def test_an_idle_queue_holds_back_nothing_but_its_reserve(app: Windlass, order: str) -> None:
+async def test_an_idle_queue_holds_back_nothing_but_its_reserve(app: Windlass, order: Order) -> None:
     await fill(app, slow=50)
     watch = Watch(held=True)
     queues = {"urgent": QueueSpec(weight=5, reserve=1), "other": QueueSpec(), "slow": QueueSpec()}

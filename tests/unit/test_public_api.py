@@ -14,7 +14,7 @@ import windlass
 PUBLIC = {
     "Windlass", "Queue", "Job", "Worker", "Task", "QueueEvents", "current_job", "gather",
     "as_completed", "graceful_shutdown", "JobOptions", "Unique", "Keep", "Backoff", "Priority",
-    "Batch", "Schedule", "QueueSpec", "Depends", "Rate", "GroupLimits", "Limiter", "FlowProducer",
+    "Batch", "Schedule", "QueueSpec", "Depends", "INJECTED", "Rate", "GroupLimits", "Limiter", "FlowProducer",
     "chain", "group", "chord", "step", "JobState", "Event", "Snooze", "Retry", "Cancel",
     "RateLimitError", "Suspend", "WaitForChildren", "UnrecoverableError", "BatchError",
     "WindlassError", "ConfigError", "JobNotFoundError", "JobFailedError", "JobCancelledError",
@@ -22,7 +22,7 @@ PUBLIC = {
     "UnsupportedByBackendError", "ClosedError", "__version__",
 }  # fmt: skip
 
-#: The verbs of the seeds' class API, in snake_case.
+#: The verbs of the class API.
 QUEUE_VERBS = set(
     """
     add add_bulk add_and_wait add_in_transaction get_job get_jobs get_job_counts count get_status

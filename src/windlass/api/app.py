@@ -8,16 +8,24 @@ from __future__ import annotations
 import inspect
 import logging
 import os
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from contextvars import ContextVar
 from datetime import datetime
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar, get_args, overload
+from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar, Unpack, get_args, overload
 
 from windlass.api.queue import Queue
 from windlass.api.sync import PORTAL, SyncQueue
-from windlass.api.task import BatchDecorator, BoundTask, Task, TaskDecorator, caller_module
+from windlass.api.task import (
+    AsyncTask,
+    BatchDecorator,
+    BoundTask,
+    PlainTask,
+    Task,
+    TaskDecorator,
+    caller_module,
+)
 from windlass.backend import metric_requests as mq
 from windlass.backend import requests as rq
 from windlass.backend.store import Store
@@ -26,6 +34,9 @@ from windlass.core.backoff import Strategy
 from windlass.core.clock import SYSTEM_CLOCK, Clock
 from windlass.core.ids import check_task_name, is_text, new_id
 from windlass.core.job import Action, QueueInfo, WorkerInfo
+from windlass.core.limit_rules import Rate, to_rate
+from windlass.core.masks import DEFAULT_MASK, MessageMask
+from windlass.core.option_types import JobOptionsDict
 from windlass.core.options import (
     DEFAULT_OPTIONS,
     Isolation,
@@ -87,6 +98,8 @@ class Windlass:
         context: Any = None,
         clock: Clock = SYSTEM_CLOCK,
         name: str | None = None,
+        mask: Sequence[str] = DEFAULT_MASK,
+        error_messages: bool = True,
     ) -> None:
         #: Whose code this is: schedules that it no longer declares go when a worker starts. The module that
         #: makes the app, unless it is named.
@@ -101,6 +114,8 @@ class Windlass:
             accept=accept,
         )
         self.max_payload_bytes = max_payload_bytes
+        #: What history keeps of error messages: without the values of the names in ``mask``, or nothing.
+        self.messages: MessageMask = MessageMask(mask, keep=error_messages)
         self.defaults: JobOptions = (
             defaults if isinstance(defaults, JobOptions) else DEFAULT_OPTIONS.merged(defaults or {})
         )
@@ -252,9 +267,11 @@ class Windlass:
         return dict(self._tasks)
 
     @overload
-    def task(self, fn: Callable[P, Coroutine[Any, Any, R]], /) -> Task[P, R]: ...
+    def task(  # type: ignore[overload-overlap] # the first that fits counts, so plain functions come after
+        self, fn: Callable[P, Coroutine[Any, Any, R]], /
+    ) -> AsyncTask[P, R]: ...
     @overload
-    def task(self, fn: Callable[P, R], /) -> Task[P, R]: ...
+    def task(self, fn: Callable[P, R], /) -> PlainTask[P, R]: ...
     @overload
     def task(
         self,
@@ -264,7 +281,7 @@ class Windlass:
         name: str | None = None,
         queue: str = "default",
         isolation: Isolation = "auto",
-        **options: Any,
+        **options: Unpack[JobOptionsDict],
     ) -> BatchDecorator: ...
     @overload
     def task(
@@ -278,9 +295,10 @@ class Windlass:
         cron: str | None = None,
         timezone: str = "UTC",
         schedule: Schedule | Mapping[str, Any] | None = None,
-        **options: Any,
+        rate: Rate | Mapping[str, Any] | tuple[int, float] | None = None,
+        **options: Unpack[JobOptionsDict],
     ) -> TaskDecorator: ...
-    def task(
+    def task(  # noqa: PLR0913 - each is named, and most tasks give none
         self,
         fn: Any = None,
         /,
@@ -293,7 +311,8 @@ class Windlass:
         cron: str | None = None,
         timezone: str = "UTC",
         schedule: Schedule | Mapping[str, Any] | None = None,
-        **options: Any,
+        rate: Rate | Mapping[str, Any] | tuple[int, float] | None = None,
+        **options: Unpack[JobOptionsDict],
     ) -> Any:
         """Register a function as a task: ``@app.task`` or ``@app.task(queue="mail", max_attempts=5)``.
 
@@ -304,6 +323,9 @@ class Windlass:
 
         ``cron="*/5 * * * *"`` (in ``timezone``) runs it again and again, without arguments; ``schedule`` is
         the long form of that. The schedule is called as the task is.
+
+        ``rate=(5, 1)`` starts at most 5 of its jobs in any second, over all workers: they are in a group of
+        the task's name, whose rate workers set when they start. Jobs added by name need that ``group``.
         """
         if cron is not None:
             if schedule is not None:
@@ -318,6 +340,7 @@ class Windlass:
             options=self.defaults.merged(options),
             batch=to_batch(batch),
             schedule=None if schedule is None else to_schedule(schedule),
+            rate=to_rate(rate),
         )
         return register if fn is None else register(fn)
 
@@ -332,14 +355,23 @@ class Windlass:
         options: JobOptions,
         batch: Batch | None,
         schedule: Schedule | None,
+        rate: Rate | None,
     ) -> Task[Any, Any]:
         if not callable(fn):
             raise ConfigError("task", "a function", fn)
+        if inspect.isasyncgenfunction(fn) or inspect.isgeneratorfunction(fn):
+            advice = "return a value, and report parts of it with job.stream(...) or one job each"
+            raise ConfigError("task", f"a function without yield ({advice})", fn)
         if batch is not None and isolation == "process":
             raise ConfigError("isolation", "auto or thread for a task with batch", isolation)
+        if isolation == "process" and "<locals>" in getattr(fn, "__qualname__", ""):
+            raise ConfigError(
+                "isolation", "auto or thread for a function inside another (move it to the module)", fn
+            )
         if memory_limit is not None and isolation != "process":
             raise ConfigError("memory_limit", 'given with isolation="process"', memory_limit)
-        task: Task[Any, Any] = Task(
+        kind = AsyncTask if inspect.iscoroutinefunction(fn) else PlainTask
+        task: Task[Any, Any] = kind(
             self,
             fn,
             name=name,
@@ -348,6 +380,7 @@ class Windlass:
             memory_limit=memory_limit,
             options=options,
             batch=batch,
+            rate=rate,
         )
         known = self._tasks.get(task.name)
         if known is not None and known.fn.__code__ is not getattr(fn, "__code__", None):
@@ -366,6 +399,11 @@ class Windlass:
         if schedule is not None:
             self.schedule(task.name, schedule, task)
         return task
+
+    def typed_result(self, task: str, value: Any) -> Any:
+        """A stored result as the annotation of its task says; as it came when no such task is known here."""
+        known = self._tasks.get(task)
+        return value if known is None else known.signature.decode_result(value)
 
     def arguments(self, task: str, payload: bytes) -> dict[str, Any]:
         """The arguments of a packed call by name, as far as the task's signature tells names."""
@@ -410,6 +448,16 @@ class Windlass:
         ``final`` is false when the job will be retried. Signals like ``Snooze`` are no errors.
         """
         self.hooks.on_error(hook)
+        return hook
+
+    def on_death(self, hook: H) -> H:
+        """Call ``hook(job, error)`` when a run failed its job for good; also a decorator.
+
+        ``error`` is a ``MaxRetriesError`` when attempts are spent, with the raised error as its cause. It is
+        called in the worker of that run; jobs that fail without one (expired, lost too often, a child that
+        failed) have the event ``failed``.
+        """
+        self.hooks.on_death(hook)
         return hook
 
     def carry(self, variable: ContextVar[Any], name: str | None = None) -> None:

@@ -10,13 +10,16 @@ import asyncio
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Unpack, cast
 from weakref import WeakKeyDictionary
 
 from windlass.api.bulk import BulkVerbs
 from windlass.api.event_feed import EventFeed, read_events
+from windlass.api.event_values import EventValues
 from windlass.api.metrics import MetricsVerbs
+from windlass.api.query import PlainReader, parse
 from windlass.api.search import Search, States, find_page, to_states
+from windlass.api.why import Why, explain
 from windlass.backend import flow_requests as fl
 from windlass.backend import requests as rq
 from windlass.backend.closing import Closing
@@ -24,14 +27,17 @@ from windlass.backend.store import Store, check_changed
 from windlass.core.clock import SYSTEM_CLOCK
 from windlass.core.ids import check_queue_name, check_signal_name, check_task_name, is_text, new_id, new_ids
 from windlass.core.job import (
+    EVENT_DATA_BYTES,
     Event,
     JobRecord,
     JobRef,
     NewJob,
     WorkerInfo,
 )
-from windlass.core.options import JobOptions, check_int, seconds_to_ms
+from windlass.core.option_types import AddOptionsDict, CallOptionsDict, JobOptionsDict
+from windlass.core.options import WAIT_S, JobOptions, check_int, seconds_to_ms
 from windlass.core.outcome import AddOutcome, CancelResult, to_reason
+from windlass.core.remote_errors import of_record
 from windlass.core.states import FINISHED, JobState
 from windlass.errors import (
     ConfigError,
@@ -51,11 +57,12 @@ from windlass.flows.tree import FlowVerbs
 from windlass.jobs.interfaces import as_app
 from windlass.jobs.job import Job
 from windlass.jobs.live_output import StreamChunk, read_stream
-from windlass.jobs.payload import pack_data, read_call
+from windlass.jobs.payload import pack_data
 from windlass.jobs.prepare import PreparedOptions, call_options, spread_out
 from windlass.jobs.results import Waiters
 from windlass.limits.verbs import KeyVerbs, LimitVerbs
 from windlass.schedules.verbs import Schedules, ScheduleVerbs
+from windlass.serde import JSON, encode_payload
 
 if TYPE_CHECKING:
     from windlass.api.interfaces import App
@@ -150,14 +157,14 @@ class Queue(BulkVerbs, FlowVerbs, KeyVerbs, LimitVerbs, MetricsVerbs, ScheduleVe
 
     # --- add -----------------------------------------------------------------------------------------
 
-    async def add(self, /, name: str, data: Any = None, **options: Any) -> Job[Any]:
+    async def add(self, /, name: str, data: Any = None, **options: Unpack[AddOptionsDict]) -> Job[Any]:
         """Add one job. ``job.outcome`` tells whether it was queued or answered by an existing one.
 
         ``depends_on`` names jobs that must end first; ``children`` and ``then`` add jobs along with it,
         before and after (as in ``FlowProducer.add``), all in one step.
         """
         if "children" in options or "then" in options:
-            return await self._add_tree(name, data, options)
+            return await self._add_tree(name, data, {**options})
         check_task_name(name)
         plan = (
             PreparedOptions(self.defaults.merged(options), self.app.backoff_strategies)
@@ -188,7 +195,12 @@ class Queue(BulkVerbs, FlowVerbs, KeyVerbs, LimitVerbs, MetricsVerbs, ScheduleVe
         return await self.add_new(news)
 
     async def add_and_wait(
-        self, /, name: str, data: Any = None, timeout: float | timedelta | None = 30, **options: Any
+        self,
+        /,
+        name: str,
+        data: Any = None,
+        timeout: float | timedelta | None = WAIT_S,
+        **options: Unpack[CallOptionsDict],
     ) -> Any:
         """Add a job and wait for its result: request and response.
 
@@ -293,7 +305,7 @@ class Queue(BulkVerbs, FlowVerbs, KeyVerbs, LimitVerbs, MetricsVerbs, ScheduleVe
             await SYSTEM_CLOCK.wait(asyncio.Event(), pause_ms)
         return await self.store.execute(rq.Add(jobs=chunk))
 
-    def prepare(self, name: str, data: Any = None, **options: Any) -> NewJob:
+    def prepare(self, name: str, data: Any = None, **options: Unpack[JobOptionsDict]) -> NewJob:
         """A checked and encoded job that is not added yet."""
         check_task_name(name)
         plan = (
@@ -303,7 +315,9 @@ class Queue(BulkVerbs, FlowVerbs, KeyVerbs, LimitVerbs, MetricsVerbs, ScheduleVe
         )
         return plan.new_job(self, name, pack_data(data), new_id())
 
-    def add_in_transaction(self, connection: Any, /, name: str, data: Any = None, **options: Any) -> Job[Any]:
+    def add_in_transaction(
+        self, connection: Any, /, name: str, data: Any = None, **options: Unpack[JobOptionsDict]
+    ) -> Job[Any]:
         """Add a job inside the application's own open transaction on the same database.
 
         It is there when the transaction commits and was never there when it rolls back. Only for stores
@@ -401,7 +415,7 @@ class Queue(BulkVerbs, FlowVerbs, KeyVerbs, LimitVerbs, MetricsVerbs, ScheduleVe
         """Failed jobs: the dead set."""
         return await self.get_jobs(JobState.FAILED, cursor, limit)
 
-    async def search_jobs(
+    async def search_jobs(  # noqa: PLR0913 - each is one filter, given by name
         self,
         *,
         name: str | None = None,
@@ -409,16 +423,29 @@ class Queue(BulkVerbs, FlowVerbs, KeyVerbs, LimitVerbs, MetricsVerbs, ScheduleVe
         data: Mapping[str, Any] | None = None,
         tag: str | None = None,
         error: str | None = None,
+        query: str = "",
         cursor: str | None = None,
         limit: int = 100,
         scan: int = 10_000,
+        newest_first: bool = True,
     ) -> Page:
         """Jobs by task name (``*`` and ``?`` match), state, tag, last error's class, and payload keys.
 
-        ``data`` matches jobs whose keyword arguments hold these values. At most ``scan`` records are looked
-        at; a page with a cursor may hold fewer than ``limit`` jobs.
+        ``data`` matches jobs whose keyword arguments hold these values. ``query`` is a text such as
+        ``task:charge_card error:Payment* finished:<1h`` (see ``windlass.api.query``). At most ``scan``
+        records are looked at; a page with a cursor may hold fewer than ``limit`` jobs.
         """
-        search = Search(name=name, state=state, data=data, tag=tag, error=error)
+        asked = parse(query)
+        if asked.queues and self.name not in asked.queues:
+            return self._page(rq.Page([]))
+        search = Search(
+            name=name or asked.search.name,
+            state=to_states(state) or asked.search.state,
+            data=data,
+            tag=tag or asked.search.tag,
+            error=error,
+        )
+        reader, now_ms = PlainReader(self.app.codecs), self.app.clock.now_ms()
         return self._page(
             await find_page(
                 self.store,
@@ -428,8 +455,14 @@ class Queue(BulkVerbs, FlowVerbs, KeyVerbs, LimitVerbs, MetricsVerbs, ScheduleVe
                 cursor=_cursor(cursor),
                 limit=_limit(limit),
                 scan=scan,
+                newest_first=newest_first,
+                keep=(lambda record: asked.fits(record, reader, now_ms)) if asked.tests else None,
             )
         )
+
+    async def why(self, job_id: str) -> Why:
+        """Why a job is not running: what holds it now comes first, what would hold it next comes after."""
+        return await explain(self.store, self._ref(job_id), self.app.clock.now_ms())
 
     async def get_job_counts(self) -> dict[JobState, int]:
         """How many jobs are in each state; every state is there."""
@@ -477,11 +510,17 @@ class Queue(BulkVerbs, FlowVerbs, KeyVerbs, LimitVerbs, MetricsVerbs, ScheduleVe
         return self.result_of(record)
 
     async def update_result_ttl(self, job_id: str, ttl: float | timedelta) -> None:
-        """Keep a completed job's result for ``ttl`` from now."""
+        """Keep a completed job's result, or a failed job and its errors, for ``ttl`` from now.
+
+        A failed job goes after that, and stays for a minute at least; otherwise ``keep_failed`` says when.
+        """
         ref = self._ref(job_id)
         request = rq.SetResultTtl(ref=ref, ttl_ms=seconds_to_ms(ttl, "ttl"))
         check_changed(
-            ref, await self.store.execute(request), "keep the result of", "only completed jobs have one"
+            ref,
+            await self.store.execute(request),
+            "keep the result of",
+            "only completed and failed jobs have one",
         )
 
     async def get_job_logs(self, job_id: str, start: int = 0, limit: int = 1_000) -> tuple[list[str], int]:
@@ -568,7 +607,7 @@ class Queue(BulkVerbs, FlowVerbs, KeyVerbs, LimitVerbs, MetricsVerbs, ScheduleVe
 
     # --- wait and watch ------------------------------------------------------------------------------------
 
-    async def wait_for(self, ref: JobRef, timeout: float | timedelta | None = 30) -> JobRecord:
+    async def wait_for(self, ref: JobRef, timeout: float | timedelta | None = WAIT_S) -> JobRecord:
         """The record of a job once it finished."""
         timeout_ms = None if timeout is None else seconds_to_ms(timeout, "timeout")
         return await self._waiters_here().finished(ref, timeout_ms)
@@ -585,33 +624,55 @@ class Queue(BulkVerbs, FlowVerbs, KeyVerbs, LimitVerbs, MetricsVerbs, ScheduleVe
         if record.state is JobState.COMPLETED:
             if record.result is None:
                 raise ResultExpiredError(record.queue, record.id)
-            return self.app.codecs.read_result(record)
+            return self.app.typed_result(record.task, self.app.codecs.read_result(record))
         if record.state is JobState.CANCELLED:
             raise JobCancelledError(record.id, record.reason)
         last = record.errors[-1] if record.errors else None
         facts = (last.error_class, last.message, last.traceback) if last else ("", "", "")
+        cause = None if last is None else of_record(last)
         if record.reason == "attempts":
-            raise MaxRetriesError(record.id, record.attempts, *facts, payload=self._payload_of(record))
-        raise JobFailedError(record.id, record.reason or "failed", *facts)
+            payload = Job[Any](self, record).payload
+            raise MaxRetriesError(record.id, record.attempts, *facts, payload=payload) from cause
+        raise JobFailedError(record.id, record.reason or "failed", *facts) from cause
 
-    def _payload_of(self, record: JobRecord) -> Any:
-        try:
-            return read_call(self.app.codecs, record).data
-        except (ValueError, ConfigError):
-            return record.payload
+    def events(self, after: int | None = None, *, values: bool = True) -> AsyncGenerator[Event, None]:
+        """The queue's events as they happen; ``after`` an event id replays from there (0: all kept).
 
-    def events(self, after: int | None = None) -> AsyncGenerator[Event, None]:
-        """The queue's events as they happen; ``after`` an event id replays from there (0: all kept)."""
-        return read_events(self.store, self.name, after, self._closing)
+        With ``values``, ``completed`` has the job's ``return_value`` while that is kept, which costs a read.
+        """
+        fill = EventValues(self.store, self.app.codecs, self.name).fill if values else None
+        return read_events(self.store, self.name, after, self._closing, fill)
 
-    def on(self, event: str, callback: Callable[[Event], Any], *, job_id: str | None = None) -> None:
+    def on(self, event: str, callback: Callable[[Any], Any], *, job_id: str | None = None) -> None:
         """Call ``callback(event)`` at every event of that name in this queue (of one job), on any process.
 
-        A shorthand for ``QueueEvents``: needs a running event loop, ends with ``close``.
+        ``added`` hands the ``Job``. A shorthand for ``QueueEvents``: needs a running event loop, ends with
+        ``close``.
         """
         if self._feed is None:
-            self._feed = EventFeed(self.store, self.name)
-        self._feed.on(event, callback, job_id=job_id)
+            values = EventValues(self.store, self.app.codecs, self.name)
+            self._feed = EventFeed(self.store, self.name, values)
+        hand = self._job_of if event == "added" else None
+        self._feed.on(event, callback, job_id=job_id, hand=hand)
+
+    async def publish_event(self, name: str, data: Any = None, *, job_id: str | None = None) -> None:
+        """Put an event of your own among those of the queue: ``on("custom:name", callback)`` gets it.
+
+        ``data`` is any JSON value of at most 10,000 bytes. It stands in order with the other events, is kept
+        and replayed as they are, and changes nothing. Sent twice (after a lost reply), it is there twice.
+        """
+        text = encode_payload(JSON, data, EVENT_DATA_BYTES).decode()
+        about = "" if job_id is None else self._ref(job_id).id
+        request = rq.PublishEvent(queue=self.name, name=check_task_name(name), data=text, job_id=about)
+        await self.store.execute(request)
+
+    async def _job_of(self, event: Event) -> Job[Any]:
+        """The job that an event is about; if its record is gone, as much as the event has."""
+        record = await self.store.get(JobRef(self.name, event.job_id))
+        if record is None:
+            gone = JobRecord(queue=self.name, id=event.job_id, task=event.task, payload=b"null")
+            return Job(self, gone)
+        return Job(self, record)
 
     def _page(self, page: rq.Page) -> Page:
         jobs = Page(Job(self, record) for record in page.jobs)

@@ -6,14 +6,16 @@ import sys
 from collections.abc import Callable, Coroutine, Iterable
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, Generic, ParamSpec, Protocol, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Protocol, TypeVar, Unpack, overload
 
 from windlass.api.interfaces import App
 from windlass.api.queue import Queue
 from windlass.api.sync import PORTAL, SyncJob
 from windlass.core.ids import check_queue_name, check_task_name, new_id
 from windlass.core.job import NewJob
-from windlass.core.options import Isolation, JobOptions, check_known, to_unique
+from windlass.core.limit_rules import Rate
+from windlass.core.option_types import JobOptionsDict
+from windlass.core.options import WAIT_S, Isolation, JobOptions, check_known, to_unique
 from windlass.errors import ConfigError
 from windlass.flows.builder import Step
 from windlass.handlers.batch import Batch, item_signature
@@ -27,8 +29,25 @@ from windlass.jobs.prepare import PreparedOptions, call_options
 P = ParamSpec("P")
 R = TypeVar("R")
 T = TypeVar("T")
+A = TypeVar("A")
+B = TypeVar("B")
+C = TypeVar("C")
+D = TypeVar("D")
+F_co = TypeVar("F_co", covariant=True)
+R_co = TypeVar("R_co", covariant=True)
 
 _ISOLATIONS = ("auto", "thread", "process")
+
+
+#: How other systems call what a task does, and how to say it here.
+_FOREIGN_VERBS = {
+    "delay": "await task.enqueue(...), or task.sync.enqueue(...) without an event loop",
+    "send": "await task.enqueue(...), or task.sync.enqueue(...) without an event loop",
+    "apply_async": "await task.options(delay=5, ...).enqueue(...)",
+    "send_with_options": "await task.options(delay=5, ...).enqueue(...)",
+    "si": "task.s(...), which never takes the result of the step before",
+    "apply": "task(...) runs the function here and now",
+}
 
 
 class TaskApp(App, Protocol):
@@ -36,6 +55,21 @@ class TaskApp(App, Protocol):
 
     def queue(self, name: str) -> Queue:
         """The queue of that name."""
+
+
+class _Mapped(Protocol[F_co, R_co]):
+    """What ``map`` reads of its own task: how a call looks, and what it gives."""
+
+    @property
+    def fn(self) -> F_co: ...
+    @property
+    def _returns(self) -> R_co: ...
+
+
+_One = _Mapped[Callable[[A], Any], R]
+_Two = _Mapped[Callable[[A, B], Any], R]
+_Three = _Mapped[Callable[[A, B, C], Any], R]
+_Four = _Mapped[Callable[[A, B, C, D], Any], R]
 
 
 class Task(Generic[P, R]):
@@ -52,6 +86,7 @@ class Task(Generic[P, R]):
         memory_limit: int | None,
         options: JobOptions,
         batch: Batch | None = None,
+        rate: Rate | None = None,
     ) -> None:
         if isolation not in _ISOLATIONS:
             raise ConfigError("isolation", f"one of {', '.join(_ISOLATIONS)}", isolation)
@@ -69,6 +104,12 @@ class Task(Generic[P, R]):
             if batch is None
             else item_signature(fn, self.name)
         )
+        #: How often its jobs may start, over all workers: the rate of the group of its name.
+        self.rate: Rate | None = rate
+        if rate is not None:
+            if options.group is not None:
+                raise ConfigError("rate", "left out for a task with a group: set the group's limits", rate)
+            options = options.merged({"group": self.name})
         self._bound: BoundTask[P, R] = BoundTask(self, options)
         #: For jobs that were added by name and leave options to the task.
         self.filling: TaskDefaults = TaskDefaults(options)
@@ -77,14 +118,30 @@ class Task(Generic[P, R]):
         self.__module__ = getattr(fn, "__module__", __name__)
         self.__wrapped__ = fn
 
+    if TYPE_CHECKING:
+
+        @property
+        def _returns(self) -> R: ...
+
     def __repr__(self) -> str:
         return f"<Task {self.name} on queue {self.queue_name}>"
+
+    if not TYPE_CHECKING:  # type checkers refuse every attribute that is not there
+
+        def __getattr__(self, name: str) -> Any:
+            instead = _FOREIGN_VERBS.get(name)
+            hint = f": {instead}" if instead else ""
+            raise AttributeError(f"a task has no {name!r}{hint}", name=name, obj=self)
+
+    def check(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Refuse arguments that the function does not take, or that it would get as another type."""
+        self.signature.check(self.name, args, kwargs, self.app.codecs.as_read)
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Any:
         """Run the function itself (a coroutine for ``async def``)."""
         return self.fn(*args, **kwargs)
 
-    def options(self, **options: Any) -> BoundTask[P, R]:
+    def options(self, **options: Unpack[JobOptionsDict]) -> BoundTask[P, R]:
         """The same task with other job options: ``task.options(delay=60).enqueue(...)``."""
         return BoundTask(self, self._bound.job_options.merged(options))
 
@@ -92,6 +149,29 @@ class Task(Generic[P, R]):
         """Add a job that calls this task with these arguments."""
         return await self._bound.enqueue(*args, **kwargs)
 
+    @overload
+    async def map(self: _One[A, R], a: Iterable[A], /) -> list[Job[R]]: ...
+    @overload
+    async def map(self: _Two[A, B, R], a: Iterable[A], b: Iterable[B], /) -> list[Job[R]]: ...
+    @overload
+    async def map(
+        self: _Three[A, B, C, R], a: Iterable[A], b: Iterable[B], c: Iterable[C], /
+    ) -> list[Job[R]]: ...
+    @overload
+    async def map(
+        self: _Four[A, B, C, D, R], a: Iterable[A], b: Iterable[B], c: Iterable[C], d: Iterable[D], /
+    ) -> list[Job[R]]: ...
+    @overload
+    async def map(
+        self,
+        a: Iterable[Any],
+        b: Iterable[Any],
+        c: Iterable[Any],
+        d: Iterable[Any],
+        e: Iterable[Any],
+        /,
+        *more: Iterable[Any],
+    ) -> list[Job[R]]: ...
     async def map(self, *columns: Iterable[Any]) -> list[Job[R]]:
         """Add a job for each value, or for each row of values: ``send.map(addresses, subjects)``.
 
@@ -121,6 +201,22 @@ class Task(Generic[P, R]):
         return self._bound.sync
 
 
+class AsyncTask(Task[P, R]):
+    """A task of an ``async def``: calling it gives its coroutine."""
+
+    if TYPE_CHECKING:
+
+        def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, R]: ...
+
+
+class PlainTask(Task[P, R]):
+    """A task of a plain function: calling it gives what the function returns."""
+
+    if TYPE_CHECKING:
+
+        def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R: ...
+
+
 class BoundTask(Generic[P, R]):
     """A task with its job options fixed."""
 
@@ -133,22 +229,54 @@ class BoundTask(Generic[P, R]):
         self._plan = PreparedOptions(options, task.app.backoff_strategies, by_name=False)
         self._call_plan: PreparedOptions | None = None
 
+    if TYPE_CHECKING:
+
+        @property
+        def _returns(self) -> R: ...
+
+    @property
+    def fn(self) -> Callable[P, Any]:
+        """The function itself."""
+        return self.task.fn
+
     async def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Job[R]:
         """Add a job that calls the task with these arguments."""
         task = self.task
-        task.signature.check(task.name, args, kwargs)
+        task.check(args, kwargs)
         queue = task.queue
         job: Job[R] = await queue.add_planned(task.name, pack_call(args, kwargs), self._plan)
-        job.decode_with(task.signature.decode_result)
         return job
 
     def prepare(self, *args: P.args, **kwargs: P.kwargs) -> NewJob:
         """A checked and encoded job that is not added yet."""
         task = self.task
-        task.signature.check(task.name, args, kwargs)
+        task.check(args, kwargs)
         queue = task.queue
         return self._plan.new_job(queue, task.name, pack_call(args, kwargs), new_id())
 
+    @overload
+    async def map(self: _One[A, R], a: Iterable[A], /) -> list[Job[R]]: ...
+    @overload
+    async def map(self: _Two[A, B, R], a: Iterable[A], b: Iterable[B], /) -> list[Job[R]]: ...
+    @overload
+    async def map(
+        self: _Three[A, B, C, R], a: Iterable[A], b: Iterable[B], c: Iterable[C], /
+    ) -> list[Job[R]]: ...
+    @overload
+    async def map(
+        self: _Four[A, B, C, D, R], a: Iterable[A], b: Iterable[B], c: Iterable[C], d: Iterable[D], /
+    ) -> list[Job[R]]: ...
+    @overload
+    async def map(
+        self,
+        a: Iterable[Any],
+        b: Iterable[Any],
+        c: Iterable[Any],
+        d: Iterable[Any],
+        e: Iterable[Any],
+        /,
+        *more: Iterable[Any],
+    ) -> list[Job[R]]: ...
     async def map(self, *columns: Iterable[Any]) -> list[Job[R]]:
         """Add a job for each value, or for each row of values, in atomic steps of 1,000."""
         values = [list(column) for column in columns]
@@ -159,35 +287,32 @@ class BoundTask(Generic[P, R]):
         prepare: Callable[..., NewJob] = self.prepare
         news = [prepare(*row) for row in zip(*values, strict=True)]
         jobs: list[Job[R]] = await self.task.queue.add_new(news)
-        for job in jobs:
-            job.decode_with(self.task.signature.decode_result)
         return jobs
 
     def s(self, *args: P.args, **kwargs: P.kwargs) -> Step:
         """This call as a step of a flow."""
         task = self.task
-        task.signature.check(task.name, args, kwargs)
+        task.check(args, kwargs)
         packed = pack_call(args, kwargs)
         return Step(task.name, task.queue_name, packed, {}, base=self.job_options, app=task.app)
 
     async def call(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """Add a job, wait up to 30 s for it, return its result."""
-        return await self.call_within(30, *args, **kwargs)
+        return await self.call_within(WAIT_S, *args, **kwargs)
 
     async def call_within(self, timeout: float | timedelta | None, *args: P.args, **kwargs: P.kwargs) -> R:
         """``call`` with a time limit of its own (None: wait for ever)."""
         task = self.task
-        task.signature.check(task.name, args, kwargs)
+        task.check(args, kwargs)
         if self._call_plan is None:
             options = self.job_options
             kept = call_options(options, None, chosen=options.result_ttl is not None)
             self._call_plan = PreparedOptions(kept, self.task.app.backoff_strategies, by_name=False)
         queue = task.queue
-        value = await queue.call_planned(task.name, pack_call(args, kwargs), self._call_plan, timeout)
-        result: R = task.signature.decode_result(value)
+        result: R = await queue.call_planned(task.name, pack_call(args, kwargs), self._call_plan, timeout)
         return result
 
-    def options(self, **options: Any) -> BoundTask[P, R]:
+    def options(self, **options: Unpack[JobOptionsDict]) -> BoundTask[P, R]:
         """The same with further options."""
         return BoundTask(self.task, self.job_options.merged(options))
 
@@ -210,9 +335,11 @@ class TaskDecorator(Protocol):
     """What ``@app.task(...)`` returns: takes an async or a plain function."""
 
     @overload
-    def __call__(self, fn: Callable[P, Coroutine[Any, Any, R]], /) -> Task[P, R]: ...
+    def __call__(  # type: ignore[overload-overlap] # the first that fits counts: plain functions come after
+        self, fn: Callable[P, Coroutine[Any, Any, R]], /
+    ) -> AsyncTask[P, R]: ...
     @overload
-    def __call__(self, fn: Callable[P, R], /) -> Task[P, R]: ...
+    def __call__(self, fn: Callable[P, R], /) -> PlainTask[P, R]: ...
     def __call__(self, fn: Any, /) -> Any: ...
 
 
@@ -261,6 +388,16 @@ class SyncTask(Generic[P, R]):
     def __init__(self, bound: BoundTask[P, R]) -> None:
         self._bound = bound
 
+    if TYPE_CHECKING:
+
+        @property
+        def _returns(self) -> R: ...
+
+    @property
+    def fn(self) -> Callable[P, Any]:
+        """The function itself."""
+        return self._bound.fn
+
     def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> SyncJob[R]:
         """Add a job that calls the task with these arguments."""
         return SyncJob(PORTAL.run(self._bound.enqueue(*args, **kwargs)))
@@ -269,10 +406,33 @@ class SyncTask(Generic[P, R]):
         """Add a job, wait up to 30 s for it, return its result."""
         return PORTAL.run(self._bound.call(*args, **kwargs))
 
+    @overload
+    def map(self: _One[A, R], a: Iterable[A], /) -> list[SyncJob[R]]: ...
+    @overload
+    def map(self: _Two[A, B, R], a: Iterable[A], b: Iterable[B], /) -> list[SyncJob[R]]: ...
+    @overload
+    def map(
+        self: _Three[A, B, C, R], a: Iterable[A], b: Iterable[B], c: Iterable[C], /
+    ) -> list[SyncJob[R]]: ...
+    @overload
+    def map(
+        self: _Four[A, B, C, D, R], a: Iterable[A], b: Iterable[B], c: Iterable[C], d: Iterable[D], /
+    ) -> list[SyncJob[R]]: ...
+    @overload
+    def map(
+        self,
+        a: Iterable[Any],
+        b: Iterable[Any],
+        c: Iterable[Any],
+        d: Iterable[Any],
+        e: Iterable[Any],
+        /,
+        *more: Iterable[Any],
+    ) -> list[SyncJob[R]]: ...
     def map(self, *columns: Iterable[Any]) -> list[SyncJob[R]]:
         """Add a job for each value, or for each row of values; see ``Task.map``."""
         return [SyncJob(job) for job in PORTAL.run(self._bound.map(*columns))]
 
-    def options(self, **options: Any) -> SyncTask[P, R]:
+    def options(self, **options: Unpack[JobOptionsDict]) -> SyncTask[P, R]:
         """The same with further job options."""
         return SyncTask(self._bound.options(**options))

@@ -41,7 +41,7 @@ class Capabilities:
     exact_priority: bool = True
     #: A job that is taken back from a silent worker keeps its place in line. Without it, it joins the back.
     recovered_place: bool = True
-    #: A worker whose lease was lost cannot complete the job, whatever it does. Without it the first end counts.
+    #: A worker that lost its lease cannot complete the job. Without it, the first end counts.
     fenced: bool = True
 
     @property

@@ -63,7 +63,7 @@ class Options:
     health_port: int | None = None
     health_host: str = "127.0.0.1"
     log_level: str = "info"
-    log_json: bool = False
+    log_format: logs.LogFormat = "text"
     debug: bool = False
     #: A descriptor whose end of file means that the parent is gone.
     lifeline: int | None = None
@@ -77,17 +77,26 @@ class Options:
             command += ["--queues", ",".join(f"{name}:{weight:g}" for name, weight in self.weights.items())]
         command += [f"--cap={name}={cap}" for name, cap in self.caps.items()]
         command += [f"--reserve={name}={reserve}" for name, reserve in self.reserves.items()]
-        for name in ("concurrency", "order", "grace", "lease", "tag", "health_host", "log_level"):
+        for name in (
+            "concurrency",
+            "order",
+            "grace",
+            "lease",
+            "tag",
+            "health_host",
+            "log_level",
+            "log_format",
+        ):
             command.append(f"--{name.replace('_', '-')}={getattr(self, name)}")
         if self.health_port is not None:
             command.append(f"--health-port={self.health_port + number if self.health_port else 0}")
-        flags = ("burst", "log_json", "debug")
+        flags = ("burst", "debug")
         return command + [f"--{name.replace('_', '-')}" for name in flags if getattr(self, name)]
 
 
 def launch(options: Options, out: Out) -> int:
     """Run the worker, or the parent of several; returns the exit code."""
-    logs.set_up(options.log_level, as_json=options.log_json)
+    logs.set_up(options.log_level, options.log_format)
     if options.processes > 1 or options.reload:
         put_here_first()
         plan = ProcessPlan(
@@ -117,7 +126,7 @@ async def run(app: Windlass, options: Options, out: Out) -> int:
     health = await _start_health(worker, options)
     try:
         await worker.start()
-        terminal = sys.stderr.isatty() and not options.log_json and options.lifeline is None
+        terminal = sys.stderr.isatty() and options.log_format == "text" and options.lifeline is None
         announce(worker, queue_specs(app, options), out if terminal else None)
         await worker.run()
     except ClosedError:
@@ -270,11 +279,18 @@ def _counts(pairs: tuple[str, ...], option: str) -> dict[str, int]:
 EXAMPLES = """
 windlass worker shop:app                            all queues of the app's tasks
 windlass worker shop:app --queues mail:3,images --concurrency 50
-windlass worker shop:app --processes 4 --log-json --health-port 8081
+windlass worker shop:app --processes 4 --log-format json --health-port 8081
 windlass worker shop:app --reload                   restart when the code changes
 windlass worker shop:app --burst                    stop when everything is done
 """
-_LEVELS = click.Choice(["debug", "info", "warning", "error"])
+
+
+def _check_levels(_context: click.Context, _param: click.Parameter, value: str) -> str:
+    try:
+        logs.parse_levels(value)
+    except ValueError as exc:
+        raise click.BadParameter(str(exc)) from exc
+    return value
 
 
 @click.command("worker", epilog=examples_epilog(EXAMPLES))
@@ -344,8 +360,22 @@ _LEVELS = click.Choice(["debug", "info", "warning", "error"])
 @click.option(
     "--health-host", default="127.0.0.1", show_default=True, metavar="HOST", help="Address for the probes."
 )
-@click.option("--log-level", type=_LEVELS, default="info", show_default=True)
-@click.option("--log-json", "--json", is_flag=True, help="Log JSON lines, with the job on each.")
+@click.option(
+    "--log-level",
+    default="info",
+    show_default=True,
+    metavar="LEVEL",
+    callback=_check_levels,
+    help="debug, info, warning or error; for one logger: warning,windlass.attempt=info.",
+)
+@click.option(
+    "--log-format",
+    type=click.Choice(list(logs.FORMATTERS)),
+    default="text",
+    show_default=True,
+    help="Readable lines, or one JSON object per line.",
+)
+@click.option("--log-json", "--json", "log_format", flag_value="json", help="Short for --log-format json.")
 @click.option("--lifeline", type=int, hidden=True)
 @click.option("--debug", is_flag=True, help="Show tracebacks of errors.")
 @url_option

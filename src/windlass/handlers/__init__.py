@@ -2,7 +2,7 @@
 
 from windlass.handlers.batch import Batch
 from windlass.handlers.hooks import AttemptEnd, Outgoing
-from windlass.handlers.inject import Depends
+from windlass.handlers.inject import INJECTED, Depends
 from windlass.handlers.registry import from_callback
 
-__all__ = ["AttemptEnd", "Batch", "Depends", "Outgoing", "from_callback"]
+__all__ = ["INJECTED", "AttemptEnd", "Batch", "Depends", "Outgoing", "from_callback"]

@@ -7,22 +7,32 @@
     @app.task
     async def charge(order: int, db: Connection = Depends(connection)) -> None: ...
 
-``Annotated[Connection, Depends(connection)]`` says the same. A dependency is a function, an async function,
-a generator or an async generator that yields once (what follows the ``yield`` runs when the job is over,
-last opened first). It may have dependencies itself; each is made once per run. Plain functions run on the
-worker's loop: they must be quick.
+``db: Annotated[Connection, Depends(connection)] = INJECTED`` says the same (without the default, type
+checkers want producers to pass it). A dependency is a function, an async function, a generator or an async
+generator that yields once (what follows the ``yield`` runs when the job is over, last opened first). It may
+have dependencies itself; each is made once per run. Plain functions run on the worker's loop: they must be
+quick.
 """
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Awaitable, Callable
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Coroutine,
+    Generator,
+    Iterator,
+)
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
-from typing import Annotated, Any, get_args, get_origin
+from typing import Annotated, Any, TypeVar, get_args, get_origin, overload
 
 from windlass.errors import ConfigError
 from windlass.handlers.signature import type_hints
 
+T = TypeVar("T")
 Invoke = Callable[[list[Any], dict[str, Any]], Awaitable[Any]]
 
 
@@ -40,6 +50,24 @@ class InjectedParameter:
         return f"Depends({getattr(self.make, '__qualname__', self.make)})"
 
 
+class _Injected:
+    def __repr__(self) -> str:
+        return "INJECTED"
+
+
+#: The default of a parameter that is ``Annotated[T, Depends(...)]``. It shows type checkers that producers
+#: leave the parameter out, which they cannot read from the annotation.
+INJECTED: Any = _Injected()
+
+
+@overload
+def Depends(make: Callable[..., AsyncGenerator[T, Any] | AsyncIterator[T]]) -> T: ...
+@overload
+def Depends(make: Callable[..., Generator[T, Any, Any] | Iterator[T]]) -> T: ...
+@overload
+def Depends(make: Callable[..., Coroutine[Any, Any, T]]) -> T: ...
+@overload
+def Depends(make: Callable[..., T]) -> T: ...
 def Depends(make: Callable[..., Any]) -> Any:
     """A parameter's default (or annotation) that says: call ``make`` in the worker, pass what it gives."""
     return InjectedParameter(make)

@@ -4,7 +4,7 @@ Stored arguments are plain data (JSON's types, plus bytes in other codecs). A ha
 they were: ``datetime``, ``UUID``, ``Decimal``, enums, ``bytes``, dataclasses, msgspec structs, typed
 dicts, named tuples, paths, pydantic models, and lists, sets, tuples, dicts and unions of these. Nothing is
 guessed: an int fits ``float``, but ``"5"`` does not fit ``int``. Parameters without an annotation, and
-annotations that nobody here can read (unknown classes, names that only a type checker sees), take what came.
+annotations that cannot be read here (unknown classes, names that only a type checker sees), take what came.
 
 Everything is worked out once per function, so that a call with plain types costs about a microsecond.
 """
@@ -24,6 +24,7 @@ from typing import Annotated, Any, ForwardRef, TypeVar, Union, get_args, get_ori
 
 import msgspec
 
+from windlass.core.options import OPTION_NAMES
 from windlass.errors import ConfigError, ResultError, UnrecoverableError
 from windlass.serde import plain_hook
 
@@ -34,6 +35,9 @@ _EMPTY = inspect.Parameter.empty
 #: Types for which a look at ``type(value)`` is the whole check, most of the time.
 _EXACT = frozenset({int, str, float, bool, list, dict, type(None)})
 _VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+#: Values of these types come back as they were, in every codec.
+_PLAIN = frozenset({int, str, float, bool, type(None)})
+_UNSTORABLE = (TypeError, ValueError, RecursionError, OverflowError, KeyError)
 #: Longest excerpt of a value in a message.
 _SHOWN = 60
 
@@ -251,13 +255,38 @@ def _awaited(kind: Any) -> Any:
 class _Param:
     """One parameter: its exact plain type (if any), its converter, its words."""
 
-    __slots__ = ("convert", "exact", "name", "want")
+    __slots__ = ("convert", "exact", "name", "open", "want")
 
     def __init__(self, name: str, kind: Any, convert: Convert) -> None:
         self.name = name
         self.want = describe(kind)
         self.convert = convert
         self.exact = kind if kind in _EXACT else None
+        #: Whether it says nothing of what its values hold, as ``dict`` and ``list[Any]`` do.
+        self.open: bool = _is_open(kind)
+
+
+def _is_open(kind: Any) -> bool:
+    try:
+        return _holds_anything(msgspec.inspect.type_info(kind))
+    except Exception:  # msgspec does not know the type: its own module reads it
+        return False
+
+
+def _holds_anything(info: msgspec.inspect.Type) -> bool:
+    """Whether values of a type may hold what no annotation describes, outside of a class."""
+    match info:
+        case msgspec.inspect.AnyType():
+            return True
+        case msgspec.inspect.UnionType(types=members):
+            return any(_holds_anything(member) for member in members)
+        case msgspec.inspect.TupleType(item_types=members):
+            return any(_holds_anything(member) for member in members)
+        case msgspec.inspect.DictType(key_type=key, value_type=value):
+            return _holds_anything(key) or _holds_anything(value)
+        case msgspec.inspect.CollectionType(item_type=item):
+            return _holds_anything(item)
+    return False
 
 
 def _param(name: str, kind: Any, default: Any = _EMPTY) -> _Param | None:
@@ -346,6 +375,9 @@ class Signature:
                 if param.kind is not param.POSITIONAL_ONLY:
                     self._by_name[param.name] = read
         self._positional = tuple(positional)
+        places = [param.name for param in params if param.kind not in (param.KEYWORD_ONLY, param.VAR_KEYWORD)]
+        #: The names of positional parameters, a starred one last.
+        self._places: tuple[str, ...] = tuple(places)
         self._typed_args = any(positional) or self._rest is not None
         self._typed_kwargs = any(self._by_name.values()) or self._rest_by_name is not None
 
@@ -368,20 +400,34 @@ class Signature:
 
     # --- at enqueue --------------------------------------------------------------------------------
 
-    def check(self, task: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
-        """``ConfigError``, naming ``task``, unless the handler can be called so and could decode it all."""
+    def check(
+        self, task: str, args: Sequence[Any], kwargs: Mapping[str, Any], as_read: Convert | None = None
+    ) -> None:
+        """``ConfigError``, naming ``task``, unless the handler can be called so and could decode it all.
+
+        With ``as_read``, which gives a value as the worker reads it, also for a value that no annotation
+        turns back into what it was.
+        """
         if not self._accepts(args, kwargs):
             raise self._refusal(task, args, kwargs)
-        if self._typed_args:
-            for place, value in enumerate(args):
-                param = self._at(place)
-                if param is not None and type(value) is not param.exact:
-                    _check_value(task, param, param.name, value)
-        if self._typed_kwargs:
-            for name, value in kwargs.items():
+        for place, value in enumerate(args):
+            if type(value) not in _PLAIN or self._typed_args:
+                self._check_one(task, self._at(place), self._name_at(place), value, as_read)
+        for name, value in kwargs.items():
+            if type(value) not in _PLAIN or self._typed_kwargs:
                 param = self._by_name.get(name, self._rest_by_name)
-                if param is not None and type(value) is not param.exact:
-                    _check_value(task, param, name, value)
+                self._check_one(task, param, name, value, as_read)
+
+    def _check_one(
+        self, task: str, param: _Param | None, name: str, value: Any, as_read: Convert | None
+    ) -> None:
+        if param is not None and type(value) is not param.exact:
+            _check_value(task, param, name, value)
+        if as_read is not None and (param is None or param.open) and type(value) not in _PLAIN:
+            _check_kept(task, param, name, value, as_read)
+
+    def _name_at(self, place: int) -> str:
+        return self._places[min(place, len(self._places) - 1)]
 
     def _accepts(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
         given, place = len(args), self._place
@@ -404,6 +450,10 @@ class Signature:
             self._signature.bind(*args, **kwargs)
         except TypeError as exc:
             why = f" ({exc})"
+        options = [name for name in kwargs if name in OPTION_NAMES and name not in self.parameters]
+        if options:
+            shown = ", ".join(f"{name}={_Excerpt(kwargs[name])!r}" for name in options)
+            why += f"; job options go first: .options({shown}).enqueue(...)"
         want = f"what {self.name}{self._signature} can be called with{why}"
         return ConfigError(f"arguments of task {task!r}", want)
 
@@ -485,6 +535,37 @@ def _check_value(task: str, param: _Param, name: str, value: Any) -> None:
     except _REFUSALS as exc:
         option = f"argument {name!r} of task {task!r}"
         raise ConfigError(option, f"{param.want} ({_detail(exc)})", _Excerpt(value)) from None
+
+
+def _check_kept(task: str, param: _Param | None, name: str, value: Any, as_read: Convert) -> None:
+    """Refuse a value that the handler would get as another type, since no annotation says which it was."""
+    try:
+        got = as_read(value)
+        if param is not None:
+            got = param.convert(got)
+    except _UNSTORABLE:
+        return  # whether it can be stored is the codec's question
+    if got == value:
+        return
+    lost, became = _first_lost(value, got)
+    kind = describe(type(lost))
+    where = f"write {name}: {kind}" if lost is value else f"say what {name!r} holds, with dict[str, {kind}]"
+    raise ConfigError(
+        f"argument {name!r} of task {task!r}",
+        f"annotated: a {kind} would arrive as {describe(type(became))} "
+        f"({where}, or a dataclass, in the task; or keep types with Windlass(codec='json+tagged'))",
+        _Excerpt(value),
+    )
+
+
+def _first_lost(value: Any, got: Any) -> tuple[Any, Any]:
+    """The innermost part of ``value`` that differs from what came back, and what that became."""
+    pairs: list[tuple[Any, Any]] = []
+    if type(value) is dict and type(got) is dict and value.keys() == got.keys():
+        pairs = [(value[key], got[key]) for key in value]
+    elif type(value) is list and type(got) is list:
+        pairs = list(zip(value, got, strict=False))
+    return next((_first_lost(one, other) for one, other in pairs if one != other), (value, got))
 
 
 class _Excerpt:

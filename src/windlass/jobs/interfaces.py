@@ -8,14 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import timedelta
-from typing import Any, Protocol, TypeVar, cast
+from typing import Any, Protocol, TypeVar, Unpack, cast
 
 from windlass.backend.store import Store
 from windlass.core.backoff import Strategy
 from windlass.core.clock import Clock
 from windlass.core.ids import JobRef
 from windlass.core.job import JobRecord, NewJob
-from windlass.core.options import JobOptions
+from windlass.core.masks import MessageMask
+from windlass.core.option_types import AddOptionsDict, JobOptionsDict
+from windlass.core.options import WAIT_S, JobOptions
 from windlass.core.outcome import CancelResult
 from windlass.serde.codecs import Codecs
 
@@ -28,6 +30,7 @@ class JobApp(Protocol):
     clock: Clock
     codecs: Codecs
     max_payload_bytes: int
+    messages: MessageMask
     backoff_strategies: dict[str, Strategy]
 
     def queue(self, name: str) -> JobQueue:
@@ -35,6 +38,9 @@ class JobApp(Protocol):
 
     def arguments(self, task: str, payload: bytes) -> dict[str, Any]:
         """The arguments of a packed call by name, as far as the task's signature tells names."""
+
+    def typed_result(self, task: str, value: Any) -> Any:
+        """A stored result as the annotation of its task says, if the task is known here."""
 
     async def close(self) -> None:
         """Disconnect."""
@@ -55,10 +61,10 @@ class JobQueue(Protocol):
         """The app's store; ``ClosedError`` after ``close``."""
 
     # What it returns is a ``Job``, which is made of this.
-    async def add(self, /, name: str, data: Any = None, **options: Any) -> Any:
+    async def add(self, /, name: str, data: Any = None, **options: Unpack[AddOptionsDict]) -> Any:
         """Add one job."""
 
-    def prepare(self, name: str, data: Any = None, **options: Any) -> NewJob:
+    def prepare(self, name: str, data: Any = None, **options: Unpack[JobOptionsDict]) -> NewJob:
         """A checked and encoded job that is not added yet."""
 
     async def cancel(self, job_id: str, reason: str = "") -> CancelResult:
@@ -76,7 +82,7 @@ class JobQueue(Protocol):
     async def retry(self, job_id: str) -> None:
         """Run a finished job again."""
 
-    async def wait_for(self, ref: JobRef, timeout: float | timedelta | None = 30) -> JobRecord:
+    async def wait_for(self, ref: JobRef, timeout: float | timedelta | None = WAIT_S) -> JobRecord:
         """The record of a job once it finished."""
 
     def result_of(self, record: JobRecord) -> Any:

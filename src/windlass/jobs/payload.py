@@ -47,7 +47,7 @@ def pack_call(args: tuple[Any, ...] | list[Any], kwargs: dict[str, Any]) -> dict
     """The stored form of a task's call."""
     packed: dict[str, Any] = {}
     if args:
-        packed["args"] = args
+        packed["args"] = list(args)
     if kwargs:
         packed["kwargs"] = kwargs
     return packed
@@ -63,7 +63,7 @@ def pack_data(data: Any) -> dict[str, Any]:
                 raise ConfigError("data", "an object whose keys are texts", key)
         return {"kwargs": data, "form": "object"}
     if isinstance(data, (list, tuple)):
-        return {"args": data, "form": "list"}
+        return {"args": list(data), "form": "list"}
     return {"args": [data], "form": "value"}
 
 
@@ -77,7 +77,7 @@ def read_call(codecs: Codecs, job: JobRecord | NewJob) -> Call:
         try:
             call = _read_json(job.payload)
         except (msgspec.DecodeError, RecursionError):
-            pass  # what is wrong with it is told below
+            pass  # what is wrong with it is reported below
         else:
             if call.form != "value" or len(call.args) == 1:
                 return call

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, Unpack
 from weakref import WeakSet
 
+from windlass.core.option_types import ChildOptionsDict
 from windlass.errors import ConfigError, JobTimeoutError, ResultError, WorkerCrashError
 from windlass.jobs.abort import StopReason
 from windlass.sandbox import protocol
@@ -35,7 +36,15 @@ class JobVerbs(Protocol):
     async def update_data(self, data: Any) -> None: ...
     def discard(self) -> None: ...
     async def stream(self, *chunks: Any) -> None: ...
-    async def add_child(self, name: str, data: Any = None, **options: Any) -> Any: ...
+    async def add_child(
+        self,
+        name: str,
+        data: Any = None,
+        *,
+        queue: str | None = None,
+        on_failure: str = "fail",
+        **options: Unpack[ChildOptionsDict],
+    ) -> Any: ...
     async def get_children_values(self) -> dict[str, Any]: ...
     async def get_failed_children(self) -> dict[str, str]: ...
 

@@ -1,13 +1,15 @@
 """Codecs: how arguments and results become bytes, with a cap on their size.
 
-JSON is the default and the only codec that every language reads. MessagePack is smaller and keeps bytes.
+JSON is the default and the only codec that every language reads. MessagePack is smaller and keeps bytes;
+``json+tagged`` keeps Python's own types.
 ``+zlib`` behind a name compresses; ``serde.signed`` and ``serde.encrypted`` sign and encrypt another codec;
-``register_codec`` adds one's own (CBOR, Protocol Buffers, ...). Which of them an app reads is decided in
+``register_codec`` adds others (CBOR, Protocol Buffers, ...). Which of them an app reads is decided in
 ``serde.codecs``. There is no pickle: write access to the store must not run code in a worker.
 """
 
 from __future__ import annotations
 
+import base64
 import datetime
 import decimal
 import math
@@ -27,7 +29,7 @@ DEFAULT_MAX_BYTES = 1_000_000
 _MAX_INFLATED = 64_000_000
 _ZLIB = "+zlib"
 #: What an app without keys reads.
-PLAIN: Final = ("json", "msgpack", "json+zlib", "msgpack+zlib")
+PLAIN: Final = ("json", "msgpack", "json+tagged", "json+zlib", "msgpack+zlib", "json+tagged+zlib")
 
 
 @runtime_checkable
@@ -53,9 +55,15 @@ def plain_hook(value: Any) -> Any:
         return dump(value, mode="json")
     if isinstance(value, PurePath):
         return str(value)
+    name = type(value).__name__
+    if hasattr(value, "pk") and hasattr(type(value), "_meta"):
+        raise TypeError(
+            f"the Django model {name} cannot be stored: pass its key (.pk) and load it in the task"
+        )
+    article = "an" if name[:1].lower() in "aeiou" else "a"
     raise TypeError(
-        f"a {type(value).__name__} is not something that can be stored: pass plain data, a dataclass, "
-        "a struct or a model, or the id of what is stored elsewhere"
+        f"{article} {name} cannot be stored: pass plain data, a dataclass, a struct or a pydantic model, "
+        "or the id of what is stored elsewhere"
     )
 
 
@@ -174,7 +182,7 @@ class ZlibCodec:
 
     def squeeze(self, data: bytes) -> bytes:
         """Bytes of the inner codec, compressed if that is worth it."""
-        marked = _looks_compressed(data)  # by chance: then it must be compressed, to be told apart
+        marked = _looks_compressed(data)  # by chance: then it must be compressed, to be distinct
         if len(data) < self._threshold and not marked:
             return data
         small = zlib.compress(data, 1)
@@ -201,8 +209,91 @@ def inflate(data: bytes) -> bytes:
     return plain
 
 
+class TaggedJsonCodec:
+    """JSON that remembers types: what is not JSON's own is written as ``{"$type": name, "value": ...}``.
+
+    Decimals, dates and times, UUIDs, bytes, tuples, sets and objects whose keys are no texts come back as
+    they were, also for parameters without an annotation. Classes of the application (dataclasses, structs,
+    models) are plain objects, as in JSON: nothing in a record chooses code to run.
+    """
+
+    name = "json+tagged"
+
+    def encode(self, value: Any) -> bytes:
+        """The bytes of ``value``; raises what JSON does."""
+        return JSON.encode(tag_types(value))
+
+    def decode(self, data: bytes) -> Any:
+        """The value of ``data``; ``ValueError`` also for a tag that is not known or does not fit."""
+        try:
+            return untag_types(JSON.decode(data))
+        except (KeyError, TypeError, AttributeError, ArithmeticError, RecursionError) as exc:
+            raise ValueError(f"not tagged JSON: {exc!r}") from exc
+
+
+_TAG: Final = "$type"
+#: By exact type: the tag, how its value is written and how it is read again.
+_TAGS: Final[dict[type, tuple[str, Callable[[Any], Any], Callable[[Any], Any]]]] = {
+    decimal.Decimal: ("decimal", str, decimal.Decimal),
+    datetime.datetime: ("datetime", datetime.datetime.isoformat, datetime.datetime.fromisoformat),
+    datetime.date: ("date", datetime.date.isoformat, datetime.date.fromisoformat),
+    datetime.time: ("time", datetime.time.isoformat, datetime.time.fromisoformat),
+    datetime.timedelta: (
+        "timedelta",
+        lambda value: [value.days, value.seconds, value.microseconds],
+        lambda parts: datetime.timedelta(*parts),
+    ),
+    uuid.UUID: ("uuid", str, uuid.UUID),
+    bytes: ("bytes", lambda value: base64.b64encode(value).decode(), base64.b64decode),
+    tuple: ("tuple", lambda value: [tag_types(item) for item in value], lambda items: tuple(_items(items))),
+    set: ("set", lambda value: [tag_types(item) for item in value], lambda items: set(_items(items))),
+    frozenset: (
+        "frozenset",
+        lambda value: [tag_types(item) for item in value],
+        lambda items: frozenset(_items(items)),
+    ),
+    dict: (
+        "dict",
+        lambda value: [[tag_types(key), tag_types(one)] for key, one in value.items()],
+        lambda pairs: {untag_types(key): untag_types(one) for key, one in pairs},
+    ),
+}
+_READERS: Final = {tag: read for tag, _, read in _TAGS.values()}
+_SCALARS: Final = frozenset({str, int, float, bool, type(None)})
+
+
+def tag_types(value: Any) -> Any:
+    """``value`` as JSON can hold it, with a tag on each part that JSON would change."""
+    kind = type(value)
+    if kind in _SCALARS:
+        return value
+    if kind is list:
+        return [tag_types(item) for item in value]
+    if kind is dict and _TAG not in value and all(type(key) is str for key in value):
+        return {key: tag_types(one) for key, one in value.items()}
+    if kind in _TAGS:
+        tag, write, _ = _TAGS[kind]
+        return {_TAG: tag, "value": write(value)}
+    return msgspec.to_builtins(value, enc_hook=plain_hook)
+
+
+def untag_types(value: Any) -> Any:
+    """What ``tag_types`` was given."""
+    if type(value) is list:
+        return [untag_types(item) for item in value]
+    if type(value) is not dict:
+        return value
+    if _TAG in value:
+        return _READERS[value[_TAG]](value["value"])
+    return {key: untag_types(one) for key, one in value.items()}
+
+
+def _items(items: list[Any]) -> list[Any]:
+    return [untag_types(item) for item in items]
+
+
 JSON: Codec = JsonCodec()
-_codecs: dict[str, Codec] = {"json": JSON, "msgpack": MsgpackCodec()}
+_codecs: dict[str, Codec] = {"json": JSON, "msgpack": MsgpackCodec(), "json+tagged": TaggedJsonCodec()}
 
 
 def register_codec(codec: Codec) -> None:

@@ -77,6 +77,11 @@ class Codecs:
         """What ``pack`` was given, as it will be read."""
         return _bare(self.own).decode(data)
 
+    def as_read(self, value: Any) -> Any:
+        """``value`` as a worker reads it; raises what the codec does when it cannot be stored."""
+        codec = _bare(self.own)
+        return codec.decode(encode_value(codec, value))
+
     def bind_to_schedule(self, template: NewJob, labels: Sequence[bytes], schedule: str) -> None:
         """Bind the payload of a job that was prepared (under one of ``labels``) to a schedule instead."""
         if self._seals:
@@ -107,7 +112,7 @@ class Codecs:
         """The stored form of a call, from the template of a schedule."""
         return _read(codec, template.payload, [sealing.schedule_label(template, schedule)])
 
-    # --- what a job puts out, and what it is told --------------------------------------------------
+    # --- what a job puts out, and what it receives ------------------------------------------------
 
     def write_result(self, record: JobRecord, value: Any) -> bytes:
         """The bytes of a result; raises what its codec does."""
@@ -133,7 +138,7 @@ class Codecs:
         return _storable(self.output(record.result_codec), value, label, max_bytes)
 
     def read_progress(self, record: JobRecord) -> Any:
-        """The progress of a job, None as well when it told none."""
+        """The progress of a job, None as well when it reported none."""
         if record.progress is None:
             return None
         label = sealing.output_label("progress", record.ref)

@@ -1,7 +1,8 @@
 """Structured logs: readable lines, or one JSON object per line.
 
 Every record that is written while a task runs, through whatever logger, carries the job's id, task, queue
-and attempt once ``JobFields`` is on the handler. ``JobLog`` writes a line when a run starts and ends.
+and attempt once ``JobFields`` is on the handler. Workers write a line when a run starts and one when it
+ends, to the logger ``windlass.attempt``; ``JobLog`` writes such lines to a logger of your own.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import logging
 import sys
 from collections.abc import Iterator
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import msgspec
 
@@ -27,6 +28,9 @@ if TYPE_CHECKING:
 _STANDARD = frozenset(
     {*vars(logging.LogRecord("", 0, "", 0, "", None, None)), "message", "asctime", "taskName", "lines"}
 )
+#: Fields that a readable line does not repeat: what its message says, and what names its job in brackets.
+_SAID: Final = _STANDARD | {"job_id", "task", "outcome"}
+_JOB: Final = _SAID | {"queue", "attempt"}
 
 
 class JobFields(logging.Filter):
@@ -83,7 +87,7 @@ class JsonLines(logging.Formatter):
             line["error"] = {
                 "class": clean_text(name_of(error)),
                 "message": clean_text(error, ERROR_MESSAGE_CHARS),
-                "traceback": clean_text(format_error(error, error.__traceback__), TRACEBACK_CHARS),
+                "traceback": clean_text(format_error(error, record.exc_info[2]), TRACEBACK_CHARS),
             }
         return printable_json(msgspec.json.encode(line).decode())
 
@@ -98,7 +102,7 @@ def _plain(value: Any) -> Any:
 
 
 class Lines(logging.Formatter):
-    """``time LEVEL logger: message``, with the job in brackets.
+    """``time LEVEL logger: message field=value ...``, with the job in brackets unless the message names it.
 
     A message is one line: line breaks and control characters in it show as escapes, unless the record says
     ``extra={"lines": True}``. Tracebacks keep their lines.
@@ -106,14 +110,21 @@ class Lines(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         job_id = getattr(record, "job_id", None)
-        message = record.getMessage()
+        message, said = record.getMessage(), _SAID
         if job_id is not None and job_id not in message:
-            message = f"[{getattr(record, 'task', '')} {job_id}] {message}"
+            message, said = f"[{getattr(record, 'task', '')} {job_id}] {message}", _JOB
         message = printable_lines(message) if getattr(record, "lines", False) else printable(message)
-        line = f"{_time(record)} {record.levelname:<7} {record.name}: {message}"
-        if record.exc_info:
-            line += "\n" + printable_lines(self.formatException(record.exc_info))
+        fields = [f" {name}={_field(value)}" for name, value in vars(record).items() if name not in said]
+        line = f"{_time(record)} {record.levelname:<7} {record.name}: {message}{''.join(fields)}"
+        if record.exc_info and record.exc_info[1] is not None:
+            trace = format_error(record.exc_info[1], record.exc_info[2])
+            line += "\n" + printable_lines(clean_text(trace, TRACEBACK_CHARS))
         return line
+
+
+def _field(value: Any) -> str:
+    text = printable(clean_text(value))
+    return text if text and not {*' ="'} & {*text} else f'"{text}"'
 
 
 def _time(record: logging.LogRecord) -> str:
@@ -121,12 +132,30 @@ def _time(record: logging.LogRecord) -> str:
     return at.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
-def set_up(level: str, *, as_json: bool) -> None:
-    """Send all logging to stderr."""
+LogFormat = Literal["text", "json"]
+FORMATTERS: Final[dict[LogFormat, type[logging.Formatter]]] = {"text": Lines, "json": JsonLines}
+LEVELS: Final = ("debug", "info", "warning", "error")
+
+
+def parse_levels(text: str) -> dict[str, str]:
+    """Levels by logger from ``info`` or ``warning,windlass.attempt=info``; the root's name is empty."""
+    levels = {"": "info"}
+    for part in text.split(","):
+        logger, equals, level = part.strip().rpartition("=")
+        if level.lower() not in LEVELS or bool(logger) is not bool(equals):
+            raise ValueError(
+                f"write LEVEL or LOGGER=LEVEL, with a level of {', '.join(LEVELS)}; got {part!r}"
+            )
+        levels[logger] = level.lower()
+    return levels
+
+
+def set_up(levels: str, log_format: LogFormat) -> None:
+    """Send all logging to stderr, at ``levels`` as ``parse_levels`` reads them."""
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(JsonLines() if as_json else Lines())
+    handler.setFormatter(FORMATTERS[log_format]())
     handler.addFilter(JobFields())
-    root = logging.getLogger()
-    root.handlers[:] = [handler]
-    root.setLevel(level.upper())
+    logging.getLogger().handlers[:] = [handler]
+    for logger, level in parse_levels(levels).items():
+        logging.getLogger(logger).setLevel(level.upper())
     logging.captureWarnings(True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping
-from typing import Any, Literal
+from typing import Any, Literal, TypedDict
 
 import msgspec
 
@@ -16,7 +16,7 @@ from windlass.errors import ConfigError
 Order = Literal["weighted", "strict"]
 
 
-#: More than any ratio between queues that somebody can mean.
+#: More than any ratio between queues that a user can mean.
 _MAX_WEIGHT = 1e9
 #: Most characters of a worker's tag and id.
 _MAX_LABEL = 256
@@ -117,6 +117,28 @@ class WorkerOptions(msgspec.Struct, frozen=True, kw_only=True):
     def ms(self, name: str) -> int:
         """A duration option in milliseconds."""
         return seconds_to_ms(getattr(self, name), name)
+
+
+class WorkerOptionsDict(TypedDict, total=False):
+    """The settings of ``WorkerOptions`` as keyword arguments of ``Worker``, for type checkers."""
+
+    concurrency: int
+    order: Order
+    limiter: Mapping[str, Any] | tuple[int, float] | Rate | None
+    global_concurrency: int | None
+    lease: Duration
+    grace: Duration
+    cancel_wait: Duration
+    poll: Duration
+    recover_every: Duration | None
+    prune_every: Duration
+    heartbeat: Duration
+    process_slots: int
+    max_jobs_per_child: int | None
+    duties: bool
+    burst: bool
+    tag: str
+    id: str | None
 
 
 Queues = str | Iterable[str] | Mapping[str, float | QueueSpec]

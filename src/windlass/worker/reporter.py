@@ -1,43 +1,38 @@
-"""Tells callbacks, hooks and the log how attempts ended: once, after the store has taken the settlement.
+"""Reports to callbacks, hooks and the log how attempts ended: once, after the store has taken the settlement.
 
-What the store refused is told as ``lease_lost``: another worker has the job, or it was removed.
+What the store refused is reported as ``lease_lost``: another worker has the job, or it was removed.
 """
 
 from __future__ import annotations
 
 import logging
-from functools import partial
-from typing import Any, Final
+from typing import Final
 
-from windlass.core.job import JobRecord
 from windlass.core.outcome import Outcome, Settled, Settlement
 from windlass.core.probe import reach
-from windlass.core.text import printable
-from windlass.handlers.hooks import ErrorHook, Hooks, attempt_end
-from windlass.jobs.job import Job
+from windlass.handlers.hooks import Hooks, attempt_end
 from windlass.worker import classify
 from windlass.worker.attempt import Attempt
+from windlass.worker.attempt_log import log_attempt, log_end, logs_every_attempt
 from windlass.worker.emitter import Emitter
 from windlass.worker.settling import REFUSED
 
 log: Final = logging.getLogger("windlass.worker")
 
 _COMPLETE: Final = Outcome.COMPLETE  # members of an enum are slow to look up
+_FAILURES: Final = (Outcome.FAIL, Outcome.RETRY)
 _TAKEN: Final = (Settled.OK, Settled.ALREADY)
 
 
 class _Unreported:
     """An end that the store has yet to take."""
 
-    __slots__ = ("error", "job", "ran", "record", "result")
+    __slots__ = ("attempt", "ran")
 
-    def __init__(self, job: Job[Any], record: JobRecord, attempt: Attempt | None = None) -> None:
-        self.job: Job[Any] = job
-        self.record: JobRecord = record
+    def __init__(self, attempt: Attempt, *, ran: bool) -> None:
+        self.attempt: Attempt = attempt
         #: Whether a handler was called.
-        self.ran: bool = attempt is not None
-        self.result: Any = None if attempt is None else attempt.result
-        self.error: BaseException | None = None if attempt is None else attempt.error
+        self.ran: bool = ran
 
 
 class OutcomeReporter:
@@ -47,30 +42,31 @@ class OutcomeReporter:
         self._emitter = emitter
         self._hooks = hooks
         self._untold: dict[str, _Unreported] = {}
-        #: How many of the error hooks listen already.
-        self._reported = 0
 
-    def report_errors(self) -> None:
-        """Call the app's error hooks for failed attempts. Idempotent."""
-        hooks, self._reported = self._hooks.errors[self._reported :], len(self._hooks.errors)
-        for hook in hooks:
-            self._emitter.on("failed", partial(_report, hook, final=True))
-            self._emitter.on("retrying", partial(_report, hook, final=False))
+    def started(self, attempts: list[Attempt]) -> None:
+        """Attempts begin."""
+        if logs_every_attempt():
+            for attempt in attempts:
+                log_attempt(logging.INFO, "started", attempt.record)
+        if self._emitter.wants("active"):
+            for attempt in attempts:
+                self._emitter.emit("active", attempt.job)
 
     def ended(self, attempt: Attempt, settlement: Settlement) -> None:
-        """An attempt is over; it is told when the store has taken ``settlement``."""
+        """An attempt is over; it is reported when the store has taken ``settlement``."""
         emitter = self._emitter
         if (
             settlement.outcome is not _COMPLETE
             or self._hooks.ended
             or emitter.wants("completed")
             or emitter.wants("lease_lost")
+            or logs_every_attempt()
         ):
-            self._untold[settlement.token] = _Unreported(attempt.job, attempt.record, attempt)
+            self._untold[settlement.token] = _Unreported(attempt, ran=True)
 
     def refused(self, attempt: Attempt, settlement: Settlement) -> None:
-        """A job that no handler could be called for; it is told when the store has taken ``settlement``."""
-        self._untold[settlement.token] = _Unreported(attempt.job, attempt.record)
+        """A job without a handler to call; it is reported when the store has taken ``settlement``."""
+        self._untold[settlement.token] = _Unreported(attempt, ran=False)
 
     def settled(self, settlement: Settlement, answer: Settled) -> None:
         """The store has answered for ``settlement``."""
@@ -79,7 +75,7 @@ class OutcomeReporter:
             log.warning("job %r: the lease was lost before the attempt was settled", settlement.id)
             reach("worker.lease_lost", job_id=settlement.id)
             if untold is not None:
-                self._emitter.emit("lease_lost", untold.job)
+                self._emitter.emit("lease_lost", untold.attempt.job)
         elif untold is not None:
             self._taken(untold, settlement)
 
@@ -89,56 +85,38 @@ class OutcomeReporter:
         self._emitter.emit("lease_lost", attempt.job)
 
     def abandon(self) -> int:
-        """Nothing more is settled: what is untold loses its lease. Returns how many those are."""
+        """Nothing more is settled: what is not reported loses its lease. Returns how many those are."""
         left, self._untold = list(self._untold.values()), {}
         for untold in left:
-            self._emitter.emit("lease_lost", untold.job)
+            self._emitter.emit("lease_lost", untold.attempt.job)
         return len(left)
 
     def _taken(self, untold: _Unreported, settlement: Settlement) -> None:
-        job, error = untold.job, untold.error
+        attempt = untold.attempt
+        error = attempt.error if untold.ran else None
         if self._hooks.ended and untold.ran:
-            self._emitter.call(self._hooks.ended, job, attempt_end(settlement, error))
+            self._emitter.call(self._hooks.ended, attempt.job, attempt_end(settlement, error))
+        if settlement.outcome in _FAILURES and (error is None or settlement.reason == REFUSED):
+            error = classify.as_error(settlement)
+        log_end(attempt.record, settlement, error)
         match settlement.outcome:
             case Outcome.COMPLETE:
-                self._emitter.emit("completed", job, untold.result)
+                if self._emitter.wants("completed"):
+                    self._emitter.emit("completed", attempt.job, attempt.result)
             case Outcome.FAIL:
-                if error is None or settlement.reason == REFUSED:
-                    error = classify.as_error(settlement)
-                log_attempt(logging.ERROR, "failed", untold, error, settlement.duration_ms)
-                self._emitter.emit("failed", job, error)
+                assert error is not None
+                self._emitter.call(self._hooks.errors, attempt.job, error, True)
+                spent = settlement.reason == "attempts"
+                if spent:
+                    error = classify.exhausted(attempt.job, settlement, error)
+                self._emitter.call(self._hooks.deaths, attempt.job, error)
+                self._emitter.emit("failed", attempt.job, error)
             case Outcome.RETRY:
-                error = error or classify.as_error(settlement)
-                log_attempt(logging.INFO, "will be retried", untold, error, settlement.duration_ms)
-                self._emitter.emit("retrying", job, error)
+                self._emitter.call(self._hooks.errors, attempt.job, error, False)
+                self._emitter.emit("retrying", attempt.job, error)
             case Outcome.CANCEL:
-                self._emitter.emit("cancelled", job)
+                self._emitter.emit("cancelled", attempt.job)
             case Outcome.SNOOZE | Outcome.WAIT | Outcome.SUSPEND:
-                self._emitter.emit("snoozed", job)
+                self._emitter.emit("snoozed", attempt.job)
             case Outcome.RELEASE:
-                self._emitter.emit("released", job)
-
-
-def log_attempt(
-    level: int,
-    what: str,
-    attempt: Attempt | _Unreported,
-    error: BaseException | None = None,
-    elapsed_ms: int | None = None,
-) -> None:
-    """A line about an attempt, with its facts as fields for structured logs."""
-    record = attempt.record
-    facts: dict[str, Any] = {
-        "job_id": record.id,
-        "task": record.task,
-        "queue": record.queue,
-        "attempt": record.attempts + 1,
-    }
-    if elapsed_ms is not None:
-        facts["elapsed_ms"] = elapsed_ms
-    tail = f": {printable(classify.message_of(error))}" if error is not None else ""
-    log.log(level, "job %s (%s) %s%s", record.id, record.task, what, tail, extra=facts)
-
-
-def _report(hook: ErrorHook, job: Job[Any], error: BaseException, *, final: bool) -> Any:
-    return hook(job, error, final)
+                self._emitter.emit("released", attempt.job)

@@ -133,7 +133,7 @@ def test_registrations_that_cannot_work_are_refused() -> None:
     with pytest.raises(ConfigError, match="job, error, final"):
         app.on_error("sentry")  # type: ignore[type-var]
     with pytest.raises(ConfigError, match="given a function"):
-        Depends("pool")  # type: ignore[arg-type]
+        Depends("pool")  # type: ignore[call-overload]
 
 
 def test_dependencies_that_need_each_other_are_refused() -> None:

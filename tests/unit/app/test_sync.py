@@ -37,7 +37,7 @@ def test_a_sync_queue_has_the_signatures_of_a_queue(verb: str) -> None:
 #: Verbs that only make sense on a loop, or that others build on.
 _ASYNC_ONLY = {"add_new", "add_planned", "call_planned", "close", "stop_waiting", "wait_for"}
 #: Verbs of a handler, for its own job, which has ``job.sync``; and answers that a state gives as well.
-_OF_HANDLERS = {"add_child", "log", "stream", "update_progress"}
+_OF_HANDLERS = {"add_child", "log", "stream"}
 
 
 def _verbs(kind: type) -> set[str]:
@@ -119,7 +119,7 @@ def test_a_script_pages_cleans_and_empties_a_queue(sync_app: Windlass) -> None:
 
 def test_errors_come_through_as_they_are(sync_app: Windlass) -> None:
     with pytest.raises(ConfigError, match="did you mean 'priority'"):
-        sync_app.sync.queue("default").add("work", priorty=1)
+        sync_app.sync.queue("default").add("work", priorty=1)  # type: ignore[call-arg]
     with pytest.raises(WaitTimeoutError):
         sync_app.sync.queue("default").add_and_wait("work", timeout=0.01)
 

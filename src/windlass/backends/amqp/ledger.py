@@ -114,7 +114,7 @@ class Ledger(ForeignJobs):
         """Take in what a request changed, and remember it for the plan."""
         super().write(effects)
         self._touched.update((job.ref, None) for job in effects.gone)
-        self._touched.update((change.job.ref, change.job) for change in effects.jobs.values())
+        self._touched.update((job.ref, job) for job, _ in effects.changed())
 
     def plan(self) -> BrokerPlan:
         """What the changes since the last plan ask of the broker."""

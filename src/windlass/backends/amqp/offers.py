@@ -12,7 +12,8 @@ import threading
 from collections.abc import Callable, Iterable
 
 from windlass.backend import requests as rq
-from windlass.backend.hub import Hub, HubListener
+from windlass.backend.hub import Hub, HubListener, worker_and_queue
+from windlass.backends.amqp.timing import says_time
 from windlass.core.clock import SYSTEM_CLOCK, Clock
 from windlass.core.job import JobRecord
 
@@ -52,7 +53,7 @@ class Offers:
     def listen(self, hub: Hub, topics: Iterable[str]) -> HubListener | WorkerListener:
         """Hints about ``topics``; for a worker with one queue also what that has for it."""
         inner = hub.listen(topics)
-        place = _place(inner.topics)
+        place = worker_and_queue(inner.topics)
         if place is None:
             return inner
         listener = WorkerListener(self, inner, *place)
@@ -77,25 +78,13 @@ class Offers:
             found = [one for item in claim.queues for one in self._listeners.get(item.name, ())]
         for listener in found:
             if listener.worker == claim.worker:
-                listener.room = claim.limit - count if claim.idle and claim.now_ms is None else 0
+                listener.room = claim.limit - count if claim.idle and not says_time(claim) else 0
                 listener.lease_ms = claim.lease_ms
 
     def find(self, queue: str) -> WorkerListener | None:
         """A worker with room for a job of ``queue``."""
         with self._lock:
             return next((one for one in self._listeners.get(queue, ()) if one.is_open), None)
-
-
-def _place(topics: Iterable[str]) -> tuple[str, str] | None:
-    """The worker that listens and its only queue, if this is such a listener."""
-    names: dict[str, list[str]] = {"worker": [], "ready": []}
-    for topic in topics:
-        kind, _, name = topic.partition(":")
-        if kind in names:
-            names[kind].append(name)
-    if len(names["worker"]) != 1 or len(names["ready"]) != 1:
-        return None
-    return names["worker"][0], names["ready"][0]
 
 
 class WorkerListener:

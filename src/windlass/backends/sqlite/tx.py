@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import collections
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from windlass.backends.sqlite.limits import GROUPED, LIMITED, read_limits
-from windlass.backends.sqlite.logs import EventRun, event_chunks, history_chunks, runs_of_events
+from windlass.backends.sqlite.logs import EventRun, event_chunks, history_chunks
 from windlass.backends.sqlite.rows import LOG_KEY, Deltas, Row, pack, unpack_deltas
 from windlass.core import bad_records
 from windlass.core.job import EVENTS_KEPT
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from windlass.backends.sqlite.statements import Statements
     from windlass.core.job import AttemptRecord, JobRecord
     from windlass.core.transitions import PendingEvent
+    from windlass.engine.effects import Effects
 
 #: Chunks, and events in them, whose counts may stand outside the totals.
 FOLD_CHUNKS = 64
@@ -35,6 +36,8 @@ FOLD_EVENTS = 2_000
 _STATES = tuple(JobState)
 
 _queue = attrgetter("queue")
+
+K = TypeVar("K")
 
 Counter = tuple[str, str, str]
 Tally = tuple[str, JobState]
@@ -147,6 +150,14 @@ class Queues:
             found = self.get(name)
         return found
 
+    def nothing_kept(self) -> bool:
+        """Whether no id is known without its record: neither kept, nor in a stub."""
+        if self.no_stubs is None:
+            self.no_stubs = not self._conn.execute(self._sql["stub_any"]).fetchall()
+        if self.no_kept_ids is None:
+            self.no_kept_ids = not self._conn.execute(self._sql["kept_id_any"]).fetchall()
+        return self.no_stubs and self.no_kept_ids
+
     def forget(self) -> None:
         """Another connection has written, or what this one wrote was rolled back."""
         self._queues.clear()
@@ -179,11 +190,9 @@ class Share:
     def __init__(self, tx: Tx, now_ms: int) -> None:
         self.now_ms = now_ms
         self.last_place = tx.last_place
-        self.pending_events: list[PendingEvent] = []
-        self.history: list[AttemptRecord] = []
-        self.counts: dict[Counter, int] = {}
+        #: What its verbs did: the transaction writes the logs and counts of all of its requests together.
+        self.gathered: list[Effects] = []
         self.tallies: dict[Tally, int] = {}
-        self.topics: set[str] = set()
         self.made: list[str] = []
         #: Whether all that it did was to add new jobs, the last of which tells the newest place and the time.
         self.plain = True
@@ -207,30 +216,25 @@ class Tx:
         self.topics: set[str] = set()
         self.made: list[str] = []
         self._plain = True
-        self._absorbed = False
-        self._changes_before = conn.total_changes
+        self._changes = -conn.total_changes
 
     def absorb(self, share: Share) -> None:
         """Keep what a successful request did."""
         self.last_place = share.last_place
         self._plain = self._plain and share.plain and share.now_ms == self.now_ms
-        if share.pending_events:
-            self.pending_events.append((share.now_ms, share.pending_events))
-        if not self._absorbed:
-            self._absorbed = True
-            self.history, self.counts, self.tallies = share.history, share.counts, share.tallies
-            self.topics, self.made = share.topics, share.made
-            return
-        self.history += share.history
-        _add_to(self.counts, share.counts)
-        _add_to(self.tallies, share.tallies)
-        self.topics |= share.topics
+        for effects in share.gathered:
+            if effects.pending_events:
+                self.pending_events.append((share.now_ms, effects.pending_events))
+            self.history += effects.history
+            self.counts = _sum(self.counts, effects.counts)
+            self.topics |= effects.topics
+        self.tallies = _sum(self.tallies, share.tallies)
         self.made += share.made
 
     @property
     def pages(self) -> float:
-        """About how many pages of the database this transaction changed."""
-        return 4 + 0.4 * (self.conn.total_changes - self._changes_before)
+        """About how many pages of the database this transaction changed. It is flushed."""
+        return 4 + 0.4 * self._changes
 
     def held_notes(self, queue: str) -> int:
         """How many notes about a queue are not written yet."""
@@ -246,7 +250,7 @@ class Tx:
         for now_ms, notes in self.pending_events:
             for name, its in _by_queue(notes, _queue):
                 (pens.get(name) or self._pen(pens, name)).record_event(now_ms, its)
-        for name, records in _by_queue(self.history, _queue):
+        for name, records in _by_queue(self.history, _queue) if self.history else ():
             (pens.get(name) or self._pen(pens, name)).history += records
         for (name, task, outcome), by in self.counts.items():
             (pens.get(name) or self._pen(pens, name)).counts.append((task, outcome, by))
@@ -258,14 +262,17 @@ class Tx:
         return self._flush_meta()
 
     def _pen(self, pens: dict[str, _Pen], name: str) -> _Pen:
-        if self.queues.num(name) is None:
+        queue = self.queues.find(name)
+        if queue is None:
             self.queues.make(name)
             self.made.append(name)
-        pens[name] = pen = _Pen(self.queues.get(name))
+            queue = self.queues.get(name)
+        pens[name] = pen = _Pen(queue)
         return pen
 
     def _flush_meta(self) -> Meta:
-        if self.conn.total_changes == self._changes_before:
+        self._changes += self.conn.total_changes
+        if not self._changes:
             return self.meta  # nothing was written, so there is nothing to stamp
         if self._plain:
             return Meta(self.last_place, self.now_ms, self.meta.serial)
@@ -290,10 +297,14 @@ class _Pen:
         self.tallies: list[tuple[JobState, int]] = []
 
     def record_event(self, now_ms: int, notes: list[PendingEvent]) -> None:
-        """Take over events."""
-        self.noted += sum([len(note.job_ids) for note in notes])
-        self.at_ms = max(self.at_ms, now_ms)
-        self.events += runs_of_events(now_ms, notes)
+        """Take over events: each note is a run."""
+        for note in notes:
+            ids = note.job_ids
+            count = len(ids)
+            self.noted += count
+            self.events.append((now_ms, note.type, ids[0] if count == 1 else ids, note.task, note.data))
+        if now_ms > self.at_ms:
+            self.at_ms = now_ms
 
     def write(self, conn: Executor, sql: Statements) -> None:
         queue = self.queue
@@ -307,15 +318,17 @@ class _Pen:
             for count, records in history_chunks(self.history):
                 last = queue.last_history
                 queue.last_history = last + count
-                conn.execute(sql["history_insert"], (base + last + count, last + 1, at_ms, records))
+                chunk = bytearray(records)  # see ``rows.plain_row``
+                conn.execute(sql["history_insert"], (base + last + count, last + 1, at_ms, chunk))
         if not self.events:
             fold(conn, sql, queue, [deltas])
             return
-        mine: bytes | None = deltas
+        mine: bytearray | None = bytearray(deltas)
         for count, records in event_chunks(self.events, self.noted):
             last = queue.last_event
             queue.last_event = last + count
-            conn.execute(sql["event_insert"], (base + last + count, last + 1, self.at_ms, mine, records))
+            chunk = bytearray(records)
+            conn.execute(sql["event_insert"], (base + last + count, last + 1, self.at_ms, mine, chunk))
             mine = None  # once is enough
             queue.unfolded += 1
         if queue.unfolded >= FOLD_CHUNKS or queue.last_event - queue.folded >= FOLD_EVENTS:
@@ -378,7 +391,7 @@ def _by_queue(records: list[Any], queue_of: Any) -> Iterable[tuple[str, list[Any
     """Notes or attempt records, by queue and otherwise in their order."""
     if not records:
         return ()
-    if len(set(map(queue_of, records))) == 1:
+    if len(records) == 1 or len(set(map(queue_of, records))) == 1:
         return ((queue_of(records[0]), records),)
     parts: dict[str, list[Any]] = {}
     for item in records:
@@ -386,6 +399,10 @@ def _by_queue(records: list[Any], queue_of: Any) -> Iterable[tuple[str, list[Any
     return parts.items()
 
 
-def _add_to(totals: dict[Any, int], more: dict[Any, int]) -> None:
+def _sum(totals: dict[K, int], more: dict[K, int]) -> dict[K, int]:
+    """Both added up, in one of them."""
+    if not totals:
+        return more
     for key, by in more.items():
         totals[key] = totals.get(key, 0) + by
+    return totals

@@ -2,25 +2,42 @@
 
 from __future__ import annotations
 
+import hashlib
 from typing import Annotated, Any, Literal
 
 import msgspec
-from litestar import Request, delete, get, patch, post
+from litestar import Request, Response, delete, get, patch, post
+from litestar.openapi.datastructures import ResponseSpec
 from litestar.params import JSONBody, QueryParameter
 
+from windlass.api.why import explain
 from windlass.backend import flow_requests as fl
 from windlass.backend import requests as rq
 from windlass.core.edges import Edge
 from windlass.core.job import JobRecord, JobRef
+from windlass.core.order import Sort
 from windlass.core.outcome import CancelResult
 from windlass.core.states import FINISHED, JobState
 from windlass.dashboard import views
 from windlass.dashboard.access import of_queue, of_queues
 from windlass.dashboard.audit import note
-from windlass.dashboard.filters import listing_of, names_of
+from windlass.dashboard.filters import exact_page, listing_of, names_of, understand, without_exact
 from windlass.dashboard.injected import TheStoreView
 from windlass.dashboard.lists import counted
-from windlass.dashboard.params import Cursor, Instant, JobId, Limit, Offset, QueueName, Queues, States, Text
+from windlass.dashboard.params import (
+    Cursor,
+    Instant,
+    JobId,
+    Limit,
+    Offset,
+    QueueName,
+    Queues,
+    SearchText,
+    SortBy,
+    States,
+    Text,
+    versioned,
+)
 from windlass.dashboard.problems import ApiError, not_found
 from windlass.dashboard.shapes.changes import (
     Added,
@@ -31,21 +48,26 @@ from windlass.dashboard.shapes.changes import (
     ReasonBody,
     SignalBody,
 )
-from windlass.dashboard.shapes.jobs import Detail, EdgeEntry, Items, LogLine, Logs, Timeline
+from windlass.dashboard.shapes.jobs import Detail, EdgeEntry, Items, JobPage, LogLine, Logs, Timeline, Why
 from windlass.dashboard.store_view import StoreView
 from windlass.dashboard.timeline import read_timeline
 from windlass.errors import ConfigError
 from windlass.jobs.job import Job
 
 Anyone = Request[Any, Any, Any]
-Order = Annotated[Literal["newest", "oldest"], QueryParameter(description="By the time of adding.")]
+Order = Annotated[
+    Literal["newest", "oldest"], QueryParameter(description="The latest time first, or the earliest.")
+]
+#: Log lines of a job's page: the newest.
+_LINES = 200
+Values = Annotated[bool, QueryParameter(description="With arguments and result.")]
 Arguments = Annotated[
     str | None,
     QueryParameter(max_length=4_000, description='Keyword arguments as a JSON object, such as {"user": 7}.'),
 ]
 
 
-@get("/api/jobs", tags=["jobs"], access=of_queues())
+@get(versioned("/api/jobs"), tags=["jobs"], access=of_queues())
 async def search_jobs(  # noqa: PLR0913 - each is one filter of the search page
     store_view: TheStoreView,
     queue: Queues = None,
@@ -55,15 +77,21 @@ async def search_jobs(  # noqa: PLR0913 - each is one filter of the search page
     error: Text = None,
     args: Arguments = None,
     q: Text = None,
+    search: SearchText = None,
     from_ms: Instant = None,
     to_ms: Instant = None,
+    sort: SortBy = Sort.ADDED,
     order: Order = "newest",
     cursor: Cursor = None,
     limit: Limit = 50,
     offset: Offset = 0,
 ) -> Items:
-    """Jobs of all queues or some, by any of these filters."""
-    wanted = Filter(
+    """Jobs of all queues or some, by any of these filters.
+
+    A search goes on until the page is full, for a fifth of a second at most; ``done`` false: ask again with
+    ``next_cursor``. The id of a job, as ``search`` or ``q``, is answered at once.
+    """
+    given = Filter(
         queue=queue or [],
         state=states or [],
         task=task,
@@ -73,17 +101,21 @@ async def search_jobs(  # noqa: PLR0913 - each is one filter of the search page
         q=q,
         from_ms=from_ms,
         to_ms=to_ms,
+        search=search,
     )
+    wanted = understand(store_view, given)
     infos = await store_view.queues()
     names = names_of(store_view, wanted, infos)
-    listing = listing_of(store_view, wanted, newest_first=order == "newest")
-    found = await listing.page(names, cursor, limit, offset)
-    simple = not any((task, tag, error, args, q, from_ms is not None, to_ms is not None))
+    listed = listing_of(store_view, wanted, sort=sort, newest_first=order == "newest")
+    first = await exact_page(store_view, wanted, names, listed) if cursor is None and not offset else None
+    found = first or await without_exact(listed, wanted).page(names, cursor, limit, offset)
     among = [info for info in infos if info.name in names]
     return Items(
         items=[views.item(record, store_view.mask) for record in found.records],
         next_cursor=found.cursor,
-        total=counted(among, wanted.state) if simple else None,
+        total=counted(among, wanted.filter.state) if wanted.simple else None,
+        scanned=found.scanned,
+        done=found.cursor is None,
     )
 
 
@@ -98,13 +130,52 @@ def _arguments(text: str | None) -> dict[str, Any] | None:
         ) from None
 
 
-@get("/api/jobs/{queue:str}/{jid:str}", tags=["jobs"], access=of_queue())
+@get(versioned("/api/jobs/{queue:str}/{jid:str}"), tags=["jobs"], access=of_queue())
 async def get_job(store_view: TheStoreView, queue: QueueName, jid: JobId) -> Detail:
     """Everything about one job."""
     job = await store_view.job(queue, jid)
-    children, parents = await _edges(store_view, job.record)
     _, count = await job.queue.get_job_logs(jid, 0, 1)
-    return views.detail(job.record, store_view.mask, children=children, parents=parents, log_lines=count)
+    return await _detail(store_view, job.record, count)
+
+
+async def _detail(store_view: StoreView, record: JobRecord, log_lines: int) -> Detail:
+    children, parents = await _edges(store_view, record)
+    return views.detail(record, store_view.mask, children=children, parents=parents, log_lines=log_lines)
+
+
+@get(
+    "/api/v1/jobs/{queue:str}/{jid:str}/page",
+    tags=["jobs"],
+    responses={
+        200: ResponseSpec(JobPage, description="The page", generate_examples=False),
+        304: ResponseSpec(None, description="Nothing has changed", generate_examples=False),
+    },
+    access=of_queue(),
+)
+async def get_job_page(
+    store_view: TheStoreView,
+    request: Anyone,
+    queue: QueueName,
+    jid: JobId,
+    values: Values = True,
+) -> Response[bytes]:
+    """All that a page about one job shows, in one answer; 304 when it is as ``If-None-Match`` knows it."""
+    job = await store_view.job(queue, jid)
+    _, count = await job.queue.get_job_logs(jid, 0, 1)
+    detail = await _detail(store_view, job.record, count)
+    if not values:
+        detail.args, detail.kwargs, detail.data, detail.result = [], {}, None, None
+    body = JobPage(
+        job=detail,
+        timeline=await read_timeline(store_view.store, job.record, store_view.mask),
+        logs=await _log_lines(store_view, job, max(count - _LINES, 0), _LINES),
+        why=None if job.state in FINISHED else await _why(store_view, job.record.ref),
+    )
+    content = msgspec.json.encode(body)
+    etag = f'"{hashlib.blake2b(content, digest_size=12).hexdigest()}"'
+    if request.headers.get("if-none-match") == etag:
+        return Response(b"", status_code=304, media_type="application/json", headers={"ETag": etag})
+    return Response(content, media_type="application/json", headers={"ETag": etag})
 
 
 async def _edges(store_view: StoreView, record: JobRecord) -> tuple[list[EdgeEntry], list[EdgeEntry]]:
@@ -135,7 +206,7 @@ def _edge_entry(edge: Edge, ref: JobRef, records: dict[JobRef, JobRecord | None]
     )
 
 
-@get("/api/jobs/{queue:str}/{jid:str}/logs", tags=["jobs"], access=of_queue())
+@get(versioned("/api/jobs/{queue:str}/{jid:str}/logs"), tags=["jobs"], access=of_queue())
 async def get_logs(
     store_view: TheStoreView,
     queue: QueueName,
@@ -144,30 +215,54 @@ async def get_logs(
     limit: Limit = 1_000,
 ) -> Logs:
     """Log lines of a job."""
-    job = await store_view.job(queue, jid)
-    lines, total = await job.queue.get_job_logs(jid, start, limit)
+    return await _log_lines(store_view, await store_view.job(queue, jid), start, limit)
+
+
+async def _log_lines(store_view: StoreView, job: Job[Any], start: int, limit: int) -> Logs:
+    lines, total = await job.queue.get_job_logs(job.id, start, limit)
     shown = [
         LogLine(number=number, text=store_view.mask.text(text)) for number, text in enumerate(lines, start)
     ]
     return Logs(lines=shown, next=start + len(lines), total=total)
 
 
-@get("/api/jobs/{queue:str}/{jid:str}/timeline", tags=["jobs"], access=of_queue())
+@get(versioned("/api/jobs/{queue:str}/{jid:str}/timeline"), tags=["jobs"], access=of_queue())
 async def get_timeline(store_view: TheStoreView, queue: QueueName, jid: JobId) -> Timeline:
     """Attempts and events of a job, as far as the store's logs reach."""
     return await read_timeline(store_view.store, (await store_view.job(queue, jid)).record, store_view.mask)
 
 
+@get(versioned("/api/jobs/{queue:str}/{jid:str}/why"), tags=["jobs"], access=of_queue())
+async def explain_job(store_view: TheStoreView, queue: QueueName, jid: JobId) -> Why:
+    """Why it is not running: what holds it now comes first, what would hold it next comes after."""
+    return await _why(store_view, (await store_view.job(queue, jid)).record.ref)
+
+
+async def _why(store_view: StoreView, ref: JobRef) -> Why:
+    found = await explain(store_view.store, ref, store_view.now_ms())
+    shown = {ref: None for cause in found.causes for ref in cause.jobs if store_view.shows(ref.queue)}
+    answers = await store_view.store.execute(rq.GetJobs(refs=list(shown))) if shown else []
+    records = dict(zip(shown, answers, strict=True))
+    return views.why(found, records)
+
+
 # --- change ------------------------------------------------------------------------------------
 
 
-@post("/api/jobs/{queue:str}/{jid:str}/retry", status_code=204, tags=["jobs"], access=of_queue("retry"))
+@post(
+    versioned("/api/jobs/{queue:str}/{jid:str}/retry"),
+    status_code=204,
+    tags=["jobs"],
+    access=of_queue("retry"),
+)
 async def retry_job(store_view: TheStoreView, queue: QueueName, jid: JobId) -> None:
     """Run a finished job again with a fresh budget; make a retrying one ready now."""
     await store_view.queue(queue).retry(jid)
 
 
-@post("/api/jobs/{queue:str}/{jid:str}/again", status_code=201, tags=["jobs"], access=of_queue("add"))
+@post(
+    versioned("/api/jobs/{queue:str}/{jid:str}/again"), status_code=201, tags=["jobs"], access=of_queue("add")
+)
 async def add_again(
     store_view: TheStoreView,
     request: Anyone,
@@ -187,20 +282,32 @@ async def add_again(
     payload = call.data if given is msgspec.UNSET else store_view.mask.restore(given, call.data)
     home = store_view.queue(queue)
     new = home.prepare(old.task, payload, unique=None)
-    new.options = msgspec.structs.replace(old.options, unique=None, schedule=None, slot_ms=None)
+    new.options = msgspec.structs.replace(
+        old.options, unique=None, schedule=None, slot_ms=None, parent=None, root=None
+    )
     new.priority = old.priority
     job = (await home.add_new([new]))[0]
     note(request, new_id=job.id, edited=given is not msgspec.UNSET)
     return Added(queue=queue, id=job.id, outcome="queued", state=job.state)
 
 
-@post("/api/jobs/{queue:str}/{jid:str}/trigger", status_code=204, tags=["jobs"], access=of_queue("trigger"))
+@post(
+    versioned("/api/jobs/{queue:str}/{jid:str}/trigger"),
+    status_code=204,
+    tags=["jobs"],
+    access=of_queue("trigger"),
+)
 async def trigger_job(store_view: TheStoreView, queue: QueueName, jid: JobId) -> None:
     """Make a scheduled or retrying job ready now."""
     await (await store_view.job(queue, jid)).promote()
 
 
-@post("/api/jobs/{queue:str}/{jid:str}/cancel", status_code=200, tags=["jobs"], access=of_queue("cancel"))
+@post(
+    versioned("/api/jobs/{queue:str}/{jid:str}/cancel"),
+    status_code=200,
+    tags=["jobs"],
+    access=of_queue("cancel"),
+)
 async def cancel_job(
     store_view: TheStoreView,
     request: Anyone,
@@ -218,13 +325,17 @@ async def cancel_job(
     return CancelAnswer(result=result.value)
 
 
-@delete("/api/jobs/{queue:str}/{jid:str}", status_code=204, tags=["jobs"], access=of_queue("delete"))
+@delete(
+    versioned("/api/jobs/{queue:str}/{jid:str}"), status_code=204, tags=["jobs"], access=of_queue("delete")
+)
 async def delete_job(store_view: TheStoreView, queue: QueueName, jid: JobId) -> None:
     """Delete its record. A running job is refused: cancel it."""
     await store_view.queue(queue).remove(jid)
 
 
-@patch("/api/jobs/{queue:str}/{jid:str}", status_code=204, tags=["jobs"], access=of_queue("change"))
+@patch(
+    versioned("/api/jobs/{queue:str}/{jid:str}"), status_code=204, tags=["jobs"], access=of_queue("change")
+)
 async def change_job(
     store_view: TheStoreView, request: Anyone, queue: QueueName, jid: JobId, data: JSONBody[ChangeBody]
 ) -> None:
@@ -250,7 +361,12 @@ def _edited(store_view: StoreView, job: Job[Any], given: Any) -> Any:
     return given if call is None else store_view.mask.restore(given, call.data)
 
 
-@post("/api/jobs/{queue:str}/{jid:str}/signal", status_code=204, tags=["jobs"], access=of_queue("signal"))
+@post(
+    versioned("/api/jobs/{queue:str}/{jid:str}/signal"),
+    status_code=204,
+    tags=["jobs"],
+    access=of_queue("signal"),
+)
 async def signal_job(
     store_view: TheStoreView, request: Anyone, queue: QueueName, jid: JobId, data: JSONBody[SignalBody]
 ) -> None:
@@ -262,8 +378,10 @@ async def signal_job(
 HANDLERS = [
     search_jobs,
     get_job,
+    get_job_page,
     get_logs,
     get_timeline,
+    explain_job,
     retry_job,
     add_again,
     trigger_job,

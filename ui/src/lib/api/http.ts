@@ -34,11 +34,14 @@ async function send(method: string, url: string, body?: unknown, signal?: AbortS
   const headers: Record<string, string> = { Accept: 'application/json' }
   if (method !== 'GET') headers['X-Windlass-CSRF'] = '1'
   if (body !== undefined) headers['Content-Type'] = 'application/json'
+  const content = body === undefined ? undefined : JSON.stringify(body)
   const answer = await fetch(url, {
     method,
     headers,
     signal,
-    body: body === undefined ? undefined : JSON.stringify(body),
+    body: content,
+    // A change is sent even when the page is left; browsers allow that for small ones.
+    keepalive: method !== 'GET' && (content?.length ?? 0) < 50_000,
     credentials: 'same-origin',
     cache: 'no-store',
   })
@@ -64,7 +67,12 @@ export async function get<T>(path: string, query: Query = {}, signal?: AbortSign
   return (await (await send('GET', address(path, query), undefined, signal)).json()) as T
 }
 
-export async function change<T = void>(method: 'POST' | 'PUT' | 'PATCH' | 'DELETE', path: string, body?: unknown, query: Query = {}): Promise<T> {
+export async function change<T = void>(
+  method: 'POST' | 'PUT' | 'PATCH' | 'DELETE',
+  path: string,
+  body?: unknown,
+  query: Query = {},
+): Promise<T> {
   const answer = await send(method, address(path, query), body)
   const text = await answer.text()
   return (text ? JSON.parse(text) : undefined) as T

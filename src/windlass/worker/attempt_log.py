@@ -1,0 +1,86 @@
+"""The worker's log of attempts: one line when a run starts and one when it ends.
+
+The logger is ``windlass.attempt``. Starts and successes are INFO, a run that will be retried is a WARNING, a
+job that failed for good an ERROR; the last two carry the exception, so that every formatter shows class,
+message and traceback. The facts are fields of the record (``extra``), for formatters that write them as such.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Any, Final
+
+from windlass.core.job import JobRecord
+from windlass.core.outcome import Outcome, Settlement
+from windlass.core.text import printable
+from windlass.core.tracebacks import name_of
+from windlass.worker import classify
+
+log: Final = logging.getLogger("windlass.attempt")
+
+_WORDS: Final = {
+    Outcome.COMPLETE: "completed",
+    Outcome.FAIL: "failed",
+    Outcome.RETRY: "will be retried",
+    Outcome.CANCEL: "cancelled",
+    Outcome.SNOOZE: "snoozed",
+    Outcome.WAIT: "waits for its children",
+    Outcome.SUSPEND: "suspended",
+    Outcome.RELEASE: "released",
+}
+_LEVELS: Final = {Outcome.FAIL: logging.ERROR, Outcome.RETRY: logging.WARNING}
+
+
+def logs_every_attempt() -> bool:
+    """Whether starts and successes are wanted: at high rates they cost more than a plain job."""
+    return log.isEnabledFor(logging.INFO)
+
+
+def log_attempt(level: int, what: str, record: JobRecord) -> None:
+    """A line about an attempt that goes on."""
+    _write(level, what, record, {})
+
+
+def log_end(record: JobRecord, end: Settlement, error: BaseException | None) -> None:
+    """The line about an attempt that ended; ``error`` counts where it failed."""
+    level = _LEVELS.get(end.outcome, logging.INFO)
+    if not log.isEnabledFor(level):
+        return
+    facts: dict[str, Any] = {"outcome": _outcome(end.outcome)}
+    if end.duration_ms is not None:
+        facts["elapsed_ms"] = end.duration_ms
+    if end.outcome is Outcome.RETRY:
+        facts["retry_in_ms"] = end.delay_ms
+    if end.reason:
+        facts["reason"] = end.reason
+    _write(level, _WORDS[end.outcome], record, facts, error if level > logging.INFO else None)
+
+
+def _outcome(outcome: Outcome) -> str:
+    return "retrying" if outcome is Outcome.RETRY else _WORDS[outcome].partition(" ")[0]
+
+
+def _write(
+    level: int, what: str, record: JobRecord, facts: dict[str, Any], error: BaseException | None = None
+) -> None:
+    if not log.isEnabledFor(level):
+        return
+    facts = {
+        "job_id": record.id,
+        "task": record.task,
+        "queue": record.queue,
+        "attempt": record.attempts + 1,
+        "max_attempts": record.options.max_attempts,
+        **facts,
+    }
+    said = "" if error is None else f": {name_of(error)}: {classify.message_of(error)}"
+    log.log(
+        level,
+        "job %s (%s) %s%s",
+        record.id,
+        printable(record.task),
+        what,
+        said,
+        extra=facts,
+        exc_info=None if error is None else (type(error), error, classify.users_frames(error)),
+    )
