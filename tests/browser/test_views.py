@@ -234,6 +234,36 @@ def test_every_view_has_an_address_and_a_heading(look: Look) -> None:
 
 
 @pytest.mark.feature("P16")
+def test_an_unknown_address_says_so(look: Look) -> None:
+    look.expected.append("404")
+    page = look.at("/no/such/view")
+    expect(page.get_by_role("heading", name="Not found")).to_be_visible()
+    expect(page.get_by_text("There is no view at /no/such/view")).to_be_visible()
+    page.get_by_role("main").get_by_role("link", name="overview").click()
+    expect(page.get_by_role("heading", name="Overview")).to_be_visible()
+
+
+@pytest.mark.feature("P1", "P6")
+def test_charts_show_the_backlog_and_do_not_draw_an_open_minute_as_a_fall(look: Look, still: Lane) -> None:
+    still.add("export")
+    page = look.at("/?time=backlog")
+    settled(page)
+    expect(page.get_by_role("figure", name="Backlog over five minutes")).to_contain_text("Waiting")
+    look.at("/")
+    settled(page)
+    colors = page.evaluate("""() => {
+        const style = getComputedStyle(document.documentElement)
+        return [style.getPropertyValue('--p99'), style.getPropertyValue('--failed')]
+    }""")
+    assert colors[0] and colors[0] != colors[1]
+    last = page.get_by_role("figure", name="Runs a minute over the last hour").locator(".plot")
+    box = last.bounding_box()
+    assert box is not None
+    page.mouse.move(box["x"] + box["width"] - 18, box["y"] + 60)
+    expect(page.locator(".when").first).to_contain_text("not over yet")
+
+
+@pytest.mark.feature("P16")
 def test_the_keyboard_is_enough(look: Look, still: Lane) -> None:
     jobs = [still.add("export", {"day": day}) for day in range(3)]
     page = look.at("/")

@@ -14,16 +14,21 @@ from typing import IO, TYPE_CHECKING, Any
 import click
 import msgspec
 
+from windlass.api.queue import Queue
 from windlass.cli.output import Out
 from windlass.cli.store import StoreOptions, app_option, store_command
 from windlass.cli.values import DURATION, parse_json, parse_pairs
 from windlass.cli.views import job_view
+from windlass.core.edges import check_cycle
+from windlass.core.ids import JobRef
 from windlass.core.outcome import AddOutcome
 from windlass.core.states import JobState
 from windlass.errors import ConfigError, JobCancelledError, JobFailedError
+from windlass.jobs.exported import read_job
 
 if TYPE_CHECKING:
-    from windlass.api.queue import Queue
+    from windlass.api.app import Windlass
+    from windlass.core.job import NewJob
     from windlass.jobs.job import Job
 
 _CHUNK = 1_000
@@ -33,7 +38,7 @@ _CHUNK = 1_000
 class Options(StoreOptions):
     """One job (``name``, ``data``, job ``options``), or the jobs of ``file``."""
 
-    queue: str
+    queue: str | None
     name: str | None = None
     data: Any = None
     options: dict[str, Any] = field(default_factory=dict)
@@ -45,9 +50,12 @@ class Options(StoreOptions):
 async def run(options: Options, out: Out) -> int:
     """Add jobs."""
     async with options.app(create=True) as app:
-        queue = app.queue(options.queue)
         if options.file is not None:
-            return await _add_file(queue, options.file, options.options, out)
+            return await _add_file(app, options.queue, options.file, options.options, out)
+        queue = app.queue(options.queue or "")
+        task = app.tasks.get(options.name or "")
+        if task is not None:  # what it says in code holds here too
+            queue = Queue(queue.name, app, defaults=task.job_options)
         job = await queue.add(options.name or "", options.data, **options.options)
         if options.wait:
             return await _wait(job, options, out)
@@ -83,22 +91,40 @@ async def _wait(job: Job[Any], options: Options, out: Out) -> int:
     return 0
 
 
-async def _add_file(queue: Queue, file: IO[bytes], shared: dict[str, Any], out: Out) -> int:
+async def _add_file(
+    app: Windlass, queue: str | None, file: IO[bytes], shared: dict[str, Any], out: Out
+) -> int:
     """Check every line, then add: a bad line in the middle changes nothing."""
     with _rereadable(file) as lines:
         size = lines.seek(0, 2)
         with out.progress("Checking", size) as advance:
-            for number, job in _jobs(lines, shared, advance):
-                _check(queue, number, job)
+            for number, line in _lines(lines, shared, advance):
+                _read(app, queue, number, line)
         total = queued = 0
         with out.progress("Adding", size) as advance:
-            for chunk in _chunks(job for _, job in _jobs(lines, shared, advance)):
-                jobs = await queue.add_bulk(chunk)
+            news = (_read(app, queue, number, line) for number, line in _lines(lines, shared, advance))
+            for chunk in _chunks(_dependents_last(news)):
+                jobs = await app.queue(chunk[0].queue).add_new(chunk)
                 total += len(jobs)
                 queued += sum(job.outcome is AddOutcome.QUEUED for job in jobs)
     known = f" ({total - queued:,} more were there already)" if total > queued else ""
     out.done(f"Queued {queued:,} jobs{known}.", {"queued": queued, "known": total - queued})
     return 0
+
+
+def _dependents_last(news: Iterator[NewJob]) -> Iterator[NewJob]:
+    """Jobs as they come; those that wait for others after these."""
+    waiting: dict[JobRef, NewJob] = {}
+    for new in news:
+        if new.depends_on:
+            waiting[JobRef(new.queue, new.id)] = new
+        else:
+            yield new
+    check_cycle({ref: [one.ref for one in new.depends_on] for ref, new in waiting.items()})
+    while waiting:
+        free = [ref for ref, new in waiting.items() if not any(one.ref in waiting for one in new.depends_on)]
+        for ref in free:
+            yield waiting.pop(ref)
 
 
 def _rereadable(file: IO[bytes]) -> IO[bytes]:
@@ -110,7 +136,7 @@ def _rereadable(file: IO[bytes]) -> IO[bytes]:
     return copy
 
 
-def _jobs(
+def _lines(
     lines: IO[bytes], shared: dict[str, Any], advance: Callable[[float], None]
 ) -> Iterator[tuple[int, dict[str, Any]]]:
     """Line numbers and the jobs on them; ``shared`` options apply where a line says nothing else."""
@@ -128,14 +154,18 @@ def _jobs(
         yield number, {**shared, **job}
 
 
-def _check(queue: Queue, number: int, job: dict[str, Any]) -> None:
+def _read(app: Windlass, queue: str | None, number: int, line: dict[str, Any]) -> NewJob:
+    """The job of a line, for ``queue`` or the one that the line names."""
+    name = queue or line.get("queue")
+    if name is None:
+        raise ConfigError(f"line {number}", "one that names its queue, when the command names none", line)
     try:
-        queue.prepare(**job)
+        return read_job(app.queue(name), line)
     except ConfigError as exc:
         raise ConfigError(f"line {number}: {exc.option}", exc.want, exc.got) from exc
 
 
-def _chunks(jobs: Iterator[dict[str, Any]]) -> Iterator[list[dict[str, Any]]]:
+def _chunks(jobs: Iterator[NewJob]) -> Iterator[list[NewJob]]:
     while chunk := list(islice(jobs, _CHUNK)):
         yield chunk
 
@@ -161,7 +191,7 @@ windlass enqueue reports monthly '[2026, 7]' --id report-2026-07 --wait
 windlass enqueue mail --file jobs.jsonl             {"name": ..., "data": ...} per line
 """,
 )
-@click.argument("queue")
+@click.argument("queue", required=False)
 @click.argument("name", required=False)
 @click.argument("text", required=False, metavar="[DATA]")
 @click.option(
@@ -187,8 +217,11 @@ windlass enqueue mail --file jobs.jsonl             {"name": ..., "data": ...} p
 def command(**values: Any) -> Options:
     """Add a job that runs task NAME in QUEUE.
 
-    Options that the task declares in code (attempts, timeout, ...) are not known here: give those
-    that matter. With --file they apply to every line that does not set its own.
+    With --app the options that the task declares in code hold, where none is given here. Without it,
+    those of the worker's task fill attempts, backoff, timeout and how long the job is kept.
+
+    With --file the options apply to every line that does not set its own. A line may name its "queue";
+    QUEUE, when it is given, counts instead.
     """
     return _options(**values)
 
@@ -197,7 +230,7 @@ def _options(  # noqa: PLR0913 - as many as the command has
     *,
     url: str | None,
     app_name: str | None,
-    queue: str,
+    queue: str | None,
     name: str | None,
     text: str | None,
     data: str | None,
@@ -209,7 +242,7 @@ def _options(  # noqa: PLR0913 - as many as the command has
     **job_options: Any,
 ) -> Options:
     if (name is None) == (file is None) or (file and (text or data or args or wait)):
-        raise click.UsageError("Give the NAME of a task (and its arguments), or --file.")
+        raise click.UsageError("Give QUEUE and the NAME of a task (and its arguments), or --file.")
     options = {key: value for key, value in job_options.items() if value not in (None, ())}
     return Options(
         url=url,

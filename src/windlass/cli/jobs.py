@@ -11,8 +11,10 @@ import click
 from windlass.cli.output import Column, Out, state_text, styled
 from windlass.cli.store import StoreOptions, app_option, store_command
 from windlass.cli.values import parse_pairs, show_age
-from windlass.cli.views import job_export, job_view, now_ms, runs, when_text
+from windlass.cli.views import job_view, now_ms, runs, when_text
 from windlass.core.states import JobState
+from windlass.errors import ConfigError
+from windlass.jobs.exported import export_job
 
 if TYPE_CHECKING:
     from windlass.api.app import Windlass
@@ -21,6 +23,8 @@ if TYPE_CHECKING:
 
 STATES = click.Choice([state.value for state in JobState])
 _PAGE = 1_000
+#: Records of a queue that one page looks at: a person waits for it.
+_SCAN = 1_000_000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,6 +37,7 @@ class Options(StoreOptions):
     tag: str | None = None
     error: str | None = None
     data: dict[str, Any] = field(default_factory=dict)
+    search: str = ""
     limit: int = 20
     cursor: str | None = None
     export: bool = False
@@ -68,26 +73,32 @@ async def _queue_names(app: Windlass, options: Options) -> list[str]:
     return [options.queue] if options.queue else [info.name for info in await app.queues()]
 
 
-async def _search(app: Windlass, queue: str, options: Options, limit: int, cursor: str | None) -> Page:
+async def _search(
+    app: Windlass, queue: str, options: Options, limit: int, cursor: str | None, *, newest_first: bool = True
+) -> Page:
     return await app.queue(queue).search_jobs(
         name=options.name,
         state=options.states,
         data=options.data,
         tag=options.tag,
         error=options.error,
+        query=options.search,
         cursor=cursor,
         limit=limit,
+        scan=_SCAN,
+        newest_first=newest_first,
     )
 
 
 async def _export(app: Windlass, options: Options, out: Out) -> int:
-    """Every match as JSON lines, in the form that ``enqueue --file`` reads."""
+    """Every match as JSON lines, oldest first, in the form that ``enqueue --file`` reads."""
     unreadable = 0
     for name in await _queue_names(app, options):
         async for job in _all(app, name, options):
+            edges = await job.get_dependencies() if job.state is JobState.BLOCKED else []
             try:
-                out.line(job_export(job))
-            except ValueError:
+                out.line(export_job(job.record, edges, app.codecs, app.clock.now_ms()))
+            except (ValueError, ConfigError):
                 unreadable += 1
     if unreadable:
         out.note(f"{unreadable} jobs were left out: their stored arguments cannot be read (--app missing?).")
@@ -97,7 +108,7 @@ async def _export(app: Windlass, options: Options, out: Out) -> int:
 async def _all(app: Windlass, queue: str, options: Options) -> AsyncIterator[Job[Any]]:
     cursor = options.cursor
     while True:
-        page = await _search(app, queue, options, _PAGE, cursor)
+        page = await _search(app, queue, options, _PAGE, cursor, newest_first=False)
         for job in page:
             yield job
         cursor = page.cursor
@@ -128,7 +139,7 @@ def _row(job: Job[Any], now: int, *, named: bool) -> list[Any]:
         job.queue_name if named else "",
         job.name,
         state_text(job.state),
-        f"{runs(job)}/{job.max_attempts}",
+        f"{runs(job)} of {job.max_attempts}",
         show_age(now - job.enqueued_ms),
         styled(when_text(job, now), "dim"),
         styled(" ".join(error.split())[:200], "red" if last else "dim"),
@@ -143,6 +154,7 @@ windlass jobs mail --state failed
 windlass jobs mail --name 'send_*' --error SMTPError --limit 50
 windlass jobs --state active                        all queues
 windlass jobs mail --data to=ada@example.com --json
+windlass jobs --search 'task:charge_* error:Payment* args.customer.id:42 finished:<1h'
 windlass jobs mail --state failed --export > failed.jsonl
 """,
 )
@@ -152,14 +164,26 @@ windlass jobs mail --state failed --export > failed.jsonl
 @click.option("--tag", "-t", help="Only jobs with this tag.")
 @click.option("--error", metavar="CLASS", help="Only jobs whose last error is of this class.")
 @click.option("--data", "-d", multiple=True, metavar="KEY=VALUE", help="Only jobs with this argument.")
+@click.option("--search", "-q", default="", metavar="QUERY", help="Only jobs that fit a query (see below).")
 @click.option("--limit", "-l", type=click.IntRange(1, 100_000), default=20, show_default=True)
 @click.option("--cursor", help="Go on where an earlier page ended (needs QUEUE).")
-@click.option("--export", is_flag=True, help="All matches as JSON lines for 'windlass enqueue --file'.")
+@click.option(
+    "--export",
+    is_flag=True,
+    help="All matches as JSON lines, oldest first, with every option: for 'windlass enqueue --file'.",
+)
 @app_option
 def command(queue: str | None, data: tuple[str, ...], cursor: str | None, **values: Any) -> Options:
     """List jobs of QUEUE (of all queues without it), newest first.
 
-    'runs' counts attempts against the most that the job may have.
+    'runs' counts the runs so far, of the most that the job may have.
+
+    A QUERY is made of terms such as task:charge_*, state:failed,retrying, error:Payment*, tag:vip,
+    group:acme, worker:w1, args.customer.id:42, finished:<1h, due:<10m, took:>5s, and of words that stand
+    anywhere in a job.
+
+    --export writes id, queue, arguments and all options of each job, not what it did: attempts, errors and
+    results stay behind. It is no backup. Jobs that ended run again when their lines are added.
     """
     if cursor is not None and queue is None:
         raise click.UsageError("--cursor is a place in one queue: name the queue too.")

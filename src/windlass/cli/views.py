@@ -54,18 +54,6 @@ def job_view(job: Job[Any]) -> dict[str, Any]:
     }
 
 
-def job_export(job: Job[Any]) -> dict[str, Any]:
-    """A job in the form that ``windlass enqueue --file`` reads."""
-    line: dict[str, Any] = {"name": job.name, "data": job.data}
-    if job.priority:
-        line["priority"] = job.priority
-    if job.tags:
-        line["tags"] = list(job.tags)
-    if job.max_attempts != 3:
-        line["max_attempts"] = job.max_attempts
-    return line
-
-
 def readable(job: Job[Any], read: Callable[[], Any], raw: bytes | None) -> Any:
     """A decoded value; bytes that cannot be decoded are shown as they are stored."""
     try:

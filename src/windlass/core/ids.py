@@ -1,7 +1,7 @@
 """Ids and names: made in order of time, checked before they reach any store.
 
 A job id is a UUIDv7 as 32 hex digits (sorts by time, needs no round trip) or the caller's own text of
-1 to 256 letters, digits, dots, dashes and underscores. Nothing else ever becomes a key or a path.
+1 to 256 letters, digits and ``. - _ @ +``. Nothing else ever becomes a key or a path.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import msgspec
 from windlass.core.clock import SYSTEM_CLOCK
 from windlass.errors import ConfigError
 
-_JOB_ID = re.compile(r"[A-Za-z0-9._-]{1,256}\Z")
+_JOB_ID = re.compile(r"[A-Za-z0-9._@+-]{1,256}\Z")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}\Z")
 _TASK = re.compile(r"[^\x00-\x1f\x7f\ud800-\udfff]{1,256}\Z")  # halves of a pair are no text
 _HALF_OF_A_PAIR = re.compile("[\ud800-\udfff]")
@@ -114,7 +114,8 @@ def content_id(value: object) -> str:
 def check_job_id(value: object) -> str:
     """The caller's own id, or ``ConfigError``."""
     if not isinstance(value, str) or not _JOB_ID.match(value):
-        raise ConfigError("job_id", "1 to 256 letters, digits, dots, dashes or underscores", value)
+        want = "1 to 256 letters, digits or . - _ @ + (for a key of other characters use unique=...)"
+        raise ConfigError("job_id", want, value)
     return value
 
 

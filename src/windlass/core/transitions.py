@@ -1,13 +1,14 @@
 """Every change that a job can go through, as a function on its record.
 
-Pure and deterministic: time and fresh places come in with the ``Scribe``, which also takes down the event
-of each change and the history of each attempt. The memory backend runs all of it; other stores run it for
-all but their hottest verbs, and the conformance suite holds those to the same results.
+Pure and deterministic: time and fresh places come in with the ``ChangeRecorder``, which also records the
+event of each change and the history of each attempt. The engine runs it for all stores but Valkey, whose Lua
+is the second writing of these rules: ``docs/internals/decisions.md``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from operator import methodcaller
 
 import msgspec
 
@@ -46,6 +47,9 @@ NO_TURN = -1
 _ACTIVE, _COMPLETED = JobState.ACTIVE, JobState.COMPLETED
 _ENQUEUED, _STARTED, _DONE = EventType.ENQUEUED, EventType.STARTED, EventType.COMPLETED
 _OK, _COMPLETE = Settled.OK, AttemptOutcome.COMPLETED
+_NO_IDS: list[str] = []
+#: ``copy.copy`` without the search for a way to copy.
+copy: Callable[[JobRecord], JobRecord] = methodcaller("__copy__")
 
 
 class PendingEvent(msgspec.Struct, gc=False):
@@ -71,7 +75,7 @@ class ChangeRecorder:
         self.history: list[AttemptRecord] = []
 
     def record_event(self, job: JobRecord, event: EventType, **data: str | int | None) -> None:
-        """Take down that ``event`` happened to ``job``."""
+        """Record that ``event`` happened to ``job``."""
         self.note_of(job.queue, event, job.id, job.task, data)
 
     def note_of(
@@ -93,39 +97,64 @@ class ChangeRecorder:
 
 
 def create(new: NewJob, recorder: ChangeRecorder, *, after_ms: int = 0) -> JobRecord:
-    """The record of a job that is added now. ``after_ms``: add time of the job it replaces, if any.
+    """The record of a job that is added now. ``after_ms``: add time of the job it replaces, if any."""
+    return create_all([new], recorder, after_ms=after_ms)[0]
 
-    With ``depends_on`` it is born blocked: the store then links its edges and reviews them.
+
+def create_all(news: list[NewJob], recorder: ChangeRecorder, *, after_ms: int = 0) -> list[JobRecord]:
+    """``create`` for jobs in this order.
+
+    With ``depends_on`` a job is born blocked: the store then links its edges and reviews them.
     """
     now_ms = max(recorder.now_ms, after_ms + 1) if after_ms else recorder.now_ms
-    options, seq = new.options, recorder.fresh_place()
-    job = JobRecord(queue=new.queue, id=new.id, task=new.task, payload=new.payload)
-    # The rest one by one: that takes half the time of as many names in the call.
-    job.codec = new.codec
-    job.priority = new.priority
-    job.options = options
-    job.request_id = new.request_id
-    job.seq = seq
-    job.place = -seq if options.lifo else seq
-    job.turn = NO_TURN
-    job.enqueued_ms = job.ready_ms = now_ms
-    if new.expires_in_ms is not None or options.expires_total_ms is not None:
-        job.expires_ms = first_deadline(new, now_ms)
-    if new.depends_on or new.parent is not None:
-        job.linked = True
-    if new.delay_ms or new.run_at_ms is not None or options.unique is not None:
-        due_ms = _first_due(new, now_ms)
-        if due_ms > now_ms:
-            job.state = JobState.SCHEDULED
-            job.due_ms = job.ready_ms = due_ms
-    if new.depends_on:
+    made: list[JobRecord] = []
+    queue, task, options, ids = None, None, None, _NO_IDS
+    fresh_place = recorder.fresh_place
+    for new in news:
+        if new.options is not options or new.task != task or new.queue != queue:
+            queue, task, options, ids = new.queue, new.task, new.options, _NO_IDS
+            model = JobRecord(queue=queue, id="", task=task, payload=b"", options=options, turn=NO_TURN)
+            model.enqueued_ms = model.ready_ms = now_ms
+            timed = options.expires_total_ms is not None or options.unique is not None
+        # A copy and the rest one by one: that takes half the time of as many names in a call.
+        job = copy(model)
+        job.errors, job.signals = [], {}
+        job.id, job.request_id = new.id, new.request_id
+        job.payload, job.codec = new.payload, new.codec
+        job.priority = new.priority
+        job.seq = seq = fresh_place()
+        job.place = -seq if options.lifo else seq
+        made.append(job)
+        if timed or new.delay_ms or new.run_at_ms is not None or new.expires_in_ms is not None:
+            _set_times(job, new, now_ms)
+        if new.depends_on or new.parent is not None:
+            job.linked = True
+        if new.depends_on or job.due_ms is not None:
+            _begin_later(job, recorder, blocked=bool(new.depends_on))
+            ids = _NO_IDS
+            continue
+        if ids is _NO_IDS:
+            ids = recorder.run_of(queue, _ENQUEUED, task)
+        ids.append(job.id)
+    return made
+
+
+def _set_times(job: JobRecord, new: NewJob, now_ms: int) -> None:
+    """When a new job is due and until when it may wait."""
+    job.expires_ms = first_deadline(new, now_ms)
+    due_ms = _first_due(new, now_ms)
+    if due_ms > now_ms:
+        job.state = JobState.SCHEDULED
+        job.due_ms = job.ready_ms = due_ms
+
+
+def _begin_later(job: JobRecord, recorder: ChangeRecorder, *, blocked: bool) -> None:
+    """A new job waits for others, or for its time."""
+    if blocked:
         job.state = JobState.BLOCKED
         recorder.record_event(job, EventType.BLOCKED)
-    elif job.due_ms is not None:
-        recorder.record_event(job, EventType.SCHEDULED, run_at_ms=job.due_ms)
     else:
-        recorder.note_of(job.queue, _ENQUEUED, job.id, job.task)
-    return job
+        recorder.record_event(job, EventType.SCHEDULED, run_at_ms=job.due_ms)
 
 
 def _first_due(new: NewJob, now_ms: int) -> int:
@@ -296,7 +325,7 @@ def set_aside(job: JobRecord, recorder: ChangeRecorder) -> None:
     error = msgspec.structs.replace(job.errors[-1], at_ms=recorder.now_ms)
     job.errors = [error]
     recorder.history.append(attempt_record(job, AttemptOutcome.FAILED, recorder.now_ms, error=error))
-    _drop_lease(job, settled=False)  # nobody settled anything: a late settlement is lost
+    _drop_lease(job, settled=False)  # no worker settled anything: a late settlement is lost
     finish(job, JobState.FAILED, recorder, reason=BAD_RECORD)
     recorder.record_event(
         job, EventType.FAILED, reason=BAD_RECORD, error_class=error.error_class, message=error.message
@@ -505,7 +534,7 @@ def _drop_lease(job: JobRecord, *, settled: bool = True) -> None:
 
 
 def finish(job: JobRecord, state: JobState, recorder: ChangeRecorder, reason: str = "") -> None:
-    """The part that every end has. Whoever calls it writes the event and the history."""
+    """The part that every end has. The caller writes the event and the history."""
     if job.token is not None:
         _drop_lease(job)
     job.state = state
@@ -534,9 +563,9 @@ def extend(job: JobRecord | None, token: str, lease_ms: int, now_ms: int) -> Ext
 
 
 def give_back(job: JobRecord, recorder: ChangeRecorder) -> None:
-    """Release a lease that its worker never heard of: old place, nothing counted but the delivery.
+    """Release a lease that its worker does not know of: old place, nothing counted but the delivery.
 
-    Nobody settled anything: a late settlement under that token is lost.
+    No worker settled anything: a late settlement under that token is lost.
     """
     settled_before = job.settled_token
     release = Settlement(
@@ -643,7 +672,7 @@ def cancel(
 
 
 def remove(job: JobRecord, recorder: ChangeRecorder) -> None:
-    """Take down that a record goes; one that had not finished leaves its end in history."""
+    """Record that a record goes; one that had not finished leaves its end in history."""
     if job.state not in FINISHED:
         recorder.history.append(attempt_record(job, AttemptOutcome.CANCELLED, recorder.now_ms))
     recorder.record_event(job, EventType.REMOVED, state=job.state.value)

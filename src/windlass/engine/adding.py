@@ -87,7 +87,7 @@ def _are_new(work: UnitOfWork, jobs: list[NewJob]) -> bool:
 
 def add_new(work: UnitOfWork, jobs: list[NewJob]) -> list[rq.Added]:
     """``add_one`` for jobs that ``are_plain`` and new, of queues that saw no groups."""
-    made = [transitions.create(new, work) for new in jobs]
+    made = transitions.create_all(jobs, work)
     for (queue, task), alike in groupby(made, _counted):
         work.effects.count(queue, task, "enqueued", len(list(alike)))
     for (queue, state), alike in groupby(made, _placed):

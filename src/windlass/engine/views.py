@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from operator import methodcaller
-
 from windlass.backend import requests as rq
 from windlass.core.job import JobRecord
 from windlass.core.order import Sort, place_of
 from windlass.core.patterns import matches
-
-#: ``copy.copy`` without the search for a way to copy.
-_copy: Callable[[JobRecord], JobRecord] = methodcaller("__copy__")
+from windlass.core.transitions import copy
 
 
 def view(job: JobRecord, now_ms: int, *, late: bool = False) -> JobRecord:
     """A copy for the caller, without a result that is past its time (unless ``late``)."""
-    shown = _copy(job)
+    shown = copy(job)
     shown.errors = list(job.errors)
     if job.turn < 0:
         shown.turn = 0

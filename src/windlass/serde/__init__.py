@@ -3,7 +3,7 @@
 JSON is the default and the only codec that every language reads. MessagePack is smaller and keeps bytes;
 ``json+tagged`` keeps Python's own types.
 ``+zlib`` behind a name compresses; ``serde.signed`` and ``serde.encrypted`` sign and encrypt another codec;
-``register_codec`` adds one's own (CBOR, Protocol Buffers, ...). Which of them an app reads is decided in
+``register_codec`` adds others (CBOR, Protocol Buffers, ...). Which of them an app reads is decided in
 ``serde.codecs``. There is no pickle: write access to the store must not run code in a worker.
 """
 
@@ -55,9 +55,15 @@ def plain_hook(value: Any) -> Any:
         return dump(value, mode="json")
     if isinstance(value, PurePath):
         return str(value)
+    name = type(value).__name__
+    if hasattr(value, "pk") and hasattr(type(value), "_meta"):
+        raise TypeError(
+            f"the Django model {name} cannot be stored: pass its key (.pk) and load it in the task"
+        )
+    article = "an" if name[:1].lower() in "aeiou" else "a"
     raise TypeError(
-        f"a {type(value).__name__} is not something that can be stored: pass plain data, a dataclass, "
-        "a struct or a model, or the id of what is stored elsewhere"
+        f"{article} {name} cannot be stored: pass plain data, a dataclass, a struct or a pydantic model, "
+        "or the id of what is stored elsewhere"
     )
 
 
@@ -176,7 +182,7 @@ class ZlibCodec:
 
     def squeeze(self, data: bytes) -> bytes:
         """Bytes of the inner codec, compressed if that is worth it."""
-        marked = _looks_compressed(data)  # by chance: then it must be compressed, to be told apart
+        marked = _looks_compressed(data)  # by chance: then it must be compressed, to be distinct
         if len(data) < self._threshold and not marked:
             return data
         small = zlib.compress(data, 1)
@@ -215,12 +221,12 @@ class TaggedJsonCodec:
 
     def encode(self, value: Any) -> bytes:
         """The bytes of ``value``; raises what JSON does."""
-        return JSON.encode(_tagged(value))
+        return JSON.encode(tag_types(value))
 
     def decode(self, data: bytes) -> Any:
         """The value of ``data``; ``ValueError`` also for a tag that is not known or does not fit."""
         try:
-            return _untagged(JSON.decode(data))
+            return untag_types(JSON.decode(data))
         except (KeyError, TypeError, AttributeError, ArithmeticError, RecursionError) as exc:
             raise ValueError(f"not tagged JSON: {exc!r}") from exc
 
@@ -239,50 +245,51 @@ _TAGS: Final[dict[type, tuple[str, Callable[[Any], Any], Callable[[Any], Any]]]]
     ),
     uuid.UUID: ("uuid", str, uuid.UUID),
     bytes: ("bytes", lambda value: base64.b64encode(value).decode(), base64.b64decode),
-    tuple: ("tuple", lambda value: [_tagged(item) for item in value], lambda items: tuple(_items(items))),
-    set: ("set", lambda value: [_tagged(item) for item in value], lambda items: set(_items(items))),
+    tuple: ("tuple", lambda value: [tag_types(item) for item in value], lambda items: tuple(_items(items))),
+    set: ("set", lambda value: [tag_types(item) for item in value], lambda items: set(_items(items))),
     frozenset: (
         "frozenset",
-        lambda value: [_tagged(item) for item in value],
+        lambda value: [tag_types(item) for item in value],
         lambda items: frozenset(_items(items)),
     ),
     dict: (
         "dict",
-        lambda value: [[_tagged(key), _tagged(one)] for key, one in value.items()],
-        lambda pairs: {_untagged(key): _untagged(one) for key, one in pairs},
+        lambda value: [[tag_types(key), tag_types(one)] for key, one in value.items()],
+        lambda pairs: {untag_types(key): untag_types(one) for key, one in pairs},
     ),
 }
 _READERS: Final = {tag: read for tag, _, read in _TAGS.values()}
 _SCALARS: Final = frozenset({str, int, float, bool, type(None)})
 
 
-def _tagged(value: Any) -> Any:
+def tag_types(value: Any) -> Any:
     """``value`` as JSON can hold it, with a tag on each part that JSON would change."""
     kind = type(value)
     if kind in _SCALARS:
         return value
     if kind is list:
-        return [_tagged(item) for item in value]
+        return [tag_types(item) for item in value]
     if kind is dict and _TAG not in value and all(type(key) is str for key in value):
-        return {key: _tagged(one) for key, one in value.items()}
+        return {key: tag_types(one) for key, one in value.items()}
     if kind in _TAGS:
         tag, write, _ = _TAGS[kind]
         return {_TAG: tag, "value": write(value)}
     return msgspec.to_builtins(value, enc_hook=plain_hook)
 
 
-def _untagged(value: Any) -> Any:
+def untag_types(value: Any) -> Any:
+    """What ``tag_types`` was given."""
     if type(value) is list:
-        return [_untagged(item) for item in value]
+        return [untag_types(item) for item in value]
     if type(value) is not dict:
         return value
     if _TAG in value:
         return _READERS[value[_TAG]](value["value"])
-    return {key: _untagged(one) for key, one in value.items()}
+    return {key: untag_types(one) for key, one in value.items()}
 
 
 def _items(items: list[Any]) -> list[Any]:
-    return [_untagged(item) for item in items]
+    return [untag_types(item) for item in items]
 
 
 JSON: Codec = JsonCodec()

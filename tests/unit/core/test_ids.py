@@ -72,7 +72,7 @@ def test_a_forked_child_does_not_count_on_from_its_parents_draw() -> None:
 
 
 @pytest.mark.feature("A6", "Z6")
-@pytest.mark.parametrize("good", ["a", "A-Z_a.z0-9", "." * 256, "018f" * 8])
+@pytest.mark.parametrize("good", ["a", "A-Z_a.z0-9", "." * 256, "018f" * 8, "ada+jobs@example.com"])
 def test_legal_job_ids_pass(good: str) -> None:
     assert check_job_id(good) == good
 
@@ -89,7 +89,7 @@ def test_ids_that_could_be_keys_or_paths_are_refused(bad: object) -> None:
 
 @given(st.text(max_size=300))
 def test_only_the_legal_alphabet_passes(text: str) -> None:
-    legal = 1 <= len(text) <= 256 and all(c.isascii() and (c.isalnum() or c in "._-") for c in text)
+    legal = 1 <= len(text) <= 256 and all(c.isascii() and (c.isalnum() or c in "._-@+") for c in text)
     try:
         check_job_id(text)
     except ConfigError:

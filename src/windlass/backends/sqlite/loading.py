@@ -33,7 +33,8 @@ def load(step: RequestState, reads: Reads, work: UnitOfWork) -> None:
     if reads.jobs:
         load_jobs(step, reads.jobs, work)
     for name in reads.queues:
-        load_queue(step, name, work)
+        if name not in work.queues:
+            load_queue(step, name, work)
     if reads.rows:
         tables.load(step, reads.rows, work)
     if reads.groups:
@@ -94,8 +95,14 @@ def load_jobs(step: RequestState, refs: Iterable[JobRef], work: UnitOfWork) -> N
         work.jobs[ref] = step.records[job.seq] = job
         if ref[0] not in work.queues:
             load_queue(step, ref[0], work)
+    if unknown:
+        _find_jobs(step, unknown, work)
+
+
+def _find_jobs(step: RequestState, refs: list[JobRef], work: UnitOfWork) -> None:
+    """``load_jobs`` from the tables."""
     missing: list[JobRef] = []
-    for queue, ids in by_queue(unknown).items():
+    for queue, ids in by_queue(refs).items():
         load_queue(step, queue, work)
         found = {row[2]: row for row in _rows(step, queue, ids)}
         for job_id in ids:

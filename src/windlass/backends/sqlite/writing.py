@@ -61,7 +61,7 @@ def write(step: RequestState, effects: Effects) -> None:
     if not effects.plain:
         _write_parts(step, effects)
     step.plain = step.plain and _is_plain(step, effects, kinds)
-    step.gather(effects)
+    step.gathered.append(effects)
 
 
 def _write_upkeep(step: RequestState, effects: Effects, upkeep: Upkeep) -> None:
@@ -229,7 +229,7 @@ def _complete(step: RequestState, jobs: list[JobRecord]) -> None:
         finished_ms = first.finished_ms or 0
         params = (
             finished_ms,
-            result,
+            None if result is None else bytearray(result),  # see ``rows.plain_row``
             first.result_until_ms,
             too_old_from(encode_options(first.options), _COMPLETED, finished_ms),
             spare_until(first.options, finished_ms),

@@ -137,7 +137,7 @@ def _due(next_due_in_ms: int) -> int | None:
 async def _read(
     session: ValkeySession, turn: Turn, group: SlotGroup, claim: rq.Claim, claim_id: str, now: str
 ) -> list[JobRecord]:
-    """The leased jobs. One that nobody can read is set aside: the others must not suffer for it."""
+    """The leased jobs. One that cannot be read is set aside: the others must not suffer for it."""
     try:
         return _leased(turn, group, claim, claim_id)
     except StorageError:
@@ -317,7 +317,7 @@ class _Round:
 
 
 async def reconcile(session: ValkeySession, request: rq.Reconcile, now: str) -> int:
-    """Give back leases that nobody holds, queue by queue."""
+    """Give back leases that no worker holds, queue by queue."""
     session.seats.forget(request.worker)
     given = 0
     left: list[str] = []

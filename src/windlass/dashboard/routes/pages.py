@@ -48,6 +48,12 @@ def _page(request: Anyone, static: Static) -> Response[bytes]:
     return Response(content, media_type=_HTML)
 
 
+def unknown(request: Anyone, static: Static) -> Response[bytes]:
+    """The page that says that there is no such view."""
+    answer = _page(request, static)
+    return Response(answer.content, status_code=404, media_type=_HTML)
+
+
 def _json(content: Any) -> Response[bytes]:
     return Response(msgspec.json.encode(content), media_type="application/json", headers={"Vary": "Accept"})
 

@@ -59,6 +59,14 @@ class Tick(Shape):
     failed_total: int
     active_processes: int
     busy_workers: int
+    quiet_workers: int
     slots: int
     #: With ``changes``: the names of all queues, when one came or went.
     names: list[str] | None = None
+
+
+class Version(Shape):
+    """The release that answers, and the version of the API under which it does."""
+
+    version: str
+    api: str

@@ -879,6 +879,7 @@ export interface components {
             failed_total: number;
             active_processes: number;
             busy_workers: number;
+            quiet_workers: number;
             slots: number;
             /** @default null */
             names: string[] | null;

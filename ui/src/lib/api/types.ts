@@ -67,6 +67,7 @@ export interface Tick {
   failed_total: number
   active_processes: number
   busy_workers: number
+  quiet_workers: number
   slots: number
   /** The names of all queues, when one came or went. */
   names: string[] | null

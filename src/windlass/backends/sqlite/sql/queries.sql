@@ -152,6 +152,10 @@ SET state = 'completed', finished_ms = ?1, result = ?2, result_until_ms = ?3, ke
     spare_until_ms = ?5, settled_token = token, token = NULL, lease_until_ms = NULL, expires_ms = NULL, reason = ''
 WHERE token IS NOT NULL AND seq = ?6
 
+-- One column: the sqlite3 module describes those of a statement each time that it is executed.
+-- name: job_any_due
+SELECT 1 FROM [job] WHERE queue = ? AND due_ms IS NOT NULL AND due_ms < '' LIMIT 1
+
 -- name: job_due
 SELECT /*job*/ FROM [job]
 WHERE queue = ? AND due_ms IS NOT NULL AND due_ms < '' ORDER BY due_ms, seq LIMIT ?

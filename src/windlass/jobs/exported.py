@@ -1,0 +1,145 @@
+"""Jobs as lines of JSON: what ``windlass jobs --export`` writes and ``windlass enqueue --file`` reads.
+
+A line has the task's ``name``, its arguments (``data``, or ``args`` and ``kwargs`` of a call), its ``queue``
+and its options by the names that ``Queue.add`` takes, durations in seconds. Defaults are left out. A line
+makes a job with the same id, payload and options. What only running can bring about (attempts, errors, a
+result) stays behind: such a job runs from the start.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from windlass.core.backoff import DEFAULT_BACKOFF
+from windlass.core.edges import Dependency, Edge, EdgeStatus, to_dependency
+from windlass.core.ids import check_task_name, new_id
+from windlass.core.options import FILLABLE, OPTION_NAMES, Keep, StoredOptions, UniqueMode, check_known
+from windlass.core.states import JobState
+from windlass.errors import ConfigError
+from windlass.jobs.payload import pack_call, pack_data, read_call
+from windlass.jobs.prepare import PreparedOptions
+from windlass.serde import tag_types, untag_types
+
+if TYPE_CHECKING:
+    from windlass.core.job import JobRecord, NewJob
+    from windlass.jobs.interfaces import JobQueue
+    from windlass.serde.codecs import Codecs
+
+#: What a line may have besides job options. ``state`` is for people; ``said`` lists the options that the
+#: producer chose, where that does not follow from their values.
+_OTHER: Final = frozenset(
+    {"name", "queue", "data", "args", "kwargs", "types", "state", "said", "schedule", "slot_ms"}
+)
+_SECONDS: Final = (
+    "timeout", "lease", "stall_delay", "result_ttl", "expires_total", "keep_id",
+)  # fmt: skip
+_AS_THEY_ARE: Final = (
+    "max_attempts", "max_stalls", "backtrace", "trace", "result_codec", "lifo", "group", "cost",
+)  # fmt: skip
+_DEFAULTS: Final = StoredOptions()
+_TIMED: Final = (JobState.SCHEDULED, JobState.RETRYING)
+
+
+def export_job(record: JobRecord, edges: Iterable[Edge], codecs: Codecs, now_ms: int) -> dict[str, Any]:
+    """A job as a line. ``ValueError`` or ``ConfigError`` when its arguments cannot be read here."""
+    line: dict[str, Any] = {"name": record.task, **_arguments(record, codecs)}
+    line |= {"queue": record.queue, "job_id": record.id, "state": record.state.value}
+    line |= _options(record.options)
+    if record.priority:
+        line["priority"] = record.priority
+    unique = record.options.unique
+    debounced = unique is not None and unique.mode is UniqueMode.DEBOUNCE  # its ttl says when it runs
+    if record.state in _TIMED and record.due_ms is not None and not debounced:
+        line["run_at"] = record.due_ms / 1000
+    if record.expires_ms is not None:
+        line["expires_in"] = max(record.expires_ms - now_ms, 1) / 1000
+    waits_for = [edge for edge in edges if edge.status is EdgeStatus.OPEN]
+    if waits_for:
+        line["depends_on"] = [[edge.child.queue, edge.child.id, edge.on_failure.value] for edge in waits_for]
+    return line
+
+
+def _arguments(record: JobRecord, codecs: Codecs) -> dict[str, Any]:
+    call = read_call(codecs, record)
+    plain: dict[str, Any] = (
+        {"args": call.args, "kwargs": call.kwargs} if call.form == "call" else {"data": call.data}
+    )
+    tagged = tag_types(plain)
+    return plain if tagged == plain else {**tagged, "types": True}
+
+
+def _options(stored: StoredOptions) -> dict[str, Any]:
+    """Those that differ from their defaults, by the names and in the units that ``Queue.add`` takes."""
+    found: dict[str, Any] = {}
+    for name in _AS_THEY_ARE:
+        if getattr(stored, name) != getattr(_DEFAULTS, name):
+            found[name] = getattr(stored, name)
+    for name in _SECONDS:
+        if getattr(stored, f"{name}_ms") != getattr(_DEFAULTS, f"{name}_ms"):
+            found[name] = getattr(stored, f"{name}_ms") / 1000
+    for name in ("keep_completed", "keep_failed"):
+        keep: Keep = getattr(stored, name)
+        if keep != getattr(_DEFAULTS, name):
+            found[name] = {"age": None if keep.age_ms is None else keep.age_ms / 1000, "count": keep.count}
+    for name in ("tags", "fallbacks"):
+        if getattr(stored, name):
+            found[name] = list(getattr(stored, name))
+    found |= _composed(stored)
+    said = [name for bit, name in enumerate(FILLABLE) if not stored.unsaid & 1 << bit]
+    if set(said) != found.keys() & set(FILLABLE):
+        found["said"] = said
+    return found
+
+
+def _composed(stored: StoredOptions) -> dict[str, Any]:
+    """Options that are made of several values."""
+    found: dict[str, Any] = {}
+    if stored.backoff != DEFAULT_BACKOFF:
+        back = stored.backoff
+        cap, delay = back.cap_ms / 1000, back.delay_ms / 1000
+        found["backoff"] = {"type": back.type, "delay": delay, "cap": cap, "jitter": back.jitter}
+    if stored.unique is not None:
+        one = stored.unique
+        ttl = None if one.ttl_ms is None else one.ttl_ms / 1000
+        found["unique"] = {"key": one.key, "mode": one.mode.value, "ttl": ttl}
+    if stored.schedule is not None:
+        found |= {"schedule": stored.schedule, "slot_ms": stored.slot_ms}
+    return found
+
+
+def read_job(queue: JobQueue, line: Mapping[str, Any]) -> NewJob:
+    """The job of a line, for ``queue``; ``ConfigError`` when it cannot be one."""
+    check_known(line, OPTION_NAMES | _OTHER, "job option")
+    given = {name: value for name, value in line.items() if name in OPTION_NAMES}
+    if "depends_on" in given:
+        given["depends_on"] = [_dependency(one, queue.name) for one in given["depends_on"]]
+    options = queue.defaults.merged(given)
+    if "said" in line:
+        check_known(line["said"], FILLABLE, "option that a task may fill")
+        options = msgspec.structs.replace(options, said=frozenset(line["said"]))
+    plan = PreparedOptions(options, queue.app.backoff_strategies)
+    new = plan.new_job(queue, check_task_name(line["name"]), _packed(line), new_id())
+    if line.get("schedule") is not None:
+        made_by = {"schedule": line["schedule"], "slot_ms": line.get("slot_ms")}
+        new.options = msgspec.structs.replace(new.options, **made_by)
+    return new
+
+
+def _packed(line: Mapping[str, Any]) -> dict[str, Any]:
+    data = {name: line[name] for name in ("data", "args", "kwargs") if name in line}
+    if line.get("types"):
+        data = untag_types(data)
+    if "data" in data or not data:
+        return pack_data(data.get("data"))
+    args, kwargs = data.get("args", []), data.get("kwargs", {})
+    if not isinstance(args, list) or not isinstance(kwargs, dict):
+        raise ConfigError("args", "a list, beside an object as kwargs", args)
+    return pack_call(args, kwargs)
+
+
+def _dependency(one: Any, queue: str) -> Dependency:
+    ref, on_failure = (one[:2], one[2]) if isinstance(one, list) and len(one) == 3 else (one, "fail")
+    return to_dependency(tuple(ref) if isinstance(ref, list) else ref, on_failure, queue, "depends_on")
