@@ -378,7 +378,12 @@ class LimiterTimeoutError(WindlassError, TimeoutError):
 
 
 class JobFailedError(WindlassError):
-    """The awaited job failed for good. The original error's class, message and trace are kept."""
+    """The awaited job failed for good.
+
+    The original error is its ``__cause__`` (``original_error``): a ``RemoteError`` of the same class name,
+    below the built-in class of that name, with its message and trace. In the callbacks of a worker it is the
+    very object that was raised.
+    """
 
     code = "job_failed"
 
@@ -392,6 +397,11 @@ class JobFailedError(WindlassError):
         self.traceback = traceback
         detail = f": {error_class}: {error_message}" if error_class else ""
         super().__init__(f"job {job_id!r} failed ({reason}){detail}")
+
+    @property
+    def original_error(self) -> BaseException | None:
+        """What the handler raised last; None when the job failed without a run."""
+        return self.__cause__
 
 
 class MaxRetriesError(JobFailedError):

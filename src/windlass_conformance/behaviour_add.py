@@ -11,7 +11,7 @@ from windlass import ConfigError, Job, JobNotFoundError, JobState, Queue, curren
 from windlass.errors import PayloadTooLargeError
 from windlass.jobs import AddOutcome
 from windlass_conformance.harness import Harness
-from windlass_conformance.stage import QUEUE, Stage, eventually
+from windlass_conformance.stage import QUEUE, Gate, Stage, eventually
 
 
 async def echo(job: Job[Any]) -> Any:
@@ -104,7 +104,7 @@ async def test_a_delayed_job_runs_at_its_time_and_not_before(harness: Harness) -
         await stage.work(note)
         start = stage.clock.now_ms()
         await stage.queue.add("later", delay=60)
-        await eventually(lambda: (stage.clock.next_wake_ms or 10**6) <= 60_001)  # the worker heard of it
+        await eventually(lambda: (stage.clock.next_wake_ms or 10**6) <= 60_001)  # the worker was notified
         await stage.advance(59.999)
         assert ran == []
         await stage.advance(ms=1)
@@ -136,7 +136,7 @@ async def test_an_idle_worker_wakes_for_the_next_due_job_by_itself(harness: Harn
         await stage.work(note, poll=3_600)
         for name, delay in (("c", 0.3), ("a", 0.1), ("b", 0.2)):
             await stage.queue.add(name, delay=delay)
-        await eventually(lambda: (stage.clock.next_wake_ms or 10**6) <= 101)  # the worker heard of them
+        await eventually(lambda: (stage.clock.next_wake_ms or 10**6) <= 101)  # the worker was notified
         await stage.advance(0.5)
         assert ran == ["a", "b", "c"]
 
@@ -251,6 +251,33 @@ async def test_a_payload_over_the_cap_is_refused(harness: Harness) -> None:
         assert await stage.queue.count() == 0
 
 
+@pytest.mark.feature("A2", "F1")
+async def test_answers_are_told_in_the_words_of_other_systems(harness: Harness) -> None:
+    async with Stage(harness) as stage:
+        gate = Gate()
+
+        async def handler(job: Job[Any]) -> int:
+            await gate.pass_through()
+            return 7
+
+        queued = await stage.queue.add("n", job_id="one")
+        assert queued.enqueue_result == {"status": "queued"}
+        again = await stage.queue.add("n", job_id="one")
+        assert again.enqueue_result == {"status": "duplicate", "existing_state": JobState.WAITING}
+        await stage.work(handler)
+        await gate.reached.wait()
+        gate.open()
+        await queued.result()
+        cached = await stage.queue.add("n", job_id="one")
+        assert cached.enqueue_result == {"status": "completed", "result": 7}
+        assert (await stage.queue.cancel("one")).code == "completed"
+        assert (await stage.queue.cancel("nothing")).code == "not_found"
+        later = await stage.queue.add("n", delay=60)
+        assert (await later.cancel()).code == "cancelled"
+        with pytest.raises(ConfigError, match="that an add returned"):
+            _ = (await stage.queue.get_jobs())[0].enqueue_result
+
+
 @pytest.mark.feature("A19", "A20")
 async def test_a_running_handler_sees_its_job_whole(harness: Harness) -> None:
     async with Stage(harness, context={"db": "handle"}) as stage:
@@ -339,9 +366,9 @@ async def test_bytes_that_are_no_arguments_end_as_failed_with_their_bytes_kept(h
 @pytest.mark.feature("A28")
 async def test_an_unknown_job_is_none_and_its_verbs_say_so(harness: Harness) -> None:
     async with Stage(harness) as stage:
-        assert await stage.queue.get_job("nobody") is None
+        assert await stage.queue.get_job("no-such-job") is None
         with pytest.raises(JobNotFoundError):
-            await stage.queue.remove("nobody")
+            await stage.queue.remove("no-such-job")
 
 
 @pytest.mark.feature("A4", "A40")

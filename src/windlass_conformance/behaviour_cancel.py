@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from windlass import Job, JobCancelledError, JobState
+from windlass import ConfigError, Job, JobCancelledError, JobState
 from windlass.jobs import CancelResult
+from windlass.jobs.abort import AbortSignal
 from windlass_conformance.harness import Harness
 from windlass_conformance.stage import Gate, Stage
 
@@ -112,7 +113,7 @@ async def test_a_worker_aborts_a_job_that_runs_there(harness: Harness) -> None:
         worker = await stage.work(handler)
         job = await stage.queue.add("n")
         await gate.reached.wait()
-        assert worker.abort_job("nobody") is False
+        assert worker.abort_job("no-such-job") is False
         assert worker.abort_job(job.id) is True
         assert await job.wait_until_finished() is JobState.CANCELLED
 
@@ -156,3 +157,29 @@ async def test_a_job_tells_that_it_was_revoked(harness: Harness) -> None:
         await told.wait()
         gate.open()
         assert await job.wait_until_finished() is JobState.CANCELLED
+
+
+@pytest.mark.feature("F3", "F4")
+async def test_a_job_aborted_by_its_worker_keeps_the_reason(harness: Harness) -> None:
+    async with Stage(harness) as stage:
+        gate, seen = Gate(), list[tuple[str, str]]()
+
+        async def watch(signal: AbortSignal) -> None:
+            seen.append((await signal, signal.detail))
+
+        async def handler(job: Job[Any]) -> None:
+            assert job.abort_signal is not None
+            job.context.append(asyncio.create_task(watch(job.abort_signal)))
+            await gate.pass_through()
+
+        watchers: list[asyncio.Task[None]] = []
+        worker = await stage.work(handler, context=watchers)
+        job = await stage.queue.add("n")
+        await gate.reached.wait()
+        assert worker.abort_job(job.id, "no longer wanted")
+        assert await job.wait_until_finished() is JobState.CANCELLED
+        assert (job.reason, job.attempts) == ("no longer wanted", 0)
+        await asyncio.gather(*watchers)
+        assert seen == [("cancel", "no longer wanted")]
+        with pytest.raises(ConfigError, match="a text"):
+            worker.abort_job(job.id, 7)  # type: ignore[arg-type]

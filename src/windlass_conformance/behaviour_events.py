@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import functools
+from collections.abc import AsyncGenerator, AsyncIterator
 from typing import Any
 
 import pytest
 
 from windlass import ConfigError, Event, Job, JobState, QueueEvents, Snooze, Worker
+from windlass.errors import PayloadTooLargeError
 from windlass_conformance.harness import Harness
 from windlass_conformance.stage import QUEUE, Stage, eventually
 
@@ -17,6 +19,32 @@ async def fail_once(job: Job[Any]) -> str:
     if job.attempt == 1:
         raise ValueError("first")
     return "second"
+
+
+async def number_of_the_run(job: Job[Any]) -> int:
+    """The number of the run."""
+    return job.manual_retries + 1
+
+
+async def _completions(stage: Stage, count: int) -> AsyncIterator[Event]:
+    """The first ``count`` events of type ``completed``."""
+    stream = stage.queue.events(0)
+    async for event in stream:
+        if event.type == "completed":
+            yield event
+            count -= 1
+        if not count:
+            break
+    await stream.aclose()
+
+
+async def _first(stream: AsyncGenerator[Event, None], count: int) -> AsyncIterator[Event]:
+    async for event in stream:
+        yield event
+        count -= 1
+        if not count:
+            break
+    await stream.aclose()
 
 
 def _hear(heard: list[tuple[str, str]], name: str, event: Event) -> None:
@@ -154,10 +182,122 @@ async def test_progress_is_seen_from_outside_while_the_job_runs(harness: Harness
         await stage.work(handler)
         job = await stage.queue.add("n")
         events = await collect(stage, 0, "progress")
-        assert events[-1].data == {"progress": '{"current":3,"total":9}'}
+        assert events[-1].data == {"progress": {"current": 3, "total": 9}}
         assert (await job.refresh()).progress == {"current": 3, "total": 9}
         seen.set()
         await job.result()
+
+
+@pytest.mark.feature("A22", "K1")
+@pytest.mark.parametrize("progress", ["5 bytes", 0, None, ["x" * 2_000], b"raw"])
+async def test_progress_arrives_as_the_data_that_was_reported(harness: Harness, progress: Any) -> None:
+    async with Stage(harness, codec="msgpack" if isinstance(progress, bytes) else "json") as stage:
+
+        async def handler(job: Job[Any]) -> None:
+            await job.update_progress(progress)
+
+        await stage.work(handler)
+        await (await stage.queue.add("n")).result()
+        events = await collect(stage, 0, "progress")
+        assert events[-1].data["progress"] == progress
+
+
+@pytest.mark.feature("K1", "K3")
+@pytest.mark.parametrize("options", [{}, {"result_ttl": 0, "keep_completed": False}])
+async def test_the_event_of_a_completed_job_has_what_it_returned(
+    harness: Harness, options: dict[str, Any]
+) -> None:
+    async with Stage(harness) as stage:
+        heard: list[Event] = []
+        events = QueueEvents(QUEUE, stage.app, after=0)
+        events.on("completed", heard.append)
+
+        async def handler(job: Job[Any]) -> Any:
+            return job.data
+
+        await stage.work(handler)
+        values = [None, 7, {"rows": [1, 2]}, "text"]
+        jobs = [await stage.queue.add("n", {"value": value}, **options) for value in values]
+        await eventually(lambda: len(heard) == len(values))
+        await events.close()
+        by_id = {event.job_id: event.data["return_value"] for event in heard}
+        assert [by_id[job.id] for job in jobs] == [{"value": value} for value in values]
+
+
+@pytest.mark.feature("K1")
+async def test_a_completed_event_has_no_value_that_is_not_its_own(harness: Harness) -> None:
+    async with Stage(harness) as stage:
+        await stage.work(number_of_the_run)
+        job = await stage.queue.add("n", job_id="one")
+        assert await job.result() == 1
+        await stage.advance(1)
+        await job.retry()
+        await stage.until_state(job, JobState.COMPLETED)
+        assert await job.result() == 2
+        found = [event async for event in _completions(stage, 2)]
+        assert [event.data.get("return_value") for event in found] == [None, 2]
+        assert "return_value" not in found[0].data
+        bare = stage.queue.events(0, values=False)
+        assert [event async for event in _first(bare, 5) if "return_value" in event.data] == []
+
+
+@pytest.mark.feature("K10")
+async def test_an_event_of_ones_own_stands_among_those_of_the_queue(harness: Harness) -> None:
+    async with Stage(harness) as stage:
+        heard: list[tuple[str, Any, str]] = []
+        events = QueueEvents(QUEUE, stage.app, after=0)
+        events.on("custom:shipped", lambda event: heard.append(("shipped", event.data["data"], event.job_id)))
+        events.on("custom", lambda event: heard.append(("any", event.data["name"], event.job_id)))
+        await events.wait_until_ready()
+        await stage.queue.publish_event("opened")
+        job = await stage.queue.add("n", delay=60)
+        await stage.queue.publish_event("shipped", {"parcels": [1, 2]}, job_id=job.id)
+        await job.cancel()
+        await eventually(lambda: len(heard) == 3)
+        await events.close()
+        assert heard == [
+            ("any", "opened", ""),
+            ("shipped", {"parcels": [1, 2]}, job.id),
+            ("any", "shipped", job.id),
+        ]
+        found = await collect(stage, 0, "cancelled")
+        assert [(event.id, event.type) for event in found] == [
+            (1, "custom"),
+            (2, "scheduled"),
+            (3, "custom"),
+            (4, "cancelled"),
+        ]
+        assert (await stage.queue.get_job_counts())[JobState.CANCELLED] == 1
+
+
+@pytest.mark.feature("K10")
+async def test_an_event_of_ones_own_is_small_and_has_a_name(harness: Harness) -> None:
+    async with Stage(harness) as stage:
+        queue = stage.app.queue("new")
+        with pytest.raises(PayloadTooLargeError):
+            await queue.publish_event("big", "x" * 10_001)
+        with pytest.raises(ConfigError):
+            await queue.publish_event("odd", object())
+        with pytest.raises(ConfigError):
+            await queue.publish_event("")
+        assert [info.name for info in await stage.app.queues()] == []
+        await queue.publish_event("first", job_id="a-job-that-is-gone")
+        assert [info.name for info in await stage.app.queues()] == ["new"]
+
+
+@pytest.mark.feature("K1", "K5")
+async def test_what_was_added_is_handed_as_a_job(harness: Harness) -> None:
+    async with Stage(harness) as stage:
+        added: list[Job[Any]] = []
+        stage.queue.on("added", added.append)
+        await stage.settle()
+        job = await stage.queue.add("n", {"to": "ada"}, priority=3)
+        await eventually(lambda: bool(added))
+        assert [(one.id, one.name, one.data, one.priority) for one in added] == [
+            (job.id, "n", {"to": "ada"}, 3)
+        ]
+        await added[0].remove()
+        assert await stage.queue.get_job(job.id) is None
 
 
 @pytest.mark.feature("K1", "K3", "K4", "K8")

@@ -312,6 +312,25 @@ async def test_a_running_parent_makes_children_and_waits_for_them(harness: Harne
         assert (runs.runs, job.attempts, job.deliveries) == ({"sum": 2, "part": 3}, 0, 2)
 
 
+@pytest.mark.feature("I2", "I10")
+@pytest.mark.parametrize("named", ["mapping", "pair", "own queue"])
+async def test_a_parent_is_named_by_its_queue_and_id(harness: Harness, named: str) -> None:
+    async with Stage(harness) as stage:
+        other = QUEUE if named == "own queue" else "parts"
+        parent = await stage.queue.add("sum", delay=60)
+        ref = {
+            "mapping": {"queue": QUEUE, "id": parent.id},
+            "pair": (QUEUE, parent.id),
+            "own queue": {"id": parent.id},
+        }
+        child = await stage.app.queue(other).add("part", parent=ref[named])
+        (edge,) = await parent.get_dependencies()
+        assert (edge.child.queue, edge.child.id) == (other, child.id)
+        assert await parent.is_blocked()
+        with pytest.raises(ConfigError, match="a \\(queue, id\\) pair"):
+            await stage.queue.add("part", parent={"queue": QUEUE, "name": parent.id})
+
+
 @pytest.mark.feature("I10")
 async def test_a_handler_that_waits_for_children_it_does_not_have_fails_in_the_end(harness: Harness) -> None:
     async with Stage(harness) as stage:
@@ -416,6 +435,27 @@ async def test_a_whole_flow_is_removed(harness: Harness) -> None:
         assert await stage.queue.remove_flow(node.id, force=True) == 3
         assert await harness.find(running.id, "images") is None
         assert await stage.queue.count() == 0
+
+
+@pytest.mark.feature("I12")
+async def test_a_flow_of_many_levels_is_read_cancelled_and_removed_to_its_leaves(harness: Harness) -> None:
+    def tree(depth: int) -> dict[str, Any]:
+        children = [tree(depth - 1) for _ in range(2)] if depth > 1 else []
+        return {"name": f"level{depth}", "queue": f"q{depth % 2}", "children": children}
+
+    async with Stage(harness) as stage:
+        producer, queue = FlowProducer(stage.app), stage.app.queue("q1")
+        whole = await producer.add(tree(5))
+        flow = await queue.get_flow(whole.id)
+        names = Counter(one.job.name for one in flow.walk())
+        assert names == {f"level{depth}": 2 ** (5 - depth) for depth in range(1, 6)}
+        assert await queue.remove_flow(whole.id) == 31
+        for one in flow.walk():
+            assert await harness.find(one.job.id, one.job.queue_name) is None
+        other = await producer.add(tree(5))
+        assert await queue.cancel_flow(other.id) == 31
+        cancelled = [one.state for one in (await queue.get_flow(other.id)).walk()]
+        assert cancelled == [JobState.CANCELLED] * 31
 
 
 # --- a big one, with workers that die -------------------------------------------------------------

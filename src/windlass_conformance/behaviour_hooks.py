@@ -10,10 +10,11 @@ from typing import Annotated, Any
 import pytest
 
 from windlass import ConfigError, Depends, Job, JobState, Snooze, Windlass, current_job
+from windlass.errors import MaxRetriesError, UnrecoverableError
 from windlass.handlers import AttemptEnd, Outgoing
 from windlass_conformance import targets
 from windlass_conformance.harness import Harness
-from windlass_conformance.stage import QUEUE, Stage
+from windlass_conformance.stage import QUEUE, Stage, eventually
 
 tenant: ContextVar[str] = ContextVar("tenant")
 
@@ -155,18 +156,18 @@ async def test_context_variables_travel_from_the_producer_to_every_kind_of_handl
 
         @stage.app.task(queue=QUEUE)
         async def on_loop() -> str:
-            return tenant.get("nobody")
+            return tenant.get("no tenant")
 
         @stage.app.task(queue=QUEUE)
         def in_thread() -> str:
-            return tenant.get("nobody")
+            return tenant.get("no tenant")
 
         await stage.work()
         token = tenant.set("acme")
         jobs = [await on_loop.enqueue(), await in_thread.enqueue()]
         tenant.reset(token)
         assert [await job.result() for job in jobs] == ["acme", "acme"]
-        assert await (await on_loop.enqueue()).result() == "nobody"
+        assert await (await on_loop.enqueue()).result() == "no tenant"
         assert jobs[0].trace == {"ctx.tenant": '"acme"'}
 
 
@@ -322,3 +323,53 @@ async def test_error_hooks_hear_of_every_failed_run_and_of_no_signal(harness: Ha
         async with asyncio.timeout(10):
             await done.wait()
         assert heard == [("bad", "attempt 1", False), ("bad", "attempt 2", True)]
+
+
+@pytest.mark.feature("C19")
+async def test_a_hook_on_death_is_called_once_when_a_job_has_failed_for_good(harness: Harness) -> None:
+    async with Stage(harness) as stage:
+        died: list[tuple[str, type[BaseException], str]] = []
+
+        @stage.app.on_death
+        def bury(job: Job[Any], error: BaseException) -> None:
+            died.append((job.name, type(error), str(error.__cause__ or error)))
+
+        @stage.app.on_death
+        def broken(job: Job[Any], error: BaseException) -> None:
+            raise RuntimeError("a hook that fails harms no other")
+
+        async def handler(job: Job[Any]) -> None:
+            if job.name == "fine" and job.attempt == 2:
+                return
+            if job.name == "at once":
+                raise UnrecoverableError("no use")
+            raise ValueError(f"attempt {job.attempt}")
+
+        await stage.work(handler)
+        for name in ("fine", "spent", "at once"):
+            await (await stage.queue.add(name, max_attempts=2, backoff=0)).wait_until_finished()
+        await eventually(lambda: len(died) == 2)
+        assert died == [
+            ("spent", MaxRetriesError, "attempt 2"),
+            ("at once", UnrecoverableError, "no use"),
+        ]
+        with pytest.raises(ConfigError, match="a function of"):
+            stage.app.on_death("mail")  # type: ignore[type-var]
+
+
+@pytest.mark.feature("C19")
+async def test_a_job_is_retried_for_a_duration_and_no_longer(harness: Harness) -> None:
+    async with Stage(harness) as stage:
+        runs: list[float] = []
+        start = stage.clock.now_ms()
+
+        async def handler(job: Job[Any]) -> None:
+            runs.append((stage.clock.now_ms() - start) / 1000)
+            raise ValueError("not yet")
+
+        await stage.work(handler, duties=True)
+        policy = {"type": "fixed", "delay": 10, "jitter": 0}
+        job = await stage.queue.add("n", max_attempts=1_000, expires_total=35, backoff=policy)
+        await stage.advance(120)
+        assert (await job.refresh()).state is JobState.FAILED
+        assert (job.reason, runs) == ("expired", [0, 10, 20, 30])

@@ -119,6 +119,34 @@ async def test_every_group_has_its_own_slots(harness: Harness) -> None:
         assert {meter.most[f"tenant{n}"] for n in range(3)} == {2}
 
 
+@pytest.mark.feature("H12")
+async def test_a_task_has_a_rate_of_its_own_over_all_workers(harness: Harness) -> None:
+    async with Stage(harness) as stage:
+        starts: list[float] = []
+        others: list[int] = []
+
+        @stage.app.task(queue=QUEUE, name="report", rate=(5, 1))
+        async def report(n: int) -> None:
+            starts.append(stage.clock.now_ms() / 1000)
+
+        @stage.app.task(queue=QUEUE, name="mail")
+        async def mail(n: int) -> None:
+            others.append(n)
+
+        await report.enqueue(0)
+        await stage.work(concurrency=8)
+        await stage.work(concurrency=8)  # sets the rate again; what started before still counts
+        for n in range(1, 12):
+            await report.enqueue(n)
+        await mail.map(range(20))
+        await stage.advance(0.5)
+        assert (len(starts), len(others)) == (5, 20)
+        await stage.advance(2)
+        assert [round(at - starts[0], 1) for at in starts] == [0] * 5 + [1] * 5 + [2] * 2
+        with pytest.raises(ConfigError, match="left out for a task with a group"):
+            stage.app.task(queue=QUEUE, name="other", rate=(5, 1), group="g")(lambda: None)
+
+
 @pytest.mark.feature("H7", "H12")
 async def test_a_rate_per_task_by_a_group_of_its_name(harness: Harness) -> None:
     async with Stage(harness) as stage:
@@ -136,6 +164,31 @@ async def test_a_rate_per_task_by_a_group_of_its_name(harness: Harness) -> None:
         assert [round(at - starts[0], 1) for at in starts] == [0] * 5 + [1] * 5 + [2] * 2
 
 
+@pytest.mark.feature("H6")
+async def test_how_long_a_rate_or_a_hold_lasts_can_be_asked(harness: Harness) -> None:
+    async with Stage(harness) as stage:
+        queue = stage.queue
+        assert await queue.get_rate_limit_ttl() == 0
+        await queue.set_global_rate_limit((2, 60))
+        await stage.work(lambda job: None)
+        await (await queue.add("n")).result()
+        assert await queue.get_rate_limit_ttl() == 0  # one more may start
+        await stage.advance(10)
+        await (await queue.add("n")).result()
+        assert await queue.get_rate_limit_ttl() == 50  # until the first is a minute old
+        await stage.advance(20)
+        assert await queue.get_rate_limit_ttl() == 30
+        await queue.rate_limit(45)
+        assert await queue.get_rate_limit_ttl() == 45
+        await queue.rate_limit(0)
+        assert await queue.get_rate_limit_ttl() == 30
+        await stage.advance(31)
+        assert await queue.get_rate_limit_ttl() == 0
+        await queue.set_global_rate_limit((1, 60))
+        await queue.remove_global_rate_limit()
+        assert await queue.get_rate_limit_ttl() == 0
+
+
 @pytest.mark.feature("H8")
 async def test_a_bucket_with_costs(harness: Harness) -> None:
     async with Stage(harness) as stage:
@@ -145,6 +198,7 @@ async def test_a_bucket_with_costs(harness: Harness) -> None:
         for cost in (6, 4, 5):
             await stage.queue.add("t", cost, group="api", cost=cost)
         too_dear = await stage.queue.add("t", group="api", cost=11)
+        assert ((await too_dear.refresh()).cost, (await stage.queue.add("t", delay=60)).cost) == (11, 1)
         assert too_dear.state is JobState.FAILED
         await stage.advance(4.5)
         assert meter.order == [6, 4]

@@ -303,24 +303,25 @@ async def test_the_app_lists_its_queues_with_their_counts(harness: Harness) -> N
 
 
 @pytest.mark.feature("A22")
-async def test_progress_of_a_job_that_does_not_run_here_is_refused_with_what_is_true(
-    harness: Harness,
-) -> None:
+async def test_progress_is_reported_from_outside_until_the_job_has_ended(harness: Harness) -> None:
     async with live(harness) as app:
         queue, gate = app.queue(QUEUE), Gate()
         job = await queue.add("n")
-        with pytest.raises(IllegalTransitionError, match="it is waiting; only its running attempt may"):
-            await job.update_progress(50)
+        await job.update_progress("queued")
+        assert (await job.refresh()).progress == "queued"
         await job.log("a line from outside is welcome")
         assert (await queue.get_job_logs(job.id))[1] == 1
         async with Worker(QUEUE, lambda _: gate.pass_through(), url_or_app=app):
             await gate.reached.wait()
-            with pytest.raises(IllegalTransitionError, match="it is active; only its running attempt may"):
-                await job.update_progress(50)
+            other = await queue.get_job(job.id)
+            assert other is not None
+            await other.update_progress({"current": 1, "total": 2})
+            assert (await job.refresh()).progress == {"current": 1, "total": 2}
             gate.open()
             await job.wait_until_finished()
         with pytest.raises(IllegalTransitionError, match="it is completed"):
             await job.update_progress(50)
+        assert (await job.refresh()).progress == {"current": 1, "total": 2}
         await job.remove()
         with pytest.raises(JobNotFoundError):
             await job.update_progress(50)

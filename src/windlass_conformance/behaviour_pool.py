@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections import Counter
 from typing import Any
@@ -175,7 +176,7 @@ async def test_names_with_colons_are_never_mixed_up(harness: Harness) -> None:
 async def test_an_unknown_task_is_given_back_and_at_last_fails_with_its_reason(harness: Harness) -> None:
     async with Stage(harness) as stage:
         await stage.work()
-        job = await stage.queue.add("nobody-knows", max_attempts=1)
+        job = await stage.queue.add("unknown-task", max_attempts=1)
         waits = []
         for delay in (5, 30, 120, 600):
             await stage.until_state(job, JobState.SCHEDULED)
@@ -214,6 +215,80 @@ async def test_a_queue_can_be_added_to_a_running_worker(harness: Harness) -> Non
         worker.add_queue("late")
         await job.result()
         assert log.queues == ["late"]
+
+
+@pytest.mark.feature("J14")
+async def test_a_handler_registered_on_a_running_worker_brings_its_queue(harness: Harness) -> None:
+    async with Stage(harness) as stage:
+        worker = await stage.work()
+        job = await stage.app.queue("late").add("n")
+        await stage.settle()
+        assert (worker.get_queues(), await job.is_waiting()) == ([QUEUE], True)
+
+        async def handler(job: Job[Any]) -> str:
+            return f"{job.name} of {job.queue_name}"
+
+        worker.register("n", handler, queue="late")
+        assert await job.result() == "n of late"
+        assert worker.get_queues() == [QUEUE, "late"]
+        assert worker.info().queues == (QUEUE, "late")
+        second = await stage.app.queue("late").add("n")  # the arrival wakes it: it listens there, too
+        assert await second.result() == "n of late"
+
+
+@pytest.mark.feature("J14")
+async def test_a_handler_of_a_queue_that_is_served_leaves_its_share_alone(harness: Harness) -> None:
+    async with Stage(harness) as stage:
+        worker = await stage.work(queues={"a": QueueSpec(cap=1), "b": 1}, concurrency=4)
+        crowd = Crowd()
+        worker.register("n", crowd, queue="a")
+        worker.register("n", crowd)
+        for name in ("a", "b"):
+            await stage.app.queue(name).add_bulk([{"name": "n"} for _ in range(6)])
+        await eventually(lambda: crowd.running["all"] == 4)
+        assert (crowd.running["a"], worker.get_queues()) == (1, ["a", "b"])
+        crowd.gate.open()
+        await worker.drain()
+        assert crowd.most["a"] == 1
+
+
+@pytest.mark.feature("J23")
+async def test_two_sets_of_queues_in_one_process_have_slots_of_their_own(harness: Harness) -> None:
+    async with Stage(harness) as stage:
+        slow, quick = Crowd(), Crowd()
+        await stage.work(slow, ["reports", "exports"], concurrency=2)
+        await stage.work(quick, {"mail": 1}, concurrency=3)
+        for name in ("reports", "exports", "mail"):
+            await stage.app.queue(name).add_bulk([{"name": "n"} for _ in range(4)])
+        await eventually(lambda: (slow.running["all"], quick.running["all"]) == (2, 3))
+        await stage.settle()
+        assert (slow.running["all"], quick.running["all"]) == (2, 3)
+        quick.gate.open()  # one set goes on while the other is full
+        await stage.workers[1].drain()
+        slow.gate.open()
+        await stage.workers[0].drain()
+        assert (slow.most["all"], slow.most["mail"], quick.most["all"]) == (2, 0, 3)
+        counts = [await stage.app.queue(name).get_job_counts() for name in ("reports", "exports", "mail")]
+        assert [count[JobState.COMPLETED] for count in counts] == [4, 4, 4]
+
+
+@pytest.mark.feature("H11")
+async def test_a_pause_can_be_awaited_until_what_runs_has_ended_or_forced(harness: Harness) -> None:
+    async with Stage(harness) as stage:
+        crowd = Crowd()
+        worker = await stage.work(crowd)
+        job = await stage.queue.add("n")
+        await crowd.gate.reached.wait()
+        await worker.pause(force=True)
+        assert (worker.is_paused, worker.busy) == (True, 1)
+        paused = asyncio.ensure_future(worker.pause())
+        await stage.settle()
+        assert not paused.done()
+        crowd.gate.open()
+        await paused
+        assert worker.busy == 0
+        await job.result()
+        await worker.pause()  # nothing runs: at once
 
 
 @pytest.mark.feature("H11")

@@ -18,9 +18,15 @@ from windlass import (
     as_completed,
     gather,
 )
-from windlass.errors import IllegalTransitionError, ResultExpiredError
+from windlass.errors import (
+    IllegalTransitionError,
+    MaxRetriesError,
+    RemoteError,
+    ResultExpiredError,
+    UnrecoverableError,
+)
 from windlass_conformance.harness import Harness
-from windlass_conformance.stage import QUEUE, Gate, Stage, live
+from windlass_conformance.stage import QUEUE, Gate, Stage, eventually, live
 
 
 @pytest.mark.feature("E1", "E2")
@@ -120,6 +126,28 @@ async def test_waiting_ends_in_time_and_the_job_goes_on(harness: Harness) -> Non
         assert await job.result() == "late"
 
 
+@pytest.mark.feature("E1")
+async def test_a_call_that_names_no_timeout_waits_for_30_seconds(harness: Harness) -> None:
+    async with Stage(harness) as stage:
+        job = await stage.queue.add("n")
+        waits = [
+            asyncio.create_task(waiting)
+            for waiting in (
+                stage.queue.add_and_wait("n", job_id="call"),
+                job.result(),
+                job.wait_until_finished(),
+            )
+        ]
+        await stage.settle()
+        await stage.advance(29.9)
+        assert [wait.done() for wait in waits] == [False] * 3
+        await stage.advance(0.2)
+        ends = await asyncio.gather(*waits, return_exceptions=True)
+        assert [(type(end), end.timeout_s) for end in ends if isinstance(end, WaitTimeoutError)] == [
+            (WaitTimeoutError, 30)
+        ] * 3
+
+
 @pytest.mark.feature("E4", "Z15")
 async def test_a_failed_job_raises_its_error_to_whoever_waits(harness: Harness) -> None:
     async with Stage(harness) as stage:
@@ -131,6 +159,80 @@ async def test_a_failed_job_raises_its_error_to_whoever_waits(harness: Harness) 
         with pytest.raises(JobFailedError) as caught:
             await stage.queue.add_and_wait("n", max_attempts=1)
         assert (caught.value.error_class, caught.value.error_message) == ("ValueError", "no such user")
+
+
+@pytest.mark.feature("E4", "Z15")
+async def test_the_original_error_is_the_cause_of_what_a_caller_gets(harness: Harness) -> None:
+    async with Stage(harness) as stage:
+
+        class OrderError(LookupError):
+            pass
+
+        async def handler(job: Job[Any]) -> None:
+            if job.name == "own":
+                raise OrderError("no order 7")
+            raise ValueError("no such user") from KeyError("ada")
+
+        await stage.work(handler)
+        with pytest.raises(JobFailedError) as caught:
+            await stage.queue.add_and_wait("n", max_attempts=1)
+        cause = caught.value.__cause__
+        assert isinstance(cause, ValueError) and isinstance(cause, RemoteError)
+        assert caught.value.original_error is cause
+        assert (type(cause).__name__, str(cause)) == ("ValueError", "no such user")
+        assert "no such user" in cause.remote_traceback and "handler" in cause.remote_traceback
+        with pytest.raises(JobFailedError) as caught:
+            await stage.queue.add_and_wait("own", max_attempts=1)
+        cause = caught.value.__cause__
+        assert (type(cause).__name__, str(cause)) == ("OrderError", "no order 7")
+
+
+@pytest.mark.feature("E4", "C16", "Z15")
+async def test_spent_attempts_reach_the_callbacks_of_the_worker(harness: Harness) -> None:
+    async with Stage(harness) as stage:
+        told: list[BaseException] = []
+        hooked: list[tuple[str, bool]] = []
+        raised = [ValueError("first"), ValueError("second")]
+
+        async def handler(job: Job[Any]) -> None:
+            if job.name == "at once":
+                raise UnrecoverableError("no use")
+            raise raised[job.attempts]
+
+        stage.app.on_error(lambda job, error, final: hooked.append((str(error), final)))
+        worker = await stage.work(handler)
+        worker.on("failed", lambda job, error: told.append(error))
+        job = await stage.queue.add("n", {"to": "ada"}, max_attempts=2, backoff=0)
+        await stage.until_state(job, JobState.FAILED)
+        await eventually(lambda: bool(told))
+        spent = told.pop()
+        assert isinstance(spent, MaxRetriesError)
+        assert (spent.job_id, spent.attempts, spent.payload) == (job.id, 2, {"to": "ada"})
+        assert spent.__cause__ is raised[1]
+        with pytest.raises(MaxRetriesError) as caught:
+            await job.result()
+        assert (caught.value.attempts, caught.value.payload) == (2, {"to": "ada"})
+        assert hooked == [("first", False), ("second", True)]
+        other = await stage.queue.add("at once")
+        await stage.until_state(other, JobState.FAILED)
+        await eventually(lambda: bool(told))
+        assert isinstance(told[0], UnrecoverableError)
+
+
+@pytest.mark.feature("E8", "E5")
+async def test_how_long_a_failed_job_is_kept_can_be_changed(harness: Harness) -> None:
+    async with Stage(harness) as stage:
+
+        async def handler(job: Job[Any]) -> None:
+            raise ValueError("no such user")
+
+        await stage.work(handler)
+        job = await stage.queue.add("n", max_attempts=1)
+        await stage.until_state(job, JobState.FAILED)
+        await stage.queue.update_result_ttl(job.id, 7_200)
+        kept = (await job.refresh()).options.keep_failed
+        assert kept.age_ms is not None and 7_200_000 <= kept.age_ms < 7_205_000
+        assert (await stage.queue.get_status(job.id) or {})["error"]["message"] == "no such user"
 
 
 @pytest.mark.feature("E4", "D2")
@@ -199,7 +301,7 @@ async def test_the_status_of_a_job_tells_result_or_error(harness: Harness) -> No
         assert status is not None and (status["state"], status["result"]) == (JobState.COMPLETED, "fine")
         status = await stage.queue.get_status(bad.id)
         assert status is not None and status["error"] == {"class": "ValueError", "message": "no"}
-        assert await stage.queue.get_status("nobody") is None
+        assert await stage.queue.get_status("no-such-job") is None
 
 
 @pytest.mark.feature("E6", "E3")
@@ -218,6 +320,32 @@ async def test_whoever_waits_learns_of_the_end_without_time_passing(harness: Har
         gate.open()
         assert await waiting is JobState.COMPLETED
         assert stage.clock.now_ms() == before
+
+
+@pytest.mark.feature("E3")
+async def test_a_waiter_reads_its_job_once_at_first_and_at_most_once_when_it_has_ended(
+    harness: Harness,
+) -> None:
+    async with Stage(harness) as stage:
+        gate = Gate()
+
+        async def handler(job: Job[Any]) -> int:
+            await gate.pass_through()
+            return int(job.data)
+
+        await stage.work(handler, concurrency=20)
+        jobs = [await stage.queue.add("n", n) for n in range(20)]
+        before = stage.faults.sent["GetJobs"]
+        waiting = [asyncio.create_task(job.result()) for job in jobs]
+        await eventually(lambda: stage.faults.sent["GetJobs"] - before == 20)
+        gate.open()
+        assert await asyncio.gather(*waiting) == list(range(20))
+        # One for each waiter, one for all each time that some of the jobs ended: the notice has no results,
+        # or it has them and nothing is read at all.
+        assert stage.faults.sent["GetJobs"] - before <= 40
+        before = stage.faults.sent["GetJobs"]
+        assert await stage.queue.get_result(jobs[3].id) == 3
+        assert stage.faults.sent["GetJobs"] - before == 1
 
 
 @pytest.mark.feature("E5")
@@ -299,7 +427,7 @@ async def test_the_result_of_a_job_that_has_none_yet_is_refused_with_what_became
         with pytest.raises(IllegalTransitionError, match=r"it is waiting; wait for it with job\.result"):
             await queue.get_result(job.id)
         with pytest.raises(JobNotFoundError):
-            await queue.get_result("nobody")
+            await queue.get_result("no-such-job")
         async with Worker(QUEUE, lambda job: 1 / 0, url_or_app=app):
             await job.wait_until_finished()
         with pytest.raises(JobFailedError, match="ZeroDivisionError"):

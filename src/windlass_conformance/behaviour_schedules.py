@@ -70,6 +70,32 @@ async def test_an_interval_makes_one_job_per_slot_without_drift(harness: Harness
         assert (job.schedule_name, job.slot_ms) == ("tick", START_MS + 30_000)
 
 
+@pytest.mark.feature("B8")
+@pytest.mark.parametrize(
+    ("rule", "seen"),
+    [
+        ({"every": 10}, [0, 10, 20, 30]),
+        ({"every": 10, "start": START_MS / 1000 - 3}, [0, 7, 17, 27]),
+        ({"every": 10, "start": START_MS / 1000 + 5}, [5, 15, 25, 35]),
+        ({"cron": "* * * * *"}, [0, 20]),  # the clock begins 20 s before a minute
+        ({"every": 10, "limit": 1}, [0]),
+    ],
+)
+async def test_a_schedule_can_also_run_at_its_start(
+    harness: Harness, rule: dict[str, Any], seen: list[float]
+) -> None:
+    async with Stage(harness) as stage:
+        times = Times(stage)
+        await serve(stage, times)
+        await stage.queue.upsert_job_scheduler("tick", {**rule, "at_start": True})
+        await stage.advance(0.5)
+        first = [at for at in seen if at <= 0.5]
+        assert times.seen == first
+        await stage.queue.upsert_job_scheduler("tick", {**rule, "immediately": True})  # as it was: no start
+        await stage.advance(35)
+        assert times.seen == seen
+
+
 @pytest.mark.feature("B8", "B10")
 async def test_a_cron_rule_runs_by_the_clock_of_its_time_zone(harness: Harness) -> None:
     async with Stage(harness) as stage:

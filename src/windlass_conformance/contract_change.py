@@ -12,7 +12,7 @@ from windlass.core.states import JobState
 from windlass_conformance.harness import LEASE_MS, QUEUE, START_MS, Harness
 
 A = JobRef(QUEUE, "a")
-NOBODY = JobRef(QUEUE, "nobody")
+NOBODY = JobRef(QUEUE, "no-such-job")
 OK_WAITING = rq.ChangeResult(Changed.OK, JobState.WAITING)
 
 
@@ -499,18 +499,44 @@ async def test_progress_is_stored_and_told(harness: Harness) -> None:
 
 
 @pytest.mark.feature("A22", "J24")
-@pytest.mark.parametrize(
-    ("token", "status"), [(None, Changed.ILLEGAL), ("", Changed.LOST), ("never.0", Changed.LOST)]
-)
-async def test_progress_needs_the_newest_token_and_otherwise_nothing_is_written(
-    harness: Harness, token: str | None, status: Changed
+@pytest.mark.parametrize("token", ["", "never.0"])
+async def test_progress_under_a_token_needs_the_newest_and_otherwise_nothing_is_written(
+    harness: Harness, token: str
 ) -> None:
     job = await harness.start("a")
     mark = await harness.mark()
     report = rq.Report(ref=A, token=token, progress=b"1", logs=["line"])
-    assert await harness.do(report) == rq.ChangeResult(status, JobState.ACTIVE)
+    assert await harness.do(report) == rq.ChangeResult(Changed.LOST, JobState.ACTIVE)
     assert (await harness.get("a"), await harness.mark()) == (job, mark)
     assert (await harness.do(rq.GetLogs(ref=A))).count == 0
+
+
+@pytest.mark.feature("A22")
+@pytest.mark.parametrize("state", [JobState.WAITING, JobState.SCHEDULED, JobState.ACTIVE, JobState.RETRYING])
+async def test_progress_told_from_outside_changes_nothing_else_of_a_job_that_has_not_ended(
+    harness: Harness, state: JobState
+) -> None:
+    if state in (JobState.WAITING, JobState.SCHEDULED):
+        await harness.add("a", delay_ms=5_000 if state is JobState.SCHEDULED else 0)
+    else:
+        job = await harness.start("a")
+        if state is JobState.RETRYING:
+            await harness.settle(job, Outcome.RETRY, delay_ms=5_000)
+    before, mark = await harness.get("a"), await harness.mark()
+    assert await harness.do(rq.Report(ref=A, progress=b"1")) == rq.ChangeResult(Changed.OK, state)
+    before.progress = b"1"
+    assert await harness.get("a") == before
+    (event,) = await harness.events(after=mark)
+    assert (event.type, event.data) == (EventType.PROGRESS, {"progress": "1"})
+
+
+@pytest.mark.feature("A22")
+@pytest.mark.parametrize("outcome", [Outcome.COMPLETE, Outcome.FAIL, Outcome.CANCEL])
+async def test_no_progress_is_told_of_a_job_that_has_ended(harness: Harness, outcome: Outcome) -> None:
+    await harness.finish("a", outcome)
+    before, mark = await harness.get("a"), await harness.mark()
+    answer = await harness.do(rq.Report(ref=A, progress=b"1"))
+    assert (answer.status, await harness.get("a"), await harness.mark()) == (Changed.ILLEGAL, before, mark)
 
 
 @pytest.mark.feature("A22", "J24")
@@ -609,12 +635,27 @@ async def test_a_longer_result_ttl_keeps_the_record_from_being_pruned(harness: H
     assert await harness.find("a") is None
 
 
+@pytest.mark.feature("E5", "E8")
+@pytest.mark.parametrize("keep", [Keep(0, 0), Keep(None, None), Keep(86_400_000, 10_000)])
+async def test_the_errors_of_a_failed_job_can_be_kept_from_now_on(harness: Harness, keep: Keep) -> None:
+    await harness.finish("a", Outcome.FAIL, options=StoredOptions(keep_failed=keep))
+    harness.pass_ms(1_000)
+    answer = await harness.do(rq.SetResultTtl(ref=A, ttl_ms=200_000))
+    assert answer == rq.ChangeResult(Changed.OK, JobState.FAILED)
+    harness.pass_ms(199_999)
+    await harness.do(rq.Prune())
+    assert (await harness.get("a")).errors
+    harness.pass_ms(1)
+    await harness.do(rq.Prune())
+    assert await harness.find("a") is None
+
+
 @pytest.mark.feature("E8")
-async def test_only_a_completed_job_has_a_result_to_keep(harness: Harness) -> None:
-    await harness.finish("a", Outcome.FAIL)
+async def test_only_a_completed_or_failed_job_has_something_to_keep(harness: Harness) -> None:
+    await harness.finish("a", Outcome.CANCEL)
     before = await harness.get("a")
     assert await harness.do(rq.SetResultTtl(ref=A, ttl_ms=1)) == rq.ChangeResult(
-        Changed.ILLEGAL, JobState.FAILED
+        Changed.ILLEGAL, JobState.CANCELLED
     )
     assert await harness.get("a") == before
     assert (await harness.do(rq.SetResultTtl(ref=NOBODY, ttl_ms=1))).status is Changed.NOT_FOUND

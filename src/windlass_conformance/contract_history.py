@@ -8,10 +8,18 @@ from collections import Counter
 import pytest
 
 from windlass.backend import requests as rq
-from windlass.core.job import HISTORY_SCHEMA_VERSION, AttemptOutcome, AttemptRecord, ErrorInfo, JobRef
+from windlass.core.job import (
+    BRIEF_CHARS,
+    HISTORY_SCHEMA_VERSION,
+    AttemptOutcome,
+    AttemptRecord,
+    ErrorInfo,
+    JobRef,
+    WorkerFacts,
+)
 from windlass.core.options import StoredOptions
 from windlass.core.outcome import Outcome
-from windlass_conformance.harness import LEASE_MS, QUEUE, START_MS, Harness
+from windlass_conformance.harness import LEASE_MS, QUEUE, START_MS, Harness, settlement
 
 ERROR = ErrorInfo(error_class="ValueError", message="bad", fingerprint="f00")
 TAGGED = StoredOptions(tags=("red", "blue"))
@@ -80,6 +88,84 @@ async def test_each_outcome_has_its_name_in_history(
 async def test_a_failed_attempt_names_its_error(harness: Harness, outcome: Outcome) -> None:
     _, row = await _run(harness, outcome, error=ERROR)
     assert (row.error_class, row.error_fingerprint) == ("ValueError", "f00")
+
+
+STORY = StoredOptions(schedule="nightly", slot_ms=5, parent="other/p", root="top/r", cost=2, tags=("red",))
+
+
+def _story(row: AttemptRecord) -> tuple[object, ...]:
+    return (row.priority, row.schedule, row.slot_ms, row.parent, row.root, row.cost)
+
+
+@pytest.mark.feature("Q2")
+async def test_a_row_says_what_the_worker_said_of_itself(harness: Harness) -> None:
+    for n, facts in enumerate(
+        [WorkerFacts("1.2.3"), WorkerFacts("1.2.3", 7), WorkerFacts("2.0", 1, "box"), None]
+    ):
+        await harness.settle(await harness.start(f"j{n}"), Outcome.COMPLETE, facts=facts)
+        await harness.settle(await harness.start(f"k{n}"), Outcome.FAIL, facts=facts, error=ERROR)
+    said = [(row.worker_version, row.max_attempts, row.worker_host) for row in await harness.history()]
+    wanted = [("1.2.3", 3, None), ("1.2.3", 7, None), ("2.0", 1, "box"), (None, None, None)]
+    assert said == [one for one in wanted for _ in "jk"]
+
+
+@pytest.mark.feature("Q2")
+async def test_workers_facts_stay_with_their_jobs_when_several_end_at_once(harness: Harness) -> None:
+    for name in "abcd":
+        await harness.add(name)
+    jobs = await harness.claim(4)
+    said = [WorkerFacts("1"), WorkerFacts("1"), WorkerFacts("1", 9), None]
+    ends = [
+        settlement(job, Outcome.COMPLETE, facts=facts, result=b"1")
+        for job, facts in zip(jobs, said, strict=True)
+    ]
+    await harness.do(rq.Settle(items=ends))
+    rows = [(row.job_id, row.worker_version, row.max_attempts) for row in await harness.history()]
+    assert rows == [("a", "1", 3), ("b", "1", 3), ("c", "1", 9), ("d", None, None)]
+
+
+@pytest.mark.feature("Q2")
+@pytest.mark.parametrize("outcome", [Outcome.FAIL, Outcome.RETRY])
+@pytest.mark.parametrize(
+    ("brief", "kept"), [(None, "ü" * BRIEF_CHARS), ("key=[masked]", "key=[masked]"), ("", None)]
+)
+async def test_a_row_keeps_the_beginning_of_the_message_or_what_the_worker_made_of_it(
+    harness: Harness, outcome: Outcome, brief: str | None, kept: str | None
+) -> None:
+    error = ErrorInfo(error_class="E", message="ü" * 600, fingerprint="f", brief=brief)
+    _, row = await _run(harness, outcome, error=error)
+    assert row.error_message == kept
+    (kept_error,) = (await harness.get("a")).errors
+    assert (kept_error.message, kept_error.brief) == ("ü" * 600, None)
+
+
+@pytest.mark.feature("Q2")
+async def test_a_row_tells_the_priority_and_where_the_job_came_from(harness: Harness) -> None:
+    await harness.add("a", options=STORY, priority=3)
+    for outcome in (Outcome.RETRY, Outcome.COMPLETE):
+        await harness.settle(await harness.take(), outcome)
+    await harness.finish("plain")
+    rows = [_story(row) for row in await harness.history()]
+    assert rows == [(3, "nightly", 5, "other/p", "top/r", 2)] * 2 + [(0, None, None, None, None, 1)]
+
+
+@pytest.mark.feature("Q2")
+async def test_an_end_that_no_worker_settled_has_no_facts_but_the_rest(harness: Harness) -> None:
+    await harness.add("a", options=STORY, priority=3)
+    await harness.do(rq.CancelJobs(refs=[JobRef(QUEUE, "a")]))
+    await harness.add("late", options=STORY, expires_in_ms=5)
+    harness.pass_ms(5)
+    await harness.claim()
+    await harness.start("silent", options=STORY)
+    harness.pass_ms(LEASE_MS)
+    await harness.do(rq.Recover())
+    cancelled, late, silent = await harness.history()
+    assert _story(cancelled) == (3, "nightly", 5, "other/p", "top/r", 2)
+    assert _story(late) == _story(silent) == (0, "nightly", 5, "other/p", "top/r", 2)
+    assert late.error_message == "not started before its expires_in passed"
+    for row in (cancelled, late, silent):
+        assert (row.max_attempts, row.worker_version, row.worker_host) == (None, None, None)
+        assert (row.tags, row.schema_version) == (("red",), HISTORY_SCHEMA_VERSION)
 
 
 @pytest.mark.feature("Q2")

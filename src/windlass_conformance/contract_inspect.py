@@ -9,8 +9,10 @@ import pytest
 from windlass.backend import requests as rq
 from windlass.core.job import ErrorInfo, JobRef
 from windlass.core.options import StoredOptions
+from windlass.core.order import Sort
 from windlass.core.outcome import Outcome
 from windlass.core.states import JobState
+from windlass.errors import ConfigError
 from windlass_conformance.harness import QUEUE, START_MS, Harness
 
 
@@ -30,7 +32,7 @@ async def listed(harness: Harness, **fields: Any) -> list[str]:
 @pytest.mark.feature("A28", "L3")
 async def test_records_are_found_by_reference_in_order_with_gaps(harness: Harness) -> None:
     await harness.add_many("a", "b")
-    refs = [JobRef(QUEUE, "b"), JobRef(QUEUE, "nobody"), JobRef(QUEUE, "a"), JobRef("nowhere", "a")]
+    refs = [JobRef(QUEUE, "b"), JobRef(QUEUE, "no-such-job"), JobRef(QUEUE, "a"), JobRef("nowhere", "a")]
     found = await harness.do(rq.GetJobs(refs=refs))
     assert [job.id if job else None for job in found] == ["b", None, "a", None]
 
@@ -272,3 +274,65 @@ async def test_looking_changes_nothing(harness: Harness) -> None:
         await harness.do(look)
     assert [await harness.get("a"), await harness.get("b")] == before
     assert await harness.mark() == mark
+
+
+@pytest.mark.feature("A28")
+@pytest.mark.parametrize("limit", [1, 2, 100])
+async def test_scheduled_and_retrying_jobs_are_listed_by_the_time_when_they_are_due(
+    harness: Harness, limit: int
+) -> None:
+    await harness.add("late", delay_ms=60_000)
+    await harness.add("soon", delay_ms=10_000)
+    await harness.add("soon too", delay_ms=10_000)
+    await harness.settle(await harness.start("again"), Outcome.RETRY, delay_ms=30_000)
+    await harness.add("waits")
+    order = ["soon", "soon too", "again", "late"]
+    assert await listed(harness, sort=Sort.DUE, newest_first=False, limit=limit) == order
+    assert await listed(harness, sort=Sort.DUE, limit=limit) == order[::-1]
+    retrying = [JobState.RETRYING]
+    assert await listed(harness, sort=Sort.DUE, states=retrying, limit=limit) == ["again"]
+
+
+@pytest.mark.feature("A28")
+@pytest.mark.parametrize("limit", [1, 2, 100])
+async def test_finished_jobs_are_listed_by_the_time_of_their_end(harness: Harness, limit: int) -> None:
+    await harness.add_many("first added", "second added", "cancelled")
+    first, second = await harness.claim(2)
+    harness.pass_ms(5)
+    await harness.settle(second, Outcome.FAIL)
+    await harness.do(rq.CancelJobs(refs=[JobRef(QUEUE, "cancelled")]))
+    harness.pass_ms(5)
+    await harness.settle(first, Outcome.COMPLETE)
+    await harness.add("waits")
+    both = [JobState.FAILED, JobState.COMPLETED]
+    assert await listed(harness, sort=Sort.FINISHED, states=both, limit=limit) == [
+        "first added",
+        "second added",
+    ]
+    assert await listed(harness, sort=Sort.FINISHED, states=both, limit=limit, newest_first=False) == [
+        "second added",
+        "first added",
+    ]
+    assert await listed(harness, sort=Sort.FINISHED, states=[JobState.FAILED]) == ["second added"]
+
+
+@pytest.mark.feature("A28")
+async def test_pages_by_time_continue_after_a_job_that_left_the_list(harness: Harness) -> None:
+    for at, name in enumerate(("a", "b", "c", "d"), 1):
+        await harness.add(name, delay_ms=at * 10_000)
+    request = rq.ListJobs(queue=QUEUE, sort=Sort.DUE, newest_first=False, limit=2)
+    first = await harness.do(request)
+    assert [job.id for job in first.jobs] == ["a", "b"]
+    await harness.do(rq.RemoveJobs(refs=[JobRef(QUEUE, "b")]))
+    request.cursor = first.cursor
+    assert [job.id for job in (await harness.do(request)).jobs] == ["c", "d"]
+
+
+@pytest.mark.parametrize(
+    ("sort", "state"), [(Sort.DUE, JobState.WAITING), (Sort.FINISHED, JobState.SCHEDULED)]
+)
+async def test_a_listing_by_a_time_that_the_states_do_not_have_is_refused(
+    harness: Harness, sort: Sort, state: JobState
+) -> None:
+    with pytest.raises(ConfigError, match="sort"):
+        await harness.do(rq.ListJobs(queue=QUEUE, sort=sort, states=[state]))

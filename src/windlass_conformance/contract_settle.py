@@ -435,3 +435,55 @@ async def test_an_older_settled_token_is_lost_once_a_newer_one_settled(harness: 
     assert await harness.settle(first, Outcome.FAIL) is Settled.LOST
     assert await harness.settle(second, Outcome.FAIL) is Settled.ALREADY
     assert await harness.get("a") == before
+
+
+# --- what is counted ---------------------------------------------------------------------------------
+
+
+def counters(job: JobRecord) -> dict[str, int]:
+    """Every counter of a job."""
+    return {
+        "attempts": job.attempts,
+        "deliveries": job.deliveries,
+        "stalls": job.stalls,
+        "misses": job.misses,
+        "retries": job.manual_retries,
+        "errors": len(job.errors),
+    }
+
+
+@pytest.mark.feature("A19")
+async def test_each_counter_of_a_job_counts_what_it_says_and_nothing_else(harness: Harness) -> None:
+    job = await harness.start("a")
+    told = {"attempts": 0, "deliveries": 1, "stalls": 0, "misses": 0, "retries": 0, "errors": 0}
+    assert counters(job) == counters(await harness.get("a")) == told
+
+    await harness.settle(job, Outcome.RETRY, error=ERROR)
+    job = await harness.take()
+    told |= {"attempts": 1, "deliveries": 2, "errors": 1}
+    assert counters(job) == told
+
+    harness.pass_ms(LEASE_MS + 1)  # its worker is silent
+    await harness.do(rq.Recover(limit=10))
+    job = await harness.take()
+    told |= {"deliveries": 3, "stalls": 1}
+    assert counters(job) | {"errors": 1} == told
+
+    for fields in ({}, {"miss": True}):  # given back: by a stop, and because the task is unknown there
+        await harness.settle(job, Outcome.RELEASE, **fields)
+        job = await harness.take()
+    told |= {"deliveries": 5, "misses": 1}
+    assert counters(job) | {"errors": 1} == told
+
+    await harness.settle(job, Outcome.SNOOZE)
+    job = await harness.take()
+    told |= {"deliveries": 6}
+    assert counters(job) | {"errors": 1} == told
+
+    await harness.settle(job, Outcome.FAIL, error=ERROR, reason="attempts")
+    assert (await harness.get("a")).attempts == 2
+    await harness.do(rq.RetryJobs(refs=[job.ref]))
+    job = await harness.take()
+    found = counters(job)
+    assert (found["attempts"], found["deliveries"], found["retries"]) == (0, 7, 1)
+    assert found["errors"] >= 2

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 
 from windlass.backend import limit_requests as lrq
@@ -176,6 +177,29 @@ async def test_a_throttle_lets_one_job_through_per_window(harness: Harness) -> N
     assert (await add(harness, "b", options)).outcome is AddOutcome.QUEUED
     harness.pass_ms(999)
     assert (await add(harness, "c", options)).outcome is AddOutcome.DUPLICATE
+
+
+@pytest.mark.feature("D4")
+@pytest.mark.parametrize("ended", [False, True])
+async def test_a_window_that_each_add_prolongs_ends_after_a_quiet_time(harness: Harness, ended: bool) -> None:
+    plain = unique("throttle", 1_000)
+    assert plain.unique is not None
+    wanted = StoredOptions(unique=msgspec.structs.replace(plain.unique, extend=True), max_stalls=0)
+    assert (await add(harness, "a", wanted)).outcome is AddOutcome.QUEUED
+    if ended:
+        await harness.settle(await harness.take(), Outcome.COMPLETE)
+    for _ in range(3):
+        harness.pass_ms(900)
+        assert (await add(harness, "b", wanted)).outcome is AddOutcome.DUPLICATE
+        assert (await add(harness, "c", plain)).outcome is AddOutcome.DUPLICATE  # it prolongs nothing
+    found = await harness.do(lrq.GetUniqueKey(queue=QUEUE, key="k"))
+    assert found is not None and (found.job_id, found.until_ms) == ("a", START_MS + 3_700)
+    harness.pass_ms(999)
+    await harness.do(rq.Prune())
+    assert (await add(harness, "c", plain)).outcome is AddOutcome.DUPLICATE
+    harness.pass_ms(1)
+    await harness.do(rq.Prune())
+    assert (await add(harness, "d", wanted)).outcome is AddOutcome.QUEUED
 
 
 @pytest.mark.feature("D4", "D7")

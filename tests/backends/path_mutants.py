@@ -151,7 +151,7 @@ def _amqp_bell() -> None:
     _put(Intake, "_rang", lambda self, queue, delivery: self._client.ack([delivery.tag]))
 
 
-@_mutant("amqp.claim_in_settle", "the starts are not told", _AMQP_WHOLE, "busy_worker_with_one_slot")
+@_mutant("amqp.claim_in_settle", "the starts are not logged", _AMQP_WHOLE, "busy_worker_with_one_slot")
 def _amqp_claim_in_settle() -> None:
     from windlass.backends.amqp.consumer import Consumer
 
@@ -187,8 +187,13 @@ def _amqp_tap() -> None:
     _put(Intake, "draw", reverse)
 
 
-@_mutant("amqp.told", "results that are told are empty", _AMQP_WHOLE, "closed_app_that_is_entered_again")
-def _amqp_told() -> None:
+@_mutant(
+    "amqp.direct_reply",
+    "results that are sent to a waiter are empty",
+    _AMQP_WHOLE,
+    "closed_app_that_is_entered_again",
+)
+def _amqp_direct_reply() -> None:
     from windlass.backends.amqp import direct_replies
 
     whole = direct_replies.messages

@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
+from tests.browser.crowd import TASK
 from windlass import Job, Windlass
 
 #: Queues that the live worker works on; every test takes one of its own.
@@ -48,12 +49,31 @@ async def gated(job: Job[Any]) -> str:
     return "all steps done"
 
 
-HANDLERS: dict[str, Callable[[Job[Any]], Awaitable[Any]]] = {"ok": ok, "broken": broken, "gated": gated}
+async def chatty(job: Job[Any]) -> None:
+    """Reports progress, lines and output without a pause, until the folder ``gate`` has its end."""
+    number = 0
+    while not await asyncio.to_thread((Path(job.data["gate"]) / "end").exists):
+        number += 1
+        await job.update_progress({"current": number % 100, "total": 100})
+        await job.stream(f"piece {number}")
+        if number % 20 == 0:
+            await job.log(f"round {number}")
+        await asyncio.sleep(0.03)
+
+
+HANDLERS: dict[str, Callable[[Job[Any]], Awaitable[Any]]] = {
+    "ok": ok,
+    "broken": broken,
+    "gated": gated,
+    "chatty": chatty,
+}
 #: The same under names that look well on pictures.
 HANDLERS |= dict.fromkeys(
     ("resize_image", "make_cover", "translate", "write_receipt", "send_album", "refresh"), ok
 )
 HANDLERS |= {"charge_card": broken, "render_film": gated}
+#: And under long ones, for which pages must have room.
+HANDLERS |= {TASK: ok, f"{TASK}.last": ok, f"{TASK}.broken": broken, f"{TASK}.gated": gated}
 
 
 def app_at(url: str) -> Windlass:

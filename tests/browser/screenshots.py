@@ -118,7 +118,7 @@ def take_moments(page: Page, site: Site, folder: Path) -> None:
     page.get_by_role("region", name="Selected jobs").get_by_role("button", name=re.compile("Delete")).click()
     page.wait_for_timeout(200)
     page.screenshot(path=folder / "question-light.png")
-    page.get_by_role("dialog").get_by_role("button", name="Cancel").click()
+    page.get_by_role("dialog").get_by_role("button", name="Go back").click()
     page.locator("body").press("?")
     page.wait_for_timeout(200)
     page.screenshot(path=folder / "help-light.png")

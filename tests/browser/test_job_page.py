@@ -48,7 +48,11 @@ def test_a_running_job_is_cancelled(look: Look, lane: Lane, tmp_path: Path) -> N
     page = look.job(lane, job)
     expect(page.locator(".identity")).to_contain_text("active")
     page.get_by_role("button", name="Cancel", exact=True).click()
-    page.get_by_role("dialog").get_by_role("button", name="Cancel").last.click()
+    dialog = page.get_by_role("dialog")
+    expect(dialog).to_contain_text("Its worker asks the handler to stop")
+    expect(dialog).not_to_contain_text("will not run")
+    expect(dialog.get_by_role("button")).to_have_text(["Go back", "Cancel the job"])
+    dialog.get_by_role("button", name="Cancel the job").click()
     expect(page.locator(".identity")).to_contain_text("cancelled")
     assert lane.state(job) == "cancelled"
 
@@ -58,9 +62,14 @@ def test_every_attempt_and_error_is_there(look: Look, lane: Lane) -> None:
     backoff = {"type": "fixed", "delay": 0.01}
     job = lane.add("broken", {"customer": 31}, max_attempts=3, backoff=backoff, tags=["vip"], priority=4)
     page = look.job(lane, job)
-    expect(page.locator(".identity")).to_contain_text("dead")
+    expect(page.locator(".identity")).to_contain_text("failed")
     expect(page.get_by_text("3 failed attempts")).to_be_visible()
-    expect(page.locator("details[open] pre")).to_contain_text("Traceback (most recent call last)")
+    shown = page.locator("details[open] pre")
+    expect(shown).to_have_text(
+        re.compile(r"^\S*PaymentRefused: card of customer 31 was refused\s+File .*in broken")
+    )
+    page.get_by_role("button", name="Deepest frame first").click()
+    expect(shown).to_contain_text("Traceback (most recent call last)")
     expect(page.locator("details")).to_have_count(3)
     for text in ("Attempt 1: failed, will be tried again", "Attempt 3: failed for good", "#vip"):
         expect(page.get_by_text(text)).to_be_visible()

@@ -31,6 +31,7 @@ VIEWS = {
     "/worker-processes": "Processes",
     "/schedules": "Schedules",
     "/search": "Search",
+    "/errors": "Errors",
     "/limits": "Limits",
     "/audit": "Audit",
 }
@@ -47,7 +48,15 @@ def test_the_overview_counts_as_things_happen(look: Look, lane: Lane) -> None:
     lane.add("ok")
     page = look.at("/")
     settled(page)
-    for name in ("Processed today", "Failed today", "Scheduled", "Retries", "Dead", "Processes", "Busy"):
+    for name in (
+        "Processed today",
+        "Failed runs today",
+        "Scheduled",
+        "Retries",
+        "Failed",
+        "Processes",
+        "Busy",
+    ):
         expect(page.locator(f"[data-stat='{name}']")).to_be_visible()
     expect(page.locator("[data-stat=Processes]")).to_have_text("1")
     expect(page.get_by_role("img", name="Runs per day over the last 30 days")).to_be_visible()
@@ -167,7 +176,7 @@ def test_limits_and_groups_are_shown(look: Look, still: Lane) -> None:
 def test_what_was_changed_is_in_the_audit(look: Look, lane: Lane) -> None:
     lane.add("ok")
     page = look.at(f"/job-queues/{lane.name}")
-    page.get_by_role("button", name="Pause").click()
+    page.get_by_role("button", name="Pause", exact=True).click()
     expect(page.get_by_role("button", name="Resume")).to_be_visible()
     look.at("/audit")
     row = page.locator("tr", has_text=f"/api/job-queues/{lane.name}/pause")
@@ -222,6 +231,36 @@ def test_every_view_has_an_address_and_a_heading(look: Look) -> None:
         expect(page.get_by_role("heading", name=title, level=1)).to_be_visible()
         expect(page).to_have_title(f"{title} · Windlass")
         settled(page)
+
+
+@pytest.mark.feature("P16")
+def test_an_unknown_address_says_so(look: Look) -> None:
+    look.expected.append("404")
+    page = look.at("/no/such/view")
+    expect(page.get_by_role("heading", name="Not found")).to_be_visible()
+    expect(page.get_by_text("There is no view at /no/such/view")).to_be_visible()
+    page.get_by_role("main").get_by_role("link", name="overview").click()
+    expect(page.get_by_role("heading", name="Overview")).to_be_visible()
+
+
+@pytest.mark.feature("P1", "P6")
+def test_charts_show_the_backlog_and_do_not_draw_an_open_minute_as_a_fall(look: Look, still: Lane) -> None:
+    still.add("export")
+    page = look.at("/?time=backlog")
+    settled(page)
+    expect(page.get_by_role("figure", name="Backlog over five minutes")).to_contain_text("Waiting")
+    look.at("/")
+    settled(page)
+    colors = page.evaluate("""() => {
+        const style = getComputedStyle(document.documentElement)
+        return [style.getPropertyValue('--p99'), style.getPropertyValue('--failed')]
+    }""")
+    assert colors[0] and colors[0] != colors[1]
+    last = page.get_by_role("figure", name="Runs a minute over the last hour").locator(".plot")
+    box = last.bounding_box()
+    assert box is not None
+    page.mouse.move(box["x"] + box["width"] - 18, box["y"] + 60)
+    expect(page.locator(".when").first).to_contain_text("not over yet")
 
 
 @pytest.mark.feature("P16")

@@ -19,6 +19,8 @@ from windlass.core.ids import new_id
 from windlass.dashboard import ServerLimits, create_app
 from windlass.dashboard.guard import Guard
 from windlass.dashboard.routes.live import new_lines
+from windlass_conformance import Harness
+from windlass_conformance.stage import live
 
 backend_name = "memory"
 HEADERS = {"Authorization": f"Bearer {OPERATOR}"}
@@ -129,6 +131,53 @@ async def test_figures_come_by_themselves(app: Windlass, client: httpx.AsyncClie
         assert (tick["counts"]["waiting"], tick["queues"][0]["size"]) == (5, 5)
 
 
+@pytest.mark.feature("P17")
+async def test_figures_tell_only_of_queues_that_changed(app: Windlass, client: httpx.AsyncClient) -> None:
+    await app.queue("mail").add("send", delay=60)
+    await app.queue("films").add("render", delay=60)
+    async with stream(client, "/api/live?changes=true") as events:
+        _, first, _ = await events.next("tick")
+        assert [queue["name"] for queue in first["queues"]] == first["names"] == ["films", "mail"]
+        await app.queue("mail").add("send", delay=60)
+        _, tick, _ = await events.next("tick")
+        while not tick["queues"]:
+            _, tick, _ = await events.next("tick")
+        assert [(queue["name"], queue["counts"]["scheduled"]) for queue in tick["queues"]] == [("mail", 2)]
+        assert tick["names"] is None
+        await app.queue("post").add("send", delay=60)
+        while not tick["names"]:
+            _, tick, _ = await events.next("tick")
+        assert tick["names"] == ["films", "mail", "post"]
+        assert [queue["name"] for queue in tick["queues"]] == ["post"]
+
+
+@pytest.mark.feature("P10", "P17")
+async def test_a_running_job_tells_what_it_puts_out(app: Windlass, client: httpx.AsyncClient) -> None:
+    go = asyncio.Event()
+
+    async def speak(job: Any) -> None:
+        await job.stream("first", {"part": 2, "password": "hunter2"})
+        await go.wait()
+        await job.stream("last", "x" * 10_000)
+
+    job = await app.queue("mail").add("speak")
+    worker = Worker(["mail"], url_or_app=app)
+    worker.register("speak", speak)
+    async with worker, stream(client, f"/api/jobs/mail/{job.id}/events") as events:
+        _, told, _ = await events.next("output")
+        chunks = told["chunks"]
+        while len(chunks) < 2:
+            chunks += (await events.next("output"))[1]["chunks"]
+        assert [(chunk["index"], chunk["delivery"]) for chunk in chunks] == [(1, 1), (2, 1)]
+        assert chunks[0]["text"] == "first" and '"part":2' in chunks[1]["text"]
+        assert "hunter2" not in chunks[1]["text"], "the mask holds for output too"
+        go.set()
+        _, told, _ = await events.next("output")
+        assert told["chunks"][0]["text"] == "last"
+        assert told["chunks"][-1]["text"].startswith("xxx") and len(told["chunks"][-1]["text"]) <= 4_000
+        await events.next("end")
+
+
 @pytest.mark.feature("O17")
 async def test_events_of_a_queue_go_on_after_the_last_one_seen(
     app: Windlass, client: httpx.AsyncClient
@@ -203,3 +252,25 @@ async def test_open_streams_are_bounded_and_given_back(app: Windlass, client: ht
 )
 def test_new_log_lines_are_told_once(before: list[str], now: list[str], new: list[str]) -> None:
     assert new_lines(before, now) == new
+
+
+@pytest.mark.feature("O17")
+async def test_events_of_a_queue_and_of_a_job_come_from_every_store(harness: Harness) -> None:
+    async with live(harness) as app, serving(create_app(app, operator_tokens=OPERATOR)) as client:
+        queue = app.queue("mail")
+        job = await queue.add("send")
+        async with (
+            stream(client, "/api/job-queues/mail/events?after=0") as events,
+            stream(client, f"/api/jobs/mail/{job.id}/events") as about,
+        ):
+            assert (await events.next("enqueued"))[1]["task"] == "send"
+            assert (await about.next("job"))[1]["state"] == "waiting"
+            async with Worker("mail", lambda job: "sent", url_or_app=app):
+                _, done, number = await events.next("completed")
+                assert (done["job_id"], number is not None) == (job.id, True)
+                assert (await about.next("end"))[1]["state"] == "completed"
+            await queue.pause()
+            assert (await events.next("paused"))[0] == "paused"
+        again = {"Last-Event-ID": str(int(number or 0) - 1)}
+        async with stream(client, "/api/job-queues/mail/events", **again) as events:
+            assert (await events.next())[::2] == ("completed", number)

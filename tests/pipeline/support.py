@@ -194,7 +194,9 @@ def attempt(**given: Any) -> dict[str, Any]:
         "outcome": "completed",
         "error_class": None,
         "error_fingerprint": None,
-        "schema_version": 1,
+        "schema_version": 2,
+        "priority": 0,
+        "cost": 1,
         "source": "default",
         "batch": 1,
     }

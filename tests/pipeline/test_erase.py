@@ -138,7 +138,8 @@ def test_the_command_says_what_went(spark: SparkSession, bench: Bench, tmp_path:
 def literal_lake(root: str) -> Lake:
     """Four jobs of two attempts each; the last job is the example of their error."""
     day, error = date(2023, 11, 14), {"error_class": "E", "error_fingerprint": "f"}
-    rows = [{**attempt(job_id=f"j{n // 2}", tags=["t"], **error), "date": day} for n in range(8)]
+    story = {**error, "error_message": "no such customer", "parent": "mail/p", "root": "mail/r"}
+    rows = [{**attempt(job_id=f"j{n // 2}", tags=["t"], **story), "date": day} for n in range(8)]
     attempts = pa.Table.from_pylist(rows, schema=schemas.SILVER_ATTEMPTS.arrow)
     shown = {
         "occurrences": 8,
@@ -147,6 +148,7 @@ def literal_lake(root: str) -> Lake:
         "last_ms": 2,
         "last_job_id": "j3",
         "last_run_id": "r",
+        "last_message": "no such customer",
     }
     names = {"source": "default", "queue": "mail", "task": "send", "schema_version": 2, "date": day}
     errors = pa.Table.from_pylist([{**names, **error, **shown}], schema=schemas.GOLD_ERRORS.arrow)
@@ -175,9 +177,11 @@ def test_only_what_was_chosen_goes_and_its_hash_stays(tmp_path: Path) -> None:
     for view, count in (("bronze_attempts", 4), ("attempts", 4), ("jobs", 2)):
         found = query(root, f"SELECT job_id, count(*) FROM {view} GROUP BY 1 ORDER BY 1").rows
         assert found == [("j0", count // 2), ("j2", count // 2)], view
-    assert query(root, "SELECT occurrences, last_job_id, last_run_id FROM errors").rows == [(8, "", "")]
-    erased = query(root, 'SELECT run_id, job_id, "group", tags, outcome FROM erased').rows
-    assert {row[1:] for row in erased} == {("", None, None, "completed")}
+    shown = query(root, "SELECT occurrences, last_job_id, last_run_id, last_message FROM errors").rows
+    assert shown == [(8, "", "", None)]
+    names = 'job_id, "group", tags, error_message, parent, root, outcome'
+    erased = query(root, f"SELECT run_id, {names} FROM erased").rows
+    assert {row[1:] for row in erased} == {("", None, None, None, None, None, "completed")}
     hashes = {hashlib.sha256(run_id.encode()).hexdigest() for (run_id,) in before}
     assert hashes < {row[0] for row in erased}
     assert Lake(root).open().offsets() == {"default": {"mail": 8}}

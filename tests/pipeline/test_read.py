@@ -18,15 +18,22 @@ from tests.pipeline.support import START_MS, Bench, busy_day
 from tests.pipeline.test_run import run, totals
 from windlass.backend import requests as rq
 from windlass.cli.pipeline import command
-from windlass.core.job import JobRef
+from windlass.core.job import AttemptRecord, JobRef, NewJob, error_info
+from windlass.core.outcome import Outcome
+from windlass.core.states import JobState
 from windlass.dashboard import create_app
 from windlass.errors import ConfigError
 from windlass.pipeline import schemas
+from windlass.pipeline.files import TableWriter
 from windlass.pipeline.gold import Gold
+from windlass.pipeline.lake import Lake
 from windlass.pipeline.replay import replay, select_failed
 from windlass.pipeline.report import build_report, show_ms, to_html
+from windlass.pipeline.source import attempts_batch
 from windlass.pipeline.sqlquery import query, query_spark
+from windlass.pipeline.transforms.attempts import as_bronze
 from windlass.pipeline.transforms.grains import GRAIN_MS
+from windlass.pipeline.transforms.jobs import arrow_parts
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -180,6 +187,52 @@ def test_replay_retries_what_is_still_there_and_reports_the_rest(
     assert totals(Path(lake), "day") == bench.counters()
     ids = {job.job_id for job in select_failed(lake, "true")}
     assert ids.isdisjoint(job.job_id for job in rest)
+
+
+def lake_of_records(root: str, records: list[AttemptRecord]) -> None:
+    """What a run makes of records of jobs that left one each, without Spark."""
+    attempts = as_bronze(attempts_batch(records), "default", 1)
+    rows = {schemas.SILVER_ATTEMPTS.path: attempts, schemas.SILVER_JOBS.path: arrow_parts(attempts)}
+    lake = Lake(root).create()
+    note = {"source": "default", "batch": 1, "offsets": {"default": {}}, "gaps": []}
+    for table in schemas.BATCHED:
+        writer = TableWriter(lake.place, table)
+        if table.path in rows:
+            writer.write(rows[table.path])
+        first = table is schemas.BRONZE_ATTEMPTS
+        lake.commit(table, writer.close(), batches={"default": 1}, note=note if first else None)
+
+
+def test_replay_chooses_by_message_and_by_arguments(bench: Bench, tmp_path: Path) -> None:
+    payloads = {
+        "a": b'{"kwargs":{"customer":42,"name":"ada"}}',
+        "b": b'{"kwargs":{"customer":7,"name":"bob"}}',
+        "c": b'{"kwargs":{"customer":42,"name":"ada"}}',
+        "d": b'{"args":[42]}',
+        "gone": b'{"kwargs":{"customer":42}}',
+    }
+    jobs = [NewJob(queue="pay", id=id, task="charge", payload=data) for id, data in payloads.items()]
+    bench.ask(rq.Add(jobs=jobs))
+    for job in bench.claim("pay"):
+        message = "refused" if job.id == "c" else "timeout after 30 s"
+        bench.settle([job], Outcome.FAIL, error=error_info("E", message))
+    lake = str(tmp_path / "lake")
+    lake_of_records(lake, bench.ask(rq.ReadHistory(queue="pay")).records)
+    bench.ask_now(rq.RemoveJobs(refs=[JobRef("pay", "gone")]))
+
+    def chosen(where: str) -> list[str]:
+        return [job.job_id for job in select_failed(lake, where, url=bench.url)]
+
+    assert chosen("error_message like '%timeout%'") == ["a", "b", "d", "gone"]
+    assert chosen("error_message like '%timeout%' and args.customer = 42") == ["a"]
+    assert chosen("args.name = 'ada'") == ["a", "c"]
+    assert chosen("args.arg0 = 42 or args.customer < 10") == ["b", "d"]
+    with pytest.raises(ConfigError, match="colour"):
+        chosen("args.colour = 'red'")
+    asked = ("--url", bench.url, "--lake", lake, "--json", "--where")
+    result = invoke("replay", *asked, "error_message like '%timeout%' and args.customer = 42")
+    assert json.loads(result.stdout)["retried"] == 1
+    assert bench.ask_now(rq.CountJobs(queue="pay"))[JobState.WAITING] == 1
 
 
 # --- commands ---------------------------------------------------------------------------------------------

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
+from deltalake import DeltaTable
 
 from tests.pipeline.support import Bench
 from windlass.backend import requests as rq
-from windlass.core.job import JobRef
+from windlass.core.job import JobRecord, JobRef
 from windlass.core.states import JobState
-from windlass.errors import ConfigError
-from windlass.pipeline.sink import SinkOptions, deliver, row_id
+from windlass.errors import ConfigError, StorageError
+from windlass.pipeline.sink import Delivered, SinkOptions, commit_answers, deliver, row_id
 from windlass.serde import JSON
 
 if TYPE_CHECKING:
@@ -46,6 +48,89 @@ def test_a_row_is_a_job_with_its_columns_as_arguments(spark: SparkSession, bench
     assert JSON.decode(job.payload) == {"kwargs": {"id": 1, "name": "ada", "amount": 2.5}, "form": "object"}
     write(frame, bench, priority="7", maxAttempts="5")
     assert enqueued(bench) == 2
+
+
+def rows_as_jobs(
+    bench: Bench, rows: list[dict[str, Any]], types: pa.Schema | None = None, **given: str
+) -> tuple[Delivered, dict[int, JobRecord]]:
+    """Deliver rows without Spark; what was done, and the jobs by the row's key."""
+    batch = pa.RecordBatch.from_pylist(rows, schema=types)
+    parsed = SinkOptions.parse(options(bench, **given), batch.schema.names, overwrite=False)
+    done = deliver(parsed, iter([batch]))
+    commit_answers(parsed, [done])
+    refs = [JobRef(row.get("target") or "pay", row_id("charge", {"id": row["id"]})) for row in rows]
+    found = bench.ask_now(rq.GetJobs(refs=refs))
+    return done, {row["id"]: job for row, job in zip(rows, found, strict=True) if job is not None}
+
+
+def test_a_row_says_its_own_options(bench: Bench) -> None:
+    at = datetime(2100, 1, 1, tzinfo=UTC)
+    rows = [
+        {"id": 1, "n": 5, "wait": 60.5, "labels": ["red", "blue"], "target": "slow", "whose": "acme"},
+        {"id": 2, "n": 6, "prio": 9, "run_at": at, "expires_in": 30, "most": 7, "key": "k", "cost": 3},
+        {"id": 3, "n": 7},
+    ]
+    names = ("wait", "labels", "target", "whose", "prio", "run_at", "expires_in", "most", "key", "cost")
+    schema = pa.schema(
+        [
+            ("id", pa.int64()),
+            ("n", pa.int64()),
+            ("wait", pa.float64()),
+            ("labels", pa.list_(pa.string())),
+            ("target", pa.string()),
+            ("whose", pa.string()),
+            ("prio", pa.int32()),
+            ("run_at", pa.timestamp("us", "UTC")),
+            ("expires_in", pa.int32()),
+            ("most", pa.int32()),
+            ("key", pa.string()),
+            ("cost", pa.int32()),
+        ]
+    )
+    said = (
+        "delay=wait, tags=labels, queue=target, group=whose, priority=prio, run_at, expires_in, "
+        "max_attempts=most, unique=key, cost"
+    )
+    done, jobs = rows_as_jobs(bench, rows, schema, options=said, timeout="12", priority="2")
+    assert (done.added, done.known, done.refused) == (3, 0, 0)
+    first, second, third = jobs[1], jobs[2], jobs[3]
+    assert (first.queue, first.options.tags, first.options.group) == ("slow", ("red", "blue"), "acme")
+    assert first.due_ms == first.enqueued_ms + 60_500
+    assert (second.priority, second.due_ms) == (9, round(at.timestamp() * 1000))
+    assert (second.options.max_attempts, second.options.cost) == (7, 3)
+    assert second.options.unique is not None and second.options.unique.key == "k"
+    assert second.expires_ms == second.enqueued_ms + 30_000
+    assert (third.queue, third.priority, third.options.timeout_ms) == ("pay", 2, 12_000)
+    assert not any(name in JSON.decode(job.payload)["kwargs"] for job in jobs.values() for name in names)
+
+
+def test_every_row_gets_an_answer_in_a_table(bench: Bench, tmp_path: Path) -> None:
+    where = str(tmp_path / "answers")
+    rows = [{"id": 1, "delay": 0.0}, {"id": 2, "delay": -5.0}]
+    done, _ = rows_as_jobs(bench, rows, options="delay", answers=where)
+    assert (done.added, done.known, done.refused) == (1, 0, 1)
+    again, _ = rows_as_jobs(bench, rows[:1], options="delay", answers=where)
+    assert (again.added, again.known, again.refused) == (0, 1, 0)
+    found = sorted(DeltaTable(where).to_pyarrow_table().to_pylist(), key=lambda row: str(row["outcome"]))
+    assert [(row["outcome"], row["keys"]) for row in found] == [
+        ("duplicate", '{"id":1}'),
+        ("queued", '{"id":1}'),
+        ("refused", '{"id":2}'),
+    ]
+    assert "delay" in found[2]["reason"] and found[2]["queue"] is None
+    assert {row["job_id"] for row in found} == {row_id("charge", {"id": n}) for n in (1, 2)}
+    with pytest.raises(StorageError, match="answers"):
+        rows_as_jobs(bench, rows, options="delay")
+
+
+def test_the_answers_of_a_micro_batch_are_there_once(bench: Bench, tmp_path: Path) -> None:
+    given = options(bench, answers=str(tmp_path / "answers"))
+    parsed = SinkOptions.parse(given, ["id"], overwrite=False)
+    for batch, times in ((0, 2), (1, 1)):
+        for _ in range(times):
+            done = deliver(parsed, iter([pa.RecordBatch.from_pydict({"id": [batch]})]))
+            commit_answers(parsed, [done], batch)
+    assert DeltaTable(tmp_path / "answers").to_pyarrow_table().num_rows == 2
 
 
 def test_tasks_that_fail_half_way_add_no_job_twice(spark: SparkSession, bench: Bench, tmp_path: Path) -> None:
@@ -124,7 +209,19 @@ def test_ids_depend_on_the_sink_and_the_keys_only() -> None:
 
 @pytest.mark.parametrize(
     "change",
-    [{"keys": ""}, {"keys": "nope"}, {"queue": "a b"}, {"task": ""}, {"keepId": "long"}, {"colour": "red"}],
+    [
+        {"keys": ""},
+        {"keys": "nope"},
+        {"queue": "a b"},
+        {"task": ""},
+        {"keepId": "long"},
+        {"colour": "red"},
+        {"options": "colour=id"},
+        {"options": "delay=nope"},
+        {"options": "job_id=id"},
+        {"dependsOn": "x"},
+        {"answers": "/"},
+    ],
 )
 def test_bad_options_are_refused(bench: Bench, change: dict[str, Any]) -> None:
     with pytest.raises(ConfigError):

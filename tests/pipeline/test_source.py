@@ -6,15 +6,23 @@ import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from pyspark.sql.streaming.datasource import ReadMaxRows
 
-from tests.pipeline.support import Bench, busy_day, error, rows_of
+from tests.pipeline.support import DAY_MS, Bench, busy_day, error, rows_of
 from windlass.backend import requests as rq
 from windlass.core.job import AttemptRecord
 from windlass.core.outcome import Outcome
 from windlass.errors import ConfigError, HistoryTrimmedError, StorageError, UnsupportedByBackendError
 from windlass.pipeline import schemas, source
 from windlass.pipeline.batch import BatchPlan, Gap, plan_batch
-from windlass.pipeline.source import HistoryRange, HistoryStreamReader, LogBounds, ReadOptions, advance
+from windlass.pipeline.source import (
+    HistoryRange,
+    HistoryStreamReader,
+    LogBounds,
+    ReadOptions,
+    advance,
+    queue_bounds,
+)
 from windlass.pipeline.store import settled_url
 
 if TYPE_CHECKING:
@@ -244,3 +252,34 @@ def test_what_was_trimmed_before_the_first_run_is_no_gap_and_afterwards_it_is_on
         plan_batch(bench.url, {"pdf": 0}, 100)  # a queue that appeared since the last run
     plan = plan_batch(bench.url, {"pdf": 0}, 100, "skip")
     assert (plan.gaps, plan.records) == ((Gap("mail", 0, 5),), 1)
+
+
+def test_the_log_is_held_for_a_stream_until_it_has_read_it(bench: Bench) -> None:
+    """A day and more passes between a batch and the next; the log of a queue that is not read may go."""
+    reader = HistoryStreamReader(ReadOptions(bench.url, queues=("mail",), archiver="notebook"))
+    bench.add("mail", ["a", "b"])
+    bench.add("pdf", ["c"])
+    bench.work("mail", "pdf")
+    start = reader.initialOffset()
+    end = reader.latestOffset(start, ReadMaxRows(100))
+    assert (start, end) == ({"mail": 0}, {"mail": 2})
+
+    def oldest(queue: str) -> int:
+        bench.pass_ms(DAY_MS + 1)
+        bench.ask(rq.Prune(limit=1_000))
+        return queue_bounds(bench.ask, queue).oldest
+
+    assert (oldest("mail"), oldest("pdf")) == (1, 2)
+    assert len(all_records(bench, "mail")) == 2
+    reader.commit(end)
+    assert oldest("mail") == 3
+    (archiver,) = bench.ask(rq.ListArchivers())
+    assert (archiver.name, archiver.cursors) == ("notebook", {"mail": 2, "pdf": 1})
+
+
+def test_a_stream_that_wants_no_hold_leaves_no_archiver(bench: Bench) -> None:
+    bench.add("mail", ["a"])
+    bench.work("mail")
+    reader = HistoryStreamReader(ReadOptions(bench.url, archiver=""))
+    reader.commit(reader.latestOffset(reader.initialOffset(), ReadMaxRows(100)))
+    assert bench.ask(rq.ListArchivers()) == []

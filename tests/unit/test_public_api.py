@@ -22,7 +22,7 @@ PUBLIC = {
     "UnsupportedByBackendError", "ClosedError", "__version__",
 }  # fmt: skip
 
-#: The verbs of the seeds' class API, in snake_case.
+#: The verbs of the class API.
 QUEUE_VERBS = set(
     """
     add add_bulk add_and_wait add_in_transaction get_job get_jobs get_job_counts count get_status

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -41,3 +42,16 @@ def test_what_never_was_is_still_an_error() -> None:
 def test_no_old_name_hides_one_that_is_there() -> None:
     assert not [old for module, old, _ in NAMES if old in vars(importlib.import_module(module))]
     assert len(windlass.__all__) <= 50
+
+
+def test_the_upgrade_notes_say_every_old_name_and_its_new_one() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "upgrading.md").read_text(encoding="utf-8")
+    lines = page.splitlines()
+    moved = [f"| `{old}` | `{new}` |" for old, new in _renamed.MODULES.items()]
+    renamed = [f"| `{module}.{old}` | `{new}` |" for module, old, new in NAMES if module != "windlass"]
+    assert [row for row in moved + renamed if not any(line.startswith(row) for line in lines)] == []
+    for module, old, new in NAMES:
+        if module == "windlass":
+            home, _, name = new.rpartition(".")
+            (row,) = [line for line in lines if line.startswith(f"| `{home}` |")]
+            assert f"`{old}`" in row and f"`{name}`" in row, (old, new)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import inspect
 import logging
 import os
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from contextvars import ContextVar
 from datetime import datetime
@@ -34,6 +34,8 @@ from windlass.core.backoff import Strategy
 from windlass.core.clock import SYSTEM_CLOCK, Clock
 from windlass.core.ids import check_task_name, is_text, new_id
 from windlass.core.job import Action, QueueInfo, WorkerInfo
+from windlass.core.limit_rules import Rate, to_rate
+from windlass.core.masks import DEFAULT_MASK, MessageMask
 from windlass.core.option_types import JobOptionsDict
 from windlass.core.options import (
     DEFAULT_OPTIONS,
@@ -96,6 +98,8 @@ class Windlass:
         context: Any = None,
         clock: Clock = SYSTEM_CLOCK,
         name: str | None = None,
+        mask: Sequence[str] = DEFAULT_MASK,
+        error_messages: bool = True,
     ) -> None:
         #: Whose code this is: schedules that it no longer declares go when a worker starts. The module that
         #: makes the app, unless it is named.
@@ -110,6 +114,8 @@ class Windlass:
             accept=accept,
         )
         self.max_payload_bytes = max_payload_bytes
+        #: What history keeps of error messages: without the values of the names in ``mask``, or nothing.
+        self.messages: MessageMask = MessageMask(mask, keep=error_messages)
         self.defaults: JobOptions = (
             defaults if isinstance(defaults, JobOptions) else DEFAULT_OPTIONS.merged(defaults or {})
         )
@@ -289,9 +295,10 @@ class Windlass:
         cron: str | None = None,
         timezone: str = "UTC",
         schedule: Schedule | Mapping[str, Any] | None = None,
+        rate: Rate | Mapping[str, Any] | tuple[int, float] | None = None,
         **options: Unpack[JobOptionsDict],
     ) -> TaskDecorator: ...
-    def task(
+    def task(  # noqa: PLR0913 - each is named, and most tasks give none
         self,
         fn: Any = None,
         /,
@@ -304,6 +311,7 @@ class Windlass:
         cron: str | None = None,
         timezone: str = "UTC",
         schedule: Schedule | Mapping[str, Any] | None = None,
+        rate: Rate | Mapping[str, Any] | tuple[int, float] | None = None,
         **options: Unpack[JobOptionsDict],
     ) -> Any:
         """Register a function as a task: ``@app.task`` or ``@app.task(queue="mail", max_attempts=5)``.
@@ -315,6 +323,9 @@ class Windlass:
 
         ``cron="*/5 * * * *"`` (in ``timezone``) runs it again and again, without arguments; ``schedule`` is
         the long form of that. The schedule is called as the task is.
+
+        ``rate=(5, 1)`` starts at most 5 of its jobs in any second, over all workers: they are in a group of
+        the task's name, whose rate workers set when they start. Jobs added by name need that ``group``.
         """
         if cron is not None:
             if schedule is not None:
@@ -329,6 +340,7 @@ class Windlass:
             options=self.defaults.merged(options),
             batch=to_batch(batch),
             schedule=None if schedule is None else to_schedule(schedule),
+            rate=to_rate(rate),
         )
         return register if fn is None else register(fn)
 
@@ -343,6 +355,7 @@ class Windlass:
         options: JobOptions,
         batch: Batch | None,
         schedule: Schedule | None,
+        rate: Rate | None,
     ) -> Task[Any, Any]:
         if not callable(fn):
             raise ConfigError("task", "a function", fn)
@@ -367,6 +380,7 @@ class Windlass:
             memory_limit=memory_limit,
             options=options,
             batch=batch,
+            rate=rate,
         )
         known = self._tasks.get(task.name)
         if known is not None and known.fn.__code__ is not getattr(fn, "__code__", None):
@@ -434,6 +448,16 @@ class Windlass:
         ``final`` is false when the job will be retried. Signals like ``Snooze`` are no errors.
         """
         self.hooks.on_error(hook)
+        return hook
+
+    def on_death(self, hook: H) -> H:
+        """Call ``hook(job, error)`` when a run failed its job for good; also a decorator.
+
+        ``error`` is a ``MaxRetriesError`` when attempts are spent, with the raised error as its cause. It is
+        called in the worker of that run; jobs that fail without one (expired, lost too often, a child that
+        failed) have the event ``failed``.
+        """
+        self.hooks.on_death(hook)
         return hook
 
     def carry(self, variable: ContextVar[Any], name: str | None = None) -> None:

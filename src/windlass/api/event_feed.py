@@ -10,10 +10,11 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import suppress
 from typing import Any, Final, NamedTuple
 
+from windlass.api.event_values import VALUED, EventValues
 from windlass.backend import requests as rq
 from windlass.backend.closing import Closing
 from windlass.backend.store import Store
@@ -66,10 +67,32 @@ ALIASES: dict[str, tuple[Match, ...]] = {
     "queue_resumed": (Match(EventType.RESUMED),),
 }
 
+#: Before the name of a custom event, where events are named.
+CUSTOM: Final = "custom:"
 #: Look at the log at least this often, hints or not; after an error too.
 _RECHECK_MS = 1_000
 
-Callback = Callable[[Event], Any]
+Callback = Callable[[Any], Any]
+Fill = Callable[[list[Event]], Awaitable[list[Event]]]
+
+
+class _Registered(NamedTuple):
+    """A callback, and what it is for."""
+
+    callback: Callback
+    #: None: every event.
+    matches: tuple[Match, ...] | None
+    job_id: str | None
+    #: Makes of an event what the callback gets; None: the event itself.
+    hand: Callable[[Event], Awaitable[Any]] | None
+
+    def wants(self, event: Event) -> bool:
+        return self.job_id in (None, event.job_id) and (
+            self.matches is None or any(event.type is m.type and m.fits(event) for m in self.matches)
+        )
+
+    def wants_values(self) -> bool:
+        return self.matches is None or any(match.type in VALUED for match in self.matches)
 
 
 class EventCursor:
@@ -117,11 +140,12 @@ class EventCursor:
 
 
 async def read_events(
-    store: Store, queue: str, after: int | None, closing: Closing
+    store: Store, queue: str, after: int | None, closing: Closing, fill: Fill | None = None
 ) -> AsyncGenerator[Event, None]:
     """Events as they happen, until ``closing``; ``after`` an event id replays from there (0: all kept).
 
-    When events are missing (the reader was too slow, or the store lost its data), a ``gap`` comes first.
+    ``fill`` completes what was read. When events are missing (the reader was too slow, or the store lost its
+    data), a ``gap`` comes first.
     """
     closing.check()
     listener = await store.listen([f"event:{queue}"])
@@ -132,7 +156,7 @@ async def read_events(
         cursor = EventCursor(store, queue, after)
         while True:
             events = await cursor.read()
-            for event in events:
+            for event in events if fill is None or not events else await fill(events):
                 yield event
             if not events:
                 await listener.wait(_RECHECK_MS, store.clock)
@@ -141,42 +165,62 @@ async def read_events(
         listener.close()
 
 
+def _matches(event: str) -> tuple[Match, ...] | None:
+    """What is meant by the name of an event; None: all."""
+    if event.startswith(CUSTOM):
+        return (Match(EventType.CUSTOM, "name", event.removeprefix(CUSTOM)),)
+    check_known([event], [*EventType, *ALIASES, "*"], "event")
+    return None if event == "*" else ALIASES.get(event) or (Match(EventType(event)),)
+
+
 class EventFeed:
     """Callbacks for the events of one queue, run on one event loop; coroutines are awaited in order."""
 
-    def __init__(self, store: Store, queue: str, after: int | None = None) -> None:
+    def __init__(self, store: Store, queue: str, values: EventValues, after: int | None = None) -> None:
         self._store = store
+        self._values = values
         self._queue = queue
         #: The id of the last event that was handed out; give it as ``after`` to go on from here.
         self.last_id = after
-        self._callbacks: list[tuple[tuple[Match, ...] | None, str | None, Callback]] = []
+        self._callbacks: list[_Registered] = []
         self._task: asyncio.Task[None] | None = None
         self._ready = asyncio.Event()
         self._closing = Closing(f"the reader of events of queue {queue!r}", "make another QueueEvents")
 
-    def on(self, event: str, callback: Callback, *, job_id: str | None = None) -> None:
+    def on(
+        self,
+        event: str,
+        callback: Callback,
+        *,
+        job_id: str | None = None,
+        hand: Callable[[Event], Awaitable[Any]] | None = None,
+    ) -> None:
         """Call ``callback(event)`` for every event of that name (or another system's); ``*`` means all.
 
-        ``job_id`` follows one job only.
+        ``custom:name`` is a custom event (``queue.publish_event``), ``custom`` any of them. ``job_id``
+        follows one job only. The callback gets what ``hand`` makes of the event, if that is given.
         """
-        check_known([event], [*EventType, *ALIASES, "*"], "event")
-        matches = None if event == "*" else ALIASES.get(event) or (Match(EventType(event)),)
-        self._callbacks.append((matches, job_id, callback))
+        self._callbacks.append(_Registered(callback, _matches(event), job_id, hand))
         with suppress(RuntimeError):  # no loop yet: start() is called by hand
             self.start()
 
     def off(self, callback: Callback) -> None:
         """Call ``callback`` no more, for whatever it was registered."""
-        self._callbacks = [entry for entry in self._callbacks if entry[2] is not callback]
+        self._callbacks = [entry for entry in self._callbacks if entry.callback is not callback]
 
-    def _wanting(self, event: Event) -> list[Callback]:
-        """The callbacks that ``event`` is for, each once."""
-        return [
-            callback
-            for matches, job_id, callback in self._callbacks
-            if job_id in (None, event.job_id)
-            and (matches is None or any(event.type is m.type and m.fits(event) for m in matches))
-        ]
+    async def _calls(self, event: Event) -> list[tuple[Callback, Any]]:
+        """Each callback that wants ``event``, with what it gets; nothing is called if that cannot be read."""
+        wanting = [entry for entry in self._callbacks if entry.wants(event)]
+        try:
+            return [(e.callback, event if e.hand is None else await e.hand(event)) for e in wanting]
+        except StorageError:
+            self.last_id = event.id - 1  # it comes once more
+            raise
+
+    async def _fill_for_callbacks(self, events: list[Event]) -> list[Event]:
+        """``events`` with their values, if a callback wants any."""
+        wanted = any(entry.wants_values() for entry in self._callbacks)
+        return await self._values.fill(events) if wanted else events
 
     def start(self) -> None:
         """Begin to listen on the running event loop. ``on`` does it by itself."""
@@ -199,7 +243,11 @@ class EventFeed:
             raise self._store.closed_error()
 
     async def __aiter__(self) -> AsyncGenerator[Event, None]:
-        async for event in read_events(self._store, self._queue, self.last_id, self._closing):
+        async for event in self._read(self._values.fill):
+            yield event
+
+    async def _read(self, fill: Fill) -> AsyncGenerator[Event, None]:
+        async for event in read_events(self._store, self._queue, self.last_id, self._closing, fill):
             self.last_id = event.id
             yield event
 
@@ -219,9 +267,9 @@ class EventFeed:
                     request = rq.ReadEvents(queue=self._queue, limit=1)
                     self.last_id = (await self._store.execute(request)).last_id
                 self._ready.set()
-                async for event in self:
-                    for callback in self._wanting(event):
-                        await _call(callback, event)
+                async for event in self._read(self._fill_for_callbacks):
+                    for callback, subject in await self._calls(event):
+                        await _call(callback, subject, event.type)
             except ClosedError as exc:
                 log.info("the callbacks for events of queue %s end: %s", self._queue, exc)
                 return
@@ -230,10 +278,10 @@ class EventFeed:
                 await self._store.clock.wait(asyncio.Event(), _RECHECK_MS)
 
 
-async def _call(callback: Callback, event: Event) -> None:
+async def _call(callback: Callback, subject: Any, what: EventType) -> None:
     try:
-        answer = callback(event)
+        answer = callback(subject)
         if inspect.isawaitable(answer):
             await answer
     except Exception:
-        log.exception("an event callback failed on %s", event.type)
+        log.exception("an event callback failed on %s", what)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from windlass.api.app import Windlass, as_app
 from windlass.api.event_feed import EventFeed
+from windlass.api.event_values import EventValues
 from windlass.core.ids import check_queue_name
 
 
@@ -18,7 +19,8 @@ class QueueEvents(EventFeed):
     ) -> None:
         self._app = as_app(url_or_app)
         self._owns_app = self._app is not url_or_app
-        super().__init__(self._app.store, check_queue_name(name), after)
+        values = EventValues(self._app.store, self._app.codecs, check_queue_name(name))
+        super().__init__(self._app.store, name, values, after)
 
     async def __aenter__(self) -> QueueEvents:
         return self

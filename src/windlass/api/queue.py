@@ -15,6 +15,7 @@ from weakref import WeakKeyDictionary
 
 from windlass.api.bulk import BulkVerbs
 from windlass.api.event_feed import EventFeed, read_events
+from windlass.api.event_values import EventValues
 from windlass.api.metrics import MetricsVerbs
 from windlass.api.search import Search, States, find_page, to_states
 from windlass.backend import flow_requests as fl
@@ -24,6 +25,7 @@ from windlass.backend.store import Store, check_changed
 from windlass.core.clock import SYSTEM_CLOCK
 from windlass.core.ids import check_queue_name, check_signal_name, check_task_name, is_text, new_id, new_ids
 from windlass.core.job import (
+    EVENT_DATA_BYTES,
     Event,
     JobRecord,
     JobRef,
@@ -31,8 +33,9 @@ from windlass.core.job import (
     WorkerInfo,
 )
 from windlass.core.option_types import AddOptionsDict, CallOptionsDict, JobOptionsDict
-from windlass.core.options import JobOptions, check_int, seconds_to_ms
+from windlass.core.options import WAIT_S, JobOptions, check_int, seconds_to_ms
 from windlass.core.outcome import AddOutcome, CancelResult, to_reason
+from windlass.core.remote_errors import of_record
 from windlass.core.states import FINISHED, JobState
 from windlass.errors import (
     ConfigError,
@@ -52,11 +55,12 @@ from windlass.flows.tree import FlowVerbs
 from windlass.jobs.interfaces import as_app
 from windlass.jobs.job import Job
 from windlass.jobs.live_output import StreamChunk, read_stream
-from windlass.jobs.payload import pack_data, read_call
+from windlass.jobs.payload import pack_data
 from windlass.jobs.prepare import PreparedOptions, call_options, spread_out
 from windlass.jobs.results import Waiters
 from windlass.limits.verbs import KeyVerbs, LimitVerbs
 from windlass.schedules.verbs import Schedules, ScheduleVerbs
+from windlass.serde import JSON, encode_payload
 
 if TYPE_CHECKING:
     from windlass.api.interfaces import App
@@ -193,7 +197,7 @@ class Queue(BulkVerbs, FlowVerbs, KeyVerbs, LimitVerbs, MetricsVerbs, ScheduleVe
         /,
         name: str,
         data: Any = None,
-        timeout: float | timedelta | None = 30,
+        timeout: float | timedelta | None = WAIT_S,
         **options: Unpack[CallOptionsDict],
     ) -> Any:
         """Add a job and wait for its result: request and response.
@@ -487,11 +491,17 @@ class Queue(BulkVerbs, FlowVerbs, KeyVerbs, LimitVerbs, MetricsVerbs, ScheduleVe
         return self.result_of(record)
 
     async def update_result_ttl(self, job_id: str, ttl: float | timedelta) -> None:
-        """Keep a completed job's result for ``ttl`` from now."""
+        """Keep a completed job's result, or a failed job and its errors, for ``ttl`` from now.
+
+        A failed job goes after that, and stays for a minute at least; otherwise ``keep_failed`` says when.
+        """
         ref = self._ref(job_id)
         request = rq.SetResultTtl(ref=ref, ttl_ms=seconds_to_ms(ttl, "ttl"))
         check_changed(
-            ref, await self.store.execute(request), "keep the result of", "only completed jobs have one"
+            ref,
+            await self.store.execute(request),
+            "keep the result of",
+            "only completed and failed jobs have one",
         )
 
     async def get_job_logs(self, job_id: str, start: int = 0, limit: int = 1_000) -> tuple[list[str], int]:
@@ -578,7 +588,7 @@ class Queue(BulkVerbs, FlowVerbs, KeyVerbs, LimitVerbs, MetricsVerbs, ScheduleVe
 
     # --- wait and watch ------------------------------------------------------------------------------------
 
-    async def wait_for(self, ref: JobRef, timeout: float | timedelta | None = 30) -> JobRecord:
+    async def wait_for(self, ref: JobRef, timeout: float | timedelta | None = WAIT_S) -> JobRecord:
         """The record of a job once it finished."""
         timeout_ms = None if timeout is None else seconds_to_ms(timeout, "timeout")
         return await self._waiters_here().finished(ref, timeout_ms)
@@ -600,28 +610,50 @@ class Queue(BulkVerbs, FlowVerbs, KeyVerbs, LimitVerbs, MetricsVerbs, ScheduleVe
             raise JobCancelledError(record.id, record.reason)
         last = record.errors[-1] if record.errors else None
         facts = (last.error_class, last.message, last.traceback) if last else ("", "", "")
+        cause = None if last is None else of_record(last)
         if record.reason == "attempts":
-            raise MaxRetriesError(record.id, record.attempts, *facts, payload=self._payload_of(record))
-        raise JobFailedError(record.id, record.reason or "failed", *facts)
+            payload = Job[Any](self, record).payload
+            raise MaxRetriesError(record.id, record.attempts, *facts, payload=payload) from cause
+        raise JobFailedError(record.id, record.reason or "failed", *facts) from cause
 
-    def _payload_of(self, record: JobRecord) -> Any:
-        try:
-            return read_call(self.app.codecs, record).data
-        except (ValueError, ConfigError):
-            return record.payload
+    def events(self, after: int | None = None, *, values: bool = True) -> AsyncGenerator[Event, None]:
+        """The queue's events as they happen; ``after`` an event id replays from there (0: all kept).
 
-    def events(self, after: int | None = None) -> AsyncGenerator[Event, None]:
-        """The queue's events as they happen; ``after`` an event id replays from there (0: all kept)."""
-        return read_events(self.store, self.name, after, self._closing)
+        With ``values``, ``completed`` has the job's ``return_value`` while that is kept, which costs a read.
+        """
+        fill = EventValues(self.store, self.app.codecs, self.name).fill if values else None
+        return read_events(self.store, self.name, after, self._closing, fill)
 
-    def on(self, event: str, callback: Callable[[Event], Any], *, job_id: str | None = None) -> None:
+    def on(self, event: str, callback: Callable[[Any], Any], *, job_id: str | None = None) -> None:
         """Call ``callback(event)`` at every event of that name in this queue (of one job), on any process.
 
-        A shorthand for ``QueueEvents``: needs a running event loop, ends with ``close``.
+        ``added`` hands the ``Job``. A shorthand for ``QueueEvents``: needs a running event loop, ends with
+        ``close``.
         """
         if self._feed is None:
-            self._feed = EventFeed(self.store, self.name)
-        self._feed.on(event, callback, job_id=job_id)
+            values = EventValues(self.store, self.app.codecs, self.name)
+            self._feed = EventFeed(self.store, self.name, values)
+        hand = self._job_of if event == "added" else None
+        self._feed.on(event, callback, job_id=job_id, hand=hand)
+
+    async def publish_event(self, name: str, data: Any = None, *, job_id: str | None = None) -> None:
+        """Put an event of your own among those of the queue: ``on("custom:name", callback)`` gets it.
+
+        ``data`` is any JSON value of at most 10,000 bytes. It stands in order with the other events, is kept
+        and replayed as they are, and changes nothing. Sent twice (after a lost reply), it is there twice.
+        """
+        text = encode_payload(JSON, data, EVENT_DATA_BYTES).decode()
+        about = "" if job_id is None else self._ref(job_id).id
+        request = rq.PublishEvent(queue=self.name, name=check_task_name(name), data=text, job_id=about)
+        await self.store.execute(request)
+
+    async def _job_of(self, event: Event) -> Job[Any]:
+        """The job that an event is about; if its record is gone, as much as the event has."""
+        record = await self.store.get(JobRef(self.name, event.job_id))
+        if record is None:
+            gone = JobRecord(queue=self.name, id=event.job_id, task=event.task, payload=b"null")
+            return Job(self, gone)
+        return Job(self, record)
 
     def _page(self, page: rq.Page) -> Page:
         jobs = Page(Job(self, record) for record in page.jobs)

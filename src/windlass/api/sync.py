@@ -18,6 +18,7 @@ from windlass._renamed import old_names
 from windlass.api.queue import Page, Queue
 from windlass.core.job import JobRecord
 from windlass.core.option_types import JobOptionsDict
+from windlass.core.options import WAIT_S
 from windlass.jobs.fields import JobFields
 from windlass.jobs.job import Job
 from windlass.jobs.payload import Call
@@ -185,6 +186,7 @@ class SyncJob(JobFields, Generic[R]):
     promote: Final = _of_job(Job.promote)
     change_delay: Final = _of_job(Job.change_delay)
     change_priority: Final = _of_job(Job.change_priority)
+    update_progress: Final = _of_job(Job.update_progress)
     update_data: Final = _of_job(Job.update_data)
     move_to_failed: Final = _of_job(Job.move_to_failed)
     get_children_values: Final = _of_job(Job.get_children_values)
@@ -197,7 +199,7 @@ class SyncJob(JobFields, Generic[R]):
         PORTAL.run(self.job.refresh())
         return self
 
-    def result(self, timeout: float | timedelta | None = 30) -> R:
+    def result(self, timeout: float | timedelta | None = WAIT_S) -> R:
         """Wait for the result; raises like ``Job.result``."""
         return PORTAL.run(self.job.result(timeout))
 
@@ -260,6 +262,8 @@ class SyncQueue:
     get_global_rate_limit: Final = _plain(Queue.get_global_rate_limit)
     set_global_rate_limit: Final = _plain(Queue.set_global_rate_limit)
     remove_global_rate_limit: Final = _plain(Queue.remove_global_rate_limit)
+    get_rate_limit_ttl: Final = _plain(Queue.get_rate_limit_ttl)
+    publish_event: Final = _plain(Queue.publish_event)
     rate_limit: Final = _plain(Queue.rate_limit)
     set_group_limits: Final = _plain(Queue.set_group_limits)
     get_group_limits: Final = _plain(Queue.get_group_limits)

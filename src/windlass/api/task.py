@@ -13,8 +13,9 @@ from windlass.api.queue import Queue
 from windlass.api.sync import PORTAL, SyncJob
 from windlass.core.ids import check_queue_name, check_task_name, new_id
 from windlass.core.job import NewJob
+from windlass.core.limit_rules import Rate
 from windlass.core.option_types import JobOptionsDict
-from windlass.core.options import Isolation, JobOptions, check_known, to_unique
+from windlass.core.options import WAIT_S, Isolation, JobOptions, check_known, to_unique
 from windlass.errors import ConfigError
 from windlass.flows.builder import Step
 from windlass.handlers.batch import Batch, item_signature
@@ -85,6 +86,7 @@ class Task(Generic[P, R]):
         memory_limit: int | None,
         options: JobOptions,
         batch: Batch | None = None,
+        rate: Rate | None = None,
     ) -> None:
         if isolation not in _ISOLATIONS:
             raise ConfigError("isolation", f"one of {', '.join(_ISOLATIONS)}", isolation)
@@ -102,6 +104,12 @@ class Task(Generic[P, R]):
             if batch is None
             else item_signature(fn, self.name)
         )
+        #: How often its jobs may start, over all workers: the rate of the group of its name.
+        self.rate: Rate | None = rate
+        if rate is not None:
+            if options.group is not None:
+                raise ConfigError("rate", "left out for a task with a group: set the group's limits", rate)
+            options = options.merged({"group": self.name})
         self._bound: BoundTask[P, R] = BoundTask(self, options)
         #: For jobs that were added by name and leave options to the task.
         self.filling: TaskDefaults = TaskDefaults(options)
@@ -290,7 +298,7 @@ class BoundTask(Generic[P, R]):
 
     async def call(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """Add a job, wait up to 30 s for it, return its result."""
-        return await self.call_within(30, *args, **kwargs)
+        return await self.call_within(WAIT_S, *args, **kwargs)
 
     async def call_within(self, timeout: float | timedelta | None, *args: P.args, **kwargs: P.kwargs) -> R:
         """``call`` with a time limit of its own (None: wait for ever)."""

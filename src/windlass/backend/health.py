@@ -23,6 +23,14 @@ class Finding:
     level: Level
     text: str
     advice: str = ""
+    #: What it is about, for programs: the stable name of the check, and what it concerns.
+    check: str = ""
+    queue: str | None = None
+    worker: str | None = None
+    group: str | None = None
+    #: How many jobs, and since when, where that is known.
+    count: int | None = None
+    since_ms: int | None = None
 
 
 def fact(text: str) -> Finding:

@@ -14,6 +14,18 @@ from collections.abc import Iterable
 from windlass.core.clock import SYSTEM_CLOCK, Clock
 
 
+def worker_and_queue(topics: Iterable[str]) -> tuple[str, str] | None:
+    """The worker that listens and its only queue; None for a listener that is not one worker of one queue."""
+    names: dict[str, list[str]] = {"worker": [], "ready": []}
+    for topic in topics:
+        kind, _, name = topic.partition(":")
+        if kind in names:
+            names[kind].append(name)
+    if len(names["worker"]) != 1 or len(names["ready"]) != 1:
+        return None
+    return names["worker"][0], names["ready"][0]
+
+
 class HubListener:
     """See ``backend.protocol.Listener``."""
 

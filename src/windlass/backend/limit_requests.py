@@ -76,6 +76,8 @@ class Limits(msgspec.Struct, kw_only=True):
     hold_until_ms: int
     every_group: GroupLimits
     groups: dict[str, GroupSettings]
+    #: How long the queue's rate and hold let nothing more start; 0: something may start now.
+    opens_in_ms: int = 0
 
 
 class GetLimits(Request[Limits], kw_only=True):

@@ -29,6 +29,7 @@ from windlass.core.job import (
     QueueInfo,
     WorkerInfo,
 )
+from windlass.core.order import Sort, states_of
 from windlass.core.outcome import AddOutcome, CancelResult, Changed, Extended, Settled, Settlement
 from windlass.core.states import JobState
 
@@ -339,17 +340,29 @@ class ChangeJob(Request[ChangeResult], kw_only=True):
 
 
 class Report(Request[ChangeResult], kw_only=True):
-    """A running attempt's progress (needs the token) and log lines (need only the job).
+    """Progress (of a running attempt under its token, or told from outside without one) and log lines.
 
-    Progress without a token is ``illegal``; under one that is not the job's newest lease, also under an empty
-    one, it is ``lost``.
-    The one verb whose repetition shows: log lines that were sent twice are kept twice.
+    Progress of a job that has ended, without a token, is ``illegal``; under one that is not the job's newest
+    lease, also under an empty one, it is ``lost``. Log lines need only the job.
+    Repeating it shows: log lines that were sent twice are kept twice.
     """
 
     ref: JobRef
     token: str | None = None
     progress: bytes | None = None
     logs: list[str] = []
+
+
+class PublishEvent(Request[None], kw_only=True):
+    """Put an event of the application's own into the log of a queue, which is known from then on.
+
+    ``data`` is JSON. Like log lines, an event that was sent twice is there twice.
+    """
+
+    queue: str
+    name: str
+    data: str = "null"
+    job_id: str = ""
 
 
 class PauseQueue(Request[bool], kw_only=True):
@@ -381,7 +394,7 @@ class Purge(Request[Purged], kw_only=True):
 
 
 class SetResultTtl(Request[ChangeResult], kw_only=True):
-    """Keep a completed job's result until now + ``ttl_ms``."""
+    """Keep a completed job's result, or a failed job with its errors, until now + ``ttl_ms``."""
 
     ref: JobRef
     ttl_ms: int
@@ -402,17 +415,24 @@ class GetJobs(Request[list["JobRecord | None"]], kw_only=True):
 
 
 class Page(msgspec.Struct):
-    """Some records and where to go on (None: that was all)."""
+    """Some records and where to go on (None: that was all).
+
+    ``looked``: about how many records the store went through to find them.
+    """
 
     jobs: list[JobRecord]
     cursor: str | None = None
+    looked: int = 0
 
 
 class ListJobs(Request[Page], kw_only=True):
-    """Records of a queue by state, task, tag or last error; in order of their adding.
+    """Records of a queue by state, task, tag or last error; in order of their adding, or by another ``sort``.
 
-    ``cursor`` is opaque and comes from the page before. A page may hold fewer than ``limit`` jobs and still
-    have a cursor: filters are applied to a bounded number of rows per call.
+    ``sort`` by due time or by end needs ``states`` that have one (none named: all of those), and leaves out
+    jobs without that time. ``newest_first`` means the latest time first.
+
+    ``cursor`` comes from the page before, or from ``core.order.cursor_of`` a record. A page may hold fewer
+    than ``limit`` jobs and still have a cursor: filters are applied to a bounded number of rows per call.
     """
 
     queue: str
@@ -420,9 +440,14 @@ class ListJobs(Request[Page], kw_only=True):
     task: str | None = None  # glob: * and ?
     tag: str | None = None
     error_class: str | None = None
+    sort: Sort = Sort.ADDED
     newest_first: bool = True
     cursor: str | None = None
     limit: int = 100
+
+    def __post_init__(self) -> None:
+        if self.sort is not Sort.ADDED:
+            self.states = states_of(self.states, self.sort)
 
 
 class CountJobs(Request[dict[JobState, int]], kw_only=True):

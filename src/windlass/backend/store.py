@@ -135,27 +135,11 @@ class Store:
         if request.needs:
             self.capabilities.require(self.name, request.needs)
         if type(request) is rq.Add:
-            self._check_jobs(request.jobs)
+            check_jobs(self.name, self.capabilities, request.jobs)
         elif type(request) is rq.ChangeJob and (request.priority or 0) < 0:
             self.capabilities.require(self.name, "exact_priority", "use priorities from 0 on")
         elif type(request) is PutSchedule:
-            self._check_jobs([request.schedule.template])
-
-    def _check_jobs(self, jobs: list[NewJob]) -> None:
-        """Refuse jobs that need what the backend declares missing."""
-        capabilities = self.backend.capabilities
-        if not capabilities.lifo and any(new.options.lifo for new in jobs):
-            capabilities.require(self.name, "lifo", "use a higher priority instead")
-        if not capabilities.exact_priority and any(new.priority < 0 for new in jobs):
-            capabilities.require(self.name, "exact_priority", "use priorities from 0 on")
-        if not capabilities.flows and any(new.depends_on or new.parent for new in jobs):
-            capabilities.require(self.name, "flows")
-        if not capabilities.groups and any(new.options.group is not None for new in jobs):
-            capabilities.require(self.name, "groups")
-        if not capabilities.unique and any(new.options.unique is not None for new in jobs):
-            capabilities.require(self.name, "unique", "a job_id of your own works everywhere")
-        if not capabilities.flows and any(_keeps_last(new) for new in jobs):
-            capabilities.require(self.name, "flows", "unique keys with keep_last need them")
+            check_jobs(self.name, self.capabilities, [request.schedule.template])
 
     async def listen(self, topics: Iterable[str]) -> Listener:
         """Hints about ``topics`` for the running event loop."""
@@ -183,6 +167,22 @@ class Store:
     async def get(self, ref: JobRef) -> JobRecord | None:
         """One record, or None."""
         return (await self.execute(rq.GetJobs(refs=[ref])))[0]
+
+
+def check_jobs(name: str, capabilities: Capabilities, jobs: list[NewJob]) -> None:
+    """Refuse jobs that need what the backend declares missing."""
+    if not capabilities.lifo and any(new.options.lifo for new in jobs):
+        capabilities.require(name, "lifo", "use a higher priority instead")
+    if not capabilities.exact_priority and any(new.priority < 0 for new in jobs):
+        capabilities.require(name, "exact_priority", "use priorities from 0 on")
+    if not capabilities.flows and any(new.depends_on or new.parent for new in jobs):
+        capabilities.require(name, "flows")
+    if not capabilities.groups and any(new.options.group is not None for new in jobs):
+        capabilities.require(name, "groups")
+    if not capabilities.unique and any(new.options.unique is not None for new in jobs):
+        capabilities.require(name, "unique", "a job_id of your own works everywhere")
+    if not capabilities.flows and any(_keeps_last(new) for new in jobs):
+        capabilities.require(name, "flows", "unique keys with keep_last need them")
 
 
 def _keeps_last(new: NewJob) -> bool:

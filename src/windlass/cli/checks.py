@@ -6,57 +6,23 @@ import sqlite3
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from contextlib import closing
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from windlass._version import __version__
+from windlass.api.health import HEALTH_CHECKS, CheckContext, every_job
 from windlass.backend import requests as rq
 from windlass.backend.health import Finding, fact, problem, warning
 from windlass.backend.urls import parse_url
 from windlass.cli.store import shown_url, sqlite_path
-from windlass.cli.values import show_age, show_bytes
+from windlass.cli.values import show_bytes
 from windlass.core import bad_records
 from windlass.core.states import FINISHED, JobState
-from windlass.core.text import printable
+from windlass.core.text import many, printable
 
 if TYPE_CHECKING:
     from windlass.api.app import Windlass
-    from windlass.core.job import JobRecord, QueueInfo, WorkerInfo
 
-#: Living workers take back a lease at most this long after it ran out.
-_RECOVER_MS = 30_000
-#: Somebody should look when jobs wait this long although workers are there.
-_BACKLOG_MS = 5 * 60_000
 _BIG_LOG = 64 * 1024 * 1024
-
-
-@dataclass(frozen=True, slots=True)
-class CheckContext:
-    """What the checks look at. ``deep``: they may take long."""
-
-    app: Windlass
-    deep: bool
-    now: int
-    queues: list[QueueInfo]
-    workers: list[WorkerInfo]
-
-    def served(self, queue: str) -> bool:
-        """Whether a worker takes jobs of the queue."""
-        return any(queue in worker.queues and not worker.quiet for worker in self.workers)
-
-    def every_job(self, queue: str, state: JobState) -> AsyncIterator[JobRecord]:
-        """The jobs in the state: all of them, or the newest thousand."""
-        return every_job(self.app, queue, state, None if self.deep else 1_000)
-
-    async def jobs(self, queue: str, state: JobState) -> list[JobRecord]:
-        """The newest thousand in the state."""
-        request = rq.ListJobs(queue=queue, states=[state], limit=1_000)
-        return (await self.app.store.execute(request)).jobs
-
-
-def many(count: int, word: str) -> str:
-    """``1 job``, ``2 jobs``."""
-    return f"{count:,} {word}{'s' * (count != 1)}"
 
 
 async def check_store(context: CheckContext) -> AsyncIterator[Finding]:
@@ -117,53 +83,6 @@ async def check_workers(context: CheckContext) -> AsyncIterator[Finding]:
         yield warning(text, "use the same version in both places")
 
 
-async def check_unserved(context: CheckContext) -> AsyncIterator[Finding]:
-    """Jobs that wait for a worker which is not there, or not quick enough."""
-    for info in context.queues:
-        waiting = info.counts.get("waiting", 0) + info.counts.get("retrying", 0)
-        if not waiting or info.paused:
-            continue
-        age_ms = 0 if info.oldest_ready_ms is None else context.now - info.oldest_ready_ms
-        if not context.served(info.name):
-            advice = f"start one: windlass worker MODULE:APP --queues {info.name}"
-            yield problem(
-                f"{info.name}: {many(waiting, 'job')} to run and no worker serves the queue", advice
-            )
-        elif age_ms > _BACKLOG_MS:
-            advice = "add slots (--concurrency, --processes) or workers, or give the queue more weight"
-            yield warning(
-                f"{info.name}: the oldest of {many(waiting, 'job')} waits for {show_age(age_ms)}", advice
-            )
-
-
-async def check_paused(context: CheckContext) -> AsyncIterator[Finding]:
-    """Queues that somebody paused, with jobs in them."""
-    for info in context.queues:
-        waiting = info.counts.get("waiting", 0)
-        if info.paused and waiting:
-            text = f"{info.name}: paused with {many(waiting, 'job')} waiting"
-            yield warning(text, f"windlass resume {info.name}")
-
-
-async def check_leases(context: CheckContext) -> AsyncIterator[Finding]:
-    """Active jobs whose worker fell silent."""
-    overdue = context.now - (_RECOVER_MS if context.workers else 0)
-    for info in context.queues:
-        if not info.counts.get("active"):
-            continue
-        active = await context.jobs(info.name, JobState.ACTIVE)
-        ends = [job.lease_until_ms for job in active if job.lease_until_ms and job.lease_until_ms < overdue]
-        if ends:
-            since = show_age(context.now - min(ends))
-            who = "nobody took them back" if context.workers else "no worker is alive to take them back"
-            text = f"{info.name}: {many(len(ends), 'running job')} lost the worker {since} ago and {who}"
-            yield problem(text, "start any worker on this store: it recovers them within seconds")
-        stalled = sum(job.stalls > 0 for job in active)
-        if stalled:
-            advice = "look for handlers that block or crash the worker; isolation='process' contains them"
-            yield warning(f"{info.name}: {many(stalled, 'running job')} had to be recovered before", advice)
-
-
 async def check_records(context: CheckContext) -> AsyncIterator[Finding]:
     """Jobs whose stored record cannot be read."""
     for info in context.queues:
@@ -195,22 +114,6 @@ async def set_aside(app: Windlass) -> AsyncIterator[Finding]:
                 )
 
 
-async def every_job(
-    app: Windlass, queue: str, state: JobState, most: int | None = None
-) -> AsyncIterator[JobRecord]:
-    """The jobs in a state, newest first, about ``most`` of them."""
-    request = rq.ListJobs(queue=queue, states=[state], limit=1_000)
-    seen = 0
-    while True:
-        page = await app.store.execute(request)
-        for job in page.jobs:
-            yield job
-        seen += len(page.jobs)
-        if page.cursor is None or (most is not None and seen >= most):
-            return
-        request = rq.ListJobs(queue=queue, states=[state], limit=1_000, cursor=page.cursor)
-
-
 async def check_failed(context: CheckContext) -> AsyncIterator[Finding]:
     """The dead set, by what killed it."""
     for info in context.queues:
@@ -232,9 +135,7 @@ CHECKS: tuple[Callable[[CheckContext], AsyncIterator[Finding]], ...] = (
     check_store,
     check_sqlite,
     check_workers,
-    check_unserved,
-    check_paused,
-    check_leases,
+    *HEALTH_CHECKS,
     check_records,
     check_failed,
 )

@@ -7,15 +7,15 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Mapping
 
-from windlass.backend import requests as rq
+from windlass.api.health import CheckContext
 from windlass.backend.health import Finding, fact, problem, warning
 from windlass.backend.protocol import ServedBackend
 from windlass.backend.schedule_requests import DueSchedules, ListSchedules
-from windlass.cli.checks import CheckContext, many
 from windlass.cli.values import show_age, show_bytes, show_time
 from windlass.core.clock import SYSTEM_CLOCK
-from windlass.core.job import HISTORY_HELD, JobRecord
+from windlass.core.job import JobRecord
 from windlass.core.states import DUE_LATER, JobState
+from windlass.core.text import many
 
 #: Clocks that differ by more are worth a word; by much more, times in reports and schedules mislead.
 _SKEW_MS, _BAD_SKEW_MS = 1_000, 30_000
@@ -25,8 +25,6 @@ _AHEAD_MS, _SHOWN = 10_000, 3
 _SETTLED_MS = 60_000
 #: Who runs for longer has probably been forgotten.
 _LONG_RUN_MS = 24 * 3_600_000
-#: An archiver that was not seen for so long lets the log grow until its cap.
-_LATE_ARCHIVER_MS = 24 * 3_600_000
 #: Records of finished jobs beyond this are worth a thought about retention.
 _MANY_KEPT = 1_000_000
 
@@ -185,18 +183,6 @@ async def check_retention(context: CheckContext) -> AsyncIterator[Finding]:
                 yield warning(text, advice)
 
 
-async def check_archivers(context: CheckContext) -> AsyncIterator[Finding]:
-    """Archivers hold the history log: one that is gone lets it grow."""
-    for archiver in await context.app.store.execute(rq.ListArchivers()):
-        late_ms = context.now - archiver.seen_ms
-        if late_ms > _LATE_ARCHIVER_MS:
-            text = f"archiver {archiver.name} was last seen {show_age(late_ms)} ago and holds the history"
-            advice = (
-                f"start its 'windlass pipeline run'; after 7 days, or {HISTORY_HELD:,} records, it is let go"
-            )
-            yield warning(text, advice)
-
-
 DEPLOYMENT_CHECKS: tuple[Callable[[CheckContext], AsyncIterator[Finding]], ...] = (
     check_clock,
     check_due_times,
@@ -205,5 +191,4 @@ DEPLOYMENT_CHECKS: tuple[Callable[[CheckContext], AsyncIterator[Finding]], ...] 
     check_duties,
     check_long_runs,
     check_retention,
-    check_archivers,
 )

@@ -7,13 +7,15 @@ from typing import Any
 
 import click
 
+from windlass.api.health import CheckContext
 from windlass.backend import health
 from windlass.backend.health import Finding, problem
-from windlass.cli.checks import CHECKS, CheckContext, many, set_aside
+from windlass.cli.checks import CHECKS, set_aside
 from windlass.cli.deployment import DEPLOYMENT_CHECKS
 from windlass.cli.output import Out, styled
 from windlass.cli.store import StoreOptions, store_command
 from windlass.cli.views import now_ms
+from windlass.core.text import many
 from windlass.errors import WindlassError
 
 _MARKS = {"fact": ("✓", "green"), "warning": ("!", "yellow"), "problem": ("✗", "bold red")}

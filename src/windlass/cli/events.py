@@ -72,7 +72,7 @@ async def _kept(queue: Queue, options: Options, out: Out) -> int:
 
 
 async def _follow(queue: Queue, after: int, options: Options, out: Out) -> None:
-    async with aclosing(queue.events(after)) as events:
+    async with aclosing(queue.events(after, values=False)) as events:
         async for event in events:
             _print(event, options, out)
 

@@ -397,13 +397,16 @@ def sql(
     "replay",
     examples="""
 windlass pipeline replay --lake lake --where "task = 'charge' and error_class = 'Timeout'" --dry-run
+windlass pipeline replay --lake lake --where "error_message like '%timeout%' and args.customer = 42"
 windlass pipeline replay --lake lake --where "queue = 'pay' and date >= current_date - 7"
 """,
 )
 @url_option
 @lake_option
 @source_option
-@click.option("--where", required=True, metavar="SQL", help="A condition on the columns of 'jobs'.")
+@click.option(
+    "--where", required=True, metavar="SQL", help="A condition on the columns of 'jobs', and on args."
+)
 @click.option("--dry-run", is_flag=True, help="Only say what would run again.")
 def replay(out: Out, *, url: str | None, lake: str, source: str, where: str, dry_run: bool) -> int:
     """Run failed jobs again, chosen by SQL; says which of them the store has already pruned."""
@@ -411,9 +414,10 @@ def replay(out: Out, *, url: str | None, lake: str, source: str, where: str, dry
     from windlass.pipeline.replay import select_failed
     from windlass.pipeline.store import settled_url
 
-    chosen = select_failed(lake, where, source)
+    store = settled_url(url or DEFAULT_URL)
+    chosen = select_failed(lake, where, source, store)
     with out.progress("retrying", len(chosen)) as advance:
-        result = run_again(settled_url(url or DEFAULT_URL), chosen, dry_run=dry_run, progress=advance)
+        result = run_again(store, chosen, dry_run=dry_run, progress=advance)
     counts = {name: len(jobs) for name, jobs in vars(result).items()}
     verb = "would run" if dry_run else "run"
     out.done(

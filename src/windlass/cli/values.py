@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from windlass.core.text import show_age as show_age
+
 if TYPE_CHECKING:
     _ParamType = click.ParamType[float]
 else:
@@ -99,19 +101,6 @@ def show_span(ms: float | None) -> str:
     if whole < 86_400:
         return f"{whole // 3_600}h{whole % 3_600 // 60:02d}m"
     return f"{whole // 86_400}d{whole % 86_400 // 3_600:02d}h"
-
-
-def show_age(ms: float | None) -> str:
-    """How long ago, in one unit: ``now``, ``12s``, ``3m``, ``4h``, ``5d``."""
-    if ms is None:
-        return ""
-    seconds = int(max(ms, 0) / 1000)
-    if seconds < 1:
-        return "now"
-    for limit, size, unit in ((60, 1, "s"), (3_600, 60, "m"), (172_800, 3_600, "h")):
-        if seconds < limit:
-            return f"{seconds // size}{unit}"
-    return f"{seconds // 86_400}d"
 
 
 def show_time(ms: int | None, *, with_date: bool = True) -> str:

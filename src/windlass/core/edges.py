@@ -1,4 +1,4 @@
-"""The edges of a flow: which job waits for which, and what it was told when that one ended.
+"""The edges of a flow: which job waits for which, and what it received when that one ended.
 
 One direction only: a *dependent* waits for its *children*. A tree's parent depends on its children; "B after
 A" is B depending on A. Edges are records of their own, kept with the dependent: a child's value is copied
@@ -7,6 +7,7 @@ into the edge in the step that ends the child, so it outlives the child's record
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import StrEnum
 
 import msgspec
@@ -83,7 +84,7 @@ class Edge(msgspec.Struct, kw_only=True):
 
 
 class ChildEnd(msgspec.Struct, kw_only=True):
-    """How a child ended: what is told to its dependents, at once or later through the outbox."""
+    """How a child ended: what its dependents receive, at once or later through the outbox."""
 
     child: JobRef
     seq: int = 0
@@ -95,14 +96,17 @@ class ChildEnd(msgspec.Struct, kw_only=True):
 
 
 def to_dependency(value: object, on_failure: str, queue: str, option: str) -> Dependency:
-    """Any accepted spelling of a job to wait for: one that has a ``ref``, a pair, an id of ``queue``."""
+    """Any accepted spelling of a job to wait for: has a ``ref``, a pair, a mapping, an id of ``queue``."""
     if isinstance(value, Dependency):
         return value
     ref = getattr(value, "ref", value)
     if isinstance(ref, str):
         ref = (queue, ref)
+    elif isinstance(ref, Mapping) and set(ref) <= {"queue", "id"} and "id" in ref:
+        ref = (ref.get("queue", queue), ref["id"])
     if not isinstance(ref, tuple) or len(ref) != 2:
-        raise ConfigError(option, "a job, a (queue, id) pair, or the id of a job of the same queue", value)
+        want = 'a job, a (queue, id) pair, {"queue": ..., "id": ...}, or the id of a job of the same queue'
+        raise ConfigError(option, want, value)
     return Dependency(check_queue_name(ref[0]), check_job_id(ref[1]), to_on_failure(on_failure))
 
 
@@ -167,7 +171,7 @@ def check_cycle(edges: dict[JobRef, list[JobRef]]) -> None:
 
 
 def unknown_dependency(dependent: JobRef, child: JobRef) -> DependencyError:
-    """The refusal of a job that is to wait for one that nobody knows."""
+    """The refusal of a job that is to wait for one that the store does not have."""
     return DependencyError(
         "depends_on",
         f"jobs that exist or are added together: {dependent.id!r} waits for {child.id!r} of queue "

@@ -9,7 +9,8 @@ from __future__ import annotations
 import hashlib
 import re
 from enum import StrEnum
-from typing import Literal, NamedTuple
+from functools import lru_cache
+from typing import Any, Literal, NamedTuple
 
 import msgspec
 
@@ -31,13 +32,19 @@ LOGS_KEPT = 1_000
 SIGNALS_KEPT = 64
 #: Events kept per queue, and attempt records kept per queue while no archiver is registered.
 EVENTS_KEPT = 10_000
+#: Most bytes of the data of an event of the application's own.
+EVENT_DATA_BYTES = 10_000
 HISTORY_KEPT = 100_000
 HISTORY_KEPT_MS = 86_400_000
 #: With archivers: records they have not read yet are held, up to this many per queue ...
 HISTORY_HELD = 1_000_000
 #: ... for archivers that were seen within this time.
 ARCHIVER_KEPT_MS = 7 * 86_400_000
-HISTORY_SCHEMA_VERSION = 1
+#: Workers that were silent for so long are forgotten: until then people can see which fell silent.
+WORKER_KEPT_MS = 86_400_000
+HISTORY_SCHEMA_VERSION = 2
+#: Most characters of an error's message that a record of history keeps.
+BRIEF_CHARS = 500
 #: Most jobs that one step of a store moves; the rest is left to the next.
 STEP = 1_000
 
@@ -51,6 +58,13 @@ class ErrorInfo(msgspec.Struct, frozen=True, omit_defaults=True):
     message: str = ""
     traceback: str = ""
     fingerprint: str = ""
+    #: What history keeps of the message, when that is not its beginning: masked, or nothing at all.
+    brief: str | None = None
+
+    @property
+    def said(self) -> str:
+        """What history keeps of the message."""
+        return self.message[:BRIEF_CHARS] if self.brief is None else self.brief
 
 
 def error_info(error_class: object, message: object, traceback: str = "") -> ErrorInfo:
@@ -62,6 +76,16 @@ def error_info(error_class: object, message: object, traceback: str = "") -> Err
     text = clean_text(message, ERROR_MESSAGE_CHARS)
     trace = clean_text(traceback[-TRACEBACK_CHARS:], TRACEBACK_CHARS)
     return ErrorInfo(0, 0, name, text, trace, fingerprint(name, text))
+
+
+class WorkerFacts(msgspec.Struct, frozen=True, array_like=True):
+    """What a worker says of the attempts that it settles; history keeps it. One object serves many."""
+
+    version: str
+    #: How many runs it went by.
+    max_attempts: int = 3
+    #: Where it runs; None when its id says so.
+    host: str | None = None
 
 
 class NewJob(msgspec.Struct, kw_only=True, gc=False):
@@ -168,7 +192,7 @@ class JobRecord(msgspec.Struct, kw_only=True, gc=False):
 
 
 class Completed(NamedTuple):
-    """What whoever waits for a job may be told when it completes."""
+    """What a caller that waits for a job may receive when it completes."""
 
     id: str
     result: bytes | None
@@ -180,7 +204,7 @@ class Completed(NamedTuple):
 class EventType(StrEnum):
     """What happened. Every change of state has exactly one event.
 
-    ``gap`` is in no log: a reader is told so that events are missing before what comes next.
+    ``gap`` is in no log: it says that events are missing before what comes next.
     """
 
     ENQUEUED = "enqueued"
@@ -204,6 +228,8 @@ class EventType(StrEnum):
     PAUSED = "paused"
     RESUMED = "resumed"
     DRAINED = "drained"
+    #: The application's own: ``name`` and ``data`` (JSON) tell what.
+    CUSTOM = "custom"
     GAP = "gap"
 
 
@@ -215,7 +241,8 @@ class Event(msgspec.Struct, frozen=True, array_like=True, gc=False):
     type: EventType
     job_id: str = ""
     task: str = ""
-    data: dict[str, str | int | None] = {}
+    #: In the log texts, numbers and None; readers are also shown values (``api.event_values``).
+    data: dict[str, Any] = {}
 
 
 class AttemptOutcome(StrEnum):
@@ -257,15 +284,42 @@ class AttemptRecord(msgspec.Struct, frozen=True, array_like=True, gc=False):
     outcome: AttemptOutcome
     error_class: str | None
     error_fingerprint: str | None
-    schema_version: int = HISTORY_SCHEMA_VERSION
+    schema_version: int = 1
+    #: From here on since version 2. What the worker that settled the attempt said; None when none did.
+    max_attempts: int | None = None
+    worker_version: str | None = None
+    #: None also when the worker's id begins with it, as ids do unless they are chosen; see ``host``.
+    worker_host: str | None = None
+    error_message: str | None = None
+    priority: int = 0
+    #: The schedule that made the job, and for which of its slots (None: run by hand).
+    schedule: str | None = None
+    slot_ms: int | None = None
+    #: The job that waits for this one, and the top of its flow, as ``queue/id``.
+    parent: str | None = None
+    root: str | None = None
+    #: Tokens that its start took from the bucket of its group.
+    cost: int = 1
+
+    @property
+    def host(self) -> str | None:
+        """The machine that ran it, if that is known."""
+        return self.worker_host or host_of(self.worker)
 
 
-#: What a worker can be told from afar: claim no more, go on, stop, write all stacks to its log.
+@lru_cache(maxsize=1024)
+def host_of(worker: str | None) -> str | None:
+    """The machine that a worker's id names (``host:pid:random``); None when it was given another id."""
+    name, _, pid = (worker or "").rpartition(":")[0].rpartition(":")
+    return name if name and pid.isdecimal() else None
+
+
+#: What a worker can be ordered from afar: claim no more, go on, stop, write all stacks to its log.
 Action = Literal["quiet", "resume", "stop", "dump"]
 
 
 class Command(msgspec.Struct, frozen=True):
-    """Something a worker was told to do. ``id`` is new for every command."""
+    """Something a worker was ordered to do. ``id`` is new for every command."""
 
     action: Action
     id: str
@@ -288,7 +342,7 @@ class WorkerInfo(msgspec.Struct, kw_only=True, omit_defaults=True):
     quiet: bool = False
     #: Whether it does the duties of the leader.
     leader: bool = False
-    #: What it was told last; kept by the store.
+    #: Its last command; kept by the store.
     command: Command | None = None
 
 
@@ -303,7 +357,7 @@ class QueueInfo(msgspec.Struct, kw_only=True):
 
 
 class ArchiverInfo(msgspec.Struct, kw_only=True):
-    """Somebody who copies the history log elsewhere, and how far they are in each queue."""
+    """A program that copies the history log elsewhere, and how far it is in each queue."""
 
     name: str
     cursors: dict[str, int]
@@ -326,9 +380,14 @@ def attempt_record(
     *,
     duration_ms: int | None = None,
     error: ErrorInfo | None = None,
+    facts: WorkerFacts | None = None,
 ) -> AttemptRecord:
     """The history row for ``job`` as it stands *before* the change that ends its attempt."""
     ran = job.token is not None
+    options = job.options
+    most = version = host = None
+    if facts is not None:
+        most, version, host = facts.max_attempts, facts.version, facts.host
     return AttemptRecord(
         job.token if job.token is not None else ended_run_id(job),
         job.id,
@@ -336,8 +395,8 @@ def attempt_record(
         job.deliveries,
         job.queue,
         job.task,
-        job.options.group,
-        job.options.tags,
+        options.group,
+        options.tags,
         job.worker if ran else None,
         job.enqueued_ms,
         job.ready_ms,
@@ -348,6 +407,17 @@ def attempt_record(
         outcome,
         error.error_class if error else None,
         error.fingerprint if error else None,
+        HISTORY_SCHEMA_VERSION,
+        most,
+        version,
+        host,
+        (error.said or None) if error else None,
+        job.priority,
+        options.schedule,
+        options.slot_ms,
+        options.parent,
+        options.root,
+        options.cost,
     )
 
 

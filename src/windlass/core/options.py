@@ -26,7 +26,9 @@ Duration = int | float | timedelta
 PRIORITY_MIN, PRIORITY_MAX = -(2**20), 2**20 - 1
 #: Jobs without their own ``result_ttl`` keep results this long, as far as the count bound allows.
 DEFAULT_RESULT_TTL_MS = 3_600_000
-#: No finished record is pruned younger than this, so that whoever waits for it can still read it.
+#: How long a call waits for a job that names no other time, in seconds.
+WAIT_S = 30
+#: No finished record is pruned younger than this, so that callers that wait for it can still read it.
 GRACE_MS = 60_000
 _MAX_SECONDS = MAX_DELAY_MS // 1000
 
@@ -75,6 +77,7 @@ _SHOWN_CHARS = 200
 #: Room for every header of tracing and for some context besides.
 _MAX_TRACE_CHARS = 65_536
 _NEEDS_TTL = (UniqueMode.THROTTLE, UniqueMode.DEBOUNCE)
+_REPLACES = (UniqueMode.DEBOUNCE, UniqueMode.KEEP_LAST)
 
 
 class StoredUnique(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -83,6 +86,8 @@ class StoredUnique(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     key: str
     mode: UniqueMode = UniqueMode.UNTIL_DONE
     ttl_ms: int | None = None
+    #: An add that is refused as a duplicate prolongs the time of the key.
+    extend: bool = False
 
 
 #: Options that a job may leave to the task of the worker that runs it; their order gives the bits of
@@ -133,10 +138,13 @@ class StoredOptions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     #: The schedule that made the job, and for which of its slots (None: run by hand).
     schedule: str | None = None
     slot_ms: int | None = None
+    #: The job that waits for this one, and the top of the flow, as ``queue/id``: what history says of it.
+    parent: str | None = None
+    root: str | None = None
     #: What the runs after the first one are to do instead: the n-th retry gets the n-th, later ones the last.
     fallbacks: tuple[Any, ...] = ()
-    #: Which of ``FILLABLE`` nobody said: what stands here holds unless the worker's task says otherwise. Jobs
-    #: of earlier releases said all.
+    #: Which of ``FILLABLE`` the caller left out: what stands here holds unless the worker's task says
+    #: otherwise. Jobs of earlier releases said all.
     unsaid: int = 0
 
     def fallback(self, attempts: int) -> Any:
@@ -148,6 +156,12 @@ class StoredOptions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     def keep_for(self, state: str) -> Keep:
         """The retention that applies to a job that ended in ``state``."""
         return self.keep_failed if state == "failed" else self.keep_completed
+
+
+def placed(options: StoredOptions, parent: JobRef | None, root: JobRef) -> StoredOptions:
+    """The options of a job of a flow: whom it is a child of, and the top of all."""
+    above = None if parent is None else "/".join(parent)
+    return msgspec.structs.replace(options, parent=above, root="/".join(root))
 
 
 def seconds_to_ms(value: object, option: str, *, minimum: float = 0) -> int:
@@ -177,13 +191,16 @@ class Unique(msgspec.Struct, frozen=True):
     """What makes a job the same as another one of its queue.
 
     ``key``: any text up to 256 characters; or ``fields``: the names of the arguments that count (an empty
-    list: all of them), together with the task's name. ``ttl`` is in seconds, or a ``timedelta``.
+    list: all of them), together with the task's name. ``ttl`` is in seconds, or a ``timedelta``. With
+    ``extend`` it begins anew with each add that is answered as a duplicate: nothing more until it was quiet
+    for so long.
     """
 
     key: str | None = None
     mode: UniqueMode | str = UniqueMode.UNTIL_DONE
     ttl: float | timedelta | None = None
     fields: tuple[str, ...] | list[str] = ()
+    extend: bool = False
 
     def __post_init__(self) -> None:
         modes = [mode.value for mode in UniqueMode]
@@ -197,12 +214,22 @@ class Unique(msgspec.Struct, frozen=True):
             raise ConfigError("unique.fields", "a list of argument names", self.fields)
         if self.ttl is None and self.mode in _NEEDS_TTL:
             raise ConfigError("unique.ttl", f"given in mode {self.mode}")
+        if self.extend and (self.ttl is None or self.mode in _REPLACES):
+            raise ConfigError(
+                "unique.extend", "given with a ttl, and not in mode debounce or keep_last", True
+            )
         _ = self.ttl_ms
 
     @classmethod
-    def of(cls, *fields: str, mode: UniqueMode | str = UniqueMode.UNTIL_DONE, ttl: Any = None) -> Unique:
+    def of(
+        cls,
+        *fields: str,
+        mode: UniqueMode | str = UniqueMode.UNTIL_DONE,
+        ttl: Any = None,
+        extend: bool = False,
+    ) -> Unique:
         """Unique by the task's name and these arguments (none named: all of them)."""
-        return cls(None, mode, ttl, fields)
+        return cls(None, mode, ttl, fields, extend)
 
     @property
     def ttl_ms(self) -> int | None:
@@ -211,7 +238,7 @@ class Unique(msgspec.Struct, frozen=True):
     def stored(self, task: str, arguments: Mapping[str, Any]) -> StoredUnique:
         """The form that travels with a job of ``task``, called with ``arguments`` (by name)."""
         key = self.key if self.key is not None else self._computed(task, arguments)
-        return StoredUnique(key=key, mode=UniqueMode(self.mode), ttl_ms=self.ttl_ms)
+        return StoredUnique(key=key, mode=UniqueMode(self.mode), ttl_ms=self.ttl_ms, extend=self.extend)
 
     def _computed(self, task: str, arguments: Mapping[str, Any]) -> str:
         missing = [name for name in self.fields if name not in arguments]
@@ -291,7 +318,7 @@ class JobOptions(msgspec.Struct, frozen=True, kw_only=True):
     cost: int = 1
     #: A ``Unique``; or a key as text; or True for the task's name and all arguments.
     unique: Unique | str | bool | Mapping[str, Any] | None = None
-    #: Jobs that must end first: jobs, ``(queue, id)`` pairs, or ids of the same queue.
+    #: Jobs that must end first: jobs, ``(queue, id)`` pairs, ``{"queue", "id"}``, or ids of the same queue.
     depends_on: Any = ()
     #: A job that is to wait for this one.
     parent: Any = None
@@ -583,5 +610,5 @@ def _check_fallbacks(fallbacks: object) -> None:
 
 Isolation = Literal["auto", "thread", "process"]
 
-#: What applies when nobody says anything.
+#: What applies when no option is given.
 DEFAULT_OPTIONS = JobOptions()

@@ -6,7 +6,7 @@ from enum import StrEnum
 
 import msgspec
 
-from windlass.core.job import ErrorInfo
+from windlass.core.job import ErrorInfo, WorkerFacts
 from windlass.core.options import Keep, StoredOptions
 from windlass.core.text import clean_text
 from windlass.errors import ConfigError
@@ -51,7 +51,7 @@ class Filled(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return msgspec.structs.replace(options, **said)
 
 
-class Settlement(msgspec.Struct, kw_only=True, gc=False):
+class Settlement(msgspec.Struct, kw_only=True, omit_defaults=True, gc=False):
     """The end of one attempt, under its lease token.
 
     * ``complete``: completed, with ``result``;
@@ -68,7 +68,7 @@ class Settlement(msgspec.Struct, kw_only=True, gc=False):
     * ``suspend``: ``suspended`` until ``signal`` comes or ``delay_ms`` passed (0: no limit); waiting at once
       when that signal came before; costs no attempt.
 
-    When somebody asked for cancellation meanwhile, all but ``complete`` and ``fail`` end as cancelled.
+    When cancellation was asked for meanwhile, all but ``complete`` and ``fail`` end as cancelled.
     """
 
     queue: str
@@ -90,6 +90,8 @@ class Settlement(msgspec.Struct, kw_only=True, gc=False):
     signal: str = ""
     #: What the task of the worker says of options that the job left unsaid.
     filled: Filled | None = None
+    #: What the worker says of itself, for the record of the attempt.
+    facts: WorkerFacts | None = None
 
 
 def to_reason(reason: object) -> str:
@@ -115,7 +117,7 @@ class Extended(StrEnum):
     """The answer for one lease extension."""
 
     OK = "ok"
-    #: Extended, and somebody asked for the job to be cancelled.
+    #: Extended, and the job is to be cancelled.
     CANCELLING = "cancelling"
     LOST = "lost"
 
@@ -124,10 +126,18 @@ class CancelResult(StrEnum):
     """The answer to ``cancel``."""
 
     CANCELLED = "cancelled"
-    #: It runs: the worker was told and will stop it.
+    #: It runs: its worker was notified and will stop it.
     CANCELLING = "cancelling"
     FINISHED = "finished"
     NOT_FOUND = "not_found"
+
+    @property
+    def code(self) -> str:
+        """In words of other systems: ``cancelled``, ``processing``, ``completed``, ``not_found``."""
+        return _CANCEL_CODES.get(self.value, self.value)
+
+
+_CANCEL_CODES = {"cancelling": "processing", "finished": "completed"}
 
 
 class Changed(StrEnum):

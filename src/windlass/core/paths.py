@@ -24,13 +24,11 @@ PATHS: Mapping[str, Path] = MappingProxyType(
     {
         "amqp.add_plain": Path(("amqp",), "new jobs are published without asking the coordinator"),
         "amqp.bell": Path(("amqp",), "the broker pushes the first message of an idle queue"),
-        "amqp.claim_in_settle": Path(("amqp",), "starts are told in one entry with the ends before them"),
-        "amqp.complete": Path(
-            ("amqp",), "completions are told to the log without waiting for the coordinator"
-        ),
+        "amqp.claim_in_settle": Path(("amqp",), "starts are logged in one entry with the ends before them"),
+        "amqp.complete": Path(("amqp",), "completions are logged without waiting for the coordinator"),
+        "amqp.direct_reply": Path(("amqp",), "results go straight to the client that waits for them"),
         "amqp.offered": Path(("amqp",), "an idle worker begins the job whose message came, without a claim"),
         "amqp.tap": Path(("amqp",), "the broker pushes what the next claims of a busy queue take"),
-        "amqp.told": Path(("amqp",), "results go straight to the client that waits for them"),
         "file.adds_together": Path(("file",), "adds of several callers are decided as one"),
         "sqlite.add_rows": Path(("sqlite",), "new plain jobs are not looked for before they are inserted"),
         "sqlite.adds_together": Path(("sqlite",), "adds of several callers are decided as one"),

@@ -10,7 +10,7 @@ How wall clocks that jump are treated:
   jump, one that comes twice fires the first time only;
 * a rule that runs in every hour (``*/5 * * * *``) follows real time and notices nothing.
 
-What is late and what is missed: a slot that nobody fired within a minute is *missed*, and the schedule's
+What is late and what is missed: a slot that no worker fired within a minute is *missed*, and the schedule's
 ``missed`` rule says what becomes of it. Before that it is late, and is simply fired.
 """
 
@@ -31,7 +31,7 @@ from windlass.core.job import NewJob
 from windlass.core.options import Duration, check_known, instant_to_ms, seconds_to_ms
 from windlass.errors import ConfigError
 
-#: A slot that nobody fired this long after its time counts as missed.
+#: A slot that no worker fired this long after its time counts as missed.
 LATE_MS = 60_000
 #: Most slots of one schedule that are fired in one step.
 SLOTS_PER_STEP = 100
@@ -41,7 +41,7 @@ _MIN_EVERY_MS = 100
 
 Missed = Literal["skip", "once", "all"]
 Overlap = Literal["allow", "skip"]
-#: A rule of one's own: the first slot after an instant (given in the schedule's time zone), or None.
+#: A custom rule: the first slot after an instant (given in the schedule's time zone), or None.
 Strategy = Callable[[datetime], datetime | None]
 
 _ALIASES = {
@@ -65,6 +65,8 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     timezone: str = "UTC"
     #: No slot before this instant; the grid of ``every_ms`` begins here.
     start_ms: int | None = None
+    #: The first slot is the instant at which it gets into a store (or ``start_ms``), whatever the others are.
+    at_start: bool = False
 
 
 class ScheduleRecord(msgspec.Struct, kw_only=True):
@@ -109,10 +111,12 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True):
     end: datetime | float | None = None
     #: Most jobs in all.
     limit: int | None = None
-    #: Slots that nobody fired within a minute: ``skip`` them, make up for them ``once``, or run ``all``.
+    #: Slots that no worker fired within a minute: ``skip`` them, make up for them ``once``, or run ``all``.
     missed: Missed = "skip"
     #: ``skip``: no new job while the one before is unfinished.
     overlap: Overlap = "allow"
+    #: Also run at once when it is made, or gets another rule: not only at its first slot.
+    at_start: bool = False
 
     def __post_init__(self) -> None:
         if sum(given is not None for given in (self.cron, self.every, self.strategy)) != 1:
@@ -130,6 +134,8 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True):
             raise ConfigError("missed", "skip, once or all", self.missed)
         if self.overlap not in ("allow", "skip"):
             raise ConfigError("overlap", "allow or skip", self.overlap)
+        if not isinstance(self.at_start, bool):
+            raise ConfigError("at_start", "True or False", self.at_start)
         start_ms, end_ms = self.rule.start_ms, self.end_ms
         if start_ms is not None and end_ms is not None and end_ms < start_ms:
             raise ConfigError("end", "not before start", self.end)
@@ -143,6 +149,7 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True):
             strategy=self.strategy,
             timezone=self.timezone,
             start_ms=None if self.start is None else instant_to_ms(self.start, "start"),
+            at_start=self.at_start,
         )
 
     @property
@@ -172,6 +179,7 @@ _OTHER_NAMES = {
     "startDate": "start",
     "end_date": "end",
     "endDate": "end",
+    "immediately": "at_start",
 }
 SCHEDULE_OPTIONS = frozenset(Schedule.__struct_fields__)
 
@@ -224,7 +232,8 @@ def next_slot(
     from ``after_ms``). Raises ``ConfigError`` for a strategy that is not among ``strategies``.
     """
     if rule.every_ms is not None:
-        grid_ms = rule.start_ms if grid_ms is None else grid_ms
+        if grid_ms is None or (rule.at_start and rule.start_ms is not None):
+            grid_ms = rule.start_ms
         if grid_ms is None:
             return after_ms + rule.every_ms
         return grid_ms + max((after_ms - grid_ms) // rule.every_ms + 1, 0) * rule.every_ms
@@ -286,6 +295,8 @@ def first_slot(
 ) -> int | None:
     """The first slot of a schedule that is put into a store now."""
     start_ms = schedule.rule.start_ms
+    if schedule.rule.at_start:
+        return _within(schedule, now_ms if start_ms is None else max(now_ms, start_ms))
     after_ms = now_ms - 1 if start_ms is not None and start_ms >= now_ms else now_ms
     return _within(schedule, next_slot(schedule.rule, after_ms, strategies=strategies))
 
@@ -374,7 +385,7 @@ def pause(schedule: ScheduleRecord, paused: bool, next_ms: int | None) -> bool:
 
 
 def may_fire(schedule: ScheduleRecord, slot_ms: int) -> bool:
-    """Whether the slot that somebody wants to fire is still the one to be fired."""
+    """Whether the slot that a worker wants to fire is still the one to be fired."""
     return not schedule.paused and schedule.next_ms == slot_ms
 
 

@@ -67,3 +67,21 @@ def _as_text(value: object) -> str:
 
 def _escape(found: re.Match[str]) -> str:
     return found.group().encode("unicode_escape").decode("ascii")
+
+
+def show_age(ms: float | None) -> str:
+    """How long ago, in one unit: ``now``, ``12s``, ``3m``, ``4h``, ``5d``."""
+    if ms is None:
+        return ""
+    seconds = int(max(ms, 0) / 1000)
+    if seconds < 1:
+        return "now"
+    for limit, size, unit in ((60, 1, "s"), (3_600, 60, "m"), (172_800, 3_600, "h")):
+        if seconds < limit:
+            return f"{seconds // size}{unit}"
+    return f"{seconds // 86_400}d"
+
+
+def many(count: int, word: str) -> str:
+    """``1 job``, ``2 jobs``."""
+    return f"{count:,} {word}{'s' * (count != 1)}"

@@ -1,13 +1,14 @@
 """Every change that a job can go through, as a function on its record.
 
-Pure and deterministic: time and fresh places come in with the ``Scribe``, which also takes down the event
-of each change and the history of each attempt. The memory backend runs all of it; other stores run it for
-all but their hottest verbs, and the conformance suite holds those to the same results.
+Pure and deterministic: time and fresh places come in with the ``ChangeRecorder``, which also records the
+event of each change and the history of each attempt. The engine runs it for all stores but Valkey, whose Lua
+is the second writing of these rules: ``docs/internals/decisions.md``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from operator import methodcaller
 
 import msgspec
 
@@ -24,7 +25,7 @@ from windlass.core.job import (
     SignalValue,
     attempt_record,
 )
-from windlass.core.options import UniqueMode
+from windlass.core.options import Keep, UniqueMode
 from windlass.core.outcome import AddOutcome, CancelResult, Changed, Extended, Outcome, Settled, Settlement
 from windlass.core.retention import result_until
 from windlass.core.states import DUE_LATER, FINISHED, PENDING, JobState
@@ -35,6 +36,8 @@ NO_DATA: EventData = {}
 
 STALLED_CLASS = "JobStalled"
 EXPIRED_CLASS = "JobExpired"
+EXPIRES_IN_MESSAGE = "not started before its expires_in passed"
+EXPIRES_TOTAL_MESSAGE = "its expires_total passed"
 KILLED_CLASS = "JobKilled"
 COST_CLASS = "CostExceedsCapacity"
 #: The turn of a job that has a new place in line: its store gives it one when it lets it wait.
@@ -44,6 +47,9 @@ NO_TURN = -1
 _ACTIVE, _COMPLETED = JobState.ACTIVE, JobState.COMPLETED
 _ENQUEUED, _STARTED, _DONE = EventType.ENQUEUED, EventType.STARTED, EventType.COMPLETED
 _OK, _COMPLETE = Settled.OK, AttemptOutcome.COMPLETED
+_NO_IDS: list[str] = []
+#: ``copy.copy`` without the search for a way to copy.
+copy: Callable[[JobRecord], JobRecord] = methodcaller("__copy__")
 
 
 class PendingEvent(msgspec.Struct, gc=False):
@@ -69,56 +75,86 @@ class ChangeRecorder:
         self.history: list[AttemptRecord] = []
 
     def record_event(self, job: JobRecord, event: EventType, **data: str | int | None) -> None:
-        """Take down that ``event`` happened to ``job``."""
+        """Record that ``event`` happened to ``job``."""
         self.note_of(job.queue, event, job.id, job.task, data)
 
     def note_of(
         self, queue: str, event: EventType, job_id: str = "", task: str = "", data: EventData = NO_DATA
     ) -> None:
-        """``note`` without a record, or about no job. The same of one job after the other is one note."""
+        """``record_event`` without a record, or about no job."""
+        self.run_of(queue, event, task, data).append(job_id)
+
+    def run_of(self, queue: str, event: EventType, task: str, data: EventData = NO_DATA) -> list[str]:
+        """Where to add the ids of jobs to which this happens: the same of one after the other is one note."""
         notes = self.pending_events
         if notes:
             last = notes[-1]
             if last.type is event and last.task == task and last.queue == queue and last.data == data:
-                last.job_ids.append(job_id)
-                return
-        notes.append(PendingEvent(queue, event, [job_id], task, data))
+                return last.job_ids
+        ids: list[str] = []
+        notes.append(PendingEvent(queue, event, ids, task, data))
+        return ids
 
 
 def create(new: NewJob, recorder: ChangeRecorder, *, after_ms: int = 0) -> JobRecord:
-    """The record of a job that is added now. ``after_ms``: add time of the job it replaces, if any.
+    """The record of a job that is added now. ``after_ms``: add time of the job it replaces, if any."""
+    return create_all([new], recorder, after_ms=after_ms)[0]
 
-    With ``depends_on`` it is born blocked: the store then links its edges and reviews them.
+
+def create_all(news: list[NewJob], recorder: ChangeRecorder, *, after_ms: int = 0) -> list[JobRecord]:
+    """``create`` for jobs in this order.
+
+    With ``depends_on`` a job is born blocked: the store then links its edges and reviews them.
     """
     now_ms = max(recorder.now_ms, after_ms + 1) if after_ms else recorder.now_ms
-    options, seq = new.options, recorder.fresh_place()
-    job = JobRecord(queue=new.queue, id=new.id, task=new.task, payload=new.payload)
-    # The rest one by one: that takes half the time of as many names in the call.
-    job.codec = new.codec
-    job.priority = new.priority
-    job.options = options
-    job.request_id = new.request_id
-    job.seq = seq
-    job.place = -seq if options.lifo else seq
-    job.turn = NO_TURN
-    job.enqueued_ms = job.ready_ms = now_ms
-    if new.expires_in_ms is not None or options.expires_total_ms is not None:
-        job.expires_ms = first_deadline(new, now_ms)
-    if new.depends_on or new.parent is not None:
-        job.linked = True
-    if new.delay_ms or new.run_at_ms is not None or options.unique is not None:
-        due_ms = _first_due(new, now_ms)
-        if due_ms > now_ms:
-            job.state = JobState.SCHEDULED
-            job.due_ms = job.ready_ms = due_ms
-    if new.depends_on:
+    made: list[JobRecord] = []
+    queue, task, options, ids = None, None, None, _NO_IDS
+    fresh_place = recorder.fresh_place
+    for new in news:
+        if new.options is not options or new.task != task or new.queue != queue:
+            queue, task, options, ids = new.queue, new.task, new.options, _NO_IDS
+            model = JobRecord(queue=queue, id="", task=task, payload=b"", options=options, turn=NO_TURN)
+            model.enqueued_ms = model.ready_ms = now_ms
+            timed = options.expires_total_ms is not None or options.unique is not None
+        # A copy and the rest one by one: that takes half the time of as many names in a call.
+        job = copy(model)
+        job.errors, job.signals = [], {}
+        job.id, job.request_id = new.id, new.request_id
+        job.payload, job.codec = new.payload, new.codec
+        job.priority = new.priority
+        job.seq = seq = fresh_place()
+        job.place = -seq if options.lifo else seq
+        made.append(job)
+        if timed or new.delay_ms or new.run_at_ms is not None or new.expires_in_ms is not None:
+            _set_times(job, new, now_ms)
+        if new.depends_on or new.parent is not None:
+            job.linked = True
+        if new.depends_on or job.due_ms is not None:
+            _begin_later(job, recorder, blocked=bool(new.depends_on))
+            ids = _NO_IDS
+            continue
+        if ids is _NO_IDS:
+            ids = recorder.run_of(queue, _ENQUEUED, task)
+        ids.append(job.id)
+    return made
+
+
+def _set_times(job: JobRecord, new: NewJob, now_ms: int) -> None:
+    """When a new job is due and until when it may wait."""
+    job.expires_ms = first_deadline(new, now_ms)
+    due_ms = _first_due(new, now_ms)
+    if due_ms > now_ms:
+        job.state = JobState.SCHEDULED
+        job.due_ms = job.ready_ms = due_ms
+
+
+def _begin_later(job: JobRecord, recorder: ChangeRecorder, *, blocked: bool) -> None:
+    """A new job waits for others, or for its time."""
+    if blocked:
         job.state = JobState.BLOCKED
         recorder.record_event(job, EventType.BLOCKED)
-    elif job.due_ms is not None:
-        recorder.record_event(job, EventType.SCHEDULED, run_at_ms=job.due_ms)
     else:
-        recorder.note_of(job.queue, _ENQUEUED, job.id, job.task)
-    return job
+        recorder.record_event(job, EventType.SCHEDULED, run_at_ms=job.due_ms)
 
 
 def _first_due(new: NewJob, now_ms: int) -> int:
@@ -277,7 +313,7 @@ def is_expired(job: JobRecord, now_ms: int) -> bool:
 
 def expire(job: JobRecord, recorder: ChangeRecorder) -> None:
     """End a job that was not started (again) in time."""
-    passed = "not started before its expires_in passed" if not job.deliveries else "its expires_total passed"
+    passed = EXPIRES_TOTAL_MESSAGE if job.deliveries else EXPIRES_IN_MESSAGE
     error = ErrorInfo(recorder.now_ms, 0, EXPIRED_CLASS, passed)
     recorder.history.append(attempt_record(job, AttemptOutcome.EXPIRED, recorder.now_ms, error=error))
     finish(job, JobState.FAILED, recorder, reason="expired")
@@ -289,7 +325,7 @@ def set_aside(job: JobRecord, recorder: ChangeRecorder) -> None:
     error = msgspec.structs.replace(job.errors[-1], at_ms=recorder.now_ms)
     job.errors = [error]
     recorder.history.append(attempt_record(job, AttemptOutcome.FAILED, recorder.now_ms, error=error))
-    _drop_lease(job, settled=False)  # nobody settled anything: a late settlement is lost
+    _drop_lease(job, settled=False)  # no worker settled anything: a late settlement is lost
     finish(job, JobState.FAILED, recorder, reason=BAD_RECORD)
     recorder.record_event(
         job, EventType.FAILED, reason=BAD_RECORD, error_class=error.error_class, message=error.message
@@ -298,17 +334,30 @@ def set_aside(job: JobRecord, recorder: ChangeRecorder) -> None:
 
 def lease(job: JobRecord, recorder: ChangeRecorder, *, token: str, worker: str, lease_ms: int) -> None:
     """A waiting job starts: it belongs to ``worker`` until the lease runs out."""
-    job.state = _ACTIVE
-    job.token = token
-    job.worker = worker
-    job.started_ms = recorder.now_ms
-    if job.expires_ms is not None:
-        job.expires_ms = later_deadline(job)
-    job.deliveries += 1
-    job.progress = None
-    job.lease_until_ms = recorder.now_ms + (job.options.lease_ms or lease_ms)
-    data: EventData = {"attempt": job.attempts + 1, "worker": worker}
-    recorder.note_of(job.queue, _STARTED, job.id, job.task, data)
+    lease_all([job], [token], recorder, worker=worker, lease_ms=lease_ms)
+
+
+def lease_all(
+    jobs: list[JobRecord], tokens: Iterable[str], recorder: ChangeRecorder, *, worker: str, lease_ms: int
+) -> None:
+    """``lease`` for jobs of one queue, in this order."""
+    now_ms, task, attempts = recorder.now_ms, None, 0
+    ids: list[str] = []
+    for job, token in zip(jobs, tokens, strict=True):
+        job.state = _ACTIVE
+        job.token = token
+        job.worker = worker
+        job.started_ms = now_ms
+        if job.expires_ms is not None:
+            job.expires_ms = later_deadline(job)
+        job.deliveries += 1
+        job.progress = None
+        job.lease_until_ms = now_ms + (job.options.lease_ms or lease_ms)
+        if job.task != task or job.attempts != attempts:
+            task, attempts = job.task, job.attempts
+            data: EventData = {"attempt": attempts + 1, "worker": worker}
+            ids = recorder.run_of(job.queue, _STARTED, task, data)
+        ids.append(job.id)
 
 
 def later_deadline(job: JobRecord) -> int | None:
@@ -351,21 +400,37 @@ def _record(
     error: ErrorInfo | None = None,
 ) -> None:
     recorder.history.append(
-        attempt_record(job, outcome, recorder.now_ms, duration_ms=end.duration_ms, error=error)
+        attempt_record(
+            job, outcome, recorder.now_ms, duration_ms=end.duration_ms, error=error, facts=end.facts
+        )
     )
 
 
 def _complete(job: JobRecord, end: Settlement, recorder: ChangeRecorder) -> None:
-    recorder.history.append(attempt_record(job, _COMPLETE, recorder.now_ms, duration_ms=end.duration_ms))
-    job.result = end.result
-    job.result_until_ms = result_until(job.options, recorder.now_ms)
-    finish(job, _COMPLETED, recorder)
-    recorder.note_of(job.queue, _DONE, job.id, job.task)
+    complete_all([(job, end)], recorder)
+
+
+def complete_all(ended: Iterable[tuple[JobRecord, Settlement]], recorder: ChangeRecorder) -> None:
+    """Jobs complete, each by its settlement, in this order. The caller checked the tokens."""
+    now_ms, history = recorder.now_ms, recorder.history
+    queue, task, options, until_ms = None, None, None, 0
+    ids: list[str] = []
+    for job, end in ended:
+        history.append(attempt_record(job, _COMPLETE, now_ms, duration_ms=end.duration_ms, facts=end.facts))
+        if job.options is not options:
+            options = job.options
+            until_ms = result_until(options, now_ms)
+        job.result, job.result_until_ms = end.result, until_ms
+        finish(job, _COMPLETED, recorder)
+        if job.task != task or job.queue != queue:
+            queue, task = job.queue, job.task
+            ids = recorder.run_of(queue, _DONE, task)
+        ids.append(job.id)
 
 
 def _fail(job: JobRecord, end: Settlement, recorder: ChangeRecorder) -> None:
     error = _keep_error(job, end, recorder)
-    _record(job, AttemptOutcome.FAILED, end, recorder, error)
+    _record(job, AttemptOutcome.FAILED, end, recorder, end.error or error)
     job.attempts += end.uses_attempt
     finish(job, JobState.FAILED, recorder, reason=end.reason)
     recorder.record_event(
@@ -375,7 +440,7 @@ def _fail(job: JobRecord, end: Settlement, recorder: ChangeRecorder) -> None:
 
 def _retry(job: JobRecord, end: Settlement, recorder: ChangeRecorder) -> None:
     error = _keep_error(job, end, recorder)
-    _record(job, AttemptOutcome.RETRYING, end, recorder, error)
+    _record(job, AttemptOutcome.RETRYING, end, recorder, end.error or error)
     job.attempts += 1
     _put_back(job, JobState.RETRYING, end.delay_ms, recorder)
     recorder.record_event(
@@ -469,7 +534,7 @@ def _drop_lease(job: JobRecord, *, settled: bool = True) -> None:
 
 
 def finish(job: JobRecord, state: JobState, recorder: ChangeRecorder, reason: str = "") -> None:
-    """The part that every end has. Whoever calls it writes the event and the history."""
+    """The part that every end has. The caller writes the event and the history."""
     if job.token is not None:
         _drop_lease(job)
     job.state = state
@@ -498,9 +563,9 @@ def extend(job: JobRecord | None, token: str, lease_ms: int, now_ms: int) -> Ext
 
 
 def give_back(job: JobRecord, recorder: ChangeRecorder) -> None:
-    """Release a lease that its worker never heard of: old place, nothing counted but the delivery.
+    """Release a lease that its worker does not know of: old place, nothing counted but the delivery.
 
-    Nobody settled anything: a late settlement under that token is lost.
+    No worker settled anything: a late settlement under that token is lost.
     """
     settled_before = job.settled_token
     release = Settlement(
@@ -607,7 +672,7 @@ def cancel(
 
 
 def remove(job: JobRecord, recorder: ChangeRecorder) -> None:
-    """Take down that a record goes; one that had not finished leaves its end in history."""
+    """Record that a record goes; one that had not finished leaves its end in history."""
     if job.state not in FINISHED:
         recorder.history.append(attempt_record(job, AttemptOutcome.CANCELLED, recorder.now_ms))
     recorder.record_event(job, EventType.REMOVED, state=job.state.value)
@@ -703,9 +768,9 @@ def signal(job: JobRecord, name: str, data: bytes, codec: str, recorder: ChangeR
 
 
 def refuses_report(job: JobRecord, token: str | None) -> Changed | None:
-    """Why progress may not be reported under ``token``; without one, no running attempt asks."""
+    """Why progress may not be reported under ``token``; without one, of a job that has ended."""
     if token is None:
-        return Changed.ILLEGAL
+        return Changed.ILLEGAL if job.state in FINISHED else None
     return None if holds(job, token) else Changed.LOST
 
 
@@ -716,9 +781,18 @@ def progress_text(job: JobRecord) -> str:
 
 
 def set_result_ttl(job: JobRecord, ttl_ms: int, recorder: ChangeRecorder) -> Changed:
-    """Keep a completed job's result (and its record) until ``ttl_ms`` from now."""
-    if job.state is not JobState.COMPLETED or job.finished_ms is None:
+    """Keep a completed job's result (and its record), or a failed job's errors, until ``ttl_ms`` from now.
+
+    Errors are the record itself: it is not kept longer than that, and for ``GRACE_MS`` at least.
+    """
+    if job.state not in (JobState.COMPLETED, JobState.FAILED) or job.finished_ms is None:
         return Changed.ILLEGAL
-    job.result_until_ms = recorder.now_ms + ttl_ms
-    job.options = msgspec.structs.replace(job.options, result_ttl_ms=job.result_until_ms - job.finished_ms)
+    until_ms = recorder.now_ms + ttl_ms
+    kept_ms = until_ms - job.finished_ms
+    options = msgspec.structs.replace(job.options, result_ttl_ms=kept_ms)
+    if job.state is JobState.COMPLETED:
+        job.result_until_ms = until_ms
+    else:
+        options = msgspec.structs.replace(options, keep_failed=Keep(kept_ms, options.keep_failed.count))
+    job.options = options
     return Changed.OK

@@ -2,7 +2,7 @@
 
 A key is freed in the very step that ends, removes or (``until_start``) starts its holder; one with a ``ttl``
 also goes when that has passed. ``decide`` is the same for every store; stores keep the index from
-(queue, key) to ``KeyEntry``. What the modes mean is told in ``options.UniqueMode``.
+(queue, key) to ``KeyEntry``. What the modes mean is in ``options.UniqueMode``.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class UniqueHolder(msgspec.Struct):
 class Verdict(StrEnum):
     """What becomes of an add whose key is held."""
 
-    #: Nobody is in the way: a new job, which takes the key.
+    #: No job is in the way: a new job, which takes the key.
     NEW = "new"
     DUPLICATE = "duplicate"
     #: The holder takes the new data.
@@ -83,6 +83,13 @@ def entry_for(job: JobRecord, unique: StoredUnique, now_ms: int) -> KeyEntry:
     return KeyEntry(job.id, now_ms + unique.ttl_ms)
 
 
+def extended(entry: KeyEntry, unique: StoredUnique, now_ms: int) -> KeyEntry | None:
+    """The entry after a duplicate add under ``unique`` that prolongs it; None when it stays as it is."""
+    if not unique.extend or unique.ttl_ms is None or entry.until_ms is None:
+        return None
+    return KeyEntry(entry.job_id, now_ms + unique.ttl_ms, entry.request_id, entry.not_taken)
+
+
 def frees_key(job: JobRecord, *, removed: bool = False) -> bool:
     """Whether ``job``, as it is now (or as it goes), no longer holds its key."""
     unique = job.options.unique
@@ -94,5 +101,5 @@ def frees_key(job: JobRecord, *, removed: bool = False) -> bool:
 
 
 def takes_key_again(job: JobRecord) -> bool:
-    """Whether a finished job that is retried by hand wants its key back, if nobody has it."""
+    """Whether a finished job that is retried by hand wants its key back, if no job has it."""
     return job.options.unique is not None and job.options.unique.mode in _TO_THE_END

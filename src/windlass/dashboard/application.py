@@ -25,6 +25,7 @@ from windlass.dashboard.problems import ApiError
 from windlass.dashboard.routes import (
     bulk,
     flows,
+    health,
     jobs,
     limits,
     live,
@@ -59,6 +60,7 @@ _MODULES = (
     schedules,
     processes,
     metrics,
+    health,
 )
 Secrets = str | Sequence[str] | Mapping[str, str]
 
@@ -154,6 +156,8 @@ def make_litestar(guard: Guard, openapi: OpenAPIConfig | None = None) -> Litesta
                 raise unauthenticated(store_view.settings, headers_of(request.scope))
         except ApiError as refusal:
             return problems.on_refusal(request, refusal)
+        if _is_view(request, error):
+            return pages.unknown(request, shared["static"])
         return problems.on_http(request, error)
 
     methods: dict[str, set[str]] = {}
@@ -186,6 +190,12 @@ def make_litestar(guard: Guard, openapi: OpenAPIConfig | None = None) -> Litesta
     for route in app.routes:
         methods.setdefault(route.path_format or "/", set()).update(route.methods or ())
     return app
+
+
+def _is_view(request: Request[Any, Any, Any], error: HTTPException) -> bool:
+    """Whether a browser asked for a view that there is not."""
+    api = "/api/" in f"{request.scope['path']}/"
+    return isinstance(error, NotFoundException) and not api and headers_of(request.scope).wants_page
 
 
 def _provide(value: Any) -> Provide:

@@ -3,77 +3,159 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
-import msgspec
-
+from windlass.api.query import Query, for_words, parse
 from windlass.api.search import Search
-from windlass.core.job import JobRecord, QueueInfo
+from windlass.backend import requests as rq
+from windlass.core.ids import is_text
+from windlass.core.job import JobRecord, JobRef, QueueInfo
+from windlass.core.order import Sort, states_of
 from windlass.dashboard import views
-from windlass.dashboard.lists import holding
-from windlass.dashboard.paging import Keep, Listing
+from windlass.dashboard.lists import holding, listing
+from windlass.dashboard.masking import Mask
+from windlass.dashboard.paging import Found, Keep, Listing, Position, encode_cursor
 from windlass.dashboard.problems import ApiError
 from windlass.dashboard.shapes.changes import Filter
 from windlass.dashboard.store_view import StoreView
 
-
-def names_of(store_view: StoreView, wanted: Filter, infos: Sequence[QueueInfo]) -> list[str]:
-    """The queues that hold something of what is wanted."""
-    for name in wanted.queue:
-        store_view.queue(name)
-    among = [info for info in infos if not wanted.queue or info.name in wanted.queue]
-    return holding(among, wanted.state)
+_BATCH = 500
+_LONGEST_ID = 512
 
 
-def listing_of(store_view: StoreView, wanted: Filter, *, newest_first: bool = True) -> Listing:
-    """How to list what is wanted."""
-    if wanted.args and store_view.mask.hides(wanted.args):
+class MaskedReader:
+    """The values of jobs as a caller is shown them."""
+
+    def __init__(self, mask: Mask) -> None:
+        self._mask = mask
+
+    def call(self, record: JobRecord) -> tuple[list[Any], dict[str, Any]]:
+        """The arguments, masked."""
+        call = views.call_of(record, self._mask.codecs)
+        if call is None or self._mask.everything:
+            return [], {}
+        return self._mask.hide(views.plain(call.args)), self._mask.hide(views.plain(call.kwargs))
+
+    def text(self, value: str) -> str:
+        """A message, masked."""
+        return self._mask.text(value)
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """A filter of a request, understood."""
+
+    filter: Filter
+    query: Query
+    words: Query | None
+
+    @property
+    def simple(self) -> bool:
+        """Whether it says no more than states and queues: then the counters know how many there are."""
+        said = self.filter
+        fields = {term.field for term in self.query.terms}
+        more = (said.task, said.tag, said.error, said.args, said.q)
+        return not any(more) and said.from_ms is None and said.to_ms is None and fields <= {"state", "queue"}
+
+
+def understand(store_view: StoreView, given: Filter) -> Wanted:
+    """What a filter means, with its query; refuses what the mask hides."""
+    query = parse(given.search or "")
+    asked: list[Any] = [given.args or {}, *(dict.fromkeys(path) for path in query.arguments)]
+    if store_view.mask.hides(asked) and (given.args or query.arguments):
         raise ApiError(
             403, "masked", "jobs cannot be searched by a field that is masked", "Its values are not shown."
         )
+    states = [state for state in query.search.state if isinstance(state, str)]
+    if states and given.state:
+        states = [state for state in states if state in given.state]
+    both = Filter(**{name: getattr(given, name) for name in Filter.__struct_fields__})
+    both.state = list(states) or given.state
+    both.queue = [*given.queue, *(name for name in query.queues if name not in given.queue)]
+    text = (given.q or "").strip()
+    return Wanted(both, query, for_words(text) if text else None)
+
+
+def names_of(store_view: StoreView, wanted: Wanted, infos: Sequence[QueueInfo]) -> list[str]:
+    """The queues that hold something of what is wanted."""
+    queues = wanted.filter.queue
+    for name in queues:
+        store_view.queue(name)
+    among = [info for info in infos if not queues or info.name in queues]
+    return holding(among, wanted.filter.state)
+
+
+def listing_of(
+    store_view: StoreView, wanted: Wanted, *, sort: Sort = Sort.ADDED, newest_first: bool = True
+) -> Listing:
+    """How to list what is wanted."""
+    said, search = wanted.filter, wanted.query.search
+    states_of(said.state, sort)
     search = Search(
-        name=wanted.task or None,
-        state=wanted.state,
-        tag=wanted.tag or None,
-        error=wanted.error or None,
-        data=wanted.args or None,
+        name=said.task or search.name,
+        state=said.state,
+        tag=said.tag or search.tag,
+        error=said.error or None,
+        data=said.args or None,
     )
-    return Listing(
-        store=store_view.store,
-        codecs=store_view.app.codecs,
-        search=search,
-        newest_first=newest_first,
-        keep=_keeps(store_view, wanted),
-        past=_passes(wanted, newest_first),
-    )
+    past = _passes(said, newest_first) if sort is Sort.ADDED else None
+    keep = _keeps(store_view, wanted)
+    return listing(store_view, search, sort=sort, newest_first=newest_first, keep=keep, past=past)
 
 
-def _keeps(store_view: StoreView, wanted: Filter) -> Keep | None:
+async def exact_page(
+    store_view: StoreView, wanted: Wanted, names: list[str], listed: Listing
+) -> Found | None:
+    """The jobs whose id was asked for, at once: by ``id:``, which is all then, or as the only word.
+
+    None: no id was named, or no job has it. The search for a word goes on from the cursor of the answer, and
+    leaves these out.
+    """
+    ids = wanted.query.ids or _lone_word(wanted)
+    found: list[JobRecord] = []
+    refs = [JobRef(name, job_id) for job_id in ids for name in names]
+    for start in range(0, len(refs), _BATCH):
+        part = await store_view.store.execute(rq.GetJobs(refs=refs[start : start + _BATCH]))
+        found += [record for record in part if record is not None and listed.fits(record)]
+    if wanted.query.ids:
+        return Found(found, None, len(found))
+    return Found(found, encode_cursor(Position()), len(found)) if found else None
+
+
+def _lone_word(wanted: Wanted) -> tuple[str, ...]:
+    """The text that may be an id: the only thing that was said besides states and queues."""
+    text = (wanted.filter.q or "").strip()
+    words = [text, *wanted.query.words] if text else wanted.query.words
+    lone = len(words) == 1 and len(words[0]) <= _LONGEST_ID and is_text(words[0])
+    return (words[0],) if lone else ()
+
+
+def without_exact(listed: Listing, wanted: Wanted) -> Listing:
+    """The search that goes on after ``exact_page`` has shown the jobs of that id."""
+    ids = _lone_word(wanted)
+    keep = listed.keep
+    if not ids or keep is None:
+        return listed
+    return replace(listed, keep=lambda record: record.id not in ids and keep(record))
+
+
+def _keeps(store_view: StoreView, wanted: Wanted) -> Keep | None:
     """The part of a filter that no store answers."""
-    text = (wanted.q or "").strip().lower()
-    low, high = wanted.from_ms, wanted.to_ms
-    if not text and low is None and high is None:
+    said, queries = wanted.filter, [query for query in (wanted.query, wanted.words) if query is not None]
+    low, high = said.from_ms, said.to_ms
+    if not any(query.tests for query in queries) and low is None and high is None:
         return None
+    reader, now_ms = MaskedReader(store_view.mask), store_view.now_ms()
 
     def keep(record: JobRecord) -> bool:
         if (low is not None and record.enqueued_ms < low) or (
             high is not None and record.enqueued_ms >= high
         ):
             return False
-        return not text or _holds(store_view, record, text)
+        return all(query.fits(record, reader, now_ms) for query in queries)
 
     return keep
-
-
-def _holds(store_view: StoreView, record: JobRecord, text: str) -> bool:
-    """Whether a job holds a text, in what is shown of it."""
-    last = record.errors[-1] if record.errors else None
-    words = [record.id, record.task, record.reason, record.options.group or "", *record.options.tags]
-    if last is not None:
-        words += [last.error_class, store_view.mask.text(last.message)]
-    if any(text in word.lower() for word in words):
-        return True
-    shown = msgspec.json.encode(views.data_of(record, store_view.mask), enc_hook=str)
-    return text in shown.decode().lower()
 
 
 def _passes(wanted: Filter, newest_first: bool) -> Keep | None:

@@ -3,17 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TypeVar
+from typing import TypedDict, TypeVar, Unpack
 
 from litestar import Response
 
 from windlass.api.search import Search
 from windlass.core.job import JobRecord, QueueInfo
+from windlass.core.order import Sort
 from windlass.core.states import JobState
-from windlass.dashboard.paging import Found, Listing
+from windlass.dashboard.paging import Found, Keep, Listing
 from windlass.dashboard.store_view import StoreView
 
 T = TypeVar("T")
+
+
+class How(TypedDict, total=False):
+    """See ``Listing``."""
+
+    sort: Sort
+    newest_first: bool
+    keep: Keep | None
+    past: Keep | None
 
 
 def holding(infos: Sequence[QueueInfo], states: Sequence[JobState]) -> list[str]:
@@ -28,16 +38,33 @@ def counted(infos: Sequence[QueueInfo], states: Sequence[JobState]) -> int:
     return sum(info.counts.get(state, 0) for info in infos for state in wanted)
 
 
+def listing(store_view: StoreView, search: Search, **how: Unpack[How]) -> Listing:
+    """A listing of what the store has."""
+    app = store_view.app
+    return Listing(
+        store=store_view.store, codecs=app.codecs, search=search, clock=app.clock.monotonic_ms, **how
+    )
+
+
+#: How the seed's three lists are ordered: what happens next stands first, and what ended last.
+_ORDERS: dict[JobState, How] = {
+    JobState.SCHEDULED: {"sort": Sort.DUE, "newest_first": False},
+    JobState.RETRYING: {"sort": Sort.DUE, "newest_first": False},
+    JobState.FAILED: {"sort": Sort.FINISHED},
+}
+
+
 async def page_of_state(
     store_view: StoreView, state: JobState, queue: str | None, cursor: str | None, limit: int, offset: int
 ) -> tuple[list[JobRecord], dict[str, str]]:
-    """Jobs of all queues (or one) in a state, newest first, and the headers of the answer."""
+    """Jobs of all queues (or one) in a state, the next due or the last ended first; and the headers."""
     infos = await store_view.queues()
     if queue is not None:
         store_view.queue(queue)
         infos = [info for info in infos if info.name == queue]
-    listing = Listing(store=store_view.store, codecs=store_view.app.codecs, search=Search(state=state))
-    found = await listing.page(holding(infos, [state]), cursor, limit, offset)
+    found = await listing(store_view, Search(state=state), **_ORDERS.get(state, {})).page(
+        holding(infos, [state]), cursor, limit, offset
+    )
     return found.records, page_headers(found, counted(infos, [state]))
 
 

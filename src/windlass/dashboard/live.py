@@ -69,6 +69,7 @@ class Ticker:
             failed_total=failed,
             active_processes=len(workers),
             busy_workers=sum(info.busy for info in workers),
+            quiet_workers=sum(info.quiet for info in workers),
             slots=sum(info.concurrency for info in workers),
         )
 

@@ -1,41 +1,19 @@
-"""Values that are not shown: those of fields whose names the application masks.
-
-A name means the same in every spelling: a pattern is compared by words, so that ``api_key`` covers
-``apiKey``, ``Api-Key``, ``API_KEY`` and ``apikey`` too.
-"""
+"""Values that are not shown: those of fields whose names the application masks (``core.masks``)."""
 
 from __future__ import annotations
 
 import copy
 import re
 from collections.abc import Callable, Mapping, Sequence
-from fnmatch import translate
 from typing import Any
 
 from windlass.core.flow_rules import DEPENDENCY_MESSAGE
+from windlass.core.masks import HIDDEN as HIDDEN
+from windlass.core.masks import NameMask
 from windlass.serde import JSON
 from windlass.serde.codecs import Codecs
 
-#: Stands where a value is hidden.
-HIDDEN = "[masked]"
 _DEPTH = 64
-#: Where the capitals of ``camelCase`` and ``HTTPHeader`` begin a word.
-_CAPITALS = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
-_TWO_WORDS = re.compile(r"\w_\w")
-
-
-def _words(name: str, joint: str = r"[\W_]+") -> str:
-    """The name in small letters with its words joined by ``_``."""
-    return re.sub(joint, "_", _CAPITALS.sub("_", name)).lower()
-
-
-def _spellings(pattern: str) -> set[str]:
-    """What a pattern is looked for as: as it is, by its words, and with two words and more run together."""
-    if "[" in pattern:
-        return {pattern.lower()}
-    words = _words(pattern, r"[^\w*?]+|_+")
-    together = {words.replace("_", "")} if _TWO_WORDS.search(words) else set()
-    return {pattern.lower(), words, *together}
 
 
 class Mask:
@@ -49,19 +27,14 @@ class Mask:
         self.everything = "*" in patterns
         self.nothing = not patterns
         self._shows: Callable[[str], bool] | None = None
-        spellings = sorted({spelling for pattern in patterns for spelling in _spellings(pattern)})
-        self._covered = re.compile("|".join(translate(spelling) for spelling in spellings) or r"(?!)")
+        #: Whether values under a name are hidden.
+        self.covers: Callable[[str], bool] = NameMask(patterns).covers
 
     def seeing(self, shows: Callable[[str], bool]) -> Mask:
         """This mask, for a caller who sees the queues that ``shows`` tells: texts of ours name no other."""
         mine = copy.copy(self)
         mine._shows = shows
         return mine
-
-    def covers(self, name: str) -> bool:
-        """Whether values under ``name`` are hidden."""
-        words = _words(name).strip("_")
-        return any(self._covered.match(form) for form in (name.lower(), words, words.replace("_", "")))
 
     def hide(self, value: Any, depth: int = 0) -> Any:
         """The value with all hidden parts replaced. What is nested too deep is hidden as well."""

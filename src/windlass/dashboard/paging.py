@@ -1,8 +1,11 @@
 """Pages of jobs over one queue or many, by cursor, without ever reading all of them.
 
-Stores list one queue in the order of adding. Over several queues the lists are merged by the time of adding;
-the cursor says how far each of them was read. At most ``MERGED`` queues are merged at once: with more, the
-next block of queues (by name) begins where the one before has ended.
+Stores list one queue by the time of adding, of being due or of ending. Over several queues the lists are
+merged by the same time; the cursor says how far each of them was read. At most ``MERGED`` queues are merged
+at once: with more, the next block of queues (by name) begins where the one before has ended.
+
+A page goes on until it is full, for ``BUDGET_MS`` and ``SCAN`` records at most; then it answers with what was
+found and a cursor.
 """
 
 from __future__ import annotations
@@ -19,27 +22,29 @@ from windlass.api.search import Search
 from windlass.backend import requests as rq
 from windlass.backend.store import Store
 from windlass.core.job import JobRecord
+from windlass.core.order import Sort, check_cursor, cursor_of, place_of
 from windlass.dashboard.problems import ApiError
+from windlass.engine.views import is_wanted
+from windlass.errors import ConfigError
 from windlass.serde.codecs import Codecs
 
 #: Queues that are merged at once.
 MERGED = 32
-#: Records that one page looks at when it filters by more than the store can.
-SCAN = 1_000
+#: Records that one page looks at, at most, and how long it goes on looking.
+SCAN = 100_000
+BUDGET_MS = 200
 #: The furthest that ``offset`` reaches; cursors reach any.
 MAX_OFFSET = 10_000
 _STEP = 1_000
-#: What a page counts that the store could not fill, however little it holds.
-_SHORT = SCAN // 4
 
 Keep = Callable[[JobRecord], bool]
 
 
 class Position(msgspec.Struct, frozen=True, array_like=True):
-    """Where a listing goes on: from this queue on, and in each queue after this record's number."""
+    """Where a listing goes on: from this queue on, and in each queue after the cursor of this record."""
 
     queue: str = ""
-    seen: dict[str, int] = {}
+    seen: dict[str, str] = {}
     #: Queues of the block that are read to their end.
     ended: tuple[str, ...] = ()
 
@@ -53,6 +58,8 @@ class Found:
 
     records: list[JobRecord]
     cursor: str | None
+    #: How many records were looked at to find them.
+    scanned: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,6 +69,9 @@ class Listing:
     store: Store
     codecs: Codecs
     search: Search
+    #: Milliseconds of a clock that only goes on.
+    clock: Callable[[], float]
+    sort: Sort = Sort.ADDED
     newest_first: bool = True
     #: What the store cannot filter by.
     keep: Keep | None = None
@@ -71,16 +81,17 @@ class Listing:
     async def page(self, queues: list[str], cursor: str | None, limit: int, offset: int = 0) -> Found:
         """Up to ``limit`` records of ``queues`` after the cursor, ``offset`` of them skipped."""
         position = decode_cursor(cursor)
+        until = self.clock() + BUDGET_MS
         while offset:
             step = min(offset, _STEP)
-            skipped = await self._blocks(queues, position, step)
+            skipped = await self._blocks(queues, position, step, until)
             offset -= len(skipped.records)
             if skipped.cursor is None:
                 return Found([], None)
             position = decode_cursor(skipped.cursor)
-        return await self._blocks(queues, position, limit)
+        return await self._blocks(queues, position, limit, until)
 
-    async def _blocks(self, queues: list[str], position: Position, limit: int) -> Found:
+    async def _blocks(self, queues: list[str], position: Position, limit: int, until: float) -> Found:
         names = sorted(name for name in queues if name >= position.queue)
         found: list[JobRecord] = []
         looked = 0
@@ -89,15 +100,15 @@ class Listing:
             if start:
                 position = Position(block[0])
             while not position.has_ended(block):
-                if len(found) >= limit or looked >= SCAN:
-                    return Found(found, encode_cursor(position))
+                if len(found) >= limit or looked >= SCAN or (looked and self.clock() >= until):
+                    return Found(found, encode_cursor(position), looked)
                 step = await self._merged(block, position, limit - len(found))
                 looked += step.looked
                 found += step.records
                 position = step.position
             if rest and len(found) >= limit:
-                return Found(found, encode_cursor(Position(rest[0])))
-        return Found(found, None)
+                return Found(found, encode_cursor(Position(rest[0])), looked)
+        return Found(found, None, looked)
 
     async def _merged(self, block: list[str], position: Position, limit: int) -> _Step:
         """The next records of a block of queues, merged."""
@@ -109,12 +120,10 @@ class Listing:
         looked = 0
         for name in alive:
             page = await self._read(name, position.seen.get(name), size)
-            looked += len(page.jobs)
-            if page.cursor is not None and len(page.jobs) < size:
-                looked += _SHORT  # the store looked at many more to find these
+            looked += max(page.looked, len(page.jobs), 1)
             records += page.jobs
             more[name] = page.cursor
-        records.sort(key=lambda record: (record.enqueued_ms, record.queue), reverse=self.newest_first)
+        records.sort(key=self._order, reverse=self.newest_first)
         return self._take(position, records, more, limit, looked)
 
     def _take(
@@ -138,7 +147,7 @@ class Listing:
             if len(taken) >= limit:
                 break
             name = record.queue
-            seen[name] = record.seq
+            seen[name] = cursor_of(record, self.sort)
             left[name] -= 1
             if self.past is not None and self.past(record):
                 ended.add(name)
@@ -148,14 +157,21 @@ class Listing:
                 break
         return _Step(taken, Position(position.queue, seen, tuple(sorted(ended))), looked)
 
+    def fits(self, record: JobRecord) -> bool:
+        """Whether a record that was found elsewhere is one of those that are listed."""
+        asked = self.search.request(record.queue, cursor=None, limit=1, newest_first=True)
+        return is_wanted(record, asked) and self._wants(record)
+
     def _wants(self, record: JobRecord) -> bool:
         return self.search.has(record, self.codecs) and (self.keep is None or self.keep(record))
 
-    async def _read(self, queue: str, seen: int | None, limit: int) -> rq.Page:
-        cursor = None if seen is None else str(seen)
-        return await self.store.execute(
-            self.search.request(queue, cursor=cursor, limit=limit, newest_first=self.newest_first)
-        )
+    def _order(self, record: JobRecord) -> tuple[int, str]:
+        place = place_of(record, self.sort)
+        return 0 if place is None else place[0], record.queue
+
+    async def _read(self, queue: str, seen: str | None, limit: int) -> rq.Page:
+        request = self.search.request(queue, cursor=seen, limit=limit, newest_first=self.newest_first)
+        return await self.store.execute(msgspec.structs.replace(request, sort=self.sort))
 
 
 @dataclass(slots=True)
@@ -165,12 +181,12 @@ class _Step:
     looked: int
 
 
-def _edge(name: str, cursor: str | None, seen: dict[str, int], ended: set[str]) -> bool:
+def _edge(name: str, cursor: str | None, seen: dict[str, str], ended: set[str]) -> bool:
     """A queue's page is used up: note where it goes on (True), or that it has ended."""
     if cursor is None:
         ended.add(name)
         return False
-    seen[name] = int(cursor)
+    seen[name] = cursor
     return True
 
 
@@ -186,9 +202,9 @@ def decode_cursor(cursor: str | None) -> Position:
     try:
         data = base64.b64decode(cursor + "=" * (-len(cursor) % 4), altchars=b"-_", validate=True)
         position = msgspec.json.decode(data, type=Position)
-        if any(not 0 <= number < 2**63 for number in position.seen.values()):
-            raise ValueError("a number that no record has")
-    except (ValueError, RecursionError, binascii.Error, msgspec.MsgspecError) as exc:
+        for place in position.seen.values():
+            check_cursor(place)
+    except (ValueError, RecursionError, binascii.Error, msgspec.MsgspecError, ConfigError) as exc:
         raise ApiError(
             400, "bad_cursor", "the cursor is none that a page before returned", "Begin without a cursor."
         ) from exc

@@ -6,6 +6,7 @@ from typing import Annotated
 
 from litestar.params import PathParameter, QueryParameter
 
+from windlass.core.order import Sort
 from windlass.core.states import JobState
 from windlass.dashboard.paging import MAX_OFFSET
 from windlass.dashboard.shapes.base import ID_PATTERN, QUEUE_PATTERN, TEXT_PATTERN
@@ -44,6 +45,27 @@ Instant = Annotated[int | None, QueryParameter(ge=0, le=2**53, description="Mill
 StreamSeconds = Annotated[
     float, QueryParameter(ge=0, le=86_400, description="End the stream after so many seconds.")
 ]
+
+SearchText = Annotated[
+    str | None,
+    QueryParameter(
+        max_length=2_000,
+        description="A query, such as task:charge_card error:Payment* args.customer.id:42 finished:<1h.",
+    ),
+]
+SortBy = Annotated[
+    Sort,
+    QueryParameter(
+        description="By the time of adding, of being due (scheduled, retrying, suspended), or of the end "
+        "(completed, failed, cancelled)."
+    ),
+]
+
+
+def versioned(*paths: str) -> list[str]:
+    """Paths of the API, and the same under its version: ``/api/jobs``, ``/api/v1/jobs``."""
+    return [*paths, *(path.replace("/api/", "/api/v1/", 1) for path in paths)]
+
 
 _ESCAPES = {"~1": "/", "~2": ".", "~0": "~"}
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, get_args
 
+from windlass.core.masks import DEFAULT_MASK as DEFAULT_MASK
 from windlass.core.patterns import matches
 from windlass.dashboard.signin import OpenID, TrustedProxy
 from windlass.dashboard.users import Identity, Role
@@ -16,40 +17,6 @@ from windlass.errors import ConfigError
 #: What 128 random bits take: a token is looked up without counting, so it must be too long to guess.
 _TOKEN_CHARACTERS = 22
 _PASSWORD_CHARACTERS = 8
-
-#: Names of fields, in any spelling, whose values are never shown unless the application says otherwise.
-DEFAULT_MASK = (
-    "*password*",
-    "*passwd*",
-    "*passphrase*",
-    "*pwd*",
-    "*secret*",
-    "*token*",
-    "*credential*",
-    "*authorization*",
-    "auth",
-    "auth_*",
-    "*_auth",
-    "oauth",
-    "*cookie*",
-    "*api_key*",
-    "*access_key*",
-    "*private_key*",
-    "*signing_key*",
-    "*encryption_key*",
-    "dsn",
-    "*_dsn",
-    "*connection_string*",
-    "*credit_card*",
-    "*card_number*",
-    "*cvv*",
-    "cvc",
-    "*_cvc",
-    "ssn",
-    "*_ssn",
-    "*social_security*",
-)
-
 
 #: What can be done. ``read`` is to look; ``limits`` are those of queues and groups; ``clear`` deletes many.
 Action = Literal[

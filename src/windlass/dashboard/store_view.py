@@ -88,8 +88,12 @@ class StoreView:
 
     async def workers(self) -> list[WorkerInfo]:
         """Live workers that serve a queue which is shown; of their queues, only those."""
+        return self.seen(await self.app.workers())
+
+    def seen(self, workers: list[WorkerInfo]) -> list[WorkerInfo]:
+        """Those workers that serve a queue which is shown; of their queues, only those."""
         found = []
-        for info in await self.app.workers():
+        for info in workers:
             shown = tuple(name for name in info.queues if self.shows(name))
             if shown or not info.queues:
                 info.queues = shown

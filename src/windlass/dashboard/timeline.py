@@ -169,7 +169,7 @@ async def _attempts(store: Store, record: JobRecord) -> tuple[list[AttemptRecord
 def event_entry(event: Event, queue: str, mask: Mask) -> EventEntry:
     """An event as the API shows it."""
     data = {
-        name: mask.text(value) if name == "message" and isinstance(value, str) else value
+        name: mask.text(value) if name in ("message", "data") and isinstance(value, str) else value
         for name, value in event.data.items()
     }
     return EventEntry(

@@ -8,7 +8,8 @@ from typing import Any
 
 import msgspec
 
-from windlass.core.job import ErrorInfo, JobRecord, QueueInfo, WorkerInfo
+from windlass.api.why import Why
+from windlass.core.job import ErrorInfo, JobRecord, JobRef, QueueInfo, WorkerInfo
 from windlass.core.states import DUE_LATER, FINISHED, JobState
 from windlass.dashboard.masking import Mask
 from windlass.dashboard.shapes import jobs as shapes
@@ -116,6 +117,7 @@ def item_fields(record: JobRecord, mask: Mask) -> dict[str, Any]:
         "group": record.options.group,
         "schedule": record.options.schedule,
         "args_preview": preview(data_of(record, mask)),
+        "can": actions_of(record),
     }
 
 
@@ -194,8 +196,43 @@ def detail(
         children=children,
         parents=parents,
         log_lines=log_lines,
-        can=actions_of(record),
         masked=(shown_args, shown_kwargs, shown_result) != (args, kwargs, result),
+    )
+
+
+def why(found: Why, records: dict[JobRef, JobRecord | None]) -> shapes.Why:
+    """Why a job is not running; of the jobs that hold it, those that the caller may see (``records``)."""
+    causes = [
+        shapes.Cause(
+            kind=cause.kind,
+            text=cause.text,
+            advice=cause.advice,
+            until_ms=cause.until_ms,
+            limit=cause.limit,
+            used=cause.used,
+            jobs=[_named(ref, records[ref]) for ref in cause.jobs if ref in records],
+            job_count=cause.job_count,
+        )
+        for cause in found.causes
+    ]
+    return shapes.Why(
+        queue=found.ref.queue,
+        id=found.ref.id,
+        state=found.state,
+        causes=causes,
+        place=found.place,
+        waiting=found.waiting,
+    )
+
+
+def _named(ref: JobRef, record: JobRecord | None) -> shapes.EdgeEntry:
+    return shapes.EdgeEntry(
+        queue=ref.queue,
+        id=ref.id,
+        task=record.task if record is not None else "",
+        state=record.state if record is not None else None,
+        status="",
+        on_failure="",
     )
 
 

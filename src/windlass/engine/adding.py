@@ -16,12 +16,13 @@ from windlass.core.outcome import AddOutcome
 from windlass.engine import flows, unique_keys
 from windlass.engine.effects import Entry, Kind, Table
 from windlass.engine.reads import Reads, Verb
-from windlass.engine.saving import drop, file_new, prepare, refuses, save
-from windlass.engine.unit_of_work import QueueView, UnitOfWork
+from windlass.engine.saving import drop, prepare, refuses, save, save_alike
+from windlass.engine.unit_of_work import QueueView, UnitOfWork, is_plain
 from windlass.engine.views import view
 
 #: What the counter of added jobs tells apart.
 _counted = attrgetter("queue", "task")
+_placed = attrgetter("queue", "state")
 _QUEUED, _MADE = AddOutcome.QUEUED, Kind.MADE
 
 
@@ -30,12 +31,11 @@ def add(work: UnitOfWork, request: rq.Add) -> Verb[list[rq.Added]]:
     jobs = request.jobs
     reads = _reads(jobs)
     yield reads
+    if are_plain(jobs) and _are_new(work, jobs):
+        return add_new(work, jobs)
     yield from _load_more(work, jobs, reads)
-    for new in jobs:
-        if new.depends_on or new.parent is not None:
-            return (yield from _add_flow(work, jobs))
-    if _are_new(work, jobs, reads):
-        return _add_new(work, jobs)
+    if any(new.depends_on or new.parent is not None for new in jobs):
+        return (yield from _add_flow(work, jobs))
     return [add_one(work, new) for new in jobs]
 
 
@@ -65,37 +65,39 @@ def _reads(jobs: list[NewJob]) -> Reads:
     return Reads(ids=refs, groups=groups, rows=rows)
 
 
-def _load_more(work: UnitOfWork, jobs: list[NewJob], reads: Reads) -> Iterable[Reads]:
-    """What follows from what was read first. Nothing does for plain jobs with new ids."""
-    return () if _is_all_plain(work, reads) else _load_known(work, jobs, reads)
+def are_plain(jobs: list[NewJob]) -> bool:
+    """Whether adding these jobs is no matter of groups, unique keys or flows."""
+    options = None
+    for new in jobs:
+        if new.options is not options:
+            options = new.options
+            if not is_plain(options):
+                return False
+        if new.depends_on or new.parent is not None:
+            return False
+    return True
 
 
-def _is_all_plain(work: UnitOfWork, reads: Reads) -> bool:
-    """Whether no group, no key and no record that is there concerns jobs that are to be added."""
-    if reads.groups or reads.rows or any(work.jobs.values()):
+def _are_new(work: UnitOfWork, jobs: list[NewJob]) -> bool:
+    """Whether nothing answers for any of these jobs, none comes twice, and their queues saw no groups."""
+    if work.stubs or work.kept or len(work.jobs) != len(jobs) or any(work.jobs.values()):
         return False
     return not any(queue.row.grouped for queue in work.queues.values())
 
 
-def _are_new(work: UnitOfWork, jobs: list[NewJob], reads: Reads) -> bool:
-    """Whether these jobs, which are no flow, are plain and nothing answers for any of them."""
-    if work.stubs or work.kept or len(work.jobs) != len(jobs):
-        return False
-    return _is_all_plain(work, reads)
-
-
-def _add_new(work: UnitOfWork, jobs: list[NewJob]) -> list[rq.Added]:
-    """``add_one`` for jobs that ``_are_new``."""
-    made = [transitions.create(new, work) for new in jobs]
+def add_new(work: UnitOfWork, jobs: list[NewJob]) -> list[rq.Added]:
+    """``add_one`` for jobs that ``are_plain`` and new, of queues that saw no groups."""
+    made = transitions.create_all(jobs, work)
     for (queue, task), alike in groupby(made, _counted):
         work.effects.count(queue, task, "enqueued", len(list(alike)))
+    for (queue, state), alike in groupby(made, _placed):
         _keep_queue(work, work.queues[queue])
-    work.jobs.update({(job.queue, job.id): job for job in made})
-    file_new(work, made)
+        save_alike(work, queue, list(alike), None, state, _MADE)
     return [rq.Added(_QUEUED, job.state, job.enqueued_ms, job.due_ms) for job in made]
 
 
-def _load_known(work: UnitOfWork, jobs: list[NewJob], reads: Reads) -> Verb[None]:
+def _load_more(work: UnitOfWork, jobs: list[NewJob], reads: Reads) -> Verb[None]:
+    """What follows from what was read first."""
     holders = [ref for new in jobs if (ref := unique_keys.holder_ref(work, new))] if reads.rows else []
     missing = [ref for ref in holders if ref not in work.jobs]
     if missing:

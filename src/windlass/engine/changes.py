@@ -185,6 +185,18 @@ def pause(work: UnitOfWork, request: rq.PauseQueue) -> Verb[bool]:
     return True
 
 
+def publish(work: UnitOfWork, request: rq.PublishEvent) -> Verb[None]:
+    """Reads: 1."""
+    yield Reads(queues=[request.queue])
+    queue = work.queues[request.queue]
+    if not queue.row.known:
+        queue.row.known = True
+        work.put_queue(queue)
+    work.note_of(
+        queue.name, EventType.CUSTOM, request.job_id, data={"name": request.name, "data": request.data}
+    )
+
+
 def purge(work: UnitOfWork, request: rq.Purge) -> Verb[rq.Purged]:
     """Reads: 1, with groups or keys 2; 1 more to forget the queue."""
     states = frozenset(state for state in request.states if request.force or state is not JobState.ACTIVE)

@@ -12,7 +12,7 @@ from windlass.core.states import JobState
 from windlass.engine import leases, timing
 from windlass.engine.effects import Kind
 from windlass.engine.reads import STEP, Reads, Verb
-from windlass.engine.saving import is_prepared, limits_of, opens_at, prepare, save
+from windlass.engine.saving import is_prepared, limits_of, opens_at, prepare, save, save_alike
 from windlass.engine.unit_of_work import QueueView, UnitOfWork
 from windlass.engine.views import view
 
@@ -20,7 +20,7 @@ from windlass.engine.views import view
 #: parked or had expired.
 FURTHER = 3
 
-_WAITING, _LEASED = JobState.WAITING, Kind.LEASED
+_WAITING, _ACTIVE, _LEASED = JobState.WAITING, JobState.ACTIVE, Kind.LEASED
 
 
 def claim(work: UnitOfWork, request: rq.Claim) -> Verb[rq.Claimed]:
@@ -94,6 +94,8 @@ class _Claim:
         if room <= 0 or queue.row.paused:
             return True
         room = min(room, queue_room(work, queue)[0])
+        if not queue.row.grouped and queue.row.limits.rate is None:
+            room -= self._start_plain(queue, line.take_plain(room))
         while room > 0:
             job = line.head()
             if job is None:
@@ -111,6 +113,20 @@ class _Claim:
                 self.passed += 1
         return True
 
+    def _start_plain(self, queue: QueueView, jobs: list[JobRecord]) -> int:
+        """Lease plain jobs that were taken out of the line; how many these are."""
+        if jobs:
+            request = self._request
+            tokens = [f"{request.claim_id}.{job.seq}" for job in jobs]
+            transitions.lease_all(jobs, tokens, self._work, worker=request.worker, lease_ms=request.lease_ms)
+            save_alike(self._work, queue.name, jobs, _WAITING, _ACTIVE, _LEASED)
+            self._count(queue, jobs)
+        return len(jobs)
+
+    def _count(self, queue: QueueView, jobs: list[JobRecord]) -> None:
+        self.jobs += jobs
+        self.taken[queue.name] = self.taken.get(queue.name, 0) + len(jobs)
+
     def _start(self, queue: QueueView, job: JobRecord) -> bool:
         """Lease a job, unless it has expired or its group may not start one more."""
         work, request = self._work, self._request
@@ -122,8 +138,7 @@ class _Claim:
             return False
         token = f"{request.claim_id}.{job.seq}"
         start(work, queue, job, token=token, worker=request.worker, lease_ms=request.lease_ms)
-        self.jobs.append(job)
-        self.taken[queue.name] = self.taken.get(queue.name, 0) + 1
+        self._count(queue, [job])
         return True
 
 

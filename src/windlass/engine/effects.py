@@ -6,7 +6,7 @@ Effects say how things *are* from now on, or what was added to a log; to write t
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from enum import IntEnum
 from operator import methodcaller
 from typing import Any, Generic, NamedTuple, TypeVar
@@ -100,6 +100,11 @@ class Kind(IntEnum):
     #: Anything else.
     MOVED = 6
 
+    @property
+    def is_whole(self) -> bool:
+        """Whether more than the moving part of the record is to be written."""
+        return self <= Kind.REPLACED
+
 
 class Change(msgspec.Struct, frozen=True, gc=False):
     """A job as it is now, and the state that is stored (None: it is not stored yet)."""
@@ -108,10 +113,15 @@ class Change(msgspec.Struct, frozen=True, gc=False):
     before: JobState | None
     kind: Kind
 
-    @property
-    def is_whole(self) -> bool:
-        """Whether more than the moving part of the record is to be written."""
-        return self.kind <= Kind.REPLACED
+
+class Move(msgspec.Struct, frozen=True, gc=False):
+    """Jobs of one queue that made the same move in one go. Each is in no other move, and in no ``Change``."""
+
+    jobs: list[JobRecord]
+    queue: str
+    before: JobState | None
+    state: JobState
+    kind: Kind
 
 
 class Starts(NamedTuple):
@@ -148,8 +158,9 @@ class Effects:
             "gone",
             "history",
             "jobs",
-            "pending_events",
+            "moves",
             "now_ms",
+            "pending_events",
             "plain",
             "rows",
             "told",
@@ -176,6 +187,8 @@ class Effects:
         #: Records that go, with their edges, log lines and output.
         self.gone: list[JobRecord] = []
         self.jobs: dict[tuple[str, str], Change] = {}  # by queue and id
+        #: Plain jobs that were saved in one go: see ``saving.save_alike``.
+        self.moves: list[Move] = []
         #: Entries of tables as they are now; None: they go.
         self.rows: dict[Entry, Any] = {}
         #: Events, which the store numbers, one for each job of a note.
@@ -192,10 +205,19 @@ class Effects:
         key = (queue, task, outcome)
         self.counts[key] = self.counts.get(key, 0) + by
 
+    def changed(self) -> Iterator[tuple[JobRecord, Kind]]:
+        """Every job that is not as it was, and what became of it."""
+        for move in self.moves:
+            for job in move.jobs:
+                yield job, move.kind
+        for change in self.jobs.values():
+            yield change.job, change.kind
+
     def __bool__(self) -> bool:
         """Whether anything is to be written. Topics alone are not."""
         if (
             self.jobs
+            or self.moves
             or self.gone
             or self.rows
             or self.pending_events

@@ -13,7 +13,6 @@ turns are 0, and the order is that of places alone.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from operator import attrgetter
 from typing import Protocol
 
 from windlass.core import limit_rules as lm
@@ -25,11 +24,10 @@ from windlass.core.options import StoredOptions
 from windlass.core.outcome import AddOutcome
 from windlass.core.states import FINISHED, TIMED, JobState
 from windlass.core.transitions import NO_TURN
-from windlass.engine.effects import Entry, Kind, Table
+from windlass.engine.effects import Entry, Kind, Move, Table
 from windlass.engine.reads import STEP, Reads, Verb
 from windlass.engine.unit_of_work import Counted, GroupView, UnitOfWork
 
-_place_of = attrgetter("queue", "state")
 _WAITING, _ACTIVE, _PARKED = JobState.WAITING, JobState.ACTIVE, JobState.PARKED
 
 
@@ -109,13 +107,19 @@ def save(work: UnitOfWork, job: JobRecord, before: JobState | None, kind: Kind =
     advance(work, group)
 
 
-def file_new(work: UnitOfWork, jobs: list[JobRecord]) -> None:
-    """``file`` for new jobs without groups and keys, of queues that saw no groups."""
-    for job in jobs:
-        _take_turn(work, job)
-    work.put_new(jobs)
-    for queue, state in dict.fromkeys(map(_place_of, jobs)):
-        _tell(work, queue, None, state)
+def save_alike(
+    work: UnitOfWork, queue: str, jobs: list[JobRecord], before: JobState | None, state: JobState, kind: Kind
+) -> None:
+    """``save`` for plain jobs that nothing is linked to, of a queue that saw no groups: they moved together.
+
+    This request did not change them before; those that waited were taken out of their line.
+    """
+    if state is _WAITING:
+        for job in jobs:
+            job.turn = 0
+    work.put_alike(Move(jobs, queue, before, state, kind))
+    if state is not _ACTIVE:
+        _tell(work, queue, before, state)
 
 
 def save_regrouped(work: UnitOfWork, job: JobRecord, before: JobState, group: str | None, kind: Kind) -> None:
@@ -151,8 +155,8 @@ def drop(work: UnitOfWork, job: JobRecord) -> None:
 def _book(work: UnitOfWork, job: JobRecord, before: JobState | None, kind: Kind) -> None:
     """Write a job as what it is, and say who may care."""
     state = job.state
-    if job.turn < 0:
-        _take_turn(work, job)
+    if job.turn < 0 and state is _WAITING:  # it has none yet
+        job.turn = _fresh_turn(work, job) if work.queues[job.queue].row.grouped else 0
     work.put(job, before, kind)
     if job.options.unique is not None:
         free_key(work, job)
@@ -164,12 +168,6 @@ def _book(work: UnitOfWork, job: JobRecord, before: JobState | None, kind: Kind)
         _tell(work, *move)
     if job.linked and state in FINISHED:
         work.ended.append(end_of(job))
-
-
-def _take_turn(work: UnitOfWork, job: JobRecord) -> None:
-    """A job that waits and has no turn yet gets one: see the module."""
-    if job.state is _WAITING and job.turn < 0:
-        job.turn = _fresh_turn(work, job) if work.queues[job.queue].row.grouped else 0
 
 
 def _tell(work: UnitOfWork, queue: str, before: JobState | None, state: JobState) -> None:

@@ -17,10 +17,10 @@ from windlass.engine import claiming, flows
 from windlass.engine.effects import Kind, Table
 from windlass.engine.groups import hold_group
 from windlass.engine.reads import MoreReads, Reads, Verb
-from windlass.engine.saving import drop, prepare, save
-from windlass.engine.unit_of_work import UnitOfWork
+from windlass.engine.saving import drop, prepare, save, save_alike
+from windlass.engine.unit_of_work import UnitOfWork, is_plain
 
-_OK, _WAIT = Settled.OK, Outcome.WAIT
+_OK, _COMPLETE, _WAIT = Settled.OK, Outcome.COMPLETE, Outcome.WAIT
 _ACTIVE, _COMPLETED, _BLOCKED = JobState.ACTIVE, JobState.COMPLETED, JobState.BLOCKED
 _DONE, _MOVED = Kind.COMPLETED, Kind.MOVED
 
@@ -30,13 +30,42 @@ def settle(work: UnitOfWork, request: rq.Settle) -> Verb[rq.SettleResult]:
     reads = claiming.reads(request.claim) if request.claim else Reads()
     reads.jobs = [ref_of((end.queue, end.id)) for end in request.items]
     yield reads
-    yield from _prepare(work, request.items)
-    items = [settle_one(work, end) for end in request.items]
+    items = _complete_plain(work, request.items)
+    if items is None:
+        yield from _prepare(work, request.items)
+        items = [settle_one(work, end) for end in request.items]
     if work.ended:
         yield from flows.notify_dependents(work)  # so that what is unblocked here can be claimed here
     left = work.left
     claimed = (yield from claiming.pick(work, request.claim)) if request.claim else None
     return rq.SettleResult(items, claimed, relay=left)
+
+
+def _complete_plain(work: UnitOfWork, items: list[Settlement]) -> list[Settled] | None:
+    """``settle_one`` for attempts that complete, if all jobs are plain and none comes twice; else None."""
+    ended: dict[tuple[str, str], tuple[JobRecord, Settlement]] = {}
+    queue, options = None, None
+    for end in items:
+        ref = (end.queue, end.id)
+        job = work.jobs[ref]
+        if job is None or end.outcome is not _COMPLETE or not transitions.holds(job, end.token):
+            return None
+        if job.options is not options or job.queue != queue:
+            queue, options = job.queue, job.options
+            if not is_plain(options) or goes_at_once(options) or work.queues[job.queue].row.grouped:
+                return None
+        if job.linked or end.filled is not None:
+            return None
+        ended[ref] = (job, end)
+    if len(ended) < len(items):
+        return None
+    transitions.complete_all(ended.values(), work)
+    moved: dict[str, list[JobRecord]] = {}
+    for job, _ in ended.values():
+        moved.setdefault(job.queue, []).append(job)
+    for queue, jobs in moved.items():
+        save_alike(work, queue, jobs, _ACTIVE, _COMPLETED, _DONE)
+    return [_OK] * len(items)
 
 
 def _prepare(work: UnitOfWork, items: list[Settlement]) -> Iterable[Reads]:

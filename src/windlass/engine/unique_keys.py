@@ -58,6 +58,7 @@ def answer(work: UnitOfWork, new: NewJob) -> rq.Added | None:
         return None
     holder = work.jobs[JobRef(new.queue, holder_id)]
     if verdict is Verdict.DUPLICATE:
+        _extend(work, new)
         if holder is None:
             work.note_of(new.queue, EventType.DEDUPLICATED, holder_id, new.task)
             return rq.Added(AddOutcome.DUPLICATE, None)
@@ -72,6 +73,14 @@ def answer(work: UnitOfWork, new: NewJob) -> rq.Added | None:
     answered, entry = _about(work, AddOutcome.REPLACED, holder), entry_of(work, new)
     answered.not_taken = entry.not_taken if entry is not None else ()
     return answered
+
+
+def _extend(work: UnitOfWork, new: NewJob) -> None:
+    wanted, entry = new.options.unique, entry_of(work, new)
+    assert wanted is not None and entry is not None, "its key is held"
+    longer = unique_rules.extended(entry, wanted, work.now_ms)
+    if longer is not None:
+        work.put_row(Table.KEY, (new.queue, wanted.key), longer)
 
 
 def _replace(work: UnitOfWork, holder: JobRecord, new: NewJob, left: tuple[str, ...]) -> None:

@@ -14,22 +14,23 @@ from operator import attrgetter
 from typing import Any, Generic, Protocol, TypeVar
 
 from windlass.core.edges import ChildEnd, Edge
-from windlass.core.job import JobRecord, JobRef
+from windlass.core.job import AttemptOutcome, JobRecord, JobRef
 from windlass.core.limit_rules import GroupLimits, Role, Usage
+from windlass.core.options import StoredOptions
 from windlass.core.rollups import Mark
 from windlass.core.states import TIMED, JobState
 from windlass.core.stream_rules import StreamHead
 from windlass.core.transitions import ChangeRecorder
-from windlass.engine.effects import Change, Effects, GroupRow, Kind, Part, QueueRow, Starts, Table
+from windlass.engine.effects import Change, Effects, GroupRow, Kind, Move, Part, QueueRow, Starts, Table
 from windlass.engine.reads import STEP, LogSpan, Waits
 
 T = TypeVar("T")
 V = TypeVar("V")
 
-#: What lifetime counters tell apart.
+#: What lifetime counters tell apart, and how they call outcomes: asking a member for it takes longer.
+_NAMES = {outcome: outcome.value for outcome in AttemptOutcome}
 _counted = attrgetter("queue", "task", "outcome")
 _WAITING, _PARKED, _ACTIVE = JobState.WAITING, JobState.PARKED, JobState.ACTIVE
-_MADE = Kind.MADE
 #: Stand for what an order does not have. They are never changed.
 _NO_BASE: Iterator[Any] = iter(())
 _NO_NAMES: set[str] = set()
@@ -185,6 +186,32 @@ class WaitingView(Ordered[JobRecord]):
         last = self._turns.setdefault((job.priority, job.options.group or ""), [])
         heapq.heappush(last, (-job.turn, job.id))
 
+    def take_plain(self, count: int) -> list[JobRecord]:
+        """The first jobs of the line, at most ``count``, as far as they are plain: they leave it.
+
+        For queues that saw no groups. None is taken while the request has put in jobs of its own.
+        """
+        found: list[JobRecord] = []
+        entry = None if self._heap or self._near else self._next or self._base_head()
+        if entry is None:
+            return found
+        base, gone, options = self._base, self._gone, None
+        while entry is not None and len(found) < count:
+            job = entry[2]
+            if entry[1] not in gone:
+                if job.expires_ms is not None or (job.options is not options and not is_plain(job.options)):
+                    break
+                options = job.options
+                found.append(job)
+            self._last_key = entry[0]
+            entry = next(base, None)
+        self._next = entry
+        if entry is None:
+            self._ended = True
+        else:
+            self._last_key = entry[0]
+        return found
+
     def served(self, priority: int) -> int | None:
         """The turn that is being served at a priority."""
         own = self._first_of(priority, None, 1)
@@ -290,6 +317,11 @@ class Past:
         self.cut = False
 
 
+def is_plain(options: StoredOptions) -> bool:
+    """Whether what becomes of a job with these options is no matter of groups or unique keys."""
+    return options.group is None and options.unique is None
+
+
 def _joined(old: Kind, new: Kind) -> Kind:
     """What became of a job in two changes of one request."""
     if old is Kind.MADE or old is new:
@@ -369,11 +401,12 @@ class UnitOfWork(ChangeRecorder):
         """The line of a queue, under what this request changed so far."""
         line = self.lines[queue] = WaitingView(stored, whole)
         effects = self.effects
+        if not (effects.gone or effects.jobs or effects.moves):
+            return
         for job in effects.gone:
             if job.queue == queue:
                 line.remove(job.id)
-        for change in effects.jobs.values():
-            job = change.job
+        for job, _ in effects.changed():
             if job.queue == queue:
                 if job.state is _WAITING:
                     line.join(job)
@@ -417,9 +450,13 @@ class UnitOfWork(ChangeRecorder):
                 else:
                     due.remove(job.id)
 
-    def put_new(self, jobs: list[JobRecord]) -> None:
-        """``put`` for new jobs of queues whose lines are not loaded."""
-        self.effects.jobs.update({(job.queue, job.id): Change(job, None, _MADE) for job in jobs})
+    def put_alike(self, move: Move) -> None:
+        """``put`` for jobs that this request did not change before; their line, if loaded, knows already."""
+        self.effects.moves.append(move)
+        if move.before is _ACTIVE:
+            self.queues[move.queue].active -= len(move.jobs)
+        elif move.state is _ACTIVE:
+            self.queues[move.queue].active += len(move.jobs)
 
     def drop(self, job: JobRecord) -> None:
         """Remove a record with all that is its own."""
@@ -484,6 +521,6 @@ class UnitOfWork(ChangeRecorder):
         """The verb is done: what follows from its logs."""
         effects = self.effects
         for (queue, task, outcome), alike in groupby(self.history, _counted):
-            effects.count(queue, task, outcome.value, len(list(alike)))
+            effects.count(queue, task, _NAMES[outcome], len(list(alike)))
         for note in self.pending_events:
             effects.topics.add(f"event:{note.queue}")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from windlass.backend import flow_requests as fl
 from windlass.backend import limit_requests as lrq
 from windlass.backend import metric_requests as mq
@@ -25,8 +23,7 @@ from windlass.engine import (
     unique_keys,
     workers,
 )
-from windlass.engine.reads import Verb, Verbs
-from windlass.engine.unit_of_work import UnitOfWork
+from windlass.engine.reads import Verbs
 
 VERBS: Verbs = {
     rq.Add: adding.add,
@@ -47,6 +44,7 @@ VERBS: Verbs = {
     rq.RetryJobs: changes.retry,
     rq.ChangeJob: changes.change,
     rq.Report: changes.report,
+    rq.PublishEvent: changes.publish,
     rq.PauseQueue: changes.pause,
     rq.Purge: changes.purge,
     rq.SetResultTtl: changes.set_result_ttl,
@@ -65,8 +63,3 @@ VERBS: Verbs = {
     mq.AddMetrics: metrics.add,
     mq.AddMark: metrics.add_mark,
 }
-
-
-def decide(work: UnitOfWork, request: Any, verbs: Verbs = VERBS) -> Verb[Any]:
-    """The verb of a request, to be run (``drive.run``)."""
-    return verbs[type(request)](work, request)

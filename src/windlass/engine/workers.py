@@ -10,9 +10,6 @@ from windlass.engine.effects import Entry, Table
 from windlass.engine.reads import Reads, Verb
 from windlass.engine.unit_of_work import UnitOfWork
 
-#: Workers that were silent for so long are forgotten.
-WORKER_KEPT_MS = 300_000
-
 
 def elect(work: UnitOfWork, request: rq.Elect) -> Verb[bool]:
     """Reads: 1."""

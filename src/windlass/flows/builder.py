@@ -22,7 +22,7 @@ from windlass.core.edges import (
 from windlass.core.ids import check_queue_name, check_task_name, new_ids
 from windlass.core.job import JobRef, NewJob
 from windlass.core.option_types import JobOptionsDict
-from windlass.core.options import OPTION_NAMES, JobOptions, check_known
+from windlass.core.options import OPTION_NAMES, JobOptions, StoredOptions, check_known, placed
 from windlass.errors import ConfigError
 from windlass.flows.tree import JobNode
 from windlass.jobs.payload import pack_data
@@ -243,8 +243,29 @@ def _plan(app: FlowApp, whole: list[Step]) -> dict[Step, NewJob]:
     if len(graph) < len(news):
         raise ConfigError("job_id", "different for each job of a flow")
     check_cycle(graph)
+    _tell_places(list(news.values()), graph)
     order = _levels(graph)
     return dict(sorted(news.items(), key=lambda item: -order[JobRef(item[1].queue, item[1].id)]))
+
+
+def _tell_places(news: list[NewJob], graph: dict[JobRef, list[JobRef]]) -> None:
+    """Let the options of every job say what waits for it and what the top of its flow is: history keeps that.
+
+    Of several jobs that wait for one, the first counts.
+    """
+    above: dict[JobRef, JobRef] = {}
+    for ref, children in graph.items():
+        for child in children:
+            above.setdefault(child, ref)
+    made: dict[tuple[int, JobRef | None, JobRef], StoredOptions] = {}
+    for new in news:
+        top = ref = JobRef(new.queue, new.id)
+        while (parent := above.get(top)) is not None:
+            top = parent
+        key = (id(new.options), above.get(ref), top)
+        if key not in made:
+            made[key] = placed(new.options, above.get(ref), top)
+        new.options = made[key]
 
 
 def _levels(graph: dict[JobRef, list[JobRef]]) -> dict[JobRef, int]:

@@ -1,4 +1,4 @@
-"""Code of one's own around every enqueue and every run of a job.
+"""Code of the application around every enqueue and every run of a job.
 
 An app has one ``Hooks``. What is registered is composed once, when it is registered; without anything
 registered the producer and the worker each look at one attribute and go on. A hook has one of three forms:
@@ -36,6 +36,7 @@ R = TypeVar("R")
 Proceed = Callable[[], Awaitable[Any]]
 Around = Callable[[Any, Proceed], Awaitable[Any]]
 ErrorHook = Callable[["Job[Any]", BaseException, bool], Any]
+DeathHook = Callable[["Job[Any]", BaseException], Any]
 
 _OUTCOMES = {
     Outcome.COMPLETE: AttemptOutcome.COMPLETED,
@@ -86,7 +87,7 @@ class Outgoing:
 
 @dataclass(frozen=True, slots=True)
 class AttemptEnd:
-    """How a run of a job ended in this worker. Told once, after the store has taken it."""
+    """How a run of a job ended in this worker. Reported once, after the store has taken it."""
 
     outcome: AttemptOutcome
     duration_ms: int
@@ -96,7 +97,7 @@ class AttemptEnd:
 
 
 def attempt_end(settlement: Settlement, error: BaseException | None) -> AttemptEnd:
-    """What observers are told of a settlement."""
+    """What observers receive of a settlement."""
     outcome = _OUTCOMES.get(settlement.outcome)
     if outcome is None:
         outcome = AttemptOutcome.SNOOZED  # ends without a result that cost no attempt
@@ -116,6 +117,8 @@ class Hooks:
         self.ended: tuple[Callable[[Job[Any], AttemptEnd], Any], ...] = ()
         #: Called with ``(job, error, final)`` when a run failed.
         self.errors: tuple[ErrorHook, ...] = ()
+        #: Called with ``(job, error)`` when a run was the last: the job has failed.
+        self.deaths: tuple[DeathHook, ...] = ()
         #: The middlewares in use, outermost first.
         self.used: tuple[Any, ...] = ()
         self._enqueue: list[Callable[..., Any]] = []
@@ -152,6 +155,12 @@ class Hooks:
             raise ConfigError("on_error", "a function of (job, error, final)", hook)
         self.errors = (*self.errors, hook)
 
+    def on_death(self, hook: DeathHook) -> None:
+        """Call ``hook(job, error)`` after a run that failed its job for good."""
+        if not callable(hook):
+            raise ConfigError("on_death", "a function of (job, error)", hook)
+        self.deaths = (*self.deaths, hook)
+
     def outgoing(self, jobs: Sequence[NewJob]) -> Outgoing:
         """``jobs`` as hooks see them."""
         return Outgoing(jobs, self._codecs)
@@ -159,7 +168,7 @@ class Hooks:
     async def enqueue_through(
         self, jobs: Sequence[NewJob], send: Callable[[list[NewJob]], Awaitable[R]]
     ) -> R:
-        """Send ``jobs`` by a way of one's own, through the hooks; for jobs that a schedule makes.
+        """Send ``jobs`` by another way, through the hooks; for jobs that a schedule makes.
 
         Hooks see them before and after, not the added jobs themselves. What a hook raises is raised here.
         """

@@ -4,7 +4,7 @@ Stored arguments are plain data (JSON's types, plus bytes in other codecs). A ha
 they were: ``datetime``, ``UUID``, ``Decimal``, enums, ``bytes``, dataclasses, msgspec structs, typed
 dicts, named tuples, paths, pydantic models, and lists, sets, tuples, dicts and unions of these. Nothing is
 guessed: an int fits ``float``, but ``"5"`` does not fit ``int``. Parameters without an annotation, and
-annotations that nobody here can read (unknown classes, names that only a type checker sees), take what came.
+annotations that cannot be read here (unknown classes, names that only a type checker sees), take what came.
 
 Everything is worked out once per function, so that a call with plain types costs about a microsecond.
 """

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
+from collections.abc import Generator
 from enum import StrEnum
+from typing import Any
 
 from windlass.errors import AbortedError
 
@@ -18,24 +21,45 @@ class StopReason(StrEnum):
 
 
 class AbortSignal:
-    """Set once, readable from any thread. Handlers in threads look at it; tasks are also cancelled."""
+    """Set once, readable from any thread. Handlers in threads look at it; tasks are also cancelled.
 
-    __slots__ = ("_event", "reason")
+    ``await job.abort_signal`` returns the reason once it is set: for tasks that a handler started beside
+    itself, since the handler's own task is cancelled at that moment.
+    """
+
+    __slots__ = ("_event", "_waiters", "detail", "reason")
 
     def __init__(self) -> None:
         self.reason: StopReason | None = None
+        #: What ``abort_job`` was given to say why; often empty.
+        self.detail: str = ""
         self._event: threading.Event | None = None  # made for the first who waits
+        self._waiters: list[asyncio.Future[None]] | None = None
 
     @property
     def aborted(self) -> bool:
         return self.reason is not None
 
-    def abort(self, reason: StopReason) -> None:
+    def abort(self, reason: StopReason, detail: str = "") -> None:
         """Ask the handler to stop. The first reason stays."""
         if self.reason is None:
+            self.detail = detail
             self.reason = reason
             if self._event is not None:
                 self._event.set()
+            for waiter in self._waiters or ():
+                waiter.get_loop().call_soon_threadsafe(_wake, waiter)
+
+    def __await__(self) -> Generator[Any, None, StopReason]:
+        if self.reason is None:
+            waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            if self._waiters is None:
+                self._waiters = []
+            self._waiters.append(waiter)
+            if self.reason is None:  # else it was set meanwhile, by another thread
+                yield from waiter
+        assert self.reason is not None
+        return self.reason
 
     def raise_if_aborted(self) -> None:
         """Raise ``AbortedError`` when asked to stop: the way for a thread to leave its work undone."""
@@ -48,3 +72,8 @@ class AbortSignal:
         if self.reason is not None:  # asked before the event was there to be set
             return True
         return event.wait(timeout)
+
+
+def _wake(waiter: asyncio.Future[None]) -> None:
+    if not waiter.done():
+        waiter.set_result(None)

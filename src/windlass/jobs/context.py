@@ -6,6 +6,8 @@ from collections.abc import Callable
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
+from windlass.core.ids import JobRef
+
 if TYPE_CHECKING:
     from windlass.jobs.job import Job
 
@@ -21,6 +23,16 @@ def current_job() -> Job[Any]:
             "(windlass.testing.inline runs it as one)"
         )
     return get()
+
+
+def root_of(parent: JobRef) -> JobRef:
+    """The top of the flow of a job that gets a child: as the running job says, if it is that; else itself."""
+    get = _current.get()
+    job = None if get is None else get()
+    if job is None or job.ref != parent or job.record.options.root is None:
+        return parent
+    queue, _, job_id = job.record.options.root.partition("/")
+    return JobRef(queue, job_id)
 
 
 #: Makes what its argument returns the current job of this task or thread (its context dies with it).

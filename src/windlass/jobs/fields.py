@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from windlass.core.states import JobState
-from windlass.errors import ResultExpiredError
+from windlass.errors import ConfigError, ResultExpiredError
 from windlass.jobs.payload import Call, read_call
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ class JobFields:
     __slots__ = ("_call", "_record")
 
     _record: JobRecord
-    #: The decoded arguments, once somebody asked for them.
+    #: The decoded arguments, once they were asked for.
     _call: Call | None
 
     @property
@@ -61,6 +61,14 @@ class JobFields:
     def data(self) -> Any:
         """What was given to ``queue.add``; for a task's call, its arguments."""
         return self.call.data
+
+    @property
+    def payload(self) -> Any:
+        """``data``; the stored bytes themselves where those are not arguments."""
+        try:
+            return self.data
+        except (ValueError, ConfigError):
+            return self._record.payload
 
     @property
     def args(self) -> list[Any]:
@@ -172,6 +180,11 @@ class JobFields:
     def group(self) -> str | None:
         """The group that it belongs to."""
         return self._record.options.group
+
+    @property
+    def cost(self) -> int:
+        """What a start takes from the token bucket of its group."""
+        return self._record.options.cost
 
     @property
     def tags(self) -> tuple[str, ...]:

@@ -15,8 +15,9 @@ from windlass.core.backoff import Strategy
 from windlass.core.clock import Clock
 from windlass.core.ids import JobRef
 from windlass.core.job import JobRecord, NewJob
+from windlass.core.masks import MessageMask
 from windlass.core.option_types import AddOptionsDict, JobOptionsDict
-from windlass.core.options import JobOptions
+from windlass.core.options import WAIT_S, JobOptions
 from windlass.core.outcome import CancelResult
 from windlass.serde.codecs import Codecs
 
@@ -29,6 +30,7 @@ class JobApp(Protocol):
     clock: Clock
     codecs: Codecs
     max_payload_bytes: int
+    messages: MessageMask
     backoff_strategies: dict[str, Strategy]
 
     def queue(self, name: str) -> JobQueue:
@@ -80,7 +82,7 @@ class JobQueue(Protocol):
     async def retry(self, job_id: str) -> None:
         """Run a finished job again."""
 
-    async def wait_for(self, ref: JobRef, timeout: float | timedelta | None = 30) -> JobRecord:
+    async def wait_for(self, ref: JobRef, timeout: float | timedelta | None = WAIT_S) -> JobRecord:
         """The record of a job once it finished."""
 
     def result_of(self, record: JobRecord) -> Any:

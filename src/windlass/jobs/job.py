@@ -11,6 +11,8 @@ from collections.abc import Callable, Coroutine
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar, Unpack, cast
 
+import msgspec
+
 from windlass.backend import flow_requests as fl
 from windlass.backend import requests as rq
 from windlass.backend import stream_requests as sm
@@ -19,7 +21,7 @@ from windlass.core.clock import SYSTEM_CLOCK
 from windlass.core.edges import Dependency, Edge, EdgeStatus, to_on_failure
 from windlass.core.job import LOG_LINE_CHARS, JobRecord, error_info
 from windlass.core.option_types import ChildOptionsDict
-from windlass.core.options import seconds_to_ms
+from windlass.core.options import WAIT_S, seconds_to_ms
 from windlass.core.outcome import AddOutcome, CancelResult, Outcome, Settled, Settlement, to_reason
 from windlass.core.states import DUE_LATER, FINISHED, JobState
 from windlass.core.text import clean_text
@@ -118,6 +120,22 @@ class Job(JobFields, Generic[ResultT]):
         return self._codecs.read_progress(self._record)
 
     @property
+    def enqueue_result(self) -> dict[str, Any]:
+        """What became of the ``add`` that returned this job, in words that other systems use.
+
+        ``{"status": "queued"}``, ``{"status": "duplicate", "existing_state": ...}``, or
+        ``{"status": "completed", "result": ...}`` when it was answered from a result that is kept.
+        """
+        match self.outcome:
+            case None:
+                raise ConfigError("enqueue_result", "asked of a job that an add returned")
+            case AddOutcome.DUPLICATE:
+                return {"status": "duplicate", "existing_state": self.state}
+            case AddOutcome.CACHED:
+                return {"status": "completed", "result": self.return_value}
+        return {"status": "queued"}
+
+    @property
     def run_id(self) -> str | None:
         """Inside a handler: the id of this attempt, unique for ever."""
         return self._record.token if self._held else None
@@ -145,10 +163,13 @@ class Job(JobFields, Generic[ResultT]):
         check_changed(self.ref, result, "log to")
 
     async def update_progress(self, progress: Any) -> None:
-        """Report progress: any JSON value; 0..100 and ``{"current", "total"}`` are drawn as bars."""
+        """Report progress: any JSON value; 0..100 and ``{"current", "total"}`` are drawn as bars.
+
+        Inside a handler under its lease; from outside for any job that has not ended, the last value counts.
+        """
         data = self._codecs.write_progress(self._record, progress, self._queue.app.max_payload_bytes)
         result = await self._queue.store.execute(rq.Report(ref=self.ref, token=self._token(), progress=data))
-        check_changed(self.ref, result, "report progress of", "only its running attempt may")
+        check_changed(self.ref, result, "report progress of", "progress ends with the job")
         self._record.progress = data
         if self._on_progress is not None:
             self._on_progress(self, progress)
@@ -236,12 +257,14 @@ class Job(JobFields, Generic[ResultT]):
             raise IllegalTransitionError(
                 self.id, self.state, "fail", "only its running attempt may; use cancel"
             )
+        failure = error_info(type(error).__name__ if isinstance(error, BaseException) else "Failed", error)
+        brief = self._queue.app.messages.brief(failure.message)
         end = Settlement(
             queue=self.queue_name,
             id=self.id,
             token=token,
             outcome=Outcome.FAIL,
-            error=error_info(type(error).__name__ if isinstance(error, BaseException) else "Failed", error),
+            error=msgspec.structs.replace(failure, brief=brief),
             reason=to_reason(reason),
         )
         result = await self._queue.store.execute(rq.Settle(items=[end]))
@@ -255,7 +278,7 @@ class Job(JobFields, Generic[ResultT]):
 
         What the handler wrote and the completion commit together, or neither does: at least once becomes
         once, for effects in that database. Call it last in the handler, then commit; what the handler returns
-        after that does not count. ``LeaseLostError`` when somebody else has the job by now: roll back. Only
+        after that does not count. ``LeaseLostError`` when another worker has the job by now: roll back. Only
         for stores that are a database the application can open; see ``Queue.add_in_transaction``.
         """
         store = self._queue.store
@@ -406,13 +429,13 @@ class Job(JobFields, Generic[ResultT]):
     async def is_finished(self) -> bool:
         return await self.get_state() in FINISHED
 
-    async def wait_until_finished(self, timeout: float | timedelta | None = 30) -> JobState:
+    async def wait_until_finished(self, timeout: float | timedelta | None = WAIT_S) -> JobState:
         """Wait until it completed, failed or was cancelled; ``WaitTimeoutError`` when that takes longer."""
         self._record = await self._queue.wait_for(self.ref, timeout)
         self._call = None
         return self._record.state
 
-    async def result(self, timeout: float | timedelta | None = 30) -> ResultT:
+    async def result(self, timeout: float | timedelta | None = WAIT_S) -> ResultT:
         """Wait for the result. Raises what became of the job otherwise:
 
         ``JobFailedError`` (``MaxRetriesError`` when attempts ran out), ``JobCancelledError``,

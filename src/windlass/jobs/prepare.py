@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from windlass.core.job import NewJob
-from windlass.core.options import GRACE_MS, JobOptions, StoredOptions, check_spelling, to_unique
+from windlass.core.options import GRACE_MS, JobOptions, StoredOptions, check_spelling, placed, to_unique
+from windlass.jobs.context import root_of
 
 if TYPE_CHECKING:
     from windlass.jobs.interfaces import JobQueue
@@ -73,6 +74,8 @@ class PreparedOptions:
         )
         if self.linked is not None:
             new.depends_on, new.parent = self.linked.dependencies(queue.name)
+            if new.parent is not None:
+                new.options = placed(stored, new.parent.ref, root_of(new.parent.ref))
         codecs.seal_new(new, app.max_payload_bytes)
         return new
 
@@ -80,7 +83,7 @@ class PreparedOptions:
 def call_options(options: JobOptions, timeout_ms: int | None, *, chosen: bool) -> JobOptions:
     """``options`` of a job whose caller waits ``timeout_ms`` for it: the result must be there that long.
 
-    ``chosen``: the caller said how long. A job that nobody can ask for by name again stays as it is where
+    ``chosen``: the caller said how long. A job that no caller can ask for by name again stays as it is where
     every record stays long enough: jobs without special options are the quickest.
     """
     if chosen:

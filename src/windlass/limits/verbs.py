@@ -1,4 +1,4 @@
-"""What a ``Queue`` can be told about limits, groups and unique keys. See ``docs/limits.md``."""
+"""The verbs of a ``Queue`` about limits, groups and unique keys. See ``docs/limits.md``."""
 
 from __future__ import annotations
 
@@ -74,6 +74,10 @@ class LimitVerbs:
         """Start nothing of this queue for so long, on any worker; 0 ends it."""
         await self.store.execute(lrq.Hold(queue=self.name, ms=seconds_to_ms(seconds, "seconds")))
 
+    async def get_rate_limit_ttl(self) -> float:
+        """For how many seconds the queue's rate, or ``rate_limit``, lets nothing start; 0: it may."""
+        return (await self._limits()).opens_in_ms / 1000
+
     async def _limits(self, *groups: str) -> lrq.Limits:
         return await self.store.execute(lrq.GetLimits(queue=self.name, groups=groups))
 
@@ -146,7 +150,7 @@ class KeyVerbs:
         return None if holder is None else await self.get_job(holder.job_id)
 
     async def free_unique_key(self, key: str) -> bool:
-        """Let the next job have the key, whoever holds it now; False when nobody does."""
+        """Let the next job have the key, whichever job holds it now; False when none does."""
         return await self.store.execute(lrq.FreeUniqueKey(queue=self.name, key=key))
 
     async def list_unique_keys(self, cursor: str | None = None, limit: int = 1_000) -> list[UniqueHolder]:

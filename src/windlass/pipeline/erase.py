@@ -1,9 +1,9 @@
 """Removing a person's rows from every table of a lake.
 
 Chosen are jobs, by SQL over the ``jobs`` view; their rows leave bronze and silver, and examples in
-``gold/errors`` lose their ids. What roll-ups counted stays counted: ``silver/erased`` keeps of each attempt
-what they need, and a hash of its ``run_id`` by which it is known should it ever come again. Nothing there
-names a job.
+``gold/errors`` lose their ids and messages. What roll-ups counted stays counted: ``silver/erased`` keeps of
+each attempt what they need, and a hash of its ``run_id`` by which it is known should it ever come again.
+Nothing there names a job.
 
 ``silver/jobs`` is last, so that an interrupted ``erase`` finds the same jobs when it is started again.
 Older versions of the tables hold the rows until ``vacuum`` sweeps them.
@@ -101,7 +101,8 @@ class _Erasure:
         """Examples of errors keep their count, and lose the job that they show."""
         changed = (
             "SELECT r.* REPLACE (CASE WHEN c.job_id IS NULL THEN r.last_job_id ELSE '' END AS last_job_id, "
-            "CASE WHEN c.job_id IS NULL THEN r.last_run_id ELSE '' END AS last_run_id) FROM rows r "
+            "CASE WHEN c.job_id IS NULL THEN r.last_run_id ELSE '' END AS last_run_id, "
+            "CASE WHEN c.job_id IS NULL THEN r.last_message END AS last_message) FROM rows r "
             "LEFT JOIN (SELECT DISTINCT source, queue, job_id FROM chosen) c "
             "ON c.source = r.source AND c.queue = r.queue AND c.job_id = r.last_job_id"
         )
@@ -160,4 +161,5 @@ def _hidden(row: dict[str, Any]) -> dict[str, Any]:
     """An attempt without what names its job. The hash is that of ``transforms.attempts.hashed``."""
     digest = hashlib.sha256(row["run_id"].encode()).hexdigest()
     now_ms = SYSTEM_CLOCK.now_ms()
-    return {**row, "run_id": digest, "job_id": "", "group": None, "tags": None, "erased_ms": now_ms}
+    nothing = dict.fromkeys(("group", "tags", "error_message", "parent", "root"))
+    return {**row, **nothing, "run_id": digest, "job_id": "", "erased_ms": now_ms}

@@ -103,24 +103,10 @@ class Lake:
 
     def create(self, lake_id: str | None = None) -> Lake:
         """Open a lake for writing: make what is missing, and add columns that this release knows."""
-        from deltalake import DeltaTable
-        from deltalake.exceptions import CommitFailedError
-
         self._refuse_old()
         for table in TABLES.values():
-            settings = {"delta.dataSkippingStatsColumns": ",".join(table.ranged)}
-            if table is BRONZE_ATTEMPTS:
-                settings[_ID] = lake_id or new_id()
-            with self._reached(), suppress(CommitFailedError):  # another run made it at the same time
-                DeltaTable.create(
-                    self.place.table(table),
-                    table.arrow,
-                    mode="ignore",
-                    partition_by=[PARTITION],
-                    configuration=settings,
-                    storage_options=dict(self.place.options),
-                    raise_if_key_not_exists=False,
-                )
+            with self._reached():
+                _make(self.place, table, {_ID: lake_id or new_id()} if table is BRONZE_ATTEMPTS else {})
         self.open()
         for table in TABLES.values():
             self._add_columns(table)
@@ -301,6 +287,43 @@ class Lake:
     def sources(self) -> dict[str, int]:
         """The newest batch of every source, in bronze."""
         return {source: self.done(BRONZE_ATTEMPTS, source) for source in self.offsets()}
+
+
+def _make(where: Place, table: Table, settings: Mapping[str, str]) -> None:
+    """A new table, unless it is there."""
+    from deltalake import DeltaTable
+    from deltalake.exceptions import CommitFailedError
+
+    with suppress(CommitFailedError):  # another run made it at the same time
+        DeltaTable.create(
+            where.table(table),
+            table.arrow,
+            mode="ignore",
+            partition_by=[PARTITION],
+            configuration={"delta.dataSkippingStatsColumns": ",".join(table.ranged), **settings},
+            storage_options=dict(where.options),
+            raise_if_key_not_exists=False,
+        )
+
+
+def append_files(
+    where: Place, table: Table, add: Sequence[FileEntry], transaction: tuple[str, int] | None
+) -> None:
+    """Add files to a table that belongs to no lake; under a transaction, once."""
+    from deltalake import DeltaTable
+
+    _make(where, table, {})
+    delta = DeltaTable(where.table(table), storage_options=dict(where.options))
+    if not add or (
+        transaction is not None and (delta.transaction_version(transaction[0]) or 0) >= transaction[1]
+    ):
+        return
+    where.sync(f"{where.table(table)}/{entry.path}" for entry in add)
+    properties = _properties(dict([transaction]) if transaction else None, None, strict=False)
+    actions = [_add_action(entry) for entry in add]
+    delta.create_write_transaction(
+        actions, "append", delta.schema(), [PARTITION], commit_properties=properties
+    )
 
 
 def _properties(

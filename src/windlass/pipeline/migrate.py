@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 _META = "_windlass"
 _FORMAT = 1
-#: The source of rows that belong to more than one and cannot be told apart any more.
+#: The source of rows that belong to more than one and cannot be separated any more.
 SEVERAL = "several"
 _COPIED = (schemas.BRONZE_GAPS, schemas.SILVER_ATTEMPTS, schemas.SILVER_JOBS)
 
@@ -122,7 +122,7 @@ def migrate(
 ) -> int:
     """Carry everything over; returns how many rows that were.
 
-    ``spark`` is called when sources must be told apart.
+    ``spark`` is called when sources must be separated.
     """
     lake.create(old.lake_id)
     if not lake.is_migrating:

@@ -11,12 +11,15 @@ from datetime import UTC, datetime
 from html import escape
 from typing import Any
 
+from windlass.core.text import printable
 from windlass.pipeline import charts, schemas
 from windlass.pipeline.gold import Gold, Row, add_up
 from windlass.pipeline.transforms.grains import GRAIN_MS
 
 #: At most so many points in a chart: the grain follows from the length of the period.
 _POINTS = 400
+#: Characters of an error that a table shows.
+_MESSAGE_CHARS = 100
 _TOP = 12
 
 
@@ -359,8 +362,10 @@ def _error_cells(row: Row) -> list[str]:
 
 
 def _error_name(row: Row) -> str:
-    """Its class, and enough of the fingerprint to tell errors of one class apart."""
+    """Its class and newest message; without one, enough of the fingerprint to know errors apart."""
     name, fingerprint = row["error_class"] or "", row["error_fingerprint"]
+    if row.get("last_message"):
+        return f"{name}: {printable(row['last_message'])[:_MESSAGE_CHARS]}"
     return name if fingerprint == name else f"{name} {fingerprint[:6]}".strip()
 
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import DataType, StructType
 
 #: Grows when a table gets a column.
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 #: What every table is partitioned by: a UTC day.
 PARTITION = "date"
 #: How attempts end, as columns of roll-ups: outcome -> column.
@@ -139,6 +139,8 @@ _ATTEMPT = """
     run_id:text! job_id:text! attempt:int! delivery:int! queue:text! task:text! group:text tags:texts
     worker:text enqueued_ms:long! ready_ms:long! started_ms:long finished_ms:long! wait_ms:long
     duration_ms:long outcome:text! error_class:text error_fingerprint:text schema_version:int!
+    max_attempts:int worker_version:text worker_host:text error_message:text priority:int schedule:text
+    slot_ms:long parent:text root:text cost:int
 """
 _COUNTS = "attempts:long! " + " ".join(f"{name}:long!" for name in OUTCOME_COLUMNS.values())
 _MEASURE_COLUMNS = " ".join(
@@ -206,7 +208,8 @@ SILVER_JOBS = Table(
         source:text! queue:text! job_id:text! enqueued_ms:long! task:text! group:text tags:texts records:long!
         attempts:int! deliveries:int! first_ready_ms:long! first_started_ms:long finished_ms:long!
         run_ms:long! outcome:text! final:bool! worker:text error_class:text error_fingerprint:text
-        last_run_id:text! schema_version:int! date:date!
+        last_run_id:text! schema_version:int! max_attempts:int error_message:text priority:int schedule:text
+        slot_ms:long parent:text root:text cost:int date:date!
         """
     ),
     ("source", "queue", "job_id", "enqueued_ms"),
@@ -232,7 +235,7 @@ GOLD_ERRORS = Table(
         """
         source:text! queue:text! task:text! error_fingerprint:text! error_class:text occurrences:long!
         failed:long! first_ms:long! last_ms:long! last_job_id:text! last_run_id:text! schema_version:int!
-        date:date!
+        last_message:text date:date!
         """
     ),
     ("date", "source", "queue", "task", "error_fingerprint"),
@@ -265,6 +268,18 @@ GOLD_BACKLOG = Table(
     ("source", "window_start", "queue"),
     ranged=("window_start",),
     chunk_ms=_HOUR_MS,
+)
+
+#: What became of the rows that a sink was given; not part of a lake. ``queue``: null when refused here.
+SINK_ANSWERS = Table(
+    "answers",
+    _columns(
+        """
+        sink:text! queue:text job_id:text! keys:text! outcome:text! reason:text at_ms:long!
+        schema_version:int! date:date!
+        """
+    ),
+    ranged=("at_ms",),
 )
 
 ROLLUPS = {"minute": GOLD_MINUTE, "hour": GOLD_HOUR, "day": GOLD_DAY}

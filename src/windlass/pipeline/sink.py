@@ -1,31 +1,43 @@
 """``df.write.format("windlass")`` and ``writeStream``: every row becomes a job, exactly once.
 
 Options: ``url``, ``queue``, ``task``, ``keys`` (the columns that name a row, separated by commas), ``sink``
-(a name for this flow of rows; default: the task's), ``keepId`` (seconds, 7 days unless told),
-``maxAttempts``, ``priority``. The task is called with the row's columns as keyword arguments.
+(a name for this flow of rows; default: the task's), ``keepId`` (seconds, 7 days unless given), every job
+option that is one value for all rows (``maxAttempts``, ``priority``, ``timeout``, ...), ``options`` (those
+that each row says itself, see ``SinkOptions``), ``answers`` (a table of what became of each row). The task
+is called with the other columns as keyword arguments.
 
 The job's id is a hash of the sink's name and the key columns, and it is kept for ``keepId`` after the job is
-gone. So a task that Spark runs twice, a batch that it replays and a run that somebody repeats within that
-time add nothing. Rows with equal keys are one job; a null key is refused.
+gone. So a task that Spark runs twice, a batch that it replays and a run that is repeated within that time
+add nothing. Rows with equal keys are one job; a null key is refused.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from decimal import Decimal
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
 from windlass.backend import requests as rq
-from windlass.core.ids import check_queue_name, check_task_name
+from windlass.backend.store import check_jobs
+from windlass.backend.urls import open_backend
+from windlass.core.clock import SYSTEM_CLOCK
+from windlass.core.ids import check_queue_name, check_task_name, new_id
 from windlass.core.job import NewJob
-from windlass.core.options import JobOptions, StoredOptions, check_known
+from windlass.core.options import OPTION_NAMES, JobOptions, StoredOptions, check_known, to_unique
 from windlass.core.outcome import AddOutcome
 from windlass.core.probe import reach
-from windlass.errors import ConfigError
+from windlass.errors import ConfigError, StorageError
+from windlass.pipeline import schemas
+from windlass.pipeline.files import FileEntry, Place, TableWriter, place
+from windlass.pipeline.lake import append_files
 from windlass.pipeline.store import ask_many
+from windlass.pipeline.transforms.grains import GRAIN_MS
 from windlass.serde import JSON, encode_payload
 
 if TYPE_CHECKING:
@@ -35,57 +47,107 @@ if TYPE_CHECKING:
 CHUNK = 1_000
 #: How long an id is remembered: the horizon within which a repeated row adds nothing.
 KEEP_ID_S = 7 * 86_400
-_OPTIONS = ("url", "queue", "task", "keys", "sink", "keepid", "maxattempts", "priority")
+#: The options of the sink itself.
+_OWN = ("url", "queue", "task", "keys", "sink", "options", "answers")
+#: Job options that make no sense for rows: the id follows from the keys, and rows do not name other jobs.
+_NOT_HERE = {"job_id", "depends_on", "parent", "on_failure"}
+#: What may be said for all rows; ``queue`` is for single rows too.
+_CONSTANT = {name.replace("_", ""): name for name in OPTION_NAMES - _NOT_HERE}
+_BY_ROW = (OPTION_NAMES - _NOT_HERE - {"keep_id"}) | {"queue"}
+#: Options whose value is a text, also when it looks like a number.
+_TEXTS = {"group", "unique", "result_codec"}
 
 
 @dataclass(frozen=True)
 class SinkOptions:
-    """The options of a write, checked."""
+    """The options of a write, checked.
+
+    ``by_row``: pairs of a job option (or ``queue``) and the column that says it for each row, from
+    ``.option("options", "delay, group, tags=labels")``. Such a column is no argument of the task unless it
+    is a key too. Null in a row: as for all others.
+    """
 
     url: str = field(repr=False)
     queue: str
     task: str
     sink: str
     keys: tuple[str, ...]
-    priority: int
-    stored: StoredOptions
+    by_row: tuple[tuple[str, str], ...]
+    common: JobOptions
+    #: Where the table of answers lies, and its name there.
+    answers: tuple[Place, str] | None = None
+    #: Names this write: a task of it that is repeated gets the same answers, another write ``duplicate``.
+    write_id: str = field(default_factory=lambda: new_id()[-12:])
 
     @classmethod
     def parse(cls, given: Mapping[str, str], columns: list[str], overwrite: bool) -> SinkOptions:
         """From Spark's options, or ``ConfigError``."""
         if overwrite:
             raise ConfigError("mode", "append: a queue cannot be overwritten")
-        lower = {name.lower(): value for name, value in given.items()}
-        check_known((name for name in lower if name != "checkpointlocation"), _OPTIONS, "option of the sink")
+        lower = {name.lower().replace("_", ""): value for name, value in given.items()}
+        lower.pop("checkpointlocation", None)
+        check_known(lower, (*_OWN, *_CONSTANT), "option of the sink")
         for needed in ("url", "queue", "task", "keys"):
             if not lower.get(needed):
                 raise ConfigError(needed, f"given: .option({needed!r}, ...)")
-        keys = tuple(word.strip() for word in lower["keys"].split(",") if word.strip())
-        for key in keys:
-            if key not in columns:
-                raise ConfigError("keys", f"columns of the rows ({', '.join(columns)})", key)
-        options = JobOptions(
-            keep_id=_number(lower, "keepId", KEEP_ID_S),
-            max_attempts=_number(lower, "maxAttempts", 3),
-            priority=_number(lower, "priority", 0),
-        )
+        keys = tuple(_words(lower["keys"]))
+        by_row = tuple(_pair(word) for word in _words(lower.get("options", "")))
+        for option, names in (("keys", keys), ("options", [column for _, column in by_row])):
+            for name in names:
+                if name not in columns:
+                    raise ConfigError(option, f"columns of the rows ({', '.join(columns)})", name)
+        said = {_CONSTANT[name]: _constant(_CONSTANT[name], lower[name]) for name in lower.keys() & _CONSTANT}
+        common = JobOptions(**{"keep_id": KEEP_ID_S, **said})
+        common.check()
         return cls(
             lower["url"],
             check_queue_name(lower["queue"]),
             check_task_name(lower["task"]),
             lower.get("sink") or lower["task"],
             keys,
-            options.priority,
-            options.stored(),
+            by_row,
+            common,
+            _answers_place(lower["answers"]) if lower.get("answers") else None,
         )
+
+
+def _words(text: str) -> list[str]:
+    return [word.strip() for word in text.split(",") if word.strip()]
+
+
+def _pair(word: str) -> tuple[str, str]:
+    option, _, column = (part.strip() for part in word.partition("="))
+    check_known([option], _BY_ROW, "job option")
+    return option, column or option
+
+
+def _constant(name: str, text: str) -> Any:
+    """An option for all rows: JSON where it is such, else a text."""
+    if name in _TEXTS:
+        return text
+    try:
+        return msgspec.json.decode(text)
+    except msgspec.DecodeError:
+        return text
+
+
+def _answers_place(text: str) -> tuple[Place, str]:
+    whole = place(text)
+    root, _, name = whole.url.rpartition("/")
+    if not root or not name:
+        raise ConfigError("answers", "a folder or URL for a table of its own", text)
+    return Place(root, whole.options), name
 
 
 @dataclass
 class Delivered(WriterCommitMessage):
-    """What one task did: jobs added, and rows whose job was there already."""
+    """What one task did: jobs added, rows whose job was there already, rows that were refused."""
 
     added: int = 0
     known: int = 0
+    refused: int = 0
+    #: Files of the table of answers.
+    files: list[FileEntry] = field(default_factory=list)
 
 
 class JobWriter(DataSourceArrowWriter):
@@ -97,6 +159,9 @@ class JobWriter(DataSourceArrowWriter):
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         return deliver(self.options, iterator)
 
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        commit_answers(self.options, messages)
+
 
 class JobStreamWriter(DataSourceStreamArrowWriter):
     """The rows of each micro-batch as jobs."""
@@ -107,36 +172,92 @@ class JobStreamWriter(DataSourceStreamArrowWriter):
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         return deliver(self.options, iterator)
 
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        commit_answers(self.options, messages, batchId)
+
 
 def deliver(options: SinkOptions, batches: Iterator[pa.RecordBatch]) -> Delivered:
-    """Add the rows of one task. Safe to repeat, whole or in part."""
-    done = Delivered()
+    """Add the rows of one task. Safe to repeat, whole or in part.
+
+    A row that is refused is an answer where answers are kept, and an error where they are not.
+    """
+    done, answers = Delivered(), _Answers(options)
+    capabilities = open_backend(options.url).capabilities
+    name = options.url.partition(":")[0]
     with ask_many(options.url) as ask:
         for batch in batches:
             rows = batch.to_pylist()
             for first in range(0, len(rows), CHUNK):
-                jobs = [to_job(options, row) for row in rows[first : first + CHUNK]]
-                answers: list[rq.Added] = ask(rq.Add(jobs=jobs))
-                added = sum(answer.outcome == AddOutcome.QUEUED for answer in answers)
-                done.added += added
-                done.known += len(jobs) - added
+                wanted = [_wanted(options, row) for row in rows[first : first + CHUNK]]
+                jobs = [one for one in wanted if isinstance(one, NewJob)]
+                check_jobs(name, capabilities, jobs)
+                given: Iterator[rq.Added] = iter(ask(rq.Add(jobs=jobs)) if jobs else [])
+                for row, one in zip(rows[first : first + CHUNK], wanted, strict=True):
+                    outcome, why = (next(given).outcome, "") if isinstance(one, NewJob) else (_REFUSED, one)
+                    done.added += outcome == AddOutcome.QUEUED
+                    if outcome in (_REFUSED, AddOutcome.OUT_OF_ORDER):
+                        done.refused += 1
+                        why = why or "by the limits of its group"
+                    answers.note(row, one, outcome, why)
                 reach("sink.added")
+    done.files = answers.close()
+    done.known = answers.rows - done.added - done.refused
     return done
 
 
+_REFUSED = AddOutcome.REFUSED
+
+
+def _wanted(options: SinkOptions, row: Mapping[str, Any]) -> NewJob | str:
+    """The job of a row, or why it can be none. A null key is an error of the whole write."""
+    keys = {key: row[key] for key in options.keys}
+    row_id(options.sink, keys)
+    try:
+        return to_job(options, row)
+    except (ConfigError, TypeError, ValueError) as exc:
+        return str(exc)
+
+
 def to_job(options: SinkOptions, row: Mapping[str, Any]) -> NewJob:
-    """The job of a row."""
-    payload = encode_payload(JSON, {"kwargs": dict(row), "form": "object"})
+    """The job of a row; ``ConfigError`` for an option that is none."""
+    apart = {column for _, column in options.by_row} - set(options.keys)
+    arguments = {name: value for name, value in row.items() if name not in apart}
+    said = {option: _value(row[column]) for option, column in options.by_row if row[column] is not None}
+    queue = said.pop("queue", options.queue)
+    chosen = options.common.merged(said)
+    stored = _stored(chosen) if not said else chosen.stored()
+    unique = to_unique(chosen.unique)
+    if unique is not None:
+        stored = msgspec.structs.replace(stored, unique=unique.stored(options.task, arguments))
     job_id = row_id(options.sink, {key: row[key] for key in options.keys})
     return NewJob(
-        queue=options.queue,
+        queue=queue if queue == options.queue else check_queue_name(queue),
         id=job_id,
         task=options.task,
-        payload=payload,
-        priority=options.priority,
-        options=options.stored,
-        request_id=job_id,
+        payload=encode_payload(JSON, {"kwargs": arguments, "form": "object"}),
+        priority=chosen.priority,
+        options=stored,
+        delay_ms=chosen.delay_ms,
+        run_at_ms=chosen.run_at_ms,
+        expires_in_ms=chosen.expires_in_ms,
+        request_id=options.write_id,
     )
+
+
+#: By the identity of the options that all rows share: made once.
+_made: dict[int, tuple[JobOptions, StoredOptions]] = {}
+
+
+def _stored(options: JobOptions) -> StoredOptions:
+    found = _made.get(id(options))
+    if found is None or found[0] is not options:
+        _made.clear()
+        found = _made[id(options)] = (options, options.stored())
+    return found[1]
+
+
+def _value(value: Any) -> Any:
+    return float(value) if isinstance(value, Decimal) else value
 
 
 def row_id(sink: str, keys: Mapping[str, Any]) -> str:
@@ -148,11 +269,77 @@ def row_id(sink: str, keys: Mapping[str, Any]) -> str:
     return f"row-{hashlib.blake2b(text, digest_size=16).hexdigest()}"
 
 
-def _number(given: Mapping[str, str], option: str, default: int) -> int:
-    text = given.get(option.lower())
-    if text is None:
-        return default
-    try:
-        return int(text)
-    except ValueError:
-        raise ConfigError(option, "a whole number", text) from None
+# --- answers ----------------------------------------------------------------------------------------------
+
+
+@lru_cache(maxsize=8)
+def answers_table(name: str) -> schemas.Table:
+    """The table of answers under the name that it was given."""
+    return schemas.Table(name, schemas.SINK_ANSWERS.columns, ranged=schemas.SINK_ANSWERS.ranged)
+
+
+class _Answers:
+    """What became of each row of one task."""
+
+    def __init__(self, options: SinkOptions) -> None:
+        self.rows = 0
+        self._options = options
+        self._waiting: list[dict[str, Any]] = []
+        self._writer = None
+        if options.answers is not None:
+            where, name = options.answers
+            self._writer = TableWriter(where, answers_table(name))
+
+    def note(self, row: Mapping[str, Any], job: NewJob | str, outcome: AddOutcome, why: str) -> None:
+        self.rows += 1
+        options = self._options
+        if self._writer is None:
+            if why:
+                advice = "option 'answers' keeps such rows apart"
+                raise StorageError(f"a row was refused ({why}); {advice}")
+            return
+        keys = {key: row[key] for key in options.keys}
+        self._waiting.append(
+            {
+                "sink": options.sink,
+                "queue": job.queue if isinstance(job, NewJob) else None,
+                "job_id": row_id(options.sink, keys),
+                "keys": JSON.encode(keys).decode(),
+                "outcome": outcome.value,
+                "reason": why or None,
+                "at_ms": (now_ms := SYSTEM_CLOCK.now_ms()),
+                "schema_version": schemas.SCHEMA_VERSION,
+                "date": _day(now_ms),
+            }
+        )
+        if len(self._waiting) >= 10 * CHUNK:
+            self._flush()
+
+    def _flush(self) -> None:
+        import pyarrow as pa
+
+        if self._writer is not None and self._waiting:
+            schema = schemas.SINK_ANSWERS.arrow
+            self._writer.write(pa.Table.from_pylist(self._waiting, schema=schema))
+        self._waiting = []
+
+    def close(self) -> list[FileEntry]:
+        self._flush()
+        return [] if self._writer is None else self._writer.close()
+
+
+def _day(ms: int) -> Any:
+    from datetime import date, timedelta
+
+    return date(1970, 1, 1) + timedelta(days=ms // GRAIN_MS["day"])
+
+
+def commit_answers(
+    options: SinkOptions, messages: Sequence[WriterCommitMessage | None], batch: int | None = None
+) -> None:
+    """Add the answers of all tasks to their table, those of a micro-batch once."""
+    if options.answers is None:
+        return
+    where, name = options.answers
+    files = [entry for one in messages if isinstance(one, Delivered) for entry in one.files]
+    append_files(where, answers_table(name), files, None if batch is None else (options.sink, batch + 1))

@@ -8,7 +8,9 @@ Options (names as Spark spells them):
 * ``states``: for ``jobs``, states separated by commas;
 * ``startingOffsets``, ``endingOffsets``: for ``history``, a JSON object of queue -> position;
 * ``recordsPerPartition``: how many records one task reads (100,000);
-* ``maxRecordsPerBatch``: for streams, how many records a micro-batch may hold (1,000,000).
+* ``maxRecordsPerBatch``: for streams, how many records a micro-batch may hold (1,000,000);
+* ``archiver``: for streams, the name under which the store holds its log for this one (``stream``); give
+  each stream of a store its own. Empty: the log is not held.
 
 Positions are those of ``ReadHistory``: a range is *after* its start, up to and including its end. When the
 log was trimmed past a start, reading fails with ``HistoryTrimmedError``; it never just gives fewer rows.
@@ -35,7 +37,8 @@ from pyspark.sql.datasource import (
 from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 
 from windlass.backend import requests as rq
-from windlass.core.job import AttemptRecord, JobRecord
+from windlass.core.clock import SYSTEM_CLOCK
+from windlass.core.job import AttemptRecord, JobRecord, host_of
 from windlass.core.options import check_known
 from windlass.core.states import JobState
 from windlass.errors import ConfigError, HistoryTrimmedError, StorageError
@@ -51,6 +54,8 @@ if TYPE_CHECKING:
 PAGE = 10_000
 RECORDS_PER_PARTITION = 100_000
 RECORDS_PER_BATCH = 1_000_000
+#: How often a stream without news says that it lives.
+_TELL_EVERY_MS = 60_000
 _READ_OPTIONS = (
     "url",
     "table",
@@ -60,9 +65,11 @@ _READ_OPTIONS = (
     "endingoffsets",
     "recordsperpartition",
     "maxrecordsperbatch",
+    "archiver",
 )
 
 Positions = dict[str, int]
+_WORKER, _HOST = (AttemptRecord.__struct_fields__.index(name) for name in ("worker", "worker_host"))
 
 
 def register(spark: SparkSession) -> None:
@@ -113,6 +120,7 @@ class ReadOptions:
     end: Positions | None = None
     per_partition: int = RECORDS_PER_PARTITION
     per_batch: int = RECORDS_PER_BATCH
+    archiver: str = "stream"
 
     @classmethod
     def parse(cls, given: Mapping[str, str]) -> ReadOptions:
@@ -134,6 +142,7 @@ class ReadOptions:
             _positions("endingOffsets", lower.get("endingoffsets")),
             _count("recordsPerPartition", lower.get("recordsperpartition"), RECORDS_PER_PARTITION),
             _count("maxRecordsPerBatch", lower.get("maxrecordsperbatch"), RECORDS_PER_BATCH),
+            lower.get("archiver", "stream"),
         )
 
     @property
@@ -234,8 +243,11 @@ def attempts_batch(records: Sequence[AttemptRecord]) -> pa.RecordBatch:
 
     schema = schemas.HISTORY.arrow
     rows = [msgspec.structs.astuple(record) for record in records]
-    columns = zip(*rows, strict=True) if rows else [()] * len(schema)
-    # The table's columns are the record's fields, in the same order (a test says so).
+    columns: list[Sequence[Any]] = list(zip(*rows, strict=True)) if rows else [()] * len(schema)
+    # The table's columns are the record's fields, in the same order (a test says so) ...
+    workers, hosts = columns[_WORKER], columns[_HOST]
+    # ... but for the host, which the worker's id may say.
+    columns[_HOST] = [host or host_of(worker) for host, worker in zip(hosts, workers, strict=True)]
     arrays = [pa.array(values, field.type) for values, field in zip(columns, schema, strict=True)]
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
@@ -280,18 +292,25 @@ def check_start(queue: str, after: int, bound: LogBounds) -> None:
 
 
 class HistoryStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """The log as a stream. Offsets are queue -> position."""
+    """The log as a stream. Offsets are queue -> position.
+
+    It is an archiver of its store: what it has not committed is held for it.
+    """
 
     def __init__(self, options: ReadOptions) -> None:
         self.options = options
         self._target: Positions | None = None
+        #: What the store was last asked to hold, and when.
+        self._held: tuple[Positions, int] | None = None
 
     def initialOffset(self) -> dict[str, Any]:
-        if self.options.start is not None:
-            return dict(self.options.start)
-        with ask_many(self.options.url) as ask:
-            bounds = log_bounds(ask, {}, self.options)
-        return {queue: bound.oldest - 1 for queue, bound in bounds.items()}
+        start = self.options.start
+        if start is None:
+            with ask_many(self.options.url) as ask:
+                bounds = log_bounds(ask, {}, self.options)
+            start = {queue: bound.oldest - 1 for queue, bound in bounds.items()}
+        self._hold(start)
+        return dict(start)
 
     def getDefaultReadLimit(self) -> ReadLimit:
         return ReadMaxRows(self.options.per_batch)
@@ -300,6 +319,7 @@ class HistoryStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._target = self._newest({})
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        self._hold(start)  # also a stream without news must not be forgotten
         newest = self._target if self._target is not None else self._newest(start)
         most = limit.max_rows if isinstance(limit, ReadMaxRows) else None
         return advance(start, newest, most)
@@ -319,7 +339,24 @@ class HistoryStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return read_range(self.options.url, partition)
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Nothing: the log is held by archivers, not by Spark's own bookkeeping."""
+        """Records up to here are done with: the store need not hold them for this stream."""
+        self._hold(end)
+
+    def _hold(self, done: Positions) -> None:
+        """Have the store hold what comes after ``done``; of queues that are not read, nothing."""
+        options, now_ms = self.options, SYSTEM_CLOCK.now_ms()
+        known = self._held
+        if not options.archiver or (
+            known is not None and known[0] == done and now_ms - known[1] < _TELL_EVERY_MS
+        ):
+            return
+        with ask_many(options.url) as ask:
+            cursors = dict(done)
+            if options.queues is not None:
+                others = {info.name for info in ask(rq.ListQueues())} - set(options.queues)
+                cursors |= {queue: queue_bounds(ask, queue).newest for queue in others}
+            ask(rq.Archive(name=options.archiver, cursors=cursors))
+        self._held = dict(done), now_ms
 
     def _newest(self, start: Positions) -> Positions:
         with ask_many(self.options.url) as ask:

@@ -48,9 +48,11 @@ class QueryAnswer(NamedTuple):
     rows: list[tuple[Any, ...]]
 
 
-def query(root: str, sql: str, limit: int = 10_000) -> QueryAnswer:
-    """Run one query in DuckDB; at most ``limit`` rows."""
+def query(root: str | Lake, sql: str, limit: int = 10_000, **tables: pa.Table) -> QueryAnswer:
+    """Run one query in DuckDB, also over ``tables``; at most ``limit`` rows."""
     with connect(root) as connection, _told():
+        for name, table in tables.items():
+            connection.register(name, table)
         result = connection.execute(sql)
         columns = [column[0] for column in result.description or []]
         return QueryAnswer(columns, result.fetchmany(limit))

@@ -9,12 +9,11 @@ also an instance of the nearest class both sides know, so that ``except Connecti
 from __future__ import annotations
 
 import builtins
-import functools
-from typing import Any
 
 from windlass import errors
 from windlass.core.backoff import MAX_DELAY_MS
 from windlass.core.job import ERROR_CLASS_CHARS, ERROR_MESSAGE_CHARS, TRACEBACK_CHARS
+from windlass.core.remote_errors import remote_class
 from windlass.core.text import clean_text
 from windlass.core.tracebacks import format_error, name_of
 from windlass.errors import (
@@ -28,10 +27,6 @@ from windlass.errors import (
     WaitForChildren,
 )
 from windlass.sandbox.protocol import ErrorReport, Signalled, SignalName
-
-#: Raising these in a coroutine means something else, or they cannot be made from a message.
-_NEVER_REBUILT = (StopIteration, StopAsyncIteration, BaseExceptionGroup)
-
 
 # --- describing, in the process that raised ------------------------------------------------------------
 
@@ -74,26 +69,8 @@ def _nearest(kind: type[BaseException], module: str) -> str:
 
 def rebuild(report: ErrorReport) -> RemoteError:
     """The exception to raise for ``report``."""
-    kind = _remote_class(report.error_class, report.module, report.windlass_base, report.builtin_base)
+    kind = remote_class(report.error_class, report.module, report.windlass_base, report.builtin_base)
     return kind(report.error_class, report.module, report.message, report.traceback)
-
-
-@functools.lru_cache(maxsize=256)
-def _remote_class(name: str, module: str, windlass_base: str, builtin_base: str) -> type[RemoteError]:
-    known = [*_known(errors, windlass_base), *_known(builtins, builtin_base)]
-    bases = [base for base in known if not any(base is not b and issubclass(b, base) for b in known)]
-    bases = [base for base in bases if not issubclass(RemoteError, base)]
-    try:
-        return type(name, (RemoteError, *bases), {"__module__": module, "__qualname__": name})
-    except TypeError:  # layouts or orders that do not go together
-        return type(name, (RemoteError,), {"__module__": module, "__qualname__": name})
-
-
-def _known(module: Any, name: str) -> list[type[Exception]]:
-    found = getattr(module, name, None) if name else None
-    if not isinstance(found, type) or not issubclass(found, Exception):
-        return []
-    return [] if issubclass(found, (*_NEVER_REBUILT, JobSignal)) else [found]
 
 
 # --- signals -------------------------------------------------------------------------------------------

@@ -3,7 +3,7 @@
 JSON is the default and the only codec that every language reads. MessagePack is smaller and keeps bytes;
 ``json+tagged`` keeps Python's own types.
 ``+zlib`` behind a name compresses; ``serde.signed`` and ``serde.encrypted`` sign and encrypt another codec;
-``register_codec`` adds one's own (CBOR, Protocol Buffers, ...). Which of them an app reads is decided in
+``register_codec`` adds others (CBOR, Protocol Buffers, ...). Which of them an app reads is decided in
 ``serde.codecs``. There is no pickle: write access to the store must not run code in a worker.
 """
 
@@ -182,7 +182,7 @@ class ZlibCodec:
 
     def squeeze(self, data: bytes) -> bytes:
         """Bytes of the inner codec, compressed if that is worth it."""
-        marked = _looks_compressed(data)  # by chance: then it must be compressed, to be told apart
+        marked = _looks_compressed(data)  # by chance: then it must be compressed, to be distinct
         if len(data) < self._threshold and not marked:
             return data
         small = zlib.compress(data, 1)

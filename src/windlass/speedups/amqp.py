@@ -85,8 +85,8 @@ class PlainConnection(SelectConnection):  # type: ignore[misc]  # pika has no ty
     def end_take(self, channel: Any, consumer: str) -> None:
         pass
 
-    def on_confirm(self, channel: Any, told: Callable[[int, bool], None]) -> None:
-        """``told`` may hear what the broker confirms on ``channel``, instead of its callback."""
+    def on_confirm(self, channel: Any, confirmed: Callable[[int, bool], None]) -> None:
+        """``confirmed`` may get what the broker confirms on ``channel``, instead of its callback."""
 
 
 class QuickConnection(PlainConnection):
@@ -106,7 +106,7 @@ class QuickConnection(PlainConnection):
     def _proto_connection_made(self, transport: Any) -> None:
         transport._MAX_RECV_BYTES = _READ_BYTES
         if isinstance(transport, _AsyncPlaintextTransport):  # (TLS may hold back what it has read)
-            transport._MAX_CONSUME_BYTES = 1  # pika would read until it is told that there is nothing more
+            transport._MAX_CONSUME_BYTES = 1  # pika would read until the socket has nothing more
         super()._proto_connection_made(transport)
 
     def _on_data_available(self, data_in: bytes) -> None:
@@ -216,8 +216,8 @@ class QuickConnection(PlainConnection):
     def end_take(self, channel: Any, consumer: str) -> None:
         self._takers.pop((channel.channel_number, consumer.encode()), None)
 
-    def on_confirm(self, channel: Any, told: Callable[[int, bool], None]) -> None:
-        self._confirmed[channel.channel_number] = told
+    def on_confirm(self, channel: Any, confirmed: Callable[[int, bool], None]) -> None:
+        self._confirmed[channel.channel_number] = confirmed
 
     def _output_marshaled_frames(self, marshaled_frames: list[bytes]) -> None:
         if self._gathering:

@@ -19,6 +19,7 @@ from windlass.backend import requests as rq
 from windlass.core.clock import SYSTEM_CLOCK
 from windlass.core.options import check_known
 from windlass.core.states import FINISHED
+from windlass.errors import MaxRetriesError
 from windlass.testing.clock import ManualClock
 
 if TYPE_CHECKING:
@@ -228,7 +229,8 @@ async def _run_jobs(app: Windlass, jobs: list[Job[Any]]) -> list[BaseException]:
 
     def keep(job: Job[Any], error: BaseException | None) -> None:
         if job.id in ids and error is not None:
-            errors.append(error)
+            spent = isinstance(error, MaxRetriesError) and error.__cause__ is not None
+            errors.append(error.__cause__ or error if spent else error)
 
     worker = _worker(app, sorted({job.queue_name for job in ready}))
     worker.on("failed", keep)

@@ -51,7 +51,7 @@ class Driver:
         self._supervisor = shared.supervisor
         self._stop = shared.stop
         self._lease_ms = shared.lease_ms
-        #: Called when this worker may have been told something.
+        #: Called when a command may have come for this worker.
         self._attend = attend
         self._listener: Listener | None = None
         self._lane: asyncio.Task[None] | None = None
@@ -301,7 +301,7 @@ class Driver:
                 more = (await relayer.step()).more and not self._pump.closing
         except Exception as exc:  # who drains waits for this: an error kept here would be met at every turn
             told = printable(str(exc))
-            log.warning("some jobs are yet to be told that others ended; the leader will: %s", told)
+            log.warning("some jobs are yet to be notified that others ended; the leader will do it: %s", told)
 
     async def _ask_cancels(self) -> None:
         """A job that may run here was cancelled: ask which."""

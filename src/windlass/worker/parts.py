@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import random
+import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from windlass._version import __version__
 from windlass.api.app import Windlass
 from windlass.core.backoff import Strategy
+from windlass.core.job import WorkerFacts
 from windlass.handlers.registry import Registry
 from windlass.worker.emitter import Emitter
 from windlass.worker.lifecycle import Stop
@@ -35,6 +38,12 @@ class WorkerParts:
     supervisor: TaskSupervisor
     stop: Stop
     rng: random.Random
+
+    def facts(self, max_attempts: int) -> WorkerFacts:
+        """What history is to say of attempts that this worker settles, which went by ``max_attempts``."""
+        host = socket.gethostname()[:80]
+        known = self.worker_id.startswith(f"{host}:")
+        return WorkerFacts(__version__, max_attempts, None if known else host)
 
     @property
     def lease_ms(self) -> int:

@@ -6,13 +6,11 @@ What the store refused is reported as ``lease_lost``: another worker has the job
 from __future__ import annotations
 
 import logging
-from functools import partial
-from typing import Any, Final
+from typing import Final
 
 from windlass.core.outcome import Outcome, Settled, Settlement
 from windlass.core.probe import reach
-from windlass.handlers.hooks import ErrorHook, Hooks, attempt_end
-from windlass.jobs.job import Job
+from windlass.handlers.hooks import Hooks, attempt_end
 from windlass.worker import classify
 from windlass.worker.attempt import Attempt
 from windlass.worker.attempt_log import log_attempt, log_end, logs_every_attempt
@@ -44,15 +42,6 @@ class OutcomeReporter:
         self._emitter = emitter
         self._hooks = hooks
         self._untold: dict[str, _Unreported] = {}
-        #: How many of the error hooks listen already.
-        self._reported = 0
-
-    def report_errors(self) -> None:
-        """Call the app's error hooks for failed attempts. Idempotent."""
-        hooks, self._reported = self._hooks.errors[self._reported :], len(self._hooks.errors)
-        for hook in hooks:
-            self._emitter.on("failed", partial(_report, hook, final=True))
-            self._emitter.on("retrying", partial(_report, hook, final=False))
 
     def started(self, attempts: list[Attempt]) -> None:
         """Attempts begin."""
@@ -76,7 +65,7 @@ class OutcomeReporter:
             self._untold[settlement.token] = _Unreported(attempt, ran=True)
 
     def refused(self, attempt: Attempt, settlement: Settlement) -> None:
-        """A job that no handler could be called for; reported when the store has taken ``settlement``."""
+        """A job without a handler to call; it is reported when the store has taken ``settlement``."""
         self._untold[settlement.token] = _Unreported(attempt, ran=False)
 
     def settled(self, settlement: Settlement, answer: Settled) -> None:
@@ -96,7 +85,7 @@ class OutcomeReporter:
         self._emitter.emit("lease_lost", attempt.job)
 
     def abandon(self) -> int:
-        """Nothing more is settled: what is untold loses its lease. Returns how many those are."""
+        """Nothing more is settled: what is not reported loses its lease. Returns how many those are."""
         left, self._untold = list(self._untold.values()), {}
         for untold in left:
             self._emitter.emit("lease_lost", untold.attempt.job)
@@ -115,8 +104,15 @@ class OutcomeReporter:
                 if self._emitter.wants("completed"):
                     self._emitter.emit("completed", attempt.job, attempt.result)
             case Outcome.FAIL:
+                assert error is not None
+                self._emitter.call(self._hooks.errors, attempt.job, error, True)
+                spent = settlement.reason == "attempts"
+                if spent:
+                    error = classify.exhausted(attempt.job, settlement, error)
+                self._emitter.call(self._hooks.deaths, attempt.job, error)
                 self._emitter.emit("failed", attempt.job, error)
             case Outcome.RETRY:
+                self._emitter.call(self._hooks.errors, attempt.job, error, False)
                 self._emitter.emit("retrying", attempt.job, error)
             case Outcome.CANCEL:
                 self._emitter.emit("cancelled", attempt.job)
@@ -124,7 +120,3 @@ class OutcomeReporter:
                 self._emitter.emit("snoozed", attempt.job)
             case Outcome.RELEASE:
                 self._emitter.emit("released", attempt.job)
-
-
-def _report(hook: ErrorHook, job: Job[Any], error: BaseException, *, final: bool) -> Any:
-    return hook(job, error, final)

@@ -9,11 +9,14 @@ import asyncio
 import logging
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import lru_cache
 from typing import Any, Final
+
+import msgspec
 
 from windlass.api.queue import Queue
 from windlass.backend import requests as rq
-from windlass.core.job import JobRecord
+from windlass.core.job import JobRecord, WorkerFacts
 from windlass.core.outcome import Outcome, Settlement
 from windlass.core.text import printable
 from windlass.handlers.registry import Handler
@@ -48,6 +51,7 @@ class Running:
         self._emitter = shared.emitter
         #: Wakes the pump.
         self._wake = wake
+        self._facts: Callable[[int], WorkerFacts] = lru_cache(maxsize=64)(shared.facts)
         self._queues: dict[str, Queue] = {}
         self.teller: OutcomeReporter = OutcomeReporter(shared.emitter, shared.app.hooks)
         #: By the token of the lease.
@@ -67,7 +71,6 @@ class Running:
         parts.opened("threads", lambda: self._threads.shutdown(wait=False, cancel_futures=True))
         processes = SandboxRunner(shared.options)
         parts.opened("child processes", processes.close)
-        self.teller.report_errors()
         self._tools = Tools(
             clock=app.clock,
             threads=self._threads,
@@ -100,7 +103,7 @@ class Running:
         begun: list[Attempt] = []
         for record in jobs:
             if self._pump.closing:  # the stop came while the claim was under way
-                self._end(classify.end(record, Outcome.RELEASE, reason="shutdown"))
+                self._end(record, classify.end(record, Outcome.RELEASE, reason="shutdown"))
             elif (attempt := self._admit(record, lease_ms, since_ms, ways)) is not None:
                 begun.append(attempt)
         for attempt in begun:
@@ -120,13 +123,13 @@ class Running:
             log.warning(
                 "no handler here for task %r of queue %r%s", record.task, record.queue, advice, extra=facts
             )
-            self._end(classify.unknown_task(record))
+            self._end(record, classify.unknown_task(record))
             return None
         attempt = Attempt(queue, record, handler, self._tools)
         bad = attempt.decode()
         if bad is not None:
             self.teller.refused(attempt, bad)
-            self._end(bad)
+            self._end(record, bad)
             return None
         if not self.attempts:
             self._idle.clear()
@@ -158,12 +161,17 @@ class Running:
             self._idle.set()
         if self._keeper.drop(token) and settlement is not None:
             self.teller.ended(attempt, settlement)
-            self._end(settlement)
+            self._end(record, settlement)
         else:
             self.teller.lost(attempt)
             self._wake()
 
-    def _end(self, settlement: Settlement) -> None:
+    def _end(self, record: JobRecord, settlement: Settlement) -> None:
+        """Hand an end to the pump, with what history is to say of it."""
+        settlement.facts = self._facts(record.options.max_attempts)
+        error = settlement.error
+        if error is not None and (brief := self._app.messages.brief(error.message)) is not None:
+            settlement.error = msgspec.structs.replace(error, brief=brief)
         if self._pump.ended(settlement):
             self._wake()
 
@@ -183,11 +191,11 @@ class Running:
         if attempt is not None:
             attempt.stop(StopReason.CANCEL)
 
-    def abort(self, job_id: str) -> bool:
-        """Stop a job as if it was cancelled; False when it does not run here."""
+    def abort(self, job_id: str, reason: str) -> bool:
+        """Stop a job as if it was cancelled for ``reason``; False when it does not run here."""
         found = [attempt for attempt in self.attempts.values() if attempt.record.id == job_id]
         for attempt in found:
-            attempt.stop(StopReason.CANCEL)
+            attempt.stop(StopReason.CANCEL, reason)
         return bool(found)
 
     def leases(self, lease_ms: int) -> list[rq.LeaseRef]:
@@ -196,6 +204,10 @@ class Running:
             rq.LeaseRef(a.record.queue, a.record.id, token, a.record.options.lease_ms or lease_ms)
             for token, a in self.attempts.items()
         ]
+
+    async def wait_idle(self) -> None:
+        """Return when nothing runs."""
+        await self._idle.wait()
 
     async def finish(self, stop: Stop) -> list[str]:
         """Let jobs end by themselves, then by force, then give them back; the names of what does not end."""
@@ -214,6 +226,6 @@ class Running:
             if self._keeper.drop(token):
                 end = attempt.release("shutdown")
                 self.teller.ended(attempt, end)
-                self._end(end)
+                self._end(attempt.record, end)
         self._wake()
         return left

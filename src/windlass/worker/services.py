@@ -63,15 +63,23 @@ class Recoverer:
         return sum(counts.values())
 
 
-class Pruner:
+class _LeaderDuty:
+    """Base of duties that one worker does for all: the leader."""
+
+    leader_only = True
+    every_ms: int
+
+    def __init__(self, store: Store, every_ms: int | None = None) -> None:
+        self._store = store
+        if every_ms is not None:
+            self.every_ms = every_ms
+
+
+class Pruner(_LeaderDuty):
     """Removes what is past its keep."""
 
     name = "prune"
-    leader_only = True
-
-    def __init__(self, store: Store, every_ms: int = 30_000) -> None:
-        self._store = store
-        self.every_ms = every_ms
+    every_ms = 30_000
 
     async def step(self) -> Done:
         pruned = await self._store.execute(rq.Prune())
@@ -81,30 +89,22 @@ class Pruner:
         return Done(removed, pruned.more)
 
 
-class Aggregator:
-    """Keeps the roll-ups of the history up to date, so that whoever asks for them finds little to do."""
+class Aggregator(_LeaderDuty):
+    """Keeps the roll-ups of the history up to date, so that callers that ask for them find little to do."""
 
     name = "roll up"
-    leader_only = True
-
-    def __init__(self, store: Store, every_ms: int = 10_000) -> None:
-        self._store = store
-        self.every_ms = every_ms
+    every_ms = 10_000
 
     async def step(self) -> Done:
         done = await roll_up(self._store, most=RECORDS_PER_STEP)
         return Done(done, done >= RECORDS_PER_STEP)
 
 
-class Relayer:
+class Relayer(_LeaderDuty):
     """Tells jobs about the ends of those that they wait for, where the end itself could not."""
 
     name = "relay"
-    leader_only = True
-
-    def __init__(self, store: Store, every_ms: int = 5_000) -> None:
-        self._store = store
-        self.every_ms = every_ms
+    every_ms = 5_000
 
     async def step(self) -> Done:
         relayed = await self._store.execute(fl.Relay())

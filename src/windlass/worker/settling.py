@@ -1,4 +1,4 @@
-"""Telling the store how attempts ended, when it refuses to hear it.
+"""Settling attempts that the store refuses to settle together.
 
 Settlements go in batches. A store that is away raises ``StorageError``: the batch is sent again when it is
 back. Any other error means that something in the batch cannot be stored, and sending it again would help no
@@ -72,7 +72,7 @@ def as_refused(end: Settlement, exc: Exception) -> Settlement:
     """The failure that stands for a settlement which the store does not take. It keeps what fails safely."""
     said = f"the store refused how the attempt ended ({end.outcome}): {_told(exc)}"
     if end.error is not None:
-        said = f"{said}; the handler's error was {_text(end.error.error_class)}: {_text(end.error.message)}"
+        said = f"{said}; the handler's error was {_text(end.error.error_class)}: {_text(end.error.said)}"
     return Settlement(
         queue=end.queue,
         id=end.id,
@@ -81,6 +81,7 @@ def as_refused(end: Settlement, exc: Exception) -> Settlement:
         duration_ms=end.duration_ms if type(end.duration_ms) is int else None,
         error=error_info("SettlementRefused", said),
         reason=REFUSED,
+        facts=end.facts,
     )
 
 

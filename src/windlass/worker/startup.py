@@ -7,8 +7,8 @@ from contextlib import AbstractAsyncContextManager
 from typing import Any, Final
 
 from windlass.api.app import Windlass
-from windlass.backend.limit_requests import SetQueueLimits
-from windlass.core.limit_rules import to_rate
+from windlass.backend.limit_requests import SetGroupLimits, SetQueueLimits
+from windlass.core.limit_rules import GroupLimits, to_rate
 from windlass.core.options import check_registered, to_backoff
 from windlass.core.text import printable
 from windlass.errors import StorageError
@@ -32,13 +32,19 @@ def check_strategies(shared: WorkerParts) -> None:
 
 
 async def set_limits(shared: WorkerParts) -> None:
-    """Make the worker's ``limiter`` and ``global_concurrency`` those of its queues."""
+    """Make the worker's ``limiter`` and ``global_concurrency`` those of its queues; set rates of tasks."""
     concurrency, rate = shared.options.global_concurrency, to_rate(shared.options.limiter, "limiter")
     given = {"concurrency": concurrency, "rate": rate}
     fields = [name for name, value in given.items() if value is not None]
     for queue in shared.shares.names if fields else ():
         request = SetQueueLimits(queue=queue, fields=fields, concurrency=concurrency, rate=rate)
         await shared.app.store.execute(request)
+    for task in shared.app.tasks.values() if shared.registry is shared.app.registry else ():
+        if task.rate is not None and task.queue_name in shared.shares.names:
+            limits = GroupLimits(rate=task.rate)
+            await shared.app.store.execute(
+                SetGroupLimits(queue=task.queue_name, group=task.name, limits=limits)
+            )
 
 
 async def enter_lifespan(parts: Parts, shared: WorkerParts) -> None:

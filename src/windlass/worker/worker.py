@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import random
 import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Generator, Mapping
 from typing import Any, Unpack
 
 import msgspec
@@ -20,6 +20,7 @@ from windlass.core.backoff import Strategy
 from windlass.core.ids import new_id
 from windlass.core.job import WorkerInfo
 from windlass.core.options import check_known, seconds_to_ms
+from windlass.core.outcome import to_reason
 from windlass.errors import ConfigError, RateLimitError
 from windlass.handlers.batch import Batch
 from windlass.handlers.registry import Registry, job_handler
@@ -94,9 +95,16 @@ class Worker:
     ) -> None:
         """Send jobs of task ``name`` (of one queue, or of all) to ``handler``; also while running.
 
-        With ``batch`` it gets a list of jobs, many at once.
+        A ``queue`` that this worker does not serve yet is served from now on, with weight 1; ``add_queue``
+        says otherwise. With ``batch`` the handler gets a list of jobs, many at once.
         """
         self.registry.add(name, job_handler(handler, batch), queue)
+        if queue is not None and queue not in self._shared.shares.names:
+            self.add_queue(queue)
+
+    def get_queues(self) -> list[str]:
+        """The names of the queues that it serves, in order."""
+        return self._shared.shares.names
 
     def add_queue(self, name: str, spec: QueueSpec | float = 1) -> None:
         """Serve one more queue from now on."""
@@ -169,9 +177,14 @@ class Worker:
 
     # --- while it runs -------------------------------------------------------------------------------
 
-    def pause(self) -> None:
-        """Claim no more jobs here; running ones go on."""
+    def pause(self, force: bool = False) -> Awaitable[None]:
+        """Claim no more jobs here, from now on; running ones go on.
+
+        ``await worker.pause()`` returns when those have ended, with ``force`` at once. What the last of
+        them did may still be on its way to the store.
+        """
         self._parts.pause()
+        return _Awaitable(self._parts.running.wait_idle, skip=force)
 
     def resume(self) -> None:
         """Undo ``pause``."""
@@ -185,9 +198,12 @@ class Worker:
         self._pump.limited_until_ms = self.app.clock.monotonic_ms() + seconds_to_ms(seconds, "seconds")
         self._parts.driver.decline()
 
-    def abort_job(self, job_id: str) -> bool:
-        """Stop a job that runs here, as if it was cancelled; False when it does not."""
-        return self._parts.running.abort(job_id)
+    def abort_job(self, job_id: str, reason: str = "") -> bool:
+        """Stop a job that runs here, as if it was cancelled for ``reason``; False when it does not run here.
+
+        The reason is the job's (``job.reason``); its handler reads it as ``job.abort_signal.detail``.
+        """
+        return self._parts.running.abort(job_id, to_reason(reason))
 
     # --- how it is -----------------------------------------------------------------------------------
 
@@ -228,6 +244,20 @@ class Worker:
     def info(self) -> WorkerInfo:
         """This worker as its heartbeat tells it."""
         return self._parts.info()
+
+
+class _Awaitable:
+    """Something that may be awaited, and need not be: nothing waits before."""
+
+    __slots__ = ("_skip", "_wait")
+
+    def __init__(self, wait: Callable[[], Awaitable[None]], *, skip: bool) -> None:
+        self._wait = wait
+        self._skip = skip
+
+    def __await__(self) -> Generator[Any, None, None]:
+        if not self._skip:
+            yield from self._wait().__await__()
 
 
 def _share(worker: Worker, specs: Mapping[str, QueueSpec]) -> WorkerParts:

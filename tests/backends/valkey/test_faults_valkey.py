@@ -37,6 +37,33 @@ async def test_a_server_that_never_answers_is_a_storage_error_in_time() -> None:
         await store.close()
 
 
+def calls() -> list[int]:
+    """How often each node of the cluster was asked to run a function."""
+    found = []
+    for server in cluster_servers().servers:
+        with server.client() as client:
+            found.append(int(client.info("commandstats").get("cmdstat_fcall", {}).get("calls", 0)))
+    return found
+
+
+@pytest.mark.feature("M6")
+async def test_one_request_is_split_over_the_nodes_with_one_call_for_each_slot() -> None:
+    names = [f"q{number}" for number in range(12)]
+    async with opened(cluster_servers().url) as store:
+        await add(store, *(new(name) for name in names))  # queues are known from here on
+        before = calls()
+        await add(store, *(new(name) for name in names for _ in range(50)))
+        asked = [now - then for now, then in zip(calls(), before, strict=True)]
+        assert sum(bool(count) for count in asked) == 3, "every primary has its share"
+        assert sum(asked) <= len(names), "the 50 jobs of a queue are one call"
+        before = calls()
+        jobs = await claim(store, *names, limit=612)
+        asked = [now - then for now, then in zip(calls(), before, strict=True)]
+        assert (len(jobs), sum(bool(count) for count in asked)) == (612, 3)
+        assert sum(asked) <= 2 * len(names)
+        assert await complete(store, *jobs) == [Settled.OK] * 612
+
+
 @pytest.mark.feature("M5", "M6")
 async def test_a_worker_serves_queues_of_all_slots_of_a_cluster() -> None:
     names = [f"q{number}" for number in range(12)]

@@ -30,11 +30,10 @@ from windlass.backend import stream_requests as sm
 from windlass.backend.store import Store
 from windlass.backends.valkey import ValkeyBackend, loader
 from windlass.backends.valkey.client import ValkeyClient
-from windlass.backends.valkey.duties import WORKER_KEPT_MS
 from windlass.backends.valkey.functions import Functions
 from windlass.core.edges import Dependency, OnFailure
 from windlass.core.ids import new_id
-from windlass.core.job import JobRecord, JobRef, NewJob, WorkerInfo
+from windlass.core.job import WORKER_KEPT_MS, JobRecord, JobRef, NewJob, WorkerInfo
 from windlass.core.options import Keep, StoredOptions
 from windlass.core.outcome import Outcome, Settlement
 from windlass.core.rollups import KEPT_MS, MARKS_KEPT, MetricsRow

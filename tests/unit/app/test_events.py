@@ -165,12 +165,37 @@ async def test_queue_on_is_a_short_way_to_listen(app: Windlass, queue: Queue) ->
         if not told.done():
             told.set_result(event)
 
-    queue.on("added", tell)
+    queue.on("waiting", tell)
     async with asyncio.timeout(10):
         while not told.done():  # it listens from "now" on, whenever that comes
             await queue.add("work")
             await asyncio.sleep(0)
     assert told.result().type is EventType.ENQUEUED
+    await queue.close()
+
+
+@pytest.mark.feature("K5", "Z14")
+async def test_a_job_that_cannot_be_read_at_first_is_handed_once_it_can(
+    timed_app: Windlass, clock: DrivenClock
+) -> None:
+    from windlass import StorageError
+
+    added: list[str] = []
+    queue, get, failures = timed_app.queue("default"), timed_app.store.get, 2
+
+    async def away(ref: Any) -> Any:
+        nonlocal failures
+        failures -= 1
+        if failures >= 0:
+            raise StorageError("away")
+        return await get(ref)
+
+    queue.on("added", lambda job: added.append(job.id))
+    await clock.settle()
+    timed_app.store.get = away  # type: ignore[method-assign]
+    jobs = [await queue.add("work"), await queue.add("work")]
+    await clock.advance(5)
+    assert added == [job.id for job in jobs]
     await queue.close()
 
 
@@ -277,7 +302,7 @@ async def test_a_worker_tells_what_happens_in_it(app: Windlass, queue: Queue) ->
     assert "drained" in names
     by_name = dict(seen)
     assert (by_name["completed"][0].id, by_name["completed"][1]) == (good.id, "fine")
-    assert (by_name["failed"][0].id, str(by_name["failed"][1])) == (bad.id, "broken")
+    assert (by_name["failed"][0].id, str(by_name["failed"][1].__cause__)) == (bad.id, "broken")
     assert by_name["retrying"][0].id == bad.id
     assert by_name["progress"][1] == 10
 

@@ -37,7 +37,7 @@ def test_a_sync_queue_has_the_signatures_of_a_queue(verb: str) -> None:
 #: Verbs that only make sense on a loop, or that others build on.
 _ASYNC_ONLY = {"add_new", "add_planned", "call_planned", "close", "stop_waiting", "wait_for"}
 #: Verbs of a handler, for its own job, which has ``job.sync``; and answers that a state gives as well.
-_OF_HANDLERS = {"add_child", "log", "stream", "update_progress"}
+_OF_HANDLERS = {"add_child", "log", "stream"}
 
 
 def _verbs(kind: type) -> set[str]:

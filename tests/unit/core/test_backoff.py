@@ -86,6 +86,17 @@ def test_sidekiqs_formula(failures: int, seed: int) -> None:
 
 
 @pytest.mark.feature("C3")
+@pytest.mark.parametrize("failures", [1, 2, 10])
+def test_sidekiqs_random_part_fills_its_whole_range_evenly(failures: int) -> None:
+    """Without it, or with another range, jobs that failed together come back together."""
+    base, span = ((failures - 1) ** 4 + 15) * 1_000, 30_000 * failures
+    random_part = [delay(Backoff(type="sidekiq"), failures, seed) - base for seed in range(2_000)]
+    assert min(random_part) < 0.01 * span and max(random_part) > 0.99 * span
+    quarters = [sum(n * span / 4 <= part < (n + 1) * span / 4 for part in random_part) for n in range(4)]
+    assert all(400 < quarter < 600 for quarter in quarters), quarters
+
+
+@pytest.mark.feature("C3")
 def test_sidekiqs_25_retries_take_about_three_weeks() -> None:
     days = sum(delay(Backoff(type="sidekiq"), n, seed=n) for n in range(1, 26)) / 86_400_000
     assert 20 < days < 22

@@ -1,10 +1,13 @@
-/** What people do to jobs: one place for the words, the questions before and the notes after. */
+/** What people do to jobs: one place for the questions before, the moment to take it back, and the notes after. */
 
 import { api } from './api/client'
 import { ApiError } from './api/http'
-import type { BulkAction, Item, Ref } from './api/types'
+import type { BulkAction, Filter, Item, Ref } from './api/types'
 import { dialogs } from './dialogs.svelte'
+import { plural } from './format'
+import { text } from './texts'
 import { toasts } from './toasts.svelte'
+import { undo } from './undo.svelte'
 
 /** Do something and say how it went; answers whether it worked. */
 export async function attempt(done: string, run: () => Promise<unknown>): Promise<boolean> {
@@ -20,61 +23,43 @@ export async function attempt(done: string, run: () => Promise<unknown>): Promis
 }
 
 export interface JobAction {
-  name: 'retry' | 'trigger' | 'cancel' | 'kill' | 'delete'
-  label: string
-  done: string
+  name: BulkAction
   icon: 'retries' | 'play' | 'kill' | 'dead' | 'trash'
   danger?: boolean
-  ask?: { title: string; text: string }
 }
 
-export const ACTIONS: Record<JobAction['name'], JobAction> = {
-  retry: { name: 'retry', label: 'Retry now', done: 'The job runs again.', icon: 'retries' },
-  trigger: { name: 'trigger', label: 'Run now', done: 'The job is ready to run.', icon: 'play' },
-  cancel: {
-    name: 'cancel',
-    label: 'Cancel',
-    done: 'The job is cancelled.',
-    icon: 'kill',
-    danger: true,
-    ask: { title: 'Cancel this job?', text: 'It will not run. A handler that runs now is told to stop.' },
-  },
-  kill: {
-    name: 'kill',
-    label: 'Kill',
-    done: 'The job is killed.',
-    icon: 'dead',
-    danger: true,
-    ask: { title: 'Kill this job?', text: 'It gets no further attempt. It joins the dead jobs and can still be retried by hand.' },
-  },
-  delete: {
-    name: 'delete',
-    label: 'Delete',
-    done: 'The job is deleted.',
-    icon: 'trash',
-    danger: true,
-    ask: { title: 'Delete this job?', text: 'Its record, errors and logs are gone for good.' },
-  },
+/** Most wanted first. */
+const ACTIONS: JobAction[] = [
+  { name: 'retry', icon: 'retries' },
+  { name: 'trigger', icon: 'play' },
+  { name: 'kill', icon: 'dead', danger: true },
+  { name: 'cancel', icon: 'kill', danger: true },
+  { name: 'delete', icon: 'trash', danger: true },
+]
+
+type Able = Pick<Item, 'can'>
+
+/** What the server lets be done to a job. To retry now and to run now are the same for one that waits for a retry. */
+export function actionsFor(job: Able): JobAction[] {
+  return ACTIONS.filter(({ name }) => job.can.includes(name) && !(name === 'trigger' && job.can.includes('retry')))
 }
 
-/** What a job in this state can be asked for, most wanted first. */
-export function actionsFor(state: string): JobAction[] {
-  switch (state) {
-    case 'scheduled':
-      return [ACTIONS.trigger, ACTIONS.cancel, ACTIONS.delete]
-    case 'retrying':
-      return [ACTIONS.retry, ACTIONS.kill, ACTIONS.delete]
-    case 'failed':
-    case 'cancelled':
-      return [ACTIONS.retry, ACTIONS.delete]
-    case 'completed':
-      return [ACTIONS.delete]
-    case 'active':
-      return [ACTIONS.cancel]
-    default:
-      return [ACTIONS.cancel, ACTIONS.delete]
-  }
+export interface Offer extends JobAction {
+  /** How many of the chosen it applies to. */
+  many: number
 }
+
+/** What can be done to some of these jobs, and to how many. */
+export function offersFor(jobs: Able[]): Offer[] {
+  return ACTIONS.map((action) => ({ ...action, many: jobs.filter((job) => job.can.includes(action.name)).length })).filter(
+    (offer, _, all) => offer.many && !(offer.name === 'trigger' && all.some((other) => other.name === 'retry' && other.many === offer.many)),
+  )
+}
+
+export const keyOf = (job: Ref): string => `${job.queue}/${job.id}`
+
+/** Whether the page can take it back: a deletion, and the cancelling of what does not run. */
+const held = (action: BulkAction, running: boolean): boolean => action === 'delete' || (action === 'cancel' && !running)
 
 /** The request behind an action. */
 function send(ref: Ref, action: JobAction): Promise<unknown> {
@@ -83,35 +68,61 @@ function send(ref: Ref, action: JobAction): Promise<unknown> {
   return api.act(ref, action.name)
 }
 
-export async function actOn(job: Pick<Item, 'queue' | 'id' | 'task'>, action: JobAction): Promise<boolean> {
-  if (action.ask) {
-    const yes = await dialogs.confirm({
-      title: action.ask.title,
-      text: `${job.task} · ${job.id}. ${action.ask.text}`,
-      action: action.label,
-      danger: action.danger,
-    })
+/** Ask, hold back what can be taken back, do it, say so. */
+export async function actOn(job: Pick<Item, 'queue' | 'id' | 'task' | 'state'>, action: JobAction): Promise<boolean> {
+  const running = job.state === 'active'
+  const words = text.action[action.name]
+  if (action.danger) {
+    const ask = action.name === 'cancel' && running ? text.cancelRunning : words.ask
+    const yes = await dialogs.confirm({ title: ask.title, text: `${job.task} · ${job.id}. ${ask.text}`, action: ask.action, danger: true })
     if (!yes) return false
   }
-  return attempt(action.done, () => send({ queue: job.queue, id: job.id }, action))
+  if (held(action.name, running) && !(await undo.hold(words.held(plural(1, 'job')), [keyOf(job)]))) return false
+  return attempt(running && action.name === 'cancel' ? text.cancelRunning.done : words.done, () => send({ queue: job.queue, id: job.id }, action))
 }
 
-/** What can be done to many jobs of a state at once. */
-export function bulkFor(state: string): { action: BulkAction; label: string; verb: string; danger?: boolean }[] {
-  const remove = { action: 'delete' as const, label: 'Delete', verb: 'deleted', danger: true }
-  switch (state) {
-    case 'scheduled':
-      return [{ action: 'trigger', label: 'Run now', verb: 'made ready' }, remove]
-    case 'retrying':
-      return [{ action: 'retry', label: 'Retry now', verb: 'retried' }, { action: 'kill', label: 'Kill', verb: 'killed', danger: true }, remove]
-    case 'failed':
-    case 'cancelled':
-      return [{ action: 'retry', label: 'Retry', verb: 'retried' }, remove]
-    case 'completed':
-      return [remove]
-    case 'active':
-      return [{ action: 'cancel', label: 'Cancel', verb: 'cancelled', danger: true }]
-    default:
-      return [{ action: 'cancel', label: 'Cancel', verb: 'cancelled', danger: true }, remove]
+export interface Chosen {
+  action: Offer
+  jobs: Item[]
+  /** How many more of the chosen are left as they are. */
+  rest: number
+  /** Of a whole filter instead of rows: how many, when that is known. */
+  all?: { many: number | null }
+}
+
+/** The question before a change of many, with its counts; false: not now. */
+export async function askForMany({ action, jobs, rest, all }: Chosen): Promise<boolean> {
+  const words = text.action[action.name]
+  const many = all ? all.many : jobs.length
+  const what = many === null ? text.bulk.allMatching : plural(many, 'job')
+  const states = new Map<string, number>()
+  for (const job of all ? [] : jobs) states.set(job.state, (states.get(job.state) ?? 0) + 1)
+  const running = jobs.some((job) => job.state === 'active')
+  const undone = held(action.name, running)
+  const parts = [
+    [...states].map(([state, count]) => `${count} ${state}`).join(', '),
+    rest ? text.bulk.rest(plural(rest, 'chosen job')) : '',
+    words.many,
+    undone ? text.bulk.undoable : action.danger ? text.bulk.final : text.bulk.steps,
+  ]
+  const sentences = parts.filter(Boolean).map((part) => (part.endsWith('.') ? part : part + '.'))
+  const yes = await dialogs.confirm({ title: `${words.bulk} ${what}?`, text: sentences.join(' '), action: words.bulk, danger: action.danger })
+  if (!yes) return false
+  return !undone || undo.hold(words.held(what), jobs.map(keyOf))
+}
+
+/** Jobs that a dry run counts at most, in steps of a thousand. */
+const COUNTED = 20
+
+/** How many jobs of a filter an action would change; null when they are too many to count here. */
+export async function dryRun(action: BulkAction, filter: Filter): Promise<number | null> {
+  let cursor: string | null = null
+  let many = 0
+  for (let step = 0; step < COUNTED; step++) {
+    const answer = await api.bulk({ action, filter, cursor, limit: 1000, dry_run: true })
+    many += answer.done
+    cursor = answer.next_cursor
+    if (cursor === null) return many
   }
+  return null
 }

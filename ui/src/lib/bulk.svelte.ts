@@ -1,13 +1,21 @@
-/** A change of many jobs, step by step, with its progress. It goes on while other views are looked at. */
+/** Changes of many jobs, step by step, with their progress. They go on while other views are looked at, one after the other. */
 
 import { api } from './api/client'
 import { ApiError } from './api/http'
 import type { BulkAction, Filter, Ref } from './api/types'
 import { plural } from './format'
+import { text } from './texts'
 import { toasts } from './toasts.svelte'
 
 /** Jobs per request: small enough that the bar moves, large enough that it is quick. */
 const STEP = 250
+
+export interface BulkRun {
+  action: BulkAction
+  refs?: Ref[]
+  filter?: Filter
+  total: number | null
+}
 
 class Bulk {
   running = $state(false)
@@ -17,18 +25,26 @@ class Bulk {
   failed = $state(0)
   /** How many there are in all; null when only the end will tell. */
   total = $state<number | null>(null)
+  #before: Promise<void> = Promise.resolve()
 
-  async run(options: { action: BulkAction; label: string; verb: string; refs?: Ref[]; filter?: Filter; total: number | null }): Promise<void> {
-    if (this.running) return
-    Object.assign(this, { running: true, stopping: false, label: options.label, done: 0, failed: 0, total: options.total })
+  /** Do it after those that were asked for before. */
+  run(options: BulkRun): Promise<void> {
+    this.#before = this.#before.then(() => this.#one(options))
+    return this.#before
+  }
+
+  async #one(options: BulkRun): Promise<void> {
+    const words = text.action[options.action]
+    const what = options.total === null ? text.bulk.allMatching : plural(options.total, 'job')
+    Object.assign(this, { running: true, stopping: false, label: `${words.bulk}: ${what}`, done: 0, failed: 0, total: options.total })
     try {
       if (options.refs) await this.#refs(options.action, options.refs)
       else await this.#filter(options.action, options.filter ?? {})
-      const rest = this.failed ? `${plural(this.failed, 'job')} could not be: they changed meanwhile.` : ''
-      toasts.show(this.failed ? 'plain' : 'good', `${plural(this.done, 'job')} ${options.verb}${this.stopping ? ', then stopped' : ''}.`, rest)
+      const rest = this.failed ? text.bulk.failed(plural(this.failed, 'job')) : ''
+      toasts.show(this.failed ? 'plain' : 'good', text.bulk.done(plural(this.done, 'job'), words.verb, this.stopping), rest)
     } catch (error) {
       const problem = ApiError.from(error)
-      toasts.show('bad', `${problem.message} ${plural(this.done, 'job was', 'jobs were')} ${options.verb} before.`, problem.hint)
+      toasts.show('bad', `${problem.message} ${text.bulk.before(plural(this.done, 'job was', 'jobs were'), words.verb)}`, problem.hint)
     } finally {
       this.running = false
     }

@@ -40,6 +40,7 @@ export function filterOf(fixed: Filter = {}): Filter {
     tag: router.get('tag') || undefined,
     error: router.get('error') || undefined,
     q: router.get('q') || undefined,
+    search: router.get('search') || undefined,
     args: parseArgs(router.get('args')),
     from_ms: from,
     ...fixed,
@@ -47,7 +48,7 @@ export function filterOf(fixed: Filter = {}): Filter {
   return Object.fromEntries(Object.entries(filter).filter(([, value]) => value !== undefined && !(Array.isArray(value) && !value.length)))
 }
 
-export const FILTER_NAMES = ['queue', 'state', 'task', 'tag', 'error', 'q', 'args', 'since']
+export const FILTER_NAMES = ['queue', 'state', 'task', 'tag', 'error', 'q', 'search', 'args', 'since']
 
 export function filtered(except: string[] = []): boolean {
   return FILTER_NAMES.some((name) => !except.includes(name) && router.query.has(name))

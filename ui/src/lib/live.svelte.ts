@@ -3,6 +3,7 @@
 import { address } from './api/http'
 import type { Tick } from './api/types'
 import { clock } from './clock.svelte'
+import { merge } from './ticks'
 
 /** Ticks kept for the moving charts: five minutes. */
 const KEPT = 300
@@ -14,14 +15,14 @@ class Live {
   tick = $state.raw<Tick | null>(null)
   ticks = $state.raw<Tick[]>([])
   #source: EventSource | null = null
-  #listeners = new Set<() => void>()
+  #listeners = new Set<(first: boolean) => void>()
   #mark = ''
   #wanted = false
 
   start(): void {
     this.#wanted = true
     if (this.#source) return
-    const source = (this.#source = new EventSource(address('live')))
+    const source = (this.#source = new EventSource(address('live', { changes: true })))
     source.addEventListener('open', () => {
       this.connected = true
       this.lost = false
@@ -45,21 +46,23 @@ class Live {
     this.connected = false
   }
 
-  #take(tick: Tick): void {
+  #take(change: Tick): void {
+    const tick = merge(this.tick, change)
     this.connected = true
     this.lost = false
     clock.learn(tick.at_ms)
     this.tick = tick
     this.ticks = [...this.ticks.slice(1 - KEPT), tick]
-    const mark = JSON.stringify([tick.counts, tick.queues.map((queue) => [queue.name, queue.paused]), tick.processed_total, tick.active_processes])
+    const mark = JSON.stringify([tick.counts, tick.queues.map((queue) => [queue.name, queue.paused]), tick.processed_total, tick.active_processes, tick.busy_workers, tick.quiet_workers])
     if (mark !== this.#mark) {
+      const first = !this.#mark
       this.#mark = mark
-      for (const listener of this.#listeners) listener()
+      for (const listener of this.#listeners) listener(first)
     }
   }
 
-  /** Call when counts have changed; returns what ends that. */
-  onChange(listener: () => void): () => void {
+  /** Call when counts have changed, or are known for the first time; returns what ends that. */
+  onChange(listener: (first: boolean) => void): () => void {
     this.#listeners.add(listener)
     return () => this.#listeners.delete(listener)
   }

@@ -7,9 +7,9 @@ type Load<T> = (signal: AbortSignal) => Promise<T>
 
 interface Options {
   /** Read again when the server reports that something changed. */
-  live?: boolean
-  /** Read again this often, in milliseconds, while the page is seen. */
-  every?: number
+  live?: boolean | (() => boolean)
+  /** Milliseconds between two reads because of such changes, at least. */
+  pause?: number
 }
 
 export class Resource<T> {
@@ -18,6 +18,7 @@ export class Resource<T> {
   loading = $state(true)
   #load: Load<T> | null = null
   #running: AbortController | null = null
+  #again = false
 
   /** Read with another question: the answer to the old one is not waited for. */
   ask(load: Load<T>, keep: boolean): void {
@@ -28,8 +29,14 @@ export class Resource<T> {
     void this.refresh()
   }
 
+  /** Read again. What is being read may have begun before a change: then it is read once more after it. */
   async refresh(): Promise<void> {
-    if (!this.#load || this.#running) return
+    if (!this.#load) return
+    if (this.#running) {
+      this.#again = true
+      return
+    }
+    this.#again = false
     const running = (this.#running = new AbortController())
     this.loading = true
     try {
@@ -44,6 +51,7 @@ export class Resource<T> {
       if (this.#running === running) {
         this.#running = null
         this.loading = false
+        if (this.#again) void this.refresh()
       }
     }
   }
@@ -55,7 +63,7 @@ export class Resource<T> {
   }
 }
 
-/** Milliseconds between two reads because of live changes. */
+/** Nothing is read while nothing changes: an idle page sends no request beside its stream. */
 const LIVE_PAUSE = 1000
 
 /**
@@ -69,22 +77,19 @@ export function read<T>(make: () => Load<T>, options: Options = {}): Resource<T>
     resource.ask(load, true)
   })
   $effect(() => {
-    const timers: ReturnType<typeof setInterval>[] = []
-    if (options.every) timers.push(setInterval(() => document.hidden || void resource.refresh(), options.every))
     let due: ReturnType<typeof setTimeout> | null = null
     const off = options.live
-      ? live.onChange(() => {
-          if (due || document.hidden) return
+      ? live.onChange((first) => {
+          if (due || document.hidden || (typeof options.live === 'function' && !options.live())) return
           due = setTimeout(() => {
             due = null
             void resource.refresh()
-          }, LIVE_PAUSE)
+          }, first ? LIVE_PAUSE : (options.pause ?? LIVE_PAUSE))
         })
       : () => {}
     const shown = () => document.hidden || void resource.refresh()
     document.addEventListener('visibilitychange', shown)
     return () => {
-      timers.forEach(clearInterval)
       if (due) clearTimeout(due)
       off()
       document.removeEventListener('visibilitychange', shown)

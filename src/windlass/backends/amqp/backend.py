@@ -174,7 +174,7 @@ async def _ask(client: AmqpClient, request: rq.Request[Any]) -> Any:
 
 
 def _is_plain(new: NewJob, now_ms: int) -> bool:
-    """Whether nobody needs to be asked before a job is added."""
+    """Whether a job can be added without asking the coordinator."""
     return (
         not new.delay_ms
         and (new.run_at_ms is None or new.run_at_ms <= now_ms)
@@ -229,7 +229,7 @@ async def _beat(client: AmqpClient, request: rq.Beat) -> Any:
 
 
 async def _count(client: AmqpClient, request: rq.CountJobs) -> dict[JobState, int]:
-    """Jobs that others published are waiting too, though nobody told the coordinator."""
+    """Jobs that others published are waiting too, though the coordinator has no record of them."""
     counts: dict[JobState, int] = await client.ask(request)
     counts[JobState.WAITING] = max(counts[JobState.WAITING], await client.depth(request.queue))
     return counts

@@ -1,4 +1,4 @@
-"""A session that speaks with the coordinator: asks it, hears its news, and takes its seat when it is free."""
+"""A session that speaks with the coordinator: asks it, gets its news, and takes its seat when it is free."""
 
 from __future__ import annotations
 

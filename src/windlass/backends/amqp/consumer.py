@@ -66,7 +66,7 @@ class Consumer:
         self._held: dict[str, Held] = {}
         self._settled: OrderedDict[str, None] = OrderedDict()
         self._seen: OrderedDict[tuple[str, str, int], None] = OrderedDict()
-        #: Where a claim that is through at once leaves its starts, to be told with the ends before it.
+        #: Where a claim that is through at once leaves its starts, to be logged with the ends before it.
         self._beginning: list[verbs.Start] | None = None
         self.intake = Intake(client)
         self.intake.show = self._offer
@@ -137,7 +137,7 @@ class Consumer:
         return True
 
     def _offered(self, delivery: Delivery, held: Held, key: tuple[str, str, int], *, began: bool) -> None:
-        """A worker was shown a job: if it began, the log is told."""
+        """A worker was shown a job: if it began, its start is logged."""
         if began and self._client.usable:
             took("amqp.offered")
             self.hold(held, key)
@@ -189,7 +189,7 @@ class Consumer:
         if not all(end.outcome is Outcome.COMPLETE and self._surely_holds(end, now_ms) for end in items):
             answers = await self._close(request)
             return rq.SettleResult(answers, None if claim is None else await self.claim(claim))
-        # The slots are free already: the next jobs may come while the broker takes down the last ones.
+        # The slots are free already: the next jobs may come while the broker records the last ones.
         began: list[verbs.Start] = []
         self._beginning = began if items else None
         try:
@@ -200,7 +200,7 @@ class Consumer:
         return rq.SettleResult(answers, None if coming is None else await coming)
 
     async def _complete(self, request: rq.Settle, began: list[verbs.Start]) -> list[Settled]:
-        """The quick way for what everybody hopes for: tell the log, then acknowledge."""
+        """The quick way, for completions: log them, then acknowledge."""
         took("amqp.complete")
         items, client = request.items, self._client
         held = [self._held[end.token] for end in items]
@@ -209,14 +209,14 @@ class Consumer:
         client.publish([metrics_message(client.names, items, starts, self.now_ms(request))])
         await told
         reach("amqp.ended", count=len(items))
-        self._tell_waiters(request, held)
+        self._reply_to_waiters(request, held)
         client.ack(one.tag for one in held)
         for end in items:
             self._let_go(end.token)
         return [Settled.OK] * len(items)
 
-    def _tell_waiters(self, request: rq.Settle, held: list[Held]) -> None:
-        """The ends are safe: tell them to the clients that wait."""
+    def _reply_to_waiters(self, request: rq.Settle, held: list[Held]) -> None:
+        """The ends are safe: send them to the clients that wait."""
         now_ms, told = self.now_ms(request), list[tuple[str, str, Completed]]()
         for end, one in zip(request.items, held, strict=True):
             if one.reply and len(end.result or b"") <= direct_replies.MOST_RESULT:
@@ -224,7 +224,7 @@ class Consumer:
                 ended = Completed(end.id, end.result, start.at_ms, now_ms, start.worker)
                 told.append((one.reply, end.queue, ended))
         if told:
-            took("amqp.told")
+            took("amqp.direct_reply")
             self._client.publish(direct_replies.messages(told))
 
     async def _close(self, request: rq.Settle) -> list[Settled]:
@@ -262,7 +262,7 @@ class Consumer:
         return held is not None and not held.lost and now_ms < held.until_ms
 
     def lose(self, tokens: list[str]) -> None:
-        """The coordinator took these attempts from their workers: it must hear how they end."""
+        """The coordinator took these attempts from their workers: it decides how they end."""
         for token in tokens:
             held = self._held.get(token)
             if held is not None:
@@ -496,7 +496,7 @@ class _Picker:
         start = self._start(delivery, incoming)
         until_ms = self.now_ms + start.lease_ms
         held = Held(delivery.tag, start, delivery.body, start.header, start.priority, until_ms)
-        if not job.deliveries:  # what is told says nothing of earlier starts
+        if not job.deliveries:  # a direct reply says nothing of earlier starts
             held.reply = incoming.reply
         start.told = bool(held.reply)
         if not incoming.foreign:

@@ -68,7 +68,7 @@ class Coordinator:
         self._time: OwnTime | EntryTime = OwnTime()
         #: Whether all of the log that was there at the take-over is read.
         self.live: IoFuture[None] = IoFuture()
-        #: When the first job of a queue is due, as everybody was told.
+        #: When the first job of a queue is due, as the last news of it said.
         self._due_told: dict[str, int | None] = {}
         self._retired = False
         self._mark = Counts()
@@ -147,7 +147,7 @@ class Coordinator:
         return self.append(verbs.Poison(queue=queue_of(body), body=body, problem=problem))
 
     async def _bury_kept(self, channel: Any, tag: int, body: bytes, why: Exception) -> None:
-        """Set a kept record aside that cannot be read; only then is it let go."""
+        """Set a kept record aside that cannot be read; only then is it acknowledged."""
         told = self._set_aside(self._names.kept, body, why)
         if told is None:
             return
@@ -249,7 +249,7 @@ class Coordinator:
         return self._time.of(entry.at_ms, live=self.live.done)
 
     def _taken_over(self, holder: str, now_ms: int) -> None:
-        """Nobody could renew a lease while there was no coordinator: for all readers they count from here."""
+        """No lease could be renewed while there was no coordinator: for all readers they count from here."""
         self.ledger.trust_leases(now_ms)
         if holder == self._session.inbox and not self.live.done:
             self._go_live()
@@ -276,14 +276,14 @@ class Coordinator:
         return news if news != _NO_NEWS else None
 
     def _due_changed(self, queues: set[str]) -> dict[str, int | None]:
-        """When the first job of each queue is due, where that is not what was told."""
+        """When the first job of each queue is due, where that is not what the last news said."""
         due = {queue: self.ledger.due_ms(queue) for queue in queues}
         changed = {queue: due_ms for queue, due_ms in due.items() if self._due_told.get(queue) != due_ms}
         self._due_told.update(changed)
         return changed
 
     async def _carry_out(self, plan: BrokerPlan, news: verbs.News | None, back: Outgoing | None) -> None:
-        """Make the broker hold what ``plan`` says; then let go of what has served, and answer."""
+        """Make the broker hold what ``plan`` says; then drop what has served, and answer."""
         session, names = self._session, self._names
         out: list[Outgoing] = []
         # All is written down before anything is waited for: the jobs go on changing meanwhile.
@@ -412,7 +412,7 @@ class Coordinator:
 
 
 def _told(request: verbs.Ended) -> dict[str, list[str]]:
-    """The ends of each queue, where clients were told of all."""
+    """The ends of each queue, where direct replies were sent for all."""
     ends: dict[str, list[str]] = {}
     for end in request.items:
         ends.setdefault(end.queue, []).append(end.id)

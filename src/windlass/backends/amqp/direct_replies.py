@@ -1,8 +1,8 @@
 """Results that go straight to the client that waits for them, once the broker has confirmed the settlement.
 
 A client with waiters for a queue says so in the messages that it publishes there (``Carried.reply``: its
-inbox). The worker that completes such a job at its first start tells it to that inbox, and to the log for
-those who ask later. What is told may be lost, so nothing rests on it: waiters also hear the coordinator's
+inbox). The worker that completes such a job at its first start sends the end to that inbox, and logs it for
+those who ask later. A direct reply may be lost, so nothing rests on it: waiters also get the coordinator's
 news, and look again.
 """
 
@@ -22,7 +22,7 @@ from windlass.speedups import amqp_frames as frames
 from windlass.speedups.amqp import Outgoing
 
 TYPE = "done"
-#: A larger result is left to the log: its waiter hears of it by the coordinator's news, and asks.
+#: A larger result is left to the log: its waiter is notified by the coordinator's news, and asks.
 MOST_RESULT = 65_536
 _REMEMBERED = 10_000
 _PROPERTIES = frames.properties(type=TYPE)
@@ -31,7 +31,7 @@ Told = Callable[[list[Completed]], None]
 
 
 class Ends(msgspec.Struct, array_like=True):
-    """What a worker tells: how jobs of a queue completed."""
+    """What a worker sends: how jobs of a queue completed."""
 
     queue: str
     items: list[Completed]
@@ -58,7 +58,7 @@ class ReplyListeners:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._listeners: dict[str, set[ReplyListener]] = {}
-        #: Jobs that we were told of, the newest: news of the same ends say nothing more.
+        #: Jobs whose ends were received here, the newest: news of the same ends say nothing more.
         self._heard: OrderedDict[tuple[str, str], None] = OrderedDict()
 
     def listen(self, hub: Hub, queue: str, told: Told) -> ReplyListener:
@@ -80,7 +80,7 @@ class ReplyListeners:
         return queue in self._listeners
 
     def hear(self, ends: Ends) -> None:
-        """A worker told us."""
+        """A worker sent these."""
         with self._lock:
             listeners = list(self._listeners.get(ends.queue, ()))
         for end in ends.items:
@@ -91,12 +91,12 @@ class ReplyListeners:
             listener.tell(ends.items)
 
     def knows(self, queue: str, job_ids: list[str]) -> bool:
-        """Whether we were told of all these ends."""
+        """Whether all these ends were received here."""
         return all((queue, job_id) in self._heard for job_id in job_ids)
 
 
 class ReplyListener:
-    """See ``backend.protocol.TellingBackend``."""
+    """See ``backend.protocol.CompletionHintsBackend``."""
 
     def __init__(self, tellers: ReplyListeners, inner: HubListener, queue: str, told: Told) -> None:
         self._tellers = tellers
@@ -106,7 +106,7 @@ class ReplyListener:
         self._loop = asyncio.get_running_loop()
 
     def tell(self, items: list[Completed]) -> None:
-        """Hand on what was told, from any thread."""
+        """Hand on what was received, from any thread."""
         try:
             self._loop.call_soon_threadsafe(self._told, items)
         except RuntimeError:  # the loop was closed without closing its listener

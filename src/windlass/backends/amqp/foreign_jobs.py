@@ -1,4 +1,4 @@
-"""Jobs that run, fail, die or are scheduled elsewhere: what other programs tell by the streams."""
+"""Jobs that run, fail, die or are scheduled elsewhere: what other programs report by the streams."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class ForeignJobs(MemoryStore):
         yield Reads(jobs=[entry.job.ref])
         known = work.jobs[entry.job.ref]
         if known is not None and known.state not in (JobState.WAITING, JobState.ACTIVE):
-            return  # told before
+            return  # known already
         job = known or entry.job
         self.has_left(job)
         reports.apply_report(

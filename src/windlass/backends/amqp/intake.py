@@ -6,7 +6,7 @@ first: what is pushed while it pulls would come out of turn.
 A worker whose claims come back full one after the other opens a *tap*: a consumer that gets twice as many
 messages ahead as the last claim took, so that they are here when the slots are free. The first claim that the
 tap does not fill at once closes it, takes what came, and pulls the rest: so a claim that comes back short met
-the end of the queue. What nobody claims for a moment goes back to its place, and others get it.
+the end of the queue. What no worker claims for a moment goes back to its place, and others get it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from windlass.backends.amqp.session import delivery_of
 from windlass.core.paths import took
 from windlass.speedups.amqp_frames import Delivery
 
-#: A pushed message that nobody claims goes back after this.
+#: A pushed message that no worker claims goes back after this.
 PATIENCE_S = 0.25
 #: Full claims no further apart than this open a tap.
 _BUSY_MS = 100
@@ -96,7 +96,7 @@ class Intake:
         (self._dry.add if dry else self._dry.discard)(queue)
 
     def stop(self, queue: str) -> None:
-        """Take nothing more, give back what came: a queue is paused, or nobody claims."""
+        """Take nothing more, give back what came: a queue is paused, or no worker claims."""
         self._cancel_bell(queue)
         tap = self._taps.pop(queue, None)
         if tap is not None:
@@ -115,7 +115,7 @@ class Intake:
     # --- bells -------------------------------------------------------------------------------------------
 
     def ring(self, queue: str) -> None:
-        """Let the broker push the next message of an empty queue, if somebody here waits for it."""
+        """Let the broker push the next message of an empty queue, if a worker here waits for it."""
         client = self._client
         if queue in self._bells or queue in self._taps or self._waiting.get(queue) or not self._wanted(queue):
             return
@@ -242,7 +242,7 @@ class Intake:
         tap.fresh = True
         found = self.take(queue, count)
         if tap.ended is not None:
-            for delivery in self._waiting.get(queue, ()):  # nobody looks after these any more
+            for delivery in self._waiting.get(queue, ()):  # nothing looks after these any more
                 self._client.later(PATIENCE_S, lambda left=delivery: self._give_back(queue, left))
         return found
 
@@ -258,7 +258,7 @@ class Intake:
         return ended
 
     def _look(self, queue: str, tap: _Tap) -> None:
-        """From time to time: what waits for nobody goes back."""
+        """From time to time: what no worker waits for goes back."""
         if self._client.closed or self._taps.get(queue) is not tap:
             return
         if not self._wanted(queue) or (self._waiting.get(queue) and not tap.fresh):

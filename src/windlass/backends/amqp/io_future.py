@@ -1,6 +1,6 @@
 """Coroutines on pika's I/O loop: a value that comes later, and what runs a coroutine that awaits such values.
 
-Everything here happens on the one thread of the connection, so nothing is locked. Whoever waits on another
+Everything here happens on the one thread of the connection, so nothing is locked. A caller on another
 thread has a future of its event loop (see ``backend.AmqpBackend``).
 """
 

@@ -7,7 +7,7 @@ keeps for each job where its message is (``Placed``). After every entry of the l
 * a job that is scheduled, retrying or dead has one message in ``windlass.kept`` until that ends;
 * anything else has none.
 
-The same log gives the same generations, so that what is published twice after a crash can be told.
+The same log gives the same generations, so that what is published twice after a crash is recognised.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ class Ledger(ForeignJobs):
         self._closed: set[str] = set()
         #: Messages of jobs that have another.
         self._doubled: list[tuple[str, str, int]] = []
-        #: Jobs whose message somebody else published, with its generation.
+        #: Jobs whose message another client published, with its generation.
         self._published: dict[JobRef, int] = {}
         self.verbs = self.verbs | {
             verbs.Born: self._born,
@@ -110,7 +110,7 @@ class Ledger(ForeignJobs):
         """Take in what a request changed, and remember it for the plan."""
         super().write(effects)
         self._touched.update((job.ref, None) for job in effects.gone)
-        self._touched.update((change.job.ref, change.job) for change in effects.jobs.values())
+        self._touched.update((job.ref, job) for job, _ in effects.changed())
 
     def plan(self) -> BrokerPlan:
         """What the changes since the last plan ask of the broker."""
@@ -124,7 +124,7 @@ class Ledger(ForeignJobs):
         return plan
 
     def _note_token(self, ref: JobRef, job: JobRecord | None, plan: BrokerPlan) -> None:
-        """Remember who runs a job; whoever ran it before without ending it has lost it."""
+        """Remember who runs a job; a worker that ran it before without ending it has lost it."""
         before = self._running.pop(ref, None)
         if job is not None and job.state is JobState.ACTIVE:
             self._running[ref] = job.token
@@ -182,7 +182,7 @@ class Ledger(ForeignJobs):
             adding.add_one(work, new)
             if work.jobs[ref] is not old:
                 self._published[ref] = 0
-            else:  # told again, with another message
+            else:  # added again, with another message
                 self.void[new.queue, new.id, 0] = None
                 self._doubled.append((new.queue, new.id, 0))
 
@@ -270,7 +270,7 @@ class Ledger(ForeignJobs):
         mark = _mark(work.jobs[ref])
         status = settle_one(work, end)
         if status in (Settled.LOST, Settled.GONE) and start is not None and end.token not in self._begun:
-            self._start(work, start)  # its start was never told, or the log has forgotten it
+            self._start(work, start)  # its start was never logged, or the log has forgotten it
             mark = _mark(work.jobs[ref])
             status = settle_one(work, end)
         job = work.jobs[ref]

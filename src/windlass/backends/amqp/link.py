@@ -78,7 +78,7 @@ class Link:
         done: Callable[[IoFuture[T]], None],
     ) -> None:
         """Run ``make(session)`` on the connection's thread once there is a session and ``begin`` says that
-        the call still stands; ``done`` hears there how it ended."""
+        the call still stands; ``done`` is called there with its outcome."""
         self.loop.add_callback_threadsafe(lambda: self._begin(make, begin, done))
 
     @property
@@ -157,7 +157,7 @@ class Link:
         started.then(done)
 
     def _lost(self, error: Any) -> None:
-        """The connection could not be made, or is gone: whoever waits for an answer hears of it."""
+        """The connection could not be made, or is gone: all who wait for an answer get the error."""
         reason = error if isinstance(error, BaseException) else RuntimeError(str(error))
         if not self._closing:
             self._last_error = f"{type(reason).__name__}: {reason}"

@@ -2,7 +2,7 @@
 
 The body is one JSON object: ``jid``, ``class``, ``args``, ``queue``, ``retry``, ``retry_count``,
 ``enqueued_at``, ``tags``, and ``kwargs`` where a Python caller used them. What only Windlass needs rides in
-the header ``x-windlass``; a message without it comes from somebody else and is just as welcome. Fields of
+the header ``x-windlass``; a message without it comes from another program and is just as welcome. Fields of
 theirs that we do not know stay with the job (``extra`` of its payload) and come back with each retry.
 """
 
@@ -225,7 +225,7 @@ def read_message(queue: str, body: bytes, header: bytes | None, priority: int, n
         try:
             return _own(queue, _read_body(body), _decode_carried(header))
         except bad_records.UNREADABLE:
-            pass  # somebody else's header of our name: the body decides
+            pass  # another program's header of our name: the body decides
     try:
         fields = _from_json(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as exc:
@@ -281,7 +281,7 @@ def _payload_of(fields: dict[str, Any]) -> bytes:
 
 
 def read_job(queue: str, fields: Any, now_ms: int, *, priority: int = 0, jid: str = "") -> JobRecord:
-    """The job of a standard job object, whoever wrote it; ``MessageError`` when it is none."""
+    """The job of a standard job object, of any writer; ``MessageError`` when it is none."""
     if not isinstance(fields, dict):
         raise MessageError("job must be an object")
     try:
@@ -363,7 +363,7 @@ _STATE = {
 
 
 def read_entry(body: bytes, kind: str, now_ms: int) -> StreamEntry:
-    """What somebody put into a stream of type ``kind``; ``MessageError`` when it is not that."""
+    """What another program put into a stream of type ``kind``; ``MessageError`` when it is not that."""
     try:
         fields = _from_json(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as exc:

@@ -23,7 +23,7 @@ class Names:
         self.heartbeats = f"{prefix}heartbeats"
         self.job_metrics = f"{prefix}job_metrics"
         #: What Windlass keeps for itself: requests and facts in order; records that must not get lost; the
-        #: mark up to which all is done; the seat of the coordinator; news for everybody.
+        #: mark up to which all is done; the seat of the coordinator; news for all clients.
         self.log = f"{prefix}windlass.log"
         self.kept = f"{prefix}windlass.kept"
         self.mark = f"{prefix}windlass.mark"

@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable, Iterable
 
 from windlass.backend import requests as rq
-from windlass.backend.hub import Hub, HubListener
+from windlass.backend.hub import Hub, HubListener, worker_and_queue
 from windlass.core.clock import SYSTEM_CLOCK, Clock
 from windlass.core.job import JobRecord
 
@@ -52,7 +52,7 @@ class Offers:
     def listen(self, hub: Hub, topics: Iterable[str]) -> HubListener | WorkerListener:
         """Hints about ``topics``; for a worker with one queue also what that has for it."""
         inner = hub.listen(topics)
-        place = _place(inner.topics)
+        place = worker_and_queue(inner.topics)
         if place is None:
             return inner
         listener = WorkerListener(self, inner, *place)
@@ -86,18 +86,6 @@ class Offers:
             return next((one for one in self._listeners.get(queue, ()) if one.is_open), None)
 
 
-def _place(topics: Iterable[str]) -> tuple[str, str] | None:
-    """The worker that listens and its only queue, if this is such a listener."""
-    names: dict[str, list[str]] = {"worker": [], "ready": []}
-    for topic in topics:
-        kind, _, name = topic.partition(":")
-        if kind in names:
-            names[kind].append(name)
-    if len(names["worker"]) != 1 or len(names["ready"]) != 1:
-        return None
-    return names["worker"][0], names["ready"][0]
-
-
 class WorkerListener:
     """See ``backend.protocol.OfferedListener``."""
 
@@ -118,7 +106,7 @@ class WorkerListener:
         return self.room > 0 and self._begin is not None
 
     def offer(self, job: JobRecord, answered: Callable[[bool], None]) -> Offer:
-        """Show a job to the worker; ``answered`` hears on the worker's loop whether it began."""
+        """Show a job to the worker; ``answered`` is called on the worker's loop with whether it began."""
         self.room -= 1
         offer = Offer(job, answered)
         try:

@@ -96,7 +96,7 @@ class AmqpSession:
         return not self.closed and self.channel is not None and bool(self.channel.is_open)
 
     def fail(self, error: Exception) -> None:
-        """The connection is gone: fail whoever waits on it."""
+        """The connection is gone: fail all that wait on it."""
         self.closed = True
         pending, self._pending = self._pending, set()
         for promise in pending:
@@ -162,7 +162,7 @@ class AmqpSession:
         return await self.expect(promise)
 
     async def open_channel(self, on_close: Callable[[Any], None] | None = None) -> Any:
-        """A new channel. When the broker closes it, ``on_close`` is told why; without it, all ends."""
+        """A new channel. When the broker closes it, ``on_close`` gets the reason; without it, all ends."""
         promise: IoFuture[Any] = IoFuture()
         channel = self.connection.channel(on_open_callback=promise.set)
         channel.add_on_close_callback(
@@ -188,7 +188,7 @@ class AmqpSession:
     # --- topology ----------------------------------------------------------------------------------------
 
     async def _declare_all(self) -> None:
-        """Everything in one go; one by one when somebody declared a part of it in another way."""
+        """Everything in one go; one by one when a part of it is declared in another way already."""
         names = self.names
         queues: dict[str, dict[str, Any]] = {**names.streams(), names.kept: {}}
         queues[names.mark] = {"x-max-length": 1}
@@ -211,7 +211,7 @@ class AmqpSession:
         self._setup = await self.open_channel(lambda reason: self._setup_answer.set(reason))
 
     async def declare(self, name: str, arguments: dict[str, Any]) -> None:
-        """Declare a durable queue; one that somebody declared in another way is taken as it is."""
+        """Declare a durable queue; one that is declared in another way already is taken as it is."""
         before, turn = self._setup_turn, IoFuture[None]()
         self._setup_turn = turn
         await before
@@ -251,7 +251,7 @@ class AmqpSession:
         await known
 
     def forget_queue(self, name: str) -> None:
-        """Somebody deleted a queue: declare it again when it is needed."""
+        """A queue was deleted: declare it again when it is needed."""
         self._declared.pop(name, None)
 
     # --- publish -----------------------------------------------------------------------------------------
@@ -375,4 +375,4 @@ def delivery_of(method: Any, properties: BasicProperties, body: bytes) -> Delive
 
 
 def _ignore(_frame: Any) -> None:
-    """Wants an answer; ``Session._on_cancelled`` hears it."""
+    """Wants an answer; ``Session._on_cancelled`` gets it."""

@@ -26,8 +26,9 @@ class OwnTime:
         return self._clock.now_ms()
 
     def of(self, at_ms: int, *, live: bool) -> int:
-        """When an entry counts: the time that its writer noted, never going back. Whoever reads the log again
-        must decide alike, or generations would differ; so our own clock counts only where theirs is wrong."""
+        """When an entry counts: the time that its writer noted, never going back. A later coordinator that
+        reads the log must decide alike, or generations would differ; so our own clock counts only where
+        theirs is wrong."""
         clock_ms = self._clock.now_ms()
         at_ms = min(at_ms, clock_ms + _AHEAD_MS)
         if live and at_ms < clock_ms - _LAG_MS:

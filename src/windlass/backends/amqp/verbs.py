@@ -1,6 +1,6 @@
-"""What stands in ``windlass.log``: requests to the coordinator, and facts that workers and producers tell it.
+"""What stands in ``windlass.log``: requests to the coordinator, and facts that workers and producers report.
 
-The log is the one order of all that happened. Whoever writes a *fact* has done it already (published a job,
+The log is the one order of all that happened. The writer of a *fact* has done it already (published a job,
 started one, completed one); a *request* is carried out when the coordinator reads it, and answered then.
 """
 
@@ -31,7 +31,7 @@ class Start(msgspec.Struct, array_like=True, omit_defaults=True):
     body: bytes | None = None
     header: bytes | None = None
     priority: int = 0
-    #: Whether the client that added the job is told of its end (see ``telling``).
+    #: Whether its end is sent to the client that added the job (see ``direct_replies``).
     told: bool = False
 
 
@@ -42,7 +42,7 @@ class Started(rq.Request[None], kw_only=True):
 
 
 class Ended(rq.Request[None], kw_only=True):
-    """Fact: these attempts completed; each with its start, in case that was not told before.
+    """Fact: these attempts completed; each with its start, in case that was not logged before.
 
     ``began`` are attempts that began in their slots: a ``Started`` that needs no entry of its own. Readers of
     an earlier release do not know it; to them the end of such an attempt tells its start.
@@ -114,13 +114,13 @@ class Poison(rq.Request[None], kw_only=True):
 
 
 class TakeOver(rq.Request[None], kw_only=True):
-    """Fact: from here on somebody else coordinates, who is known by their inbox."""
+    """Fact: from here on another client coordinates, known by its inbox."""
 
     holder: str
 
 
 class Foreign(rq.Request[None], kw_only=True):
-    """Somebody else's entry of a stream: ``kind`` is its type, ``offset`` its place."""
+    """Another program's entry of a stream: ``kind`` is its type, ``offset`` its place."""
 
     kind: str
     offset: int
@@ -135,10 +135,10 @@ class ForeignMetric(rq.Request[None], kw_only=True):
 
 
 class News(msgspec.Struct, omit_defaults=True):
-    """What the coordinator tells everybody."""
+    """What the coordinator tells all clients."""
 
     topics: list[str] = []
-    #: Queues that got messages: whoever has a bell there hears of it anyway.
+    #: Queues that got messages: a client with a bell there notices anyway.
     arrived: list[str] = []
     paused: list[str] = []
     resumed: list[str] = []
@@ -147,7 +147,7 @@ class News(msgspec.Struct, omit_defaults=True):
     lost: list[str] = []
     #: When the first job of a queue is due, where that changed; None: there is none.
     due: dict[str, int | None] = {}
-    #: Of which ends the topic ``done:`` of a queue is about, where clients were told of all of them.
+    #: Of which ends the topic ``done:`` of a queue is about, where direct replies were sent for all of them.
     told: dict[str, list[str]] = {}
 
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import errno
 
+from windlass.backend.local.errors import bad_value
 from windlass.backends.file.frames import FORMAT
-from windlass.errors import ConfigError, StorageError, WindlassError
+from windlass.errors import StorageError, WindlassError
 
 _ADVICE = {
     errno.ENOSPC: "the disk is full: make room, then repeat the call",
@@ -47,7 +48,7 @@ class NewerLogError(StorageError):
 
 
 def foreign(path: str) -> StorageError:
-    """The refusal of a directory that is somebody else's."""
+    """The refusal of a directory that is not ours."""
     return StorageError(
         f"directory {path!r} is not empty and was not made by windlass: name an empty or a new directory"
     )
@@ -57,14 +58,8 @@ def to_error(exc: Exception, what: str) -> WindlassError:
     """``exc`` as the error that callers see, with what to do about it; ``what`` failed."""
     if isinstance(exc, WindlassError):
         return exc
-    error: WindlassError
-    if isinstance(exc, OverflowError):
-        error = ConfigError("numbers", f"of at most 64 bits ({exc})")
-    elif isinstance(exc, UnicodeEncodeError):
-        error = ConfigError("texts", f"valid Unicode ({exc})")
-    elif isinstance(exc, TypeError):
-        error = ConfigError("values", f"of types that can be stored ({exc})")
-    else:
+    error: WindlassError | None = bad_value(exc)
+    if error is None:
         advice = _ADVICE.get(exc.errno or 0, "") if isinstance(exc, OSError) else ""
         error = StorageError(f"{what}: {exc}" + (f"; {advice}" if advice else ""))
     error.__cause__ = exc

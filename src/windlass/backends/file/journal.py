@@ -33,7 +33,7 @@ class Journal:
     """The journal of one ``FileStore``. It also numbers what the store itself does not number."""
 
     def __init__(self) -> None:
-        #: How many log lines a job ever had, starts a group or queue ever had, ends were left and told.
+        #: How many log lines a job ever had, starts a group or queue ever had, ends were left and sent.
         self.logs: dict[JobRef, int] = {}
         self.starts: dict[Starter, int] = {}
         self.ends = 0
@@ -63,9 +63,10 @@ class Journal:
             self._jobs.pop(job.ref, None)
             self.logs.pop(job.ref, None)
             self._gone.append((3, job.queue, job.id, job.seq))
-        for ref, change in effects.jobs.items():
+        for job, kind in effects.changed():
+            ref = (job.queue, job.id)
             known = self._jobs.get(ref)
-            self._jobs[ref] = (change.job, change.is_whole or (known is not None and known[1]))
+            self._jobs[ref] = (job, kind.is_whole or (known is not None and known[1]))
         self._rows.update(dict.fromkeys(effects.rows))
         for counter in effects.counts:
             self._rows[Table.COUNTER, counter] = None

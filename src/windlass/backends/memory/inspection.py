@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from copy import copy, deepcopy
 from itertools import islice
+from operator import itemgetter
 from typing import Any
 
 from windlass.backend import flow_requests as fl
@@ -25,6 +26,7 @@ from windlass.core.job import (
     WorkerInfo,
 )
 from windlass.core.limit_rules import GroupInfo, GroupSettings
+from windlass.core.order import Sort, cursor_of, place_after, place_of
 from windlass.core.rollups import Mark, MetricsCursor
 from windlass.core.states import JobState
 from windlass.core.unique_rules import UniqueHolder
@@ -39,16 +41,34 @@ def get_jobs(state: State, request: rq.GetJobs, now_ms: int) -> list[JobRecord |
 
 def list_jobs(state: State, request: rq.ListJobs, now_ms: int) -> rq.Page:
     jobs = list(state.look(request.queue).jobs.values())
+    if request.sort is not Sort.ADDED:
+        return _by_time(jobs, request, now_ms)
     if request.newest_first:
         jobs.reverse()
     page: list[JobRecord] = []
-    for job in jobs:
+    for looked, job in enumerate(jobs):
         if not _after_cursor(job, request) or not is_wanted(job, request):
             continue
         if len(page) == request.limit:
-            return rq.Page(page, str(page[-1].seq))
+            return rq.Page(page, str(page[-1].seq), looked)
         page.append(view(job, now_ms))
-    return rq.Page(page)
+    return rq.Page(page, looked=len(jobs))
+
+
+def _by_time(jobs: list[JobRecord], request: rq.ListJobs, now_ms: int) -> rq.Page:
+    """Those that have the time of the order, by it."""
+    after, down = place_after(request.cursor, newest_first=request.newest_first), request.newest_first
+    found = [
+        (place, job)
+        for job in jobs
+        if (place := place_of(job, request.sort)) is not None
+        and (place < after if down else place > after)
+        and is_wanted(job, request)
+    ]
+    found.sort(key=itemgetter(0), reverse=down)
+    page = [view(job, now_ms) for _, job in found[: request.limit]]
+    more = len(found) > len(page)
+    return rq.Page(page, cursor_of(page[-1], request.sort) if more and page else None, len(jobs))
 
 
 def _after_cursor(job: JobRecord, request: rq.ListJobs) -> bool:
@@ -213,6 +233,7 @@ def get_limits(state: State, request: lrq.GetLimits, now_ms: int) -> lrq.Limits:
         hold_until_ms=lm.hold_left(queue.row.hold_until_ms, now_ms),
         every_group=queue.row.every_group,
         groups=settings,
+        opens_in_ms=lm.opens_in(queue.row.limits, queue.starts, queue.row.hold_until_ms, now_ms),
     )
 
 

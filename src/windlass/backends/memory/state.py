@@ -176,8 +176,7 @@ class State:
             stored = self.find(job.ref)
             if stored is job:
                 self.leave(self.queues[job.queue], job)
-        for change in effects.jobs.values():
-            job = change.job
+        for job, _ in effects.changed():
             self.enter(job)
         for (table, key), row in effects.rows.items():
             self._put[table](key, row)

@@ -18,7 +18,7 @@ from windlass.backends.memory.inspection import SHOWS, Shows
 from windlass.backends.memory.order import Entry, Order
 from windlass.backends.memory.state import State, StoredQueue
 from windlass.core import transitions
-from windlass.core.job import JobRecord, JobRef
+from windlass.core.job import WORKER_KEPT_MS, JobRecord, JobRef
 from windlass.core.limit_rules import Role, Usage
 from windlass.core.rollups import KEPT_MS
 from windlass.core.states import JobState
@@ -28,7 +28,6 @@ from windlass.engine.effects import Effects, GroupRow, Table, copy_row
 from windlass.engine.reads import LogSpan, MoreReads, PurgeReads, Reads, Verb, Verbs, state_since
 from windlass.engine.unit_of_work import HOLDING, GroupView, Ordered, QueueView, UnitOfWork
 from windlass.engine.verbs import VERBS
-from windlass.engine.workers import WORKER_KEPT_MS
 
 R = TypeVar("R")
 

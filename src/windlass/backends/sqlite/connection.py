@@ -6,6 +6,7 @@ import sqlite3
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Protocol
 
+from windlass.backend.local.errors import bad_value
 from windlass.errors import ConfigError, StorageError, WindlassError
 
 if TYPE_CHECKING:
@@ -146,14 +147,10 @@ def to_error(exc: Exception, what: str) -> WindlassError:
     """``exc`` as the error that callers see, with what to do about it; ``what`` failed."""
     if isinstance(exc, WindlassError):
         return exc
-    error: WindlassError
-    if isinstance(exc, OverflowError):
-        error = ConfigError("numbers", f"of at most 64 bits ({exc})")
-    elif isinstance(exc, UnicodeEncodeError):
-        error = ConfigError("texts", f"valid Unicode ({exc})")
-    elif isinstance(exc, TypeError) or _is_odd_value(exc):
+    error: WindlassError | None = bad_value(exc)
+    if error is None and _is_odd_value(exc):
         error = ConfigError("values", f"of types and sizes that can be stored ({exc})")
-    else:
+    elif error is None:
         error = StorageError(_explain(exc, what))
     error.__cause__ = exc
     return error

@@ -69,9 +69,9 @@ def _outbox(step: RequestState, limit: int) -> list[ChildEnd]:
     for num, packed in step.all("outbox", limit):
         end = bad_records.read_or_none(packed, unpack_end, f"entry {num} of the outbox")
         if end is None:
-            step.upkeep.unread.append(num)
+            step.for_upkeep().unread.append(num)
         else:
-            step.upkeep.outbox.append(num)
+            step.for_upkeep().outbox.append(num)
             ends.append(end)
     return ends
 
@@ -95,7 +95,8 @@ def write(step: RequestState, effects: Effects) -> None:
 
 def write_outbox(step: RequestState, told: int) -> None:
     """The oldest ``told`` ends of the outbox, as loaded, are dealt with."""
-    gone = [*step.upkeep.outbox[:told], *step.upkeep.unread]
+    upkeep = step.for_upkeep()
+    gone = [*upkeep.outbox[:told], *upkeep.unread]
     if gone:
         step.run("outbox_delete", str(gone))
 

@@ -8,14 +8,13 @@ from windlass.backends.sqlite import loading, tables
 from windlass.backends.sqlite.logs import unpack_history
 from windlass.backends.sqlite.rows import LOG_KEY, STATES, Row, readable_options
 from windlass.core import bad_records
-from windlass.core.job import JobRecord, JobRef
+from windlass.core.job import WORKER_KEPT_MS, JobRecord, JobRef
 from windlass.core.options import GRACE_MS, StoredOptions
 from windlass.core.rollups import KEPT_MS, STEP_MS
 from windlass.core.states import FINISHED, JobState
 from windlass.core.stubs import STUB_MS
 from windlass.engine.effects import Table
 from windlass.engine.reads import LogSpan
-from windlass.engine.workers import WORKER_KEPT_MS
 
 if TYPE_CHECKING:
     from windlass.backends.sqlite.request import RequestState

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 import json
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -9,7 +10,15 @@ from typing import TYPE_CHECKING, Any
 from windlass.backend import requests as rq
 from windlass.backends.sqlite import inspection_more, stubs
 from windlass.backends.sqlite.logs import unpack_events, unpack_history
-from windlass.backends.sqlite.rows import IDLE, LOG_KEY, Row, decode_cursors, record, unpack_worker
+from windlass.backends.sqlite.rows import (
+    FINISHED_AT,
+    IDLE,
+    LOG_KEY,
+    Row,
+    decode_cursors,
+    record,
+    unpack_worker,
+)
 from windlass.backends.sqlite.snapshot import ReadSnapshot
 from windlass.backends.sqlite.tx import unfolded_counts
 from windlass.core import bad_records
@@ -24,6 +33,7 @@ from windlass.core.job import (
     QueueInfo,
     WorkerInfo,
 )
+from windlass.core.order import Sort, cursor_of, place_after
 from windlass.core.patterns import to_glob
 from windlass.core.states import DUE_LATER, FINISHED, JobState
 from windlass.engine.views import is_wanted, view
@@ -63,6 +73,8 @@ def list_jobs(snap: ReadSnapshot, request: rq.ListJobs) -> rq.Page:
     num = snap.queues.num(request.queue)
     if num is None or request.limit <= 0:
         return rq.Page([])
+    if request.sort is not Sort.ADDED:
+        return _by_time(snap, num, request)
     start = _start(request)
     edge: int | None = None
     seqs = _short_list(snap, num, request, start)
@@ -72,14 +84,45 @@ def list_jobs(snap: ReadSnapshot, request: rq.ListJobs) -> rq.Page:
     else:
         rows = _rows(snap, seqs)
     page: list[JobRecord] = []
+    looked = 0
     for row in rows:
         job = record(row, request.queue)
+        looked += 1
         if not is_wanted(job, request):
             continue
         if len(page) == request.limit:
-            return rq.Page(page, str(page[-1].seq))
+            return rq.Page(page, str(page[-1].seq), looked)
         page.append(view(job, snap.now_ms))
-    return rq.Page(page, None if edge is None else str(edge))
+    return rq.Page(page, None, looked) if edge is None else rq.Page(page, str(edge), SCAN)
+
+
+def _by_time(snap: ReadSnapshot, num: int, request: rq.ListJobs) -> rq.Page:
+    """Jobs by due time or by end, straight from the index of that time."""
+    page: list[JobRecord] = []
+    looked = 0
+    for row in _timed_rows(snap, num, request):
+        job = record(row, request.queue)
+        if len(page) == request.limit:
+            return rq.Page(page, cursor_of(page[-1], request.sort), looked)
+        looked += 1
+        if is_wanted(job, request):
+            page.append(view(job, snap.now_ms))
+        if looked == SCAN:
+            return rq.Page(page, cursor_of(job, request.sort), looked)
+    return rq.Page(page, None, looked)
+
+
+def _timed_rows(snap: ReadSnapshot, num: int, request: rq.ListJobs) -> Iterator[Row]:
+    after, down = place_after(request.cursor, newest_first=request.newest_first), request.newest_first
+    if request.sort is Sort.DUE:
+        return snap.conn.execute(snap.sql["list_due_down" if down else "list_due_up"], (num, *after))
+    name = "list_finished_down" if down else "list_finished_up"
+    streams = [snap.conn.execute(snap.sql[name], (num, state.value, *after)) for state in request.states]
+    return heapq.merge(*streams, key=_end_of, reverse=down)
+
+
+def _end_of(row: Row) -> tuple[int, int]:
+    return row[FINISHED_AT], row[0]
 
 
 def _start(request: rq.ListJobs) -> int:

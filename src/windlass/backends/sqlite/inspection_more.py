@@ -39,7 +39,8 @@ _EMPTY = StreamHead()
 
 def get_limits(snap: ReadSnapshot, request: lrq.GetLimits) -> lrq.Limits:
     num = snap.queues.num(request.queue) or 0
-    row = _limits(snap, num, request.queue)
+    starts: list[int] = []
+    row = _limits(snap, num, request.queue, starts)
     settings = {}
     for name in request.groups:
         group, _ = _group(snap, num, name)
@@ -53,12 +54,13 @@ def get_limits(snap: ReadSnapshot, request: lrq.GetLimits) -> lrq.Limits:
         hold_until_ms=lm.hold_left(row.hold_until_ms, snap.now_ms),
         every_group=row.every_group,
         groups=settings,
+        opens_in_ms=lm.opens_in(row.limits, starts, row.hold_until_ms, snap.now_ms),
     )
 
 
-def _limits(snap: ReadSnapshot, num: int, name: str) -> QueueRow:
+def _limits(snap: ReadSnapshot, num: int, name: str, starts: list[int]) -> QueueRow:
     row = QueueRow()
-    read_limits(row, [], next(iter(snap.all("limits", num)), None), name)
+    read_limits(row, starts, next(iter(snap.all("limits", num)), None), name)
     return row
 
 
@@ -70,7 +72,7 @@ def list_groups(snap: ReadSnapshot, request: lrq.ListGroups) -> lrq.GroupPage:
     num = snap.queues.num(request.queue)
     if num is None:
         return lrq.GroupPage([])
-    every = _limits(snap, num, request.queue).every_group
+    every = _limits(snap, num, request.queue, []).every_group
     found: list[GroupInfo] = []
     name = request.cursor or ""
     while (following := _next_group(snap, num, name)) is not None:

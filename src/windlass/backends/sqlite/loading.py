@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from operator import itemgetter
 from typing import TYPE_CHECKING
 
 from windlass.backends.sqlite import ordered, stubs, tables
@@ -12,7 +11,6 @@ from windlass.core.job import JobRef
 from windlass.core.limit_rules import GroupLimits, Usage
 from windlass.core.states import FINISHED, JobState
 from windlass.engine.effects import copy_row
-from windlass.engine.reads import MoreReads
 from windlass.engine.unit_of_work import GroupView, Ordered, QueueView
 
 if TYPE_CHECKING:
@@ -25,20 +23,18 @@ if TYPE_CHECKING:
 MARGIN = 10_000
 #: How far they are counted where no limit asks.
 SOME = 1_000
-_queue = itemgetter(0)
 _COUNTED = [state.value for state in JobState if state not in FINISHED]
 
 
 def load(step: RequestState, reads: Reads, work: UnitOfWork) -> None:
     """Put all that is asked for into ``work``."""
-    if isinstance(reads, MoreReads) and reads.purge is not None:
-        load_queue(step, reads.purge.queue, work, counted=True)
     if reads.ids:
-        _load_ids(step, reads, work)
+        _load_ids(step, reads.ids, work)
     if reads.jobs:
         load_jobs(step, reads.jobs, work)
     for name in reads.queues:
-        load_queue(step, name, work)
+        if name not in work.queues:
+            load_queue(step, name, work)
     if reads.rows:
         tables.load(step, reads.rows, work)
     if reads.groups:
@@ -75,25 +71,15 @@ def load_queue(step: RequestState, name: str, work: UnitOfWork, *, counted: bool
         queue.active, queue.parked = totals[JobState.ACTIVE], totals[JobState.PARKED]
 
 
-def _load_ids(step: RequestState, reads: Reads, work: UnitOfWork) -> None:
-    """Jobs that are to be added. Most ids are new: where nothing else depends on it they are taken for new,
-    and the insert tells."""
-    refs = [ref for ref in reads.ids if ref not in work.jobs] if work.jobs else list(reads.ids)
-    if step.careful or reads.rows or reads.groups or reads.jobs:
-        load_jobs(step, refs, work)
-    else:
-        step.assumed += refs
-        work.jobs.update(dict.fromkeys(refs))
-        for queue in set(map(_queue, refs)):
-            load_queue(step, queue, work)
-        stubs.load(step, refs, work)
-    if step.queues.no_kept_ids is None:
-        step.queues.no_kept_ids = not step.all("kept_id_any")
-    if not step.queues.no_kept_ids:
-        for queue, ids in by_queue(refs).items():
-            num = step.queues.num(queue) or 0
-            for job_id, until_ms in step.listed("kept_ids", ids, num):
-                work.kept[queue, job_id] = until_ms
+def _load_ids(step: RequestState, refs: Iterable[JobRef], work: UnitOfWork) -> None:
+    """Jobs that are to be added, and until when ids without a record are kept."""
+    load_jobs(step, refs, work)
+    if step.queues.nothing_kept():
+        return
+    for queue, ids in by_queue(refs).items():
+        num = step.queues.num(queue) or 0
+        for job_id, until_ms in step.listed("kept_ids", ids, num):
+            work.kept[queue, job_id] = until_ms
 
 
 def load_jobs(step: RequestState, refs: Iterable[JobRef], work: UnitOfWork) -> None:
@@ -109,8 +95,14 @@ def load_jobs(step: RequestState, refs: Iterable[JobRef], work: UnitOfWork) -> N
         work.jobs[ref] = step.records[job.seq] = job
         if ref[0] not in work.queues:
             load_queue(step, ref[0], work)
+    if unknown:
+        _find_jobs(step, unknown, work)
+
+
+def _find_jobs(step: RequestState, refs: list[JobRef], work: UnitOfWork) -> None:
+    """``load_jobs`` from the tables."""
     missing: list[JobRef] = []
-    for queue, ids in by_queue(unknown).items():
+    for queue, ids in by_queue(refs).items():
         load_queue(step, queue, work)
         found = {row[2]: row for row in _rows(step, queue, ids)}
         for job_id in ids:

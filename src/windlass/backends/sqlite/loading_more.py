@@ -28,6 +28,9 @@ SORTABLE = 10_000
 
 def load(step: RequestState, reads: MoreReads, work: UnitOfWork) -> None:
     """All parts that are asked for."""
+    if reads.purge is not None:
+        loading.load_queue(step, reads.purge.queue, work, counted=True)
+    loading.load(step, reads, work)
     edges.load(step, reads, work)
     for ref in reads.streams:
         rows = step.all("stream_of", step.queues.num(ref.queue) or 0, ref.id)
@@ -96,7 +99,7 @@ def _overdue(step: RequestState, now_ms: int, limit: int) -> list[JobRecord]:
         if transitions.is_expired(job, now_ms):
             found.append(job)
         else:  # it ran or ended under an earlier release
-            step.upkeep.stays.append(job.seq)
+            step.for_upkeep().stays.append(job.seq)
     return found
 
 

@@ -14,8 +14,8 @@ from typing import Any
 import msgspec
 
 from windlass.backends.sqlite.rows import pack
-from windlass.core.job import HISTORY_SCHEMA_VERSION, AttemptOutcome, AttemptRecord, Event, EventType
-from windlass.core.transitions import EventData, PendingEvent
+from windlass.core.job import AttemptOutcome, AttemptRecord, Event, EventType
+from windlass.core.transitions import EventData
 
 #: Most records in one chunk of a log: bounds what a reader has to unpack for one of them.
 CHUNK = 1_000
@@ -42,7 +42,18 @@ class AttemptRun(msgspec.Struct, array_like=True):
     error_class: str | None
     error_fingerprint: str | None
     attempts: list[Attempt]
-    schema_version: int = HISTORY_SCHEMA_VERSION
+    schema_version: int = 1
+    #: From here on since version 2.
+    max_attempts: int | None = None
+    worker_version: str | None = None
+    worker_host: str | None = None
+    error_message: str | None = None
+    priority: int = 0
+    schedule: str | None = None
+    slot_ms: int | None = None
+    parent: str | None = None
+    root: str | None = None
+    cost: int = 1
 
     def records(self, start: int = 0, end: int | None = None) -> list[AttemptRecord]:
         """The attempts one by one, or those from number ``start`` up to ``end``."""
@@ -68,6 +79,16 @@ class AttemptRun(msgspec.Struct, array_like=True):
                 self.error_class,
                 self.error_fingerprint,
                 self.schema_version,
+                self.max_attempts,
+                self.worker_version,
+                self.worker_host,
+                self.error_message,
+                self.priority,
+                self.schedule,
+                self.slot_ms,
+                self.parent,
+                self.root,
+                self.cost,
             )
             for run_id, job_id, enqueued_ms, ready_ms, duration_ms in self.attempts[start:end]
         ]
@@ -76,8 +97,12 @@ class AttemptRun(msgspec.Struct, array_like=True):
 #: What the attempts of a run have in common, and what differs.
 _common = attrgetter(
     *("queue", "task", "group", "tags", "worker", "attempt", "delivery", "started_ms", "finished_ms"),
-    *("outcome", "error_class", "error_fingerprint", "schema_version"),
+    *("outcome", "error_class", "error_fingerprint"),
+    *("schema_version", "max_attempts", "worker_version", "worker_host", "error_message", "priority"),
+    *("schedule", "slot_ms", "parent", "root", "cost"),
 )
+#: So many of the former stand before the attempts of a run.
+_BEFORE = AttemptRun.__struct_fields__.index("attempts")
 _own = attrgetter("run_id", "job_id", "enqueued_ms", "ready_ms", "duration_ms")
 
 
@@ -87,15 +112,7 @@ def runs_of(ended: list[AttemptRecord]) -> list[AttemptRun]:
 
 
 def _run(common: tuple[Any, ...], attempts: list[Attempt]) -> AttemptRun:
-    return AttemptRun(*common[:-1], attempts, common[-1])  # type: ignore[call-arg]
-
-
-def runs_of_events(now_ms: int, notes: list[PendingEvent]) -> list[EventRun]:
-    """What was noted about one queue, in its order: each note is a run."""
-    return [
-        (now_ms, note.type, ids[0] if len(ids := note.job_ids) == 1 else ids, note.task, note.data)
-        for note in notes
-    ]
+    return AttemptRun(*common[:_BEFORE], attempts, *common[_BEFORE:])  # type: ignore[call-arg]
 
 
 def event_chunks(runs: list[EventRun], count: int) -> list[tuple[int, bytes]]:
@@ -116,6 +133,8 @@ def history_chunks(ended: list[AttemptRecord]) -> list[tuple[int, bytes]]:
 
 
 def _parts(records: list[Any]) -> list[list[Any]]:
+    if len(records) <= CHUNK:
+        return [records]
     return [records[first : first + CHUNK] for first in range(0, len(records), CHUNK)]
 
 

@@ -116,12 +116,13 @@ class StoredWaitingJobs:
         step = self._step
         rows = step.all("job_ready", self._num, limit, offset)
         records, models = step.records, dict[str, JobRecord]()
-        rest = [row[0] for row in rows if row[0] not in records and self._job(row, models) is None]
+        jobs = [records.get(row[0]) or self._job(row, models) for row in rows]
+        rest = [row[0] for row, job in zip(rows, jobs, strict=True) if job is None] if None in jobs else []
         if rest:
             step.jobs(step.among("job_by_seqs", rest).fetchall())
             step.check_lost()
-        jobs = [records[row[0]] for row in rows]
-        return [((-job.priority, 0, job.place), job.id, job) for job in jobs]
+            jobs = [records[row[0]] for row in rows]
+        return [((-job.priority, 0, job.place), job.id, job) for job in jobs if job is not None]
 
     def _job(self, row: Row, models: dict[str, JobRecord]) -> JobRecord | None:
         """The job of a row of ``job_ready``; None when all of its columns have to be looked at."""
@@ -195,9 +196,11 @@ def _unreadable(options_text: str) -> bool:
 
 def due(step: RequestState, name: str, num: int, count: int, now_ms: int) -> Ordered[JobRecord]:
     """Timed jobs of a queue, the earliest first; when none is due yet, the first of them alone."""
+    if not step.all("job_any_due", num):
+        return Ordered()
     rows = step.all("job_due", num, 1)
     asked = 1
-    if rows and rows[0][_DUE] <= now_ms:
+    if rows[0][_DUE] <= now_ms:
         asked = count + 1
         rows = step.all("job_due", num, asked)
     jobs = [step.record(row, name) for row in rows]

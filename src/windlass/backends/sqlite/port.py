@@ -2,29 +2,30 @@
 
 Nothing is decided here. ``load`` reads what a verb asks for, ``write`` makes its effects so; no row is
 changed before a verb has its answer. So a verb may be decided twice: when it met a job that cannot be read,
-which is set aside first, and when an id that was taken for new is not.
+which is set aside first, and when an id that was taken for new is not (``_add_plain``).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from copy import copy
-from functools import partial
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from windlass.backend import requests as rq
 from windlass.backends.sqlite import loading, loading_more, writing
 from windlass.backends.sqlite.request import DamagedError, RequestState
 from windlass.backends.sqlite.writing import TakenError
+from windlass.core.paths import took
 from windlass.engine import unreadable
+from windlass.engine.adding import add_new, are_plain
 from windlass.engine.drive import run
 from windlass.engine.reads import MoreReads
-from windlass.engine.unit_of_work import UnitOfWork
-from windlass.engine.verbs import decide
-from windlass.errors import StorageError, WindlassError
+from windlass.engine.unit_of_work import QueueView, UnitOfWork
+from windlass.engine.verbs import VERBS
+from windlass.errors import StorageError
 
 if TYPE_CHECKING:
-    from windlass.core.job import JobRecord
+    from windlass.core.job import JobRecord, NewJob
     from windlass.engine.effects import Effects
     from windlass.engine.reads import Reads, Verb
 
@@ -42,38 +43,55 @@ class RequestPort(RequestState):
 
     def answer(self, request: rq.Request[R]) -> R:
         """Carry out a request."""
-        found: R = self.carry_out(lambda work: decide(work, request))
+        if type(request) is rq.Add and (added := self._add_plain(request.jobs)) is not None:
+            return cast("R", added)
+        found: R = self.carry_out(VERBS[type(request)], request)
         if type(request) is rq.Prune:
             self._shrink()
         return found
 
-    def carry_out(self, verb: Callable[[UnitOfWork], Verb[R]]) -> R:
+    def _add_plain(self, jobs: list[NewJob]) -> list[rq.Added] | None:
+        """Add jobs for which nothing is read: most ids are new, and the insert tells whether they are.
+
+        None, and nothing is changed, when there is more to it.
+        """
+        if not self.queues.nothing_kept() or not are_plain(jobs):
+            return None
+        work = UnitOfWork(self.now_ms, self.fresh_place)
+        for name in {new.queue for new in jobs}:
+            stored = self.queues.find(name)
+            if stored is None or not stored.row.known or stored.row.grouped:
+                return None
+            work.queues[name] = QueueView(name, stored.row)
+        added = add_new(work, jobs)
+        work.close()
+        try:
+            writing.write(self, work.effects)
+        except TakenError:
+            self.last_place = self.first_place
+            return None
+        took("sqlite.add_rows")
+        return added
+
+    def carry_out(self, verb: Callable[..., Verb[R]], *asked: Any) -> R:
         """Decide a verb and write its effects, once all jobs in its way can be read."""
         while True:
             try:
-                return self._decide(verb)
+                return self._decide(verb, *asked)
             except DamagedError as found:
                 self.lose(found.jobs)
 
-    def _decide(self, verb: Callable[[UnitOfWork], Verb[R]]) -> R:
-        try:
-            return self._drive(verb, careful=False)
-        except TakenError:
-            pass
-        except WindlassError:  # which only a verb raises, before anything is written
-            if not self.assumed:
-                raise
-        return self._drive(verb, careful=True)
-
-    def _drive(self, verb: Callable[[UnitOfWork], Verb[R]], *, careful: bool) -> R:
-        self._begin(careful=careful)
+    def _decide(self, verb: Callable[..., Verb[R]], *asked: Any) -> R:
         work = UnitOfWork(self.now_ms, self.fresh_place)
         if self._aside:
             work.aside = list(self._aside.values())
+        if self.records or self.upkeep or self.last_place != self.first_place:
+            self.begin()  # another verb was decided before
         try:
-            return run(verb(work), self, work)
-        except BaseException:
+            return run(verb(work, *asked), self, work)
+        except DamagedError:
             self.last_place = self.first_place
+            self.begin()
             raise
 
     def lose(self, jobs: list[JobRecord]) -> None:
@@ -84,7 +102,7 @@ class RequestPort(RequestState):
         shaken = self._set_aside(jobs)
         while shaken:
             try:
-                self._decide(partial(unreadable.let_in, groups=shaken))
+                self._decide(unreadable.let_in, shaken)
                 break
             except DamagedError as found:
                 shaken |= self._set_aside(found.jobs)
@@ -97,7 +115,7 @@ class RequestPort(RequestState):
             lost = [self._renamed(copy(job)) for job in ahead[-1]]
             theirs = {(job.queue, group) for job in lost for (group,) in self.all("job_grp", job.seq)}
             try:
-                self._decide(partial(unreadable.set_aside, lost=lost))
+                self._decide(unreadable.set_aside, lost)
             except DamagedError as found:  # among those that wait for them
                 ahead.append(found.jobs)
                 continue
@@ -122,10 +140,12 @@ class RequestPort(RequestState):
 
     def load(self, reads: Reads, work: UnitOfWork) -> None:
         """Read what is asked for."""
-        loading.load(self, reads, work)
-        if isinstance(reads, MoreReads):
+        if type(reads) is MoreReads:
             loading_more.load(self, reads, work)
-        self.check_lost()
+        else:
+            loading.load(self, reads, work)
+        if self.lost:
+            self.check_lost()
 
     def write(self, effects: Effects) -> None:
         """Make it so."""

@@ -8,7 +8,7 @@ from typing import Any
 
 from windlass.backends.sqlite.rows import Row, encode_json, record, storable
 from windlass.backends.sqlite.statements import SPAN
-from windlass.backends.sqlite.tx import Share, Tx, tally_of
+from windlass.backends.sqlite.tx import Share, Tx, add_to, tally_of
 from windlass.core import bad_records
 from windlass.core.clock import moment
 from windlass.core.job import JobRecord, JobRef
@@ -46,19 +46,23 @@ class RequestState(Share):
         self.queues = tx.queues
         #: Jobs that were set aside, by number.
         self._aside: dict[int, JobRef] = {}
-        self._begin(careful=False)
+        self.begin()
 
-    def _begin(self, *, careful: bool) -> None:
-        """Nothing is loaded yet. ``careful``: no id is taken for new without a look."""
-        self.careful = careful
+    def begin(self) -> None:
+        """Nothing is loaded yet."""
         #: Every job that was loaded, by its number: one record for one job, however it was found.
         self.records: dict[int, JobRecord] = {}
         self.lost: list[JobRecord] = []
-        #: Ids that were taken for new.
-        self.assumed: list[JobRef] = []
-        self.upkeep = Upkeep()
+        #: What was found while loading, if anything was.
+        self.upkeep: Upkeep | None = None
         #: The last place that was given out before this verb.
         self.first_place = self.last_place
+
+    def for_upkeep(self) -> Upkeep:
+        """Where to put what is found while loading."""
+        if self.upkeep is None:
+            self.upkeep = Upkeep()
+        return self.upkeep
 
     # --- records ----------------------------------------------------------------------------------
 
@@ -99,14 +103,19 @@ class RequestState(Share):
         """Keep what the transaction writes once for all of its requests."""
         self.pending_events += effects.pending_events
         self.history += effects.history
-        for key, by in effects.counts.items():
-            self.counts[key] = self.counts.get(key, 0) + by
+        if self.counts:
+            add_to(self.counts, effects.counts)
+        else:
+            self.counts = effects.counts
         self.topics |= effects.topics
 
-    def tally(self, queue: str, state: JobState, by: int) -> None:
-        """Change how many jobs of a queue are in a state."""
-        key = (queue, state)
-        self.tallies[key] = self.tallies.get(key, 0) + by
+    def tally(self, queue: str, before: JobState | None, state: JobState | None, by: int) -> None:
+        """So many jobs of a queue are no longer in one state, but in another (None: in none)."""
+        tallies = self.tallies
+        if state is not None:
+            tallies[queue, state] = tallies.get((queue, state), 0) + by
+        if before is not None:
+            tallies[queue, before] = tallies.get((queue, before), 0) - by
 
     def queue(self, name: str) -> int:
         """The number of a queue, which is made when it is new."""

@@ -24,6 +24,8 @@ JOB_COLUMNS = (
     "cancel_reason, progress, result, result_until_ms, reason, errors, linked, held_ms, awaits, signals, "
     "turn"
 )
+#: Where ``finished_ms`` stands among them.
+FINISHED_AT = 16
 #: What ``changed_row`` writes, in its order, but for the row's number.
 JOB_CHANGED = (
     *("state", "priority", "place", "options", "ready_ms", "due_ms", "expires_ms", "started_ms"),
@@ -82,11 +84,20 @@ def readable_options(text: str) -> StoredOptions:
     return _PLAIN if found is None else found
 
 
+#: Options that were written a moment ago, by their identity, with their text: many jobs share them.
+_texts: dict[int, tuple[StoredOptions, str]] = {}
+
+
 def encode_options(options: StoredOptions) -> str:
     """Options as JSON; a plain job's are ``{}``."""
-    if options == _PLAIN:
-        return PLAIN_OPTIONS
-    return encode_json(options)
+    known = _texts.get(id(options))
+    if known is not None and known[0] is options:
+        return known[1]
+    text = PLAIN_OPTIONS if options == _PLAIN else encode_json(options)
+    if len(_texts) >= 1_024:
+        _texts.clear()
+    _texts[id(options)] = (options, text)
+    return text
 
 
 def too_old_from(options_text: str, state: str, finished_ms: int) -> int | None:

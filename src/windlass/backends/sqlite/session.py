@@ -226,7 +226,7 @@ class SqliteSession:
     def _set_back(self, tx: Tx, from_ms: int) -> None:
         """The store's time goes back, before anything else happens in the transaction."""
         step = RequestPort(tx, None)
-        step.carry_out(lambda work: timing.set_back(work, from_ms))
+        step.carry_out(timing.set_back, from_ms)
         tx.absorb(step)
         self._queues.kept_longer.clear()
 

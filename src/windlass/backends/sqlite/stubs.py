@@ -29,9 +29,7 @@ def find(select: Callable[..., list[Row]], num: int | None, ref: JobRef, now_ms:
 def load(step: RequestState, refs: Iterable[tuple[str, str]], work: UnitOfWork) -> None:
     """The stubs of jobs that have no record."""
     queues = step.queues
-    if queues.no_stubs is None:
-        queues.no_stubs = not step.all("stub_any")
-    if queues.no_stubs:
+    if queues.nothing_kept() or queues.no_stubs:
         return
     ids: dict[str, list[str]] = {}
     for queue, job_id in refs:

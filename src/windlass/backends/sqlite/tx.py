@@ -13,7 +13,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from windlass.backends.sqlite.limits import GROUPED, LIMITED, read_limits
-from windlass.backends.sqlite.logs import EventRun, event_chunks, history_chunks, runs_of_events
+from windlass.backends.sqlite.logs import EventRun, event_chunks, history_chunks
 from windlass.backends.sqlite.rows import LOG_KEY, Deltas, Row, pack, unpack_deltas
 from windlass.core import bad_records
 from windlass.core.job import EVENTS_KEPT
@@ -147,6 +147,14 @@ class Queues:
             found = self.get(name)
         return found
 
+    def nothing_kept(self) -> bool:
+        """Whether no id is known without its record: neither kept, nor in a stub."""
+        if self.no_stubs is None:
+            self.no_stubs = not self._conn.execute(self._sql["stub_any"]).fetchall()
+        if self.no_kept_ids is None:
+            self.no_kept_ids = not self._conn.execute(self._sql["kept_id_any"]).fetchall()
+        return self.no_stubs and self.no_kept_ids
+
     def forget(self) -> None:
         """Another connection has written, or what this one wrote was rolled back."""
         self._queues.clear()
@@ -208,7 +216,7 @@ class Tx:
         self.made: list[str] = []
         self._plain = True
         self._absorbed = False
-        self._changes_before = conn.total_changes
+        self._changes = -conn.total_changes
 
     def absorb(self, share: Share) -> None:
         """Keep what a successful request did."""
@@ -222,15 +230,15 @@ class Tx:
             self.topics, self.made = share.topics, share.made
             return
         self.history += share.history
-        _add_to(self.counts, share.counts)
-        _add_to(self.tallies, share.tallies)
+        add_to(self.counts, share.counts)
+        add_to(self.tallies, share.tallies)
         self.topics |= share.topics
         self.made += share.made
 
     @property
     def pages(self) -> float:
-        """About how many pages of the database this transaction changed."""
-        return 4 + 0.4 * (self.conn.total_changes - self._changes_before)
+        """About how many pages of the database this transaction changed. It is flushed."""
+        return 4 + 0.4 * self._changes
 
     def held_notes(self, queue: str) -> int:
         """How many notes about a queue are not written yet."""
@@ -258,14 +266,17 @@ class Tx:
         return self._flush_meta()
 
     def _pen(self, pens: dict[str, _Pen], name: str) -> _Pen:
-        if self.queues.num(name) is None:
+        queue = self.queues.find(name)
+        if queue is None:
             self.queues.make(name)
             self.made.append(name)
-        pens[name] = pen = _Pen(self.queues.get(name))
+            queue = self.queues.get(name)
+        pens[name] = pen = _Pen(queue)
         return pen
 
     def _flush_meta(self) -> Meta:
-        if self.conn.total_changes == self._changes_before:
+        self._changes += self.conn.total_changes
+        if not self._changes:
             return self.meta  # nothing was written, so there is nothing to stamp
         if self._plain:
             return Meta(self.last_place, self.now_ms, self.meta.serial)
@@ -290,10 +301,14 @@ class _Pen:
         self.tallies: list[tuple[JobState, int]] = []
 
     def record_event(self, now_ms: int, notes: list[PendingEvent]) -> None:
-        """Take over events."""
-        self.noted += sum([len(note.job_ids) for note in notes])
-        self.at_ms = max(self.at_ms, now_ms)
-        self.events += runs_of_events(now_ms, notes)
+        """Take over events: each note is a run."""
+        for note in notes:
+            ids = note.job_ids
+            count = len(ids)
+            self.noted += count
+            self.events.append((now_ms, note.type, ids[0] if count == 1 else ids, note.task, note.data))
+        if now_ms > self.at_ms:
+            self.at_ms = now_ms
 
     def write(self, conn: Executor, sql: Statements) -> None:
         queue = self.queue
@@ -307,15 +322,17 @@ class _Pen:
             for count, records in history_chunks(self.history):
                 last = queue.last_history
                 queue.last_history = last + count
-                conn.execute(sql["history_insert"], (base + last + count, last + 1, at_ms, records))
+                chunk = bytearray(records)  # see ``rows.plain_row``
+                conn.execute(sql["history_insert"], (base + last + count, last + 1, at_ms, chunk))
         if not self.events:
             fold(conn, sql, queue, [deltas])
             return
-        mine: bytes | None = deltas
+        mine: bytearray | None = bytearray(deltas)
         for count, records in event_chunks(self.events, self.noted):
             last = queue.last_event
             queue.last_event = last + count
-            conn.execute(sql["event_insert"], (base + last + count, last + 1, self.at_ms, mine, records))
+            chunk = bytearray(records)
+            conn.execute(sql["event_insert"], (base + last + count, last + 1, self.at_ms, mine, chunk))
             mine = None  # once is enough
             queue.unfolded += 1
         if queue.unfolded >= FOLD_CHUNKS or queue.last_event - queue.folded >= FOLD_EVENTS:
@@ -378,7 +395,7 @@ def _by_queue(records: list[Any], queue_of: Any) -> Iterable[tuple[str, list[Any
     """Notes or attempt records, by queue and otherwise in their order."""
     if not records:
         return ()
-    if len(set(map(queue_of, records))) == 1:
+    if len(records) == 1 or len(set(map(queue_of, records))) == 1:
         return ((queue_of(records[0]), records),)
     parts: dict[str, list[Any]] = {}
     for item in records:
@@ -386,6 +403,6 @@ def _by_queue(records: list[Any], queue_of: Any) -> Iterable[tuple[str, list[Any
     return parts.items()
 
 
-def _add_to(totals: dict[Any, int], more: dict[Any, int]) -> None:
+def add_to(totals: dict[Any, int], more: dict[Any, int]) -> None:
     for key, by in more.items():
         totals[key] = totals.get(key, 0) + by

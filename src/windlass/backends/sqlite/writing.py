@@ -27,11 +27,11 @@ from windlass.core.retention import spare_until
 from windlass.core.rollups import MARKS_KEPT
 from windlass.core.states import JobState
 from windlass.core.stream_rules import too_much
-from windlass.engine.effects import Kind, Table, copy_row
+from windlass.engine.effects import Kind, Move, Table, copy_row
 from windlass.errors import StorageError
 
 if TYPE_CHECKING:
-    from windlass.backends.sqlite.request import RequestState
+    from windlass.backends.sqlite.request import RequestState, Upkeep
     from windlass.core.job import JobRecord
     from windlass.core.stream_rules import Chunk, StreamHead
     from windlass.engine.effects import Effects, QueueRow, Starts
@@ -44,43 +44,39 @@ _MADE = Kind.MADE
 
 
 class TakenError(Exception):
-    """An id that was taken for new is not; no job was changed."""
+    """The id of a new job is another's; no job was changed."""
 
 
 def write(step: RequestState, effects: Effects) -> None:
     """Make it so; events, history and counts are gathered by the transaction."""
-    if step.assumed and (effects.gone or not _are_made(step, effects)):
-        raise TakenError
-    for (table, key), row in effects.rows.items():
-        if table is Table.QUEUE:
-            _write_queue(step, key[0], row)
+    if effects.rows:
+        _write_queues(step, effects)
     if effects.gone:
         _delete(step, effects.gone)
-    kinds = _write_jobs(step, effects) if effects.jobs else set()
+    kinds = _write_jobs(step, effects) if effects.jobs or effects.moves else set()
     if effects.rows:
         _write_rows(step, effects)
-    if effects.told or step.upkeep.unread:
-        edges.write_outbox(step, effects.told)
-    if step.upkeep.stays:
-        step.among("job_stays", step.upkeep.stays)
+    if effects.told or step.upkeep is not None:
+        _write_upkeep(step, effects, step.for_upkeep())
     if not effects.plain:
         _write_parts(step, effects)
     step.plain = step.plain and _is_plain(step, effects, kinds)
     step.gather(effects)
 
 
-def _are_made(step: RequestState, effects: Effects) -> bool:
-    """Whether all jobs that were taken for new are made here: then the insert tells whether they are."""
-    jobs = effects.jobs
-    return all(ref in jobs and jobs[ref].kind is _MADE for ref in step.assumed)
+def _write_upkeep(step: RequestState, effects: Effects, upkeep: Upkeep) -> None:
+    if effects.told or upkeep.unread:
+        edges.write_outbox(step, effects.told)
+    if upkeep.stays:
+        step.among("job_stays", upkeep.stays)
 
 
 def _is_plain(step: RequestState, effects: Effects, kinds: set[Kind]) -> bool:
     """Whether the new jobs tell all that the store's row would (see ``tx.Meta``)."""
-    if not effects.jobs or effects.gone or not effects.plain:
-        return not effects and not effects.topics
-    last = next(reversed(effects.jobs.values())).job
-    return last.seq == step.last_place and last.enqueued_ms == step.now_ms and kinds == {_MADE}
+    if effects.gone or not effects.plain or kinds != {_MADE}:
+        return not (kinds or effects or effects.topics)
+    last = effects.moves[-1].jobs[-1] if effects.moves else next(reversed(effects.jobs.values())).job
+    return last.seq == step.last_place and last.enqueued_ms == step.now_ms
 
 
 # --- jobs -----------------------------------------------------------------------------------------
@@ -90,7 +86,7 @@ def _delete(step: RequestState, gone: list[JobRecord]) -> None:
     """Records with all that is their own. What is not stored, since it was made here, is not counted."""
     seqs = [*{job.seq for job in gone}]
     for num, state in step.among("job_delete", seqs).fetchall():
-        step.tally(step.queues.name(num), STATES[state], -1)
+        step.tally(step.queues.name(num), STATES[state], None, 1)
     step.among("payload_delete", seqs)
     for statement in ("log_delete", "edge_delete", "stream_delete", "chunk_delete"):
         step.run(statement, str(seqs))
@@ -100,42 +96,45 @@ def _delete(step: RequestState, gone: list[JobRecord]) -> None:
 
 def _write_jobs(step: RequestState, effects: Effects) -> set[Kind]:
     """All changed jobs; returns what became of them."""
-    moves: dict[tuple[Kind, str, JobState | None, JobState], list[JobRecord]] = {}
-    for change in effects.jobs.values():
-        job = change.job
-        move = (change.kind, job.queue, change.before, job.state)
-        known = moves.get(move)
-        if known is None:
-            moves[move] = [job]
-        else:
-            known.append(job)
+    moves = [*effects.moves, *_alike(effects)] if effects.jobs else effects.moves
     by_kind: dict[Kind, list[JobRecord]] = {}
-    for move, jobs in moves.items():
-        by_kind[move[0]] = by_kind[move[0]] + jobs if move[0] in by_kind else jobs
-    for kind in sorted(by_kind):  # new ones first: they may turn out not to be
+    for move in moves:
+        kind = move.kind
+        by_kind[kind] = by_kind[kind] + move.jobs if kind in by_kind else move.jobs
+    for kind in (
+        sorted(by_kind) if len(by_kind) > 1 else by_kind
+    ):  # new ones first: they may turn out not to be
         _WRITERS[kind](step, by_kind[kind])
-    remember = False
-    for (_, queue, before, state), jobs in moves.items():
-        remember = remember or _ACTIVE in (before, state)
-        if before is not state:
-            step.tally(queue, state, len(jobs))
-            if before is not None:
-                step.tally(queue, before, -len(jobs))
-    if remember:
-        _remember(step.queues.leased, effects)
+    leased = step.queues.leased
+    for move in moves:
+        if move.before is not move.state:
+            step.tally(move.queue, move.before, move.state, len(move.jobs))
+        if move.state is _ACTIVE:
+            _remember(leased, move)
+        elif move.before is _ACTIVE and leased:
+            for job in move.jobs:
+                leased.pop((job.queue, job.id), None)
     return set(by_kind)
 
 
-def _remember(leased: dict[tuple[str, str], JobRecord], effects: Effects) -> None:
-    """Keep the records of leased jobs, which are the next to be asked for."""
-    for ref, change in effects.jobs.items():
+def _alike(effects: Effects) -> list[Move]:
+    """Jobs that were saved one by one, those that made the same move together."""
+    moves: dict[tuple[Kind, str, JobState | None, JobState], list[JobRecord]] = {}
+    for change in effects.jobs.values():
         job = change.job
-        if job.state is _ACTIVE and len(job.payload) <= INLINE_PAYLOAD:
-            leased[ref] = job
-        elif ref in leased:
-            del leased[ref]
+        moves.setdefault((change.kind, job.queue, change.before, job.state), []).append(job)
+    return [Move(jobs, queue, before, state, kind) for (kind, queue, before, state), jobs in moves.items()]
+
+
+def _remember(leased: dict[tuple[str, str], JobRecord], move: Move) -> None:
+    """Keep the records of leased jobs, which are the next to be asked for."""
     if len(leased) > LEASED_KEPT:
         leased.clear()
+    for job in move.jobs:
+        if len(job.payload) <= INLINE_PAYLOAD:
+            leased[move.queue, job.id] = job
+        else:
+            leased.pop((move.queue, job.id), None)
 
 
 def _insert(step: RequestState, jobs: list[JobRecord]) -> None:
@@ -163,8 +162,6 @@ def _insert(step: RequestState, jobs: list[JobRecord]) -> None:
     if done != len(jobs):
         step.run("job_undo_insert", step.first_place)
         raise TakenError
-    if plain:
-        took("sqlite.add_rows")
     if whole:
         _write_payloads(step, [job for job in jobs if len(job.payload) > INLINE_PAYLOAD])
 
@@ -232,7 +229,7 @@ def _complete(step: RequestState, jobs: list[JobRecord]) -> None:
         finished_ms = first.finished_ms or 0
         params = (
             finished_ms,
-            result,
+            None if result is None else bytearray(result),  # see ``rows.plain_row``
             first.result_until_ms,
             too_old_from(encode_options(first.options), _COMPLETED, finished_ms),
             spare_until(first.options, finished_ms),
@@ -264,6 +261,12 @@ _WRITERS: dict[Kind, Callable[[RequestState, list[JobRecord]], None]] = {
 
 
 # --- rows -----------------------------------------------------------------------------------------
+
+
+def _write_queues(step: RequestState, effects: Effects) -> None:
+    for (table, key), row in effects.rows.items():
+        if table is Table.QUEUE:
+            _write_queue(step, key[0], row)
 
 
 def _write_queue(step: RequestState, name: str, row: QueueRow) -> None:

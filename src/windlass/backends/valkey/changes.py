@@ -94,8 +94,8 @@ def _known_of(
     ended: dict[tuple[relay.Dependent, JobRef], Fate],
     values: list[bytes],
 ) -> dict[JobRef, dict[str, Any]]:
-    """What ``retry`` is told of children in other slots, by dependent; the values of those that ended go to
-    ``values``."""
+    """What ``retry`` receives about children in other slots, by dependent; values of those that ended go
+    to ``values``."""
     known: dict[JobRef, dict[str, Any]] = {}
     for dependent, child in far:
         fate = ended.get((dependent, child))
@@ -143,6 +143,13 @@ async def report(session: ValkeySession, request: rq.Report, now: str) -> rq.Cha
     root = session.keys.queue(request.ref.queue)
     logs = [text(line) for line in request.logs]
     return _changed(await session.functions.report(root, now, what, request.progress or b"", logs))
+
+
+async def publish(session: ValkeySession, request: rq.PublishEvent, now: str) -> None:
+    await session.list_queues([request.queue])
+    what = (request.job_id, request.name, request.data)
+    if await session.functions.publish(session.keys.queue(request.queue), now, what):
+        await session.list_again([request.queue])
 
 
 async def pause(session: ValkeySession, request: rq.PauseQueue, now: str) -> bool:

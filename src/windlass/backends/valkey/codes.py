@@ -110,6 +110,7 @@ EVENTS: dict[int, tuple[EventType, tuple[str, ...]]] = {
     19: (EventType.DRAINED, ()),
     20: (EventType.BLOCKED, ("reason",)),
     21: (EventType.SUSPENDED, ("reason", "run_at_ms")),
+    22: (EventType.CUSTOM, ("name", "data")),
 }
 
 #: The first byte of the record of a plain job, of the head of one, and of a hint that tells what completed.

@@ -10,9 +10,7 @@ from windlass.backend import requests as rq
 from windlass.backends.valkey import relay
 from windlass.backends.valkey.session import SlotGroup, ValkeySession
 from windlass.core import bad_records
-from windlass.core.job import ARCHIVER_KEPT_MS, ArchiverInfo, Command, JobRef, WorkerInfo
-
-WORKER_KEPT_MS = 300_000
+from windlass.core.job import ARCHIVER_KEPT_MS, WORKER_KEPT_MS, ArchiverInfo, Command, JobRef, WorkerInfo
 
 _encode = msgspec.json.Encoder().encode
 _decode_worker = msgspec.json.Decoder(WorkerInfo).decode

@@ -1,4 +1,4 @@
-"""One typed stub per server function. What each takes and answers is told in the header of its Lua file."""
+"""One typed stub per server function. What each takes and answers is in the header of its Lua file."""
 
 from __future__ import annotations
 
@@ -98,6 +98,10 @@ class Functions:
     ) -> list[int]:
         found: list[int] = await self._call("report", [root], now, pack(what), progress, *logs)
         return found
+
+    async def publish(self, root: str, now: str, what: tuple[Any, ...]) -> int:
+        known: int = await self._call("publish", [root], now, pack(what))
+        return known
 
     async def pause(self, root: str, now: str, paused: bool) -> tuple[int, int]:
         changed, known = await self._call("pause", [root], now, pack((int(paused),)))

@@ -12,6 +12,7 @@ from windlass.backends.valkey.codes import STATE_NUMBERS
 from windlass.backends.valkey.session import SlotGroup, ValkeySession, together
 from windlass.core import bad_records
 from windlass.core.job import AttemptRecord, CounterRow, Event, JobRecord, QueueInfo
+from windlass.core.order import Sort, place_after
 from windlass.core.states import JobState
 from windlass.errors import HistoryTrimmedError
 
@@ -36,10 +37,24 @@ async def get(session: ValkeySession, request: rq.GetJobs, now: str) -> list[Job
 _LAST_NUMBER = 2**53 - 1
 
 
+#: Where jobs stand by the time of an order.
+_PLACES: dict[Sort, dict[JobState, str]] = {
+    Sort.ADDED: {},
+    Sort.DUE: dict.fromkeys((JobState.SCHEDULED, JobState.RETRYING, JobState.SUSPENDED), "d"),
+    Sort.FINISHED: {JobState.COMPLETED: "PC", JobState.FAILED: "F", JobState.CANCELLED: "X"},
+}
+
+
 async def list_jobs(session: ValkeySession, request: rq.ListJobs, now: str) -> rq.Page:
-    cursor = -1 if request.cursor is None else min(int(request.cursor), _LAST_NUMBER)
-    if cursor == 0 and request.newest_first:
-        return rq.Page([], None)  # nothing stands before the first, and the server takes no such place
+    cursor, time, seq = -1, -1, -1
+    if request.cursor is not None and request.sort is Sort.ADDED:
+        cursor = min(int(request.cursor), _LAST_NUMBER)
+        if cursor == 0 and request.newest_first:
+            return rq.Page([], None)  # nothing stands before the first, and the server takes no such place
+    elif request.cursor is not None:
+        place = place_after(request.cursor, newest_first=request.newest_first)
+        time, seq = (min(number, _LAST_NUMBER) for number in place)
+    places = _PLACES[request.sort]
     what = (
         int(request.newest_first),
         cursor,
@@ -48,11 +63,17 @@ async def list_jobs(session: ValkeySession, request: rq.ListJobs, now: str) -> r
         request.tag or "",
         int(request.error_class is not None),
         request.error_class or "",
+        sorted({name for state in request.states for name in places.get(state, "")}),
+        time,
+        seq,
     )
     pattern = b"" if request.task is None else lua_pattern(request.task)
-    cursor, *views = await session.functions.list_jobs(session.keys.queue(request.queue), now, what, pattern)
+    root = session.keys.queue(request.queue)
+    further, looked, *views = await session.functions.list_jobs(root, now, what, pattern)
     jobs = [job for view in views if (job := records.viewed(request.queue, view)) is not None]
-    return rq.Page(jobs, None if cursor < 0 else str(cursor))
+    if isinstance(further, bytes):
+        return rq.Page(jobs, further.decode(), looked)
+    return rq.Page(jobs, None if further < 0 else str(further), looked)
 
 
 def lua_pattern(glob: str) -> bytes:

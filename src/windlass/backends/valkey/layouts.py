@@ -58,10 +58,10 @@ HEAD_SIZE = Head.__struct_fields__.index("reason") + 1
 class Options(NamedTuple):
     """Options that the server must know; -1 stands for "none".
 
-    A number that ``StoredOptions`` has under the same name is told without a further line of code.
+    A number that ``StoredOptions`` has under the same name is sent without a further line of code.
 
     Those from ``group`` on are there for jobs of which one is not as its default here: they overrule what the
-    record says. Earlier releases did not write the last two.
+    record says. Earlier releases did not write the last ones.
     """
 
     lease_ms: int
@@ -84,6 +84,11 @@ class Options(NamedTuple):
     lifo: int = 0
     expires_total_ms: int = -1
     stall_delay_ms: int = 0
+    #: For history; 0: none. The schedule and its slot, the job that waits for this one, the top of its flow.
+    schedule: str | int = 0
+    slot_ms: int = -1
+    parent: str | int = 0
+    root: str | int = 0
 
 
 #: So many options all jobs have.
@@ -127,13 +132,14 @@ class Wanted(NamedTuple):
 
 
 class Failure(NamedTuple):
-    """What is said of an error; ``brief`` is what events say of it."""
+    """What is said of an error; ``brief`` is what events say of it, ``said`` what history says (0: that)."""
 
     error_class: str
     message: str
     traceback: str
     fingerprint: str
     brief: str
+    said: str | int = 0
 
 
 class End(NamedTuple):
@@ -158,6 +164,8 @@ class End(NamedTuple):
     hold_ms: int
     #: 0, or ``Options`` from ``result_ttl_ms`` to ``keep_failed_count``, each -2 where the job's own holds.
     filled: int | tuple[int, ...] = 0
+    #: What the worker says of itself, see ``records.facts_text``; 0: nothing.
+    facts: str | int = 0
 
 
 class GroupLimit(NamedTuple):

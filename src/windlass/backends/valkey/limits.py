@@ -87,7 +87,9 @@ async def hold(session: ValkeySession, request: lrq.Hold, now: str) -> int:
 
 async def get(session: ValkeySession, request: lrq.GetLimits, now: str) -> lrq.Limits:
     root = session.keys.queue(request.queue)
-    most, rate, per_ms, held, every, *found = await session.functions.limits_get(root, now, request.groups)
+    most, rate, per_ms, held, every, opens_in_ms, *found = await session.functions.limits_get(
+        root, now, request.groups
+    )
     groups = {}
     for at, name in enumerate(request.groups):
         own, paused, until_ms = found[3 * at : 3 * at + 3]
@@ -98,6 +100,7 @@ async def get(session: ValkeySession, request: lrq.GetLimits, now: str) -> lrq.L
         hold_until_ms=held,
         every_group=_decode(every) if every else NO_GROUP_LIMITS,
         groups=groups,
+        opens_in_ms=opens_in_ms,
     )
 
 

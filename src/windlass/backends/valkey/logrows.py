@@ -6,9 +6,10 @@ import struct
 from collections.abc import Iterator
 from typing import Any
 
+from windlass.backends.valkey import records
 from windlass.backends.valkey.codes import ATTEMPT_OUTCOMES, EVENTS, STATES
 from windlass.backends.valkey.records import decode, whole
-from windlass.core.job import AttemptRecord, Event
+from windlass.core.job import HISTORY_SCHEMA_VERSION, AttemptRecord, Event, WorkerFacts
 
 
 @whole
@@ -48,8 +49,9 @@ def attempts(
     rows: list[AttemptRecord | tuple[int, list[Any]]] = []
     for at in range(0, len(fields), 2):
         if fields[at] == b"p":
-            rows += _plain_attempts(queue, fields[at + 1])
-        else:
+            has_facts = fields[at + 2 : at + 3] == [b"s"]
+            rows += _plain_attempts(queue, fields[at + 1], fields[at + 3] if has_facts else None)
+        elif fields[at] == b"b":
             finished_ms, packed = decode(fields[at + 1])
             rows += [(finished_ms, row) for row in packed]
     first = last - len(rows) + 1
@@ -65,7 +67,11 @@ def attempts(
 _RUN = struct.Struct(">hI8xHIHIB").unpack_from
 
 
-def _plain_attempts(queue: str, packed: bytes) -> Iterator[AttemptRecord]:
+def _plain_attempts(queue: str, packed: bytes, said: bytes | None) -> Iterator[AttemptRecord]:
+    """``said``: the field behind them, with the facts of their worker; earlier releases wrote none."""
+    version = 1 if said is None else HISTORY_SCHEMA_VERSION
+    facts = None if said is None else records.read_facts(decode(said)[0])
+    most, worker_version, host = _said(facts)
     finished_ms, at, size = int.from_bytes(packed[:6], "big"), 6, len(packed)
     names, worker, task = b"", "", ""  # those of the row before: most are equal
     completed = ATTEMPT_OUTCOMES[1]
@@ -99,15 +105,24 @@ def _plain_attempts(queue: str, packed: bytes) -> Iterator[AttemptRecord]:
             completed,
             None,
             None,
+            version,
+            most,
+            worker_version,
+            host,
         )
         at = end
+
+
+def _said(facts: WorkerFacts | None) -> tuple[int | None, str | None, str | None]:
+    return (None, None, None) if facts is None else (facts.max_attempts, facts.version, facts.host)
 
 
 def _attempt(queue: str, finished_ms: int, row: list[Any]) -> AttemptRecord:
     run_id, job_id, attempt, delivery, task, tags, worker, enqueued, ready, started, duration, outcome = row[
         :12
     ]
-    error_class, fingerprint, group = (*row[12:], None, None, None)[:3]
+    error_class, fingerprint, group, message, facts = (*row[12:17], 0, 0, 0, 0, 0)[:5]
+    priority, schedule, slot_ms, parent, root, cost = row[17:23] if len(row) > 17 else _USUAL
     return AttemptRecord(
         run_id,
         job_id,
@@ -115,7 +130,7 @@ def _attempt(queue: str, finished_ms: int, row: list[Any]) -> AttemptRecord:
         delivery,
         queue,
         task,
-        group,
+        group or None,
         tuple(tags or ()),
         worker or None,
         enqueued,
@@ -127,4 +142,17 @@ def _attempt(queue: str, finished_ms: int, row: list[Any]) -> AttemptRecord:
         ATTEMPT_OUTCOMES[outcome],
         None if error_class == 0 else error_class,
         None if fingerprint == 0 else fingerprint,
+        HISTORY_SCHEMA_VERSION if len(row) > 15 else 1,
+        *_said(records.read_facts(facts)),
+        message or None,
+        priority,
+        schedule or None,
+        None if slot_ms < 0 else slot_ms,
+        parent or None,
+        root or None,
+        cost,
     )
+
+
+#: The end of a row that has none.
+_USUAL: list[Any] = [0, 0, -1, 0, 0, 1]

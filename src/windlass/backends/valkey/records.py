@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterable
-from functools import wraps
+from functools import lru_cache, wraps
 from operator import attrgetter
 from typing import Any, NamedTuple, ParamSpec, TypeVar
 
@@ -36,7 +36,15 @@ from windlass.backends.valkey.layouts import (
     Wanted,
 )
 from windlass.core import bad_records
-from windlass.core.job import Completed, ErrorInfo, JobRecord, NewJob, SignalValue
+from windlass.core.job import (
+    BRIEF_CHARS,
+    Completed,
+    ErrorInfo,
+    JobRecord,
+    NewJob,
+    SignalValue,
+    WorkerFacts,
+)
 from windlass.core.options import DEFAULT_RESULT_TTL_MS, Keep, StoredOptions, StoredUnique
 from windlass.core.outcome import Filled, Outcome, Settlement
 from windlass.core.paths import took
@@ -57,7 +65,7 @@ pack = _encode
 
 
 class Meta(msgspec.Struct, array_like=True):
-    """The rest of a job, of which the server only reads the request id (1: the same as the id)."""
+    """The rest of a job. The server reads the request id (1: the job's), and whether its key extends."""
 
     request_id: int | str
     codec: str
@@ -229,6 +237,9 @@ def _told_options(options: StoredOptions, codec: str) -> Options:
         group=0 if options.group is None else options.group,
         unique=0 if options.unique is None else server_unique(options.unique),
         lifo=int(options.lifo),
+        schedule=options.schedule or 0,
+        parent=options.parent or 0,
+        root=options.root or 0,
     )
 
 
@@ -280,7 +291,7 @@ def _or_none(value: int | None) -> int:
     return -1 if value is None else value
 
 
-#: Options that the server is told as they are, by the name that ``StoredOptions`` has for them.
+#: Options that the server receives as they are, by the name that ``StoredOptions`` has for them.
 _NUMBERS = tuple(
     field.name
     for field in msgspec.structs.fields(StoredOptions)
@@ -593,10 +604,12 @@ class Run(NamedTuple):
     #: Of each, or the one of all: what is equal need not be read again and again.
     durations: list[int] | int
     results: list[Any] | Any
+    #: What the worker says of itself; 0: nothing.
+    facts: str | int
 
 
 def completions(queue: int, ends: list[Settlement]) -> Run:
-    """Ends of one queue that completed and hold no group."""
+    """Ends of one queue that completed and hold no group, with the same facts."""
     durations = [-1 if end.duration_ms is None else end.duration_ms for end in ends]
     results = [end.result for end in ends]
     return Run(
@@ -605,7 +618,20 @@ def completions(queue: int, ends: list[Settlement]) -> Run:
         [end.token for end in ends],
         durations[0] if _are_equal(durations) else durations,
         _result(results[0]) if _are_equal(results) else [_result(result) for result in results],
+        facts_text(ends[0].facts),
     )
+
+
+@lru_cache(maxsize=128)
+def facts_text(facts: WorkerFacts | None) -> str | int:
+    """What a worker says of itself, as history keeps it: text, which the server only hands on."""
+    return 0 if facts is None else msgspec.json.encode(facts).decode()
+
+
+@lru_cache(maxsize=1024)
+def read_facts(text: str | int) -> WorkerFacts | None:
+    """The same, from a row of history."""
+    return msgspec.json.decode(text, type=WorkerFacts) if isinstance(text, str) else None
 
 
 def _are_equal(values: list[Any]) -> bool:
@@ -633,6 +659,7 @@ def settlement(index: int, end: Settlement) -> End:
         0 if end.error is None else _failure(end.error),
         end.hold_ms,
         0 if end.filled is None else _filled(end.filled),
+        facts_text(end.facts),
     )
 
 
@@ -642,5 +669,6 @@ def _failure(error: ErrorInfo) -> Failure:
         text(error.message),
         text(error.traceback),
         text(error.fingerprint),
-        text(error.message[:500]),
+        text(error.message[:BRIEF_CHARS]),
+        0 if error.brief is None else text(error.brief),
     )

@@ -61,6 +61,8 @@ def tables() -> dict[str, Words]:
         "SAID": {
             "STALLED": transitions.STALLED_CLASS,
             "EXPIRED": transitions.EXPIRED_CLASS,
+            "EXPIRES_IN": transitions.EXPIRES_IN_MESSAGE,
+            "EXPIRES_TOTAL": transitions.EXPIRES_TOTAL_MESSAGE,
             "KILLED": transitions.KILLED_CLASS,
             "COST": transitions.COST_CLASS,
             "DEPENDENCY": flow_rules.DEPENDENCY_CLASS,
@@ -99,6 +101,7 @@ def source() -> str:
 def _bounds() -> Words:
     """How much is kept, and how long."""
     return {
+        "BRIEF": job.BRIEF_CHARS,
         "ERRORS": job.ERRORS_KEPT,
         "EVENTS": job.EVENTS_KEPT,
         "HISTORY": job.HISTORY_KEPT,

@@ -7,6 +7,7 @@ and nothing is kept in the server. A job is met once, also when the change moves
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from typing import Any
 
 import msgspec
@@ -14,13 +15,15 @@ from litestar import Request, post
 from litestar.params import JSONBody
 
 from windlass.backend import requests as rq
-from windlass.core.job import JobRef
+from windlass.core.job import JobRecord, JobRef
 from windlass.core.outcome import CancelResult, Changed, to_reason
+from windlass.dashboard import views
 from windlass.dashboard.access import of_queues
 from windlass.dashboard.audit import named, note
-from windlass.dashboard.filters import listing_of, names_of
+from windlass.dashboard.filters import Wanted, exact_page, listing_of, names_of, understand
 from windlass.dashboard.injected import TheStoreView
 from windlass.dashboard.lists import counted
+from windlass.dashboard.params import versioned
 from windlass.dashboard.shapes.changes import BulkAnswer, BulkBody, Filter
 from windlass.dashboard.store_view import StoreView
 from windlass.errors import ConfigError
@@ -29,21 +32,29 @@ _AT_ONCE = 100
 
 
 @post(
-    "/api/jobs/bulk", status_code=200, tags=["jobs"], access=of_queues("retry", "delete", "cancel", "trigger")
+    versioned("/api/jobs/bulk"),
+    status_code=200,
+    tags=["jobs"],
+    access=of_queues("retry", "delete", "cancel", "trigger"),
 )
 async def change_many(
     store_view: TheStoreView, request: Request[Any, Any, Any], data: JSONBody[BulkBody]
 ) -> BulkAnswer:
-    """Retry, delete, cancel, kill or trigger many jobs: those named, or all of a filter, oldest first."""
+    """Retry, delete, cancel, kill or trigger many jobs: those named, or all of a filter, oldest first.
+
+    With ``dry_run`` nothing is changed: the answer counts what this step would do.
+    """
     if (data.refs is None) == (data.filter is None):
         raise ConfigError("filter", "given, or refs, but not both")
     store_view = store_view.doing("cancel" if data.action == "kill" else data.action)
+    wanted = understand(store_view, data.filter or Filter())
     if data.refs is not None:
-        refs, cursor = [JobRef(ref.queue, ref.id) for ref in data.refs], None
-        for ref in refs:
-            store_view.queue(ref.queue)
+        records, cursor = await _named(store_view, [JobRef(ref.queue, ref.id) for ref in data.refs]), None
+        asked = len(data.refs)
     else:
-        refs, cursor = await _meant(store_view, data.filter or Filter(), data.cursor, data.limit)
+        records, cursor = await _meant(store_view, wanted, data.cursor, data.limit)
+        asked = len(records)
+    refs = [record.ref for record in records]
     note(
         request,
         action=data.action,
@@ -51,42 +62,65 @@ async def change_many(
         filter=_told(store_view, data.filter),
         jobs=named(refs),
     )
-    done = await _change(store_view, data.action, refs, data.reason) if refs else 0
-    note(request, done=done, failed=len(refs) - done, more=cursor is not None)
-    remaining = 0 if cursor is None else await _remaining(store_view, data.filter or Filter())
-    return BulkAnswer(done=done, failed=len(refs) - done, next_cursor=cursor, remaining=remaining)
+    if data.dry_run:
+        note(request, dry_run=True)
+        done = sum(data.action in views.actions_of(record) for record in records)
+    else:
+        done = await _change(store_view, data.action, refs, data.reason) if refs else 0
+    note(request, done=done, failed=asked - done, more=cursor is not None)
+    remaining = 0 if cursor is None else await _remaining(store_view, wanted)
+    return BulkAnswer(
+        done=done,
+        failed=asked - done,
+        next_cursor=cursor,
+        remaining=remaining,
+        states=dict(Counter(record.state.value for record in records)),
+        dry_run=data.dry_run,
+    )
 
 
-def _told(store_view: StoreView, wanted: Filter | None) -> str | None:
+def _told(store_view: StoreView, given: Filter | None) -> str | None:
     """A filter as the audit log tells it."""
-    if wanted is None:
+    if given is None:
         return None
-    said = {name: value for name, value in msgspec.to_builtins(wanted).items() if value not in (None, [])}
+    said = {name: value for name, value in msgspec.to_builtins(given).items() if value not in (None, [])}
     if "args" in said:
         said["args"] = store_view.mask.hide(said["args"])
     return msgspec.json.encode(said).decode()
 
 
+async def _named(store_view: StoreView, refs: list[JobRef]) -> list[JobRecord]:
+    """The jobs that are there of those named."""
+    for ref in refs:
+        store_view.queue(ref.queue)
+    answers = await store_view.store.execute(rq.GetJobs(refs=refs)) if refs else []
+    return [record for record in answers if record is not None]
+
+
 async def _meant(
-    store_view: StoreView, wanted: Filter, cursor: str | None, limit: int
-) -> tuple[list[JobRef], str | None]:
-    if not wanted.state:
+    store_view: StoreView, wanted: Wanted, cursor: str | None, limit: int
+) -> tuple[list[JobRecord], str | None]:
+    queues = wanted.filter.queue
+    if not wanted.filter.state:
         raise ConfigError("filter.state", "one or more states")
-    listing = listing_of(store_view, wanted, newest_first=False)
-    for name in wanted.queue:
+    for name in queues:
         store_view.queue(name)
-    names = wanted.queue or [info.name for info in await store_view.queues() if store_view.may(info.name)]
-    found = await listing.page(names, cursor, limit)
-    return [record.ref for record in found.records], found.cursor
+    names = queues or [info.name for info in await store_view.queues() if store_view.may(info.name)]
+    listed = listing_of(store_view, wanted, newest_first=False)
+    if wanted.query.ids:
+        exact = await exact_page(store_view, wanted, names, listed)
+        return (exact.records if exact is not None else []), None
+    found = await listed.page(names, cursor, limit)
+    return found.records, found.cursor
 
 
-async def _remaining(store_view: StoreView, wanted: Filter) -> int | None:
+async def _remaining(store_view: StoreView, wanted: Wanted) -> int | None:
     """How many are left, when the counters can tell."""
-    if any((wanted.task, wanted.tag, wanted.error, wanted.args, wanted.q, wanted.from_ms, wanted.to_ms)):
+    if not wanted.simple:
         return None
     infos = [info for info in await store_view.queues() if store_view.may(info.name)]
     names = names_of(store_view, wanted, infos)
-    return counted([info for info in infos if info.name in names], wanted.state)
+    return counted([info for info in infos if info.name in names], wanted.filter.state)
 
 
 async def _change(store_view: StoreView, action: str, refs: list[JobRef], reason: str) -> int:

@@ -8,19 +8,34 @@ import msgspec
 from litestar import Request, delete, get, patch, post
 from litestar.params import JSONBody, QueryParameter
 
+from windlass.api.why import explain
 from windlass.backend import flow_requests as fl
 from windlass.backend import requests as rq
 from windlass.core.edges import Edge
 from windlass.core.job import JobRecord, JobRef
+from windlass.core.order import Sort
 from windlass.core.outcome import CancelResult
 from windlass.core.states import FINISHED, JobState
 from windlass.dashboard import views
 from windlass.dashboard.access import of_queue, of_queues
 from windlass.dashboard.audit import note
-from windlass.dashboard.filters import listing_of, names_of
+from windlass.dashboard.filters import exact_page, listing_of, names_of, understand, without_exact
 from windlass.dashboard.injected import TheStoreView
 from windlass.dashboard.lists import counted
-from windlass.dashboard.params import Cursor, Instant, JobId, Limit, Offset, QueueName, Queues, States, Text
+from windlass.dashboard.params import (
+    Cursor,
+    Instant,
+    JobId,
+    Limit,
+    Offset,
+    QueueName,
+    Queues,
+    SearchText,
+    SortBy,
+    States,
+    Text,
+    versioned,
+)
 from windlass.dashboard.problems import ApiError, not_found
 from windlass.dashboard.shapes.changes import (
     Added,
@@ -31,21 +46,23 @@ from windlass.dashboard.shapes.changes import (
     ReasonBody,
     SignalBody,
 )
-from windlass.dashboard.shapes.jobs import Detail, EdgeEntry, Items, LogLine, Logs, Timeline
+from windlass.dashboard.shapes.jobs import Detail, EdgeEntry, Items, LogLine, Logs, Timeline, Why
 from windlass.dashboard.store_view import StoreView
 from windlass.dashboard.timeline import read_timeline
 from windlass.errors import ConfigError
 from windlass.jobs.job import Job
 
 Anyone = Request[Any, Any, Any]
-Order = Annotated[Literal["newest", "oldest"], QueryParameter(description="By the time of adding.")]
+Order = Annotated[
+    Literal["newest", "oldest"], QueryParameter(description="The latest time first, or the earliest.")
+]
 Arguments = Annotated[
     str | None,
     QueryParameter(max_length=4_000, description='Keyword arguments as a JSON object, such as {"user": 7}.'),
 ]
 
 
-@get("/api/jobs", tags=["jobs"], access=of_queues())
+@get(versioned("/api/jobs"), tags=["jobs"], access=of_queues())
 async def search_jobs(  # noqa: PLR0913 - each is one filter of the search page
     store_view: TheStoreView,
     queue: Queues = None,
@@ -55,15 +72,21 @@ async def search_jobs(  # noqa: PLR0913 - each is one filter of the search page
     error: Text = None,
     args: Arguments = None,
     q: Text = None,
+    search: SearchText = None,
     from_ms: Instant = None,
     to_ms: Instant = None,
+    sort: SortBy = Sort.ADDED,
     order: Order = "newest",
     cursor: Cursor = None,
     limit: Limit = 50,
     offset: Offset = 0,
 ) -> Items:
-    """Jobs of all queues or some, by any of these filters."""
-    wanted = Filter(
+    """Jobs of all queues or some, by any of these filters.
+
+    A search goes on until the page is full, for a fifth of a second at most; ``done`` false: ask again with
+    ``next_cursor``. The id of a job, as ``search`` or ``q``, is answered at once.
+    """
+    given = Filter(
         queue=queue or [],
         state=states or [],
         task=task,
@@ -73,17 +96,21 @@ async def search_jobs(  # noqa: PLR0913 - each is one filter of the search page
         q=q,
         from_ms=from_ms,
         to_ms=to_ms,
+        search=search,
     )
+    wanted = understand(store_view, given)
     infos = await store_view.queues()
     names = names_of(store_view, wanted, infos)
-    listing = listing_of(store_view, wanted, newest_first=order == "newest")
-    found = await listing.page(names, cursor, limit, offset)
-    simple = not any((task, tag, error, args, q, from_ms is not None, to_ms is not None))
+    listed = listing_of(store_view, wanted, sort=sort, newest_first=order == "newest")
+    first = await exact_page(store_view, wanted, names, listed) if cursor is None and not offset else None
+    found = first or await without_exact(listed, wanted).page(names, cursor, limit, offset)
     among = [info for info in infos if info.name in names]
     return Items(
         items=[views.item(record, store_view.mask) for record in found.records],
         next_cursor=found.cursor,
-        total=counted(among, wanted.state) if simple else None,
+        total=counted(among, wanted.filter.state) if wanted.simple else None,
+        scanned=found.scanned,
+        done=found.cursor is None,
     )
 
 
@@ -98,7 +125,7 @@ def _arguments(text: str | None) -> dict[str, Any] | None:
         ) from None
 
 
-@get("/api/jobs/{queue:str}/{jid:str}", tags=["jobs"], access=of_queue())
+@get(versioned("/api/jobs/{queue:str}/{jid:str}"), tags=["jobs"], access=of_queue())
 async def get_job(store_view: TheStoreView, queue: QueueName, jid: JobId) -> Detail:
     """Everything about one job."""
     job = await store_view.job(queue, jid)
@@ -135,7 +162,7 @@ def _edge_entry(edge: Edge, ref: JobRef, records: dict[JobRef, JobRecord | None]
     )
 
 
-@get("/api/jobs/{queue:str}/{jid:str}/logs", tags=["jobs"], access=of_queue())
+@get(versioned("/api/jobs/{queue:str}/{jid:str}/logs"), tags=["jobs"], access=of_queue())
 async def get_logs(
     store_view: TheStoreView,
     queue: QueueName,
@@ -152,22 +179,40 @@ async def get_logs(
     return Logs(lines=shown, next=start + len(lines), total=total)
 
 
-@get("/api/jobs/{queue:str}/{jid:str}/timeline", tags=["jobs"], access=of_queue())
+@get(versioned("/api/jobs/{queue:str}/{jid:str}/timeline"), tags=["jobs"], access=of_queue())
 async def get_timeline(store_view: TheStoreView, queue: QueueName, jid: JobId) -> Timeline:
     """Attempts and events of a job, as far as the store's logs reach."""
     return await read_timeline(store_view.store, (await store_view.job(queue, jid)).record, store_view.mask)
 
 
+@get(versioned("/api/jobs/{queue:str}/{jid:str}/why"), tags=["jobs"], access=of_queue())
+async def explain_job(store_view: TheStoreView, queue: QueueName, jid: JobId) -> Why:
+    """Why it is not running: what holds it now comes first, what would hold it next comes after."""
+    job = await store_view.job(queue, jid)
+    found = await explain(store_view.store, job.record.ref, store_view.now_ms())
+    shown = {ref: None for cause in found.causes for ref in cause.jobs if store_view.shows(ref.queue)}
+    answers = await store_view.store.execute(rq.GetJobs(refs=list(shown))) if shown else []
+    records = dict(zip(shown, answers, strict=True))
+    return views.why(found, records)
+
+
 # --- change ------------------------------------------------------------------------------------
 
 
-@post("/api/jobs/{queue:str}/{jid:str}/retry", status_code=204, tags=["jobs"], access=of_queue("retry"))
+@post(
+    versioned("/api/jobs/{queue:str}/{jid:str}/retry"),
+    status_code=204,
+    tags=["jobs"],
+    access=of_queue("retry"),
+)
 async def retry_job(store_view: TheStoreView, queue: QueueName, jid: JobId) -> None:
     """Run a finished job again with a fresh budget; make a retrying one ready now."""
     await store_view.queue(queue).retry(jid)
 
 
-@post("/api/jobs/{queue:str}/{jid:str}/again", status_code=201, tags=["jobs"], access=of_queue("add"))
+@post(
+    versioned("/api/jobs/{queue:str}/{jid:str}/again"), status_code=201, tags=["jobs"], access=of_queue("add")
+)
 async def add_again(
     store_view: TheStoreView,
     request: Anyone,
@@ -187,20 +232,32 @@ async def add_again(
     payload = call.data if given is msgspec.UNSET else store_view.mask.restore(given, call.data)
     home = store_view.queue(queue)
     new = home.prepare(old.task, payload, unique=None)
-    new.options = msgspec.structs.replace(old.options, unique=None, schedule=None, slot_ms=None)
+    new.options = msgspec.structs.replace(
+        old.options, unique=None, schedule=None, slot_ms=None, parent=None, root=None
+    )
     new.priority = old.priority
     job = (await home.add_new([new]))[0]
     note(request, new_id=job.id, edited=given is not msgspec.UNSET)
     return Added(queue=queue, id=job.id, outcome="queued", state=job.state)
 
 
-@post("/api/jobs/{queue:str}/{jid:str}/trigger", status_code=204, tags=["jobs"], access=of_queue("trigger"))
+@post(
+    versioned("/api/jobs/{queue:str}/{jid:str}/trigger"),
+    status_code=204,
+    tags=["jobs"],
+    access=of_queue("trigger"),
+)
 async def trigger_job(store_view: TheStoreView, queue: QueueName, jid: JobId) -> None:
     """Make a scheduled or retrying job ready now."""
     await (await store_view.job(queue, jid)).promote()
 
 
-@post("/api/jobs/{queue:str}/{jid:str}/cancel", status_code=200, tags=["jobs"], access=of_queue("cancel"))
+@post(
+    versioned("/api/jobs/{queue:str}/{jid:str}/cancel"),
+    status_code=200,
+    tags=["jobs"],
+    access=of_queue("cancel"),
+)
 async def cancel_job(
     store_view: TheStoreView,
     request: Anyone,
@@ -218,13 +275,17 @@ async def cancel_job(
     return CancelAnswer(result=result.value)
 
 
-@delete("/api/jobs/{queue:str}/{jid:str}", status_code=204, tags=["jobs"], access=of_queue("delete"))
+@delete(
+    versioned("/api/jobs/{queue:str}/{jid:str}"), status_code=204, tags=["jobs"], access=of_queue("delete")
+)
 async def delete_job(store_view: TheStoreView, queue: QueueName, jid: JobId) -> None:
     """Delete its record. A running job is refused: cancel it."""
     await store_view.queue(queue).remove(jid)
 
 
-@patch("/api/jobs/{queue:str}/{jid:str}", status_code=204, tags=["jobs"], access=of_queue("change"))
+@patch(
+    versioned("/api/jobs/{queue:str}/{jid:str}"), status_code=204, tags=["jobs"], access=of_queue("change")
+)
 async def change_job(
     store_view: TheStoreView, request: Anyone, queue: QueueName, jid: JobId, data: JSONBody[ChangeBody]
 ) -> None:
@@ -250,7 +311,12 @@ def _edited(store_view: StoreView, job: Job[Any], given: Any) -> Any:
     return given if call is None else store_view.mask.restore(given, call.data)
 
 
-@post("/api/jobs/{queue:str}/{jid:str}/signal", status_code=204, tags=["jobs"], access=of_queue("signal"))
+@post(
+    versioned("/api/jobs/{queue:str}/{jid:str}/signal"),
+    status_code=204,
+    tags=["jobs"],
+    access=of_queue("signal"),
+)
 async def signal_job(
     store_view: TheStoreView, request: Anyone, queue: QueueName, jid: JobId, data: JSONBody[SignalBody]
 ) -> None:
@@ -264,6 +330,7 @@ HANDLERS = [
     get_job,
     get_logs,
     get_timeline,
+    explain_job,
     retry_job,
     add_again,
     trigger_job,

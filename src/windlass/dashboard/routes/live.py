@@ -14,22 +14,32 @@ from litestar.response import Stream
 
 from windlass.api.event_feed import EventCursor
 from windlass.backend import requests as rq
+from windlass.backend import stream_requests as sm
 from windlass.core.job import LOGS_KEPT, EventType, JobRecord
 from windlass.core.states import FINISHED
+from windlass.core.stream_rules import Chunk
+from windlass.core.text import clean_text
 from windlass.dashboard import views
 from windlass.dashboard.access import of_queue, of_queues
 from windlass.dashboard.guard import Guard
 from windlass.dashboard.injected import TheGuard, TheStoreView, TheTickers
 from windlass.dashboard.params import JobId, QueueName, StreamSeconds
 from windlass.dashboard.scope import address_of
+from windlass.dashboard.shapes.server import Tick
 from windlass.dashboard.store_view import StoreView
 from windlass.dashboard.timeline import event_entry
+from windlass.dashboard.wire import Queue
+from windlass.errors import ConfigError
 
 Anyone = Request[Any, Any, Any]
 #: A comment is sent this often when nothing happens, so that proxies keep the stream open.
 _KEEPALIVE_MS = 15_000
-#: A job is looked at this often, hints or not.
+#: A job is looked at this often, hints or not; and not more often, however much it reports.
 _LOOK_MS = 1_000
+_GAP_MS = 400
+#: Chunks of a job's output that are sent at once, the newest of a longer one; and characters of each.
+_CHUNKS = 200
+_CHUNK_CHARS = 4_000
 _HEADERS = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
 _SPEC = {
     200: ResponseSpec(
@@ -40,6 +50,7 @@ LastEventId = Annotated[
     int | None,
     HeaderParameter(name="Last-Event-ID", ge=0, le=2**53, required=False, description="Go on from here."),
 ]
+Changes = Annotated[bool, QueryParameter(description="Of the queues, only what changed since the last tick.")]
 After = Annotated[
     int | None, QueryParameter(ge=0, le=2**53, description="Replay after this event id; 0: all kept.")
 ]
@@ -89,17 +100,21 @@ async def live_figures(
     tickers: TheTickers,
     guard: TheGuard,
     request: Anyone,
+    changes: Changes = False,
     seconds: StreamSeconds = 3_600,
 ) -> Stream:
     """Counts, rates and workers about once a second: event ``tick``, each complete in itself.
 
-    Event ``store_unreachable`` when the store does not answer; ticks go on when it does.
+    With ``changes``, only the first tick has all queues, and each after it those that changed or are new; one
+    of which ``names`` says nothing any more is gone. Event ``store_unreachable`` when the store does not
+    answer; ticks go on when it does.
     """
     until = Until(store_view, seconds)
     ticker = tickers.of(store_view)
+    teller = Differences() if changes else None
 
     async def frames() -> AsyncGenerator[bytes, None]:
-        yield frame("tick", await ticker.tick())
+        yield _tick(await ticker.tick(), teller)
         ticks = ticker.listen()
         try:
             while wait_ms := until.left_ms(_KEEPALIVE_MS):
@@ -109,11 +124,30 @@ async def live_figures(
                 except TimeoutError:
                     yield b": still here\n\n"
                     continue
-                yield frame("tick", tick) if tick is not None else frame("store_unreachable", {})
+                yield _tick(tick, teller) if tick is not None else frame("store_unreachable", {})
         finally:
             await ticker.leave(ticks)
 
     return _stream(guard, request, frames)
+
+
+class Differences:
+    """What of each tick a listener does not know yet."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, Queue] | None = None
+
+    def of(self, tick: Tick) -> Tick:
+        """The tick with only the queues that changed, and the names of all when one came or went."""
+        known, self._known = self._known, {queue.name: queue for queue in tick.queues}
+        names = list(self._known) if known is None or list(known) != list(self._known) else None
+        before = known or {}
+        fresh = [queue for queue in tick.queues if before.get(queue.name) != queue]
+        return msgspec.structs.replace(tick, queues=fresh, names=names)
+
+
+def _tick(tick: Tick, teller: Differences | None) -> bytes:
+    return frame("tick", tick if teller is None else teller.of(tick))
 
 
 @get("/api/job-queues/{queue:str}/events", tags=["live"], responses=_SPEC, access=of_queue())
@@ -171,22 +205,24 @@ async def job_events(
     jid: JobId,
     seconds: StreamSeconds = 3_600,
 ) -> Stream:
-    """One job as it goes: ``job`` (as in lists) whenever it changed, ``log`` with new lines, ``end`` when it
-    has finished (the stream ends), ``gone`` when its record was removed. It begins with all that is there."""
+    """One job as it goes: ``job`` (as in lists) whenever it changed, ``log`` with new lines, ``output`` with
+    what it put out with ``job.stream``, ``end`` when it has finished (the stream ends), ``gone`` when its
+    record was removed. It begins with all that is there; of the output, with the newest part."""
     job = await store_view.job(queue, jid)
     until = Until(store_view, seconds)
 
     async def frames() -> AsyncGenerator[bytes, None]:
-        listener = await store_view.store.listen([f"event:{queue}"])
+        listener = await store_view.store.listen([f"event:{queue}", f"stream:{queue}"])
         follower = JobFollower(store_view, job.record)
+        clock = store_view.app.clock
         try:
             while True:
                 for piece in await follower.look():
                     yield piece
-                wait_ms = until.left_ms(_LOOK_MS)
-                if follower.ended or not wait_ms:
+                if follower.ended or not until.left_ms(_LOOK_MS):
                     return
-                await listener.wait(wait_ms, store_view.app.clock)
+                await clock.wait(asyncio.Event(), until.left_ms(_GAP_MS))
+                await listener.wait(until.left_ms(_LOOK_MS - _GAP_MS), clock)
         finally:
             listener.close()
 
@@ -201,6 +237,7 @@ class JobFollower:
         self._ref = record.ref
         self._shown: bytes | None = None
         self._lines: list[str] = []
+        self._after: int | None = None
         self.ended = False
 
     async def look(self) -> list[bytes]:
@@ -216,6 +253,7 @@ class JobFollower:
             self._shown = shown
             frames.append(frame("job", view))
         frames += await self._new_lines()
+        frames += await self._new_output()
         if record.state in FINISHED:
             self.ended = True
             frames.append(frame("end", view))
@@ -228,6 +266,31 @@ class JobFollower:
         fresh = new_lines(self._lines, page.lines)
         self._lines = page.lines
         return [frame("log", {"lines": [self._desk.mask.text(line) for line in fresh], "total": page.count})]
+
+    async def _new_output(self) -> list[bytes]:
+        store = self._desk.store
+        if not store.capabilities.streams:
+            return []
+        if self._after is None:
+            last = (await store.execute(sm.ReadStream(ref=self._ref, limit=1))).last
+            self._after = max(last - _CHUNKS, 0)
+        page = await store.execute(sm.ReadStream(ref=self._ref, after=self._after, limit=_CHUNKS))
+        if not page.chunks:
+            return []
+        self._after = page.chunks[-1].index
+        shown = [self._chunk(page.codec, chunk) for chunk in page.chunks]
+        return [frame("output", {"chunks": shown, "last": page.last})]
+
+    def _chunk(self, codec: str, chunk: Chunk) -> dict[str, Any]:
+        codecs, mask = self._desk.app.codecs, self._desk.mask
+        try:
+            value = views.plain(codecs.read_chunk(self._ref, codec, chunk.data))
+        except (ValueError, TypeError, ConfigError):
+            value = views.raw(codec, chunk.data, mask)
+        shown = mask.hide(value)
+        text = shown if isinstance(shown, str) else msgspec.json.encode(shown, enc_hook=str).decode()
+        kept = mask.text(text) if isinstance(shown, str) else text
+        return {"index": chunk.index, "delivery": chunk.delivery, "text": clean_text(kept, _CHUNK_CHARS)}
 
 
 def new_lines(before: list[str], now: list[str]) -> list[str]:

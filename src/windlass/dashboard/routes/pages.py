@@ -33,6 +33,7 @@ VIEWS = [
     "/schedules",
     "/search",
     "/limits",
+    "/errors",
     "/audit",
     "/jobs/{queue:str}/{jid:str}",
     "/flows/{queue:str}/{jid:str}",
@@ -45,6 +46,12 @@ def _page(request: Anyone, static: Static) -> Response[bytes]:
     if content is None:
         return Response(NOT_BUILT.encode(), status_code=503, media_type=_HTML)
     return Response(content, media_type=_HTML)
+
+
+def unknown(request: Anyone, static: Static) -> Response[bytes]:
+    """The page that says that there is no such view."""
+    answer = _page(request, static)
+    return Response(answer.content, status_code=404, media_type=_HTML)
 
 
 def _json(content: Any) -> Response[bytes]:

@@ -12,8 +12,7 @@ from windlass.core.states import JobState
 from windlass.dashboard import views
 from windlass.dashboard.access import of_queues, of_store
 from windlass.dashboard.injected import TheStoreView
-from windlass.dashboard.lists import holding
-from windlass.dashboard.paging import Listing
+from windlass.dashboard.lists import holding, listing
 from windlass.dashboard.params import PathText, unescape
 from windlass.dashboard.problems import not_found
 from windlass.dashboard.store_view import StoreView
@@ -30,11 +29,9 @@ ActionName = Annotated[
 async def _running(store_view: StoreView) -> dict[str, list[RunningJob]]:
     """What runs now, by worker."""
     names = holding(await store_view.queues(), [JobState.ACTIVE])
-    listing = Listing(
-        store=store_view.store, codecs=store_view.app.codecs, search=Search(state=JobState.ACTIVE)
-    )
     running: dict[str, list[RunningJob]] = {}
-    for record in (await listing.page(names, None, _LOOKED)).records:
+    found = await listing(store_view, Search(state=JobState.ACTIVE)).page(names, None, _LOOKED)
+    for record in found.records:
         if record.worker is not None:
             mine = running.setdefault(record.worker, [])
             if len(mine) < _SHOWN:

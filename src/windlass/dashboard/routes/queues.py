@@ -18,8 +18,7 @@ from windlass.dashboard.access import of_queue, of_queues
 from windlass.dashboard.audit import named, note
 from windlass.dashboard.figures import MINUTE_MS, per_minute
 from windlass.dashboard.injected import TheFigures, TheStoreView
-from windlass.dashboard.lists import answer, counted, page_headers
-from windlass.dashboard.paging import Listing
+from windlass.dashboard.lists import answer, counted, listing, page_headers
 from windlass.dashboard.params import Cursor, Limit, Offset, QueueName, States
 from windlass.dashboard.problems import ApiError
 from windlass.dashboard.shapes.changes import (
@@ -87,10 +86,9 @@ async def list_queue_jobs(
     store_view.queue(queue)
     wanted = states or [JobState.WAITING]
     infos = [info for info in await store_view.queues() if info.name == queue]
-    listing = Listing(
-        store=store_view.store, codecs=store_view.app.codecs, search=Search(state=wanted), newest_first=False
+    found = await listing(store_view, Search(state=wanted), newest_first=False).page(
+        [info.name for info in infos], cursor, limit, offset
     )
-    found = await listing.page([info.name for info in infos], cursor, limit, offset)
     jobs = [views.wire_job(record, store_view.mask) for record in found.records]
     return answer(jobs, page_headers(found, counted(infos, wanted)))
 

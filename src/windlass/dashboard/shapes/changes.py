@@ -119,6 +119,8 @@ class Filter(Body):
     #: Added from (inclusive) to (exclusive), in milliseconds.
     from_ms: int | None = None
     to_ms: int | None = None
+    #: A query, such as ``task:charge_card error:Payment* finished:<1h``.
+    search: Annotated[str, msgspec.Meta(max_length=2_000)] | None = None
 
 
 class BulkBody(Body):
@@ -132,16 +134,24 @@ class BulkBody(Body):
     #: Jobs that this step looks at.
     limit: Annotated[int, msgspec.Meta(ge=1, le=1_000)] = 1_000
     reason: ShortText = ""
+    #: Change nothing: only count which jobs the action would concern.
+    dry_run: bool = False
 
 
 class BulkAnswer(Shape):
-    """What one step did: ``done`` changed, ``failed`` could not be (their state forbids it, or gone)."""
+    """What one step did: ``done`` changed, ``failed`` could not be (their state forbids it, or gone).
+
+    Of a dry run: what it would do, as the jobs stand now.
+    """
 
     done: int
     failed: int
     next_cursor: str | None
     #: About how many are left, from the counters; null when only a scan can tell.
     remaining: int | None
+    #: Jobs of this step by their state before it.
+    states: dict[str, int] = msgspec.field(default_factory=dict)
+    dry_run: bool = False
 
 
 class Changed(Shape):

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
+
 from windlass.core.states import JobState
 from windlass.dashboard.shapes.base import Shape
 
@@ -44,6 +46,8 @@ class Item(Shape):
     schedule: str | None
     #: A short text of the masked arguments.
     args_preview: str
+    #: What can be done with it in its state: ``retry``, ``cancel``, ``delete``...
+    can: list[str]
 
 
 class Items(Shape):
@@ -56,6 +60,10 @@ class Items(Shape):
     items: list[Item]
     next_cursor: str | None
     total: int | None
+    #: Records that were looked at for this page.
+    scanned: int = 0
+    #: The search has come to its end; else ``next_cursor`` continues it.
+    done: bool = True
 
 
 class ErrorEntry(Shape):
@@ -111,8 +119,6 @@ class Detail(Item):
     children: list[EdgeEntry]
     parents: list[EdgeEntry]
     log_lines: int
-    #: What can be done with it in its state.
-    can: list[str]
     #: Some values are hidden by the server's mask.
     masked: bool
 
@@ -167,3 +173,42 @@ class Logs(Shape):
     lines: list[LogLine]
     next: int
     total: int
+
+
+class Cause(Shape):
+    """One thing that keeps a job from running.
+
+    ``kind``: ``queue_paused``, ``no_worker``, ``workers_quiet``, ``workers_busy``, ``behind``,
+    ``queue_concurrency``, ``queue_rate``, ``queue_hold``, ``group_paused``, ``group_concurrency``,
+    ``group_rate``, ``group_bucket``, ``group_ordered``, ``group_hold``, ``group``, ``dependencies``,
+    ``scheduled``, ``retry_later``, ``signal``, ``running``, ``finished``.
+    """
+
+    kind: str
+    #: One sentence for people.
+    text: str
+    #: What to do about it; may be empty.
+    advice: str = ""
+    #: When it ends by itself, if that is known.
+    until_ms: int | None = None
+    #: The limit that holds it back.
+    limit: int | None = None
+    #: How much of the limit is used.
+    used: int | None = None
+    #: Jobs that hold the limit, or that this one waits for (at most 20).
+    jobs: list[EdgeEntry] = msgspec.field(default_factory=list)
+    #: How many such jobs there are in all, when known.
+    job_count: int | None = None
+
+
+class Why(Shape):
+    """Why a job is not running: the first cause decides, the others would come next."""
+
+    queue: str
+    id: str
+    state: JobState
+    causes: list[Cause]
+    #: How many jobs would be claimed before it, plus one; null: it is not in line, or far back.
+    place: int | None
+    #: Waiting jobs that were looked at to find the place.
+    waiting: int

@@ -49,6 +49,7 @@ class Tick(Shape):
 
     at_ms: int
     counts: dict[str, int]
+    #: All of them; with ``changes`` only those that changed since the tick before.
     queues: list[Queue]
     #: Since the tick before, per second.
     enqueued_per_s: float
@@ -58,4 +59,7 @@ class Tick(Shape):
     failed_total: int
     active_processes: int
     busy_workers: int
+    quiet_workers: int
     slots: int
+    #: With ``changes``: the names of all queues, when one came or went.
+    names: list[str] | None = None

@@ -26,6 +26,7 @@ def error_parts(attempts: DataFrame) -> DataFrame:
         F.col("finished_ms").alias("last_ms"),
         F.col("job_id").alias("last_job_id"),
         F.col("run_id").alias("last_run_id"),
+        F.col("error_message").alias("last_message"),
         "date",
     )
 
@@ -41,6 +42,7 @@ def merge_errors(rows: DataFrame) -> DataFrame:
         F.max("last_ms").alias("last_ms"),
         F.max_by("last_job_id", newest).alias("last_job_id"),
         F.max_by("last_run_id", newest).alias("last_run_id"),
+        F.max_by("last_message", newest).alias("last_message"),
     )
     return _finish(merged, schemas.GOLD_ERRORS)
 

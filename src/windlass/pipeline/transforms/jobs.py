@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 _KEYS = list(schemas.SILVER_JOBS.keys)
+#: Columns that attempts and jobs have under the same name, and that the newest record decides.
+_STORY = ("max_attempts", "error_message", "priority", "schedule", "slot_ms", "parent", "root", "cost")
 #: Facts of a job's newest record.
 _LAST = (
     "task",
@@ -26,6 +28,7 @@ _LAST = (
     "error_class",
     "error_fingerprint",
     "last_run_id",
+    *_STORY,
 )
 
 
@@ -42,6 +45,7 @@ _TAKEN = {
     "error_class": "error_class",
     "error_fingerprint": "error_fingerprint",
     "last_run_id": "run_id",
+    **{name: name for name in _STORY},
 }
 #: Columns of an attempt that job rows are made of.
 PART_COLUMNS = [*dict.fromkeys(_TAKEN.values()), "duration_ms"]

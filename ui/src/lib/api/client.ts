@@ -10,6 +10,7 @@ const schedule = (entry: Scheduled): string => `schedules/${part(entry.queue)}/$
 type Scheduled = Pick<t.ScheduleEntry, 'queue' | 'name'>
 
 export interface Listing extends t.Filter {
+  sort?: 'added' | 'due' | 'finished'
   order?: 'newest' | 'oldest'
   cursor?: string
   limit?: number
@@ -25,20 +26,22 @@ export const api = {
   signOut: () => change('DELETE', 'session'),
 
   overview: (signal?: AbortSignal) => get<t.Overview>('overview', {}, signal),
+  health: (signal?: AbortSignal) => get<t.HealthReport>('v1/health', {}, signal),
+  errors: (query: Query, signal?: AbortSignal) => get<t.ErrorGroups>('v1/errors', query, signal),
   processes: (signal?: AbortSignal) => get<t.Process[]>('processes', {}, signal),
   tellProcess: (identity: string, action: 'quiet' | 'resume' | 'stop') => change('POST', `processes/${named(identity)}/${action}`),
 
   jobs: (filter: Listing, signal?: AbortSignal) => get<t.Items>('jobs', listing(filter), signal),
   job: (ref: t.Ref, signal?: AbortSignal) => get<t.Detail>(job(ref), {}, signal),
   timeline: (ref: t.Ref, signal?: AbortSignal) => get<t.Timeline>(`${job(ref)}/timeline`, {}, signal),
-  logs: (ref: t.Ref, start: number, signal?: AbortSignal) => get<t.Logs>(`${job(ref)}/logs`, { start, limit: 1000 }, signal),
+  why: (ref: t.Ref, signal?: AbortSignal) => get<t.Why>(`${job(ref)}/why`, {}, signal),
   act: (ref: t.Ref, action: string, body?: unknown) => change('POST', `${job(ref)}/${action}`, body),
   kill: (ref: t.Ref) => change('POST', `retries/${part(ref.id)}/kill`, undefined, { queue: ref.queue }),
   remove: (ref: t.Ref) => change('DELETE', job(ref)),
   edit: (ref: t.Ref, body: { priority?: number; delay?: number; data?: unknown }) => change('PATCH', job(ref), body),
   again: (ref: t.Ref, data: unknown) => change<t.Ref>('POST', `${job(ref)}/again`, { data }),
   signal: (ref: t.Ref, name: string, data: unknown) => change('POST', `${job(ref)}/signal`, { name, data }),
-  bulk: (body: { action: t.BulkAction; refs?: t.Ref[]; filter?: t.Filter; cursor?: string | null; limit?: number }) =>
+  bulk: (body: { action: t.BulkAction; refs?: t.Ref[]; filter?: t.Filter; cursor?: string | null; limit?: number; dry_run?: boolean }) =>
     change<t.BulkAnswer>('POST', 'jobs/bulk', body),
 
   pause: (name: string) => change('POST', `${queue(name)}/pause`),

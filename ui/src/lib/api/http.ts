@@ -34,11 +34,14 @@ async function send(method: string, url: string, body?: unknown, signal?: AbortS
   const headers: Record<string, string> = { Accept: 'application/json' }
   if (method !== 'GET') headers['X-Windlass-CSRF'] = '1'
   if (body !== undefined) headers['Content-Type'] = 'application/json'
+  const content = body === undefined ? undefined : JSON.stringify(body)
   const answer = await fetch(url, {
     method,
     headers,
     signal,
-    body: body === undefined ? undefined : JSON.stringify(body),
+    body: content,
+    // A change is sent even when the page is left; browsers allow that for small ones.
+    keepalive: method !== 'GET' && (content?.length ?? 0) < 50_000,
     credentials: 'same-origin',
     cache: 'no-store',
   })

@@ -75,6 +75,11 @@ export interface components {
             failed: number;
             next_cursor: string | null;
             remaining: number | null;
+            states?: {
+                [key: string]: number;
+            };
+            /** @default false */
+            dry_run: boolean;
         };
         /** BulkBody */
         BulkBody: {
@@ -87,10 +92,24 @@ export interface components {
             limit: number;
             /** @default  */
             reason: string;
+            /** @default false */
+            dry_run: boolean;
         };
         /** CancelAnswer */
         CancelAnswer: {
             result: string;
+        };
+        /** Cause */
+        Cause: {
+            kind: string;
+            text: string;
+            /** @default  */
+            advice: string;
+            until_ms?: number | null;
+            limit?: number | null;
+            used?: number | null;
+            jobs?: components["schemas"]["EdgeEntry"][];
+            job_count?: number | null;
         };
         /** ChangeBody */
         ChangeBody: {
@@ -155,6 +174,7 @@ export interface components {
             group: string | null;
             schedule: string | null;
             args_preview: string;
+            can: string[];
             args: unknown[];
             kwargs: {
                 [key: string]: unknown;
@@ -184,7 +204,6 @@ export interface components {
             children: components["schemas"]["EdgeEntry"][];
             parents: components["schemas"]["EdgeEntry"][];
             log_lines: number;
-            can: string[];
             masked: boolean;
         };
         /** DrainBody */
@@ -209,6 +228,36 @@ export interface components {
             message: string;
             traceback: string;
             fingerprint: string;
+        };
+        /** ErrorGroup */
+        ErrorGroup: {
+            fingerprint: string;
+            error_class: string;
+            count: number;
+            first_ms: number;
+            last_ms: number;
+            tasks: string[];
+            queues: string[];
+            states: {
+                [key: string]: number;
+            };
+            per_hour: number[];
+            sample: components["schemas"]["ErrorSample"];
+        };
+        /** ErrorGroups */
+        ErrorGroups: {
+            groups: components["schemas"]["ErrorGroup"][];
+            scanned: number;
+            done: boolean;
+        };
+        /** ErrorSample */
+        ErrorSample: {
+            queue: string;
+            id: string;
+            task: string;
+            message: string;
+            traceback: string;
+            at_ms: number;
         };
         /** EventEntry */
         EventEntry: {
@@ -235,6 +284,19 @@ export interface components {
             q?: string | null;
             from_ms?: number | null;
             to_ms?: number | null;
+            search?: string | null;
+        };
+        /** FindingEntry */
+        FindingEntry: {
+            level: string;
+            check: string;
+            text: string;
+            advice: string;
+            queue: string | null;
+            worker: string | null;
+            group: string | null;
+            count: number | null;
+            since_ms: number | null;
         };
         /** Flow */
         Flow: {
@@ -321,6 +383,13 @@ export interface components {
             reason: string;
             backend: string;
         };
+        /** HealthReport */
+        HealthReport: {
+            healthy: boolean;
+            at_ms: number;
+            findings: components["schemas"]["FindingEntry"][];
+            lost_workers: components["schemas"]["LostWorker"][];
+        };
         /** HoldBody */
         HoldBody: {
             seconds: number;
@@ -349,12 +418,17 @@ export interface components {
             group: string | null;
             schedule: string | null;
             args_preview: string;
+            can: string[];
         };
         /** Items */
         Items: {
             items: components["schemas"]["Item"][];
             next_cursor: string | null;
             total: number | null;
+            /** @default 0 */
+            scanned: number;
+            /** @default true */
+            done: boolean;
         };
         /** JobMetric */
         JobMetric: {
@@ -422,6 +496,25 @@ export interface components {
             lines: components["schemas"]["LogLine"][];
             next: number;
             total: number;
+        };
+        /** LostJob */
+        LostJob: {
+            queue: string;
+            id: string;
+            task: string;
+            state: components["schemas"]["JobState"];
+        };
+        /** LostWorker */
+        LostWorker: {
+            id: string;
+            hostname: string;
+            pid: number;
+            queues: string[];
+            started_ms: number;
+            beat_ms: number;
+            busy: number;
+            version: string;
+            jobs: components["schemas"]["LostJob"][];
         };
         /** Mark */
         Mark: {
@@ -661,6 +754,13 @@ export interface components {
             name: string;
             data?: unknown;
         };
+        /**
+         * Sort
+         * @description By the time of adding, of being due (scheduled, retrying, suspended), or of the end (completed, failed, cancelled).
+         * @default added
+         * @enum {string}
+         */
+        Sort: "added" | "due" | "finished";
         /** TaskEntry */
         TaskEntry: {
             queue: string;
@@ -718,6 +818,15 @@ export interface components {
             /** @default 30 */
             timeout: number;
         };
+        /** Why */
+        Why: {
+            queue: string;
+            id: string;
+            state: components["schemas"]["JobState"];
+            causes: components["schemas"]["Cause"][];
+            place: number | null;
+            waiting: number;
+        };
         /** WireJob */
         WireJob: {
             jid: string;
@@ -770,7 +879,10 @@ export interface components {
             failed_total: number;
             active_processes: number;
             busy_workers: number;
+            quiet_workers: number;
             slots: number;
+            /** @default null */
+            names: string[] | null;
         };
     };
     responses: never;

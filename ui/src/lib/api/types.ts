@@ -41,6 +41,13 @@ export type BulkAnswer = Schemas['BulkAnswer']
 export type BulkBody = Schemas['BulkBody']
 export type TaskEntry = Schemas['TaskEntry']
 export type Ref = Schemas['Ref']
+export type Cause = Schemas['Cause']
+export type Why = Schemas['Why']
+export type HealthReport = Schemas['HealthReport']
+export type Finding = Schemas['FindingEntry']
+export type LostWorker = Schemas['LostWorker']
+export type ErrorGroup = Schemas['ErrorGroup']
+export type ErrorGroups = Schemas['ErrorGroups']
 export type Mark = Schemas['Mark']
 export type Added = Schemas['Added']
 export type Changed = Schemas['Changed']
@@ -60,5 +67,8 @@ export interface Tick {
   failed_total: number
   active_processes: number
   busy_workers: number
+  quiet_workers: number
   slots: number
+  /** The names of all queues, when one came or went. */
+  names: string[] | null
 }

@@ -152,6 +152,10 @@ SET state = 'completed', finished_ms = ?1, result = ?2, result_until_ms = ?3, ke
     spare_until_ms = ?5, settled_token = token, token = NULL, lease_until_ms = NULL, expires_ms = NULL, reason = ''
 WHERE token IS NOT NULL AND seq = ?6
 
+-- One column: the sqlite3 module describes those of a statement each time that it is executed.
+-- name: job_any_due
+SELECT 1 FROM [job] WHERE queue = ? AND due_ms IS NOT NULL AND due_ms < '' LIMIT 1
+
 -- name: job_due
 SELECT /*job*/ FROM [job]
 WHERE queue = ? AND due_ms IS NOT NULL AND due_ms < '' ORDER BY due_ms, seq LIMIT ?
@@ -242,6 +246,24 @@ SELECT /*job*/ FROM [job]
 WHERE seq < ?1 AND seq >= ?2 AND +queue = ?3 AND +state IN (SELECT value FROM json_each(?4))
     AND (?5 IS NULL OR task GLOB ?5) AND (?6 = 0 OR errors IS NOT NULL)
 ORDER BY seq DESC
+
+-- name: list_due_up
+SELECT /*job*/ FROM [job] INDEXED BY [job_due]
+WHERE queue = ?1 AND due_ms IS NOT NULL AND (due_ms, seq) > (?2, ?3) ORDER BY due_ms, seq
+
+-- name: list_due_down
+SELECT /*job*/ FROM [job] INDEXED BY [job_due]
+WHERE queue = ?1 AND due_ms IS NOT NULL AND (due_ms, seq) < (?2, ?3) ORDER BY due_ms DESC, seq DESC
+
+-- name: list_finished_up
+SELECT /*job*/ FROM [job] INDEXED BY [job_finished]
+WHERE queue = ?1 AND state = ?2 AND finished_ms IS NOT NULL AND (finished_ms, seq) > (?3, ?4)
+ORDER BY finished_ms, seq
+
+-- name: list_finished_down
+SELECT /*job*/ FROM [job] INDEXED BY [job_finished]
+WHERE queue = ?1 AND state = ?2 AND finished_ms IS NOT NULL AND (finished_ms, seq) < (?3, ?4)
+ORDER BY finished_ms DESC, seq DESC
 
 -- name: event_insert
 INSERT INTO [event] (key, first_id, at_ms, deltas, records) VALUES (?, ?, ?, ?, ?)

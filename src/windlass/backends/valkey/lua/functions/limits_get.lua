@@ -2,11 +2,16 @@
 -- KEYS: queue root
 -- ARGV: now or '', then names of groups
 -- returns: most at once, most starts per time, that time (0: no such limit), held until or 0, limits of every group as they
---          were sent ('': none), then per group its own limits ('': none), 1 when paused, held until or 0
+--          were sent ('': none), milliseconds until the rate and the hold let the next job start, then per group its own limits ('': none), 1 when paused, held until or 0
 -- flags: no-writes
 local q = open(keys[1], now_from(args[1]))
 local own = limits.marks(q).own or { 0, 0, 0, 0, 0 }
 local answer = { own[LIMIT.MOST], own[LIMIT.RATE], own[LIMIT.PER], own[LIMIT.HOLD] > q.now and own[LIMIT.HOLD] or 0, q.every[GROUP_LIMIT.TEXT] }
+local opens = math.max(own[LIMIT.HOLD] - q.now, 0)
+if opens == 0 and own[LIMIT.RATE] > 0 and limits.in_window(q, '', own[LIMIT.PER]) >= own[LIMIT.RATE] then
+  opens = limits.start_at(q, '', -own[LIMIT.RATE]) + own[LIMIT.PER] - q.now
+end
+answer[6] = opens
 for at = 2, #args do
   local r = groups.get(q, args[at]).r
   answer[#answer + 1] = r[GROUP.OWN] ~= 0 and r[GROUP.OWN][GROUP_LIMIT.TEXT] or ''

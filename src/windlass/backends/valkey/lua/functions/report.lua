@@ -1,4 +1,4 @@
--- report: a running attempt's progress, and log lines.
+-- report: progress of a running attempt, or from outside without a token, and log lines.
 -- KEYS: queue root
 -- ARGV: now or '', packed {id, token or '', has progress, log lines kept}, progress, then log lines
 -- returns: status, one of CHANGED, and state
@@ -12,9 +12,10 @@ if not head then
 end
 if has_progress == 1 then
   if token == '' then
-    return { CHANGED.ILLEGAL, head[HEAD.STATE] }
-  end
-  if turn.check_token(head, token) ~= SETTLED.OK then
+    if ENDS[head[HEAD.STATE]] then
+      return { CHANGED.ILLEGAL, head[HEAD.STATE] }
+    end
+  elseif turn.check_token(head, token) ~= SETTLED.OK then
     return { CHANGED.LOST, head[HEAD.STATE] }
   end
   put(q.hset, q.g, id, args[3])

@@ -1,4 +1,4 @@
--- result_ttl: keeps a completed job's result until now + ttl.
+-- result_ttl: keeps a completed job's result, or a failed job's errors, until now + ttl.
 -- KEYS: queue root
 -- ARGV: now or '', packed {id, ttl}
 -- returns: status, one of CHANGED, and state
@@ -7,15 +7,20 @@ local id, ttl = unpack(cmsgpack.unpack(args[2]))
 local head = head_of(q, id)
 if not head then
   return { CHANGED.NOT_FOUND, 0 }
-elseif head[HEAD.STATE] ~= STATE.COMPLETED then
+elseif head[HEAD.STATE] ~= STATE.COMPLETED and head[HEAD.STATE] ~= STATE.FAILED then
   return { CHANGED.ILLEGAL, head[HEAD.STATE] }
 end
 leave(q, id, head)
 if head[HEAD.OPTIONS] == 0 then
   head[HEAD.OPTIONS] = { unpack(USUAL) }
 end
-head[HEAD.RESULT_UNTIL] = q.now + ttl
-head[HEAD.OPTIONS][OPTION.RESULT_TTL] = head[HEAD.RESULT_UNTIL] - head[HEAD.FINISHED]
+local kept = q.now + ttl - head[HEAD.FINISHED]
+head[HEAD.OPTIONS][OPTION.RESULT_TTL] = kept
+if head[HEAD.STATE] == STATE.COMPLETED then
+  head[HEAD.RESULT_UNTIL] = q.now + ttl
+else
+  head[HEAD.OPTIONS][OPTION.KEEP_FAILED] = kept
+end
 enter(q, id, head)
 close(q)
 return { CHANGED.OK, head[HEAD.STATE] }

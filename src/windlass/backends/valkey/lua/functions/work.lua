@@ -1,8 +1,8 @@
 -- work: ends attempts, then claims the next jobs: the whole turn of a worker in one step.
 -- KEYS: queue roots
--- ARGV: now or '', packed {ends, claim or 0}; ends, in order, are runs {queue, ids, tokens, durations, results or 0}, which
---       completed, and others {queue, id, token, outcome, duration, result or 0, delay, reason, uses attempt, miss, error
---       or 0, hold its group};
+-- ARGV: now or '', packed {ends, claim or 0}; ends, in order, are runs {queue, ids, tokens, durations, results or 0, facts
+--       or 0}, which completed, and others {queue, id, token, outcome, duration, result or 0, delay, reason, uses attempt,
+--       miss, error or 0, hold its group, filled or 0, facts or 0};
 --       a claim is {worker, lease, claim id, limit, {{queue, share, cap,
 --       leased by an earlier call of the same claim, seat}, ...}}; seat, only in a claim of one queue: 1 to take one when
 --       nothing is left, 2 to leave one before, 3 both; none or 0: neither

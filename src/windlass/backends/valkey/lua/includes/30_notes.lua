@@ -2,11 +2,14 @@
 --
 -- Events are {code, id, task, ...}; `codes.py` names what follows. Equal events of several jobs in a row are one
 -- row {-code, ids with spaces between, task, ...}. History rows are {run id, id, attempt, delivery, task, tags or
--- 0, worker, enqueued, ready, started, duration or -1, outcome [, error class or 0, fingerprint or 0 [, group]]}.
+-- 0, worker, enqueued, ready, started, duration or -1, outcome, error class or 0, fingerprint or 0, group or 0, message
+-- or 0, facts or 0 [, priority, schedule or 0, slot or -1, parent or 0, root or 0, cost]}; facts are what the worker said of
+-- itself, as it said it. Earlier releases wrote up to the group, and as much of that as there was.
 --
 -- Both are written as one stream entry per call, whose id is the number of its last row. Its fields, in order: `b`,
 -- packed {time, rows}; in history also `p`, completed plain jobs: time (6 bytes), then length and text of the id
--- (2 + n), duration (6) and the head while it was active, again and again.
+-- (2 + n), duration (6) and the head while it was active, again and again; behind it `s`, packed {facts, {}}, which earlier
+-- releases take for no rows.
 
 local function note(q, code, id, head, ...)
   q.events[#q.events + 1] = { code, id, head and head[HEAD.TASK] or '', ... }
@@ -36,23 +39,34 @@ local function count(q, outcome, task, more)
   tasks[task] = (tasks[task] or 0) + (more or 1)
 end
 
--- The row for a job as it stands before the change that ends its attempt.
-local function record(q, id, head, outcome, duration, failure)
+-- What history keeps of an error's message; 0: nothing.
+local function said_of(failure)
+  local said = failure[FAILURE.SAID] or 0
+  if said == 0 then
+    said = failure[FAILURE.BRIEF] or string.sub(failure[FAILURE.MESSAGE], 1, KEPT.BRIEF)
+  end
+  return said ~= '' and said or 0
+end
+
+-- The row for a job as it stands before the change that ends its attempt; `item` is how its worker ended it, if one did.
+local function record(q, id, head, outcome, item, failure)
   local ran = head[HEAD.TOKEN] ~= ''
-  local run_id = head[HEAD.TOKEN]
+  local run_id, options = head[HEAD.TOKEN], options_of(head)
   if not ran then
     run_id = table.concat({ 'end', name_of(q), id, text(head[HEAD.SEQ]), text(head[HEAD.MANUAL_RETRIES]) }, '.')
   end
   local row = {
-    run_id, id, ran and head[HEAD.ATTEMPTS] + 1 or 0, head[HEAD.DELIVERIES], head[HEAD.TASK], options_of(head)[OPTION.TAGS],
-    ran and head[HEAD.WORKER] or '', head[HEAD.ENQUEUED], head[HEAD.READY], ran and head[HEAD.STARTED] or 0, duration or -1, outcome,
+    run_id, id, ran and head[HEAD.ATTEMPTS] + 1 or 0, head[HEAD.DELIVERIES], head[HEAD.TASK], options[OPTION.TAGS],
+    ran and head[HEAD.WORKER] or '', head[HEAD.ENQUEUED], head[HEAD.READY], ran and head[HEAD.STARTED] or 0,
+    item and item[END.DURATION] or -1, outcome, 0, 0, groups.of(head) or 0, 0, item and item[END.FACTS] or 0,
   }
   if failure then
-    row[13], row[14] = failure[FAILURE.ERROR_CLASS], failure[FAILURE.FINGERPRINT]
+    row[13], row[14], row[16] = failure[FAILURE.ERROR_CLASS], failure[FAILURE.FINGERPRINT], said_of(failure)
   end
-  local group = groups.of(head)
-  if group then
-    row[13], row[14], row[15] = row[13] or 0, row[14] or 0, group
+  local schedule, parent, cost = options[OPTION.SCHEDULE] or 0, options[OPTION.PARENT] or 0, options[OPTION.COST] or 1
+  if head[HEAD.PRIORITY] ~= 0 or schedule ~= 0 or parent ~= 0 or cost ~= 1 or (options[OPTION.ROOT] or 0) ~= 0 then
+    row[18], row[19], row[20] = head[HEAD.PRIORITY], schedule, options[OPTION.SLOT] or -1
+    row[21], row[22], row[23] = parent, options[OPTION.ROOT] or 0, cost
   end
   local rows = q.history[#q.history]
   if not rows or rows.plain then
@@ -64,11 +78,11 @@ local function record(q, id, head, outcome, duration, failure)
   count(q, RAN_NAMES[outcome], head[HEAD.TASK])
 end
 
--- Where the rows of plain jobs go whose first attempt completed: texts, which become one.
-local function plain_history(q)
+-- Where the rows of plain jobs go whose first attempt completed, of which a worker says `facts`: texts, which become one.
+local function plain_history(q, facts)
   local rows = q.history[#q.history]
-  if not rows or not rows.plain then
-    rows = { struct.pack('>I6', q.now), plain = true }
+  if not rows or rows.plain ~= facts then
+    rows = { struct.pack('>I6', q.now), plain = facts }
     q.history[#q.history + 1] = rows
   end
   return rows
@@ -99,6 +113,9 @@ local function append_history(q)
   for _, rows in ipairs(q.history) do
     fields[#fields + 1] = rows.plain and 'p' or 'b'
     fields[#fields + 1] = rows.plain and table.concat(rows) or cmsgpack.pack({ q.now, rows })
+    if rows.plain then
+      fields[#fields + 1], fields[#fields + 2] = 's', cmsgpack.pack({ rows.plain, {} })
+    end
   end
   redis.call('XADD', q.h, text(last), unpack(fields))
   q.history, q.recorded = nil, 0

@@ -114,7 +114,8 @@ local function promote_members(q, members)
 end
 
 local function expire(q, id, head)
-  record(q, id, head, RAN.EXPIRED, nil, { SAID.EXPIRED, '', '', '' })
+  local message = head[HEAD.DELIVERIES] > 0 and SAID.EXPIRES_TOTAL or SAID.EXPIRES_IN
+  record(q, id, head, RAN.EXPIRED, nil, { SAID.EXPIRED, message, '', '' })
   finish(q, id, head, STATE.FAILED, 'expired')
   note(q, EVENT.FAILED, id, head, 'expired', SAID.EXPIRED)
   file(q)
@@ -140,7 +141,7 @@ end
 local NO_ERROR = { '', '', '', '', '' }
 
 local function complete(q, id, head, item)
-  record(q, id, head, RAN.COMPLETED, item[END.DURATION])
+  record(q, id, head, RAN.COMPLETED, item)
   local ttl = options_of(head)[OPTION.RESULT_TTL]
   head[HEAD.RESULT_UNTIL] = q.now + (ttl >= 0 and ttl or KEPT.RESULT_MS)
   finish(q, id, head, STATE.COMPLETED, '')
@@ -154,7 +155,7 @@ end
 local function fail(q, id, head, item)
   local failure = item[END.ERROR] ~= 0 and item[END.ERROR] or NO_ERROR
   keep_error(q, id, head, failure)
-  record(q, id, head, RAN.FAILED, item[END.DURATION], failure)
+  record(q, id, head, RAN.FAILED, item, failure)
   head[HEAD.ATTEMPTS] = head[HEAD.ATTEMPTS] + item[END.USES_ATTEMPT]
   finish(q, id, head, STATE.FAILED, item[END.REASON])
   note(q, EVENT.FAILED, id, head, item[END.REASON], failure[FAILURE.ERROR_CLASS], failure[FAILURE.BRIEF])
@@ -163,14 +164,14 @@ end
 local function try_again(q, id, head, item)
   local failure = item[END.ERROR] ~= 0 and item[END.ERROR] or NO_ERROR
   keep_error(q, id, head, failure)
-  record(q, id, head, RAN.RETRYING, item[END.DURATION], failure)
+  record(q, id, head, RAN.RETRYING, item, failure)
   head[HEAD.ATTEMPTS] = head[HEAD.ATTEMPTS] + 1
   put_back(q, id, head, STATE.RETRYING, item[END.DELAY])
   note(q, EVENT.RETRYING, id, head, head[HEAD.ATTEMPTS], failure[FAILURE.ERROR_CLASS], failure[FAILURE.BRIEF], head[HEAD.DUE])
 end
 
 local function snooze(q, id, head, item)
-  record(q, id, head, RAN.SNOOZED, item[END.DURATION])
+  record(q, id, head, RAN.SNOOZED, item)
   put_back(q, id, head, STATE.SCHEDULED, item[END.DELAY])
   local reason = item[END.REASON] ~= '' and item[END.REASON] or 'snoozed'
   if head[HEAD.DUE] == 0 then
@@ -181,7 +182,7 @@ local function snooze(q, id, head, item)
 end
 
 local function release(q, id, head, item)
-  record(q, id, head, RAN.RELEASED, item[END.DURATION])
+  record(q, id, head, RAN.RELEASED, item)
   head[HEAD.MISSES] = head[HEAD.MISSES] + item[END.MISS]
   if item[END.DELAY] > 0 then
     put_back(q, id, head, STATE.SCHEDULED, item[END.DELAY])
@@ -199,7 +200,7 @@ local function end_cancelled(q, id, head, item)
   if head[HEAD.CANCEL] ~= '' then
     reason = string.sub(head[HEAD.CANCEL], 2)
   end
-  record(q, id, head, RAN.CANCELLED, item[END.DURATION])
+  record(q, id, head, RAN.CANCELLED, item)
   finish(q, id, head, STATE.CANCELLED, reason)
   note(q, EVENT.CANCELLED, id, head, reason)
 end

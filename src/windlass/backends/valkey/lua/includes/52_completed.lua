@@ -25,7 +25,7 @@ end
 local function complete_plain(q, run, first)
   local ids, tokens, durations, results = run[2], run[3], run[4], run[5]
   local one_duration, one_result = type(durations) ~= 'table' and durations, type(results) ~= 'table' and results
-  local writes, rows, lean, parts, sub = writes_of(q, 'completed'), plain_history(q), q.lean, struct.unpack, string.sub
+  local writes, rows, lean, parts, sub = writes_of(q, 'completed'), plain_history(q, run[6] or 0), q.lean, struct.unpack, string.sub
   local heads, active, done, n, row = writes.heads, writes.active, writes.done, writes.n, #rows
   local now, at, from, size = text(q.now), first, first, #ids
   local names, task, last_result, ending, is_large, last_duration, row_tail, id_size, row_head -- of the job before

@@ -21,7 +21,7 @@ function flow.wait(q, id, head, item)
     SETTLE[item[END.REASON] ~= '' and OUTCOME.FAIL or OUTCOME.RETRY](q, id, head, failed)
     return
   end
-  record(q, id, head, RAN.SNOOZED, item[END.DURATION])
+  record(q, id, head, RAN.SNOOZED, item)
   leave(q, id, head)
   drop_lease(head, true)
   head[HEAD.STATE] = STATE.BLOCKED
@@ -34,7 +34,7 @@ end
 
 -- The name of the signal comes as the reason of the end.
 function flow.suspend(q, id, head, item)
-  record(q, id, head, RAN.SNOOZED, item[END.DURATION])
+  record(q, id, head, RAN.SNOOZED, item)
   flow.widen(head)
   head[HEAD.AWAITS] = item[END.REASON]
   if head[HEAD.SIGNALS] > 0 and redis.call('HEXISTS', q.root .. ':S:' .. id, item[END.REASON]) == 1 then

@@ -186,6 +186,14 @@ function unique.replace_times(q, id, head, job)
   end
 end
 
+-- An add that is a duplicate prolongs the time of its key, if it says so; `said`: the key as its client stores it.
+function unique.extend(q, said, wanted, entry)
+  if said and said.extend and wanted[UNIQUE.TTL] >= 0 and entry[ENTRY.UNTIL] >= 0 then
+    entry[ENTRY.UNTIL] = q.now + wanted[UNIQUE.TTL]
+    unique.put(q, wanted[UNIQUE.KEY], entry)
+  end
+end
+
 -- The answer to an add whose key is held, or nil and the id of the running job that the new one is to follow.
 function unique.answer(q, job, tail, wanted)
   local _, meta = cmsgpack.unpack_one(tail, 4)
@@ -197,6 +205,7 @@ function unique.answer(q, job, tail, wanted)
   end
   local id = entry[ENTRY.HOLDER]
   if verdict == 'duplicate' then
+    unique.extend(q, meta[3].unique, wanted, entry)
     if not holder then
       note_run(q, EVENT.DEDUPLICATED, id, job[JOB.TASK])
       return { ADDED.DUPLICATE, 0, 0, 0 }

@@ -83,7 +83,9 @@ function turn.settle_run(q, run)
       statuses[#statuses + 1] = string.rep(SETTLED.OK, at - first)
     else
       local duration, result = turn.of_run(run[4], at), turn.of_run(run[5], at)
-      statuses[#statuses + 1] = turn.settle_one(q, { run[1], ids[at], tokens[at], OUTCOME.COMPLETE, duration, result })
+      local item = { run[1], ids[at], tokens[at], OUTCOME.COMPLETE, duration, result }
+      item[END.FACTS] = run[6]
+      statuses[#statuses + 1] = turn.settle_one(q, item)
       at = at + 1
     end
   end

@@ -110,6 +110,73 @@ function listing.few_rows(q, newest, cursor, states)
   return rows
 end
 
+-- The cursor behind a row: its sequence, by time also that.
+function listing.cursor_of(row)
+  return row[3] and (text(row[3]) .. '.' .. text(row[1])) or row[1]
+end
+
+-- How many members of a place stand before a time and sequence (`with`: and that one itself). Members of one time are in the
+-- order of their sequences.
+function listing.rank_of(q, name, time, seq, with)
+  local low = redis.call('ZCOUNT', q[name], '-inf', '(' .. text(time))
+  local high = low + redis.call('ZCOUNT', q[name], text(time), text(time))
+  while low < high do
+    local middle = math.floor((low + high) / 2)
+    local number = number_of(redis.call('ZRANGE', q[name], middle, middle)[1])
+    if number < seq or (with and number == seq) then
+      low = middle + 1
+    else
+      high = middle
+    end
+  end
+  return low
+end
+
+-- Up to STEP rows {sequence, id, time} of one place beyond a time and sequence, and whether there are more.
+function listing.timed_rows_in(q, name, newest, time, seq)
+  local size = redis.call('ZCARD', q[name])
+  local first = 0
+  if newest then
+    size = time < 0 and size or listing.rank_of(q, name, time, seq)
+    first = math.max(size - STEP, 0)
+  elseif time >= 0 then
+    first = listing.rank_of(q, name, time, seq, true)
+  end
+  local last = math.min(first + STEP, size) - 1
+  local found = last >= first and redis.call('ZRANGE', q[name], first, last, 'WITHSCORES') or {}
+  local rows, count = {}, #found / 2
+  for at = 1, count do
+    local member, score = found[2 * at - 1], tonumber(found[2 * at])
+    rows[newest and count + 1 - at or at] = { number_of(member), id_of(member), score }
+  end
+  return rows, newest and first > 0 or not newest and last + 1 < size
+end
+
+-- The same of several places, merged.
+function listing.timed_rows(q, newest, names, time, seq)
+  local rows, more = {}, false
+  for _, name in ipairs(names) do
+    local part, further = listing.timed_rows_in(q, name, newest, time, seq)
+    more = more or further
+    for _, row in ipairs(part) do
+      rows[#rows + 1] = row
+    end
+  end
+  if #names > 1 then
+    table.sort(rows, function(one, other)
+      if one[3] ~= other[3] then
+        return (one[3] < other[3]) ~= newest
+      end
+      return one[1] ~= other[1] and (one[1] < other[1]) ~= newest
+    end)
+  end
+  more = more or #rows > STEP
+  for index = #rows, STEP + 1, -1 do
+    rows[index] = nil
+  end
+  return rows, more and #rows > 0
+end
+
 -- Reads the heads of `count` rows from `first` on.
 function listing.load_rows(q, rows, first, count)
   local ids = {}

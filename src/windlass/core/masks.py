@@ -1,0 +1,118 @@
+"""Names whose values are not shown or kept, and texts without such values.
+
+A name means the same in every spelling: a pattern is compared by words, so that ``api_key`` covers
+``apiKey``, ``Api-Key``, ``API_KEY`` and ``apikey`` too.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from fnmatch import translate
+
+from windlass.core.job import BRIEF_CHARS
+
+#: Stands where a value is hidden.
+HIDDEN = "[masked]"
+
+#: Names of fields, in any spelling, whose values are never shown unless the application says otherwise.
+DEFAULT_MASK = (
+    "*password*",
+    "*passwd*",
+    "*passphrase*",
+    "*pwd*",
+    "*secret*",
+    "*token*",
+    "*credential*",
+    "*authorization*",
+    "auth",
+    "auth_*",
+    "*_auth",
+    "oauth",
+    "*cookie*",
+    "*api_key*",
+    "*access_key*",
+    "*private_key*",
+    "*signing_key*",
+    "*encryption_key*",
+    "dsn",
+    "*_dsn",
+    "*connection_string*",
+    "*credit_card*",
+    "*card_number*",
+    "*cvv*",
+    "cvc",
+    "*_cvc",
+    "ssn",
+    "*_ssn",
+    "*social_security*",
+)
+#: Where the capitals of ``camelCase`` and ``HTTPHeader`` begin a word.
+_CAPITALS = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
+_TWO_WORDS = re.compile(r"\w_\w")
+
+
+def _words(name: str, joint: str = r"[\W_]+") -> str:
+    """The name in small letters with its words joined by ``_``."""
+    return re.sub(joint, "_", _CAPITALS.sub("_", name)).lower()
+
+
+def _spellings(pattern: str) -> set[str]:
+    """What a pattern is looked for as: as it is, by its words, and with two words and more run together."""
+    if "[" in pattern:
+        return {pattern.lower()}
+    words = _words(pattern, r"[^\w*?]+|_+")
+    together = {words.replace("_", "")} if _TWO_WORDS.search(words) else set()
+    return {pattern.lower(), words, *together}
+
+
+class NameMask:
+    """The names that some patterns cover."""
+
+    def __init__(self, patterns: Sequence[str]) -> None:
+        spellings = sorted({spelling for pattern in patterns for spelling in _spellings(pattern)})
+        self._covered = re.compile("|".join(translate(spelling) for spelling in spellings) or r"(?!)")
+
+    def covers(self, name: str) -> bool:
+        """Whether values under ``name`` are hidden."""
+        words = _words(name).strip("_")
+        return any(self._covered.match(form) for form in (name.lower(), words, words.replace("_", "")))
+
+
+#: ``name=value``, ``name: value`` and ``"name": "value"``, with the word that headers put before a secret.
+_ASSIGNED = re.compile(
+    r"""(?P<name>[A-Za-z_][\w.-]*)(?P<joint>["']?\s*[=:]\s*)"""
+    r"""(?P<value>"[^"]*"?|'[^']*'?|(?:(?:Bearer|Basic|Token)\s+)?[^\s,;&)}\]]+)""",
+    re.IGNORECASE,
+)
+#: The password in ``scheme://user:password@host``.
+_IN_URL = re.compile(r"(?P<before>://[^/\s:@]*:)[^/\s@]+(?=@)")
+
+
+class MessageMask:
+    """What history keeps of error messages: their beginning, without the values of masked names."""
+
+    def __init__(self, patterns: Sequence[str], *, keep: bool = True) -> None:
+        """``keep``: False keeps nothing of any message."""
+        self._names = NameMask(patterns)
+        self._keep = keep
+        self._all = "*" in patterns
+
+    def brief(self, message: str) -> str | None:
+        """What is kept; None when that is just the beginning of the message."""
+        if not self._keep or self._all:
+            return "" if not self._keep else HIDDEN
+        # A value that the end of the text cuts through must still be seen as one.
+        masked = self._masked(_IN_URL.sub(rf"\g<before>{HIDDEN}", message[: 4 * BRIEF_CHARS]))
+        kept = masked[:BRIEF_CHARS]
+        return None if kept == message[:BRIEF_CHARS] else kept
+
+    def _masked(self, text: str) -> str:
+        parts, at, kept_to = [], 0, 0
+        while (found := _ASSIGNED.search(text, at)) is not None:
+            if self._names.covers(found["name"].rpartition(".")[2]):
+                parts += [text[kept_to : found.start("value")], HIDDEN]
+                at = kept_to = found.end()
+            else:  # what stands behind it may be an assignment itself
+                at = found.end("joint")
+        return "".join([*parts, text[kept_to:]])

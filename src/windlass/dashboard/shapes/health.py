@@ -1,0 +1,99 @@
+"""Health, and errors by their fingerprint."""
+
+from __future__ import annotations
+
+from windlass.core.states import JobState
+from windlass.dashboard.shapes.base import Shape
+
+
+class FindingEntry(Shape):
+    """One thing that the checks saw.
+
+    ``check`` is its stable name, such as ``unserved``; ``level`` is ``warning`` or ``problem``.
+    """
+
+    level: str
+    check: str
+    text: str
+    advice: str
+    queue: str | None
+    worker: str | None
+    group: str | None
+    #: How many jobs it concerns, when known.
+    count: int | None
+    #: Since when, when known.
+    since_ms: int | None
+
+
+class LostJob(Shape):
+    """A job that a lost worker held, as it stands now."""
+
+    queue: str
+    id: str
+    task: str
+    state: JobState
+
+
+class LostWorker(Shape):
+    """A worker that fell silent without saying goodbye in the last day."""
+
+    id: str
+    hostname: str
+    pid: int
+    queues: list[str]
+    started_ms: int
+    beat_ms: int
+    #: Slots that were busy at its last heartbeat.
+    busy: int
+    version: str
+    #: Jobs whose record still names it (at most 50).
+    jobs: list[LostJob]
+
+
+class HealthReport(Shape):
+    """What ``windlass doctor`` finds in the store that can change from minute to minute."""
+
+    healthy: bool
+    at_ms: int
+    findings: list[FindingEntry]
+    lost_workers: list[LostWorker]
+
+
+class ErrorSample(Shape):
+    """The newest job with such an error."""
+
+    queue: str
+    id: str
+    task: str
+    message: str
+    traceback: str
+    at_ms: int
+
+
+class ErrorGroup(Shape):
+    """Errors that differ only in numbers and quoted values."""
+
+    fingerprint: str
+    error_class: str
+    #: Jobs that ended or wait for a retry with it.
+    count: int
+    first_ms: int
+    last_ms: int
+    tasks: list[str]
+    queues: list[str]
+    #: Jobs by state.
+    states: dict[str, int]
+    #: Jobs by hour of their last error, oldest first, up to the current one (24 numbers).
+    per_hour: list[int]
+    sample: ErrorSample
+
+
+class ErrorGroups(Shape):
+    """Errors of failed and retrying jobs, the most frequent first.
+
+    ``done`` false: only the newest ``scanned`` of those jobs were looked at.
+    """
+
+    groups: list[ErrorGroup]
+    scanned: int
+    done: bool
