@@ -16,7 +16,7 @@ from windlass.core.outcome import Outcome, Settled, Settlement
 
 NOW_MS = 1_760_000_000_000
 #: What a client does with a message before the log is read: make a job, start it, see what it is.
-_CLIENTS = {"Scribe", "create", "holds", "is_expired", "lease"}
+_CLIENTS = {"ChangeRecorder", "create", "holds", "is_expired", "lease"}
 
 
 def test_what_becomes_of_a_job_is_left_to_the_engine() -> None:
