@@ -48,7 +48,7 @@ async def test_what_was_enqueued(windlass):
     await send_mail.options(delay=60).enqueue("ada")
     await windlass.assert_enqueued(send_mail, args=["ada"], delay=60)
     await windlass.refute_enqueued(send_mail, args=["bob"])
-    assert len(await windlass.all_enqueued(windlass.queue("mail"))) == 1
+    assert len(await windlass.all_enqueued(windlass.app.queue("mail"))) == 1
     assert await windlass.drain() == 0
     assert await windlass.drain(ahead=60) == 1
     assert sent == ["ada"]

@@ -65,7 +65,7 @@ class OutcomeReporter:
             self._untold[settlement.token] = _Unreported(attempt, ran=True)
 
     def refused(self, attempt: Attempt, settlement: Settlement) -> None:
-        """A job that no handler could be called for; reported when the store has taken ``settlement``."""
+        """A job without a handler to call; it is reported when the store has taken ``settlement``."""
         self._untold[settlement.token] = _Unreported(attempt, ran=False)
 
     def settled(self, settlement: Settlement, answer: Settled) -> None:

@@ -20,7 +20,7 @@ _CLIENTS = {"ChangeRecorder", "create", "holds", "is_expired", "lease"}
 
 
 def test_what_becomes_of_a_job_is_left_to_the_engine() -> None:
-    """Whoever folds the log calls the engine: no rule is written a third time."""
+    """The fold of the log calls the engine: no rule is written a third time."""
     for path in Path(windlass.backends.amqp.__file__).parent.glob("*.py"):
         tree = ast.parse(path.read_text(encoding="utf-8"))
         used = {

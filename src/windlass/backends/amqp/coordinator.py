@@ -24,8 +24,9 @@ from windlass.backends.amqp import inbox, verbs, wire
 from windlass.backends.amqp.io_future import IoFuture, spawn
 from windlass.backends.amqp.ledger import BrokerPlan, Counts, Ledger
 from windlass.backends.amqp.messages import entry_message, queue_of, to_message
-from windlass.backends.amqp.timing import EntryTime, OwnTime
+from windlass.backends.amqp.timing import EntryTime, OwnTime, says_time
 from windlass.core import bad_records
+from windlass.core.clock import moment
 from windlass.core.job import JobRef
 from windlass.core.probe import reach
 from windlass.core.states import JobState
@@ -244,8 +245,8 @@ class Coordinator:
 
     def _now_ms(self, request: rq.Request[Any], entry: wire.LogEntry) -> int:
         """When an entry counts. One that carries a time also says what time it is."""
-        if request.now_ms is not None:
-            self._time = EntryTime(request.now_ms)
+        if says_time(request):
+            self._time = EntryTime(moment(request.now_ms, self._time.now_ms))
         return self._time.of(entry.at_ms, live=self.live.done)
 
     def _taken_over(self, holder: str, now_ms: int) -> None:
