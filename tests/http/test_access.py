@@ -120,7 +120,7 @@ def table(guard: Guard) -> list[Entry]:
             for method in handler.http_methods:
                 declared = "options" if method == "OPTIONS" else handler.opt["access"].subject
                 found[template, method] = declared
-        found.setdefault((template, "HEAD"), None)
+        found.setdefault((template, "HEAD"), found.get((template, "GET")))
     return [Entry(template, method, found[template, method]) for template, method in sorted(found)]
 
 
@@ -232,6 +232,8 @@ def expected(who: str, entry: Entry, way: Way) -> set[int]:
     """What a caller gets, from who they are, what the route declares and how the request is written."""
     if way.status is not None:
         return {way.status}
+    if entry.method == "HEAD" and entry.subject is not None:
+        entry = replace(entry, method="GET")  # the same answer without its body
     if way.elsewhere or entry.subject is None:
         return ({404} if way.elsewhere else {405}) if who in KNOWN else {401}
     if entry.template in OPEN and entry.method != "OPTIONS":

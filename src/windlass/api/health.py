@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypedDict
 
 from windlass.backend import limit_requests as lrq
 from windlass.backend import metric_requests as mq
@@ -73,6 +73,16 @@ class CheckContext:
         return (await self.app.store.execute(request)).jobs
 
 
+class _About(TypedDict, total=False):
+    """What a finding concerns; see ``Finding``."""
+
+    queue: str
+    worker: str
+    group: str
+    count: int
+    since_ms: int | None
+
+
 async def lost_workers(app: Windlass) -> list[WorkerInfo]:
     """Workers of the last day that fell silent without a goodbye, the last first."""
     known = await app.store.execute(rq.ListWorkers(stale_ms=WORKER_KEPT_MS))
@@ -119,7 +129,7 @@ async def check_unserved(context: CheckContext) -> AsyncIterator[Finding]:
         if not waiting or info.paused:
             continue
         age_ms = 0 if info.oldest_ready_ms is None else context.now - info.oldest_ready_ms
-        about = {"queue": info.name, "count": waiting, "since_ms": info.oldest_ready_ms}
+        about = _About(queue=info.name, count=waiting, since_ms=info.oldest_ready_ms)
         if not context.served(info.name):
             text = f"{info.name}: {many(waiting, 'job')} to run and no worker serves the queue"
             advice = f"start one: windlass worker MODULE:APP --queues {info.name}"
@@ -136,7 +146,7 @@ async def check_paused(context: CheckContext) -> AsyncIterator[Finding]:
         waiting = info.counts.get("waiting", 0)
         if info.paused and waiting:
             text = f"{info.name}: paused with {many(waiting, 'job')} waiting"
-            about = {"queue": info.name, "count": waiting, "since_ms": info.oldest_ready_ms}
+            about = _About(queue=info.name, count=waiting, since_ms=info.oldest_ready_ms)
             yield Finding("warning", text, f"windlass resume {info.name}", "paused", **about)
 
 
@@ -153,7 +163,7 @@ async def check_leases(context: CheckContext) -> AsyncIterator[Finding]:
             who = "no worker took them back" if context.workers else "no worker is alive to take them back"
             text = f"{info.name}: {many(len(ends), 'running job')} lost the worker {since} ago and {who}"
             advice = "start any worker on this store: it recovers them within seconds"
-            about = {"queue": info.name, "count": len(ends), "since_ms": min(ends)}
+            about = _About(queue=info.name, count=len(ends), since_ms=min(ends))
             yield Finding("problem", text, advice, "leases", **about)
         stalled = sum(job.stalls > 0 for job in active)
         if stalled:
@@ -169,7 +179,7 @@ async def check_lost(context: CheckContext) -> AsyncIterator[Finding]:
         where = f" on {worker.hostname} (process {worker.pid})" if worker.hostname else ""
         text = f"worker {worker.id}{where} fell silent {since} ago with {many(worker.busy, 'job')} running"
         advice = "look at its log and at the memory of its machine; its jobs are taken back by other workers"
-        about = {"worker": worker.id, "count": worker.busy, "since_ms": worker.beat_ms}
+        about = _About(worker=worker.id, count=worker.busy, since_ms=worker.beat_ms)
         yield Finding("warning", text, advice, "lost_worker", **about)
 
 
@@ -232,7 +242,7 @@ async def _full_groups(context: CheckContext, info: QueueInfo) -> AsyncIterator[
         others = f", {len(held) - 1:,} more groups hold jobs back" if len(held) > 1 else ""
         verb = "is paused" if first.paused else "has reached its limit"
         text = f"{info.name}: group {first.name} {verb} with {many(first.parked, 'job')} waiting{others}"
-        about = {"queue": info.name, "group": first.name, "count": first.parked}
+        about = _About(queue=info.name, group=first.name, count=first.parked)
         advice = "resume the group" if first.paused else "wait, or raise the group's limits"
         yield Finding("warning", text, advice, "group_limit", **about)
 
@@ -252,7 +262,10 @@ async def check_pipeline(context: CheckContext) -> AsyncIterator[Finding]:
             text = f"archiver {archiver.name} is {behind:,} records behind the history"
         else:
             continue
-        advice = f"start its 'windlass pipeline run'; after 7 days, or {HISTORY_HELD:,} records, it is let go"
+        advice = (
+            "start its 'windlass pipeline run': the history is held for it for 7 days "
+            f"and {HISTORY_HELD:,} records at most"
+        )
         yield Finding("warning", text, advice, "pipeline", count=behind, since_ms=archiver.seen_ms)
 
 

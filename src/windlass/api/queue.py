@@ -17,7 +17,9 @@ from windlass.api.bulk import BulkVerbs
 from windlass.api.event_feed import EventFeed, read_events
 from windlass.api.event_values import EventValues
 from windlass.api.metrics import MetricsVerbs
+from windlass.api.query import PlainReader, parse
 from windlass.api.search import Search, States, find_page, to_states
+from windlass.api.why import Why, explain
 from windlass.backend import flow_requests as fl
 from windlass.backend import requests as rq
 from windlass.backend.closing import Closing
@@ -413,7 +415,7 @@ class Queue(BulkVerbs, FlowVerbs, KeyVerbs, LimitVerbs, MetricsVerbs, ScheduleVe
         """Failed jobs: the dead set."""
         return await self.get_jobs(JobState.FAILED, cursor, limit)
 
-    async def search_jobs(
+    async def search_jobs(  # noqa: PLR0913 - each is one filter, given by name
         self,
         *,
         name: str | None = None,
@@ -421,6 +423,7 @@ class Queue(BulkVerbs, FlowVerbs, KeyVerbs, LimitVerbs, MetricsVerbs, ScheduleVe
         data: Mapping[str, Any] | None = None,
         tag: str | None = None,
         error: str | None = None,
+        query: str = "",
         cursor: str | None = None,
         limit: int = 100,
         scan: int = 10_000,
@@ -428,10 +431,21 @@ class Queue(BulkVerbs, FlowVerbs, KeyVerbs, LimitVerbs, MetricsVerbs, ScheduleVe
     ) -> Page:
         """Jobs by task name (``*`` and ``?`` match), state, tag, last error's class, and payload keys.
 
-        ``data`` matches jobs whose keyword arguments hold these values. At most ``scan`` records are looked
-        at; a page with a cursor may hold fewer than ``limit`` jobs.
+        ``data`` matches jobs whose keyword arguments hold these values. ``query`` is a text such as
+        ``task:charge_card error:Payment* finished:<1h`` (see ``windlass.api.query``). At most ``scan``
+        records are looked at; a page with a cursor may hold fewer than ``limit`` jobs.
         """
-        search = Search(name=name, state=state, data=data, tag=tag, error=error)
+        asked = parse(query)
+        if asked.queues and self.name not in asked.queues:
+            return self._page(rq.Page([]))
+        search = Search(
+            name=name or asked.search.name,
+            state=to_states(state) or asked.search.state,
+            data=data,
+            tag=tag or asked.search.tag,
+            error=error,
+        )
+        reader, now_ms = PlainReader(self.app.codecs), self.app.clock.now_ms()
         return self._page(
             await find_page(
                 self.store,
@@ -442,8 +456,13 @@ class Queue(BulkVerbs, FlowVerbs, KeyVerbs, LimitVerbs, MetricsVerbs, ScheduleVe
                 limit=_limit(limit),
                 scan=scan,
                 newest_first=newest_first,
+                keep=(lambda record: asked.fits(record, reader, now_ms)) if asked.tests else None,
             )
         )
+
+    async def why(self, job_id: str) -> Why:
+        """Why a job is not running: what holds it now comes first, what would hold it next comes after."""
+        return await explain(self.store, self._ref(job_id), self.app.clock.now_ms())
 
     async def get_job_counts(self) -> dict[JobState, int]:
         """How many jobs are in each state; every state is there."""

@@ -5,7 +5,7 @@ The store filters by all but the arguments, which only their codec can read; tho
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypedDict
 
@@ -96,21 +96,25 @@ async def find_page(
     limit: int,
     scan: int,
     newest_first: bool = True,
+    keep: Callable[[JobRecord], bool] | None = None,
 ) -> rq.Page:
-    """Jobs that are meant, by order of their adding; about ``scan`` records are looked at, at most."""
+    """Jobs that are meant, by order of their adding; about ``scan`` records are looked at, at most.
+
+    ``keep`` says what else they must be like.
+    """
     if isinstance(scan, bool) or not isinstance(scan, int) or scan < 1:
         raise ConfigError("scan", "a whole number above 0", scan)
     found: list[JobRecord] = []
     looked = 0
     while looked < scan and len(found) < limit:
-        step = min(limit - len(found), CHUNK) if not search.data else CHUNK
+        step = min(limit - len(found), CHUNK) if not search.data and keep is None else CHUNK
         page = await store.execute(
             search.request(queue, cursor=cursor, limit=step, newest_first=newest_first)
         )
         looked += max(len(page.jobs), 1)
         cursor = page.cursor
         for record in page.jobs:
-            if search.has(record, codecs):
+            if search.has(record, codecs) and (keep is None or keep(record)):
                 found.append(record)
                 if len(found) == limit and record is not page.jobs[-1]:
                     cursor = str(record.seq)

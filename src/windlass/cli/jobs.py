@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 STATES = click.Choice([state.value for state in JobState])
 _PAGE = 1_000
+#: Records of a queue that one page looks at: a person waits for it.
+_SCAN = 1_000_000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,6 +37,7 @@ class Options(StoreOptions):
     tag: str | None = None
     error: str | None = None
     data: dict[str, Any] = field(default_factory=dict)
+    search: str = ""
     limit: int = 20
     cursor: str | None = None
     export: bool = False
@@ -79,8 +82,10 @@ async def _search(
         data=options.data,
         tag=options.tag,
         error=options.error,
+        query=options.search,
         cursor=cursor,
         limit=limit,
+        scan=_SCAN,
         newest_first=newest_first,
     )
 
@@ -149,6 +154,7 @@ windlass jobs mail --state failed
 windlass jobs mail --name 'send_*' --error SMTPError --limit 50
 windlass jobs --state active                        all queues
 windlass jobs mail --data to=ada@example.com --json
+windlass jobs --search 'task:charge_* error:Payment* args.customer.id:42 finished:<1h'
 windlass jobs mail --state failed --export > failed.jsonl
 """,
 )
@@ -158,6 +164,7 @@ windlass jobs mail --state failed --export > failed.jsonl
 @click.option("--tag", "-t", help="Only jobs with this tag.")
 @click.option("--error", metavar="CLASS", help="Only jobs whose last error is of this class.")
 @click.option("--data", "-d", multiple=True, metavar="KEY=VALUE", help="Only jobs with this argument.")
+@click.option("--search", "-q", default="", metavar="QUERY", help="Only jobs that fit a query (see below).")
 @click.option("--limit", "-l", type=click.IntRange(1, 100_000), default=20, show_default=True)
 @click.option("--cursor", help="Go on where an earlier page ended (needs QUEUE).")
 @click.option(
@@ -170,6 +177,10 @@ def command(queue: str | None, data: tuple[str, ...], cursor: str | None, **valu
     """List jobs of QUEUE (of all queues without it), newest first.
 
     'runs' counts the runs so far, of the most that the job may have.
+
+    A QUERY is made of terms such as task:charge_*, state:failed,retrying, error:Payment*, tag:vip,
+    group:acme, worker:w1, args.customer.id:42, finished:<1h, due:<10m, took:>5s, and of words that stand
+    anywhere in a job.
 
     --export writes id, queue, arguments and all options of each job, not what it did: attempts, errors and
     results stay behind. It is no backup. Jobs that ended run again when their lines are added.

@@ -29,6 +29,7 @@ COMMANDS = {
     "queues": CommandEntry("Look", "List the queues and how many jobs are in each state."),
     "jobs": CommandEntry("Look", "List, search or export jobs."),
     "job": CommandEntry("Look", "Show one job: timeline, arguments, errors, logs."),
+    "why": CommandEntry("Look", "Say why a job is not running, and what to do about it."),
     "flow": CommandEntry("Look", "Show a job with all that it waits for; cancel or remove it all."),
     "stats": CommandEntry("Look", "Totals and rates, live with --watch."),
     "workers": CommandEntry("Look", "List the workers that are alive, or tell one to go quiet or stop."),
@@ -51,6 +52,27 @@ COMMANDS = {
 }
 
 
+#: What other systems call our commands.
+_MEANT = {
+    "purge": "clear",
+    "flush": "clear",
+    "empty": "clear",
+    "delete": "remove",
+    "rm": "remove",
+    "ls": "jobs",
+    "list": "jobs",
+    "status": "stats",
+    "info": "stats",
+    "inspect": "job",
+    "run": "worker",
+    "start": "worker",
+    "send": "enqueue",
+    "add": "enqueue",
+    "init": "new",
+    "beat": "schedules",
+}
+
+
 class CommandTree(click.Group):
     """Loads commands on demand, lists them by topic, and guesses what was meant."""
 
@@ -69,7 +91,8 @@ class CommandTree(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         name = args[0] if args else ""
         if name and not name.startswith("-") and name not in COMMANDS:
-            near = difflib.get_close_matches(name, COMMANDS, n=1)
+            meant = _MEANT.get(name)
+            near = [meant] if meant else difflib.get_close_matches(name, COMMANDS, n=1)
             hint = f"Did you mean '{near[0]}'?" if near else "See 'windlass --help' for the list."
             ctx.fail(f"There is no command '{name}'. {hint}")
         return super().resolve_command(ctx, args)
@@ -84,8 +107,8 @@ class CommandTree(click.Group):
 
 EPILOG = """\b
 Start here:
-  windlass worker shop:app              run the tasks of shop.py
-  windlass enqueue mail send_mail --arg to=ada@example.com
+  windlass worker mail:app              run the tasks of mail.py
+  windlass enqueue mail mail.send_mail --arg to=ada@example.com --arg subject=Hello
   windlass queues
   windlass stats --watch
 

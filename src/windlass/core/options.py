@@ -95,6 +95,8 @@ class StoredUnique(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
 FILLABLE = ("max_attempts", "backoff", "timeout", "result_ttl", "keep_completed", "keep_failed")
 #: Nothing of that is said.
 ALL_UNSAID = (1 << len(FILLABLE)) - 1
+#: Most lines of a traceback that a job may have kept.
+MOST_LINES = 1_000
 
 
 def unsaid_bits(said: Iterable[str]) -> int:
@@ -335,7 +337,7 @@ class JobOptions(msgspec.Struct, frozen=True, kw_only=True):
         check_int("priority", self.priority, PRIORITY_MIN, PRIORITY_MAX)
         check_int("max_attempts", self.max_attempts, 1, 1_000_000)
         check_int("max_stalls", self.max_stalls, 0, 1_000)
-        check_int("backtrace", self.backtrace, 0, 1_000)
+        check_int("backtrace", self.backtrace, 0, MOST_LINES)
         if self.run_at is not None and self.delay:
             raise ConfigError("run_at", "given without delay (they exclude each other)", self.run_at)
         if self.job_id is not None:
@@ -434,15 +436,39 @@ def _unusual(options: JobOptions) -> frozenset[str]:
     return frozenset(name for name, usual in _USUAL.items() if getattr(options, name) != usual)
 
 
+#: What other systems call our options and settings.
+_FOREIGN = {
+    "countdown": "delay",
+    "eta": "run_at",
+    "expires": "expires_in",
+    "retries": "max_attempts",
+    "max_retries": "max_attempts",
+    "attempts": "max_attempts",
+    "time_limit": "timeout",
+    "soft_time_limit": "timeout",
+    "task_id": "job_id",
+    "retry_backoff": "backoff",
+    "threads": "concurrency",
+    "prefetch": "concurrency",
+}
+
+
+def nearest(name: str, known: Iterable[str]) -> str | None:
+    """The one of ``known`` that was probably meant by ``name``."""
+    words = [str(item) for item in known]
+    foreign = _FOREIGN.get(name)
+    if foreign in words:
+        return foreign
+    return next(iter(difflib.get_close_matches(name, words, 1)), None)
+
+
 def check_known(given: Iterable[str], known: Iterable[str], what: str) -> None:
     """Refuse names that are not in ``known``, naming the nearest that is."""
     for name in given:
         if name not in known:
             shown = clean_text(name, _SHOWN_CHARS)
-            near = difflib.get_close_matches(shown, [str(item) for item in known], 1)
-            hint = (
-                f" (did you mean {near[0]!r}?)" if near else f" (known: {', '.join(sorted(map(str, known)))})"
-            )
+            near = nearest(shown, known)
+            hint = f" (did you mean {near!r}?)" if near else f" (known: {', '.join(sorted(map(str, known)))})"
             raise ConfigError(shown, f"a known {what}{hint}")
 
 
@@ -463,7 +489,8 @@ def check_spelling(policy: Backoff, registered: Iterable[str]) -> None:
     Other unknown names are let through: workers may have strategies of their own, and look when they start.
     """
     if policy.type not in BUILT_IN and policy.type not in registered:
-        near = difflib.get_close_matches(policy.type, BUILT_IN, 1, 0.8)
+        starts = [name for name in BUILT_IN if name.startswith(policy.type[:4])]
+        near = starts or difflib.get_close_matches(policy.type, BUILT_IN, 1, 0.6)
         if near:
             hint = f"did you mean {near[0]!r}? Names like it are to be registered with the app"
             raise ConfigError("backoff", f"a known strategy ({hint})", policy.type)

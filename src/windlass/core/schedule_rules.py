@@ -17,10 +17,11 @@ What is late and what is missed: a slot that no worker fired within a minute is 
 from __future__ import annotations
 
 import copy
+import difflib
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta, tzinfo
 from typing import Any, Literal
-from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError, available_timezones
 
 import msgspec
 from cronsim import CronSim, CronSimError
@@ -204,7 +205,9 @@ def zone(name: str) -> tzinfo:
     try:
         return ZoneInfo(name)
     except (ZoneInfoNotFoundError, ValueError, TypeError, OSError):
-        raise ConfigError("timezone", "a name such as Europe/Berlin", name) from None
+        near = difflib.get_close_matches(str(name), available_timezones(), 1)
+        hint = f" (did you mean {near[0]!r}?)" if near else ""
+        raise ConfigError("timezone", f"a name such as Europe/Berlin{hint}", name) from None
 
 
 def check_cron(expression: object) -> None:
@@ -215,6 +218,8 @@ def check_cron(expression: object) -> None:
         next(CronSim(_ALIASES.get(expression, expression), datetime(2024, 1, 1)))
     except (CronSimError, StopIteration) as exc:
         why = f" ({exc})" if str(exc) else ""
+        if "day-of-month" in why:
+            why = f" ({exc}: no month that it names has such a day)"
         raise ConfigError("cron", f"five fields such as '*/5 * * * *'{why}", expression) from None
 
 

@@ -7,8 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from litestar import Litestar, Request, Response
+from litestar.config.compression import CompressionConfig
 from litestar.di import Provide
 from litestar.exceptions import HTTPException, MethodNotAllowedException, NotFoundException
+from litestar.handlers import HTTPRouteHandler
 from litestar.openapi.config import OpenAPIConfig
 from litestar.types import Scope
 
@@ -20,6 +22,7 @@ from windlass.dashboard.guard import Guard
 from windlass.dashboard.headers import headers_of
 from windlass.dashboard.lake import LakeFigures
 from windlass.dashboard.live import Tickers
+from windlass.dashboard.manners import check_parameters, parameters_of
 from windlass.dashboard.openapi import describe_with
 from windlass.dashboard.problems import ApiError
 from windlass.dashboard.routes import (
@@ -38,7 +41,7 @@ from windlass.dashboard.routes import (
     sets,
     signin,
 )
-from windlass.dashboard.scope import client_of, identity_of
+from windlass.dashboard.scope import STREAMED, client_of, identity_of
 from windlass.dashboard.settings import DEFAULT_MASK, AuthHook, Rule, ServerLimits, Settings, to_tokens
 from windlass.dashboard.signin import OpenID, TrustedProxy
 from windlass.dashboard.static import Static
@@ -62,6 +65,8 @@ _MODULES = (
     metrics,
     health,
 )
+#: Shorter answers are sent as they are.
+_COMPRESSED_BYTES = 1_000
 Secrets = str | Sequence[str] | Mapping[str, str]
 
 
@@ -161,13 +166,19 @@ def make_litestar(guard: Guard, openapi: OpenAPIConfig | None = None) -> Litesta
         return problems.on_http(request, error)
 
     methods: dict[str, set[str]] = {}
+    known: dict[HTTPRouteHandler, frozenset[str]] = {}
 
-    async def answer_options(request: Request[Any, Any, Any]) -> Response[None] | None:
-        """The methods of a path, for those who may ask."""
-        if request.method != "OPTIONS":
-            return None
-        allow = ", ".join(sorted(methods[request.scope["path_template"]]))
-        return Response(None, status_code=204, headers={"Allow": allow})
+    async def before(request: Request[Any, Any, Any]) -> Response[None] | None:
+        """The methods of a path, for those who may ask; no parameter that the route does not take."""
+        if request.method == "OPTIONS":
+            allow = ", ".join(sorted(methods[request.scope["path_template"]]))
+            return Response(None, status_code=204, headers={"Allow": allow})
+        handler = request.scope["route_handler"]
+        if request.scope["path"].startswith("/api/") and isinstance(handler, HTTPRouteHandler):
+            if handler not in known:
+                known[handler] = parameters_of(handler)
+            check_parameters(request.query_params.keys(), known[handler])
+        return None
 
     app = Litestar(
         route_handlers=[handler for module in _MODULES for handler in module.HANDLERS],
@@ -185,10 +196,16 @@ def make_litestar(guard: Guard, openapi: OpenAPIConfig | None = None) -> Litesta
         request_class=StrictRequest,
         request_max_body_size=store_view.settings.limits.body_bytes,
         logging_config=None,
-        before_request=answer_options,
+        before_request=before,
+        compression_config=CompressionConfig(
+            backend="gzip", minimum_size=_COMPRESSED_BYTES, gzip_compress_level=5, exclude_opt_key=STREAMED
+        ),
     )
     for route in app.routes:
-        methods.setdefault(route.path_format or "/", set()).update(route.methods or ())
+        found = methods.setdefault(route.path_format or "/", set())
+        found.update(route.methods or ())
+        if "GET" in found:
+            found.add("HEAD")
     return app
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from windlass.api.query import Query, for_words, parse
-from windlass.api.search import Search
+from windlass.api.search import Search, to_states
 from windlass.backend import requests as rq
 from windlass.core.ids import is_text
 from windlass.core.job import JobRecord, JobRef, QueueInfo
@@ -67,11 +67,11 @@ def understand(store_view: StoreView, given: Filter) -> Wanted:
         raise ApiError(
             403, "masked", "jobs cannot be searched by a field that is masked", "Its values are not shown."
         )
-    states = [state for state in query.search.state if isinstance(state, str)]
+    states = to_states(query.search.state)
     if states and given.state:
         states = [state for state in states if state in given.state]
     both = Filter(**{name: getattr(given, name) for name in Filter.__struct_fields__})
-    both.state = list(states) or given.state
+    both.state = states or given.state
     both.queue = [*given.queue, *(name for name in query.queues if name not in given.queue)]
     text = (given.q or "").strip()
     return Wanted(both, query, for_words(text) if text else None)

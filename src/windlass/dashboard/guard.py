@@ -16,6 +16,7 @@ from windlass.dashboard.allowance import Allowance
 from windlass.dashboard.audit import entry_of, is_told
 from windlass.dashboard.headers import Headers, check_path, inside, read_head
 from windlass.dashboard.identity import Authenticator
+from windlass.dashboard.manners import Headless
 from windlass.dashboard.problems import ApiError
 from windlass.dashboard.scope import BASE, IDENTITY, LET_IN, ASGIApp, Receive, Scope, Send
 from windlass.dashboard.store_view import StoreView
@@ -97,7 +98,11 @@ class Guard:
         except ApiError as refusal:
             await self._refuse(scope, refusal, send)
         else:
-            await self.inner(scope, receive, send)
+            if scope["method"] == "HEAD":
+                head = Headless(scope, receive, send)
+                await self.inner(head.scope, head.receive, head.send)
+            else:
+                await self.inner(scope, receive, send)
 
     async def _check(self, scope: Scope) -> None:
         """What is asked of every request, whatever its route; the route's own needs are ``Authority``'s."""

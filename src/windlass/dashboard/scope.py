@@ -18,6 +18,8 @@ BASE = "windlass.base"
 IDENTITY = "windlass.identity"
 #: Whether the route's own needs were met.
 LET_IN = "windlass.let_in"
+#: The option of handlers whose answers are streams: they are not compressed, which would hold them up.
+STREAMED = "streamed"
 #: Methods that change nothing.
 SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
 

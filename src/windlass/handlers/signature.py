@@ -24,6 +24,7 @@ from typing import Annotated, Any, ForwardRef, TypeVar, Union, get_args, get_ori
 
 import msgspec
 
+from windlass.core.options import OPTION_NAMES
 from windlass.errors import ConfigError, ResultError, UnrecoverableError
 from windlass.serde import plain_hook
 
@@ -449,6 +450,10 @@ class Signature:
             self._signature.bind(*args, **kwargs)
         except TypeError as exc:
             why = f" ({exc})"
+        options = [name for name in kwargs if name in OPTION_NAMES and name not in self.parameters]
+        if options:
+            shown = ", ".join(f"{name}={_Excerpt(kwargs[name])!r}" for name in options)
+            why += f"; job options go first: .options({shown}).enqueue(...)"
         want = f"what {self.name}{self._signature} can be called with{why}"
         return ConfigError(f"arguments of task {task!r}", want)
 

@@ -55,9 +55,15 @@ def plain_hook(value: Any) -> Any:
         return dump(value, mode="json")
     if isinstance(value, PurePath):
         return str(value)
+    name = type(value).__name__
+    if hasattr(value, "pk") and hasattr(type(value), "_meta"):
+        raise TypeError(
+            f"the Django model {name} cannot be stored: pass its key (.pk) and load it in the task"
+        )
+    article = "an" if name[:1].lower() in "aeiou" else "a"
     raise TypeError(
-        f"a {type(value).__name__} is not something that can be stored: pass plain data, a dataclass, "
-        "a struct or a model, or the id of what is stored elsewhere"
+        f"{article} {name} cannot be stored: pass plain data, a dataclass, a struct or a pydantic model, "
+        "or the id of what is stored elsewhere"
     )
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 from typing import Annotated, Any, Literal
 
 import msgspec
-from litestar import Request, delete, get, patch, post
+from litestar import Request, Response, delete, get, patch, post
+from litestar.openapi.datastructures import ResponseSpec
 from litestar.params import JSONBody, QueryParameter
 
 from windlass.api.why import explain
@@ -46,7 +48,7 @@ from windlass.dashboard.shapes.changes import (
     ReasonBody,
     SignalBody,
 )
-from windlass.dashboard.shapes.jobs import Detail, EdgeEntry, Items, LogLine, Logs, Timeline, Why
+from windlass.dashboard.shapes.jobs import Detail, EdgeEntry, Items, JobPage, LogLine, Logs, Timeline, Why
 from windlass.dashboard.store_view import StoreView
 from windlass.dashboard.timeline import read_timeline
 from windlass.errors import ConfigError
@@ -56,6 +58,9 @@ Anyone = Request[Any, Any, Any]
 Order = Annotated[
     Literal["newest", "oldest"], QueryParameter(description="The latest time first, or the earliest.")
 ]
+#: Log lines of a job's page: the newest.
+_LINES = 200
+Values = Annotated[bool, QueryParameter(description="With arguments and result.")]
 Arguments = Annotated[
     str | None,
     QueryParameter(max_length=4_000, description='Keyword arguments as a JSON object, such as {"user": 7}.'),
@@ -129,9 +134,48 @@ def _arguments(text: str | None) -> dict[str, Any] | None:
 async def get_job(store_view: TheStoreView, queue: QueueName, jid: JobId) -> Detail:
     """Everything about one job."""
     job = await store_view.job(queue, jid)
-    children, parents = await _edges(store_view, job.record)
     _, count = await job.queue.get_job_logs(jid, 0, 1)
-    return views.detail(job.record, store_view.mask, children=children, parents=parents, log_lines=count)
+    return await _detail(store_view, job.record, count)
+
+
+async def _detail(store_view: StoreView, record: JobRecord, log_lines: int) -> Detail:
+    children, parents = await _edges(store_view, record)
+    return views.detail(record, store_view.mask, children=children, parents=parents, log_lines=log_lines)
+
+
+@get(
+    "/api/v1/jobs/{queue:str}/{jid:str}/page",
+    tags=["jobs"],
+    responses={
+        200: ResponseSpec(JobPage, description="The page", generate_examples=False),
+        304: ResponseSpec(None, description="Nothing has changed", generate_examples=False),
+    },
+    access=of_queue(),
+)
+async def get_job_page(
+    store_view: TheStoreView,
+    request: Anyone,
+    queue: QueueName,
+    jid: JobId,
+    values: Values = True,
+) -> Response[bytes]:
+    """All that a page about one job shows, in one answer; 304 when it is as ``If-None-Match`` knows it."""
+    job = await store_view.job(queue, jid)
+    _, count = await job.queue.get_job_logs(jid, 0, 1)
+    detail = await _detail(store_view, job.record, count)
+    if not values:
+        detail.args, detail.kwargs, detail.data, detail.result = [], {}, None, None
+    body = JobPage(
+        job=detail,
+        timeline=await read_timeline(store_view.store, job.record, store_view.mask),
+        logs=await _log_lines(store_view, job, max(count - _LINES, 0), _LINES),
+        why=None if job.state in FINISHED else await _why(store_view, job.record.ref),
+    )
+    content = msgspec.json.encode(body)
+    etag = f'"{hashlib.blake2b(content, digest_size=12).hexdigest()}"'
+    if request.headers.get("if-none-match") == etag:
+        return Response(b"", status_code=304, media_type="application/json", headers={"ETag": etag})
+    return Response(content, media_type="application/json", headers={"ETag": etag})
 
 
 async def _edges(store_view: StoreView, record: JobRecord) -> tuple[list[EdgeEntry], list[EdgeEntry]]:
@@ -171,8 +215,11 @@ async def get_logs(
     limit: Limit = 1_000,
 ) -> Logs:
     """Log lines of a job."""
-    job = await store_view.job(queue, jid)
-    lines, total = await job.queue.get_job_logs(jid, start, limit)
+    return await _log_lines(store_view, await store_view.job(queue, jid), start, limit)
+
+
+async def _log_lines(store_view: StoreView, job: Job[Any], start: int, limit: int) -> Logs:
+    lines, total = await job.queue.get_job_logs(job.id, start, limit)
     shown = [
         LogLine(number=number, text=store_view.mask.text(text)) for number, text in enumerate(lines, start)
     ]
@@ -188,8 +235,11 @@ async def get_timeline(store_view: TheStoreView, queue: QueueName, jid: JobId) -
 @get(versioned("/api/jobs/{queue:str}/{jid:str}/why"), tags=["jobs"], access=of_queue())
 async def explain_job(store_view: TheStoreView, queue: QueueName, jid: JobId) -> Why:
     """Why it is not running: what holds it now comes first, what would hold it next comes after."""
-    job = await store_view.job(queue, jid)
-    found = await explain(store_view.store, job.record.ref, store_view.now_ms())
+    return await _why(store_view, (await store_view.job(queue, jid)).record.ref)
+
+
+async def _why(store_view: StoreView, ref: JobRef) -> Why:
+    found = await explain(store_view.store, ref, store_view.now_ms())
     shown = {ref: None for cause in found.causes for ref in cause.jobs if store_view.shows(ref.queue)}
     answers = await store_view.store.execute(rq.GetJobs(refs=list(shown))) if shown else []
     records = dict(zip(shown, answers, strict=True))
@@ -328,6 +378,7 @@ async def signal_job(
 HANDLERS = [
     search_jobs,
     get_job,
+    get_job_page,
     get_logs,
     get_timeline,
     explain_job,

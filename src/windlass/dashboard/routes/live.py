@@ -94,7 +94,7 @@ def _stream(guard: Guard, request: Anyone, make: Callable[[], AsyncGenerator[byt
     return Stream(content(), media_type="text/event-stream", headers=_HEADERS)
 
 
-@get("/api/live", tags=["live"], responses=_SPEC, access=of_queues())
+@get("/api/live", tags=["live"], responses=_SPEC, streamed=True, access=of_queues())
 async def live_figures(
     store_view: TheStoreView,
     tickers: TheTickers,
@@ -150,7 +150,7 @@ def _tick(tick: Tick, teller: Differences | None) -> bytes:
     return frame("tick", tick if teller is None else teller.of(tick))
 
 
-@get("/api/job-queues/{queue:str}/events", tags=["live"], responses=_SPEC, access=of_queue())
+@get("/api/job-queues/{queue:str}/events", tags=["live"], responses=_SPEC, streamed=True, access=of_queue())
 async def queue_events(
     store_view: TheStoreView,
     guard: TheGuard,
@@ -196,7 +196,9 @@ async def queue_events(
     return _stream(guard, request, frames)
 
 
-@get("/api/jobs/{queue:str}/{jid:str}/events", tags=["live"], responses=_SPEC, access=of_queue())
+@get(
+    "/api/jobs/{queue:str}/{jid:str}/events", tags=["live"], responses=_SPEC, streamed=True, access=of_queue()
+)
 async def job_events(
     store_view: TheStoreView,
     guard: TheGuard,

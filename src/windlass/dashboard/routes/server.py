@@ -18,7 +18,7 @@ from windlass.dashboard.openapi import document
 from windlass.dashboard.params import Limit
 from windlass.dashboard.prometheus import CONTENT_TYPE, render
 from windlass.dashboard.scope import identity_of
-from windlass.dashboard.shapes.server import Audit, Health
+from windlass.dashboard.shapes.server import Audit, Health, Version
 from windlass.dashboard.shapes.session import Session, SignIn
 from windlass.dashboard.store_view import StoreView
 from windlass.dashboard.users import Identity
@@ -93,6 +93,12 @@ async def get_audit(
     return store_view.audit.page(int(cursor or 0), limit, refused=refused)
 
 
+@get("/api/v1/version", tags=["server"], access=of_queues())
+async def get_version(request: Anyone) -> Version:
+    """The release that answers."""
+    return Version(version=__version__, api="v1")
+
+
 @get("/api/openapi.json", tags=["server"], access=of_queues())
 async def get_openapi(request: Anyone) -> dict[str, Any]:
     """This document: OpenAPI 3.1."""
@@ -140,4 +146,14 @@ async def get_prometheus(store_view: TheStoreView) -> Response[bytes]:
     return Response(await render(store_view), media_type=CONTENT_TYPE)
 
 
-HANDLERS = [get_session, sign_in, sign_out, get_audit, get_openapi, get_live, get_ready, get_prometheus]
+HANDLERS = [
+    get_session,
+    sign_in,
+    sign_out,
+    get_audit,
+    get_version,
+    get_openapi,
+    get_live,
+    get_ready,
+    get_prometheus,
+]

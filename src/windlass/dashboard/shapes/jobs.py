@@ -212,3 +212,17 @@ class Why(Shape):
     place: int | None
     #: Waiting jobs that were looked at to find the place.
     waiting: int
+
+
+class JobPage(Shape):
+    """All that a page about one job shows. ``why`` is null when it has ended.
+
+    Asked for with ``values=false``, the job's arguments and result are left out: they do not change while it
+    runs.
+    """
+
+    job: Detail
+    timeline: Timeline
+    #: The newest lines.
+    logs: Logs
+    why: Why | None

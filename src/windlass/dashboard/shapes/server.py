@@ -63,3 +63,10 @@ class Tick(Shape):
     slots: int
     #: With ``changes``: the names of all queues, when one came or went.
     names: list[str] | None = None
+
+
+class Version(Shape):
+    """The release that answers, and the version of the API under which it does."""
+
+    version: str
+    api: str
