@@ -453,6 +453,13 @@ export interface components {
                 [key: string]: number;
             };
         };
+        /** JobPage */
+        JobPage: {
+            job: components["schemas"]["Detail"];
+            timeline: components["schemas"]["Timeline"];
+            logs: components["schemas"]["Logs"];
+            why: components["schemas"]["Why"] | null;
+        };
         /** JobQueues */
         JobQueues: {
             processed_today: number;
@@ -791,6 +798,11 @@ export interface components {
                     [key: string]: number;
                 };
             };
+        };
+        /** Version */
+        Version: {
+            version: string;
+            api: string;
         };
         /** WaitAnswer */
         WaitAnswer: {
