@@ -262,7 +262,9 @@ async def check_pipeline(context: CheckContext) -> AsyncIterator[Finding]:
             text = f"archiver {archiver.name} is {behind:,} records behind the history"
         else:
             continue
-        advice = f"start its 'windlass pipeline run'; after 7 days, or {HISTORY_HELD:,} records, it is forgotten"
+        advice = (
+            f"start its 'windlass pipeline run'; after 7 days, or {HISTORY_HELD:,} records, it is forgotten"
+        )
         yield Finding("warning", text, advice, "pipeline", count=behind, since_ms=archiver.seen_ms)
 
 
